@@ -61,7 +61,7 @@ export async function run(config: RolloutConfig): Promise<number> {
   return exitCode
 }
 
-interface Run {
+interface RolloutRun {
   config: RolloutConfig
   loop: RemoteAgentLoop
   runner: AgentRunner
@@ -71,7 +71,7 @@ interface Run {
 }
 
 /** @returns the exit code */
-async function runMissing(run: Run): Promise<number> {
+async function runMissing(run: RolloutRun): Promise<number> {
   using interrupt = new Interrupt()
   const tally = new Tally()
   try {
@@ -89,7 +89,7 @@ async function runMissing(run: Run): Promise<number> {
 
 /** @throws what a rollout or the file failed with; an error of one stops the others, for it would be theirs too */
 async function runSamples(
-  { config, loop, runner, output, missing, progress }: Run,
+  { config, loop, runner, output, missing, progress }: RolloutRun,
   tally: Tally,
   signal: AbortSignal,
 ): Promise<void> {

@@ -46,9 +46,9 @@ const LATER_COLUMNS = {
 const DETAILS = { ...DETAIL_COLUMNS, ...LATER_COLUMNS }
 
 /** Images have no column: a row group would hold those of all its rows. */
-type Columns = Exclude<keyof TrajectoryJson, keyof typeof DETAILS | 'images'>
+type PlainColumn = Exclude<keyof TrajectoryJson, keyof typeof DETAILS | 'images'>
 
-const TRAJECTORY: Record<Columns, Shape> = {
+const TRAJECTORY: Record<PlainColumn, Shape> = {
   line: TEXT,
   policy: TEXT,
   finished: BOOLEAN,

@@ -11,7 +11,7 @@ import { OperatorClient } from '../proxy-client.ts'
 import { withViewOf } from '../view/open-view.ts'
 
 /** Reads of the API, by path. @throws ProxyError `session_not_found` or `start_failed` */
-type Ask = (path: string) => Promise<Buffer>
+type GetPath = (path: string) => Promise<Buffer>
 
 /** @throws ProxyError `config_invalid` where no session is named */
 export async function htmlPage(
@@ -21,7 +21,7 @@ export async function htmlPage(
   if (sessionIds.length === 0) {
     throw new ProxyError('config_invalid', 'name the sessions that --format html is to show')
   }
-  const page = async (ask: Ask) => oneFilePage(sessionIds.join(', '), await answersOf(ask, sessionIds))
+  const page = async (ask: GetPath) => oneFilePage(sessionIds.join(', '), await answersOf(ask, sessionIds))
   if (config.url !== undefined) {
     const proxy = new OperatorClient(config)
     return page((path) => proxy.bytes(`/${path}`))
@@ -38,7 +38,7 @@ export async function htmlPage(
 }
 
 /** What the page asks for, of these sessions. */
-async function answersOf(ask: Ask, sessionIds: readonly string[]): Promise<RecordedAnswers> {
+async function answersOf(ask: GetPath, sessionIds: readonly string[]): Promise<RecordedAnswers> {
   const json = async (path: string) => JSON.parse((await ask(path)).toString())
   const answers: RecordedAnswers = { json: {}, base64: {} }
   const sessions: object[] = []

@@ -28,7 +28,7 @@ export function run(config: SessionsListConfig): Promise<number> {
 }
 
 /** @throws ProxyError `config_invalid` */
-function wantedOf({ status, run, sort, sinceMs, label, metadata }: SessionsListConfig): Wanted {
+function wantedOf({ status, run, sort, sinceMs, label, metadata }: SessionsListConfig): ListWanted {
   return {
     status,
     run,
@@ -45,12 +45,12 @@ function wantedOf({ status, run, sort, sinceMs, label, metadata }: SessionsListC
   }
 }
 
-type Wanted = Omit<ListQuery, 'limit' | 'cursor'>
+type ListWanted = Omit<ListQuery, 'limit' | 'cursor'>
 
 /** Page by page, newest first unless there is a `sort`. @param limit default: all of them */
 export async function* listSessions(
   api: SessionsApi,
-  wanted: Wanted,
+  wanted: ListWanted,
   limit = Number.POSITIVE_INFINITY,
 ): AsyncGenerator<SessionJson> {
   let left = limit

@@ -11,7 +11,7 @@ import type { ShownTurnJson, TreeJson } from './api.ts'
 const MAX_LINES = 40
 const MAX_CHARS = 4_000
 
-type NewRow = NonNullable<TreeJson['turns'][number]['new_row']>
+type NewRowJson = NonNullable<TreeJson['turns'][number]['new_row']>
 type Style = Parameters<typeof styleText>[0]
 
 const styled = (style: Style, text: string) => styleText(style, text, { stream: process.stdout })
@@ -42,7 +42,7 @@ export function* transcript(
   }
 }
 
-function* newRowLines({ text, changes }: NewRow, full: boolean): Generator<string> {
+function* newRowLines({ text, changes }: NewRowJson, full: boolean): Generator<string> {
   yield styled('yellow', `  a new row: ${visible(text)}`)
   for (const { what, before, now } of changes) {
     yield `    ${styled('dim', `${visible(what)}:`)}`

@@ -30,7 +30,7 @@ interface GenerationInput {
 }
 
 /** Why a completion ends with the token just taken. */
-type Ending = Pick<GenerationEnd, 'finishReason' | 'stopReason'>
+type EndReason = Pick<GenerationEnd, 'finishReason' | 'stopReason'>
 
 export class Generation {
   readonly #model: EmbeddedModel
@@ -78,7 +78,7 @@ export class Generation {
   }
 
   /** A stop string wins over the length limit, as in vLLM. */
-  #readToken(id: number): { text: string; ending?: Ending } {
+  #readToken(id: number): { text: string; ending?: EndReason } {
     const { params } = this.#input
     const byToken = this.#endingWith(id)
     const decoded = byToken && !params.includeStop ? '' : this.#decoder.push([id])
@@ -91,7 +91,7 @@ export class Generation {
     return { text: text + this.#takeHeld(), ending: { finishReason: 'length', stopReason: null } }
   }
 
-  #endingWith(id: number): Ending | undefined {
+  #endingWith(id: number): EndReason | undefined {
     const { params } = this.#input
     if (this.#completionLength < params.minTokens) return undefined
     if (id === this.#model.eosTokenId && !params.ignoreEos) return { finishReason: 'stop', stopReason: null }
@@ -124,7 +124,7 @@ export class Generation {
     return describeToken(this.#model.tokenizer, next, id, this.#input.logprobsOptions!)
   }
 
-  #finish({ finishReason, stopReason }: Ending): GenerationEnd {
+  #finish({ finishReason, stopReason }: EndReason): GenerationEnd {
     this.#done = true
     const [promptTokens, completionTokens] = [this.#input.promptIds.length, this.#completionLength]
     return {

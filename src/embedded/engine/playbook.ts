@@ -36,7 +36,7 @@ const PlaybookToolCall = Type.Object(
   closed,
 )
 
-const Answer = Type.Object(
+const PlaybookAnswer = Type.Object(
   {
     reasoning: Type.Optional(Type.String()),
     content: Type.Optional(Type.String()),
@@ -48,12 +48,15 @@ const Answer = Type.Object(
   closed,
 )
 
-const Rule = Type.Object({ name: Type.String({ minLength: 1 }), when: Conditions, answer: Answer }, closed)
+const Rule = Type.Object(
+  { name: Type.String({ minLength: 1 }), when: Conditions, answer: PlaybookAnswer },
+  closed,
+)
 
 const PlaybookFile = Type.Object({ rules: Type.Array(Rule) }, closed)
 
 type Conditions = Static<typeof Conditions>
-type Answer = Static<typeof Answer>
+type PlaybookAnswer = Static<typeof PlaybookAnswer>
 
 /** An answer as the model is to write it. */
 interface ForcedAnswer {
@@ -69,7 +72,7 @@ interface CompiledRule {
   when: Conditions
   text: RegExp | undefined
   user: RegExp | undefined
-  answer: Answer
+  answer: PlaybookAnswer
 }
 
 export class Playbook {
@@ -156,7 +159,7 @@ function capture(pattern: RegExp, text: string, captures: Map<string, string>): 
 }
 
 /** The format is the chat template's; a reasoning that the template renders later must be written the same way. */
-function writeAnswer(answer: Answer, captures: Captures): string {
+function writeAnswer(answer: PlaybookAnswer, captures: Captures): string {
   const reasoning = substitute(answer.reasoning ?? '', captures)
   const content = substitute(answer.content ?? '', captures)
   const calls = (answer.tool_calls ?? []).map((call) => {

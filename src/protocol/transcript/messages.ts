@@ -48,7 +48,7 @@ function isEcho({ role, content, tool_calls: calls }: MessageWire, before: TurnW
   )
 }
 
-interface Part {
+interface PlainPart {
   type?: string
   text?: string
   image_url?: { url?: unknown }
@@ -59,7 +59,7 @@ export function textOf(content: unknown): string {
   if (typeof content === 'string') return content
   if (!Array.isArray(content)) return content === null || content === undefined ? '' : JSON.stringify(content)
   return content
-    .flatMap((part: Part | null) => {
+    .flatMap((part: PlainPart | null) => {
       if (typeof part?.text === 'string') return part.text
       return isImage(part?.image_url?.url) ? [] : `[${part?.type ?? 'part'}]`
     })
@@ -69,7 +69,7 @@ export function textOf(content: unknown): string {
 /** Pictures that the record has itself, as `data:` URLs. */
 export function imagesIn(content: unknown): string[] {
   if (!Array.isArray(content)) return []
-  return content.map((part: Part | null) => part?.image_url?.url).filter(isImage)
+  return content.map((part: PlainPart | null) => part?.image_url?.url).filter(isImage)
 }
 
 /** No other data: a picture cannot run anything. */

@@ -45,7 +45,7 @@ export class WorkerRegistry {
   /** A socket has been opened at `/ws/worker`; from here on it is the registry's. @param greeted tells of its hello */
   accept(socket: RelaySocket, greeted: () => void = () => {}): void {
     this.#sockets.add(socket)
-    const heartbeat = new Heartbeat(socket, this.#context)
+    const heartbeat = new WorkerHeartbeat(socket, this.#context)
     let worker: ConnectedWorker | undefined
     let refused = false
     const cancelHello = this.#context.clock.after(HELLO_TIMEOUT_MS, () => {
@@ -200,7 +200,7 @@ export class WorkerRegistry {
 }
 
 /** Pings a socket and ends it once it has been silent for too long: a half-open connection never says so itself. */
-class Heartbeat {
+class WorkerHeartbeat {
   readonly #socket: RelaySocket
   readonly #context: WorkerContext
   #lastHeardMs: number

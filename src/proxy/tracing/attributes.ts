@@ -84,7 +84,7 @@ export function attributesOfAnswer(outcome: TurnOutcome, askedAtMs: number): Att
 /** What the record says of the turn; it stands on the span of the call and on those of the engine. */
 export function attributesOfTurn(outcome: TurnOutcome, index: number): Attributes {
   const { inexactReason, weightVersionStart, weightVersionEnd } = outcome
-  const { line, prompt } = JSON.parse(outcome.annotations) as Annotations
+  const { line, prompt } = JSON.parse(outcome.annotations) as TracedAnnotations
   return given({
     'llm_proxy.turn.id': outcome.turnId,
     'llm_proxy.turn.index': index,
@@ -107,7 +107,7 @@ export function errorType(thrown: unknown): string {
 }
 
 /** Those of the record that spans show. */
-interface Annotations {
+interface TracedAnnotations {
   line?: { told?: string }
   prompt?: { reason?: string; reused_tokens?: number }
 }

@@ -49,7 +49,7 @@ const headerOf = {
 }
 
 /** What the spans of one call have in common. */
-interface CallParts {
+interface SpanParts {
   readonly call: ArrivedCall
   readonly tracer: Tracer
   readonly contentChars: number | undefined
@@ -60,7 +60,7 @@ interface CallParts {
 }
 
 export class TracedCall implements CallSpan {
-  readonly #parts: CallParts
+  readonly #parts: SpanParts
   readonly #span: Span
   readonly #turns: OpenTurns
   #open = 0
@@ -120,13 +120,13 @@ export class TracedCall implements CallSpan {
 }
 
 class TracedTurn implements TurnSpans {
-  readonly #parts: CallParts
+  readonly #parts: SpanParts
   readonly #begun: BegunTurn
   readonly #closed: (outcome: TurnOutcome) => void
   /** They are ended with the turn, which knows what became of them. */
   readonly #asked: TracedAsk[] = []
 
-  constructor(parts: CallParts, begun: BegunTurn, closed: (outcome: TurnOutcome) => void) {
+  constructor(parts: SpanParts, begun: BegunTurn, closed: (outcome: TurnOutcome) => void) {
     this.#parts = parts
     this.#begun = begun
     this.#closed = closed
@@ -163,7 +163,7 @@ class TracedStep implements OpenSpan {
   readonly #span: Span
   readonly #nowMs: () => number
 
-  constructor({ tracer, context, nowMs }: CallParts, name: string) {
+  constructor({ tracer, context, nowMs }: SpanParts, name: string) {
     this.#nowMs = nowMs
     this.#span = tracer.startSpan(name, { startTime: nowMs() }, context)
   }
@@ -182,7 +182,7 @@ class TracedAsk implements AskedSpan {
   #endedAtMs: number | undefined
   #hasFailed = false
 
-  constructor({ call, tracer, context, nowMs }: CallParts, engine: AskedEngine) {
+  constructor({ call, tracer, context, nowMs }: SpanParts, engine: AskedEngine) {
     this.#nowMs = nowMs
     this.#askedAtMs = nowMs()
     this.#span = tracer.startSpan(

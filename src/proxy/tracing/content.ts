@@ -9,7 +9,7 @@ import type { BegunTurn } from '../../protocol/canonical/spans.ts'
 import { promptJson } from '../session/prompts/prompt-pieces.ts'
 import type { TurnOutcome } from '../store/port/turn-store.ts'
 
-type Part =
+type SpanPart =
   | { type: 'text' | 'reasoning'; content: string }
   | { type: 'tool_call'; id: string; name: string; arguments: unknown }
   | { type: 'tool_call_response'; id: string; response: string }
@@ -17,7 +17,7 @@ type Part =
 
 interface SaidMessage {
   role: string
-  parts: Part[]
+  parts: SpanPart[]
 }
 
 /** Of a part in JSON besides its text. */
@@ -98,8 +98,8 @@ function answerParts(
   reasoning: string | null | undefined,
   calls: readonly ToolCall[],
   room: Room,
-): Part[] {
-  const parts: Part[] = []
+): SpanPart[] {
+  const parts: SpanPart[] = []
   if (reasoning) parts.push({ type: 'reasoning', content: room.take(reasoning) })
   if (text) parts.push({ type: 'text', content: room.take(text) })
   for (const { id, function: called } of calls) {
@@ -111,9 +111,9 @@ function answerParts(
 }
 
 /** Images in a message are told, and left out. */
-function contentParts(content: unknown, room: Room): Part[] {
+function contentParts(content: unknown, room: Room): SpanPart[] {
   if (!Array.isArray(content)) return [{ type: 'text', content: room.take(textOf(content)) }]
-  const parts: Part[] = []
+  const parts: SpanPart[] = []
   for (const part of content) {
     if (room.isFull) break
     parts.push(contentPart(part, room))
@@ -121,7 +121,7 @@ function contentParts(content: unknown, room: Room): Part[] {
   return parts
 }
 
-function contentPart(part: unknown, room: Room): Part {
+function contentPart(part: unknown, room: Room): SpanPart {
   const { text, image_url: image } = Object(part) as { text?: unknown; image_url?: { url?: unknown } }
   if (typeof text === 'string') return { type: 'text', content: room.take(text) }
   const url = image?.url

@@ -5,7 +5,7 @@ import type { Tracing, TracingTarget } from './tracing.ts'
 const CONTENT_CHARS = 32_768
 
 /** @returns undefined where the environment names no endpoint: then no library of OpenTelemetry is loaded */
-export async function openTracing(env: Env, logger: Logger): Promise<Tracing | undefined> {
+export async function openTracing(env: TracingEnv, logger: Logger): Promise<Tracing | undefined> {
   const settings = tracingSettings(env)
   if (settings.on) {
     const { OtlpTracing } = await import('./otlp-tracing.ts')
@@ -20,7 +20,7 @@ export async function openTracing(env: Env, logger: Logger): Promise<Tracing | u
 
 /** Whether, and how, spans are exported, by the variables that every OpenTelemetry SDK reads. */
 
-type Env = Readonly<Record<string, string | undefined>>
+type TracingEnv = Readonly<Record<string, string | undefined>>
 
 type TracingSettings =
   | ({ on: true } & TracingTarget)
@@ -34,7 +34,7 @@ const PROTOCOL = 'http/protobuf'
  * resource attributes) the SDK reads itself.
  * @see https://opentelemetry.io/docs/specs/otel/protocol/exporter/
  */
-export function tracingSettings(env: Env): TracingSettings {
+export function tracingSettings(env: TracingEnv): TracingSettings {
   const endpoint = env.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT || env.OTEL_EXPORTER_OTLP_ENDPOINT
   const exporter = env.OTEL_TRACES_EXPORTER || 'otlp'
   const isDisabled = env.OTEL_SDK_DISABLED?.trim().toLowerCase() === 'true'
@@ -57,7 +57,7 @@ export function tracingSettings(env: Env): TracingSettings {
 const ON_SPANS: ReadonlySet<string> = new Set(['true', 'span_only', 'span_and_event'])
 
 /** The SDK cuts a value wherever the limit is: JSON that is to stay whole must be shorter, escapes and all. */
-function contentLimit(env: Env): number {
+function contentLimit(env: TracingEnv): number {
   const limit = Number(env.OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT || env.OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)
   return limit > 0 ? Math.min(CONTENT_CHARS, Math.floor(limit / 4)) : CONTENT_CHARS
 }

@@ -1,9 +1,8 @@
 import { ProxyError } from '../../base/errors.ts'
 import { HarborClient, type HarborMetadata } from './harbor-client.ts'
+import type { HarborFields } from './harbor-trials.ts'
 import type { AgentResult, AgentRunner, AgentTask } from './runner.ts'
 import { sessionEnvironment } from './session-environment.ts'
-
-type Fields = Readonly<Record<string, unknown>>
 
 /** As the options of a RemoteAgentLoop have them. */
 export interface HarborRunnerOptions {
@@ -11,12 +10,12 @@ export interface HarborRunnerOptions {
   harborTimeoutMs: number
   agentName?: string | undefined
   agentImportPath?: string | undefined
-  agentKwargs?: Fields
-  environmentOverrides?: Fields
-  environmentKwargs?: Fields
+  agentKwargs?: HarborFields
+  environmentOverrides?: HarborFields
+  environmentKwargs?: HarborFields
   timeoutMultiplier?: number
   /** The server's settings for whatever judges the agent's work. */
-  harborVerifier?: Fields
+  harborVerifier?: HarborFields
 }
 
 /** Has a Harbor server run each agent in an environment of its own, and judge it. */

@@ -11,7 +11,7 @@ export interface PassOnOptions {
   adminKey: string | undefined
 }
 
-interface ById {
+interface SessionParams {
   id?: string
 }
 
@@ -26,7 +26,7 @@ export function passOnRollouts(options: PassOnOptions): FastifyPluginCallback {
 
   /** Byte for byte, as it comes: an answer has signs of life for hours before it has a result. */
   async function passOn(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
-    const { id } = request.params as ById
+    const { id } = request.params as SessionParams
     const type = request.headers['content-type']
     const left = new AbortController()
     reply.raw.once('close', () => left.abort())

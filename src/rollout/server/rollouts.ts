@@ -38,7 +38,7 @@ export interface RolloutsOptions {
 const KEPT_BYTES = 256 * 1024 * 1024
 const KEPT_ROLLOUTS = 10_000
 
-interface Entry {
+interface RolloutEntry {
   readonly request: RolloutRequest & { rollout_id: string }
   readonly createdAt: number
   readonly calledOff: AbortController
@@ -59,7 +59,7 @@ export class Rollouts {
   readonly #options: RolloutsOptions
   readonly #gate: SessionGate
   /** In order of their beginning. */
-  readonly #entries = new Map<string, Entry>()
+  readonly #entries = new Map<string, RolloutEntry>()
   #keptBytes = 0
   #isClosing = false
   /** How those ended that have ended. */
@@ -137,17 +137,17 @@ export class Rollouts {
     return entries.every(({ calledOff }) => !calledOff.signal.aborted)
   }
 
-  #entry(rolloutId: string): Entry {
+  #entry(rolloutId: string): RolloutEntry {
     const entry = this.#entries.get(rolloutId)
     if (entry === undefined) throw new ProxyError('rollout_not_found', `There is no rollout ${rolloutId}`)
     return entry
   }
 
-  #begin(request: Entry['request']): Entry {
+  #begin(request: RolloutEntry['request']): RolloutEntry {
     if (this.#isClosing) throw new ProxyError('shutting_down', 'the rollout server is being stopped')
     const calledOff = new AbortController()
     const { promise, resolve } = Promise.withResolvers<string>()
-    const entry: Entry = {
+    const entry: RolloutEntry = {
       ...{ request, calledOff, answer: promise, createdAt: Date.now() / 1000 },
       ...{ status: 'waiting', endedAt: null, callers: 0, leaving: undefined, bytes: 0, outcome: NO_OUTCOME },
     }
@@ -156,7 +156,7 @@ export class Rollouts {
     return entry
   }
 
-  async #run(entry: Entry): Promise<string> {
+  async #run(entry: RolloutEntry): Promise<string> {
     const { request, calledOff } = entry
     const answer = await this.#answerOf(entry)
     clearTimeout(entry.leaving)
@@ -170,7 +170,7 @@ export class Rollouts {
     return text
   }
 
-  async #answerOf(entry: Entry) {
+  async #answerOf(entry: RolloutEntry) {
     const { request, calledOff } = entry
     try {
       const leave = await this.#gate.enter(calledOff.signal)
@@ -193,7 +193,7 @@ export class Rollouts {
     }
   }
 
-  #attend(entry: Entry, signal: AbortSignal): void {
+  #attend(entry: RolloutEntry, signal: AbortSignal): void {
     clearTimeout(entry.leaving)
     entry.callers += 1
     const leave = () => {
@@ -206,7 +206,7 @@ export class Rollouts {
     else signal.addEventListener('abort', leave, { once: true })
   }
 
-  #keep(entry: Entry, bytes: number): void {
+  #keep(entry: RolloutEntry, bytes: number): void {
     entry.bytes = bytes
     this.#keptBytes += bytes
     for (const [id, { endedAt }] of this.#entries) {
@@ -225,7 +225,7 @@ function cancelled(why: string): ProxyError {
   return new ProxyError('rollout_cancelled', `The rollout was called off: ${why}`)
 }
 
-function summaryOf({ request, status, createdAt, endedAt, outcome }: Entry): RolloutSummary {
+function summaryOf({ request, status, createdAt, endedAt, outcome }: RolloutEntry): RolloutSummary {
   const { rollout_id, sample } = request
   const times = { created_at: createdAt, ended_at: endedAt }
   return { rollout_id, status, ...times, instance_id: instanceIdOf(sample) ?? null, ...outcome }

@@ -57,7 +57,7 @@ interface TextsOfTokens {
 /** As docs/details.md has them. */
 export const ADDED = ['teacher_logprobs', 'advantages', 'ratios', 'entropies', 'loss_weights']
 
-interface Entry {
+interface TensorPlace {
   data_offsets: [number, number]
 }
 
@@ -66,7 +66,7 @@ function readRowTokens(buffer: ArrayBuffer): RowTokens {
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, headerLength)))
   const start = 8 + headerLength
   const span = (name: string) => {
-    const [from, to] = (header[name] as Entry).data_offsets
+    const [from, to] = (header[name] as TensorPlace).data_offsets
     return { from: start + from, bytes: to - from }
   }
   const words = <T>(name: string, View: new (buffer: ArrayBuffer, from: number, length: number) => T): T => {

@@ -11,10 +11,10 @@ const BLOCK = 64
 /** A pointer that only passes by asks for nothing. */
 const REST_MS = 120
 
-type Block = Alternatives['alternatives']
+type AlternativesBlock = Alternatives['alternatives']
 
 export function AlternativesOf({ read, place }: { read: ReadRow; place: number }) {
-  const known = useMemo(() => new Map<number, Block>(), [read])
+  const known = useMemo(() => new Map<number, AlternativesBlock>(), [read])
   const block = Math.floor(place / BLOCK)
   const isSampled = read.mask[place] === 1
   const loaded = useLoaded(

@@ -6,19 +6,19 @@ import type { Marks, Session } from '../lib/wire.ts'
 import { Tag } from './parts.tsx'
 
 /** Whose they are: a turn's, by its index. */
-export type Marked = number | 'session'
+export type MarkTarget = number | 'session'
 
 /** How they are changed, of one session. */
 export interface Marking {
   readonly sessionId: string
   /** Opens the form; undefined: closes it. */
-  edit(what: Marked | undefined): void
+  edit(what: MarkTarget | undefined): void
   /** They are others now. */
   changed(): void
 }
 
 interface MarksProps {
-  of: Marked
+  of: MarkTarget
   marks: Marks
   marking: Marking
   /** Whether the form is open. */

@@ -7,12 +7,12 @@ import { type Added, addedBy } from '../../../protocol/transcript/messages.ts'
 import { clockTime, duration, number, visible } from '../lib/format.ts'
 import type { Marks, TreeTurn, Turn } from '../lib/wire.ts'
 import { Diff } from './long-text.tsx'
-import { type Marked, type Marking, MarksView } from './marks.tsx'
+import { type Marking, MarksView, type MarkTarget } from './marks.tsx'
 import { Answer, MessageView, type Shown } from './message.tsx'
 import { Empty, Reward, Tag } from './parts.tsx'
 import { TurnSettings } from './turn-settings.tsx'
 
-type Split = NonNullable<TreeTurn['new_row']>
+type RowSplit = NonNullable<TreeTurn['new_row']>
 
 interface TranscriptProps {
   turns: readonly Turn[]
@@ -26,9 +26,9 @@ interface TranscriptProps {
   marks: Readonly<Record<string, Marks>>
   marking: Marking
   /** What the form is open for. */
-  marked: Marked | undefined
+  marked: MarkTarget | undefined
   /** Why the turn splits a row; undefined: it does not. */
-  splitOf(index: number): Split | undefined
+  splitOf(index: number): RowSplit | undefined
 }
 
 export function Transcript(props: TranscriptProps) {
@@ -94,7 +94,7 @@ interface TurnViewProps {
   marks: Marks
   marking: Marking
   edits: boolean
-  split: Split | undefined
+  split: RowSplit | undefined
 }
 
 const UNMARKED: Marks = { labels: [], note: null }
@@ -140,7 +140,7 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
   )
 })
 
-function SplitWhy({ split: { text, changes } }: { split: Split }) {
+function SplitWhy({ split: { text, changes } }: { split: RowSplit }) {
   return (
     <div class="split-why">
       ✂ a new row: {visible(text)}

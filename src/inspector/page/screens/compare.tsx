@@ -18,12 +18,12 @@ const AFTER = 400
 const MAX_DIFF = 3_000
 
 /** `session#row` */
-interface Place {
+interface RowPlace {
   sessionId: string
   row: number
 }
 
-function placeOf(text: string | null): Place | undefined {
+function placeOf(text: string | null): RowPlace | undefined {
   if (text === null || text === '') return undefined
   const mark = text.lastIndexOf('#')
   if (mark === -1) return { sessionId: text, row: 0 }
@@ -67,7 +67,7 @@ export function Compare() {
   )
 }
 
-function Both({ a, b }: { a: Place; b: Place }) {
+function Both({ a, b }: { a: RowPlace; b: RowPlace }) {
   const rows = useLoaded(
     (stop) => Promise.all([loadRow(a.sessionId, a.row, stop), loadRow(b.sessionId, b.row, stop)]),
     [a.sessionId, a.row, b.sessionId, b.row],

@@ -8,7 +8,7 @@ import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
 import { isBroken, lineKind, type Span, spanOf } from '../lib/turns.ts'
 import type { LiveEvent, Row, Tree, TreeTurn, Turn } from '../lib/wire.ts'
-import type { Marked, Marking } from '../parts/marks.tsx'
+import type { Marking, MarkTarget } from '../parts/marks.tsx'
 import type { Shown } from '../parts/message.tsx'
 import { Await, Chip, Sources } from '../parts/parts.tsx'
 import { SessionFacts } from '../parts/session-facts.tsx'
@@ -59,7 +59,7 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
   )
   const isTimed = asked.get('bars') === 'time'
   const span = useMemo(() => (isTimed ? spanOf(shownTurns, Date.now()) : undefined), [shownTurns, isTimed])
-  const [marked, setMarked] = useState<Marked | undefined>()
+  const [marked, setMarked] = useState<MarkTarget | undefined>()
   const marking = useMemo(
     (): Marking => ({ sessionId, edit: setMarked, changed: reload }),
     [sessionId, reload],
@@ -119,7 +119,7 @@ interface SessionKeys {
   tokens: string | undefined
   toggle(name: keyof Shown): void
   isTimed: boolean
-  mark(what: Marked): void
+  mark(what: MarkTarget): void
 }
 
 function useSessionKeys({ turns, place, tokens, toggle, isTimed, mark }: SessionKeys): void {

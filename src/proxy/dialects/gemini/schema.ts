@@ -69,8 +69,3 @@ export const GeminiRequest = Type.Object(
   },
 )
 export type GeminiRequest = Static<typeof GeminiRequest>
-
-export const GeminiCountRequest = Type.Object(
-  { contents: Type.Optional(Type.Array(Content)), generateContentRequest: Type.Optional(Json) },
-  { $id: 'GeminiCountRequest', description: 'Contents, or a whole request.' },
-)

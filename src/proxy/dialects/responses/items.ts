@@ -114,7 +114,7 @@ function isPartOfAnswer(type: string, { role }: InputItem): boolean {
   return type === 'reasoning' || type === 'additional_tools' || type.endsWith('_call')
 }
 
-interface AssistantMessage {
+interface AssistantItem {
   role: 'assistant'
   content: string | null
   reasoning_content?: string
@@ -130,7 +130,7 @@ class ItemsBeingLowered implements LoweredItems {
   readonly messages: ChatMessage[] = []
   readonly tools: ToolsAmongItems[] = []
   /** What the next item of the same answer adds to. */
-  #answer: AssistantMessage | undefined
+  #answer: AssistantItem | undefined
   #lastWasMessage = false
 
   add(item: InputItem, at: string): void {
@@ -228,7 +228,7 @@ class ItemsBeingLowered implements LoweredItems {
     answer.tool_calls.push({ id, type: 'function', function: { name, arguments: written } })
   }
 
-  #openAnswer(): AssistantMessage {
+  #openAnswer(): AssistantItem {
     if (this.#answer === undefined) {
       this.#answer = { role: 'assistant', content: null }
       this.messages.push(this.#answer)

@@ -2,7 +2,6 @@
 import type { GenerationEnd, GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { EngineHealthWatch } from './engine-health.ts'
 
-type Batch = readonly GenerationEvent[]
 type KnownWeights = Pick<EngineHealthWatch, 'weightVersion' | 'timesForgotten'>
 
 /**
@@ -26,7 +25,7 @@ export class WeightStamp {
     this.#timesForgotten = engine.timesForgotten
   }
 
-  stamp(batch: Batch): Batch {
+  stamp(batch: readonly GenerationEvent[]): readonly GenerationEvent[] {
     const [first] = batch
     const last = batch.at(-1)
     if (first?.type === 'start' && last?.type === 'end') {

@@ -22,17 +22,17 @@ export function errorOf(thrown: unknown): ProxyError {
 const LINES_PER_STRETCH = 10
 const STRETCH_MS = 10_000
 
-interface Stretch {
+interface FailingStretch {
   endsAtMs: number
   failures: number
 }
 
 /** By logger, as each server has its own; by session the agents that had failures in this stretch. */
-const stretches = new WeakMap<Logger, Map<string, Stretch>>()
+const stretches = new WeakMap<Logger, Map<string, FailingStretch>>()
 
 /** @returns the failures that were left out before this one, to be reported with it; undefined: leave this one out, too */
 function leftOut(logger: Logger, sessionId: string): number | undefined {
-  const of = stretches.get(logger) ?? new Map<string, Stretch>()
+  const of = stretches.get(logger) ?? new Map<string, FailingStretch>()
   stretches.set(logger, of)
   const nowMs = performance.now()
   const last = of.get(sessionId)

@@ -11,7 +11,7 @@ import { type MatchableTurn, sampledMessage } from '../matching/match-index.ts'
 import { messageKey } from '../matching/message-key.ts'
 import type { KnownTurn } from '../matching/session-turns.ts'
 
-type AssistantMessage = Extract<ChatMessage, { role: 'assistant' }>
+type AssistantSaid = Extract<ChatMessage, { role: 'assistant' }>
 
 /** What stands in a message's place, as the echo of a turn or of none; often the message itself. */
 interface InPlace {
@@ -62,9 +62,9 @@ function sampledIn(
   said: NonNullable<KnownTurn['said']>,
   ids: CallIds,
 ): ChatMessage | undefined {
-  const sampled = sampledMessage(said) as AssistantMessage
+  const sampled = sampledMessage(said) as AssistantSaid
   const isOwn = said.toolCalls.every(({ id }) => ids.ownOf(id) === undefined)
-  const echoed = (echo.value as AssistantMessage).tool_calls ?? []
+  const echoed = (echo.value as AssistantSaid).tool_calls ?? []
   const isInOrder = said.toolCalls.every(({ id }, at) => echoed[at]?.id === id)
   if (isOwn && isInOrder && messageKey(sampled).digest === keyOf(echo).digest) return undefined
   const { reasoning_content: reasoning, ...rest } = ownIdsIn(sampled, ids) ?? sampled

@@ -35,7 +35,7 @@ export interface EchoNote {
   changes?: EchoChange[]
 }
 
-type Call = { id: string; function?: { name?: string; arguments?: unknown } }
+type EchoedCall = { id: string; function?: { name?: string; arguments?: unknown } }
 
 const MAX_CHANGES = 32
 const MAX_CHARS = 200
@@ -61,7 +61,7 @@ function changesOf({ turn, depth }: MatchableTurn<KnownTurn>, last: Message | un
   while (echo !== undefined && echo.depth > depth) echo = echo.parent
   if (turn.said === undefined || echo?.value.role !== 'assistant') return []
   const sampled = sampledMessage(turn.said)
-  const echoed = (echo.value.tool_calls ?? []) as Call[]
+  const echoed = (echo.value.tool_calls ?? []) as EchoedCall[]
   const inOrder = turn.said.toolCalls.every(({ id }, at) => echoed[at]?.id === id)
   if (inOrder && messageKey(sampled).digest === keyOf(echo).digest) return []
   const byId = new Map(echoed.map((call) => [call.id, call]))
@@ -75,7 +75,10 @@ function changesOf({ turn, depth }: MatchableTurn<KnownTurn>, last: Message | un
   return changes
 }
 
-function changesOfCall({ id: call, function: sampled }: Call, echo: Call | undefined): EchoChange[] {
+function changesOfCall(
+  { id: call, function: sampled }: EchoedCall,
+  echo: EchoedCall | undefined,
+): EchoChange[] {
   if (echo === undefined) return []
   const [name, echoedName] = [sampled?.name ?? null, echo.function?.name ?? null]
   const renamed = name === echoedName ? [] : [changed('name', { call }, name, echoedName)]

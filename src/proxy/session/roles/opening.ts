@@ -56,15 +56,15 @@ export interface RecordedCall {
   readonly last: Said
 }
 
-interface Place {
+interface SaidPlace {
   readonly systemKey: string
   readonly said: Said
 }
 
 /** Reads the calls of one reading; a message is read once, however many calls go through it. */
 export class CallReader {
-  readonly #start: Place = { systemKey: '', said: new Said() }
-  readonly #places = new Map<Message, Place>()
+  readonly #start: SaidPlace = { systemKey: '', said: new Said() }
+  readonly #places = new Map<Message, SaidPlace>()
   /** By their texts: of an agent that changes its first message with each call, all others are there again. */
   readonly #messages = new Map<string, LinedMessage>()
   #latestTools = { text: '', key: '' }
@@ -78,11 +78,11 @@ export class CallReader {
     return { opening, last: said }
   }
 
-  #placeOf(message: Message | undefined): Place {
+  #placeOf(message: Message | undefined): SaidPlace {
     return message === undefined ? this.#start : this.#places.get(message)!
   }
 
-  #after({ systemKey, said }: Place, { json }: Message): Place {
+  #after({ systemKey, said }: SaidPlace, { json }: Message): SaidPlace {
     const message = this.#messages.get(json) ?? readMessage(json)
     this.#messages.set(json, message)
     const { role, key } = message

@@ -28,7 +28,7 @@ interface SessionState {
   resumedAt: number | undefined
 }
 
-interface Waiter {
+interface CallWaiter {
   resolve(session: SessionRecord): void
   reject(error: ProxyError): void
 }
@@ -42,7 +42,7 @@ export class LiveSession {
   readonly #calls = new Set<SessionCall>()
   /** Calls with a name that are about to begin, the latest of each. */
   readonly #beginning = new Map<string, Promise<void>>()
-  readonly #waiters = new Set<Waiter>()
+  readonly #waiters = new Set<CallWaiter>()
   #lastTask: Promise<unknown> = Promise.resolve()
 
   constructor(sessionId: string) {

@@ -13,7 +13,7 @@ export interface UsedSession extends Disposable {
 /** Of sessions that have ended: their agents may go on calling for a while, and are refused without the store. */
 const MAX_ENDED = 10_000
 
-interface Entry {
+interface HeldSession {
   readonly live: LiveSession
   users: number
   /** As counted in the sum over all sessions. */
@@ -27,7 +27,7 @@ interface Entry {
 export class LiveSessions {
   readonly #maxBytes: number
   /** In order of use. */
-  readonly #entries = new Map<string, Entry>()
+  readonly #entries = new Map<string, HeldSession>()
   /** Ids of those that have ended and that nobody uses, in order of use. */
   readonly #ended = new Set<string>()
   #bytes = 0
@@ -99,14 +99,14 @@ export class LiveSessions {
     }
   }
 
-  #setLast(entry: Entry): void {
+  #setLast(entry: HeldSession): void {
     const { sessionId } = entry.live
     this.#ended.delete(sessionId)
     this.#entries.delete(sessionId)
     this.#entries.set(sessionId, entry)
   }
 
-  #release(entry: Entry): void {
+  #release(entry: HeldSession): void {
     const { live } = entry
     entry.users -= 1
     if (entry.users === 0) {
@@ -125,7 +125,7 @@ export class LiveSessions {
     }
   }
 
-  #remove({ live, bytes }: Entry): void {
+  #remove({ live, bytes }: HeldSession): void {
     this.#entries.delete(live.sessionId)
     this.#ended.delete(live.sessionId)
     this.#bytes -= bytes

@@ -9,7 +9,7 @@ import { textOf } from '../roles/rules/rule.ts'
 
 type CompactedTurn = Pick<TurnRecord, 'turnId' | 'status' | 'lastMessage' | 'completionText' | 'annotations'>
 
-interface Attempt {
+interface SummaryTry {
   readonly turnId: string
   /** Of the summary, by which it is known again; empty: too short for that. */
   readonly words: string
@@ -28,7 +28,7 @@ const TOO_SHORT = 24
  */
 export class Compactions {
   readonly #rejected = new Set<string>()
-  #attempts: Attempt[] = []
+  #attempts: SummaryTry[] = []
   /** What the first attempt was asked. */
   #asked = new Set<Message>()
 

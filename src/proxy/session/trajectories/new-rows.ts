@@ -70,14 +70,14 @@ interface Seen
 }
 
 /** What followed on a message last, and whose request brought it; undefined: on none. */
-type Following = Map<Message | undefined, { message: Message; turn: Seen }>
+type NextSeen = Map<Message | undefined, { message: Message; turn: Seen }>
 
 export class NewRows {
   readonly #turns = new Map<string, Seen>()
   /** By the last message of its request: the latest turn. */
   readonly #endingAt = new Map<Message, Seen>()
   /** By line, for helpers have conversations of their own. */
-  readonly #following = new Map<string, Following>()
+  readonly #following = new Map<string, NextSeen>()
 
   /**
    * Takes all turns, in call order.
@@ -95,14 +95,14 @@ export class NewRows {
     return found
   }
 
-  #followingOf(line: Line): Following {
+  #followingOf(line: Line): NextSeen {
     const name = isMainWork(line) ? 'main' : line
     const following = this.#following.get(name) ?? new Map()
     this.#following.set(name, following)
     return following
   }
 
-  #remember(turn: Seen, following: Following): void {
+  #remember(turn: Seen, following: NextSeen): void {
     this.#turns.set(turn.turnId, turn)
     const { lastMessage } = turn
     if (lastMessage !== undefined) this.#endingAt.set(lastMessage, turn)
@@ -132,7 +132,7 @@ export class NewRows {
     return { why: 'tokens_differ', turnId, text }
   }
 
-  #byMessages(step: TurnStep, seen: Seen, following: Following, isGuess: boolean): NewRow {
+  #byMessages(step: TurnStep, seen: Seen, following: NextSeen, isGuess: boolean): NewRow {
     const edited = this.#editedCall(step)
     if (edited !== undefined) return edited
     const { known, added } = this.#known(seen.lastMessage, following)
@@ -158,7 +158,7 @@ export class NewRows {
   /** How much of it an earlier turn had, and the first message that none had there. */
   #known(
     last: Message | undefined,
-    following: Following,
+    following: NextSeen,
   ): { known: Message | undefined; added: Message | undefined } {
     let added: Message | undefined
     let at = last

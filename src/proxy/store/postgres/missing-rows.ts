@@ -22,7 +22,7 @@ export const SEQUENCE_CHAIN = `
   )
   SELECT * FROM chain`
 
-type Found = Record<string, unknown> & { tree: number; hash: Buffer; id: number }
+type FoundMissing = Record<string, unknown> & { tree: number; hash: Buffer; id: number }
 
 /** @returns whether any of it is there, so that what was worked out without it is void */
 export async function fetchMissing(client: Client, tables: WriterTables): Promise<boolean> {
@@ -56,7 +56,7 @@ async function fetchHashed(client: Client, tables: WriterTables, table: 'texts' 
   if (missing.length === 0) return false
   const keys = missing.map((key) => key.split(' '))
   const depth = table === 'nodes' ? ', depth' : ''
-  const rows = await rowsOf<Found & { depth: number }>(
+  const rows = await rowsOf<FoundMissing & { depth: number }>(
     client,
     `SELECT id, ${table}.tree, ${table}.hash${depth} FROM llm_proxy.${table}
      JOIN unnest($1::bigint[], $2::bytea[]) AS wanted (tree, hash)
@@ -73,14 +73,14 @@ async function fetchHashed(client: Client, tables: WriterTables, table: 'texts' 
 async function fetchTextTrees(client: Client, layer: Layer<number, number>): Promise<boolean> {
   if (layer.missing.length === 0) return false
   const sql = 'SELECT id, tree FROM llm_proxy.texts WHERE id = ANY($1::bigint[])'
-  const rows = await rowsOf<Found>(client, sql, [layer.missing])
+  const rows = await rowsOf<FoundMissing>(client, sql, [layer.missing])
   return layer.load(new Map(rows.map(({ id, tree }) => [id, tree])))
 }
 
 async function fetchBlobs(client: Client, layer: Layer<string, number>): Promise<boolean> {
   if (layer.missing.length === 0) return false
   const sql = 'SELECT id, sha256 FROM llm_proxy.blobs WHERE sha256 = ANY($1::bytea[])'
-  const rows = await rowsOf<Found & { sha256: Buffer }>(client, sql, [
+  const rows = await rowsOf<FoundMissing & { sha256: Buffer }>(client, sql, [
     layer.missing.map((sha256) => Buffer.from(sha256, 'hex')),
   ])
   return layer.load(new Map(rows.map(({ id, sha256 }) => [sha256.toString('hex'), id])))
@@ -89,7 +89,7 @@ async function fetchBlobs(client: Client, layer: Layer<string, number>): Promise
 async function fetchBlobUses(client: Client, layer: Layer<string, number>): Promise<boolean> {
   if (layer.missing.length === 0) return false
   const keys = layer.missing.map((key) => key.split(' '))
-  const rows = await rowsOf<Found & { blob: number }>(
+  const rows = await rowsOf<FoundMissing & { blob: number }>(
     client,
     `SELECT id, blob_uses.tree, blob_uses.blob FROM llm_proxy.blob_uses
      JOIN unnest($1::bigint[], $2::bigint[]) AS wanted (tree, blob) USING (tree, blob)`,
@@ -117,7 +117,7 @@ async function fetchTurns<T extends OpenRow | Omit<EndedRow, 'session_status'>>(
 
 async function fetchLastPrompts(client: Client, layer: Layer<number, number>): Promise<boolean> {
   if (layer.missing.length === 0) return false
-  const rows = await rowsOf<Found>(
+  const rows = await rowsOf<FoundMissing>(
     client,
     `SELECT wanted.tree, last.id FROM unnest($1::bigint[]) AS wanted (tree), LATERAL (
        SELECT id FROM llm_proxy.turns WHERE turns.tree = wanted.tree AND prompt_rest IS NOT NULL

@@ -88,7 +88,7 @@ export class PageTables implements ReadTables {
   }
 }
 
-type Reading = NonNullable<ReturnType<Reader['reading']>>
+type PageReading = NonNullable<ReturnType<Reader['reading']>>
 
 /** What a page needs of token ids: of each turn all of them, or only those that it adds to turns that were given out. */
 export type TokensOf = 'turns' | 'steps' | 'none'
@@ -106,7 +106,7 @@ export class PageFetch {
   }
 
   /** The next turns of a reading. */
-  async page(sessionId: string, reading: Reading | undefined, tokens: TokensOf): Promise<PageRows> {
+  async page(sessionId: string, reading: PageReading | undefined, tokens: TokensOf): Promise<PageRows> {
     const tree = await selectTree(this.#client, sessionId)
     this.#rows.tree = tree
     if (tree === undefined || (reading !== undefined && reading.tree !== tree)) return this.#rows
@@ -145,7 +145,7 @@ export class PageFetch {
     return this.#rows
   }
 
-  async #rest(reading: Reading | undefined, tokens: TokensOf): Promise<void> {
+  async #rest(reading: PageReading | undefined, tokens: TokensOf): Promise<void> {
     if (this.#rows.turns.length === 0) return
     await this.#nodes(reading)
     await this.#texts(reading)
@@ -153,7 +153,7 @@ export class PageFetch {
   }
 
   /** Up to the nodes where the reading is. */
-  async #nodes(reading: Reading | undefined): Promise<void> {
+  async #nodes(reading: PageReading | undefined): Promise<void> {
     const known = [...(reading?.messages ?? []), ...(reading?.prompt ?? [])].map(({ id }) => id)
     const wanted = this.#rows.turns.flatMap(({ node, prompt_node: prompt }) => [node, prompt])
     const rows = await this.#select<NodeRow & { id: number }>(
@@ -169,7 +169,7 @@ export class PageFetch {
     for (const row of rows) this.#rows.nodes.set(row.id, row)
   }
 
-  async #texts(reading: Reading | undefined): Promise<void> {
+  async #texts(reading: PageReading | undefined): Promise<void> {
     const inNodes = [...this.#rows.nodes.values()].flatMap(({ texts }) => [...unpackIds(texts)])
     const ofTurns = this.#rows.turns.flatMap(({ tools, params }) =>
       tools === null ? [params] : [tools, params],
@@ -203,7 +203,7 @@ export class PageFetch {
   }
 
   /** Of the page's turns, and of what they go on from, back to what is remembered. */
-  async #sequences(reading: Reading | undefined, tokens: TokensOf): Promise<void> {
+  async #sequences(reading: PageReading | undefined, tokens: TokensOf): Promise<void> {
     const { sequences, turns } = this.#rows
     for (const { id, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum } of turns) {
       const prompt = { base: prompt_base, shared: prompt_shared, rest: prompt_rest }

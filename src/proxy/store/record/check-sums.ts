@@ -6,7 +6,7 @@ import { crc32 } from 'node:zlib'
 import { ProxyError } from '../../../base/errors.ts'
 
 /** What a column holds, written or read. */
-type Value = string | number | Uint8Array | null
+type SummedValue = string | number | Uint8Array | null
 
 /** Of a turn, its tokens: the reader puts sequences together from these alone. */
 export const IDS_SUMMED = ['prompt_base', 'prompt_shared', 'prompt_rest', 'completion_ids'] as const
@@ -33,7 +33,7 @@ export function rewardSummed({ reward_turns: turns }: { reward_turns: string | n
 /** CRC-32 over the named columns of a row, by their names in the database. */
 export function sumOf(row: object, columns: readonly string[]): number {
   const named = row as Readonly<Record<string, unknown>>
-  const values = columns.map((column) => (named[column] ?? null) as Value)
+  const values = columns.map((column) => (named[column] ?? null) as SummedValue)
   const blobs = values.filter((value) => value instanceof Uint8Array)
   const head = values.map((value) => (value instanceof Uint8Array ? [value.length] : value))
   return blobs.reduce((sum, blob) => crc32(blob, sum), crc32(JSON.stringify(head)))

@@ -13,14 +13,14 @@ interface HeldOpening {
   settle(opened: Promise<void>): void
 }
 
-interface Entry extends HeldOpening {
+interface WaitingOpening extends HeldOpening {
   readonly sinceMs: number
 }
 
 export class HeldOpenings {
   readonly #send: (turn: OpenTurn) => Promise<void>
   /** By the turn's id, oldest first. */
-  readonly #held = new Map<string, Entry>()
+  readonly #held = new Map<string, WaitingOpening>()
   #timer: NodeJS.Timeout | undefined
 
   constructor(send: (turn: OpenTurn) => Promise<void>) {

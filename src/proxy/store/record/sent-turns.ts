@@ -22,7 +22,7 @@ const SESSION_CHARS = 1_000
 const MAX_TOOLS = 16
 
 /** A session's turns on record, from its first one, or its last reset, to the next. */
-class SessionRecords {
+class SentRows {
   /** Rows by the tools' text. */
   readonly tools = new RecentlyUsed<string, number>(MAX_TOOLS, () => 1)
   /** The last one of a completion, without its last piece. */
@@ -35,7 +35,7 @@ class SessionRecords {
 
 /** The message list up to a message, where it is on record; good for these very records only. */
 interface OnRecord {
-  readonly records: SessionRecords
+  readonly records: SentRows
   readonly messages: RecordedTexts
 }
 
@@ -43,7 +43,7 @@ const onRecord = new Note<Message, OnRecord>()
 
 /** The turn of a prompt is on record; good for these very records only. */
 interface TurnOnRecord {
-  readonly records: SessionRecords
+  readonly records: SentRows
   /** Its row. */
   readonly turn: number
 }
@@ -51,7 +51,7 @@ interface TurnOnRecord {
 const turnOnRecord = new Note<PromptIds, TurnOnRecord>()
 
 export class SentTurns {
-  readonly #records = new RecentlyUsed<string, SessionRecords>(MAX_CHARS, ({ chars }) => chars)
+  readonly #records = new RecentlyUsed<string, SentRows>(MAX_CHARS, ({ chars }) => chars)
 
   /**
    * The turn as it is to be sent, and what to note when it is on record. Until then the session's next request
@@ -87,8 +87,8 @@ export class SentTurns {
     }
   }
 
-  #recordsOf(sessionId: string): SessionRecords {
-    const records = this.#records.get(sessionId) ?? new SessionRecords()
+  #recordsOf(sessionId: string): SentRows {
+    const records = this.#records.get(sessionId) ?? new SentRows()
     this.#records.set(sessionId, records)
     return records
   }
@@ -103,7 +103,7 @@ export class SentTurns {
   }
 }
 
-function newMessages(last: Message | undefined, records: SessionRecords): SentTexts {
+function newMessages(last: Message | undefined, records: SentRows): SentTexts {
   const baseOf = (message: Message) => {
     const known = onRecord.of(message)
     return known?.records === records ? known.messages : undefined
@@ -114,7 +114,7 @@ function newMessages(last: Message | undefined, records: SessionRecords): SentTe
 }
 
 /** Behind the nearest of the prompts that it goes on from whose turn is on record. */
-function newIds(ids: PromptIds, records: SessionRecords): SentPrompt {
+function newIds(ids: PromptIds, records: SentRows): SentPrompt {
   let { shared } = ids
   for (let { base } = ids; base !== undefined && shared >= MIN_SHARED_TOKENS; ) {
     const known = turnOnRecord.of(base)
@@ -126,7 +126,7 @@ function newIds(ids: PromptIds, records: SessionRecords): SentPrompt {
 }
 
 /** The last piece of a prompt is sent always: as a rule it is another one, and those before it are a node themselves. */
-function newPieces(pieces: readonly string[], { prompt }: SessionRecords): SentTexts {
+function newPieces(pieces: readonly string[], { prompt }: SentRows): SentTexts {
   const goesOn = prompt !== undefined && prompt.pieces.length < pieces.length
   if (!goesOn || prompt.pieces.some((piece, place) => piece !== pieces[place])) {
     return { base: NO_TEXTS, texts: pieces }

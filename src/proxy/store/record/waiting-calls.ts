@@ -14,7 +14,7 @@ const MAX_GROUP_WORK = 4096
 /** What is more work is long: some milliseconds. */
 const SHORT_WORK = 256
 
-interface Waiting {
+interface WaitingWrite {
   readonly call: ThreadCall<WriteMethods>
   readonly work: number
 }
@@ -25,7 +25,7 @@ interface Waiting {
  */
 export class WaitingCalls {
   /** By session: the operations of one stay in their order. */
-  readonly #waiting = new FairQueue<Waiting>()
+  readonly #waiting = new FairQueue<WaitingWrite>()
 
   get size(): number {
     return this.#waiting.size
@@ -39,7 +39,7 @@ export class WaitingCalls {
 
   /** @param isAlone whether a call shares its group with no other */
   takeGroup(isAlone: (call: ThreadCall<WriteMethods>) => boolean = () => false): ThreadCall<WriteMethods>[] {
-    const isShort = ({ call, work }: Waiting) => work <= SHORT_WORK && !isAlone(call)
+    const isShort = ({ call, work }: WaitingWrite) => work <= SHORT_WORK && !isAlone(call)
     const group: ThreadCall<WriteMethods>[] = []
     // Whom this group passes by is the first of the next one.
     const first = this.#waiting.next

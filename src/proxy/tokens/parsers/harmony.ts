@@ -62,20 +62,20 @@ function* readBody(
   return end === '<|start|>' || end === '<|channel|>' ? end : ''
 }
 
-type Kind = 'content' | 'reasoning'
+type ChannelKind = 'content' | 'reasoning'
 
 /** Puts messages of one kind together, a newline between them. */
 class MessageJoiner {
   readonly #delta: DeltaBuilder
-  readonly #shown: Record<Kind, boolean> = { content: false, reasoning: false }
-  #kind: Kind = 'content'
+  readonly #shown: Record<ChannelKind, boolean> = { content: false, reasoning: false }
+  #kind: ChannelKind = 'content'
   #isFurther = false
 
   constructor(delta: DeltaBuilder) {
     this.#delta = delta
   }
 
-  begin(kind: Kind): void {
+  begin(kind: ChannelKind): void {
     this.#kind = kind
     this.#isFurther = this.#shown[kind]
   }

@@ -46,12 +46,12 @@ export function saidIn({ content }: ChatMessage): string | undefined {
 }
 
 function textsOf(message: ChatMessage): string[] {
-  const { content, reasoning_content, reasoning, tool_calls } = message as ChatMessage & Said
+  const { content, reasoning_content, reasoning, tool_calls } = message as ChatMessage & SaidFields
   const called = (tool_calls ?? []).flatMap(({ function: call }) => [call?.name, call?.arguments])
   return [...contentTexts(content), reasoning_content, reasoning, ...called].filter(isText)
 }
 
-interface Said {
+interface SaidFields {
   reasoning_content?: unknown
   reasoning?: unknown
   tool_calls?: readonly Partial<Pick<ToolCall & { type: 'function' }, 'function'>>[] | null

@@ -24,7 +24,7 @@ interface SplittingFiles {
   added_tokens?: readonly AddedToken[]
 }
 
-interface Step {
+interface PipelineStep {
   type?: unknown
   pattern?: { Regex?: unknown }
   behavior?: unknown
@@ -40,19 +40,21 @@ export function mayCutAtSpaces({ normalizer, pre_tokenizer, added_tokens = [] }:
   const tokensKeepApart = added_tokens.every(
     ({ content, lstrip, rstrip, single_word }) => !lstrip && !rstrip && !single_word && !/\s/.test(content),
   )
-  const steps = (pre_tokenizer as Step | null)?.pretokenizers as readonly Step[] | undefined
-  return tokensKeepApart && keepsSpaces(normalizer as Step | null) && steps?.length !== 0 && isSplit(steps)
+  const steps = (pre_tokenizer as PipelineStep | null)?.pretokenizers as readonly PipelineStep[] | undefined
+  return (
+    tokensKeepApart && keepsSpaces(normalizer as PipelineStep | null) && steps?.length !== 0 && isSplit(steps)
+  )
 }
 
 /** NFC joins no letter to white space, nor white space to anything. */
-function keepsSpaces(normalizer: Step | null | undefined): boolean {
+function keepsSpaces(normalizer: PipelineStep | null | undefined): boolean {
   return !normalizer || normalizer.type === 'NFC' || normalizer.normalizers?.length === 0
 }
 
-function isSplit(steps: readonly Step[] | undefined): boolean {
+function isSplit(steps: readonly PipelineStep[] | undefined): boolean {
   if (steps === undefined) return false
   const bytes = steps.at(-1)!
-  const isKnown = ({ type, pattern, behavior, invert }: Step) =>
+  const isKnown = ({ type, pattern, behavior, invert }: PipelineStep) =>
     type === 'Split' && behavior === 'Isolated' && invert === false && EXPRESSIONS.has(pattern?.Regex)
   const isPlain = bytes.type === 'ByteLevel' && bytes.add_prefix_space === false && bytes.use_regex === false
   return isPlain && steps.length > 1 && steps.slice(0, -1).every(isKnown)

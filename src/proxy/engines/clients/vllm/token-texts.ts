@@ -80,15 +80,15 @@ export class DetokenizedTexts {
   }
 }
 
-interface Run {
+interface TextRun {
   start: number
   end: number
   key: string
 }
 
 /** Neighbours that are no whole characters by themselves. */
-function partialRuns(ids: Int32Array, textOf: (id: number) => string): Run[] {
-  const runs: Run[] = []
+function partialRuns(ids: Int32Array, textOf: (id: number) => string): TextRun[] {
+  const runs: TextRun[] = []
   for (let start = 0; start < ids.length; start += 1) {
     let end = start
     while (end < ids.length && textOf(ids[end]!).includes(PARTIAL)) end += 1

@@ -62,13 +62,13 @@ export function addMessage(
   }
 }
 
-interface Parts {
+interface SaidParts {
   content?: string
   thinking?: string
 }
 
 /** Text, or parts of text and of thinking, whose text is in parts again (Mistral's API). */
-function partsOf(content: unknown): Parts {
+function partsOf(content: unknown): SaidParts {
   if (typeof content === 'string') return { content }
   if (!Array.isArray(content)) return {}
   const parts = content.filter(isRecord)

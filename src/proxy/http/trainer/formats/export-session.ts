@@ -11,7 +11,7 @@ import type { ExportQuery } from './schemas.ts'
 import { sftLines } from './sft.ts'
 import { trainingTrace } from './training-trace.ts'
 
-type Query = Static<typeof ExportQuery>
+type ExportQueryString = Static<typeof ExportQuery>
 
 /**
  * Reads the turns; the ids of `atif` step by step, as the answer is read.
@@ -22,7 +22,7 @@ type Query = Static<typeof ExportQuery>
 export async function exportSession(
   reader: Pick<TurnReader, 'getSession' | 'readSteps' | 'getTurn'>,
   session: SessionRecord,
-  query: Query,
+  query: ExportQueryString,
   onRow: (row: Trajectory) => void = () => {},
 ): Promise<Iterable<string> | AsyncIterable<string>> {
   if (query.finished_only && session.status !== 'completed') return []
@@ -38,7 +38,7 @@ export async function exportSession(
   return query.format === 'sft' ? sftLines(session.sessionId, rows) : line(trainingTrace(rows, turns))
 }
 
-function isAsked({ line }: SaidTurn, { select, side_calls: sideCalls }: Query): boolean {
+function isAsked({ line }: SaidTurn, { select, side_calls: sideCalls }: ExportQueryString): boolean {
   if (line === 'side') return sideCalls
   return select !== 'main' || isMainWork(line)
 }

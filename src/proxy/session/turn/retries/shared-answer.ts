@@ -17,7 +17,7 @@ interface Piece {
 export class SharedAnswer {
   readonly #events: AsyncIterator<Batch>
   readonly #fold: CompletionFold
-  readonly #readers = new Set<Reader>()
+  readonly #readers = new Set<AnswerShare>()
   #last: Piece = { result: Promise.resolve({ done: false, value: [] }), next: undefined }
 
   /** @param fold holds whatever `events` has yielded, and nothing but an `end` that it has not */
@@ -36,7 +36,7 @@ export class SharedAnswer {
     return this.#joined(this.#newReader())
   }
 
-  async *#joined(reader: Reader): GenerationStream {
+  async *#joined(reader: AnswerShare): GenerationStream {
     try {
       const at = this.#last
       reader.goTo(at)
@@ -51,11 +51,11 @@ export class SharedAnswer {
     }
   }
 
-  #newReader(): Reader {
-    const leave = async (reader: Reader) => {
+  #newReader(): AnswerShare {
+    const leave = async (reader: AnswerShare) => {
       if (this.#readers.delete(reader) && this.#readers.size === 0) await this.#events.return?.()
     }
-    const reader = new Reader(this.#last, (piece) => this.#after(piece), leave)
+    const reader = new AnswerShare(this.#last, (piece) => this.#after(piece), leave)
     this.#readers.add(reader)
     return reader
   }
@@ -68,12 +68,12 @@ export class SharedAnswer {
 }
 
 /** One that reads, at its place in the answer. */
-class Reader implements AsyncIterableIterator<Batch> {
+class AnswerShare implements AsyncIterableIterator<Batch> {
   #at: Piece
   readonly #after: (piece: Piece) => Piece
-  readonly #leave: (reader: Reader) => Promise<void>
+  readonly #leave: (reader: AnswerShare) => Promise<void>
 
-  constructor(at: Piece, after: (piece: Piece) => Piece, leave: (reader: Reader) => Promise<void>) {
+  constructor(at: Piece, after: (piece: Piece) => Piece, leave: (reader: AnswerShare) => Promise<void>) {
     this.#at = at
     this.#after = after
     this.#leave = leave

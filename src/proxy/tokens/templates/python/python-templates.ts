@@ -37,7 +37,7 @@ interface ChatTemplatesModule extends PyProxy {
   open_harmony(): PyProxy
   needs_of(template: PyProxy): string
   words_of(template: PyProxy): string
-  render(template: PyProxy, messages: Given, tools: Given, options: string): string
+  render(template: PyProxy, messages: TemplateSource, tools: TemplateSource, options: string): string
 }
 
 export class PythonTemplates {
@@ -86,12 +86,12 @@ export class PythonTemplates {
 }
 
 /** Text, or its UTF-8: Python copies bytes, and reads a string character by character, 3 ms for half a megabyte. */
-type Given = string | Uint8Array
+type TemplateSource = string | Uint8Array
 
 const LONG_CHARS = 16 * 1024
 const utf8 = new TextEncoder()
 
-function given(json: string): Given {
+function given(json: string): TemplateSource {
   // Half a surrogate pair has no UTF-8.
   return json.length > LONG_CHARS && json.isWellFormed() ? utf8.encode(json) : json
 }
