@@ -5,10 +5,9 @@
  * every call and thereby starts a new history each time. The pieces of a completion's prompt are such a list as well.
  */
 import { hash as digest } from 'node:crypto'
-import { RecentlyUsed } from '../../../base/recently-used.ts'
 import { cutBlobs } from './blobs.ts'
 import { NODE_SUMMED, sumOf } from './check-sums.ts'
-import { echoTemplate, type StoredCompletion } from './echo.ts'
+import { echoTemplate } from './echo.ts'
 import { packIds, packText } from './packing.ts'
 import {
   LINK_LENGTH,
@@ -30,17 +29,7 @@ interface HashedText {
   readonly hash: Buffer
 }
 
-/** For the latest answers of all trees. */
-const MAX_ANSWER_CHARS = 8 * 1024 * 1024
-
-interface Answer extends StoredCompletion {
-  /** Of the turn. */
-  readonly id: number
-}
-
 export class RequestWriter {
-  /** The latest answer in each tree: what a new assistant message repeats, as a rule. */
-  readonly #latestAnswer = new RecentlyUsed<number, Answer>(MAX_ANSWER_CHARS, charsOf)
   readonly #tables: RequestTables
 
   constructor(tables: RequestTables) {
@@ -92,21 +81,6 @@ export class RequestWriter {
     return { node, depth, link }
   }
 
-  /** A turn of the tree has been answered. */
-  rememberAnswer(tree: number, { id, completionText, reasoning, toolCalls }: Answer): void {
-    this.#latestAnswer.set(tree, { id, completionText, reasoning, toolCalls })
-  }
-
-  /** Of a tree that will not grow any more. */
-  forgetTree(tree: number): void {
-    this.#latestAnswer.delete(tree)
-  }
-
-  /** To be called after a rollback. */
-  forget(): void {
-    this.#latestAnswer.clear()
-  }
-
   /** @returns the row of the tools */
   putTools(tree: number, tools: Exclude<SentTurn['tools'], null>): number {
     if (typeof tools === 'string') return this.putText(tree, tools)
@@ -145,22 +119,14 @@ export class RequestWriter {
     return this.#tables.addText({ tree, hash, ...echo, blobs: null })
   }
 
-  /** A message as what it adds to the answer that it echoes, if it echoes one; the latest is the likeliest. */
+  /** A message as what it adds to the answer that it echoes, if it echoes one. */
   #asEcho(tree: number, node: number, message: string): Pick<NewText, 'echoOf' | 'body'> | undefined {
     if (!message.includes('"assistant"')) return undefined
-    for (const answer of this.#answersFor(tree, node)) {
-      const template = echoTemplate(message, answer)
+    for (const answer of this.#tables.answers(tree, node)) {
+      const template = echoTemplate(message, toCompletion(answer))
       if (template !== undefined) return { echoOf: answer.id, body: packText(template) }
     }
     return undefined
-  }
-
-  *#answersFor(tree: number, node: number): Generator<Answer> {
-    const latest = this.#latestAnswer.get(tree)
-    if (latest !== undefined) yield latest
-    for (const row of this.#tables.answers(tree, node)) {
-      if (row.id !== latest?.id) yield { id: row.id, ...toCompletion(row) }
-    }
   }
 
   #insertWhole(tree: number, hash: Buffer, text: string): number {
@@ -171,10 +137,6 @@ export class RequestWriter {
     const body = JSON.stringify(cut.literals)
     return this.#tables.addText({ tree, hash, echoOf: null, blobs: packIds(rows), body })
   }
-}
-
-function charsOf({ completionText, reasoning, toolCalls }: Answer): number {
-  return (completionText?.length ?? 0) + (reasoning?.length ?? 0) + (toolCalls?.length ?? 0)
 }
 
 /** The links of texts that come after that of `link`. */

@@ -78,7 +78,6 @@ export class TurnWriter {
     const row = endedRow(turn, outcome, this.#packPrompt(turn, outcome.prompt))
     this.#tables.closeTurn(turn.id, row)
     this.#putDetails(turn, outcome)
-    this.#requests.rememberAnswer(turn.tree, { id: turn.id, ...outcome })
     this.#sessions.touch(outcome.sessionId, { openTurns: -1, ...countsOf(outcome) }, outcome.endedAtMs)
     return turn.id
   }
@@ -90,7 +89,6 @@ export class TurnWriter {
     const row = endedRow(request, outcome, this.#packPrompt({ id: NO_TURN, tree, node }, outcome.prompt))
     const id = this.#tables.addTurn(row)
     this.#putDetails({ id, tree }, outcome)
-    this.#requests.rememberAnswer(tree, { id, ...outcome })
     const endedAtMs = Math.max(turn.startedAtMs, outcome.endedAtMs)
     this.#sessions.touch(turn.sessionId, { newTurns: 1, ...countsOf(outcome) }, endedAtMs)
     return { turn: id, request: recorded }
@@ -199,14 +197,11 @@ export class TurnWriter {
   /** Nothing more is compared with the session's turns: what is remembered of them would only fill the memory. */
   forgetSession(sessionId: string): void {
     const tree = this.#sessions.tree(sessionId)
-    if (tree === undefined) return
-    this.#requests.forgetTree(tree)
-    this.#sequences.forgetTree(tree)
+    if (tree !== undefined) this.#sequences.forgetTree(tree)
   }
 
   /** To be called after a rollback. */
   forget(): void {
-    this.#requests.forget()
     this.#sequences.forget()
   }
 }
