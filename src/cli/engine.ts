@@ -42,7 +42,7 @@ function engineOptions(config: EngineConfig): EmbeddedEngineOptions {
     model,
     weightVersion,
     contextLength,
-    ...(playbook !== undefined && { playbook: Playbook.fromFile(playbook) }),
+    playbook: playbook === undefined ? undefined : Playbook.fromFile(playbook),
   }
 }
 

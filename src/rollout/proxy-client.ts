@@ -146,7 +146,7 @@ export class ProxyClient {
     const path = pathOf(sessionId)
     const set = await this.#ask('GET', `${path}/wait?timeout_s=0`, Rewarded, signal)
     const { reward_lines: lines = {}, reward_turns: turns = {} } = set
-    const kept = { ...(hasAny(lines) && { lines }), ...(hasAny(turns) && { turns }) }
+    const kept = { lines: hasAny(lines) ? lines : undefined, turns: hasAny(turns) ? turns : undefined }
     await this.#ask('POST', `${path}/reward`, Session, signal, { ...reward, ...kept })
   }
 

@@ -23,9 +23,9 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
         limit,
         metadata: metadataFilter(Object.fromEntries(named)),
         status,
-        ...(run !== undefined && { idPrefix: idPrefixOfRun(run) }),
+        idPrefix: run === undefined ? undefined : idPrefixOfRun(run),
         sort,
-        ...(since !== undefined && { sinceMs: since * 1_000 }),
+        sinceMs: since === undefined ? undefined : since * 1_000,
         label,
         cursor,
       }

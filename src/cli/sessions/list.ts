@@ -34,7 +34,7 @@ function wantedOf({ status, run, sort, sinceMs, label, metadata }: SessionsListC
     run,
     sort,
     label,
-    ...(sinceMs !== undefined && { since: (Date.now() - sinceMs) / 1_000 }),
+    since: sinceMs === undefined ? undefined : (Date.now() - sinceMs) / 1_000,
     metadata: Object.fromEntries(
       metadata.map((text) => {
         const mark = text.indexOf('=')

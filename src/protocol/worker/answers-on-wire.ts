@@ -19,6 +19,11 @@ import type {
 } from './protocol.ts'
 import { packTokenIds, unpackTokenIds } from './token-ids.ts'
 
+/** As it is before it is written as JSON, which leaves out what is undefined. */
+type Written<T> = T extends object
+  ? { [K in keyof T]: T extends Record<K, T[K]> ? Written<T[K]> : Written<T[K]> | undefined }
+  : T
+
 /**
  * What was ready at once as one chunk; undefined when `events` has nothing but an end.
  * @param base ids that the proxy has: of the prompt only what differs from them is sent
@@ -28,7 +33,7 @@ export function chunkOf(
   events: readonly GenerationEvent[],
   base?: PromptIds,
 ): ((seq: number) => string) | undefined {
-  let start: StartOnWire | undefined
+  let start: Written<StartOnWire> | undefined
   const deltas: DeltaOnWire[] = []
   for (const event of events) {
     if (event.type === 'delta') deltas.push(deltaToWire(event))
@@ -36,11 +41,11 @@ export function chunkOf(
   }
   if (start === undefined && deltas.length === 0) return undefined
   return (seq) => {
-    const frame: CompletionChunk = {
+    const frame: Written<CompletionChunk> = {
       type: 'completion_chunk',
       request_id: requestId,
       seq,
-      ...(start && { start }),
+      start,
       deltas,
     }
     return JSON.stringify(frame)
@@ -51,14 +56,14 @@ export function chunkOf(
 export function responseOf(requestId: string, end: GenerationEnd): (seq: number) => string {
   const { finishReason, stopReason, usage, weightVersion } = end
   return (seq) => {
-    const frame: CompletionResponseV2 = {
+    const frame: Written<CompletionResponseV2> = {
       type: 'completion_response',
       request_id: requestId,
       seq,
       finish_reason: finishReason,
-      ...(stopReason !== undefined && { stop_reason: stopReason }),
-      ...(usage && { usage: { ...usage } }),
-      ...(weightVersion !== undefined && { weight_version: weightVersion }),
+      stop_reason: stopReason,
+      usage: usage && { ...usage },
+      weight_version: weightVersion,
       error: null,
     }
     return JSON.stringify(frame)
@@ -68,7 +73,7 @@ export function responseOf(requestId: string, end: GenerationEnd): (seq: number)
 /** The last frame of a call that failed. */
 export function failureOf(requestId: string, error: ProxyError): (seq: number) => string {
   return (seq) => {
-    const frame: CompletionResponseV2 = {
+    const frame: Written<CompletionResponseV2> = {
       type: 'completion_response',
       request_id: requestId,
       seq,
@@ -113,18 +118,18 @@ export function endOfResponse(response: CompletionResponseV2): GenerationEnd {
 function startToWire(
   { engine, model, promptTokenIds, weightVersion, sampling }: GenerationStart,
   base: PromptIds | undefined,
-): StartOnWire {
+): Written<StartOnWire> {
   return {
     engine,
-    ...(model !== undefined && { model }),
+    model,
     ...(promptTokenIds && promptToWire(promptTokenIds, base)),
-    ...(weightVersion !== undefined && { weight_version: weightVersion }),
-    ...(sampling && { sampling: samplingToWire(sampling) }),
+    weight_version: weightVersion,
+    sampling: sampling && samplingToWire(sampling),
   }
 }
 
-function samplingToWire({ logprobsMode, defaults }: EngineSampling): NonNullable<StartOnWire['sampling']> {
-  return { ...(logprobsMode !== undefined && { logprobs_mode: logprobsMode }), ...(defaults && { defaults }) }
+function samplingToWire({ logprobsMode, defaults }: EngineSampling) {
+  return { logprobs_mode: logprobsMode, defaults }
 }
 
 function samplingFromWire({
@@ -222,14 +227,14 @@ function asRecord(entry: TokenLogprob): Record<string, unknown> {
   return entry as unknown as Record<string, unknown>
 }
 
-function errorToWire(error: ProxyError): ErrorOnWire {
+function errorToWire(error: ProxyError): Written<ErrorOnWire> {
   return {
     code: error.code,
     message: error.message,
     status: error.status,
-    ...(error.param !== undefined && { param: error.param }),
-    ...(error.retryAfterS !== undefined && { retry_after_s: error.retryAfterS }),
-    ...(error.engineBody !== undefined && { engine_body: error.engineBody }),
+    param: error.param,
+    retry_after_s: error.retryAfterS,
+    engine_body: error.engineBody,
     log_message: error.logMessage.slice(0, 1_000),
   }
 }

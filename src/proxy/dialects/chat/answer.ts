@@ -43,7 +43,7 @@ function choiceOf(completion: Completion, index: number, answerOptions: AnswerOp
     message,
     logprobs: answerOptions.logprobs ? { content: completion.logprobsContent, refusal: null } : null,
     finish_reason: end?.finishReason ?? null,
-    ...(end?.stopReason !== undefined && { stop_reason: end.stopReason }),
+    stop_reason: end?.stopReason,
     ...(answerOptions.tokenIds && tokenFields(completion.tokenIds)),
   }
 }

@@ -27,7 +27,7 @@ function choiceOf(completion: Completion, index: number, answerOptions: AnswerOp
     text: completion.content ?? '',
     logprobs: answerOptions.logprobs ? legacyLogprobs(completion.logprobsContent, 0) : null,
     finish_reason: end?.finishReason ?? null,
-    ...(end?.stopReason !== undefined && { stop_reason: end.stopReason }),
+    stop_reason: end?.stopReason,
     ...(answerOptions.tokenIds && { token_ids: completion.tokenIds, ...promptIds(start) }),
   }
 }

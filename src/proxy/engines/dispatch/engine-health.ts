@@ -143,7 +143,7 @@ export class EngineHealthWatch {
           : undefined
       const { weightVersion, ...health } = await client.checkHealth(signal, question)
       const isOfNow = forgotten === this.#timesForgotten
-      this.#noteHealth({ ...health, ...(isOfNow && weightVersion !== undefined && { weightVersion }) })
+      this.#noteHealth({ ...health, weightVersion: isOfNow ? weightVersion : undefined })
     } catch (thrown) {
       this.#noteFailure(thrown, timeout.signal.aborted)
     } finally {

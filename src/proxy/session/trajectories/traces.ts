@@ -7,7 +7,7 @@ import { TrajectoryBuilder } from './trajectories.ts'
 
 export interface TraceQuery {
   /** Only calls that ended then or later; milliseconds since the epoch. */
-  sinceMs?: number
+  sinceMs?: number | undefined
   /** Only the first n. */
   limit?: number | undefined
 }

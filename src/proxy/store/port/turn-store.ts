@@ -154,9 +154,9 @@ export interface SessionFilter {
   /** Only sessions whose metadata has each of these top-level values. */
   metadata?: Record<string, string | number | boolean>
   /** Only sessions that changed then or later; milliseconds since the epoch. */
-  sinceMs?: number
+  sinceMs?: number | undefined
   /** What the id begins with. */
-  idPrefix?: string
+  idPrefix?: string | undefined
   /** Part of the id, of a value anywhere in the metadata, of a label or a note, in whatever case. */
   text?: string | undefined
   /** Inclusive. A session without a reward is in no range. */

@@ -37,7 +37,7 @@ export interface AnswerOptions {
   /** The ids that were sent as the prompt: the engine sees them as they are, even if it does not repeat them. */
   sentPromptTokenIds: PromptIds | readonly number[] | undefined
   /** What reads the prompt's ids, where it is not enough to read them anew. */
-  readPrompt?: ReadPrompt
+  readPrompt?: ReadPrompt | undefined
   /** Cleans text of the engine that becomes part of an error. */
   redact(text: string): string
 }

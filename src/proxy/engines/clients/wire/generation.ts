@@ -32,7 +32,7 @@ export async function* readAnswer(
     expertsStart: request.expertsStart,
     wantsIdsAsTokens: request.body.return_tokens_as_token_ids === true,
     sentPromptTokenIds: sentPromptTokenIds(request),
-    ...(lists && { readPrompt: (bytes, start, end) => lists.read(bytes, start, end) }),
+    readPrompt: lists && ((bytes, start, end) => lists.read(bytes, start, end)),
     redact: connection.endpoint.redact,
   })
   yield* readWith(reader, connection, response, signal)

@@ -28,9 +28,9 @@ export function filterOf(
   const { status, since, label, q, reward_min: rewardMin, reward_max: rewardMax, inexact, failed } = query
   return {
     metadata: metadataFilter(query),
-    ...(run !== undefined && { idPrefix: idPrefixOfRun(run) }),
+    idPrefix: run === undefined ? undefined : idPrefixOfRun(run),
     status,
-    ...(since !== undefined && { sinceMs: since * 1_000 }),
+    sinceMs: since === undefined ? undefined : since * 1_000,
     label,
     text: q,
     rewardMin,

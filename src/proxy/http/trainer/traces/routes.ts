@@ -94,5 +94,5 @@ async function* tracesOfAll(
 }
 
 function queryOf({ since, limit }: { since?: number; limit?: number }): TraceQuery {
-  return { ...(since !== undefined && { sinceMs: since * 1_000 }), limit }
+  return { sinceMs: since === undefined ? undefined : since * 1_000, limit }
 }
