@@ -20,8 +20,8 @@ import type {
 import { packTokenIds, unpackTokenIds } from './token-ids.ts'
 
 /** As it is before it is written as JSON, which leaves out what is undefined. */
-type Written<T> = T extends object
-  ? { [K in keyof T]: T extends Record<K, T[K]> ? Written<T[K]> : Written<T[K]> | undefined }
+type BeforeJson<T> = T extends object
+  ? { [K in keyof T]: T extends Record<K, T[K]> ? BeforeJson<T[K]> : BeforeJson<T[K]> | undefined }
   : T
 
 /**
@@ -33,7 +33,7 @@ export function chunkOf(
   events: readonly GenerationEvent[],
   base?: PromptIds,
 ): ((seq: number) => string) | undefined {
-  let start: Written<StartOnWire> | undefined
+  let start: BeforeJson<StartOnWire> | undefined
   const deltas: DeltaOnWire[] = []
   for (const event of events) {
     if (event.type === 'delta') deltas.push(deltaToWire(event))
@@ -41,7 +41,7 @@ export function chunkOf(
   }
   if (start === undefined && deltas.length === 0) return undefined
   return (seq) => {
-    const frame: Written<CompletionChunk> = {
+    const frame: BeforeJson<CompletionChunk> = {
       type: 'completion_chunk',
       request_id: requestId,
       seq,
@@ -56,7 +56,7 @@ export function chunkOf(
 export function responseOf(requestId: string, end: GenerationEnd): (seq: number) => string {
   const { finishReason, stopReason, usage, weightVersion } = end
   return (seq) => {
-    const frame: Written<CompletionResponseV2> = {
+    const frame: BeforeJson<CompletionResponseV2> = {
       type: 'completion_response',
       request_id: requestId,
       seq,
@@ -73,7 +73,7 @@ export function responseOf(requestId: string, end: GenerationEnd): (seq: number)
 /** The last frame of a call that failed. */
 export function failureOf(requestId: string, error: ProxyError): (seq: number) => string {
   return (seq) => {
-    const frame: Written<CompletionResponseV2> = {
+    const frame: BeforeJson<CompletionResponseV2> = {
       type: 'completion_response',
       request_id: requestId,
       seq,
@@ -118,7 +118,7 @@ export function endOfResponse(response: CompletionResponseV2): GenerationEnd {
 function startToWire(
   { engine, model, promptTokenIds, weightVersion, sampling }: GenerationStart,
   base: PromptIds | undefined,
-): Written<StartOnWire> {
+): BeforeJson<StartOnWire> {
   return {
     engine,
     model,
@@ -227,7 +227,7 @@ function asRecord(entry: TokenLogprob): Record<string, unknown> {
   return entry as unknown as Record<string, unknown>
 }
 
-function errorToWire(error: ProxyError): Written<ErrorOnWire> {
+function errorToWire(error: ProxyError): BeforeJson<ErrorOnWire> {
   return {
     code: error.code,
     message: error.message,

@@ -30,14 +30,18 @@ const RECOVERY_PER_S = 0.05
 /** The least part of the rate that is left. */
 const SLOWEST = 1 / 32
 
-interface Waiting {
+interface CallInLine {
   go(): void
 }
 
 /** Grants calls at a rate that halves when the service throttles, and recovers. */
 export class RateLimiter {
   readonly #clock: LimiterClock
-  readonly #waiting: Record<CallKind, Set<Waiting>> = { stop: new Set(), start: new Set(), poll: new Set() }
+  readonly #waiting: Record<CallKind, Set<CallInLine>> = {
+    stop: new Set(),
+    start: new Set(),
+    poll: new Set(),
+  }
   /** Whose turn it is, the first one that has something to do. */
   #turns: CallKind[] = ['stop', 'start', 'poll']
   #fullRate: number
