@@ -147,7 +147,7 @@ export function outputsOf(
     response_mask: row.response_mask,
     response_logprobs: row.response_logprobs,
     ...rowDetailsOf(row),
-    images: row.images,
+    ...(row.images && { images: row.images }),
     // The line's own, where it has one.
     reward_score: row.reward ?? reward.score,
     num_turns: row.num_turns,
