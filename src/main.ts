@@ -241,6 +241,7 @@ export function startWorker(config: WorkerConfig, { logger, outside = {} }: Serv
     clients: openEngines({ ...config, connect: outside.connect }),
     maxConcurrencyPerEngine: maxConcurrency,
     tellsTextIds: true,
+    measuresLogprobs: true,
     logger,
   })
   const worker = new InferenceWorkerClient({

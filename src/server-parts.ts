@@ -262,6 +262,7 @@ async function openLocalBackend(
     known: await checkEngines(clients, logger, tokenizer && questionFor(tokenizer)),
     tokenizer,
     standIns: fallsBack(config),
+    measuresLogprobs: true,
     maxConcurrencyPerEngine: config.maxConcurrency,
     queueLimit: config.queueLimit,
     waitMs: config.queueWaitMs,

@@ -2,12 +2,13 @@
 import { ProxyError } from '../../base/errors.ts'
 import type { ServeConfig } from '../../proxy/config/options/serve.ts'
 import { parseEndpoint } from '../../proxy/engines/clients/endpoint.ts'
+import { type FirstTokens, HOT, WARM } from '../../proxy/engines/dispatch/measured-logprobs.ts'
 import { NO_KEYS } from '../../proxy/http/access/keyring.ts'
 import { withCause } from '../fail.ts'
 import { createLogger } from '../logger.ts'
 import type { SessionWithTurnsJson, TurnJson } from '../sessions/api.ts'
 import { type Finding, failure, ok, warning } from './finding.ts'
-import { type FirstTokens, judgeLogprobs } from './logprobs.ts'
+import { judgeLogprobs } from './logprobs.ts'
 
 const MESSAGES = [{ role: 'user', content: 'Say hello.' }]
 const MAX_TOKENS = 8
@@ -71,7 +72,10 @@ async function callThrough(config: ServeConfig, url: string | undefined): Promis
     const { data = [] } = (await (await fetch(`${server.url}/doctor/v1/models`)).json()) as ListedModels
     const model = data[0]?.id ?? 'default'
     const turn = await callOf(server.url, 'doctor', { model, ...masks })
-    const [warm, hot] = [await firstTokens(server.url, model, 1), await firstTokens(server.url, model, 2)]
+    const [warm, hot] = [
+      await firstTokens(server.url, model, WARM),
+      await firstTokens(server.url, model, HOT),
+    ]
     const logprobs = judgeLogprobs(warm, hot, config.logprobsMode)
     return { turn, logprobs, warnings: await warningsOf(server.url, data[0]?.max_model_len) }
   } finally {
@@ -116,9 +120,13 @@ function chat(proxyUrl: string, session: string, more: object): Promise<Response
   })
 }
 
-async function firstTokens(proxyUrl: string, model: string, temperature: number): Promise<FirstTokens> {
-  const asked = { model, temperature, max_tokens: 1, logprobs: true, top_logprobs: ALTERNATIVES }
-  const response = await chat(proxyUrl, `doctor-${temperature}`, asked)
+async function firstTokens(
+  proxyUrl: string,
+  model: string,
+  sampling: typeof WARM | typeof HOT,
+): Promise<FirstTokens> {
+  const asked = { model, max_tokens: 1, logprobs: true, top_logprobs: ALTERNATIVES, ...sampling }
+  const response = await chat(proxyUrl, `doctor-${sampling.temperature}`, asked)
   const { choices } = (await response.json()) as ChatAnswer
   const listed = choices?.[0]?.logprobs?.content?.[0]?.top_logprobs ?? []
   return new Map(listed.map(({ token, logprob }) => [token, logprob]))

@@ -28,11 +28,12 @@ export function recordedMasks(packed: Iterable<PackedDetail>): RecordedMasks {
 }
 
 /**
- * What a turn's logprobs are of, where its engine said so, or who runs the proxy (`--logprobs-mode`), in vLLM's words.
+ * What a turn's logprobs are of, where it was measured, or who runs the proxy says so (`--logprobs-mode`).
  * @param annotations of the turn
  */
 export function recordedLogprobsOf(annotations: { sampling?: EngineSampling }): LogprobsOf | undefined {
   const mode = annotations.sampling?.logprobsMode
   if (mode === 'raw_logprobs') return 'raw'
+  if (mode === 'temperature_logprobs') return 'temperature'
   return mode === 'processed_logprobs' ? 'mask' : undefined
 }

@@ -14,22 +14,36 @@ interface Case {
 const CASES: Record<string, Case> = {
   'the gap stays': {
     hot: { sea: -0.51, lake: -2.52 },
-    finds: { state: 'ok', seen: /model gave.* raw_logprobs/ },
+    finds: { state: 'ok', seen: /model gave.*\(raw_logprobs\)/ },
   },
   'the gap is halved': {
     // The sampled token first, as engines list it.
     hot: { pond: -2.75, lake: -2, sea: -1 },
-    finds: { state: 'ok', seen: /sampled from.* processed_logprobs/ },
+    finds: { state: 'ok', seen: /before filters \(temperature_logprobs\)/ },
+  },
+  'the gap is halved, and two tokens have it all': {
+    hot: { pond: -9999, lake: -1.313, sea: -0.313 },
+    finds: { state: 'ok', seen: /sampled from.*\(processed_logprobs\)/ },
+  },
+  'two tokens have it all anyway': {
+    warm: { sea: -0.001, lake: -7 },
+    hot: { sea: -0.03, lake: -3.53 },
+    finds: { state: 'ok', seen: /cannot be seen/ },
   },
   'the option is right': {
-    hot: { sea: -1, lake: -2 },
+    hot: { sea: -0.313, lake: -1.313 },
     mode: 'processed_logprobs',
     finds: { state: 'ok', seen: /\(processed_logprobs\)$/ },
   },
   'the option is wrong': {
-    hot: { sea: -1, lake: -2 },
+    hot: { sea: -0.313, lake: -1.313 },
     mode: 'raw_logprobs',
-    finds: { state: 'failure', remedy: 'give --logprobs-mode processed_logprobs' },
+    finds: { state: 'failure', remedy: 'give --logprobs-mode processed_logprobs, or nothing' },
+  },
+  'the option takes filters for granted': {
+    hot: { sea: -1, lake: -2 },
+    mode: 'processed_logprobs',
+    finds: { state: 'failure', remedy: 'give --logprobs-mode temperature_logprobs, or nothing' },
   },
   'a word of its own': { hot: WARM, mode: 'mine', finds: { state: 'ok', seen: /\(mine\)$/ } },
   neither: { hot: { sea: -0.5, lake: -2 }, finds: { state: 'warning', seen: /0\.75 times as far apart/ } },

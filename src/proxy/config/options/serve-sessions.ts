@@ -89,8 +89,8 @@ export const sessions = grouped('Sessions', {
     hidden: true,
     type: 'text',
     help:
-      "Which distribution the engines' logprobs belong to, if they do not report it: raw_logprobs " +
-      "or processed_logprobs (vLLM's --logprobs-mode), or any other word",
+      "Which distribution the engines' logprobs belong to, where it cannot be measured: raw_logprobs, " +
+      'temperature_logprobs, processed_logprobs, or any other word',
   },
   stripVolatile: {
     flag: 'strip-volatile',

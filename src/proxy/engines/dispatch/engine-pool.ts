@@ -6,6 +6,7 @@ import type { EngineClient, EngineHealth } from '../port/engine-client.ts'
 import type { ExpectedTokenizer } from '../port/expected-tokenizer.ts'
 import type { Dispatcher } from './dispatcher.ts'
 import { type EngineHealthReport, EngineHealthWatch } from './engine-health.ts'
+import { MeasuredLogprobs } from './measured-logprobs.ts'
 import type { Ability } from './placement.ts'
 
 export interface EnginePoolOptions {
@@ -15,6 +16,7 @@ export interface EnginePoolOptions {
   healthIntervalMs: number
   tokenizer?: ExpectedTokenizer | undefined
   tellsTextIds?: boolean | undefined
+  measuresLogprobs?: boolean | undefined
   logger?: Logger | undefined
   clock?: Clock | undefined
 }
@@ -31,6 +33,8 @@ export interface PooledEngine extends EngineFacts {
   readonly id: string
   readonly client: EngineClient
   readonly watch: EngineHealthWatch
+  /** Absent: nobody wants to know. */
+  readonly logprobs?: MeasuredLogprobs | undefined
   readonly sinceMs: number
   draining: boolean
 }
@@ -68,18 +72,22 @@ export class EnginePool {
     // tokenizer that may be another one.
     const healthy = tokenizer === undefined
     dispatcher.addMember({ id: name, ...this.#limit(weight), healthy, draining: false, models: [] })
+    const logprobs = this.#options.measuresLogprobs ? new MeasuredLogprobs(client, logger) : undefined
     const watch = new EngineHealthWatch({
       client,
       intervalMs,
       known,
       tokenizer,
       tellsTextIds,
-      onHealth: (health) => dispatcher.updateMember(name, memberChange(client, health)),
+      onHealth: (health) => {
+        if (!health.healthy) logprobs?.forget()
+        dispatcher.updateMember(name, memberChange(client, health))
+      },
       clock,
       logger,
     })
     const standing = { weight, modelName, standIn, draining: false, sinceMs: Date.now() }
-    const engine = { id: idOf(name), client, watch, ...standing }
+    const engine = { id: idOf(name), client, watch, logprobs, ...standing }
     this.#engines.set(name, engine)
     return engine
   }
@@ -89,6 +97,7 @@ export class EnginePool {
     const { dispatcher } = this.#options
     const { name } = engine.client
     Object.assign(engine, { weight, modelName, standIn: false, draining: false })
+    engine.logprobs?.forget()
     dispatcher.updateMember(name, this.#limit(weight))
     dispatcher.keepMember(name)
   }

@@ -2,7 +2,7 @@
 import type { Clock } from '../../../base/clock.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
-import type { GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { Backend, BackendStatus } from '../port/backend.ts'
 import { cannotCount } from '../port/count-tokens.ts'
@@ -11,6 +11,7 @@ import type { ExpectedTokenizer } from '../port/expected-tokenizer.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from './dispatcher.ts'
 import { EnginePool } from './engine-pool.ts'
 import { type FailureVerdict, withFailover } from './failover.ts'
+import type { LogprobsMode } from './measured-logprobs.ts'
 import { type MemberLoad, unlistedPolicy } from './placement.ts'
 import { WeightStamp } from './weight-stamp.ts'
 
@@ -34,6 +35,8 @@ export interface LocalBackendOptions {
   tokenizer?: ExpectedTokenizer | undefined
   /** Members tell the ids by which somebody else compares tokenizers. */
   tellsTextIds?: boolean
+  /** Finds out what the logprobs of vLLM and SGLang are of, by two small calls before an engine's first one. */
+  measuresLogprobs?: boolean
   logger?: Logger
   clock?: Clock
   watch?: DispatchWatch
@@ -83,6 +86,7 @@ class EngineBackend implements LocalBackend {
       healthIntervalMs: healthIntervalMs ?? HEALTH_INTERVAL_MS,
       tokenizer: options.tokenizer,
       tellsTextIds: options.tellsTextIds,
+      measuresLogprobs: options.measuresLogprobs,
       clock,
       logger,
     })
@@ -114,9 +118,13 @@ class EngineBackend implements LocalBackend {
   }
 
   async *#ask(engine: string, request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    const { client, watch } = this.#engine(engine)
+    const { client, watch, logprobs } = this.#engine(engine)
+    const logprobsMode = await logprobs?.mode(request.body.model, signal)
     const weights = new WeightStamp(watch)
-    for await (const batch of client.generate(request, signal)) yield weights.stamp(batch)
+    for await (const batch of client.generate(request, signal)) {
+      const stamped = weights.stamp(batch)
+      yield logprobsMode === undefined ? stamped : stamped.map((event) => withMode(event, logprobsMode))
+    }
   }
 
   #judge(thrown: unknown, engine: string): FailureVerdict {
@@ -127,6 +135,7 @@ class EngineBackend implements LocalBackend {
       return 'away'
     }
     if (thrown.code !== 'engine_lost') return 'final'
+    this.#engine(engine).logprobs?.forget()
     // It died, and what is started in its place may have other weights; or it closed a connection that looked usable.
     void this.#engine(engine).watch.refresh()
     return 'lost'
@@ -214,4 +223,9 @@ class EngineBackend implements LocalBackend {
     this.#dispatcher.close()
     await this.engines.close()
   }
+}
+
+/** What the engine says itself counts for more. */
+function withMode(event: GenerationEvent, logprobsMode: LogprobsMode): GenerationEvent {
+  return event.type === 'start' ? { ...event, sampling: { logprobsMode, ...event.sampling } } : event
 }
