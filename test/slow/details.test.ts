@@ -284,7 +284,8 @@ t.test(
     const db = join(t.testdir({}), 'proxy.db')
     const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'vllm', db })
     await talk(proxy, 'plain', false)
-    const [plain] = engine.requests.filter(({ path }) => path === '/v1/chat/completions')
+    // Two calls of one token come first: what its logprobs are of is measured.
+    const [, , plain] = engine.requests.filter(({ path }) => path === '/v1/chat/completions')
     for (const field of ['prompt_logprobs', 'top_logprobs', 'return_tokens_as_token_ids', 'return_meta_info'])
       t.notOk(field in plain!.body, field)
     const [row] = await rowsOf(proxy, 'plain')
@@ -363,6 +364,7 @@ t.test('whose sampling parameters a turn was sampled with is told', async (t) =>
   const proxy = await startProxy(t, {
     engineUrls: [engine.url],
     engineKind: 'vllm',
+    // Its alternatives are made up, and nothing can be measured by them.
     logprobsMode: 'processed_logprobs',
   })
   await proxy.post('/sessions', { session_id: 's', sampling_params: { temperature: 0.5, seed: 7 } })

@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import { runLlmProxy } from '../../helpers/llm-proxy.ts'
 import type { Mode } from './proxies.ts'
+import { getJson } from './record.ts'
 
 /** What was recorded, scored anew by the engine: the same logprobs. @param turns of each mode on record */
 export async function checkVerify(
@@ -11,6 +12,12 @@ export async function checkVerify(
   { engineUrl, turns }: { engineUrl: string; turns: number },
 ): Promise<void> {
   const check = async ({ name, url }: Mode) => {
+    const { sessions } = await getJson(`${url}/sessions?limit=1`)
+    const { trajectories } = await getJson(
+      `${url}/sessions/${sessions[0].session_id}/trajectories?details=sampling`,
+    )
+    const [first] = trajectories[0].turns
+    t.match(first.sampling.logprobs_mode, /^(raw|temperature)_logprobs$/, `${name}: measured before it`)
     const args = ['verify', '--url', url, '--engine-url', engineUrl, '--limit', '40', '--json']
     const { code, stdout, stderr } = await runLlmProxy(args)
     t.equal(code, 0, `${name}: ${stderr}`)
