@@ -61,6 +61,11 @@ t.test('a summary is known by its words, whatever its agent puts around them', a
   t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), inParts), ['t1'])
 })
 
+t.test('words that stood there before the summary are no sign that it was taken', async (t) => {
+  const asked = { messages: [user(`As we said: ${BAD}`), SUM_UP] }
+  t.same(rejectedOf(work, compaction(BAD, asked), compaction(GOOD, asked), goesOn(GOOD)), ['t1'])
+})
+
 t.test('what nobody knows to be rejected is not', async (t) => {
   t.same(rejectedOf(work, compaction(GOOD), goesOn('Anew')), [], 'one alone')
   t.same(rejectedOf(work, compaction(BAD), compaction(GOOD)), [], 'nothing went on yet')
