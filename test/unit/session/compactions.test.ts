@@ -109,13 +109,14 @@ t.test('a rejected summary is in no row unless that is asked for', async (t) => 
     params: '{}',
     annotations,
   }))
-  const rowsWith = (rejected: boolean) => {
-    const builder = new TrajectoryBuilder({ rejected })
+  const rowsWith = (rejected?: boolean) => {
+    const builder = new TrajectoryBuilder(rejected === undefined ? {} : { rejected })
     for (const turn of turns) builder.add(turn)
     const rows = [...builder.rows({}, null)].map((row) => row.turns.map(({ turn_id }) => turn_id))
     const excluded = Object.fromEntries(builder.exclusions())
     return { rows, excluded, rejected: builder.excluded().rejected }
   }
   t.same(rowsWith(false), { rows: [['t0', 't2'], ['t3']], excluded: { t1: 'rejected' }, rejected: 1 })
+  t.same(rowsWith(), rowsWith(false), 'where nobody says')
   t.same(rowsWith(true), { rows: [['t0', 't1'], ['t0', 't2'], ['t3']], excluded: {}, rejected: 0 })
 })

@@ -197,6 +197,15 @@ t.test("a client's retry supersedes the answer that nobody continued", async (t)
   t.equal(builderOf(turns.map(turnOf)).excluded().superseded, 2)
 })
 
+t.test('a retried answer that was in no row anyway is left out for its own reason', async (t) => {
+  const turns: Sketch[] = [
+    { prompt: [1], completion: [] },
+    { prompt: [1], completion: [3], retryCount: 1 },
+  ]
+  t.same(rowsOf(turns).map(turnIds), [['t1']])
+  t.match(builderOf(turns.map(turnOf)).excluded(), { empty: 1, superseded: 0 })
+})
+
 t.test('a retry supersedes an earlier one whose first try is not on record', async (t) => {
   const turns: Sketch[] = [
     { prompt: [1], completion: [2], retryCount: 1 },
