@@ -1,0 +1,30 @@
+/** Each turn says what its logprobs are of, although no engine tells and nobody was asked. */
+import t from 'tap'
+import { startEngine } from '../helpers/engine.ts'
+import { startProxy } from '../helpers/proxy.ts'
+import { joinWorker } from '../helpers/relay-rig.ts'
+
+for (const mode of ['local', 'relay'] as const)
+  for (const tokenizer of [undefined, 'embedded'])
+    t.test(`${mode}, ${tokenizer === undefined ? 'chat' : 'token'} mode`, async (t) => {
+      const engine = await startEngine(t)
+      const where = mode === 'local' ? { engineUrls: [engine.url] } : { mode }
+      // Who runs the proxy is mistaken.
+      const proxy = await startProxy(t, { ...where, tokenizer, logprobsMode: 'processed_logprobs' })
+      if (mode === 'relay') joinWorker(t, { proxyUrls: [proxy.url], engineUrls: [engine.url] })
+      const messages = [{ role: 'user', content: 'hi' }]
+      const calls = [1, 2, 3].map(() =>
+        proxy.post('/s/v1/chat/completions', { messages, max_tokens: 4, temperature: 0.7 }),
+      )
+      for (const { choices } of await Promise.all(calls)) t.equal(choices.length, 1)
+      const { trajectories } = await proxy.get('/sessions/s/trajectories?details=sampling')
+      t.same(
+        trajectories.flatMap((row: { turns: { sampling: { logprobs_mode: string } }[] }) =>
+          row.turns.map(({ sampling }) => sampling.logprobs_mode),
+        ),
+        Array(3).fill('raw_logprobs'),
+      )
+      t.equal(engine.server.counters.served, 3 + 2, 'measured once')
+      t.equal((await proxy.get('/sessions/s')).turns.length, 3, 'and on no record')
+      t.equal((await proxy.get('/sessions')).sessions.length, 1)
+    })
