@@ -8,21 +8,28 @@
 import { hash } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import type { ChatTemplate, MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
+import {
+  type ChatTemplate,
+  jsonOf,
+  type MessageOrJson,
+  type RenderOptions,
+} from '../templates/chat-template.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import { AddedTokenFinder } from '../tokenizer/added-tokens.ts'
 import { type BoundaryTokens, type Closing, type EndOfTurn, findClosing, findEndOfTurn } from './closing.ts'
 import { endOfMarks, hasMark, losesAtMost, markOf, saysTheSame, textBeforeMark } from './marks.ts'
 import type { Refused } from './refusal.ts'
 import {
+  ANSWER,
   type EchoShape,
   FIRST_MARK,
+  followersOf,
+  formsOf,
   MARKED_TOOLS,
-  type MessageShape,
   markedEcho,
+  pastsOf,
   type Situation,
   situationKey,
-  standIns,
 } from './shape.ts'
 
 /** How a prompt begins and what is in it; its end is another matter. */
@@ -112,17 +119,32 @@ export class PromptEngine {
     const { situation } = request
     const { echo } = situation
     const changes = typeof answer === 'object' && 'refused' in answer && answer.refused === PAST_CHANGES
-    if (!changes || !echo.says || echo.calls === 0) return answer
+    if (!changes) return answer
+    if (echo.calls === 0) return this.#newPartOfRepeated(request, options) ?? answer
+    if (!echo.says) return answer
     // Gemma 4's template moves what an answer says behind the results of its calls. It was sampled before them: what
     // follows is what follows calls alone.
     const silent = { ...situation, echo: { ...echo, says: false } }
     return this.#newPart({ ...request, situation: silent, echoText: undefined }, options)
   }
 
-  #newPart(request: NewPartRequest, options: PromptOptions): NewPartAnswer {
+  /**
+   * Mistral's templates write tools before each message that equals the last one of the user. In a short past no two are
+   * equal, so the whole has to show that all stays.
+   */
+  #newPartOfRepeated(request: NewPartRequest, options: PromptOptions): NewPartAnswer | undefined {
+    const { history, newMessages } = request
+    if (history === undefined) return 'needs_history'
+    const said = new Set(history.map(jsonOf))
+    return newMessages.some((message) => said.has(jsonOf(message)))
+      ? this.#newPart(request, options, true)
+      : undefined
+  }
+
+  #newPart(request: NewPartRequest, options: PromptOptions, isRepeated = false): NewPartAnswer {
     const end = this.#endOfTurn(options)
     if (end === undefined) return { refused: 'no_end_of_turn' }
-    const key = situationKey(request.situation) + variablesOf(options)
+    const key = `${situationKey(request.situation)}${variablesOf(options)}${isRepeated ? ' repeated' : ''}`
     const known = this.#situations.get(key) ?? {
       count: 0,
       shortHolds: !request.situation.hasWords,
@@ -130,13 +152,14 @@ export class PromptEngine {
     }
     // The date passes: all that is compared is rendered under one.
     const dated = { now: new Date(), ...options }
-    const ofShort = this.#behindShort(request, dated, key)
+    const ofShort = isRepeated ? undefined : this.#behindShort(request, dated, key)
     if (ofShort === PAST_CHANGES) return { refused: PAST_CHANGES }
     const short = known.shortHolds ? ofShort : undefined
     const isProof = isPowerOfTwo(known.count + 1)
     if ((isProof || short === undefined) && request.history === undefined) return 'needs_history'
     // A past of marks tells what it was that went; where there is none, the texts alone have to.
-    const staysTheSame = ofShort === undefined ? saysTheSame : losesAtMost
+    const ofWhole = isRepeated ? isSame : saysTheSame
+    const staysTheSame = ofShort === undefined ? ofWhole : losesAtMost
     const whole =
       isProof || short === undefined
         ? this.#behindWhole(request, dated, short === undefined ? staysTheSame : undefined)
@@ -305,6 +328,8 @@ export class PromptEngine {
 
 const PAST_CHANGES = 'past_changes'
 
+const isSame = (before: string, after: string) => before === after
+
 /** Whether a past still says what it said before messages followed on this form of the echo. */
 type StaysAsItWas = (form: EchoShape, after: string) => boolean
 
@@ -333,39 +358,12 @@ function namesIn({ toolCalls }: EchoShape): string[] {
 
 const MARKED_TOOLS_JSON = JSON.stringify(MARKED_TOOLS)
 
-const ANSWER: EchoShape = { role: 'assistant', says: true, reasons: false, calls: 0, toolCalls: [] }
-
 const BEGINNING_TOOLS = [
   {
     type: 'function' as const,
     function: { name: 'first_tool', parameters: { type: 'object', properties: {} } },
   },
 ]
-
-/**
- * Some templates refuse text or reasoning beside calls, and some show no calls at all: the first form is taken whose
- * marks are to be seen. What was sampled is not printed from here anyway.
- */
-function formsOf({ text, ...echo }: EchoShape): EchoShape[] {
-  const forms = wordlessForms(echo)
-  return text === undefined ? forms : [...forms.map((form) => ({ ...form, text })), ...forms]
-}
-
-function wordlessForms(echo: EchoShape): EchoShape[] {
-  if (echo.calls === 0) return [echo, { ...echo, reasons: false }]
-  const mute = { ...echo, reasons: false }
-  const spoken = { ...mute, says: true }
-  const single = { ...mute, says: false, calls: 1, toolCalls: echo.toolCalls.slice(0, 1) }
-  return [echo, mute, { ...echo, says: false }, { ...mute, says: false }, single, spoken, ANSWER]
-}
-
-/** Where a template takes one call a message, the past has no more. */
-function pastsOf({ past }: Situation): ChatMessage[][] {
-  const single = past
-    .map((shape) => ({ ...shape, calls: Math.min(1, shape.calls) }))
-    .filter(({ role }, index) => role !== 'tool' || past[index - 1]?.role !== 'tool')
-  return [past, single].map((shapes) => standIns(shapes, FIRST_MARK))
-}
 
 function firstOf<Item, Found>(
   items: readonly Item[],
@@ -376,15 +374,6 @@ function firstOf<Item, Found>(
     if (found !== undefined) return found
   }
   return undefined
-}
-
-/** Results of the echo's calls bear their ids. */
-function followersOf({ echo, newShapes, past }: Situation): ChatMessage[] {
-  const says = (shape: MessageShape): MessageShape => ({ ...shape, says: true })
-  const ids = echo.toolCalls.map(({ id }) => id)
-  return standIns(newShapes.map(says), FIRST_MARK + past.length).map((message) =>
-    message.role === 'tool' && ids.length > 0 ? { ...message, tool_call_id: ids.shift()! } : message,
-  )
 }
 
 function variablesOf({ kwargs, documents, tools }: PromptOptions): string {

@@ -251,3 +251,44 @@ function hasText(content: unknown): boolean {
   if (Array.isArray(content)) return content.some((part) => hasText(part?.text ?? part?.refusal))
   return typeof content === 'string' && content !== ''
 }
+
+/** An answer in text. */
+export const ANSWER: EchoShape = { role: 'assistant', says: true, reasons: false, calls: 0, toolCalls: [] }
+
+/**
+ * Some templates refuse text or reasoning beside calls, and some show no calls at all: the first form is taken whose
+ * marks are to be seen. What was sampled is not printed from here anyway.
+ */
+export function formsOf({ text, ...echo }: EchoShape): EchoShape[] {
+  const forms = wordlessForms(echo)
+  return text === undefined ? forms : [...forms.map((form) => ({ ...form, text })), ...forms]
+}
+
+function wordlessForms(echo: EchoShape): EchoShape[] {
+  if (echo.calls === 0) return [echo, { ...echo, reasons: false }]
+  const mute = { ...echo, reasons: false }
+  const spoken = { ...mute, says: true }
+  const single = { ...mute, says: false, calls: 1, toolCalls: echo.toolCalls.slice(0, 1) }
+  return [echo, mute, { ...echo, says: false }, { ...mute, says: false }, single, spoken, ANSWER]
+}
+
+/**
+ * Short pasts of a situation, to be tried in order: some templates take one call a message, and gpt-oss's refuses text beside
+ * reasoning and calls.
+ */
+export function pastsOf({ past }: Situation): ChatMessage[][] {
+  const single = past
+    .map((shape) => ({ ...shape, calls: Math.min(1, shape.calls) }))
+    .filter(({ role }, index) => role !== 'tool' || past[index - 1]?.role !== 'tool')
+  const mute = single.map((shape) => (shape.calls === 0 ? shape : { ...shape, says: false }))
+  return [past, single, mute].map((shapes) => standIns(shapes, FIRST_MARK))
+}
+
+/** What follows on the echo, all of it saying something. Results of the echo's calls bear their ids. */
+export function followersOf({ echo, newShapes, past }: Situation): ChatMessage[] {
+  const says = (shape: MessageShape): MessageShape => ({ ...shape, says: true })
+  const ids = echo.toolCalls.map(({ id }) => id)
+  return standIns(newShapes.map(says), FIRST_MARK + past.length).map((message) =>
+    message.role === 'tool' && ids.length > 0 ? { ...message, tool_call_id: ids.shift()! } : message,
+  )
+}

@@ -130,7 +130,7 @@ export class ChatTemplate {
   }
 }
 
-function jsonOf(message: MessageOrJson): string {
+export function jsonOf(message: MessageOrJson): string {
   return typeof message === 'string' ? message : JSON.stringify(message)
 }
 
