@@ -74,8 +74,9 @@ async function spansOf(proxy: TestProxy, receiver: OtlpReceiver): Promise<Receiv
 }
 
 /** The headers of the first call that it got. */
+/** Of the first call of an agent: those that measure logprobs ask for one token. */
 const headersAt = ({ requests }: FakeVllm) =>
-  requests.find(({ path }) => path.endsWith('/completions'))!.headers
+  requests.find(({ path, body }) => path.endsWith('/completions') && body.max_tokens !== 1)!.headers
 const named = (spans: readonly ReceivedSpan[], name: string) => spans.filter((span) => span.name === name)
 const ROUTE = 'POST /:sessionId/v1/chat/completions'
 
@@ -280,6 +281,7 @@ t.test('a call that fails says with what, and each engine that was asked has a s
   const receiver = await startOtlpReceiver(t)
   const engine = await startFakeVllm()
   const proxy = await tracedProxy(t, receiver.url, { ...local(engine), queueWaitMs: 100 })
+  t.equal((await ask(proxy, { session: 's0' })).status, 200)
   engine.refuseNext(1)
   t.equal((await ask(proxy)).status, 400)
   t.equal((await ask(proxy, { session: 's2', body: { messages: 'none' } })).status, 400)

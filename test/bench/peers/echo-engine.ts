@@ -43,7 +43,8 @@ export async function startEchoEngine(): Promise<EchoEngine> {
     // Before its first call llm-proxy asks whether the engine has the tokenizer that it has: no turn of the agent.
     const text = turns === 0 ? 'Yes.' : sampledText(turns - 1)
     const ids = [...tokenizer.encode(text), tokenizer.eosTokenId!]
-    if (turns > 0) sampled += ids.length
+    // So it asks, for one token, what logprobs are of.
+    if (turns > 0 && body.max_tokens !== 1) sampled += ids.length
     const tokens = ids.map((id) => ({
       token: tokenizer.decode([id]),
       logprob: -0.5,
