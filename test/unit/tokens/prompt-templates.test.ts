@@ -60,6 +60,46 @@ t.test('the new part is the separator, the new messages and the generation promp
   t.same(glueIds, [])
 })
 
+t.test(
+  'where tools stand before the last message of the user, one that is said again changes no past',
+  async (t) => {
+    // As Mistral's: messages are compared by what they say.
+    const users = "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}"
+    const loop = `{% if tools and m == users[-1] %}[TOOLS]{{ tools | tojson }}{% endif %}${MESSAGE}`
+    const renderer = rendererOf(chatMl(loop, users))
+    const other: ChatMessage = { role: 'user', content: 'And then?' }
+    const answerTo = (request: ContinuationRequest) => renderer.renderContinuation(request, { tools: TOOLS })
+    const text = /^\n\[TOOLS\].*"bash".*<\|im_start\|>user\nWhat\?<\|im_end\|>\n<\|im_start\|>assistant\n$/s
+    for (let count = 0; count < 3; count += 1) {
+      t.match(await answerTo(NEXT_QUESTION), { text })
+      t.same(await answerTo(ended([QUESTION, ANSWER], other)), { refused: 'past_changes' })
+      const between = [QUESTION, ANSWER, other, ANSWER]
+      t.same(
+        await answerTo(ended(between, QUESTION)),
+        { refused: 'past_changes' },
+        'the one between loses them',
+      )
+    }
+  },
+)
+
+t.test('a template that refuses text beside reasoning and calls goes on from a past with each', async (t) => {
+  // As gpt-oss's. Of a past that is longer than the short one, messages in a row are told as one.
+  const refuses =
+    "{% if m.tool_calls and m.content and m.reasoning_content %}{{ raise_exception('not both') }}{% endif %}"
+  const calls =
+    '{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}'
+  const said = "{{ m.reasoning_content or '' }}{{ m.content or '' }}"
+  const renderer = rendererOf(chatMl(`${refuses}<|im_start|>{{ m.role }}\n${said}${calls}<|im_end|>\n`))
+  const spoken = { ...CALL, content: 'I look.' }
+  const thought = { ...CALL, reasoning_content: 'Look?' }
+  const history = [QUESTION, spoken, RESULT, thought, RESULT, QUESTION]
+  for (const last of [ANSWER, CALL, spoken]) {
+    const next = last === ANSWER ? QUESTION : RESULT
+    t.match(await continued(renderer, ended([...history, last], next), { tools: TOOLS }), { newIds: Object })
+  }
+})
+
 t.test('a completion that did not end its turn is ended, whatever it ended with', async (t) => {
   const renderer = rendererOf(chatMl(MESSAGE), { eosTokenIds: [7] })
   const glueBehind = async (lastCompletionId: number | undefined) =>
