@@ -21,6 +21,9 @@ class ModalClient implements EngineClient {
   kind: EngineClient['kind'] = 'vllm'
   mode: LogprobsMode
   measured = 0
+  /** To say what logprobs are of. */
+  refuses = false
+  askedFor: string | undefined
   served = 0
   /** Awaited before a call of the measuring is answered. */
   gate: Promise<void> | undefined
@@ -38,8 +41,10 @@ class ModalClient implements EngineClient {
     const isMeasuring = request.body.logprobs === true
     if (isMeasuring) {
       this.measured += 1
+      this.askedFor = request.body.model
       await this.gate
       signal.throwIfAborted()
+      if (this.refuses) throw new ProxyError('engine_rejected', 'no logprobs here')
     } else this.served += 1
     if (this.failure) throw this.failure()
     if (!isMeasuring) return yield [start, end]
@@ -106,14 +111,26 @@ t.test('any other server, and a backend that was not told to, is asked for nothi
   t.strictSame([client.measured, other.client.measured], [0, 0])
 })
 
-t.test('an engine that refuses the question serves, and is not asked again', async (t) => {
+t.test('an engine that refuses the question serves, and is asked with three calls', async (t) => {
   const { client, serve } = setUp()
-  client.failure = () => new ProxyError('engine_rejected', 'no logprobs here')
-  await t.rejects(serve(), { code: 'engine_rejected' })
-  client.failure = undefined
-  t.equal(await serve(), undefined)
-  t.equal(client.measured, 2)
+  client.refuses = true
+  for (const measured of [2, 4, 6, 6, 6]) {
+    t.equal(await serve(), undefined)
+    t.equal(client.measured, measured)
+  }
 })
+
+t.test(
+  'what went wrong once is tried again by the next call, with a model that the engine lists',
+  async (t) => {
+    const { client, serve } = setUp()
+    client.failure = () => new ProxyError('engine_failed', 'overloaded')
+    await t.rejects(serve(), { code: 'engine_failed' })
+    client.failure = undefined
+    t.equal(await serve(), 'raw_logprobs')
+    t.equal(client.askedFor, 'qwen')
+  },
+)
 
 t.test('an engine that was away may have been started with other options', async (t) => {
   const { client, clock, serve, settle } = setUp()

@@ -119,7 +119,7 @@ class EngineBackend implements LocalBackend {
 
   async *#ask(engine: string, request: GenerationRequest, signal: AbortSignal): GenerationStream {
     const { client, watch, logprobs } = this.#engine(engine)
-    const logprobsMode = await logprobs?.mode(request.body.model, signal)
+    const logprobsMode = await logprobs?.mode(watch.models[0]?.id, signal)
     const weights = new WeightStamp(watch)
     for await (const batch of client.generate(request, signal)) {
       const stamped = weights.stamp(batch)

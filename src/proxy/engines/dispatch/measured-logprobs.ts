@@ -25,6 +25,8 @@ export const HOT = { temperature: 2, top_p: 1, top_k: 2 } as const
 /** Of any other server each call may cost money, and the embedded engine gives what its model gave. */
 const MEASURED_KINDS: readonly EngineKind[] = ['vllm', 'sglang']
 const ALTERNATIVES = 5
+/** How many calls in a row may find that an engine does not answer the question. */
+const MAX_TRIES = 3
 /** Two tokens that are closer tell nothing, as engines round. */
 const MIN_GAP = 0.05
 /** How far a ratio may be from 1 or 1/2. */
@@ -66,6 +68,8 @@ export class MeasuredLogprobs {
   readonly #logger: Logger | undefined
   #known: { mode: LogprobsMode | undefined } | undefined
   #running: Promise<void> | undefined
+  /** Those that failed. */
+  #tries = 0
   #timesForgotten = 0
 
   constructor(client: EngineClient, logger: Logger | undefined) {
@@ -76,24 +80,27 @@ export class MeasuredLogprobs {
   /** The engine may have been started anew, with other options. */
   forget(): void {
     this.#known = undefined
+    this.#tries = 0
     this.#timesForgotten += 1
   }
 
   /**
-   * @param model that is asked for, if one has to be
+   * @param model to ask for, if the engine lists one
    * @param signal of the call that waits; ends the measuring too, if this call has begun it
-   * @returns undefined where it could not be found out; that is not tried again before {@link forget}
+   * @returns undefined where it could not be found out: an engine that refuses is asked with {@link MAX_TRIES} calls, and not
+   *   again before {@link forget}
    */
   async mode(model: string | undefined, signal: AbortSignal): Promise<LogprobsMode | undefined> {
     if (!MEASURED_KINDS.includes(this.#client.kind)) return undefined
-    while (this.#known === undefined) {
+    const tries = this.#tries
+    while (this.#known === undefined && this.#tries === tries && tries < MAX_TRIES) {
       signal.throwIfAborted()
       this.#running ??= this.#measure(model, signal).finally(() => {
         this.#running = undefined
       })
       await untilAbort(this.#running, signal)
     }
-    return this.#known.mode
+    return this.#known?.mode
   }
 
   async #measure(model: string | undefined, signal: AbortSignal): Promise<void> {
@@ -101,6 +108,10 @@ export class MeasuredLogprobs {
     const known = await this.#ask(model, signal)
     // The next call that waits begins anew.
     if (signal.aborted || forgotten !== this.#timesForgotten) return
+    if (known === undefined) {
+      this.#tries += 1
+      return
+    }
     this.#known = known
     this.#logger?.info(
       { engine: this.#client.name, logprobs: known.mode ?? 'unknown' },
@@ -108,7 +119,11 @@ export class MeasuredLogprobs {
     )
   }
 
-  async #ask(model: string | undefined, signal: AbortSignal): Promise<{ mode: LogprobsMode | undefined }> {
+  /** @returns undefined: the engine did not answer the question */
+  async #ask(
+    model: string | undefined,
+    signal: AbortSignal,
+  ): Promise<{ mode: LogprobsMode | undefined } | undefined> {
     const named = model === undefined ? {} : { model }
     try {
       const [warm, hot] = await Promise.all([
@@ -119,7 +134,7 @@ export class MeasuredLogprobs {
       return { mode: 'mode' in reading ? reading.mode : undefined }
     } catch {
       // The call itself says what is wrong with the engine.
-      return { mode: undefined }
+      return undefined
     }
   }
 
