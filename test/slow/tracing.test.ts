@@ -73,8 +73,7 @@ async function spansOf(proxy: TestProxy, receiver: OtlpReceiver): Promise<Receiv
   return receiver.spans
 }
 
-/** The headers of the first call that it got. */
-/** Of the first call of an agent: those that measure logprobs ask for one token. */
+/** The headers of the first call of an agent: those that measure logprobs ask for one token. */
 const headersAt = ({ requests }: FakeVllm) =>
   requests.find(({ path, body }) => path.endsWith('/completions') && body.max_tokens !== 1)!.headers
 const named = (spans: readonly ReceivedSpan[], name: string) => spans.filter((span) => span.name === name)

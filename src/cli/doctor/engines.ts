@@ -13,7 +13,6 @@ import { judgeLogprobs } from './logprobs.ts'
 const MESSAGES = [{ role: 'user', content: 'Say hello.' }]
 const MAX_TOKENS = 8
 const MASKED_TOP_K = 20
-const ALTERNATIVES = 5
 /** How long an engine may be out of reach, and how long it may take to answer. */
 const WAIT_MS = 5_000
 const ANSWER_MS = 60_000
@@ -125,8 +124,7 @@ async function firstTokens(
   model: string,
   sampling: typeof WARM | typeof HOT,
 ): Promise<FirstTokens> {
-  const asked = { model, max_tokens: 1, logprobs: true, top_logprobs: ALTERNATIVES, ...sampling }
-  const response = await chat(proxyUrl, `doctor-${sampling.temperature}`, asked)
+  const response = await chat(proxyUrl, `doctor-${sampling.temperature}`, { model, ...sampling })
   const { choices } = (await response.json()) as ChatAnswer
   const listed = choices?.[0]?.logprobs?.content?.[0]?.top_logprobs ?? []
   return new Map(listed.map(({ token, logprob }) => [token, logprob]))

@@ -121,10 +121,8 @@ class EngineBackend implements LocalBackend {
     const { client, watch, logprobs } = this.#engine(engine)
     const logprobsMode = await logprobs?.mode(watch.models[0]?.id, signal)
     const weights = new WeightStamp(watch)
-    for await (const batch of client.generate(request, signal)) {
-      const stamped = weights.stamp(batch)
-      yield logprobsMode === undefined ? stamped : stamped.map((event) => withMode(event, logprobsMode))
-    }
+    for await (const batch of client.generate(request, signal))
+      yield withMode(weights.stamp(batch), logprobsMode)
   }
 
   #judge(thrown: unknown, engine: string): FailureVerdict {
@@ -225,7 +223,12 @@ class EngineBackend implements LocalBackend {
   }
 }
 
-/** What the engine says itself counts for more. */
-function withMode(event: GenerationEvent, logprobsMode: LogprobsMode): GenerationEvent {
-  return event.type === 'start' ? { ...event, sampling: { logprobsMode, ...event.sampling } } : event
+/** Of a generation's first batch. What the engine says itself counts for more. */
+function withMode(
+  batch: readonly GenerationEvent[],
+  logprobsMode: LogprobsMode | undefined,
+): readonly GenerationEvent[] {
+  const [start] = batch
+  if (logprobsMode === undefined || start?.type !== 'start') return batch
+  return [{ ...start, sampling: { logprobsMode, ...start.sampling } }, ...batch.slice(1)]
 }

@@ -3,6 +3,7 @@
  * one as the model has it and one at temperature 2 among two tokens.
  */
 import type { Logger } from '../../../base/logger.ts'
+import { untilAbort } from '../../../base/until-abort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineKind } from '../port/engine-client.ts'
 
@@ -18,13 +19,14 @@ export type LogprobsReading =
   | { unknown: 'logits' | 'too_few' | 'too_close' | 'filters' }
   | { unknown: 'other_gap'; gapRatio: number }
 
-export const WARM = { temperature: 1, top_p: 1, top_k: -1 } as const
+const ONE_TOKEN = { max_tokens: 1, logprobs: true, top_logprobs: 5, top_p: 1 } as const
+/** What the two calls ask for, whatever their prompt is. */
+export const WARM = { ...ONE_TOKEN, temperature: 1, top_k: -1 } as const
 /** The filter leaves the two best tokens. */
-export const HOT = { temperature: 2, top_p: 1, top_k: 2 } as const
+export const HOT = { ...ONE_TOKEN, temperature: 2, top_k: 2 } as const
 
 /** Of any other server each call may cost money, and the embedded engine gives what its model gave. */
 const MEASURED_KINDS: readonly EngineKind[] = ['vllm', 'sglang']
-const ALTERNATIVES = 5
 /** How many calls in a row may find that an engine does not answer the question. */
 const MAX_TRIES = 3
 /** Two tokens that are closer tell nothing, as engines round. */
@@ -141,8 +143,7 @@ export class MeasuredLogprobs {
   async #firstTokens(sampling: Partial<ChatBody>, signal: AbortSignal): Promise<FirstTokens> {
     const id = `logprobs-${sampling.temperature}`
     const messages: ChatBody['messages'] = [{ role: 'user', content: 'Say hello.' }]
-    const asked = { max_tokens: 1, logprobs: true, top_logprobs: ALTERNATIVES }
-    const body: ChatBody = { messages, ...asked, ...sampling }
+    const body: ChatBody = { messages, ...sampling }
     const request: GenerationRequest = { kind: 'chat', requestId: id, sessionId: id, stream: false, body }
     const found = new Map<string, number>()
     for await (const batch of this.#client.generate(request, signal)) {
@@ -154,17 +155,5 @@ export class MeasuredLogprobs {
     }
     this.#client.endSession?.(id)
     return found
-  }
-}
-
-/** Waits for what another call may have begun. @throws `signal.reason` */
-async function untilAbort(task: Promise<void>, signal: AbortSignal): Promise<void> {
-  const { promise, reject } = Promise.withResolvers<never>()
-  const onAbort = () => reject(signal.reason)
-  signal.addEventListener('abort', onAbort, { once: true })
-  try {
-    await Promise.race([task, promise])
-  } finally {
-    signal.removeEventListener('abort', onAbort)
   }
 }

@@ -195,10 +195,12 @@ export class PromptEngine {
    */
   #behindShort({ situation, newMessages }: NewPartRequest, options: PromptOptions, key: string): Behind {
     const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS_JSON : null }
-    const behind = firstOf(pastsOf(situation).entries().toArray(), ([index, past]) =>
-      this.#behind(past, situation.echo, newMessages, dressed, (form, after) =>
-        this.#staysShort(past, form, dressed, after, `${index} ${key}`),
-      ),
+    const behind = firstOf(
+      pastsOf(situation).map((past, index) => ({ past, index })),
+      ({ past, index }) =>
+        this.#behind(past, situation.echo, newMessages, dressed, (form, after) =>
+          this.#staysShort(past, form, dressed, after, `${index} ${key}`),
+        ),
     )
     // A mark in it is a tool's or a past message's: it has to be the real one.
     return behind !== undefined && hasMark(behind) ? undefined : behind
@@ -366,7 +368,7 @@ const BEGINNING_TOOLS = [
 ]
 
 function firstOf<Item, Found>(
-  items: readonly Item[],
+  items: Iterable<Item>,
   find: (item: Item) => Found | undefined,
 ): Found | undefined {
   for (const item of items) {

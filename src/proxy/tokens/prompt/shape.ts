@@ -273,15 +273,17 @@ function wordlessForms(echo: EchoShape): EchoShape[] {
 }
 
 /**
- * Short pasts of a situation, to be tried in order: some templates take one call a message, and gpt-oss's refuses text beside
- * reasoning and calls.
+ * Short pasts of a situation, to be tried in order, each made when it is asked for: some templates take one call a message, and
+ * gpt-oss's refuses text beside reasoning and calls.
  */
-export function pastsOf({ past }: Situation): ChatMessage[][] {
+export function* pastsOf({ past }: Situation): Generator<ChatMessage[]> {
+  yield standIns(past, FIRST_MARK)
   const single = past
     .map((shape) => ({ ...shape, calls: Math.min(1, shape.calls) }))
     .filter(({ role }, index) => role !== 'tool' || past[index - 1]?.role !== 'tool')
+  yield standIns(single, FIRST_MARK)
   const mute = single.map((shape) => (shape.calls === 0 ? shape : { ...shape, says: false }))
-  return [past, single, mute].map((shapes) => standIns(shapes, FIRST_MARK))
+  yield standIns(mute, FIRST_MARK)
 }
 
 /** What follows on the echo, all of it saying something. Results of the echo's calls bear their ids. */

@@ -7,6 +7,7 @@ import type { BedrockAgentCoreClient } from '@aws-sdk/client-bedrock-agentcore'
 import { ProxyError } from '../../../base/errors.ts'
 import { parseJson } from '../../../base/json.ts'
 import { optionalPackage } from '../../../base/optional-package.ts'
+import { untilAbort } from '../../../base/until-abort.ts'
 import { backoffMs, pause } from '../../backoff.ts'
 import { type LimiterClock, limiterOf, type RateLimiter } from './rate-limiter.ts'
 import { AgentCoreRefusal, agentCoreRefusal, type RefusalKind } from './refusals.ts'
@@ -107,7 +108,7 @@ export class AgentCoreEndpoint {
     const starting = this.#starting.get(sessionId)
     if ((await this.#stop(sessionId, signal)) === 'stopped' || starting === undefined) return
     // It was called off on its way, from where it may yet start the session that was not there.
-    await until(starting, AbortSignal.any([signal, AbortSignal.timeout(START_LIMIT_MS)])).catch(() => {})
+    await untilAbort(starting, AbortSignal.any([signal, AbortSignal.timeout(START_LIMIT_MS)])).catch(() => {})
     await this.#stop(sessionId, signal)
   }
 
@@ -144,7 +145,7 @@ export class AgentCoreEndpoint {
     this.#starting.set(sessionId, answered)
     const forget = () => this.#starting.delete(sessionId)
     answered.then(forget, forget)
-    return until(answered, signal)
+    return untilAbort(answered, signal)
   }
 
   async #invoke(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {
@@ -210,19 +211,6 @@ export class AgentCoreEndpoint {
       return { sdk, client }
     })
     return this.#opened
-  }
-}
-
-/** What is not waited for any more goes on. @throws `signal.reason` */
-async function until<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
-  signal.throwIfAborted()
-  const calledOff = Promise.withResolvers<never>()
-  const onAbort = () => calledOff.reject(signal.reason)
-  signal.addEventListener('abort', onAbort, { once: true })
-  try {
-    return await Promise.race([work, calledOff.promise])
-  } finally {
-    signal.removeEventListener('abort', onAbort)
   }
 }
 
