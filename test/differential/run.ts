@@ -44,11 +44,21 @@ const PACKAGES = [
 /** Carries the vocabulary of gpt-oss, which openai-harmony would load from elsewhere. */
 const VOCABULARY = 'tiktoken@1.0.22'
 const TEMPLATES = 'llama-cpp-python==0.3.36'
-/** Image processors as published: Qwen2-VL's and Qwen2.5-VL's, Qwen3-VL's, and what says nothing. */
+/** Image processors as published: Qwen2-VL's and Qwen2.5-VL's, Qwen3-VL's, what says nothing, Gemma 4's, GLM's, Kimi's. */
+const QWEN = { image_processor_type: 'Qwen2VLImageProcessor' }
 const PROCESSORS = [
-  { patch_size: 14, merge_size: 2, min_pixels: 3136, max_pixels: 12845056 },
-  { patch_size: 16, merge_size: 2, size: { shortest_edge: 65536, longest_edge: 16777216 } },
-  {},
+  { ...QWEN, patch_size: 14, merge_size: 2, min_pixels: 3136, max_pixels: 12845056 },
+  { ...QWEN, patch_size: 16, merge_size: 2, size: { shortest_edge: 65536, longest_edge: 16777216 } },
+  QWEN,
+  { image_processor_type: 'Gemma4ImageProcessor', max_soft_tokens: 280 },
+  { image_processor_type: 'Gemma4ImageProcessor', max_soft_tokens: 1120 },
+  { image_processor_type: 'Glm4vImageProcessor', size: { shortest_edge: 12544, longest_edge: 9633792 } },
+  { image_processor_type: 'Glm46VImageProcessor', size: { shortest_edge: 12544, longest_edge: 47040000 } },
+  {
+    image_processor_type: 'Kimi_K25ImageProcessor',
+    max_patches: 16384,
+    size: { max_height: 512, max_width: 512 },
+  },
 ]
 
 const { values: options } = parseArgs({
@@ -347,9 +357,10 @@ async function compareImages(): Promise<number> {
   for (const [index, processor] of PROCESSORS.entries()) {
     const directory = join(CACHE, 'models', `images-${index}`)
     mkdirSync(directory, { recursive: true })
-    const config = { image_processor_type: 'Qwen2VLImageProcessor', ...processor }
-    writeFileSync(join(directory, 'preprocessor_config.json'), JSON.stringify(config))
-    const rule = readImageRule(directory, new Map([['<|image_pad|>', 1]]))!
+    writeFileSync(join(directory, 'preprocessor_config.json'), JSON.stringify(processor))
+    const model = { image_token_id: 1, boi_token_id: 2, eoi_token_id: 3 }
+    writeFileSync(join(directory, 'config.json'), JSON.stringify(model))
+    const rule = readImageRule(directory, new Map())!
     const sides = Array.from({ length: 1_000 }, () => [side(), side()] as const).filter(
       ([width, height]) => Math.max(width, height) <= 200 * Math.min(width, height),
     )

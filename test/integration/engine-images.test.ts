@@ -107,130 +107,104 @@ t.test(
   },
 )
 
-const FEATURES = {
-  mm_hashes: { image: ['h1', 'h2'] },
-  mm_placeholders: {
-    image: [
-      { offset: 40, length: 3 },
-      { offset: 50, length: 1 },
-    ],
-  },
-  kwargs_data: { image: ['cDE=', 'cDI='] },
-  mm_metadata: null,
-}
-
-/** A token as vLLM's `/inference/v1/generate` has it at 006ebac2, and as it had it at 00a80787. */
-const TOKENS = {
-  new: (id: number) => ({ token_id: id, rank: 1 }),
-  old: (id: number) => ({ token: `token_id:${id}`, bytes: null }),
-}
-
-/** As vLLM does: features of rendered messages, and a choice with ids alone. */
-function vllm(features: object | null, tokenOf: (id: number) => object = TOKENS.new): Script {
-  return ({ path }, response) => {
-    if (path === '/v1/chat/completions/render')
-      return sendJson(response, { token_ids: [7, 7], features, sampling_params: {} })
-    const content = [5, 2].map((id) => ({ ...tokenOf(id), logprob: -0.5, top_logprobs: [] }))
-    const usage = { prompt_tokens: 7, completion_tokens: 2, total_tokens: 9 }
-    const choice = { index: 0, token_ids: [5, 2], logprobs: { content }, finish_reason: 'stop' }
-    sendJson(response, { request_id: 'r', choices: [choice], usage })
+/** As vLLM 0.32 and 0.33 do: one placeholder for each image becomes as many as it counts, with the edges that it writes. */
+function vllm(counts: readonly number[], edges: readonly [number[], number[]] = [[], []]): Script {
+  return ({ path, body }, response) => {
+    if (path === '/version') return sendJson(response, { version: '0.32.0' })
+    if (path === '/v1/completions/render')
+      return sendJson(response, [{ sampling_params: { temperature: 0.6, top_k: 20, max_tokens: 99 } }])
+    let next = 0
+    const prompt_token_ids = body.token_ids.flatMap((id: number) =>
+      id === 9 ? [...edges[0], ...new Array(counts[next++]).fill(9), ...edges[1]] : [id],
+    )
+    const choiceOf = (ids: number[], finish_reason: string | null) => {
+      const content = ids.map((id) => ({ token_id: id, rank: 1, logprob: -0.5, top_logprobs: [] }))
+      return { index: 0, token_ids: ids, logprobs: { content }, finish_reason }
+    }
+    if (!body.stream) return sendJson(response, { prompt_token_ids, choices: [choiceOf([5, 2], 'stop')] })
+    const send = openEventStream(response)
+    send({ prompt_token_ids, choices: [choiceOf([5], null)] })
+    send({ choices: [choiceOf([2], 'stop')] })
+    send('[DONE]')
+    response.end()
   }
 }
 
-for (const [age, tokenOf] of Object.entries(TOKENS))
-  t.test(
-    `vLLM makes features of the images, and samples after the ids with these: ${age} answers`,
-    async (t) => {
-      const { client, server } = await serverFor(t, createVllmClient, vllm(FEATURES, tokenOf))
-      const completion = await run(client, imageRequest({ temperature: 0.5, stop: ['x'], custom: 1 }))
-      const [rendered, generated] = server.requests.filter(({ path }) => path !== '/version')
-      const content = URLS.map((url) => ({ type: 'image_url', image_url: { url } }))
-      t.strictSame(rendered?.body, { model: 'm', messages: [{ role: 'user', content }] })
-      t.equal(generated?.path, '/inference/v1/generate')
-      t.strictSame(generated?.body, {
+t.test(
+  'vLLM reads the images itself, and tells the prompt that it made of one placeholder each',
+  async (t) => {
+    for (const stream of [false, true]) {
+      const { client, server } = await serverFor(t, createVllmClient, vllm(IMAGES.tokens))
+      const request = imageRequest({ temperature: 0.5, stop: ['x'], custom: 1 }, stream)
+      const completion = await run(client, request)
+      const { path, body } = server.requests.at(-1)!
+      t.equal(path, '/inference/v1/generate')
+      t.strictSame(body, {
         model: 'm',
-        features: {
-          ...FEATURES,
-          mm_placeholders: {
-            image: [
-              { offset: 1, length: 3 },
-              { offset: 5, length: 1 },
-            ],
-          },
-        },
-        sampling_params: { temperature: 0.5, stop: ['x'], max_tokens: 7, logprobs: 0 },
-        stream: false,
-        token_ids: PROMPT,
+        token_ids: [1, 9, 2, 9, 3],
+        content_parts: URLS.map((url) => ({ type: 'image_url', url })),
+        sampling_params: { temperature: 0.5, top_k: 20, stop: ['x'], max_tokens: 7, logprobs: 0 },
+        return_token_ids: true,
+        stream,
+        ...(stream && { stream_options: { include_usage: true } }),
       })
       t.strictSame(completion.tokenIds, [5, 2])
       t.strictSame(completion.logprobs, [-0.5, -0.5])
       t.strictSame([...completion.start!.promptTokenIds!], PROMPT)
       t.equal(inexactReason(completion), null)
-    },
-  )
-
-t.test('vLLM 0.32 streams an answer after images, sampled with the defaults that its chat has', async (t) => {
-  const { client, server } = await serverFor(t, createVllmClient, ({ path }, response) => {
-    if (path === '/version') return sendJson(response, { version: '0.32.0' })
-    const sampling_params = { temperature: 0.6, top_k: 20, max_tokens: 99 }
-    if (path === '/v1/chat/completions/render')
-      return sendJson(response, { token_ids: [7], features: FEATURES, sampling_params })
-    const send = openEventStream(response)
-    for (const [id, finish_reason] of [
-      [5, null],
-      [2, 'stop'],
-    ] as const) {
-      const content = [{ ...TOKENS.new(id), logprob: -0.5, top_logprobs: [] }]
-      send({ choices: [{ index: 0, token_ids: [id], logprobs: { content }, finish_reason }] })
     }
-    send('[DONE]')
-    response.end()
-  })
-  const completion = await run(client, imageRequest({ top_k: 3 }))
-  t.match(server.requests.at(-1)?.body, {
-    stream: true,
-    sampling_params: { temperature: 0.6, top_k: 3, max_tokens: 7 },
-  })
-  t.strictSame(completion.tokenIds, [5, 2])
-  t.equal(inexactReason(completion), null)
-})
+  },
+)
+
+t.test(
+  'edges of images are left out for vLLM, which writes them, and kept for SGLang, which does not',
+  async (t) => {
+    const prompt = [1, 7, 9, 9, 9, 8, 7, 9, 8, 3]
+    const { images: _, ...request } = imageRequest()
+    const edged = {
+      ...request,
+      promptTokenIds: tokenRequest(prompt, {}, true).promptTokenIds,
+      images: { ...IMAGES, edges: [7, 8] },
+    } as GenerationRequest
+    const vllmServer = await serverFor(t, createVllmClient, vllm(IMAGES.tokens, [[7], [8]]))
+    t.strictSame([...(await run(vllmServer.client, edged)).start!.promptTokenIds!], prompt)
+    t.strictSame(vllmServer.server.requests.at(-1)?.body.token_ids, [1, 9, 9, 3])
+    const sglangServer = await serverFor(t, createSglangClient, sglang(IMAGES.tokens))
+    t.strictSame([...(await run(sglangServer.client, edged)).start!.promptTokenIds!], prompt)
+    t.strictSame(sglangServer.server.requests.at(-1)?.body.input_ids, [1, 7, 9, 8, 7, 9, 8, 3])
+  },
+)
 
 t.test("the sampling masks of a vLLM's answer after images are on record", async (t) => {
   const { client } = await serverFor(t, createVllmClient, (request, response) => {
-    if (request.path === '/v1/chat/completions/render')
-      return sendJson(response, { token_ids: [7, 7], features: FEATURES, sampling_params: {} })
+    if (request.path !== '/inference/v1/generate') return vllm([])(request, response)
     const content = [5, 2].map((id) => ({ token: `token_id:${id}`, logprob: -0.5, top_logprobs: [] }))
     const choice = { index: 0, token_ids: [5, 2], logprobs: { content }, finish_reason: 'stop' }
-    sendJson(response, { request_id: 'r', choices: [{ ...choice, sampling_mask: [[5, 6, 7], [2]] }] })
+    const choices = [{ ...choice, sampling_mask: [[5, 6, 7], [2]] }]
+    sendJson(response, { prompt_token_ids: PROMPT, choices })
   })
-  const request = { ...imageRequest({ top_k: 8 }), record: { samplingMask: true } }
+  const request = { ...imageRequest({ top_k: 8 }, false), record: { samplingMask: true } }
   const events = await collect(client.generate(request, noAbort))
   const told = events.flatMap((event) => (event.type === 'delta' ? (event.details?.sampling_mask ?? []) : []))
   t.strictSame(told, [{ counts: [3, 1], ids: [5, 6, 7, 2] }])
 })
 
-t.test('a vLLM that has no features, or counts otherwise, is not asked to sample', async (t) => {
-  const counts = {
-    image: [
-      { offset: 0, length: 4 },
-      { offset: 9, length: 1 },
-    ],
-  }
-  for (const [features, code] of [
-    [null, 'unsupported'],
-    [{ ...FEATURES, kwargs_data: null }, 'unsupported'],
-    [{ ...FEATURES, kwargs_data: { image: ['cDE=', null] } }, 'unsupported'],
-    [{ ...FEATURES, mm_placeholders: counts }, 'engine_failed'],
-  ] as const) {
-    const { client, server } = await serverFor(t, createVllmClient, vllm(features))
-    await t.rejects(run(client), { code })
-    t.equal(server.requests.length, 1)
-  }
-  const { client, server } = await serverFor(t, createVllmClient, vllm(FEATURES))
-  const schema = { response_format: { type: 'json_object' } }
-  await t.rejects(run(client, imageRequest(schema)), { code: 'unsupported', param: 'response_format' })
-  t.notOk(server.requests.some(({ path }) => path === '/inference/v1/generate'))
-})
+t.test(
+  'a vLLM that would leave images out, and what it cannot be held to beside them, is refused',
+  async (t) => {
+    const schema = { response_format: { type: 'json_object' } }
+    for (const [version, body, param] of [
+      ['0.31.2', {}, 'messages'],
+      ['0.32.0', schema, 'response_format'],
+    ] as const) {
+      const { client, server } = await serverFor(t, createVllmClient, (request, response) =>
+        request.path === '/version' ? sendJson(response, { version }) : vllm([])(request, response),
+      )
+      await t.rejects(run(client, imageRequest(body)), { code: 'unsupported', param })
+      t.notOk(server.requests.some(({ path }) => path === '/inference/v1/generate'))
+    }
+  },
+)
 
 t.test('engines that take no images say so', async (t) => {
   const embedded = new EmbeddedEngine()

@@ -6,12 +6,17 @@ import { hash } from 'node:crypto'
 import { concatIds } from '../token-ids/token-ids.ts'
 import type { ChatMessage } from './messages.ts'
 
+/** Two ids: what stands before an image's tokens, and what stands after them. */
+export type ImageEdges = readonly [number, number]
+
 /** What a prompt of token ids has of images. */
 export interface PromptImages {
   /** The token that a prompt has in the place of an image, as many times as the image has tokens. */
   readonly tokenId: number
   /** How many tokens each image has, in the order of the messages' image parts. */
   readonly tokens: readonly number[]
+  /** What stands around each image and is not the template's; absent: nothing. */
+  readonly edges?: ImageEdges | undefined
 }
 
 interface ImagePart {
@@ -61,13 +66,23 @@ export function imageRuns(ids: Int32Array, { tokenId, tokens }: PromptImages): I
   })
 }
 
-/** Ids with one placeholder for each image. @throws RangeError as {@link imageRuns} */
-export function collapsedIds(ids: Int32Array, images: PromptImages): Int32Array {
+/**
+ * Ids with one placeholder for each image.
+ * @param edges to be left out around each: an engine that has the model's processor write them writes them itself
+ * @throws RangeError as {@link imageRuns}, and where an image has other edges
+ */
+export function collapsedIds(ids: Int32Array, images: PromptImages, edges?: ImageEdges): Int32Array {
   const parts: Int32Array[] = []
   let from = 0
   for (const { offset, length } of imageRuns(ids, images)) {
-    parts.push(ids.subarray(from, offset + 1))
-    from = offset + length
+    const end = offset + length
+    if (edges !== undefined && (ids[offset - 1] !== edges[0] || ids[end] !== edges[1]))
+      throw new RangeError('an image has no edges in the prompt')
+    parts.push(
+      ids.subarray(from, edges === undefined ? offset : offset - 1),
+      ids.subarray(offset, offset + 1),
+    )
+    from = edges === undefined ? end : end + 1
   }
   return concatIds(...parts, ids.subarray(from))
 }

@@ -218,6 +218,8 @@ export const CompletionRequestV2 = Type.Intersect([
     image_token_id: Type.Optional(Type.Integer({ minimum: 0 })),
     /** How many of them each image has, in the order of the image parts of `messages`. */
     image_tokens: Type.Optional(Type.Array(Type.Integer({ minimum: 1 }))),
+    /** The ids before and after each image that vLLM writes itself. */
+    image_edges: Type.Optional(Type.Tuple([Type.Integer({ minimum: 0 }), Type.Integer({ minimum: 0 })])),
     /** With a chat's `prompt_token_ids`: how the model writes tool calls, for an engine that can be held to it. */
     call_format: Type.Optional(Type.String()),
     /** With a chat's `prompt_token_ids`: the model may reason before what the engine is held to. */

@@ -95,7 +95,10 @@ export function requestFromV2(frame: CompletionRequestV2, json?: FrameJson): Gen
 }
 
 function imagesToWire({ images }: GenerationRequest) {
-  return images && { image_token_id: images.tokenId, image_tokens: [...images.tokens] }
+  if (images === undefined) return undefined
+  const { tokenId, tokens, edges } = images
+  const around = edges && { image_edges: [...edges] as [number, number] }
+  return { image_token_id: tokenId, image_tokens: [...tokens], ...around }
 }
 
 /** How the model's answer is to be read, which is what an engine can be held to. */
@@ -106,8 +109,9 @@ function readingToWire({ callFormat, mayReason }: GenerationRequest) {
   }
 }
 
-function imagesFromWire({ image_token_id: tokenId, image_tokens: tokens }: CompletionRequestV2) {
-  return tokenId === undefined || tokens === undefined ? undefined : { images: { tokenId, tokens } }
+function imagesFromWire(frame: CompletionRequestV2) {
+  const { image_token_id: tokenId, image_tokens: tokens, image_edges: edges } = frame
+  return tokenId === undefined || tokens === undefined ? undefined : { images: { tokenId, tokens, edges } }
 }
 
 /** What version 2 says of a call that is not the agent's word. */

@@ -103,6 +103,79 @@ t.test('an image has as many tokens as transformers counts', async (t) => {
   }
 })
 
+/** Of 8,000 random images of each, `npm run test:differential` finds none that transformers counts otherwise. */
+const FAMILIES = [
+  [
+    {
+      image_processor_type: 'Gemma4ImageProcessor',
+      patch_size: 16,
+      pooling_kernel_size: 3,
+      max_soft_tokens: 280,
+    },
+    { image_token_id: 5, boi_token_id: 6, eoi_token_id: 7 },
+    [
+      [300, 200, 260],
+      [64, 500, 230],
+      [3, 900, 280],
+    ],
+  ],
+  [
+    { image_processor_type: 'Glm4vImageProcessor', size: { shortest_edge: 12_544, longest_edge: 9_633_792 } },
+    { image_token_id: 5 },
+    [
+      [300, 200, 77],
+      [64, 500, 36],
+    ],
+  ],
+  [
+    {
+      media_proc_cfg: {
+        patch_size: 14,
+        merge_kernel_size: 2,
+        in_patch_limit: 16_384,
+        patch_limit_on_one_side: 512,
+      },
+    },
+    { model_type: 'kimi_k25', media_placeholder_token_id: 5 },
+    [
+      [224, 224, 64],
+      [1, 1, 1],
+      [300, 200, 88],
+    ],
+  ],
+] as const
+
+t.test('images of Gemma 4, GLM and Kimi K2.5 are counted by their own rules', async (t) => {
+  for (const [processor, model, images] of FAMILIES) {
+    const directory = t.testdir({
+      'preprocessor_config.json': JSON.stringify(processor),
+      'config.json': JSON.stringify(model),
+    })
+    const rule = readImageRule(directory, new Map())!
+    t.equal(rule.tokenId, 5)
+    t.strictSame(rule.edges, 'boi_token_id' in model ? [6, 7] : undefined)
+    for (const [width, height, tokens] of images)
+      t.equal(
+        rule.tokensOf({ width, height }),
+        tokens,
+        `${width} by ${height} of ${JSON.stringify(processor)}`,
+      )
+  }
+  const unknown = [
+    [{ image_processor_type: 'Gemma4ImageProcessor' }, { image_token_id: 5 }],
+    [{ image_processor_type: 'Glm4vImageProcessor' }, { image_token_id: 5 }],
+    [{ media_proc_cfg: { fixed_output_tokens: 64 } }, { model_type: 'kimi_k25', image_token_id: 5 }],
+    [{ media_proc_cfg: {} }, { model_type: 'kimi_k3', image_token_id: 5 }],
+  ]
+  for (const [processor, model] of unknown) {
+    const directory = t.testdir({
+      'preprocessor_config.json': JSON.stringify(processor),
+      'config.json': JSON.stringify(model),
+    })
+    t.equal(readImageRule(directory, new Map()), undefined, JSON.stringify(processor))
+  }
+})
+
 t.test('a rule that is not known is none', async (t) => {
   const ruleOf = (processor: object | null) =>
     readImageRule(visionModel(t, processor).directory, new Map([['<|image_pad|>', 7]]))
@@ -132,6 +205,7 @@ t.test(
     const rule = { tokenId: 9, tokensOf: () => 1 }
     const image = { width: 1, height: 1, sha256: '', mediaType: '', tokens: 3 }
     t.strictSame(withImages([1, 9, 2, 9, 3], [image, { ...image, tokens: 1 }], rule), [1, 9, 9, 9, 2, 9, 3])
+    t.strictSame(withImages([1, 9, 2], [image], { ...rule, edges: [7, 8] }), [1, 7, 9, 9, 9, 8, 2])
     t.throws(() => withImages([1, 9, 2, 9], [image], rule), { code: 'invalid_request' })
     t.throws(() => withImages([1, 2], [image], rule), { code: 'invalid_request' })
     t.strictSame(
@@ -151,6 +225,10 @@ t.test('images are found in ids, and folded to one placeholder each', async (t) 
   ])
   t.strictSame([...collapsedIds(ids, images)], [1, 9, 2, 9, 3])
   t.throws(() => imageRuns(ids.subarray(0, 4), images), RangeError)
+  const edged = Int32Array.of(1, 7, 9, 9, 9, 8, 7, 9, 8)
+  t.strictSame([...collapsedIds(edged, images)], [1, 7, 9, 8, 7, 9, 8], 'edges are kept')
+  t.strictSame([...collapsedIds(edged, images, [7, 8])], [1, 9, 9], 'or left out')
+  t.throws(() => collapsedIds(ids, images, [7, 8]), RangeError)
 })
 
 t.test('the URLs of a talk come in order, in whatever form they are', async (t) => {

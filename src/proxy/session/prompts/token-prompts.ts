@@ -347,7 +347,8 @@ function withBudget(body: ChatBody, room: number): ChatBody {
 
 function imagesPart({ images }: PlannedPrompt, { imageRule }: TokenModel): { images?: PromptImages } {
   if (imageRule === undefined || images.length === 0) return {}
-  return { images: { tokenId: imageRule.tokenId, tokens: images.map(({ tokens }) => tokens) } }
+  const { tokenId, edges } = imageRule
+  return { images: { tokenId, edges, tokens: images.map(({ tokens }) => tokens) } }
 }
 
 /** Of the images only those that are new: the others are on record with the turns that it goes on from. */

@@ -3,23 +3,18 @@
  * when the template has rendered it, and as many as the image has tokens when the model sees it.
  */
 import { join } from 'node:path'
+import type { ImageEdges } from '../../../protocol/canonical/images.ts'
 import { readModelJson } from '../tokenizer/model-file.ts'
-import { type ImageSide, smartResize } from './smart-resize.ts'
+import { gemmaTokens, glmResize, type ImageSide, kimiTokens, smartResize } from './image-sizes.ts'
 
 export interface ImageRule {
   /** The placeholder's id. */
   readonly tokenId: number
+  /** The ids that stand around an image's tokens, where the template writes the placeholder alone. */
+  readonly edges?: ImageEdges
   /** @returns undefined for an image that the model's processor refuses for its shape */
   tokensOf(image: ImageSide): number | undefined
 }
-
-/**
- * Image processors whose rule is {@link smartResize}: of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and who took it over.
- */
-const QWEN_PROCESSORS = /^Qwen2(_5)?VLImageProcessor(Fast|Pil)?$/
-/** What they are built with where the file does not say. */
-const QWEN_DEFAULTS = { patch: 14, merge: 2, minPixels: 56 * 56, maxPixels: 28 * 28 * 1280 }
-const QWEN_PLACEHOLDER = '<|image_pad|>'
 
 /** `preprocessor_config.json`, or the `image_processor` of `processor_config.json`, as far as it is read here. */
 interface ProcessorConfig {
@@ -27,10 +22,70 @@ interface ProcessorConfig {
   do_resize?: boolean | null
   patch_size?: number | null
   merge_size?: number | null
+  temporal_patch_size?: number | null
   min_pixels?: number | null
   max_pixels?: number | null
-  size?: { shortest_edge?: number; longest_edge?: number } | null
+  size?: { shortest_edge?: number; longest_edge?: number; max_height?: number } | null
+  max_soft_tokens?: number | null
+  pooling_kernel_size?: number | null
+  max_patches?: number | null
+  /** Kimi's own processor, which is code in the model's folder. */
+  media_proc_cfg?: {
+    patch_size?: number
+    merge_kernel_size?: number
+    in_patch_limit?: number
+    patch_limit_on_one_side?: number
+    fixed_output_tokens?: number | null
+  } | null
 }
+
+/** `config.json`, as far as it is read here. */
+interface ModelConfig {
+  model_type?: string
+  image_token_id?: number
+  media_placeholder_token_id?: number
+  boi_token_id?: number
+  eoi_token_id?: number
+}
+
+interface Family {
+  /** The processor's name, which says in what way it was written, too. */
+  readonly processors: RegExp
+  /** The placeholder's text; its id is in `config.json`, too. */
+  readonly placeholder: string
+  /** @returns undefined where the files say something that is not known here */
+  counting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined
+  /** What else there is around an image. @returns undefined where the files do not tell it */
+  edges?(model: ModelConfig): ImageEdges | undefined
+}
+
+const FAMILIES: readonly Family[] = [
+  {
+    // Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and who took it over.
+    processors: /^Qwen2(_5)?VLImageProcessor(Fast|Pil)?$/,
+    placeholder: '<|image_pad|>',
+    counting: qwenCounting,
+  },
+  {
+    // GLM-4.1V, GLM-4.5V and GLM-4.6V.
+    processors: /^Glm4(6V|v)ImageProcessor(Fast|Pil)?$/,
+    placeholder: '<|image|>',
+    counting: glmCounting,
+  },
+  {
+    processors: /^Gemma4ImageProcessor(Fast|Pil)?$/,
+    placeholder: '<|image|>',
+    counting: gemmaCounting,
+    edges: ({ boi_token_id: begin, eoi_token_id: end }) =>
+      begin === undefined || end === undefined ? undefined : [begin, end],
+  },
+  {
+    // Kimi K2.5 and K2.6.
+    processors: /^Kimi_?K25(Image|Vision)Processor(Fast|Pil)?$/,
+    placeholder: '<|media_pad|>',
+    counting: kimiCounting,
+  },
+]
 
 /**
  * @param addedTokens ids by text
@@ -42,10 +97,24 @@ export function readImageRule(
   addedTokens: ReadonlyMap<string, number>,
 ): ImageRule | undefined {
   const config = readProcessor(directory)
-  const model = readModelJson<{ image_token_id?: number }>(join(directory, 'config.json'))
-  const tokenId = model?.image_token_id ?? addedTokens.get(QWEN_PLACEHOLDER)
-  if (config === undefined || tokenId === undefined) return undefined
-  return QWEN_PROCESSORS.test(config.image_processor_type ?? '') ? qwenRule(config, tokenId) : undefined
+  const model = readModelJson<ModelConfig>(join(directory, 'config.json')) ?? {}
+  const family = config && FAMILIES.find(({ processors }) => processors.test(processorOf(config, model)))
+  if (family === undefined) return undefined
+  const tokenId =
+    model.image_token_id ?? model.media_placeholder_token_id ?? addedTokens.get(family.placeholder)
+  const tokensOf = family.counting(config!)
+  const edges = family.edges?.(model)
+  if (tokenId === undefined || tokensOf === undefined || (family.edges && edges === undefined))
+    return undefined
+  return { tokenId, tokensOf, ...(edges && { edges }) }
+}
+
+/** As published, Kimi's files name their processor as code alone. */
+function processorOf(
+  { image_processor_type: type, media_proc_cfg: media }: ProcessorConfig,
+  model: ModelConfig,
+): string {
+  return type ?? (media && model.model_type === 'kimi_k25' ? 'KimiK25VisionProcessor' : '')
 }
 
 function readProcessor(directory: string): ProcessorConfig | undefined {
@@ -65,20 +134,46 @@ export function isTextOnly(directory: string): boolean {
   return !hasEyes && readProcessor(directory) === undefined
 }
 
-function qwenRule(config: ProcessorConfig, tokenId: number): ImageRule | undefined {
-  // Sides as they come would have to be multiples of the factor, which no agent keeps to.
+// Each with what transformers takes where the file does not say it. A processor that does not resize would want sides
+// that are multiples of its factor, which no agent keeps to.
+
+function qwenCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
   if (config.do_resize === false) return undefined
-  const factor = (config.patch_size ?? QWEN_DEFAULTS.patch) * (config.merge_size ?? QWEN_DEFAULTS.merge)
+  const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
+  const minPixels = config.min_pixels ?? config.size?.shortest_edge ?? 56 * 56
+  const maxPixels = config.max_pixels ?? config.size?.longest_edge ?? 28 * 28 * 1280
+  return (image) => squaresOf(smartResize(image, { factor, minPixels, maxPixels }), factor)
+}
+
+/** Its bounds are those of a video of so many frames as one patch has; releases differ where the file says none. */
+function glmCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
+  const { shortest_edge: least, longest_edge: most } = config.size ?? {}
+  if (config.do_resize === false || least === undefined || most === undefined) return undefined
+  const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
+  const frames = config.temporal_patch_size ?? 2
+  const bounds = { factor, minPixels: least / frames, maxPixels: most / frames }
+  return (image) => squaresOf(glmResize(image, bounds), factor)
+}
+
+function squaresOf(seen: ImageSide | undefined, factor: number): number | undefined {
+  return seen && (seen.width / factor) * (seen.height / factor)
+}
+
+function gemmaCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
+  if (config.do_resize === false) return undefined
+  const factor = (config.patch_size ?? 16) * (config.pooling_kernel_size ?? 3)
+  const maxTokens = config.max_soft_tokens ?? 280
+  return (image) => gemmaTokens(image, { factor, maxTokens })
+}
+
+function kimiCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
+  const media = config.media_proc_cfg
+  if (config.do_resize === false || (media?.fixed_output_tokens ?? null) !== null) return undefined
   const bounds = {
-    factor,
-    minPixels: config.min_pixels ?? config.size?.shortest_edge ?? QWEN_DEFAULTS.minPixels,
-    maxPixels: config.max_pixels ?? config.size?.longest_edge ?? QWEN_DEFAULTS.maxPixels,
+    patch: media?.patch_size ?? config.patch_size ?? 14,
+    merge: media?.merge_kernel_size ?? config.merge_size ?? 2,
+    maxPatches: media?.in_patch_limit ?? config.max_patches ?? 16_384,
+    maxSidePatches: media?.patch_limit_on_one_side ?? config.size?.max_height ?? 512,
   }
-  return {
-    tokenId,
-    tokensOf: (image) => {
-      const seen = smartResize(image, bounds)
-      return seen && (seen.width / factor) * (seen.height / factor)
-    },
-  }
+  return (image) => kimiTokens(image, bounds)
 }

@@ -16,8 +16,8 @@ import {
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { ImageRule } from './image-rule.ts'
+import type { ImageSide } from './image-sizes.ts'
 import { SHOWN_IMAGE } from './shown-image.ts'
-import type { ImageSide } from './smart-resize.ts'
 
 export interface TokenImage extends ReadImage {
   readonly tokens: number
@@ -101,8 +101,8 @@ function refuseShown({ content }: ChatMessage, place: number): void {
 function tokenImage(url: string | undefined, rule: ImageRule | undefined, param: string): TokenImage {
   if (rule === undefined) {
     const message =
-      "this model's rule for images is not known to the proxy: token mode takes those of Qwen2-VL, Qwen2.5-VL, " +
-      'Qwen3-VL and Qwen3.5 by their preprocessor_config.json; run it in chat mode'
+      "this model's rule for images is not known to the proxy: token mode takes those of Qwen, Gemma 4, GLM and Kimi " +
+      'K2.5 by their preprocessor_config.json; run it in chat mode'
     throw new ProxyError('unsupported', message, { param })
   }
   const image = readImage(url, param)
@@ -113,7 +113,7 @@ function tokenImage(url: string | undefined, rule: ImageRule | undefined, param:
 }
 
 /**
- * Ids with a placeholder for each token of each image.
+ * Ids with a placeholder for each token of each image, and with what stands around it.
  * @param ids with one placeholder for each image
  * @throws ProxyError `invalid_request` if there are others: a text that spells the placeholder out
  */
@@ -131,8 +131,9 @@ export function withImages(
   }
   if (found === 0) return ids
   let next = 0
+  const [before, after] = rule.edges?.map((edge) => [edge]) ?? [[], []]
   return Array.from(ids).flatMap((id) =>
-    id === rule.tokenId ? new Array(images[next++]!.tokens).fill(id) : id,
+    id === rule.tokenId ? [...before!, ...new Array(images[next++]!.tokens).fill(id), ...after!] : id,
   )
 }
 

@@ -1,8 +1,9 @@
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
-import type { PromptImages } from '../../../../protocol/canonical/images.ts'
+import { collapsedIds, type PromptImages } from '../../../../protocol/canonical/images.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
+import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../../port/engine-client.ts'
 import type { TokenizerQuestion } from '../../port/expected-tokenizer.ts'
 import type { Scored, ScoreRequest } from '../../port/score.ts'
@@ -12,7 +13,6 @@ import { readAnswer } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
 import { OptionalRoutes } from '../wire/optional-routes.ts'
 import {
-  type BodyPieces,
   bodyJson,
   bodyWithIds,
   isTokenRequest,
@@ -29,14 +29,14 @@ import {
   detailsByIds,
   IDS_ROUTE,
   type IdsRoute,
+  IMAGES_SINCE,
   mayLackRoute,
   type SentByIds,
   SPANS_SINCE,
   STREAMS_SINCE,
-  vllmFeaturesBody,
   vllmIdsBody,
+  vllmImagesBody,
 } from './ids-route.ts'
-import { placedFeatures, RENDER_PATH, vllmRenderBody } from './images.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
 import { readVllmScores, VLLM_READING, vllmScoreBody } from './score.ts'
 import { DetokenizedTexts } from './token-texts.ts'
@@ -197,23 +197,24 @@ class VllmClient implements EngineClient {
     if (sampled && !masked) this.#noMasks = NO_MASKS
   }
 
-  /** vLLM makes features of the images on one route and samples after ids with such features on another. */
+  /**
+   * The server reads the images itself, and counts their tokens: what prompt it made of it is recorded.
+   * @throws ProxyError `unsupported` for a version that would leave the images out
+   */
   async *#generateWithImages(
     request: TokenRequest,
     images: PromptImages,
     signal: AbortSignal,
   ): GenerationStream {
-    const ask = async (path: string, json: string | BodyPieces) =>
-      await this.#connection.request(path, signal, json, request)
-    const answer = await ask(RENDER_PATH, JSON.stringify(vllmRenderBody(request)))
-    const rendered = parseJson(await this.#connection.text(answer, signal))
-    const features = placedFeatures(rendered, request, images, this.name)
-    const body = vllmFeaturesBody(
-      request,
-      await this.#sentByIds(request, defaultsIn(rendered), signal),
-      features,
-    )
-    const response = await ask(IDS_ROUTE, bodyWithIds(body, 'token_ids', request))
+    if (!(await this.#version.isSince(IMAGES_SINCE, signal))) {
+      const message = `the engine at ${this.name} takes no images beside token ids: vLLM does from ${IMAGES_SINCE} on`
+      throw new ProxyError('unsupported', message, { param: 'messages' })
+    }
+    this.#defaults ??= defaultsIn(await this.#rendered(request, signal))
+    const ids = new PromptIds(collapsedIds(request.promptTokenIds.whole(), images, images.edges))
+    const body = vllmImagesBody(request, await this.#sentByIds(request, this.#defaults, signal))
+    const json = bodyWithIds(body, 'token_ids', { ...request, promptTokenIds: ids })
+    const response = await this.#connection.request(IDS_ROUTE, signal, json, request)
     yield* readAnswer(this.#connection, request, response, signal)
   }
 

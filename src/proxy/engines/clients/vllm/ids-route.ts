@@ -1,10 +1,11 @@
 /**
  * `/inference/v1/generate` of vLLM: ids in, ids out (`GenerateRequest` in
- * `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`). It takes features of images, and it alone tells sampling masks.
+ * `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`). It takes images, and it alone tells sampling masks.
  * Calls go there for one of these, or for the weight version of each token; `docs/engine-wire.md` says what it lacks.
  */
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../../../../base/json.ts'
+import { imageUrlsOf } from '../../../../protocol/canonical/images.ts'
 import {
   askedAlternatives,
   isMaskBounded,
@@ -59,6 +60,8 @@ const OTHER_FIELDS = [
 
 const HARMLESS = new Set([...SAMPLING_FIELDS, ...OTHER_FIELDS])
 
+/** The first version that takes images beside ids as they are (`content_parts`). */
+export const IMAGES_SINCE = '0.32'
 /** The first version whose streams of this route tell all, and that says which stop ended a sample. */
 export const STREAMS_SINCE = '0.32'
 /** The first version that tells the weight version of each token on `/v1/completions` too. */
@@ -131,14 +134,11 @@ export interface SentByIds {
 }
 
 /**
- * The body for a call with images, but for the `token_ids`.
+ * The body for a call with images, but for the `token_ids`: they have one placeholder for each, of which the server makes as
+ * many as it counts, and it tells what prompt it made.
  * @throws ProxyError `unsupported` for a constraint on the answer, which this route knows under no name of an agent's
  */
-export function vllmFeaturesBody(
-  request: TokenRequest,
-  sent: SentByIds,
-  features: object,
-): Record<string, unknown> {
+export function vllmImagesBody(request: TokenRequest, sent: SentByIds): Record<string, unknown> {
   const { body } = request
   for (const [field, value] of Object.entries(body)) {
     const isConstraint = field === 'structured_outputs' || field.startsWith('guided_')
@@ -147,7 +147,8 @@ export function vllmFeaturesBody(
     const message = `vLLM does not take '${field}' beside token ids and images`
     throw new ProxyError('unsupported', message, { param: field })
   }
-  return { ...commonBody(request, sent), features }
+  const content_parts = imageUrlsOf(body.messages).map((url) => ({ type: 'image_url', url }))
+  return { ...vllmIdsBody(request, sent), content_parts }
 }
 
 function commonBody(request: TokenRequest, { maxTokens, defaults, streams }: SentByIds) {

@@ -1,0 +1,91 @@
+/** How large vision models see an image, as transformers 5.19 to 5.23 do it: the differential suite compares each with theirs. */
+
+export interface ImageSide {
+  /** In pixels. */
+  readonly width: number
+  readonly height: number
+}
+
+interface ResizeBounds {
+  /** A side of the square that becomes one token, in pixels. */
+  readonly factor: number
+  readonly minPixels: number
+  readonly maxPixels: number
+}
+
+/** Images that are longer than this beside their width are refused. */
+const MAX_RATIO = 200
+
+/**
+ * Qwen's: sides are multiples of a factor, and their product is within bounds (`models/qwen2_vl/image_processing_qwen2_vl.py`).
+ * @returns undefined for an image that is too long and narrow
+ */
+export function smartResize({ width, height }: ImageSide, bounds: ResizeBounds): ImageSide | undefined {
+  const { factor, minPixels, maxPixels } = bounds
+  if (Math.max(width, height) / Math.min(width, height) > MAX_RATIO) return undefined
+  const nearest = (side: number) => roundHalfEven(side / factor) * factor
+  const pixels = nearest(width) * nearest(height)
+  if (pixels > maxPixels) {
+    const shrink = Math.sqrt((height * width) / maxPixels)
+    const below = (side: number) => Math.max(factor, Math.floor(side / shrink / factor) * factor)
+    return { width: below(width), height: below(height) }
+  }
+  if (pixels < minPixels) {
+    const grow = Math.sqrt(minPixels / (height * width))
+    const above = (side: number) => Math.ceil((side * grow) / factor) * factor
+    return { width: above(width), height: above(height) }
+  }
+  return { width: nearest(width), height: nearest(height) }
+}
+
+/** As Python's `round`: a half goes to the even neighbour. */
+function roundHalfEven(value: number): number {
+  const below = Math.floor(value)
+  if (value - below !== 0.5) return Math.round(value)
+  return below % 2 === 0 ? below : below + 1
+}
+
+/** GLM's (`models/glm4v/image_processing_glm4v.py`): what is smaller than one token is made larger before. @returns as {@link smartResize} */
+export function glmResize({ width, height }: ImageSide, bounds: ResizeBounds): ImageSide | undefined {
+  const { factor } = bounds
+  if (Math.min(width, height) >= factor) return smartResize({ width, height }, bounds)
+  const scale = Math.max(factor / height, factor / width)
+  return smartResize({ width: Math.trunc(width * scale), height: Math.trunc(height * scale) }, bounds)
+}
+
+/**
+ * Gemma 4's (`models/gemma4/image_processing_gemma4.py`): as large as so many tokens allow, in the image's own ratio. One that is
+ * too narrow for that is a single row of all of them.
+ * @param factor a side of the square that becomes one token, in pixels
+ */
+export function gemmaTokens(
+  { width, height }: ImageSide,
+  { factor, maxTokens }: { factor: number; maxTokens: number },
+): number {
+  const scale = Math.sqrt((maxTokens * factor * factor) / (height * width))
+  const squares = (side: number) => Math.floor((scale * side) / factor)
+  const tokens = squares(width) * squares(height)
+  return tokens === 0 ? maxTokens : tokens
+}
+
+interface PatchBounds {
+  /** Sides of a patch in pixels, and of what becomes one token in patches. */
+  readonly patch: number
+  readonly merge: number
+  readonly maxPatches: number
+  readonly maxSidePatches: number
+}
+
+/** Kimi K2.5's (`navit_resize` in `models/kimi_k25/image_processing_kimi_k25.py`): never made larger, and padded to whole tokens. */
+export function kimiTokens({ width, height }: ImageSide, bounds: PatchBounds): number {
+  const { patch, merge, maxPatches, maxSidePatches } = bounds
+  const patches = (side: number) => Math.max(1, Math.floor(side / patch))
+  const maxSide = maxSidePatches * patch
+  const fits = Math.sqrt(maxPatches / (patches(width) * patches(height)))
+  const scale = Math.min(1, fits, maxSide / width, maxSide / height)
+  const tokens = (side: number) => {
+    const pixels = Math.min(Math.max(1, Math.trunc(side * scale)), maxSide)
+    return Math.ceil(pixels / (patch * merge))
+  }
+  return tokens(width) * tokens(height)
+}
