@@ -6,12 +6,16 @@ as a template takes them (the form is the template's, see `needs`), and go throu
 With "format": "harmony" they go through openai-harmony instead, the messages of a chat being what they are to vLLM.
 """
 
+import ast
 import functools
 import json
+import math
 import sys
 from datetime import datetime
+from pathlib import Path
 
 import openai_harmony as harmony
+import transformers
 from tokenizers import Tokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -19,7 +23,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 def answer(request):
     if "sides" in request:
-        return {"tokens": tokens_of(Qwen2VLImageProcessorPil(**request["processor"]), request["sides"])}
+        return {"tokens": [tokens_of(request["processor"], *side) for side in request["sides"]]}
     if request["format"] == "harmony":
         text = harmony_text(request)
         return {"text": text, "ids": tokenizer_at(request["tokenizer"]).encode(text, add_special_tokens=False).ids}
@@ -37,12 +41,34 @@ def answer(request):
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def tokens_of(processor, sides):
-    return [patches_of(processor, *side) // processor.merge_size**2 for side in sides]
+def tokens_of(config, width, height):
+    name = config["image_processor_type"]
+    if name == "Qwen2VLImageProcessor":
+        options = {key: value for key, value in config.items() if key != "image_processor_type"}
+        processor = Qwen2VLImageProcessorPil(**options)
+        return processor.get_number_of_image_patches(height, width, {}) // processor.merge_size**2
+    if name == "Gemma4ImageProcessor":
+        resize = function_of("gemma4", "get_aspect_ratio_preserving_size")
+        seen = resize(height, width, patch_size=16, max_patches=config["max_soft_tokens"] * 9, pooling_kernel_size=3)
+        return seen[0] * seen[1] // 48**2
+    if name == "Kimi_K25ImageProcessor":
+        limits = {"max_patches": config["max_patches"], "max_size_per_side": config["size"]["max_height"]}
+        _, seen = function_of("kimi_k25", "navit_resize")(height, width, patch_size=14, merge_kernel_size=2, **limits)
+        return seen[0] * seen[1] // 28**2
+    limits = {"min_pixels": config["size"]["shortest_edge"], "max_pixels": config["size"]["longest_edge"]}
+    family = {"Glm4vImageProcessor": "glm4v", "Glm46VImageProcessor": "glm46v"}[name]
+    seen = function_of(family, "smart_resize")(2, height, width, factor=28, **limits)
+    return seen[0] * seen[1] // 28**2
 
 
-def patches_of(processor, width, height):
-    return processor.get_number_of_image_patches(height, width, {})
+@functools.cache
+def function_of(family, name):
+    """A function of transformers alone: its module wants torch."""
+    source = Path(transformers.__file__).parent / f"models/{family}/image_processing_{family}.py"
+    found = next(node for node in ast.parse(source.read_text()).body if getattr(node, "name", None) == name)
+    scope = {"math": math}
+    exec(compile(ast.Module([found], []), str(source), "exec"), scope)
+    return scope[name]
 
 
 def harmony_text(request):
