@@ -1,10 +1,11 @@
 /**
- * npm run soak -- [--hours 6 | --seconds 20] [--sessions 1000] [--calls-per-second 8] [--seed N] [--json FILE] [--svg FILE]
+ * npm run soak -- [--hours 6 | --seconds 20] [--sessions 1000] [--calls-per-second 8]
+ *   [--workers 2] [--hostile 2] [--seed N] [--json FILE] [--svg FILE]
  *
  * The proxy for as long as you like, in each mode by turns: local and relay, prompts of the engine's and its own. Meanwhile
- * weights are replaced, proxy, workers and engines are killed, links are cut, and agents leave. Every answer must be on
- * record, with its ids, and train once; memory, latency and file size must not grow. Exits with 1 when one of these does
- * not hold.
+ * weights are replaced, proxy, workers and engines are killed, links are cut, and agents leave; half of the time hostile
+ * agents are beside the others. Every answer must be on record, with its ids, and train once; memory, latency and file size
+ * must not grow; a call beside hostile agents may take three times as long. Exits with 1 when one of these does not hold.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -17,6 +18,7 @@ import { figure, percent, table } from './parts/table.ts'
 import { seededRandom } from './parts/text.ts'
 import { emptyTally, runAgents, type Tally } from './soak/agents.ts'
 import { drawCurve } from './soak/curve.ts'
+import { type HostileTally, isHostileTime, runHostile } from './soak/hostile.ts'
 import { LinkCutter } from './soak/link-cutter.ts'
 import { type SoakPlan, timesOf } from './soak/plan.ts'
 import { growthOf, isFlat, type Measured, Sampler } from './soak/samples.ts'
@@ -27,6 +29,8 @@ const MEAN_LINK_LIFE_MS = 30_000
 const SAMPLE_MS = 1_000
 const TOLD_EVERY_MS = 60_000
 const SHOWN_FAULTS = 20
+/** Of p99 beside hostile agents to p99 without them. */
+const WANTED_RATIO = 3
 /** The first leg's processes are there before the clock starts. */
 const START_MS = 15_000
 
@@ -36,6 +40,8 @@ const { values: options } = parseArgs({
     seconds: { type: 'string', default: '600' },
     sessions: { type: 'string', default: '1000' },
     'calls-per-second': { type: 'string', default: '8' },
+    workers: { type: 'string', default: '2' },
+    hostile: { type: 'string', default: '2' },
     durability: { type: 'string', default: 'power' },
     seed: { type: 'string', default: '1' },
     json: { type: 'string' },
@@ -54,27 +60,30 @@ async function main(): Promise<void> {
     seconds: options.hours === undefined ? Number(options.seconds) : 3_600 * Number(options.hours),
     sessions: Number(options.sessions),
     callsPerSecond: Number(options['calls-per-second']),
+    workers: Number(options.workers),
+    hostile: Number(options.hostile),
     seed: Number(options.seed),
     durability: options.durability === 'process' ? 'process' : 'power',
   }
   const result = await soak(plan, join(folder, 'soak.db'))
   print(plan, result)
-  const { tally, world, ...measured } = result
+  const { tally, hostile, world, ...measured } = result
   const { kills, stallsMs } = world
   if (options.json)
     writeFileSync(
       options.json,
-      `${JSON.stringify({ machine, plan, kills, stallsMs, tally, ...measured }, null, 1)}\n`,
+      `${JSON.stringify({ machine, plan, kills, stallsMs, tally, hostile, ...measured }, null, 1)}\n`,
     )
   const caption = `${plan.sessions} sessions at once, ${tally.calls} calls; shaded: local and relay, chat and token mode by turns`
   if (options.svg) writeFileSync(options.svg, drawCurve({ ...measured, times: tally.times }, caption))
-  const faults = [...world.faults, ...tally.faults]
-  const isGood = faults.length === 0 && stallsMs.length === 0
+  const faults = [...world.faults, ...tally.faults, ...hostile.faults]
+  const isGood = faults.length === 0 && stallsMs.length === 0 && besideHostile(result).ratio <= WANTED_RATIO
   if (!isGood || !growthOf({ ...measured, times: tally.times }).every(isFlat)) process.exitCode = 1
 }
 
 interface SoakResult extends Omit<Measured, 'times'> {
   tally: Tally
+  hostile: HostileTally
   world: SoakWorld
   cuts: number
 }
@@ -84,20 +93,26 @@ async function soak(plan: SoakPlan, db: string): Promise<SoakResult> {
   await using links = new AsyncDisposableStack()
   await using children = new Children()
   const { legs, thinkMs, ttlS } = timesOf(plan, Date.now() + START_MS)
-  const world = await SoakWorld.start(children, { db, ttlS, durability: plan.durability }, links)
+  const world = await SoakWorld.start(
+    children,
+    { db, ttlS, durability: plan.durability, workers: plan.workers },
+    links,
+  )
   await world.begin(legs[0]!)
   const random = seededRandom(plan.seed)
   using sampler = new Sampler(world, db, SAMPLE_MS)
   using cutter = new LinkCutter(world.links, MEAN_LINK_LIFE_MS, seededRandom(plan.seed + 1))
   const tally = emptyTally()
+  const hostile: HostileTally = { calls: 0, statuses: {}, faults: [] }
   using _told = tellFrom(tally, world)
   const untilMs = legs.at(-1)!.toMs
   await Promise.all([
     makeTrouble(world, legs, random),
     runAgents(world, { count: plan.sessions, untilMs, thinkMs, seed: plan.seed }, tally),
+    runHostile(world, { count: plan.hostile, legs, seed: plan.seed }, hostile),
   ])
   world.release()
-  return { legs, samples: sampler.samples, tally, world, cuts: cutter.cuts }
+  return { legs, samples: sampler.samples, tally, hostile, world, cuts: cutter.cuts }
 }
 
 function tellFrom(tally: Tally, world: SoakWorld): Disposable {
@@ -116,12 +131,30 @@ function tellFrom(tally: Tally, world: SoakWorld): Disposable {
   return { [Symbol.dispose]: () => clearInterval(timer) }
 }
 
-function print({ seconds, sessions }: SoakPlan, { tally, world, legs, samples, cuts }: SoakResult): void {
+/** p99 of answered calls, in milliseconds, of those that the proxy was there for all the time. */
+function besideHostile({ legs, tally: { times } }: SoakResult): {
+  alone: number
+  beside: number
+  ratio: number
+} {
+  const whole = times.filter(({ wasAway }) => !wasAway)
+  const p99 = (hostile: boolean) =>
+    quantile(
+      whole.filter(({ atMs }) => isHostileTime(legs, atMs) === hostile).map(({ ms }) => ms),
+      0.99,
+    )
+  const [alone, beside] = [p99(false), p99(true)]
+  return { alone, beside, ratio: beside / alone }
+}
+
+function print({ seconds, sessions }: SoakPlan, result: SoakResult): void {
+  const { tally, hostile, world, legs, samples, cuts } = result
   const { answered, refused, left, broken } = tally.endings
   const codes = Object.entries(tally.codes).map(([code, count]) => `${code} ${count}`)
   const { proxy, worker, engine, updates } = world.kills
   const times = tally.times.map(({ ms }) => ms)
-  const faults = [...world.faults, ...tally.faults]
+  const faults = [...world.faults, ...tally.faults, ...hostile.faults]
+  const { alone, beside, ratio } = besideHostile(result)
   const rss = samples.map(({ proxyMib }) => proxyMib).filter((mib) => mib > 0)
   console.log(`${seconds} s in ${legs.length} legs, ${sessions} sessions at once
 kills      proxy ${proxy}, workers ${worker}, engines ${engine}; ${cuts} links cut; weights replaced ${updates} times
@@ -131,6 +164,7 @@ answered   ${answered}, each on record with its ids, and trains once
 refused    ${refused}${codes.length > 0 ? ` (${codes.join(', ')})` : ''}
 left       ${left}
 broken     ${broken} while the proxy was away
+hostile    ${hostile.calls} ${JSON.stringify(hostile.statuses)}; p99 beside them ${figure(beside)} ms, without ${figure(alone)} ms (${figure(ratio)} times)
 memory     proxy ${figure(quantile(rss, 0.5))} MiB, at most ${figure(Math.max(...rss))}
 stalls     ${world.stallsMs.length}${world.stallsMs.length > 0 ? `, the longest ${figure(Math.max(...world.stallsMs))} ms` : ''}`)
   const growth = growthOf({ legs, samples, times: tally.times })

@@ -15,8 +15,8 @@ export interface Tally {
   endings: Record<Ending['kind'], number>
   /** Of the refused calls, by error code. */
   codes: Record<string, number>
-  /** Of answered calls: when it ended, and how long it took. */
-  times: { atMs: number; ms: number }[]
+  /** Of answered calls: when it ended, how long it took, and whether the proxy was away meanwhile. */
+  times: { atMs: number; ms: number; wasAway: boolean }[]
   faults: string[]
 }
 
@@ -127,14 +127,15 @@ class SoakSession {
     const sentAtMs = Date.now()
     const ending = await makeCall(call, dispatcher)
     const atMs = Date.now()
+    const wasAway = world.wasAway(sentAtMs, atMs)
     this.#seen.push({
       marker: this.#messages.at(-1)!.content,
       ending,
-      wasAway: world.wasAway(sentAtMs, atMs),
+      wasAway,
       weights: world.weightsBetween(sentAtMs, atMs),
     })
     tally.longestMs = Math.max(tally.longestMs, atMs - sentAtMs)
-    if (ending.kind === 'answered') tally.times.push({ atMs, ms: atMs - sentAtMs })
+    if (ending.kind === 'answered') tally.times.push({ atMs, ms: atMs - sentAtMs, wasAway })
     tally.calls += 1
     tally.endings[ending.kind] += 1
     if (ending.kind === 'refused') tally.codes[ending.code] = (tally.codes[ending.code] ?? 0) + 1

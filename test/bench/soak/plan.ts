@@ -7,6 +7,9 @@ export interface SoakPlan {
   sessions: number
   /** Of all agents together. */
   callsPerSecond: number
+  workers: number
+  /** Agents that mean harm. */
+  hostile: number
   seed: number
   durability: Durability
 }

@@ -13,6 +13,7 @@ export interface WorldOptions {
   db: string
   ttlS: number
   durability: Durability
+  workers: number
 }
 
 /** A time in which a call may break without a fault of anybody. */
@@ -25,7 +26,6 @@ interface Outage {
 const LAUNCHER = join(import.meta.dirname, '../../../bin/llm-proxy')
 const WATCH = join(import.meta.dirname, 'watch-loop.ts')
 const ENGINES = 2
-const WORKERS = 2
 const TOKENS_PER_SECOND = 50
 const DRAIN_S = 20
 /** A worker without its proxy waits as long for it to come back; whoever ends the processes waits longer. */
@@ -70,7 +70,7 @@ export class SoakWorld {
     const world = new SoakWorld(children, options, ports)
     for (let number = 0; number < ENGINES; number += 1) await world.#startEngine(number)
     const teardown = (close: () => unknown) => links.defer(() => void close())
-    for (let number = 0; number < WORKERS; number += 1)
+    for (let number = 0; number < options.workers; number += 1)
       world.links.push(await Forwarder.to({ teardown }, ports.proxy))
     return world
   }
@@ -112,7 +112,7 @@ export class SoakWorld {
       this.#leg = leg
       await this.#startProxy()
       if (leg.mode === 'relay')
-        for (let number = 0; number < WORKERS; number += 1) await this.#startWorker(number)
+        for (let number = 0; number < this.#options.workers; number += 1) await this.#startWorker(number)
     })
   }
 
@@ -128,7 +128,7 @@ export class SoakWorld {
 
   /** In local mode there is none. */
   async killWorker(number: number): Promise<void> {
-    const at = number % WORKERS
+    const at = number % this.#options.workers
     const worker = this.#workers[at]
     if (worker === undefined) return
     this.kills.worker += 1

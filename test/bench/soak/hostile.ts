@@ -1,0 +1,124 @@
+/** Agents of a soak that mean harm, beside those that work: for a part of each leg, so that both times can be compared. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Agent, request } from 'undici'
+import { seededRandom } from '../parts/text.ts'
+import type { Leg } from './plan.ts'
+import type { SoakWorld } from './world.ts'
+
+/** Every second part of a leg has them. */
+const PARTS = 6
+const PAUSE_MS = 2_000
+/** Also for what is never answered, as half a request is. */
+const PATIENCE_MS = 10_000
+
+export interface HostileTally {
+  calls: number
+  /** Of the calls, by status; 0 for those without an answer. */
+  statuses: Record<string, number>
+  faults: string[]
+}
+
+/** Whether hostile agents are at work at that time, in milliseconds since 1970. */
+export function isHostileTime(legs: readonly Leg[], atMs: number): boolean {
+  const leg = legs.find(({ fromMs, toMs }) => atMs >= fromMs && atMs < toMs)
+  return leg !== undefined && Math.floor((PARTS * (atMs - leg.fromMs)) / (leg.toMs - leg.fromMs)) % 2 === 1
+}
+
+/** Runs them until the last leg's end. An internal error of the proxy is a fault; stalls are noticed by the world. */
+export async function runHostile(
+  world: SoakWorld,
+  { count, legs, seed }: { count: number; legs: readonly Leg[]; seed: number },
+  tally: HostileTally,
+): Promise<void> {
+  const untilMs = legs.at(-1)!.toMs
+  // One connection each time, which also leaves halves of requests behind.
+  const dispatcher = new Agent({ pipelining: 0 })
+  const runOne = async (number: number) => {
+    const random = seededRandom(seed + 1_000_003 * (number + 1))
+    for (let call = 0; Date.now() < untilMs; call += 1) {
+      await sleep(PAUSE_MS * (0.5 + random()))
+      if (!isHostileTime(legs, Date.now())) continue
+      const body = ATTACKS[Math.floor(random() * ATTACKS.length)]!(random)
+      const status = await send(`${world.url}/hostile-${number}-${call}/v1/chat/completions`, body)
+      tally.calls += 1
+      tally.statuses[status] = (tally.statuses[status] ?? 0) + 1
+      if (status === 500) tally.faults.push(`hostile-${number}-${call}: an internal error`)
+    }
+  }
+  await Promise.all(Array.from({ length: count }, (_, number) => runOne(number)))
+  await dispatcher.destroy()
+
+  async function send(url: string, { text, headers, leaveAfterMs = PATIENCE_MS }: Attack): Promise<number> {
+    try {
+      const { statusCode, body } = await request(url, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json', ...headers },
+        body: text,
+        signal: AbortSignal.timeout(leaveAfterMs),
+        dispatcher,
+      })
+      await body.dump({ limit: Number.MAX_SAFE_INTEGER })
+      return statusCode
+    } catch {
+      return 0
+    }
+  }
+}
+
+interface Attack {
+  text: string
+  headers?: Record<string, string>
+  leaveAfterMs?: number
+}
+
+const callOf = (messages: unknown, more: object = {}): string =>
+  JSON.stringify({ model: 'soak', messages, max_tokens: 2, ...more })
+const user = (content: unknown) => [{ role: 'user', content }]
+
+const ATTACKS: readonly ((random: () => number) => Attack)[] = [
+  // A heap of new messages.
+  (random) => ({
+    text: callOf(Array.from({ length: 5_000 }, (_, at) => ({ role: 'user', content: `${random()} ${at}` }))),
+  }),
+  // One long text of what begins markup, of white space, and of one letter.
+  () => ({ text: callOf(user('<'.repeat(1_000_000))) }),
+  () => ({ text: callOf(user(' \n'.repeat(1_000_000))) }),
+  (random) => ({ text: callOf(user(`${random()}${'a'.repeat(2_000_000)}`)) }),
+  // Values without end.
+  () => ({ text: '['.repeat(1_000_000) }),
+  () => ({ text: callOf(JSON.parse(`${'[[{"a":'.repeat(90)}1${'}]]'.repeat(90)}`)) }),
+  () => ({ text: `{"model":"soak","messages":[${'{},'.repeat(200_000)}{}]}` }),
+  // An image that is none.
+  () => ({
+    text: callOf(
+      user([{ type: 'image_url', image_url: { url: `data:image/jpeg;base64,/9j/${'A'.repeat(500_000)}` } }]),
+    ),
+  }),
+  // Arguments of a call, as one long text that is no JSON, and stop strings.
+  () => ({
+    text: callOf([
+      ...user('Go on.'),
+      {
+        role: 'assistant',
+        content: null,
+        tool_calls: [
+          { id: 'a', type: 'function', function: { name: 'run', arguments: '{"a":"'.repeat(100_000) } },
+        ],
+      },
+      { role: 'tool', tool_call_id: 'a', content: 'done' },
+    ]),
+  }),
+  () => ({
+    text: callOf(user('Stop.'), { stop: Array.from({ length: 4 }, (_, at) => `${at}`.repeat(50_000)) }),
+  }),
+  // Asks, and goes; and claims to try again what nobody has tried.
+  (random) => ({
+    text: callOf(user(`${random()}`), { stream: true, max_tokens: 200 }),
+    leaveAfterMs: Math.floor(random() * 300),
+  }),
+  (random) => ({ text: callOf(user(`${random()}`)), headers: { 'x-stainless-retry-count': '7' } }),
+  // Fills a session by one call.
+  (random) => ({
+    text: callOf(Array.from({ length: 40 }, () => user(`${random()}${'é'.repeat(20_000)}`)[0])),
+  }),
+]
