@@ -49,14 +49,14 @@ t.test('a prompt has the tokens of its images, and goes on from them', async (t)
     model.tokenizer.decode(first.promptTokenIds),
     `<|im_start|>user\n<|vision_start|>${pads(6)}<|vision_end|>What is it?<|im_end|>\n<|im_start|>assistant\n`,
   )
-  t.strictSame(asked[0]?.images, { tokenId: imageId, tokens: [6] })
+  t.strictSame(asked[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6] })
   const talk = [picture(56, 84), seen, picture(112, 112, 'And this?')]
   const second = await ask(talk)
   t.match(promptOf(second), {
     reason: 'extended',
     images: [{ width: 112, height: 112, tokens: 16, media_type: 'image/png', sha256: /^[0-9a-f]{64}$/ }],
   })
-  t.strictSame(asked[1]?.images, { tokenId: imageId, tokens: [6, 16] })
+  t.strictSame(asked[1]?.images, { tokenId: imageId, edges: undefined, tokens: [6, 16] })
   const said = [...first.promptTokenIds, ...first.completionTokenIds]
   t.strictSame([...second.promptTokenIds.slice(0, said.length)], said)
   const {
@@ -68,7 +68,7 @@ t.test('a prompt has the tokens of its images, and goes on from them', async (t)
   const later = setUp(t, model, store)
   const third = await later.ask([...talk, seen, { role: 'user', content: 'Sure?' }])
   t.match(promptOf(third), { reason: 'extended', images: undefined })
-  t.strictSame(later.asked[0]?.images, { tokenId: imageId, tokens: [6, 16] })
+  t.strictSame(later.asked[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6, 16] })
 })
 
 t.test(
