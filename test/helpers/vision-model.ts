@@ -39,8 +39,14 @@ export interface VisionModel {
   readonly imageId: number
 }
 
+/** As Gemma 4's: an image in a tool's result is left out. */
+export const TEMPLATE_BLIND_TO_TOOLS = TEMPLATE.replace(
+  "{%- if item.type == 'image' %}",
+  "{%- if item.type == 'image' and message.role == 'tool' %}{%- elif item.type == 'image' %}",
+)
+
 /** @param processor null: none */
-export function visionModel(t: Test, processor: object | null = PROCESSOR): VisionModel {
+export function visionModel(t: Test, processor: object | null = PROCESSOR, template = TEMPLATE): VisionModel {
   const directory = t.testdir()
   const { tokenizerJson, tokenizerConfig } = readTokenizerFiles(EMBEDDED)
   const added = tokenizerJson.added_tokens ?? []
@@ -49,7 +55,7 @@ export function visionModel(t: Test, processor: object | null = PROCESSOR): Visi
   const more = PLACEHOLDERS.map((content, at) => ({ id: first + at, content, ...flags }))
   const write = (name: string, value: object) => writeFileSync(join(directory, name), JSON.stringify(value))
   write('tokenizer.json', { ...tokenizerJson, added_tokens: [...added, ...more] })
-  write('tokenizer_config.json', { ...tokenizerConfig, chat_template: TEMPLATE })
+  write('tokenizer_config.json', { ...tokenizerConfig, chat_template: template })
   write('config.json', { model_type: 'qwen2_5_vl', image_token_id: first + 1, max_position_embeddings: 4096 })
   if (processor !== null) write('preprocessor_config.json', processor)
   return { directory, imageId: first + 1 }

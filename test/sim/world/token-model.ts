@@ -81,7 +81,7 @@ async function openSimModel(): Promise<SimModel> {
         contextLength: 100_000,
         longestTokenChars: () => 128,
         imageRule: undefined,
-        isTextOnly: true,
+        seesToolImages: false,
         vocabularySize: tokenizer.vocabSize,
         encodedBy: 'rust',
         close: async () => {},

@@ -214,7 +214,7 @@ t.test(
   },
 )
 
-t.test('an image that a tool returns is told in words to a model that reads text only', async (t) => {
+t.test('an image that a tool returns is told in words to a model that does not see it', async (t) => {
   const url = 'data:image/png;base64,AAAA'
   const image = { type: 'image_url', image_url: { url } }
   const rig = rigOf(t, qwen, [hermes('run', { a: 1 }), 'I cannot see it.', 'Still not.'])
@@ -223,7 +223,7 @@ t.test('an image that a tool returns is told in words to a model that reads text
   const messages = [user('look'), echoOf(first), { role: 'tool', tool_call_id: id, content: [image] }]
   const second = await rig.ask(messages as ChatMessage[], { tools: TOOLS })
   t.match(notesOf(second).prompt, { reason: 'extended' })
-  t.match(textOf(second), /\[An image\. This model reads text only, and cannot see it\.\]/)
+  t.match(textOf(second), /\[An image\. This model cannot see images that tools return\.\]/)
   t.match(second.lastMessage!.value, { content: [image] }, 'on record as it was sent')
   const more = [...messages, { role: 'assistant', content: 'I cannot see it.' }, user('sure?')]
   t.match(notesOf(await rig.ask(more as ChatMessage[], { tools: TOOLS })).prompt, { reason: 'extended' })

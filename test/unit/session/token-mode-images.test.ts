@@ -10,7 +10,7 @@ import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import { openTokenModel, type TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import type { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
-import { imagePart, pngUrl, visionModel } from '../../helpers/vision-model.ts'
+import { imagePart, pngUrl, TEMPLATE_BLIND_TO_TOOLS, visionModel } from '../../helpers/vision-model.ts'
 
 /** An engine that answers `I see.` to everything. */
 function setUp(t: Test, model: TokenModel, store?: MemoryTurnStore) {
@@ -32,8 +32,8 @@ const picture = (width: number, height: number, text = 'What is it?'): ChatMessa
 })
 const seen: ChatMessage = { role: 'assistant', content: 'I see.' }
 
-async function openVision(t: Test, processor?: object | null) {
-  const { directory, imageId } = visionModel(t, processor)
+async function openVision(t: Test, processor?: object | null, template?: string) {
+  const { directory, imageId } = visionModel(t, processor, template)
   const model = await openTokenModel({ source: directory, parser: 'auto' })
   t.teardown(() => model.close())
   return { model, imageId }
@@ -142,3 +142,36 @@ t.test('a row says which images it has, and no cut goes through one', async (t) 
     [[6], [6, 16], [6, 16], [4]],
   )
 })
+
+t.test(
+  'an image that a tool returns is seen where the template shows it, and told in words elsewhere',
+  async (t) => {
+    const returned = (url: string): ChatMessage[] => [
+      { role: 'user', content: 'Look.' },
+      { role: 'assistant', content: 'I see.' },
+      { role: 'tool', tool_call_id: 'call_1', content: [imagePart(url)] } as never,
+    ]
+    t.equal(model.seesToolImages, true)
+    const shown = setUp(t, model)
+    await shown.ask(returned(pngUrl(56, 84)))
+    t.match(shown.asked[0]?.images, { tokens: [6] })
+    for (const [template, own] of [
+      [TEMPLATE_BLIND_TO_TOOLS, { tokens: [6] }],
+      // As one that refuses all that is no text in a tool's result.
+      [
+        `{%- for m in messages if m.role == 'tool' and m.content is not string %}{{ 1 / 0 }}{% endfor %}x`,
+        undefined,
+      ],
+    ] as const) {
+      const { model: blind } = await openVision(t, undefined, template)
+      t.equal(blind.seesToolImages, false)
+      const { ask, asked } = setUp(t, blind)
+      const turn = await ask(returned(pngUrl(56, 84)))
+      t.equal(asked[0]?.images, undefined)
+      if (own === undefined) continue
+      t.match(blind.tokenizer.decode(turn.promptTokenIds), /cannot see images that tools return/)
+      await ask([picture(56, 84)])
+      t.match(asked[1]?.images, own, 'those of a user are seen')
+    }
+  },
+)

@@ -29,7 +29,7 @@ export function loadTokenModel(name: string): TokenModel & Model {
     promptFormat: { name: 'template', chosenBy: 'template', evidence: [] },
     eosTokenIds: [model.tokenizer.eosTokenId!],
     imageRule: undefined,
-    isTextOnly: true,
+    seesToolImages: false,
     encodedBy: 'javascript',
     contextLength: undefined,
     longestTokenChars: () => 128,

@@ -46,7 +46,7 @@ type PlanningModel = Pick<
   | 'tokenizer'
   | 'parser'
   | 'imageRule'
-  | 'isTextOnly'
+  | 'seesToolImages'
   | 'contextLength'
   | 'servedLength'
   | 'longestTokenChars'
@@ -208,12 +208,12 @@ function inputOf(
   { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
   call: MatchedCall<KnownTurn>,
   ids: CallIds,
-  { imageRule, isTextOnly }: Pick<PlanningModel, 'imageRule' | 'isTextOnly'>,
+  { imageRule, seesToolImages }: Pick<PlanningModel, 'imageRule' | 'seesToolImages'>,
 ): PromptInput {
   if (lastMessage === undefined) return inputAsSent(body, imageRule)
   const sent = messagesBetween(undefined, lastMessage)
   const sampled = asSampled(sent, call.parent, ids)
-  const said = isTextOnly ? withImagesInWords(sampled) : sampled
+  const said = seesToolImages ? sampled : withImagesInWords(sampled)
   const messages = said.map(({ value }) => value)
   return { ...promptInput(messages, shownMessages(said, imageRule), imageRule), known: said }
 }

@@ -45,12 +45,12 @@ export function shownMessages(messages: readonly Message[], rule: ImageRule | un
   )
 }
 
-const UNSEEN = '[An image. This model reads text only, and cannot see it.]'
+const UNSEEN = '[An image. This model cannot see images that tools return.]'
 
 const inWords = new Note<Message, Message>()
 
 /**
- * For a model that reads text only: an image that a tool returned, as words. An agent's own image is refused, as it is part
+ * For a model that does not see the images of tools: such an image as words. An agent's own image is refused, as it is part
  * of the task; a tool's comes because the model asked for a file, and a refusal would end the agent.
  */
 export function withImagesInWords(messages: readonly Message[]): readonly Message[] {

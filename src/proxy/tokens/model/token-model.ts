@@ -26,14 +26,15 @@ import {
 } from '../tokenizer/tokenizer.ts'
 import { readTokenizerFilesWithoutModel, type TokenizerFiles } from '../tokenizer/tokenizer-files.ts'
 import { loadModelFiles, type ModelFiles } from './load-model-files.ts'
+import { showsToolImages } from './tool-images.ts'
 
 export interface TokenModel {
   readonly tokenizer: Tokenizer
   readonly renderer: PromptRenderer
   /** How many tokens an image has; undefined: the model has none, or its rule is not known. */
   readonly imageRule: ImageRule | undefined
-  /** Its files speak of no images: one that a tool returns is told to it in words. */
-  readonly isTextOnly: boolean
+  /** Else one that a tool returns is told to it in words: its files speak of no images, or its template leaves it out. */
+  readonly seesToolImages: boolean
   readonly parser: ParserFamily
   /** What speaks for this parser. */
   readonly parserChoice: ParserChoice
@@ -188,18 +189,26 @@ interface ReadModel {
   promptFormat: PromptFormatChoice
 }
 
-function modelOf(
+async function modelOf(
   read: ReadModel,
   tokenizer: Tokenizer,
   encoder: TextEncoder,
   prompts: PromptThread,
   { choice: parserChoice, responses }: ChosenParsers,
-): TokenModel {
+): Promise<TokenModel> {
   const { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat } = read
   const added = files.tokenizerJson.added_tokens ?? []
   const encode = (text: string, promptChars: number) => encoder.encode(text, promptChars)
   const memory = new ContentMemory(encode, added, { cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson) })
   encoder.onFault?.(() => memory.clear())
+  const renderer = new PromptRenderer(prompts, tokenizer, {
+    source: promptFormat.name === 'harmony' ? HARMONY_VARIABLES : template.withTools + template.plain,
+    eosTokenIds,
+    encode: (text: string) => memory.encode(text),
+  })
+  const { directory } = modelFiles
+  const imageRule = readImageRule(directory, addedTokens)
+  const seesToolImages = imageRule ? await showsToolImages(renderer, imageRule) : !isTextOnly(directory)
   let longest: number | undefined
   return {
     tokenizer,
@@ -207,13 +216,9 @@ function modelOf(
       longest ??= longestTokenChars(tokenizer)
       return longest
     },
-    renderer: new PromptRenderer(prompts, tokenizer, {
-      source: promptFormat.name === 'harmony' ? HARMONY_VARIABLES : template.withTools + template.plain,
-      eosTokenIds,
-      encode: (text: string) => memory.encode(text),
-    }),
-    imageRule: readImageRule(modelFiles.directory, addedTokens),
-    isTextOnly: isTextOnly(modelFiles.directory),
+    renderer,
+    imageRule,
+    seesToolImages,
     parser: parserChoice.family,
     parserChoice,
     responses,
