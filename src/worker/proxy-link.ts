@@ -5,7 +5,7 @@ import type { Logger } from '../base/logger.ts'
 import type { GenerationEvent } from '../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../protocol/canonical/request.ts'
 import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'
-import { chunkOf, failureOf, responseOf } from '../protocol/worker/answers-on-wire.ts'
+import { chunkOf, failureOf, promptForgotten, responseOf } from '../protocol/worker/answers-on-wire.ts'
 import type { Frame } from '../protocol/worker/frames.ts'
 import * as frames from '../protocol/worker/frames.ts'
 import {
@@ -264,8 +264,13 @@ export class ProxyLink {
   async #serve(call: ServedCall, frame: CompletionRequestV2, json?: FrameJson): Promise<void> {
     let lease: Lease | undefined
     try {
+      const base = this.#sharedPromptOf(frame)
+      if (frame.prompt_shared !== undefined && base === undefined) {
+        this.#send(call.end(promptForgotten(call.requestId)))
+        return
+      }
       const promptLists = this.#memory.listsOf(frame.session_id)
-      const request = { ...readRequest(frame, json), promptLists }
+      const request = { ...readRequest(frame, json, base), promptLists }
       await this.#engineAnswers
       lease = await this.#options.slots.acquire(this.#slotFor(request), call.signal)
       await this.#relay(call, request, this.#promptBaseOf(frame, request))
@@ -298,10 +303,19 @@ export class ProxyLink {
       throw new ProxyError('engine_lost', 'the engine ended its answer without a finish reason')
   }
 
+  /** What the call's prompt begins with, by the proxy's word. */
+  #sharedPromptOf({
+    prompt_shared: shared = 0,
+    prompt_base: base,
+  }: CompletionRequestV2): PromptIds | undefined {
+    const prompt = base === undefined || shared === 0 ? undefined : this.#memory.promptOf(base)
+    return prompt !== undefined && prompt.length >= shared ? prompt : undefined
+  }
+
   /** The ids that the proxy has too. */
   #promptBaseOf(frame: CompletionRequestV2, request: GenerationRequest): PromptIds | undefined {
     if (frame.prompt_base === undefined) return undefined
-    if (frame.prompt_base === frame.request_id)
+    if (frame.prompt_base === frame.request_id || frame.prompt_shared !== undefined)
       return request.kind === 'chat' ? request.promptTokenIds : undefined
     return this.#memory.promptOf(frame.prompt_base)
   }
@@ -386,9 +400,13 @@ export class ProxyLink {
 }
 
 /** @throws ProxyError `invalid_request` on token ids that are none */
-function readRequest(frame: CompletionRequestV2, json?: FrameJson): GenerationRequest {
+function readRequest(
+  frame: CompletionRequestV2,
+  json: FrameJson | undefined,
+  base: PromptIds | undefined,
+): GenerationRequest {
   try {
-    return requestFromV2(frame, json)
+    return requestFromV2(frame, json, base)
   } catch (thrown) {
     throw thrown instanceof RangeError ? new ProxyError('invalid_request', thrown.message) : thrown
   }

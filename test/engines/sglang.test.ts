@@ -35,7 +35,9 @@ const modes = await startModes(
 )
 if (process.env.UPDATE === '1') await recordWires(`sglang-${SGLANG_VERSION}`, engine.url, engine.core)
 await t.test('the check finds what is planted', (t) => checkTheCheck(t, modes[0]!, engine.core))
-await t.test('doctor finds nothing wrong', (t) => checkDoctor(t, engine.url, sglang.models.base, folder))
+await t.test('doctor finds nothing wrong', (t) =>
+  checkDoctor(t, engine.url, { model: sglang.models.base, folder, logprobs: /after temperature and before/ }),
+)
 await t.test('what is on record of random agents is what the scheduler was asked and sampled', (t) =>
   checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED }),
 )

@@ -60,7 +60,9 @@ if (vllm !== undefined) {
   const { base, other, adapters } = vllm.models
   const near = modes.slice(0, 2)
   await t.test('the check finds what is planted', (t) => checkTheCheck(t, modes[0]!, engine.core))
-  await t.test('doctor finds nothing wrong', (t) => checkDoctor(t, engine.url, base, folder))
+  await t.test('doctor finds nothing wrong', (t) =>
+    checkDoctor(t, engine.url, { model: base, folder, logprobs: /raw_logprobs/ }),
+  )
   // Each part is a test of its own: where none runs, tap takes the file for done, and ends the proxies.
   await t.test('what is on record of random agents is what the core was asked and sampled', (t) =>
     checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED }),

@@ -112,3 +112,113 @@ t.test("a call that brings its prompt's ids is its own base", async (t) => {
   worker.end(ownId, 2)
   t.strictSame(promptOf(await inTokenMode), LONGER)
 })
+
+/** A worker in token mode that is asked once more: by what the prompt adds. */
+async function askedShortly(t: Test) {
+  const { url, backend } = await relayServerFor(t)
+  const hello = { capabilities: ['resume', 'token_ids', 'prompt_shared'] }
+  const worker = await RawWorker.hello(url, hello)
+  const first = eventsOf(backend, call('a', { promptTokenIds: new PromptIds(LONG) }))
+  const { request_id: firstId, prompt_base: own, messages } = await worker.next('completion_request')
+  t.equal(own, firstId)
+  t.strictSame(messages, [], 'ids are enough')
+  worker.chunk(firstId, 1, 'hi', { start: { engine: 'e', prompt_shared: LONG.length, prompt_token_ids: '' } })
+  worker.end(firstId, 2)
+  await first
+  await worker.next('completion_ack')
+  const answer = eventsOf(backend, call('a', { promptTokenIds: new PromptIds(LONGER) }))
+  const frame = await worker.next('completion_request')
+  t.match(frame, { prompt_base: firstId, prompt_shared: LONG.length, messages: [] })
+  t.equal(frame.prompt_token_ids, packTokenIds(LONGER.subarray(LONG.length)))
+  return { url, hello, worker, id: frame.request_id, answer }
+}
+
+const forgotten = (id: unknown) => ({
+  type: 'completion_response',
+  request_id: id,
+  seq: 1,
+  finish_reason: null,
+  error: { code: 'prompt_forgotten', message: 'why', status: 409 },
+})
+
+/** The same call once more, with all of its prompt. */
+async function untilWhole(t: Test, worker: RawWorker, id: unknown) {
+  const frame = await worker.next('completion_request')
+  t.match(frame, { request_id: id, prompt_base: id, prompt_token_ids: packTokenIds(LONGER) })
+  t.notOk('prompt_shared' in frame)
+}
+
+function endTold(worker: RawWorker, id: unknown): void {
+  worker.chunk(id, 1, 'hi', { start: { engine: 'e', prompt_shared: LONGER.length, prompt_token_ids: '' } })
+  worker.end(id, 2)
+}
+
+t.test('a prompt in token mode is sent as what it adds to the one before it', async (t) => {
+  const { worker, id, answer } = await askedShortly(t)
+  endTold(worker, id)
+  t.strictSame(promptOf(await answer), LONGER)
+})
+
+t.test('a worker that has forgotten the prompt gets all of it, once', async (t) => {
+  const { worker, id, answer } = await askedShortly(t)
+  worker.send(forgotten(id))
+  t.match(await worker.next('completion_ack'), { request_id: id, seq: 1 }, 'the first try is over there')
+  await untilWhole(t, worker, id)
+  endTold(worker, id)
+  t.strictSame(promptOf(await answer), LONGER)
+  const again = await askedShortly(t)
+  again.worker.send(forgotten(again.id))
+  await untilWhole(t, again.worker, again.id)
+  again.worker.send(forgotten(again.id))
+  await t.rejects(again.answer, { code: 'engine_failed' }, 'and is not asked without end')
+})
+
+t.test('a prompt that was lost on its way is sent whole to the worker that comes back', async (t) => {
+  const { url, hello, worker, id, answer } = await askedShortly(t)
+  worker.socket.terminate()
+  await worker.closed
+  const back = await RawWorker.hello(url, hello)
+  await untilWhole(t, back, id)
+  endTold(back, id)
+  t.strictSame(promptOf(await answer), LONGER)
+})
+
+t.test(
+  'a worker that comes back and says once more that it has forgotten is sent all once more',
+  async (t) => {
+    const { url, hello, worker, id, answer } = await askedShortly(t)
+    worker.send(forgotten(id))
+    await untilWhole(t, worker, id)
+    worker.socket.terminate()
+    await worker.closed
+    const back = await RawWorker.hello(url, { ...hello, requests: [id] })
+    t.match(await back.next('worker_hello_ack'), { requests: [{ request_id: id, received: 0 }] })
+    back.send(forgotten(id))
+    await untilWhole(t, back, id)
+    endTold(back, id)
+    t.strictSame(promptOf(await answer), LONGER)
+  },
+)
+
+t.test('whatever a worker of this version remembers, its engine gets the prompt', async (t) => {
+  const { url, backend } = await relayServerFor(t)
+  const asked: GenerationRequest[] = []
+  const engine = new ScriptedBackend((request) => {
+    asked.push(request)
+    const { promptTokenIds } = request as { promptTokenIds: PromptIds }
+    const [, ...rest] = wholeAnswer()
+    return answer([{ type: 'start', engine: 'e', promptTokenIds }, ...rest])
+  })
+  const member = { name: 'e', kind: 'scripted', healthy: true, inFlight: 0, models: [], capacity: 8 }
+  engine.status = () => ({ members: [{ ...member, takesTokenIds: true }], queued: 0 })
+  await once(workerFor(t, url, 'w', engine), 'connected')
+  const prompts = [LONG, LONGER, LONG.with(2_999, 1), Int32Array.of(5), LONGER, LONG.subarray(7)]
+  // So many others that the worker forgets its prompts, and one that goes on then.
+  const huge = Array.from({ length: 34 }, (_, at) => new Int32Array(1_000_000).fill(at))
+  for (const each of [...prompts, ...huge, LONGER]) {
+    const events = await eventsOf(backend, call('a', { promptTokenIds: new PromptIds(each) }))
+    t.ok(promptOf(events)!.length === each.length)
+    const last = asked.at(-1) as { promptTokenIds: PromptIds }
+    t.ok(Buffer.from(last.promptTokenIds.whole().buffer).equals(Buffer.from(Int32Array.from(each).buffer)))
+  }
+})

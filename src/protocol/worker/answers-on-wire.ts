@@ -10,12 +10,13 @@ import type {
 import type { TokenLogprob, Usage } from '../canonical/messages.ts'
 import { type Details, isDetailKind, packDetails, unpackDetails } from '../details/details.ts'
 import { PromptIds } from '../token-ids/prompt-ids.ts'
-import type {
-  CompletionChunk,
-  CompletionResponseV2,
-  DeltaOnWire,
-  ErrorOnWire,
-  StartOnWire,
+import {
+  type CompletionChunk,
+  type CompletionResponseV2,
+  type DeltaOnWire,
+  type ErrorOnWire,
+  PROMPT_FORGOTTEN,
+  type StartOnWire,
 } from './protocol.ts'
 import { packTokenIds, unpackTokenIds } from './token-ids.ts'
 
@@ -79,6 +80,21 @@ export function failureOf(requestId: string, error: ProxyError): (seq: number) =
       seq,
       finish_reason: null,
       error: errorToWire(error),
+    }
+    return JSON.stringify(frame)
+  }
+}
+
+/** The worker needs the whole prompt. */
+export function promptForgotten(requestId: string): (seq: number) => string {
+  return (seq) => {
+    const message = 'the worker has forgotten the prompt that this one goes on from'
+    const frame: CompletionResponseV2 = {
+      type: 'completion_response',
+      request_id: requestId,
+      seq,
+      finish_reason: null,
+      error: { code: PROMPT_FORGOTTEN, message, status: 409 },
     }
     return JSON.stringify(frame)
   }

@@ -56,7 +56,12 @@ export const CAPABILITIES = {
   images: 'images',
   /** Lets go of what it and its engines keep of a session when the proxy says that it has ended. */
   sessionEnd: 'session_end',
+  /** Takes of a prompt's ids only what they add to an earlier prompt, and a chat call by ids without its messages. */
+  promptShared: 'prompt_shared',
 } as const
+
+/** Of a `completion_response`: the worker has forgotten `prompt_base`; the proxy sends the request again, whole. */
+export const PROMPT_FORGOTTEN = 'prompt_forgotten'
 
 const RequestId = Type.String({ minLength: 1, maxLength: 256 })
 const WorkerId = Type.String({ minLength: 1, maxLength: 200 })
@@ -230,6 +235,8 @@ export const CompletionRequestV2 = Type.Intersect([
     experts_start: Type.Optional(Type.Integer({ minimum: 0 })),
     /** Whose prompt the proxy has: an earlier call of the session, or this one, if it brings its ids. */
     prompt_base: Type.Optional(RequestId),
+    /** To workers with `prompt_shared`: so many ids of `prompt_base` come before `prompt_token_ids`; absent: none. */
+    prompt_shared: Type.Optional(Type.Integer({ minimum: 1 })),
     /** Which of the session's sub-agents calls: engines and routers know it as a session of its own. */
     subagent: Type.Optional(Type.String({ minLength: 1, maxLength: 256 })),
     /** Of a call that is traced: a header for the engine (W3C Trace Context). */

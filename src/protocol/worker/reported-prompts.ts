@@ -1,7 +1,7 @@
 /**
  * The prompts that workers reported, kept by the proxy with the messages that they are made of. A worker still has them, by the
- * name of the call: the prompt of a call that goes on from there is then sent as what it adds. At 40,000 tokens 200 KB less
- * have to be packed, sent and unpacked.
+ * name of the call: the prompt of a call that goes on from there is then sent as what it adds, in either direction. At 40,000
+ * tokens 200 KB less have to be packed, sent and unpacked each time.
  */
 import { Note } from '../../base/note.ts'
 import type { Message } from '../canonical/conversation.ts'
@@ -17,7 +17,7 @@ export interface ReportedPrompt {
 }
 
 /** Shorter ones are sent in no time. */
-export const MIN_REPORTED_IDS = 1_000
+export const MIN_REPORTED_IDS = 256
 
 const reported = new Note<Message, ReportedPrompt>()
 

@@ -5,6 +5,7 @@ import { isRecordable, namesOfDetails, parseRequestedDetails } from '../details/
 import { jsonPieces } from '../json/json-member.ts'
 import { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { CompletionRequestV1, CompletionRequestV2 } from './protocol.ts'
+import { MIN_REPORTED_IDS, type ReportedPrompt } from './reported-prompts.ts'
 import { packTokenIds, unpackTokenIds } from './token-ids.ts'
 
 const DEFAULT_MAX_TOKENS = 2048
@@ -24,11 +25,15 @@ export function requestToV1(request: GenerationRequest, requestId: string): Comp
  * Version 2's request. What is large stands in it once: messages and tools as version 1 has them, a prompt of token
  * ids packed, and `body` with all the rest as the agent sent it.
  */
-export function requestToV2(request: GenerationRequest, requestId: string): CompletionRequestV2 {
+export function requestToV2(
+  request: GenerationRequest,
+  requestId: string,
+  known: KnownPrompt = {},
+): CompletionRequestV2 {
   if (request.kind === 'chat') {
     const { messages, tools, ...rest } = request.body
     const body = Array.isArray(tools) || tools === undefined ? rest : { ...rest, tools }
-    const ids = request.promptTokenIds && { prompt_token_ids: packTokenIds(request.promptTokenIds.whole()) }
+    const ids = promptToWire(request.promptTokenIds, requestId, known)
     const more = { ...imagesToWire(request), ...readingToWire(request), ...besideBody(request) }
     return { ...fieldsOfV1(request, messages, requestId), kind: 'chat', body, ...ids, ...more }
   }
@@ -37,23 +42,29 @@ export function requestToV2(request: GenerationRequest, requestId: string): Comp
     ...fieldsOfV1(request, [], requestId),
     kind: 'completion',
     ...besideBody(request),
+    ...promptToWire(undefined, requestId, known),
   } as const
   if (typeof prompt === 'string') return { ...fields, body: { ...rest, prompt } }
   return { ...fields, body: rest, prompt_token_ids: packTokenIds(prompt) }
 }
 
-/**
- * A request's frame, as text or in UTF-8; messages that are there as JSON already are not written again.
- * @param promptBase the call whose prompt a worker of version 2 may refer to
- */
+/** What a worker has of a prompt. */
+export interface KnownPrompt {
+  /** What it reported last of those prompts that the call goes on from. */
+  reported?: ReportedPrompt | undefined
+  /** It has `prompt_shared`. */
+  takesShared?: boolean
+}
+
+/** A request's frame, as text or in UTF-8; messages that are there as JSON already are not written again. */
 export function requestJson(
-  request: GenerationRequest,
+  asked: GenerationRequest,
   requestId: string,
   version: 1 | 2,
-  promptBase?: string,
+  known: KnownPrompt = {},
 ): string | Buffer {
-  const frame = version === 1 ? requestToV1(request, requestId) : requestToV2(request, requestId)
-  const fields = { ...frame, ...(promptBase !== undefined && { prompt_base: promptBase }) }
+  const request = known.takesShared ? withoutMessages(asked) : asked
+  const fields = version === 1 ? requestToV1(request, requestId) : requestToV2(request, requestId, known)
   const { messagesJson, toolsJson } = request
   if (messagesJson === undefined) return JSON.stringify(fields)
   const { messages: _messages, tools, ...rest } = fields
@@ -62,11 +73,40 @@ export function requestJson(
   return Buffer.concat(jsonPieces(rest, { tools: [toolsJson], messages: messagesJson }))
 }
 
+/** An engine that is given ids needs messages for the pixels of their images alone. */
+function withoutMessages(request: GenerationRequest): GenerationRequest {
+  if (request.kind !== 'chat' || request.promptTokenIds === undefined || request.images !== undefined)
+    return request
+  return { ...request, body: { ...request.body, messages: [] }, messagesJson: [] }
+}
+
+function promptToWire(
+  ids: PromptIds | undefined,
+  requestId: string,
+  { reported, takesShared }: KnownPrompt,
+): Pick<CompletionRequestV2, 'prompt_base' | 'prompt_shared' | 'prompt_token_ids'> {
+  if (ids === undefined) return reported ? { prompt_base: reported.requestId } : {}
+  // What was sampled after it the worker may not know yet.
+  const shared = takesShared && reported ? Math.min(reported.ids.sharedWith(ids), reported.ids.length) : 0
+  if (reported === undefined || shared < MIN_REPORTED_IDS)
+    return { prompt_base: requestId, prompt_token_ids: packTokenIds(ids.whole()) }
+  const rest = packTokenIds(ids.slice(shared, ids.length))
+  return { prompt_base: reported.requestId, prompt_shared: shared, prompt_token_ids: rest }
+}
+
 /** What of a frame is there as JSON, as {@link GenerationRequest} has it. */
 export type FrameJson = Pick<GenerationRequest, 'messagesJson' | 'toolsJson'>
 
-/** The request as the proxy's own backend would have got it. @throws RangeError on token ids that are none */
-export function requestFromV2(frame: CompletionRequestV2, json?: FrameJson): GenerationRequest {
+/**
+ * The request as the proxy's own backend would have got it.
+ * @param base the prompt of its `prompt_base`, for one with `prompt_shared`
+ * @throws RangeError on token ids that are none
+ */
+export function requestFromV2(
+  frame: CompletionRequestV2,
+  json?: FrameJson,
+  base?: PromptIds,
+): GenerationRequest {
   const call = {
     requestId: frame.request_id,
     sessionId: frame.session_id,
@@ -84,7 +124,9 @@ export function requestFromV2(frame: CompletionRequestV2, json?: FrameJson): Gen
       kind: 'chat',
       body,
       ...json,
-      ...(packed !== undefined && { promptTokenIds: new PromptIds(unpackTokenIds(packed)) }),
+      ...(packed !== undefined && {
+        promptTokenIds: new PromptIds(unpackTokenIds(packed), base, frame.prompt_shared),
+      }),
       ...imagesFromWire(frame),
       ...(frame.call_format !== undefined && { callFormat: frame.call_format }),
       ...(frame.may_reason && { mayReason: true }),

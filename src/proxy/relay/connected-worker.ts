@@ -12,8 +12,10 @@ import {
   type CompletionAck,
   type CompletionCancel,
   type CompletionResponseV1,
+  type CompletionResponseV2,
   MAX_FRAME_BYTES,
   type Pong,
+  PROMPT_FORGOTTEN,
   PROTOCOL_VERSION,
   type SessionEnd,
   type WorkerHelloAckV1,
@@ -22,12 +24,8 @@ import {
   type WorkerStatus,
   type WorkerStatusRequest,
 } from '../../protocol/worker/protocol.ts'
-import {
-  basePromptOf,
-  noteReportedPrompt,
-  type ReportedPrompt,
-} from '../../protocol/worker/reported-prompts.ts'
-import { requestJson } from '../../protocol/worker/requests-on-wire.ts'
+import { basePromptOf, noteReportedPrompt } from '../../protocol/worker/reported-prompts.ts'
+import { type KnownPrompt, requestJson } from '../../protocol/worker/requests-on-wire.ts'
 import type { ModelInfo, Unavailable } from '../engines/port/engine-client.ts'
 import { RelayCall } from './relay-call.ts'
 import type { RelaySocket } from './relay-socket.ts'
@@ -75,8 +73,10 @@ const AS_TEXT = { binary: false }
 
 interface SentCall {
   call: RelayCall
-  /** For a worker that never got it. */
+  /** For a worker that never got it, or needs all of it. */
   request: GenerationRequest
+  /** Where all of its prompt was sent. */
+  wholeOn: RelaySocket | undefined
 }
 
 export class ConnectedWorker {
@@ -154,9 +154,10 @@ export class ConnectedWorker {
     const kept = [...this.#calls].filter(([requestId]) => held.has(requestId))
     this.#send(this.#ackV2(kept))
     for (const [, { call }] of kept) call.acknowledgeAgain()
-    for (const [requestId, { call, request }] of [...this.#calls]) {
+    for (const [requestId, sent] of [...this.#calls]) {
       if (held.has(requestId)) continue
-      if (call.received === 0) sendRequest(socket, requestJson(request, requestId, 2))
+      const { call } = sent
+      if (call.received === 0) this.#sendWhole(socket, requestId, sent)
       else call.fail(lost(this.identity.workerId, 'came back without this call'))
     }
   }
@@ -190,8 +191,9 @@ export class ConnectedWorker {
     const request = this.#can(CAPABILITIES.details) ? asked : withoutRecord(asked)
     const socket = this.#socket
     if (!socket) throw lost(this.identity.workerId, 'has no connection')
-    const base = this.#promptBaseOf(request, requestId)
-    const json = requestJson(request, requestId, this.identity.version, base?.requestId)
+    const { version } = this.identity
+    const known = version === 1 ? {} : this.#knownPrompt(request)
+    const json = requestJson(request, requestId, version, known)
     // A worker ends the connection over such a frame, comes back, and would get it again.
     if (Buffer.byteLength(json) > MAX_FRAME_BYTES) {
       throw new ProxyError('body_too_large', 'the request is larger than what a worker can be sent')
@@ -199,15 +201,15 @@ export class ConnectedWorker {
     const { limits, clock } = this.#context
     const call = new RelayCall({
       workerId: this.identity.workerId,
-      windowBytes: this.identity.version === 1 ? Number.POSITIVE_INFINITY : limits.windowBytes,
-      promptBase: base?.ids,
+      windowBytes: version === 1 ? Number.POSITIVE_INFINITY : limits.windowBytes,
+      promptBase: (request.kind === 'chat' ? request.promptTokenIds : undefined) ?? known.reported?.ids,
       timeoutMs: limits.callTimeoutMs,
       clock,
       prompt: (ids) => noteReportedPrompt(request, { requestId, ids, reportedBy: this }),
       acknowledge: (seq) => this.#acknowledge(requestId, seq),
       leave: (answered) => this.#leave(requestId, answered),
     })
-    this.#calls.set(requestId, { call, request })
+    this.#calls.set(requestId, { call, request, wholeOn: undefined })
     this.#sessions.set(request.sessionId, true)
     sendRequest(socket, json)
     return call
@@ -253,10 +255,25 @@ export class ConnectedWorker {
     }
   }
 
-  #promptBaseOf(request: GenerationRequest, requestId: string): ReportedPrompt | undefined {
-    if (this.identity.version === 1) return undefined
-    const ids = request.kind === 'chat' ? request.promptTokenIds : undefined
-    return ids ? { requestId, ids, reportedBy: this } : basePromptOf(request, this)
+  #knownPrompt(request: GenerationRequest): KnownPrompt {
+    return { reported: basePromptOf(request, this), takesShared: this.#can(CAPABILITIES.promptShared) }
+  }
+
+  #sendWhole(socket: RelaySocket, requestId: string, sent: SentCall): void {
+    sent.wholeOn = socket
+    const takesShared = this.#can(CAPABILITIES.promptShared)
+    sendRequest(socket, requestJson(sent.request, requestId, 2, { takesShared }))
+  }
+
+  /** @returns whether the answer says that the worker needs all of the prompt, which is on its way then */
+  #sendsForgotten({ request_id: requestId, seq, error }: CompletionResponseV2): boolean {
+    const sent = this.#calls.get(requestId)
+    const socket = this.#socket
+    if (error?.code !== PROMPT_FORGOTTEN || !sent || !socket || sent.wholeOn === socket) return false
+    // It is over there, and begins anew.
+    this.#acknowledge(requestId, seq)
+    this.#sendWhole(socket, requestId, sent)
+    return true
   }
 
   #setModels(models: readonly { id: string; max_model_len?: number }[]): void {
@@ -272,8 +289,9 @@ export class ConnectedWorker {
     if (!call) this.#ignore(frame, 'belongs to no call that runs')
     else if (!v1 && frame.type === 'completion_chunk' && frames.chunk.passes(frame))
       call.receiveChunk(frame, bytes)
-    else if (!v1 && frames.responseV2.passes(frame)) call.receiveResponse(frame, bytes)
-    else if (v1 && frames.responseV1.passes(frame)) {
+    else if (!v1 && frames.responseV2.passes(frame)) {
+      if (!this.#sendsForgotten(frame)) call.receiveResponse(frame, bytes)
+    } else if (v1 && frames.responseV1.passes(frame)) {
       this.#noteIds(frame)
       call.receiveWhole(frame, bytes)
     } else

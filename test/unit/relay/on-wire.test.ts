@@ -13,6 +13,7 @@ import {
   responseOf,
 } from '../../../src/protocol/worker/answers-on-wire.ts'
 import * as frames from '../../../src/protocol/worker/frames.ts'
+import { MIN_REPORTED_IDS } from '../../../src/protocol/worker/reported-prompts.ts'
 import {
   requestFromV2,
   requestJson,
@@ -303,4 +304,43 @@ t.test('what is no frame at all is told from a frame of any type', async (t) => 
 t.test('an explanation of a bad frame says where and why, and not what stands there', async (t) => {
   const bad = { type: 'completion_chunk', request_id: 'r', seq: 1, deltas: [{ content: 12345 }] }
   t.equal(frames.chunk.explain(bad), '/deltas/0/content must be string')
+})
+
+t.test(
+  "a request's prompt survives the wire whatever the worker has of it, and brings no messages",
+  async (t) => {
+    const many = fc.array(fc.nat({ max: 99 }), { minLength: 900, maxLength: 1_200 })
+    fc.assert(
+      fc.property(many, ids, fc.nat(1_300), fc.boolean(), (base, more, keep, takesShared) => {
+        const promptTokenIds = PromptIds.from([...base.slice(0, keep), ...more])
+        const body = { messages: [{ role: 'user', content: 'x' }] }
+        const request = { kind: 'chat', requestId: 'r', sessionId: 's', stream: true, body, promptTokenIds }
+        const known = PromptIds.from(base)
+        const reported = { requestId: 'before', ids: known, reportedBy: {} }
+        const text = requestJson(request as GenerationRequest, 'r', 2, { reported, takesShared }).toString()
+        const frame = received(frames.requestV2, text)
+        const asked = requestFromV2(frame, undefined, frame.prompt_shared === undefined ? undefined : known)
+        assert.ok(asked.kind === 'chat')
+        assert.deepEqual([...asked.promptTokenIds!], [...promptTokenIds])
+        assert.deepEqual(asked.body.messages, takesShared ? [] : body.messages)
+        const isShort = takesShared && known.sharedWith(promptTokenIds) >= MIN_REPORTED_IDS
+        assert.equal(frame.prompt_shared !== undefined, isShort)
+        assert.equal(frame.prompt_base, isShort ? 'before' : 'r')
+      }),
+    )
+    t.pass('as what differs')
+  },
+)
+
+t.test('messages whose images an engine needs are sent beside the ids', async (t) => {
+  const body = { messages: [{ role: 'user', content: 'x' }] }
+  const images = { tokenId: 1, tokens: [1] }
+  const request = { kind: 'chat', requestId: 'r', sessionId: 's', stream: true, body, images }
+  const asked = { ...request, promptTokenIds: PromptIds.of(1) } as GenerationRequest
+  const frame = JSON.parse(requestJson(asked, 'r', 2, { takesShared: true }).toString())
+  t.strictSame(frame.messages, body.messages)
+  // In chat mode the engine needs them always.
+  const { promptTokenIds: _ids, images: _images, ...inChatMode } = asked
+  const chat = requestJson(inChatMode as GenerationRequest, 'r', 2, { takesShared: true }).toString()
+  t.strictSame(JSON.parse(chat).messages, body.messages)
 })
