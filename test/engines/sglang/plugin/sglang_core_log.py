@@ -54,7 +54,8 @@ def sampled(manager: Any, batch: Any, at: int, request: str) -> dict[str, Any]:
 
 def logprobs_of(ids: list[int], batch: Any, at: int) -> list[float] | None:
     values = getattr(batch, "output_token_logprobs_val", None)
-    if not values or values[at] is None:
+    # One that asked for none, such as a health check, has an empty list where another of the batch asked.
+    if not values or not values[at]:
         return None
     told = [int(token) for token in batch.output_token_logprobs_idx[at]]
     if told[-len(ids) :] != ids and ids:
