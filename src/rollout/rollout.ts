@@ -30,7 +30,7 @@ export interface RolloutOptions extends RowChoice {
   random(): number
 }
 
-type SamplingParams = Readonly<Record<string, unknown>>
+type RolloutParams = Readonly<Record<string, unknown>>
 
 /** How long a session is tried to be ended when the rollout is called off. */
 const FAREWELL_MS = 5_000
@@ -38,12 +38,12 @@ const FAREWELL_MS = 5_000
 /** One rollout, to be run once. */
 export class Rollout {
   readonly #options: RolloutOptions
-  readonly #samplingParams: SamplingParams
+  readonly #samplingParams: RolloutParams
   readonly #sample: Sample
   readonly #trialId: string
   readonly #startedAtMs = performance.now()
 
-  constructor(options: RolloutOptions, samplingParams: SamplingParams, sample: Sample) {
+  constructor(options: RolloutOptions, samplingParams: RolloutParams, sample: Sample) {
     this.#options = options
     // Copies, as each try gets: neither another try nor the caller sees what an agent's runner does to its own.
     this.#samplingParams = structuredClone(samplingParams)
@@ -166,7 +166,7 @@ export class Rollout {
 /**
  * verl's `logprobs` says whether the trainer wants them recorded. They always are, and agents see what they ask for.
  */
-function withoutRecording({ logprobs: _, ...params }: SamplingParams): Record<string, unknown> {
+function withoutRecording({ logprobs: _, ...params }: RolloutParams): Record<string, unknown> {
   return params
 }
 

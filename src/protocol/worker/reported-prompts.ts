@@ -17,7 +17,7 @@ export interface ReportedPrompt {
 }
 
 /** Shorter ones are sent in no time. */
-export const MIN_REPORTED_IDS = 256
+export const MIN_REPORTED_IDS = 128
 
 const reported = new Note<Message, ReportedPrompt>()
 

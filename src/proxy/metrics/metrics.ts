@@ -17,11 +17,11 @@ export interface MetricsSource {
   /** A request was answered with an error. @param code of the catalogue */
   requestFailed(code: string): void
   /** A trainer has read a row. @param trainerVersion that the trainer says it has */
-  rowRead(row: ReadRow, trainerVersion: string | undefined): void
+  rowRead(row: CountedRow, trainerVersion: string | undefined): void
 }
 
 /** Which weights sampled it. */
-export type ReadRow = Pick<Trajectory, 'weight_version_min' | 'unversioned_turns'>
+export type CountedRow = Pick<Trajectory, 'weight_version_min' | 'unversioned_turns'>
 
 interface ScrapedParts {
   backend: Backend

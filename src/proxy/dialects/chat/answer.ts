@@ -7,12 +7,12 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { Usage } from '../../../protocol/canonical/messages.ts'
 import { usageOfChoices } from '../common/choices.ts'
-import type { AnswerIdentity, AnswerOptions } from '../common/lowered.ts'
+import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
 
 /** The body of an answer that was not streamed, with each of its choices. Of all of them `end` must be set. */
 export function chatCompletion(
   identity: AnswerIdentity,
-  answerOptions: AnswerOptions,
+  answerOptions: LoweredOptions,
   ...completions: readonly [Completion, ...Completion[]]
 ): object {
   const [first] = completions
@@ -28,7 +28,7 @@ export function chatCompletion(
   }
 }
 
-function choiceOf(completion: Completion, index: number, answerOptions: AnswerOptions): object {
+function choiceOf(completion: Completion, index: number, answerOptions: LoweredOptions): object {
   const { end, toolCalls } = completion
   const message = {
     role: 'assistant',
@@ -69,11 +69,11 @@ function promptIds({ start }: Pick<Completion, 'start'>): number[] | null {
 /** Writes a stream of `chat.completion.chunk` server-sent events, one batch of events at a time. */
 export class ChatStreamWriter {
   readonly #identity: AnswerIdentity
-  readonly #answerOptions: AnswerOptions
+  readonly #answerOptions: LoweredOptions
   #head = ''
   #tail = ''
 
-  constructor(identity: AnswerIdentity, answerOptions: AnswerOptions) {
+  constructor(identity: AnswerIdentity, answerOptions: LoweredOptions) {
     this.#identity = identity
     this.#answerOptions = answerOptions
     this.#frame(identity.model)

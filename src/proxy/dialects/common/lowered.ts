@@ -1,7 +1,7 @@
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 
 /** What an agent asked to see beyond the text. The recording never depends on it. */
-export interface AnswerOptions {
+export interface LoweredOptions {
   logprobs: boolean
   tokenIds: boolean
   /** Whether the model's reasoning is shown beside its answer. */
@@ -15,7 +15,7 @@ export interface AnswerOptions {
 /** An agent's request in canonical form. */
 export type LoweredRequest = CanonicalRequest & {
   stream: boolean
-  answerOptions: AnswerOptions
+  answerOptions: LoweredOptions
   /** How many answers it wants, where that is more than one. */
   choices?: number
   /** What of the agent's request no engine gets, for the record of the turn. */

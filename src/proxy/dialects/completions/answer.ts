@@ -3,12 +3,12 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../../protocol/canonical/messages.ts'
 import { usageOfChoices } from '../common/choices.ts'
-import type { AnswerIdentity, AnswerOptions } from '../common/lowered.ts'
+import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
 
 /** The body of an answer that was not streamed, with each of its choices. */
 export function textCompletion(
   identity: AnswerIdentity,
-  answerOptions: AnswerOptions,
+  answerOptions: LoweredOptions,
   ...completions: readonly [Completion, ...Completion[]]
 ): object {
   const [first] = completions
@@ -20,7 +20,7 @@ export function textCompletion(
   }
 }
 
-function choiceOf(completion: Completion, index: number, answerOptions: AnswerOptions): object {
+function choiceOf(completion: Completion, index: number, answerOptions: LoweredOptions): object {
   const { start, end } = completion
   return {
     index,
@@ -66,12 +66,12 @@ function legacyLogprobs(entries: readonly TokenLogprob[], offset: number): objec
 /** Writes a stream of `text_completion` server-sent events. */
 export class CompletionStreamWriter {
   readonly #identity: AnswerIdentity
-  readonly #answerOptions: AnswerOptions
+  readonly #answerOptions: LoweredOptions
   #start: GenerationStart | undefined
   #promptIdsSent = false
   #offset = 0
 
-  constructor(identity: AnswerIdentity, answerOptions: AnswerOptions) {
+  constructor(identity: AnswerIdentity, answerOptions: LoweredOptions) {
     this.#identity = identity
     this.#answerOptions = answerOptions
   }

@@ -8,10 +8,10 @@ import type {
 } from '../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import { inputOf } from '../common/call-input.ts'
-import type { AnswerIdentity, AnswerOptions } from '../common/lowered.ts'
+import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
 import { signatureOf } from './parts.ts'
 
-interface Part {
+interface AnswerPart {
   text?: string
   thought?: true
   functionCall?: object
@@ -21,7 +21,7 @@ interface Part {
 /** The body of an answer that was not streamed. `completion.end` must be set. */
 export function geminiAnswer(
   identity: AnswerIdentity,
-  answerOptions: AnswerOptions,
+  answerOptions: LoweredOptions,
   completion: Completion,
 ): object {
   const { start, end, reasoning, content, refusal, toolCalls, tokenIds } = completion
@@ -35,12 +35,12 @@ export function geminiAnswer(
 
 /** The parts of an answer, or of a piece of one. */
 class GeminiParts {
-  readonly #answerOptions: AnswerOptions
-  #parts: Part[] = []
+  readonly #answerOptions: LoweredOptions
+  #parts: AnswerPart[] = []
   /** Reasoning that the next part's signature is to hold. */
   #unsigned = ''
 
-  constructor(answerOptions: AnswerOptions) {
+  constructor(answerOptions: LoweredOptions) {
     this.#answerOptions = answerOptions
   }
 
@@ -65,7 +65,7 @@ class GeminiParts {
   }
 
   /** What has been added since the last time. */
-  take(): Part[] {
+  take(): AnswerPart[] {
     const parts = this.#parts
     this.#parts = []
     return parts
@@ -90,7 +90,11 @@ export class GeminiStreamWriter {
   #start: GenerationStart | undefined
   #outputTokens = 0
 
-  constructor(identity: AnswerIdentity, answerOptions: AnswerOptions, frame: StreamFrame = new EventFrame()) {
+  constructor(
+    identity: AnswerIdentity,
+    answerOptions: LoweredOptions,
+    frame: StreamFrame = new EventFrame(),
+  ) {
     this.#identity = identity
     this.#parts = new GeminiParts(answerOptions)
     this.#frame = frame
@@ -169,7 +173,7 @@ export class ArrayFrame implements StreamFrame {
 function responseOf(
   { turnId, model }: AnswerIdentity,
   start: GenerationStart | undefined,
-  parts: Part[],
+  parts: AnswerPart[],
   last?: { end: GenerationEnd | undefined; outputTokens: number },
 ): object {
   // Clients take an answer without parts for none, and the whole of its stream with it.

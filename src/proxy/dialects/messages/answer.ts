@@ -2,13 +2,13 @@
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationStart } from '../../../protocol/canonical/events.ts'
 import { inputOf } from '../common/call-input.ts'
-import type { AnswerIdentity, AnswerOptions } from '../common/lowered.ts'
+import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
 
 /** The body of an answer that was not streamed. `completion.end` must be set. */
 export function message(
   identity: AnswerIdentity,
-  answerOptions: AnswerOptions,
+  answerOptions: LoweredOptions,
   completion: Completion,
 ): object {
   const { start, end } = completion
@@ -39,7 +39,7 @@ export function messageHead({ turnId, model }: AnswerIdentity, start: Generation
 
 function contentBlocks(
   identity: AnswerIdentity,
-  answerOptions: AnswerOptions,
+  answerOptions: LoweredOptions,
   completion: Completion,
 ): object[] {
   const { reasoning, content, refusal, toolCalls } = completion

@@ -4,7 +4,7 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { listChecker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
-import type { AnswerOptions, LoweredRequest } from '../common/lowered.ts'
+import type { LoweredOptions, LoweredRequest } from '../common/lowered.ts'
 import { annotationsOf, fieldsFor } from '../common/other-fields.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerConversation, refusePrefill } from './lower-messages.ts'
@@ -133,7 +133,7 @@ function samplingOf(request: MessagesRequest): Partial<ChatBody> {
 
 function thinkingOptions({
   thinking,
-}: MessagesRequest): Pick<AnswerOptions, 'reasoning' | 'sealedReasoning'> {
+}: MessagesRequest): Pick<LoweredOptions, 'reasoning' | 'sealedReasoning'> {
   const wanted = thinking?.type !== 'disabled'
   const sealed = wanted && thinking?.display === 'omitted'
   return { reasoning: wanted && !sealed, ...(sealed && { sealedReasoning: true }) }

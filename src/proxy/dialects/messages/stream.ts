@@ -7,7 +7,7 @@ import type {
   GenerationStart,
 } from '../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
-import type { AnswerIdentity, AnswerOptions } from '../common/lowered.ts'
+import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
 import {
   isSaid,
@@ -35,7 +35,7 @@ type BlockKind = 'text' | 'thinking' | 'tool_use'
  */
 export class MessagesStreamWriter {
   readonly #identity: AnswerIdentity
-  readonly #answerOptions: AnswerOptions
+  readonly #answerOptions: LoweredOptions
   #start: GenerationStart | undefined
   #open: BlockKind | undefined
   /** Of the block that is open, or was last. */
@@ -51,7 +51,7 @@ export class MessagesStreamWriter {
   #unsaid = ''
   #outputTokens = 0
 
-  constructor(identity: AnswerIdentity, answerOptions: AnswerOptions) {
+  constructor(identity: AnswerIdentity, answerOptions: LoweredOptions) {
     this.#identity = identity
     this.#answerOptions = answerOptions
   }

@@ -4,7 +4,7 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd } from '../../../protocol/canonical/events.ts'
 import type { Tool, Usage } from '../../../protocol/canonical/messages.ts'
 import type { SamplingFields } from '../../../protocol/canonical/request.ts'
-import type { AnswerIdentity, AnswerOptions } from '../common/lowered.ts'
+import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
 import { openAiError } from '../common/openai-error.ts'
 import { type OutputOptions, outputOf } from './output.ts'
 import type { OutputItem } from './output-item.ts'
@@ -15,7 +15,7 @@ import type { WireTools } from './tools.ts'
 /** What an answer repeats of its request, and how it is written. */
 export interface ResponseFrame {
   identity: AnswerIdentity
-  answerOptions: Pick<AnswerOptions, 'logprobs' | 'reasoning' | 'tokenIds'>
+  answerOptions: Pick<LoweredOptions, 'logprobs' | 'reasoning' | 'tokenIds'>
   annotation: ResponsesAnnotation
   wireTools: WireTools
   /** The canonical body without its messages. */

@@ -6,7 +6,7 @@ import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { ReadRequest, Repeats } from '../../../protocol/canonical/request-reader.ts'
 import type { CallSpan } from '../../../protocol/canonical/spans.ts'
 import { type ChoiceEvents, refuseTooManyChoices } from '../../dialects/common/choices.ts'
-import type { AnswerIdentity, AnswerOptions, LoweredRequest } from '../../dialects/common/lowered.ts'
+import type { AnswerIdentity, LoweredOptions, LoweredRequest } from '../../dialects/common/lowered.ts'
 import { statedLine } from '../../session/roles/stated-line.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
 import type { Turn, TurnRunner } from '../../session/turn/run-turn.ts'
@@ -24,14 +24,14 @@ export interface AgentDialect {
   /** @param completions one, or as many as the request asked for */
   whole(
     identity: AnswerIdentity,
-    answerOptions: AnswerOptions,
+    answerOptions: LoweredOptions,
     ...completions: readonly [Completion, ...Completion[]]
   ): object
-  streamWriter(identity: AnswerIdentity, answerOptions: AnswerOptions): StreamWriter
+  streamWriter(identity: AnswerIdentity, answerOptions: LoweredOptions): StreamWriter
   /** Of a stream of several choices; only a dialect that lowers to them has it. */
   choicesWriter?(
     identity: AnswerIdentity,
-    answerOptions: AnswerOptions,
+    answerOptions: LoweredOptions,
     count: number,
   ): StreamWriter<ChoiceEvents>
   /** An error that comes after the stream began, as the text of its event. */

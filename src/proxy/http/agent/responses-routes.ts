@@ -2,7 +2,7 @@
 import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
-import type { AnswerIdentity, AnswerOptions } from '../../dialects/common/lowered.ts'
+import type { AnswerIdentity, LoweredOptions } from '../../dialects/common/lowered.ts'
 import {
   type FindTurn,
   findResponse,
@@ -65,7 +65,7 @@ async function responsesCall(body: unknown, find: FindTurn, repeats: Repeats): P
     await inputItems(request, find),
     repeats,
   )
-  const frame = (identity: AnswerIdentity, answerOptions: AnswerOptions): ResponseFrame => ({
+  const frame = (identity: AnswerIdentity, answerOptions: LoweredOptions): ResponseFrame => ({
     identity,
     answerOptions,
     annotation,

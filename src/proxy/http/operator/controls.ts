@@ -72,7 +72,7 @@ export class Controls {
   }
 }
 
-interface SharedParts extends Parts {
+interface ControlParts extends Parts {
   shared: SharedRecord
   /** Local mode's; a relay's workers dial each proxy. */
   registry: Registry
@@ -90,7 +90,7 @@ export class SharedControls extends Controls implements Registry {
   /** Raised by each pause and resumption. */
   #pauses = 0
 
-  constructor({ shared, registry, logger, ...parts }: SharedParts) {
+  constructor({ shared, registry, logger, ...parts }: ControlParts) {
     super(parts)
     this.#shared = shared
     this.#registry = registry

@@ -18,7 +18,7 @@ import { echoNote, unknownIdsIn } from './echo-note.ts'
 import { inexactReason } from './exactness.ts'
 import { PromptCounts } from './prompt-counts.ts'
 import type { ChatGeneration } from './prompt-planner.ts'
-import { type CallPrompt, type CountedSession, type Prompts, plainPrompt } from './prompts.ts'
+import { type CallPrompt, type PromptSession, type Prompts, plainPrompt } from './prompts.ts'
 
 /**
  * Of a prompt that the engine rendered. `unknown`: the engine does not tell its ids, or the call may go on from a turn
@@ -58,7 +58,7 @@ export class ChatPrompts implements Prompts {
     return unknown.filter((id) => callIds.isStray(id))
   }
 
-  countTokens(body: ChatBody, signal: AbortSignal, session?: CountedSession): Promise<number> {
+  countTokens(body: ChatBody, signal: AbortSignal, session?: PromptSession): Promise<number> {
     return this.#countTokens(body, signal, session?.sessionId)
   }
 

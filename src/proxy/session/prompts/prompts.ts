@@ -23,7 +23,7 @@ export interface Prompts {
    * The tokens of the prompt that a body would become, as {@link CountTokens}.
    * @param session of which the call would be: its prompt may go on from recorded tokens
    */
-  countTokens(body: ChatBody, signal: AbortSignal, session?: CountedSession): Promise<number>
+  countTokens(body: ChatBody, signal: AbortSignal, session?: PromptSession): Promise<number>
   /** Only where the proxy makes prompts itself. */
   readonly tokens?: PromptTokens
   /** How prompts came about, counted by reason since the start of the process. */
@@ -36,10 +36,10 @@ export interface PromptTokens {
   /** Tokens of prompt and completion together; undefined: the model's files do not say. */
   readonly contextLength: number | undefined
   /** What {@link Prompts.countTokens} counts. */
-  idsOf(body: ChatBody, session?: CountedSession): Promise<number[]>
+  idsOf(body: ChatBody, session?: PromptSession): Promise<number[]>
 }
 
-export interface CountedSession {
+export interface PromptSession {
   readonly sessionId: string
   readonly memory: SessionMemory
 }

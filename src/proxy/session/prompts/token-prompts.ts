@@ -43,8 +43,8 @@ import {
 } from './prompt-planner.ts'
 import {
   type CallPrompt,
-  type CountedSession,
   type MaybePromised,
+  type PromptSession,
   type Prompts,
   type PromptTokens,
   plainPrompt,
@@ -97,7 +97,7 @@ export class TokenPrompts implements Prompts {
   }
 
   /** Of a session: the prompt that a call would have, which may go on from recorded ids. Remembers nothing of it. */
-  async #idsOf(body: ChatBody, session?: CountedSession): Promise<TokenIds | PromptIds> {
+  async #idsOf(body: ChatBody, session?: PromptSession): Promise<TokenIds | PromptIds> {
     if (session === undefined) return (await wholePrompt(this.#model, body)).ids
     const { sessionId, memory } = session
     const turns = await this.#turnsOf(sessionId, memory)
@@ -105,7 +105,7 @@ export class TokenPrompts implements Prompts {
     return (await planPrompt(this.#model, { memory, turns }, { body, lastMessage })).ids
   }
 
-  async countTokens(body: ChatBody, _signal: AbortSignal, session?: CountedSession): Promise<number> {
+  async countTokens(body: ChatBody, _signal: AbortSignal, session?: PromptSession): Promise<number> {
     return (await this.#idsOf(body, session)).length
   }
 

@@ -13,8 +13,8 @@ import { isMoved } from '../../store/port/shared-record.ts'
 import type { EditedCalls, OpenTurn, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 import {
   type CallPrompt,
-  type CountedSession,
   endAtLimit,
+  type PromptSession,
   type Prompts,
   type PromptTokens,
   plainPrompt,
@@ -152,7 +152,7 @@ export class TurnRunner {
   async #asIn<T>(
     sessionId: string | undefined,
     body: ChatBody,
-    read: (asked: ChatBody, session?: CountedSession) => Promise<T>,
+    read: (asked: ChatBody, session?: PromptSession) => Promise<T>,
   ): Promise<T> {
     const { sessions } = this.#options
     const session = sessionId === undefined ? undefined : await sessions.find(sessionId)

@@ -25,7 +25,7 @@ const IS_OVER = `ended = 0 AND lease_until <= clock_timestamp() - interval '${MA
 
 const LEASE_END = `clock_timestamp() + interval '${LEASE_S} s'`
 
-export interface Lease {
+export interface OwnerLease {
   readonly id: number
   readonly slot: number
   readonly epoch: number
@@ -38,7 +38,7 @@ export interface Lease {
  * @param name of the machine: leases of its processes that are gone are ended at once
  * @throws ProxyError `start_failed` where newer proxies have changed the tables meanwhile, so that this one can use them no more
  */
-export async function takeLease(client: Client, name: string): Promise<Lease> {
+export async function takeLease(client: Client, name: string): Promise<OwnerLease> {
   const lease = await inTransaction(client, async () => {
     await client.query('SELECT pg_advisory_xact_lock($1)', [LEASES_LOCK])
     const { rows: before } = await client.query<{ id: number }>(
@@ -76,7 +76,7 @@ export async function takeLease(client: Client, name: string): Promise<Lease> {
 }
 
 /** For as long as the connection lives. */
-export async function holdLease(client: Client, { id }: Pick<Lease, 'id'>): Promise<void> {
+export async function holdLease(client: Client, { id }: Pick<OwnerLease, 'id'>): Promise<void> {
   await client.query(`SELECT pg_try_advisory_lock(${CONNECTIONS_LOCK}, $1::int)`, [id])
 }
 

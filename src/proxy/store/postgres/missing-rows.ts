@@ -5,7 +5,7 @@ import { REQUEST_COLUMNS } from '../record/turns.ts'
 import { fromDriver } from './columns.ts'
 import type { Layer } from './layers.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
-import type { SessionRow } from './writer-sessions.ts'
+import type { OwnedSessionRow } from './writer-sessions.ts'
 import { keyOf, type WriterTables } from './writer-tables.ts'
 
 /** The columns of a turn's tokens, as {@link SequenceRow} names them. */
@@ -43,11 +43,13 @@ export async function fetchMissing(client: Client, tables: WriterTables): Promis
 
 const ENDED_COLUMNS = 'id, tree, turn_id, status, exact, finish_reason, error_code, annotations'
 
-async function fetchSessions(client: Client, layer: Layer<string, SessionRow>): Promise<boolean> {
+async function fetchSessions(client: Client, layer: Layer<string, OwnedSessionRow>): Promise<boolean> {
   if (layer.missing.length === 0) return false
-  const rows = await rowsOf<SessionRow>(client, `${SELECT_SESSIONS} WHERE session_id = ANY($1::text[])`, [
-    layer.missing,
-  ])
+  const rows = await rowsOf<OwnedSessionRow>(
+    client,
+    `${SELECT_SESSIONS} WHERE session_id = ANY($1::text[])`,
+    [layer.missing],
+  )
   return layer.load(new Map(rows.map((row) => [row.session_id, row])))
 }
 

@@ -14,7 +14,7 @@ import type {
 } from '../port/turn-store.ts'
 import { Reader as Pages, type TurnPage } from '../record/reader.ts'
 import type { Reads } from '../record/reader-loop.ts'
-import { type Part, type SearchPart, searchPart } from '../record/search.ts'
+import { type SearchPart, type SearchRequest, searchPart } from '../record/search.ts'
 import type { ListPart, TallyPart } from '../record/session-rows.ts'
 import { isConnectionLoss } from './connection.ts'
 import { availableSessions, countForConsumer, listConsumers, selectConsumer } from './consumers.ts'
@@ -73,7 +73,7 @@ export class Reader implements Reads {
     return this.#ask((client) => countForConsumer(client, name))
   }
 
-  search(part: Part): Promise<SearchPart> {
+  search(part: SearchRequest): Promise<SearchPart> {
     return this.#ask((client) => searchPart(new PostgresSearch(client), part))
   }
 

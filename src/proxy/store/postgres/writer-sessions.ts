@@ -8,8 +8,8 @@ import {
   type NewSessionRow,
   NO_CHANGE,
   type OwnedRow,
-  type SessionRow as PlainSessionRow,
   rewardColumns,
+  type SessionRow,
   type TurnChange,
   toRecord,
 } from '../record/session-rows.ts'
@@ -24,12 +24,12 @@ const MAX_SESSION_CHARS = 32 * 1024 * 1024
 const SESSION_CHARS = 500
 
 /** A session as this writer knows it, good as long as its `version` is the one on record. */
-export interface SessionRow extends PlainSessionRow, OwnedRow {
+export interface OwnedSessionRow extends SessionRow, OwnedRow {
   version: number
 }
 
 export class WriterSessions implements SessionTables {
-  readonly rows = new Layer<string, SessionRow>(MAX_SESSION_CHARS, sessionChars)
+  readonly rows = new Layer<string, OwnedSessionRow>(MAX_SESSION_CHARS, sessionChars)
   readonly #changes: GroupChanges
   readonly #lease: number
   /** Sessions that the group goes by. */
@@ -48,7 +48,7 @@ export class WriterSessions implements SessionTables {
   }
 
   /** What must be on record for the group to hold. */
-  get consulted(): SessionRow[] {
+  get consulted(): OwnedSessionRow[] {
     return [...this.#consulted].flatMap((sessionId) => this.rows.recorded(sessionId) ?? [])
   }
 
@@ -68,7 +68,7 @@ export class WriterSessions implements SessionTables {
     const existing = this.find(session.sessionId)
     if (existing !== undefined) return { created: false, session: toRecord(existing) }
     const epoch = session.isOwn ? 1 : 0
-    const row: SessionRow = {
+    const row: OwnedSessionRow = {
       id: this.#changes.nextId('sessions'),
       tree: this.#plantTree(),
       session_id: session.sessionId,
@@ -141,14 +141,14 @@ export class WriterSessions implements SessionTables {
     })
   }
 
-  #change(row: SessionRow, change: Partial<SessionRow>): SessionRecord {
+  #change(row: OwnedSessionRow, change: Partial<OwnedSessionRow>): SessionRecord {
     const changed = { ...row, ...change, version: row.version + 1 }
     this.rows.put(row.session_id, changed)
     return toRecord(changed)
   }
 
   /** The group holds only if this is what is on record. */
-  find(sessionId: string): SessionRow | undefined {
+  find(sessionId: string): OwnedSessionRow | undefined {
     this.#consulted.add(sessionId)
     return this.rows.get(sessionId)
   }
@@ -192,6 +192,6 @@ const NEW_LIFE = {
   sampled_tokens: 0,
 }
 
-function sessionChars({ metadata, sampling_params: params, marks }: SessionRow): number {
+function sessionChars({ metadata, sampling_params: params, marks }: OwnedSessionRow): number {
   return SESSION_CHARS + metadata.length + params.length + (marks?.length ?? 0)
 }

@@ -15,7 +15,7 @@ import { UnopenedTurns, type WriteMethods, writeMethods } from '../record/write-
 import { inTransaction, isConnectionLoss } from './connection.ts'
 import { consumerMethods } from './consumers.ts'
 import { type GroupAnswer, GroupStatement } from './group-statement.ts'
-import { claimSession, endLeases, freeSessions, type Lease, takeLease } from './lease.ts'
+import { claimSession, endLeases, freeSessions, type OwnerLease, takeLease } from './lease.ts'
 import { fetchMissing } from './missing-rows.ts'
 import { IS_EXPIRED } from './select-sessions.ts'
 import { WriterTables } from './writer-tables.ts'
@@ -25,7 +25,7 @@ const PURGE_ROWS = 1_000
 const PURGED_TABLES = ['consumer_sessions', 'details', 'turns', 'nodes', 'texts', 'blob_uses']
 
 /** Gives a new connection, however long that takes, or the reason why there will be none. */
-export type Reconnect = (patienceMs: number, lease: Lease) => Promise<Client>
+export type Reconnect = (patienceMs: number, lease: OwnerLease) => Promise<Client>
 
 /** A call that has changed nothing yet waits for the database no longer. */
 export const PATIENCE_MS = 10_000
@@ -48,7 +48,7 @@ export class Writer {
   readonly #unopened = new UnopenedTurns()
   #client: Client
   #lost: ProxyError | undefined
-  #lease: Lease
+  #lease: OwnerLease
   #epoch: number
   /** The number of the last group that is on record. */
   #group: number
@@ -66,7 +66,7 @@ export class Writer {
     return new Writer(options, lease)
   }
 
-  private constructor({ client, reconnect, name, cacheBytes }: WriterOptions, lease: Lease) {
+  private constructor({ client, reconnect, name, cacheBytes }: WriterOptions, lease: OwnerLease) {
     this.#client = client
     this.#reconnect = reconnect
     this.#name = name

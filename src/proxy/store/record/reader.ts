@@ -16,7 +16,7 @@ import { checkSum, DETAIL_SUMMED, damaged, IDS_SUMMED, NODE_SUMMED, TURN_SUMMED 
 import { expandEcho } from './echo.ts'
 import { unpackIds, unpackText } from './packing.ts'
 import { hashOf, ROOT } from './requests.ts'
-import type { Part, SearchPart } from './search.ts'
+import type { SearchPart, SearchRequest } from './search.ts'
 import type { ListPart, TallyPart } from './session-rows.ts'
 import { MAX_PAGE_TURNS, type Place, type ReadTables, type TextRow } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
@@ -36,7 +36,7 @@ export interface ReadMethods extends TurnPages, Awaitless<ConsumerReader> {
   listSessions(query: SessionQuery): ListPart
   tallySessions(filter: SessionFilter, by: string | undefined, after: number): TallyPart
   countSessions(nowMs: number): SessionCount
-  search(part: Part): SearchPart
+  search(part: SearchRequest): SearchPart
   /** Puts some turns into the index of the search. @returns whether more are left to do at once */
   indexSome(): boolean
 }
@@ -97,7 +97,7 @@ interface PathNode {
 }
 
 /** How far one reading of a session has come. */
-interface Reading extends Place {
+interface PlaceRead extends Place {
   sessionId: string
   /** The nodes from the root to that turn's messages, and to its prompt. */
   messages: PathNode[]
@@ -110,7 +110,7 @@ interface Reading extends Place {
 export class Reader implements TurnPages {
   readonly #tables: ReadTables
   readonly #sequences: TokenSequences
-  readonly #readings = new Map<number, Reading>()
+  readonly #readings = new Map<number, PlaceRead>()
 
   constructor(tables: ReadTables, cacheBytes: number) {
     this.#tables = tables
@@ -118,7 +118,7 @@ export class Reader implements TurnPages {
   }
 
   /** How far a reading has come; undefined: it has not begun. */
-  reading(reading: number): Readonly<Reading> | undefined {
+  reading(reading: number): Readonly<PlaceRead> | undefined {
     return this.#readings.get(reading)
   }
 
@@ -190,7 +190,7 @@ export class Reader implements TurnPages {
     })
   }
 
-  #begin(sessionId: string): Reading | undefined {
+  #begin(sessionId: string): PlaceRead | undefined {
     const tree = this.#tables.tree(sessionId)
     if (tree === undefined) return undefined
     const given = { textsGiven: new Set<number>(), stepsGiven: new Map<number, string>() }
@@ -201,7 +201,7 @@ export class Reader implements TurnPages {
     number: number,
     sessionId: string,
     rowsAfter: (place: Place) => Iterable<Row>,
-    partOf: (row: Row, reading: Reading) => Omit<PagedTurn<T>, keyof SharedPart>,
+    partOf: (row: Row, reading: PlaceRead) => Omit<PagedTurn<T>, keyof SharedPart>,
   ): TurnPage<T> {
     const reading = this.#readings.get(number) ?? this.#begin(sessionId)
     if (reading === undefined) return { texts: [], turns: [], done: true }
@@ -212,9 +212,9 @@ export class Reader implements TurnPages {
   }
 
   #nextPage<T extends TurnParts, Row extends TurnRow>(
-    reading: Reading,
+    reading: PlaceRead,
     rowsAfter: (place: Place) => Iterable<Row>,
-    partOf: (row: Row, reading: Reading) => Omit<PagedTurn<T>, keyof SharedPart>,
+    partOf: (row: Row, reading: PlaceRead) => Omit<PagedTurn<T>, keyof SharedPart>,
   ): TurnPage<T> {
     const page: TurnPage<T> = { texts: [], turns: [], done: true }
     // Deleted or reset since the last page: some of its rows may be gone already.
@@ -235,7 +235,7 @@ export class Reader implements TurnPages {
   }
 
   /** What both a whole turn and its outline have. */
-  #sharedPart(row: TurnRow, reading: Reading, page: Pick<TurnPage, 'texts'>): SharedPart {
+  #sharedPart(row: TurnRow, reading: PlaceRead, page: Pick<TurnPage, 'texts'>): SharedPart {
     checkSum(row, TURN_SUMMED, { sum: row.turn_sum, what: `Turn ${row.turn_id}` })
     const give = (text: number) => this.#giveText(text, reading, page)
     const messages = this.#walkTo(row.node, reading.messages)
@@ -301,7 +301,7 @@ export class Reader implements TurnPages {
     return { shared, added: runs.reverse().flatMap((run) => [...run]) }
   }
 
-  #giveText(id: number, reading: Reading, page: Pick<TurnPage, 'texts'>): void {
+  #giveText(id: number, reading: PlaceRead, page: Pick<TurnPage, 'texts'>): void {
     if (reading.textsGiven.has(id)) return
     reading.textsGiven.add(id)
     const row = this.#tables.text(id)!

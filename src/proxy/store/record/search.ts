@@ -17,7 +17,7 @@ export interface SearchPart extends Pick<SearchPage, 'hits'> {
   lookOnBefore?: number
 }
 
-export type Part = Omit<TurnSearch, 'cursor'> & {
+export type SearchRequest = Omit<TurnSearch, 'cursor'> & {
   /** Only turns before this one; `turns.id`. */
   before: number
   /** Sessions that have their share of the page. */
@@ -48,7 +48,7 @@ export interface SearchSource {
   ): Awaitable<{ turn: FoundTurn; session: SessionRecord }[]>
 }
 
-export async function searchPart(source: SearchSource, part: Part): Promise<SearchPart> {
+export async function searchPart(source: SearchSource, part: SearchRequest): Promise<SearchPart> {
   const began = performance.now()
   const wanted = part.wanted.toLowerCase()
   const found = new Map<string, number>()
@@ -76,11 +76,11 @@ export async function searchPart(source: SearchSource, part: Part): Promise<Sear
 /** A page that takes longer ends with what it has, and a cursor. */
 const PAGE_MS = 2_000
 
-/** Part by part. @param next one part */
+/** SearchRequest by part. @param next one part */
 export async function searchPage(
   { cursor: _, ...search }: TurnSearch,
   before: number,
-  next: (part: Part) => Promise<SearchPart>,
+  next: (part: SearchRequest) => Promise<SearchPart>,
 ): Promise<SearchPage> {
   const began = performance.now()
   const hits: SearchPage['hits'] = []

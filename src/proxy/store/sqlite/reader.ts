@@ -4,7 +4,7 @@ import type { AvailableQuery, AvailableSession, Consumer, ConsumerCounts } from 
 import type { SessionCount, SessionFilter, SessionQuery, SessionRecord } from '../port/turn-store.ts'
 import { Reader } from '../record/reader.ts'
 import type { Reads } from '../record/reader-loop.ts'
-import type { Part, SearchPart } from '../record/search.ts'
+import type { SearchPart, SearchRequest } from '../record/search.ts'
 import type { ListPart, TallyPart } from '../record/session-rows.ts'
 import { ConsumerReader } from './consumers.ts'
 import { SqliteSearch } from './search.ts'
@@ -57,7 +57,7 @@ export class SqliteReader extends Reader implements Reads {
     return this.#consumers.count(name, nowMs)
   }
 
-  search(part: Part): Promise<SearchPart> {
+  search(part: SearchRequest): Promise<SearchPart> {
     return this.#search.search(part)
   }
 

@@ -6,8 +6,8 @@ import {
   FOUND_COLUMNS,
   type FoundRow,
   type FoundTurn,
-  type Part,
   type SearchPart,
+  type SearchRequest,
   type SearchSource,
   searchPart,
   textIds,
@@ -72,7 +72,7 @@ export class SqliteSearch implements SearchSource {
     return SearchIndex.openForWriting(file)
   }
 
-  search(part: Part): Promise<SearchPart> {
+  search(part: SearchRequest): Promise<SearchPart> {
     return searchPart(this, part)
   }
 

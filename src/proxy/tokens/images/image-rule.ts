@@ -40,7 +40,7 @@ interface ProcessorConfig {
 }
 
 /** `config.json`, as far as it is read here. */
-interface ModelConfig {
+interface VisionConfig {
   model_type?: string
   image_token_id?: number
   media_placeholder_token_id?: number
@@ -48,7 +48,7 @@ interface ModelConfig {
   eoi_token_id?: number
 }
 
-interface Family {
+interface ImageFamily {
   /** The processor's name, which says in what way it was written, too. */
   readonly processors: RegExp
   /** The placeholder's text; its id is in `config.json`, too. */
@@ -56,10 +56,10 @@ interface Family {
   /** @returns undefined where the files say something that is not known here */
   counting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined
   /** What else there is around an image. @returns undefined where the files do not tell it */
-  edges?(model: ModelConfig): ImageEdges | undefined
+  edges?(model: VisionConfig): ImageEdges | undefined
 }
 
-const FAMILIES: readonly Family[] = [
+const FAMILIES: readonly ImageFamily[] = [
   {
     // Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and who took it over.
     processors: /^Qwen2(_5)?VLImageProcessor(Fast|Pil)?$/,
@@ -97,7 +97,7 @@ export function readImageRule(
   addedTokens: ReadonlyMap<string, number>,
 ): ImageRule | undefined {
   const config = readProcessor(directory)
-  const model = readModelJson<ModelConfig>(join(directory, 'config.json')) ?? {}
+  const model = readModelJson<VisionConfig>(join(directory, 'config.json')) ?? {}
   const family = config && FAMILIES.find(({ processors }) => processors.test(processorOf(config, model)))
   if (family === undefined) return undefined
   const tokenId =
@@ -112,7 +112,7 @@ export function readImageRule(
 /** As published, Kimi's files name their processor as code alone. */
 function processorOf(
   { image_processor_type: type, media_proc_cfg: media }: ProcessorConfig,
-  model: ModelConfig,
+  model: VisionConfig,
 ): string {
   return type ?? (media && model.model_type === 'kimi_k25' ? 'KimiK25VisionProcessor' : '')
 }

@@ -6,7 +6,7 @@
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockOptions, type BlockReading, blockFamily } from './block-parser.ts'
-import { jsonOfText, parameterSchemas, type Schema, typesOf } from './text-arguments.ts'
+import { type ArgumentSchema, jsonOfText, parameterSchemas, typesOf } from './text-arguments.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 const NAMESPACE = ']<]minimax[>['
@@ -94,7 +94,10 @@ function textBeside(text: string, children: Element[]): Element[] {
 }
 
 /** Elements of one name are a list. */
-function objectOf(elements: readonly Element[], { properties = {}, additionalProperties }: Schema): string {
+function objectOf(
+  elements: readonly Element[],
+  { properties = {}, additionalProperties }: ArgumentSchema,
+): string {
   const values = new Map<string, string[]>()
   for (const element of elements) {
     const value = jsonOf(
@@ -112,9 +115,9 @@ function objectOf(elements: readonly Element[], { properties = {}, additionalPro
 }
 
 /** The first list or object that a schema allows. */
-function containerOf(schema: unknown): { kind: 'array' | 'object'; schema: Schema } | undefined {
+function containerOf(schema: unknown): { kind: 'array' | 'object'; schema: ArgumentSchema } | undefined {
   if (typeof schema !== 'object' || schema === null) return undefined
-  const own = schema as Schema
+  const own = schema as ArgumentSchema
   const types = [own.type ?? []].flat()
   for (const kind of ['array', 'object'] as const) if (types.includes(kind)) return { kind, schema: own }
   if (own.type === undefined && own.items !== undefined) return { kind: 'array', schema: own }

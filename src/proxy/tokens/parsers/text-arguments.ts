@@ -88,8 +88,8 @@ const PYTHON_LITERALS = new Map([
   ['None', 'null'],
 ])
 
-/** A part of a JSON Schema, as an agent sent it: it may be anything. */
-export interface Schema {
+/** A part of a JSON ArgumentSchema, as an agent sent it: it may be anything. */
+export interface ArgumentSchema {
   type?: string | string[]
   properties?: Record<string, unknown>
   additionalProperties?: unknown
@@ -106,7 +106,7 @@ export function parameterSchemas(
 ): Record<string, unknown> {
   for (const tool of tools ?? []) {
     if (tool.type !== 'function' || tool.function.name !== toolName) continue
-    return (tool.function.parameters as Schema | null | undefined)?.properties ?? {}
+    return (tool.function.parameters as ArgumentSchema | null | undefined)?.properties ?? {}
   }
   return {}
 }
@@ -114,7 +114,7 @@ export function parameterSchemas(
 /** JSON Schema's types that the parameter may have; none if the schema does not say. */
 export function typesOf(schema: unknown): string[] {
   if (typeof schema !== 'object' || schema === null) return []
-  const { type = [], enum: values, anyOf = [], oneOf = [], allOf = [] } = schema as Schema
+  const { type = [], enum: values, anyOf = [], oneOf = [], allOf = [] } = schema as ArgumentSchema
   const own = Array.isArray(values) ? values.map(typeOf) : []
   return [type, own, [anyOf, oneOf, allOf].flat().flatMap(typesOf)].flat()
 }

@@ -8,7 +8,7 @@ import type { Alternatives } from './schemas.ts'
 
 type AtToken = Static<typeof Alternatives>['alternatives'][number]
 
-interface Row {
+interface AlternativesRow {
   row: Pick<Trajectory, 'prompt_ids' | 'response_ids'>
   layout: () => RowLayout
 }
@@ -26,7 +26,7 @@ interface Sources {
 
 /** @returns an entry for each token of the window that the row has; only details of its own turns are read */
 export async function alternativesOf(
-  { row, layout: layoutOf }: Row,
+  { row, layout: layoutOf }: AlternativesRow,
   { from, count }: Window,
   { details, texts }: Sources,
 ): Promise<AtToken[]> {

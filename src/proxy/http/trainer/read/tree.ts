@@ -11,7 +11,7 @@ import type { TreeTurn } from './schemas.ts'
 type ShownTurn = Static<typeof TreeTurn>
 
 /** A turn that has been read, and the ids of those that it goes on from. */
-interface ReadTurn {
+interface LinkedTurn {
   readonly shown: Omit<ShownTurn, keyof Links>
   readonly turnId: string
   readonly base: { readonly turnId: string; readonly tokenCount: number } | undefined
@@ -31,7 +31,7 @@ export async function treeOf(
 ): Promise<ShownTurn[]> {
   const rows = new TrajectoryBuilder()
   const newRows = new NewRows()
-  const turns: ReadTurn[] = []
+  const turns: LinkedTurn[] = []
   for await (const step of steps) {
     const found = rows.add(step)
     const { base, shared } = step.promptStep
@@ -73,7 +73,7 @@ function newRowToWire(newRow: NewRow, indexOf: (turnId: string | undefined) => n
   }
 }
 
-function shownTurn(turn: TurnStep, line: string): ReadTurn['shown'] {
+function shownTurn(turn: TurnStep, line: string): LinkedTurn['shown'] {
   const { base, shared, rest } = turn.promptStep
   const after = (ms: number | null) => (ms === null ? null : ms - turn.startedAtMs)
   return {
