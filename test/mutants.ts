@@ -29,11 +29,9 @@ const { values: options, positionals: files } = parseArgs({
   },
 })
 
-/** Unit tests of the same room, the nearest first: its own, then by imports. */
+/** Unit tests, the nearest first: its own, then by imports. */
 function testsOf(file: string): string[] {
-  let room = dirname(file).replace(/^src\/(proxy\/)?/, '')
-  while (room !== '.' && !existsSync(join(ROOT, 'test/unit', room))) room = dirname(room)
-  const all = globSync(`test/unit/${room}/**/*.test.ts`, { cwd: ROOT })
+  const all = globSync('test/unit/**/*.test.ts', { cwd: ROOT })
   const near = all.map((path) => ({ path, away: distance(path, file) })).filter(({ away }) => away < Infinity)
   const isOwn = ({ path }: { path: string }) => Number(basename(path) === `${basename(file, '.ts')}.test.ts`)
   near.sort((a, b) => isOwn(b) - isOwn(a) || a.away - b.away || a.path.localeCompare(b.path))
