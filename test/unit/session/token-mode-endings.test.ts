@@ -5,6 +5,7 @@ import { TrajectoryBuilder } from '../../../src/proxy/session/trajectories/traje
 import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import type { MemoryTurnStore } from '../../helpers/memory-store.ts'
+import { rendererFor, templateOf } from '../../helpers/templates.ts'
 import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
 
@@ -18,6 +19,13 @@ function setUp(t: Test, answers: string[], store?: MemoryTurnStore) {
   }
   return tokenModeRig(t, model as TokenModel, answer, store)
 }
+
+/** As of models that always reason. */
+const OPENS_REASONING = `{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+<think>
+{% endif %}`
 
 const CONTINUED = { continue_final_message: true, add_generation_prompt: false }
 const user: ChatMessage = { role: 'user', content: 'Count.' }
@@ -59,6 +67,40 @@ t.test('an answer that was cut off goes on from its own tokens', async (t) => {
   const next = await ask([user, says('One, two - three.'), user])
   t.match(promptOf(next), { reason: 'extended', from: turn.turnId })
 })
+
+t.test(
+  'an answer that was cut off while it reasoned goes on reasoning, and one that was done with that does not',
+  async (t) => {
+    const qwen3 = loadTokenModel('qwen3') as TokenModel
+    const goOn = async (cutOff: string, more: string, echo: object, asked = qwen3) => {
+      const texts = [cutOff, more]
+      const { ask } = tokenModeRig(t, asked, () => {
+        const text = texts.shift()!
+        return { text, isCut: text.endsWith('-') }
+      })
+      const cut = await ask([user])
+      const turn = await ask([user, { role: 'assistant', ...echo } as ChatMessage], CONTINUED)
+      t.match(promptOf(turn), { reason: 'extended', from: cut.turnId })
+      return { reasoning: turn.reasoning?.trim(), content: turn.completionText?.trim() }
+    }
+    const thought = { reasoning_content: 'I wonder -' }
+    t.strictSame(await goOn('<think>\nI wonder -', ' why.\n</think>\n\nDone.', { content: '', ...thought }), {
+      reasoning: 'why.',
+      content: 'Done.',
+    })
+    const renderer = rendererFor(templateOf(OPENS_REASONING), qwen3.tokenizer, { source: OPENS_REASONING })
+    const opened = { ...qwen3, renderer, source: OPENS_REASONING } as TokenModel
+    t.strictSame(await goOn('I wonder -', ' why.\n</think>\n\nDone.', { content: '', ...thought }, opened), {
+      reasoning: 'why.',
+      content: 'Done.',
+    })
+    const said = { content: 'One -', reasoning_content: 'I count.' }
+    t.strictSame(await goOn('<think>\nI count.\n</think>\n\nOne -', ' two.', said), {
+      reasoning: undefined,
+      content: 'two.',
+    })
+  },
+)
 
 t.test('an answer that ended itself is rendered, for its end would come first', async (t) => {
   const { ask } = setUp(t, ['One.', ' Two.'])
@@ -113,6 +155,7 @@ t.test('stop strings without end are refused', async (t) => {
 
 t.test('what cannot be gone on from is refused', async (t) => {
   const { ask } = setUp(t, [])
+  await t.rejects(ask([], CONTINUED), { code: 'invalid_request' })
   await t.rejects(ask([user, says('a')], { ...CONTINUED, add_generation_prompt: true }), {
     code: 'invalid_request',
     param: 'continue_final_message',

@@ -2,9 +2,10 @@
 import t, { type Test } from 'tap'
 import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
+import { TokenPrompts } from '../../../src/proxy/session/prompts/token-prompts.ts'
 import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import { harmony } from '../../../src/proxy/tokens/parsers/harmony.ts'
-import type { MemoryTurnStore } from '../../helpers/memory-store.ts'
+import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { type Answer, tokenModeRig } from '../../helpers/token-mode-rig.ts'
 import { loadTokenModel } from './token-mode-talk.ts'
 
@@ -175,4 +176,18 @@ t.test('what token mode cannot do is refused, and named', async (t) => {
   await refuses('echo', true)
   for (const param of ['truncate_prompt_tokens', 'functions', 'function_call']) await refuses(param, [])
   t.match(await ask([hello], { echo: false, functions: null }), { status: 'completed' })
+})
+
+t.test('what a call is refused for, a count of its tokens is refused for', async (t) => {
+  const prompts = new TokenPrompts(qwen3, new MemoryTurnStore())
+  const { signal } = new AbortController()
+  const messages = [{ role: 'user' as const, content: 'x' }]
+  t.ok((await prompts.countTokens({ messages }, signal)) > 1)
+  const refused = { chat_template: 'x', truncate_prompt_tokens: 5, stop: new Array(65).fill('x') }
+  for (const [param, value] of Object.entries(refused))
+    await t.rejects(
+      prompts.countTokens({ messages, [param]: value }, signal),
+      { message: `'${param}'` },
+      param,
+    )
 })
