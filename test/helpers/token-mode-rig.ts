@@ -71,6 +71,8 @@ export function tokenModeRig(
     store,
     /** Several answers to one call. @returns their turns */
     askFor,
+    /** The tokens of the prompt that such a call of the session would have now. */
+    count: (messages: ChatMessage[]): Promise<number> => runner.countTokens('s', { messages }, never),
     ask: async (messages: ChatMessage[], fields = {}): Promise<TurnRecord> =>
       (await askFor(1, messages, fields))[0]!,
   }

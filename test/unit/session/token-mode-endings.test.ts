@@ -55,7 +55,7 @@ t.test('a final message is gone on from, and only what is sampled is trained on'
 })
 
 t.test('an answer that was cut off goes on from its own tokens', async (t) => {
-  const { ask } = setUp(t, ['One, two -', ' three.', 'Four.'])
+  const { ask, store } = setUp(t, ['One, two -', ' three.', 'Four.'])
   const cut = await ask([user])
   const turn = await ask([user, says('One, two -')], CONTINUED)
   t.strictSame([...turn.promptTokenIds], [...cut.promptTokenIds, ...cut.completionTokenIds])
@@ -64,6 +64,10 @@ t.test('an answer that was cut off goes on from its own tokens', async (t) => {
     { reason: 'extended', from: cut.turnId, parent: null },
     'one message with the cut one',
   )
+  // A process that knows nothing of the session but its record goes on from both of them.
+  const later = setUp(t, ['Five.'], store)
+  const restored = await later.ask([user, says('One, two - three.'), user])
+  t.match(promptOf(restored), { reason: 'extended', from: turn.turnId })
   const next = await ask([user, says('One, two - three.'), user])
   t.match(promptOf(next), { reason: 'extended', from: turn.turnId })
 })

@@ -191,3 +191,14 @@ t.test('what a call is refused for, a count of its tokens is refused for', async
       param,
     )
 })
+
+t.test("what a session's next prompt would have is counted by the tokens on record", async (t) => {
+  const { ask, count } = tokenModeRig(t, qwen3, () => ({ text: '<think>\nA long thought.\n</think>\n\nHi.' }))
+  await ask([hello])
+  const next: ChatMessage[] = [hello, { role: 'assistant', content: 'Hi.' }, hello]
+  const counted = await count(next)
+  t.equal((await ask(next)).promptTokenIds.length, counted)
+  const { signal } = new AbortController()
+  const anew = await new TokenPrompts(qwen3, new MemoryTurnStore()).countTokens({ messages: next }, signal)
+  t.ok(anew < counted, 'the template drops the thought, which the engine saw')
+})
