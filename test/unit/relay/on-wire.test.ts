@@ -41,6 +41,14 @@ const delta: fc.Arbitrary<GenerationDelta> = fc.record(
     toolCalls: fc.array(fc.record({ index: fc.nat(), id: text, function: fc.record({ arguments: text }) })),
     tokenIds: ids,
     logprobs: fc.array(logprob),
+    logprobsContent: fc.array(
+      fc.record({
+        token: text,
+        logprob: logprob.filter(Number.isFinite),
+        bytes: fc.constant(null),
+        top_logprobs: fc.constant([]),
+      }),
+    ),
     extra: fields,
   },
   { requiredKeys: ['type'] },

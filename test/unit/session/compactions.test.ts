@@ -51,6 +51,12 @@ t.test('of several summaries, those that the agent does not go on with are rejec
   t.same(rejectedOf(work, compaction(BAD), compaction(BAD), compaction(GOOD), next), ['t1', 't2'])
   const longer = compaction(GOOD, { messages: [...WORK, user('More'), SUM_UP] })
   t.same(rejectedOf(work, compaction(BAD), longer, next), ['t1'], 'after what came in between')
+  const title = compaction('Tests of a parser and its brackets', { line: 'side' })
+  t.same(
+    rejectedOf(work, compaction(BAD), title, compaction(GOOD), next),
+    ['t1'],
+    'and none is of a side call',
+  )
 })
 
 t.test('a summary is known by its words, whatever its agent puts around them', async (t) => {

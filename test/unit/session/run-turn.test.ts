@@ -247,6 +247,22 @@ t.test('an engine that fails leaves a failed turn with the cause and the tokens 
   })
 })
 
+t.test('where one id is none, none is kept, and the turn is not exact', async (t) => {
+  const whole = wholeAnswer()
+  const [start, end] = [whole[0]!, whole.at(-1)!]
+  const delta: GenerationEvent = {
+    type: 'delta',
+    content: 'hi',
+    tokenIds: [5, -1, 7],
+    logprobs: [-1, -1, -1],
+  }
+  const { runner, store } = setUp(t, () => answer([start, delta, end]))
+  await read(await runner.begin(call(), never))
+  const [record] = await turnsOf(store)
+  t.match(record, { status: 'completed', completionText: 'hi', exact: false })
+  t.strictSame([...record!.completionTokenIds], [])
+})
+
 t.test('an engine that ends without a finish reason has failed', async (t) => {
   const { runner, store } = setUp(t, () => answer(wholeAnswer().slice(0, 3)))
   await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_lost' })

@@ -2,6 +2,8 @@
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../src/base/errors.ts'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
+import { AnswerDecoder } from '../../../src/proxy/session/prompts/answer-decoder.ts'
+import { decoderFor } from '../../../src/proxy/session/prompts/decoder-for.ts'
 import type { TurnOutcome, TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import { MemoryTurnStore } from '../../helpers/memory-store.ts'
@@ -104,3 +106,33 @@ t.test(
     }
   },
 )
+
+t.test('tokens that an engine writes as ids are texts to the agent, their alternatives too', async (t) => {
+  const { tokenizer } = model
+  const idOf = (text: string) => tokenizer.encode(text)[0]!
+  const entry = (token: string, bytes: number[] | null = null) => ({ token, logprob: -1, bytes })
+  const asId = (text: string) => entry(`token_id:${idOf(text)}`)
+  const asText = (text: string) => entry(text, [...Buffer.from(text)])
+  const logprobsContent = [
+    { ...asId('Hi'), top_logprobs: [asId('sea'), entry('a text')] },
+    { ...entry('token'), top_logprobs: [] },
+  ]
+  const delta = { type: 'delta', tokenIds: [idOf('Hi')], logprobs: [-1], logprobsContent } as const
+  const read = async (events: readonly object[], body = {}) => {
+    const followed = { promptText: 'x', forcesCall: false }
+    const decoder = new AnswerDecoder(decoderFor(model as TokenModel, { messages: [], ...body }, followed))
+    return (await decoder.read(events as never)) as { logprobsContent?: object[] }[]
+  }
+  const [shown] = await read([delta])
+  t.strictSame(shown!.logprobsContent, [
+    { ...asText('Hi'), top_logprobs: [asText('sea'), entry('a text')] },
+    logprobsContent[1],
+  ])
+  const [wanted] = await read([delta], { return_tokens_as_token_ids: true })
+  t.strictSame(wanted!.logprobsContent, logprobsContent, 'an agent that asks for ids gets them')
+  const texts = { ...delta, logprobsContent: [logprobsContent[1]!] }
+  t.strictSame((await read([texts]))[0]!.logprobsContent, texts.logprobsContent)
+  const { logprobsContent: _, ...without } = delta
+  t.equal((await read([without]))[0]!.logprobsContent, undefined)
+  t.equal((await read([{ ...delta, logprobsContent: [] }]))[0]!.logprobsContent?.length, 0)
+})
