@@ -1,3 +1,4 @@
+import { mock } from 'node:test'
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../src/base/errors.ts'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
@@ -163,6 +164,37 @@ t.test('a turn that cannot be stored fails the call before its answer ends', asy
   )
   t.notOk(seen.includes('end'))
 })
+
+t.test(
+  'a turn whose end was refused is closed when the store takes it, unless another proxy has its session',
+  async (t) => {
+    class RefusingStore extends MemoryTurnStore {
+      closings = 0
+      error: ProxyError | undefined
+      override closeTurn(outcome: TurnOutcome): Promise<void> {
+        this.closings += 1
+        return this.error ? Promise.reject(this.error) : super.closeTurn(outcome)
+      }
+    }
+    t.teardown(() => mock.timers.reset())
+    mock.timers.enable({ apis: ['setTimeout'] })
+    for (const [error, closings, status] of [
+      [new ProxyError('store_failed', 'the disk is full'), 2, 'failed'],
+      [new ProxyError('session_moved', 'it is elsewhere'), 1, 'open'],
+    ] as const) {
+      const store = new RefusingStore()
+      store.error = error
+      const { runner } = setUp(t, () => answer(wholeAnswer().slice(0, 2)), store)
+      await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_lost' })
+      t.match(await turnsOf(store), [{ status: 'open' }])
+      store.error = undefined
+      mock.timers.tick(60_000)
+      await new Promise(setImmediate)
+      t.equal(store.closings, closings)
+      t.match(await turnsOf(store), [{ status }])
+    }
+  },
+)
 
 t.test('a turn whose opening failed is not acknowledged, even if its closing seems to work', async (t) => {
   class ForgetfulStore extends MemoryTurnStore {
