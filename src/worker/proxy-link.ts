@@ -264,11 +264,10 @@ export class ProxyLink {
   async #serve(call: ServedCall, frame: CompletionRequestV2, json?: FrameJson): Promise<void> {
     let lease: Lease | undefined
     try {
-      const base = this.#sharedPromptOf(frame)
-      if (frame.prompt_shared !== undefined && base === undefined) {
-        this.#send(call.end(promptForgotten(call.requestId)))
-        return
-      }
+      const { prompt_base: name = '', prompt_shared: shared } = frame
+      const base = shared === undefined ? undefined : this.#memory.promptOf(name, shared)
+      if (shared !== undefined && base === undefined)
+        return this.#send(call.end(promptForgotten(call.requestId)))
       const promptLists = this.#memory.listsOf(frame.session_id)
       const request = { ...readRequest(frame, json, base), promptLists }
       await this.#engineAnswers
@@ -301,15 +300,6 @@ export class ProxyLink {
     }
     if (!call.hasEnded)
       throw new ProxyError('engine_lost', 'the engine ended its answer without a finish reason')
-  }
-
-  /** What the call's prompt begins with, by the proxy's word. */
-  #sharedPromptOf({
-    prompt_shared: shared = 0,
-    prompt_base: base,
-  }: CompletionRequestV2): PromptIds | undefined {
-    const prompt = base === undefined || shared === 0 ? undefined : this.#memory.promptOf(base)
-    return prompt !== undefined && prompt.length >= shared ? prompt : undefined
   }
 
   /** The ids that the proxy has too. */
@@ -400,11 +390,7 @@ export class ProxyLink {
 }
 
 /** @throws ProxyError `invalid_request` on token ids that are none */
-function readRequest(
-  frame: CompletionRequestV2,
-  json: FrameJson | undefined,
-  base: PromptIds | undefined,
-): GenerationRequest {
+function readRequest(frame: CompletionRequestV2, json?: FrameJson, base?: PromptIds): GenerationRequest {
   try {
     return requestFromV2(frame, json, base)
   } catch (thrown) {

@@ -93,9 +93,10 @@ export class ProxyMemory {
     return this.#memory.lists.get(this.#nameOf(sessionId)) ?? new PromptLists()
   }
 
-  /** The prompt of an earlier call, which the proxy has too; undefined: it is forgotten. */
-  promptOf(requestId: string): PromptIds | undefined {
-    return this.#memory.reported.get(this.#nameOf(requestId))
+  /** The prompt of an earlier call, which the proxy has too; undefined: it is forgotten, or has fewer ids. */
+  promptOf(requestId: string, atLeast = 0): PromptIds | undefined {
+    const prompt = this.#memory.reported.get(this.#nameOf(requestId))
+    return prompt !== undefined && prompt.length >= atLeast ? prompt : undefined
   }
 
   /** A prompt is sent to the proxy, which may name it as the base of another. */

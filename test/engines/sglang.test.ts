@@ -12,30 +12,17 @@ import { join } from 'node:path'
 import t from 'tap'
 import { freePort } from '../helpers/free-port.ts'
 import { checkDoctor, checkVerify } from './parts/commands.ts'
+import { installedFor } from './parts/installed.ts'
 import { startModes } from './parts/proxies.ts'
 import { checkTheCheck, checkTurns } from './parts/turns.ts'
-import { installSglang, SGLANG_VERSION, type SglangInstalled } from './sglang/install.ts'
+import { installSglang, SGLANG_VERSION } from './sglang/install.ts'
 import { CONTEXT_LENGTH, sglangProcess } from './sglang/sglang.ts'
-import { NotForThisMachine } from './vllm/install.ts'
 import { recordWires } from './wires/record.ts'
 
 const TURNS = Number(process.env.TURNS ?? 30)
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
 
-/** In the gate a machine that cannot run this has not passed. */
-const IS_REQUIRED = process.env.ENGINES_REQUIRED === '1'
-
-async function installed(): Promise<SglangInstalled | undefined> {
-  try {
-    return await installSglang((text) => t.comment(text))
-  } catch (error) {
-    if (IS_REQUIRED || !(error instanceof NotForThisMachine)) throw error
-    t.plan(0, `skipped: ${error.message}`)
-    return undefined
-  }
-}
-
-const sglang = await installed()
+const sglang = await installedFor(t, installSglang)
 if (sglang !== undefined) {
   const folder = mkdtempSync(join(tmpdir(), 'sglang-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))

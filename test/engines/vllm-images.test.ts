@@ -10,9 +10,10 @@ import t, { type Test } from 'tap'
 import { freePort } from '../helpers/free-port.ts'
 import { imagePart } from '../helpers/vision-model.ts'
 import type { EngineProcess } from './parts/engine-process.ts'
+import { installedFor } from './parts/installed.ts'
 import { type Mode, startModes } from './parts/proxies.ts'
 import { getJson } from './parts/record.ts'
-import { installVllm, NEWEST, NotForThisMachine, VLLM_VERSION } from './vllm/install.ts'
+import { installVllm, NEWEST, VLLM_VERSION } from './vllm/install.ts'
 import { FAMILIES, installVision } from './vllm/vision.ts'
 import { CONTEXT_LENGTH, vllmProcess } from './vllm/vllm.ts'
 
@@ -33,18 +34,12 @@ const SIDES = [
 ] as const
 const FLAGS = ['--limit-mm-per-prompt', '{"image": 4, "video": 0, "audio": 0}', '--skip-mm-profiling']
 
-async function installed() {
-  try {
-    const vllm = await installVllm((text) => t.comment(text))
-    return { vllm, vision: await installVision(vllm) }
-  } catch (error) {
-    if (process.env.ENGINES_REQUIRED === '1' || !(error instanceof NotForThisMachine)) throw error
-    t.plan(0, `skipped: ${error.message}`)
-    return undefined
-  }
+async function install(note: (text: string) => void) {
+  const vllm = await installVllm(note)
+  return { vllm, vision: await installVision(vllm) }
 }
 
-const all = VLLM_VERSION === NEWEST ? await installed() : undefined
+const all = VLLM_VERSION === NEWEST ? await installedFor(t, install) : undefined
 if (all === undefined && VLLM_VERSION !== NEWEST) t.plan(0, 'images need the newest release')
 if (all !== undefined) {
   const { vllm, vision } = all

@@ -15,11 +15,12 @@ import { join } from 'node:path'
 import t from 'tap'
 import { freePort } from '../helpers/free-port.ts'
 import { checkDoctor, checkVerify } from './parts/commands.ts'
+import { installedFor } from './parts/installed.ts'
 import { startModes } from './parts/proxies.ts'
 import { checkTheCheck, checkTurns } from './parts/turns.ts'
 import { adapterFlags, checkAdapters } from './vllm/adapters.ts'
 import { checkExperts } from './vllm/experts.ts'
-import { installVllm, NEWEST, NotForThisMachine, VLLM_VERSION, type VllmInstalled } from './vllm/install.ts'
+import { installVllm, NEWEST, VLLM_VERSION } from './vllm/install.ts'
 import { checkCrash, checkHeld, checkLeaving, checkWeights } from './vllm/interrupted.ts'
 import { checkRefusals } from './vllm/refusals.ts'
 import { checkSame } from './vllm/same.ts'
@@ -29,20 +30,7 @@ import { recordWires } from './wires/record.ts'
 
 const TURNS = Number(process.env.TURNS ?? 50)
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
-/** In the gate a machine that cannot run this has not passed. */
-const IS_REQUIRED = process.env.ENGINES_REQUIRED === '1'
-
-async function installed(): Promise<VllmInstalled | undefined> {
-  try {
-    return await installVllm((text) => t.comment(text))
-  } catch (error) {
-    if (IS_REQUIRED || !(error instanceof NotForThisMachine)) throw error
-    t.plan(0, `skipped: ${error.message}`)
-    return undefined
-  }
-}
-
-const vllm = await installed()
+const vllm = await installedFor(t, installVllm)
 if (vllm !== undefined) {
   // Another run of tap in this clone would remove testdir() under the proxies.
   const folder = mkdtempSync(join(tmpdir(), 'vllm-'))

@@ -73,28 +73,23 @@ export function responseOf(requestId: string, end: GenerationEnd): (seq: number)
 
 /** The last frame of a call that failed. */
 export function failureOf(requestId: string, error: ProxyError): (seq: number) => string {
+  return failedWith(requestId, errorToWire(error))
+}
+
+/** The worker needs the whole prompt. */
+export function promptForgotten(requestId: string): (seq: number) => string {
+  const message = 'the worker has forgotten the prompt that this one goes on from'
+  return failedWith(requestId, { code: PROMPT_FORGOTTEN, message, status: 409 })
+}
+
+function failedWith(requestId: string, error: BeforeJson<ErrorOnWire>): (seq: number) => string {
   return (seq) => {
     const frame: BeforeJson<CompletionResponseV2> = {
       type: 'completion_response',
       request_id: requestId,
       seq,
       finish_reason: null,
-      error: errorToWire(error),
-    }
-    return JSON.stringify(frame)
-  }
-}
-
-/** The worker needs the whole prompt. */
-export function promptForgotten(requestId: string): (seq: number) => string {
-  return (seq) => {
-    const message = 'the worker has forgotten the prompt that this one goes on from'
-    const frame: CompletionResponseV2 = {
-      type: 'completion_response',
-      request_id: requestId,
-      seq,
-      finish_reason: null,
-      error: { code: PROMPT_FORGOTTEN, message, status: 409 },
+      error,
     }
     return JSON.stringify(frame)
   }

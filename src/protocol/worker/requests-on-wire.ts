@@ -73,6 +73,13 @@ export function requestJson(
   return Buffer.concat(jsonPieces(rest, { tools: [toolsJson], messages: messagesJson }))
 }
 
+/** A worker that does not know details gets a call without any; its turns have none then. */
+export function withoutRecord(request: GenerationRequest): GenerationRequest {
+  if (request.record === undefined) return request
+  const { record: _wish, ...rest } = request
+  return rest
+}
+
 /** An engine that is given ids needs messages for the pixels of their images alone. */
 function withoutMessages(request: GenerationRequest): GenerationRequest {
   if (request.kind !== 'chat' || request.promptTokenIds === undefined || request.images !== undefined)

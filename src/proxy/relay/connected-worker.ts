@@ -25,7 +25,7 @@ import {
   type WorkerStatusRequest,
 } from '../../protocol/worker/protocol.ts'
 import { basePromptOf, noteReportedPrompt } from '../../protocol/worker/reported-prompts.ts'
-import { type KnownPrompt, requestJson } from '../../protocol/worker/requests-on-wire.ts'
+import { requestJson, withoutRecord } from '../../protocol/worker/requests-on-wire.ts'
 import type { ModelInfo, Unavailable } from '../engines/port/engine-client.ts'
 import { RelayCall } from './relay-call.ts'
 import type { RelaySocket } from './relay-socket.ts'
@@ -156,9 +156,8 @@ export class ConnectedWorker {
     for (const [, { call }] of kept) call.acknowledgeAgain()
     for (const [requestId, sent] of [...this.#calls]) {
       if (held.has(requestId)) continue
-      const { call } = sent
-      if (call.received === 0) this.#sendWhole(socket, requestId, sent)
-      else call.fail(lost(this.identity.workerId, 'came back without this call'))
+      if (sent.call.received === 0) this.#sendWhole(socket, requestId, sent)
+      else sent.call.fail(lost(this.identity.workerId, 'came back without this call'))
     }
   }
 
@@ -192,7 +191,7 @@ export class ConnectedWorker {
     const socket = this.#socket
     if (!socket) throw lost(this.identity.workerId, 'has no connection')
     const { version } = this.identity
-    const known = version === 1 ? {} : this.#knownPrompt(request)
+    const known = { reported: basePromptOf(request, this), takesShared: this.#can(CAPABILITIES.promptShared) }
     const json = requestJson(request, requestId, version, known)
     // A worker ends the connection over such a frame, comes back, and would get it again.
     if (Buffer.byteLength(json) > MAX_FRAME_BYTES) {
@@ -255,10 +254,6 @@ export class ConnectedWorker {
     }
   }
 
-  #knownPrompt(request: GenerationRequest): KnownPrompt {
-    return { reported: basePromptOf(request, this), takesShared: this.#can(CAPABILITIES.promptShared) }
-  }
-
   #sendWhole(socket: RelaySocket, requestId: string, sent: SentCall): void {
     sent.wholeOn = socket
     const takesShared = this.#can(CAPABILITIES.promptShared)
@@ -266,10 +261,9 @@ export class ConnectedWorker {
   }
 
   /** @returns whether the answer says that the worker needs all of the prompt, which is on its way then */
-  #sendsForgotten({ request_id: requestId, seq, error }: CompletionResponseV2): boolean {
-    const sent = this.#calls.get(requestId)
+  #sendsForgotten(sent: SentCall, { request_id: requestId, seq, error }: CompletionResponseV2): boolean {
     const socket = this.#socket
-    if (error?.code !== PROMPT_FORGOTTEN || !sent || !socket || sent.wholeOn === socket) return false
+    if (error?.code !== PROMPT_FORGOTTEN || !socket || sent.wholeOn === socket) return false
     // It is over there, and begins anew.
     this.#acknowledge(requestId, seq)
     this.#sendWhole(socket, requestId, sent)
@@ -284,18 +278,20 @@ export class ConnectedWorker {
 
   /** An answer that comes after its call was over, or twice, finds no call and changes nothing. */
   #receiveAnswer(frame: Frame, bytes: number): void {
-    const call = typeof frame.request_id === 'string' ? this.#calls.get(frame.request_id)?.call : undefined
+    const sent = typeof frame.request_id === 'string' ? this.#calls.get(frame.request_id) : undefined
     const v1 = this.identity.version === 1
-    if (!call) this.#ignore(frame, 'belongs to no call that runs')
+    if (!sent) this.#ignore(frame, 'belongs to no call that runs')
     else if (!v1 && frame.type === 'completion_chunk' && frames.chunk.passes(frame))
-      call.receiveChunk(frame, bytes)
+      sent.call.receiveChunk(frame, bytes)
     else if (!v1 && frames.responseV2.passes(frame)) {
-      if (!this.#sendsForgotten(frame)) call.receiveResponse(frame, bytes)
+      if (!this.#sendsForgotten(sent, frame)) sent.call.receiveResponse(frame, bytes)
     } else if (v1 && frames.responseV1.passes(frame)) {
       this.#noteIds(frame)
-      call.receiveWhole(frame, bytes)
+      sent.call.receiveWhole(frame, bytes)
     } else
-      call.fail(new ProxyError('engine_failed', `the worker broke its protocol: ${this.#faultOf(frame)}`))
+      sent.call.fail(
+        new ProxyError('engine_failed', `the worker broke its protocol: ${this.#faultOf(frame)}`),
+      )
   }
 
   /** Some keep the ids that they sampled to themselves. */
@@ -376,13 +372,6 @@ export class ConnectedWorker {
   #send(frame: object): void {
     this.#socket?.send(JSON.stringify(frame))
   }
-}
-
-/** A worker that does not know details gets a call without any; its turns have none then. */
-function withoutRecord(request: GenerationRequest): GenerationRequest {
-  if (request.record === undefined) return request
-  const { record: _wish, ...rest } = request
-  return rest
 }
 
 /** A frame of hundreds of kilobytes that nobody needs again: should it get lost, it is written anew. */

@@ -32,8 +32,10 @@ export async function checkVerify(
   await Promise.all(modes.map(check))
 }
 
-/** @param model its directory, for token mode */
-/** @param logprobs what doctor measures that they are of, where the engine is not told otherwise */
+/**
+ * @param model its directory, for token mode
+ * @param logprobs what doctor measures that they are of, where the engine is not told otherwise
+ */
 export async function checkDoctor(
   t: Test,
   engineUrl: string,

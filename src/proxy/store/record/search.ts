@@ -76,7 +76,7 @@ export async function searchPart(source: SearchSource, part: SearchRequest): Pro
 /** A page that takes longer ends with what it has, and a cursor. */
 const PAGE_MS = 2_000
 
-/** SearchRequest by part. @param next one part */
+/** Part by part. @param next one part */
 export async function searchPage(
   { cursor: _, ...search }: TurnSearch,
   before: number,

@@ -88,7 +88,7 @@ const PYTHON_LITERALS = new Map([
   ['None', 'null'],
 ])
 
-/** A part of a JSON ArgumentSchema, as an agent sent it: it may be anything. */
+/** A part of a JSON Schema, as an agent sent it: it may be anything. */
 export interface ArgumentSchema {
   type?: string | string[]
   properties?: Record<string, unknown>

@@ -1,0 +1,20 @@
+/** What a test of a released engine needs, or why it is left out. */
+import type { Test } from 'tap'
+import { NotForThisMachine } from '../vllm/install.ts'
+
+/** In the gate a machine that cannot run these has not passed. */
+const IS_REQUIRED = process.env.ENGINES_REQUIRED === '1'
+
+/** @returns undefined where this machine cannot have it: the test is skipped, and says why */
+export async function installedFor<Installed>(
+  t: Pick<Test, 'comment' | 'plan'>,
+  install: (note: (text: string) => void) => Promise<Installed>,
+): Promise<Installed | undefined> {
+  try {
+    return await install((text) => t.comment(text))
+  } catch (error) {
+    if (IS_REQUIRED || !(error instanceof NotForThisMachine)) throw error
+    t.plan(0, `skipped: ${error.message}`)
+    return undefined
+  }
+}
