@@ -532,6 +532,17 @@ function removalCells(cell: Cell): void {
     },
   )
 
+  cell('a sweep can leave what ran out before a time', async (t, store) => {
+    for (const [name, ttlMs] of [
+      ['first', 1_000],
+      ['second', 1_001],
+      ['third', 2_000],
+    ] as const)
+      await store.createSession(aSession(name, { createdAtMs: 5_000, ttlMs }))
+    t.strictSame((await store.sweep(7_000, 6_000)).toSorted(), ['second', 'third'])
+    t.strictSame(await store.sweep(7_000), ['first'])
+  })
+
   cell('a sweep removes any number of sessions', async (t, store) => {
     const names = Array.from({ length: 450 }, (_, place) => `s${place}`)
     await Promise.all(names.map((name) => store.createSession(aSession(name, { ttlMs: 1 }))))

@@ -194,8 +194,10 @@ export class MemoryTurnStore implements TurnStore {
     return { sessions: entries.length, active, expired: this.#expired(nowMs).length }
   }
 
-  async sweep(nowMs: number): Promise<string[]> {
-    const expired = this.#expired(nowMs)
+  async sweep(nowMs: number, sinceMs = 0): Promise<string[]> {
+    const expired = this.#expired(nowMs).filter(
+      ({ session }) => session.updatedAtMs + session.ttlMs! > sinceMs,
+    )
     for (const { session } of expired) this.#entries.delete(session.sessionId)
     return expired.map(({ session }) => session.sessionId)
   }

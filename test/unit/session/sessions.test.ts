@@ -28,10 +28,10 @@ class ObservedStore extends MemoryTurnStore {
     return super.createSession(session)
   }
 
-  override async sweep(nowMs: number) {
+  override async sweep(nowMs: number, sinceMs?: number) {
     this.sweeps += 1
     if (this.sweepFails) throw new ProxyError('store_failed', 'disk full')
-    return super.sweep(nowMs)
+    return super.sweep(nowMs, sinceMs)
   }
 }
 
@@ -239,22 +239,60 @@ t.test(
   },
 )
 
-t.test('what runs out a quarter at a time, or is a handful, is swept at once', async (t) => {
-  const { sessions, heldSweeps, advance } = setUp(t)
-  const create = async (count: number, ttlMs: number) => {
-    for (let made = 0; made < count; made += 1) await sessions.create({ ttlMs })
+const MINUTE_MS = 60_000
+
+/** A start after `downMs` without a proxy that holds the record of `counts`: how many sessions of which time to live. */
+async function startLater(t: Test, downMs: number, counts: readonly (readonly [number, number])[]) {
+  const { sessions: before, store } = setUp(t)
+  for (const [count, ttlMs] of counts) {
+    for (let made = 0; made < count; made += 1) await before.create({ ttlMs })
   }
-  await create(20, 1)
-  advance(1)
-  t.equal((await sessions.sweep()).length, 20, 'although there are no others')
-  await create(25, 1)
-  await create(75, 10_000)
-  advance(1)
-  t.equal((await sessions.sweep()).length, 25, '25 of 100')
-  t.same(heldSweeps, [])
-  advance(10_000)
-  t.same(await sessions.sweep(), [])
-  t.match(heldSweeps, [{ sessions: 75, expired: 75 }])
+  let steadyMs = 0
+  const clock = () => 1_000 + downMs + steadyMs
+  const advance = (ms: number) => {
+    steadyMs += ms
+  }
+  return { ...setUp(t, { store, clock, steadyClock: () => steadyMs }), advance }
+}
+
+t.test('a quarter of all that ran out before the start, or a handful, is swept at once', async (t) => {
+  const handful = await startLater(t, HOUR_MS, [[20, 1]])
+  t.equal((await handful.sessions.sweep()).length, 20, 'although there are no others')
+  const quarter = await startLater(t, HOUR_MS, [
+    [25, 1],
+    [75, 2 * HOUR_MS],
+  ])
+  t.equal((await quarter.sessions.sweep()).length, 25, '25 of 100')
+  const more = await startLater(t, HOUR_MS, [
+    [26, 1],
+    [74, 2 * HOUR_MS],
+  ])
+  t.same(await more.sessions.sweep(), [])
+  t.match(more.heldSweeps, [{ sessions: 100, expired: 26 }])
+})
+
+t.test('what runs out while a proxy runs is swept, however many, also beside what waits', async (t) => {
+  const { sessions, heldSweeps, advance } = await startLater(t, HOUR_MS, [
+    [60, 1],
+    [40, 2 * HOUR_MS],
+  ])
+  t.same(await sessions.sweep(), [], 'nothing has run out since the start')
+  for (let made = 0; made < 200; made += 1) await sessions.create({ ttlMs: MINUTE_MS })
+  advance(MINUTE_MS)
+  t.equal((await sessions.sweep()).length, 200)
+  for (let made = 0; made < 400; made += 1) await sessions.create({ ttlMs: HOUR_MS })
+  t.same(await sessions.sweep(), [], 'that they are a small share now changes nothing')
+  t.match(sessions.heldSweep, { sessions: 500, expired: 60, restMs: HOUR_MS - MINUTE_MS })
+  advance(HOUR_MS - MINUTE_MS)
+  t.equal((await sessions.sweep()).length, 60 + 40, 'an hour later all go')
+  t.equal(heldSweeps.length, 1)
+})
+
+t.test('what ran out shortly before the start, when the last sweep had been, does not wait', async (t) => {
+  const shortly = await startLater(t, 5 * MINUTE_MS, [[100, 1]])
+  t.equal((await shortly.sessions.sweep()).length, 100)
+  const before = await startLater(t, 5 * MINUTE_MS + 1, [[100, 1]])
+  t.equal((await before.sessions.sweep()).length, 0)
 })
 
 for (const how of ['complete', 'abort'] as const) {

@@ -53,7 +53,7 @@ const SweepBody = Type.Object(
 )
 const Swept = Type.Object({
   status: Type.Enum(['swept', 'held'], {
-    description: 'held: so many at once wait, or for a larger at_most',
+    description: 'held: so many had run out before the start that these wait, or for a larger at_most',
   }),
   deleted: Type.Integer(),
   expired: Type.Integer({ description: 'Sessions that wait to be deleted' }),
@@ -117,7 +117,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     {
       schema: described('admin', 'Delete the sessions whose time to live is over', Swept, {
         description:
-          'The proxy does so every minute by itself; a large share of all waits for an hour first.',
+          'The proxy does so every minute by itself; a large share of all that ran out before its start waits for an hour.',
         body: SweepBody,
       }),
     },

@@ -1,19 +1,27 @@
 /**
- * Keeps a wrong clock from deleting everything. A proxy that starts with a clock that is weeks ahead finds that the
- * times to live of most sessions are over. What looks like that waits for an hour, which is time for somebody to see
- * it.
+ * Keeps a wrong clock from deleting everything. While a proxy runs it knows how much time passes, whatever happens to
+ * the clock; whether the clock was right at its start it does not know. One that starts with a clock that is weeks ahead
+ * finds that most sessions had run out before. These wait for an hour, which is time for somebody to see it.
  */
 import type { SessionCount } from '../../store/port/turn-store.ts'
 
-/** Of all sessions: more than this share does not run out at once, as a rule. */
+/** Of all sessions: more than this share does not run out while no proxy runs, as a rule. */
 const MOST_SHARE = 0.25
 /** Fewer than these are deleted whatever their share. */
 const HANDFUL = 20
 export const HOLD_MS = 3_600_000
+/**
+ * What ran out so shortly before the start had no sweep yet, and a clock that is wrong is wrong by more. A proxy that is
+ * killed often would hold what lives for minutes otherwise, each time for an hour.
+ */
+export const UNSWEPT_MS = 300_000
 
-/** A sweep that waits. */
-export interface HeldSweep extends Pick<SessionCount, 'sessions' | 'expired'> {
-  /** How long it still waits. */
+/** Sessions that wait. */
+export interface HeldSweep {
+  /** All that are there. */
+  readonly sessions: number
+  readonly expired: number
+  /** How long they still wait. */
   readonly restMs: number
 }
 
@@ -27,21 +35,27 @@ export class SweepGuard {
   }
 
   /**
+   * @param count of those that ran out before the start
    * @param nowMs of a clock that nobody sets
-   * @returns undefined: the sweep may be made
+   * @returns undefined: they may be deleted
    */
-  check(count: Pick<SessionCount, 'sessions' | 'expired'>, nowMs: number): HeldSweep | undefined {
-    if (count.expired <= Math.max(HANDFUL, count.sessions * MOST_SHARE)) {
+  check(
+    { sessions, expired }: Pick<SessionCount, 'sessions' | 'expired'>,
+    nowMs: number,
+  ): HeldSweep | undefined {
+    // New sessions make those that wait a smaller share, and are no reason to delete them.
+    const most = this.#sinceMs === undefined ? Math.max(HANDFUL, sessions * MOST_SHARE) : HANDFUL
+    if (expired <= most) {
       this.release()
       return undefined
     }
     this.#sinceMs ??= nowMs
     const restMs = this.#sinceMs + HOLD_MS - nowMs
-    this.#held = restMs > 0 ? { sessions: count.sessions, expired: count.expired, restMs } : undefined
+    this.#held = restMs > 0 ? { sessions, expired, restMs } : undefined
     return this.#held
   }
 
-  /** The sweep was made, or is not needed: the next large one waits anew. */
+  /** Nothing waits any more: the next that has to, waits anew. */
   release(): void {
     this.#sinceMs = undefined
     this.#held = undefined
@@ -52,8 +66,8 @@ export class SweepGuard {
 export function describeHeld({ expired, sessions, restMs }: HeldSweep): string {
   const minutes = Math.ceil(restMs / 60_000)
   return (
-    `The time to live of ${expired} of ${sessions} sessions is over, so many at once as if the clock were wrong: ` +
-    `they are deleted in ${minutes} min, or now with POST /admin/sweep {"at_most": ${expired}}. If the clock is wrong, ` +
-    'stop the proxy, and set the clock before it starts again.'
+    `The time to live of ${expired} of ${sessions} sessions was over before the proxy started, so many as if the ` +
+    `clock were wrong: they are deleted in ${minutes} min, or now with POST /admin/sweep {"at_most": ${expired}}. If the ` +
+    'clock is wrong, stop the proxy, and set the clock before it starts again.'
   )
 }

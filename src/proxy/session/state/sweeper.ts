@@ -1,14 +1,14 @@
 /** Removes sessions whose time to live is over: now and then by itself, and when somebody asks for it. */
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { TurnStore } from '../../store/port/turn-store.ts'
-import { type HeldSweep, SweepGuard } from './sweep-guard.ts'
+import { type HeldSweep, SweepGuard, UNSWEPT_MS } from './sweep-guard.ts'
 
 export interface SweeperHooks {
   /** The session is gone from the store. */
   onSwept(sessionId: string): void
   /** A sweep failed; the next one tries again. */
   onSweepFailed(error: ProxyError): void
-  /** So many sessions were to go at once that they wait. Once, until they have gone. */
+  /** So many sessions had run out before the start that they wait. Once, until they have gone. */
   onSweepHeld(held: HeldSweep): void
 }
 
@@ -26,6 +26,8 @@ export class Sweeper {
   readonly #options: SweeperOptions
   /** Between the two clocks at the beginning. */
   readonly #steadyOffsetMs: number
+  /** What ran out later has run out under this process's eyes, or may have. */
+  readonly #unseenUntilMs: number
   readonly #guard = new SweepGuard()
   readonly #timer: NodeJS.Timeout
 
@@ -37,7 +39,9 @@ export class Sweeper {
     this.#store = store
     this.#hooks = hooks
     this.#options = options
-    this.#steadyOffsetMs = options.clock() - options.steadyClock()
+    const startMs = options.clock()
+    this.#steadyOffsetMs = startMs - options.steadyClock()
+    this.#unseenUntilMs = startMs - UNSWEPT_MS
     this.#timer = setInterval(() => void this.#sweepOrTell(), options.intervalMs).unref()
   }
 
@@ -47,21 +51,18 @@ export class Sweeper {
   }
 
   /**
-   * Where sessions to be removed are a large share of all, they wait for an hour.
+   * Where those that had run out before the start are a large share of all, they wait for an hour; others go meanwhile.
    * @param allowed the operator's word: up to so many may go at once, whatever their share
    * @returns the ids of those that were removed
    */
   async sweep(allowed: number): Promise<string[]> {
     const nowMs = this.#nowMs()
-    const count = await this.#store.countSessions(nowMs)
-    const before = this.#guard.held
-    const isAllowed = count.expired <= allowed
-    const held = isAllowed ? undefined : this.#guard.check(count, this.#options.steadyClock())
-    if (held && !before) this.#hooks.onSweepHeld(held)
-    if (held) return []
+    const { expired } = await this.#store.countSessions(nowMs)
+    const held = expired > allowed ? await this.#hold(nowMs) : undefined
     // A sweep waits for all that is being written, and forgets what is on record of every session.
-    const sessionIds = count.expired === 0 ? [] : await this.#store.sweep(nowMs)
-    this.#guard.release()
+    const isNeeded = expired > (held?.expired ?? 0)
+    const sessionIds = isNeeded ? await this.#store.sweep(nowMs, held && this.#unseenUntilMs) : []
+    if (!held) this.#guard.release()
     for (const sessionId of sessionIds) this.#hooks.onSwept(sessionId)
     return sessionIds
   }
@@ -77,6 +78,14 @@ export class Sweeper {
   #nowMs(): number {
     const { clock, steadyClock } = this.#options
     return Math.min(clock(), steadyClock() + this.#steadyOffsetMs)
+  }
+
+  async #hold(nowMs: number): Promise<HeldSweep | undefined> {
+    const unseen = await this.#store.countSessions(Math.min(nowMs, this.#unseenUntilMs))
+    const before = this.#guard.held
+    const held = this.#guard.check(unseen, this.#options.steadyClock())
+    if (held && !before) this.#hooks.onSweepHeld(held)
+    return held
   }
 
   async #sweepOrTell(): Promise<void> {

@@ -300,9 +300,10 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore {
   deleteSession(sessionId: string, epoch?: number): Promise<boolean>
   /**
    * Removes sessions whose time to live has run out; never one with a turn in flight, nor one that is held for a consumer.
+   * @param sinceMs absent, or: only those whose time ran out after this
    * @returns their ids
    */
-  sweep(nowMs: number): Promise<string[]>
+  sweep(nowMs: number, sinceMs?: number): Promise<string[]>
 
   /**
    * Puts a turn on record as `open`. The caller need not wait, nor handle a rejection: a later closeTurn of the same

@@ -149,7 +149,7 @@ export class WriterLoop {
       if (method === 'renew') return this.#renew()
       if (method !== 'sweep')
         return invoke(this.#writer.consumers, { id, method, args } as ThreadCall<Writer['consumers']>)
-      const swept = await this.#writer.sweep(...(args as [number, number]))
+      const swept = await this.#writer.sweep(...(args as [number, number, number]))
       this.#isUntidy ||= swept.length > 0
       return swept
     })

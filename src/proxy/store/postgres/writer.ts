@@ -161,11 +161,11 @@ export class Writer {
     this.#remember()
   }
 
-  /** Removes sessions whose time has run out. @returns their ids */
-  async sweep(nowMs: number, limit: number): Promise<string[]> {
+  /** Removes sessions whose time has run out since then. @returns their ids */
+  async sweep(nowMs: number, sinceMs: number, limit: number): Promise<string[]> {
     const { rows } = await this.#ask(
-      `SELECT session_id FROM llm_proxy.sessions WHERE ${IS_EXPIRED} LIMIT $2`,
-      [nowMs, limit],
+      `SELECT session_id FROM llm_proxy.sessions WHERE ${IS_EXPIRED} AND updated_at_ms + ttl_ms > $2 LIMIT $3`,
+      [nowMs, sinceMs, limit],
     )
     const expired = rows.map(({ session_id: id }) => id as string)
     const calls = expired.map((sessionId, id): ThreadCall<WriteMethods> => {

@@ -158,13 +158,13 @@ export class ThreadStore implements TurnStore {
     return this.#call('deleteSession', [sessionId, epoch])
   }
 
-  async sweep(nowMs: number): Promise<string[]> {
+  async sweep(nowMs: number, sinceMs = 0): Promise<string[]> {
     const swept: string[] = []
     let batch: string[]
     do {
       // Which sessions go is known too late: after the next request of one of them may have been sent.
       this.#sent.forgetAll()
-      batch = await this.#call('sweep', [nowMs, SWEEP_BATCH])
+      batch = await this.#call('sweep', [nowMs, sinceMs, SWEEP_BATCH])
       swept.push(...batch)
     } while (batch.length === SWEEP_BATCH)
     return swept

@@ -28,7 +28,7 @@ export interface WriteMethods extends ConsumerMethods {
   changeMarks(sessionId: string, change: MarksChange, atMs: number): SessionRecord | undefined
   resetSession(sessionId: string, atMs: number, epoch?: number): SessionRecord | undefined
   deleteSession(sessionId: string, epoch?: number): boolean
-  sweep(nowMs: number, limit: number): string[]
+  sweep(nowMs: number, sinceMs: number, limit: number): string[]
   openTurn(turn: SentTurn): RecordedRequest
   /** Some of the texts of a turn that is opened after it. */
   putStretch(stretch: Stretch): void

@@ -66,6 +66,12 @@ const SORT_COLUMNS: Record<SessionSort, string> = {
   tokens: 'sampled_tokens',
 }
 
+interface SweepParameters {
+  nowMs: number
+  sinceMs: number
+  limit: number
+}
+
 export class SessionReader {
   readonly #db: Database.Database
   readonly #find: Database.Statement<[string], SessionRow>
@@ -158,7 +164,7 @@ export class SessionWriter implements SessionTables {
   readonly #reset: Database.Statement<[{ sessionId: string; tree: number; atMs: number }]>
   readonly #delete: Database.Statement<[string]>
   readonly #touch: Database.Statement<[Required<TurnChange> & { sessionId: string; atMs: number }]>
-  readonly #expired: Database.Statement<[{ nowMs: number; limit: number }], string>
+  readonly #expired: Database.Statement<[SweepParameters], string>
   readonly #newTree: Database.Statement<[]>
   readonly #dropTree: Database.Statement<[string]>
 
@@ -192,8 +198,8 @@ export class SessionWriter implements SessionTables {
         sampled_tokens = sampled_tokens + @sampledTokens, updated_at_ms = max(updated_at_ms, @atMs)
       WHERE session_id = @sessionId`)
     this.#expired = db
-      .prepare<[{ nowMs: number; limit: number }], string>(`
-      SELECT session_id FROM sessions WHERE ${IS_EXPIRED} LIMIT @limit`)
+      .prepare<[SweepParameters], string>(`
+      SELECT session_id FROM sessions WHERE ${IS_EXPIRED} AND updated_at_ms + ttl_ms > @sinceMs LIMIT @limit`)
       .pluck()
     this.#newTree = db.prepare('INSERT INTO trees DEFAULT VALUES')
     this.#dropTree = db.prepare(
@@ -246,8 +252,8 @@ export class SessionWriter implements SessionTables {
     return this.#delete.run(sessionId).changes > 0
   }
 
-  sweep(nowMs: number, limit: number): string[] {
-    const expired = this.#expired.all({ nowMs, limit })
+  sweep(nowMs: number, sinceMs: number, limit: number): string[] {
+    const expired = this.#expired.all({ nowMs, sinceMs, limit })
     for (const sessionId of expired) this.delete(sessionId)
     return expired
   }

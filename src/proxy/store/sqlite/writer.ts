@@ -43,7 +43,7 @@ export class Writer {
     this.#db = db
     this.#turns = new TurnWriter(new WriterTables(db), sessions, cacheBytes)
     this.#methods = writeMethods(this.#turns, sessions, this.#unopened, {
-      sweep: (nowMs, limit) => sessions.sweep(nowMs, limit),
+      sweep: (...args) => sessions.sweep(...args),
       tryCommit: () => {
         const version = db.pragma('user_version', { simple: true })
         db.pragma(`user_version = ${version}`)

@@ -85,7 +85,7 @@ t.test('a reset and a sweep free what nobody uses any more, as a deletion does',
   commit(['resetSession', 'a', 5])
   purge()
   t.match(held(), { pictures: 2 })
-  commit(['sweep', 1_000_000, 10])
+  commit(['sweep', 1_000_000, 0, 10])
   purge()
   t.strictSame(held(), ONE)
   t.ok(shown('b').includes(showing(picture(1))))

@@ -90,7 +90,7 @@ t.test('light turns share a commit, up to a number of them', async (t) => {
 t.test('a sweep comes behind all that was called for before it, and the end behind everything', async (t) => {
   const { groups, loop } = aLoop(t)
   const before = [turn('a'), turn('a'), turn('b')]
-  const sweep: Call = { id: 0, method: 'sweep', args: [0, 10] }
+  const sweep: Call = { id: 0, method: 'sweep', args: [0, 0, 10] }
   const after = [turn('b', 2_000), turn('b', 2_000), turn('b', 2_000)]
   loop.receive([...before, sweep, ...after])
   loop.receive('close')
