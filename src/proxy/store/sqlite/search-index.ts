@@ -174,14 +174,21 @@ function gramsOf(text: string, most = Number.POSITIVE_INFINITY): string[] {
   const grams: string[] = []
   round += 1
   let [a, b, c] = [HASHES, HASHES, HASHES]
+  let [first, second] = [lower.charCodeAt(0), lower.charCodeAt(1)]
   for (let end = 2; end < lower.length && grams.length < most; end++) {
-    const d = hashOf(lower.charCodeAt(end - 2), lower.charCodeAt(end - 1), lower.charCodeAt(end))
+    const third = lower.charCodeAt(end)
+    const d = hashOf(first, second, third)
     const least = Math.min(a, b, c, d)
     if (end >= WINDOW + 1 && seen[least] !== round) {
       seen[least] = round
       grams.push(NAMES[least]!)
     }
-    ;[a, b, c] = [b, c, d]
+    // One by one: as a list on both sides it takes twice the time.
+    a = b
+    b = c
+    c = d
+    first = second
+    second = third
   }
   return grams
 }
