@@ -58,12 +58,14 @@ export class PromptLists {
   }
 
   /**
-   * Reads ids with commas between them.
+   * Reads ids with commas between them. What an engine sends back as it was sent is not read.
    * @param end the byte after the last id
    * @returns undefined for anything else
    */
   read(bytes: Buffer, start: number, end: number): PromptIds | undefined {
     const list = bytes.subarray(start, end)
+    const echoed = this.#written.find(({ json }) => isText(json, list))
+    if (echoed !== undefined) return echoed.ids.again()
     const { known, alike } = this.#mostAlike(list)
     const { shared, from } = known === undefined ? NOTHING_SHARED : sharedIds(known, list, alike)
     const isKnown = shared > 0 && from === list.length
@@ -129,6 +131,18 @@ function keep<Kept extends List>(lists: Kept[], list: Kept, known: Kept | undefi
   if (isReplaced(known, shared)) lists.splice(lists.indexOf(known), 1)
   lists.unshift(list)
   lists.length = Math.min(lists.length, MAX_LISTS)
+}
+
+function isText(json: JsonSoFar, text: Buffer): boolean {
+  const pieces = piecesOf(json)
+  if (pieces.reduce((sum, { length }) => sum + length, 0) !== text.length) return false
+  let start = 0
+  return pieces.every((piece) => {
+    const end = start + piece.length
+    const isSame = piece.equals(text.subarray(start, end))
+    start = end
+    return isSame
+  })
 }
 
 const NOTHING_SHARED = { shared: 0, from: 0 }

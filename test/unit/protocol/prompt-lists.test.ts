@@ -30,6 +30,37 @@ t.test('of a prompt that goes on from an earlier one only what is new is read', 
   t.end()
 })
 
+t.test(
+  'what an engine sends back as it was sent is not read, and is another prompt than the one that was sent',
+  (t) => {
+    const lists = new PromptLists()
+    const ids = [...LONG, ...LONG]
+    const first = new PromptIds(Int32Array.from(ids))
+    const list = written(lists, first)
+    let { converted } = lists
+    first.completion = Int32Array.of(5, 6)
+    const echo = read(lists, list)!
+    t.strictSame([...echo], ids)
+    t.equal(lists.converted, converted)
+    echo.completion = Int32Array.of(4)
+    t.strictSame([...first.completion], [5, 6], 'what follows on the echo is its own')
+    const longer = written(lists, new PromptIds(Int32Array.of(7, 8, 9), first, 4_002))
+    converted = lists.converted
+    const longerEcho = read(lists, longer)!
+    t.strictSame([...longerEcho], [...ids, 5, 6, 7, 8, 9])
+    t.equal(lists.converted, converted)
+    for (const [place, id] of [
+      [0, 1],
+      [3_999, 123],
+      [4_003, 3],
+    ] as const) {
+      const other = [...longerEcho].with(place, id)
+      t.strictSame([...read(lists, other.join())!], other)
+    }
+    t.end()
+  },
+)
+
 t.test('what was sampled after a prompt is not kept again with the one that goes on from it', (t) => {
   const lists = new PromptLists()
   const first = read(lists, LONG.join())!
