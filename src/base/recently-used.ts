@@ -36,6 +36,8 @@ export class RecentlyUsed<K, V> {
     const size = this.#sizeOf(value)
     this.#entries.set(key, { value, size, usedAtMs: this.#nowMs() })
     this.#size += size
+    // Asked first: a map steps over the place of each entry that was moved or deleted to find its first.
+    if (this.#size <= this.#maxSize) return
     for (const oldest of this.#entries.keys()) {
       if (this.#size <= this.#maxSize || oldest === key) return
       this.delete(oldest)

@@ -26,7 +26,7 @@ interface HeldSession {
  */
 export class LiveSessions {
   readonly #maxBytes: number
-  /** In order of use. */
+  /** Those that nobody uses in order of their last use. */
   readonly #entries = new Map<string, HeldSession>()
   /** Ids of those that have ended and that nobody uses, in order of use. */
   readonly #ended = new Set<string>()
@@ -82,8 +82,8 @@ export class LiveSessions {
   }
 
   use(sessionId: string): UsedSession {
-    const entry = this.#entries.get(sessionId) ?? { live: new LiveSession(sessionId), users: 0, bytes: 0 }
-    this.#setLast(entry)
+    const entry = this.#entries.get(sessionId) ?? this.#add(new LiveSession(sessionId))
+    this.#ended.delete(sessionId)
     entry.users += 1
     const { live } = entry
     let isUsed = true
@@ -99,11 +99,10 @@ export class LiveSessions {
     }
   }
 
-  #setLast(entry: HeldSession): void {
-    const { sessionId } = entry.live
-    this.#ended.delete(sessionId)
-    this.#entries.delete(sessionId)
-    this.#entries.set(sessionId, entry)
+  #add(live: LiveSession): HeldSession {
+    const entry = { live, users: 0, bytes: 0 }
+    this.#entries.set(live.sessionId, entry)
+    return entry
   }
 
   #release(entry: HeldSession): void {
@@ -111,7 +110,8 @@ export class LiveSessions {
     entry.users -= 1
     if (entry.users === 0) {
       live.rest()
-      this.#setLast(entry)
+      this.#entries.delete(live.sessionId)
+      this.#entries.set(live.sessionId, entry)
       if (live.isKnown && !live.isActive) this.#ended.add(live.sessionId)
     }
     const { bytes } = live
@@ -119,6 +119,8 @@ export class LiveSessions {
     entry.bytes = bytes
     if (entry.users === 0 && !live.isKnown) this.#remove(entry)
     if (this.#ended.size > MAX_ENDED) this.#remove(this.#entries.get(this.#ended.values().next().value!)!)
+    // Asked first: where the oldest stood, a map steps over the place of each that has been moved since.
+    if (this.#bytes <= this.#maxBytes) return
     for (const oldest of this.#entries.values()) {
       if (this.#bytes <= this.#maxBytes) return
       if (oldest.users === 0) this.#remove(oldest)
