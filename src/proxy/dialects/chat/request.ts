@@ -1,11 +1,11 @@
 /** OpenAI Chat Completions, the request: https://platform.openai.com/docs/api-reference/chat/create */
 import Type from 'typebox'
-import { ProxyError } from '../../../base/errors.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { listChecker, nullable } from '../common/check.ts'
 import { choicesOf } from '../common/choices.ts'
 import type { LoweredRequest } from '../common/lowered.ts'
+import { invalid } from '../common/refusals.ts'
 
 /** Parts beyond `type` are the engine's business: text, images, audio, files, and what comes after them. */
 const ContentPart = Type.Object({ type: Type.String() })
@@ -62,11 +62,8 @@ const check = listChecker(ChatCompletionRequest, 'messages', Message)
  */
 export function lowerChatRequest(raw: unknown, repeats: Repeats = NO_REPEATS): LoweredRequest {
   const request = check(raw, repeats)
-  if (request.logprobs !== true && (request.top_logprobs ?? 0) > 0) {
-    throw new ProxyError('invalid_request', "'logprobs' must be true for 'top_logprobs'", {
-      param: 'top_logprobs',
-    })
-  }
+  if (request.logprobs !== true && (request.top_logprobs ?? 0) > 0)
+    throw invalid("'logprobs' must be true for 'top_logprobs'", 'top_logprobs')
   return {
     kind: 'chat',
     body: request as ChatBody,

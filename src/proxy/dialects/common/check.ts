@@ -61,7 +61,7 @@ export function listChecker<S extends TObject>(
   }
 }
 
-function isObject(value: unknown): value is object {
+export function isObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null
 }
 

@@ -1,8 +1,8 @@
 /** What an answer of several choices (`n` above 1) has for all of them, in either of OpenAI's dialects. */
-import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { Usage } from '../../../protocol/canonical/messages.ts'
+import { invalid } from './refusals.ts'
 
 /** Some events of one choice. */
 export interface ChoiceEvents {
@@ -18,8 +18,7 @@ export function choicesOf(n: number | null | undefined): { choices?: number } {
 
 /** @throws ProxyError `invalid_request` for more choices than one call may have */
 export function refuseTooManyChoices(choices: number, limit: number): void {
-  if (choices <= limit) return
-  throw new ProxyError('invalid_request', `'n' must be at most ${limit}, and is ${choices}`, { param: 'n' })
+  if (choices > limit) throw invalid(`'n' must be at most ${limit}, and is ${choices}`, 'n')
 }
 
 /** As OpenAI counts: the prompt once, and what was sampled of all choices. undefined while one has none. */

@@ -41,6 +41,11 @@ export function fieldsFor(
   )
 }
 
+/** An object but for some of its fields. */
+export function without(fields: object, names: ReadonlySet<string>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(fields).filter(([name]) => !names.has(name)))
+}
+
 /** For the record of the turn. @param fields of the request that no engine gets */
 export function annotationsOf(
   fields: Record<string, unknown>,

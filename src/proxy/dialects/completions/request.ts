@@ -1,11 +1,11 @@
 /** OpenAI Completions (legacy), the request: https://platform.openai.com/docs/api-reference/completions/create */
 import Type, { type Static } from 'typebox'
-import { ProxyError } from '../../../base/errors.ts'
 import type { CompletionBody } from '../../../protocol/canonical/request.ts'
 import { MAX_TOKEN_ID } from '../../../protocol/token-ids/token-ids.ts'
 import { checker, nullable } from '../common/check.ts'
 import { choicesOf } from '../common/choices.ts'
 import type { LoweredRequest } from '../common/lowered.ts'
+import { unsupported } from '../common/refusals.ts'
 
 const TokenId = Type.Integer({ minimum: 0, maximum: MAX_TOKEN_ID })
 
@@ -59,22 +59,13 @@ export function lowerCompletionRequest(raw: unknown): LoweredRequest {
 }
 
 function refuseWhatTurnsCannotHold({ n, echo }: Static<typeof CompletionRequest>, bestOf: number): void {
-  if (echo) {
-    throw new ProxyError(
-      'unsupported',
-      "'echo' is not supported: a turn records what was sampled, not its prompt",
-      {
-        param: 'echo',
-      },
-    )
-  }
-  if (bestOf > (n ?? 1)) {
-    throw new ProxyError(
-      'unsupported',
+  if (echo)
+    throw unsupported("'echo' is not supported: a turn records what was sampled, not its prompt", 'echo')
+  if (bestOf > (n ?? 1))
+    throw unsupported(
       "'best_of' must not be above 'n': every sample is a turn that the agent reads",
-      { param: 'best_of' },
+      'best_of',
     )
-  }
 }
 
 function onePrompt(prompt: string | number[] | string[] | number[][]): string | number[] {
@@ -82,7 +73,5 @@ function onePrompt(prompt: string | number[] | string[] | number[][]): string | 
   const first = prompt[0]
   if (typeof first === 'number') return prompt as number[]
   if (prompt.length === 1) return first as string | number[]
-  throw new ProxyError('unsupported', `'prompt' holds ${prompt.length} prompts; send one prompt per call`, {
-    param: 'prompt',
-  })
+  throw unsupported(`'prompt' holds ${prompt.length} prompts; send one prompt per call`, 'prompt')
 }

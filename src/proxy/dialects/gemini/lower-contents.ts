@@ -1,8 +1,8 @@
 /** The conversation of a Gemini request as canonical messages. `docs/dialects.md` lists these decisions. */
-import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
-import { contentOf } from '../common/content-parts.ts'
+import { assistantMessage, contentOf, systemMessage } from '../common/messages.ts'
+import { unsupported } from '../common/refusals.ts'
 import {
   callOf,
   type PlacedPart,
@@ -44,17 +44,8 @@ export function lowerContents(
 /** A completion that goes on inside a message would not be the whole of what the next call sends back. */
 export function refusePrefill(contents: readonly Content[]): void {
   if (contents.at(-1)?.role !== 'model') return
-  throw new ProxyError(
-    'unsupported',
-    'The conversation must end with a content of the user, not of the model',
-    {
-      param: `contents.${contents.length - 1}.role`,
-    },
-  )
-}
-
-function systemMessage(content: string): ChatMessage {
-  return { role: 'system', content }
+  const message = 'The conversation must end with a content of the user, not of the model'
+  throw unsupported(message, `contents.${contents.length - 1}.role`)
 }
 
 function callsOf(message: ChatMessage | undefined): ToolCall[] {
@@ -134,12 +125,5 @@ function lowerModel(parts: readonly PlacedPart[]): ChatMessage {
     else if (part.text !== undefined) texts.push(textOf(placed))
     else if (part.thoughtSignature === undefined) throw unsupportedPart(placed)
   }
-  const content = texts.join('')
-  const reasoning = thoughts.join('') || signed.join('')
-  return {
-    role: 'assistant',
-    content: content === '' && toolCalls.length > 0 ? null : content,
-    ...(reasoning !== '' && { reasoning_content: reasoning }),
-    ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
-  }
+  return assistantMessage(texts.join(''), thoughts.join('') || signed.join(''), toolCalls)
 }

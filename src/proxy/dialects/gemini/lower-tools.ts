@@ -3,6 +3,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import { isRecord } from '../../../base/json.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
+import { unsupported } from '../common/refusals.ts'
 import { camelCased, camelMembers } from './names.ts'
 import type { FunctionCallingConfig, FunctionDeclaration } from './schema.ts'
 
@@ -12,9 +13,7 @@ export function lowerTools(tools: readonly Record<string, unknown>[]): Tool[] {
     const served = Object.keys(tool).find((name) => name !== 'functionDeclarations')
     if (served !== undefined) {
       const param = `tools.${index}.${served}`
-      throw new ProxyError('unsupported', `${param} is not supported: it works on Google's servers only`, {
-        param,
-      })
+      throw unsupported(`${param} is not supported: it works on Google's servers only`, param)
     }
     return ((tool.functionDeclarations ?? []) as FunctionDeclaration[]).map(lowerTool)
   })
@@ -82,5 +81,5 @@ export function lowerToolChoice(
   if (tools.every((tool) => 'function' in tool && allowed.has(tool.function.name)))
     return { tool_choice: 'required' }
   const param = 'toolConfig.functionCallingConfig.allowedFunctionNames'
-  throw new ProxyError('unsupported', `${param}: one function may be named, or all of them`, { param })
+  throw unsupported(`${param}: one function may be named, or all of them`, param)
 }

@@ -1,11 +1,12 @@
 /** Parts of Gemini's contents as parts of canonical messages. */
 import Type from 'typebox'
-import { ProxyError } from '../../../base/errors.ts'
+import type { ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { argumentsOf } from '../common/call-input.ts'
 import { checker } from '../common/check.ts'
-import { asError, type ContentPart } from '../common/content-parts.ts'
 import { jsonText } from '../common/json-text.ts'
+import { asError, type ContentPart } from '../common/messages.ts'
+import { unsupported } from '../common/refusals.ts'
 import { seal, unseal } from '../common/sealed-reasoning.ts'
 import { camelCased, camelMembers } from './names.ts'
 
@@ -71,12 +72,12 @@ function filePart(file: unknown, at: string): ContentPart {
 function refuseNoImage(mimeType: string, at: string): void {
   if (mimeType.startsWith('image/')) return
   const param = `${at}.mimeType`
-  throw new ProxyError('unsupported', `${param}: data of type '${mimeType}' are not supported`, { param })
+  throw unsupported(`${param}: data of type '${mimeType}' are not supported`, param)
 }
 
 export function unsupportedPart({ part, at }: PlacedPart): ProxyError {
   const [kind = 'nothing'] = Object.keys(part).filter((name) => !BESIDE_A_KIND.has(name))
-  return new ProxyError('unsupported', `${at}: a part with '${kind}' is not supported here`, { param: at })
+  return unsupported(`${at}: a part with '${kind}' is not supported here`, at)
 }
 
 const BESIDE_A_KIND: ReadonlySet<string> = new Set([

@@ -1,12 +1,12 @@
 /** Gemini's generateContent, the request, in canonical form: https://ai.google.dev/api/generate-content */
-import { ProxyError } from '../../../base/errors.ts'
 import { isRecord } from '../../../base/json.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { listChecker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
 import type { LoweredRequest } from '../common/lowered.ts'
-import { annotationsOf, fieldsFor } from '../common/other-fields.ts'
+import { annotationsOf, fieldsFor, without } from '../common/other-fields.ts'
+import { unsupported } from '../common/refusals.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerContents, refusePrefill } from './lower-contents.ts'
 import { camelTool, jsonSchema, lowerToolChoice, lowerTools } from './lower-tools.ts'
@@ -41,7 +41,7 @@ export function lowerGeminiRequest(
   const config = generationConfig ?? {}
   const { prompt, removed } = lowerPrompt(request, model, volatileRules, repeats)
   const body = { ...fieldsFor('engine', request, FIELDS), ...prompt, ...samplingOf(config) } as ChatBody
-  const rest = Object.fromEntries(Object.entries(config).filter(([name]) => !SAMPLING.has(name)))
+  const rest = without(config, SAMPLING)
   const kept = {
     ...fieldsFor('record', request, FIELDS),
     ...(Object.keys(rest).length > 0 && { generationConfig: rest }),
@@ -179,7 +179,7 @@ function refuseServerFeatures({
     'generationConfig.responseMimeType': mime !== 'text/plain' && mime !== 'application/json',
   }
   for (const [param, isAsked] of Object.entries(asked)) {
-    if (isAsked) throw new ProxyError('unsupported', `'${param}' is not supported with this value`, { param })
+    if (isAsked) throw unsupported(`'${param}' is not supported with this value`, param)
   }
 }
 

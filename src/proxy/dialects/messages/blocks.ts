@@ -3,14 +3,15 @@
  * `cache_control`, `citations`, titles and signatures stay out of the prompt, and so may change from call to call.
  */
 import Type from 'typebox'
-import { ProxyError } from '../../../base/errors.ts'
+import type { ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { argumentsOf } from '../common/call-input.ts'
-import { checker } from '../common/check.ts'
-import { asError, type ContentPart } from '../common/content-parts.ts'
+import { checker, nullable } from '../common/check.ts'
+import { asError, type ContentPart } from '../common/messages.ts'
+import { unsupported } from '../common/refusals.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
 import { toolInWords } from './lower-tools.ts'
-import type { Block, ToolParam } from './schema.ts'
+import { type Block, Content, type ToolParam } from './schema.ts'
 
 /** A block, and where in the body it stands. */
 export interface PlacedBlock {
@@ -30,13 +31,7 @@ const checkBase64 = checker(
 )
 const checkUrl = checker(Type.Object({ source: Type.Object({ url: Type.String({ minLength: 1 }) }) }))
 const checkTextSource = checker(Type.Object({ source: Type.Object({ data: Type.String() }) }))
-const checkContentSource = checker(
-  Type.Object({
-    source: Type.Object({
-      content: Type.Union([Type.String(), Type.Array(Type.Object({ type: Type.String() }))]),
-    }),
-  }),
-)
+const checkContentSource = checker(Type.Object({ source: Type.Object({ content: Content }) }))
 const checkToolUse = checker(
   Type.Object({
     id: Type.String({ minLength: 1 }),
@@ -47,10 +42,8 @@ const checkToolUse = checker(
 const checkToolResult = checker(
   Type.Object({
     tool_use_id: Type.String({ minLength: 1 }),
-    content: Type.Optional(
-      Type.Union([Type.String(), Type.Array(Type.Object({ type: Type.String() })), Type.Null()]),
-    ),
-    is_error: Type.Optional(Type.Union([Type.Boolean(), Type.Null()])),
+    content: nullable(Content),
+    is_error: nullable(Type.Boolean()),
   }),
 )
 
@@ -93,13 +86,11 @@ function documentParts({ block, at }: PlacedBlock): ContentPart[] {
 
 function unsupportedSource(type: string, at: string): ProxyError {
   const param = `${at}.source.type`
-  return new ProxyError('unsupported', `${param}: a source of type '${type}' is not supported`, { param })
+  return unsupported(`${param}: a source of type '${type}' is not supported`, param)
 }
 
 export function unsupportedBlock({ block, at }: PlacedBlock): ProxyError {
-  return new ProxyError('unsupported', `${at}: a block of type '${block.type}' is not supported here`, {
-    param: `${at}.type`,
-  })
+  return unsupported(`${at}: a block of type '${block.type}' is not supported here`, `${at}.type`)
 }
 
 /** Content as text or as blocks. @param at where it stands */

@@ -1,8 +1,8 @@
 /** The conversation of an Anthropic request as canonical messages. `docs/dialects.md` lists these decisions. */
-import { ProxyError } from '../../../base/errors.ts'
-import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
-import { contentOf } from '../common/content-parts.ts'
+import { assistantMessage, contentOf, systemMessage } from '../common/messages.ts'
+import { unsupported } from '../common/refusals.ts'
 import {
   type PlacedBlock,
   partsOf,
@@ -73,10 +73,6 @@ function takeReferred({ role, messages }: Utterance, unseen: Map<string, ToolPar
   return found
 }
 
-function systemMessage(content: string): ChatMessage {
-  return { role: 'system', content }
-}
-
 /** @param _last its last message, which says with all before it what the utterance is */
 function lowerUtterance(_last: MessageParam, utterance: Utterance): ChatMessage[] {
   const blocks = blocksOf(utterance)
@@ -93,11 +89,9 @@ function blocksOf({ messages }: Utterance): PlacedBlock[] {
 /** A completion that goes on inside a message would not be the whole of what the next call sends back. */
 export function refusePrefill(messages: readonly MessageParam[]): void {
   if (messages.at(-1)?.role !== 'assistant') return
-  throw new ProxyError(
-    'unsupported',
-    'This model does not support assistant message prefill. The conversation must end with a user message.',
-    { param: `messages.${messages.length - 1}.role` },
-  )
+  const message =
+    'This model does not support assistant message prefill. The conversation must end with a user message.'
+  throw unsupported(message, `messages.${messages.length - 1}.role`)
 }
 
 /** "Consecutive user or assistant turns in your request will be combined into a single turn." */
@@ -149,7 +143,7 @@ function lowerUser(blocks: readonly PlacedBlock[], found: Utterance['found']): C
 function lowerAssistant(blocks: readonly PlacedBlock[]): ChatMessage {
   const texts: string[] = []
   const thoughts: string[] = []
-  const toolCalls = []
+  const toolCalls: ToolCall[] = []
   for (const placed of blocks) {
     const { type } = placed.block
     if (type === 'text') texts.push(textOf(placed))
@@ -157,12 +151,5 @@ function lowerAssistant(blocks: readonly PlacedBlock[]): ChatMessage {
     else if (type === 'tool_use') toolCalls.push(toolCallOf(placed))
     else if (type !== 'redacted_thinking') throw unsupportedBlock(placed)
   }
-  const content = texts.join('')
-  const reasoning = thoughts.join('')
-  return {
-    role: 'assistant',
-    content: content === '' && toolCalls.length > 0 ? null : content,
-    ...(reasoning !== '' && { reasoning_content: reasoning }),
-    ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
-  }
+  return assistantMessage(texts.join(''), thoughts.join(''), toolCalls)
 }

@@ -1,6 +1,6 @@
 /** Anthropic's tools and tool choice as those of Chat Completions. */
-import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
+import { invalid, unsupported } from '../common/refusals.ts'
 import type { ToolChoice, ToolParam } from './schema.ts'
 
 /**
@@ -20,10 +20,9 @@ function lowerTool(tool: ToolParam, index: number): Tool {
   const { name, description, input_schema: parameters, strict, type } = tool
   if (parameters === undefined) {
     const what = type ? `a tool of type '${type}'` : 'a tool without input_schema'
-    throw new ProxyError(
-      'unsupported',
+    throw unsupported(
       `tools.${index}: ${what} is not supported: declare it as a custom tool with a name and an input_schema`,
-      { param: `tools.${index}.${type ? 'type' : 'input_schema'}` },
+      `tools.${index}.${type ? 'type' : 'input_schema'}`,
     )
   }
   return {
@@ -53,5 +52,5 @@ function choiceOf({ type, name }: ToolChoice): unknown {
   if (type === 'any') return 'required'
   if (type !== 'tool') return type
   if (name) return { type: 'function', function: { name } }
-  throw new ProxyError('invalid_request', "'tool_choice.name' is required", { param: 'tool_choice.name' })
+  throw invalid("'tool_choice.name' is required", 'tool_choice.name')
 }

@@ -1,11 +1,11 @@
 /** Anthropic Messages, the request, in canonical form: https://platform.claude.com/docs/en/api/messages */
-import { ProxyError } from '../../../base/errors.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
-import { listChecker } from '../common/check.ts'
+import { isObject, listChecker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
 import type { LoweredOptions, LoweredRequest } from '../common/lowered.ts'
 import { annotationsOf, fieldsFor } from '../common/other-fields.ts'
+import { unsupported } from '../common/refusals.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerConversation, refusePrefill } from './lower-messages.ts'
 import { lowerToolChoice, lowerTools } from './lower-tools.ts'
@@ -64,9 +64,7 @@ function refuseServerFeatures(request: Record<string, unknown>): void {
   for (const field of SERVER_FEATURES) {
     const value = request[field]
     if (value === undefined || value === null || (Array.isArray(value) && value.length === 0)) continue
-    throw new ProxyError('unsupported', `'${field}' is not supported: it works on Anthropic's servers only`, {
-      param: field,
-    })
+    throw unsupported(`'${field}' is not supported: it works on Anthropic's servers only`, field)
   }
 }
 
@@ -107,10 +105,6 @@ function templateKwargs(request: CountTokensRequest): object | undefined {
   if (kwargs !== undefined && !isObject(kwargs)) return undefined
   if (type !== 'enabled' && type !== 'disabled') return kwargs
   return { enable_thinking: type === 'enabled', ...kwargs }
-}
-
-function isObject(value: unknown): value is object {
-  return typeof value === 'object' && value !== null
 }
 
 function formatField({ output_config, output_format }: CountTokensRequest): Partial<ChatBody> {

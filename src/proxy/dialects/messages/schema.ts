@@ -8,9 +8,11 @@ const Json = Type.Record(Type.String(), Type.Unknown())
 const Block = Type.Object({ type: Type.String() })
 export type Block = Static<typeof Block> & Record<string, unknown>
 
+export const Content = Type.Union([Type.String(), Type.Array(Block)])
+
 export const Message = Type.Object({
   role: Type.Union([Type.Literal('user'), Type.Literal('assistant'), Type.Literal('system')]),
-  content: Type.Union([Type.String(), Type.Array(Block)]),
+  content: Content,
 })
 export type MessageParam = Static<typeof Message>
 

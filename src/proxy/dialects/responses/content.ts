@@ -1,7 +1,8 @@
 /** Content parts of the Responses API as Chat Completions has them. */
 import Type, { type Static } from 'typebox'
-import { ProxyError } from '../../../base/errors.ts'
 import { nullable } from '../common/check.ts'
+import { without } from '../common/other-fields.ts'
+import { invalid, unsupported } from '../common/refusals.ts'
 
 const Part = Type.Object({
   type: Type.String(),
@@ -16,7 +17,7 @@ export const Content = Type.Union([Type.String(), Type.Array(Part)])
 export type Content = string | Part[]
 
 /** Not for a model: what an agent echoes of an answer's text. */
-const ECHOED_FIELDS = ['annotations', 'logprobs']
+const ECHOED_FIELDS = new Set(['annotations', 'logprobs'])
 
 /** One plain text part says the same as text, and is what most agents send. @throws ProxyError `unsupported` */
 export function lowerContent(content: Content, at: string): string | object[] {
@@ -65,13 +66,5 @@ export function assistantTexts(
 
 function textOf({ text }: Part, at: string): string {
   if (text !== undefined) return text
-  throw new ProxyError('invalid_request', `'${at}.text' is required`, { param: `${at}.text` })
-}
-
-function unsupported(message: string, param: string): ProxyError {
-  return new ProxyError('unsupported', message, { param })
-}
-
-function without(fields: Record<string, unknown>, names: readonly string[]): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(fields).filter(([name]) => !names.includes(name)))
+  throw invalid(`'${at}.text' is required`, `${at}.text`)
 }

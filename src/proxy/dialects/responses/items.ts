@@ -1,10 +1,12 @@
 /** Input items and canonical messages. The shapes are those of the API and of Codex (`ResponseItem` in codex-rs). */
 import Type from 'typebox'
-import { ProxyError } from '../../../base/errors.ts'
+import type { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { checker, nullable } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
+import { without } from '../common/other-fields.ts'
+import { unsupported } from '../common/refusals.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
 import { assistantTexts, Content, lowerContent } from './content.ts'
 import { freeformArguments, modelCallId } from './freeform.ts'
@@ -142,7 +144,7 @@ class ItemsBeingLowered implements LoweredItems {
     else if (type.endsWith('_call_output')) this.#addOutput(type, item, at)
     else if (type === 'additional_tools') {
       this.tools.push({ tools: checkTools(item, at).tools, at: `${at}.tools` })
-    } else throw unsupported(type, at)
+    } else throw unsupportedItem(type, at)
     this.#lastWasMessage = type === 'message'
   }
 
@@ -162,7 +164,7 @@ class ItemsBeingLowered implements LoweredItems {
       role: role === 'developer' ? 'system' : role,
       content: lowerContent(content, `${at}.content`),
     }
-    this.messages.push({ ...ownFields(item), ...said } as ChatMessage)
+    this.messages.push({ ...without(item, BOOKKEEPING), ...said } as ChatMessage)
   }
 
   /**
@@ -186,11 +188,11 @@ class ItemsBeingLowered implements LoweredItems {
     } else if (type === 'local_shell_call') {
       const { call_id, id, action } = checkShellCall(item, at)
       this.#addCall(call_id ?? id ?? '', 'local_shell', shellArguments(action))
-    } else throw unsupported(type, at)
+    } else throw unsupportedItem(type, at)
   }
 
   #addOutput(type: string, item: InputItem, at: string): void {
-    if (!OUTPUTS.includes(type)) throw unsupported(type, at)
+    if (!OUTPUTS.includes(type)) throw unsupportedItem(type, at)
     this.#answer = undefined
     if (isNotice(item)) {
       this.#addNotice(item, at)
@@ -241,9 +243,8 @@ function isNotice({ type, call_id, name }: InputItem): boolean {
   return type === 'function_call_output' && call_id === undefined && typeof name === 'string'
 }
 
-function unsupported(type: string, at: string): ProxyError {
-  const message = `Input items of type '${type}' are not supported`
-  return new ProxyError('unsupported', message, { param: `${at}.type` })
+function unsupportedItem(type: string, at: string): ProxyError {
+  return unsupported(`Input items of type '${type}' are not supported`, `${at}.type`)
 }
 
 const OUTPUTS: readonly string[] = [
@@ -253,11 +254,7 @@ const OUTPUTS: readonly string[] = [
 ]
 
 /** What an agent keeps with a message for itself, or for the API. */
-const BOOKKEEPING = ['type', 'id', 'status', 'phase', 'internal_chat_message_metadata_passthrough']
-
-function ownFields(item: InputItem): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(item).filter(([name]) => !BOOKKEEPING.includes(name)))
-}
+const BOOKKEEPING = new Set(['type', 'id', 'status', 'phase', 'internal_chat_message_metadata_passthrough'])
 
 /** The API's action has every field; the model wrote those that say something. */
 function shellArguments(action: { env?: Record<string, unknown> | null | undefined }): string {

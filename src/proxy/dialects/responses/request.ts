@@ -1,10 +1,12 @@
 /** OpenAI Responses, the request: https://platform.openai.com/docs/api-reference/responses/create */
-import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { jsonText } from '../common/json-text.ts'
 import type { LoweredRequest } from '../common/lowered.ts'
+import { systemMessage } from '../common/messages.ts'
+import { without } from '../common/other-fields.ts'
+import { invalid, unsupported } from '../common/refusals.ts'
 import { lowerItems, type ToolsAmongItems } from './items.ts'
 import {
   checkJsonSchemaFormat,
@@ -54,14 +56,14 @@ export function lowerResponsesRequest(
   const { messages, tools: itemTools } = lowerItems(items, repeats)
   const instructions = request.instructions ? [repeats.once(systemMessage, request.instructions)] : []
   const all = [...instructions, ...history, ...messages]
-  if (all.length === 0)
-    throw new ProxyError('invalid_request', "'input' must hold at least one message", { param: 'input' })
+  if (all.length === 0) throw invalid("'input' must hold at least one message", 'input')
   const tools = allTools(request, itemTools, repeats)
   const annotation = annotationOf(request, tools)
   // The answer repeats these, and the record keeps them: they must not fail there.
   jsonText([annotation, request.tools, request.tool_choice])
   const body = {
-    ...forwardedFields(request),
+    // Fields that Chat Completions has as well, and fields that nobody here knows.
+    ...without(request, LOWERED_FIELDS),
     messages: all,
     ...toolFields(request, tools),
     ...samplingFields(request),
@@ -90,11 +92,7 @@ export function lowerResponsesRequest(
 /** What only OpenAI's own service can do, because it is about what it keeps. */
 function refuseWhatNeedsOpenAi({ background, conversation, prompt }: ResponsesRequest): void {
   const param = background ? 'background' : conversation ? 'conversation' : prompt ? 'prompt' : undefined
-  if (param !== undefined) throw new ProxyError('unsupported', `'${param}' is not supported`, { param })
-}
-
-function systemMessage(content: string): ChatMessage {
-  return { role: 'system', content }
+  if (param !== undefined) throw unsupported(`'${param}' is not supported`, param)
 }
 
 function allTools(
@@ -129,7 +127,7 @@ function annotationOf(request: ResponsesRequest, { wireTools, dropped }: Lowered
 }
 
 /** Fields that mean something to the Responses API alone, or have another form or name in Chat Completions. */
-const LOWERED_FIELDS: readonly string[] = [
+const LOWERED_FIELDS = new Set([
   'input',
   'instructions',
   'previous_response_id',
@@ -150,12 +148,7 @@ const LOWERED_FIELDS: readonly string[] = [
   // This API shows one answer: more would be paid for and not read.
   'n',
   'best_of',
-]
-
-/** Fields that Chat Completions has as well, and fields that nobody here knows. */
-function forwardedFields(request: ResponsesRequest): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(request).filter(([name]) => !LOWERED_FIELDS.includes(name)))
-}
+])
 
 function toolFields({ tool_choice: asked }: ResponsesRequest, lowered: LoweredTools): object {
   const { choice, tools } = asked ? lowerToolChoice(asked, lowered.tools) : { choice: undefined, ...lowered }

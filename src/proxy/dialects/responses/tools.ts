@@ -3,9 +3,9 @@
  * one, and {@link WireTools} tells how to write the model's calls as the agent expects them.
  */
 import Type from 'typebox'
-import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { checker, nullable } from '../common/check.ts'
+import { unsupported } from '../common/refusals.ts'
 import { FREEFORM_PARAMETERS } from './freeform.ts'
 import type { ToolChoice, ToolParam } from './schema.ts'
 
@@ -64,9 +64,7 @@ function lowerTool(param: ToolParam, at: string, namespace: string | undefined, 
     const { name, tools } = checkNamespace(param, at)
     for (const [index, tool] of tools.entries()) lowerTool(tool, `${at}.tools.${index}`, name, lowered)
   } else if (HOSTED.test(type)) lowered.dropped.push(type)
-  else {
-    throw new ProxyError('unsupported', `Tools of type '${type}' are not supported`, { param: `${at}.type` })
-  }
+  else throw unsupported(`Tools of type '${type}' are not supported`, `${at}.type`)
 }
 
 type FunctionDefinition = Extract<Tool, { type: 'function' }>['function']
@@ -148,8 +146,7 @@ export function lowerToolChoice(
   }
   const name = chosenName(choice)
   if (name !== undefined) return { choice: { type: 'function', function: { name } }, tools }
-  const message = `'tool_choice' of type '${choice.type}' is not supported`
-  throw new ProxyError('unsupported', message, { param: 'tool_choice.type' })
+  throw unsupported(`'tool_choice' of type '${choice.type}' is not supported`, 'tool_choice.type')
 }
 
 interface ChosenTool {

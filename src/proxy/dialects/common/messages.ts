@@ -1,4 +1,5 @@
-/** Parts of canonical messages, as dialects with content of their own make them. */
+/** Canonical messages and their parts, as dialects with content of their own make them. */
+import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 
 export type ContentPart = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
 
@@ -15,4 +16,17 @@ const ERROR_PREFIX = 'Error: '
 export function asError([first, ...rest]: readonly ContentPart[]): ContentPart[] {
   if (first?.type === 'text') return [{ type: 'text', text: ERROR_PREFIX + first.text }, ...rest]
   return [{ type: 'text', text: ERROR_PREFIX }, ...(first ? [first] : []), ...rest]
+}
+
+export function systemMessage(content: string): ChatMessage {
+  return { role: 'system', content }
+}
+
+export function assistantMessage(content: string, reasoning: string, toolCalls: ToolCall[]): ChatMessage {
+  return {
+    role: 'assistant',
+    content: content === '' && toolCalls.length > 0 ? null : content,
+    ...(reasoning !== '' && { reasoning_content: reasoning }),
+    ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
+  }
 }
