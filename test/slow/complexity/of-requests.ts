@@ -5,7 +5,7 @@ import { imageUrlsOf, splitDataUrl } from '../../../src/protocol/canonical/image
 import { lowerChatRequest } from '../../../src/proxy/dialects/chat/request.ts'
 import { unseal } from '../../../src/proxy/dialects/common/sealed-reasoning.ts'
 import { lowerCompletionRequest } from '../../../src/proxy/dialects/completions/request.ts'
-import { EventFrame, GeminiStreamWriter } from '../../../src/proxy/dialects/gemini/answer.ts'
+import { EVENT_FRAME, GeminiStreamWriter } from '../../../src/proxy/dialects/gemini/answer.ts'
 import { lowerGeminiRequest } from '../../../src/proxy/dialects/gemini/request.ts'
 import { lowerMessagesRequest } from '../../../src/proxy/dialects/messages/request.ts'
 import { lowerResponsesRequest } from '../../../src/proxy/dialects/responses/request.ts'
@@ -159,7 +159,7 @@ export const REQUESTS: readonly Subject[] = [
     name: 'Gemini',
     covers: [
       'src/proxy/dialects/gemini/*',
-      'src/proxy/dialects/common/{call-input,content-parts,other-fields}.ts',
+      'src/proxy/dialects/common/{call-input,messages,other-fields}.ts',
     ],
     n: 500,
     cases: {
@@ -197,7 +197,7 @@ export const REQUESTS: readonly Subject[] = [
       ),
       'pieces of one call': (n) => () => {
         const identity = { turnId: 'a', createdS: 1, model: 'm' }
-        const writer = new GeminiStreamWriter(identity, GEMINI_ANSWER, new EventFrame())
+        const writer = new GeminiStreamWriter(identity, GEMINI_ANSWER, EVENT_FRAME)
         const piece = { index: 0, id: 'c', function: { name: 'f', arguments: '"' } }
         times(n, () => writer.write([{ type: 'delta', toolCalls: [piece] }]))
       },

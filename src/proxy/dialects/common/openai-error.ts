@@ -18,24 +18,14 @@ interface OpenAiErrorBody {
  */
 export function openAiError(error: ProxyError): OpenAiErrorBody {
   const fromEngine = engineError(error.engineBody)
-  if (fromEngine) {
-    return {
-      error: {
-        ...fromEngine,
-        message: String(fromEngine.message ?? error.message),
-        type: typeof fromEngine.type === 'string' ? fromEngine.type : typeOf(error.status),
-        param: typeof fromEngine.param === 'string' ? fromEngine.param : null,
-        code: codeOf(fromEngine.code) ?? error.code,
-        ...overlong(error),
-      },
-    }
-  }
+  const { message, type, param, code } = fromEngine ?? { param: error.param }
   return {
     error: {
-      message: error.message,
-      type: typeOf(error.status),
-      param: error.param ?? null,
-      code: error.code,
+      ...fromEngine,
+      message: String(message ?? error.message),
+      type: typeof type === 'string' ? type : typeOf(error.status),
+      param: typeof param === 'string' ? param : null,
+      code: codeOf(code) ?? error.code,
       ...overlong(error),
     },
   }

@@ -90,11 +90,7 @@ export class GeminiStreamWriter {
   #start: GenerationStart | undefined
   #outputTokens = 0
 
-  constructor(
-    identity: AnswerIdentity,
-    answerOptions: LoweredOptions,
-    frame: StreamFrame = new EventFrame(),
-  ) {
+  constructor(identity: AnswerIdentity, answerOptions: LoweredOptions, frame: StreamFrame = EVENT_FRAME) {
     this.#identity = identity
     this.#parts = new GeminiParts(answerOptions)
     this.#frame = frame
@@ -144,14 +140,9 @@ export interface StreamFrame {
   end(): string
 }
 
-export class EventFrame implements StreamFrame {
-  element(value: object): string {
-    return `data: ${JSON.stringify(value)}\n\n`
-  }
-
-  end(): string {
-    return ''
-  }
+export const EVENT_FRAME: StreamFrame = {
+  element: (value) => `data: ${JSON.stringify(value)}\n\n`,
+  end: () => '',
 }
 
 /** For a call without `alt=sse`. */

@@ -61,12 +61,12 @@ interface CallFacts {
 /** The agent is told of a call as soon as it is known what kind of item it is. */
 abstract class CallItem implements ItemInProgress {
   protected readonly facts: CallFacts
-  readonly #id: string
+  /** Of the item's id. */
+  protected abstract readonly prefix: string
   #outputIndex: number | undefined
 
-  constructor(prefix: string, facts: CallFacts) {
+  constructor(facts: CallFacts) {
     this.facts = facts
-    this.#id = `${prefix}_${facts.itemId}`
   }
 
   abstract add(piece: string): ResponseEvent[]
@@ -88,6 +88,10 @@ abstract class CallItem implements ItemInProgress {
     return this.#itemEvent('done', type, fields, status)
   }
 
+  get #id(): string {
+    return `${this.prefix}_${this.facts.itemId}`
+  }
+
   protected get nameFields() {
     const { name, namespace } = this.facts.tool
     return { name, ...(namespace !== undefined && { namespace }) }
@@ -100,11 +104,8 @@ abstract class CallItem implements ItemInProgress {
 }
 
 class FunctionCall extends CallItem {
+  protected readonly prefix = 'fc'
   #arguments = ''
-
-  constructor(facts: CallFacts) {
-    super('fc', facts)
-  }
 
   add(piece: string): ResponseEvent[] {
     const events = this.open('function_call', { ...this.nameFields, arguments: '' })
@@ -125,11 +126,8 @@ class FunctionCall extends CallItem {
 }
 
 class CustomCall extends CallItem {
+  protected readonly prefix = 'ctc'
   readonly #reader = new FreeformReader()
-
-  constructor(facts: CallFacts) {
-    super('ctc', facts)
-  }
 
   add(piece: string): ResponseEvent[] {
     const delta = this.#reader.add(piece)
@@ -160,11 +158,8 @@ class CustomCall extends CallItem {
 
 /** The API has no pieces of such a call. Arguments that are no action reach the agent as a function call. */
 class LocalShellCall extends CallItem {
+  protected readonly prefix = 'lsh'
   #arguments = ''
-
-  constructor(facts: CallFacts) {
-    super('lsh', facts)
-  }
 
   add(piece: string): ResponseEvent[] {
     this.#arguments += piece

@@ -1,7 +1,7 @@
 /** Gemini's part of the agent routes: content, whole and streamed, token counting, models, and errors in Google's shape. */
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import { ArrayFrame, EventFrame, GeminiStreamWriter, geminiAnswer } from '../../dialects/gemini/answer.ts'
+import { ArrayFrame, EVENT_FRAME, GeminiStreamWriter, geminiAnswer } from '../../dialects/gemini/answer.ts'
 import { googleError } from '../../dialects/gemini/error.ts'
 import { type GeminiCall, lowerGeminiCount, lowerGeminiRequest } from '../../dialects/gemini/request.ts'
 import { GeminiRequest } from '../../dialects/gemini/schema.ts'
@@ -19,7 +19,7 @@ type GeminiRoutesOptions = MessagesRoutesOptions & { backend: Backend }
 
 /** The dialect of one call: model, stream and its framing are said by the URL. */
 function geminiDialect(call: GeminiCall, isSse: boolean, options: GeminiRoutesOptions): AgentDialect {
-  const frame = isSse ? new EventFrame() : new ArrayFrame()
+  const frame = isSse ? EVENT_FRAME : new ArrayFrame()
   return {
     name: 'gemini',
     lower: (body, repeats) => lowerGeminiRequest(body, call, options.volatileRules, repeats),
