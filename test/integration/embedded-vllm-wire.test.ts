@@ -3,7 +3,6 @@ import t from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
 import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../src/embedded/engine/embedded-engine.ts'
 import { Playbook } from '../../src/embedded/engine/playbook.ts'
-import type { ServedEngine } from '../../src/embedded/server/served-engine.ts'
 import { buildEngineServer } from '../../src/embedded/server/server.ts'
 import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
 
@@ -14,7 +13,7 @@ function say(answer: object, options: EmbeddedEngineOptions = {}): EmbeddedEngin
   return new EmbeddedEngine({ playbook, ...options })
 }
 
-async function post(engine: ServedEngine, url: string, body: object, headers: Record<string, string> = {}) {
+async function post(engine: EmbeddedEngine, url: string, body: object, headers: Record<string, string> = {}) {
   const server = buildEngineServer(engine)
   const reply = await server.inject({ method: 'POST', url, payload: body, headers })
   await server.close()
@@ -188,7 +187,7 @@ t.test('what fails after the first event is an event in the stream', async (t) =
 })
 
 /** An engine that fails behind its first batch. */
-function failingAfter(engine: EmbeddedEngine): ServedEngine {
+function failingAfter(engine: EmbeddedEngine): EmbeddedEngine {
   async function* generate(...args: Parameters<EmbeddedEngine['generate']>): GenerationStream {
     for await (const batch of engine.generate(...args)) {
       yield batch

@@ -3,7 +3,7 @@ import OpenAI from 'openai'
 import type { ChatCompletionMessageParam } from 'openai/resources/chat/completions'
 import t from 'tap'
 import { loadEmbeddedModel } from '../../src/embedded/engine/embedded-model.ts'
-import { scoreTokens } from '../../src/embedded/engine/ngram-model.ts'
+import { rankTokens } from '../../src/embedded/engine/score.ts'
 import { CallIds } from '../../src/proxy/session/matching/call-ids.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
@@ -47,7 +47,10 @@ t.test(
     t.equal(turns.length, 3)
     for (const turn of turns) {
       t.equal(turn.exact, true)
-      t.same(turn.completion_logprobs, scoreTokens(ngrams, turn.prompt_token_ids, turn.completion_token_ids))
+      const { prompt_token_ids: prompt, completion_token_ids: completion } = turn
+      const ranked = rankTokens(ngrams, [...prompt, ...completion], prompt.length, 0)
+      const logprobs = ranked.map(({ logprob }) => logprob)
+      t.same(turn.completion_logprobs, logprobs)
     }
   },
 )

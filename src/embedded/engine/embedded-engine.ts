@@ -81,16 +81,10 @@ export class EmbeddedEngine implements EngineClient {
     signal.throwIfAborted()
     refuseImages(request, this.name)
     const { promptIds, generation } = await this.#begin(request)
-    const start: GenerationEvent = {
-      type: 'start',
-      engine: this.name,
-      model: this.model,
-      promptTokenIds: promptIds,
-    }
-    if (this.weightVersion !== undefined) start.weightVersion = this.weightVersion
-    const batches = this.#run(generation, signal)
+    const { name: engine, model, weightVersion } = this
+    const start = { type: 'start', engine, model, promptTokenIds: promptIds, weightVersion } as const
     let events: GenerationEvent[] = [start]
-    for await (const batch of batches) {
+    for await (const batch of this.#run(generation, signal)) {
       events.push(...batch)
       if (!request.stream) continue
       yield events
@@ -101,10 +95,9 @@ export class EmbeddedEngine implements EngineClient {
 
   checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     signal.throwIfAborted()
-    const health: EngineHealth = { models: [{ id: this.model, maxModelLen: this.contextLength }] }
-    if (this.weightVersion !== undefined) health.weightVersion = this.weightVersion
-    if (question) health.textIds = this.#model.tokenizer.encode(question.text)
-    return Promise.resolve(health)
+    const { model: id, contextLength: maxModelLen, weightVersion } = this
+    const asked = question && { textIds: this.#model.tokenizer.encode(question.text) }
+    return Promise.resolve({ models: [{ id, maxModelLen }], weightVersion, ...asked })
   }
 
   async close(): Promise<void> {
@@ -164,7 +157,7 @@ export class EmbeddedEngine implements EngineClient {
     const generation = new Generation(this.#model, {
       promptIds: prompt.ids,
       ...forced,
-      ...(kind === 'chat' && !isTokenRequest(request) ? { parser: makeParser(body) } : {}),
+      parser: kind === 'chat' && !isTokenRequest(request) ? makeParser(body) : undefined,
       logprobsOptions,
       record: request.record,
     })
@@ -212,16 +205,13 @@ export class EmbeddedEngine implements EngineClient {
           events.push(...generation.next())
           return !generation.done
         })
-        if (generation.done) this.#nameWeightsAtEnd(events.at(-1)!)
+        const last = events.at(-1)
+        if (last?.type === 'end') last.weightVersion = this.weightVersion
         yield events
       }
     } finally {
       this.#running--
     }
-  }
-
-  #nameWeightsAtEnd(end: GenerationEvent): void {
-    if (end.type === 'end' && this.weightVersion !== undefined) end.weightVersion = this.weightVersion
   }
 }
 

@@ -25,12 +25,11 @@ export interface EmbeddedModel {
 /** Reads the committed model; about 20 ms. */
 export function loadEmbeddedModel(): EmbeddedModel {
   const folder = embeddedModelFolder()
-  const file = (name: string) => readFileSync(`${folder}/${name}`)
   const tokenizer = loadTokenizer(folder)
   if (tokenizer.eosTokenId === undefined) {
     throw new Error(`${folder} lacks an end-of-turn token; train it again`)
   }
-  const ngrams = NgramModel.fromFile(file('ngrams.bin'))
+  const ngrams = NgramModel.fromFile(readFileSync(`${folder}/ngrams.bin`))
   return {
     tokenizer,
     ngrams,

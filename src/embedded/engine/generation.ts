@@ -13,8 +13,9 @@ import { StreamingDecoder } from '../../proxy/tokens/tokenizer/streaming-decoder
 import type { Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
 import type { EmbeddedModel } from './embedded-model.ts'
 import type { NextToken } from './ngram-model.ts'
-import { indexOfLargest, Sampler } from './sampler.ts'
+import { Sampler } from './sampler.ts'
 import type { LogprobsOptions, SamplingParams } from './sampling-params.ts'
+import { mostProbable } from './score.ts'
 
 interface GenerationInput {
   promptIds: readonly number[]
@@ -22,7 +23,7 @@ interface GenerationInput {
   /** What the completion begins with, whatever the model thinks of it; sampling goes on behind it. */
   forcedIds?: readonly number[]
   /** Turns text into content, reasoning and tool calls. Without one, all text is content. */
-  parser?: OutputParser
+  parser?: OutputParser | undefined
   /** Set where the request asks to see logprobs; events carry those of the sampled tokens in any case. */
   logprobsOptions?: LogprobsOptions | undefined
   /** What is recorded beyond ids and logprobs. */
@@ -113,15 +114,12 @@ export class Generation {
   #makeDelta(id: number, next: NextToken, parsed: ParsedDelta): GenerationDelta {
     if (parsed.toolCalls) this.#hasToolCalls = true
     const delta: GenerationDelta = { type: 'delta', ...parsed, tokenIds: [id], logprobs: [next.logprob(id)] }
-    const { topLogprobs } = this.#input.record ?? {}
-    if (topLogprobs !== undefined)
-      delta.details = { top_logprobs: alternativesOf(this.#model.tokenizer, next, topLogprobs) }
-    if (this.#input.logprobsOptions) delta.logprobsContent = [this.#describe(id, next)]
+    const { tokenizer } = this.#model
+    const { record, logprobsOptions } = this.#input
+    if (record?.topLogprobs !== undefined)
+      delta.details = { top_logprobs: alternativesOf(tokenizer, next, record.topLogprobs) }
+    if (logprobsOptions) delta.logprobsContent = [describeToken(tokenizer, next, id, logprobsOptions)]
     return delta
-  }
-
-  #describe(id: number, next: NextToken): TokenLogprob {
-    return describeToken(this.#model.tokenizer, next, id, this.#input.logprobsOptions!)
   }
 
   #finish({ finishReason, stopReason }: EndReason): GenerationEnd {
@@ -175,18 +173,6 @@ function describe(tokenizer: Tokenizer, next: NextToken, id: number, options: Lo
 
 /** The most probable tokens, as a row of a detail. */
 function alternativesOf(tokenizer: Tokenizer, next: NextToken, count: number): TokenTable {
-  const ids = mostProbable(next, tokenizer.vocabSize, Math.min(count, tokenizer.vocabSize))
+  const ids = mostProbable(next, tokenizer.vocabSize, count)
   return { counts: [ids.length], ids, logprobs: ids.map((id) => next.logprob(id)) }
-}
-
-/** Most probable first, lower id first among equals. One pass each: far cheaper than sorting the vocabulary. */
-function mostProbable(next: NextToken, vocabularySize: number, count: number): number[] {
-  if (count === 0) return []
-  const probabilities = new Float64Array(vocabularySize)
-  next.fill(probabilities)
-  return Array.from({ length: count }, () => {
-    const id = indexOfLargest(probabilities)
-    probabilities[id] = -1
-    return id
-  })
 }

@@ -10,15 +10,12 @@ const DISCOUNT = 0.25
 
 export class NgramModel {
   readonly vocabularySize: number
-  /** The longest context that the model looks at, plus one. */
-  readonly order: number
   /** Probability of each token without any context. */
   readonly #base: Float64Array
   readonly #contexts: readonly ContextIndex[]
 
   constructor(counts: NgramCounts) {
     this.vocabularySize = counts.vocabularySize
-    this.order = counts.order
     this.#base = baseProbabilities(counts.unigrams)
     this.#contexts = counts.levels.map((level, i) => new ContextIndex(level, i + 1))
   }
@@ -38,19 +35,6 @@ export class NgramModel {
     }
     return new NextToken(this.#base, matches)
   }
-}
-
-/**
- * Natural-log probabilities of a completion's tokens after a prompt: the model's own, before temperature and every
- * other sampling parameter. Equal, bit for bit, to those that are reported while sampling.
- */
-export function scoreTokens(
-  model: NgramModel,
-  promptIds: ArrayLike<number>,
-  completionIds: ArrayLike<number>,
-): number[] {
-  const ids = [...Array.from(promptIds), ...Array.from(completionIds)]
-  return Array.from(completionIds, (id, i) => model.next(ids, promptIds.length + i).logprob(id))
 }
 
 interface ContextMatch {

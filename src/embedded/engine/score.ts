@@ -1,6 +1,7 @@
 /** What the embedded model thinks of given tokens. */
 import type { ScoredToken } from '../../proxy/engines/port/score.ts'
-import type { NgramModel } from './ngram-model.ts'
+import type { NextToken, NgramModel } from './ngram-model.ts'
+import { indexOfLargest } from './sampler.ts'
 
 /** A token with the most probable ones in its place, and its own rank among all, from 1. */
 export interface RankedToken extends ScoredToken {
@@ -10,7 +11,8 @@ export interface RankedToken extends ScoredToken {
 }
 
 /**
- * Bit for bit the logprobs that are reported while sampling.
+ * Natural-log probabilities: the model's own, before temperature and every other sampling parameter. Bit for bit those that
+ * are reported while sampling.
  * @param from the first place that is scored; what stands before it is context
  */
 export function rankTokens(
@@ -25,7 +27,7 @@ export function rankTokens(
     next.fill(probabilities)
     const own = probabilities[id]!
     const rank = 1 + probabilities.reduce((more, probability) => more + Number(probability > own), 0)
-    const order = count === 0 ? [] : mostProbable(probabilities, count)
+    const order = mostProbable(next, model.vocabularySize, count)
     const top = order.map((other) => ({ id: other, logprob: next.logprob(other) }))
     return {
       logprob: next.logprob(id),
@@ -37,7 +39,14 @@ export function rankTokens(
   })
 }
 
-function mostProbable(probabilities: Float64Array, count: number): number[] {
-  const ids = Array.from(probabilities.keys())
-  return ids.sort((a, b) => probabilities[b]! - probabilities[a]! || a - b).slice(0, count)
+/** Most probable first, lower id first among equals. One pass each: far cheaper than sorting the vocabulary. */
+export function mostProbable(next: NextToken, vocabularySize: number, count: number): number[] {
+  if (count === 0) return []
+  const probabilities = new Float64Array(vocabularySize)
+  next.fill(probabilities)
+  return Array.from({ length: Math.min(count, vocabularySize) }, () => {
+    const id = indexOfLargest(probabilities)
+    probabilities[id] = -1
+    return id
+  })
 }

@@ -6,10 +6,10 @@ import type { GenerationStream } from '../../protocol/canonical/events.ts'
 import type { CanonicalRequest, ChatBody, CompletionBody } from '../../protocol/canonical/request.ts'
 import { SseReply } from '../../proxy/http/agent/sse-reply.ts'
 import { clientGone } from '../../proxy/http/transport/client-gone.ts'
+import type { EmbeddedEngine } from '../engine/embedded-engine.ts'
 import { type AnswerFormat, type AnswerHead, readAnswerFields, StreamText } from './answer-wire.ts'
 import { chatFormat } from './chat-wire.ts'
 import { completionFormat } from './completion-wire.ts'
-import type { EngineCounters } from './counters.ts'
 import { vllmError } from './errors.ts'
 import {
   type AnyCompletionRequest,
@@ -17,10 +17,21 @@ import {
   checkChatRequest,
   checkCompletionRequest,
 } from './request-schemas.ts'
-import type { ServedEngine } from './served-engine.ts'
+
+/** What the server has done so far, for tests and benchmarks. Not on the wire. */
+export interface EngineCounters {
+  /** Completions under way. */
+  running: number
+  /** Completions that were sampled to their end. */
+  served: number
+  /** Completions that were cancelled because their client went away. */
+  aborted: number
+  /** Completions that the engine refused or failed. */
+  failed: number
+}
 
 interface CompletionRoutesOptions {
-  engine: ServedEngine
+  engine: EmbeddedEngine
   counters: EngineCounters
 }
 
@@ -47,7 +58,7 @@ export async function completionRoutes(app: FastifyInstance, options: Completion
 }
 
 /** As completions, with what the model thinks of the prompt's tokens on the choice. */
-function scoringFormat(engine: ServedEngine, { prompt_logprobs: count }: CompletionRequest): AnswerFormat {
+function scoringFormat(engine: EmbeddedEngine, { prompt_logprobs: count }: CompletionRequest): AnswerFormat {
   return {
     ...completionFormat,
     whole: (head, completion, fields) => {
@@ -93,7 +104,7 @@ async function answer(
   return reply
 }
 
-function refuseUnknownModel(model: string | null | undefined, engine: ServedEngine): void {
+function refuseUnknownModel(model: string | null | undefined, engine: EmbeddedEngine): void {
   if (!model || model === engine.model) return
   throw new ProxyError('engine_rejected', `The model \`${model}\` does not exist.`, {
     status: 404,
@@ -155,7 +166,7 @@ interface PromptLogprob {
  * follows nothing (`PromptLogprobs` of `vllm/logprobs.py`).
  */
 function promptLogprobs(
-  engine: ServedEngine,
+  engine: EmbeddedEngine,
   prompt: ArrayLike<number>,
   count: number,
 ): (Record<string, PromptLogprob> | null)[] {

@@ -5,11 +5,10 @@
 import Fastify, { type FastifyInstance } from 'fastify'
 import type { ChatBody } from '../../protocol/canonical/request.ts'
 import { errorOf } from '../../proxy/http/transport/errors.ts'
-import { completionRoutes } from './completion-routes.ts'
-import type { EngineCounters } from './counters.ts'
+import type { EmbeddedEngine } from '../engine/embedded-engine.ts'
+import { completionRoutes, type EngineCounters } from './completion-routes.ts'
 import { vllmError } from './errors.ts'
 import { checkDetokenizeRequest, checkTokenizeRequest, checkWeightVersionRequest } from './request-schemas.ts'
-import type { ServedEngine } from './served-engine.ts'
 
 interface EngineServerOptions {
   /** What `/version` says. Default: `embedded`. */
@@ -21,7 +20,7 @@ interface EngineServerOptions {
 export type EngineServer = FastifyInstance & { readonly counters: Readonly<EngineCounters> }
 
 /** Builds the server; the caller listens. */
-export function buildEngineServer(engine: ServedEngine, options: EngineServerOptions = {}): EngineServer {
+export function buildEngineServer(engine: EmbeddedEngine, options: EngineServerOptions = {}): EngineServer {
   const counters: EngineCounters = { running: 0, served: 0, aborted: 0, failed: 0 }
   const app = Fastify({
     bodyLimit: options.bodyLimitBytes ?? 64 * 1024 * 1024,
@@ -41,7 +40,7 @@ export function buildEngineServer(engine: ServedEngine, options: EngineServerOpt
 }
 
 interface InfoRoutesOptions {
-  engine: ServedEngine
+  engine: EmbeddedEngine
   counters: Readonly<EngineCounters>
   version: string
 }
@@ -62,7 +61,7 @@ async function infoRoutes(app: FastifyInstance, { engine, counters, version }: I
   })
 }
 
-function modelCard({ model, contextLength }: ServedEngine, createdS: number): object {
+function modelCard({ model, contextLength }: EmbeddedEngine, createdS: number): object {
   return {
     id: model,
     object: 'model',
@@ -76,7 +75,7 @@ function modelCard({ model, contextLength }: ServedEngine, createdS: number): ob
 }
 
 /** `POST /tokenize` of a text or of messages, and `POST /detokenize` (`vllm/entrypoints/serve/tokenize/`). */
-async function tokenizerRoutes(app: FastifyInstance, { engine }: { engine: ServedEngine }) {
+async function tokenizerRoutes(app: FastifyInstance, { engine }: { engine: EmbeddedEngine }) {
   app.post('/tokenize', async (request) => {
     const body = checkTokenizeRequest(request.body)
     const tokens = await ('prompt' in body

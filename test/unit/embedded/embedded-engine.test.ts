@@ -3,8 +3,8 @@ import t from 'tap'
 import { renderChatMl } from '../../../src/embedded/engine/chat-ml.ts'
 import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../../src/embedded/engine/embedded-engine.ts'
 import { loadEmbeddedModel } from '../../../src/embedded/engine/embedded-model.ts'
-import { scoreTokens } from '../../../src/embedded/engine/ngram-model.ts'
 import { Playbook } from '../../../src/embedded/engine/playbook.ts'
+import { rankTokens } from '../../../src/embedded/engine/score.ts'
 import type { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
 import type { Tool } from '../../../src/protocol/canonical/messages.ts'
 import {
@@ -22,6 +22,12 @@ const { ngrams, tokenizer, eosTokenId } = loadEmbeddedModel()
 const CALCULATOR: Tool = {
   type: 'function',
   function: { name: 'calculator', parameters: { type: 'object' } },
+}
+
+/** What the model thinks of the completion's tokens after its prompt. */
+function scoresOf({ start, tokenIds }: CompletionFold): number[] {
+  const prompt = [...start!.promptTokenIds!]
+  return rankTokens(ngrams, [...prompt, ...tokenIds], prompt.length, 0).map(({ logprob }) => logprob)
 }
 
 function forcing(answer: object): Playbook {
@@ -91,8 +97,7 @@ t.test('reported logprobs can be recomputed from the ids, bit for bit, whatever 
     fc.asyncProperty(sampling, prompts, async (fields, content) => {
       const body = { ...fields, messages: [{ role: 'user', content }], max_tokens: 24 }
       const completion = fold(await collect(engine.generate(chatRequest(body), noAbort)))
-      const scores = scoreTokens(ngrams, completion.start!.promptTokenIds!.whole(), completion.tokenIds)
-      return scores.every((score, i) => Object.is(score, completion.logprobs[i]))
+      return scoresOf(completion).every((score, i) => Object.is(score, completion.logprobs[i]))
     }),
     { numRuns: 60 },
   )
@@ -163,10 +168,7 @@ t.test(
     ])
     t.equal(completion.end?.finishReason, 'tool_calls')
     t.equal(completion.tokenIds.at(-1), eosTokenId)
-    t.same(
-      completion.logprobs,
-      scoreTokens(ngrams, completion.start!.promptTokenIds!.whole(), completion.tokenIds),
-    )
+    t.same(completion.logprobs, scoresOf(completion))
   },
 )
 
@@ -345,8 +347,5 @@ t.test('a canned completion has exactly its length and ends its turn', async (t)
   const completion = await run({ cannedTokens: 50 }, { max_tokens: 1_000 })
   t.equal(completion.tokenIds.length, 50)
   t.equal(completion.end?.finishReason, 'stop')
-  t.same(
-    completion.logprobs,
-    scoreTokens(ngrams, completion.start!.promptTokenIds!.whole(), completion.tokenIds),
-  )
+  t.same(completion.logprobs, scoresOf(completion))
 })

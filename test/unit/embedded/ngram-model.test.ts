@@ -1,7 +1,8 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { loadEmbeddedModel } from '../../../src/embedded/engine/embedded-model.ts'
-import { NgramModel, scoreTokens } from '../../../src/embedded/engine/ngram-model.ts'
+import { NgramModel } from '../../../src/embedded/engine/ngram-model.ts'
+import { rankTokens } from '../../../src/embedded/engine/score.ts'
 import { countNgrams } from '../../../tools/embedded-model/count-ngrams.ts'
 
 const { ngrams, tokenizer } = loadEmbeddedModel()
@@ -55,11 +56,16 @@ t.test('a context that was never seen falls back to the shorter one', async (t) 
   t.equal(ngrams.next(unseen).probability(5), ngrams.next(shorter).probability(5))
 })
 
-t.test('scoreTokens gives one finite logprob per completion token and depends on the prompt', async (t) => {
+t.test('rankTokens gives one finite logprob per completion token and depends on the prompt', async (t) => {
   const completion = tokenizer.encode(' can I help you today?')
-  const scores = scoreTokens(ngrams, tokenizer.encode('Hello! How'), completion)
+  const scoresAfter = (text: string) => {
+    const prompt = tokenizer.encode(text)
+    const ranked = rankTokens(ngrams, [...prompt, ...completion], prompt.length, 0)
+    return ranked.map(({ logprob }) => logprob)
+  }
+  const scores = scoresAfter('Hello! How')
   t.equal(scores.length, completion.length)
   t.ok(scores.every((score) => Number.isFinite(score) && score <= 0))
-  t.not(scores[0], scoreTokens(ngrams, tokenizer.encode('The tests are'), completion)[0])
-  t.same(scoreTokens(ngrams, [1], []), [])
+  t.not(scores[0], scoresAfter('The tests are')[0])
+  t.same(rankTokens(ngrams, [1], 1, 0), [])
 })
