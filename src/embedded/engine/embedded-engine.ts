@@ -1,7 +1,8 @@
+import { ProxyError } from '../../base/errors.ts'
 import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../protocol/canonical/request.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
-import { isTokenRequest, refuseImages } from '../../proxy/engines/clients/wire/request.ts'
+import { isTokenRequest } from '../../proxy/engines/clients/wire/request.ts'
 import type { EngineClient, EngineHealth } from '../../proxy/engines/port/engine-client.ts'
 import type { TokenizerQuestion } from '../../proxy/engines/port/expected-tokenizer.ts'
 import type { Scored, ScoreRequest } from '../../proxy/engines/port/score.ts'
@@ -79,7 +80,10 @@ export class EmbeddedEngine implements EngineClient {
 
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
     signal.throwIfAborted()
-    refuseImages(request, this.name)
+    if (request.images !== undefined) {
+      const message = `the engine at ${this.name} takes no images beside token ids: token mode needs vLLM or SGLang for them`
+      throw new ProxyError('unsupported', message, { param: 'messages' })
+    }
     const { promptIds, generation } = await this.#begin(request)
     const { name: engine, model, weightVersion } = this
     const start = { type: 'start', engine, model, promptTokenIds: promptIds, weightVersion } as const

@@ -107,11 +107,7 @@ export async function detectEngineKind(
   { url, apiKey, connect }: Pick<ConnectionOptions, 'url' | 'apiKey' | 'connect'>,
   signal: AbortSignal,
 ): Promise<Exclude<EngineKind, 'embedded'>> {
-  const connection = new EngineConnection({
-    url,
-    apiKey,
-    connect,
-  })
+  const connection = new EngineConnection({ url, apiKey, connect })
   try {
     const models = await askJson(connection, '/v1/models', signal)
     const owners = ownersOf(models)

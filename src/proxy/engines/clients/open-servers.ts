@@ -22,12 +22,10 @@ export function openServer(
   { engineKind, engineApiKey, engineSessionHeader, connect }: ServerChoice,
   url: string,
 ): EngineClient {
-  return openClient(engineKind, {
-    url,
-    apiKey: engineApiKey,
-    sessionHeaders: sessionHeadersOf(engineSessionHeader ?? 'none'),
-    connect,
-  })
+  const sessionHeaders = sessionHeadersOf(engineSessionHeader ?? 'none')
+  const options = { url, apiKey: engineApiKey, sessionHeaders, connect }
+  const isFoundOut = engineKind === 'auto' || engineKind === 'embedded'
+  return isFoundOut ? createAutoClient(options) : CLIENT_OF_KIND[engineKind](options)
 }
 
 /** @throws ProxyError `config_invalid` for what cannot be a header, or is one that a call has anyway */
@@ -42,10 +40,6 @@ function sessionHeadersOf(names: string): string[] {
       `engine-session-header: ${name || 'nothing'} cannot be a header's name here`,
     )
   })
-}
-
-function openClient(kind: ServerChoice['engineKind'], options: ConnectionOptions): EngineClient {
-  return kind === 'auto' || kind === 'embedded' ? createAutoClient(options) : CLIENT_OF_KIND[kind](options)
 }
 
 /** How long an engine may take to answer the first question that is put to it. */

@@ -13,21 +13,17 @@ export interface HeldCallsOptions {
 export class HeldCalls {
   readonly #version: ServerVersion
   readonly #options: HeldCallsOptions
-  #warning: string | undefined
+  /** What an operator must know, once a call has found out. */
+  warning: string | undefined
 
   constructor(version: ServerVersion, options: HeldCallsOptions) {
     this.#version = version
     this.#options = options
   }
 
-  /** What an operator must know, once a call has found out. */
-  get warning(): string | undefined {
-    return this.#warning
-  }
-
   /** Another server may come up in its place. */
   forget(): void {
-    this.#warning = undefined
+    this.warning = undefined
   }
 
   /**
@@ -41,7 +37,7 @@ export class HeldCalls {
     if (isNew && (allows?.(await this.#version.said(signal)) ?? true))
       return { ...request, body: { ...request.body, ...fields } }
     const calls = askedCalls(request)
-    if (calls && wantsMore(calls)) this.#warning = this.#words
+    if (calls && wantsMore(calls)) this.warning = this.#words
     return request
   }
 

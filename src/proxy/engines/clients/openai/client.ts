@@ -1,9 +1,10 @@
+import { ProxyError } from '../../../../base/errors.ts'
 import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
 import { type ConnectionOptions, EngineConnection } from '../wire/connection.ts'
 import { getModels } from '../wire/models.ts'
-import { refuseTokenRequest } from '../wire/request.ts'
+import { isTokenRequest } from '../wire/request.ts'
 import { OpenaiRoutes } from './routes.ts'
 
 /** A client of any OpenAI-compatible server. What a server can tell beyond the text is found out by asking. */
@@ -32,7 +33,10 @@ class OpenaiClient implements EngineClient {
   }
 
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    refuseTokenRequest(request, this.name)
+    if (isTokenRequest(request)) {
+      const message = `the engine at ${this.name} takes no token ids: token mode needs one of kind vllm, sglang or embedded`
+      throw new ProxyError('unsupported', message)
+    }
     yield* this.#routes.generate(request, signal)
   }
 

@@ -1,5 +1,5 @@
 import { ProxyError } from '../../../../base/errors.ts'
-import { isRecord, parseJson } from '../../../../base/json.ts'
+import { isRecord } from '../../../../base/json.ts'
 import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
@@ -12,16 +12,16 @@ import { readWith } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
 import { OptionalRoutes } from '../wire/optional-routes.ts'
 import {
-  alternatives,
   bodyWithIds,
   isTokenRequest,
   maxTokensOf,
+  shownAlternatives,
   type TokenRequest,
   wantsLogprobs,
 } from '../wire/request.ts'
 import { ServerVersion } from '../wire/server-version.ts'
 import { TokenizerAnswers } from '../wire/tokenizer-answers.ts'
-import { weightVersionOf } from '../wire/weight-version.ts'
+import { weightVersionIn } from '../wire/weight-version.ts'
 import { sglangCallTag, TAGS_SINCE } from './call-tags.ts'
 import { GenerateReader } from './generate-reader.ts'
 import { generateBody, imageBody } from './request.ts'
@@ -118,7 +118,7 @@ class SglangClient implements EngineClient {
       promptTokenIds: request.promptTokenIds,
       hasImages: request.images !== undefined,
       wantsLogprobs: wantsLogprobs(request),
-      ...(request.record && { record: request.record, alternatives: alternatives(request) }),
+      ...(request.record && { record: request.record, alternatives: shownAlternatives(request) }),
       expertsStart: request.expertsStart,
       redact: this.#connection.endpoint.redact,
     })
@@ -163,13 +163,11 @@ class SglangClient implements EngineClient {
       models.push({ ...weights, id: this.#servedName! })
     const info =
       (await this.#routes.get('/model_info', signal)) ?? (await this.#routes.get('/get_model_info', signal))
-    const said = info === undefined ? undefined : parseJson(info)
-    const weightVersion = isRecord(said) ? weightVersionOf(said.weight_version) : undefined
     // One that is paused reads nothing.
     const tokenizer = isPaused ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
     return {
       models,
-      weightVersion,
+      weightVersion: weightVersionIn(info),
       unavailable: isPaused ? 'paused' : undefined,
       ...tokenizer,
     }

@@ -28,7 +28,7 @@ import {
   tableOfAlternatives,
   versionSpans,
 } from '../wire/details/read.ts'
-import { answerError, saidBy } from '../wire/failures.ts'
+import { answerError, answerUnfinished, saidBy } from '../wire/failures.ts'
 import type { JsonReader } from '../wire/generation.ts'
 import { sampledIds } from '../wire/sampled-ids.ts'
 import { firstWeightVersion, weightVersionOf } from '../wire/weight-version.ts'
@@ -82,22 +82,14 @@ export class GenerateReader implements JsonReader {
   /** @throws ProxyError `engine_lost` when no finish reason came */
   end(): GenerationEnd {
     const { finish_reason: finish, weight_version: weights } = this.#meta
-    if (!isRecord(finish) || typeof finish.type !== 'string') {
-      const { engine } = this.#options
-      throw new ProxyError(
-        'engine_lost',
-        `the answer of the engine at ${engine} ended without a finish reason`,
-      )
-    }
+    if (!isRecord(finish) || typeof finish.type !== 'string') throw answerUnfinished(this.#options.engine)
     const { matched } = finish
-    const weightVersion = weightVersionOf(weights)
-    const usage = usageOf(this.#meta)
     return {
       type: 'end',
       finishReason: finish.type,
       stopReason: typeof matched === 'string' || typeof matched === 'number' ? matched : null,
-      usage,
-      weightVersion,
+      usage: usageOf(this.#meta),
+      weightVersion: weightVersionOf(weights),
     }
   }
 
@@ -129,13 +121,7 @@ export class GenerateReader implements JsonReader {
     this.#started = true
     const { engine, promptTokenIds: sent, hasImages } = this.#options
     const promptTokenIds = hasImages ? toldIds(told) : sent
-    const weightVersion = firstWeightVersion(this.#meta, isWhole)
-    return {
-      type: 'start',
-      engine,
-      promptTokenIds,
-      weightVersion,
-    }
+    return { type: 'start', engine, promptTokenIds, weightVersion: firstWeightVersion(this.#meta, isWhole) }
   }
 
   /** @returns undefined when there is no new token */

@@ -22,7 +22,7 @@ import {
 } from '../wire/request.ts'
 import { ServerVersion } from '../wire/server-version.ts'
 import { TokenizerAnswers } from '../wire/tokenizer-answers.ts'
-import { weightVersionOf } from '../wire/weight-version.ts'
+import { weightVersionIn } from '../wire/weight-version.ts'
 import { TAGS_SINCE, vllmCallTag } from './call-tags.ts'
 import {
   defaultsIn,
@@ -150,8 +150,7 @@ class VllmClient implements EngineClient {
 
   /** @returns undefined where the server lacks the route; `/v1/completions` is for all but a mask and versions */
   async #askByIds(request: TokenRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
-    this.#defaults ??= defaultsIn(await this.#rendered(request, signal))
-    const body = vllmIdsBody(request, await this.#sentByIds(request, this.#defaults, signal))
+    const body = vllmIdsBody(request, await this.#sentByIds(request, signal))
     try {
       const json = bodyWithIds(body, 'token_ids', request)
       return await this.#connection.request(IDS_ROUTE, signal, json, request)
@@ -161,11 +160,9 @@ class VllmClient implements EngineClient {
     }
   }
 
-  async #sentByIds(
-    request: TokenRequest,
-    defaults: Record<string, unknown>,
-    signal: AbortSignal,
-  ): Promise<SentByIds> {
+  async #sentByIds(request: TokenRequest, signal: AbortSignal): Promise<SentByIds> {
+    this.#defaults ??= defaultsIn(await this.#rendered(request, signal))
+    const defaults = this.#defaults
     const maxTokens = await this.#contextLength.budget(request, signal)
     return { maxTokens, defaults, streams: await this.#version.isSince(STREAMS_SINCE, signal) }
   }
@@ -173,13 +170,7 @@ class VllmClient implements EngineClient {
   /** What becomes of a call that says nothing; undefined where the server does not tell. */
   async #rendered({ body: { model } }: TokenRequest, signal: AbortSignal): Promise<unknown> {
     const json = JSON.stringify({ model, prompt: '.', max_tokens: 1 })
-    try {
-      return parseJson(await this.#connection.ask('/v1/completions/render', signal, json))
-    } catch (thrown) {
-      const refuses = ['engine_rejected', 'engine_failed']
-      if (thrown instanceof ProxyError && refuses.includes(thrown.code)) return undefined
-      throw thrown
-    }
+    return await this.#connection.askIfTold('/v1/completions/render', signal, json)
   }
 
   /** Calls that want nothing else from there go elsewhere then. */
@@ -210,9 +201,8 @@ class VllmClient implements EngineClient {
       const message = `the engine at ${this.name} takes no images beside token ids: vLLM does from ${IMAGES_SINCE} on`
       throw new ProxyError('unsupported', message, { param: 'messages' })
     }
-    this.#defaults ??= defaultsIn(await this.#rendered(request, signal))
     const ids = new PromptIds(collapsedIds(request.promptTokenIds.whole(), images, images.edges))
-    const body = vllmImagesBody(request, await this.#sentByIds(request, this.#defaults, signal))
+    const body = vllmImagesBody(request, await this.#sentByIds(request, signal))
     const json = bodyWithIds(body, 'token_ids', { ...request, promptTokenIds: ids })
     const response = await this.#connection.request(IDS_ROUTE, signal, json, request)
     yield* readAnswer(this.#connection, request, response, signal)
@@ -238,8 +228,7 @@ class VllmClient implements EngineClient {
 
   get warning(): string | undefined {
     const lacks = [this.#isOld, this.#losesIds, this.#heldCalls.warning, this.#noRoute, this.#noMasks]
-    const warnings = lacks.filter((said) => said !== undefined)
-    return warnings.length === 0 ? undefined : warnings.join('; ')
+    return lacks.filter((said) => said !== undefined).join('; ') || undefined
   }
 
   async checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
@@ -259,6 +248,7 @@ class VllmClient implements EngineClient {
     await this.#routes.get('/health', signal)
     const models = await getModels(this.#connection, signal)
     this.#contextLength.note(models)
+    // Of a vLLM in development mode: `{"weight_version": "v7"}`.
     const weightVersion = weightVersionIn(await this.#routes.get('/weight_info', signal))
     const unavailable = await this.#unavailable(signal)
     this.#isOld = await this.#version.warningBefore(TESTED, signal)
@@ -266,12 +256,7 @@ class VllmClient implements EngineClient {
     if (question === undefined) await this.#noteLostIds(signal)
     // One that rests reads nothing.
     const tokenizer = unavailable ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
-    return {
-      models,
-      weightVersion,
-      unavailable,
-      ...tokenizer,
-    }
+    return { models, weightVersion, unavailable, ...tokenizer }
   }
 
   /** Routes of development mode; a call to an engine that sleeps waits in it. vLLM 0.32 says of a paused one that it sleeps. */
@@ -291,12 +276,6 @@ class VllmClient implements EngineClient {
   async close(): Promise<void> {
     await this.#connection.close()
   }
-}
-
-/** `GET /weight_info` of a vLLM in development mode: `{"weight_version": "v7"}`. */
-function weightVersionIn(info: string | undefined): string | undefined {
-  const said = info === undefined ? undefined : parseJson(info)
-  return isRecord(said) ? weightVersionOf(said.weight_version) : undefined
 }
 
 /** How many tokens the models of one engine hold, prompt and completion together. */

@@ -117,20 +117,40 @@ export function defaultsIn(rendered: unknown): Record<string, unknown> {
   return Object.fromEntries(DEFAULTED.flatMap((name) => (isSaid(params[name]) ? [[name, params[name]]] : [])))
 }
 
-/** The body for a call without images, but for the `token_ids`. */
-export function vllmIdsBody(request: TokenRequest, sent: SentByIds): Record<string, unknown> {
-  const prompt = request.record?.promptLogprobs
-  const body = commonBody(request, sent)
-  const sampling = { ...body.sampling_params, ...(prompt !== undefined && { prompt_logprobs: prompt }) }
-  return { ...body, sampling_params: sampling, return_token_ids: true }
-}
-
 /** What goes with a call beside what its agent says. */
 export interface SentByIds {
   readonly maxTokens: number
   readonly defaults: Record<string, unknown>
   /** False: it is asked whole. Older versions leave out a last step that has no new ids, and the finish reason with it. */
   readonly streams: boolean
+}
+
+/** The body for a call without images, but for the `token_ids`. */
+export function vllmIdsBody(
+  request: TokenRequest,
+  { maxTokens, defaults, streams }: SentByIds,
+): Record<string, unknown> {
+  const { body, record } = request
+  const prompt = record?.promptLogprobs
+  // A stream has no place for what is told of the prompt.
+  const stream = streams && request.stream && prompt === undefined && !record?.routedExperts
+  const given = [...SAMPLING_FIELDS, ...STOP_FIELDS].filter((field) => isSaid(body[field]))
+  return {
+    model: body.model,
+    sampling_params: {
+      ...defaults,
+      ...Object.fromEntries(given.map((field) => [field, body[field]])),
+      max_tokens: maxTokens,
+      // 0: the sampled token's logprob and no alternatives.
+      logprobs: askedAlternatives(request),
+      ...(prompt !== undefined && { prompt_logprobs: prompt }),
+    },
+    stream,
+    ...(stream && { stream_options: { include_usage: true } }),
+    ...(body.priority !== undefined && { priority: body.priority }),
+    ...(body.cache_salt !== undefined && { cache_salt: body.cache_salt }),
+    return_token_ids: true,
+  }
 }
 
 /**
@@ -149,27 +169,6 @@ export function vllmImagesBody(request: TokenRequest, sent: SentByIds): Record<s
   }
   const content_parts = imageUrlsOf(body.messages).map((url) => ({ type: 'image_url', url }))
   return { ...vllmIdsBody(request, sent), content_parts }
-}
-
-function commonBody(request: TokenRequest, { maxTokens, defaults, streams }: SentByIds) {
-  const { body, record } = request
-  // A stream has no place for what is told of the prompt.
-  const stream = streams && request.stream && record?.promptLogprobs === undefined && !record?.routedExperts
-  const given = [...SAMPLING_FIELDS, ...STOP_FIELDS].filter((field) => isSaid(body[field]))
-  return {
-    model: body.model,
-    sampling_params: {
-      ...defaults,
-      ...Object.fromEntries(given.map((field) => [field, body[field]])),
-      max_tokens: maxTokens,
-      // 0: the sampled token's logprob and no alternatives.
-      logprobs: askedAlternatives(request),
-    },
-    stream,
-    ...(stream && { stream_options: { include_usage: true } }),
-    ...(body.priority !== undefined && { priority: body.priority }),
-    ...(body.cache_salt !== undefined && { cache_salt: body.cache_salt }),
-  }
 }
 
 /**

@@ -72,7 +72,7 @@ function logprobIn(entry: unknown): number | undefined {
 /** `decoded_token` of `prompt_logprobs`; the first token has none. */
 export const VLLM_READING: IdReading = {
   path: '/v1/completions',
-  body: (ids, model) => vllmScoreBody({ ...readAsPrompt(ids), ...(model !== undefined && { model }) }),
+  body: (ids, model) => vllmScoreBody({ ...readAsPrompt(ids), model }),
   textsIn(answer, ids) {
     const choice = isRecord(answer) && Array.isArray(answer.choices) ? answer.choices[0] : undefined
     const entries: unknown = isRecord(choice) ? choice.prompt_logprobs : undefined

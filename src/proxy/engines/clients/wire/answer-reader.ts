@@ -16,7 +16,7 @@ import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import { addMessage, ToolCallIndexes } from './answer-message.ts'
 import { answerDetails } from './details/answer-details.ts'
-import { answerError, excerpt, saidBy } from './failures.ts'
+import { answerError, answerUnfinished, excerpt, saidBy } from './failures.ts'
 import { parseAnswer, type ReadPrompt } from './parse-answer.ts'
 import { sampledIds } from './sampled-ids.ts'
 import { firstWeightVersion, lastWeightVersion, weightVersionOf } from './weight-version.ts'
@@ -97,12 +97,7 @@ export class AnswerReader {
    */
   end(): GenerationEnd {
     const { engine } = this.#options
-    if (this.#finishReason === undefined) {
-      throw new ProxyError(
-        'engine_lost',
-        `the answer of the engine at ${engine} ended without a finish reason`,
-      )
-    }
+    if (this.#finishReason === undefined) throw answerUnfinished(engine)
     const failed = FAILURES.get(this.#finishReason)
     if (failed !== undefined) throw new ProxyError('engine_failed', `the engine at ${engine} ${failed}`)
     return {

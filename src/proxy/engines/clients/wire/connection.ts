@@ -1,5 +1,6 @@
 import { type buildConnector, Pool } from 'undici'
 import { ProxyError } from '../../../../base/errors.ts'
+import { parseJson } from '../../../../base/json.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { type Endpoint, parseEndpoint } from '../endpoint.ts'
 import { answerFailure, answerTooLarge, refusalError, requestFailure } from './failures.ts'
@@ -153,6 +154,20 @@ export class EngineConnection {
   /** The body of the answer to a GET, or to a POST of `json`. @throws as {@link request} */
   async ask(path: string, signal: AbortSignal, json?: string): Promise<string> {
     return await this.text(await this.request(path, signal, json), signal)
+  }
+
+  /**
+   * The same, read as JSON.
+   * @returns undefined for a refusal: a gateway may keep a route to itself, a server may have no tokenizer
+   */
+  async askIfTold(path: string, signal: AbortSignal, json: string): Promise<unknown> {
+    try {
+      return parseJson(await this.ask(path, signal, json))
+    } catch (thrown) {
+      const refuses = ['engine_rejected', 'engine_failed']
+      if (thrown instanceof ProxyError && refuses.includes(thrown.code)) return undefined
+      throw thrown
+    }
   }
 
   /**

@@ -37,6 +37,11 @@ function codeOf(thrown: unknown): string {
   return code === undefined ? '' : String(code)
 }
 
+/** An answer that has come to its end before the engine said why it is one. */
+export function answerUnfinished(engine: string): ProxyError {
+  return new ProxyError('engine_lost', `the answer of the engine at ${engine} ended without a finish reason`)
+}
+
 /** What is larger than any answer would end the process. @param limit in bytes */
 export function answerTooLarge(engine: string, limit: number): ProxyError {
   return new ProxyError('engine_failed', `the engine at ${engine} sent more than ${limit} bytes at once`)

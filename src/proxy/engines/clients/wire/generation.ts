@@ -51,27 +51,18 @@ export interface JsonReader {
 }
 
 /** What a reader stumbles over is the engine's doing: an answer may have anything anywhere, nested to any depth. */
-class GuardedReader implements JsonReader {
-  readonly #reader: JsonReader
-  readonly #engine: string
-
-  constructor(reader: JsonReader, engine: string) {
-    this.#reader = reader
-    this.#engine = engine
-  }
-
-  read(json: string | Buffer, events: GenerationEvent[], isWhole?: boolean): void {
-    try {
-      this.#reader.read(json, events, isWhole)
-    } catch (cause) {
-      if (cause instanceof ProxyError) throw cause
-      const message = `the engine at ${this.#engine} answered with what cannot be read`
-      throw new ProxyError('engine_failed', message, { cause })
-    }
-  }
-
-  end(): GenerationEnd {
-    return this.#reader.end()
+function guarded(reader: JsonReader, engine: string): JsonReader {
+  return {
+    read(json, events, isWhole) {
+      try {
+        reader.read(json, events, isWhole)
+      } catch (cause) {
+        if (cause instanceof ProxyError) throw cause
+        const message = `the engine at ${engine} answered with what cannot be read`
+        throw new ProxyError('engine_failed', message, { cause })
+      }
+    },
+    end: () => reader.end(),
   }
 }
 
@@ -82,7 +73,7 @@ export async function* readWith(
   response: EngineResponse,
   signal: AbortSignal,
 ): GenerationStream {
-  const reader = new GuardedReader(unguarded, connection.name)
+  const reader = guarded(unguarded, connection.name)
   const contentType = response.headers['content-type']?.toString() ?? ''
   if (contentType.includes('text/event-stream')) yield* streamed(connection, response, signal, reader)
   else yield whole(await connection.pieces(response, signal), reader)

@@ -1,5 +1,4 @@
 /** What all engine clients read from a request. */
-import { ProxyError } from '../../../../base/errors.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { jsonPieces } from '../../../../protocol/json/json-member.ts'
 import type { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
@@ -10,25 +9,6 @@ export type TokenRequest = Extract<GenerationRequest, { kind: 'chat' }> & { prom
 
 export function isTokenRequest(request: GenerationRequest): request is TokenRequest {
   return request.kind === 'chat' && request.promptTokenIds !== undefined
-}
-
-/** @throws ProxyError `unsupported` for a call in token mode */
-export function refuseTokenRequest(request: GenerationRequest, engine: string): void {
-  if (!isTokenRequest(request)) return
-  throw new ProxyError(
-    'unsupported',
-    `the engine at ${engine} takes no token ids: token mode needs one of kind vllm, sglang or embedded`,
-  )
-}
-
-/** @throws ProxyError `unsupported` for a call with images in token mode */
-export function refuseImages({ images }: GenerationRequest, engine: string): void {
-  if (images === undefined) return
-  throw new ProxyError(
-    'unsupported',
-    `the engine at ${engine} takes no images beside token ids: token mode needs vLLM or SGLang for them`,
-    { param: 'messages' },
-  )
 }
 
 /** A request's body in UTF-8, in pieces. */
@@ -66,12 +46,10 @@ export function wantsLogprobs({ body }: GenerationRequest): boolean {
   return body.logprobs === true || typeof body.logprobs === 'number'
 }
 
-/** How many alternatives per token the agent of a chat wants to see. */
-export function alternatives(request: TokenRequest): number {
-  return wantsLogprobs(request) ? Number(request.body.top_logprobs ?? 0) : 0
-}
-
-/** The same of any call; undefined: as many as come, for a completion's route names one number for both. */
+/**
+ * How many alternatives per token an agent that wants logprobs wants to see; undefined: as many as come, for a completion's
+ * route names one number for both.
+ */
 export function shownAlternatives(request: GenerationRequest): number | undefined {
   return request.kind === 'chat' ? Number(request.body.top_logprobs ?? 0) : undefined
 }

@@ -66,13 +66,9 @@ export class SseParser {
       this.#pieceBytes += bytes.length - at
     }
     if (typeof this.#data === 'object') this.#data = kept(this.#data)
-    this.#refuseTooLarge()
-    return events
-  }
-
-  #refuseTooLarge(): void {
     const held = this.#pieceBytes + (this.#data?.length ?? 0)
     if (held > this.#maxBytes) throw answerTooLarge(this.#engine, this.#maxBytes)
+    return events
   }
 
   #endLine(bytes: Buffer, start: number, end: number, events: EventData[]): void {

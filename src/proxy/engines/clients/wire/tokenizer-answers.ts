@@ -1,5 +1,4 @@
-import { ProxyError } from '../../../../base/errors.ts'
-import { isRecord, parseJson } from '../../../../base/json.ts'
+import { isRecord } from '../../../../base/json.ts'
 import {
   COMPARED_CHATS,
   type TokenizerAnswer,
@@ -57,7 +56,7 @@ export class TokenizerAnswers {
 
   /** @returns undefined where the server does not tell */
   async #tokenize(body: object, signal: AbortSignal): Promise<number[] | undefined> {
-    const said = await this.#ask('/tokenize', JSON.stringify(body), signal)
+    const said = await this.#connection.askIfTold('/tokenize', signal, JSON.stringify(body))
     const tokens = isRecord(said) ? said.tokens : undefined
     return Array.isArray(tokens) && tokens.every(Number.isInteger) ? (tokens as number[]) : undefined
   }
@@ -74,23 +73,13 @@ export class TokenizerAnswers {
     const limit = AbortSignal.timeout(READING_MS)
     try {
       const { path, body, textsIn } = this.#reading
-      const said = await this.#ask(path, body(ids, model), AbortSignal.any([signal, limit]))
+      const either = AbortSignal.any([signal, limit])
+      const said = await this.#connection.askIfTold(path, either, body(ids, model))
       const idTexts = textsIn(said, ids)
       this.#known = idTexts === undefined ? {} : { idTexts }
       return this.#known
     } catch (thrown) {
       if (limit.aborted && !signal.aborted) return {}
-      throw thrown
-    }
-  }
-
-  /** @returns undefined for a refusal: a gateway may keep a route to itself, a server may have no tokenizer */
-  async #ask(path: string, json: string, signal: AbortSignal): Promise<unknown> {
-    try {
-      return parseJson(await this.#connection.ask(path, signal, json))
-    } catch (thrown) {
-      const refuses = ['engine_rejected', 'engine_failed']
-      if (thrown instanceof ProxyError && refuses.includes(thrown.code)) return undefined
       throw thrown
     }
   }

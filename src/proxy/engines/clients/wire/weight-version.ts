@@ -1,8 +1,14 @@
-import { isRecord } from '../../../../base/json.ts'
+import { isRecord, parseJson } from '../../../../base/json.ts'
 
 /** A weight version as it stands in an engine's JSON: text or a number. */
 export function weightVersionOf(value: unknown): string | undefined {
   return typeof value === 'string' || typeof value === 'number' ? String(value) : undefined
+}
+
+/** The `weight_version` of a JSON object. @param text undefined: the engine did not answer */
+export function weightVersionIn(text: string | undefined): string | undefined {
+  const said = text === undefined ? undefined : parseJson(text)
+  return isRecord(said) ? weightVersionOf(said.weight_version) : undefined
 }
 
 /**
