@@ -20,7 +20,7 @@ import type { HealthAnswer } from './proxy/http/operator/health/health-thread.ts
 import type { HttpServer, ServerOptions } from './proxy/http/server.ts'
 import { PassOn } from './proxy/http/transport/pass-on.ts'
 import { Metrics } from './proxy/metrics/metrics.ts'
-import { createRelayBackend, type RelayBackend } from './proxy/relay/relay-backend.ts'
+import { RelayBackend } from './proxy/relay/relay-backend.ts'
 import { Activity } from './proxy/session/state/activity.ts'
 import { parseLimits } from './proxy/session/state/limits.ts'
 import { Sessions } from './proxy/session/state/sessions.ts'
@@ -233,7 +233,7 @@ function openRelayBackend(
   metrics: Metrics,
   tokenizer: ExpectedTokenizer | undefined,
 ): RelayBackend {
-  return createRelayBackend({
+  return new RelayBackend({
     logger,
     tokenizer,
     watch: metrics.dispatch,

@@ -5,11 +5,7 @@ import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { MAX_FRAME_BYTES } from '../../src/protocol/worker/protocol.ts'
 import { workerSocket } from '../../src/proxy/http/worker/worker-socket.ts'
-import {
-  createRelayBackend,
-  type RelayBackend,
-  type RelayBackendOptions,
-} from '../../src/proxy/relay/relay-backend.ts'
+import { RelayBackend, type RelayBackendOptions } from '../../src/proxy/relay/relay-backend.ts'
 import { silentLogger } from './silent-logger.ts'
 
 export interface RelayServer {
@@ -26,7 +22,7 @@ export async function startRelayServer(
   port = 0,
   host = '127.0.0.1',
 ): Promise<RelayServer> {
-  const backend = createRelayBackend({ logger: silentLogger, ...options })
+  const backend = new RelayBackend({ logger: silentLogger, ...options })
   const app = Fastify({ forceCloseConnections: true })
   await app.register(workerSocket, {
     accept: (socket, greeted) => backend.accept(socket, greeted),

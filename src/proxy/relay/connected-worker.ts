@@ -271,9 +271,7 @@ export class ConnectedWorker {
   }
 
   #setModels(models: readonly { id: string; max_model_len?: number }[]): void {
-    this.models = models.map(({ id, max_model_len: maxModelLen }) =>
-      maxModelLen === undefined ? { id } : { id, maxModelLen },
-    )
+    this.models = models.map(({ id, max_model_len: maxModelLen }) => ({ id, maxModelLen }))
   }
 
   /** An answer that comes after its call was over, or twice, finds no call and changes nothing. */

@@ -39,11 +39,6 @@ export interface RelayBackendOptions extends Partial<WorkerLimits> {
   watch?: DispatchWatch
 }
 
-export interface RelayBackend extends Backend, Registry {
-  /** Takes over a socket that was opened at `/ws/worker`. @param greeted is called when its worker's hello is accepted */
-  accept(socket: RelaySocket, greeted?: () => void): void
-}
-
 const DEFAULTS = {
   heartbeatMs: 10_000,
   graceMs: 30_000,
@@ -62,11 +57,7 @@ const AWAY: readonly ErrorCode[] = ['engine_unreachable', 'shutting_down']
 
 const NO_ENGINE_SERVES = 'none of its engines serves'
 
-export function createRelayBackend(options: RelayBackendOptions): RelayBackend {
-  return new WorkerBackend(options)
-}
-
-class WorkerBackend implements RelayBackend {
+export class RelayBackend implements Backend, Registry {
   readonly mode = 'relay'
   readonly #registry: WorkerRegistry
   readonly #dispatcher: Dispatcher
@@ -78,14 +69,7 @@ class WorkerBackend implements RelayBackend {
   readonly #warned = new Map<string, string | undefined>()
 
   constructor(options: RelayBackendOptions) {
-    const {
-      logger,
-      watch,
-      clock = systemClock,
-      queueLimit,
-      waitMs,
-      pauseLimitMs,
-    } = { ...DISPATCH_DEFAULTS, ...options }
+    const settings = { ...DISPATCH_DEFAULTS, ...DEFAULTS, clock: systemClock, ...options }
     const absent = (call: QueuedCall) =>
       unlistedPolicy(call, this.status().members) ??
       ({
@@ -93,11 +77,11 @@ class WorkerBackend implements RelayBackend {
         message: `no worker that could serve this call is connected${this.#refusals()}`,
       } as const)
     this.#tokenizer = options.tokenizer
-    this.#logger = logger
-    this.#dispatcher = new Dispatcher({ queueLimit, waitMs, pauseLimitMs, absent, clock, logger, watch })
-    const limits = limitsOf(options)
+    this.#logger = options.logger
+    this.#dispatcher = new Dispatcher({ ...settings, absent })
+    const { clock, logger } = settings
     this.#registry = new WorkerRegistry(
-      { limits, clock, logger },
+      { limits: settings, clock, logger },
       {
         joined: (worker) => this.#dispatcher.addMember(this.#memberOf(worker)),
         changed: (worker) => this.#dispatcher.updateMember(worker.identity.workerId, this.#memberOf(worker)),
@@ -110,6 +94,7 @@ class WorkerBackend implements RelayBackend {
     )
   }
 
+  /** Takes over a socket that was opened at `/ws/worker`. @param greeted is called when its worker's hello is accepted */
   accept(socket: RelaySocket, greeted?: () => void): void {
     this.#registry.accept(socket, greeted)
   }
@@ -202,14 +187,13 @@ class WorkerBackend implements RelayBackend {
     const member = memberOf(worker)
     this.#logWarning(member.id, warningOf(worker, this.#tokenizer))
     const error = tokenizersOf(worker, this.#tokenizer)?.error
-    if (error === this.#refused.get(member.id))
-      return error === undefined ? member : { ...member, healthy: false }
     if (error === undefined) {
       this.#refused.delete(member.id)
       return member
     }
+    if (error !== this.#refused.get(member.id))
+      this.#logger.warn({ worker_id: member.id, error }, 'worker gets no calls')
     this.#refused.set(member.id, error)
-    this.#logger.warn({ worker_id: member.id, error }, 'worker gets no calls')
     return { ...member, healthy: false }
   }
 
@@ -232,14 +216,6 @@ class WorkerBackend implements RelayBackend {
     if (!worker) throw new ProxyError('worker_lost', `worker ${workerId} left`)
     return worker
   }
-}
-
-function limitsOf(options: RelayBackendOptions): WorkerLimits {
-  const { heartbeatMs, graceMs, callTimeoutMs, windowBytes, v1MaxConcurrency } = {
-    ...DEFAULTS,
-    ...options,
-  }
-  return { heartbeatMs, graceMs, callTimeoutMs, windowBytes, v1MaxConcurrency }
 }
 
 /**
@@ -335,7 +311,6 @@ function statusOf(
 ): BackendMember {
   const { identity, weightVersion } = worker
   const tokenizers = tokenizersOf(worker, expected)
-  const warning = warningOf(worker, expected)
   const away = worker.isConnected ? NO_ENGINE_SERVES : 'its connection is lost'
   const error = tokenizers?.error ?? away
   const healthy = worker.isConnected && worker.healthy && tokenizers?.error === undefined
@@ -353,7 +328,7 @@ function statusOf(
     takesImages: identity.capabilities.includes(CAPABILITIES.images) || undefined,
     weightVersion,
     error: healthy ? undefined : error,
-    warning,
+    warning: warningOf(worker, expected),
   }
 }
 

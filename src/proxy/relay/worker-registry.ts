@@ -26,7 +26,6 @@ export class WorkerRegistry {
   /** Ends the wait for a worker that is away. */
   readonly #cancelGrace = new Map<string, () => void>()
   readonly #sockets = new Set<RelaySocket>()
-  /** Until when workers may come that hold calls of a proxy before this one. */
 
   constructor(context: WorkerContext, listener: RegistryListener) {
     this.#context = context

@@ -53,6 +53,8 @@ export class EngineHealthWatch {
   models: ModelInfo[] = []
   /** What the engine reported last; undefined: nothing, or nothing since its weights may be others. */
   weightVersion: string | undefined
+  /** How often what was known of the weights was given up, because they may be others. */
+  timesForgotten = 0
   /** Why it is not healthy. */
   error: string | undefined
   /** Resolves, whatever came of it, when the engine has been asked once. */
@@ -69,7 +71,6 @@ export class EngineHealthWatch {
   #last: Promise<void>
   /** A check that begins when that one has ended. */
   #next: Promise<void> | undefined
-  #timesForgotten = 0
 
   constructor(options: EngineHealthWatchOptions) {
     this.#options = options
@@ -104,12 +105,7 @@ export class EngineHealthWatch {
   /** The weights may be others by now: no version is known until a check that begins later has told it. */
   forgetWeights(): void {
     this.weightVersion = undefined
-    this.#timesForgotten += 1
-  }
-
-  /** How often what was known of the weights was given up, because they may be others. */
-  get timesForgotten(): number {
-    return this.#timesForgotten
+    this.timesForgotten += 1
   }
 
   stop(): void {
@@ -130,7 +126,7 @@ export class EngineHealthWatch {
 
   async #check(): Promise<void> {
     if (this.#stopping.signal.aborted) return
-    const forgotten = this.#timesForgotten
+    const forgotten = this.timesForgotten
     const timeout = new AbortController()
     const cancelTimeout = afterLooking(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
     try {
@@ -142,7 +138,7 @@ export class EngineHealthWatch {
           ? { text: TOKENIZER_TEXT, chats: true }
           : undefined
       const { weightVersion, ...health } = await client.checkHealth(signal, question)
-      const isOfNow = forgotten === this.#timesForgotten
+      const isOfNow = forgotten === this.timesForgotten
       this.#noteHealth({ ...health, weightVersion: isOfNow ? weightVersion : undefined })
     } catch (thrown) {
       this.#noteFailure(thrown, timeout.signal.aborted)

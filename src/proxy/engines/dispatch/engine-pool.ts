@@ -65,7 +65,7 @@ export class EnginePool {
    * @param known what the engine has said just now
    */
   add(client: EngineClient, facts: Partial<EngineFacts> = {}, known?: EngineHealth): PooledEngine {
-    const { dispatcher, healthIntervalMs: intervalMs, logger, clock, tokenizer, tellsTextIds } = this.#options
+    const { dispatcher, healthIntervalMs: intervalMs, logger, tokenizer } = this.#options
     const { name } = client
     const { weight = 1, modelName = null, standIn = false } = facts
     // Taken for healthy until a check or a call says otherwise, so that the first call waits for nothing; but not with a
@@ -74,17 +74,14 @@ export class EnginePool {
     dispatcher.addMember({ id: name, ...this.#limit(weight), healthy, draining: false, models: [] })
     const logprobs = this.#options.measuresLogprobs ? new MeasuredLogprobs(client, logger) : undefined
     const watch = new EngineHealthWatch({
+      ...this.#options,
       client,
       intervalMs,
       known,
-      tokenizer,
-      tellsTextIds,
       onHealth: (health) => {
         if (!health.healthy) logprobs?.forget()
         dispatcher.updateMember(name, memberChange(client, health))
       },
-      clock,
-      logger,
     })
     const standing = { weight, modelName, standIn, draining: false, sinceMs: Date.now() }
     const engine = { id: idOf(name), client, watch, logprobs, ...standing }

@@ -63,32 +63,24 @@ class EngineBackend implements LocalBackend {
   readonly #dispatcher: Dispatcher
 
   constructor(options: LocalBackendOptions) {
-    const { clients, standIns = false, clock, logger, watch } = options
-    const { maxConcurrencyPerEngine, queueLimit, waitMs, pauseLimitMs, healthIntervalMs } = options
+    const { clients, standIns = false, maxConcurrencyPerEngine, healthIntervalMs } = options
     if (new Set(clients.map(({ name }) => name)).size < clients.length)
       throw new ProxyError('config_invalid', 'an engine is named twice')
     this.#dispatcher = new Dispatcher({
-      queueLimit: queueLimit ?? DISPATCH_DEFAULTS.queueLimit,
-      waitMs: waitMs ?? DISPATCH_DEFAULTS.waitMs,
+      ...options,
+      queueLimit: options.queueLimit ?? DISPATCH_DEFAULTS.queueLimit,
+      waitMs: options.waitMs ?? DISPATCH_DEFAULTS.waitMs,
       absent: (call) =>
         unlistedPolicy(call, this.status().members) ?? {
           code: 'engine_unreachable',
           message: `no engine that could serve this call is healthy${this.#refusals()}`,
         },
-      pauseLimitMs,
-      clock,
-      logger,
-      watch,
     })
     this.engines = new EnginePool({
+      ...options,
       dispatcher: this.#dispatcher,
       maxConcurrency: maxConcurrencyPerEngine ?? DISPATCH_DEFAULTS.maxConcurrency,
       healthIntervalMs: healthIntervalMs ?? HEALTH_INTERVAL_MS,
-      tokenizer: options.tokenizer,
-      tellsTextIds: options.tellsTextIds,
-      measuresLogprobs: options.measuresLogprobs,
-      clock,
-      logger,
     })
     for (const client of clients)
       this.engines.add(client, { standIn: standIns }, options.known?.get(client.name))

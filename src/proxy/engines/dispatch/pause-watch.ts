@@ -17,7 +17,8 @@ const FIRST_REMINDER_MS = 60_000
 export class PauseWatch {
   readonly #options: PauseWatchOptions
   #current: { beganMs: number; sinceEpochMs: number } | undefined
-  #isOverLimit = false
+  /** Whether the pause has lasted longer than it may. */
+  isOverLimit = false
   #cancelLimit: (() => void) | undefined
   #cancelReminder: (() => void) | undefined
 
@@ -30,15 +31,10 @@ export class PauseWatch {
     return this.#current?.sinceEpochMs
   }
 
-  /** Whether the pause has lasted longer than it may. */
-  get isOverLimit(): boolean {
-    return this.#isOverLimit
-  }
-
   /** Begins a pause. During one it starts the limit anew: whoever asks again has not forgotten it. */
   begin(): void {
     const { clock, limitMs, logger } = this.#options
-    this.#isOverLimit = false
+    this.isOverLimit = false
     this.#cancelLimit?.()
     if (limitMs > 0) this.#cancelLimit = clock.after(limitMs, () => this.#reachLimit())
     if (this.#current !== undefined) return
@@ -56,13 +52,13 @@ export class PauseWatch {
   /** Leaves no timer behind. */
   close(): void {
     this.#current = undefined
-    this.#isOverLimit = false
+    this.isOverLimit = false
     this.#cancelLimit?.()
     this.#cancelReminder?.()
   }
 
   #reachLimit(): void {
-    this.#isOverLimit = true
+    this.isOverLimit = true
     this.#options.logger?.warn(
       { paused_ms: this.#pausedMs() },
       'paused for longer than --pause-limit: calls are refused until POST /admin/resume',

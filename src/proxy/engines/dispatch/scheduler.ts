@@ -6,7 +6,14 @@
  * order of arrival, so that among calls that could use the slot the oldest gets it. What holds for one call holds for all
  * of its kind, and is worked out once a walk: thousands may wait for hundreds of members.
  */
-import { type Ability, candidatesFor, hasRoom, type Member, type MemberLoad, place } from './placement.ts'
+import {
+  candidatesFor,
+  hasRoom,
+  type Member,
+  type MemberLoad,
+  place,
+  type Requirements,
+} from './placement.ts'
 
 export interface SchedulerOptions {
   /** Calls that may wait; one more is turned away. */
@@ -15,15 +22,9 @@ export interface SchedulerOptions {
   waitMs: number
 }
 
-export interface QueuedCall {
+export interface QueuedCall extends Requirements {
   callId: string
   sessionId: string
-  model?: string | undefined
-  needs?: Ability | undefined
-  /** Only a member that lists the model; see {@link candidatesFor}. */
-  mustServe?: boolean | undefined
-  /** Members that failed this call already; see {@link candidatesFor}. */
-  avoid?: readonly string[] | undefined
 }
 
 /** The call has got a slot of the member, until `release(callId)`. */
