@@ -228,8 +228,8 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/answer-reader.ts',
-        find: '    if (this.#finishReason === undefined) {\n      throw',
-        put: "    if (this.#finishReason === undefined) this.#finishReason = 'stop'\n    if (this.#finishReason === undefined) {\n      throw",
+        find: '    if (this.#finishReason === undefined) throw answerUnfinished(engine)',
+        put: "    if (this.#finishReason === undefined) this.#finishReason = 'stop'",
       },
     ],
   },

@@ -39,7 +39,7 @@ const WALK_THROUGH_NOTHING = [
   // Puts together what the store has read and checked.
   'src/proxy/session/matching/{parent-on-record,session-turns}.ts',
   // Errors, in words of our own.
-  'src/proxy/dialects/common/{openai-error,context-overflow}.ts',
+  'src/proxy/dialects/common/{openai-error,context-overflow,refusals}.ts',
   // Connections to engines, what they are asked, and words of one line.
   'src/proxy/engines/clients/{auto-client,client-of-kind,detect,endpoint,open-servers,texts-of-tokens}.ts',
   'src/proxy/engines/clients/wire/{connection,context-length,failures,generation,server-version}.ts',

@@ -51,11 +51,9 @@ export class CallInProgress implements ItemInProgress {
   }
 }
 
-interface CallFacts {
+interface CallFacts extends Omit<CallOptions, 'wireTools'> {
   tool: WireTool
-  itemId: string
   callId: string
-  place(): number
 }
 
 /** The agent is told of a call as soon as it is known what kind of item it is. */
