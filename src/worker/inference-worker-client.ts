@@ -102,7 +102,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   start(): void {
     // Between two attempts nothing else may keep the process alive.
     this.#keepAlive = setInterval(() => {}, 2 ** 30)
-    this.#running = this.#run()
+    this.#running = this.#watchStatus().then(() => this.#links.start())
   }
 
   /**
@@ -113,11 +113,6 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   stop(now?: AbortSignal): Promise<{ drained: boolean }> {
     this.#stopped ??= this.#stop(now)
     return this.#stopped
-  }
-
-  async #run(): Promise<void> {
-    await this.#watchStatus()
-    this.#links.start()
   }
 
   async #stop(now: AbortSignal | undefined): Promise<{ drained: boolean }> {

@@ -2,7 +2,6 @@
 import type { Clock } from '../base/clock.ts'
 import { ProxyError, toProxyError } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts'
-import type { GenerationEvent } from '../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../protocol/canonical/request.ts'
 import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'
 import { chunkOf, failureOf, promptForgotten, responseOf } from '../protocol/worker/answers-on-wire.ts'
@@ -191,7 +190,8 @@ export class ProxyLink {
   #resume(ack: WorkerHelloAckV2): void {
     this.#cancelGrace?.()
     this.#ack = ack
-    this.#askEngines()
+    // While it was away its proxy may have asked which weights engines have by now: what they said before is old.
+    this.#engineAnswers = this.#options.backend.refresh().then(() => this.sendStatus())
     const received = new Map(ack.requests.map((call) => [call.request_id, call.received]))
     for (const call of [...this.#calls.values()]) {
       const last = received.get(call.requestId)
@@ -204,12 +204,6 @@ export class ProxyLink {
     }
     this.sendStatus()
     if (ack.alive_ms !== undefined) this.#tellAlive(ack.alive_ms)
-  }
-
-  /** While it was away its proxy may have asked which weights engines have by now: what they said before is old. */
-  #askEngines(): void {
-    const asked = this.#options.backend.refresh()
-    this.#engineAnswers = asked.then(() => this.sendStatus())
   }
 
   /** An answer that is not streamed brings nothing for minutes; the proxy cannot tell that from a call that was lost. */
@@ -271,10 +265,15 @@ export class ProxyLink {
       const promptLists = this.#memory.listsOf(frame.session_id)
       const request = { ...readRequest(frame, json, base), promptLists }
       await this.#engineAnswers
-      lease = await this.#options.slots.acquire(this.#slotFor(request), call.signal)
+      const slot = { callId: `${this.#proxy} ${call.requestId}`, sessionId: frame.session_id }
+      lease = await this.#options.slots.acquire(slot, call.signal)
       await this.#relay(call, request, this.#promptBaseOf(frame, request))
     } catch (thrown) {
-      if (!call.signal.aborted && !call.hasEnded) this.#fail(call, this.#asError(thrown, call))
+      if (call.signal.aborted || call.hasEnded) return
+      const error = toProxyError(thrown)
+      if (error.code === 'internal')
+        this.#options.logger.error({ err: thrown, request_id: call.requestId }, 'call failed')
+      this.#fail(call, error)
     } finally {
       lease?.release()
       // There is one place for slots, which no session needs to find again.
@@ -290,7 +289,9 @@ export class ProxyLink {
   ): Promise<void> {
     for await (const batch of this.#options.backend.generate(request, call.signal)) {
       const chunk = chunkOf(call.requestId, batch, promptBase)
-      this.#notePrompt(request, batch)
+      const [first] = batch
+      if (first?.type === 'start' && first.promptTokenIds)
+        this.#memory.sentPrompt(request, first.promptTokenIds)
       if (chunk) {
         this.#send(call.add(chunk))
         await call.room()
@@ -310,25 +311,8 @@ export class ProxyLink {
     return this.#memory.promptOf(frame.prompt_base)
   }
 
-  #notePrompt(request: GenerationRequest, [first]: readonly GenerationEvent[]): void {
-    if (first?.type !== 'start' || !first.promptTokenIds) return
-    this.#memory.sentPrompt(request, first.promptTokenIds)
-  }
-
   #fail(call: ServedCall, error: ProxyError): void {
     this.#send(call.end(failureOf(call.requestId, error)))
-  }
-
-  #asError(thrown: unknown, call: ServedCall): ProxyError {
-    const error = toProxyError(thrown)
-    if (error.code === 'internal') {
-      this.#options.logger.error({ err: thrown, request_id: call.requestId }, 'call failed')
-    }
-    return error
-  }
-
-  #slotFor({ requestId, sessionId }: GenerationRequest) {
-    return { callId: `${this.#proxy} ${requestId}`, sessionId }
   }
 
   #endSession(sessionId: string): void {
