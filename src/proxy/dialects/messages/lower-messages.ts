@@ -124,14 +124,12 @@ function asReminder(placed: PlacedBlock): PlacedBlock {
  * Results of tools come first, as the API demands of a client, and each is a message; what else is said is one more.
  */
 function lowerUser(blocks: readonly PlacedBlock[], found: Utterance['found']): ChatMessage[] {
-  const results = blocks
-    .filter(({ block }) => block.type === 'tool_result')
-    .map((placed) => toolResultOf(placed, found))
-  const said = blocks.filter(({ block }) => block.type !== 'tool_result')
-  const answers = results.map(
-    ({ toolCallId, parts }) =>
-      ({ role: 'tool', tool_call_id: toolCallId, content: contentOf(parts) }) as ChatMessage,
-  )
+  const isResult = ({ block }: PlacedBlock) => block.type === 'tool_result'
+  const answers = blocks.filter(isResult).map((placed) => {
+    const { toolCallId, parts } = toolResultOf(placed, found)
+    return { role: 'tool', tool_call_id: toolCallId, content: contentOf(parts) } as ChatMessage
+  })
+  const said = blocks.filter((placed) => !isResult(placed))
   if (said.length === 0 && answers.length > 0) return answers
   return [...answers, { role: 'user', content: contentOf(said.flatMap(partsOf)) } as ChatMessage]
 }

@@ -73,17 +73,13 @@ export class EngineRegistry implements Registry {
 
   #refuseUseless(engine: PooledEngine): void {
     const { client, watch } = engine
-    if (watch.tokenizer === 'other') {
-      this.#options.backend.engines.retire(engine)
-      throw new ProxyError('unsupported', `${client.name} is refused: ${watch.error}`, { param: 'url' })
-    }
-    if (!this.#options.needsTokenIds || client.takesTokenIds) return
+    const isOther = watch.tokenizer === 'other'
+    if (!isOther && (!this.#options.needsTokenIds || client.takesTokenIds)) return
     this.#options.backend.engines.retire(engine)
-    throw new ProxyError(
-      'unsupported',
-      `token mode needs engines that take token ids, and ${client.name} does not: use vLLM or SGLang`,
-      { param: 'url' },
-    )
+    const message = isOther
+      ? `${client.name} is refused: ${watch.error}`
+      : `token mode needs engines that take token ids, and ${client.name} does not: use vLLM or SGLang`
+    throw new ProxyError('unsupported', message, { param: 'url' })
   }
 }
 

@@ -131,7 +131,8 @@ export class Scheduler {
     if (this.#waiting.has(call.callId) || this.#running.has(call.callId)) {
       throw new RangeError(`call ${call.callId} was submitted twice`)
     }
-    const member = this.#paused ? undefined : this.#placeOf(call)
+    const candidates = this.#paused ? [] : candidatesFor(this.#members.values(), call)
+    const member = place(candidates, this.#homes.get(call.sessionId))
     if (member !== undefined) {
       this.#start(call, member, true)
       return { outcome: 'assigned', memberId: member.id }
@@ -244,10 +245,6 @@ export class Scheduler {
       kinds.set(call.kind, kind)
     }
     return kind
-  }
-
-  #placeOf(call: QueuedCall): MemberLoad | undefined {
-    return place(candidatesFor(this.#members.values(), call), this.#homes.get(call.sessionId))
   }
 
   #start(call: QueuedCall, member: MemberLoad, sticky: boolean): void {

@@ -10,7 +10,6 @@ import { OpenaiRoutes } from '../openai/routes.ts'
 import { type ConnectionOptions, EngineConnection } from '../wire/connection.ts'
 import { readWith } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
-import { OptionalRoutes } from '../wire/optional-routes.ts'
 import {
   bodyWithIds,
   isTokenRequest,
@@ -45,7 +44,6 @@ class SglangClient implements EngineClient {
   readonly takesImages = true
   readonly #connection: EngineConnection
   readonly #openai: OpenaiRoutes
-  readonly #routes: OptionalRoutes
   readonly #tokenizer: TokenizerAnswers
   readonly #version: ServerVersion
   readonly #heldCalls: HeldCalls
@@ -66,7 +64,6 @@ class SglangClient implements EngineClient {
   constructor(options: ConnectionOptions) {
     this.#connection = new EngineConnection(options)
     this.#openai = new OpenaiRoutes(this.#connection)
-    this.#routes = new OptionalRoutes(this.#connection)
     this.#tokenizer = new TokenizerAnswers(this.#connection, SGLANG_READING)
     this.#version = new ServerVersion(this.#connection, ['/server_info', '/get_server_info'])
     this.#sessions = new SglangSessions(this.#connection)
@@ -151,7 +148,7 @@ class SglangClient implements EngineClient {
   async #checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     const isPaused = await this.#isPaused(signal)
     // Generates a token, on most versions: a dead engine behind its server does not pass, nor does a paused one.
-    if (!isPaused) await this.#routes.get('/health', signal)
+    if (!isPaused) await this.#connection.askOptional('/health', signal)
     const models = await getModels(this.#connection, signal)
     this.#sessions.note(await this.#version.said(signal))
     this.#isOld = await this.#version.warningBefore(TESTED, signal)
@@ -162,7 +159,8 @@ class SglangClient implements EngineClient {
     if (weights && !models.some(({ id }) => id === this.#servedName))
       models.push({ ...weights, id: this.#servedName! })
     const info =
-      (await this.#routes.get('/model_info', signal)) ?? (await this.#routes.get('/get_model_info', signal))
+      (await this.#connection.askOptional('/model_info', signal)) ??
+      (await this.#connection.askOptional('/get_model_info', signal))
     // One that is paused reads nothing.
     const tokenizer = isPaused ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
     return {
@@ -176,13 +174,13 @@ class SglangClient implements EngineClient {
   /** `/ready` is 503 while generation is paused (`is_ready` in `tokenizer_manager.py`, 0.5.23); older versions do not tell. */
   async #isPaused(signal: AbortSignal): Promise<boolean> {
     try {
-      this.#wasReady = (await this.#routes.get('/ready', signal)) !== undefined
+      this.#wasReady = (await this.#connection.askOptional('/ready', signal)) !== undefined
       return false
     } catch (thrown) {
       const isRefused = thrown instanceof ProxyError && thrown.code === 'engine_failed'
       if (!isRefused || !this.#wasReady) return false
       // Asks the engine behind the server, which answers this while it is paused.
-      return (await this.#routes.get('/server_info', signal)) !== undefined
+      return (await this.#connection.askOptional('/server_info', signal)) !== undefined
     }
   }
 

@@ -11,7 +11,6 @@ import { HeldCalls } from '../calls/held-calls.ts'
 import { type ConnectionOptions, EngineConnection, type EngineResponse } from '../wire/connection.ts'
 import { readAnswer } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
-import { OptionalRoutes } from '../wire/optional-routes.ts'
 import {
   bodyJson,
   bodyWithIds,
@@ -69,7 +68,6 @@ class VllmClient implements EngineClient {
   readonly takesImages = true
   readonly #connection: EngineConnection
   readonly #contextLength: ContextLength
-  readonly #routes: OptionalRoutes
   readonly #tokenizer: TokenizerAnswers
   readonly #version: ServerVersion
   readonly #heldCalls: HeldCalls
@@ -86,7 +84,6 @@ class VllmClient implements EngineClient {
   constructor(options: ConnectionOptions) {
     this.#connection = new EngineConnection(options)
     this.#contextLength = new ContextLength(this.#connection)
-    this.#routes = new OptionalRoutes(this.#connection)
     this.#tokenizer = new TokenizerAnswers(this.#connection, VLLM_READING)
     this.#version = new ServerVersion(this.#connection, ['/version'])
     this.#heldCalls = new HeldCalls(this.#version, { since: TAGS_SINCE })
@@ -245,11 +242,11 @@ class VllmClient implements EngineClient {
 
   async #checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     // The list of models is answered even when the engine behind the server is dead; /health is not.
-    await this.#routes.get('/health', signal)
+    await this.#connection.askOptional('/health', signal)
     const models = await getModels(this.#connection, signal)
     this.#contextLength.note(models)
     // Of a vLLM in development mode: `{"weight_version": "v7"}`.
-    const weightVersion = weightVersionIn(await this.#routes.get('/weight_info', signal))
+    const weightVersion = weightVersionIn(await this.#connection.askOptional('/weight_info', signal))
     const unavailable = await this.#unavailable(signal)
     this.#isOld = await this.#version.warningBefore(TESTED, signal)
     // Asked for no ids of a text: chats are sent to it as chats.
@@ -262,7 +259,7 @@ class VllmClient implements EngineClient {
   /** Routes of development mode; a call to an engine that sleeps waits in it. vLLM 0.32 says of a paused one that it sleeps. */
   async #unavailable(signal: AbortSignal): Promise<Unavailable | undefined> {
     const says = async (name: string) => {
-      const said = parseJson((await this.#routes.get(`/${name}`, signal)) ?? '')
+      const said = parseJson((await this.#connection.askOptional(`/${name}`, signal)) ?? '')
       return isRecord(said) && said[name] === true
     }
     if (await says('is_paused')) return 'paused'

@@ -3,7 +3,7 @@ import { ProxyError } from '../../../../base/errors.ts'
 import { parseJson } from '../../../../base/json.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { type Endpoint, parseEndpoint } from '../endpoint.ts'
-import { answerFailure, answerTooLarge, refusalError, requestFailure } from './failures.ts'
+import { answerFailure, answerTooLarge, healthFailure, refusalError, requestFailure } from './failures.ts'
 import { joinForNow } from './joined.ts'
 import type { BodyPieces } from './request.ts'
 import { type SessionOfCall, SessionWords } from './session-words.ts'
@@ -51,6 +51,8 @@ export class EngineConnection {
   readonly maxAnswerBytes: number
   readonly #pool: Pool
   readonly #sessions: SessionWords
+  /** Routes that only some versions of an engine have: one that was found missing is not asked for again. */
+  readonly #missing = new Set<string>()
 
   constructor(options: ConnectionOptions) {
     this.endpoint = parseEndpoint(options.url, options.apiKey)
@@ -167,6 +169,22 @@ export class EngineConnection {
       const refuses = ['engine_rejected', 'engine_failed']
       if (thrown instanceof ProxyError && refuses.includes(thrown.code)) return undefined
       throw thrown
+    }
+  }
+
+  /**
+   * The body of a GET for a health check, of a route that only some versions have.
+   * @returns undefined when the server has no such route, as some versions and gateways do not, or does not let us
+   * @throws ProxyError `engine_unreachable` or `engine_failed`
+   */
+  async askOptional(path: string, signal: AbortSignal): Promise<string | undefined> {
+    if (this.#missing.has(path)) return undefined
+    try {
+      return await this.ask(path, signal)
+    } catch (thrown) {
+      if (!(thrown instanceof ProxyError && thrown.code === 'engine_rejected')) throw healthFailure(thrown)
+      if (thrown.status === 404 || thrown.status === 405) this.#missing.add(path)
+      return undefined
     }
   }
 
