@@ -43,7 +43,7 @@ const WALK_THROUGH_NOTHING = [
   // Connections to engines, what they are asked, and words of one line.
   'src/proxy/engines/clients/{auto-client,client-of-kind,detect,endpoint,open-servers,texts-of-tokens}.ts',
   'src/proxy/engines/clients/wire/{connection,context-length,failures,generation,server-version}.ts',
-  'src/proxy/engines/clients/wire/{session-words,tokenizer-answers}.ts',
+  'src/proxy/engines/clients/wire/{server-client,session-words,tokenizer-answers}.ts',
   'src/proxy/engines/clients/wire/{models,sampled-ids,request,score,text-ids,weight-version}.ts',
   // Written by the proxy, and read with the frames' own schemas.
   'src/protocol/worker/requests-on-wire.ts',

@@ -2,9 +2,10 @@ import { ProxyError } from '../../../../base/errors.ts'
 import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
-import { type ConnectionOptions, EngineConnection } from '../wire/connection.ts'
+import type { ConnectionOptions } from '../wire/connection.ts'
 import { getModels } from '../wire/models.ts'
 import { isTokenRequest } from '../wire/request.ts'
+import { ServerClient } from '../wire/server-client.ts'
 import { OpenaiRoutes } from './routes.ts'
 
 /** A client of any OpenAI-compatible server. What a server can tell beyond the text is found out by asking. */
@@ -12,20 +13,15 @@ export function createOpenaiClient(options: ConnectionOptions): EngineClient {
   return new OpenaiClient(options)
 }
 
-class OpenaiClient implements EngineClient {
+class OpenaiClient extends ServerClient implements EngineClient {
   readonly kind = 'openai'
   /** Some such servers would, under names of their own; OpenAI's API has no way to say it of a chat. */
   readonly takesTokenIds = false
-  readonly #connection: EngineConnection
   readonly #routes: OpenaiRoutes
 
   constructor(options: ConnectionOptions) {
-    this.#connection = new EngineConnection(options)
-    this.#routes = new OpenaiRoutes(this.#connection)
-  }
-
-  get name(): string {
-    return this.#connection.name
+    super(options)
+    this.#routes = new OpenaiRoutes(this.connection)
   }
 
   get warning(): string | undefined {
@@ -41,14 +37,6 @@ class OpenaiClient implements EngineClient {
   }
 
   async checkHealth(signal: AbortSignal): Promise<EngineHealth> {
-    return await this.#routes.watch(async () => ({ models: await getModels(this.#connection, signal) }))
-  }
-
-  endSession(sessionId: string): void {
-    this.#connection.endSession(sessionId)
-  }
-
-  async close(): Promise<void> {
-    await this.#connection.close()
+    return await this.#routes.watch(async () => ({ models: await getModels(this.connection, signal) }))
   }
 }

@@ -7,7 +7,7 @@ import type { TokenizerQuestion } from '../../port/expected-tokenizer.ts'
 import type { Scored, ScoreRequest } from '../../port/score.ts'
 import { HeldCalls } from '../calls/held-calls.ts'
 import { OpenaiRoutes } from '../openai/routes.ts'
-import { type ConnectionOptions, EngineConnection } from '../wire/connection.ts'
+import type { ConnectionOptions } from '../wire/connection.ts'
 import { readWith } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
 import {
@@ -18,6 +18,7 @@ import {
   type TokenRequest,
   wantsLogprobs,
 } from '../wire/request.ts'
+import { ServerClient } from '../wire/server-client.ts'
 import { ServerVersion } from '../wire/server-version.ts'
 import { TokenizerAnswers } from '../wire/tokenizer-answers.ts'
 import { weightVersionIn } from '../wire/weight-version.ts'
@@ -38,11 +39,10 @@ export function createSglangClient(options: ConnectionOptions): EngineClient {
   return new SglangClient(options)
 }
 
-class SglangClient implements EngineClient {
+class SglangClient extends ServerClient implements EngineClient {
   readonly kind = 'sglang'
   readonly takesTokenIds = true
   readonly takesImages = true
-  readonly #connection: EngineConnection
   readonly #openai: OpenaiRoutes
   readonly #tokenizer: TokenizerAnswers
   readonly #version: ServerVersion
@@ -62,20 +62,16 @@ class SglangClient implements EngineClient {
   #adapters: ReadonlySet<string> = new Set()
 
   constructor(options: ConnectionOptions) {
-    this.#connection = new EngineConnection(options)
-    this.#openai = new OpenaiRoutes(this.#connection)
-    this.#tokenizer = new TokenizerAnswers(this.#connection, SGLANG_READING)
-    this.#version = new ServerVersion(this.#connection, ['/server_info', '/get_server_info'])
-    this.#sessions = new SglangSessions(this.#connection)
+    super(options)
+    this.#openai = new OpenaiRoutes(this.connection)
+    this.#tokenizer = new TokenizerAnswers(this.connection, SGLANG_READING)
+    this.#version = new ServerVersion(this.connection, ['/server_info', '/get_server_info'])
+    this.#sessions = new SglangSessions(this.connection)
     this.#heldCalls = new HeldCalls(this.#version, {
       since: TAGS_SINCE,
       // Its other backends know fewer kinds of tags.
       allows: ({ grammar_backend: backend }) => (backend ?? 'xgrammar') === 'xgrammar',
     })
-  }
-
-  get name(): string {
-    return this.#connection.name
   }
 
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
@@ -109,7 +105,7 @@ class SglangClient implements EngineClient {
       request.images === undefined
         ? bodyWithIds(generateBody(request), 'input_ids', request)
         : JSON.stringify(imageBody(request, request.images))
-    const response = await this.#connection.request('/generate', signal, json, request)
+    const response = await this.connection.request('/generate', signal, json, request)
     const reader = new GenerateReader({
       engine: this.name,
       promptTokenIds: request.promptTokenIds,
@@ -117,13 +113,13 @@ class SglangClient implements EngineClient {
       wantsLogprobs: wantsLogprobs(request),
       ...(request.record && { record: request.record, alternatives: shownAlternatives(request) }),
       expertsStart: request.expertsStart,
-      redact: this.#connection.endpoint.redact,
+      redact: this.connection.endpoint.redact,
     })
-    yield* readWith(reader, this.#connection, response, signal)
+    yield* readWith(reader, this.connection, response, signal)
   }
 
   async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
-    const text = await this.#connection.ask('/generate', signal, sglangScoreBody(request))
+    const text = await this.connection.ask('/generate', signal, sglangScoreBody(request))
     return { tokens: readSglangScores(this.name, text, request) }
   }
 
@@ -148,8 +144,8 @@ class SglangClient implements EngineClient {
   async #checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     const isPaused = await this.#isPaused(signal)
     // Generates a token, on most versions: a dead engine behind its server does not pass, nor does a paused one.
-    if (!isPaused) await this.#connection.askOptional('/health', signal)
-    const models = await getModels(this.#connection, signal)
+    if (!isPaused) await this.connection.askOptional('/health', signal)
+    const models = await getModels(this.connection, signal)
     this.#sessions.note(await this.#version.said(signal))
     this.#isOld = await this.#version.warningBefore(TESTED, signal)
     this.#adapters = new Set(models.filter(({ isAdapter }) => isAdapter).map(({ id }) => id))
@@ -159,8 +155,8 @@ class SglangClient implements EngineClient {
     if (weights && !models.some(({ id }) => id === this.#servedName))
       models.push({ ...weights, id: this.#servedName! })
     const info =
-      (await this.#connection.askOptional('/model_info', signal)) ??
-      (await this.#connection.askOptional('/get_model_info', signal))
+      (await this.connection.askOptional('/model_info', signal)) ??
+      (await this.connection.askOptional('/get_model_info', signal))
     // One that is paused reads nothing.
     const tokenizer = isPaused ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
     return {
@@ -174,23 +170,19 @@ class SglangClient implements EngineClient {
   /** `/ready` is 503 while generation is paused (`is_ready` in `tokenizer_manager.py`, 0.5.23); older versions do not tell. */
   async #isPaused(signal: AbortSignal): Promise<boolean> {
     try {
-      this.#wasReady = (await this.#connection.askOptional('/ready', signal)) !== undefined
+      this.#wasReady = (await this.connection.askOptional('/ready', signal)) !== undefined
       return false
     } catch (thrown) {
       const isRefused = thrown instanceof ProxyError && thrown.code === 'engine_failed'
       if (!isRefused || !this.#wasReady) return false
       // Asks the engine behind the server, which answers this while it is paused.
-      return (await this.#connection.askOptional('/server_info', signal)) !== undefined
+      return (await this.connection.askOptional('/server_info', signal)) !== undefined
     }
   }
 
-  endSession(sessionId: string): void {
-    this.#connection.endSession(sessionId)
+  override endSession(sessionId: string): void {
+    super.endSession(sessionId)
     this.#sessions.end(sessionId)
-  }
-
-  async close(): Promise<void> {
-    await this.#connection.close()
   }
 }
 

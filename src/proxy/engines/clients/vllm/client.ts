@@ -8,7 +8,7 @@ import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../../p
 import type { TokenizerQuestion } from '../../port/expected-tokenizer.ts'
 import type { Scored, ScoreRequest } from '../../port/score.ts'
 import { HeldCalls } from '../calls/held-calls.ts'
-import { type ConnectionOptions, EngineConnection, type EngineResponse } from '../wire/connection.ts'
+import type { ConnectionOptions, EngineConnection, EngineResponse } from '../wire/connection.ts'
 import { readAnswer } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
 import {
@@ -19,6 +19,7 @@ import {
   routeOf,
   type TokenRequest,
 } from '../wire/request.ts'
+import { ServerClient } from '../wire/server-client.ts'
 import { ServerVersion } from '../wire/server-version.ts'
 import { TokenizerAnswers } from '../wire/tokenizer-answers.ts'
 import { weightVersionIn } from '../wire/weight-version.ts'
@@ -62,11 +63,10 @@ export function createVllmClient(options: ConnectionOptions): EngineClient {
   return new VllmClient(options)
 }
 
-class VllmClient implements EngineClient {
+class VllmClient extends ServerClient implements EngineClient {
   readonly kind = 'vllm'
   readonly takesTokenIds = true
   readonly takesImages = true
-  readonly #connection: EngineConnection
   readonly #contextLength: ContextLength
   readonly #tokenizer: TokenizerAnswers
   readonly #version: ServerVersion
@@ -82,15 +82,11 @@ class VllmClient implements EngineClient {
   #texts: { model: string; of: DetokenizedTexts } | undefined
 
   constructor(options: ConnectionOptions) {
-    this.#connection = new EngineConnection(options)
-    this.#contextLength = new ContextLength(this.#connection)
-    this.#tokenizer = new TokenizerAnswers(this.#connection, VLLM_READING)
-    this.#version = new ServerVersion(this.#connection, ['/version'])
+    super(options)
+    this.#contextLength = new ContextLength(this.connection)
+    this.#tokenizer = new TokenizerAnswers(this.connection, VLLM_READING)
+    this.#version = new ServerVersion(this.connection, ['/version'])
     this.#heldCalls = new HeldCalls(this.#version, { since: TAGS_SINCE })
-  }
-
-  get name(): string {
-    return this.#connection.name
   }
 
   async *generate(asked: GenerationRequest, signal: AbortSignal): GenerationStream {
@@ -106,24 +102,24 @@ class VllmClient implements EngineClient {
     const details = detailsByIds(request, await this.#idsRoute(request, signal))
     const byIds = details && (await this.#askByIds(request, signal))
     if (byIds !== undefined) {
-      const events = readAnswer(this.#connection, request, byIds, signal)
+      const events = readAnswer(this.connection, request, byIds, signal)
       yield* details === 'masks' ? this.#watchingForMasks(events) : events
       return
     }
     const body = vllmTokenBody(request, await this.#contextLength.budget(request, signal))
     const json = bodyWithIds(body, 'prompt', request)
-    const response = await this.#connection.request(routeOf(request), signal, json, request)
+    const response = await this.connection.request(routeOf(request), signal, json, request)
     // The server answers this call: it was not the model that it did not know.
     if (details !== undefined) this.#noRoute = `${NO_ROUTE[details]}: ${SCALE_OUT}`
-    yield* readAnswer(this.#connection, request, response, signal)
+    yield* readAnswer(this.connection, request, response, signal)
   }
 
   async *#generateText(asked: GenerationRequest, signal: AbortSignal): GenerationStream {
     const isWhole = asked.kind === 'chat' && asked.stream && (await this.#noteLostIds(signal))
     const request = isWhole ? { ...asked, stream: false } : asked
     const json = bodyJson(vllmBody(request), request)
-    const response = await this.#connection.request(routeOf(request), signal, json, request)
-    yield* readAnswer(this.#connection, request, response, signal)
+    const response = await this.connection.request(routeOf(request), signal, json, request)
+    yield* readAnswer(this.connection, request, response, signal)
   }
 
   /** @returns whether this version loses ids of chats that stream */
@@ -150,7 +146,7 @@ class VllmClient implements EngineClient {
     const body = vllmIdsBody(request, await this.#sentByIds(request, signal))
     try {
       const json = bodyWithIds(body, 'token_ids', request)
-      return await this.#connection.request(IDS_ROUTE, signal, json, request)
+      return await this.connection.request(IDS_ROUTE, signal, json, request)
     } catch (thrown) {
       if (mayLackRoute(thrown)) return undefined
       throw thrown
@@ -167,7 +163,7 @@ class VllmClient implements EngineClient {
   /** What becomes of a call that says nothing; undefined where the server does not tell. */
   async #rendered({ body: { model } }: TokenRequest, signal: AbortSignal): Promise<unknown> {
     const json = JSON.stringify({ model, prompt: '.', max_tokens: 1 })
-    return await this.#connection.askIfTold('/v1/completions/render', signal, json)
+    return await this.connection.askIfTold('/v1/completions/render', signal, json)
   }
 
   /** Calls that want nothing else from there go elsewhere then. */
@@ -201,24 +197,24 @@ class VllmClient implements EngineClient {
     const ids = new PromptIds(collapsedIds(request.promptTokenIds.whole(), images, images.edges))
     const body = vllmImagesBody(request, await this.#sentByIds(request, signal))
     const json = bodyWithIds(body, 'token_ids', { ...request, promptTokenIds: ids })
-    const response = await this.#connection.request(IDS_ROUTE, signal, json, request)
-    yield* readAnswer(this.#connection, request, response, signal)
+    const response = await this.connection.request(IDS_ROUTE, signal, json, request)
+    yield* readAnswer(this.connection, request, response, signal)
   }
 
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
     const json = JSON.stringify(vllmTokenizeBody(body))
-    const said = parseJson(await this.#connection.ask('/tokenize', signal, json))
+    const said = parseJson(await this.connection.ask('/tokenize', signal, json))
     if (isRecord(said) && typeof said.count === 'number') return said.count
     throw new ProxyError('engine_failed', `the engine at ${this.name} counted no tokens`)
   }
 
   async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
-    const text = await this.#connection.ask('/v1/completions', signal, vllmScoreBody(request))
+    const text = await this.connection.ask('/v1/completions', signal, vllmScoreBody(request))
     return { tokens: readVllmScores(this.name, text, request) }
   }
 
   tokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
-    const ask = (path: string, json: string) => this.#connection.ask(path, signal, json)
+    const ask = (path: string, json: string) => this.connection.ask(path, signal, json)
     if (this.#texts?.model !== model) this.#texts = { model, of: new DetokenizedTexts(model) }
     return this.#texts.of.textsOf(ids, ask)
   }
@@ -242,11 +238,11 @@ class VllmClient implements EngineClient {
 
   async #checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     // The list of models is answered even when the engine behind the server is dead; /health is not.
-    await this.#connection.askOptional('/health', signal)
-    const models = await getModels(this.#connection, signal)
+    await this.connection.askOptional('/health', signal)
+    const models = await getModels(this.connection, signal)
     this.#contextLength.note(models)
     // Of a vLLM in development mode: `{"weight_version": "v7"}`.
-    const weightVersion = weightVersionIn(await this.#connection.askOptional('/weight_info', signal))
+    const weightVersion = weightVersionIn(await this.connection.askOptional('/weight_info', signal))
     const unavailable = await this.#unavailable(signal)
     this.#isOld = await this.#version.warningBefore(TESTED, signal)
     // Asked for no ids of a text: chats are sent to it as chats.
@@ -259,19 +255,11 @@ class VllmClient implements EngineClient {
   /** Routes of development mode; a call to an engine that sleeps waits in it. vLLM 0.32 says of a paused one that it sleeps. */
   async #unavailable(signal: AbortSignal): Promise<Unavailable | undefined> {
     const says = async (name: string) => {
-      const said = parseJson((await this.#connection.askOptional(`/${name}`, signal)) ?? '')
+      const said = parseJson((await this.connection.askOptional(`/${name}`, signal)) ?? '')
       return isRecord(said) && said[name] === true
     }
     if (await says('is_paused')) return 'paused'
     return (await says('is_sleeping')) ? 'asleep' : undefined
-  }
-
-  endSession(sessionId: string): void {
-    this.#connection.endSession(sessionId)
-  }
-
-  async close(): Promise<void> {
-    await this.#connection.close()
   }
 }
 
