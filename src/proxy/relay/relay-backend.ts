@@ -1,11 +1,11 @@
 /** The backend whose engines dial in: `Backend` over the workers that are connected. */
-import { type Clock, systemClock } from '../../base/clock.ts'
+import { systemClock } from '../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'
 import type { GenerationStream } from '../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../protocol/canonical/request.ts'
 import { CAPABILITIES } from '../../protocol/worker/protocol.ts'
-import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from '../engines/dispatch/dispatcher.ts'
+import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from '../engines/dispatch/dispatcher.ts'
 import { type FailureVerdict, withFailover } from '../engines/dispatch/failover.ts'
 import { type Ability, unlistedPolicy } from '../engines/dispatch/placement.ts'
 import type { QueuedCall } from '../engines/dispatch/scheduler.ts'
@@ -25,18 +25,12 @@ import type { ConnectedWorker, WorkerLimits } from './connected-worker.ts'
 import type { RelaySocket } from './relay-socket.ts'
 import { WorkerRegistry } from './worker-registry.ts'
 
-export interface RelayBackendOptions extends Partial<WorkerLimits> {
+export interface RelayBackendOptions
+  extends Partial<WorkerLimits>,
+    Partial<Omit<DispatcherOptions, 'absent' | 'logger'>> {
   logger: Logger
-  /** Calls that may wait for a worker. */
-  queueLimit?: number
-  /** How long a call waits while no worker could serve it. */
-  waitMs?: number
-  /** How long a pause may last before calls are refused, 0 for without end. */
-  pauseLimitMs?: number
   /** Token mode: a worker with an engine of another one gets no calls. */
   tokenizer?: ExpectedTokenizer | undefined
-  clock?: Clock
-  watch?: DispatchWatch
 }
 
 const DEFAULTS = {
@@ -69,7 +63,8 @@ export class RelayBackend implements Backend, Registry {
   readonly #warned = new Map<string, string | undefined>()
 
   constructor(options: RelayBackendOptions) {
-    const settings = { ...DISPATCH_DEFAULTS, ...DEFAULTS, clock: systemClock, ...options }
+    const { logger, clock = systemClock } = options
+    const settings = { ...DISPATCH_DEFAULTS, ...DEFAULTS, ...options }
     const absent = (call: QueuedCall) =>
       unlistedPolicy(call, this.status().members) ??
       ({
@@ -77,9 +72,8 @@ export class RelayBackend implements Backend, Registry {
         message: `no worker that could serve this call is connected${this.#refusals()}`,
       } as const)
     this.#tokenizer = options.tokenizer
-    this.#logger = options.logger
+    this.#logger = logger
     this.#dispatcher = new Dispatcher({ ...settings, absent })
-    const { clock, logger } = settings
     this.#registry = new WorkerRegistry(
       { limits: settings, clock, logger },
       {

@@ -1,24 +1,18 @@
 /** The engines of local mode, which come and go while calls run. Each is a member of the dispatcher. */
 import { createHash } from 'node:crypto'
-import type { Clock } from '../../../base/clock.ts'
-import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient, EngineHealth } from '../port/engine-client.ts'
-import type { ExpectedTokenizer } from '../port/expected-tokenizer.ts'
 import type { Dispatcher } from './dispatcher.ts'
-import { type EngineHealthReport, EngineHealthWatch } from './engine-health.ts'
+import { type EngineHealthReport, EngineHealthWatch, type EngineHealthWatchOptions } from './engine-health.ts'
 import { MeasuredLogprobs } from './measured-logprobs.ts'
 import type { Ability } from './placement.ts'
 
-export interface EnginePoolOptions {
+export interface EnginePoolOptions
+  extends Pick<EngineHealthWatchOptions, 'tokenizer' | 'tellsTextIds' | 'logger' | 'clock'> {
   dispatcher: Dispatcher
   /** Calls that an engine of weight 1 serves at once. */
   maxConcurrency: number
   healthIntervalMs: number
-  tokenizer?: ExpectedTokenizer | undefined
-  tellsTextIds?: boolean | undefined
   measuresLogprobs?: boolean | undefined
-  logger?: Logger | undefined
-  clock?: Clock | undefined
 }
 
 export interface EngineFacts {

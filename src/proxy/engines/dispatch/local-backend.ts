@@ -1,21 +1,19 @@
 /** The backend that speaks HTTP to engines: `Backend` over any number of engine clients. */
-import type { Clock } from '../../../base/clock.ts'
 import { ProxyError } from '../../../base/errors.ts'
-import type { Logger } from '../../../base/logger.ts'
 import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { Backend, BackendStatus } from '../port/backend.ts'
 import { cannotCount } from '../port/count-tokens.ts'
 import type { EngineClient, EngineHealth, ModelInfo } from '../port/engine-client.ts'
 import type { ExpectedTokenizer } from '../port/expected-tokenizer.ts'
-import { DISPATCH_DEFAULTS, Dispatcher, type DispatchWatch } from './dispatcher.ts'
+import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from './dispatcher.ts'
 import { EnginePool } from './engine-pool.ts'
 import { type FailureVerdict, withFailover } from './failover.ts'
 import type { LogprobsMode } from './measured-logprobs.ts'
 import { type MemberLoad, unlistedPolicy } from './placement.ts'
 import { WeightStamp } from './weight-stamp.ts'
 
-export interface LocalBackendOptions {
+export interface LocalBackendOptions extends Partial<Omit<DispatcherOptions, 'absent'>> {
   /** The engines that are there from the start. */
   clients: readonly EngineClient[]
   /** What some of them have said just now, by their names; the others are asked. */
@@ -24,12 +22,6 @@ export interface LocalBackendOptions {
   standIns?: boolean
   /** Calls that one engine serves at once; engines batch, and queue on their own beyond what fits. */
   maxConcurrencyPerEngine?: number
-  /** Calls that may wait for an engine. */
-  queueLimit?: number
-  /** How long a call waits while no engine could serve it. */
-  waitMs?: number
-  /** How long a pause may last before calls are refused, 0 for without end. */
-  pauseLimitMs?: number
   healthIntervalMs?: number
   /** Token mode: an engine with another one gets no calls. */
   tokenizer?: ExpectedTokenizer | undefined
@@ -37,9 +29,6 @@ export interface LocalBackendOptions {
   tellsTextIds?: boolean
   /** Finds out what the logprobs of vLLM and SGLang are of, by two small calls before an engine's first one. */
   measuresLogprobs?: boolean
-  logger?: Logger
-  clock?: Clock
-  watch?: DispatchWatch
 }
 
 export interface LocalBackend extends Backend {

@@ -19,6 +19,7 @@ import type { Details } from '../../../../protocol/details/details.ts'
 import type { RequestedDetails } from '../../../../protocol/details/kinds.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
+import type { ReaderOptions } from '../wire/answer-reader.ts'
 import {
   alternativesOf,
   expertsInInt32,
@@ -33,23 +34,11 @@ import type { JsonReader } from '../wire/generation.ts'
 import { sampledIds } from '../wire/sampled-ids.ts'
 import { firstWeightVersion, weightVersionOf } from '../wire/weight-version.ts'
 
-export interface GenerateReaderOptions {
-  /** The engine's name, for the record. */
-  engine: string
+export interface GenerateReaderOptions extends ReaderOptions {
   /** The ids that were sent; the engine does not repeat them. */
   promptTokenIds: PromptIds
   /** The engine writes placeholders itself, and only what it tells of the prompt is known. Default: no. */
   hasImages?: boolean
-  /** Whether the agent asked for logprobs and gets the engine's own entries. */
-  wantsLogprobs: boolean
-  /** How many alternatives per token the agent gets; absent: all that come. */
-  alternatives?: number | undefined
-  /** What else is to be read of it. */
-  record?: RequestedDetails | undefined
-  /** The place of the prompt from which routed experts were asked for; absent: 0. */
-  expertsStart?: number | undefined
-  /** Cleans text of the engine that becomes part of an error. */
-  redact(text: string): string
 }
 
 /** `[logprob, id, text]`; the text only where it was asked for. */

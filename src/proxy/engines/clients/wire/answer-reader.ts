@@ -21,7 +21,8 @@ import { parseAnswer, type ReadPrompt } from './parse-answer.ts'
 import { sampledIds } from './sampled-ids.ts'
 import { firstWeightVersion, lastWeightVersion, weightVersionOf } from './weight-version.ts'
 
-export interface AnswerOptions {
+/** What the readers of all engines' answers are told of the call. */
+export interface ReaderOptions {
   /** The engine's name, for the record. */
   engine: string
   /** Whether the agent asked for logprobs and gets the engine's own entries. */
@@ -32,14 +33,17 @@ export interface AnswerOptions {
   record?: RequestedDetails | undefined
   /** The place of the prompt from which routed experts were asked for; absent: 0. */
   expertsStart?: number | undefined
+  /** Cleans text of the engine that becomes part of an error. */
+  redact(text: string): string
+}
+
+export interface AnswerOptions extends ReaderOptions {
   /** Whether the agent asked for tokens written as `token_id:123`. */
   wantsIdsAsTokens: boolean
   /** The ids that were sent as the prompt: the engine sees them as they are, even if it does not repeat them. */
   sentPromptTokenIds: PromptIds | readonly number[] | undefined
   /** What reads the prompt's ids, where it is not enough to read them anew. */
   readPrompt?: ReadPrompt | undefined
-  /** Cleans text of the engine that becomes part of an error. */
-  redact(text: string): string
 }
 
 const TOKEN_ID = /^token_id:(\d+)$/
