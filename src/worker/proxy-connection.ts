@@ -25,10 +25,10 @@ export type Dial = (url: string, options: DialOptions) => WebSocket
 
 export const dialOut: Dial = (url, options) => new WebSocket(url, options)
 
-interface ProxyConnectionOptions {
+export interface ProxyConnectionOptions {
   /** Of the proxy's `/ws/worker`. */
   url: string
-  /** Of the URL's host this address; undefined: any. */
+  /** Where the URL's host stands for several proxies: the address of this one; undefined: any. */
   address: string | undefined
   apiKey: string | undefined
   /** Authorities, PEM; undefined: those of Node.js. */

@@ -1,5 +1,4 @@
 /** A worker's life with one proxy: the connection, kept up, and the calls, which outlive it. */
-import type { Clock } from '../base/clock.ts'
 import { ProxyError, toProxyError } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts'
 import type { GenerationRequest } from '../protocol/canonical/request.ts'
@@ -22,19 +21,13 @@ import { type FrameJson, requestFromV2 } from '../protocol/worker/requests-on-wi
 import type { Dispatcher, Lease } from '../proxy/engines/dispatch/dispatcher.ts'
 import type { Backend } from '../proxy/engines/port/backend.ts'
 import { keepConnected } from './backoff.ts'
-import { type ConnectionEnd, type Dial, ProxyConnection } from './proxy-connection.ts'
+import { type ConnectionEnd, ProxyConnection, type ProxyConnectionOptions } from './proxy-connection.ts'
 import { ServedCall } from './served-call.ts'
 import { ProxyMemory, type WorkerMemory } from './worker-memory.ts'
 
-interface ProxyLinkOptions {
-  /** Of the proxy's `/ws/worker`. */
-  url: string
-  /** Where its host stands for several proxies: the address of this one. */
-  address?: string | undefined
+interface ProxyLinkOptions extends Pick<ProxyConnectionOptions, 'url' | 'address' | 'ca' | 'clock' | 'dial'> {
   /** One of these is the proxy's, if it asks for any. */
   apiKeys: readonly string[]
-  /** Authorities, PEM; undefined: those of Node.js. */
-  ca: string[] | undefined
   workerId: string
   epoch: number
   maxConcurrency: number
@@ -43,8 +36,6 @@ interface ProxyLinkOptions {
   slots: Dispatcher
   /** The same for all links of the worker. */
   memory: WorkerMemory
-  clock: Clock
-  dial: Dial
   random(): number
   logger: Logger
   status(): WorkerStatus
@@ -130,15 +121,11 @@ export class ProxyLink {
   }
 
   async #connect(): Promise<number> {
-    const { url, address, apiKeys, ca, clock, dial, connected, disconnected } = this.#options
+    const { apiKeys, connected, disconnected } = this.#options
     this.#connection = new ProxyConnection({
-      url,
-      address,
+      ...this.#options,
       apiKey: apiKeys[this.#refusals % apiKeys.length],
-      ca,
-      clock,
       memory: this.#memory,
-      dial,
       hello: () => this.#hello(),
       greeted: (ack) => {
         this.#resume(ack)

@@ -7,12 +7,12 @@ export interface AskedCalls {
   readonly format: string
   readonly tools: readonly CallTool[]
   readonly choice: CallChoice
-  /** `parallel_tool_calls: false`. */
+  /** `parallel_tool_calls: false`: at most one call, whatever the choice. */
   readonly onlyOne: boolean
 }
 
 /** `forced`: one function by its name, which is the only one of the tools. */
-export type CallChoice = 'auto' | 'required' | 'forced'
+type CallChoice = 'auto' | 'required' | 'forced'
 
 export interface CallTool {
   readonly name: string

@@ -2,7 +2,7 @@
  * Calls in a model's own markup, as structural tags. Source: xgrammar's `builtin_structural_tag.py` (0.2.8), which vLLM
  * and SGLang share, and for Hermes and MiniMax vLLM's `tool_parsers/structural_tag_registry.py` (0.32).
  */
-import type { CallChoice, CallTool } from './asked-calls.ts'
+import type { AskedCalls, CallTool } from './asked-calls.ts'
 import {
   constant,
   type Format,
@@ -17,11 +17,7 @@ import {
 /** @param schemaOf what the arguments of a tool are held to; true: nothing */
 export type CallFormat = (calls: CallsToWrite) => Format
 
-export interface CallsToWrite {
-  readonly tools: readonly CallTool[]
-  readonly choice: CallChoice
-  /** At most one call, whatever the choice. */
-  readonly onlyOne: boolean
+export interface CallsToWrite extends Omit<AskedCalls, 'format'> {
   /** What the arguments of a tool are held to; true: to nothing. */
   schemaOf(tool: CallTool): unknown
 }
