@@ -89,15 +89,13 @@ class VllmClient extends ServerClient implements EngineClient {
     this.#heldCalls = new HeldCalls(this.#version, { since: TAGS_SINCE })
   }
 
-  async *generate(asked: GenerationRequest, signal: AbortSignal): GenerationStream {
-    if (isTokenRequest(asked) && asked.images !== undefined) {
-      yield* this.#generateWithImages(asked, asked.images, signal)
-      return
-    }
-    if (!isTokenRequest(asked)) {
-      yield* this.#generateText(asked, signal)
-      return
-    }
+  generate(asked: GenerationRequest, signal: AbortSignal): GenerationStream {
+    if (!isTokenRequest(asked)) return this.#generateText(asked, signal)
+    const { images } = asked
+    return images ? this.#generateWithImages(asked, images, signal) : this.#generateTokens(asked, signal)
+  }
+
+  async *#generateTokens(asked: TokenRequest, signal: AbortSignal): GenerationStream {
     const request = await this.#heldCalls.hold(asked, vllmCallTag(asked), signal)
     const details = detailsByIds(request, await this.#idsRoute(request, signal))
     const byIds = details && (await this.#askByIds(request, signal))
