@@ -9,22 +9,19 @@ export type InputItem = Static<typeof InputItem> & Record<string, unknown>
 const Tool = Type.Object({ type: Type.String({ minLength: 1 }) })
 export type ToolParam = Static<typeof Tool> & Record<string, unknown>
 
+const ChosenTool = Type.Object({
+  type: Type.String(),
+  name: nullable(Type.String({ minLength: 1 })),
+  namespace: nullable(Type.String()),
+})
+export type ChosenTool = Static<typeof ChosenTool>
+
 const ToolChoice = Type.Union([
   Type.Union([Type.Literal('none'), Type.Literal('auto'), Type.Literal('required')]),
   Type.Object({
-    type: Type.String(),
-    name: nullable(Type.String({ minLength: 1 })),
-    namespace: nullable(Type.String()),
+    ...ChosenTool.properties,
     mode: nullable(Type.Union([Type.Literal('auto'), Type.Literal('required')])),
-    tools: nullable(
-      Type.Array(
-        Type.Object({
-          type: Type.String(),
-          name: nullable(Type.String({ minLength: 1 })),
-          namespace: nullable(Type.String()),
-        }),
-      ),
-    ),
+    tools: nullable(Type.Array(ChosenTool)),
   }),
 ])
 export type ToolChoice = Static<typeof ToolChoice>

@@ -7,7 +7,7 @@ import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { checker, nullable } from '../common/check.ts'
 import { unsupported } from '../common/refusals.ts'
 import { FREEFORM_PARAMETERS } from './freeform.ts'
-import type { ToolChoice, ToolParam } from './schema.ts'
+import type { ChosenTool, ToolChoice, ToolParam } from './schema.ts'
 
 /** A tool as the agent knows it. */
 export interface WireTool {
@@ -147,12 +147,6 @@ export function lowerToolChoice(
   const name = chosenName(choice)
   if (name !== undefined) return { choice: { type: 'function', function: { name } }, tools }
   throw unsupported(`'tool_choice' of type '${choice.type}' is not supported`, 'tool_choice.type')
-}
-
-interface ChosenTool {
-  type: string
-  name?: string | null | undefined
-  namespace?: string | null | undefined
 }
 
 function chosenName({ type, name, namespace }: ChosenTool): string | undefined {
