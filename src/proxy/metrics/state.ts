@@ -4,6 +4,7 @@ import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { getHeapStatistics } from 'node:v8'
 import type { Backend, BackendMember } from '../engines/port/backend.ts'
 import type { TurnStore } from '../store/port/turn-store.ts'
+import type { Gauge } from './families.ts'
 import type { ProxyMetrics } from './proxy-metrics.ts'
 
 /** Members beyond these are counted together. */
@@ -15,32 +16,18 @@ export function readBackend(metrics: ProxyMetrics, backend: Backend, openTurns: 
   const { members, queued, pausedSinceMs } = backend.status()
   const { memberUp, memberUnavailable, memberCalls, memberCapacity, weightInfo, inFlight } = metrics
   for (const gauge of [memberUp, memberUnavailable, memberCalls, memberCapacity, weightInfo]) gauge.clear()
-  for (const member of members.slice(0, MAX_MEMBERS)) {
-    memberUp.set(member.healthy ? 1 : 0, member.name)
-    memberUnavailable.set(member.unavailable ? 1 : 0, member.name)
-    memberCalls.set(member.inFlight, member.name)
-    memberCapacity.set(member.capacity, member.name)
-    if (member.weightVersion !== undefined) weightInfo.set(1, member.name, member.weightVersion)
-  }
+  const shown = members.slice(0, MAX_MEMBERS)
   const others = members.slice(MAX_MEMBERS)
-  if (others.length > 0) {
-    memberUp.set(
-      sumOf(others, ({ healthy }) => Number(healthy)),
-      OTHER,
-    )
-    memberUnavailable.set(
-      sumOf(others, ({ unavailable }) => Number(unavailable !== undefined)),
-      OTHER,
-    )
-    memberCalls.set(
-      sumOf(others, (member) => member.inFlight),
-      OTHER,
-    )
-    memberCapacity.set(
-      sumOf(others, (member) => member.capacity),
-      OTHER,
-    )
+  const set = (gauge: Gauge, value: (member: BackendMember) => number) => {
+    for (const member of shown) gauge.set(value(member), member.name)
+    if (others.length > 0) gauge.set(sumOf(others, value), OTHER)
   }
+  set(memberUp, ({ healthy }) => Number(healthy))
+  set(memberUnavailable, ({ unavailable }) => Number(unavailable !== undefined))
+  set(memberCalls, (member) => member.inFlight)
+  set(memberCapacity, (member) => member.capacity)
+  for (const { name, weightVersion } of shown)
+    if (weightVersion !== undefined) weightInfo.set(1, name, weightVersion)
   const served = sumOf(members, (member) => member.inFlight)
   metrics.queueDepth.set(queued)
   metrics.paused.set(pausedSinceMs === undefined ? 0 : 1)
