@@ -1,7 +1,7 @@
 /** A connection beside the writer's, so that a lease is renewed, and an owner found, however long a commit takes. */
 import type { Client } from 'pg'
-import type { OwnState, RenewedLease } from '../port/shared-record.ts'
-import { findOwner, freeSessions, renewLease, setControl } from './lease.ts'
+import type { RenewedLease } from '../port/shared-record.ts'
+import { findOwner, freeSessions, type Heartbeat, renewLease, setControl } from './lease.ts'
 
 export class LeaseConnection {
   readonly #connect: () => Promise<Client>
@@ -14,9 +14,8 @@ export class LeaseConnection {
   }
 
   /** Renews the lease, and frees sessions of proxies that have gone. @returns undefined: the lease has ended */
-  async beat({ url, isDraining, isDrained, ...rest }: Beat): Promise<RenewedLease | undefined> {
-    const state = { url, isDraining: isDraining === true, isDrained: isDrained === true, ...rest }
-    const renewed = await this.#ask((client) => renewLease(client, state))
+  async beat(heartbeat: Heartbeat): Promise<RenewedLease | undefined> {
+    const renewed = await this.#ask((client) => renewLease(client, heartbeat))
     if (renewed === undefined) return undefined
     const over = renewed.over.filter((id) => this.#over.includes(id))
     this.#over = renewed.over
@@ -56,9 +55,4 @@ export class LeaseConnection {
       throw error
     }
   }
-}
-
-interface Beat extends OwnState {
-  lease: number
-  seen: number
 }

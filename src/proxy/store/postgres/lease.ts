@@ -5,7 +5,7 @@
  */
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
-import type { ClaimedSession, RenewedLease } from '../port/shared-record.ts'
+import type { ClaimedSession, OwnState, RenewedLease } from '../port/shared-record.ts'
 import { inTransaction } from './connection.ts'
 import { FIRST_IDS, type NextIds, SLOTS } from './group-changes.ts'
 import { SCHEMA_VERSION } from './schema.ts'
@@ -112,14 +112,10 @@ async function idsAfter(client: Client, slot: number): Promise<NextIds> {
 }
 
 /** What a proxy tells of itself with each renewal. */
-export interface Heartbeat {
+export interface Heartbeat extends OwnState {
   lease: number
-  url: string | undefined
-  isDraining: boolean
   /** Up to which change it has followed the controls. */
   seen: number
-  /** Paused, and none of its calls runs. */
-  isDrained: boolean
 }
 
 /**
@@ -127,7 +123,7 @@ export interface Heartbeat {
  * @returns what is on record of all proxies; undefined: it has ended
  */
 export async function renewLease(client: Client, heartbeat: Heartbeat): Promise<RenewedLease | undefined> {
-  const { lease, url = null, isDraining, seen, isDrained } = heartbeat
+  const { lease, url = null, isDraining = false, seen, isDrained = false } = heartbeat
   const { rowCount } = await client.query(
     `UPDATE llm_proxy.proxies SET lease_until = ${LEASE_END}, url = $2, draining = $3, seen = $4, drained = $5
      WHERE id = $1 AND ended = 0`,
