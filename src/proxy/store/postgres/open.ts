@@ -95,9 +95,10 @@ export async function openPostgresStore({
   try {
     const shared = new PostgresShared(writer)
     await shared.start()
-    const reader = await openPostgresReader(url, spawn)
-    if (searchIndex) keepIndexing(() => reader.indexSome(), onIndexFailed)
-    return new ThreadStore(writer, reader, { shared, onClosing: () => shared.close() })
+    const reader = await startReader(url, spawn)
+    const store = new ThreadStore(writer, reader, { shared, onClosing: () => shared.close() })
+    if (searchIndex) keepIndexing(() => store.indexSome(), onIndexFailed)
+    return store
   } catch (error) {
     await writer.close()
     throw error
@@ -109,6 +110,10 @@ export async function openPostgresReader(
   url: string,
   spawn: SpawnThread = spawnWorker,
 ): Promise<ThreadReader> {
+  return new ThreadReader(await startReader(url, spawn))
+}
+
+function startReader(url: string, spawn: SpawnThread): Promise<StoreThread<ReadMethods>> {
   const readerData: ReaderData = { url, cacheBytes: TOKEN_CACHE_BYTES }
-  return new ThreadReader(await StoreThread.start<ReadMethods>('reader', readerData, { spawn }))
+  return StoreThread.start<ReadMethods>('reader', readerData, { spawn })
 }

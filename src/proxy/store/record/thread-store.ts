@@ -1,17 +1,8 @@
-/** The port's methods, carried to the writer thread and the reader thread. */
+/** The port's methods that change something, carried to the writer thread; reads go to the reader thread. */
 import type { Transferable } from 'node:worker_threads'
 import { watched } from '../../../base/around.ts'
 import { ProxyError } from '../../../base/errors.ts'
-import type { MessageTree } from '../../../protocol/canonical/conversation.ts'
-import type { DetailKind } from '../../../protocol/details/kinds.ts'
-import type {
-  AvailableQuery,
-  AvailableSession,
-  Consumer,
-  ConsumerCounts,
-  LeaseChange,
-  NewLease,
-} from '../port/consumers.ts'
+import type { Consumer, LeaseChange, NewLease } from '../port/consumers.ts'
 import type { MarksChange } from '../port/marks.ts'
 import type { SharedRecord } from '../port/shared-record.ts'
 import type {
@@ -19,29 +10,19 @@ import type {
   NewSession,
   OpenTurn,
   Reward,
-  SearchPage,
-  SessionCount,
-  SessionFilter,
-  SessionGroup,
-  SessionPage,
-  SessionQuery,
   SessionRecord,
-  SessionTotals,
   TurnDetails,
   TurnError,
   TurnOutcome,
-  TurnOutline,
-  TurnRecord,
-  TurnSearch,
-  TurnStep,
   TurnStore,
 } from '../port/turn-store.ts'
 import { wholeBuffers } from './calls.ts'
 import { HeldOpenings } from './held-openings.ts'
+import type { ReadMethods } from './reader.ts'
 import type { SentOutcome } from './sent-turn.ts'
 import { SentTurns } from './sent-turns.ts'
 import type { StoreThread } from './store-thread.ts'
-import type { ThreadReader } from './thread-reader.ts'
+import { ThreadReader } from './thread-reader.ts'
 import type { WriteMethods } from './write-methods.ts'
 
 /** Sessions that one sweep operation removes, so that calls are served between two of them. */
@@ -58,9 +39,8 @@ interface ThreadStoreHooks {
   onClosed?: (() => void) | undefined
 }
 
-export class ThreadStore implements TurnStore {
+export class ThreadStore extends ThreadReader implements TurnStore {
   readonly #writer: StoreThread<WriteMethods>
-  readonly #reader: ThreadReader
   readonly #sent = new SentTurns()
   /** Nobody knows whether a commit is possible: at the start, and once a write has failed. */
   #isInDoubt = true
@@ -70,10 +50,14 @@ export class ThreadStore implements TurnStore {
   readonly shared: SharedRecord | undefined
   readonly endedWell: boolean
 
-  constructor(writer: StoreThread<WriteMethods>, reader: ThreadReader, hooks: ThreadStoreHooks = {}) {
+  constructor(
+    writer: StoreThread<WriteMethods>,
+    reader: StoreThread<ReadMethods>,
+    hooks: ThreadStoreHooks = {},
+  ) {
+    super(reader)
     this.#writer = writer
     this.endedWell = writer.endedWell
-    this.#reader = reader
     this.#hooks = hooks
     this.shared = hooks.shared && this.#watch(hooks.shared)
     void writer.lost.then(() => {
@@ -104,30 +88,6 @@ export class ThreadStore implements TurnStore {
       isOwn,
     }
     return this.#call('createSession', [{ ...rest, ...json }])
-  }
-
-  getSession(sessionId: string): Promise<SessionRecord | undefined> {
-    return this.#reader.getSession(sessionId)
-  }
-
-  listSessions(query: SessionQuery): Promise<SessionPage> {
-    return this.#reader.listSessions(query)
-  }
-
-  totalSessions(filter: SessionFilter): Promise<SessionTotals> {
-    return this.#reader.totalSessions(filter)
-  }
-
-  countSessions(nowMs: number): Promise<SessionCount> {
-    return this.#reader.countSessions(nowMs)
-  }
-
-  searchTurns(search: TurnSearch): Promise<SearchPage> {
-    return this.#reader.searchTurns(search)
-  }
-
-  groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]> {
-    return this.#reader.groupSessions(by, filter, passReward)
   }
 
   endSession(
@@ -198,26 +158,6 @@ export class ThreadStore implements TurnStore {
     return this.#call('addDetails', [sessionId, turns])
   }
 
-  readTurns(sessionId: string): AsyncIterable<TurnRecord> {
-    return this.#reader.readTurns(sessionId)
-  }
-
-  readSteps(sessionId: string, messages?: MessageTree): AsyncIterable<TurnStep> {
-    return this.#reader.readSteps(sessionId, messages)
-  }
-
-  readOutlines(sessionId: string): AsyncIterable<TurnOutline> {
-    return this.#reader.readOutlines(sessionId)
-  }
-
-  readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly DetailKind[]) {
-    return this.#reader.readDetails(sessionId, turnIds, kinds)
-  }
-
-  getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined> {
-    return this.#reader.getTurn(sessionId, turnId)
-  }
-
   createConsumer(consumer: Consumer): Promise<{ created: boolean; consumer: Consumer }> {
     return this.#call('createConsumer', [consumer])
   }
@@ -234,24 +174,8 @@ export class ThreadStore implements TurnStore {
     return this.#call('changeLease', [change])
   }
 
-  getConsumer(name: string): Promise<Consumer | undefined> {
-    return this.#reader.getConsumer(name)
-  }
-
-  listConsumers(idPrefix: string): Promise<Consumer[]> {
-    return this.#reader.listConsumers(idPrefix)
-  }
-
-  availableSessions(query: AvailableQuery): Promise<AvailableSession[]> {
-    return this.#reader.availableSessions(query)
-  }
-
-  countForConsumer(name: string, nowMs: number): Promise<ConsumerCounts | undefined> {
-    return this.#reader.countForConsumer(name, nowMs)
-  }
-
-  get lost(): Promise<ProxyError> {
-    return Promise.race([this.#writer.lost, this.#reader.lost])
+  override get lost(): Promise<ProxyError> {
+    return Promise.race([this.#writer.lost, super.lost])
   }
 
   /** Asks the writer first of all, and then only after a write has failed: probes come often, and a commit costs a sync. */
@@ -262,10 +186,10 @@ export class ThreadStore implements TurnStore {
   }
 
   /** The reader first: the last connection to close tidies the log away. */
-  async close(): Promise<void> {
+  override async close(): Promise<void> {
     this.#openings.sendAll()
     this.#hooks.onClosing?.()
-    await this.#reader.close()
+    await super.close()
     await this.#writer.close()
     this.#hooks.onClosed?.()
   }

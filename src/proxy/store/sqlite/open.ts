@@ -56,9 +56,9 @@ export async function openSqliteStore({
   const writerData: WriterData = { path, durability, cacheBytes: TOKEN_CACHE_BYTES }
   const writer = await StoreThread.start<WriteMethods>('writer', writerData, { onReplies: onCommit, spawn })
   try {
-    const reader = await openReader(path, searchIndex, spawn)
-    if (searchIndex) keepIndexing(() => reader.indexSome(), onIndexFailed)
-    return new ThreadStore(writer, reader, { onClosed })
+    const store = new ThreadStore(writer, await startReader(path, searchIndex, spawn), { onClosed })
+    if (searchIndex) keepIndexing(() => store.indexSome(), onIndexFailed)
+    return store
   } catch (error) {
     await writer.close()
     throw error
@@ -69,11 +69,14 @@ export async function openSqliteStore({
  * Opens the database to read it only, whether or not a server writes to it.
  * @throws ProxyError `start_failed` saying how to mend it
  */
-export function openSqliteReader(path: string, spawn: SpawnThread = spawnWorker): Promise<ThreadReader> {
-  return openReader(path, false, spawn)
+export async function openSqliteReader(
+  path: string,
+  spawn: SpawnThread = spawnWorker,
+): Promise<ThreadReader> {
+  return new ThreadReader(await startReader(path, false, spawn))
 }
 
-async function openReader(path: string, indexes: boolean, spawn: SpawnThread): Promise<ThreadReader> {
+function startReader(path: string, indexes: boolean, spawn: SpawnThread): Promise<StoreThread<ReadMethods>> {
   const readerData: ReaderData = { path, cacheBytes: TOKEN_CACHE_BYTES, indexes }
-  return new ThreadReader(await StoreThread.start<ReadMethods>('reader', readerData, { spawn }))
+  return StoreThread.start<ReadMethods>('reader', readerData, { spawn })
 }
