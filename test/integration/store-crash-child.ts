@@ -1,6 +1,8 @@
 /** Puts turns on record until it is killed, and names each one on stdout once it is acknowledged. */
+
+import type { Durability } from '../../src/proxy/store/port/turn-store.ts'
 import { isPostgresUrl, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
-import { type Durability, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
+import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
 
 const CALLERS = 8

@@ -2,8 +2,7 @@
 import { openSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { ProxyError } from '../../../src/base/errors.ts'
-import type { TurnStore } from '../../../src/proxy/store/port/turn-store.ts'
-import type { Durability } from '../../../src/proxy/store/sqlite/database.ts'
+import type { Durability, TurnStore } from '../../../src/proxy/store/port/turn-store.ts'
 import { openSqliteStore } from '../../../src/proxy/store/sqlite/open.ts'
 import { anOutcome, aSession, aTurn } from '../../conformance/turn-store.ts'
 

@@ -266,6 +266,12 @@ export interface TurnReader {
   close(): Promise<void>
 }
 
+/**
+ * What an acknowledged turn survives. `power`: a commit waits until the disk has it, so that it survives loss of power.
+ * `process`: it waits until the operating system has it, so that it survives the end of the process, however sudden.
+ */
+export type Durability = 'power' | 'process'
+
 export interface CreatedSession {
   created: boolean
   session: SessionRecord

@@ -1,9 +1,7 @@
 /** Connections to the database, and what to do when there is none. */
 import pg from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
-
-/** What an acknowledged turn survives: the server's loss of power, or what the server promises by itself. */
-export type Durability = 'power' | 'process'
+import type { Durability } from '../port/turn-store.ts'
 
 /** A connection that is silent for so long is asked by TCP whether it is still there. */
 const KEEP_ALIVE_MS = 10_000
@@ -93,6 +91,7 @@ export interface Promises {
 
 /**
  * Reads what the server promises, and asks it to wait for its disk where it would not.
+ * @param durability `power`: of the server's loss of power; `process`: what the server promises by itself
  * @throws ProxyError `start_failed` where an acknowledged turn would not survive the server's loss of power
  */
 export async function askForDurability(client: pg.Client, durability: Durability): Promise<Promises> {

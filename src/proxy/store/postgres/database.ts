@@ -2,7 +2,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
-import type { Durability } from './connection.ts'
+import type { Durability } from '../port/turn-store.ts'
 import { askForDurability, connect, explained } from './connection.ts'
 import { holdLease } from './lease.ts'
 import { checkSchema, migrate } from './migrate.ts'

@@ -2,20 +2,13 @@
 import { hostname } from 'node:os'
 
 import { ProxyError } from '../../../base/errors.ts'
-import type { TurnStore } from '../port/turn-store.ts'
+import type { Durability, TurnStore } from '../port/turn-store.ts'
 import { keepIndexing } from '../record/keep-indexing.ts'
 import type { ReadMethods } from '../record/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
 import { ThreadReader } from '../record/thread-reader.ts'
 import { ThreadStore } from '../record/thread-store.ts'
-import {
-  askForDurability,
-  connect,
-  type Durability,
-  explained,
-  type Promises,
-  withoutPassword,
-} from './connection.ts'
+import { askForDurability, connect, explained, type Promises, withoutPassword } from './connection.ts'
 import type { ReaderData } from './reader-thread.ts'
 import { PostgresShared } from './shared.ts'
 import type { SharedWrites } from './writer-loop.ts'

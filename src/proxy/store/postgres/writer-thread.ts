@@ -1,7 +1,8 @@
 /** The writer thread: the only one that changes the record, so that packing rows stops no call. */
 import { parentPort, workerData } from 'node:worker_threads'
+import type { Durability } from '../port/turn-store.ts'
 import { type OpeningReport, toWireError } from '../record/calls.ts'
-import { connect, type Durability } from './connection.ts'
+import { connect } from './connection.ts'
 import { openForWriting } from './database.ts'
 import { LeaseConnection } from './lease-connection.ts'
 import { WriterLoop, type WriterMessage } from './writer-loop.ts'

@@ -3,15 +3,10 @@ import { existsSync, mkdirSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Database from 'better-sqlite3'
 import { ProxyError } from '../../../base/errors.ts'
+import type { Durability } from '../port/turn-store.ts'
 import { createOwnerOnly, DatabaseFiles, restrictToOwner } from './database-files.ts'
 import { checkOwner, checkSchema, migrate } from './schema.ts'
 import { lockForWriting } from './writer-lock.ts'
-
-/**
- * `power`: a commit waits until the disk has it, so that it survives loss of power. `process`: it waits until the
- * operating system has it, so that it survives the end of the process, however sudden.
- */
-export type Durability = 'power' | 'process'
 
 /** The writer's cache of database pages. */
 const CACHE_KIB = 16 * 1024

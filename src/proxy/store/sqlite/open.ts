@@ -1,18 +1,13 @@
 /** The SQLite store: a {@link TurnStore} on a file, and a reader beside it. */
-import type { TurnStore } from '../port/turn-store.ts'
+import type { Durability, TurnStore } from '../port/turn-store.ts'
 import { keepIndexing } from '../record/keep-indexing.ts'
 import type { ReadMethods } from '../record/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
 import { ThreadReader } from '../record/thread-reader.ts'
 import { ThreadStore } from '../record/thread-store.ts'
 import type { WriteMethods } from '../record/write-methods.ts'
-import type { Durability } from './database.ts'
 import type { ReaderData } from './reader-thread.ts'
 import type { WriterData } from './writer-thread.ts'
-
-export type { SpawnThread } from '../record/store-thread.ts'
-export type { ThreadReader } from '../record/thread-reader.ts'
-export type { Durability } from './database.ts'
 
 export interface SqliteStoreOptions {
   /** The database file; it and its folder are created if need be. */

@@ -1,7 +1,8 @@
 /** The writer thread: the only one that changes the database, so that no commit stops the main thread. */
 import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads'
+import type { Durability } from '../port/turn-store.ts'
 import { type OpeningReport, toWireError } from '../record/calls.ts'
-import { type Durability, openForWriting } from './database.ts'
+import { openForWriting } from './database.ts'
 import { Writer } from './writer.ts'
 import { WriterLoop, type WriterMessage } from './writer-loop.ts'
 
