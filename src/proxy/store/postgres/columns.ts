@@ -15,17 +15,8 @@ const TEXTS = new Set([
   ...['turn_id', 'dialect', 'status', 'model', 'engine', 'finish_reason', 'stop_reason', 'inexact_reason'],
   ...['weight_version_start', 'weight_version_end', 'usage', 'annotations', 'error_code', 'error_message'],
   ...['completion_text', 'reasoning', 'tool_calls', 'kind', 'session_id', 'metadata', 'sampling_params'],
-  ...[
-    'record',
-    'policies',
-    'edited_calls',
-    'key_tag',
-    'reward_components',
-    'reward_lines',
-    'reward_turns',
-    'limits',
-    'marks',
-  ],
+  ...['record', 'policies', 'edited_calls', 'key_tag', 'limits', 'marks'],
+  ...['reward_components', 'reward_lines', 'reward_turns'],
 ])
 
 /** By table, in the order in which they are written. */
@@ -35,16 +26,8 @@ export const COLUMNS = {
     ...['id', 'session_id', 'tree', 'status', 'created_at_ms', 'updated_at_ms', 'ended_at_ms', 'ttl_ms'],
     ...['metadata', 'sampling_params', 'trust_agent', 'record', 'policies', 'edited_calls', 'key_tag'],
     ...['limits', 'reward', 'reward_components', 'reward_lines', 'reward_turns', 'reward_sum', 'marks'],
-    ...[
-      'turn_count',
-      'open_turns',
-      'failed_turns',
-      'inexact_turns',
-      'sampled_tokens',
-      'owner',
-      'epoch',
-      'version',
-    ],
+    ...['turn_count', 'open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens'],
+    ...['owner', 'epoch', 'version'],
   ],
   texts: ['id', 'tree', 'hash', 'echo_of', 'blobs', 'body'],
   nodes: ['id', 'tree', 'parent', 'depth', 'texts', 'hash', 'node_sum'],

@@ -15,6 +15,7 @@ import {
   listPart,
   SESSIONS_AT_ONCE,
   type SessionRow,
+  TALLIED_COLUMNS,
   type TalliedRow,
   type TallyPart,
   tallyPart,
@@ -109,9 +110,7 @@ export async function tallySessions(
   after: number,
 ): Promise<TallyPart> {
   const { rows } = await client.query<TalliedRow>(
-    `SELECT id, session_id, status, created_at_ms, updated_at_ms, metadata, marks, reward,
-       reward_components, turn_count, failed_turns, inexact_turns, sampled_tokens
-     FROM llm_proxy.sessions WHERE id > $1 ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`,
+    `SELECT ${TALLIED_COLUMNS.join(', ')} FROM llm_proxy.sessions WHERE id > $1 ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`,
     [after],
   )
   return tallyPart(rows.map(fromDriver), filter, by)

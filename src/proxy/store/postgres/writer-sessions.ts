@@ -2,7 +2,7 @@
 import { RecentlyUsed } from '../../../base/recently-used.ts'
 import { changedMarks, type MarksChange } from '../port/marks.ts'
 import { sessionMoved } from '../port/shared-record.ts'
-import type { Reward, SessionRecord, SessionStatus } from '../port/turn-store.ts'
+import type { CreatedSession, Reward, SessionRecord, SessionStatus } from '../port/turn-store.ts'
 import {
   marksColumn,
   type NewSessionRow,
@@ -64,7 +64,7 @@ export class WriterSessions implements SessionTables {
     throw sessionMoved(sessionId)
   }
 
-  create(session: NewSessionRow): CreatedRow {
+  create(session: NewSessionRow): CreatedSession {
     const existing = this.find(session.sessionId)
     if (existing !== undefined) return { created: false, session: toRecord(existing) }
     const epoch = session.isOwn ? 1 : 0
@@ -165,13 +165,6 @@ export class WriterSessions implements SessionTables {
     const next = Math.max(session.next_index, (index as number) + 1)
     if (next > session.next_index) this.rows.put(session.session_id, { ...session, next_index: next })
   }
-}
-
-interface CreatedRow {
-  created: boolean
-  session: SessionRecord
-  /** The session is its creator's own, in this epoch. */
-  epoch?: number
 }
 
 /** Of a session without turns. */

@@ -2,7 +2,7 @@
 import { matchesFilter } from '../port/session-list.ts'
 import { encodeSearchCursor, findIn, type SpokenTurn, spokenText } from '../port/turn-search.ts'
 import type { SearchPage, SessionRecord, TurnSearch } from '../port/turn-store.ts'
-import { type StoredText, unpackIds, unpackOptionalText, unpackText } from './packing.ts'
+import { unpackIds, unpackOptionalText, unpackText } from './packing.ts'
 import type { TextRow } from './tables.ts'
 import type { CompletionRow } from './turn-rows.ts'
 
@@ -113,11 +113,11 @@ export interface FoundRow extends CompletionRow {
   prompt_node: number
 }
 
+/** A text, without what tells whether it is still what was written. */
+type UncheckedText = Omit<TextRow, 'hash'>
+
 /** @param texts those of its request that no turn before has, in order */
-export function toFoundTurn(
-  row: FoundRow,
-  texts: readonly Pick<TextRow, 'echo_of' | 'blobs' | 'body'>[],
-): FoundTurn {
+export function toFoundTurn(row: FoundRow, texts: readonly UncheckedText[]): FoundTurn {
   return {
     id: row.id,
     turnId: row.turn_id,
@@ -131,15 +131,7 @@ export function toFoundTurn(
 }
 
 /** What repeats a completion was found there; and images have no text. */
-function literalText({
-  echo_of: echo,
-  blobs,
-  body,
-}: {
-  echo_of: number | null
-  blobs: Buffer | null
-  body: StoredText
-}): string[] {
+function literalText({ echo_of: echo, blobs, body }: UncheckedText): string[] {
   if (echo !== null) return []
   return [blobs === null ? unpackText(body) : (JSON.parse(unpackText(body)) as string[]).join('')]
 }

@@ -119,22 +119,13 @@ export interface TallyPart {
   countOnAfter?: number
 }
 
-export type TalliedRow = Pick<
-  SessionRow,
-  | 'id'
-  | 'session_id'
-  | 'status'
-  | 'created_at_ms'
-  | 'updated_at_ms'
-  | 'metadata'
-  | 'marks'
-  | 'reward'
-  | 'reward_components'
-  | 'turn_count'
-  | 'failed_turns'
-  | 'inexact_turns'
-  | 'sampled_tokens'
->
+/** What is read of a session that is counted. */
+export const TALLIED_COLUMNS = [
+  ...['id', 'session_id', 'status', 'created_at_ms', 'updated_at_ms', 'metadata', 'marks'],
+  ...['reward', 'reward_components', 'turn_count', 'failed_turns', 'inexact_turns', 'sampled_tokens'],
+] as const
+
+export type TalliedRow = Pick<SessionRow, (typeof TALLIED_COLUMNS)[number]>
 
 /** How a change of turns changes what the session counts. */
 export interface TurnChange {

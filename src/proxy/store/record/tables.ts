@@ -4,7 +4,7 @@
  */
 import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { MarksChange } from '../port/marks.ts'
-import type { Reward, SessionRecord, SessionStatus, TurnStatus } from '../port/turn-store.ts'
+import type { CreatedSession, Reward, SessionRecord, SessionStatus, TurnStatus } from '../port/turn-store.ts'
 import type { StoredText } from './packing.ts'
 import type { NewSessionRow, TurnChange } from './session-rows.ts'
 import type { CompletionRow, StepRow, TurnRow } from './turn-rows.ts'
@@ -100,7 +100,7 @@ export interface SessionTables {
    * @throws ProxyError `session_moved` if the session is not this one's any more, or again
    */
   checkEpoch(sessionId: string, epoch: number): void
-  create(session: NewSessionRow): { created: boolean; session: SessionRecord; epoch?: number }
+  create(session: NewSessionRow): CreatedSession
   end(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined
   setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
   /** @throws ProxyError `invalid_request` for more than a session may hold */

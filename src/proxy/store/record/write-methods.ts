@@ -2,7 +2,7 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { Consumer, LeaseChange, NewLease } from '../port/consumers.ts'
 import type { MarksChange } from '../port/marks.ts'
-import type { Reward, SessionRecord, TurnDetails, TurnError } from '../port/turn-store.ts'
+import type { CreatedSession, Reward, SessionRecord, TurnDetails, TurnError } from '../port/turn-store.ts'
 import type { Reply, ThreadCall } from './calls.ts'
 import type { RecordedRequest, RecordedTurn, SentOutcome, SentTurn, Stretch } from './sent-turn.ts'
 import type { NewSessionRow } from './session-rows.ts'
@@ -17,7 +17,7 @@ export interface ConsumerMethods {
 }
 
 export interface WriteMethods extends ConsumerMethods {
-  createSession(session: NewSessionRow): { created: boolean; session: SessionRecord; epoch?: number }
+  createSession(session: NewSessionRow): CreatedSession
   endSession(
     sessionId: string,
     status: 'completed' | 'aborted',

@@ -3,6 +3,7 @@ import type Database from 'better-sqlite3'
 import { changedMarks, type MarksChange } from '../port/marks.ts'
 import { type ListOrder, orderOf } from '../port/session-list.ts'
 import type {
+  CreatedSession,
   Reward,
   SessionCount,
   SessionFilter,
@@ -22,6 +23,7 @@ import {
   rewardColumns,
   SESSIONS_AT_ONCE,
   type SessionRow,
+  TALLIED_COLUMNS,
   type TalliedRow,
   type TallyPart,
   type TurnChange,
@@ -88,9 +90,7 @@ export class SessionReader {
     this.#ofTree = db.prepare(`${SELECT_SESSIONS} WHERE tree = ?`)
     this.#tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
     this.#rowsAfter = db.prepare(`
-      SELECT id, session_id, status, created_at_ms, updated_at_ms, metadata, marks, reward,
-        reward_components, turn_count, failed_turns, inexact_turns, sampled_tokens
-      FROM sessions WHERE id > ? ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`)
+      SELECT ${TALLIED_COLUMNS.join(', ')} FROM sessions WHERE id > ? ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`)
     this.#count = db.prepare(
       `SELECT count(*) AS sessions, count(*) FILTER (WHERE status = 'active') AS active,
         count(*) FILTER (WHERE ${IS_EXPIRED}) AS expired FROM sessions`,
@@ -214,7 +214,7 @@ export class SessionWriter implements SessionTables {
   /** The record is this process's alone. */
   checkEpoch(): void {}
 
-  create(session: NewSessionRow): { created: boolean; session: SessionRecord } {
+  create(session: NewSessionRow): CreatedSession {
     const existing = this.#reader.get(session.sessionId)
     if (existing !== undefined) return { created: false, session: existing }
     const { isOwn: _own, ...row } = session
