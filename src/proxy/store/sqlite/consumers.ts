@@ -5,8 +5,6 @@ import {
   type AvailableSession,
   type Consumer,
   type ConsumerCounts,
-  type LeaseChange,
-  type NewLease,
   noConsumer,
   type SessionKey,
 } from '../port/consumers.ts'
@@ -17,6 +15,7 @@ import {
   toConsumer,
   toConsumerRow,
 } from '../record/consumer-rows.ts'
+import type { ConsumerMethods } from '../record/write-methods.ts'
 import { SELECT_SESSIONS } from './sessions.ts'
 
 /** Of a session that is, or may be, the consumer's: it has ended well, and nobody else holds it at `@nowMs`. */
@@ -91,92 +90,75 @@ interface Held {
   tree: number
 }
 
-export class ConsumerWriter {
-  readonly #reader: ConsumerReader
-  readonly #id: Database.Statement<[string], number>
-  readonly #create: Database.Statement<[ConsumerRow]>
-  readonly #delete: Database.Statement<[string]>
-  readonly #isFree: Database.Statement<[Held & { row: number; nowMs: number }], number>
-  readonly #lease: Database.Statement<[Held & { row: number; untilMs: number }]>
-  readonly #treeOf: Database.Statement<[string], number>
-  readonly #treesOf: Database.Statement<[{ consumer: number; leaseId: string | null }], number>
-  readonly #acknowledge: Database.Statement<[Held], string>
-  readonly #move: Database.Statement<[Held & { untilMs: number }], string>
-
-  constructor(db: Database.Database) {
-    this.#reader = new ConsumerReader(db)
-    this.#id = db.prepare<[string], number>('SELECT id FROM consumers WHERE name = ?').pluck()
-    this.#create = db.prepare(`
-      INSERT INTO consumers (name, id_prefix, created_at_ms, since_ms, hold_ms, selection)
-      VALUES (@name, @id_prefix, @created_at_ms, @since_ms, @hold_ms, @selection)`)
-    this.#delete = db.prepare('DELETE FROM consumers WHERE name = ?')
-    this.#isFree = db.prepare(`
-      SELECT 1 FROM sessions
-      LEFT JOIN consumer_sessions AS given ON given.tree = sessions.tree AND given.consumer = @consumer
-      WHERE sessions.id = @row AND sessions.tree = @tree AND sessions.status = 'completed' AND (${IS_FREE})`)
-    this.#lease = db.prepare(`
-      INSERT INTO consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
-      VALUES (@tree, @consumer, @row, @leaseId, @untilMs, 1)
-      ON CONFLICT (tree, consumer) DO UPDATE SET leased_until_ms = @untilMs, lease_id = @leaseId,
-        deliveries = deliveries + (lease_id <> @leaseId)`)
-    this.#treeOf = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
-    this.#treesOf = db
-      .prepare<[{ consumer: number; leaseId: string | null }], number>(`
-        SELECT tree FROM consumer_sessions WHERE consumer = @consumer
-          AND (lease_id = @leaseId OR @leaseId IS NULL AND leased_until_ms IS NOT NULL)`)
-      .pluck()
-    const returning = `RETURNING (
-      SELECT session_id FROM sessions
-      WHERE sessions.id = consumer_sessions.session AND sessions.tree = consumer_sessions.tree)`
-    const held = 'tree = @tree AND consumer = @consumer AND (lease_id = @leaseId OR @leaseId IS NULL)'
-    this.#acknowledge = db
-      .prepare<[Held], string>(
-        `UPDATE consumer_sessions SET leased_until_ms = NULL WHERE ${held} ${returning}`,
-      )
-      .pluck()
-    this.#move = db
-      .prepare<[Held & { untilMs: number }], string>(`
-        UPDATE consumer_sessions SET leased_until_ms = @untilMs
-        WHERE ${held} AND leased_until_ms IS NOT NULL ${returning}`)
-      .pluck()
-  }
-
-  create(consumer: Consumer): { created: boolean; consumer: Consumer } {
-    const existing = this.#reader.get(consumer.name)
-    if (existing !== undefined) return { created: false, consumer: existing }
-    this.#create.run(toConsumerRow(consumer))
-    return { created: true, consumer }
-  }
-
-  delete(name: string): boolean {
-    return this.#delete.run(name).changes > 0
-  }
-
-  lease({ consumer: name, leaseId, units, leaseMs, nowMs }: NewLease): number[] {
-    const consumer = this.#idOf(name)
-    const isFree = (key: SessionKey) => this.#isFree.get({ ...key, consumer, leaseId, nowMs }) !== undefined
-    const leased = units.filter((unit) => unit.every(isFree)).flat()
-    for (const key of leased) this.#lease.run({ ...key, consumer, leaseId, untilMs: nowMs + leaseMs })
-    return leased.map(({ tree }) => tree)
-  }
-
-  change({ consumer: name, leaseId, sessionIds, to, leaseMs, nowMs }: LeaseChange): string[] {
-    const consumer = this.#idOf(name)
-    const trees = sessionIds
-      ? sessionIds.map((sessionId) => this.#treeOf.get(sessionId) ?? NO_TREE)
-      : this.#treesOf.all({ consumer, leaseId })
-    const untilMs = to === 'extended' ? nowMs + leaseMs : nowMs
-    const changed = trees.map((tree) => {
-      const held = { consumer, leaseId: leaseId as string, tree }
-      return to === 'acknowledged' ? this.#acknowledge.get(held) : this.#move.get({ ...held, untilMs })
-    })
-    return changed.filter((sessionId) => typeof sessionId === 'string')
-  }
-
-  #idOf(name: string): number {
-    const id = this.#id.get(name)
+/** What the writer does with consumers. */
+export function consumerMethods(db: Database.Database): ConsumerMethods {
+  const reader = new ConsumerReader(db)
+  const findId = db.prepare<[string], number>('SELECT id FROM consumers WHERE name = ?').pluck()
+  const create = db.prepare<[ConsumerRow]>(`
+    INSERT INTO consumers (name, id_prefix, created_at_ms, since_ms, hold_ms, selection)
+    VALUES (@name, @id_prefix, @created_at_ms, @since_ms, @hold_ms, @selection)`)
+  const remove = db.prepare<[string]>('DELETE FROM consumers WHERE name = ?')
+  const findFree = db.prepare<[Held & { row: number; nowMs: number }], number>(`
+    SELECT 1 FROM sessions
+    LEFT JOIN consumer_sessions AS given ON given.tree = sessions.tree AND given.consumer = @consumer
+    WHERE sessions.id = @row AND sessions.tree = @tree AND sessions.status = 'completed' AND (${IS_FREE})`)
+  const lease = db.prepare<[Held & { row: number; untilMs: number }]>(`
+    INSERT INTO consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
+    VALUES (@tree, @consumer, @row, @leaseId, @untilMs, 1)
+    ON CONFLICT (tree, consumer) DO UPDATE SET leased_until_ms = @untilMs, lease_id = @leaseId,
+      deliveries = deliveries + (lease_id <> @leaseId)`)
+  const treeOf = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
+  const treesOf = db
+    .prepare<[{ consumer: number; leaseId: string | null }], number>(`
+      SELECT tree FROM consumer_sessions WHERE consumer = @consumer
+        AND (lease_id = @leaseId OR @leaseId IS NULL AND leased_until_ms IS NOT NULL)`)
+    .pluck()
+  const returning = `RETURNING (
+    SELECT session_id FROM sessions
+    WHERE sessions.id = consumer_sessions.session AND sessions.tree = consumer_sessions.tree)`
+  const isHeld = 'tree = @tree AND consumer = @consumer AND (lease_id = @leaseId OR @leaseId IS NULL)'
+  const acknowledge = db
+    .prepare<[Held], string>(
+      `UPDATE consumer_sessions SET leased_until_ms = NULL WHERE ${isHeld} ${returning}`,
+    )
+    .pluck()
+  const move = db
+    .prepare<[Held & { untilMs: number }], string>(`
+      UPDATE consumer_sessions SET leased_until_ms = @untilMs
+      WHERE ${isHeld} AND leased_until_ms IS NOT NULL ${returning}`)
+    .pluck()
+  const idOf = (name: string) => {
+    const id = findId.get(name)
     if (id === undefined) throw noConsumer(name)
     return id
+  }
+  return {
+    createConsumer(consumer) {
+      const existing = reader.get(consumer.name)
+      if (existing !== undefined) return { created: false, consumer: existing }
+      create.run(toConsumerRow(consumer))
+      return { created: true, consumer }
+    },
+    deleteConsumer: (name) => remove.run(name).changes > 0,
+    leaseSessions({ consumer: name, leaseId, units, leaseMs, nowMs }) {
+      const consumer = idOf(name)
+      const isFree = (key: SessionKey) => findFree.get({ ...key, consumer, leaseId, nowMs }) !== undefined
+      const leased = units.filter((unit) => unit.every(isFree)).flat()
+      for (const key of leased) lease.run({ ...key, consumer, leaseId, untilMs: nowMs + leaseMs })
+      return leased.map(({ tree }) => tree)
+    },
+    changeLease({ consumer: name, leaseId, sessionIds, to, leaseMs, nowMs }) {
+      const consumer = idOf(name)
+      const trees = sessionIds
+        ? sessionIds.map((sessionId) => treeOf.get(sessionId) ?? NO_TREE)
+        : treesOf.all({ consumer, leaseId })
+      const untilMs = to === 'extended' ? nowMs + leaseMs : nowMs
+      const changed = trees.map((tree) => {
+        const held = { consumer, leaseId: leaseId as string, tree }
+        return to === 'acknowledged' ? acknowledge.get(held) : move.get({ ...held, untilMs })
+      })
+      return changed.filter((sessionId) => typeof sessionId === 'string')
+    },
   }
 }
 

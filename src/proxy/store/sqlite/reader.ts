@@ -10,7 +10,7 @@ import { ConsumerReader } from './consumers.ts'
 import { SqliteSearch } from './search.ts'
 import type { SearchIndex } from './search-index.ts'
 import { SessionReader } from './sessions.ts'
-import { ReaderTables } from './tables.ts'
+import { readerTables } from './tables.ts'
 
 export class SqliteReader extends Reader implements Reads {
   readonly #sessions: SessionReader
@@ -19,7 +19,7 @@ export class SqliteReader extends Reader implements Reads {
 
   /** @param index of the search; without one it looks at every turn */
   constructor(db: Database.Database, cacheBytes: number, index?: SearchIndex) {
-    super(new ReaderTables(db), cacheBytes)
+    super(readerTables(db), cacheBytes)
     this.#sessions = new SessionReader(db)
     this.#consumers = new ConsumerReader(db)
     this.#search = new SqliteSearch(db, this.#sessions, index)

@@ -5,9 +5,9 @@ import type Database from 'better-sqlite3'
 import { invoke, type Reply, type ThreadCall, toWireError } from '../record/calls.ts'
 import { TurnWriter } from '../record/turns.ts'
 import { UnopenedTurns, type WriteMethods, writeMethods } from '../record/write-methods.ts'
-import { ConsumerWriter } from './consumers.ts'
+import { consumerMethods } from './consumers.ts'
 import { SessionWriter } from './sessions.ts'
-import { WriterTables } from './tables.ts'
+import { writerTables } from './tables.ts'
 
 /**
  * How many rows of deleted sessions one step removes: about a millisecond's work. What points to others goes first: details
@@ -39,19 +39,15 @@ export class Writer {
   constructor(db: Database.Database, cacheBytes: number, checkFiles: () => void = () => {}) {
     this.#checkFiles = checkFiles
     const sessions = new SessionWriter(db)
-    const consumers = new ConsumerWriter(db)
     this.#db = db
-    this.#turns = new TurnWriter(new WriterTables(db), sessions, cacheBytes)
+    this.#turns = new TurnWriter(writerTables(db), sessions, cacheBytes)
     this.#methods = writeMethods(this.#turns, sessions, this.#unopened, {
       sweep: (...args) => sessions.sweep(...args),
       tryCommit: () => {
         const version = db.pragma('user_version', { simple: true })
         db.pragma(`user_version = ${version}`)
       },
-      createConsumer: (consumer) => consumers.create(consumer),
-      deleteConsumer: (name) => consumers.delete(name),
-      leaseSessions: (lease) => consumers.lease(lease),
-      changeLease: (change) => consumers.change(change),
+      ...consumerMethods(db),
     })
     this.#begin = db.prepare('BEGIN IMMEDIATE')
     this.#commit = db.prepare('COMMIT')
