@@ -69,11 +69,11 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/store/sqlite/sessions.ts',
-        find: `    if (this.#dropTree.run(sessionId).changes === 0) return undefined
-    this.#reset.run({ sessionId, tree: this.#plantTree(), atMs })`,
-        put: `    const tree = this.#reader.tree(sessionId)
-    if (tree === undefined) return undefined
-    this.#reset.run({ sessionId, tree, atMs })`,
+        find: `      if (dropTree.run(sessionId).changes === 0) return undefined
+      reset.run({ sessionId, tree: plantTree(), atMs })`,
+        put: `      const tree = reader.tree(sessionId)
+      if (tree === undefined) return undefined
+      reset.run({ sessionId, tree, atMs })`,
       },
     ],
   },

@@ -1,10 +1,8 @@
 /** Rows of `sessions`: the statements that change them (writer) and those that find them (reader). */
 import type Database from 'better-sqlite3'
-import { changedMarks, type MarksChange } from '../port/marks.ts'
+import { changedMarks } from '../port/marks.ts'
 import { type ListOrder, orderOf } from '../port/session-list.ts'
 import type {
-  CreatedSession,
-  Reward,
   SessionCount,
   SessionFilter,
   SessionQuery,
@@ -66,12 +64,6 @@ const SORT_COLUMNS: Record<SessionSort, string> = {
   reward: 'ifnull(reward, @none)',
   turns: 'turn_count',
   tokens: 'sampled_tokens',
-}
-
-interface SweepParameters {
-  nowMs: number
-  sinceMs: number
-  limit: number
 }
 
 export class SessionReader {
@@ -151,119 +143,95 @@ export class SessionReader {
   }
 }
 
-export class SessionWriter implements SessionTables {
-  readonly #reader: SessionReader
-  readonly #create: Database.Statement<
+/** What the writer does with sessions. */
+export interface SessionWrites extends SessionTables {
+  /** Removes sessions whose time has run out since then. @returns their ids */
+  sweep(nowMs: number, sinceMs: number, limit: number): string[]
+}
+
+export function sessionWrites(db: Database.Database): SessionWrites {
+  const reader = new SessionReader(db)
+  const create = db.prepare<
     [Omit<NewSessionRow, 'trustAgent' | 'isOwn'> & { tree: number; trustAgent: number }]
-  >
-  readonly #end: Database.Statement<[{ sessionId: string; status: string; atMs: number }]>
-  readonly #reward: Database.Statement<
-    [ReturnType<typeof rewardColumns> & { sessionId: string; atMs: number }]
-  >
-  readonly #mark: Database.Statement<[{ sessionId: string; marks: string | null; atMs: number }]>
-  readonly #reset: Database.Statement<[{ sessionId: string; tree: number; atMs: number }]>
-  readonly #delete: Database.Statement<[string]>
-  readonly #touch: Database.Statement<[Required<TurnChange> & { sessionId: string; atMs: number }]>
-  readonly #expired: Database.Statement<[SweepParameters], string>
-  readonly #newTree: Database.Statement<[]>
-  readonly #dropTree: Database.Statement<[string]>
-
-  constructor(db: Database.Database) {
-    this.#reader = new SessionReader(db)
-    this.#create = db.prepare(`
-      INSERT INTO sessions
-        (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params, trust_agent,
-          record, policies, edited_calls, limits, key_tag)
-      VALUES (@sessionId, @tree, 'active', @createdAtMs, @createdAtMs, @ttlMs, @metadata, @samplingParams,
-        @trustAgent, @record, @policies, @editedCalls, @limits, @keyTag)`)
-    this.#end = db.prepare(`
-      UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
-      WHERE session_id = @sessionId AND status = 'active'`)
-    this.#reward = db.prepare(`
-      UPDATE sessions SET reward = @reward, reward_components = @reward_components, reward_lines = @reward_lines,
-        reward_turns = @reward_turns, reward_sum = @reward_sum, updated_at_ms = @atMs
-      WHERE session_id = @sessionId`)
-    this.#mark = db.prepare(
-      'UPDATE sessions SET marks = @marks, updated_at_ms = @atMs WHERE session_id = @sessionId',
-    )
-    this.#reset = db.prepare(`
-      UPDATE sessions SET tree = @tree, status = 'active', ended_at_ms = NULL, updated_at_ms = @atMs,
-        reward = NULL, reward_components = NULL, reward_lines = NULL, reward_turns = NULL, reward_sum = NULL,
-        marks = NULL, turn_count = 0, open_turns = 0, failed_turns = 0, inexact_turns = 0, sampled_tokens = 0
-      WHERE session_id = @sessionId`)
-    this.#delete = db.prepare('DELETE FROM sessions WHERE session_id = ?')
-    this.#touch = db.prepare(`
-      UPDATE sessions SET turn_count = turn_count + @newTurns, open_turns = open_turns + @openTurns,
-        failed_turns = failed_turns + @failedTurns, inexact_turns = inexact_turns + @inexactTurns,
-        sampled_tokens = sampled_tokens + @sampledTokens, updated_at_ms = max(updated_at_ms, @atMs)
-      WHERE session_id = @sessionId`)
-    this.#expired = db
-      .prepare<[SweepParameters], string>(`
-      SELECT session_id FROM sessions WHERE ${IS_EXPIRED} AND updated_at_ms + ttl_ms > @sinceMs LIMIT @limit`)
-      .pluck()
-    this.#newTree = db.prepare('INSERT INTO trees DEFAULT VALUES')
-    this.#dropTree = db.prepare(
-      'UPDATE trees SET dropped = 1 WHERE id = (SELECT tree FROM sessions WHERE session_id = ?)',
-    )
+  >(`
+    INSERT INTO sessions
+      (session_id, tree, status, created_at_ms, updated_at_ms, ttl_ms, metadata, sampling_params, trust_agent,
+        record, policies, edited_calls, limits, key_tag)
+    VALUES (@sessionId, @tree, 'active', @createdAtMs, @createdAtMs, @ttlMs, @metadata, @samplingParams,
+      @trustAgent, @record, @policies, @editedCalls, @limits, @keyTag)`)
+  const end = db.prepare<[{ sessionId: string; status: string; atMs: number }]>(`
+    UPDATE sessions SET status = @status, ended_at_ms = @atMs, updated_at_ms = @atMs
+    WHERE session_id = @sessionId AND status = 'active'`)
+  const setReward = db.prepare<[ReturnType<typeof rewardColumns> & { sessionId: string; atMs: number }]>(`
+    UPDATE sessions SET reward = @reward, reward_components = @reward_components, reward_lines = @reward_lines,
+      reward_turns = @reward_turns, reward_sum = @reward_sum, updated_at_ms = @atMs
+    WHERE session_id = @sessionId`)
+  const mark = db.prepare<[{ sessionId: string; marks: string | null; atMs: number }]>(
+    'UPDATE sessions SET marks = @marks, updated_at_ms = @atMs WHERE session_id = @sessionId',
+  )
+  const reset = db.prepare<[{ sessionId: string; tree: number; atMs: number }]>(`
+    UPDATE sessions SET tree = @tree, status = 'active', ended_at_ms = NULL, updated_at_ms = @atMs,
+      reward = NULL, reward_components = NULL, reward_lines = NULL, reward_turns = NULL, reward_sum = NULL,
+      marks = NULL, turn_count = 0, open_turns = 0, failed_turns = 0, inexact_turns = 0, sampled_tokens = 0
+    WHERE session_id = @sessionId`)
+  const remove = db.prepare<[string]>('DELETE FROM sessions WHERE session_id = ?')
+  const touch = db.prepare<[Required<TurnChange> & { sessionId: string; atMs: number }]>(`
+    UPDATE sessions SET turn_count = turn_count + @newTurns, open_turns = open_turns + @openTurns,
+      failed_turns = failed_turns + @failedTurns, inexact_turns = inexact_turns + @inexactTurns,
+      sampled_tokens = sampled_tokens + @sampledTokens, updated_at_ms = max(updated_at_ms, @atMs)
+    WHERE session_id = @sessionId`)
+  const findExpired = db
+    .prepare<[{ nowMs: number; sinceMs: number; limit: number }], string>(`
+    SELECT session_id FROM sessions WHERE ${IS_EXPIRED} AND updated_at_ms + ttl_ms > @sinceMs LIMIT @limit`)
+    .pluck()
+  const newTree = db.prepare<[]>('INSERT INTO trees DEFAULT VALUES')
+  const dropTree = db.prepare<[string]>(
+    'UPDATE trees SET dropped = 1 WHERE id = (SELECT tree FROM sessions WHERE session_id = ?)',
+  )
+  const plantTree = () => Number(newTree.run().lastInsertRowid)
+  const deleteSession = (sessionId: string) => {
+    dropTree.run(sessionId)
+    return remove.run(sessionId).changes > 0
   }
-
-  tree(sessionId: string): number | undefined {
-    return this.#reader.tree(sessionId)
-  }
-
-  /** The record is this process's alone. */
-  checkEpoch(): void {}
-
-  create(session: NewSessionRow): CreatedSession {
-    const existing = this.#reader.get(session.sessionId)
-    if (existing !== undefined) return { created: false, session: existing }
-    const { isOwn: _own, ...row } = session
-    this.#create.run({ ...row, trustAgent: session.trustAgent ? 1 : 0, tree: this.#plantTree() })
-    return { created: true, session: this.#reader.get(session.sessionId)! }
-  }
-
-  end(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined {
-    this.#end.run({ sessionId, status, atMs })
-    return this.#reader.get(sessionId)
-  }
-
-  setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined {
-    this.#reward.run({ sessionId, ...rewardColumns(sessionId, reward), atMs })
-    return this.#reader.get(sessionId)
-  }
-
-  changeMarks(sessionId: string, change: MarksChange, atMs: number): SessionRecord | undefined {
-    const before = this.#reader.get(sessionId)
-    if (before === undefined) return undefined
-    const marks = changedMarks(before.marks, change)
-    this.#mark.run({ sessionId, marks: marksColumn(marks), atMs })
-    return { ...before, marks, updatedAtMs: atMs }
-  }
-
-  reset(sessionId: string, atMs: number): SessionRecord | undefined {
-    if (this.#dropTree.run(sessionId).changes === 0) return undefined
-    this.#reset.run({ sessionId, tree: this.#plantTree(), atMs })
-    return this.#reader.get(sessionId)
-  }
-
-  /** Takes the session off the record at once; its turns are removed later, bit by bit. */
-  delete(sessionId: string): boolean {
-    this.#dropTree.run(sessionId)
-    return this.#delete.run(sessionId).changes > 0
-  }
-
-  sweep(nowMs: number, sinceMs: number, limit: number): string[] {
-    const expired = this.#expired.all({ nowMs, sinceMs, limit })
-    for (const sessionId of expired) this.delete(sessionId)
-    return expired
-  }
-
-  /** Notes that the session's turns changed. */
-  touch(sessionId: string, change: TurnChange, atMs: number): void {
-    this.#touch.run({ ...NO_CHANGE, ...change, sessionId, atMs })
-  }
-
-  #plantTree(): number {
-    return Number(this.#newTree.run().lastInsertRowid)
+  return {
+    tree: (sessionId) => reader.tree(sessionId),
+    /** The record is this process's alone. */
+    checkEpoch() {},
+    create(session) {
+      const existing = reader.get(session.sessionId)
+      if (existing !== undefined) return { created: false, session: existing }
+      const { isOwn: _own, ...row } = session
+      create.run({ ...row, trustAgent: session.trustAgent ? 1 : 0, tree: plantTree() })
+      return { created: true, session: reader.get(session.sessionId)! }
+    },
+    end(sessionId, status, atMs) {
+      end.run({ sessionId, status, atMs })
+      return reader.get(sessionId)
+    },
+    setReward(sessionId, reward, atMs) {
+      setReward.run({ sessionId, ...rewardColumns(sessionId, reward), atMs })
+      return reader.get(sessionId)
+    },
+    changeMarks(sessionId, change, atMs) {
+      const before = reader.get(sessionId)
+      if (before === undefined) return undefined
+      const marks = changedMarks(before.marks, change)
+      mark.run({ sessionId, marks: marksColumn(marks), atMs })
+      return { ...before, marks, updatedAtMs: atMs }
+    },
+    reset(sessionId, atMs) {
+      if (dropTree.run(sessionId).changes === 0) return undefined
+      reset.run({ sessionId, tree: plantTree(), atMs })
+      return reader.get(sessionId)
+    },
+    delete: deleteSession,
+    sweep(nowMs, sinceMs, limit) {
+      const expired = findExpired.all({ nowMs, sinceMs, limit })
+      for (const sessionId of expired) deleteSession(sessionId)
+      return expired
+    },
+    touch(sessionId, change, atMs) {
+      touch.run({ ...NO_CHANGE, ...change, sessionId, atMs })
+    },
   }
 }

@@ -6,7 +6,7 @@ import { invoke, type Reply, type ThreadCall, toWireError } from '../record/call
 import { TurnWriter } from '../record/turns.ts'
 import { UnopenedTurns, type WriteMethods, writeMethods } from '../record/write-methods.ts'
 import { consumerMethods } from './consumers.ts'
-import { SessionWriter } from './sessions.ts'
+import { sessionWrites } from './sessions.ts'
 import { writerTables } from './tables.ts'
 
 /**
@@ -38,7 +38,7 @@ export class Writer {
   /** @param checkFiles throws if what is committed would go into files that are gone */
   constructor(db: Database.Database, cacheBytes: number, checkFiles: () => void = () => {}) {
     this.#checkFiles = checkFiles
-    const sessions = new SessionWriter(db)
+    const sessions = sessionWrites(db)
     this.#db = db
     this.#turns = new TurnWriter(writerTables(db), sessions, cacheBytes)
     this.#methods = writeMethods(this.#turns, sessions, this.#unopened, {
