@@ -31,7 +31,10 @@ import {
   toCompletion,
 } from './turn-rows.ts'
 
-export interface ReadMethods extends TurnPages, Awaitless<ConsumerReader> {
+/** What is read of consumers, as a thread serves it. */
+export type ConsumerReads = Awaitless<ConsumerReader>
+
+export interface ReadMethods extends TurnPages, ConsumerReads {
   getSession(sessionId: string): SessionRecord | undefined
   listSessions(query: SessionQuery): ListPart
   tallySessions(filter: SessionFilter, by: string | undefined, after: number): TallyPart

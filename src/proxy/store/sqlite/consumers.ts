@@ -1,13 +1,6 @@
 /** Rows of `consumers` and `consumer_sessions`: the statements that find them (reader) and those that change them (writer). */
 import type Database from 'better-sqlite3'
-import {
-  type AvailableQuery,
-  type AvailableSession,
-  type Consumer,
-  type ConsumerCounts,
-  noConsumer,
-  type SessionKey,
-} from '../port/consumers.ts'
+import { type AvailableQuery, type ConsumerCounts, noConsumer, type SessionKey } from '../port/consumers.ts'
 import {
   type AvailableRow,
   type ConsumerRow,
@@ -15,6 +8,7 @@ import {
   toConsumer,
   toConsumerRow,
 } from '../record/consumer-rows.ts'
+import type { ConsumerReads } from '../record/reader.ts'
 import type { ConsumerMethods } from '../record/write-methods.ts'
 import { SELECT_SESSIONS } from './sessions.ts'
 
@@ -35,51 +29,34 @@ interface AvailableParameters extends Omit<AvailableQuery, 'after'> {
   tree: number
 }
 
-export class ConsumerReader {
-  readonly #find: Database.Statement<[string], ConsumerRow>
-  readonly #list: Database.Statement<[{ idPrefix: string }], ConsumerRow>
-  readonly #available: Database.Statement<[AvailableParameters], AvailableRow>
-  readonly #count: Database.Statement<
-    [{ consumer: string; nowMs: number; leaseId: string }],
-    ConsumerCounts & { known: number }
-  >
-
-  constructor(db: Database.Database) {
-    this.#find = db.prepare('SELECT * FROM consumers WHERE name = ?')
-    this.#list = db.prepare(`
-      SELECT * FROM consumers WHERE substr(id_prefix, 1, length(@idPrefix)) = @idPrefix ORDER BY name`)
-    this.#available = db.prepare(`
-      SELECT chosen.*, found.deliveries FROM (
-        SELECT ended.id, ifnull(given.deliveries, 0) + (given.lease_id IS NOT @leaseId) AS deliveries,
-          ended.ended_at_ms AS end_ms, ended.tree AS end_tree FROM ${AVAILABLE}
-          AND (ended.ended_at_ms, ended.tree) > (@endedAtMs, @tree)
-        ORDER BY ended.ended_at_ms, ended.tree LIMIT @limit
-      ) AS found JOIN (${SELECT_SESSIONS}) AS chosen ON chosen.id = found.id ORDER BY end_ms, end_tree`)
-    this.#count = db.prepare(`
-      SELECT (SELECT count(*) FROM ${AVAILABLE}) AS available,
-        (SELECT count(*) FROM consumer_sessions
-          WHERE consumer = consumers.id AND leased_until_ms IS NOT NULL AND leased_until_ms > @nowMs) AS leased,
-        (SELECT count(*) FROM consumer_sessions WHERE consumer = consumers.id)
-          - (SELECT count(*) FROM consumer_sessions WHERE consumer = consumers.id AND leased_until_ms IS NOT NULL)
-          AS acknowledged
-      FROM consumers WHERE name = @consumer`)
-  }
-
-  get(name: string): Consumer | undefined {
-    const row = this.#find.get(name)
-    return row && toConsumer(row)
-  }
-
-  list(idPrefix: string): Consumer[] {
-    return this.#list.all({ idPrefix }).map(toConsumer)
-  }
-
-  available({ after, ...query }: AvailableQuery): AvailableSession[] {
-    return this.#available.all({ ...query, ...after }).map(toAvailable)
-  }
-
-  count(consumer: string, nowMs: number): ConsumerCounts | undefined {
-    return this.#count.get({ consumer, nowMs, leaseId: '' })
+/** What is read of consumers. */
+export function consumerReads(db: Database.Database): ConsumerReads {
+  const find = db.prepare<[string], ConsumerRow>('SELECT * FROM consumers WHERE name = ?')
+  const list = db.prepare<[{ idPrefix: string }], ConsumerRow>(`
+    SELECT * FROM consumers WHERE substr(id_prefix, 1, length(@idPrefix)) = @idPrefix ORDER BY name`)
+  const available = db.prepare<[AvailableParameters], AvailableRow>(`
+    SELECT chosen.*, found.deliveries FROM (
+      SELECT ended.id, ifnull(given.deliveries, 0) + (given.lease_id IS NOT @leaseId) AS deliveries,
+        ended.ended_at_ms AS end_ms, ended.tree AS end_tree FROM ${AVAILABLE}
+        AND (ended.ended_at_ms, ended.tree) > (@endedAtMs, @tree)
+      ORDER BY ended.ended_at_ms, ended.tree LIMIT @limit
+    ) AS found JOIN (${SELECT_SESSIONS}) AS chosen ON chosen.id = found.id ORDER BY end_ms, end_tree`)
+  const count = db.prepare<[{ consumer: string; nowMs: number; leaseId: string }], ConsumerCounts>(`
+    SELECT (SELECT count(*) FROM ${AVAILABLE}) AS available,
+      (SELECT count(*) FROM consumer_sessions
+        WHERE consumer = consumers.id AND leased_until_ms IS NOT NULL AND leased_until_ms > @nowMs) AS leased,
+      (SELECT count(*) FROM consumer_sessions WHERE consumer = consumers.id)
+        - (SELECT count(*) FROM consumer_sessions WHERE consumer = consumers.id AND leased_until_ms IS NOT NULL)
+        AS acknowledged
+    FROM consumers WHERE name = @consumer`)
+  return {
+    getConsumer(name) {
+      const row = find.get(name)
+      return row && toConsumer(row)
+    },
+    listConsumers: (idPrefix) => list.all({ idPrefix }).map(toConsumer),
+    availableSessions: ({ after, ...query }) => available.all({ ...query, ...after }).map(toAvailable),
+    countForConsumer: (consumer, nowMs) => count.get({ consumer, nowMs, leaseId: '' }),
   }
 }
 
@@ -92,7 +69,7 @@ interface Held {
 
 /** What the writer does with consumers. */
 export function consumerMethods(db: Database.Database): ConsumerMethods {
-  const reader = new ConsumerReader(db)
+  const { getConsumer } = consumerReads(db)
   const findId = db.prepare<[string], number>('SELECT id FROM consumers WHERE name = ?').pluck()
   const create = db.prepare<[ConsumerRow]>(`
     INSERT INTO consumers (name, id_prefix, created_at_ms, since_ms, hold_ms, selection)
@@ -134,7 +111,7 @@ export function consumerMethods(db: Database.Database): ConsumerMethods {
   }
   return {
     createConsumer(consumer) {
-      const existing = reader.get(consumer.name)
+      const existing = getConsumer(consumer.name)
       if (existing !== undefined) return { created: false, consumer: existing }
       create.run(toConsumerRow(consumer))
       return { created: true, consumer }

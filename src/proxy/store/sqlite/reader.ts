@@ -2,11 +2,11 @@
 import type Database from 'better-sqlite3'
 import type { AvailableQuery, AvailableSession, Consumer, ConsumerCounts } from '../port/consumers.ts'
 import type { SessionCount, SessionFilter, SessionQuery, SessionRecord } from '../port/turn-store.ts'
-import { Reader } from '../record/reader.ts'
+import { type ConsumerReads, Reader } from '../record/reader.ts'
 import type { Reads } from '../record/reader-loop.ts'
 import type { SearchPart, SearchRequest } from '../record/search.ts'
 import type { ListPart, TallyPart } from '../record/session-rows.ts'
-import { ConsumerReader } from './consumers.ts'
+import { consumerReads } from './consumers.ts'
 import { SqliteSearch } from './search.ts'
 import type { SearchIndex } from './search-index.ts'
 import { SessionReader } from './sessions.ts'
@@ -14,14 +14,14 @@ import { readerTables } from './tables.ts'
 
 export class SqliteReader extends Reader implements Reads {
   readonly #sessions: SessionReader
-  readonly #consumers: ConsumerReader
+  readonly #consumers: ConsumerReads
   readonly #search: SqliteSearch
 
   /** @param index of the search; without one it looks at every turn */
   constructor(db: Database.Database, cacheBytes: number, index?: SearchIndex) {
     super(readerTables(db), cacheBytes)
     this.#sessions = new SessionReader(db)
-    this.#consumers = new ConsumerReader(db)
+    this.#consumers = consumerReads(db)
     this.#search = new SqliteSearch(db, this.#sessions, index)
   }
 
@@ -42,19 +42,19 @@ export class SqliteReader extends Reader implements Reads {
   }
 
   getConsumer(name: string): Consumer | undefined {
-    return this.#consumers.get(name)
+    return this.#consumers.getConsumer(name)
   }
 
   listConsumers(idPrefix: string): Consumer[] {
-    return this.#consumers.list(idPrefix)
+    return this.#consumers.listConsumers(idPrefix)
   }
 
   availableSessions(query: AvailableQuery): AvailableSession[] {
-    return this.#consumers.available(query)
+    return this.#consumers.availableSessions(query)
   }
 
   countForConsumer(name: string, nowMs: number): ConsumerCounts | undefined {
-    return this.#consumers.count(name, nowMs)
+    return this.#consumers.countForConsumer(name, nowMs)
   }
 
   search(part: SearchRequest): Promise<SearchPart> {
