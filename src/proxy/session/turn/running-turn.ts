@@ -1,12 +1,13 @@
 /** A turn in flight: what was asked, what has come of its answer, and all the connections that wait for it. */
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
 import { CompletionFold } from '../../../protocol/canonical/completion.ts'
-import type { GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
+import type { CallIds, CallNames } from '../matching/call-ids.ts'
 import type { LiveTurn, TryWord, Turn } from '../state/live-turn.ts'
 import type { SessionCall } from '../state/session-call.ts'
-import { DrawnCalls } from './drawn-calls.ts'
 import { SharedAnswer } from './retries/shared-answer.ts'
 
 interface RunningTurnParts {
@@ -167,5 +168,45 @@ class Subscribers {
     const graceMs = toProxyError(reason).code === 'agent_gone' ? this.#graceMs() : 0
     if (graceMs === 0) this.#cancel(reason)
     else this.#grace = setTimeout(() => this.#cancel(reason), graceMs)
+  }
+}
+
+/** The tool calls of one answer, under the ids that the agent sees. */
+class DrawnCalls {
+  readonly #ids: CallIds
+  readonly #byIndex = new Map<number, string>()
+  /** Of the calls so far: drawn ids, and what the model or its engine calls them. */
+  readonly names: CallNames = {}
+
+  /** @param ids of the session */
+  constructor(ids: CallIds) {
+    this.#ids = ids
+  }
+
+  get isEmpty(): boolean {
+    return this.#byIndex.size === 0
+  }
+
+  /** Events as the agent is to have them. Those without calls stay what they are. */
+  read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
+    if (!events.some((event) => event.type === 'delta' && event.toolCalls !== undefined)) return events
+    return events.map((event) =>
+      event.type === 'delta' && event.toolCalls !== undefined
+        ? { ...event, toolCalls: event.toolCalls.map((piece) => this.#readPiece(piece)) }
+        : event,
+    )
+  }
+
+  /** A call is named with its first piece; engines may say its id with that one, with a later one, or with each. */
+  #readPiece({ id: own, ...piece }: ToolCallDelta): ToolCallDelta {
+    const known = this.#byIndex.get(piece.index)
+    const id = known ?? this.#ids.draw(own)
+    this.#byIndex.set(piece.index, id)
+    if (own || known === undefined) {
+      const name = this.names[id] ?? (own || null)
+      this.names[id] = name
+      this.#ids.learn({ [id]: name })
+    }
+    return known === undefined ? { ...piece, id } : piece
   }
 }

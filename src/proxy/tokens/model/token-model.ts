@@ -1,6 +1,8 @@
 /** A model as token mode needs it: its tokenizer, its template tried out, its markup, its limits. */
 import { ProxyError } from '../../../base/errors.ts'
+import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import { type ImageRule, isTextOnly, readImageRule } from '../images/image-rule.ts'
+import { SHOWN_IMAGE } from '../images/shown-image.ts'
 import { chooseParser, type ParserChoice, parserNamed } from '../parsers/choose-parser.ts'
 import type { ParserFamily } from '../parsers/output-parser.ts'
 import { PromptRenderer } from '../prompt/prompt-renderer.ts'
@@ -26,7 +28,6 @@ import {
 } from '../tokenizer/tokenizer.ts'
 import { readTokenizerFilesWithoutModel, type TokenizerFiles } from '../tokenizer/tokenizer-files.ts'
 import { loadModelFiles, type ModelFiles } from './load-model-files.ts'
-import { showsToolImages } from './tool-images.ts'
 
 export interface TokenModel {
   readonly tokenizer: Tokenizer
@@ -256,4 +257,28 @@ async function openTokenizer(
 
 function highest(ids: ReadonlyMap<string, number>): number {
   return Math.max(-1, ...ids.values())
+}
+
+const CALL = { id: 'call00001', type: 'function', function: { name: 'read', arguments: '{}' } }
+
+const SHOWN = [
+  { role: 'user', content: 'Look.' },
+  { role: 'assistant', content: '', tool_calls: [CALL] },
+  { role: 'tool', tool_call_id: CALL.id, name: 'read', content: [SHOWN_IMAGE] },
+] as unknown as readonly ChatMessage[]
+
+/**
+ * Whether a model sees the images that tools return: templates of models with eyes may leave them out (Gemma 4's).
+ * @returns whether the template writes the placeholder for an image in a tool's result; false where it refuses one
+ */
+async function showsToolImages(
+  renderer: Pick<PromptRenderer, 'renderFull'>,
+  { tokenId }: Pick<ImageRule, 'tokenId'>,
+): Promise<boolean> {
+  try {
+    const { ids } = await renderer.renderFull(SHOWN)
+    return ids.includes(tokenId)
+  } catch {
+    return false
+  }
 }
