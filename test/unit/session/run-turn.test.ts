@@ -23,10 +23,11 @@ function setUp(
   script?: Script,
   store: MemoryTurnStore = new MemoryTurnStore(),
   weights = new AnnouncedWeights(),
+  settleMs = 1_000,
 ) {
   const backend = new ScriptedBackend(script)
   const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {}, onSweepHeld() {} }
-  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
+  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs })
   t.teardown(() => sessions.close())
   const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger, weights })
   return { backend, sessions, store, runner }
@@ -195,6 +196,38 @@ t.test(
     }
   },
 )
+
+for (const [code, status, error] of [
+  ['session_moved', 'aborted', { code: 'session_moved' }],
+  ['store_failed', 'completed', null],
+] as const) {
+  t.test(`after ${code} at a turn's end, the other turn of its session is ${status}`, async (t) => {
+    class RefusingStore extends MemoryTurnStore {
+      refusedId = ''
+      override closeTurn(outcome: TurnOutcome): Promise<void> {
+        if (outcome.turnId !== this.refusedId) return super.closeTurn(outcome)
+        return Promise.reject(new ProxyError(code, 'not recorded'))
+      }
+    }
+    const { promise: told, resolve: goOn } = Promise.withResolvers<void>()
+    const script: Script = async function* ({ requestId }, signal) {
+      if (requestId !== store.refusedId) await Promise.race([told, untilAborted(signal)])
+      yield wholeAnswer()
+    }
+    const store = new RefusingStore()
+    const { runner } = setUp(t, script, store)
+    const other = await runner.begin(call(), never)
+    const others = read(other).then(
+      () => null,
+      (failure: unknown) => failure,
+    )
+    const refused = await runner.begin(call(), never)
+    store.refusedId = refused.turnId
+    await t.rejects(read(refused), { code })
+    goOn()
+    t.match(await others, error)
+  })
+}
 
 t.test('a turn whose opening failed is not acknowledged, even if its closing seems to work', async (t) => {
   class ForgetfulStore extends MemoryTurnStore {
@@ -481,7 +514,7 @@ t.test('a turn that cannot begin gives its place back: nothing waits for it', as
       throw new TypeError('a bug')
     }
   }
-  const { runner, sessions } = setUp(t, undefined, new BrokenStore())
+  const { runner, sessions } = setUp(t, undefined, new BrokenStore(), undefined, 10_000)
   await t.rejects(runner.begin(call(), never), { message: 'a bug' })
   const begun = performance.now()
   await sessions.complete('s')

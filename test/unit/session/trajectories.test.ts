@@ -214,6 +214,15 @@ t.test('a retry supersedes an earlier one whose first try is not on record', asy
   t.same(rowsOf(turns).map(turnIds), [['t1']])
 })
 
+t.test('of the answers that may be lost, the one of the highest count is, wherever it stands', async (t) => {
+  const turns: Sketch[] = [
+    { prompt: [1], completion: [2], retryCount: 1 },
+    { prompt: [1], completion: [3] },
+    { prompt: [1], completion: [4], retryCount: 2 },
+  ]
+  t.same(rowsOf(turns).map(turnIds), [['t1'], ['t2']])
+})
+
 t.test('an answer that a retry got is superseded by a later retry alone', async (t) => {
   const rowsAfter = (answered_retries: number[], retryCount: number) => {
     const given: Sketch = { prompt: [1], completion: [2], annotations: JSON.stringify({ answered_retries }) }

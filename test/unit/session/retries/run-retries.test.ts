@@ -75,6 +75,23 @@ for (const [when, before] of [
   })
 }
 
+t.test('answers to one call that has a name stand side by side', async (t) => {
+  const { runner, turns, goOn } = setUp(t)
+  const named = call({ idempotencyKey: 'k' })
+  const choices = [0, 1].map((index) =>
+    runner.begin({ ...named, choice: { index, of: 2, call: 'c' } }, never),
+  )
+  const begun = await Promise.all([...choices, runner.begin(call(), never)])
+  goOn()
+  await Promise.all(begun.map(read))
+  const order = (await turns()).map(({ turnId }) => turnId)
+  t.strictSame(
+    order,
+    begun.map(({ turnId }) => turnId),
+    'nothing gets in between',
+  )
+})
+
 t.test('a try that cannot begin leaves its name to the next one', async (t) => {
   const { runner, sessions } = setUp(t)
   await sessions.create({ sessionId: 's' })

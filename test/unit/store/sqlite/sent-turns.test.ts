@@ -120,6 +120,18 @@ t.test('nothing is left out of a request while the one before it is not on recor
   t.end()
 })
 
+t.test('a prompt whose ids the engine did not tell is sent as none', (t) => {
+  const prompts = [Int32Array.of(), Int32Array.of(1, 2)]
+  const sent = prompts.map((promptTokenIds) =>
+    new SentTurns().packOutcome(anOutcome('a', { promptTokenIds })),
+  )
+  t.strictSame(
+    sent.map(({ sent: { prompt } }) => prompt),
+    [null, { base: null, shared: 0, rest: Int32Array.of(1, 2) }],
+  )
+  t.end()
+})
+
 t.test('whatever is known of the request before, it is recorded as it is', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   let lastSession = 0
