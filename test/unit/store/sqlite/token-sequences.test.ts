@@ -77,7 +77,7 @@ t.test('what was remembered of a tree is forgotten with it, and of no other', as
 t.test('after a rollback nothing that was remembered is taken for what is on record', async (t) => {
   const { db, store } = openSequences(t)
   store(1, upTo(100))
-  const sequences = new TokenSequences(new ReaderTables(db), 1_000_000)
+  const sequences = new TokenSequences(readerTables(db), 1_000_000)
   t.strictSame(sequences.read(1).promptIds, upTo(100))
   db.prepare('UPDATE turns SET prompt_rest = ? WHERE id = 1').run(packIds(Int32Array.of(7)))
   sequences.forget()
