@@ -17,9 +17,7 @@ export function describeFailure(error: unknown): Failure {
     // Help and version end a command the same way; their text is out already.
     if (error.exitCode === 0) return { line: undefined, exitCode: 0 }
     if (error.code === 'commander.help') return { line: undefined, exitCode: EXIT_USAGE }
-    // A misspelt flag is quoted with its value, which may be a key.
-    const message = error.message.replace(/^error: /, '').replace(/^(unknown option '--[^=']*)=.*'/, "$1'")
-    return { line: oneLine(message), exitCode: EXIT_USAGE }
+    return { line: oneLine(usageError(error.message.replace(/^error: /, ''))), exitCode: EXIT_USAGE }
   }
   if (error instanceof ProxyError) {
     return {
@@ -28,6 +26,15 @@ export function describeFailure(error: unknown): Failure {
     }
   }
   return { line: describeUnforeseen(error), exitCode: EXIT_FAILED }
+}
+
+function usageError(message: string): string {
+  const [, flag, isOn] = /^unknown option '--([^=']*)=(?:(true)|false)'/.exec(message) ?? []
+  if (flag !== undefined)
+    return `unknown option '--${flag}' with a value; if it is a switch, write --${isOn ? '' : 'no-'}${flag}`
+  if (/got 1: (true|false)\.$/.test(message)) return `${message} A switch has no value: write --x or --no-x`
+  // A misspelt flag is quoted with its value, which may be a key.
+  return message.replace(/^(unknown option '--[^=']*)=.*'/, "$1'")
 }
 
 /** The operating system's refusals speak for themselves; anything else is a fault of ours and shows where it is. */

@@ -41,6 +41,21 @@ t.test('an unknown command or flag is refused in one line, with what was probabl
   await refused(t, ['sessions', 'lst'], "unknown command 'lst' (Did you mean list?)")
   await refused(t, ['serve', '--prot', '1'], "unknown option '--prot' (Did you mean --port?)")
   await refused(t, ['--prot', '1'], "unknown option '--prot' (Did you mean --port?)")
+  await refused(
+    t,
+    ['serve', '--search-index=false'],
+    "unknown option '--search-index' with a value; if it is a switch, write --no-search-index",
+  )
+  await refused(
+    t,
+    ['serve', '--open=true'],
+    "unknown option '--open' with a value; if it is a switch, write --open",
+  )
+  await refused(
+    t,
+    ['serve', '--search-index', 'false'],
+    "too many arguments for 'serve'. Expected 0 arguments but got 1: false. A switch has no value: write --x or --no-x",
+  )
   await refused(t, ['serve', 'now'], "too many arguments for 'serve'. Expected 0 arguments but got 1: now.")
   await refused(t, ['sessions', 'show'], "missing required argument 'session-id'")
   await refused(t, ['--port'], "option '--port <port>' argument missing")
