@@ -32,6 +32,9 @@ const quick = process.argv.includes('--quick')
 const ROUNDS = quick ? 2 : 7
 const TURNS_PER_ROUND = quick ? 5 : 60
 const FIRST_PROMPTS = quick ? 1 : 10
+/** Each alone; more of them, as the kernel counts CPU time in steps of 10 ms. */
+const ALONE_PROMPTS = quick ? 1 : 30
+const ALONE_TOKENS = 100_000
 
 const model = await openTokenModel({ source: TOKEN_MODEL, parser: 'auto' })
 const prompts = new TokenPrompts(model, new MemoryTurnStore())
@@ -41,7 +44,11 @@ const signal = new AbortController().signal
 
 try {
   await ask('warm-up', historyOf(LONG_PROMPT, 0))
-  const figures: TokenFigures = { turns: await measureTurns(), besides: await measureShortCalls() }
+  const figures: TokenFigures = {
+    first: await measureFirstPrompts(),
+    turns: await measureTurns(),
+    besides: await measureShortCalls(),
+  }
   process.send!(figures)
 } finally {
   await model.close()
@@ -76,6 +83,17 @@ function historyOf(tokens: number, seed: number): ChatMessage[] {
     }),
   )
   return [...messages, { role: 'user', content: 'Go on.' }]
+}
+
+/** Prompts of which nothing was tokenized before, one after the other. */
+async function measureFirstPrompts(): Promise<TokenFigures['first']> {
+  const prompts = Array.from({ length: ALONE_PROMPTS }, (_, at) => historyOf(ALONE_TOKENS, 100 + at))
+  const threads: Record<string, number> = {}
+  sumInto(threads, threadSeconds(process.pid), -1000 / ALONE_PROMPTS)
+  const times: number[] = []
+  for (const [at, messages] of prompts.entries()) times.push(await ask(`alone-${at}`, messages))
+  sumInto(threads, threadSeconds(process.pid), 1000 / ALONE_PROMPTS)
+  return { tokens: ALONE_TOKENS, encoder: model.encodedBy, ms: spreadOf(times), threadCpuMs: threads }
 }
 
 /** Lengths take turns in each round, so that a change of the machine's mood hits all alike. */
