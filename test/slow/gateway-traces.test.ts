@@ -58,7 +58,7 @@ for (const mode of ['local', 'relay'] as const) {
         prompt_token_ids: turn.prompt_token_ids,
         completion_token_ids: turn.completion_token_ids,
         logprobs: turn.completion_logprobs,
-        response_message: { role: 'assistant', content: turn.completion_text || null },
+        response_message: { role: 'assistant', content: turn.completion_text },
         finish_reason: turn.finish_reason,
         weight_version: 17,
         latency_ms: turn.latency_ms,
