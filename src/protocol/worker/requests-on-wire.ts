@@ -76,7 +76,7 @@ export function requestJson(
 /** A worker that does not know details gets a call without any; its turns have none then. */
 export function withoutRecord(request: GenerationRequest): GenerationRequest {
   if (request.record === undefined) return request
-  const { record: _wish, ...rest } = request
+  const { record: _requested, ...rest } = request
   return rest
 }
 

@@ -9,18 +9,17 @@ import type { SessionCount } from '../../store/port/turn-store.ts'
 const MOST_SHARE = 0.25
 /** Fewer than these are deleted whatever their share. */
 const HANDFUL = 20
-export const HOLD_MS = 3_600_000
+const HOLD_MS = 3_600_000
 /**
  * What ran out so shortly before the start had no sweep yet, and a clock that is wrong is wrong by more. A proxy that is
  * killed often would hold what lives for minutes otherwise, each time for an hour.
  */
 export const UNSWEPT_MS = 300_000
 
-/** Sessions that wait. */
-export interface HeldSweep {
-  /** All that are there. */
-  readonly sessions: number
-  readonly expired: number
+type Counted = Pick<SessionCount, 'sessions' | 'expired'>
+
+/** Sessions that wait: `expired`. */
+export interface HeldSweep extends Counted {
   /** How long they still wait. */
   readonly restMs: number
 }
@@ -39,10 +38,7 @@ export class SweepGuard {
    * @param nowMs of a clock that nobody sets
    * @returns undefined: they may be deleted
    */
-  check(
-    { sessions, expired }: Pick<SessionCount, 'sessions' | 'expired'>,
-    nowMs: number,
-  ): HeldSweep | undefined {
+  check({ sessions, expired }: Counted, nowMs: number): HeldSweep | undefined {
     // New sessions make those that wait a smaller share, and are no reason to delete them.
     const most = this.#sinceMs === undefined ? Math.max(HANDFUL, sessions * MOST_SHARE) : HANDFUL
     if (expired <= most) {

@@ -24,6 +24,16 @@ function openSequences(t: Test) {
   return { db, sequences, store }
 }
 
+/** Sequences that remember a turn as it was; on record it has one id, 7, by now. */
+function openOutdated(t: Test): TokenSequences {
+  const { db, store } = openSequences(t)
+  store(1, upTo(100))
+  const sequences = new TokenSequences(readerTables(db), 1_000_000)
+  t.strictSame(sequences.read(1).promptIds, upTo(100))
+  db.prepare('UPDATE turns SET prompt_rest = ? WHERE id = 1').run(packIds(Int32Array.of(7)))
+  return sequences
+}
+
 const upTo = (length: number) => Int32Array.from({ length }, (_, at) => at)
 
 t.test('a prompt is stored as what it has more than the turn that shares most with it', async (t) => {
@@ -63,11 +73,7 @@ t.test('a chain of 10,000 turns is put together from its first turn on', async (
 })
 
 t.test('what was remembered of a tree is forgotten with it, and of no other', async (t) => {
-  const { db, store } = openSequences(t)
-  store(1, upTo(100))
-  const sequences = new TokenSequences(readerTables(db), 1_000_000)
-  t.strictSame(sequences.read(1).promptIds, upTo(100))
-  db.prepare('UPDATE turns SET prompt_rest = ? WHERE id = 1').run(packIds(Int32Array.of(7)))
+  const sequences = openOutdated(t)
   sequences.forgetTree(2)
   t.strictSame(sequences.read(1).promptIds, upTo(100))
   sequences.forgetTree(1)
@@ -75,11 +81,7 @@ t.test('what was remembered of a tree is forgotten with it, and of no other', as
 })
 
 t.test('after a rollback nothing that was remembered is taken for what is on record', async (t) => {
-  const { db, store } = openSequences(t)
-  store(1, upTo(100))
-  const sequences = new TokenSequences(readerTables(db), 1_000_000)
-  t.strictSame(sequences.read(1).promptIds, upTo(100))
-  db.prepare('UPDATE turns SET prompt_rest = ? WHERE id = 1').run(packIds(Int32Array.of(7)))
+  const sequences = openOutdated(t)
   sequences.forget()
   t.strictSame(sequences.read(1).promptIds, Int32Array.of(7))
 })
