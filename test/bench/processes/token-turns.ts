@@ -31,7 +31,7 @@ const LONG_PROMPT = 128_000
 const quick = process.argv.includes('--quick')
 const ROUNDS = quick ? 2 : 7
 const TURNS_PER_ROUND = quick ? 5 : 60
-const FIRST_PROMPTS = quick ? 1 : 10
+const FIRST_PROMPTS = quick ? 1 : 40
 /** Each alone; more of them, as the kernel counts CPU time in steps of 10 ms. */
 const ALONE_PROMPTS = quick ? 1 : 30
 const ALONE_TOKENS = 100_000
@@ -134,7 +134,7 @@ async function measureShortCalls(): Promise<TokenFigures['besides']> {
   const delay = monitorEventLoopDelay({ resolution: 1 })
   const times: number[] = []
   let firstPromptMs = 0
-  const prompts = Array.from({ length: FIRST_PROMPTS }, (_, i) => historyOf(LONG_PROMPT, 2 + i))
+  const prompts = Array.from({ length: FIRST_PROMPTS }, (_, i) => historyOf(LONG_PROMPT, 1_000 + i))
   await sleep(100)
   delay.enable()
   for (const [i, messages] of prompts.entries()) {

@@ -143,6 +143,25 @@ t.test('a long prompt has a few of its texts tokenized at once, whatever number 
   t.same([...lengths], [prompt.length], 'each is known as a piece of a long prompt')
 })
 
+t.test('a long prompt of new texts leaves turns of the event loop to others', async (t) => {
+  const { memory, encoded } = memoryOf()
+  const turns: number[] = []
+  let done = false
+  const watch = () => {
+    turns.push(encoded.length)
+    if (!done) setImmediate(watch)
+  }
+  setImmediate(watch)
+  const texts = Array.from({ length: 300 }, (_, n) => message('user', `${n} ${LONG}`))
+  await memory.encode(texts.join(''))
+  const inOneTurn = turns.map((count, at) => count - (turns[at - 1] ?? 0))
+  t.ok(Math.max(...inOneTurn.slice(1)) <= 30, `${inOneTurn}`)
+  const known = turns.length
+  await memory.encode(texts.join(''))
+  t.ok(turns.length - known <= 2, 'known ones need none')
+  done = true
+})
+
 t.test('the short text that ends each message is tokenized once', async (t) => {
   const { memory, encoded } = memoryOf()
   const ended = (number: number) => `${message('user', `${number} ${LONG}`)}<|im_start|>assistant\n`

@@ -5,6 +5,7 @@
  * again.
  */
 import { hash } from 'node:crypto'
+import { breathe } from '../../../base/breathe.ts'
 import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
 import { type AddedToken, AddedTokenFinder } from './added-tokens.ts'
 import { cutAtSpaces } from './safe-cuts.ts'
@@ -15,6 +16,8 @@ const MAX_BYTES = 64 * 1024 * 1024
 const MIN_CHARS = 256
 /** Of one prompt. All of a long one would be hundreds in the queue of those who tokenize. */
 const PIECES_AT_ONCE = 4
+/** Tokenized in one go: less than a millisecond's work of an encoder that answers on the spot. */
+const STRETCH_CHARS = 32 * 1024
 /** Of an entry, besides its ids: about what its key and the map need. */
 const ENTRY_BYTES = 200
 
@@ -80,10 +83,17 @@ export class ContentMemory {
     const pieces = this.#cutsAtSpaces ? whole.flatMap(cutAtSpaces) : whole
     const parts = new Array<Int32Array>(pieces.length)
     let next = 0
+    let charsInARow = 0
     const encodeSome = async () => {
       while (next < pieces.length) {
         const at = next++
-        parts[at] = await this.#remembered(pieces[at]!, text.length)
+        const piece = pieces[at]!
+        const ids = this.#remembered(piece, text.length)
+        if (ids instanceof Promise) charsInARow += piece.length
+        parts[at] = await ids
+        if (charsInARow <= STRETCH_CHARS) continue
+        charsInARow = 0
+        await breathe()
       }
     }
     await Promise.all(Array.from({ length: PIECES_AT_ONCE }, encodeSome))
