@@ -89,12 +89,68 @@ t.test('what vLLM is asked in token mode', async (t) => {
     max_tokens: 8,
     logprobs: 0,
     return_token_ids: true,
+    return_tokens_as_token_ids: true,
     stream: true,
     stream_options: { include_usage: true },
   })
-  t.match(whole?.body, { logprobs: 3, stream: false })
+  t.match(whole?.body, { logprobs: 3, stream: false, return_tokens_as_token_ids: true })
+  t.notOk('return_token_ids' in whole!.body, 'the first call alone has its prompt repeated')
   t.notOk('stream_options' in whole!.body || 'top_logprobs' in whole!.body)
 })
+
+t.test('vLLM repeats one prompt of 32, and all once it has seen another one', async (t) => {
+  const choice = { index: 0, text: '', logprobs: { tokens: ['token_id:9'], token_logprobs: [-1] } }
+  let seen = [5, 6, 7]
+  const script: Script = ({ body, method }, response) => {
+    if (method === 'GET') return sendJson(response, { data: [] }, 503)
+    const told = body.return_token_ids ? { prompt_token_ids: seen } : {}
+    sendJson(response, {
+      choices: [{ ...choice, ...told, finish_reason: 'stop' }],
+      usage: { prompt_tokens: seen.length },
+    })
+  }
+  const { client, server } = clientOf(t, createVllmClient, await startScriptedServer(script))
+  const ask = async () => {
+    const { start, tokenIds, logprobs } = await run(client, { max_tokens: 1 }, false)
+    t.same([[...tokenIds], [...logprobs]], [[9], [-1]])
+    return [...start!.promptTokenIds!]
+  }
+  const repeated = () =>
+    server.requests
+      .filter(({ method }) => method === 'POST')
+      .map(({ body }) => body.return_token_ids === true)
+  for (let call = 0; call < 33; call += 1) t.same(await ask(), [5, 6, 7])
+  t.same(repeated(), [true, ...Array(31).fill(false), true])
+  await client.checkHealth(noAbort).catch(() => {})
+  seen = [5, 6, 8]
+  t.same(await ask(), seen, 'a server that was away is asked again')
+  t.same(await ask(), seen)
+  t.same(repeated().slice(-2), [true, true], 'and one that saw another prompt each time')
+})
+
+t.test(
+  'a prompt of another length that nobody knows fails the call, and the next one has its own repeated',
+  async (t) => {
+    let prompt_tokens = 3
+    const choice = { index: 0, text: '', logprobs: { tokens: ['token_id:9'], token_logprobs: [-1] } }
+    const script: Script = ({ body }, response) => {
+      const told = body.return_token_ids ? { prompt_token_ids: [1, 5, 6, 7].slice(-prompt_tokens) } : {}
+      sendJson(response, {
+        choices: [{ ...choice, ...told, finish_reason: 'stop' }],
+        usage: { prompt_tokens },
+      })
+    }
+    const { client } = clientOf(t, createVllmClient, await startScriptedServer(script))
+    await run(client, { max_tokens: 1 }, false)
+    prompt_tokens = 4
+    await t.rejects(run(client, { max_tokens: 1 }, false), {
+      code: 'engine_failed',
+      message: /sampled after 4 tokens, and was sent 3/,
+    })
+    const { start } = await run(client, { max_tokens: 1 }, false)
+    t.same([...start!.promptTokenIds!], [1, 5, 6, 7])
+  },
+)
 
 t.test('a call without a limit may fill the context', async (t) => {
   const models = [{ id: 'adapter' }, { id: 'base', max_model_len: 100 }, { id: 'small', max_model_len: 2 }]

@@ -174,9 +174,10 @@ function complete(body: Buffer, response: ServerResponse): void {
     return
   }
   const promptIds = promptIdsOf(body)
+  const told = says(body, '"return_token_ids":', 'true') ? promptIds : undefined
   open(response, {
     tokens: ANSWER_TOKENS,
-    chunk: (at) => answers.chunk(promptIds, at),
+    chunk: (at) => answers.chunk(told, at),
     end: () => answers.end(countIds(promptIds)),
   })
 }

@@ -1,6 +1,6 @@
 /**
- * `/v1/completions` as vLLM serves it to callers who send ids: streamed, a token in each chunk, the prompt's ids with the
- * first of them. Each answer is the one that replaying agents echo, as Qwen3 writes it: some text, and a tool call.
+ * `/v1/completions` as vLLM serves it to callers who send ids: streamed, a token in each chunk, written as its id; with
+ * `return_token_ids` the prompt's ids come with the first of them, and those of each chunk. Each answer is the one that replaying agents echo, as Qwen3 writes it: some text, and a tool call.
  *
  * Fields as in `CompletionResponseStreamChoice` of `vllm/entrypoints/openai/completion/protocol.py`.
  */
@@ -9,8 +9,11 @@ import { ANSWER_TOKENS } from '../parts/replay-job.ts'
 import { ANSWER_TEXT, ANSWER_TOOL } from '../parts/replayed-session.ts'
 
 export interface TokenAnswers {
-  /** @param promptIds JSON of the list of ids @param at which of the answer's {@link ANSWER_TOKENS} tokens */
-  chunk(promptIds: Buffer, at: number): Buffer
+  /**
+   * @param promptIds JSON of the list of ids; undefined: the caller asked for no list of ids
+   * @param at which of the answer's {@link ANSWER_TOKENS} tokens
+   */
+  chunk(promptIds: Buffer | undefined, at: number): Buffer
   /** What follows the last token. */
   end(promptTokens: number): string
 }
@@ -32,20 +35,23 @@ export function tokenAnswers(root: string, directory: string): TokenAnswers {
     const isLast = at === ids.length - 1
     const said = JSON.stringify(isLast ? '' : tokenizer.decode([id]))
     const logprob = Math.fround(-((id % 997) + 1) / 1499)
-    const lists = `"text_offset":[${at}],"token_logprobs":[${logprob}],"tokens":[${said}],"top_logprobs":[{${said}:${logprob}}]`
+    const token = JSON.stringify(`token_id:${id}`)
+    const lists = `"text_offset":[${at}],"token_logprobs":[${logprob}],"tokens":[${token}],"top_logprobs":[{${token}:${logprob}}]`
     const finish = isLast ? '"stop"' : 'null'
+    const before = `${head}${said},"logprobs":{${lists}},"finish_reason":${finish},"stop_reason":null,"prompt_token_ids":`
+    const after = (tokenIds: string) => `,"token_ids":${tokenIds}}],"usage":null}\n\n`
     return {
-      before: Buffer.from(
-        `${head}${said},"logprobs":{${lists}},"finish_reason":${finish},"stop_reason":null,"prompt_token_ids":`,
-      ),
-      after: Buffer.from(`,"token_ids":[${id}]}],"usage":null}\n\n`),
+      before: Buffer.from(before),
+      after: Buffer.from(after(`[${id}]`)),
+      withIds: Buffer.from(`${before}null${after(`[${id}]`)}`),
+      withoutIds: Buffer.from(`${before}null${after('null')}`),
     }
   })
-  const noPrompt = chunks.map(({ before, after }) => Buffer.concat([before, Buffer.from('null'), after]))
   return {
     chunk(promptIds, at) {
-      const { before, after } = chunks[at]!
-      return at === 0 ? Buffer.concat([before, promptIds, after]) : noPrompt[at]!
+      const { before, after, withIds, withoutIds } = chunks[at]!
+      if (promptIds === undefined) return withoutIds
+      return at === 0 ? Buffer.concat([before, promptIds, after]) : withIds
     },
     end(promptTokens) {
       const usage = `{"prompt_tokens":${promptTokens},"completion_tokens":${ANSWER_TOKENS},"total_tokens":${promptTokens + ANSWER_TOKENS}}`

@@ -37,6 +37,7 @@ import {
   vllmIdsBody,
   vllmImagesBody,
 } from './ids-route.ts'
+import { PromptChecks } from './prompt-checks.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
 import { readVllmScores, VLLM_READING, vllmScoreBody } from './score.ts'
 import { DetokenizedTexts } from './token-texts.ts'
@@ -71,6 +72,7 @@ class VllmClient extends ServerClient implements EngineClient {
   readonly #tokenizer: TokenizerAnswers
   readonly #version: ServerVersion
   readonly #heldCalls: HeldCalls
+  readonly #promptChecks = new PromptChecks()
   // What this server lacks, for an operator. Until a health check fails: it may be another server after that.
   #noRoute: string | undefined
   #noMasks: string | undefined
@@ -104,12 +106,14 @@ class VllmClient extends ServerClient implements EngineClient {
       yield* details === 'masks' ? this.#watchingForMasks(events) : events
       return
     }
-    const body = vllmTokenBody(request, await this.#contextLength.budget(request, signal))
+    const budget = await this.#contextLength.budget(request, signal)
+    const body = vllmTokenBody(request, budget, this.#promptChecks.next())
     const json = bodyWithIds(body, 'prompt', request)
     const response = await this.connection.request(routeOf(request), signal, json, request)
     // The server answers this call: it was not the model that it did not know.
     if (details !== undefined) this.#noRoute = `${NO_ROUTE[details]}: ${SCALE_OUT}`
-    yield* readAnswer(this.connection, request, response, signal)
+    const events = readAnswer(this.connection, request, response, signal)
+    yield* this.#promptChecks.watch(this.name, request, events)
   }
 
   async *#generateText(asked: GenerationRequest, signal: AbortSignal): GenerationStream {
@@ -229,6 +233,7 @@ class VllmClient extends ServerClient implements EngineClient {
       this.#version.forget()
       this.#heldCalls.forget()
       this.#tokenizer.forget()
+      this.#promptChecks.restart()
       this.#noRoute = this.#noMasks = this.#losesIds = this.#isOld = this.#defaults = undefined
       throw thrown
     }

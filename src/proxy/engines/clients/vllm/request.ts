@@ -1,7 +1,6 @@
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import {
   askedAlternatives,
-  isTokenRequest,
   routeOf,
   type TokenRequest,
   wantsLogprobs,
@@ -27,9 +26,17 @@ export function vllmBody(request: GenerationRequest): Record<string, unknown> {
  * all of a chat's sampling fields under the same names, `response_format` and `structured_outputs` among them, and
  * ignores what it does not know. Text is cut at a stop string and loses special tokens if the agent asks for that; ids are
  * complete all the same, the stop string's included.
+ *
+ * The sampled ids come as the tokens of the logprobs. `return_token_ids` would tell them, too, and repeat all ids of the
+ * prompt, which costs server and proxy more than the rest of the answer.
  * @param maxTokens always sent: the route stops after 16 tokens otherwise
+ * @param repeatsPrompt whether the server is to tell what prompt it saw
  */
-export function vllmTokenBody(request: TokenRequest, maxTokens: number): Record<string, unknown> {
+export function vllmTokenBody(
+  request: TokenRequest,
+  maxTokens: number,
+  repeatsPrompt: boolean,
+): Record<string, unknown> {
   return {
     ...withoutRenderedFields(request.body),
     prompt: undefined,
@@ -41,6 +48,8 @@ export function vllmTokenBody(request: TokenRequest, maxTokens: number): Record<
     top_logprobs: undefined,
     ...recordingFields(request),
     ...detailFields(request),
+    return_token_ids: repeatsPrompt ? true : undefined,
+    return_tokens_as_token_ids: true,
   }
 }
 
@@ -85,13 +94,12 @@ function detailFields(request: GenerationRequest): Record<string, unknown> | und
 }
 
 /**
- * Alternatives are known by their ids where tokens are written as ids. In token mode the proxy writes their text; on the
- * route of completions an agent would be left without it: there its own logprobs come first.
+ * Alternatives are known by their ids where tokens are written as ids. On the route of completions an agent would be left
+ * without their text: there its own logprobs come first.
  */
 function recordsAlternatives(request: GenerationRequest): boolean {
   if (request.record?.topLogprobs === undefined) return false
-  const hasText = isTokenRequest(request) || routeOf(request) === '/v1/chat/completions'
-  return hasText || !wantsLogprobs(request)
+  return routeOf(request) === '/v1/chat/completions' || !wantsLogprobs(request)
 }
 
 function chatLogprobs(request: GenerationRequest): Record<string, unknown> {
