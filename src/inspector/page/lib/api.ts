@@ -4,7 +4,7 @@ import { signal } from '@preact/signals'
 const KEY = 'llm-proxy-key'
 
 /** The API's root: the page is served as `ui` below it. */
-export const BASE = new URL('.', location.href).href.replace(/#.*$/, '')
+const BASE = new URL('.', location.href)
 
 interface Recorded {
   json: Record<string, unknown>
@@ -63,8 +63,8 @@ export function setKey(key: string): void {
   refusal.value = undefined
 }
 
-export function urlOf(path: string): string {
-  return new URL(path.replace(/^\//, ''), BASE).href
+function urlOf(path: string): string {
+  return new URL(path, BASE).href
 }
 
 export function sessionPath(sessionId: string, rest = ''): string {
@@ -78,12 +78,8 @@ export async function getJson<T>(path: string, stop?: AbortSignal): Promise<T> {
 
 /** @throws ApiError also for a key that may not */
 export async function changeJson(path: string, body: object): Promise<void> {
-  const sent = {
-    method: 'PATCH',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify(body),
-  }
-  const response = await fetch(urlOf(path), { ...sent, headers: { ...sent.headers, ...keyHeader() } })
+  const headers = { 'content-type': 'application/json', ...keyHeader() }
+  const response = await fetch(urlOf(path), { method: 'PATCH', headers, body: JSON.stringify(body) })
   if (!response.ok) throw await errorOf(response)
 }
 

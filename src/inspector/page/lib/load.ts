@@ -34,3 +34,15 @@ export function useLoaded<T>(load: (stop: AbortSignal) => Promise<T>, keys: read
   }, [...keys, returns.value])
   return state
 }
+
+const TICK_MS = 2_000
+
+/** Counts on, as a key of what is to be loaded anew every two seconds. */
+export function useTick(): number {
+  const [tick, setTick] = useState(0)
+  useEffect(() => {
+    const timer = setInterval(() => setTick((before) => before + 1), TICK_MS)
+    return () => clearInterval(timer)
+  }, [])
+  return tick
+}

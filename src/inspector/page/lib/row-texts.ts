@@ -7,12 +7,9 @@ export interface ReadRow extends RowTokens {
 }
 
 /** One request, as putting a long row together costs the proxy more than sending it. */
-function rowPath(sessionId: string, row: number): string {
-  return sessionPath(sessionId, `/rows/${row}/tokens?texts=true`)
-}
-
 export async function loadRow(sessionId: string, row: number, stop?: AbortSignal): Promise<ReadRow> {
-  return { sessionId, ...readRowTokens(await getBytes(rowPath(sessionId, row), stop)) }
+  const path = sessionPath(sessionId, `/rows/${row}/tokens?texts=true`)
+  return { sessionId, ...readRowTokens(await getBytes(path, stop)) }
 }
 
 /** A mark for the order of bytes is a token's text like any other. */
@@ -47,15 +44,13 @@ interface RowTokens {
 
 /** As bytes: a long row's texts are made where they come into sight. */
 interface TextsOfTokens {
-  /** The tokenizer. */
-  source: string
   utf8: Uint8Array
   /** Where in it each token ends. */
   ends: Int32Array
 }
 
 /** As docs/details.md has them. */
-export const ADDED = ['teacher_logprobs', 'advantages', 'ratios', 'entropies', 'loss_weights']
+const ADDED = ['teacher_logprobs', 'advantages', 'ratios', 'entropies', 'loss_weights']
 
 interface TensorPlace {
   data_offsets: [number, number]
@@ -88,9 +83,6 @@ function readRowTokens(buffer: ArrayBuffer): RowTokens {
     turns: words('turns', Int32Array),
     mask: bytes('mask'),
     added: new Map(added),
-    texts:
-      tokenizer === undefined
-        ? null
-        : { source: tokenizer, utf8: bytes('text'), ends: words('text_ends', Int32Array) },
+    texts: tokenizer === undefined ? null : { utf8: bytes('text'), ends: words('text_ends', Int32Array) },
   }
 }

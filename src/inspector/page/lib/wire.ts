@@ -18,7 +18,6 @@ export type SearchHits = Static<typeof reads.SearchHits>
 export type Preview = Static<typeof reads.Preview>
 export type Tree = Static<typeof reads.Tree>
 export type TreeTurn = Static<typeof reads.TreeTurn>
-export type TokenTexts = Static<typeof reads.TokenTexts>
 export type Alternatives = Static<typeof reads.Alternatives>
 export type ProxyEvent = Static<typeof reads.ProxyEvent>
 export type LiveEvent = Static<typeof reads.LiveEvent>
@@ -36,12 +35,10 @@ export interface Health {
   rollouts?: true
   status: string
   mode: 'local' | 'relay' | 'view' | 'file'
-  connected_workers?: number
   queued?: number
   paused?: boolean
   prompts?: Record<string, number>
   uptime_s?: number
-  version?: string
   db?: string
   notes?: string[]
 }

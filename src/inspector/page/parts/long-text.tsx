@@ -64,7 +64,7 @@ function Cut({ length, children }: CutProps) {
     <>
       {children(limit)}
       {length > limit && (
-        <button type="button" class="more" onClick={() => setLimit((before) => before * 10)}>
+        <button type="button" onClick={() => setLimit((before) => before * 10)}>
           {number(length - limit)} more characters
         </button>
       )}

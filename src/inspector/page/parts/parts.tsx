@@ -49,15 +49,7 @@ export function Reward({ value }: { value: number | null }) {
 }
 
 /** A bar from zero, to the left if the value is negative. @param range of all values that stand beside it */
-export function Bar({
-  value,
-  range,
-  kind = 'plain',
-}: {
-  value: number
-  range: [number, number]
-  kind?: string
-}) {
+export function Bar({ value, range, kind }: { value: number; range: [number, number]; kind: string }) {
   const [low, high] = [Math.min(0, range[0]), Math.max(0, range[1])]
   const span = high - low || 1
   const from = ((Math.min(0, value) - low) / span) * 100
@@ -116,7 +108,7 @@ export function Sources({ paths }: { paths: readonly string[] }) {
           <section class="dialog wide" onClick={(event) => event.stopPropagation()} onKeyDown={() => {}}>
             <header>
               <code>{raw.path}</code>
-              <button type="button" class="close" onClick={() => setRaw(undefined)}>
+              <button type="button" onClick={() => setRaw(undefined)}>
                 close
               </button>
             </header>

@@ -80,7 +80,7 @@ function Both({ a, b }: { a: RowPlace; b: RowPlace }) {
   )
 }
 
-function firstDifference(left: Int32Array, right: Int32Array): number {
+function firstDifference(left: ArrayLike<number>, right: ArrayLike<number>): number {
   const end = Math.min(left.length, right.length)
   for (let place = 0; place < end; place += 1) if (left[place] !== right[place]) return place
   return left.length === right.length ? -1 : end
@@ -185,7 +185,7 @@ function TurnLine({
   select,
 }: TurnProps & { place: number; selected: boolean; select(): void }) {
   const [a, b] = [sampledBy(left, place).ids, sampledBy(right, place).ids]
-  const alike = firstDifference(Int32Array.from(a), Int32Array.from(b))
+  const alike = firstDifference(a, b)
   const isSame = alike === -1
   return (
     <tr class={selected ? 'selected' : ''} onClick={select} onKeyDown={() => {}}>

@@ -1,19 +1,12 @@
 /** Who serves, what waits, and how prompts come about. */
-import { useEffect, useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
 import { ago, duration, number, visible } from '../lib/format.ts'
-import { useLoaded } from '../lib/load.ts'
+import { useLoaded, useTick } from '../lib/load.ts'
 import type { Health, Member } from '../lib/wire.ts'
 import { Await, Bar, Empty, Sources, Tag } from '../parts/parts.tsx'
 
-const REFRESH_MS = 2_000
-
 export function Engines() {
-  const [tick, setTick] = useState(0)
-  useEffect(() => {
-    const timer = setInterval(() => setTick((before) => before + 1), REFRESH_MS)
-    return () => clearInterval(timer)
-  }, [])
+  const tick = useTick()
   const state = useLoaded(
     async (stop) => {
       const health = await getJson<Health>('health', stop)

@@ -41,7 +41,10 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
   const [first, setFirst] = useState<string | undefined>()
   const { samples, mean, std, count, isFlat } = useMemo(() => samplesOf(sessions), [sessions])
   const isSideBySide = route.value.query.get('view') === 'answers'
-  const trees = useLoaded((stop) => treesOf(samples.slice(0, MAX_TREES), stop), [samples]).value
+  const trees = useLoaded(
+    (stop) => loadEach(samples.slice(0, MAX_TREES), (id) => getJson<Tree>(sessionPath(id, '/tree'), stop)),
+    [samples],
+  ).value
   const components = [...new Set(sessions.flatMap(({ reward_components }) => Object.keys(reward_components)))]
   const compare = (id: string) => {
     if (first === undefined || first === id) setFirst(first === id ? undefined : id)
@@ -212,10 +215,6 @@ function SampleLine(props: SampleLineProps) {
       </td>
     </tr>
   )
-}
-
-async function treesOf(samples: readonly Sample[], stop: AbortSignal): Promise<Map<string, Tree>> {
-  return loadEach(samples, (id) => getJson<Tree>(sessionPath(id, '/tree'), stop))
 }
 
 function Measure({ value, range, kind }: { value: number | null; range: [number, number]; kind: string }) {

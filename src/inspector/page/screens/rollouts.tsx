@@ -1,24 +1,18 @@
 /** What agents are run for trainers, here or by the rollout server that is asked. */
-import { useEffect, useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
 import { ago, duration, number, visible } from '../lib/format.ts'
-import { useLoaded } from '../lib/load.ts'
+import { useLoaded, useTick } from '../lib/load.ts'
 import { href } from '../lib/route.ts'
 import type { Rollout } from '../lib/wire.ts'
 import { Await, Empty, Sources, Tag } from '../parts/parts.tsx'
 
-const REFRESH_MS = 2_000
 /** The latest; who wants all of them asks the API. */
 const MAX_SHOWN = 500
 const KINDS = { waiting: 'plain', running: 'plain', done: 'good', failed: 'bad', cancelled: 'warn' } as const
 const COLUMNS = ['Rollout', 'Task', 'State', 'Reward', 'Tries', 'Took', 'Begun', 'Session']
 
 export function Rollouts() {
-  const [tick, setTick] = useState(0)
-  useEffect(() => {
-    const timer = setInterval(() => setTick((before) => before + 1), REFRESH_MS)
-    return () => clearInterval(timer)
-  }, [])
+  const tick = useTick()
   const state = useLoaded((stop) => getJson<{ rollouts: Rollout[] }>('rollouts', stop), [tick])
   return (
     <div class="engines scroll">

@@ -15,10 +15,6 @@ import { SessionFacts } from '../parts/session-facts.tsx'
 import { Transcript } from '../parts/transcript.tsx'
 import { TurnList } from '../parts/turn-list.tsx'
 
-interface WithTurns {
-  turns: Turn[]
-}
-
 export function SessionScreen({ sessionId }: { sessionId: string }) {
   const [refresh, setRefresh] = useState(0)
   const reload = useCallback(() => setRefresh((before) => before + 1), [])
@@ -31,7 +27,7 @@ export function SessionScreen({ sessionId }: { sessionId: string }) {
 function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reload(): void }) {
   const { session_id: sessionId, turns } = tree
   const whole = sessionPath(sessionId, '?messages=new&ids=false')
-  const conversation = useLoaded((stop) => getJson<WithTurns>(whole, stop), [whole, refresh])
+  const conversation = useLoaded((stop) => getJson<{ turns: Turn[] }>(whole, stop), [whole, refresh])
   const rows = useLoaded(
     async (stop) => (await getJson<{ rows: Row[] }>(sessionPath(sessionId, '/rows'), stop)).rows,
     [sessionId, refresh],
