@@ -3,7 +3,7 @@
  * them as they came and word their errors for the dialect; answers go out as the dialects write them.
  */
 import Type, { type TSchema } from 'typebox'
-import { nullable } from '../schemas/nullable.ts'
+import { nullable } from '../schemas/described.ts'
 
 const anything = () => Type.Record(Type.String(), Type.Unknown())
 const usage = () => Type.Optional(anything())

@@ -4,7 +4,7 @@ import Type, { type Static } from 'typebox'
 import type { LiveTurn } from '../../session/state/live-turn.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import type { AnnouncedWeights } from '../../session/turn/announced-weights.ts'
-import { described } from '../schemas/described.ts'
+import { described, Nothing, nullable, STRICT } from '../schemas/described.ts'
 import { typedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
 import type { OtherProxies } from '../transport/other-proxies.ts'
@@ -18,9 +18,8 @@ interface AdminOptions {
   sessions: Pick<Sessions, 'sweep' | 'heldSweep' | 'openTurns'>
 }
 
-const STRICT = { additionalProperties: false }
 const Version = Type.Union([Type.String(), Type.Number()])
-const WeightVersionBody = Type.Object({ weight_version: Type.Union([Version, Type.Null()]) }, STRICT)
+const WeightVersionBody = Type.Object({ weight_version: nullable(Version) }, STRICT)
 const PauseQuery = Type.Object(
   {
     drain_timeout_s: Type.Number({
@@ -32,7 +31,6 @@ const PauseQuery = Type.Object(
   },
   STRICT,
 )
-const NoBody = Type.Object({}, STRICT)
 const Paused = Type.Object({
   status: Type.Literal('paused'),
   drained: Type.Boolean(),
@@ -65,7 +63,6 @@ const OpenTurnsQuery = Type.Object(
   { limit: Type.Integer({ minimum: 0, maximum: 1_000, default: 100 }) },
   STRICT,
 )
-/** Shared with the command that shows them. */
 const OpenTurns = Type.Object({
   turns: Type.Array(
     Type.Object({
@@ -107,7 +104,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
   app.post(
     '/admin/flush',
     {
-      schema: described('admin', 'Answers once every answered call is on record', Flushed, { body: NoBody }),
+      schema: described('admin', 'Answers once every answered call is on record', Flushed, { body: Nothing }),
     },
     async () => ({ status: 'flushed' }),
   )

@@ -1,13 +1,20 @@
-/** What the routes of trainers have in common in their schemas. */
+/** What the routes of trainers and operators have in common in their schemas. */
 import Type, { type TSchema } from 'typebox'
+
+/** Of an object that is asked with: a field that it does not name is refused. */
+export const STRICT = { additionalProperties: false }
+
+/** A body, or a query, that says nothing. */
+export const Nothing = Type.Object({}, STRICT)
+
+/** What may be null in an answer. */
+export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 
 export const ErrorReply = Type.Object({
   detail: Type.String(),
   code: Type.String(),
-  param: Type.Union([Type.String(), Type.Null()]),
+  param: nullable(Type.String()),
 })
-
-const NoQuery = Type.Object({}, { additionalProperties: false })
 
 /** The answer's type is not among them: handlers make JSON that the schema of the answer describes. */
 interface RouteFacts {
@@ -29,5 +36,5 @@ export function described<P extends object>(
   parts: P,
 ): RouteFacts & P {
   const response = { 200: answer, '4xx': ErrorReply, '5xx': ErrorReply }
-  return { tags: [tag], summary, querystring: NoQuery, ...parts, response }
+  return { tags: [tag], summary, querystring: Nothing, ...parts, response }
 }

@@ -6,7 +6,7 @@ import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import type { Registry, RegistryEntry } from '../../../engines/port/registry.ts'
-import { described } from '../../schemas/described.ts'
+import { described, Nothing } from '../../schemas/described.ts'
 import { typedApp } from '../../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import * as schemas from './schemas.ts'
@@ -46,7 +46,7 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
       schema: described('admin', 'Take an engine out of service', schemas.RemovedWorker, {
         description: 'It gets nothing new, and leaves the list when the calls that it serves have ended.',
         params: schemas.WorkerParams,
-        body: schemas.NoBody,
+        body: Nothing,
       }),
     },
     async ({ params: { workerId } }) => {

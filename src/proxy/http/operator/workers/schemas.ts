@@ -1,8 +1,6 @@
 /** The routes of engines and workers as schemas; names are the wire's, which rLLM's gateway client reads. */
 import Type from 'typebox'
-import { nullable } from '../../schemas/nullable.ts'
-
-const STRICT = { additionalProperties: false }
+import { nullable, STRICT } from '../../schemas/described.ts'
 
 export const NewEngineBody = Type.Object(
   {
@@ -20,7 +18,6 @@ export const NewEngineBody = Type.Object(
 )
 
 export const WorkerParams = Type.Object({ workerId: Type.String() })
-export const NoBody = Type.Object({}, STRICT)
 
 export const Worker = Type.Object({
   worker_id: Type.String({ description: "A worker's own; of an engine made from its URL" }),

@@ -1,9 +1,8 @@
 /** Consumers of completed sessions as schemas; see `../sessions/schemas.ts`. */
 import Type from 'typebox'
-import { nullable } from '../../schemas/nullable.ts'
+import { nullable, STRICT } from '../../schemas/described.ts'
 import { Trajectories, TrajectoriesQuery } from '../sessions/schemas.ts'
 
-const STRICT = { additionalProperties: false }
 /** A week. */
 const HOLD_S = 604_800
 const LEASE_S = 1_800

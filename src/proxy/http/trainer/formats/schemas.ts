@@ -1,5 +1,6 @@
 /** Formats of others: what is asked for, and what the answers are. */
 import Type from 'typebox'
+import { STRICT } from '../../schemas/described.ts'
 import { TrajectoriesQuery } from '../sessions/schemas.ts'
 
 const FORMATS = ['atif', 'training_trace', 'sft'] as const
@@ -16,7 +17,7 @@ export const ExportQuery = Type.Object(
     ...choice.properties,
     ids: Type.Boolean({ default: true, description: 'Whether steps of `atif` have token ids and logprobs' }),
   },
-  { additionalProperties: false },
+  STRICT,
 )
 
 /** A line of the answer; what is in it, its format says. */

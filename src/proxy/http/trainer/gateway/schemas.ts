@@ -1,13 +1,13 @@
 /** The second model-gateway contract as schemas; names are those of `rllm_model_gateway/v2/types.py`. */
 import Type from 'typebox'
-import { nullable } from '../../schemas/nullable.ts'
+import { nullable, STRICT } from '../../schemas/described.ts'
 
 const fields = () => Type.Record(Type.String(), Type.Unknown())
 const ids = () => Type.Array(Type.Integer())
 
 export const NewGatewaySessionBody = Type.Object(
   { session_id: Type.Optional(Type.String()), sampling_params: Type.Optional(fields()) },
-  { additionalProperties: false },
+  STRICT,
 )
 
 export const SessionCredentials = Type.Object({

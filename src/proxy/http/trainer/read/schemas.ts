@@ -3,7 +3,7 @@ import Type from 'typebox'
 import { NEW_ROW_REASONS } from '../../../session/trajectories/new-rows.ts'
 import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
 import { MIN_SEARCHED_CHARS } from '../../../store/port/turn-search.ts'
-import { nullable } from '../../schemas/nullable.ts'
+import { nullable, STRICT } from '../../schemas/described.ts'
 import { detailFields } from '../sessions/detail-schemas.ts'
 import { turnMarkFields } from '../sessions/mark-schemas.ts'
 import {
@@ -14,7 +14,6 @@ import {
   TrajectoryRow,
 } from '../sessions/schemas.ts'
 
-const STRICT = { additionalProperties: false }
 const nullableText = () => nullable(Type.String())
 const nullableNumber = () => nullable(Type.Number())
 const count = (description: string) => Type.Integer({ description })

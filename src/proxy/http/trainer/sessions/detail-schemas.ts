@@ -8,7 +8,7 @@ import Type, {
   type TUnion,
 } from 'typebox'
 import { LATER_KINDS, type LaterKind } from '../../../../protocol/details/kinds.ts'
-import { nullable } from '../../schemas/nullable.ts'
+import { nullable, STRICT } from '../../schemas/described.ts'
 
 const ids = (description?: string) =>
   Type.Array(Type.Integer(), description === undefined ? {} : { description })
@@ -62,7 +62,7 @@ const GivenNumbers = Type.Object(
       ),
     ]),
   ) as Record<LaterKind, TOptional<TArray<TUnion<[TNumber, TNull]>>>>,
-  { additionalProperties: false },
+  STRICT,
 )
 
 export const DetailsBody = Type.Object(
@@ -70,7 +70,7 @@ export const DetailsBody = Type.Object(
     turns: Type.Record(Type.String(), GivenNumbers, { description: 'By `index` or `turn_id`' }),
     teacher: Type.Optional(Type.String({ minLength: 1, description: 'Whose `teacher_logprobs` they are' })),
   },
-  { additionalProperties: false },
+  STRICT,
 )
 
 export const AddedDetails = Type.Object({
@@ -87,7 +87,7 @@ export const ScoreBody = Type.Object(
       Type.String({ minLength: 1, description: "The name to keep them under; default: the model's" }),
     ),
   },
-  { additionalProperties: false },
+  STRICT,
 )
 
 export const ScoredSession = Type.Object({

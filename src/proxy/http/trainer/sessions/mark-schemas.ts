@@ -1,8 +1,6 @@
 /** Labels and notes of people, as schemas; see `schemas.ts`. */
 import Type from 'typebox'
-import { nullable } from '../../schemas/nullable.ts'
-
-const STRICT = { additionalProperties: false }
+import { nullable, STRICT } from '../../schemas/described.ts'
 
 const labels = (description: string) => Type.Array(Type.String(), { description })
 const note = () => nullable(Type.String({ description: 'Of people; null: there is none' }))

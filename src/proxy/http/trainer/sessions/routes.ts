@@ -9,7 +9,7 @@ import type { Sessions } from '../../../session/state/sessions.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 import type { Keyring } from '../../access/keyring.ts'
 import { refuseForeignRun, runAskedFor } from '../../access/scopes.ts'
-import { described } from '../../schemas/described.ts'
+import { described, Nothing } from '../../schemas/described.ts'
 import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
 import { clientGone } from '../../transport/client-gone.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
@@ -106,7 +106,7 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
   for (const [name, { summary, answer, change }] of Object.entries(changes)) {
     const schema = described('sessions', summary, answer, {
       params: schemas.SessionParams,
-      body: schemas.EmptyBody,
+      body: Nothing,
     })
     app.post(`/sessions/:sessionId/${name}`, { config: { ofOwner: 'change' }, schema }, ({ params }) =>
       change(params.sessionId),

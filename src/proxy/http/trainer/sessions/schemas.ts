@@ -5,11 +5,10 @@
 import Type from 'typebox'
 import { MAX_SESSION_ID_BYTES } from '../../../session/state/session-id.ts'
 import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
-import { nullable } from '../../schemas/nullable.ts'
+import { nullable, STRICT } from '../../schemas/described.ts'
 import { detailFields, detailsParameter, Sampling } from './detail-schemas.ts'
 import { rowLabels, sessionMarkFields, turnMarkFields } from './mark-schemas.ts'
 
-const STRICT = { additionalProperties: false }
 const said = (description?: string) => (description === undefined ? {} : { description })
 const nullableText = (description?: string) => nullable(Type.String(said(description)))
 const fields = (description?: string) => Type.Record(Type.String(), Type.Unknown(), said(description))
@@ -29,6 +28,9 @@ const limitFields = {
   at_limit: Type.Optional(Type.Enum(['stop', 'error'])),
 }
 
+const editedCalls = (description: string) =>
+  Type.Union([Type.Literal('auto'), Type.Literal('keep'), Type.Literal('branch')], { description })
+
 const newSessionFields = {
   session_id: Type.Optional(
     Type.String({
@@ -36,9 +38,7 @@ const newSessionFields = {
     }),
   ),
   metadata: Type.Optional(fields('Any object')),
-  sampling_params: Type.Optional(
-    Type.Record(Type.String(), Type.Unknown(), { description: 'Override what the agent asks for' }),
-  ),
+  sampling_params: Type.Optional(fields('Override what the agent asks for')),
   trust_agent: Type.Optional(
     Type.Boolean({
       description:
@@ -58,11 +58,10 @@ const newSessionFields = {
     }),
   ),
   edited_calls: Type.Optional(
-    Type.Union([Type.Literal('auto'), Type.Literal('keep'), Type.Literal('branch')], {
-      description:
-        'What becomes of tool calls that the agent sends back changed: `keep`, `branch` or `auto`; see ' +
+    editedCalls(
+      'What becomes of tool calls that the agent sends back changed: `keep`, `branch` or `auto`; see ' +
         'docs/token-mode.md; absent: as the proxy has it',
-    }),
+    ),
   ),
   limits: Type.Optional(
     Type.Object(limitFields, {
@@ -83,22 +82,12 @@ export const RunKey = Type.Object({ run: Type.String(), run_key: Type.String() }
 
 export const NewSessionBody = Type.Object(newSessionFields, STRICT)
 
-export const EmptyBody = Type.Object({}, STRICT)
-
 export const RewardBody = Type.Object(
   {
     reward: Type.Number(),
     components: Type.Optional(numbers()),
-    lines: Type.Optional(
-      Type.Record(Type.String(), Type.Number(), {
-        description: 'Rewards of single lines, which their rows have instead',
-      }),
-    ),
-    turns: Type.Optional(
-      Type.Record(Type.String(), Type.Number(), {
-        description: 'Rewards of single turns, by `index` or `turn_id`',
-      }),
-    ),
+    lines: Type.Optional(numbers('Rewards of single lines, which their rows have instead')),
+    turns: Type.Optional(numbers('Rewards of single turns, by `index` or `turn_id`')),
   },
   STRICT,
 )
@@ -191,11 +180,7 @@ export const sessionFields = {
   policy: Type.Record(Type.String(), Type.String(), {
     description: 'Models by line; `*`: of all others; empty: the model that the agent names',
   }),
-  edited_calls: nullable(
-    Type.Union([Type.Literal('auto'), Type.Literal('keep'), Type.Literal('branch')], {
-      description: 'As it was created with; null: as the proxy has it',
-    }),
-  ),
+  edited_calls: nullable(editedCalls('As it was created with; null: as the proxy has it')),
   limits: nullable(Type.Object(limitFields, { description: 'Budgets; null: none' })),
   reward: nullable(Type.Number({ description: 'Null until it is set' })),
   reward_components: numbers('Empty until they are set'),
@@ -269,9 +254,7 @@ const turnFields = {
   tool_calls: Type.Array(fields()),
   reasoning_content: nullableText(),
   tools: Type.Array(fields()),
-  params: Type.Record(Type.String(), Type.Unknown(), {
-    description: 'The rest of the request: model, sampling, the `prompt` of a completion',
-  }),
+  params: fields('The rest of the request: model, sampling, the `prompt` of a completion'),
   model: nullableText(),
   engine: nullableText('Which engine sampled it'),
   usage: nullable(fields()),

@@ -1,10 +1,9 @@
 /** Traces as schemas; names and types are those of `TraceRecord` in rLLM's model gateway. */
 import Type from 'typebox'
-import { nullable } from '../../schemas/nullable.ts'
+import { nullable, STRICT } from '../../schemas/described.ts'
 import { detailFields, detailsParameter, Sampling } from '../sessions/detail-schemas.ts'
 import { turnMarkFields } from '../sessions/mark-schemas.ts'
 
-const STRICT = { additionalProperties: false }
 const fields = () => Type.Record(Type.String(), Type.Unknown())
 
 const since = Type.Optional(
