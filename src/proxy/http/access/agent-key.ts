@@ -79,7 +79,7 @@ function runProofOf(secret: string, run: string): string {
 }
 
 /** The session that a key names, as it stands there, and what is to prove it; undefined for another key. */
-export function partsOfAgentKey(key: string): { encodedId: string; proof: string } | undefined {
+function partsOfAgentKey(key: string): { encodedId: string; proof: string } | undefined {
   const [, encodedId, proof] = AGENT_KEY.exec(key) ?? []
   return encodedId === undefined || proof === undefined ? undefined : { encodedId, proof }
 }

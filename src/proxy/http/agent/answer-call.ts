@@ -75,10 +75,10 @@ export interface AnsweredCall {
   keepAliveMs?: number | undefined
   /** How often an answer that is not streamed shows a sign of life; absent: never. */
   answerKeepAliveMs?: number | undefined
-  /** Throws for what this caller may not ask of an engine. Default: it may ask for anything. */
-  mayAsk?: ((body: LoweredRequest['body']) => void) | undefined
-  /** Throws when its agent has too many calls under way to ask for so many answers at once. Default: nobody has. */
-  admitChoices?(count: number): void
+  /** Throws for what this caller may not ask of an engine; undefined: it may ask for anything. */
+  mayAsk: ((body: LoweredRequest['body']) => void) | undefined
+  /** Throws when its agent has too many calls under way to ask for so many answers at once. */
+  admitChoices(count: number): void
   /** Answers that one call may ask for; default: 128, as at OpenAI. */
   choiceLimit?: number | undefined
   /** Absent: nobody traces the call. */
@@ -99,7 +99,7 @@ export async function answerCall(
   answered.mayAsk?.(lowered.body)
   const { stream, answerOptions, choices: count = 1 } = lowered
   refuseTooManyChoices(count, choiceLimit)
-  answered.admitChoices?.(count)
+  answered.admitChoices(count)
   await nextStep()
   const { caller, headers } = request
   const line = statedLine({ headers, request: lowered })

@@ -23,6 +23,7 @@ type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats) => Pro
 /** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
 export function callHandler(options: CallHandlerOptions) {
   const { sessions, runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, tracer } = options
+  const common = { runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit }
   const check = agentPolicy(options)
   return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
     const sessionId = await sessionForCall(request, reply, sessions)
@@ -31,17 +32,13 @@ export function callHandler(options: CallHandlerOptions) {
     const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of
     const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
     const call = {
+      ...common,
       dialect,
-      runner,
-      logger,
       sessionId,
       body: read,
       repeats,
       nextStep,
-      keepAliveMs,
-      answerKeepAliveMs,
       mayAsk: request.caller.is === 'agent' ? check : undefined,
-      choiceLimit,
       admitChoices: (count: number) => request.charge.addCalls(count - 1),
       span,
     }
@@ -51,7 +48,6 @@ export function callHandler(options: CallHandlerOptions) {
 }
 
 /** The span of a call, from its arrival to the last byte of its answer. */
-
 function beginSpan(
   tracer: CallTracer,
   call: Pick<ArrivedCall, 'sessionId' | 'dialect'>,

@@ -55,7 +55,7 @@ export const NewConsumerBody = Type.Object(
   STRICT,
 )
 
-export const consumerFields = {
+const consumerFields = {
   consumer: Type.String(),
   run: nullable(Type.String()),
   metadata: Type.Record(Type.String(), Plain),

@@ -256,8 +256,9 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
     },
     async (request, reply) => {
       const session = await foundSession(reader, request.params.sessionId)
-      const { rows } = await readRows(reader, session, rowQueryOf(request.query))
-      return sendCompressed(request, reply, jsonOf({ rows: [...rows].map(rowSummary) }))
+      const { placed } = await readRows(reader, session, rowQueryOf(request.query))
+      const rows = Array.from(placed, ({ row }, place) => rowSummary(row, place))
+      return sendCompressed(request, reply, jsonOf({ rows }))
     },
   )
   app.get(
@@ -325,14 +326,9 @@ function jsonOf(value: unknown): Readable {
 /** The answers of reads repeat themselves so much that the fastest level is enough. */
 const LEVEL = constants.Z_BEST_SPEED
 
-/** Sends the body, compressed if the client says that it reads that. */
-function sendCompressed(
-  { headers }: FastifyRequest,
-  reply: FastifyReply,
-  body: Readable,
-  type = 'application/json; charset=utf-8',
-): FastifyReply {
-  void reply.type(type).header('vary', 'accept-encoding')
+/** Sends the JSON, compressed if the client says that it reads that. */
+function sendCompressed({ headers }: FastifyRequest, reply: FastifyReply, body: Readable): FastifyReply {
+  void reply.type('application/json; charset=utf-8').header('vary', 'accept-encoding')
   const accepts = /(^|,)\s*gzip\s*(;q=(1|0?\.[1-9])\S*)?\s*(,|$)/.test(headers['accept-encoding'] ?? '')
   if (!accepts) return reply.send(body)
   const gzip = createGzip({ level: LEVEL })

@@ -19,15 +19,6 @@ interface RowQuery {
 
 /** Reads the session. @returns its rows, each put together when it is pulled, and the model of each turn */
 export async function readRows(reader: TurnReader, session: SessionRecord, { sideCalls }: RowQuery) {
-  const { placed, models } = await readPlacedRows(reader, session, { sideCalls })
-  return { rows: rowsOf(placed), models }
-}
-
-function* rowsOf(placed: Iterable<PlacedRow>): Generator<Trajectory> {
-  for (const { row } of placed) yield row
-}
-
-async function readPlacedRows(reader: TurnReader, session: SessionRecord, { sideCalls }: RowQuery) {
   const builder = new TrajectoryBuilder({ sideCalls })
   const models = new Map<number, string | null>()
   for await (const turn of reader.readSteps(session.sessionId)) {
@@ -39,7 +30,7 @@ async function readPlacedRows(reader: TurnReader, session: SessionRecord, { side
 
 /** @throws ProxyError `row_not_found` */
 export async function readRow(reader: TurnReader, session: SessionRecord, number: number, query: RowQuery) {
-  const { placed, models } = await readPlacedRows(reader, session, query)
+  const { placed, models } = await readRows(reader, session, query)
   let place = 0
   for (const { row, layout } of placed) {
     if (place === number) return { row, layout, model: models.get(row.turns.at(-1)!.index) ?? null }
@@ -85,7 +76,7 @@ export function idsOf({ prompt_ids: prompt, response_ids: response }: Trajectory
 }
 
 /** Lists with a number for each token of the response, by their names. */
-export type NumbersOfTokens = Readonly<Record<string, readonly (number | null)[]>>
+type NumbersOfTokens = Readonly<Record<string, readonly (number | null)[]>>
 
 /** What became known of its tokens after the fact. */
 export async function laterNumbers(
@@ -108,7 +99,7 @@ export async function laterNumbers(
 export function* rowTensors(
   row: Trajectory,
   number: number,
-  { later = {}, texts }: { later?: NumbersOfTokens; texts?: TextsOfTokens | undefined } = {},
+  { later, texts }: { later: NumbersOfTokens; texts: TextsOfTokens | undefined },
 ): Generator<Uint8Array> {
   const promptLength = row.prompt_ids.length
   const ids = idsOf(row)

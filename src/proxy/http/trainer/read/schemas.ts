@@ -156,7 +156,7 @@ const rewardFields = {
   max: nullableNumber(),
 }
 /** What groups and totals count; each is a sum over sessions. */
-export const countFields = {
+const countFields = {
   sessions: Type.Integer(),
   active: Type.Integer(),
   completed: Type.Integer(),

@@ -4,7 +4,7 @@ import { parentOnRecord, promptReasonOf } from '../../../session/matching/parent
 import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
 import { isSplit, type NewRow, NewRows } from '../../../session/trajectories/new-rows.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
-import { NO_MARKS, noMarks, type SessionMarks } from '../../../store/port/marks.ts'
+import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
 import type { TurnStep } from '../../../store/port/turn-store.ts'
 import type { TreeTurn } from './schemas.ts'
 
@@ -25,10 +25,7 @@ type Links = Pick<
 >
 
 /** The turns in call order. Which one goes on from which is asked of what makes the rows. */
-export async function treeOf(
-  steps: AsyncIterable<TurnStep>,
-  marks: SessionMarks = noMarks(),
-): Promise<ShownTurn[]> {
+export async function treeOf(steps: AsyncIterable<TurnStep>, marks: SessionMarks): Promise<ShownTurn[]> {
   const rows = new TrajectoryBuilder()
   const newRows = new NewRows()
   const turns: LinkedTurn[] = []

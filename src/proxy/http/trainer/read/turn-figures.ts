@@ -7,7 +7,7 @@ import type { SessionFilter, SessionGroup, TurnReader } from '../../../store/por
 const MAX_SESSIONS = 16
 const MAX_ALL_SESSIONS = 2_000
 
-export interface TurnFigures {
+interface TurnFigures {
   /** How many were looked at. */
   sessions: number
   rows: number

@@ -162,7 +162,7 @@ export async function* sessionWithTrajectories(
   session: SessionRecord,
   excluded: ExcludedTurns,
   rows: Iterable<ShownRow>,
-  { images, ...more }: { images?: ReadonlyMap<string, string> | undefined } & Record<string, unknown> = {},
+  { images, ...more }: { images?: ReadonlyMap<string, string> | undefined } & Record<string, unknown>,
 ): AsyncGenerator<string> {
   yield `${openObject({ ...sessionToWire(session), ...more, excluded_turns: excluded })},"trajectories":[`
   let separator = ''
