@@ -3,13 +3,12 @@ import { ProxyError } from '../../base/errors.ts'
 import { DETAIL_KINDS } from '../../protocol/details/kinds.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type { SessionsImportConfig } from '../../proxy/config/options/sessions.ts'
+import { everySession } from '../../proxy/store/port/every-session.ts'
 import { isUnmarked } from '../../proxy/store/port/marks.ts'
 import type { SessionRecord, TurnReader, TurnStep, TurnStore } from '../../proxy/store/port/turn-store.ts'
 import { databaseName, isPostgresUrl, openPostgresStore } from '../../proxy/store/postgres/open.ts'
 import { openSqliteStore } from '../../proxy/store/sqlite/open.ts'
 import { openRecord } from '../open-record.ts'
-
-const PAGE = 100
 
 /** @param args the record to read. @returns the exit code */
 export async function run({ db, durability }: SessionsImportConfig, args: string[]): Promise<number> {
@@ -38,21 +37,12 @@ export async function run({ db, durability }: SessionsImportConfig, args: string
 /** The oldest first, so that lists have the order that they had. */
 async function importAll(reader: TurnReader, store: TurnStore) {
   const counts = { sessions: 0, turns: 0, known: 0 }
-  let cursor: string | undefined
-  do {
-    const page = await reader.listSessions({
-      limit: PAGE,
-      order: 'asc',
-      cursor,
-    })
-    for (const session of page.sessions) {
-      const turns = await importSession(reader, store, session)
-      if (turns === undefined) counts.known += 1
-      else counts.sessions += 1
-      counts.turns += turns ?? 0
-    }
-    cursor = page.nextCursor
-  } while (cursor !== undefined)
+  for await (const session of everySession(reader, { order: 'asc' })) {
+    const turns = await importSession(reader, store, session)
+    if (turns === undefined) counts.known += 1
+    else counts.sessions += 1
+    counts.turns += turns ?? 0
+  }
   return counts
 }
 

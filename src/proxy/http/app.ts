@@ -295,18 +295,11 @@ function auditOf(logger: Logger): onResponseHookHandler {
 
 /** An error of no route; the path tells whether an agent asked, and of which API. */
 function sendRouteless(error: ProxyError, { url, id }: FastifyRequest, reply: FastifyReply): void {
-  const headers = { ...errorHeaders(error), 'x-request-id': id }
-  if (url.includes('/v1beta/')) {
-    void reply.code(error.status).headers(headers).send(googleError(error))
-  } else if (url.includes('/v1/messages')) {
-    void reply
-      .code(error.status)
-      .headers({ ...headers, 'request-id': id })
-      .send(anthropicError(error, id))
-  } else {
-    const inShape = url.includes('/v1/') || WITHOUT_V1.test(url) ? openAiError : detail
-    void reply.code(error.status).headers(headers).send(inShape(error))
-  }
+  void reply.code(error.status).headers({ ...errorHeaders(error), 'x-request-id': id })
+  if (url.includes('/v1beta/')) void reply.send(googleError(error))
+  else if (url.includes('/v1/messages')) void reply.header('request-id', id).send(anthropicError(error, id))
+  else if (url.includes('/v1/') || WITHOUT_V1.test(url)) void reply.send(openAiError(error))
+  else void reply.send(detail(error))
 }
 
 /** The error shape of everything that is not an agent's dialect. */

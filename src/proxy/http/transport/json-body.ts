@@ -35,21 +35,20 @@ const ELEMENT_BYTES = 8
 
 /** Bodies are JSON whatever their content type says; an empty one is no body. */
 export function readAnyBodyAsJson(app: FastifyInstance): void {
-  app.removeAllContentTypeParsers()
-  app.decorateRequest('bodyMemoryBytes', 0)
-  app.addContentTypeParser('*', { parseAs: 'buffer' }, async (request: FastifyRequest, body: Buffer) => {
-    refuseCompression(request.headers['content-encoding'])
-    return readBody(request, body, new RequestReader()).value
-  })
+  takeAnyBody(app, (request, body) => readBody(request, body, new RequestReader()).value)
 }
 
 /** Bodies stay bytes, whatever their content type says, until it is known which session they are of. */
 export function takeAnyBodyAsBytes(app: FastifyInstance): void {
+  takeAnyBody(app, (_request, body) => body)
+}
+
+function takeAnyBody(app: FastifyInstance, read: (request: FastifyRequest, body: Buffer) => unknown): void {
   app.removeAllContentTypeParsers()
   app.decorateRequest('bodyMemoryBytes', 0)
   app.addContentTypeParser('*', { parseAs: 'buffer' }, async (request: FastifyRequest, body: Buffer) => {
     refuseCompression(request.headers['content-encoding'])
-    return body
+    return read(request, body)
   })
 }
 

@@ -6,7 +6,7 @@ import { ProxyError } from '../../../../base/errors.ts'
 import type { Consumers } from '../../../session/consumers/consumers.ts'
 import { idPrefixOfRun } from '../../../session/state/session-id.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
-import type { Consumer, LeaseChange } from '../../../store/port/consumers.ts'
+import type { Consumer } from '../../../store/port/consumers.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { type Caller, runAskedFor } from '../../access/scopes.ts'
 import { described } from '../../schemas/described.ts'
@@ -148,51 +148,23 @@ function fetchRoute(app: TypedApp, { consumers, reader, onRow }: ConsumerRoutesO
 }
 
 function leaseRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void {
-  const change = async (
-    request: Named & { body: { lease_id?: string; session_ids?: readonly string[]; lease_s?: number } },
-    to: LeaseChange['to'],
-  ) => {
-    const { lease_id: leaseId = null, session_ids: asked = null, lease_s: leaseS = 0 } = request.body
-    const leaseMs = Math.ceil(leaseS * 1_000)
-    const sessionIds = asked && [...new Set(asked)]
-    const changed = new Set(
-      await consumers.change({ consumer: nameOf(request), leaseId, sessionIds, to, leaseMs }),
-    )
-    return { [to]: [...changed], lost: (sessionIds ?? []).filter((sessionId) => !changed.has(sessionId)) }
+  const changes = [
+    ['ack', 'acknowledged', 'Acknowledge sessions: trained on', schemas.Acknowledged, schemas.AckBody],
+    ['extend', 'extended', 'Keep leased sessions for longer', schemas.Extended, schemas.ExtendBody],
+    ['release', 'released', 'Give leased sessions back', schemas.Released, schemas.ReleaseBody],
+  ] as const
+  for (const [name, to, summary, answer, body] of changes) {
+    const schema = described('consumers', summary, answer, { ...NAMED, body })
+    app.post(`/consumers/:consumer/${name}`, { config: KNOWS_RUNS, schema }, async (request) => {
+      const asked: { lease_id?: string; session_ids?: string[]; lease_s?: number } = request.body
+      const { lease_id: leaseId = null, session_ids: ids, lease_s: leaseS = 0 } = asked
+      const sessionIds = ids ? [...new Set(ids)] : null
+      const leaseMs = Math.ceil(leaseS * 1_000)
+      const consumer = nameOf(request)
+      const changed = new Set(await consumers.change({ consumer, leaseId, sessionIds, to, leaseMs }))
+      return { [to]: [...changed], lost: (sessionIds ?? []).filter((sessionId) => !changed.has(sessionId)) }
+    })
   }
-  app.post(
-    '/consumers/:consumer/ack',
-    {
-      config: KNOWS_RUNS,
-      schema: described('consumers', 'Acknowledge sessions: trained on', schemas.Acknowledged, {
-        ...NAMED,
-        body: schemas.AckBody,
-      }),
-    },
-    (request) => change(request, 'acknowledged'),
-  )
-  app.post(
-    '/consumers/:consumer/extend',
-    {
-      config: KNOWS_RUNS,
-      schema: described('consumers', 'Keep leased sessions for longer', schemas.Extended, {
-        ...NAMED,
-        body: schemas.ExtendBody,
-      }),
-    },
-    (request) => change(request, 'extended'),
-  )
-  app.post(
-    '/consumers/:consumer/release',
-    {
-      config: KNOWS_RUNS,
-      schema: described('consumers', 'Give leased sessions back', schemas.Released, {
-        ...NAMED,
-        body: schemas.ReleaseBody,
-      }),
-    },
-    (request) => change(request, 'released'),
-  )
 }
 
 function consumerToWire({ name, idPrefix, createdAtMs, sinceMs, holdMs, selection }: Consumer) {

@@ -4,9 +4,7 @@ import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
 import type { LinkedTurn } from '../../../session/trajectories/traces.ts'
 import type { SessionRecord, TurnRecord } from '../../../store/port/turn-store.ts'
 import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
-import { wholeNumber } from '../traces/serialise.ts'
-
-const NONE = { ids: new Int32Array(), logprobs: new Float64Array() }
+import { exactTokens, wholeNumber } from '../traces/serialise.ts'
 
 /** A session with its answered calls; holds one of them at a time. */
 export async function* sessionTracesToWire(
@@ -63,11 +61,10 @@ function* response(turn: TurnRecord): Generator<string> {
   yield '}'
 }
 
-/** Of a turn without exact ids there are none: training on what there is would be a guess. */
-function* input({ sessionId, params, promptTokenIds, exact }: TurnRecord): Generator<string> {
-  yield openObject({ routing_key: sessionId })
-  yield* member('prompt_token_ids', numberArray(exact ? promptTokenIds : NONE.ids))
-  yield* member('sampling_params', [params])
+function* input(turn: TurnRecord): Generator<string> {
+  yield openObject({ routing_key: turn.sessionId })
+  yield* member('prompt_token_ids', numberArray(exactTokens(turn).promptTokenIds))
+  yield* member('sampling_params', [turn.params])
   yield '}'
 }
 
@@ -88,7 +85,8 @@ function* output(turn: TurnRecord): Generator<string> {
       weight_version_end: weightVersionEnd,
     },
   })
-  yield* member('completion_token_ids', numberArray(exact ? turn.completionTokenIds : NONE.ids))
-  yield* member('logprobs', numberArray(exact ? turn.completionLogprobs : NONE.logprobs))
+  const { completionTokenIds, completionLogprobs } = exactTokens(turn)
+  yield* member('completion_token_ids', numberArray(completionTokenIds))
+  yield* member('logprobs', numberArray(completionLogprobs))
   yield '}'
 }

@@ -1,5 +1,6 @@
 /** What the turns of groups of sessions come to: of some sessions of each, for all turns of a long run are too many to read. */
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
+import { everySession } from '../../../store/port/every-session.ts'
 import { groupValue } from '../../../store/port/session-summary.ts'
 import type { SessionFilter, SessionGroup, TurnReader } from '../../../store/port/turn-store.ts'
 
@@ -26,21 +27,16 @@ export async function turnFiguresOf(
 ): Promise<Map<SessionGroup['value'], TurnFigures>> {
   const groups = new Map<SessionGroup['value'], TurnFigures>()
   let looked = 0
-  let cursor: string | undefined
-  do {
-    const page = await reader.listSessions({ ...filter, limit: 1_000, cursor: cursor || undefined })
-    for (const session of page.sessions) {
-      const value = groupValue(session, by)
-      if (value === undefined) continue
-      const figures = groups.get(value) ?? { ...NONE, versions: new Map() }
-      groups.set(value, figures)
-      if (figures.sessions >= MAX_SESSIONS) continue
-      await addSession(reader, session.sessionId, figures)
-      looked += 1
-      if (looked >= MAX_ALL_SESSIONS) return groups
-    }
-    cursor = page.nextCursor
-  } while (cursor !== undefined)
+  for await (const session of everySession(reader, filter)) {
+    const value = groupValue(session, by)
+    if (value === undefined) continue
+    const figures = groups.get(value) ?? { ...NONE, versions: new Map() }
+    groups.set(value, figures)
+    if (figures.sessions >= MAX_SESSIONS) continue
+    await addSession(reader, session.sessionId, figures)
+    looked += 1
+    if (looked >= MAX_ALL_SESSIONS) break
+  }
   return groups
 }
 

@@ -6,7 +6,8 @@ import { ProxyError } from '../../../../base/errors.ts'
 import type { NewSessionRequest } from '../../../session/state/new-session.ts'
 import { idPrefixOfRun } from '../../../session/state/session-id.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'
-import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
+import { everySession } from '../../../store/port/every-session.ts'
+import type { TurnReader } from '../../../store/port/turn-store.ts'
 import type { Keyring } from '../../access/keyring.ts'
 import { refuseForeignRun, runAskedFor } from '../../access/scopes.ts'
 import { described, Nothing } from '../../schemas/described.ts'
@@ -34,7 +35,11 @@ export const sessionsRoutes: FastifyPluginCallback<SessionsRoutesOptions> = (pla
 function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOptions): void {
   const create = async (request: NewSessionRequest) => {
     const { created, session } = await sessions.create(request)
-    return createdToWire(created, session, keyring.agentKey(session.sessionId, session.keyTag))
+    return {
+      session_id: session.sessionId,
+      status: created ? 'created' : 'exists',
+      agent_key: keyring.agentKey(session.sessionId, session.keyTag),
+    }
   }
   app.post(
     '/sessions',
@@ -175,7 +180,9 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
       const run = body.run === undefined ? undefined : runAskedFor(caller, body.run)
       const ids = new Set(body.session_ids)
       for (const sessionId of ids) refuseForeignRun(caller, sessionId)
-      if (run !== undefined) for await (const sessionId of idsOfRun(store, run)) ids.add(sessionId)
+      const ofRun =
+        run === undefined ? [] : everySession(store, { idPrefix: idPrefixOfRun(run), order: 'asc' })
+      for await (const { sessionId } of ofRun) ids.add(sessionId)
       const deleted = await Promise.all([...ids].map((sessionId) => sessions.delete(sessionId)))
       return { deleted: deleted.filter(Boolean).length }
     },
@@ -200,28 +207,4 @@ function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRe
   const { edited_calls: editedCalls, ttl_s: ttlS, ...rest } = others
   const ttlMs = ttlS === undefined || ttlS === null ? ttlS : ttlS * 1000
   return { ...rest, sessionId, samplingParams, trustAgent, editedCalls, ttlMs }
-}
-
-/** The oldest first, page by page. */
-async function* idsOfRun(store: SessionsRoutesOptions['store'], run: string): AsyncGenerator<string> {
-  const idPrefix = idPrefixOfRun(run)
-  let cursor: string | undefined
-  do {
-    const page = await store.listSessions({
-      idPrefix,
-      limit: 1_000,
-      order: 'asc',
-      cursor: cursor || undefined,
-    })
-    for (const { sessionId } of page.sessions) yield sessionId
-    cursor = page.nextCursor
-  } while (cursor !== undefined)
-}
-
-function createdToWire(created: boolean, { sessionId }: SessionRecord, agentKey: string | undefined) {
-  return {
-    session_id: sessionId,
-    status: created ? 'created' : 'exists',
-    agent_key: agentKey,
-  }
 }

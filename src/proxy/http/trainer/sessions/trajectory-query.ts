@@ -51,20 +51,17 @@ export async function readTrajectories(
   refuseHalf(session, await reader.getSession(sessionId))
   const isLeftOut = query.finished_only && session.status !== 'completed'
   const rows = () => (isLeftOut ? [] : builder.placedRows(optionsOf(query), session.reward, session.marks))
-  const shown = ({ row, layout }: PlacedRow): ShownRow => ({
-    row,
-    details: detailMembers(reader, sessionId, layout, choice.kinds),
-    sampling: (turnId) => samplings.get(turnId),
-  })
+  function* shown(onRow: (row: Trajectory) => void): Generator<ShownRow> {
+    for (const { row, layout } of rows()) {
+      onRow(row)
+      const details = detailMembers(reader, sessionId, layout, choice.kinds)
+      yield { row, details, sampling: (turnId) => samplings.get(turnId) }
+    }
+  }
   return {
     rows,
-    toWire: (onRow = () => {}, more = {}) => {
-      const told = (placed: PlacedRow) => {
-        onRow(placed.row)
-        return shown(placed)
-      }
-      return sessionWithTrajectories(session, builder.excluded(), mapped(rows(), told), { ...more, images })
-    },
+    toWire: (onRow = () => {}, more = {}) =>
+      sessionWithTrajectories(session, builder.excluded(), shown(onRow), { ...more, images }),
   }
 }
 
@@ -87,10 +84,6 @@ function addImages(images: Map<string, string>, { lastMessage }: Pick<TurnStep, 
   }
 }
 
-function* mapped<From, To>(values: Iterable<From>, change: (value: From) => To): Generator<To> {
-  for (const value of values) yield change(value)
-}
-
 export function selectionOf({
   select,
   side_calls: sideCalls,
@@ -101,12 +94,7 @@ export function selectionOf({
 
 function optionsOf(query: TrajectoryQuery): TrajectoryOptions {
   const { prompt_length: promptLength, response_length: responseLength, select, per_turn: perTurn } = query
-  return {
-    ...selectedBy(select),
-    perTurn,
-    promptLength,
-    responseLength,
-  }
+  return { ...selectedBy(select), perTurn, promptLength, responseLength }
 }
 
 const POLICY = 'policy:'

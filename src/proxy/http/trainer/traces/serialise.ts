@@ -7,11 +7,15 @@ import type { TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
 import { type DetailChoice, detailMembers } from '../sessions/details.ts'
 import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
 
-/** Of a turn without exact ids: training on what there is would be a guess. */
 const NO_TOKENS = {
   promptTokenIds: new Int32Array(),
   completionTokenIds: new Int32Array(),
   completionLogprobs: new Float64Array(),
+}
+
+/** Of a turn without exact ids there are none: training on what there is would be a guess. */
+export function exactTokens(turn: TurnRecord): Pick<TurnRecord, keyof typeof NO_TOKENS> {
+  return turn.exact ? turn : NO_TOKENS
 }
 
 /** What to show of traces beyond ids and logprobs. */
@@ -50,7 +54,7 @@ export async function* graphToWire(
     const { turn, lineage } = traced
     const parent = lineage.parent && given.has(lineage.parent.turnId) ? lineage.parent : null
     given.add(turn.turnId)
-    const { promptTokenIds } = turn.exact ? turn : NO_TOKENS
+    const { promptTokenIds } = exactTokens(turn)
     yield separator
     yield openObject({
       ...traceFacts(traced),
@@ -74,10 +78,9 @@ export async function* traceToWire(
   details: TraceDetails,
 ): AsyncGenerator<string> {
   const { turn } = traced
-  const { promptTokenIds } = turn.exact ? turn : NO_TOKENS
   yield openObject(traceFacts(traced))
   yield* member('messages', textArray(textsUpTo(turn.lastMessage)))
-  yield* member('prompt_token_ids', numberArray(promptTokenIds))
+  yield* member('prompt_token_ids', numberArray(exactTokens(turn).promptTokenIds))
   yield* answerMembers(turn)
   yield* shownDetails(turn, details)
   yield '}'
@@ -109,7 +112,7 @@ function traceFacts({ turn, marks }: Omit<LinkedTurn, 'lineage'>) {
 }
 
 function* answerMembers(turn: TurnRecord): Generator<string> {
-  const { completionTokenIds, completionLogprobs } = turn.exact ? turn : NO_TOKENS
+  const { completionTokenIds, completionLogprobs } = exactTokens(turn)
   yield* member('response_message', responseMessage(turn))
   yield* member('completion_token_ids', numberArray(completionTokenIds))
   yield* member('logprobs', numberArray(completionLogprobs))
