@@ -84,18 +84,16 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
 
   app.post(
     '/admin/pause',
-    {
-      schema: described('admin', 'Let new calls wait, and wait until those that run have ended', Paused, {
-        querystring: PauseQuery,
-      }),
-    },
+    described('admin', 'Let new calls wait, and wait until those that run have ended', Paused, {
+      querystring: PauseQuery,
+    }),
     async ({ query }) => {
       const inFlight = await controls.pause(query.drain_timeout_s * 1_000)
       return { status: 'paused', drained: inFlight === 0, in_flight: inFlight }
     },
   )
 
-  app.post('/admin/resume', { schema: described('admin', 'Serve calls again', Resumed, {}) }, async () => {
+  app.post('/admin/resume', described('admin', 'Serve calls again', Resumed, {}), async () => {
     await controls.resume()
     return { status: 'running' }
   })
@@ -103,21 +101,17 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
   // A turn is on disk before the last byte of its answer leaves, so that nothing is ever left to be written.
   app.post(
     '/admin/flush',
-    {
-      schema: described('admin', 'Answers once every answered call is on record', Flushed, { body: Nothing }),
-    },
+    described('admin', 'Answers once every answered call is on record', Flushed, { body: Nothing }),
     async () => ({ status: 'flushed' }),
   )
 
   app.post(
     '/admin/sweep',
-    {
-      schema: described('admin', 'Delete the sessions whose time to live is over', Swept, {
-        description:
-          'The proxy does so every minute by itself; a large share of all that ran out before its start waits for an hour.',
-        body: SweepBody,
-      }),
-    },
+    described('admin', 'Delete the sessions whose time to live is over', Swept, {
+      description:
+        'The proxy does so every minute by itself; a large share of all that ran out before its start waits for an hour.',
+      body: SweepBody,
+    }),
     async ({ body }) => {
       const { length: deleted } = await sessions.sweep(body.at_most)
       const held = sessions.heldSweep
@@ -134,7 +128,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     '/admin/turns',
     {
       config: { scope: 'view' },
-      schema: described('admin', 'The turns that are open now, the oldest first', OpenTurns, {
+      ...described('admin', 'The turns that are open now, the oldest first', OpenTurns, {
         querystring: OpenTurnsQuery,
       }),
     },
@@ -149,18 +143,16 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     '/admin/weight_version',
     {
       config: { scope: 'view' },
-      schema: described('admin', 'The weight version that was announced', WeightVersionBody, {}),
+      ...described('admin', 'The weight version that was announced', WeightVersionBody, {}),
     },
     async () => ({ weight_version: weights.announced }),
   )
 
   app.post(
     '/admin/weight_version',
-    {
-      schema: described('admin', 'Tell the weight version, for engines that do not', WeightVersionBody, {
-        body: WeightVersionBody,
-      }),
-    },
+    described('admin', 'Tell the weight version, for engines that do not', WeightVersionBody, {
+      body: WeightVersionBody,
+    }),
     async ({ body }) => {
       await controls.announce(body.weight_version)
       return { weight_version: weights.announced }

@@ -28,13 +28,13 @@ export function inMedia(media: string, schema: TSchema) {
   return { description: 'The answer', content: { [media]: { schema } } }
 }
 
-/** A route's schema with what all routes share. Parameters that a route does not name are refused. */
+/** A route's options: its schema with what all routes share. Parameters that a route does not name are refused. */
 export function described<P extends object>(
   tag: string,
   summary: string,
   answer: TSchema | ReturnType<typeof inMedia>,
   parts: P,
-): RouteFacts & P {
+): { schema: RouteFacts & P } {
   const response = { 200: answer, '4xx': ErrorReply, '5xx': ErrorReply }
-  return { tags: [tag], summary, querystring: Nothing, ...parts, response }
+  return { schema: { tags: [tag], summary, querystring: Nothing, ...parts, response } }
 }

@@ -23,18 +23,16 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
     '/admin/workers',
     {
       config: { scope: 'view' },
-      schema: described('admin', 'The engines and workers that serve', schemas.Workers, {}),
+      ...described('admin', 'The engines and workers that serve', schemas.Workers, {}),
     },
     async () => registry.list().map(workerToWire),
   )
   app.post(
     '/admin/workers',
-    {
-      schema: described('admin', 'Register an engine', schemas.Worker, {
-        description: 'An engine that is there already, by its URL, is found, and gets the new weight.',
-        body: schemas.NewEngineBody,
-      }),
-    },
+    described('admin', 'Register an engine', schemas.Worker, {
+      description: 'An engine that is there already, by its URL, is found, and gets the new weight.',
+      body: schemas.NewEngineBody,
+    }),
     async ({ body }) => {
       const { weight, model_name: modelName = null } = body
       return workerToWire(await registry.register({ url: engineUrlOf(body), weight, modelName }))
@@ -42,13 +40,11 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
   )
   app.delete(
     '/admin/workers/:workerId',
-    {
-      schema: described('admin', 'Take an engine out of service', schemas.RemovedWorker, {
-        description: 'It gets nothing new, and leaves the list when the calls that it serves have ended.',
-        params: schemas.WorkerParams,
-        body: Nothing,
-      }),
-    },
+    described('admin', 'Take an engine out of service', schemas.RemovedWorker, {
+      description: 'It gets nothing new, and leaves the list when the calls that it serves have ended.',
+      params: schemas.WorkerParams,
+      body: Nothing,
+    }),
     async ({ params: { workerId } }) => {
       await registry.remove(workerId)
       return { removed: workerId }
@@ -58,7 +54,7 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
     '/health/workers',
     {
       config: { scope: 'view' },
-      schema: described('health', 'Whether the engines and workers serve', schemas.WorkersHealth, {}),
+      ...described('health', 'Whether the engines and workers serve', schemas.WorkersHealth, {}),
     },
     async () => {
       const workers = registry.list().map(workerToWire)

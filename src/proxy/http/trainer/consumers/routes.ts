@@ -59,9 +59,7 @@ function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
     '/consumers',
     {
       config: VIEWED,
-      schema: described('consumers', 'List consumers', schemas.ConsumerList, {
-        querystring: schemas.RunQuery,
-      }),
+      ...described('consumers', 'List consumers', schemas.ConsumerList, { querystring: schemas.RunQuery }),
     },
     async (request) => ({ consumers: (await consumers.list(prefixOf(request))).map(consumerToWire) }),
   )
@@ -69,7 +67,7 @@ function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
     '/consumers/:consumer',
     {
       config: KNOWS_RUNS,
-      schema: described('consumers', 'Create a consumer, or find it', schemas.CreatedConsumer, {
+      ...described('consumers', 'Create a consumer, or find it', schemas.CreatedConsumer, {
         ...NAMED,
         body: schemas.NewConsumerBody,
       }),
@@ -99,7 +97,7 @@ function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
     '/consumers/:consumer',
     {
       config: VIEWED,
-      schema: described('consumers', 'Read a consumer, and how far it is', schemas.CountedConsumer, NAMED),
+      ...described('consumers', 'Read a consumer, and how far it is', schemas.CountedConsumer, NAMED),
     },
     async (request) => {
       const name = nameOf(request)
@@ -110,7 +108,7 @@ function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
     '/consumers/:consumer',
     {
       config: KNOWS_RUNS,
-      schema: described('consumers', 'Remove a consumer', schemas.DeletedConsumer, NAMED),
+      ...described('consumers', 'Remove a consumer', schemas.DeletedConsumer, NAMED),
     },
     async (request) => ({
       consumer: request.params.consumer,
@@ -128,7 +126,7 @@ function fetchRoute(app: TypedApp, { consumers, reader, onRow }: ConsumerRoutesO
     '/consumers/:consumer/fetch',
     {
       config: KNOWS_RUNS,
-      schema: described('consumers', 'Lease the next sessions, with their rows', schemas.Fetched, {
+      ...described('consumers', 'Lease the next sessions, with their rows', schemas.Fetched, {
         ...NAMED,
         body: schemas.FetchBody,
       }),
@@ -154,8 +152,8 @@ function leaseRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
     ['release', 'released', 'Give leased sessions back', schemas.Released, schemas.ReleaseBody],
   ] as const
   for (const [name, to, summary, answer, body] of changes) {
-    const schema = described('consumers', summary, answer, { ...NAMED, body })
-    app.post(`/consumers/:consumer/${name}`, { config: KNOWS_RUNS, schema }, async (request) => {
+    const options = { config: KNOWS_RUNS, ...described('consumers', summary, answer, { ...NAMED, body }) }
+    app.post(`/consumers/:consumer/${name}`, options, async (request) => {
       const asked: { lease_id?: string; session_ids?: string[]; lease_s?: number } = request.body
       const { lease_id: leaseId = null, session_ids: ids, lease_s: leaseS = 0 } = asked
       const sessionIds = ids ? [...new Set(ids)] : null

@@ -32,16 +32,9 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
 
   app.post(
     '/admin/sessions',
-    {
-      schema: described(
-        'gateway',
-        'Create a session whose agent has a key that ends with it',
-        SessionCredentials,
-        {
-          body: NewGatewaySessionBody,
-        },
-      ),
-    },
+    described('gateway', 'Create a session whose agent has a key that ends with it', SessionCredentials, {
+      body: NewGatewaySessionBody,
+    }),
     async ({ body: { session_id: wanted, sampling_params: samplingParams } }) => {
       refuseWithoutAgentKeys(keyring)
       const keyTag = newKeyTag()
@@ -63,13 +56,11 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
     '/admin/sessions/:sessionId',
     {
       config: { scope: 'view' },
-      schema: described(
+      ...described(
         'gateway',
         'Read the answered calls of a session, with what each goes on from',
         SessionTraces,
-        {
-          params: SessionParams,
-        },
+        { params: SessionParams },
       ),
     },
     async ({ params: { sessionId } }, reply) => {
@@ -83,7 +74,7 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
       schema: {
         ...described('gateway', 'Remove a session, its turns and the key of its agent', Type.Null(), {
           params: SessionParams,
-        }),
+        }).schema,
         response: { 204: Type.Null({ description: 'It is gone' }), '4xx': ErrorReply, '5xx': ErrorReply },
       },
     },

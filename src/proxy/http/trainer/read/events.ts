@@ -45,7 +45,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   app.setValidatorCompiler(validatorCompiler)
   app.get(
     '/events',
-    { schema: described('sessions', 'What happens, as it happens', inMedia(NDJSON, ProxyEvent), {}) },
+    described('sessions', 'What happens, as it happens', inMedia(NDJSON, ProxyEvent), {}),
     async (request, reply) => {
       const lines = linesTo(reply)
       others?.follow(request, lines)
@@ -61,14 +61,9 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
     '/sessions/:sessionId/live',
     {
       config: { ofOwner: 'watch' },
-      schema: described(
-        'sessions',
-        "What a session's open turns have said, and say",
-        inMedia(NDJSON, LiveEvent),
-        {
-          params: SessionParams,
-        },
-      ),
+      ...described('sessions', "What a session's open turns have said, and say", inMedia(NDJSON, LiveEvent), {
+        params: SessionParams,
+      }),
     },
     async ({ params: { sessionId } }, reply) => {
       await foundSession(reader, sessionId)

@@ -54,7 +54,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     '/sessions',
     {
       config: { knowsRuns: true },
-      schema: described('sessions', 'List sessions', reads.SessionList, {
+      ...described('sessions', 'List sessions', reads.SessionList, {
         description:
           'Any number of `metadata.<key>=<value>` parameters keep the sessions that have this metadata.',
         querystring: reads.ListQuery,
@@ -79,7 +79,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     '/search',
     {
       config: { knowsRuns: true },
-      schema: described('sessions', 'Find turns by what was said and sampled', reads.SearchHits, {
+      ...described('sessions', 'Find turns by what was said and sampled', reads.SearchHits, {
         description: 'The latest turns first. The same filters as in the list of sessions.',
         querystring: reads.SearchQuery,
       }),
@@ -95,7 +95,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     '/groups',
     {
       config: { knowsRuns: true },
-      schema: described('sessions', 'Sessions by a metadata value, and their rewards', reads.Groups, {
+      ...described('sessions', 'Sessions by a metadata value, and their rewards', reads.Groups, {
         description: 'The same filters as in the list of sessions.',
         querystring: reads.GroupsQuery,
       }),
@@ -122,12 +122,10 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
 function wholeRoutes(app: TypedApp, { reader, turnMessages = 'all', onRow }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId',
-    {
-      schema: described('sessions', 'Read a session with all its turns', schemas.ShownSessionWithTurns, {
-        params: schemas.SessionParams,
-        querystring: schemas.TurnsQuery,
-      }),
-    },
+    described('sessions', 'Read a session with all its turns', schemas.ShownSessionWithTurns, {
+      params: schemas.SessionParams,
+      querystring: schemas.TurnsQuery,
+    }),
     async ({ params: { sessionId }, query }, reply) => {
       const session = await foundSession(reader, sessionId)
       const turns = query.ids ? reader.readTurns(sessionId) : reader.readOutlines(sessionId)
@@ -136,12 +134,10 @@ function wholeRoutes(app: TypedApp, { reader, turnMessages = 'all', onRow }: Rea
   )
   app.get(
     '/sessions/:sessionId/trajectories',
-    {
-      schema: described('sessions', 'Read a session as training-ready rows', schemas.Trajectories, {
-        params: schemas.SessionParams,
-        querystring: schemas.TrajectoriesQuery,
-      }),
-    },
+    described('sessions', 'Read a session as training-ready rows', schemas.Trajectories, {
+      params: schemas.SessionParams,
+      querystring: schemas.TrajectoriesQuery,
+    }),
     async ({ params: { sessionId }, query }, reply) => {
       const session = await foundSession(reader, sessionId)
       return streamJson(reply, (await readTrajectories(reader, session, query)).toWire(onRow))
@@ -152,13 +148,11 @@ function wholeRoutes(app: TypedApp, { reader, turnMessages = 'all', onRow }: Rea
 function formatRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/export',
-    {
-      schema: described('sessions', 'Read a session in a format of others', inMedia(NDJSON, ExportLine), {
-        description: 'A line of JSON for each row; of `atif` and `training_trace` one, the whole document.',
-        params: schemas.SessionParams,
-        querystring: ExportQuery,
-      }),
-    },
+    described('sessions', 'Read a session in a format of others', inMedia(NDJSON, ExportLine), {
+      description: 'A line of JSON for each row; of `atif` and `training_trace` one, the whole document.',
+      params: schemas.SessionParams,
+      querystring: ExportQuery,
+    }),
     async ({ params: { sessionId }, query }, reply) => {
       const session = await foundSession(reader, sessionId)
       const lines = await exportSession(reader, session, query, onRow)
@@ -170,12 +164,10 @@ function formatRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void
 function forestRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/forest',
-    {
-      schema: described('sessions', 'Read the rows of a session, each token once', reads.TokenForest, {
-        params: schemas.SessionParams,
-        querystring: reads.SessionForestQuery,
-      }),
-    },
+    described('sessions', 'Read the rows of a session, each token once', reads.TokenForest, {
+      params: schemas.SessionParams,
+      querystring: reads.SessionForestQuery,
+    }),
     async ({ params: { sessionId }, query }, reply) => {
       const session = await foundSession(reader, sessionId)
       return streamJson(reply, await queryForest(reader, [session], query, onRow))
@@ -185,7 +177,7 @@ function forestRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void
     '/forest',
     {
       config: { knowsRuns: true },
-      schema: described('sessions', 'Read the rows of a group, each token once', reads.TokenForest, {
+      ...described('sessions', 'Read the rows of a group, each token once', reads.TokenForest, {
         description: 'The same filters as in the list of sessions; at most 128 sessions.',
         querystring: reads.ForestQuery,
       }),
@@ -200,11 +192,9 @@ function forestRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void
 function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/tree',
-    {
-      schema: described('sessions', 'How the turns of a session hang together', reads.Tree, {
-        params: schemas.SessionParams,
-      }),
-    },
+    described('sessions', 'How the turns of a session hang together', reads.Tree, {
+      params: schemas.SessionParams,
+    }),
     async (request, reply) => {
       const { sessionId } = request.params
       const session = await foundSession(reader, sessionId)
@@ -214,21 +204,17 @@ function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
   )
   app.get(
     '/sessions/:sessionId/preview',
-    {
-      schema: described('sessions', 'The task of a session, and its last answer', reads.Preview, {
-        params: schemas.SessionParams,
-      }),
-    },
+    described('sessions', 'The task of a session, and its last answer', reads.Preview, {
+      params: schemas.SessionParams,
+    }),
     async ({ params }) => previewOf(reader, await foundSession(reader, params.sessionId)),
   )
   app.get(
     '/sessions/:sessionId/turns/:index',
-    {
-      schema: described('sessions', 'Read one turn', schemas.ShownTurn, {
-        params: reads.TurnParams,
-        querystring: reads.OneTurnQuery,
-      }),
-    },
+    described('sessions', 'Read one turn', schemas.ShownTurn, {
+      params: reads.TurnParams,
+      querystring: reads.OneTurnQuery,
+    }),
     async (request, reply) => {
       const { sessionId, index } = request.params
       const session = await foundSession(reader, sessionId)
@@ -247,13 +233,11 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
   ) => readRow(reader, await foundSession(reader, sessionId), Number(row), rowQueryOf(query))
   app.get(
     '/sessions/:sessionId/rows',
-    {
-      schema: described('sessions', 'What the training-ready rows come to', reads.Rows, {
-        description: 'The fields of a trajectory without its lists of tokens, and their lengths.',
-        params: schemas.SessionParams,
-        querystring: reads.RowsQuery,
-      }),
-    },
+    described('sessions', 'What the training-ready rows come to', reads.Rows, {
+      description: 'The fields of a trajectory without its lists of tokens, and their lengths.',
+      params: schemas.SessionParams,
+      querystring: reads.RowsQuery,
+    }),
     async (request, reply) => {
       const session = await foundSession(reader, request.params.sessionId)
       const { placed } = await readRows(reader, session, rowQueryOf(request.query))
@@ -263,15 +247,13 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
   )
   app.get(
     '/sessions/:sessionId/rows/:row/tokens',
-    {
-      schema: described('sessions', 'The tokens of a training-ready row', TENSORS, {
-        description:
-          'A safetensors file: `ids`, `logprobs`, `turns`, `mask`, what a trainer or a teacher has added, and `row` in ' +
-          'its metadata; with `texts=true` also `text` and `text_ends`, and their `tokenizer` in the metadata.',
-        params: reads.RowParams,
-        querystring: reads.TokensQuery,
-      }),
-    },
+    described('sessions', 'The tokens of a training-ready row', TENSORS, {
+      description:
+        'A safetensors file: `ids`, `logprobs`, `turns`, `mask`, what a trainer or a teacher has added, and `row` in ' +
+        'its metadata; with `texts=true` also `text` and `text_ends`, and their `tokenizer` in the metadata.',
+      params: reads.RowParams,
+      querystring: reads.TokensQuery,
+    }),
     async ({ params, query }, reply) => {
       const { row, layout, model } = await rowOf(params, query)
       const texts = query.texts ? await tokenTexts(model, idsOf(row)) : undefined
@@ -282,12 +264,10 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
   )
   app.get(
     '/sessions/:sessionId/rows/:row/token_texts',
-    {
-      schema: described('sessions', 'The texts of a training-ready row, token by token', reads.TokenTexts, {
-        params: reads.RowParams,
-        querystring: reads.RowsQuery,
-      }),
-    },
+    described('sessions', 'The texts of a training-ready row, token by token', reads.TokenTexts, {
+      params: reads.RowParams,
+      querystring: reads.RowsQuery,
+    }),
     async (request, reply) => {
       const { row, model } = await rowOf(request.params, request.query)
       const texts = await tokenTexts(model, idsOf(row))
@@ -296,13 +276,11 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
   )
   app.get(
     '/sessions/:sessionId/rows/:row/alternatives',
-    {
-      schema: described('sessions', 'What else might have been sampled', reads.Alternatives, {
-        description: 'Of the tokens of a training-ready row, where `top_logprobs` is on record.',
-        params: reads.RowParams,
-        querystring: reads.AlternativesQuery,
-      }),
-    },
+    described('sessions', 'What else might have been sampled', reads.Alternatives, {
+      description: 'Of the tokens of a training-ready row, where `top_logprobs` is on record.',
+      params: reads.RowParams,
+      querystring: reads.AlternativesQuery,
+    }),
     async (request, reply) => {
       const { params, query } = request
       const placed = await rowOf(params, query)

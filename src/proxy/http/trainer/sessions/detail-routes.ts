@@ -27,13 +27,11 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
   readAnyBodyAsJson(app)
   app.post(
     '/sessions/:sessionId/details',
-    {
-      schema: described('sessions', 'Add what the trainer knows of its tokens', AddedDetails, {
-        description: 'All of it, or nothing; what is there already is replaced. See docs/details.md.',
-        params: SessionParams,
-        body: DetailsBody,
-      }),
-    },
+    described('sessions', 'Add what the trainer knows of its tokens', AddedDetails, {
+      description: 'All of it, or nothing; what is there already is replaced. See docs/details.md.',
+      params: SessionParams,
+      body: DetailsBody,
+    }),
     async ({ params: { sessionId }, body }) => {
       await sessions.get(sessionId)
       const given = await detailsGiven(store, sessionId, body)
@@ -43,13 +41,11 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
   )
   app.post(
     '/sessions/:sessionId/score',
-    {
-      schema: described('sessions', "Add a teacher's logprobs of its tokens", ScoredSession, {
-        description: 'An engine or worker reads each row. Nothing is kept if one cannot be read.',
-        params: SessionParams,
-        body: ScoreBody,
-      }),
-    },
+    described('sessions', "Add a teacher's logprobs of its tokens", ScoredSession, {
+      description: 'An engine or worker reads each row. Nothing is kept if one cannot be read.',
+      params: SessionParams,
+      body: ScoreBody,
+    }),
     async ({ params: { sessionId }, body }, reply) => {
       await sessions.get(sessionId)
       const scored = await scoreSession({ store, backend }, sessionId, body, clientGone(reply))

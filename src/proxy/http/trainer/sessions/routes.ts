@@ -45,9 +45,7 @@ function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOpti
     '/sessions',
     {
       config: { knowsRuns: true },
-      schema: described('sessions', 'Create a session', schemas.CreatedSession, {
-        body: schemas.NewSessionBody,
-      }),
+      ...described('sessions', 'Create a session', schemas.CreatedSession, { body: schemas.NewSessionBody }),
     },
     async ({ body, caller }) => {
       const isUnnamed = caller.is === 'run' && body.session_id === undefined
@@ -59,12 +57,10 @@ function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOpti
   )
   app.post(
     '/sessions/:sessionId',
-    {
-      schema: described('sessions', 'Create a session of this id, or find it', schemas.CreatedSession, {
-        params: schemas.SessionParams,
-        body: schemas.NewSessionBody,
-      }),
-    },
+    described('sessions', 'Create a session of this id, or find it', schemas.CreatedSession, {
+      params: schemas.SessionParams,
+      body: schemas.NewSessionBody,
+    }),
     async ({ params: { sessionId }, body }) => {
       if (body.session_id !== undefined && body.session_id !== sessionId) {
         throw new ProxyError('invalid_request', "'session_id' is not the one in the path", {
@@ -76,11 +72,9 @@ function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOpti
   )
   app.get(
     '/admin/runs/:run/key',
-    {
-      schema: described('sessions', 'The key of whoever trains on this run', schemas.RunKey, {
-        params: schemas.RunParams,
-      }),
-    },
+    described('sessions', 'The key of whoever trains on this run', schemas.RunKey, {
+      params: schemas.RunParams,
+    }),
     async ({ params: { run } }) => {
       idPrefixOfRun(run)
       const key = keyring.runKey(run)
@@ -109,41 +103,38 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
     },
   }
   for (const [name, { summary, answer, change }] of Object.entries(changes)) {
-    const schema = described('sessions', summary, answer, {
-      params: schemas.SessionParams,
-      body: Nothing,
-    })
-    app.post(`/sessions/:sessionId/${name}`, { config: { ofOwner: 'change' }, schema }, ({ params }) =>
-      change(params.sessionId),
+    app.post(
+      `/sessions/:sessionId/${name}`,
+      {
+        config: { ofOwner: 'change' },
+        ...described('sessions', summary, answer, { params: schemas.SessionParams, body: Nothing }),
+      },
+      ({ params }) => change(params.sessionId),
     )
   }
   app.post(
     '/sessions/:sessionId/reward',
-    {
-      schema: described('sessions', 'Set the reward', schemas.Session, {
-        params: schemas.SessionParams,
-        body: schemas.RewardBody,
-      }),
-    },
+    described('sessions', 'Set the reward', schemas.Session, {
+      params: schemas.SessionParams,
+      body: schemas.RewardBody,
+    }),
     async ({ params, body: { components = {}, ...reward } }) =>
       sessionToWire(await sessions.setReward(params.sessionId, { ...reward, components })),
   )
   app.patch(
     '/sessions/:sessionId',
-    {
-      schema: described('sessions', 'Set labels and notes, of it or of its turns', schemas.Session, {
-        description: 'What is left out stays as it is.',
-        params: schemas.SessionParams,
-        body: MarksBody,
-      }),
-    },
+    described('sessions', 'Set labels and notes, of it or of its turns', schemas.Session, {
+      description: 'What is left out stays as it is.',
+      params: schemas.SessionParams,
+      body: MarksBody,
+    }),
     async ({ params, body }) => sessionToWire(await sessions.mark(params.sessionId, body)),
   )
   app.get(
     '/sessions/:sessionId/wait',
     {
       config: { scope: 'view' },
-      schema: described('sessions', 'Wait until a session is completed or aborted', schemas.WaitedSession, {
+      ...described('sessions', 'Wait until a session is completed or aborted', schemas.WaitedSession, {
         params: schemas.SessionParams,
         querystring: schemas.WaitQuery,
       }),
@@ -158,7 +149,7 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
     '/sessions/:sessionId',
     {
       config: { ofOwner: 'change' },
-      schema: described('sessions', 'Remove a session and its turns', schemas.DeletedSession, {
+      ...described('sessions', 'Remove a session and its turns', schemas.DeletedSession, {
         params: schemas.SessionParams,
       }),
     },
@@ -171,7 +162,7 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
     '/sessions/batch_delete',
     {
       config: { knowsRuns: true },
-      schema: described('sessions', 'Remove sessions and their turns', schemas.DeletedSessions, {
+      ...described('sessions', 'Remove sessions and their turns', schemas.DeletedSessions, {
         description: 'Those that are not there are not counted.',
         body: schemas.BatchDeleteBody,
       }),

@@ -34,18 +34,11 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
 
   app.get(
     '/sessions/:sessionId/traces',
-    {
-      schema: described(
-        'traces',
-        'Read the answered calls of a session, in call order',
-        schemas.TracesOrGraph,
-        {
-          description: 'A session that is not there, or that nobody called, has none.',
-          params: SessionParams,
-          querystring: schemas.TracesQuery,
-        },
-      ),
-    },
+    described('traces', 'Read the answered calls of a session, in call order', schemas.TracesOrGraph, {
+      description: 'A session that is not there, or that nobody called, has none.',
+      params: SessionParams,
+      querystring: schemas.TracesQuery,
+    }),
     async ({ params: { sessionId }, query }, reply) => {
       const [asked, details] = [[store, sessionId, queryOf(query)] as const, shown(query.details)]
       const isGraph = query.format === 'compact'
@@ -54,12 +47,10 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
   )
   app.post(
     '/traces/query',
-    {
-      schema: described('traces', 'Read the answered calls of several sessions', schemas.Traces, {
-        description: 'Session by session, as they are named; one that is not there has none.',
-        body: schemas.TracesQueryBody,
-      }),
-    },
+    described('traces', 'Read the answered calls of several sessions', schemas.Traces, {
+      description: 'Session by session, as they are named; one that is not there has none.',
+      body: schemas.TracesQueryBody,
+    }),
     async ({ body }, reply) =>
       streamJson(
         reply,
@@ -68,12 +59,10 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
   )
   app.get(
     '/traces/:traceId',
-    {
-      schema: described('traces', 'Read one answered call', schemas.Trace, {
-        params: schemas.TraceParams,
-        querystring: schemas.TraceQuery,
-      }),
-    },
+    described('traces', 'Read one answered call', schemas.Trace, {
+      params: schemas.TraceParams,
+      querystring: schemas.TraceQuery,
+    }),
     async ({ params, query }, reply) => {
       const { sessionId, turnId } = parseTraceId(params.traceId)
       const turn = await store.getTurn(sessionId, turnId)
