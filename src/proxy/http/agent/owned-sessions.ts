@@ -66,9 +66,7 @@ export function passToOwner(options: Options): onRequestAsyncHookHandler {
   }
 }
 
-function kindOf({
-  method,
-  routeOptions: { config },
-}: FastifyRequest): 'call' | 'change' | 'watch' | undefined {
-  return config.scope === 'agent' && method === 'POST' ? 'call' : config.ofOwner
+function kindOf({ method, routeOptions }: FastifyRequest): 'call' | 'change' | 'watch' | undefined {
+  const { scope, ofOwner } = routeOptions.config
+  return scope === 'agent' && method === 'POST' ? 'call' : ofOwner
 }

@@ -3,13 +3,11 @@ import Type from 'typebox'
 import { STRICT } from '../../schemas/described.ts'
 import { TrajectoriesQuery } from '../sessions/schemas.ts'
 
-const FORMATS = ['atif', 'training_trace', 'sft'] as const
-
 const choice = Type.Pick(TrajectoriesQuery, ['select', 'side_calls', 'rejected', 'finished_only'])
 
 export const ExportQuery = Type.Object(
   {
-    format: Type.Enum([...FORMATS], {
+    format: Type.Enum(['atif', 'training_trace', 'sft'], {
       description:
         "`atif`: Harbor's Agent Trajectory Interchange Format; `training_trace`: OpenEnv's `TrainingTrace`; `sft`: " +
         '`input_ids` and `labels`, a line for each row',

@@ -33,18 +33,8 @@ export function* trainingTrace(
 }
 
 function* trainingTurn(row: Trajectory, span: TurnSpan, said: SaidTurn): Generator<string> {
-  const {
-    turn_id,
-    start,
-    end,
-    index,
-    line,
-    policy,
-    reward,
-    labels,
-    weight_version_start,
-    weight_version_end,
-  } = span
+  const { turn_id, start, end, weight_version_start, weight_version_end } = span
+  const { index, line, policy, reward, labels } = span
   const promptLength = row.prompt_ids.length + start
   const prompt = new Int32Array(promptLength)
   prompt.set(row.prompt_ids)

@@ -1,6 +1,6 @@
 /** What else might have been sampled at some places of a row. */
 import type { Static } from 'typebox'
-import { type PackedDetail, unpackDetails } from '../../../../protocol/details/details.ts'
+import type { Details } from '../../../../protocol/details/details.ts'
 import { type RowLayout, type TokenRow, topLogprobs } from '../../../session/trajectories/row-details.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TextsOfTokens } from './rows.ts'
@@ -20,7 +20,7 @@ interface Window {
 }
 
 interface Sources {
-  details(turnIds: readonly string[]): Promise<ReadonlyMap<string, readonly PackedDetail[]>>
+  details(turns: RowLayout['turns']): Promise<ReadonlyMap<string, Details>>
   texts(ids: Int32Array): Promise<TextsOfTokens | undefined>
 }
 
@@ -36,9 +36,7 @@ export async function alternativesOf(
   const turns = layout.turns.filter(
     (turn) => turn.start < turn.end && promptLength + turn.start < end && promptLength + turn.end > from,
   )
-  const packed = await details(turns.map(({ turnId }) => turnId))
-  const known = new Map([...packed].map(([turnId, parts]) => [turnId, unpackDetails(parts)]))
-  const rows = topLogprobs({ ...layout, turns }, known)
+  const rows = topLogprobs({ ...layout, turns }, await details(turns))
   const shown: (TokenRow | null)[] = []
   for (let place = from; place < end; place += 1) shown.push(rows?.[place - promptLength] ?? null)
   const textOf = await textsOf(shown, texts)

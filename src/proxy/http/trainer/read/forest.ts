@@ -8,8 +8,7 @@ import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/po
 import { DetailChoice, detailMembers } from '../sessions/details.ts'
 import { member, numberArray, openObject } from '../sessions/json-stream.ts'
 import { sessionToWire } from '../sessions/serialise.ts'
-import { told } from '../sessions/told.ts'
-import { refuseHalf } from '../sessions/trajectory-query.ts'
+import { refuseHalf, told } from '../sessions/trajectory-query.ts'
 import type { ForestQuery } from './schemas.ts'
 
 /** The samples of a group, with room; all of their tokens are in memory at once. */

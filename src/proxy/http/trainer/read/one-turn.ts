@@ -1,15 +1,11 @@
 /** One turn of a session, shown by itself. */
+import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import { type FoundLine, LineFinder } from '../../../session/roles/line-finder.ts'
+import { LineFinder } from '../../../session/roles/line-finder.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 import { RequestsSoFar } from '../sessions/new-parts.ts'
 import { turnToWire } from '../sessions/serialise.ts'
-
-interface TurnQuery {
-  messages: 'all' | 'new'
-  /** Whether token ids and logprobs are shown. */
-  ids: boolean
-}
+import type { OneTurnQuery } from './schemas.ts'
 
 /**
  * The turn as pieces of one JSON text. Its line and what is new of its request depend on the turns before it, of which the
@@ -20,12 +16,12 @@ export async function turnByIndex(
   reader: TurnReader,
   { sessionId, marks }: SessionRecord,
   index: number,
-  query: TurnQuery,
+  query: Static<typeof OneTurnQuery>,
 ) {
   const lines = new LineFinder()
   const requests = new RequestsSoFar()
   for await (const outline of reader.readOutlines(sessionId)) {
-    const line: FoundLine = lines.add(outline)
+    const line = lines.add(outline)
     const newParts = requests.add(outline)
     if (outline.index < index) continue
     if (outline.index > index) break

@@ -10,6 +10,7 @@ import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
 import { NDJSON } from '../../transport/ndjson-reply.ts'
 import { exportSession } from '../formats/export-session.ts'
 import { ExportLine, ExportQuery } from '../formats/schemas.ts'
+import { detailsOnRecord } from '../sessions/details.ts'
 import { jsonStream, streamJson } from '../sessions/json-stream.ts'
 import * as schemas from '../sessions/schemas.ts'
 import { sessionToWire, sessionWithTurns } from '../sessions/serialise.ts'
@@ -230,7 +231,7 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
   const rowOf = async (
     { sessionId, row }: Static<typeof reads.RowParams>,
     query: Static<typeof reads.RowsQuery>,
-  ) => readRow(reader, await foundSession(reader, sessionId), Number(row), rowQueryOf(query))
+  ) => readRow(reader, await foundSession(reader, sessionId), Number(row), query)
   app.get(
     '/sessions/:sessionId/rows',
     described('sessions', 'What the training-ready rows come to', reads.Rows, {
@@ -240,7 +241,7 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
     }),
     async (request, reply) => {
       const session = await foundSession(reader, request.params.sessionId)
-      const { placed } = await readRows(reader, session, rowQueryOf(request.query))
+      const { placed } = await readRows(reader, session, request.query)
       const rows = Array.from(placed, ({ row }, place) => rowSummary(row, place))
       return sendCompressed(request, reply, jsonOf({ rows }))
     },
@@ -285,16 +286,12 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
       const { params, query } = request
       const placed = await rowOf(params, query)
       const alternatives = await alternativesOf(placed, query, {
-        details: (turnIds) => reader.readDetails(params.sessionId, turnIds, ['top_logprobs']),
+        details: (turns) => detailsOnRecord(reader, params.sessionId, turns, ['top_logprobs']),
         texts: (ids) => tokenTexts(placed.model, ids),
       })
       return sendCompressed(request, reply, jsonOf({ from: query.from, alternatives }))
     },
   )
-}
-
-function rowQueryOf({ side_calls: sideCalls }: { side_calls: boolean }) {
-  return { sideCalls }
 }
 
 function jsonOf(value: unknown): Readable {

@@ -1,6 +1,6 @@
 /** Training-ready rows one by one: what they come to, and their tokens as binary. */
+import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import { unpackDetails } from '../../../../protocol/details/details.ts'
 import { LATER_KINDS } from '../../../../protocol/details/kinds.ts'
 import { rowDetails } from '../../../session/trajectories/row-details.ts'
 import {
@@ -9,17 +9,17 @@ import {
   TrajectoryBuilder,
 } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
+import { detailsOnRecord } from '../sessions/details.ts'
+import type { RowsQuery } from './schemas.ts'
 
 /** Of a token that no turn sampled. */
 const NO_TURN = -1
 
-interface RowQuery {
-  sideCalls: boolean
-}
+type RowQuery = Static<typeof RowsQuery>
 
 /** Reads the session. @returns its rows, each put together when it is pulled, and the model of each turn */
-export async function readRows(reader: TurnReader, session: SessionRecord, { sideCalls }: RowQuery) {
-  const builder = new TrajectoryBuilder({ sideCalls })
+export async function readRows(reader: TurnReader, session: SessionRecord, query: RowQuery) {
+  const builder = new TrajectoryBuilder({ sideCalls: query.side_calls })
   const models = new Map<number, string | null>()
   for await (const turn of reader.readSteps(session.sessionId)) {
     builder.add(turn)
@@ -85,10 +85,7 @@ export async function laterNumbers(
   { layout: layoutOf }: Pick<PlacedRow, 'layout'>,
 ): Promise<NumbersOfTokens> {
   const layout = layoutOf()
-  const turnIds = layout.turns.map(({ turnId }) => turnId)
-  const packed = await reader.readDetails(sessionId, turnIds, LATER_KINDS)
-  const known = new Map([...packed].map(([turnId, parts]) => [turnId, unpackDetails(parts)]))
-  const details = rowDetails(layout, known)
+  const details = rowDetails(layout, await detailsOnRecord(reader, sessionId, layout.turns, LATER_KINDS))
   return Object.fromEntries(LATER_KINDS.flatMap((kind) => (details[kind] ? [[kind, details[kind]]] : [])))
 }
 

@@ -46,6 +46,18 @@ function isDetailName(name: string): name is DetailName {
   return (DETAIL_NAMES as readonly string[]).includes(name)
 }
 
+/** By turn. */
+export async function detailsOnRecord(
+  reader: Pick<TurnReader, 'readDetails'>,
+  sessionId: string,
+  turns: RowLayout['turns'],
+  kinds: readonly DetailKind[],
+): Promise<ReadonlyMap<string, Details>> {
+  const turnIds = turns.map(({ turnId }) => turnId)
+  const packed = await reader.readDetails(sessionId, turnIds, kinds)
+  return new Map([...packed].map(([turnId, parts]) => [turnId, unpackDetails(parts)]))
+}
+
 /** The members of a row that show its details; each kind that was asked for is there, null where nothing was reported. */
 export async function* detailMembers(
   reader: Pick<TurnReader, 'readDetails'>,
@@ -55,11 +67,7 @@ export async function* detailMembers(
 ): AsyncGenerator<string> {
   if (kinds.length === 0) return
   const layout = layoutOf()
-  const turnIds = layout.turns.map(({ turnId }) => turnId)
-  const packed = await reader.readDetails(sessionId, turnIds, kinds)
-  const details = new Map<string, Details>()
-  for (const [turnId, parts] of packed) details.set(turnId, unpackDetails(parts))
-  const row = rowDetails(layout, details)
+  const row = rowDetails(layout, await detailsOnRecord(reader, sessionId, layout.turns, kinds))
   for (const kind of kinds) yield* MEMBERS[kind](row)
 }
 

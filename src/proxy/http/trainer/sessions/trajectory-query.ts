@@ -73,6 +73,14 @@ export function refuseHalf(before: SessionRecord, after: SessionRecord | undefin
   throw new ProxyError('session_not_found', 'The session was removed or reset while it was read')
 }
 
+/** The rows as they are, each told on its way. */
+export function* told(rows: Iterable<Trajectory>, onRow: (row: Trajectory) => void): Generator<Trajectory> {
+  for (const row of rows) {
+    onRow(row)
+    yield row
+  }
+}
+
 /** By their digests, as the agent sent them. */
 function addImages(images: Map<string, string>, { lastMessage }: Pick<TurnStep, 'lastMessage'>): void {
   for (const json of textsUpTo(lastMessage)) {
