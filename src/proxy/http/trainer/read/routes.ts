@@ -65,15 +65,11 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
       const { limit, sort, order, cursor, totals } = request.query
       const filter = filterOf(request.query, request.caller)
       const page = await reader.listSessions({ ...filter, limit, sort, order, cursor: cursor || undefined })
-      return sendCompressed(
-        request,
-        reply,
-        jsonOf({
-          sessions: page.sessions.map(sessionToWire),
-          next_cursor: page.nextCursor ?? null,
-          ...(totals && { totals: totalsToWire(await reader.totalSessions(filter)) }),
-        }),
-      )
+      return sendJson(request, reply, {
+        sessions: page.sessions.map(sessionToWire),
+        next_cursor: page.nextCursor ?? null,
+        ...(totals && { totals: totalsToWire(await reader.totalSessions(filter)) }),
+      })
     },
   )
   app.get(
@@ -89,7 +85,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
       const { text: wanted, limit, per_session: perSession, cursor } = request.query
       const filter = filterOf(request.query, request.caller)
       const search = { ...filter, wanted, limit, perSession, cursor }
-      return sendCompressed(request, reply, jsonOf(hitsToWire(await reader.searchTurns(search))))
+      return sendJson(request, reply, hitsToWire(await reader.searchTurns(search)))
     },
   )
   app.get(
@@ -115,7 +111,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
       })
       const answer = { by, groups: groups.slice(0, limit), total: groups.length }
       const passes = passReward !== undefined && { pass_at: passAtK(groups) }
-      return sendCompressed(request, reply, jsonOf({ ...answer, ...passes }))
+      return sendJson(request, reply, { ...answer, ...passes })
     },
   )
 }
@@ -200,7 +196,7 @@ function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
       const { sessionId } = request.params
       const session = await foundSession(reader, sessionId)
       const turns = await treeOf(reader.readSteps(sessionId), session.marks)
-      return sendCompressed(request, reply, jsonOf({ ...sessionToWire(session), turns }))
+      return sendJson(request, reply, { ...sessionToWire(session), turns })
     },
   )
   app.get(
@@ -243,7 +239,7 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
       const session = await foundSession(reader, request.params.sessionId)
       const { placed } = await readRows(reader, session, request.query)
       const rows = Array.from(placed, ({ row }, place) => rowSummary(row, place))
-      return sendCompressed(request, reply, jsonOf({ rows }))
+      return sendJson(request, reply, { rows })
     },
   )
   app.get(
@@ -272,7 +268,7 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
     async (request, reply) => {
       const { row, model } = await rowOf(request.params, request.query)
       const texts = await tokenTexts(model, idsOf(row))
-      return sendCompressed(request, reply, jsonOf(texts ?? { source: null, texts: null }))
+      return sendJson(request, reply, texts ?? { source: null, texts: null })
     },
   )
   app.get(
@@ -289,13 +285,13 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
         details: (turns) => detailsOnRecord(reader, params.sessionId, turns, ['top_logprobs']),
         texts: (ids) => tokenTexts(placed.model, ids),
       })
-      return sendCompressed(request, reply, jsonOf({ from: query.from, alternatives }))
+      return sendJson(request, reply, { from: query.from, alternatives })
     },
   )
 }
 
-function jsonOf(value: unknown): Readable {
-  return Readable.from([JSON.stringify(value)], { objectMode: false })
+function sendJson(request: FastifyRequest, reply: FastifyReply, value: object): FastifyReply {
+  return sendCompressed(request, reply, Readable.from([JSON.stringify(value)], { objectMode: false }))
 }
 
 /** The answers of reads repeat themselves so much that the fastest level is enough. */
