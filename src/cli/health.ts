@@ -3,16 +3,15 @@ import { type RequestOptions, request as requestHttps } from 'node:https'
 import { text } from 'node:stream/consumers'
 import { ProxyError } from '../base/errors.ts'
 import type { HealthConfig } from '../proxy/config/options/health.ts'
-import { trustedAuthorities } from '../proxy/config/trusted-authorities.ts'
-import { serverOfEnvironment } from './proxy-client.ts'
+import { serverAt } from './proxy-client.ts'
 
 /** `llm-proxy health`: asks `/health` once and prints what it says. @returns the exit code */
-export async function run({ url, tlsCa, timeoutMs }: HealthConfig): Promise<number> {
-  const server = url === undefined ? serverOfEnvironment() : { url, trust: trustedAuthorities(tlsCa) }
-  const health = `${server.url.replace(/\/+$/, '')}/health`
-  const options = { ...server.trust, signal: AbortSignal.timeout(timeoutMs) }
+export async function run({ timeoutMs, ...address }: HealthConfig): Promise<number> {
+  const { url, trust } = serverAt(address)
+  const health = `${url.replace(/\/+$/, '')}/health`
+  const options = { ...trust, signal: AbortSignal.timeout(timeoutMs) }
   const { status, text } = await ask(health, options).catch((error: unknown) => {
-    throw new ProxyError('start_failed', `no proxy answers at ${server.url}: ${reason(error, timeoutMs)}`)
+    throw new ProxyError('start_failed', `no proxy answers at ${url}: ${reason(error, timeoutMs)}`)
   })
   process.stdout.write(`${text}\n`)
   return status >= 200 && status < 300 ? 0 : 1

@@ -1,5 +1,4 @@
-/** 128 plus the signal's number, as shells have it. */
-const EXIT_CODES = { SIGINT: 130, SIGTERM: 143 } as const
+import { SIGNAL_EXIT_CODES } from './process-life.ts'
 
 /** The first SIGINT or SIGTERM calls the work off; a second one ends the process at once. */
 export class Interrupt {
@@ -8,7 +7,7 @@ export class Interrupt {
   #exitCode: number | undefined
 
   constructor() {
-    for (const [name, exitCode] of Object.entries(EXIT_CODES) as [NodeJS.Signals, number][]) {
+    for (const [name, exitCode] of Object.entries(SIGNAL_EXIT_CODES) as [NodeJS.Signals, number][]) {
       const listener = () => {
         if (this.#exitCode !== undefined) process.exit(exitCode)
         this.#exitCode = exitCode

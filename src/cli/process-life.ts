@@ -18,7 +18,7 @@ interface ProcessPort extends EventEmitter {
 }
 
 /** 128 plus the signal's number, as shells have it. */
-const SIGNAL_EXIT_CODES = { SIGINT: 130, SIGTERM: 143 } as const
+export const SIGNAL_EXIT_CODES = { SIGINT: 130, SIGTERM: 143 } as const
 
 type Signal = keyof typeof SIGNAL_EXIT_CODES
 

@@ -26,34 +26,15 @@ export class OperatorClient {
   readonly #url: string
   readonly #options: RequestOptions
 
-  /**
-   * @param signal calls off what is under way
-   * @throws ProxyError `config_invalid` for a file that holds no authorities
-   */
-  constructor({ url, adminKeys: [key], tlsCa }: ProxyAddress, signal?: AbortSignal) {
-    const server = url === undefined ? serverOfEnvironment() : { url, trust: trustedAuthorities(tlsCa) }
-    this.#url = server.url.replace(/\/+$/, '')
-    this.#options = {
-      ...server.trust,
-      headers: key === undefined ? {} : { authorization: `Bearer ${key}` },
-      ...(signal && { signal }),
-    }
-  }
-
-  get url(): string {
-    return this.#url
+  /** @throws ProxyError `config_invalid` for a file that holds no authorities */
+  constructor({ adminKeys: [key], ...address }: ProxyAddress) {
+    const { url, trust } = serverAt(address)
+    this.#url = url.replace(/\/+$/, '')
+    this.#options = { ...trust, headers: key === undefined ? {} : { authorization: `Bearer ${key}` } }
   }
 
   get<T extends TSchema>(path: string, schema: T): Promise<Static<T>> {
     return this.call('GET', path, schema)
-  }
-
-  /** `GET /health`, which has an answer while the proxy takes no calls too. @throws ProxyError as {@link call} */
-  async health<T extends TSchema>(schema: T): Promise<Static<T>> {
-    const response = await this.#ask('GET', '/health')
-    const answer = parseJson(await text(response))
-    if (Value.Check(schema, answer)) return answer
-    throw refusal(response.statusCode ?? 0, answer, `${this.#url}/health`)
   }
 
   /**
@@ -70,18 +51,12 @@ export class OperatorClient {
 
   /** An answer as it is. @throws ProxyError as {@link call} */
   async bytes(path: string): Promise<Buffer> {
-    const response = await this.#ask('GET', path)
-    const body = await buffer(response)
-    const { statusCode: status = 0 } = response
-    if (status !== 200) throw refusal(status, parseJson(body.toString()), this.#url + path)
-    return body
+    return buffer(await this.#open(path))
   }
 
   /** An answer as text, piece by piece as it comes. @throws ProxyError as {@link call}, and where it breaks off */
   async *pieces(path: string): AsyncGenerator<string> {
-    const response = await this.#ask('GET', path)
-    const { statusCode: status = 0 } = response
-    if (status !== 200) throw refusal(status, parseJson(await text(response)), this.#url + path)
+    const response = await this.#open(path)
     try {
       yield* response.setEncoding('utf8')
     } catch (cause) {
@@ -91,9 +66,7 @@ export class OperatorClient {
 
   /** Each line of an answer that goes on, parsed. Ends when the proxy does. @throws ProxyError as {@link call} */
   async *lines<T extends TSchema>(path: string, schema: T): AsyncGenerator<Static<T>> {
-    const response = await this.#ask('GET', path)
-    const { statusCode: status = 0 } = response
-    if (status !== 200) throw refusal(status, parseJson(await text(response)), this.#url + path)
+    const response = await this.#open(path)
     try {
       for await (const line of createInterface({ input: response })) {
         const value = parseJson(line)
@@ -102,6 +75,13 @@ export class OperatorClient {
     } finally {
       response.destroy()
     }
+  }
+
+  async #open(path: string): Promise<IncomingMessage> {
+    const response = await this.#ask('GET', path)
+    const { statusCode: status = 0 } = response
+    if (status === 200) return response
+    throw refusal(status, parseJson(await text(response)), this.#url + path)
   }
 
   #ask(method: string, path: string, body?: object): Promise<IncomingMessage> {
@@ -140,8 +120,13 @@ interface Server {
   trust: RequestOptions
 }
 
+/** @throws ProxyError `config_invalid` for a file that holds no authorities */
+export function serverAt({ url, tlsCa }: Omit<ProxyAddress, 'adminKeys'>): Server {
+  return url === undefined ? serverOfEnvironment() : { url, trust: trustedAuthorities(tlsCa) }
+}
+
 /** In a container commands run beside `serve`, with the same environment. */
-export function serverOfEnvironment(): Server {
+function serverOfEnvironment(): Server {
   const { host, port, basePath, tlsCert } = loadConfig(SERVE, {}, process.env)
   const reachable = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host
   const url = baseUrl({ host: reachable, port, basePath, secure: tlsCert !== undefined })

@@ -7,6 +7,7 @@ import { existsSync } from 'node:fs'
 import { type FileHandle, open, rename } from 'node:fs/promises'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../../base/errors.ts'
+import { parseJson } from '../../base/json.ts'
 import { lockForWriting } from '../../proxy/store/sqlite/writer-lock.ts'
 import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
 import { openArrow } from '../../rollout/datasets/arrow-file.ts'
@@ -56,7 +57,7 @@ export class OutputFile {
       undo.move()
       return new OutputFile(path, file, written, unlock)
     } catch (error) {
-      throw cannot('write', linesPath, error)
+      throw cannotWrite(linesPath, error)
     }
   }
 
@@ -100,7 +101,7 @@ export class OutputFile {
       await this.#file.close()
       this.#file = await open(this.#linesPath, 'a')
     } catch (error) {
-      throw cannot('write', this.#linesPath, error)
+      throw cannotWrite(this.#linesPath, error)
     }
     for (const key of keys) this.#written.delete(key)
   }
@@ -117,7 +118,7 @@ export class OutputFile {
       try {
         await this.#file.appendFile(text)
       } catch (error) {
-        throw cannot('write', this.#linesPath, error)
+        throw cannotWrite(this.#linesPath, error)
       }
     })
     return this.#lastWrite
@@ -162,9 +163,9 @@ function isOf({ instance_id, task_digest }: WrittenRow, sample: PlannedSample): 
   return instance_id === instanceOf(sample) && (task_digest ?? sample.digest) === sample.digest
 }
 
-function cannot(what: string, path: string, error: unknown): ProxyError {
+function cannotWrite(path: string, error: unknown): ProxyError {
   if (error instanceof ProxyError) return error
-  return new ProxyError('start_failed', `cannot ${what} ${path}`, { cause: error })
+  return new ProxyError('start_failed', `cannot write ${path}`, { cause: error })
 }
 
 /** The complete samples of a file, and where the last of them ends. */
@@ -190,10 +191,6 @@ async function readWritten(path: string): Promise<{ written: Map<string, Written
 }
 
 function parseRow(line: string): WrittenRow | undefined {
-  try {
-    const row: unknown = JSON.parse(line)
-    return Value.Check(WrittenRow, row) ? row : undefined
-  } catch {
-    return undefined
-  }
+  const row = parseJson(line)
+  return Value.Check(WrittenRow, row) ? row : undefined
 }

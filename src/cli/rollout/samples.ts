@@ -67,6 +67,6 @@ function parseTask(line: string, where: string): Sample {
   } catch (error) {
     throw new ProxyError('config_invalid', `${where} is not JSON`, { cause: error })
   }
-  if (isRecord(task)) return { ...task }
+  if (isRecord(task)) return task
   throw new ProxyError('config_invalid', `${where} is no JSON object`)
 }

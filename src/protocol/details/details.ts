@@ -1,4 +1,5 @@
 /** The kinds of details as values, and each kind's one way to be packed. */
+import { parseJson } from '../../base/json.ts'
 import type { DetailKind, LaterKind } from './kinds.ts'
 import {
   integersTensor,
@@ -187,12 +188,7 @@ function placeOf(text: string | undefined): number {
 }
 
 function textsOf(json: string | undefined, count: number): string[] {
-  let texts: unknown
-  try {
-    texts = JSON.parse(json ?? '')
-  } catch {
-    texts = undefined
-  }
+  const texts = parseJson(json ?? '')
   if (!Array.isArray(texts) || texts.length !== count || !texts.every((text) => typeof text === 'string'))
     throw new RangeError('packed versions lack their names')
   return texts

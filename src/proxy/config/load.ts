@@ -121,14 +121,13 @@ function keysOf(item: unknown, from: string): unknown[] {
 /** What deployment files ship in the place of a key, or of a database. */
 const PLACEHOLDER = /^change[-_]?me/i
 
-function refusePlaceholder(option: OptionSpec, text: string, from: string): void {
-  if (!PLACEHOLDER.test(text)) return
-  const own = {
-    key: 'a key of your own there, such as openssl rand -hex 32 makes',
-    db: 'a database of your own there',
-  }
-  const advice = option.flag === 'db' ? own.db : option.type === 'key' ? own.key : undefined
-  if (advice) throw new ProxyError('config_invalid', `${from} still has its placeholder: put ${advice}`)
+function refusePlaceholder({ flag, type }: OptionSpec, text: string, from: string): void {
+  if (!PLACEHOLDER.test(text) || (flag !== 'db' && type !== 'key')) return
+  const own =
+    flag === 'db'
+      ? 'a database of your own there'
+      : 'a key of your own there, such as openssl rand -hex 32 makes'
+  throw new ProxyError('config_invalid', `${from} still has its placeholder: put ${own}`)
 }
 
 function parseOne(option: OptionSpec, value: unknown, from: string): unknown {
@@ -193,9 +192,7 @@ function parseConfigFile(path: string, text: string): Readonly<Record<string, un
     const reason = (error as Error).message.replace(/, (\.\.\.)?".*/s, '')
     throw new ProxyError('config_invalid', `${path} is not JSON: ${reason}`)
   }
-  if (isRecord(parsed)) {
-    return parsed as Record<string, unknown>
-  }
+  if (isRecord(parsed)) return parsed
   throw new ProxyError('config_invalid', `${path} must hold one JSON object with an option per key`)
 }
 

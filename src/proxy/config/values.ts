@@ -1,6 +1,6 @@
 /** How each type of option is read from text, and how a message says what it expects. */
 import { isIP } from 'node:net'
-import { isRecord } from '../../base/json.ts'
+import { isRecord, parseJson } from '../../base/json.ts'
 import type { EnumOption, JsonObject, OptionSpec, QuantityOption } from './option.ts'
 
 const DURATION_UNITS_MS: Record<string, number> = {
@@ -159,12 +159,8 @@ function parseBoolean(text: string): boolean | undefined {
 }
 
 function parseObject(text: string): JsonObject | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return isRecord(value) ? { ...value } : undefined
-  } catch {
-    return undefined
-  }
+  const value = parseJson(text)
+  return isRecord(value) ? value : undefined
 }
 
 /** `/llm` for `llm` and `/llm/`, nothing for `/`. */

@@ -206,17 +206,12 @@ const MINUTE_MS = 60_000
 
 /** The books of a batch. */
 class RunCounts {
-  readonly #nowMs: () => number
   #started = 0
   #throttled = 0
   #done = 0
   #failed = 0
   /** When the sessions of the last minute ended. */
   #lastMinute: number[] = []
-
-  constructor(nowMs: () => number = () => performance.now()) {
-    this.#nowMs = nowMs
-  }
 
   started(): void {
     this.#started += 1
@@ -229,11 +224,11 @@ class RunCounts {
   ended(isDone: boolean): void {
     if (isDone) this.#done += 1
     else this.#failed += 1
-    this.#lastMinute.push(this.#nowMs())
+    this.#lastMinute.push(performance.now())
   }
 
   describe({ running, waiting }: { running: number; waiting: number }): string {
-    const since = this.#nowMs() - MINUTE_MS
+    const since = performance.now() - MINUTE_MS
     this.#lastMinute = this.#lastMinute.filter((atMs) => atMs > since)
     const sessions = `${this.#started} started, ${running} running, ${waiting} waiting, ${this.#done} done`
     const perMinute = `${this.#lastMinute.length} in the last minute`
