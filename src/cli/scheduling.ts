@@ -1,6 +1,6 @@
 /** `llm-proxy pause`, `resume` and `weights set`: what a trainer does around a change of weights, by hand. */
 import Type from 'typebox'
-import type { PauseConfig, ResumeConfig, WeightsSetConfig } from '../proxy/config/options/operator.ts'
+import type { OperatorConfig, PauseConfig } from '../proxy/config/options/operator.ts'
 import { OperatorClient } from './proxy-client.ts'
 
 const Paused = Type.Object({ status: Type.String(), drained: Type.Boolean(), in_flight: Type.Integer() })
@@ -17,16 +17,13 @@ export async function pause({ drainTimeoutMs, json, ...address }: PauseConfig): 
 }
 
 /** @returns the exit code */
-export async function resume({ json, ...address }: ResumeConfig): Promise<number> {
+export async function resume({ json, ...address }: OperatorConfig): Promise<number> {
   print(json, await new OperatorClient(address).call('POST', '/admin/resume', Resumed), 'running')
   return 0
 }
 
 /** @returns the exit code */
-export async function setWeights(
-  { json, ...address }: WeightsSetConfig,
-  [version]: string[],
-): Promise<number> {
+export async function setWeights({ json, ...address }: OperatorConfig, [version]: string[]): Promise<number> {
   const body = { weight_version: version! }
   const answer = await new OperatorClient(address).call('POST', '/admin/weight_version', Weights, body)
   print(json, answer, `weight version: ${answer.weight_version}`)

@@ -1,5 +1,5 @@
 import type { Static } from 'typebox'
-import type { WorkersListConfig } from '../proxy/config/options/operator.ts'
+import type { OperatorConfig } from '../proxy/config/options/operator.ts'
 import { type Worker, Workers } from '../proxy/http/operator/workers/schemas.ts'
 import { OperatorClient } from './proxy-client.ts'
 import { type Column, printable, renderTable } from './table.ts'
@@ -16,7 +16,7 @@ const COLUMNS: readonly Column<Static<typeof Worker>>[] = [
 ]
 
 /** `llm-proxy workers list`. @returns the exit code */
-export async function run({ json, ...address }: WorkersListConfig): Promise<number> {
+export async function run({ json, ...address }: OperatorConfig): Promise<number> {
   const workers = await new OperatorClient(address).get('/admin/workers', Workers)
   process.stdout.write(`${json ? JSON.stringify(workers, undefined, 2) : renderTable(COLUMNS, workers)}\n`)
   return 0

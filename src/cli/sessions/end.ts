@@ -1,22 +1,22 @@
 /** `llm-proxy sessions abort` and `sessions delete`. Each returns the exit code: 1 if a session was not there. */
 import type { Static, TSchema } from 'typebox'
-import type { SessionsAbortConfig, SessionsDeleteConfig } from '../../proxy/config/options/operator.ts'
+import type { OperatorConfig } from '../../proxy/config/options/operator.ts'
 import { DeletedSession, EndedSession } from '../../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient } from '../proxy-client.ts'
 import { printable } from '../table.ts'
 
-export function abort(config: SessionsAbortConfig, sessionIds: string[]): Promise<number> {
+export function abort(config: OperatorConfig, sessionIds: string[]): Promise<number> {
   return forEach(config, sessionIds, { method: 'POST', action: '/abort', schema: EndedSession })
 }
 
-export function remove(config: SessionsDeleteConfig, sessionIds: string[]): Promise<number> {
+export function remove(config: OperatorConfig, sessionIds: string[]): Promise<number> {
   return forEach(config, sessionIds, { method: 'DELETE', action: '', schema: DeletedSession })
 }
 
 type Ended = Static<typeof EndedSession | typeof DeletedSession>
 
 async function forEach(
-  { json, ...address }: SessionsAbortConfig | SessionsDeleteConfig,
+  { json, ...address }: OperatorConfig,
   sessionIds: readonly string[],
   { method, action, schema }: { method: string; action: string; schema: TSchema },
 ): Promise<number> {

@@ -10,6 +10,7 @@ import {
   CONFIG_FLAG,
   type CommandSpec,
   type ConfigOf,
+  ENV_PREFIX,
   envNames,
   fileKeys,
   type OptionSpec,
@@ -213,8 +214,6 @@ function isServiceLink(name: string, text: string): boolean {
   return /_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)/.test(name) || /^(tcp|udp|sctp):\/\//.test(text)
 }
 
-const PREFIX = 'LLM_PROXY_'
-
 /**
  * Refuses variables with our prefix that mean nothing to any command: a misspelt one would be silently without
  * effect.
@@ -225,7 +224,7 @@ export function refuseUnknownEnv(commands: readonly CommandSpec[], env: Env): vo
     Object.values(command.options).flatMap((option) => envNames(command, option)),
   )
   for (const [name, text] of Object.entries(env)) {
-    if (!name.startsWith(PREFIX) || known.includes(name) || isServiceLink(name, text ?? '')) continue
+    if (!name.startsWith(ENV_PREFIX) || known.includes(name) || isServiceLink(name, text ?? '')) continue
     throw new ProxyError('config_invalid', `${name} is not a setting of llm-proxy${hintFor(name, known)}`)
   }
 }
@@ -233,8 +232,8 @@ export function refuseUnknownEnv(commands: readonly CommandSpec[], env: Env): vo
 /** The prefix, which all of them have, makes no two of them alike. */
 function hintFor(name: string, known: readonly string[]): string {
   const ownParts = known
-    .filter((other) => other.startsWith(PREFIX))
-    .map((other) => other.slice(PREFIX.length))
-  const meant = nearest(name.slice(PREFIX.length), ownParts)
-  return meant === undefined ? '' : ` (did you mean ${PREFIX}${meant}?)`
+    .filter((other) => other.startsWith(ENV_PREFIX))
+    .map((other) => other.slice(ENV_PREFIX.length))
+  const meant = nearest(name.slice(ENV_PREFIX.length), ownParts)
+  return meant === undefined ? '' : ` (did you mean ${ENV_PREFIX}${meant}?)`
 }

@@ -72,13 +72,23 @@ export type OptionSpec = TextOption | QuantityOption | EnumOption | BooleanOptio
 
 type Ungrouped<O> = O extends unknown ? Omit<O, 'group'> : never
 
+type UngroupedTable = Readonly<Record<string, Ungrouped<OptionSpec>>>
+
+type Grouped<T extends UngroupedTable> = { readonly [K in keyof T]: T[K] & { readonly group: string } }
+
 /** Options under one heading of the help text. */
-export function grouped<const T extends Readonly<Record<string, Ungrouped<OptionSpec>>>>(
-  group: string,
-  options: T,
-): { readonly [K in keyof T]: T[K] & { readonly group: string } } {
-  const entries = Object.entries(options).map(([key, option]) => [key, { ...option, group }])
-  return Object.fromEntries(entries)
+export function grouped<const T extends UngroupedTable>(group: string, options: T): Grouped<T> {
+  return withAll(options, { group }) as Grouped<T>
+}
+
+/** Options under one heading, all of them `flagOnly`. */
+export function groupedFlags<const T extends UngroupedTable>(group: string, options: T): Grouped<T> {
+  return withAll(options, { group, flagOnly: true }) as Grouped<T>
+}
+
+/** A table with these fields in each of its options. */
+export function withAll(table: Readonly<Record<string, object>>, fields: Partial<OptionBase>): object {
+  return Object.fromEntries(Object.entries(table).map(([key, option]) => [key, { ...option, ...fields }]))
 }
 
 export type JsonObject = Readonly<Record<string, unknown>>
@@ -90,8 +100,8 @@ export interface CommandSpec<T extends OptionTable = OptionTable> {
   name: string
   /** One line for the list of commands. */
   summary: string
-  /** `LLM_PROXY_`; the stand-in engine has its own, so that one environment can hold both. */
-  envPrefix: string
+  /** Default: `LLM_PROXY_`; the stand-in engine has its own, so that one environment can hold both. */
+  envPrefix?: string
   options: T
 }
 
@@ -116,10 +126,12 @@ export type ConfigOf<C extends CommandSpec> = {
   readonly [K in keyof C['options']]: ValueOf<C['options'][K]>
 }
 
+export const ENV_PREFIX = 'LLM_PROXY_'
+
 /** The option's environment variables, the first one that is set wins. */
-export function envNames(command: CommandSpec, option: OptionSpec): string[] {
+export function envNames({ envPrefix = ENV_PREFIX }: CommandSpec, option: OptionSpec): string[] {
   if (option.flagOnly) return []
-  const derived = flagsOf(option).map((flag) => command.envPrefix + underscored(flag).toUpperCase())
+  const derived = flagsOf(option).map((flag) => envPrefix + underscored(flag).toUpperCase())
   return [...derived, ...(option.env ?? [])]
 }
 

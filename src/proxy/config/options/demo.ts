@@ -1,40 +1,35 @@
 /** Options of the demo. */
-import type { CommandSpec, ConfigOf } from '../option.ts'
+import { type CommandSpec, type ConfigOf, groupedFlags } from '../option.ts'
 import { logLevel } from './shared.ts'
 
 export const DEMO = {
   name: 'demo',
   summary: 'Show the whole system on this machine: relay mode, a worker, agents, trajectories, rewards',
-  envPrefix: 'LLM_PROXY_',
   options: {
-    rollouts: {
-      flag: 'rollouts',
-      type: 'integer',
-      min: '1',
-      max: '1000',
-      default: '8',
-      flagOnly: true,
-      group: 'Demo',
-      help: 'How many rollouts of the calculator agent to run',
-    },
-    concurrency: {
-      flag: 'concurrency',
-      type: 'integer',
-      min: '1',
-      max: '64',
-      default: '4',
-      flagOnly: true,
-      group: 'Demo',
-      help: 'How many at a time',
-    },
-    db: {
-      flag: 'db',
-      type: 'path',
-      default: './llm-proxy-demo.db',
-      flagOnly: true,
-      group: 'Demo',
-      help: 'Database file for the sessions',
-    },
+    ...groupedFlags('Demo', {
+      rollouts: {
+        flag: 'rollouts',
+        type: 'integer',
+        min: '1',
+        max: '1000',
+        default: '8',
+        help: 'How many rollouts of the calculator agent to run',
+      },
+      concurrency: {
+        flag: 'concurrency',
+        type: 'integer',
+        min: '1',
+        max: '64',
+        default: '4',
+        help: 'How many at a time',
+      },
+      db: {
+        flag: 'db',
+        type: 'path',
+        default: './llm-proxy-demo.db',
+        help: 'Database file for the sessions',
+      },
+    }),
     logLevel: { ...logLevel, default: 'error' },
   },
 } as const satisfies CommandSpec

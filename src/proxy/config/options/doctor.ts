@@ -7,7 +7,6 @@ export const DOCTOR = {
   name: 'doctor',
   summary:
     'Check what serve would find with the same options: engines, keys, disk, port; exit 1 on a failure',
-  envPrefix: SERVE.envPrefix,
   options: { ...SERVE.options, json: { ...json, help: 'Print the result as JSON instead of lines' } },
 } as const satisfies CommandSpec
 

@@ -1,33 +1,28 @@
 /** Options of the commands that steer and watch a running proxy. */
-import type { CommandSpec, ConfigOf } from '../option.ts'
+import { type CommandSpec, type ConfigOf, grouped, groupedFlags, type OptionTable } from '../option.ts'
 import { adminKeys, json, proxyUrl, tlsCa } from './shared.ts'
 
 /** Which proxy, and how it is asked. */
-const proxy = {
+const proxy = grouped('Proxy', {
   url: proxyUrl,
-  adminKeys: {
-    ...adminKeys,
-    group: 'Proxy',
-    help: 'Key of the proxy; @file reads it from a file',
-  },
-  tlsCa: { ...tlsCa, group: 'Proxy' },
-} as const
+  adminKeys: { ...adminKeys, help: 'Key of the proxy; @file reads it from a file' },
+  tlsCa,
+})
 
-const envPrefix = 'LLM_PROXY_'
+/** @param options besides those that say which proxy */
+function commandOf<const T extends OptionTable>(name: string, summary: string, options: T) {
+  return { name, summary, options: { ...proxy, ...options } } satisfies CommandSpec
+}
 
-export const SESSIONS_TAIL = {
-  name: 'sessions tail',
-  summary: 'Show the sessions that changed last, and follow new events',
-  envPrefix,
-  options: {
-    ...proxy,
+export const SESSIONS_TAIL = commandOf(
+  'sessions tail',
+  'Show the sessions that changed last, and follow new events',
+  groupedFlags('Output', {
     follow: {
       flag: 'follow',
       short: 'f',
       type: 'boolean',
       default: 'false',
-      flagOnly: true,
-      group: 'Output',
       help: 'Continue with one line per event, until the proxy stops or Ctrl+C',
     },
     limit: {
@@ -36,110 +31,84 @@ export const SESSIONS_TAIL = {
       min: '0',
       max: '1000',
       default: '10',
-      flagOnly: true,
-      group: 'Output',
       help: 'How many sessions to show first',
     },
     json: { ...json, help: 'Print the JSON lines of the HTTP API instead of text' },
-  },
-} as const satisfies CommandSpec
+  }),
+)
 
-export const SESSIONS_ABORT = {
-  name: 'sessions abort',
-  summary: 'End sessions as aborted: their calls are cancelled',
-  envPrefix,
-  options: { ...proxy, json },
-} as const satisfies CommandSpec
+export const SESSIONS_ABORT = commandOf(
+  'sessions abort',
+  'End sessions as aborted: their calls are cancelled',
+  { json },
+)
 
-export const SESSIONS_DELETE = {
-  name: 'sessions delete',
-  summary: 'Remove sessions and their turns; their calls are cancelled',
-  envPrefix,
-  options: { ...proxy, json },
-} as const satisfies CommandSpec
+export const SESSIONS_DELETE = commandOf(
+  'sessions delete',
+  'Remove sessions and their turns; their calls are cancelled',
+  { json },
+)
 
-export const WORKERS_LIST = {
-  name: 'workers list',
-  summary: 'List engines or workers',
-  envPrefix,
-  options: { ...proxy, json },
-} as const satisfies CommandSpec
+export const WORKERS_LIST = commandOf('workers list', 'List engines or workers', { json })
 
-export const PAUSE = {
-  name: 'pause',
-  summary: 'Hold new calls back and wait until running ones have ended; exit 1 if some still run',
-  envPrefix,
-  options: {
-    ...proxy,
-    drainTimeoutMs: {
-      flag: 'drain-timeout',
-      type: 'duration',
-      min: '0s',
-      max: '1h',
-      default: '60s',
-      flagOnly: true,
-      group: 'Pause',
-      help: 'How long to wait for running calls; the pause holds in any case',
-    },
+export const PAUSE = commandOf(
+  'pause',
+  'Hold new calls back and wait until running ones have ended; exit 1 if some still run',
+  {
+    ...groupedFlags('Pause', {
+      drainTimeoutMs: {
+        flag: 'drain-timeout',
+        type: 'duration',
+        min: '0s',
+        max: '1h',
+        default: '60s',
+        help: 'How long to wait for running calls; the pause holds in any case',
+      },
+    }),
     json,
   },
-} as const satisfies CommandSpec
+)
 
-export const RESUME = {
-  name: 'resume',
-  summary: 'Serve calls again after a pause',
-  envPrefix,
-  options: { ...proxy, json },
-} as const satisfies CommandSpec
+export const RESUME = commandOf('resume', 'Serve calls again after a pause', { json })
 
-export const WEIGHTS_SET = {
-  name: 'weights set',
-  summary: 'Set the weight version, for engines that do not report one',
-  envPrefix,
-  options: { ...proxy, json },
-} as const satisfies CommandSpec
+export const WEIGHTS_SET = commandOf(
+  'weights set',
+  'Set the weight version, for engines that do not report one',
+  { json },
+)
 
-export const CHAT = {
-  name: 'chat',
-  summary: 'Make one call as an agent would, and show the answer and how it was recorded',
-  envPrefix,
-  options: {
-    ...proxy,
-    session: {
-      flag: 'session',
-      type: 'text',
-      flagOnly: true,
-      group: 'Call',
-      help: 'Session for the call; default: a new one, which is deleted afterwards',
-    },
-    model: {
-      flag: 'model',
-      type: 'text',
-      flagOnly: true,
-      group: 'Call',
-      help: 'Model to ask for; default: the first that the proxy lists',
-    },
-    maxTokens: {
-      flag: 'max-tokens',
-      type: 'integer',
-      min: '1',
-      default: '64',
-      flagOnly: true,
-      group: 'Call',
-      help: 'Longest answer, in tokens',
-    },
+export const CHAT = commandOf(
+  'chat',
+  'Make one call as an agent would, and show the answer and how it was recorded',
+  {
+    ...groupedFlags('Call', {
+      session: {
+        flag: 'session',
+        type: 'text',
+        help: 'Session for the call; default: a new one, which is deleted afterwards',
+      },
+      model: {
+        flag: 'model',
+        type: 'text',
+        help: 'Model to ask for; default: the first that the proxy lists',
+      },
+      maxTokens: {
+        flag: 'max-tokens',
+        type: 'integer',
+        min: '1',
+        default: '64',
+        help: 'Longest answer, in tokens',
+      },
+    }),
     json: { ...json, help: 'Print the turn as JSON of the HTTP API instead of text' },
   },
-} as const satisfies CommandSpec
+)
 
 export type SessionsTailConfig = ConfigOf<typeof SESSIONS_TAIL>
-export type SessionsAbortConfig = ConfigOf<typeof SESSIONS_ABORT>
-export type SessionsDeleteConfig = ConfigOf<typeof SESSIONS_DELETE>
-export type WorkersListConfig = ConfigOf<typeof WORKERS_LIST>
 export type PauseConfig = ConfigOf<typeof PAUSE>
-export type ResumeConfig = ConfigOf<typeof RESUME>
-export type WeightsSetConfig = ConfigOf<typeof WEIGHTS_SET>
 export type ChatConfig = ConfigOf<typeof CHAT>
+/** Of a command without options of its own. */
+export type OperatorConfig = ConfigOf<typeof RESUME>
 
 export const OPERATOR_COMMANDS = [
   SESSIONS_TAIL,

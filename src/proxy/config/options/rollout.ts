@@ -1,13 +1,12 @@
 /** Options of rollouts: those of a RemoteAgentLoop, which a library user has as well, and those of the command. */
-import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
+import { type CommandSpec, type ConfigOf, grouped, groupedFlags } from '../option.ts'
 import { RUNNER_OPTIONS } from './runner.ts'
-import { adminKeys, tlsCa } from './shared.ts'
+import { adminKeys, select, tlsCa } from './shared.ts'
 
 /** What a RemoteAgentLoop reads from the environment; each of these is an option of its constructor too. */
 export const REMOTE_AGENT = {
   name: 'remote agent loop',
   summary: 'Options of a RemoteAgentLoop',
-  envPrefix: 'LLM_PROXY_',
   options: {
     ...grouped('Proxy', {
       proxyUrl: {
@@ -166,15 +165,7 @@ export const REMOTE_AGENT = {
           'Details that sessions record beyond ids and logprobs, and rows show: sampling_mask, top_logprobs:20, ' +
           'prompt_logprobs, routed_experts, weight_versions',
       },
-      select: {
-        flag: 'select',
-        type: 'enum',
-        values: ['all', 'main', 'longest', 'last'],
-        default: 'all',
-        help:
-          'Rows of a session that branched: all, those of the main line (no sub-agents), the longest, or the ' +
-          'last',
-      },
+      select,
       promptLength: {
         flag: 'prompt-length',
         hidden: true,
@@ -198,26 +189,22 @@ export type RemoteAgentConfig = ConfigOf<typeof REMOTE_AGENT>
 export const ROLLOUT = {
   name: 'rollout',
   summary: 'Run agents on a file of tasks and write training rows',
-  envPrefix: 'LLM_PROXY_',
   options: {
-    ...grouped('Rollouts', {
+    ...groupedFlags('Rollouts', {
       tasks: {
         flag: 'tasks',
         type: 'path',
-        flagOnly: true,
         help: 'File of tasks: one JSON object per line, or a data set in Parquet (.parquet)',
       },
       listen: {
         flag: 'listen',
         type: 'text',
-        flagOnly: true,
         help: 'Instead of a file of tasks: serve POST /rollouts at this HOST:PORT, for trainers',
       },
       output: {
         flag: 'output',
         type: 'path',
         default: './rollouts.jsonl',
-        flagOnly: true,
         help:
           'File for the rows: JSON lines, Parquet (.parquet) or Arrow IPC (.arrow). If it exists, only missing ' +
           'samples are run',
@@ -226,7 +213,6 @@ export const ROLLOUT = {
         flag: 'retry-failed',
         type: 'boolean',
         default: 'false',
-        flagOnly: true,
         help: 'Remove samples whose tries all failed from an existing output, and run them again',
       },
       samplesPerTask: {
@@ -234,14 +220,12 @@ export const ROLLOUT = {
         type: 'integer',
         min: '1',
         default: '1',
-        flagOnly: true,
         help: 'Samples of each task',
       },
       samplingParams: {
         flag: 'sampling-params',
         type: 'json',
         default: '{}',
-        flagOnly: true,
         help: 'Sampling parameters that override those of the agents',
       },
     }),

@@ -1,6 +1,6 @@
 /** Options of what answers the proxy's calls, and of how they are handed out. */
 import { grouped } from '../option.ts'
-import { engineApiKey, engineKind, engineSessionHeader } from './shared.ts'
+import { engineApiKey, engineKind, engineSessionHeader, maxConcurrency } from './shared.ts'
 
 export const engines = grouped('Engines', {
   engineUrls: {
@@ -82,10 +82,7 @@ export const tokenMode = grouped('Token mode', {
 
 export const scheduling = grouped('Scheduling', {
   maxConcurrency: {
-    flag: 'max-concurrency',
-    type: 'integer',
-    min: '1',
-    default: '1024',
+    ...maxConcurrency,
     help: 'Calls that one engine serves at once; a worker of protocol version 2 reports its own number',
   },
   queueLimit: {

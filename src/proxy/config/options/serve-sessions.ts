@@ -1,12 +1,10 @@
 /** Options of what the proxy keeps on record. */
 import { grouped } from '../option.ts'
+import { db } from './shared.ts'
 
 export const sessions = grouped('Sessions', {
   db: {
-    flag: 'db',
-    env: ['DATABASE_URL'],
-    type: 'path',
-    default: './llm-proxy.db',
+    ...db,
     help: 'Database: a file, or postgres://…; memory: one that ends with the process',
   },
   durability: {

@@ -1,9 +1,9 @@
 /** Options of the proxy itself. */
-import { type CommandSpec, type ConfigOf, grouped, type OptionTable } from '../option.ts'
+import { type CommandSpec, type ConfigOf, grouped, type OptionTable, withAll } from '../option.ts'
 import { OWN_ROLLOUTS } from './rollout.ts'
 import { drift, engines, relayMode, scheduling, tokenMode } from './serve-engines.ts'
 import { sessions } from './serve-sessions.ts'
-import { adminKeys, host, logLevel, shutdownGraceMs, workerKeys } from './shared.ts'
+import { adminKeys, host, logLevel, port, shutdownGraceMs, workerKeys } from './shared.ts'
 
 const { runner, ...ownOptions } = OWN_ROLLOUTS
 
@@ -12,9 +12,7 @@ const { runner, ...ownOptions } = OWN_ROLLOUTS
  * about rollouts that run elsewhere.
  */
 function ownRollouts<T extends OptionTable>(options: T): T {
-  const more = { hidden: true, group: 'Rollouts', env: [] }
-  const entries = Object.entries(options).map(([key, option]) => [key, { ...option, ...more }])
-  return Object.fromEntries(entries) as object as T
+  return withAll(options, { hidden: true, group: 'Rollouts', env: [] }) as T
 }
 
 const server = grouped('Server', {
@@ -38,11 +36,9 @@ const server = grouped('Server', {
     help: 'Listen beyond this machine without keys: whoever reaches it may read, change and delete everything',
   },
   port: {
-    flag: 'port',
-    type: 'port',
+    ...port,
     default: '8080',
     env: ['PROXY_PORT'],
-    help: 'Port to listen on; 0: any free port',
   },
   healthPort: {
     flag: 'health-port',
@@ -177,7 +173,6 @@ const keys = grouped('Keys', {
 export const SERVE = {
   name: 'serve',
   summary: 'Run the proxy (the default command)',
-  envPrefix: 'LLM_PROXY_',
   options: {
     ...server,
     ...keys,

@@ -1,14 +1,11 @@
 /** Options of the commands that read recorded sessions, from a database or from a running proxy. */
-import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
+import { type CommandSpec, type ConfigOf, grouped, groupedFlags } from '../option.ts'
 import { SERVE } from './serve.ts'
-import { adminKeys, json, tlsCa } from './shared.ts'
+import { adminKeys, db, json, select, tlsCa } from './shared.ts'
 
 export const sessionSource = grouped('Source', {
   db: {
-    flag: 'db',
-    env: ['DATABASE_URL'],
-    type: 'path',
-    default: './llm-proxy.db',
+    ...db,
     help: 'Database to read; a proxy may be writing it; a file or postgres://…',
   },
   url: {
@@ -29,23 +26,19 @@ const tableJson = { ...json, help: 'Print the JSON of the HTTP API instead of a 
 const run = {
   flag: 'run',
   type: 'text',
-  flagOnly: true,
-  group: 'Output',
   help: 'Only sessions of this run, which are named runs/RUN/…',
 } as const
 
 export const SESSIONS_LIST = {
   name: 'sessions list',
   summary: 'List sessions, newest first',
-  envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
-    ...grouped('Output', {
+    ...groupedFlags('Output', {
       status: {
         flag: 'status',
         type: 'enum',
         values: ['active', 'completed', 'aborted'],
-        flagOnly: true,
         help: 'Only sessions of this status',
       },
       run,
@@ -54,33 +47,28 @@ export const SESSIONS_LIST = {
         type: 'enum',
         values: ['created', 'changed', 'reward', 'turns', 'tokens'],
         default: 'created',
-        flagOnly: true,
         help: 'Which sessions come first: the newest, the last changed, or those with the most of this',
       },
       sinceMs: {
         flag: 'since',
         type: 'duration',
-        flagOnly: true,
         help: 'Only sessions that changed within this time, such as 2h',
       },
       label: {
         flag: 'label',
         type: 'text',
-        flagOnly: true,
         help: 'Only sessions that somebody has given this label, or one of their turns',
       },
       metadata: {
         flag: 'metadata',
         type: 'text',
         repeatable: true,
-        flagOnly: true,
         help: 'Only sessions with this metadata, as key=value; may be given several times',
       },
       limit: {
         flag: 'limit',
         type: 'integer',
         min: '1',
-        flagOnly: true,
         help: 'At most this many; default: all',
       },
       json: tableJson,
@@ -91,10 +79,9 @@ export const SESSIONS_LIST = {
 export const SESSIONS_GREP = {
   name: 'sessions grep',
   summary: 'Find turns by what was said and sampled, the latest first',
-  envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
-    ...grouped('Output', {
+    ...groupedFlags('Output', {
       run,
       perSession: {
         flag: 'per-session',
@@ -102,7 +89,6 @@ export const SESSIONS_GREP = {
         min: '1',
         max: '500',
         default: '3',
-        flagOnly: true,
         help: 'Turns of one session',
       },
       limit: {
@@ -110,7 +96,6 @@ export const SESSIONS_GREP = {
         type: 'integer',
         min: '1',
         default: '100',
-        flagOnly: true,
         help: 'At most this many turns',
       },
       json: { ...json, help: 'Print one JSON object per line, as the HTTP API has it' },
@@ -121,10 +106,9 @@ export const SESSIONS_GREP = {
 export const SESSIONS_IMPORT = {
   name: 'sessions import',
   summary: 'Put the sessions of another record into this one, which no proxy may be writing',
-  envPrefix: 'LLM_PROXY_',
   options: {
     ...grouped('Target', {
-      db: { ...sessionSource.db, help: 'Database to write; a file or postgres://…' },
+      db: { ...db, help: 'Database to write; a file or postgres://…' },
       durability: SERVE.options.durability,
     }),
   },
@@ -133,22 +117,19 @@ export const SESSIONS_IMPORT = {
 export const SESSIONS_SHOW = {
   name: 'sessions show',
   summary: 'Show one session: its turns, and what was said in them',
-  envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
-    ...grouped('Output', {
+    ...groupedFlags('Output', {
       summary: {
         flag: 'summary',
         type: 'boolean',
         default: 'false',
-        flagOnly: true,
         help: 'Only the table of turns, not what was said',
       },
       full: {
         flag: 'full',
         type: 'boolean',
         default: 'false',
-        flagOnly: true,
         help: 'Texts whole, however long, and tools with their descriptions',
       },
       json: tableJson,
@@ -159,58 +140,43 @@ export const SESSIONS_SHOW = {
 export const SESSIONS_EXPORT = {
   name: 'sessions export',
   summary: 'Write sessions as JSON lines (training rows, turns, formats of others), or as an HTML page',
-  envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
-    ...grouped('Output', {
+    ...groupedFlags('Output', {
       run,
       format: {
         flag: 'format',
         type: 'enum',
         values: ['trajectories', 'turns', 'sft', 'atif', 'training_trace', 'html'],
         default: 'trajectories',
-        flagOnly: true,
         help:
           'trajectories: one training row per line; turns: one recorded call per line; sft: the same rows as ' +
           "input_ids and labels; atif: a session per line in Harbor's format; training_trace: a session per " +
           "line as OpenEnv's TrainingTrace; html: the given sessions, in one file for any browser",
       },
-      select: {
-        flag: 'select',
-        type: 'enum',
-        values: ['all', 'main', 'longest', 'last'],
-        default: 'all',
-        flagOnly: true,
-        help:
-          'Rows of a session that branched: all, those of the main line (no sub-agents), the longest, or the ' +
-          'last',
-      },
+      select,
       sideCalls: {
         flag: 'side-calls',
         type: 'boolean',
         default: 'false',
-        flagOnly: true,
         help: "Also rows of side calls, such as those for an agent's titles",
       },
       rejected: {
         flag: 'rejected',
         type: 'boolean',
         default: 'false',
-        flagOnly: true,
         help: 'Also rows of compactions that the agent rejected',
       },
       finishedOnly: {
         flag: 'finished-only',
         type: 'boolean',
         default: 'false',
-        flagOnly: true,
         help: 'No rows of sessions that are aborted or still active',
       },
       details: {
         flag: 'details',
         type: 'text',
         repeatable: true,
-        flagOnly: true,
         help:
           'Recorded details that rows show: sampling_mask, routed_experts and others of docs/details.md, or ' +
           'all; may be given several times',
@@ -218,7 +184,6 @@ export const SESSIONS_EXPORT = {
       output: {
         flag: 'output',
         type: 'path',
-        flagOnly: true,
         help:
           'File to write, complete or not at all; default: stdout. Rows become columns in one that ends in .parquet or ' +
           '.arrow (the latter needs the package apache-arrow)',

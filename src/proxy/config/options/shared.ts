@@ -18,8 +18,20 @@ export const host = {
   flag: 'host',
   type: 'text',
   default: '127.0.0.1',
-  group: 'Server',
   help: 'Address to listen on; 0.0.0.0 for all',
+} as const
+
+export const port = {
+  flag: 'port',
+  type: 'port',
+  help: 'Port to listen on; 0: any free port',
+} as const
+
+export const db = {
+  flag: 'db',
+  env: ['DATABASE_URL'],
+  type: 'path',
+  default: './llm-proxy.db',
 } as const
 
 /** Of a command that asks a running proxy. */
@@ -27,7 +39,6 @@ export const proxyUrl = {
   flag: 'url',
   type: 'url',
   flagOnly: true,
-  group: 'Proxy',
   help: 'Base URL of the proxy; default: where serve would listen with this environment',
 } as const
 
@@ -44,7 +55,6 @@ export const engineKind = {
   type: 'enum',
   values: ['auto', 'vllm', 'sglang', 'openai', 'embedded'],
   default: 'auto',
-  group: 'Engines',
   help:
     'API of the engines: vllm for vLLM and engines with its token-id fields, sglang, openai for any other ' +
     'OpenAI-compatible server, auto to ask each engine. Without an engine URL, auto means the embedded engine',
@@ -54,7 +64,6 @@ export const engineApiKey = {
   flag: 'engine-api-key',
   type: 'text',
   secret: true,
-  group: 'Engines',
   help: 'Key for every engine, sent as bearer token; on the command line, other users of the machine can read it',
 } as const
 
@@ -62,10 +71,16 @@ export const engineSessionHeader = {
   flag: 'engine-session-header',
   type: 'text',
   default: 'X-Session-ID',
-  group: 'Engines',
   help:
     'Headers with the id of the session or sub-agent for every engine call, for routers: ' +
     'X-SMG-Routing-Key, X-Correlation-ID, X-Dynamo-Session-ID; several with commas, or none',
+} as const
+
+export const maxConcurrency = {
+  flag: 'max-concurrency',
+  type: 'integer',
+  min: '1',
+  default: '1024',
 } as const
 
 export const workerKeys = {
@@ -73,7 +88,6 @@ export const workerKeys = {
   type: 'key',
   secret: true,
   repeatable: true,
-  group: 'Keys',
 } as const
 
 export const tlsCa = {
@@ -89,7 +103,17 @@ export const adminKeys = {
   type: 'key',
   secret: true,
   repeatable: true,
-  group: 'Keys',
+} as const
+
+/** Which rows of a session that branched. */
+export const select = {
+  flag: 'select',
+  type: 'enum',
+  values: ['all', 'main', 'longest', 'last'],
+  default: 'all',
+  help:
+    'Rows of a session that branched: all, those of the main line (no sub-agents), the longest, or the ' +
+    'last',
 } as const
 
 export const json = {

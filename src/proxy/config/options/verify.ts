@@ -1,5 +1,5 @@
 /** Options of the command that asks an engine for the truth about recorded turns. */
-import type { CommandSpec, ConfigOf } from '../option.ts'
+import { type CommandSpec, type ConfigOf, grouped, groupedFlags } from '../option.ts'
 import { sessionSource } from './sessions.ts'
 import { engineApiKey, engineKind, json } from './shared.ts'
 
@@ -8,90 +8,79 @@ export const VERIFY = {
   summary:
     'Compare recorded logprobs with those that an engine computes now for the same tokens; exit 0: the same, ' +
     '3: different, 4: no result',
-  envPrefix: 'LLM_PROXY_',
   options: {
     ...sessionSource,
-    engineUrl: {
-      flag: 'engine-url',
-      type: 'url',
-      flagOnly: true,
-      group: 'Engine',
-      help: 'Base URL of the engine, vLLM or SGLang; default: the embedded engine',
-    },
-    engineKind: { ...engineKind, group: 'Engine', help: 'API of the engine; auto to ask it' },
-    engineApiKey: { ...engineApiKey, group: 'Engine' },
-    model: {
-      flag: 'model',
-      type: 'text',
-      flagOnly: true,
-      group: 'Engine',
-      help: "Model or adapter to ask for, instead of each turn's own",
-    },
-    limit: {
-      flag: 'limit',
-      type: 'integer',
-      min: '1',
-      default: '200',
-      flagOnly: true,
-      group: 'Turns',
-      help: 'Compare at most this many turns, newest sessions first',
-    },
-    anyWeights: {
-      flag: 'any-weights',
-      type: 'boolean',
-      default: 'false',
-      flagOnly: true,
-      group: 'Turns',
-      help: 'Also compare turns of other weights than the engine has now, to see by how much they differ',
-    },
-    logprobsOf: {
-      flag: 'logprobs',
-      type: 'enum',
-      values: ['auto', 'raw', 'temperature', 'mask'],
-      default: 'auto',
-      flagOnly: true,
-      group: 'Comparison',
-      help:
-        'What was recorded: raw, before temperature; temperature, after it; mask, after it and over the ' +
-        "recorded sampling mask; auto, by the engine's default",
-    },
-    meanTolerance: {
-      flag: 'mean-tolerance',
-      type: 'number',
-      min: '0',
-      default: '0.05',
-      flagOnly: true,
-      group: 'Comparison',
-      help: 'How much the logprobs of a turn may differ on average; noise of GPUs is about 0.01',
-    },
-    tokenTolerance: {
-      flag: 'token-tolerance',
-      type: 'number',
-      min: '0',
-      default: '1',
-      flagOnly: true,
-      group: 'Comparison',
-      help: 'How much the logprob of one token may differ',
-    },
-    alternatives: {
-      flag: 'alternatives',
-      type: 'integer',
-      min: '1',
-      default: '20',
-      flagOnly: true,
-      group: 'Comparison',
-      help:
-        'Number of most probable tokens to ask for if temperature matters: more give a closer comparison; ' +
-        'vLLM allows its --max-logprobs',
-    },
-    greedy: {
-      flag: 'greedy',
-      type: 'boolean',
-      default: 'false',
-      flagOnly: true,
-      group: 'Comparison',
-      help: 'Also sample turns of temperature 0 again; the tokens must be the same',
-    },
+    ...grouped('Engine', {
+      engineUrl: {
+        flag: 'engine-url',
+        type: 'url',
+        flagOnly: true,
+        help: 'Base URL of the engine, vLLM or SGLang; default: the embedded engine',
+      },
+      engineKind: { ...engineKind, help: 'API of the engine; auto to ask it' },
+      engineApiKey,
+      model: {
+        flag: 'model',
+        type: 'text',
+        flagOnly: true,
+        help: "Model or adapter to ask for, instead of each turn's own",
+      },
+    }),
+    ...groupedFlags('Turns', {
+      limit: {
+        flag: 'limit',
+        type: 'integer',
+        min: '1',
+        default: '200',
+        help: 'Compare at most this many turns, newest sessions first',
+      },
+      anyWeights: {
+        flag: 'any-weights',
+        type: 'boolean',
+        default: 'false',
+        help: 'Also compare turns of other weights than the engine has now, to see by how much they differ',
+      },
+    }),
+    ...groupedFlags('Comparison', {
+      logprobsOf: {
+        flag: 'logprobs',
+        type: 'enum',
+        values: ['auto', 'raw', 'temperature', 'mask'],
+        default: 'auto',
+        help:
+          'What was recorded: raw, before temperature; temperature, after it; mask, after it and over the ' +
+          "recorded sampling mask; auto, by the engine's default",
+      },
+      meanTolerance: {
+        flag: 'mean-tolerance',
+        type: 'number',
+        min: '0',
+        default: '0.05',
+        help: 'How much the logprobs of a turn may differ on average; noise of GPUs is about 0.01',
+      },
+      tokenTolerance: {
+        flag: 'token-tolerance',
+        type: 'number',
+        min: '0',
+        default: '1',
+        help: 'How much the logprob of one token may differ',
+      },
+      alternatives: {
+        flag: 'alternatives',
+        type: 'integer',
+        min: '1',
+        default: '20',
+        help:
+          'Number of most probable tokens to ask for if temperature matters: more give a closer comparison; ' +
+          'vLLM allows its --max-logprobs',
+      },
+      greedy: {
+        flag: 'greedy',
+        type: 'boolean',
+        default: 'false',
+        help: 'Also sample turns of temperature 0 again; the tokens must be the same',
+      },
+    }),
     json: { ...json, help: 'Print one JSON object with all turns instead of text' },
   },
 } as const satisfies CommandSpec

@@ -1,10 +1,11 @@
 /** Options of a worker, which dials a proxy. */
-import type { CommandSpec, ConfigOf } from '../option.ts'
+import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
 import {
   engineApiKey,
   engineKind,
   engineSessionHeader,
   logLevel,
+  maxConcurrency,
   shutdownGraceMs,
   tlsCa,
   workerKeys,
@@ -13,50 +14,45 @@ import {
 export const WORKER = {
   name: 'worker',
   summary: 'Connect to a relay-mode proxy and serve its calls with engines that this machine reaches',
-  envPrefix: 'LLM_PROXY_',
   options: {
-    proxyUrls: {
-      flag: 'proxy-url',
-      type: 'dialUrl',
-      repeatable: true,
-      env: ['PROXY_SERVER_URL'],
-      group: 'Proxy',
-      help:
-        'Base URL of a proxy in relay mode; may be given several times. dns+http://NAME:PORT stands for one ' +
-        'proxy at each address of NAME, looked up again every 5 s',
-    },
-    workerKeys: {
-      ...workerKeys,
-      group: 'Proxy',
-      help:
-        'Worker key of the proxies. If one of several is refused, the next is tried; @file reads them from a ' +
-        'file, one per line. On the command line, other users of the machine can read it',
-    },
-    tlsCa: { ...tlsCa, group: 'Proxy' },
-    workerId: {
-      flag: 'worker-id',
-      type: 'text',
-      group: 'Proxy',
-      help: 'Name of this worker, which should stay the same after a restart; default: host name and process id',
-    },
-    engineUrls: {
-      flag: 'engine-url',
-      type: 'url',
-      repeatable: true,
-      group: 'Engines',
-      help: 'Base URL of an engine; may be given several times',
-    },
-    engineKind,
-    engineApiKey,
-    engineSessionHeader,
-    maxConcurrency: {
-      flag: 'max-concurrency',
-      type: 'integer',
-      min: '1',
-      default: '1024',
-      group: 'Engines',
-      help: 'Calls that one engine serves at once',
-    },
+    ...grouped('Proxy', {
+      proxyUrls: {
+        flag: 'proxy-url',
+        type: 'dialUrl',
+        repeatable: true,
+        env: ['PROXY_SERVER_URL'],
+        help:
+          'Base URL of a proxy in relay mode; may be given several times. dns+http://NAME:PORT stands for one ' +
+          'proxy at each address of NAME, looked up again every 5 s',
+      },
+      workerKeys: {
+        ...workerKeys,
+        help:
+          'Worker key of the proxies. If one of several is refused, the next is tried; @file reads them from a ' +
+          'file, one per line. On the command line, other users of the machine can read it',
+      },
+      tlsCa,
+      workerId: {
+        flag: 'worker-id',
+        type: 'text',
+        help: 'Name of this worker, which should stay the same after a restart; default: host name and process id',
+      },
+    }),
+    ...grouped('Engines', {
+      engineUrls: {
+        flag: 'engine-url',
+        type: 'url',
+        repeatable: true,
+        help: 'Base URL of an engine; may be given several times',
+      },
+      engineKind,
+      engineApiKey,
+      engineSessionHeader,
+      maxConcurrency: {
+        ...maxConcurrency,
+        help: 'Calls that one engine serves at once',
+      },
+    }),
     shutdownGraceMs,
     logLevel,
   },
