@@ -12,11 +12,11 @@ import { lockForWriting } from '../../proxy/store/sqlite/writer-lock.ts'
 import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
 import { openArrow } from '../../rollout/datasets/arrow-file.ts'
 import { isArrow, isColumns } from '../../rollout/datasets/row-columns.ts'
+import { wholeLines } from '../../rollout/datasets/whole-lines.ts'
 import { instanceIdOf } from '../../rollout/trial-id.ts'
 import { type OutputRow, WrittenRow } from './output-row.ts'
 import { writeColumns } from './rows-columns.ts'
 import type { PlannedSample } from './samples.ts'
-import { wholeLines } from './whole-lines.ts'
 
 export class OutputFile {
   readonly #path: string

@@ -2,7 +2,6 @@
  * The rows of a run as columns, in a Parquet or an Arrow file, made of the file of lines when all samples are in it.
  */
 import type { AgentLoopExtraFields, AgentLoopMetrics } from '../../rollout/agent-loop-output.ts'
-import type { Row } from '../../rollout/datasets/parquet-columns.ts'
 import {
   BOOLEAN,
   DETAIL_COLUMNS,
@@ -11,12 +10,13 @@ import {
   NUMBER,
   struct,
   TEXT,
+  TOKEN_COLUMNS,
   writeRowColumns,
 } from '../../rollout/datasets/row-columns.ts'
 import type { Shape } from '../../rollout/datasets/shape.ts'
+import { wholeLines } from '../../rollout/datasets/whole-lines.ts'
 import type { RowDetailsJson } from '../../rollout/row-details.ts'
 import type { OutputRow } from './output-row.ts'
-import { wholeLines } from './whole-lines.ts'
 
 const METRICS: Record<keyof AgentLoopMetrics, Shape> = {
   agent_seconds: NUMBER,
@@ -51,10 +51,7 @@ const COLUMNS: Record<Exclude<keyof OutputRow, keyof RowDetailsJson | 'images'>,
   sample_index: INTEGER,
   instance_id: TEXT,
   task_digest: TEXT,
-  prompt_ids: listOf(INTEGER),
-  response_ids: listOf(INTEGER),
-  response_mask: listOf(INTEGER),
-  response_logprobs: listOf(NUMBER),
+  ...TOKEN_COLUMNS,
   reward_score: NUMBER,
   num_turns: INTEGER,
   metrics: struct(METRICS),
@@ -64,28 +61,15 @@ const COLUMNS: Record<Exclude<keyof OutputRow, keyof RowDetailsJson | 'images'>,
 /** @throws ProxyError `start_failed` */
 export async function writeColumns(path: string, linesPath: string): Promise<void> {
   const columns = { ...COLUMNS, ...(await detailColumnsOf(linesPath)) }
-  await writeRowColumns(path, columns, rowsOf(linesPath), tokensOf)
+  await writeRowColumns(path, columns, wholeLines(linesPath))
 }
 
 /** Looks for their names in the text, which costs far less than to read it twice. */
 async function detailColumnsOf(linesPath: string): Promise<Record<string, Shape>> {
   const details: Record<keyof RowDetailsJson, Shape> = DETAIL_COLUMNS
-  const missing = new Map(Object.entries(details))
-  const found = new Set<string>()
+  const missing = new Set(Object.keys(details))
   for await (const line of wholeLines(linesPath)) {
-    for (const name of missing.keys()) {
-      if (!line.includes(`"${name}":`)) continue
-      found.add(name)
-      missing.delete(name)
-    }
+    for (const name of missing) if (line.includes(`"${name}":`)) missing.delete(name)
   }
-  return Object.fromEntries(Object.entries(details).filter(([name]) => found.has(name)))
-}
-
-async function* rowsOf(linesPath: string): AsyncGenerator<OutputRow & Row> {
-  for await (const line of wholeLines(linesPath)) yield JSON.parse(line)
-}
-
-function tokensOf({ prompt_ids: prompt, response_ids: response }: OutputRow): number {
-  return prompt.length + response.length
+  return Object.fromEntries(Object.entries(details).filter(([name]) => !missing.has(name)))
 }

@@ -1,7 +1,6 @@
 /** Training rows of sessions as columns, in a Parquet or an Arrow file. */
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
-import type { Row } from '../../rollout/datasets/parquet-columns.ts'
 import {
   BOOLEAN,
   DETAIL_COLUMNS,
@@ -10,9 +9,11 @@ import {
   NUMBER,
   struct,
   TEXT,
+  TOKEN_COLUMNS,
   writeRowColumns,
 } from '../../rollout/datasets/row-columns.ts'
 import type { Shape } from '../../rollout/datasets/shape.ts'
+import { linesOf } from '../../rollout/datasets/whole-lines.ts'
 import type { TrajectoryJson } from './api.ts'
 
 const SPAN: Record<keyof TrajectoryJson['turns'][number], Shape> = {
@@ -52,10 +53,7 @@ const TRAJECTORY: Record<PlainColumn, Shape> = {
   line: TEXT,
   policy: TEXT,
   finished: BOOLEAN,
-  prompt_ids: listOf(INTEGER),
-  response_ids: listOf(INTEGER),
-  response_mask: listOf(INTEGER),
-  response_logprobs: listOf(NUMBER),
+  ...TOKEN_COLUMNS,
   turns: listOf(struct(SPAN)),
   num_turns: INTEGER,
   finish_reason: TEXT,
@@ -80,17 +78,14 @@ const SFT: Record<string, Shape> = {
   labels: listOf(INTEGER),
 }
 
-/** Lists of tokens; a row has either two. */
-const TOKENS = ['prompt_ids', 'response_ids', 'input_ids']
-
 /**
- * @param lines of rows
+ * @param pieces of lines, a row each
  * @throws ProxyError `config_invalid` for a format that has no rows, `start_failed` when the file cannot be written
  */
 export async function writeExportColumns(
   path: string,
   { format, details }: Pick<SessionsExportConfig, 'format' | 'details'>,
-  lines: AsyncIterable<string>,
+  pieces: AsyncIterable<string>,
 ): Promise<void> {
   if (format !== 'trajectories' && format !== 'sft')
     throw new ProxyError(
@@ -98,22 +93,5 @@ export async function writeExportColumns(
       `--format ${format} is no rows: name an --output that ends in .jsonl`,
     )
   const columns = format === 'sft' ? SFT : { ...TRAJECTORY, ...(details.length > 0 && DETAILS) }
-  await writeRowColumns(path, { session_id: TEXT, ...columns }, rowsOf(lines), tokensOf)
-}
-
-/** A line may come in pieces. */
-async function* rowsOf(pieces: AsyncIterable<string>): AsyncGenerator<Row> {
-  let rest: string[] = []
-  for await (const piece of pieces) {
-    const [end, ...begun] = piece.split('\n')
-    rest.push(end!)
-    for (const next of begun) {
-      yield JSON.parse(rest.join(''))
-      rest = [next]
-    }
-  }
-}
-
-function tokensOf(row: Row): number {
-  return TOKENS.reduce((sum, name) => sum + ((row[name] as readonly unknown[] | undefined)?.length ?? 0), 0)
+  await writeRowColumns(path, { session_id: TEXT, ...columns }, linesOf(pieces))
 }

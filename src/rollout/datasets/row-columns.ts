@@ -14,6 +14,13 @@ export const struct = (fields: Record<string, Shape>): Shape => ({
   fields: new Map(Object.entries(fields)),
 })
 
+export const TOKEN_COLUMNS = {
+  prompt_ids: listOf(INTEGER),
+  response_ids: listOf(INTEGER),
+  response_mask: listOf(INTEGER),
+  response_logprobs: listOf(NUMBER),
+}
+
 const perToken = (of: Shape): Shape => listOf(listOf(of))
 
 /** Columns of rows that have such details. */
@@ -45,30 +52,30 @@ export function isArrow(path: string): boolean {
 
 /** A row group is held in memory. */
 const TOKENS_PER_GROUP = 1_000_000
+/** Lists of tokens; a row has the first two or the last one. */
+const TOKENS = ['prompt_ids', 'response_ids', 'input_ids']
 
 /**
  * Writes rows to a file, a row group at a time, whole or not at all.
  * @param path that {@link isColumns}
- * @throws ProxyError `start_failed` when it cannot be written; what `rows` throws
+ * @param lines the rows as JSON
+ * @throws ProxyError `start_failed` when it cannot be written; what `lines` throws
  */
-export async function writeRowColumns<T extends Row>(
+export async function writeRowColumns(
   path: string,
   columns: Record<string, Shape>,
-  rows: AsyncIterable<T>,
-  tokensOf: (row: T) => number,
+  lines: AsyncIterable<string>,
 ): Promise<void> {
   const write = isArrow(path) ? writeArrowGroups : writeParquetGroups
-  await write(path, struct(columns), inGroups(rows, tokensOf))
+  await write(path, struct(columns), inGroups(lines))
 }
 
-async function* inGroups<T extends Row>(
-  rows: AsyncIterable<T>,
-  tokensOf: (row: T) => number,
-): AsyncGenerator<Row[]> {
+async function* inGroups(lines: AsyncIterable<string>): AsyncGenerator<Row[]> {
   let [group, tokens]: [Row[], number] = [[], 0]
-  for await (const row of rows) {
+  for await (const line of lines) {
+    const row: Row = JSON.parse(line)
     group.push(row)
-    tokens += tokensOf(row)
+    for (const name of TOKENS) tokens += (row[name] as readonly unknown[] | undefined)?.length ?? 0
     if (tokens < TOKENS_PER_GROUP) continue
     yield group
     group = []
