@@ -41,34 +41,18 @@ export function chunkOf(
     else if (event.type === 'start') start = startToWire(event, base)
   }
   if (start === undefined && deltas.length === 0) return undefined
-  return (seq) => {
-    const frame: BeforeJson<CompletionChunk> = {
-      type: 'completion_chunk',
-      request_id: requestId,
-      seq,
-      start,
-      deltas,
-    }
-    return JSON.stringify(frame)
-  }
+  return numbered<CompletionChunk>('completion_chunk', requestId, { start, deltas })
 }
 
 /** The last frame of a completion that is whole. */
 export function responseOf(requestId: string, end: GenerationEnd): (seq: number) => string {
-  const { finishReason, stopReason, usage, weightVersion } = end
-  return (seq) => {
-    const frame: BeforeJson<CompletionResponseV2> = {
-      type: 'completion_response',
-      request_id: requestId,
-      seq,
-      finish_reason: finishReason,
-      stop_reason: stopReason,
-      usage: usage && { ...usage },
-      weight_version: weightVersion,
-      error: null,
-    }
-    return JSON.stringify(frame)
-  }
+  return numbered<CompletionResponseV2>('completion_response', requestId, {
+    finish_reason: end.finishReason,
+    stop_reason: end.stopReason,
+    usage: end.usage && { ...end.usage },
+    weight_version: end.weightVersion,
+    error: null,
+  })
 }
 
 /** The last frame of a call that failed. */
@@ -83,16 +67,16 @@ export function promptForgotten(requestId: string): (seq: number) => string {
 }
 
 function failedWith(requestId: string, error: BeforeJson<ErrorOnWire>): (seq: number) => string {
-  return (seq) => {
-    const frame: BeforeJson<CompletionResponseV2> = {
-      type: 'completion_response',
-      request_id: requestId,
-      seq,
-      finish_reason: null,
-      error,
-    }
-    return JSON.stringify(frame)
-  }
+  return numbered<CompletionResponseV2>('completion_response', requestId, { finish_reason: null, error })
+}
+
+/** A frame as text, once it has its number. */
+function numbered<Frame extends CompletionChunk | CompletionResponseV2>(
+  type: Frame['type'],
+  requestId: string,
+  rest: BeforeJson<Omit<Frame, 'type' | 'request_id' | 'seq'>>,
+): (seq: number) => string {
+  return (seq) => JSON.stringify({ type, request_id: requestId, seq, ...rest })
 }
 
 /**
