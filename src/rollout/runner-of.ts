@@ -25,18 +25,7 @@ export function runnerOf(
   config: RunnerConfig & Partial<TaskFiles>,
   say: (text: string) => void,
 ): AgentRunner {
-  const {
-    command,
-    verifier,
-    webhookUrl,
-    timeLimitMs,
-    workDir,
-    environmentOverrides,
-    sandbox,
-    sandboxPaths,
-    verifierEnv,
-    hiddenColumns,
-  } = config
+  const { command, webhookUrl, timeLimitMs, hiddenColumns } = config
   switch (kindOf(config)) {
     case 'harbor':
       return new HarborTrials(config)
@@ -52,12 +41,12 @@ export function runnerOf(
       return new CommandRunner({
         command,
         timeLimitMs,
-        environment: environmentOverrides,
-        sandbox: { mode: sandbox, visible: sandboxPaths, hidden: secretsOf(config) },
-        verifierEnvironment: verifierEnv,
+        environment: config.environmentOverrides,
+        sandbox: { mode: config.sandbox, visible: config.sandboxPaths, hidden: secretsOf(config) },
+        verifierEnvironment: config.verifierEnv,
         warn: say,
-        verifier,
-        workDir,
+        verifier: config.verifier,
+        workDir: config.workDir,
         hiddenColumns: hiddenColumns.length > 0 ? hiddenColumns : undefined,
       })
   }

@@ -1,7 +1,7 @@
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type CommandLine, type GroupEnd, runGroup } from './process-group.ts'
+import { type CommandLine, type GroupEnd, lastLineOf, runGroup } from './process-group.ts'
 import type { AgentResult, AgentRunner, AgentTask, Sample } from './runner.ts'
 import { openSandbox, type Sandbox, type SandboxOptions, type View } from './sandbox.ts'
 import { outerEnvironment, sessionEnvironment, textVariables } from './session-environment.ts'
@@ -32,7 +32,6 @@ export interface CommandRunnerOptions {
 
 const TIME_LIMIT_MS = 30 * 60_000
 const GRACE_MS = 5_000
-const OUTPUT_LIMIT_BYTES = 256 * 1024
 /** Linux takes no longer variable (`MAX_ARG_STRLEN`). */
 const VARIABLE_LIMIT_BYTES = 128 * 1024 - 100
 
@@ -92,11 +91,12 @@ export class CommandRunner implements AgentRunner {
         this.#agentEnvironment(task, files),
         signal,
       )
-      if (workDir !== undefined) await writeAnew(join(files.root, 'output.txt'), end.output)
-      if (end.timedOut) return { ...failure('timeout', 'the agent ran out of time'), output: end.output }
-      if (end.exitCode !== 0) return { ...failure('failed', howItEnded(end)), output: end.output }
-      const rewards = await this.#verify(task, files, end.output, signal)
-      return { status: 'completed', rewards, output: end.output }
+      const { output } = end
+      if (workDir !== undefined) await writeAnew(join(files.root, 'output.txt'), output)
+      if (end.timedOut) return { status: 'timeout', rewards: {}, error: 'the agent ran out of time', output }
+      if (end.exitCode !== 0) return { status: 'failed', rewards: {}, error: howItEnded(end), output }
+      const rewards = await this.#verify(task, files, output, signal)
+      return { status: 'completed', rewards, output }
     } finally {
       if (workDir === undefined) await rm(files.root, { recursive: true, force: true })
     }
@@ -128,8 +128,7 @@ export class CommandRunner implements AgentRunner {
   #runCommand(command: CommandLine, view: View, env: NodeJS.ProcessEnv, signal: AbortSignal) {
     const { timeLimitMs = TIME_LIMIT_MS, graceMs = GRACE_MS } = this.#options
     const sandboxed = this.#sandbox.missing === undefined
-    const limits = { timeLimitMs, graceMs, outputLimitBytes: OUTPUT_LIMIT_BYTES }
-    const options = { cwd: view.cwd, env, sandboxed, ...limits }
+    const options = { cwd: view.cwd, env, timeLimitMs, graceMs, sandboxed }
     return runGroup(this.#sandbox.wrap(command, view), options, signal)
   }
 
@@ -206,13 +205,9 @@ function taskEnvironment({ trialId, sample, taskPath }: AgentTask, taskFile: str
   }
 }
 
-function failure(status: 'timeout' | 'failed', error: string): AgentResult {
-  return { status, rewards: {}, error }
-}
-
 /** `exit code 3: the last line that it printed` */
 function howItEnded({ exitCode, signal, output }: GroupEnd): string {
-  const lastLine = output.trim().split('\n').at(-1)
+  const lastLine = lastLineOf(output)
   return `${signal === null ? `exit code ${exitCode}` : `ended by ${signal}`}${lastLine ? `: ${lastLine}` : ''}`
 }
 

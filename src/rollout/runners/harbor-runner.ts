@@ -1,21 +1,12 @@
 import { ProxyError } from '../../base/errors.ts'
 import { HarborClient, type HarborMetadata } from './harbor-client.ts'
-import type { HarborFields } from './harbor-trials.ts'
+import type { HarborOptions } from './harbor-trials.ts'
 import type { AgentResult, AgentRunner, AgentTask } from './runner.ts'
 import { sessionEnvironment } from './session-environment.ts'
 
-/** As the options of a RemoteAgentLoop have them. */
-export interface HarborRunnerOptions {
+export interface HarborRunnerOptions extends HarborOptions {
+  /** Of the server, whose settings for whatever judges the agent's work are in `harborVerifier`. */
   harborUrl: string | undefined
-  harborTimeoutMs: number
-  agentName?: string | undefined
-  agentImportPath?: string | undefined
-  agentKwargs?: HarborFields
-  environmentOverrides?: HarborFields
-  environmentKwargs?: HarborFields
-  timeoutMultiplier?: number
-  /** The server's settings for whatever judges the agent's work. */
-  harborVerifier?: HarborFields
 }
 
 /** Has a Harbor server run each agent in an environment of its own, and judge it. */

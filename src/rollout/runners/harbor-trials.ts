@@ -7,18 +7,15 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { ProxyError } from '../../base/errors.ts'
-import { type GroupEnd, runGroup } from './process-group.ts'
+import { type GroupEnd, lastLineOf, runGroup } from './process-group.ts'
 import type { AgentResult, AgentRunner, AgentStatus, AgentTask } from './runner.ts'
 import { sessionEnvironment, textVariables } from './session-environment.ts'
 
 /** Of Harbor's own configuration, passed on as they are. */
-export type HarborFields = Readonly<Record<string, unknown>>
+type HarborFields = Readonly<Record<string, unknown>>
 
-export interface HarborTrialsOptions {
-  /** The program; a line for `sh`, so that it may be `uvx harbor`. */
-  harborCommand: string
-  /** One of Harbor's environments (`docker`, `modal`, …), or `module.path:ClassName`. */
-  harborEnvironment: string
+/** Of Harbor, whoever runs it, as the options of a RemoteAgentLoop have them. */
+export interface HarborOptions {
   /** Of a whole trial: environment, agent and verifier, which have limits of their own in the task. */
   harborTimeoutMs: number
   agentName?: string | undefined
@@ -30,13 +27,19 @@ export interface HarborTrialsOptions {
   timeoutMultiplier?: number
   /** Fields of Harbor's `VerifierConfig`. */
   harborVerifier?: HarborFields
+}
+
+export interface HarborTrialsOptions extends HarborOptions {
+  /** The program; a line for `sh`, so that it may be `uvx harbor`. */
+  harborCommand: string
+  /** One of Harbor's environments (`docker`, `modal`, …), or `module.path:ClassName`. */
+  harborEnvironment: string
   /** Where trials keep their logs and artefacts, in a folder a session; without it they are removed. */
   workDir?: string | undefined
 }
 
 /** Harbor takes the sandbox down when it is interrupted. */
 const GRACE_MS = 60_000
-const OUTPUT_LIMIT_BYTES = 256 * 1024
 const TRIAL = 'trial'
 
 /** Agents that run beside Harbor, not in the sandbox, and read nothing of an agent's variables. */
@@ -65,16 +68,15 @@ export class HarborTrials implements AgentRunner {
   /** @throws ProxyError `config_invalid` where there is no Harbor */
   async prepare(signal: AbortSignal): Promise<void> {
     const { harborCommand } = this.#options
-    const limits = { timeLimitMs: 120_000, graceMs: 1_000, outputLimitBytes: 4096, sandboxed: false }
     const end = await runGroup(
       `${harborCommand} --version`,
-      { cwd: tmpdir(), env: trainersEnvironment(), ...limits },
+      { cwd: tmpdir(), env: trainersEnvironment(), timeLimitMs: 120_000, graceMs: 1_000 },
       signal,
     )
     if (end.exitCode === 0) return
     throw new ProxyError(
       'config_invalid',
-      `there is no Harbor (${end.output.trim().split('\n').at(-1)}): install it with Python 3.12 or newer ` +
+      `there is no Harbor (${lastLineOf(end.output)}): install it with Python 3.12 or newer ` +
         '(pip install harbor), name it with --harbor-command, or name a server with --harbor-url',
     )
   }
@@ -91,12 +93,7 @@ export class HarborTrials implements AgentRunner {
       // It has the session's key in it.
       const config = join(folder, 'trial.json')
       await writeFile(config, JSON.stringify(this.#configOf(task, folder)), { mode: 0o600 })
-      const limits = {
-        timeLimitMs,
-        graceMs: GRACE_MS,
-        outputLimitBytes: OUTPUT_LIMIT_BYTES,
-        sandboxed: false,
-      }
+      const limits = { timeLimitMs, graceMs: GRACE_MS }
       const env = { ...trainersEnvironment(), ...(this.#isOutside(task) && sessionEnvironment(task)) }
       const end = await runGroup(
         `exec ${harborCommand} trial start --config "$TRIAL_CONFIG"`,
@@ -178,8 +175,7 @@ async function resultOf(end: GroupEnd, path: string): Promise<AgentResult> {
   if (end.timedOut) return { status: 'timeout', rewards: {}, error: 'the trial ran out of time', output }
   const text = await readFile(path, 'utf8').catch(() => undefined)
   if (text === undefined) {
-    const lastLine = output.trim().split('\n').at(-1)
-    return { status: 'error', rewards: {}, error: `Harbor has left no result: ${lastLine}`, output }
+    return { status: 'error', rewards: {}, error: `Harbor has left no result: ${lastLineOf(output)}`, output }
   }
   const {
     verifier_result: verified,

@@ -15,9 +15,8 @@ export interface GroupOptions {
   graceMs: number
   /** By which it is asked to end. Default: `SIGTERM`. */
   stopSignal?: 'SIGTERM' | 'SIGINT'
-  outputLimitBytes: number
-  /** It is a sandbox, which says in file 3 whether the program in it ran: `--json-status-fd 3` of bubblewrap. */
-  sandboxed: boolean
+  /** It is a sandbox (default: no), which says in file 3 whether the program in it ran: `--json-status-fd 3` of bubblewrap. */
+  sandboxed?: boolean
 }
 
 export interface GroupEnd {
@@ -48,6 +47,7 @@ function forget(child: ChildProcess): void {
   if (running.size === 0) process.off('exit', killAll)
 }
 
+const OUTPUT_LIMIT_BYTES = 256 * 1024
 /** Two short lines. */
 const STATUS_LIMIT_BYTES = 4096
 /** How long output is waited for that a program left behind which has left its group. */
@@ -59,14 +59,14 @@ const LAST_WORDS_MS = 200
  */
 export async function runGroup(
   command: CommandLine,
-  { cwd, env, timeLimitMs, graceMs, stopSignal = 'SIGTERM', outputLimitBytes, sandboxed }: GroupOptions,
+  { cwd, env, timeLimitMs, graceMs, stopSignal = 'SIGTERM', sandboxed = false }: GroupOptions,
   signal: AbortSignal,
 ): Promise<GroupEnd> {
   signal.throwIfAborted()
   const [program, ...args] = typeof command === 'string' ? ['/bin/sh', '-c', command] : command
   const stdio = ['ignore', 'pipe', 'pipe', sandboxed ? 'pipe' : 'ignore'] as const
   const child = spawn(program!, args, { cwd, env, detached: true, stdio: [...stdio] })
-  const [tail, status] = [new OutputTail(outputLimitBytes), new OutputTail(STATUS_LIMIT_BYTES)]
+  const [tail, status] = [new OutputTail(OUTPUT_LIMIT_BYTES), new OutputTail(STATUS_LIMIT_BYTES)]
   const [, stdout, stderr, sandbox] = child.stdio as (Readable | null)[]
   for (const stream of [stdout, stderr]) stream!.on('data', (chunk: Buffer) => tail.add(chunk))
   sandbox?.on('data', (chunk: Buffer) => status.add(chunk))
@@ -88,6 +88,11 @@ export async function runGroup(
     timedOut: limit.signal.aborted && exitCode === null,
     output: tail.text(),
   }
+}
+
+/** Where a program that failed says why. */
+export function lastLineOf(output: string): string {
+  return output.trim().split('\n').at(-1)!
 }
 
 interface Exit {

@@ -9,12 +9,9 @@ import { basename, delimiter, dirname, join, resolve } from 'node:path'
 import { ProxyError } from '../../base/errors.ts'
 import type { CommandLine } from './process-group.ts'
 
-const SANDBOX_MODES = ['auto', 'bwrap', 'none'] as const
-export type SandboxMode = (typeof SANDBOX_MODES)[number]
-
 export interface SandboxOptions {
   /** `auto`: bubblewrap where it works. */
-  mode: SandboxMode
+  mode: 'auto' | 'bwrap' | 'none'
   /** Directories that programs in the sandbox may read though they are no part of the system. */
   visible?: readonly string[]
   /** Files and directories that nobody in the sandbox sees: tasks with their ground truth, rows, data sets. */

@@ -3,6 +3,7 @@
  * of calls take turns, and within a kind the first to ask goes first, so that neither a thousand polls keep a session
  * from being stopped, nor a thousand starts. No second, wherever it begins, has more calls than the rate.
  */
+import { waitInLine } from '../../wait-in-line.ts'
 
 export type CallKind = 'start' | 'stop' | 'poll'
 
@@ -30,14 +31,10 @@ const RECOVERY_PER_S = 0.05
 /** The least part of the rate that is left. */
 const SLOWEST = 1 / 32
 
-interface CallInLine {
-  go(): void
-}
-
 /** Grants calls at a rate that halves when the service throttles, and recovers. */
 export class RateLimiter {
   readonly #clock: LimiterClock
-  readonly #waiting: Record<CallKind, Set<CallInLine>> = {
+  readonly #waiting: Record<CallKind, Set<() => void>> = {
     stop: new Set(),
     start: new Set(),
     poll: new Set(),
@@ -73,22 +70,10 @@ export class RateLimiter {
   }
 
   /** Resolves when the call may be made. @throws `signal.reason`; the call is not counted then */
-  async acquire(kind: CallKind, signal: AbortSignal): Promise<void> {
-    signal.throwIfAborted()
-    const { promise, resolve, reject } = Promise.withResolvers<void>()
-    const waiting = { go: resolve }
-    const giveUp = () => {
-      this.#waiting[kind].delete(waiting)
-      reject(signal.reason)
-    }
-    signal.addEventListener('abort', giveUp, { once: true })
-    this.#waiting[kind].add(waiting)
+  acquire(kind: CallKind, signal: AbortSignal): Promise<void> {
+    const turn = waitInLine(this.#waiting[kind], signal)
     this.#schedule()
-    try {
-      await promise
-    } finally {
-      signal.removeEventListener('abort', giveUp)
-    }
+    return turn
   }
 
   /** To be called when the service has throttled a call. */
@@ -126,7 +111,7 @@ export class RateLimiter {
     const nowMs = this.#clock.nowMs()
     this.#nextAtMs = Math.max(this.#nextAtMs, nowMs - CATCH_UP_MS) + 1000 / this.rate
     this.#grantedAtMs = [...this.#grantedAtMs, nowMs].slice(-Math.ceil(this.#fullRate))
-    first!.go()
+    first!()
   }
 
   #nextKind(): CallKind | undefined {

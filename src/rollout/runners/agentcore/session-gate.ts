@@ -1,3 +1,5 @@
+import { waitInLine } from '../../wait-in-line.ts'
+
 /** At most so many sessions at a time; whoever came first goes first. */
 export class SessionGate {
   readonly #limit: number
@@ -20,27 +22,12 @@ export class SessionGate {
   /** @returns gives the place back, once however often it is called @throws `signal.reason` */
   async enter(signal: AbortSignal): Promise<() => void> {
     signal.throwIfAborted()
-    if (this.#inside >= this.#limit) await this.#turn(signal)
+    if (this.#inside >= this.#limit) await waitInLine(this.#waiting, signal)
     else this.#inside += 1
     let isInside = true
     return () => {
       if (isInside) this.#leave()
       isInside = false
-    }
-  }
-
-  async #turn(signal: AbortSignal): Promise<void> {
-    const { promise, resolve, reject } = Promise.withResolvers<void>()
-    const giveUp = () => {
-      this.#waiting.delete(resolve)
-      reject(signal.reason)
-    }
-    signal.addEventListener('abort', giveUp, { once: true })
-    this.#waiting.add(resolve)
-    try {
-      await promise
-    } finally {
-      signal.removeEventListener('abort', giveUp)
     }
   }
 
