@@ -23,7 +23,10 @@ _ANSWER_TIMEOUT = httpx.Timeout(60, connect=10, pool=None)
 _PATIENCE_S = 30.0
 _RETRY_BASE_S = 0.25
 _LONGEST_DELAY_S = 5.0
-_NOT_THERE = (502, 503, 504)
+NOT_THERE = (502, 503, 504)
+
+#: One of the proxy's long polls: shorter than a silent connection is borne.
+POLL_S = 30.0
 
 
 class Api:
@@ -46,9 +49,8 @@ class Api:
         timeout: httpx.Timeout | None = None,
     ) -> Request:
         """A request with the key; parameters that are ``None`` are left out."""
-        asked = {name: value for name, value in (params or {}).items() if value is not None}
-        waits = timeout or _ANSWER_TIMEOUT
-        return Request(method, self.url + path, self.headers, waits, asked or None, json)
+        asked = without_none(params or {}) or None
+        return Request(method, self.url + path, self.headers, timeout or _ANSWER_TIMEOUT, asked, json)
 
     def call(
         self, method: str, path: str, *, again: bool = True, lines: bool = False, **options: Any
@@ -70,12 +72,17 @@ class Api:
             except httpx.HTTPError as error:
                 what = f"no proxy answers at {asked.url}: {error or type(error).__name__}"
                 refusal = ProxyApiError(what, status=0, code="unreachable")
-            is_away = refusal.status in (0, *_NOT_THERE)
+            is_away = refusal.status in (0, *NOT_THERE)
             if not (is_away and again) or time.monotonic() - began >= _PATIENCE_S:
                 raise refusal
             logger.warning("%s; asking again", refusal)
             yield Pause(delay * (1 + random.random()) / 2)
             delay = min(_LONGEST_DELAY_S, 2 * delay)
+
+
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are given."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def quoted(session_id: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import httpx
 
-from .api import Api, query_of
+from .api import Api, query_of, without_none
 from .consumers import AsyncConsumer, Consumer, ConsumerApi
 from .forest import TokenForest
 from .rollouts import Rollouts
@@ -67,7 +67,7 @@ class _ClientCalls(Generic[S, C]):
         }
         # Without an id it would be another session each time.
         again = session_id is not None
-        answer = yield from self._api.call("POST", "/sessions", json=_without_none(given), again=again)
+        answer = yield from self._api.call("POST", "/sessions", json=without_none(given), again=again)
         return self._session(answer["session_id"], answer.get("agent_key"))
 
     def session(self, session_id: str) -> S:
@@ -118,7 +118,7 @@ class _ClientCalls(Generic[S, C]):
             "hold_s": hold_s,
         }
         made = ConsumerApi(self._api, name, of_run)
-        yield from made.ask("POST", body=_without_none(settings))
+        yield from made.ask("POST", body=without_none(settings))
         return self._consumer(made)
 
     @call
@@ -198,7 +198,7 @@ class Client(_ClientCalls[Session, Consumer], Threads):
     ) -> None:
         _ClientCalls.__init__(self, url, admin_key)
         self._own = http is None
-        Threads.__init__(self, http or httpx.Client(**_options()))
+        self._http = http or httpx.Client(**_options())
 
     def sessions(self, **filters: Any) -> Iterator[dict[str, Any]]:
         """All that match the filters of docs/http-api.md, page by page; ``metadata`` is a mapping."""
@@ -235,7 +235,7 @@ class AsyncClient(_ClientCalls[AsyncSession, AsyncConsumer], Loop):
     ) -> None:
         _ClientCalls.__init__(self, url, admin_key)
         self._own = http is None
-        Loop.__init__(self, http or httpx.AsyncClient(**_options()))
+        self._http = http or httpx.AsyncClient(**_options())
 
     async def sessions(self, **filters: Any) -> AsyncIterator[dict[str, Any]]:
         """All that match the filters of docs/http-api.md, page by page; ``metadata`` is a mapping."""
@@ -269,7 +269,3 @@ def _options() -> dict[str, Any]:
     """Each rollout waits on a connection of its own. Proxies of the environment are not for a cluster's calls."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
     return {"limits": limits, "trust_env": False, "verify": ssl.create_default_context()}
-
-
-def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}

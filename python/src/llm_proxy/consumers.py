@@ -8,14 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import httpx
-
-from .api import Api, row_options
+from .api import POLL_S, Api, row_options
 from .rows import Row, rows_of
 from .steps import Loop, Steps, Threads, call
-
-#: One of the proxy's long polls: shorter than a silent connection is borne.
-_POLL_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,8 @@ class ConsumerApi:
 class _LeaseCalls:
     """What both kinds of leases do, written once."""
 
-    def __init__(self, api: ConsumerApi, fetched: _FetchedLease) -> None:
+    def __init__(self, http: Any, api: ConsumerApi, fetched: _FetchedLease) -> None:
+        self._http = http
         self._api = api
         self._fetched = fetched
 
@@ -113,17 +109,9 @@ class _LeaseCalls:
 class Lease(_LeaseCalls, Threads):
     """Sessions that no other process of the trainer gets for a while."""
 
-    def __init__(self, http: httpx.Client, api: ConsumerApi, fetched: _FetchedLease) -> None:
-        _LeaseCalls.__init__(self, api, fetched)
-        Threads.__init__(self, http)
-
 
 class AsyncLease(_LeaseCalls, Loop):
     """As :class:`Lease`, in an event loop."""
-
-    def __init__(self, http: httpx.AsyncClient, api: ConsumerApi, fetched: _FetchedLease) -> None:
-        _LeaseCalls.__init__(self, api, fetched)
-        Loop.__init__(self, http)
 
 
 L = TypeVar("L", Lease, AsyncLease)
@@ -132,7 +120,8 @@ L = TypeVar("L", Lease, AsyncLease)
 class _ConsumerCalls(Generic[L]):
     """What both kinds of consumers do, written once."""
 
-    def __init__(self, api: ConsumerApi) -> None:
+    def __init__(self, http: Any, api: ConsumerApi) -> None:
+        self._http = http
         self._api = api
 
     @call
@@ -162,10 +151,10 @@ class _ConsumerCalls(Generic[L]):
         discarded = {"stale": 0, "unversioned": 0}
         while True:
             left = max(0.0, until - time.monotonic())
-            answer = yield from self._api.ask("POST", "/fetch", {**body, "wait_s": min(_POLL_S, left)})
+            answer = yield from self._api.ask("POST", "/fetch", {**body, "wait_s": min(POLL_S, left)})
             for why, count in answer["discarded"].items():
                 discarded[why] += count
-            if answer["sessions"] or left <= _POLL_S:
+            if answer["sessions"] or left <= POLL_S:
                 sessions = [_fetched(one) for one in answer["sessions"]]
                 return self._lease(_FetchedLease(answer["lease_id"], sessions, discarded))
 
@@ -200,20 +189,12 @@ class _ConsumerCalls(Generic[L]):
 class Consumer(_ConsumerCalls[Lease], Threads):
     """A name under which the processes of a trainer share completed sessions; any number may use it at once."""
 
-    def __init__(self, http: httpx.Client, api: ConsumerApi) -> None:
-        _ConsumerCalls.__init__(self, api)
-        Threads.__init__(self, http)
-
     def _lease(self, fetched: _FetchedLease) -> Lease:
         return Lease(self._http, self._api, fetched)
 
 
 class AsyncConsumer(_ConsumerCalls[AsyncLease], Loop):
     """As :class:`Consumer`, in an event loop."""
-
-    def __init__(self, http: httpx.AsyncClient, api: ConsumerApi) -> None:
-        _ConsumerCalls.__init__(self, api)
-        Loop.__init__(self, http)
 
     def _lease(self, fetched: _FetchedLease) -> AsyncLease:
         return AsyncLease(self._http, self._api, fetched)

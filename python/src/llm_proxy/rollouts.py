@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from .api import Api, quoted
+from .api import NOT_THERE, Api, quoted
 from .errors import ProxyApiError
 from .steps import Answer, Pause, Steps
 
@@ -29,7 +29,6 @@ _RETRY_BASE_S = 0.25
 _LONGEST_DELAY_S = 15.0
 #: A connection that held for so long, longer than it may be silent, was no attempt that failed.
 _HELD_S = 90.0
-_NOT_THERE = (502, 503, 504)
 _FAREWELL_TIMEOUT = httpx.Timeout(5)
 
 
@@ -92,7 +91,7 @@ class Rollouts:
             now = time.monotonic()
             if now - began > _HELD_S:
                 heard, failures = now, 0
-            is_away = refusal.status in (0, *_NOT_THERE) or refusal.code == "shutting_down"
+            is_away = refusal.status in (0, *NOT_THERE) or refusal.code == "shutting_down"
             if not is_away or now - heard >= patience_s:
                 raise refusal
             logger.warning("%s; asking again", refusal)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,17 +87,8 @@ class Row:
 
 
 _LISTS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
-_TURN = ("turn_id", "index", "start", "end", "trained", "reward")
-_VERSIONS = ("finish_reason", "weight_version_start", "weight_version_end")
-_ROW = (
-    "reward",
-    "exact",
-    "finished",
-    "truncated",
-    "finish_reason",
-    "weight_version_min",
-    "weight_version_max",
-)
+
+T = TypeVar("T", Row, Turn)
 
 
 def rows_of(answer: Mapping[str, Any]) -> list[Row]:
@@ -107,13 +98,11 @@ def rows_of(answer: Mapping[str, Any]) -> list[Row]:
 
 def row_of(session_id: str, row: Mapping[str, Any]) -> Row:
     """One row as it is in that answer."""
-    return Row(
-        session_id,
-        turns=[_turn_of(turn) for turn in row["turns"]],
-        fields={name: value for name, value in row.items() if name not in _LISTS},
-        **{name: row[name] for name in (*_LISTS, *_ROW)},
-    )
+    turns = [_made(Turn, turn, fields=turn) for turn in row["turns"]]
+    others = {name: value for name, value in row.items() if name not in _LISTS}
+    return _made(Row, row, session_id=session_id, turns=turns, fields=others)
 
 
-def _turn_of(turn: Mapping[str, Any]) -> Turn:
-    return Turn(**{name: turn[name] for name in (*_TURN, *_VERSIONS)}, fields=turn)
+def _made(kind: type[T], told: Mapping[str, Any], **own: Any) -> T:
+    """With what the proxy tells under the names of its fields, but for those that are given."""
+    return kind(**own, **{spec.name: told[spec.name] for spec in fields(kind) if spec.name not in own})

@@ -7,15 +7,10 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-import httpx
-
-from .api import Api, query_of, quoted, row_options
+from .api import POLL_S, Api, query_of, quoted, row_options, without_none
 from .forest import TokenForest
 from .rows import Row, rows_of
 from .steps import Loop, Steps, Threads, call
-
-#: One of the proxy's long polls: shorter than a silent connection is borne.
-_POLL_S = 30.0
 
 Numbers = Mapping[str, Mapping[str, Sequence[float | None]]]
 
@@ -23,7 +18,8 @@ Numbers = Mapping[str, Mapping[str, Sequence[float | None]]]
 class _SessionCalls:
     """What both kinds of sessions do, written once."""
 
-    def __init__(self, api: Api, session_id: str, agent_key: str | None) -> None:
+    def __init__(self, http: Any, api: Api, session_id: str, agent_key: str | None) -> None:
+        self._http = http
         self._api = api
         self._id = session_id
         self._agent_key = agent_key
@@ -67,7 +63,7 @@ class _SessionCalls:
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left = _POLL_S if until is None else max(0.0, min(_POLL_S, until - time.monotonic()))
+            left = POLL_S if until is None else max(0.0, min(POLL_S, until - time.monotonic()))
             answer: dict[str, Any] = yield from self._ask("GET", "/wait", params={"timeout_s": left})
             if not answer.pop("timed_out"):
                 return answer
@@ -191,7 +187,7 @@ class _SessionCalls:
         :param teacher: whose ``teacher_logprobs`` they are
         :returns: how many turns have them now
         """
-        body = {"turns": turns, **({} if teacher is None else {"teacher": teacher})}
+        body = without_none({"turns": turns, "teacher": teacher})
         answer = yield from self._ask("POST", "/details", json=body)
         return int(answer["turns"])
 
@@ -202,8 +198,7 @@ class _SessionCalls:
         :param model: only an engine that lists it reads; default: any
         :param teacher: the name to keep them under; default: the model's
         """
-        names = {"model": model, "teacher": teacher}
-        body = {name: value for name, value in names.items() if value is not None}
+        body = without_none({"model": model, "teacher": teacher})
         answer: dict[str, Any] = yield from self._ask("POST", "/score", json=body)
         return answer
 
@@ -219,16 +214,12 @@ class _SessionCalls:
 
 
 def _marks(given: Mapping[str, Any]) -> dict[str, Any]:
-    marks = {name: value for name, value in given.items() if value is not None}
+    marks = without_none(given)
     return {**marks, "note": marks["note"] or None} if "note" in marks else marks
 
 
 class Session(_SessionCalls, Threads):
     """One rollout. As a context it is completed at the end of the block, or aborted by what is raised in it."""
-
-    def __init__(self, http: httpx.Client, api: Api, session_id: str, agent_key: str | None) -> None:
-        _SessionCalls.__init__(self, api, session_id, agent_key)
-        Threads.__init__(self, http)
 
     def __enter__(self) -> Session:
         return self
@@ -241,10 +232,6 @@ class Session(_SessionCalls, Threads):
 
 class AsyncSession(_SessionCalls, Loop):
     """As :class:`Session`, in an event loop."""
-
-    def __init__(self, http: httpx.AsyncClient, api: Api, session_id: str, agent_key: str | None) -> None:
-        _SessionCalls.__init__(self, api, session_id, agent_key)
-        Loop.__init__(self, http)
 
     async def __aenter__(self) -> AsyncSession:
         return self

@@ -57,8 +57,7 @@ Steps = Generator[Request | Pause, Answer, T]
 class Threads:
     """Asks with threads: a call returns when it is done."""
 
-    def __init__(self, http: httpx.Client) -> None:
-        self._http = http
+    _http: httpx.Client
 
     def _do(self, steps: Steps[T]) -> T:
         try:
@@ -85,8 +84,7 @@ class Threads:
 class Loop:
     """Asks in an event loop: a call is awaited."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self._http = http
+    _http: httpx.AsyncClient
 
     async def _do(self, steps: Steps[T]) -> T:
         try:
