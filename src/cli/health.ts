@@ -23,13 +23,11 @@ function reason(error: unknown, timeoutMs: number): string {
   return error.message
 }
 
-interface Asked {
-  status: number
-  text: string
-}
-
 /** GETs from a proxy; `fetch` cannot be told which certificates to trust. @throws what the connection failed with */
-export function ask(url: string | URL, options: RequestOptions = {}): Promise<Asked> {
+export function ask(
+  url: string | URL,
+  options: RequestOptions = {},
+): Promise<{ status: number; text: string }> {
   const request = new URL(url).protocol === 'https:' ? requestHttps : requestHttp
   return new Promise((resolve, reject) => {
     request(url, options, (response) => {

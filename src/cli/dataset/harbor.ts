@@ -65,22 +65,16 @@ function report({ tasks, skipped }: Split, rowCount: number, path: string, writt
   const limited = rowCount < tasks.length ? ` of ${tasks.length}` : ''
   const count = `${rowCount}${limited} ${tasks.length === 1 ? 'task' : 'tasks'}`
   const lines = [`${path}: ${count}, ${written ? 'written' : 'unchanged'}`]
-  for (const [reason, directories] of byReason(skipped)) {
+  for (const [reason, directories] of Map.groupBy(skipped, ({ reason }) => reason)) {
     lines.push(`  skipped ${directories.length}: ${reason} (${listed(directories)})`)
   }
   return lines.join('\n')
 }
 
-function byReason(skipped: readonly SkippedDirectory[]): Map<string, string[]> {
-  const reasons = new Map<string, string[]>()
-  for (const { directory, reason } of skipped)
-    reasons.set(reason, [...(reasons.get(reason) ?? []), directory])
-  return reasons
-}
-
 const MAX_LISTED = 5
 
-function listed(directories: readonly string[]): string {
+function listed(directories: readonly SkippedDirectory[]): string {
   const more = directories.length - MAX_LISTED
-  return directories.slice(0, MAX_LISTED).join(', ') + (more > 0 ? `, and ${more} more` : '')
+  const names = directories.slice(0, MAX_LISTED).map(({ directory }) => directory)
+  return names.join(', ') + (more > 0 ? `, and ${more} more` : '')
 }

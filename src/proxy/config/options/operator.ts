@@ -1,11 +1,11 @@
 /** Options of the commands that steer and watch a running proxy. */
 import { type CommandSpec, type ConfigOf, grouped, groupedFlags, type OptionTable } from '../option.ts'
-import { adminKeys, json, proxyUrl, tlsCa } from './shared.ts'
+import { json, proxyKeys, proxyUrl, tlsCa } from './shared.ts'
 
 /** Which proxy, and how it is asked. */
 const proxy = grouped('Proxy', {
   url: proxyUrl,
-  adminKeys: { ...adminKeys, help: 'Key of the proxy; @file reads it from a file' },
+  adminKeys: proxyKeys,
   tlsCa,
 })
 

@@ -3,7 +3,7 @@ import { type CommandSpec, type ConfigOf, grouped, type OptionTable, withAll } f
 import { OWN_ROLLOUTS } from './rollout.ts'
 import { drift, engines, relayMode, scheduling, tokenMode } from './serve-engines.ts'
 import { sessions } from './serve-sessions.ts'
-import { adminKeys, host, logLevel, port, shutdownGraceMs, workerKeys } from './shared.ts'
+import { adminKeys, host, keyOption, logLevel, port, shutdownGraceMs, workerKeys } from './shared.ts'
 
 const { runner, ...ownOptions } = OWN_ROLLOUTS
 
@@ -127,24 +127,18 @@ const keys = grouped('Keys', {
   },
   viewKeys: {
     flag: 'view-key',
-    type: 'key',
-    secret: true,
-    repeatable: true,
+    ...keyOption,
     help: 'Key that reads everything and changes nothing, for people and the inspector; given like --admin-key',
   },
   metricsKeys: {
     flag: 'metrics-key',
     hidden: true,
-    type: 'key',
-    secret: true,
-    repeatable: true,
+    ...keyOption,
     help: 'Key for monitoring: reads /metrics and all of /health; given like --admin-key',
   },
   agentKeySecrets: {
     flag: 'agent-key-secret',
-    type: 'key',
-    secret: true,
-    repeatable: true,
+    ...keyOption,
     help:
       "Secret that makes a key for each session's agent, which POST /sessions returns. Keys of all secrets " +
       'are valid, the first secret makes new ones; given like --admin-key',

@@ -1,7 +1,7 @@
 /** Options of the commands that read recorded sessions, from a database or from a running proxy. */
 import { type CommandSpec, type ConfigOf, grouped, groupedFlags } from '../option.ts'
 import { SERVE } from './serve.ts'
-import { adminKeys, db, json, select, tlsCa } from './shared.ts'
+import { db, json, proxyKeys, select, tlsCa } from './shared.ts'
 
 export const sessionSource = grouped('Source', {
   db: {
@@ -14,10 +14,7 @@ export const sessionSource = grouped('Source', {
     flagOnly: true,
     help: 'Base URL of a running proxy to ask instead of a database',
   },
-  adminKeys: {
-    ...adminKeys,
-    help: 'Key of the proxy; @file reads it from a file',
-  },
+  adminKeys: proxyKeys,
   tlsCa,
 })
 

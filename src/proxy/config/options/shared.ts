@@ -83,12 +83,14 @@ export const maxConcurrency = {
   default: '1024',
 } as const
 
-export const workerKeys = {
-  flag: 'worker-key',
+/** What keys have in common. */
+export const keyOption = {
   type: 'key',
   secret: true,
   repeatable: true,
 } as const
+
+export const workerKeys = { ...keyOption, flag: 'worker-key' } as const
 
 export const tlsCa = {
   flag: 'tls-ca',
@@ -98,12 +100,10 @@ export const tlsCa = {
     'self-signed certificate',
 } as const
 
-export const adminKeys = {
-  flag: 'admin-key',
-  type: 'key',
-  secret: true,
-  repeatable: true,
-} as const
+export const adminKeys = { ...keyOption, flag: 'admin-key' } as const
+
+/** Of a command that asks a running proxy. */
+export const proxyKeys = { ...adminKeys, help: 'Key of the proxy; @file reads it from a file' } as const
 
 /** Which rows of a session that branched. */
 export const select = {

@@ -115,12 +115,7 @@ export class AgentCoreEndpoint {
   async #stop(sessionId: string, signal: AbortSignal): Promise<'stopped' | 'gone'> {
     const { sdk, client } = await this.#open()
     await this.#limiter.acquire('stop', signal)
-    const { arn: agentRuntimeArn, qualifier } = this.#options
-    const command = new sdk.StopRuntimeSessionCommand({
-      agentRuntimeArn,
-      qualifier,
-      runtimeSessionId: sessionId,
-    })
+    const command = new sdk.StopRuntimeSessionCommand(this.#at(sessionId))
     try {
       await this.#send(() => client.send(command, { abortSignal: signal }), signal)
       return 'stopped'
@@ -150,11 +145,8 @@ export class AgentCoreEndpoint {
 
   async #invoke(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {
     const { sdk, client } = await this.#open()
-    const { arn: agentRuntimeArn, qualifier } = this.#options
     const command = new sdk.InvokeAgentRuntimeCommand({
-      agentRuntimeArn,
-      qualifier,
-      runtimeSessionId: sessionId,
+      ...this.#at(sessionId),
       contentType: 'application/json',
       accept: 'application/json',
       payload,
@@ -165,6 +157,11 @@ export class AgentCoreEndpoint {
       if (statusCode >= 300) throw new AgentCoreRefusal('agent', `status ${statusCode}: ${answer}`)
       return parseJson(answer)
     }, signal)
+  }
+
+  #at(runtimeSessionId: string) {
+    const { arn: agentRuntimeArn, qualifier } = this.#options
+    return { agentRuntimeArn, qualifier, runtimeSessionId }
   }
 
   async #send<T>(call: () => Promise<T>, signal: AbortSignal): Promise<T> {

@@ -3,7 +3,7 @@ import type { Message, SQSClient } from '@aws-sdk/client-sqs'
 import { ProxyError } from '../../../base/errors.ts'
 import { optionalPackage } from '../../../base/optional-package.ts'
 import { backoffMs, pause } from '../../backoff.ts'
-import { isTestEvent, sessionOfObjectKey, writtenObjects } from './sqs-records.ts'
+import { isTestEvent, sessionOfObjectKey, writtenKeys } from './sqs-records.ts'
 
 export interface ResultQueueOptions {
   url: string
@@ -107,11 +107,11 @@ export class ResultQueue {
 
   /** Tells whoever expects it. @returns whether the message is done with: a second one, or one for nobody, is too */
   #take({ Body = '' }: Message): boolean {
-    const objects = writtenObjects(Body)
-    const isOurs = ({ key }: { key: string }) => key.startsWith(`${this.#options.experiment}/`)
-    for (const { key } of objects.filter(isOurs)) this.#expected.get(sessionOfObjectKey(key))?.(key)
+    const keys = writtenKeys(Body)
+    const isOurs = (key: string) => key.startsWith(`${this.#options.experiment}/`)
+    for (const key of keys.filter(isOurs)) this.#expected.get(sessionOfObjectKey(key))?.(key)
     // What is about nothing of ours may be another program's, which waits for it.
-    return objects.length > 0 ? objects.every(isOurs) : isTestEvent(Body)
+    return keys.length > 0 ? keys.every(isOurs) : isTestEvent(Body)
   }
 
   #open() {

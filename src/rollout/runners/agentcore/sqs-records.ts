@@ -7,31 +7,22 @@ const Notification = Type.Object({ Records: Type.Array(Type.Unknown()) })
 const TestEvent = Type.Object({ Service: Type.Literal('Amazon S3'), Event: Type.Literal('s3:TestEvent') })
 const Record = Type.Object({
   eventName: Type.Optional(Type.String()),
-  s3: Type.Object({
-    bucket: Type.Object({ name: Type.String() }),
-    object: Type.Object({ key: Type.String() }),
-  }),
+  s3: Type.Object({ object: Type.Object({ key: Type.String() }) }),
 })
 
-export interface StoredObject {
-  bucket: string
-  /** Decoded: as one asks S3 for it. */
-  key: string
-}
-
 /**
- * The objects that a message says were written; none in one that is about something else, or no notification. A message
- * that SNS passed on is read as well.
+ * The keys, as one asks S3 for them, of the objects that a message says were written; none in one that is about something
+ * else, or no notification. A message that SNS passed on is read as well.
  */
-export function writtenObjects(body: string): StoredObject[] {
+export function writtenKeys(body: string): string[] {
   const message = parseJson(body)
-  if (isFromSns(message)) return writtenObjects(message.Message)
+  if (isFromSns(message)) return writtenKeys(message.Message)
   if (!Value.Check(Notification, message)) return []
   return message.Records.flatMap((record) => {
     if (!Value.Check(Record, record)) return []
     if (record.eventName !== undefined && !record.eventName.includes('ObjectCreated')) return []
     const key = decodeKey(record.s3.object.key)
-    return key === undefined ? [] : [{ bucket: record.s3.bucket.name, key }]
+    return key === undefined ? [] : [key]
   })
 }
 
