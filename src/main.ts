@@ -16,6 +16,7 @@ import type { WorkerConfig } from './proxy/config/options/worker.ts'
 import { trustedAuthorities } from './proxy/config/trusted-authorities.ts'
 import { textsOfTokens } from './proxy/engines/clients/texts-of-tokens.ts'
 import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
+import { openHealthPort } from './proxy/http/operator/health/health-port.ts'
 import { healthOf } from './proxy/http/operator/health/health-route.ts'
 import { listen, type ServerOptions } from './proxy/http/server.ts'
 import { refuseWorkers } from './proxy/relay/refuse-workers.ts'
@@ -26,13 +27,7 @@ import { databaseName, isPostgresUrl } from './proxy/store/postgres/open.ts'
 import { OwnRollouts } from './rollout/server/own-rollouts.ts'
 import { passOnRollouts } from './rollout/server/pass-on.ts'
 import { rolloutRoutes } from './rollout/server/routes.ts'
-import {
-  certificateFilesOf,
-  openHealth,
-  openParts,
-  type ServerHooks,
-  type ServerParts,
-} from './server-parts.ts'
+import { certificateFilesOf, openParts, type ServerHooks, type ServerParts } from './server-parts.ts'
 import { InferenceWorkerClient } from './worker/inference-worker-client.ts'
 
 export type { Outside, ServerHooks } from './server-parts.ts'
@@ -64,10 +59,12 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
   const rollouts = config.runner === undefined ? undefined : new OwnRollouts(config, logger)
   const http = await (outside.listen ?? listen)(httpOptions(config, parts, rollouts, logger))
   opened.defer(() => http.close())
-  const healthPort = await openHealth(config, async () => {
+  const { host, healthPort: port, basePath } = config
+  const health = async () => {
     const { code, health } = await healthOf({ backend, runner, store })
     return { code, body: JSON.stringify(health) }
-  })
+  }
+  const healthPort = port === undefined ? undefined : await openHealthPort({ host, port, basePath, health })
   if (healthPort) opened.defer(() => healthPort.close())
   if (drift) opened.defer(() => drift.close())
   // First of all, as it ends the long polls that the server would wait for.

@@ -15,8 +15,6 @@ import type { Backend } from './proxy/engines/port/backend.ts'
 import { type ExpectedTokenizer, questionFor } from './proxy/engines/port/expected-tokenizer.ts'
 import type { Registry } from './proxy/engines/port/registry.ts'
 import { Controls, SharedControls } from './proxy/http/operator/controls.ts'
-import { type HealthPort, openHealthPort } from './proxy/http/operator/health/health-port.ts'
-import type { HealthAnswer } from './proxy/http/operator/health/health-thread.ts'
 import type { HttpServer, ServerOptions } from './proxy/http/server.ts'
 import { PassOn } from './proxy/http/transport/pass-on.ts'
 import { Metrics } from './proxy/metrics/metrics.ts'
@@ -151,13 +149,6 @@ function shareControls(
   const passOn = new PassOn(tlsCert && readFileSync(tlsCert, 'utf8'))
   opened.defer(() => passOn.close())
   return { controls, passOn, ...(mode === 'local' && { registry: controls }) }
-}
-
-export async function openHealth(
-  { host, healthPort: port, basePath }: ServeConfig,
-  health: () => Promise<HealthAnswer>,
-): Promise<HealthPort | undefined> {
-  return port === undefined ? undefined : await openHealthPort({ host, port, basePath, health })
 }
 
 interface SessionParts {

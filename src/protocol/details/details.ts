@@ -2,11 +2,11 @@
 import { parseJson } from '../../base/json.ts'
 import type { DetailKind, LaterKind } from './kinds.ts'
 import {
+  elementBytes,
   integersTensor,
   numbersOf,
   numbersTensor,
   packTensors,
-  TENSOR_BYTES,
   type Tensor,
   unpackTensors,
 } from './tensors.ts'
@@ -196,5 +196,5 @@ function textsOf(json: string | undefined, count: number): string[] {
 
 /** Bytes of one row of a tensor. */
 export function rowBytes({ dtype, shape }: Tensor): number {
-  return shape.slice(1).reduce((product, length) => product * length, TENSOR_BYTES[dtype])
+  return shape.slice(1).reduce((product, length) => product * length, elementBytes(dtype))
 }

@@ -4,8 +4,6 @@
  * is little-endian, as the platforms of Node are.
  */
 
-export type TensorType = 'U8' | 'I8' | 'U16' | 'I16' | 'I32' | 'F32' | 'F64'
-
 export interface Tensor {
   readonly dtype: TensorType
   readonly shape: readonly number[]
@@ -18,15 +16,26 @@ interface TensorFile {
   readonly metadata: Readonly<Record<string, string>>
 }
 
-/** Bytes of one element. */
-export const TENSOR_BYTES: Readonly<Record<TensorType, number>> = {
-  U8: 1,
-  I8: 1,
-  U16: 2,
-  I16: 2,
-  I32: 4,
-  F32: 4,
-  F64: 8,
+interface ElementArray {
+  new (buffer: ArrayBuffer): ArrayLike<number>
+  readonly BYTES_PER_ELEMENT: number
+}
+
+/** What reads the elements of each type. */
+const ARRAYS = {
+  U8: Uint8Array,
+  I8: Int8Array,
+  U16: Uint16Array,
+  I16: Int16Array,
+  I32: Int32Array,
+  F32: Float32Array,
+  F64: Float64Array,
+} satisfies Record<string, ElementArray>
+
+export type TensorType = keyof typeof ARRAYS
+
+export function elementBytes(dtype: TensorType): number {
+  return ARRAYS[dtype].BYTES_PER_ELEMENT
 }
 
 /** Arrays begin at multiples of this, so that a reader need not copy them; the widest ones come first. */
@@ -35,7 +44,7 @@ const LENGTH_BYTES = 8
 
 export function packTensors({ tensors, metadata }: TensorFile): Buffer {
   const entries = Object.entries(tensors).sort(
-    ([, a], [, b]) => TENSOR_BYTES[b.dtype] - TENSOR_BYTES[a.dtype],
+    ([, a], [, b]) => elementBytes(b.dtype) - elementBytes(a.dtype),
   )
   const header: Record<string, unknown> = { __metadata__: metadata }
   let end = 0
@@ -84,14 +93,14 @@ function tensorOf(entry: unknown, data: Buffer): Tensor {
   if (!isTensorType(dtype) || !isCounts(shape) || !isCounts(offsets) || offsets.length !== 2)
     throw new RangeError('a packed detail has an array of no known layout')
   const [start, end] = offsets as [number, number]
-  const bytes = shape.reduce((product, length) => product * length, TENSOR_BYTES[dtype])
+  const bytes = shape.reduce((product, length) => product * length, elementBytes(dtype))
   if (end > data.length || end - start !== bytes)
     throw new RangeError('a packed detail has an array of another size than it says')
   return { dtype, shape, data: data.subarray(start, end) }
 }
 
 function isTensorType(dtype: unknown): dtype is TensorType {
-  return typeof dtype === 'string' && Object.hasOwn(TENSOR_BYTES, dtype)
+  return typeof dtype === 'string' && Object.hasOwn(ARRAYS, dtype)
 }
 
 function isCounts(numbers: unknown): numbers is number[] {
@@ -127,26 +136,8 @@ export function numbersOf(tensor: Tensor | undefined): number[] {
   if (tensor === undefined) throw new RangeError('a packed detail lacks an array')
   // Copied to where a typed array may begin.
   const { buffer } = Uint8Array.from(tensor.data)
-  return Array.from(arrayIn(tensor.dtype, buffer))
-}
-
-function arrayIn(dtype: TensorType, buffer: ArrayBuffer): ArrayLike<number> {
-  switch (dtype) {
-    case 'U8':
-      return new Uint8Array(buffer)
-    case 'I8':
-      return new Int8Array(buffer)
-    case 'U16':
-      return new Uint16Array(buffer)
-    case 'I16':
-      return new Int16Array(buffer)
-    case 'I32':
-      return new Int32Array(buffer)
-    case 'F32':
-      return new Float32Array(buffer)
-    case 'F64':
-      return new Float64Array(buffer)
-  }
+  const Elements: ElementArray = ARRAYS[tensor.dtype]
+  return Array.from(new Elements(buffer))
 }
 
 function bytesOf(array: ArrayBufferView): Uint8Array {

@@ -116,7 +116,7 @@ export class CommandRunner implements AgentRunner {
 
   #agentEnvironment(task: AgentTask, files: TryFiles): NodeJS.ProcessEnv {
     return {
-      ...outerEnvironment(process.env),
+      ...outerEnvironment(),
       ...textVariables(task.settings?.environmentOverrides ?? this.#options.environment ?? {}),
       // Anthropic's clients would send it beside the session's key.
       ANTHROPIC_API_KEY: undefined,
@@ -144,7 +144,7 @@ export class CommandRunner implements AgentRunner {
     const files = await makeVerifierFiles(task.sample, output)
     // Without the session: what a verifier asks of a model must not be recorded, and trained on, as the agent's.
     const env = {
-      ...outerEnvironment(process.env, verifierEnvironment),
+      ...outerEnvironment(verifierEnvironment),
       ...taskEnvironment(task, files.task),
       AGENT_OUTPUT_FILE: files.output,
       REWARD_FILE: files.reward,

@@ -30,10 +30,10 @@ const PASSED_ON = [
  * model hubs, of clouds and of trackers are nobody else's.
  * @param more names of further variables
  */
-export function outerEnvironment(env: NodeJS.ProcessEnv, more: readonly string[] = []): NodeJS.ProcessEnv {
+export function outerEnvironment(more: readonly string[] = []): NodeJS.ProcessEnv {
   const isPassedOn = (name: string) =>
     PASSED_ON.includes(name) || name.startsWith('LC_') || more.includes(name)
-  return Object.fromEntries(Object.entries(env).filter(([name]) => isPassedOn(name)))
+  return Object.fromEntries(Object.entries(process.env).filter(([name]) => isPassedOn(name)))
 }
 
 /** @throws TypeError that names the variable which is neither text nor a number nor a boolean */

@@ -6,7 +6,7 @@
  */
 import type { Details, ExpertTable, TokenTable, VersionSpan } from '../../../protocol/details/details.ts'
 import { rowBytes } from '../../../protocol/details/details.ts'
-import { numbersOf, TENSOR_BYTES, type Tensor } from '../../../protocol/details/tensors.ts'
+import { elementBytes, numbersOf, type Tensor } from '../../../protocol/details/tensors.ts'
 
 /** A turn that a row has tokens of, or goes on from. */
 interface PlacedTurn {
@@ -224,9 +224,9 @@ function isOfModel({ experts }: ExpertTable, model: Tensor): boolean {
 
 function wider(a: Tensor['dtype'], b: Tensor['dtype']): Tensor['dtype'] {
   if (a === b) return a
-  const [narrow, wide] = TENSOR_BYTES[a] < TENSOR_BYTES[b] ? [a, b] : [b, a]
+  const [narrow, wide] = elementBytes(a) < elementBytes(b) ? [a, b] : [b, a]
   // Of two of one width that differ in their sign neither holds the other; nor does an unsigned one what is below 0.
-  const isLossy = TENSOR_BYTES[a] === TENSOR_BYTES[b] || (narrow.startsWith('I') && wide.startsWith('U'))
+  const isLossy = elementBytes(a) === elementBytes(b) || (narrow.startsWith('I') && wide.startsWith('U'))
   return isLossy ? 'I32' : wide
 }
 

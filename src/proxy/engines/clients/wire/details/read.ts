@@ -10,9 +10,9 @@ import type {
   VersionSpan,
 } from '../../../../../protocol/details/details.ts'
 import {
+  elementBytes,
   integersTensor,
   numbersOf,
-  TENSOR_BYTES,
   type Tensor,
   type TensorType,
 } from '../../../../../protocol/details/tensors.ts'
@@ -200,6 +200,6 @@ function readNpy(file: Buffer): Tensor | undefined {
     return undefined
   const shape = dimensions.split(',').flatMap((text) => (text.trim() === '' ? [] : [Number(text)]))
   const data = file.subarray(dataStart)
-  const bytes = shape.reduce((product, length) => product * length, TENSOR_BYTES[dtype])
+  const bytes = shape.reduce((product, length) => product * length, elementBytes(dtype))
   return data.length === bytes ? { dtype, shape, data } : undefined
 }
