@@ -1,14 +1,13 @@
 import type { AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { EmbeddedEngine, type EmbeddedEngineOptions } from '../embedded/engine/embedded-engine.ts'
+import { EmbeddedEngine } from '../embedded/engine/embedded-engine.ts'
 import { Playbook } from '../embedded/engine/playbook.ts'
 import { buildEngineServer, type EngineServer } from '../embedded/server/server.ts'
 import type { EngineConfig } from '../proxy/config/options/engine.ts'
 import { baseUrl } from '../proxy/http/transport/base-url.ts'
-import { announce } from './announce.ts'
 import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'
-import { serveUntilSignal, watchUnforeseen } from './process-life.ts'
+import { serveAnnounced } from './serve-announced.ts'
 
 /** A stand-in for an engine has nothing to lose: long enough for a short completion to end. */
 const GRACE_MS = 5_000
@@ -17,33 +16,19 @@ const DRAIN_POLL_MS = 20
 /** `llm-proxy engine`: serves the embedded engine until a signal. @returns the exit code */
 export async function run(config: EngineConfig): Promise<number> {
   const logger = createLogger(config.logLevel)
-  const engine = new EmbeddedEngine(engineOptions(config))
+  const playbook = config.playbook === undefined ? undefined : Playbook.fromFile(config.playbook)
+  const engine = new EmbeddedEngine({ ...config, playbook })
   const server = buildEngineServer(engine)
   await server.listen({ host: config.host, port: config.port }).catch((error: unknown) => {
     throw explainListenFailure(error, config.host, config.port)
   })
-  watchUnforeseen(logger)
   const { address, port } = server.server.address() as AddressInfo
   const url = baseUrl({ host: address, port })
   logger.info({ url, model: engine.model }, 'listening')
-  const served = serveUntilSignal({ stop: (graceMs) => stop(server, graceMs) }, GRACE_MS, logger)
-  announce(`llm-proxy engine listening on ${url} (model ${engine.model})`, [
-    '',
-    `Give it to a proxy:  llm-proxy --engine-url ${url}`,
-  ])
-  return served
-}
-
-function engineOptions(config: EngineConfig): EmbeddedEngineOptions {
-  const { model, weightVersion, contextLength, playbook, latencyMs, tokensPerSecond } = config
-  return {
-    latencyMs,
-    tokensPerSecond,
-    model,
-    weightVersion,
-    contextLength,
-    playbook: playbook === undefined ? undefined : Playbook.fromFile(playbook),
-  }
+  const service = { stop: (graceMs: number) => stop(server, graceMs) }
+  const readyLine = `llm-proxy engine listening on ${url} (model ${engine.model})`
+  const hints = ['', `Give it to a proxy:  llm-proxy --engine-url ${url}`]
+  return serveAnnounced(service, GRACE_MS, logger, readyLine, hints)
 }
 
 async function stop(server: EngineServer, graceMs: number): Promise<{ drained: boolean }> {

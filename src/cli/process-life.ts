@@ -4,7 +4,7 @@ import { ProxyError } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts'
 
 /** Whatever serves until it is told to stop. */
-interface Stoppable {
+export interface Stoppable {
   /**
    * Takes no new calls, waits up to `graceMs` for those that run, then ends them.
    * @returns whether all of them came to their own end

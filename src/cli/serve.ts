@@ -2,10 +2,10 @@ import { checkServeConfig } from '../proxy/config/check-serve.ts'
 import type { ServeConfig } from '../proxy/config/options/serve.ts'
 import { databaseName } from '../proxy/store/postgres/open.ts'
 import type { StartingModel } from '../proxy/tokens/model/token-model.ts'
-import { announce } from './announce.ts'
 import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'
-import { endWhenLost, serveUntilSignal, watchUnforeseen } from './process-life.ts'
+import { endWhenLost } from './process-life.ts'
+import { serveAnnounced } from './serve-announced.ts'
 
 /** `llm-proxy serve`: runs the proxy until a signal. @returns the exit code */
 export async function run(config: ServeConfig): Promise<number> {
@@ -18,11 +18,9 @@ export async function run(config: ServeConfig): Promise<number> {
     await model?.close()
     throw explainListenFailure(error, config.host, config.port)
   })
-  watchUnforeseen(logger)
   endWhenLost(server.lost, logger)
-  const served = serveUntilSignal(server, config.shutdownGraceMs, logger)
-  announce(readyLine(config, server.url), hints(server.url))
-  return served
+  const { url } = server
+  return serveAnnounced(server, config.shutdownGraceMs, logger, readyLine(config, url), hints(url))
 }
 
 /**

@@ -1,9 +1,8 @@
 import { ProxyError } from '../base/errors.ts'
 import type { WorkerConfig } from '../proxy/config/options/worker.ts'
 import { shownUrl } from '../worker/proxy-url.ts'
-import { announce } from './announce.ts'
 import { createLogger } from './logger.ts'
-import { serveUntilSignal, watchUnforeseen } from './process-life.ts'
+import { serveAnnounced } from './serve-announced.ts'
 
 /** `llm-proxy worker`: serves the calls of its proxies until a signal. @returns the exit code */
 export async function run(config: WorkerConfig): Promise<number> {
@@ -13,8 +12,6 @@ export async function run(config: WorkerConfig): Promise<number> {
   const logger = createLogger(config.logLevel)
   const { startWorker } = await import('../main.ts')
   const worker = startWorker(config, { logger })
-  watchUnforeseen(logger)
-  const served = serveUntilSignal(worker, config.shutdownGraceMs, logger)
-  announce(`llm-proxy worker ${worker.workerId} serves ${config.proxyUrls.map(shownUrl).join(', ')}`, [])
-  return served
+  const readyLine = `llm-proxy worker ${worker.workerId} serves ${config.proxyUrls.map(shownUrl).join(', ')}`
+  return serveAnnounced(worker, config.shutdownGraceMs, logger, readyLine)
 }

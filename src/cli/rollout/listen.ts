@@ -5,10 +5,9 @@ import { baseUrl } from '../../proxy/http/transport/base-url.ts'
 import { NO_PROXY } from '../../rollout/remote-agent-loop.ts'
 import { OwnRollouts } from '../../rollout/server/own-rollouts.ts'
 import { buildRolloutServer } from '../../rollout/server/server.ts'
-import { announce } from '../announce.ts'
 import { explainListenFailure } from '../fail.ts'
 import { createLogger } from '../logger.ts'
-import { serveUntilSignal, watchUnforeseen } from '../process-life.ts'
+import { serveAnnounced } from '../serve-announced.ts'
 
 /** Agents that run when the server is stopped work for minutes: they are ended, and the trainer asks again. */
 const STOP_GRACE_MS = 0
@@ -34,11 +33,10 @@ export async function listen(config: RolloutConfig, address: string): Promise<nu
   await server.listen({ host, port }).catch((error: unknown) => {
     throw explainListenFailure(error, host, port)
   })
-  watchUnforeseen(logger)
   const bound = server.server.address() as AddressInfo
-  announce(`llm-proxy rollout listening on ${baseUrl({ host: bound.address, port: bound.port })}`, [])
+  const readyLine = `llm-proxy rollout listening on ${baseUrl({ host: bound.address, port: bound.port })}`
   const stop = async (graceMs: number) => ({ drained: await rollouts.stop(graceMs) })
-  return await serveUntilSignal({ stop }, STOP_GRACE_MS, logger)
+  return await serveAnnounced({ stop }, STOP_GRACE_MS, logger, readyLine)
 }
 
 /** @throws ProxyError `config_invalid` */

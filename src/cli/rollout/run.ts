@@ -45,9 +45,9 @@ export async function run(config: RolloutConfig): Promise<number> {
   if (here > 0) say(`${config.output} has ${here} of ${samples.length} samples already`)
   const failed = output.failed(samples)
   if (failed.length > 0) say(describeFailed(failed, config.retryFailed))
-  const isWork = here < samples.length || (failed.length > 0 && config.retryFailed)
-  if (isWork) await loop.reach()
-  if (failed.length > 0 && config.retryFailed) await output.takeOut(failed)
+  const again = config.retryFailed ? failed : []
+  if (here < samples.length || again.length > 0) await loop.reach()
+  if (again.length > 0) await output.takeOut(again)
   const missing = output.missing(samples)
   // As the run said that made them: to run a command again must not make its failure a success.
   let exitCode = failed.length === samples.length ? 1 : 0

@@ -45,10 +45,11 @@ async function verifyWith(
   sessionIds: readonly string[],
 ): Promise<number> {
   const { model, logprobsOf, meanTolerance, tokenTolerance, alternatives, anyWeights, greedy, limit } = config
+  const tolerance = { mean: meanTolerance, token: tokenTolerance }
   // Before anything is asked of it an engine of kind auto does not say what it is.
   const health = await healthOf(engine)
   const verifier = new Verifier(engine, {
-    tolerance: { mean: meanTolerance, token: tokenTolerance },
+    tolerance,
     logprobsOf: logprobsOf === 'auto' ? undefined : logprobsOf,
     model,
     anyWeights,
@@ -67,7 +68,7 @@ async function verifyWith(
     engine: engine.name,
     weight_version: health.weightVersion ?? null,
     logprobs: verifier.logprobsOf,
-    tolerance: { mean: meanTolerance, token: tokenTolerance },
+    tolerance,
     turns,
   }
   process.stdout.write(`${config.json ? JSON.stringify(report, undefined, 2) : reportText(report)}\n`)

@@ -3,10 +3,9 @@ import { isLoopback } from '../../proxy/config/notes.ts'
 import type { ViewConfig } from '../../proxy/config/options/view.ts'
 import { NO_KEYS } from '../../proxy/http/access/keyring.ts'
 import { listenToViewers } from '../../proxy/http/view.ts'
-import { announce } from '../announce.ts'
 import { explainListenFailure } from '../fail.ts'
 import { createLogger } from '../logger.ts'
-import { serveUntilSignal, watchUnforeseen } from '../process-life.ts'
+import { serveAnnounced } from '../serve-announced.ts'
 import { withViewOf } from './open-view.ts'
 
 /** Reads that are on their way need not end. */
@@ -28,13 +27,10 @@ export function run(config: ViewConfig): Promise<number> {
         throw explainListenFailure(error, host, port)
       },
     )
-    watchUnforeseen(logger)
     const stop = async () => {
       await http.close()
       return { drained: true }
     }
-    const served = serveUntilSignal({ stop }, GRACE_MS, logger)
-    announce(`llm-proxy view of ${db} on ${http.url}/ui`, [])
-    return served
+    return serveAnnounced({ stop }, GRACE_MS, logger, `llm-proxy view of ${db} on ${http.url}/ui`)
   })
 }
