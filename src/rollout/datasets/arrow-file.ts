@@ -5,7 +5,7 @@ import { pipeline } from 'node:stream/promises'
 import type { DataType, Field, RecordBatch, Schema } from 'apache-arrow'
 import { optionalPackage } from '../../base/optional-package.ts'
 import type { Row } from './parquet-columns.ts'
-import { fit, type Shape, storable } from './shape.ts'
+import { type Fields, fit, type Shape, storable } from './shape.ts'
 import { writeWhole } from './whole-file.ts'
 
 type Arrow = typeof import('apache-arrow')
@@ -17,33 +17,33 @@ export function openArrow(): Promise<Arrow> {
 
 /**
  * Writes rows to a file, a record batch at a time, whole or not at all.
- * @param shape of every row, a struct; what is of another shape becomes JSON text where it says text
+ * @param columns of every row; what is of another shape becomes JSON text where it says text
  * @throws ProxyError `start_failed` when it cannot be written; what `groups` throws
  */
 export async function writeArrowGroups(
   path: string,
-  shape: Shape,
+  columns: Fields,
   groups: AsyncIterable<readonly Row[]>,
 ): Promise<void> {
   const arrow = await openArrow()
   await writeWhole(path, (partial) =>
-    pipeline(Readable.from(arrowFile(arrow, shape, groups)), createWriteStream(partial, { flags: 'wx' })),
+    pipeline(Readable.from(arrowFile(arrow, columns, groups)), createWriteStream(partial, { flags: 'wx' })),
   )
 }
 
 /** The bytes of the file, no faster than they are taken. */
 async function* arrowFile(
   arrow: Arrow,
-  shape: Shape,
+  columns: Fields,
   groups: AsyncIterable<readonly Row[]>,
 ): AsyncGenerator<Uint8Array> {
-  const schema = new arrow.Schema(fieldsOf(arrow, shape))
+  const schema = new arrow.Schema(fieldsOf(arrow, columns))
   const writer = new arrow.RecordBatchFileWriter()
   const pieces = writer[Symbol.asyncIterator]()
   writer.reset(undefined, schema)
   let isWritten = false
   const written = (async () => {
-    for await (const rows of groups) writer.write(batchOf(arrow, schema, shape, rows))
+    for await (const rows of groups) writer.write(batchOf(arrow, schema, columns, rows))
     writer.finish()
     isWritten = true
   })()
@@ -53,10 +53,8 @@ async function* arrowFile(
   if (!isWritten) await written
 }
 
-function fieldsOf(arrow: Arrow, shape: Shape): Field[] {
-  return shape.kind === 'struct'
-    ? [...shape.fields].map(([name, column]) => new arrow.Field(name, typeOf(arrow, column), true))
-    : []
+function fieldsOf(arrow: Arrow, columns: Fields): Field[] {
+  return [...columns].map(([name, column]) => new arrow.Field(name, typeOf(arrow, column), true))
 }
 
 function typeOf(arrow: Arrow, shape: Shape): DataType {
@@ -71,15 +69,14 @@ function typeOf(arrow: Arrow, shape: Shape): DataType {
     case 'list':
       return new arrow.List(new arrow.Field('item', typeOf(arrow, column.of), true))
     case 'struct':
-      return new arrow.Struct(fieldsOf(arrow, column))
+      return new arrow.Struct(fieldsOf(arrow, column.fields))
     default:
       return new arrow.Utf8()
   }
 }
 
-function batchOf(arrow: Arrow, schema: Schema, shape: Shape, rows: readonly Row[]): RecordBatch {
-  const columns = shape.kind === 'struct' ? [...shape.fields] : []
-  const children = columns.map(([name, column]) => {
+function batchOf(arrow: Arrow, schema: Schema, columns: Fields, rows: readonly Row[]): RecordBatch {
+  const children = [...columns].map(([name, column]) => {
     const builder = arrow.makeBuilder({ type: typeOf(arrow, column), nullValues: [null, undefined] })
     for (const row of rows) builder.append(fit(row[name], column))
     return builder.finish().flush()

@@ -1,6 +1,6 @@
 /** Rows as columns of a Parquet file. */
 import type { SchemaElement } from 'hyparquet'
-import { fit, type Shape, shapeOf, storable, type Value } from './shape.ts'
+import { type Fields, fit, type Shape, shapeOf, storable, type Value } from './shape.ts'
 
 export type Row = { readonly [column: string]: Value }
 
@@ -15,18 +15,18 @@ export interface Columns {
  *   schema can be read as one data set
  */
 export function columnsOf(rows: readonly Row[], all: readonly Row[] = rows): Columns {
-  return columnsIn(shapeOf(all), rows)
+  const shape = shapeOf(all)
+  return columnsIn(shape.kind === 'struct' ? shape.fields : new Map(), rows)
 }
 
-/** The columns of some rows whose shape is known. */
-export function columnsIn(shape: Shape, rows: readonly Row[]): Columns {
-  const fields = shape.kind === 'struct' ? [...shape.fields] : []
+/** The columns of some rows whose shapes are known. */
+export function columnsIn(columns: Fields, rows: readonly Row[]): Columns {
   return {
-    schema: [
-      { name: 'root', num_children: fields.length },
-      ...fields.flatMap(([name, column]) => elementsOf(name, column)),
-    ],
-    columnData: fields.map(([name, column]) => ({ name, data: rows.map((row) => fit(row[name], column)) })),
+    schema: [{ name: 'root', num_children: columns.size }, ...elementsIn(columns)],
+    columnData: [...columns].map(([name, column]) => ({
+      name,
+      data: rows.map((row) => fit(row[name], column)),
+    })),
   }
 }
 
@@ -36,6 +36,8 @@ const PRIMITIVES = {
   number: { type: 'DOUBLE' },
   text: { type: 'BYTE_ARRAY', converted_type: 'UTF8', logical_type: { type: 'STRING' } },
 } as const satisfies Record<string, Partial<SchemaElement>>
+
+const elementsIn = (fields: Fields) => [...fields].flatMap((field) => elementsOf(...field))
 
 /** Every value may be null, as in files that pyarrow writes; lists have the three levels of the format's definition. */
 function elementsOf(name: string, shape: Shape): SchemaElement[] {
@@ -49,8 +51,7 @@ function elementsOf(name: string, shape: Shape): SchemaElement[] {
     ]
   }
   if (column.kind === 'struct') {
-    const fields = [...column.fields].flatMap(([field, inner]) => elementsOf(field, inner))
-    return [{ ...optional, num_children: column.fields.size }, ...fields]
+    return [{ ...optional, num_children: column.fields.size }, ...elementsIn(column.fields)]
   }
   return [{ ...optional, ...PRIMITIVES[column.kind === 'null' ? 'text' : column.kind] }]
 }

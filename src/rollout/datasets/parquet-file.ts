@@ -5,7 +5,7 @@ import { asyncBufferFromFile, type Compressors, parquetMetadataAsync, parquetRea
 import { fileWriter, ParquetWriter, parquetWriteBuffer } from 'hyparquet-writer'
 import { ProxyError } from '../../base/errors.ts'
 import { type Columns, columnsIn, columnsOf, type Row } from './parquet-columns.ts'
-import type { Shape } from './shape.ts'
+import type { Fields } from './shape.ts'
 import { writeWhole } from './whole-file.ts'
 
 /** Snappy and none are hyparquet's own. */
@@ -35,24 +35,22 @@ export async function writeParquet(
 
 /**
  * Writes a file that is too large to be put together in memory: a row group at a time, whole or not at all.
- * @param shape of every row; what is of another shape becomes JSON text where it says text
+ * @param columns of every row; what is of another shape becomes JSON text where it says text
  * @throws ProxyError `start_failed` when it cannot be written; what `groups` throws
  */
 export async function writeParquetGroups(
   path: string,
-  shape: Shape,
+  columns: Fields,
   groups: AsyncIterable<readonly Row[]>,
 ): Promise<void> {
-  await writeWhole(path, (partial) => writeGroups(partial, shape, groups))
-}
-
-async function writeGroups(path: string, shape: Shape, groups: AsyncIterable<readonly Row[]>): Promise<void> {
-  const { schema } = columnsIn(shape, [])
-  const writer = new ParquetWriter({ writer: fileWriter(path), schema, createdBy: 'llm-proxy' })
-  for await (const rows of groups) {
-    await writer.write({ columnData: columnsIn(shape, rows).columnData, rowGroupSize: rows.length })
-  }
-  await writer.finish()
+  await writeWhole(path, async (partial) => {
+    const { schema } = columnsIn(columns, [])
+    const writer = new ParquetWriter({ writer: fileWriter(partial), schema, createdBy: 'llm-proxy' })
+    for await (const rows of groups) {
+      await writer.write({ columnData: columnsIn(columns, rows).columnData, rowGroupSize: rows.length })
+    }
+    await writer.finish()
+  })
 }
 
 /** The same rows give the same bytes. */

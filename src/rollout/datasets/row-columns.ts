@@ -67,7 +67,7 @@ export async function writeRowColumns(
   lines: AsyncIterable<string>,
 ): Promise<void> {
   const write = isArrow(path) ? writeArrowGroups : writeParquetGroups
-  await write(path, struct(columns), inGroups(lines))
+  await write(path, new Map(Object.entries(columns)), inGroups(lines))
 }
 
 async function* inGroups(lines: AsyncIterable<string>): AsyncGenerator<Row[]> {

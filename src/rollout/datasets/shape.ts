@@ -6,7 +6,10 @@
 export type Shape =
   | { kind: 'null' | 'boolean' | 'integer' | 'number' | 'text' }
   | { kind: 'list'; of: Shape }
-  | { kind: 'struct'; fields: ReadonlyMap<string, Shape> }
+  | { kind: 'struct'; fields: Fields }
+
+/** What a file has of columns, or a struct of fields. */
+export type Fields = ReadonlyMap<string, Shape>
 
 /** JSON, and what TOML has beyond it. */
 export type Value =
@@ -53,7 +56,7 @@ function merged(a: Shape, b: Shape): Shape {
   return isNumeric(a) && isNumeric(b) ? { kind: 'number' } : TEXT
 }
 
-function mergedFields(a: ReadonlyMap<string, Shape>, b: ReadonlyMap<string, Shape>): Map<string, Shape> {
+function mergedFields(a: Fields, b: Fields): Fields {
   const fields = new Map(a)
   for (const [name, shape] of b) fields.set(name, merged(fields.get(name) ?? NULL, shape))
   return fields
@@ -86,7 +89,7 @@ export function fit(value: Value, shape: Shape): unknown {
   return column.kind === 'struct' ? fitFields(value, column.fields) : value
 }
 
-function fitFields(value: { readonly [field: string]: Value }, fields: ReadonlyMap<string, Shape>): object {
+function fitFields(value: { readonly [field: string]: Value }, fields: Fields): object {
   return Object.fromEntries([...fields].map(([name, shape]) => [name, fit(value[name], shape)]))
 }
 
