@@ -9,19 +9,16 @@ import type { SessionsApi } from './api.ts'
 import { databaseApi } from './database-api.ts'
 
 /** Where to read: a running proxy, or else a database file. */
-interface SessionsSource {
-  readonly url: string | undefined
+interface SessionsSource extends ProxyAddress {
   readonly db: string
-  readonly adminKeys: readonly string[]
-  readonly tlsCa: string | undefined
 }
 
 /** Opens the API, lends it to `use`, and closes it whatever happens. */
 export async function withSessionsApi<T>(
-  { url, db, adminKeys, tlsCa }: SessionsSource,
+  { db, ...address }: SessionsSource,
   use: (api: SessionsApi) => Promise<T>,
 ): Promise<T> {
-  const api = url === undefined ? await databaseApi(db) : proxyApi({ url, adminKeys, tlsCa })
+  const api = address.url === undefined ? await databaseApi(db) : proxyApi(address)
   try {
     return await use(api)
   } finally {

@@ -163,10 +163,9 @@ function withoutCredentials(text: string): string {
 }
 
 function readConfigFile(command: CommandSpec, flags: Flags, env: Env): ConfigFile | undefined {
-  const entry = Object.entries(command.options).find(([, option]) => option.flag === CONFIG_FLAG)
-  if (!entry) return undefined
-  const [key, option] = entry
-  const given = fromFlag(option, flags[key]) ?? fromEnv(command, option, env)
+  const option = command.options[CONFIG_FLAG]
+  if (!option) return undefined
+  const given = fromFlag(option, flags[CONFIG_FLAG]) ?? fromEnv(command, option, env)
   if (!given) return undefined
   const path = String(parseGiven(option, given))
   const values = parseConfigFile(path, readText(path, given.from))

@@ -149,5 +149,5 @@ function underscored(flag: string): string {
   return flag.replaceAll('-', '_')
 }
 
-/** The flag that names the configuration file; a command without it reads none. */
+/** The flag, and its key, that names the configuration file; a command without it reads none. */
 export const CONFIG_FLAG = 'config'
