@@ -213,10 +213,9 @@ t.test('no field of an official client is dropped without a word', async (t) => 
       body: JSON.stringify(body),
     })
     const text = (await answer.text()).replaceAll(VOLATILE, '')
-    return {
-      status: answer.status,
-      seen: JSON.stringify([engine.requests.findLast(({ method }) => method === 'POST')?.body, text]),
-    }
+    const sent = engine.requests.findLast(({ method }) => method === 'POST')?.body
+    // Goes with one call of 32, whatever they say.
+    return { status: answer.status, seen: JSON.stringify([{ ...sent, return_token_ids: undefined }, text]) }
   }
   for (const [name, dialect] of Object.entries(DIALECTS)) {
     const { base, samples } = dialect

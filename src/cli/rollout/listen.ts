@@ -1,5 +1,6 @@
 import type { AddressInfo } from 'node:net'
 import { ProxyError } from '../../base/errors.ts'
+import { isLoopback } from '../../proxy/config/notes.ts'
 import type { RolloutConfig } from '../../proxy/config/options/rollout.ts'
 import { baseUrl } from '../../proxy/http/transport/base-url.ts'
 import { NO_PROXY } from '../../rollout/remote-agent-loop.ts'
@@ -11,12 +12,11 @@ import { serveAnnounced } from '../serve-announced.ts'
 
 /** Agents that run when the server is stopped work for minutes: they are ended, and the trainer asks again. */
 const STOP_GRACE_MS = 0
-const LOOPBACK = ['127.0.0.1', '::1', 'localhost']
 
 /** `llm-proxy rollout --listen`: runs rollouts for whoever asks, until a signal. @returns the exit code */
 export async function listen(config: RolloutConfig, address: string): Promise<number> {
   const { host, port } = parseAddress(address)
-  if (config.adminKeys.length === 0 && !LOOPBACK.includes(host)) {
+  if (config.adminKeys.length === 0 && !isLoopback(host)) {
     const message = `--listen ${address}: who reaches it runs agents here; give --admin-key, or listen on 127.0.0.1`
     throw new ProxyError('config_invalid', message)
   }
