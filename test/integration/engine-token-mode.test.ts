@@ -98,17 +98,22 @@ t.test('what vLLM is asked in token mode', async (t) => {
   t.notOk('stream_options' in whole!.body || 'top_logprobs' in whole!.body)
 })
 
-t.test('vLLM repeats one prompt of 32, and all once it has seen another one', async (t) => {
-  const choice = { index: 0, text: '', logprobs: { tokens: ['token_id:9'], token_logprobs: [-1] } }
-  let seen = [5, 6, 7]
-  const script: Script = ({ body, method }, response) => {
+/** Of a vLLM that is not well, and samples one token after what it has seen. */
+const sampledAfter =
+  (seen: () => readonly number[]): Script =>
+  ({ body, method }, response) => {
     if (method === 'GET') return sendJson(response, { data: [] }, 503)
-    const told = body.return_token_ids ? { prompt_token_ids: seen } : {}
+    const choice = { index: 0, text: '', logprobs: { tokens: ['token_id:9'], token_logprobs: [-1] } }
+    const told = body.return_token_ids ? { prompt_token_ids: seen() } : {}
     sendJson(response, {
       choices: [{ ...choice, ...told, finish_reason: 'stop' }],
-      usage: { prompt_tokens: seen.length },
+      usage: { prompt_tokens: seen().length },
     })
   }
+
+t.test('vLLM repeats one prompt of 32, and all once it has seen another one', async (t) => {
+  let seen = [5, 6, 7]
+  const script = sampledAfter(() => seen)
   const { client, server } = clientOf(t, createVllmClient, await startScriptedServer(script))
   const ask = async () => {
     const { start, tokenIds, logprobs } = await run(client, { max_tokens: 1 }, false)
@@ -131,18 +136,11 @@ t.test('vLLM repeats one prompt of 32, and all once it has seen another one', as
 t.test(
   'a prompt of another length that nobody knows fails the call, and the next one has its own repeated',
   async (t) => {
-    let prompt_tokens = 3
-    const choice = { index: 0, text: '', logprobs: { tokens: ['token_id:9'], token_logprobs: [-1] } }
-    const script: Script = ({ body }, response) => {
-      const told = body.return_token_ids ? { prompt_token_ids: [1, 5, 6, 7].slice(-prompt_tokens) } : {}
-      sendJson(response, {
-        choices: [{ ...choice, ...told, finish_reason: 'stop' }],
-        usage: { prompt_tokens },
-      })
-    }
+    let seen = [5, 6, 7]
+    const script = sampledAfter(() => seen)
     const { client } = clientOf(t, createVllmClient, await startScriptedServer(script))
     await run(client, { max_tokens: 1 }, false)
-    prompt_tokens = 4
+    seen = [1, 5, 6, 7]
     await t.rejects(run(client, { max_tokens: 1 }, false), {
       code: 'engine_failed',
       message: /sampled after 4 tokens, and was sent 3/,

@@ -68,9 +68,10 @@ export class HarborTrials implements AgentRunner {
   /** @throws ProxyError `config_invalid` where there is no Harbor */
   async prepare(signal: AbortSignal): Promise<void> {
     const { harborCommand } = this.#options
+    const limits = { timeLimitMs: 120_000, graceMs: 1_000, outputLimitBytes: 4096 }
     const end = await runGroup(
       `${harborCommand} --version`,
-      { cwd: tmpdir(), env: trainersEnvironment(), timeLimitMs: 120_000, graceMs: 1_000 },
+      { cwd: tmpdir(), env: trainersEnvironment(), ...limits },
       signal,
     )
     if (end.exitCode === 0) return

@@ -15,6 +15,8 @@ export interface GroupOptions {
   graceMs: number
   /** By which it is asked to end. Default: `SIGTERM`. */
   stopSignal?: 'SIGTERM' | 'SIGINT'
+  /** The end of its output that is kept. Default: 256 KiB. */
+  outputLimitBytes?: number
   /** It is a sandbox (default: no), which says in file 3 whether the program in it ran: `--json-status-fd 3` of bubblewrap. */
   sandboxed?: boolean
 }
@@ -59,14 +61,18 @@ const LAST_WORDS_MS = 200
  */
 export async function runGroup(
   command: CommandLine,
-  { cwd, env, timeLimitMs, graceMs, stopSignal = 'SIGTERM', sandboxed = false }: GroupOptions,
+  options: GroupOptions,
   signal: AbortSignal,
 ): Promise<GroupEnd> {
+  const { cwd, env, timeLimitMs, graceMs, stopSignal = 'SIGTERM', sandboxed = false } = options
   signal.throwIfAborted()
   const [program, ...args] = typeof command === 'string' ? ['/bin/sh', '-c', command] : command
   const stdio = ['ignore', 'pipe', 'pipe', sandboxed ? 'pipe' : 'ignore'] as const
   const child = spawn(program!, args, { cwd, env, detached: true, stdio: [...stdio] })
-  const [tail, status] = [new OutputTail(OUTPUT_LIMIT_BYTES), new OutputTail(STATUS_LIMIT_BYTES)]
+  const [tail, status] = [
+    new OutputTail(options.outputLimitBytes ?? OUTPUT_LIMIT_BYTES),
+    new OutputTail(STATUS_LIMIT_BYTES),
+  ]
   const [, stdout, stderr, sandbox] = child.stdio as (Readable | null)[]
   for (const stream of [stdout, stderr]) stream!.on('data', (chunk: Buffer) => tail.add(chunk))
   sandbox?.on('data', (chunk: Buffer) => status.add(chunk))

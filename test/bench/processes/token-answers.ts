@@ -1,6 +1,7 @@
 /**
  * `/v1/completions` as vLLM serves it to callers who send ids: streamed, a token in each chunk, written as its id; with
- * `return_token_ids` the prompt's ids come with the first of them, and those of each chunk. Each answer is the one that replaying agents echo, as Qwen3 writes it: some text, and a tool call.
+ * `return_token_ids` the prompt's ids come with the first of them, and those of each chunk. Each answer is the one that
+ * replaying agents echo, as Qwen3 writes it: some text, and a tool call.
  *
  * Fields as in `CompletionResponseStreamChoice` of `vllm/entrypoints/openai/completion/protocol.py`.
  */

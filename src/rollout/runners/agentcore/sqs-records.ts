@@ -7,7 +7,10 @@ const Notification = Type.Object({ Records: Type.Array(Type.Unknown()) })
 const TestEvent = Type.Object({ Service: Type.Literal('Amazon S3'), Event: Type.Literal('s3:TestEvent') })
 const Record = Type.Object({
   eventName: Type.Optional(Type.String()),
-  s3: Type.Object({ object: Type.Object({ key: Type.String() }) }),
+  s3: Type.Object({
+    bucket: Type.Object({ name: Type.String() }),
+    object: Type.Object({ key: Type.String() }),
+  }),
 })
 
 /**

@@ -28,6 +28,7 @@ t.test("the test event of a new queue, another event and what is not S3's have n
     bodyOf(record('%E0%A4%A')),
     'hello',
     'null',
+    bodyOf({ s3: { object: { key: 'e/i/s.json' } } }),
     '[]',
     '',
   ]) {
