@@ -10,7 +10,6 @@ import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openForReading } from '../../src/proxy/store/sqlite/database.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { SqliteReader } from '../../src/proxy/store/sqlite/reader.ts'
-import { SqliteSearch } from '../../src/proxy/store/sqlite/search.ts'
 import { aSession, aTurn, record } from '../conformance/turn-store.ts'
 
 const TURNS = Number(process.argv[2] ?? 20_000)
@@ -90,12 +89,11 @@ async function find(store: TurnStore, wanted: string) {
 /** Without the rest that a proxy gives its other work. @returns milliseconds of CPU time */
 function indexAll(): number {
   const db = openForReading(path)
-  const index = SqliteSearch.index(path, db, true)
-  const reader = new SqliteReader(db, 1024 * 1024, index)
+  const reader = new SqliteReader(db, 1024 * 1024, { path: `${path}-search`, mayWrite: true })
   const began = process.cpuUsage()
   while (reader.indexSome());
   const took = cpuSince(began)
-  index?.close()
+  reader.close()
   db.close()
   return took
 }

@@ -28,10 +28,11 @@ if (noPostgres !== false) {
 
     const store = await openPostgresStore({ url, durability: 'process', searchIndex: true })
     t.teardown(() => store.close())
-    await until(async () => (await count('searched')) === 1)
-    t.equal(await count('unsearched'), 0)
     const find = async (wanted: string) =>
       (await store.searchTurns({ wanted, limit: 10, perSession: 10 })).hits.map(({ match }) => match)
+    t.strictSame(await find('assert_'), ['Assert_'], 'the first search finds without it, and begins it')
+    await until(async () => (await count('searched')) === 1)
+    t.equal(await count('unsearched'), 0)
     t.strictSame(await find('0 % of assert_'), ['0 % of Assert_'])
     t.strictSame(await find('50_%'), [])
     const indexes = await server.query(
@@ -68,6 +69,7 @@ if (noPostgres !== false) {
       }
       return Array.from({ length: turns }, (_, index) => `${sessionId}${index}`)
     }
+    for (const store of [busy, quiet]) await store.searchTurns({ wanted: 'said', limit: 1, perSession: 1 })
     const spoken = await say(busy, 'b', 80)
     await until(async () => (await count('unsearched')) === 0)
     spoken.push(...(await say(quiet, 'q', 3)))

@@ -20,7 +20,7 @@ export const sessions = grouped('Sessions', {
     hidden: true,
     type: 'boolean',
     default: 'true',
-    help: 'Keep an index of what was said and sampled, in the background; without it a search looks at every turn',
+    help: 'Keep an index of what was said and sampled, from the first search on; without it each search looks at every turn',
   },
   nodeUrl: {
     flag: 'node-url',

@@ -3,7 +3,6 @@ import { hostname } from 'node:os'
 
 import { ProxyError } from '../../../base/errors.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
-import { keepIndexing } from '../record/keep-indexing.ts'
 import type { ReadMethods } from '../record/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
 import { ThreadReader } from '../record/thread-reader.ts'
@@ -22,7 +21,7 @@ export interface PostgresStoreOptions {
   name?: string
   /** Called after each commit with how many operations shared it, and how long the first of them took. */
   onCommit?: (operations: number, tookMs: number) => void
-  /** Whether to keep the index of the search. */
+  /** Whether to keep the index of the search, from the first search on. */
   searchIndex?: boolean
   /** Called when that could not be kept up to date: the search looks at every turn that is not in it. */
   onIndexFailed?: ((error: Error) => void) | undefined
@@ -90,7 +89,7 @@ export async function openPostgresStore({
     await shared.start()
     const reader = await startReader(url, spawn)
     const store = new ThreadStore(writer, reader, { shared, onClosing: () => shared.close() })
-    if (searchIndex) keepIndexing(() => store.indexSome(), onIndexFailed)
+    if (searchIndex) store.keepIndex(onIndexFailed)
     return store
   } catch (error) {
     await writer.close()

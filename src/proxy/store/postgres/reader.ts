@@ -77,6 +77,10 @@ export class Reader implements Reads {
     return this.#ask((client) => searchPart(new PostgresSearch(client), part))
   }
 
+  hasIndex(): Promise<boolean> {
+    return this.#ask((client) => new PostgresSearch(client).hasIndex())
+  }
+
   indexSome(): Promise<boolean> {
     return this.#ask((client) => new PostgresSearch(client).indexSome())
   }

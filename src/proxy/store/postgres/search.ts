@@ -51,6 +51,11 @@ export class PostgresSearch implements SearchSource {
     return found.map((turn, place) => ({ turn, session: byTree.get(wanted[place]!.tree)! }))
   }
 
+  async hasIndex(): Promise<boolean> {
+    const rows = await this.#select('SELECT 1 FROM llm_proxy.searched LIMIT 1')
+    return rows.length > 0
+  }
+
   /** Several processes may do this at the same time. @returns whether more are left */
   indexSome(): Promise<boolean> {
     return inTransaction(this.#client, async () => {

@@ -40,6 +40,8 @@ export interface ReadMethods extends TurnPages, ConsumerReads {
   tallySessions(filter: SessionFilter, by: string | undefined, after: number): TallyPart
   countSessions(nowMs: number): SessionCount
   search(part: SearchRequest): SearchPart
+  /** Whether there is an index of the search, as somebody has searched. */
+  hasIndex(): boolean
   /** Puts some turns into the index of the search. @returns whether more are left to do at once */
   indexSome(): boolean
 }

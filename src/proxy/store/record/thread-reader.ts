@@ -28,6 +28,7 @@ import type {
   TurnSearch,
   TurnStep,
 } from '../port/turn-store.ts'
+import { keepIndexing } from './keep-indexing.ts'
 import type { PagedList, PagedTurn, ReadMethods, TurnPage, TurnParts } from './reader.ts'
 import { searchPage } from './search.ts'
 import type { TallyPart } from './session-rows.ts'
@@ -36,6 +37,7 @@ import type { StoreThread } from './store-thread.ts'
 export class ThreadReader implements TurnReader, ConsumerReader {
   readonly #thread: StoreThread<ReadMethods>
   #lastReading = 0
+  #beginIndex: (() => void) | undefined
 
   constructor(thread: StoreThread<ReadMethods>) {
     this.#thread = thread
@@ -67,14 +69,23 @@ export class ThreadReader implements TurnReader, ConsumerReader {
   }
 
   async searchTurns(search: TurnSearch): Promise<SearchPage> {
+    this.#beginIndex?.()
     return searchPage(search, decodeSearchCursor(search.cursor), (part) =>
       this.#thread.call('search', [part]),
     )
   }
 
-  /** As {@link ReadMethods.indexSome}. */
-  indexSome(): Promise<boolean> {
-    return this.#thread.call('indexSome', [])
+  /**
+   * Has the index of the search follow the record, from the first search of this record on: where nobody searches, no turn
+   * pays for it.
+   */
+  keepIndex(onFailed: (error: Error) => void): void {
+    this.#beginIndex = () => {
+      this.#beginIndex = undefined
+      keepIndexing(() => this.#thread.call('indexSome', []), onFailed)
+    }
+    const found = (hasIndex: boolean) => hasIndex && this.#beginIndex?.()
+    this.#thread.call('hasIndex', []).then(found, () => {})
   }
 
   async groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]> {

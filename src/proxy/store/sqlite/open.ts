@@ -1,6 +1,5 @@
 /** The SQLite store: a {@link TurnStore} on a file, and a reader beside it. */
 import type { Durability, TurnStore } from '../port/turn-store.ts'
-import { keepIndexing } from '../record/keep-indexing.ts'
 import type { ReadMethods } from '../record/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
 import { ThreadReader } from '../record/thread-reader.ts'
@@ -16,7 +15,7 @@ export interface SqliteStoreOptions {
   durability: Durability
   /** Called after each commit with how many operations shared it, and how long the first of them took. */
   onCommit?: (operations: number, tookMs: number) => void
-  /** Whether to keep an index for the search, beside the file. */
+  /** Whether to keep an index for the search beside the file, from the first search on. */
   searchIndex?: boolean
   /** Called when that could not be kept up to date: the search looks at every turn that is not in it. */
   onIndexFailed?: ((error: Error) => void) | undefined
@@ -52,7 +51,7 @@ export async function openSqliteStore({
   const writer = await StoreThread.start<WriteMethods>('writer', writerData, { onReplies: onCommit, spawn })
   try {
     const store = new ThreadStore(writer, await startReader(path, searchIndex, spawn), { onClosed })
-    if (searchIndex) keepIndexing(() => store.indexSome(), onIndexFailed)
+    if (searchIndex) store.keepIndex(onIndexFailed)
     return store
   } catch (error) {
     await writer.close()

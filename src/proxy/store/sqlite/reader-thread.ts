@@ -4,7 +4,6 @@ import { type OpeningReport, toWireError } from '../record/calls.ts'
 import { ReaderLoop, type ReaderMessage } from '../record/reader-loop.ts'
 import { openForReading } from './database.ts'
 import { SqliteReader } from './reader.ts'
-import { SqliteSearch } from './search.ts'
 
 export interface ReaderData {
   path: string
@@ -19,12 +18,12 @@ const port = parentPort!
 function open({ path, cacheBytes, indexes }: ReaderData): OpeningReport {
   try {
     const db = openForReading(path)
-    const index = SqliteSearch.index(path, db, indexes)
+    const reader = new SqliteReader(db, cacheBytes, { path: `${path}-search`, mayWrite: indexes })
     const close = () => {
-      index?.close()
+      reader.close()
       db.close()
     }
-    const loop = new ReaderLoop(new SqliteReader(db, cacheBytes, index), close, {
+    const loop = new ReaderLoop(reader, close, {
       reply: (replies, transfer) => port.postMessage(replies, transfer),
       close: () => port.close(),
     })

@@ -7,8 +7,7 @@ import type { Reads } from '../record/reader-loop.ts'
 import type { SearchPart, SearchRequest } from '../record/search.ts'
 import type { ListPart, TallyPart } from '../record/session-rows.ts'
 import { consumerReads } from './consumers.ts'
-import { SqliteSearch } from './search.ts'
-import type { SearchIndex } from './search-index.ts'
+import { type IndexPlace, SqliteSearch } from './search.ts'
 import { SessionReader } from './sessions.ts'
 import { readerTables } from './tables.ts'
 
@@ -18,7 +17,7 @@ export class SqliteReader extends Reader implements Reads {
   readonly #search: SqliteSearch
 
   /** @param index of the search; without one it looks at every turn */
-  constructor(db: Database.Database, cacheBytes: number, index?: SearchIndex) {
+  constructor(db: Database.Database, cacheBytes: number, index?: IndexPlace) {
     super(readerTables(db), cacheBytes)
     this.#sessions = new SessionReader(db)
     this.#consumers = consumerReads(db)
@@ -61,7 +60,16 @@ export class SqliteReader extends Reader implements Reads {
     return this.#search.search(part)
   }
 
+  hasIndex(): boolean {
+    return this.#search.hasIndex()
+  }
+
   indexSome(): boolean {
     return this.#search.indexSome()
+  }
+
+  /** Closes the index; the database is its owner's. */
+  close(): void {
+    this.#search.close()
   }
 }

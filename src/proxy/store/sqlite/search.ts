@@ -1,4 +1,5 @@
 /** Finds turns by their text, and keeps the index up to date where it may. Runs on the reader thread. */
+import { existsSync } from 'node:fs'
 import type Database from 'better-sqlite3'
 import { spokenText } from '../port/turn-search.ts'
 import type { SessionRecord } from '../port/turn-store.ts'
@@ -26,9 +27,18 @@ const CHECKED_AT_ONCE = 500
 /** How often the index is gone through for turns that have left the record. */
 const TIDIED_EVERY_MS = 3_600_000
 
+/** Where the index is, or will be once somebody searches. */
+export interface IndexPlace {
+  path: string
+  /** Whether it is kept up to date: only one may. */
+  mayWrite: boolean
+}
+
 export class SqliteSearch implements SearchSource {
   readonly #sessions: SessionReader
-  readonly #index: SearchIndex | undefined
+  readonly #db: Database.Database
+  readonly #place: IndexPlace | undefined
+  #index: SearchIndex | undefined
   readonly #after: Database.Statement<[number], { id: number; turn_id: string; status: string }>
   readonly #unindexed: Database.Statement<[number, number, number], number>
   readonly #row: Database.Statement<[number], FoundRow>
@@ -40,10 +50,13 @@ export class SqliteSearch implements SearchSource {
   #tidiedTo: number | undefined = 0
   #tidiedAtMs = performance.now()
 
-  /** @param index undefined: every turn is looked at */
-  constructor(db: Database.Database, sessions: SessionReader, index: SearchIndex | undefined) {
+  /** @param place of the index; undefined: every turn is looked at */
+  constructor(db: Database.Database, sessions: SessionReader, place: IndexPlace | undefined) {
     this.#sessions = sessions
-    this.#index = index
+    this.#db = db
+    this.#place = place
+    if (place && existsSync(place.path))
+      this.#index = place.mayWrite ? this.#open() : SearchIndex.openForReading(place.path)
     this.#after = db.prepare('SELECT id, turn_id, status FROM turns WHERE id > ? ORDER BY id LIMIT 64')
     this.#unindexed = db
       .prepare<[number, number, number], number>(
@@ -59,17 +72,6 @@ export class SqliteSearch implements SearchSource {
     this.#texts = db.prepare<[number], Buffer>('SELECT texts FROM nodes WHERE id = ?').pluck()
     this.#text = db.prepare('SELECT echo_of, blobs, body, hash FROM texts WHERE id = ?')
     this.#isThere = db.prepare<[number], number>('SELECT 1 FROM turns WHERE id = ?').pluck()
-  }
-
-  /** The index beside a database. @param mayWrite only one may */
-  static index(path: string, db: Database.Database, mayWrite: boolean): SearchIndex | undefined {
-    const file = `${path}-search`
-    if (!mayWrite) return SearchIndex.openForReading(file)
-    const index = SearchIndex.openForWriting(file)
-    if (isIndexOf(index, db)) return index
-    index.close()
-    SearchIndex.remove(file)
-    return SearchIndex.openForWriting(file)
   }
 
   search(part: SearchRequest): Promise<SearchPart> {
@@ -97,7 +99,8 @@ export class SqliteSearch implements SearchSource {
 
   /** @returns whether more is left to do at once */
   indexSome(): boolean {
-    const index = this.#index!
+    this.#index ??= this.#open()
+    const index = this.#index
     const began = performance.now()
     let more = false
     for (const { id, turn_id: turnId, status } of this.#after.all(index.state.indexedTo)) {
@@ -111,6 +114,24 @@ export class SqliteSearch implements SearchSource {
     if (more) return true
     index.keep()
     return this.#tidySome(index)
+  }
+
+  hasIndex(): boolean {
+    return this.#index !== undefined
+  }
+
+  close(): void {
+    this.#index?.close()
+  }
+
+  /** As a file beside the database, whatever has become of it. */
+  #open(): SearchIndex {
+    const { path } = this.#place!
+    const index = SearchIndex.openForWriting(path)
+    if (isIndexOf(index, this.#db)) return index
+    index.close()
+    SearchIndex.remove(path)
+    return SearchIndex.openForWriting(path)
   }
 
   /** Takes out turns that have left the record. */

@@ -6,9 +6,10 @@ import type { TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import { openForReading } from '../../../../src/proxy/store/sqlite/database.ts'
 import { openSqliteStore } from '../../../../src/proxy/store/sqlite/open.ts'
 import { SqliteReader } from '../../../../src/proxy/store/sqlite/reader.ts'
-import { SqliteSearch } from '../../../../src/proxy/store/sqlite/search.ts'
+import { SearchIndex } from '../../../../src/proxy/store/sqlite/search-index.ts'
 import { aSession, aTurn, record } from '../../../conformance/turn-store.ts'
 import { inProcess } from '../../../helpers/store-in-process.ts'
+import { until } from '../../../helpers/until.ts'
 
 const MEGABYTE = 1024 * 1024
 
@@ -17,18 +18,18 @@ const open = (path: string) => openSqliteStore({ path, durability: 'process', sp
 /** The reader's end of a database with its index, or without one. */
 function openSearch(t: Test, path: string, isIndexed = true) {
   const db = openForReading(path)
-  const index = isIndexed ? SqliteSearch.index(path, db, true) : undefined
-  const reader = new SqliteReader(db, MEGABYTE, index)
+  const place = isIndexed ? { path: `${path}-search`, mayWrite: true } : undefined
+  const reader = new SqliteReader(db, MEGABYTE, place)
   let isOpen = true
   const close = () => {
-    if (isOpen) index?.close()
+    if (isOpen) reader.close()
     if (isOpen) db.close()
     isOpen = false
   }
   t.teardown(close)
   return {
     close,
-    indexed: () => index?.turnsAfter(0, 1_000),
+    indexed: () => indexedTurns(path),
     indexAll: () => {
       while (reader.indexSome());
     },
@@ -37,6 +38,13 @@ function openSearch(t: Test, path: string, isIndexed = true) {
       return (await reader.search(part)).hits.map(({ turnId }) => turnId)
     },
   }
+}
+
+function indexedTurns(path: string): number[] | undefined {
+  const index = SearchIndex.openForReading(`${path}-search`)
+  const turns = index?.turnsAfter(0, 1_000)
+  index?.close()
+  return turns
 }
 
 async function say(store: TurnStore, texts: readonly string[], sessionId = 's'): Promise<void> {
@@ -89,6 +97,25 @@ t.test('with the index the same is found as without', async (t) => {
     ),
     { numRuns: 25 },
   )
+})
+
+t.test('the first search begins it, and it goes on after a restart without one', async (t) => {
+  const path = join(t.testdir(), 'turns.db')
+  const openIndexed = () => openSqliteStore({ path, durability: 'process', searchIndex: true })
+  const first = await openIndexed()
+  await say(first, ['first text'])
+  await first.close()
+  const second = await openIndexed()
+  await second.listSessions({ limit: 1 })
+  t.notOk(existsSync(`${path}-search`), 'nobody has searched')
+  const { hits } = await second.searchTurns({ wanted: 'first', limit: 1, perSession: 1 })
+  t.equal(hits.length, 1)
+  await until(() => indexedTurns(path)?.length === 1)
+  await second.close()
+  const third = await openIndexed()
+  t.teardown(() => third.close())
+  await say(third, ['second text'])
+  await until(() => indexedTurns(path)?.length === 2)
 })
 
 t.test('it follows the record up to the first turn that is open, and goes on after a restart', async (t) => {
