@@ -18,8 +18,11 @@ import { holdsTools, keepWrittenNumbers, MAX_WRITTEN_LENGTH, parseRequest } from
 /** Where conversations are: in Chat Completions and Messages, in Responses, and in Gemini's. */
 const LIST_FIELDS: readonly string[] = ['messages', 'input', 'contents']
 
-/** Shorter requests are parsed in no time; they are read by parts only for the bytes of their list. */
+/** Shorter requests are parsed in no time; they are read by parts only for the bytes of a list that is written otherwise. */
 const MIN_BYTES = 4 * 1024
+
+/** What goes before the list that engines are sent as it came. */
+const MESSAGES = '"messages":'
 
 /** Of a value in a list, besides the bytes of its JSON. As measured. */
 const NODE_BYTES = 64
@@ -119,12 +122,10 @@ export class RequestReader implements Repeats {
    * @throws SyntaxError, and what `admit` throws
    */
   read(json: Buffer, admit: Admit = () => {}, options: ReadOptions = {}): ReadRequest {
-    const isShort = json.length < MIN_BYTES && !options.listJson
-    const read = isShort ? undefined : this.#readParts(json, admit, options)
-    if (read !== undefined) return read
-    const weight = weigh(json)
-    admit(weight)
-    return { value: parseRequest(json.toString()), newNodes: weight.nodes }
+    const isShort = json.length < MIN_BYTES && (!options.listJson || json.includes(`${MESSAGES}[`))
+    const short = isShort ? readWhole(json, admit) : undefined
+    if (short?.list || (short && !options.listJson)) return short
+    return this.#readParts(json, admit, options) ?? readWhole(json, admit)
   }
 
   once<Part extends object | string, Context extends unknown[], Made>(
@@ -277,6 +278,24 @@ export class RequestReader implements Repeats {
     this.#lists.unshift(list)
     this.#lists.length = Math.min(this.#lists.length, MAX_LISTS)
   }
+}
+
+function readWhole(json: Buffer, admit: Admit): ReadRequest {
+  const weight = weigh(json)
+  admit(weight)
+  const text = json.toString()
+  const value = parseRequest(text)
+  return { value, newNodes: weight.nodes, ...(json.length < MIN_BYTES && asWritten(value, text)) }
+}
+
+/** The list of messages where its JSON is the one that would be written now, as that of most clients is. */
+function asWritten(value: unknown, text: string): Pick<ReadRequest, 'list'> | undefined {
+  const elements = (value as { messages?: unknown } | null)?.messages
+  if (!Array.isArray(elements) || elements.length === 0 || isNestedTooDeeply(value)) return undefined
+  const list = JSON.stringify(elements)
+  const at = text.indexOf(MESSAGES)
+  const isSame = text.startsWith(list, at + MESSAGES.length) && text.lastIndexOf(MESSAGES) === at
+  return isSame ? { list: { elements, json: Buffer.from(list.slice(1, -1)) } } : undefined
 }
 
 /** @param alike how many bytes of the list are known at least */

@@ -101,6 +101,35 @@ t.test('a list is shared wherever it stands, and its JSON is at hand', (t) => {
   t.end()
 })
 
+t.test('the messages of a short request are at hand as they came, however they are written', (t) => {
+  const short = [
+    '[{"role":"user","content":"a"}]',
+    '[{"role": "user", "content": "a"}]',
+    '[{"role":"user","content":"a","n":9007199254740993,"x":1.0,"y":-0,"z":1e5}]',
+    '[{"role":"user","content":"\\u00e9 \\ud83d\\ude42 \\/"}]',
+    '[{"role":"user","content":"é 🙂 \\"messages\\":[]"}]',
+    '[{"role":"user","role":"system","content":"a"}]',
+  ]
+  const around = [
+    (list: string) => `{"model":"m","messages":${list}}`,
+    (list: string) => `{ "messages" : ${list}, "seed":1 }`,
+    (list: string) => `{"metadata":{"messages":[{"role":"user","content":"a"}]},"messages":${list}}`,
+    (list: string) => `{"messages":${list},"metadata":{"messages":[{"role":"user","content":"a"}]}}`,
+  ]
+  for (const list of short)
+    for (const body of around) {
+      const text = body(list)
+      const found = read(new RequestReader(), text, { listJson: true })
+      t.equal(`[${found.list?.json}]`, list, text)
+      t.equal(found.list?.elements, (found.value as Body).messages)
+    }
+  t.notOk(
+    read(new RequestReader(), `{"messages":${'['.repeat(1_500)}${']'.repeat(1_500)}}`, { listJson: true })
+      .list,
+  )
+  t.end()
+})
+
 t.test('the bytes that were read may be used for something else', (t) => {
   const bodies = new RequestReader()
   const lists = [4, 6, 8, 5, 7].map((length) => HISTORY.slice(0, length))

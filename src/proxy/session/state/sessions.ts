@@ -234,7 +234,7 @@ export class Sessions {
       await this.#store.shared?.valid()
       if (!live.isKnown) {
         // Of a session that was another proxy's meanwhile.
-        await live.cancelCalls(sessionMoved(sessionId), this.#options.settleMs)
+        if (live.isBusy) await live.cancelCalls(sessionMoved(sessionId), this.#options.settleMs)
         const { record, claimed } = await this.#records.forCall(sessionId, keyTag)
         const wasLost = claimed?.wasLost ?? (!this.#store.endedWell && record.updatedAtMs < this.#beganAtMs)
         const resumedAt = wasLost && record.nextIndex > 0 ? record.nextIndex : undefined
