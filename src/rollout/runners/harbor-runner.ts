@@ -1,12 +1,15 @@
 import { ProxyError } from '../../base/errors.ts'
 import { HarborClient, type HarborMetadata } from './harbor-client.ts'
-import type { HarborOptions } from './harbor-trials.ts'
+import type { HarborFields, HarborOptions } from './harbor-trials.ts'
 import type { AgentResult, AgentRunner, AgentTask } from './runner.ts'
 import { sessionEnvironment } from './session-environment.ts'
 
 export interface HarborRunnerOptions extends HarborOptions {
-  /** Of the server, whose settings for whatever judges the agent's work are in `harborVerifier`. */
+  /** Of the server. */
   harborUrl: string | undefined
+  timeoutMultiplier?: number
+  /** The server's settings for whatever judges the agent's work. */
+  harborVerifier?: HarborFields
 }
 
 /** Has a Harbor server run each agent in an environment of its own, and judge it. */

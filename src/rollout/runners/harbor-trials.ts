@@ -12,7 +12,7 @@ import type { AgentResult, AgentRunner, AgentStatus, AgentTask } from './runner.
 import { sessionEnvironment, textVariables } from './session-environment.ts'
 
 /** Of Harbor's own configuration, passed on as they are. */
-type HarborFields = Readonly<Record<string, unknown>>
+export type HarborFields = Readonly<Record<string, unknown>>
 
 /** Of Harbor, whoever runs it, as the options of a RemoteAgentLoop have them. */
 export interface HarborOptions {
@@ -24,9 +24,6 @@ export interface HarborOptions {
   /** Further variables of the agent. */
   environmentOverrides?: HarborFields
   environmentKwargs?: HarborFields
-  timeoutMultiplier?: number
-  /** Fields of Harbor's `VerifierConfig`. */
-  harborVerifier?: HarborFields
 }
 
 export interface HarborTrialsOptions extends HarborOptions {
@@ -121,7 +118,6 @@ export class HarborTrials implements AgentRunner {
       task: taskOf(task),
       trial_name: TRIAL,
       trials_dir: folder,
-      timeout_multiplier: options.timeoutMultiplier ?? 1,
       agent: {
         name: agentName ?? null,
         import_path: agentImportPath ?? null,
@@ -135,7 +131,6 @@ export class HarborTrials implements AgentRunner {
           : { type: harborEnvironment }),
         kwargs: options.environmentKwargs ?? {},
       },
-      verifier: options.harborVerifier ?? {},
     }
   }
 }

@@ -1,5 +1,5 @@
 /** What people say of a session or of a turn: labels and a note, to be read and, on a proxy, to be changed. */
-import { useEffect, useRef, useState } from 'preact/hooks'
+import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { changeJson, isReadOnly, sessionPath } from '../lib/api.ts'
 import { visible } from '../lib/format.ts'
 import type { Marks, Session } from '../lib/wire.ts'
@@ -63,7 +63,7 @@ function MarksForm({ of, marks, marking }: Omit<MarksProps, 'edits'>) {
   const [labels, setLabels] = useState(marks.labels.join(', '))
   const [note, setNote] = useState(marks.note ?? '')
   const [error, setError] = useState('')
-  useEffect(() => first.current?.focus(), [])
+  useLayoutEffect(() => first.current?.focus(), [])
   const save = async (event?: Event) => {
     event?.preventDefault()
     const set = { labels: typedLabels(labels), note: note.trim() || null }

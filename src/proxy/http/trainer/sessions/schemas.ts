@@ -278,7 +278,9 @@ const turnFields = {
 const turnTokenFields = {
   completion_token_ids: ids('As the engine reported them; empty if it did not'),
   completion_logprobs: Type.Array(Type.Number(), { description: 'As many as ids' }),
-  prompt_token_ids: ids('As the engine reported them; empty if it did not'),
+  prompt_token_ids: ids(
+    'What the engine read: as it reported it, or as it was sent in token mode; else empty',
+  ),
 }
 export const Turn = Type.Object({ ...turnFields, ...turnTokenFields })
 
