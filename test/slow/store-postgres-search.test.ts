@@ -24,6 +24,10 @@ if (noPostgres !== false) {
     await before.createSession(aSession('s'))
     await record(before, aTurn('a'), { completionText: '50 % of Assert_True' })
     t.strictSame([await count('searched'), await count('unsearched')], [0, 1])
+    await before.createSession(aSession('gone'))
+    await record(before, aTurn('b', { sessionId: 'gone' }), { sessionId: 'gone' })
+    await before.deleteSession('gone')
+    await until(async () => (await count('unsearched')) === 1)
     await before.close()
 
     const store = await openPostgresStore({ url, durability: 'process', searchIndex: true })

@@ -185,7 +185,7 @@ export class Writer {
       const some = `SELECT id FROM llm_proxy.${table} WHERE tree = $1 LIMIT ${PURGE_ROWS}`
       const gone = `DELETE FROM llm_proxy.${table} WHERE id IN (${some})`
       if (table !== 'blob_uses') {
-        const { rowCount } = await this.#ask(gone, [tree])
+        const { rowCount } = await this.#ask(table === 'turns' ? withNotes(gone) : gone, [tree])
         if (rowCount! > 0) return true
         continue
       }
@@ -389,4 +389,11 @@ function isTaken(error: unknown): boolean {
 function isOfOneCall(error: unknown): boolean {
   const { code } = error as { code?: unknown }
   return typeof code === 'string' && /^2[23]...$/.test(code)
+}
+
+/** Turns go with what notes that the search has not indexed them: where nobody searches, nobody else removes that. */
+function withNotes(turnsGone: string): string {
+  return `WITH gone AS (${turnsGone} RETURNING id),
+    notes AS (DELETE FROM llm_proxy.unsearched USING gone WHERE unsearched.id = gone.id)
+    SELECT FROM gone`
 }
