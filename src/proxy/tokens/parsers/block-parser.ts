@@ -4,7 +4,7 @@
  * {@link BlockSyntax}.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { type Grammar, GrammarParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
+import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import type { DeltaBuilder, WrittenCall } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
@@ -72,7 +72,7 @@ export function blockFamily(
     keepTokens: markers.filter((marker) => marker !== undefined),
     reasoning,
     grammar,
-    create: (options) => new GrammarParser(grammar, options),
+    create: (options) => new OutputParser(grammar, options),
   }
 }
 
@@ -81,18 +81,15 @@ export function blockGrammar(syntax: BlockSyntax): Grammar {
   const wrapper = call?.wrapper
   const answerOpens = answer.map(({ open }) => open)
   const ends = [...answer.map(({ close }) => close), ...silent]
-  const ignored = reasoning ? [reasoning.close, ...silent] : silent
+  const reasoningCloses = reasoning ? [reasoning.close] : []
+  const ignored = [...reasoningCloses, ...silent]
   const callMarkers = call ? [...call.opens, ...(wrapper ? [wrapper.open, wrapper.close] : [])] : []
   const markersWithCalls = new MarkerSet([...callMarkers, ...ends])
   const markersWithoutCalls = new MarkerSet(ends)
-  const markersAndReasoningEnd = new MarkerSet([
-    ...callMarkers,
-    ...ends,
-    ...(reasoning ? [reasoning.close] : []),
-  ])
+  const markersAndReasoningEnd = new MarkerSet([...callMarkers, ...ends, ...reasoningCloses])
   const callBegin = reasoning?.callEndsIt && call ? [wrapper?.open ?? call.opens[0]!] : []
-  const reasoningEnd = new MarkerSet(reasoning ? [reasoning.close] : [])
-  const reasoningOrCallEnd = new MarkerSet(reasoning ? [reasoning.close, ...callBegin] : [])
+  const reasoningEnd = new MarkerSet(reasoningCloses)
+  const reasoningOrCallEnd = new MarkerSet([...reasoningCloses, ...callBegin])
 
   return function* readCompletion(reader, delta, options) {
     const content = new ContentGate(delta)
@@ -208,10 +205,14 @@ function firstEndIn(body: string, { opens, close }: CallSyntax): number {
   return index === -1 ? body.length : index + close.length
 }
 
-/** Tells content from the space and the wrappers that belong to calls. */
+/**
+ * Tells content from the space and the wrappers that belong to calls: white space at the end of a growing text is held
+ * back until it is known whether it belongs to the text or to the markup that follows it.
+ */
 class ContentGate {
   readonly #delta: DeltaBuilder
-  readonly #space = new SpaceGate()
+  #held = ''
+  #dropsNewlines = false
   /** Whether nothing but space and markup came since the last call. */
   #behindCall = false
 
@@ -219,76 +220,43 @@ class ContentGate {
     this.#delta = delta
   }
 
+  /** The newlines that come next belong to the markup before them. */
   dropLeadingNewlines(): void {
-    this.#space.dropLeadingNewlines()
+    this.#dropsNewlines = true
   }
 
   add(text: string): void {
-    const solid = this.#space.push(text)
-    if (solid !== '') this.#behindCall = false
-    this.#delta.addContent(solid)
+    const more = this.#dropsNewlines ? text.replace(/^\n+/, '') : text
+    if (more !== '') this.#dropsNewlines = false
+    const solid = more.trimEnd()
+    if (solid !== '') {
+      this.#delta.addContent(this.#held + solid)
+      this.#held = ''
+      this.#behindCall = false
+    }
+    this.#held += more.slice(solid.length)
   }
 
   /** Whether a wrapper is markup depends on the call in it: one without a call is text. */
   addWrapper(marker: string, isOpening: boolean): void {
-    if (isOpening) this.#space.hold(marker)
-    else if (this.#behindCall) this.#space.drop()
+    if (isOpening) this.#held += marker
+    else if (this.#behindCall) this.#held = ''
     else this.add(marker)
   }
 
   /** What was held belongs to markup. */
   dropSpace(): void {
-    this.#space.drop()
+    this.#held = ''
   }
 
   addCalls(calls: readonly WrittenCall[]): void {
-    this.#space.drop()
+    this.#held = ''
     this.#behindCall = true
     for (const call of calls) this.#delta.addCall(call)
   }
 
   /** Behind a call there is no text that the space could belong to. */
   end(): void {
-    if (!this.#behindCall) this.#delta.addContent(this.#space.flush())
-  }
-}
-
-/**
- * Holds back white space at the end of a growing text until it is known whether it belongs to the text or to the
- * markup that follows it.
- */
-class SpaceGate {
-  #held = ''
-  #dropsNewlines = false
-
-  /** The newlines that come next belong to the markup before them. */
-  dropLeadingNewlines(): void {
-    this.#dropsNewlines = true
-  }
-
-  push(text: string): string {
-    const more = this.#dropsNewlines ? text.replace(/^\n+/, '') : text
-    if (more !== '') this.#dropsNewlines = false
-    const solid = more.trimEnd()
-    const shown = solid === '' ? '' : this.flush() + solid
-    this.#held += more.slice(solid.length)
-    return shown
-  }
-
-  /** Holds `markup` like space: it is text if text follows. */
-  hold(markup: string): void {
-    this.#held += markup
-  }
-
-  /** Markup follows: what was held belongs to it. */
-  drop(): void {
-    this.#held = ''
-  }
-
-  /** The text is over: what was held belongs to it. */
-  flush(): string {
-    const held = this.#held
-    this.#held = ''
-    return held
+    if (!this.#behindCall) this.#delta.addContent(this.#held)
   }
 }

@@ -2,7 +2,7 @@
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { blockGrammar } from './block-parser.ts'
 import { readArguments } from './json-calls.ts'
-import { GrammarParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
+import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import type { DeltaBuilder } from './parsed-delta.ts'
 import { taggedCallSyntax } from './tagged-calls.ts'
 import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
@@ -17,7 +17,7 @@ const RECIPIENT_MARKS = new MarkerSet([RECIPIENT_MARK])
 export const functionaryV32: ParserFamily = {
   name: 'functionary_v3_2',
   keepTokens: [],
-  create: (options) => new GrammarParser(readRecipients, options),
+  create: (options) => new OutputParser(readRecipients, options),
 }
 
 function* readRecipients(
@@ -75,7 +75,7 @@ const readAtem = blockGrammar({
 export const museGlimmer: ParserFamily = {
   name: 'muse_glimmer',
   keepTokens: [START, MESSAGE, '<|eom|>', '<|eot|>'],
-  create: (options) => new GrammarParser(readMessages, options),
+  create: (options) => new OutputParser(readMessages, options),
 }
 
 function* readMessages(reader: TextReader, delta: DeltaBuilder, options: OutputParserOptions): Reading<void> {
@@ -104,7 +104,7 @@ function* beginsHeader(reader: TextReader): Reading<boolean> {
 }
 
 function addCalls(body: string, delta: DeltaBuilder, options: OutputParserOptions): void {
-  const parser = new GrammarParser(readAtem, options)
+  const parser = new OutputParser(readAtem, options)
   for (const { content = '', toolCalls = [] } of [parser.push(body), parser.finish()]) {
     delta.addContent(content)
     for (const { function: call } of toolCalls)

@@ -9,13 +9,7 @@
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { readReasoning } from './block-parser.ts'
 import { readNamedCalls } from './json-calls.ts'
-import {
-  type Grammar,
-  GrammarParser,
-  type OutputParser,
-  type OutputParserOptions,
-  type ParserFamily,
-} from './output-parser.ts'
+import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import type { WrittenCall } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
@@ -45,7 +39,7 @@ export function createForcedCallParser(family: ParserFamily, options: OutputPars
     yield* readFreely(reader, delta, { ...options, startsInReasoning: false })
   }
 
-  return new GrammarParser(readCompletion, options)
+  return new OutputParser(readCompletion, options)
 }
 
 /** @returns the calls that the rest of the text is; else what was read of it in vain */

@@ -7,7 +7,7 @@
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { JsonScanner } from './json-scanner.ts'
-import { GrammarParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
+import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import type { DeltaBuilder } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
@@ -19,7 +19,7 @@ const BODY_ENDS = new MarkerSet(['<|end|>', '<|return|>', '<|call|>', '<|start|>
 export const harmony: ParserFamily = {
   name: 'harmony',
   keepTokens: ['<|start|>', '<|channel|>', '<|constrain|>', MESSAGE, '<|end|>', '<|call|>', '<|return|>'],
-  create: (options) => new GrammarParser(readMessages, options),
+  create: (options) => new OutputParser(readMessages, options),
 }
 
 function* readMessages(

@@ -5,7 +5,7 @@
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { type CallKeys, namedCall, readObject } from './json-calls.ts'
-import { GrammarParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
+import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import type { DeltaBuilder, WrittenCall } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
@@ -19,7 +19,7 @@ export const llama3: ParserFamily = {
   name: 'llama3_json',
   keepTokens: [PYTHON_TAG],
   grammar: readCompletion,
-  create: (options) => new GrammarParser(readCompletion, options),
+  create: (options) => new OutputParser(readCompletion, options),
 }
 
 function* readCompletion(

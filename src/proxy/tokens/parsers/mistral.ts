@@ -6,7 +6,7 @@
 import { randomBytes } from 'node:crypto'
 import { type BlockReading, type BlockSyntax, blockFamily, blockGrammar } from './block-parser.ts'
 import { readArguments, readNamedCalls } from './json-calls.ts'
-import { GrammarParser, type ParserFamily } from './output-parser.ts'
+import { OutputParser, type ParserFamily } from './output-parser.ts'
 import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 
 const SYNTAX: BlockSyntax = {
@@ -17,7 +17,7 @@ const SYNTAX: BlockSyntax = {
 export const mistral: ParserFamily = {
   ...blockFamily('mistral', ['[CALL_ID]', '[ARGS]'], SYNTAX),
   create: (options) =>
-    new GrammarParser(blockGrammar(SYNTAX), { makeToolCallId: randomMistralId, ...options }),
+    new OutputParser(blockGrammar(SYNTAX), { makeToolCallId: randomMistralId, ...options }),
 }
 
 function* readCalls(reader: TextReader): Reading<BlockReading> {

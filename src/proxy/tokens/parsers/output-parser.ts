@@ -7,13 +7,6 @@ import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { DeltaBuilder, type ParsedDelta } from './parsed-delta.ts'
 import { type Reading, TextReader } from './text-reader.ts'
 
-export interface OutputParser {
-  /** What `text` completed. What may still become markup is held back until it is clear. */
-  push(text: string): ParsedDelta
-  /** What was held back: markup that never closed is shown as the text that it was. Call once, at the end. */
-  finish(): ParsedDelta
-}
-
 export interface OutputParserOptions {
   /** The request's tools. Tool calls are looked for only if there are any, as in vLLM. */
   tools?: readonly Tool[] | null | undefined
@@ -42,7 +35,7 @@ export interface ParserFamily {
 export type Grammar = (reader: TextReader, delta: DeltaBuilder, options: OutputParserOptions) => Reading<void>
 
 /** Runs a grammar over a text as it comes. */
-export class GrammarParser implements OutputParser {
+export class OutputParser {
   readonly #reader = new TextReader()
   readonly #delta: DeltaBuilder
   readonly #run: Reading<void>
@@ -52,12 +45,14 @@ export class GrammarParser implements OutputParser {
     this.#run = grammar(this.#reader, this.#delta, options)
   }
 
+  /** What `text` completed. What may still become markup is held back until it is clear. */
   push(text: string): ParsedDelta {
     this.#reader.push(text)
     this.#run.next()
     return this.#delta.take()
   }
 
+  /** What was held back: markup that never closed is shown as the text that it was. Call once, at the end. */
   finish(): ParsedDelta {
     this.#reader.end()
     this.#run.next()
