@@ -6,7 +6,7 @@ import { isTokenRequest } from '../../proxy/engines/clients/wire/request.ts'
 import type { EngineClient, EngineHealth } from '../../proxy/engines/port/engine-client.ts'
 import type { TokenizerQuestion } from '../../proxy/engines/port/expected-tokenizer.ts'
 import type { Scored, ScoreRequest } from '../../proxy/engines/port/score.ts'
-import { hermes } from '../../proxy/tokens/parsers/hermes.ts'
+import { hermes } from '../../proxy/tokens/parsers/json-families.ts'
 import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
 import { javaScriptEncoder, openRustEncoder, type TextEncoder } from '../../proxy/tokens/tokenizer/encoder.ts'
 import defaultPlaybook from './default-playbook.json' with { type: 'json' }

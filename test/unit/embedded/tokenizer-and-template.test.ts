@@ -4,7 +4,7 @@ import { renderChatMl } from '../../../src/embedded/engine/chat-ml.ts'
 import { embeddedModelFolder, loadEmbeddedModel } from '../../../src/embedded/engine/embedded-model.ts'
 import { readPrompt } from '../../../src/embedded/engine/prompt-conversation.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../../src/protocol/canonical/messages.ts'
-import { hermes } from '../../../src/proxy/tokens/parsers/hermes.ts'
+import { hermes } from '../../../src/proxy/tokens/parsers/json-families.ts'
 import { parseWhole } from '../../helpers/parsed-output.ts'
 import { loadTemplate } from '../../helpers/templates.ts'
 

@@ -1,33 +1,32 @@
 /** Which family of markup a model writes. */
 import { ProxyError } from '../../../base/errors.ts'
-import { apertus } from './apertus.ts'
+import { blockFamily, THINK } from './block-parser.ts'
+import { functionaryV32, museGlimmer } from './channel-families.ts'
+import { deepseek, deepseekV31 } from './deepseek.ts'
+import { gemma4 } from './gemma4.ts'
+import { harmony } from './harmony.ts'
 import {
+  apertus,
   apriel,
   cohere,
   commandRPlus,
   functionaryV31,
   gigaChat3,
   granite,
+  hermes,
   hunyuanA13b,
+  kimi,
   minimaxM1,
   nemotronJson,
   phi4Mini,
   solarOpen,
-} from './array-families.ts'
-import { functionaryV32, museGlimmer } from './channel-families.ts'
-import { deepseek, deepseekV31 } from './deepseek.ts'
-import { gemma4 } from './gemma4.ts'
-import { glm } from './glm.ts'
-import { harmony } from './harmony.ts'
-import { hermes } from './hermes.ts'
-import { hunyuan, hunyuanOpenSource } from './hunyuan.ts'
-import { kimi } from './kimi.ts'
+} from './json-families.ts'
+import { glm, hunyuan, hunyuanOpenSource } from './keyed-families.ts'
 import { lfm2 } from './lfm2.ts'
 import { llama3 } from './llama3.ts'
 import { minimaxM3 } from './minimax-m3.ts'
 import { mistral } from './mistral.ts'
 import type { ParserFamily } from './output-parser.ts'
-import { plain } from './plain.ts'
 import {
   deepseekV4,
   deepseekV32,
@@ -38,6 +37,9 @@ import {
   qwen3Coder,
   seedOss,
 } from './tagged-families.ts'
+
+/** Models whose templates know no tools: `<think>…</think>` at the beginning is reasoning, all else is content. */
+export const plain = blockFamily('plain', [], { reasoning: THINK })
 
 /**
  * What a template must have in it, all of it, for a family to be chosen. The order matters: several of the later signs

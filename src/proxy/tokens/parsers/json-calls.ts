@@ -75,16 +75,10 @@ export function rowCallSyntax(open: string, close: string, keys: CallKeys): Call
     opens: [open],
     close,
     *read(reader) {
-      const calls: WrittenCall[] = []
-      let isCalls = true
-      do {
-        const object = yield* readObject(reader)
-        if (object === undefined) return 'misread'
-        const call = namedCall(object.members, keys)
-        if (call === undefined) isCalls = false
-        else calls.push(...call)
-      } while (!(yield* endsBlock(reader, close)))
-      return isCalls ? calls : 'malformed'
+      const callOf: CallOf = (members) => namedCall(members, keys)
+      return yield* readRow(reader, callOf, function* () {
+        return !(yield* endsBlock(reader, close))
+      })
     },
   }
 }
@@ -92,11 +86,13 @@ export function rowCallSyntax(open: string, close: string, keys: CallKeys): Call
 /**
  * Calls whose id and name stand before their JSON, each with a marker behind it.
  * @param headEnds of an id, if there is one, and of the name
+ * @param headOf what the texts before them say, where that is more than the two; undefined: of no call
  */
 export function headedCallSyntax(
   open: string,
   headEnds: readonly string[],
   rest: { close: string; wrapper?: Markers },
+  headOf: (heads: readonly string[]) => CallHead | undefined = bareHead,
 ): CallSyntax {
   const { close } = rest
   const ends = headEnds.map((end) => new MarkerSet([end, close]))
@@ -110,38 +106,59 @@ export function headedCallSyntax(
         if (marker !== headEnds[at]) return 'malformed'
         heads.push(text.trim())
       }
-      const [name = '', id] = heads.reverse()
-      const reading = yield* readArguments(reader, { ...(id && { id }), name })
+      const head = headOf(heads)
+      if (head === undefined) return 'malformed'
+      const reading = yield* readArguments(reader, head)
       if (!Array.isArray(reading)) return reading
       return (yield* endsBlock(reader, close)) ? reading : 'misread'
     },
   }
 }
 
+type CallHead = Omit<WrittenCall, 'arguments'>
+
+function bareHead(heads: readonly string[]): CallHead {
+  const [name = '', id] = heads.toReversed()
+  return { ...(id && { id }), name }
+}
+
 /** A JSON array of such objects, or a single one. */
 export function* readNamedCalls(reader: TextReader, keys: CallKeys): Reading<BlockReading> {
+  const callOf: CallOf = (members) => namedCall(members, keys)
   yield* reader.space()
-  const isArray = yield* reader.literal('[')
+  if (yield* reader.literal('[')) return yield* readArray(reader, callOf)
+  const object = yield* readObject(reader)
+  return object === undefined ? 'misread' : (callOf(object.members) ?? 'malformed')
+}
+
+/** The call that the members of an object describe; undefined if they describe none. */
+type CallOf = (members: ReadonlyMap<string, string>) => WrittenCall[] | undefined
+
+/** An array's objects, behind its opening bracket, and the closing one. */
+export function* readArray(reader: TextReader, callOf: CallOf): Reading<BlockReading> {
+  const reading = yield* readRow(reader, callOf, function* () {
+    yield* reader.space()
+    return yield* reader.literal(',')
+  })
+  return reading === 'misread' || (yield* reader.literal(']')) ? reading : 'misread'
+}
+
+/** @param goesOn reads what is between two objects, if another one is to come */
+function* readRow(reader: TextReader, callOf: CallOf, goesOn: () => Reading<boolean>): Reading<BlockReading> {
   const calls: WrittenCall[] = []
   let isCalls = true
   do {
     const object = yield* readObject(reader)
     if (object === undefined) return 'misread'
-    const call = namedCall(object.members, keys)
+    const call = callOf(object.members)
     if (call === undefined) isCalls = false
     else calls.push(...call)
-    if (!isArray) return isCalls ? calls : 'malformed'
-    yield* reader.space()
-  } while (yield* reader.literal(','))
-  if (!(yield* reader.literal(']'))) return 'misread'
+  } while (yield* goesOn())
   return isCalls ? calls : 'malformed'
 }
 
 /** A call whose name stands outside the JSON. */
-export function* readArguments(
-  reader: TextReader,
-  call: { id?: string; name: string },
-): Reading<BlockReading> {
+export function* readArguments(reader: TextReader, call: CallHead): Reading<BlockReading> {
   const object = yield* readObject(reader)
   if (object === undefined) return 'misread'
   return call.name === '' ? 'malformed' : [{ ...call, arguments: object.text }]
@@ -153,7 +170,6 @@ export function* endsBlock(reader: TextReader, close: string): Reading<boolean> 
   return (yield* reader.literal(close)) || (yield* reader.atEnd())
 }
 
-/** The call that the members of an object describe; undefined if they describe none. */
 export function namedCall(members: ReadonlyMap<string, string>, keys: CallKeys): WrittenCall[] | undefined {
   const name = stringOf(members.get(keys.name))
   const written = keys.arguments.map((key) => members.get(key)).find((value) => value !== undefined)

@@ -5,9 +5,9 @@ import {
   opensReasoning,
   PARSER_FAMILIES,
   parserNamed,
+  plain,
 } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
-import { hermes } from '../../../../src/proxy/tokens/parsers/hermes.ts'
-import { plain } from '../../../../src/proxy/tokens/parsers/plain.ts'
+import { hermes } from '../../../../src/proxy/tokens/parsers/json-families.ts'
 import { readModelConfig } from '../real-models.ts'
 import { parseBriefly } from './parse.ts'
 

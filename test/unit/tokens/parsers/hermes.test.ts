@@ -1,5 +1,5 @@
 import t from 'tap'
-import { hermes } from '../../../../src/proxy/tokens/parsers/hermes.ts'
+import { hermes } from '../../../../src/proxy/tokens/parsers/json-families.ts'
 import { assertCutsChangeNothing, parse, parseBriefly, TOOLS } from './parse.ts'
 
 const call = (body: string) => `<tool_call>\n${body}\n</tool_call>`

@@ -1,7 +1,7 @@
 /** The families that write arguments as JSON, beside Hermes: DeepSeek, Kimi, Mistral, Llama 3. */
 import t from 'tap'
 import { deepseek } from '../../../../src/proxy/tokens/parsers/deepseek.ts'
-import { kimi } from '../../../../src/proxy/tokens/parsers/kimi.ts'
+import { kimi } from '../../../../src/proxy/tokens/parsers/json-families.ts'
 import { llama3 } from '../../../../src/proxy/tokens/parsers/llama3.ts'
 import { mistral } from '../../../../src/proxy/tokens/parsers/mistral.ts'
 import { assertCutsChangeNothing, parse, parseBriefly, TOOLS } from './parse.ts'

@@ -1,7 +1,7 @@
 /** The families that write arguments as tagged text: Qwen3-Coder and GLM. */
 import t from 'tap'
 import type { Tool } from '../../../../src/protocol/canonical/messages.ts'
-import { glm } from '../../../../src/proxy/tokens/parsers/glm.ts'
+import { glm } from '../../../../src/proxy/tokens/parsers/keyed-families.ts'
 import {
   mimo,
   miniCpm5,

@@ -1,14 +1,25 @@
 /** The families that write the calls of an answer as JSON between markers, most of them as one array. */
-import { blockFamily, THINK } from './block-parser.ts'
+import { blockFamily, THINK, THINK_OR_CALL } from './block-parser.ts'
 import {
   arrayCallSyntax,
   type CallKeys,
   headedCallSyntax,
   namedCallSyntax,
+  readArray,
   rowCallSyntax,
 } from './json-calls.ts'
 
 const NAMED: CallKeys = { name: 'name', arguments: ['arguments', 'parameters'] }
+
+/**
+ * Hermes, Qwen2.5, Qwen3 and many fine-tunes: `<tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>`, with
+ * `<think>…</think>` before them.
+ * Sources: the chat templates of Qwen2.5 and Qwen3; vLLM's `hermes_tool_parser.py` and `qwen3_reasoning_parser.py`.
+ */
+export const hermes = blockFamily('hermes', [], {
+  reasoning: THINK_OR_CALL,
+  call: namedCallSyntax('<tool_call>', '</tool_call>', { name: 'name', arguments: ['arguments'] }),
+})
 
 /**
  * Granite 3: `<|tool_call|>[{"name": "f", "arguments": {…}}]`, by some of its versions behind `<tool_call>`.
@@ -119,6 +130,51 @@ export const solarOpen = blockFamily(
     }),
   },
 )
+
+/**
+ * Kimi K2: `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, all calls in one section.
+ * `functions.f:0` is the call's id, and the template wants to see it again.
+ * Sources: Kimi K2's `tool_call_guidance.md`; vLLM's `kimi_k2_tool_parser.py`.
+ */
+export const kimi = blockFamily('kimi_k2', ['<|tool_call_argument_begin|>'], {
+  reasoning: THINK_OR_CALL,
+  call: headedCallSyntax(
+    '<|tool_call_begin|>',
+    ['<|tool_call_argument_begin|>'],
+    {
+      close: '<|tool_call_end|>',
+      wrapper: { open: '<|tool_calls_section_begin|>', close: '<|tool_calls_section_end|>' },
+    },
+    ([id = '']) => {
+      const name = /^(?:functions\.)?([\w.-]+):\d+$/.exec(id)?.[1]
+      return name === undefined ? undefined : { id, name }
+    },
+  ),
+})
+
+/**
+ * Apertus: `<|tools_prefix|>[{"f": {…}}, {"g": {…}}]<|tools_suffix|>`, reasoning in `<|inner_prefix|>…<|inner_suffix|>`.
+ * Sources: the chat template of Apertus-8B; SGLang's `apertus2509_detector.py`.
+ */
+export const apertus = blockFamily('apertus', [], {
+  reasoning: { open: '<|inner_prefix|>', close: '<|inner_suffix|>' },
+  call: {
+    opens: ['<|tools_prefix|>'],
+    close: '<|tools_suffix|>',
+    *read(reader) {
+      yield* reader.space()
+      if (!(yield* reader.literal('['))) return 'malformed'
+      const calls = yield* readArray(reader, (members) => {
+        const [[name, written] = ['', '']] = members
+        return members.size === 1 && written.startsWith('{') ? [{ name, arguments: written }] : undefined
+      })
+      if (calls === 'misread') return calls
+      yield* reader.space()
+      yield* reader.literal('<|tools_suffix|>')
+      return calls
+    },
+  },
+})
 
 /** Functionary 3.1: `<function=f>{…}</function>`. Source: the model's chat template. */
 export const functionaryV31 = blockFamily('functionary_v3_1', [], {

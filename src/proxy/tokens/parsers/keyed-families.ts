@@ -1,0 +1,86 @@
+/** The families that write each parameter of a call as two elements, one with the name and one with the value. */
+import { MarkerSet } from '../tokenizer/markers.ts'
+import {
+  type BlockOptions,
+  type BlockReading,
+  blockFamily,
+  type CallSyntax,
+  type Markers,
+} from './block-parser.ts'
+import type { ParserFamily } from './output-parser.ts'
+import { jsonOfTextArguments, type TextArgument } from './text-arguments.ts'
+import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
+
+/**
+ * GLM, since 4.5: `<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>value</arg_value>\n</tool_call>`; 4.7 writes no
+ * newlines.
+ * Sources: the chat templates of GLM-4.5 and 4.7; vLLM's `glm4_moe_tool_parser.py` and `glm47_moe_tool_parser.py`.
+ */
+export const glm = keyedFamily('glm45', '')
+
+/**
+ * Hunyuan 3: `<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>a</arg_key>\n<arg_value>value</arg_value>\n` and so on. Its
+ * public tokenizers give each of these markers a suffix: `<tool_call:opensource>`.
+ * Sources: the chat template of Hy3; SGLang's `hunyuan_detector.py`.
+ */
+export const hunyuan = hunyuanFamily('hy_v3', '')
+export const hunyuanOpenSource = hunyuanFamily('hy_v3_opensource', ':opensource')
+
+function hunyuanFamily(name: string, suffix: string): ParserFamily {
+  return keyedFamily(name, suffix, `<tool_sep${suffix}>`, markersOf('tool_calls', suffix))
+}
+
+/** @param nameEnd what may end the name of the function */
+function keyedFamily(name: string, suffix: string, nameEnd?: string, wrapper?: Markers): ParserFamily {
+  const [key, value] = [markersOf('arg_key', suffix), markersOf('arg_value', suffix)]
+  const inner = [key.open, key.close, value.open, value.close, ...(nameEnd ? [nameEnd] : [])]
+  const call = keyedCallSyntax({ call: markersOf('tool_call', suffix), key, value, nameEnd })
+  return blockFamily(name, inner, {
+    reasoning: { ...markersOf('think', suffix), callEndsIt: true },
+    call: { ...call, wrapper },
+  })
+}
+
+function markersOf(tag: string, suffix: string): Markers {
+  return { open: `<${tag}${suffix}>`, close: `</${tag}${suffix}>` }
+}
+
+function keyedCallSyntax({
+  call,
+  key,
+  value,
+  nameEnd,
+}: {
+  call: Markers
+  key: Markers
+  value: Markers
+  nameEnd: string | undefined
+}): CallSyntax {
+  const keyEnds = new MarkerSet([key.close, call.close])
+  const valueEnds = new MarkerSet([value.close])
+  const earlyValueEnds = new MarkerSet([value.close, call.close])
+
+  function* readCall(reader: TextReader, { tools, closesEarly }: BlockOptions): Reading<BlockReading> {
+    yield* reader.space()
+    const name = (yield* reader.scan(new RunScanner(/[^<\n{]*/y))).trim()
+    if (name === '') return 'malformed'
+    if (nameEnd !== undefined) yield* reader.literal(nameEnd)
+    const written: TextArgument[] = []
+    yield* reader.space()
+    while (yield* reader.literal(key.open)) {
+      const { text: keyText, marker: keyEnd } = yield* reader.upTo(keyEnds)
+      yield* reader.space()
+      if (keyEnd !== key.close || !(yield* reader.literal(value.open))) return 'malformed'
+      const { text, marker } = yield* reader.upTo(closesEarly ? earlyValueEnds : valueEnds)
+      if (marker === undefined) return 'unclosed'
+      if (marker !== value.close) return 'malformed'
+      written.push({ name: keyText.trim(), text })
+      yield* reader.space()
+    }
+    // What the text ends in is none: its name may be cut, and another parameter may have been to come.
+    const isWhole = yield* reader.literal(call.close)
+    return isWhole ? [{ name, arguments: jsonOfTextArguments(name, written, tools) }] : 'malformed'
+  }
+
+  return { opens: [call.open], close: call.close, read: readCall }
+}
