@@ -9,12 +9,9 @@ import { loadModel } from '../../unit/tokens/prompt-rollout.ts'
 import { modelDirectory, REAL_MODELS } from '../../unit/tokens/real-models.ts'
 
 const { tokenizer } = loadModel('embedded')
-const SPECIAL = [...tokenizer.specialTokens].map(([content, id]) => ({
-  content,
-  id,
-  special: true,
-  normalized: false,
-}))
+const SPECIAL = [...tokenizer.addedTokens]
+  .filter(([, id]) => tokenizer.isSpecial(id))
+  .map(([content, id]) => ({ content, id, special: true, normalized: false }))
 
 /** A memory, and what it had to have tokenized. */
 function memoryOf(maxBytes?: number) {

@@ -13,7 +13,7 @@ function someIds(tokenizer: Tokenizer): fc.Arbitrary<number[]> {
   const one = fc.oneof(
     fc.nat(tokenizer.vocabSize + 10),
     fc.constantFrom(...partial),
-    fc.constantFrom(...tokenizer.specialTokens.values()),
+    fc.constantFrom(...[...tokenizer.addedTokens.values()].filter((id) => tokenizer.isSpecial(id))),
   )
   return fc
     .array(

@@ -186,10 +186,3 @@ t.test('what is neither on this machine nor a model id never reaches a URL or a 
     )
   }
 })
-
-t.test('a download can be aborted', async (t) => {
-  const hub = await startHub(t)
-  const environment = { HF_HOME: t.testdir({}), HF_ENDPOINT: hub.endpoint }
-  const reason = new Error('shutting down')
-  await t.rejects(loadModelFiles('org/model', { environment, signal: AbortSignal.abort(reason) }), reason)
-})

@@ -50,12 +50,11 @@ interface ModelDirectory {
  * have downloaded in part is completed; where the hub cannot be asked, it is used as it is.
  * @param modelId `org/name` or `name`
  * @throws ProxyError `config_invalid` if the hub has no such model or does not give it to us, `start_failed` if the
- *   hub cannot be reached. After an abort: whatever `signal.reason` is.
+ *   hub cannot be reached
  */
 export async function fetchModelDirectory(
   modelId: string,
   environment: HubEnvironment,
-  signal?: AbortSignal,
 ): Promise<ModelDirectory> {
   const repository = join(cacheDirectory(environment), `models--${modelId.replaceAll('/', '--')}`)
   const cached = await cachedSnapshot(repository)
@@ -67,13 +66,13 @@ export async function fetchModelDirectory(
     throw new ProxyError('config_invalid', `${modelId} is not in ${repository}, and HF_HUB_OFFLINE is set`)
   }
   const endpoint = (environment.HF_ENDPOINT || 'https://huggingface.co').replace(/\/+$/, '')
-  const patience = cached === undefined ? [] : [AbortSignal.timeout(COMPLETION_MS)]
-  const ends = AbortSignal.any([...(signal ? [signal] : []), ...patience])
-  const download = new Download(modelId, repository, endpoint, environment.HF_TOKEN, ends)
+  const download = new Download(modelId, repository, endpoint, {
+    headers: environment.HF_TOKEN ? { authorization: `Bearer ${environment.HF_TOKEN}` } : {},
+    ...(cached !== undefined && { signal: AbortSignal.timeout(COMPLETION_MS) }),
+  })
   try {
     return { directory: await download.run(cached), unlisted: [] }
   } catch (error) {
-    signal?.throwIfAborted()
     if (directory !== undefined) return { directory, unlisted: unlistedFiles(repository, cached!) }
     if (error instanceof ProxyError) throw error
     // A folder's name that was mistyped looks like a model's id.
@@ -117,14 +116,11 @@ class Download {
   readonly #endpoint: string
   readonly #request: RequestInit
 
-  constructor(modelId: string, repository: string, endpoint: string, token?: string, signal?: AbortSignal) {
+  constructor(modelId: string, repository: string, endpoint: string, request: RequestInit) {
     this.#modelId = modelId
     this.#repository = repository
     this.#endpoint = endpoint
-    this.#request = {
-      headers: token ? { authorization: `Bearer ${token}` } : {},
-      ...(signal && { signal }),
-    }
+    this.#request = request
   }
 
   /**

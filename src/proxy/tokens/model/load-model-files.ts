@@ -21,24 +21,18 @@ export interface ModelFiles {
   unlisted?: string[]
 }
 
-interface LoadModelFilesOptions {
-  /** Default: the process's. */
-  environment?: HubEnvironment
-  signal?: AbortSignal
-}
-
 /**
  * @param source a directory, a `tokenizer.json`, or a model id of the Hugging Face hub
  * @throws ProxyError `config_invalid` if there is nothing usable there, `start_failed` if the hub cannot be reached
  */
 export async function loadModelFiles(
   source: string,
-  { environment = process.env, signal }: LoadModelFilesOptions = {},
+  { environment = process.env }: { environment?: HubEnvironment } = {},
 ): Promise<ModelFiles> {
   const local = localDirectory(source)
   const { directory, unlisted } =
     local === undefined
-      ? await fetchModelDirectory(modelId(source), environment, signal)
+      ? await fetchModelDirectory(modelId(source), environment)
       : { directory: local, unlisted: [] }
   const config = readModelJson<ModelConfig>(join(directory, 'config.json')) ?? {}
   const generation = readModelJson<ModelConfig>(join(directory, 'generation_config.json')) ?? {}

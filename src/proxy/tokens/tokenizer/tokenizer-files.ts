@@ -20,7 +20,6 @@ export interface TokenizerJson {
 }
 
 export interface TokenizerConfig {
-  bos_token?: SpecialTokenConfig
   eos_token?: SpecialTokenConfig
   chat_template?: string | { name: string; template: string }[]
   [field: string]: unknown

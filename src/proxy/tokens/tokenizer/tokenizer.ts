@@ -15,43 +15,6 @@ import {
 import { readTokenizerFiles, type SpecialTokenConfig, type TokenizerFiles } from './tokenizer-files.ts'
 import { heldVocabulary, listedVocabulary, type TokenNames, type Vocabulary } from './vocabulary.ts'
 
-export interface EncodeOptions {
-  /** Lets the tokenizer add its own begin-of-text token. Chat templates write theirs themselves. Default: false. */
-  addSpecialTokens?: boolean
-}
-
-interface DecodeOptions {
-  /** Leaves special tokens out of the text. Default: false. */
-  skipSpecialTokens?: boolean
-}
-
-export interface Tokenizer extends TokenPieces {
-  /** One more than the highest token id. */
-  readonly vocabSize: number
-  readonly bosTokenId: number | undefined
-  readonly eosTokenId: number | undefined
-  /** Text of each special token and its id. */
-  readonly specialTokens: ReadonlyMap<string, number>
-  /** The same of all tokens beside the vocabulary, special or not. */
-  readonly addedTokens: ReadonlyMap<string, number>
-
-  encode(text: string, options?: EncodeOptions): number[]
-  /**
-   * The text of `ids`: bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary become nothing. Spaces
-   * before punctuation are never cleaned up, whatever the config says: engines do not do it either.
-   */
-  decode(ids: Iterable<number>, options?: DecodeOptions): string
-  /** The vocabulary's entry, in the tokenizer's own alphabet (`Ġthe`). */
-  idToToken(id: number): string | undefined
-  /**
-   * An added token is found at once; another one is looked for in the whole vocabulary, which takes about a
-   * millisecond.
-   */
-  tokenToId(token: string): number | undefined
-  /** Whether every text is split at it; special tokens are, and others that were put in beside the vocabulary. */
-  isAdded(id: number): boolean
-}
-
 /** In a vocabulary a letter stands for a byte, and a letter of a text has a byte or more. */
 export function longestTokenChars(tokenizer: Pick<Tokenizer, 'vocabSize' | 'idToToken'>): number {
   let longest = 1
@@ -68,7 +31,7 @@ export function longestTokenChars(tokenizer: Pick<Tokenizer, 'vocabSize' | 'idTo
  */
 export function loadTokenizer(source: string | TokenizerFiles): Tokenizer {
   const files = typeof source === 'string' ? readTokenizerFiles(source) : source
-  return usable(() => new FileTokenizer(files, listedVocabulary(files.tokenizerJson), () => files))
+  return usable(() => new Tokenizer(files, listedVocabulary(files.tokenizerJson), () => files))
 }
 
 /**
@@ -79,7 +42,7 @@ export function loadTokenizer(source: string | TokenizerFiles): Tokenizer {
 export function tokenizerNamedBy(names: TokenNames, files: TokenizerFiles, directory: string): Tokenizer {
   const read = () => readTokenizerFiles(directory)
   const vocabulary = heldVocabulary(names, () => read().tokenizerJson)
-  return usable(() => new FileTokenizer(files, vocabulary, read))
+  return usable(() => new Tokenizer(files, vocabulary, read))
 }
 
 function usable(make: () => Tokenizer): Tokenizer {
@@ -110,10 +73,9 @@ export function specialTokenText(token: SpecialTokenConfig): string | undefined 
 
 const NOTHING: TokenPiece = { bytes: new Uint8Array(0), text: '' }
 
-class FileTokenizer implements Tokenizer {
-  readonly bosTokenId: number | undefined
+export class Tokenizer implements TokenPieces {
   readonly eosTokenId: number | undefined
-  readonly specialTokens: ReadonlyMap<string, number>
+  /** Text and id of each token beside the vocabulary, special or not. */
   readonly addedTokens: ReadonlyMap<string, number>
   /** With the model. */
   readonly #wholeFiles: () => TokenizerFiles
@@ -130,15 +92,14 @@ class FileTokenizer implements Tokenizer {
     this.#wholeFiles = wholeFiles
     this.#rules = readPieceRules(tokenizerJson.decoder)
     const added = tokenizerJson.added_tokens ?? []
-    const special = added.filter((token) => token.special)
     this.#addedIds = new Set(added.map((token) => token.id))
-    this.#specialIds = new Set(special.map((token) => token.id))
+    this.#specialIds = new Set(added.filter((token) => token.special).map((token) => token.id))
     this.addedTokens = new Map(added.map((token) => [token.content, token.id]))
-    this.specialTokens = new Map(special.map((token) => [token.content, token.id]))
-    this.bosTokenId = this.#idOf(tokenizerConfig.bos_token)
-    this.eosTokenId = this.#idOf(tokenizerConfig.eos_token)
+    const eos = specialTokenText(tokenizerConfig.eos_token)
+    this.eosTokenId = eos === undefined ? undefined : this.tokenToId(eos)
   }
 
+  /** One more than the highest token id. */
   get vocabSize(): number {
     return this.#vocabulary.size
   }
@@ -147,7 +108,8 @@ class FileTokenizer implements Tokenizer {
     return this.#rules.stripsFirstSpace
   }
 
-  encode(text: string, { addSpecialTokens = false }: EncodeOptions = {}): number[] {
+  /** @param options whether the tokenizer adds its own begin-of-text token; chat templates write theirs themselves */
+  encode(text: string, { addSpecialTokens = false } = {}): number[] {
     // Whoever decodes only, or encodes elsewhere, does without it.
     if (this.#library === undefined) {
       const { tokenizerJson, tokenizerConfig } = this.#wholeFiles()
@@ -156,15 +118,24 @@ class FileTokenizer implements Tokenizer {
     return this.#library.encode(text, { add_special_tokens: addSpecialTokens }).ids
   }
 
-  decode(ids: Iterable<number>, options: DecodeOptions = {}): string {
-    const decoder = new StreamingDecoder(this, { ...options, startsText: true })
+  /**
+   * The text of `ids`: bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary become nothing. Spaces
+   * before punctuation are never cleaned up, whatever the config says: engines do not do it either.
+   */
+  decode(ids: Iterable<number>, { skipSpecialTokens = false } = {}): string {
+    const decoder = new StreamingDecoder(this, { skipSpecialTokens, startsText: true })
     return decoder.push(ids) + decoder.flush()
   }
 
+  /** The vocabulary's entry, in the tokenizer's own alphabet (`Ġthe`). */
   idToToken(id: number): string | undefined {
     return this.#vocabulary.tokenOf(id)
   }
 
+  /**
+   * An added token is found at once; another one is looked for in the whole vocabulary, which takes about a
+   * millisecond.
+   */
   tokenToId(token: string): number | undefined {
     return this.addedTokens.get(token) ?? this.#vocabulary.idOf(token)
   }
@@ -173,6 +144,7 @@ class FileTokenizer implements Tokenizer {
     return this.#specialIds.has(id)
   }
 
+  /** Whether every text is split at it; special tokens are, and others that were put in beside the vocabulary. */
   isAdded(id: number): boolean {
     return this.#addedIds.has(id)
   }
@@ -185,10 +157,5 @@ class FileTokenizer implements Tokenizer {
     const piece = pieceFromBytes(this.#rules.bytesOf(token, this.#addedIds.has(id)))
     this.#pieces.set(id, piece)
     return piece
-  }
-
-  #idOf(token: SpecialTokenConfig): number | undefined {
-    const text = specialTokenText(token)
-    return text === undefined ? undefined : this.tokenToId(text)
   }
 }
