@@ -252,7 +252,7 @@ class ContentGate {
   addCalls(calls: readonly WrittenCall[]): void {
     this.#held = ''
     this.#behindCall = true
-    for (const call of calls) this.#delta.addCall(call)
+    this.#delta.addCalls(calls)
   }
 
   /** Behind a call there is no text that the space could belong to. */

@@ -45,7 +45,7 @@ function* readCall(
   const reading = yield* readArguments(reader, { name })
   const body = reader.stopRecord()
   if (!Array.isArray(reading)) return delta.addContent(header + body)
-  for (const call of reading) delta.addCall(call)
+  delta.addCalls(reading)
   yield* reader.space()
 }
 
@@ -59,7 +59,7 @@ const readAtem = blockGrammar({
     callClose: '</atem:invoke>',
     parameter: '<atem:parameter name="',
     parameterClose: '</atem:parameter>',
-    nameEnds: ['">'],
+    nameEnds: { '">': {} },
     keepsNewlines: true,
     mustClose: true,
     untyped: 'json',
@@ -108,7 +108,7 @@ function addCalls(body: string, delta: DeltaBuilder, options: OutputParserOption
   for (const { content = '', toolCalls = [] } of [parser.push(body), parser.finish()]) {
     delta.addContent(content)
     for (const { function: call } of toolCalls)
-      delta.addCall({ name: ownName(call!.name!, options), arguments: call!.arguments! })
+      delta.addCalls([{ name: ownName(call!.name!, options), arguments: call!.arguments! }])
   }
 }
 

@@ -20,11 +20,8 @@ export function createForcedCallParser(family: ParserFamily, options: OutputPars
   const reasoningEnd = new MarkerSet(reasoning ? [reasoning.close] : [])
 
   function* readCompletion(...[reader, delta]: Parameters<Grammar>): Reading<void> {
-    const addCalls = (calls: readonly WrittenCall[]) => {
-      for (const call of calls) delta.addCall(call)
-    }
     const first = yield* readCalls(reader)
-    if (Array.isArray(first)) return addCalls(first)
+    if (Array.isArray(first)) return delta.addCalls(first)
     reader.putBack(first)
     const space = yield* reader.space()
     const opened = options.startsInReasoning || (reasoning && (yield* reader.literal(reasoning.open)))
@@ -34,7 +31,7 @@ export function createForcedCallParser(family: ParserFamily, options: OutputPars
     }
     yield* readReasoning(reader, delta, { open: reasoning!.open, ends: reasoningEnd })
     const behind = yield* readCalls(reader)
-    if (Array.isArray(behind)) return addCalls(behind)
+    if (Array.isArray(behind)) return delta.addCalls(behind)
     reader.putBack(behind)
     yield* readFreely(reader, delta, { ...options, startsInReasoning: false })
   }

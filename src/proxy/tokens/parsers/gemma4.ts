@@ -5,6 +5,7 @@
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockOptions, type BlockReading, blockFamily } from './block-parser.ts'
+import { SCALAR } from './json-scanner.ts'
 import { jsonOfText, parameterSchemas, typesOf } from './text-arguments.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
@@ -13,14 +14,6 @@ const CLOSE = '<tool_call|>'
 const CLOSES = new MarkerSet([CLOSE])
 /** Values deeper than this are no arguments that a tool takes. */
 const MAX_DEPTH = 100
-const NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?$/
-const CONSTANTS = new Map([
-  ['true', 'true'],
-  ['false', 'false'],
-  ['null', 'null'],
-  // The template writes null with Python's `str`.
-  ['None', 'null'],
-])
 
 export const gemma4 = blockFamily('gemma4', [QUOTE], {
   reasoning: { open: '<|channel>thought\n', close: '<channel|>', callEndsIt: true },
@@ -110,7 +103,9 @@ class BareReader {
     if (text === '' && key === '') throw new NotBare()
     const types = this.#depth === 1 ? typesOf(this.#schemas[key]) : []
     if (types.length > 0) return jsonOfText(text, types)
-    return CONSTANTS.get(text) ?? (NUMBER.test(text) ? text : JSON.stringify(text))
+    // The template writes null with Python's `str`.
+    if (text === 'None') return 'null'
+    return SCALAR.test(text) ? text : JSON.stringify(text)
   }
 
   #skip(run: RegExp): string {

@@ -95,7 +95,7 @@ class MessageJoiner {
     const scanner = new JsonScanner()
     const end = scanner.read(written, 0)
     if (written.startsWith('{') && scanner.isWhole && end === written.length) {
-      this.#delta.addCall({ name, arguments: written })
+      this.#delta.addCalls([{ name, arguments: written }])
     } else {
       this.begin('content')
       this.show(header + MESSAGE + body)

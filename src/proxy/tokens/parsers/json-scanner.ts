@@ -27,7 +27,8 @@ interface MemberPlace {
   valueEnd: number
 }
 
-const SCALAR = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/
+/** Whether a text is a number, a boolean or null. */
+export const SCALAR = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/
 const IN_SCALAR = /[-+.\w]/
 const SPACES = ' \t\n\r'
 const ESCAPED = '"\\/bfnrtu'

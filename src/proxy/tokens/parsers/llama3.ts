@@ -30,8 +30,7 @@ function* readCompletion(
   reader.startRecord()
   const calls = tools?.length ? yield* readCalls(reader) : undefined
   const begun = reader.stopRecord()
-  for (const call of calls ?? []) delta.addCall(call)
-  if (calls !== undefined) return
+  if (calls !== undefined) return delta.addCalls(calls)
   delta.addContent(begun)
   yield* reader.upTo(NO_MARKERS, (text) => delta.addContent(text))
 }

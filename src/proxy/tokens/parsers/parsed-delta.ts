@@ -36,15 +36,11 @@ export class DeltaBuilder {
     if (text !== '') this.#delta.reasoning = (this.#delta.reasoning ?? '') + text
   }
 
-  addCall(call: WrittenCall): void {
-    const calls = this.#delta.toolCalls ?? []
-    this.#delta.toolCalls = calls
-    calls.push({
-      index: this.#callCount++,
-      id: call.id ?? this.#makeToolCallId(),
-      type: 'function',
-      function: { name: call.name, arguments: call.arguments },
-    })
+  addCalls(calls: readonly WrittenCall[]): void {
+    for (const { id = this.#makeToolCallId(), ...called } of calls) {
+      this.#delta.toolCalls ??= []
+      this.#delta.toolCalls.push({ index: this.#callCount++, id, type: 'function', function: called })
+    }
   }
 
   /** What was read elsewhere, with its calls as they are. */

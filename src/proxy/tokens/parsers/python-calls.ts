@@ -4,6 +4,7 @@
  * Templates that teach this write strings between quotes without escaping what is in them. So a quote ends a string
  * only where Python's syntax can go on behind it; SGLang's `lfm2_detector.py` reads them so too.
  */
+import { SCALAR } from './json-scanner.ts'
 import type { WrittenCall } from './parsed-delta.ts'
 
 /** undefined unless the text is a list of calls with named arguments, and nothing else. */
@@ -189,6 +190,6 @@ function jsonNumber(written: string): string {
     .replaceAll('_', '')
     .replace(/^\+/, '')
     .replace(/^(-?)\./, '$10.')
-  if (!/^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?$/.test(plain)) throw new NotPython()
+  if (!SCALAR.test(plain)) throw new NotPython()
   return plain
 }

@@ -17,12 +17,8 @@ interface TaggedSyntax {
   /** What a parameter begins with, up to its name: `<parameter=`. */
   parameter: string
   parameterClose: string
-  /** What may end a name, and with it the tag. */
-  nameEnds: readonly string[]
-  /** The one of them that says that the value is a string, whatever the tool's schema says. */
-  stringEnd?: string
-  /** The one of them that says that the value is JSON. */
-  jsonEnd?: string
+  /** What may end a name, and with it the tag, and what it says of the value, whatever the tool's schema says. */
+  nameEnds: Readonly<Record<string, Pick<TextArgument, 'type'>>>
   wrapper?: { open: string; close: string }
   /** Reads what stands between a tag's begin and its end, where that is more than the name. */
   head?: (text: string) => Pick<TextArgument, 'name' | 'type'>
@@ -38,7 +34,7 @@ interface TaggedSyntax {
 
 export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
   const { call, callClose, parameter, parameterClose, wrapper } = syntax
-  const nameEnds = new MarkerSet([...syntax.nameEnds, '\n'])
+  const nameEnds = new MarkerSet([...Object.keys(syntax.nameEnds), '\n'])
   /** What may follow a parameter; without the call's own end, that of its wrapper ends it too. */
   const followers = [parameter, callClose, ...(wrapper ? [wrapper.close] : [])]
   const valueEnds = new MarkerSet([parameterClose, `\n${parameter}`])
@@ -58,27 +54,20 @@ export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
       written.push({ ...head, text: textOf(text) })
       next = follower
     }
-    const isWhole = next !== undefined
-    return isWhole
-      ? [{ name, arguments: jsonOfTextArguments(name, written, options.tools, syntax.untyped) }]
-      : 'malformed'
+    if (next === undefined) return 'malformed'
+    return [{ name, arguments: jsonOfTextArguments(name, written, options.tools, syntax.untyped) }]
   }
 
   /** @returns a tag's name, empty if it has none, and the type that its end says */
   function* readName(reader: TextReader): Reading<Pick<TextArgument, 'name' | 'type'>> {
     const { text, marker = '\n' } = yield* reader.upTo(nameEnds)
     if (marker === '\n') return { name: '' }
-    return syntax.head?.(text) ?? { name: text.trim(), ...typeSaidBy(marker) }
+    return syntax.head?.(text) ?? { name: text.trim(), ...syntax.nameEnds[marker] }
   }
 
   function textOf(text: string): string {
     if (syntax.cdata) return withoutCdata(text)
     return syntax.keepsNewlines ? text : withoutOuterNewlines(text)
-  }
-
-  function typeSaidBy(nameEnd: string): Pick<TextArgument, 'type'> {
-    if (nameEnd === syntax.stringEnd) return { type: 'string' }
-    return nameEnd === syntax.jsonEnd ? { type: 'json' } : {}
   }
 
   /** @returns the value and what follows it; undefined if it is not closed */

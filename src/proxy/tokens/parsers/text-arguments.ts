@@ -47,14 +47,16 @@ export function jsonOfText(
   if ((may('object') || may('array')) && isJson(bare)) return bare
   const mayBeString = types.length === 0 ? untyped === 'string' : types.some((type) => STRING.test(type))
   if (mayBeString) return JSON.stringify(text)
-  const json = PYTHON_LITERALS.get(bare) ?? bare
-  if (isJson(json)) return json
-  // Templates that write lists and objects with Python's `str` teach the model that.
-  return (/^[[{(]/.test(bare) ? readPythonValue(bare) : undefined) ?? JSON.stringify(text)
+  if (isJson(bare)) return bare
+  // Templates that write values with Python's `str` teach the model that.
+  return (PYTHON.test(bare) ? readPythonValue(bare) : undefined) ?? JSON.stringify(text)
 }
 
 /** What schemas are seen to call it. */
 const STRING = /^\s*(?:string|str|text|varchar|char|enum)\s*$/i
+
+/** What Python writes in another way than JSON: a list, an object, or a constant. */
+const PYTHON = /^(?:[[{(]|(?:True|False|None)$)/
 
 const BOOLEANS = new Map([
   ['true', 'true'],
@@ -80,13 +82,6 @@ function isJson(text: string): boolean {
     return false
   }
 }
-
-/** Templates that write values with Python's `str` teach the model these. */
-const PYTHON_LITERALS = new Map([
-  ['True', 'true'],
-  ['False', 'false'],
-  ['None', 'null'],
-])
 
 /** A part of a JSON Schema, as an agent sent it: it may be anything. */
 export interface ArgumentSchema {

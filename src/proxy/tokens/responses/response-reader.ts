@@ -126,7 +126,7 @@ class ResponseAnswer implements AnswerReader {
   #shown({ content = '', reasoning = '', calls = [] }: ReadTexts['deltas'][number]): ParsedDelta {
     this.#delta.addContent(content)
     this.#delta.addReasoning(reasoning)
-    for (const call of calls) this.#delta.addCall(call)
+    this.#delta.addCalls(calls)
     return this.#delta.take()
   }
 }
