@@ -53,7 +53,7 @@ interface ImageFamily {
   readonly processors: RegExp
   /** The placeholder's text; its id is in `config.json`, too. */
   readonly placeholder: string
-  /** @returns undefined where the files say something that is not known here */
+  /** Of a processor that resizes. @returns undefined where the files say something that is not known here */
   counting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined
   /** What else there is around an image. @returns undefined where the files do not tell it */
   edges?(model: VisionConfig): ImageEdges | undefined
@@ -102,7 +102,8 @@ export function readImageRule(
   if (family === undefined) return undefined
   const tokenId =
     model.image_token_id ?? model.media_placeholder_token_id ?? addedTokens.get(family.placeholder)
-  const tokensOf = family.counting(config!)
+  // One that does not resize would want sides that are multiples of its factor, which no agent keeps to.
+  const tokensOf = config!.do_resize === false ? undefined : family.counting(config!)
   const edges = family.edges?.(model)
   if (tokenId === undefined || tokensOf === undefined || (family.edges && edges === undefined))
     return undefined
@@ -134,11 +135,9 @@ export function isTextOnly(directory: string): boolean {
   return !hasEyes && readProcessor(directory) === undefined
 }
 
-// Each with what transformers takes where the file does not say it. A processor that does not resize would want sides
-// that are multiples of its factor, which no agent keeps to.
+// Each with what transformers takes where the file does not say it.
 
-function qwenCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
-  if (config.do_resize === false) return undefined
+function qwenCounting(config: ProcessorConfig): ImageRule['tokensOf'] {
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
   const minPixels = config.min_pixels ?? config.size?.shortest_edge ?? 56 * 56
   const maxPixels = config.max_pixels ?? config.size?.longest_edge ?? 28 * 28 * 1280
@@ -148,7 +147,7 @@ function qwenCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefine
 /** Its bounds are those of a video of so many frames as one patch has; releases differ where the file says none. */
 function glmCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
   const { shortest_edge: least, longest_edge: most } = config.size ?? {}
-  if (config.do_resize === false || least === undefined || most === undefined) return undefined
+  if (least === undefined || most === undefined) return undefined
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
   const frames = config.temporal_patch_size ?? 2
   const bounds = { factor, minPixels: least / frames, maxPixels: most / frames }
@@ -159,8 +158,7 @@ function squaresOf(seen: ImageSide | undefined, factor: number): number | undefi
   return seen && (seen.width / factor) * (seen.height / factor)
 }
 
-function gemmaCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
-  if (config.do_resize === false) return undefined
+function gemmaCounting(config: ProcessorConfig): ImageRule['tokensOf'] {
   const factor = (config.patch_size ?? 16) * (config.pooling_kernel_size ?? 3)
   const maxTokens = config.max_soft_tokens ?? 280
   return (image) => gemmaTokens(image, { factor, maxTokens })
@@ -168,7 +166,7 @@ function gemmaCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefin
 
 function kimiCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
   const media = config.media_proc_cfg
-  if (config.do_resize === false || (media?.fixed_output_tokens ?? null) !== null) return undefined
+  if ((media?.fixed_output_tokens ?? null) !== null) return undefined
   const bounds = {
     patch: media?.patch_size ?? config.patch_size ?? 14,
     merge: media?.merge_kernel_size ?? config.merge_size ?? 2,

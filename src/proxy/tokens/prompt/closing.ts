@@ -4,6 +4,7 @@
  * token that opens the next message, which the model samples as well, to give up the floor.
  */
 import type { AddedTokenFinder, FoundToken } from '../tokenizer/added-tokens.ts'
+import { sharedLength } from './marks.ts'
 
 /** The tokens that a tokenizer splits every text at. */
 export interface BoundaryTokens {
@@ -93,12 +94,6 @@ function sharedTokens(texts: readonly string[], finder: AddedTokenFinder): Found
     texts[0]!.length,
   )
   return [...finder.find(texts[0]!)].filter(({ end }) => end <= length)
-}
-
-function sharedLength(left: string, right: string): number {
-  let length = 0
-  while (length < left.length && left[length] === right[length]) length += 1
-  return length
 }
 
 /** The one that the text begins with. */

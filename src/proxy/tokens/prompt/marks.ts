@@ -72,8 +72,11 @@ export function losesAtMost(before: string, after: string): boolean {
 
 /** Whether `rest` is `whole` less one piece. */
 function isCutOutOf(whole: string, rest: string): boolean {
-  if (rest.length > whole.length) return false
-  let same = 0
-  while (same < rest.length && rest[same] === whole[same]) same += 1
-  return whole.endsWith(rest.slice(same))
+  return rest.length <= whole.length && whole.endsWith(rest.slice(sharedLength(rest, whole)))
+}
+
+export function sharedLength(left: string, right: string): number {
+  let length = 0
+  while (length < left.length && left[length] === right[length]) length += 1
+  return length
 }

@@ -182,11 +182,7 @@ export class PromptEngine {
     const { ids: closingIds, endId, text } = closing
     const written = closedId && callId ? text.replace(closedId, () => callId) : text
     if (!behind.startsWith(written)) return { refused: 'no_end_of_turn' }
-    return {
-      text: behind.slice(written.length),
-      closingIds,
-      endId,
-    }
+    return { text: behind.slice(written.length), closingIds, endId }
   }
 
   /**

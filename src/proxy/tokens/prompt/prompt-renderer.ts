@@ -32,7 +32,7 @@ export interface RenderedPrompt {
 }
 
 /** A conversation, cut in two behind the assistant's message that echoes a completion. */
-interface CutConversation {
+export interface ContinuationRequest {
   /** Its last message is the echo. */
   history: readonly ChatMessage[]
   newMessages: readonly ChatMessage[]
@@ -40,9 +40,6 @@ interface CutConversation {
   texts?: readonly string[] | undefined
   /** All of them in their session's conversation, which keeps what is known of each. */
   known?: readonly Message[] | undefined
-}
-
-export interface ContinuationRequest extends CutConversation {
   /** The last id that was sampled; undefined if none was. */
   lastCompletionId: number | undefined
 }

@@ -10,14 +10,7 @@ import type { Beginnings, NewPartAnswer, NewPartRequest, PromptOptions } from '.
 import type { PromptAnswer, PromptJob, PromptThreadData } from './prompt-thread.ts'
 
 /** What renders prompts, wherever it does it. */
-export interface PromptService {
-  /** What the template looks for in what messages say. */
-  words(): Promise<TemplateWords>
-  beginnings(options: PromptOptions): Promise<Beginnings>
-  /** @throws ProxyError `invalid_request` if the template refuses these messages, `unsupported` for what is no text */
-  render(messages: readonly MessageOrJson[], options: RenderOptions): Promise<string>
-  newPart(request: NewPartRequest, options: PromptOptions): Promise<NewPartAnswer>
-}
+export type PromptService = Pick<PromptThread, 'words' | 'beginnings' | 'render' | 'newPart'>
 
 /** The longest of real prompts take a tenth of a second. */
 const TIME_LIMIT_MS = 10_000
@@ -27,7 +20,7 @@ const LONG_MESSAGES = 1_000
 
 const ENTRY_POINT = new URL('./prompt-thread.ts', import.meta.url)
 
-export class PromptThread implements PromptService {
+export class PromptThread {
   readonly #thread: PythonThread<PromptJob, PromptAnswer>
 
   constructor(data: PromptThreadData, limits: Partial<PythonThreadLimits> = {}) {
@@ -56,6 +49,7 @@ export class PromptThread implements PromptService {
     }
   }
 
+  /** What the template looks for in what messages say. */
   async words(): Promise<TemplateWords> {
     return (await this.#thread.ask({ kind: 'words' })) as TemplateWords
   }
@@ -64,6 +58,7 @@ export class PromptThread implements PromptService {
     return (await this.#thread.ask({ kind: 'beginnings', options: asText(options) })) as Beginnings
   }
 
+  /** @throws ProxyError `invalid_request` if the template refuses these messages, `unsupported` for what is no text */
   async render(messages: readonly MessageOrJson[], options: RenderOptions): Promise<string> {
     const job = { kind: 'render', messages, options: asText(options) } as const
     return (await this.#thread.ask(job, messages.length > LONG_MESSAGES)) as string

@@ -33,12 +33,9 @@ export type PromptAnswer = TemplateWords | Beginnings | string | NewPartAnswer
 
 const { template, tokens } = workerData as PromptThreadData
 
-void answerJobs<PythonTemplates, PromptJob, PromptAnswer>({
-  start: () => PythonTemplates.start(),
-  open: (python) => {
-    const engine = new PromptEngine(new ChatTemplate(python, template), tokens)
-    return (job) => run(engine, job)
-  },
+void answerJobs<PythonTemplates, PromptJob, PromptAnswer>(PythonTemplates.start, (python) => {
+  const engine = new PromptEngine(new ChatTemplate(python, template), tokens)
+  return (job) => run(engine, job)
 })
 
 function run(engine: PromptEngine, job: PromptJob): PromptAnswer {

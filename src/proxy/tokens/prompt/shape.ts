@@ -2,7 +2,7 @@
  * What of a conversation matters to the text behind it: who spoke, with text, reasoning or calls, in which order. Two
  * conversations of one shape are in the same situation, and a short one stands for both.
  */
-import { isImagePart } from '../../../protocol/canonical/images.ts'
+import { imagePartsOf } from '../../../protocol/canonical/images.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
 import { SHOWN_IMAGE } from '../images/shown-image.ts'
 import { markOf } from './marks.ts'
@@ -66,7 +66,7 @@ export function situationKey({ past, echo: { toolCalls: _names, ...echo }, ...re
 
 export function shapeOf(message: ChatMessage): MessageShape {
   const { reasoning_content, reasoning } = message as ChatMessage & { reasoning?: unknown }
-  const images = imagesOf(message.content)
+  const images = imagePartsOf(message).length
   return {
     ...(images > 0 && { images }),
     role: message.role,
@@ -108,7 +108,7 @@ function inOneRound(shapes: readonly MessageShape[]): MessageShape[] {
   return [
     ...shapes.filter(({ role }) => role === 'user').slice(0, 1),
     ...calledRound(shapes),
-    ...unitedInto('assistant', answers),
+    ...united(answers),
     ...withoutRepeats(others).slice(0, MANY),
   ]
 }
@@ -124,20 +124,14 @@ function currentRounds(shapes: readonly MessageShape[]): MessageShape[] {
 function calledRound(shapes: readonly MessageShape[]): MessageShape[] {
   const calling = shapes.filter(({ role, calls }) => role === 'assistant' && calls > 0)
   const results = withoutRepeats(shapes.filter(({ role }) => role === 'tool'))
-  return [...unitedInto('assistant', calling), ...results.slice(0, 1)]
+  return [...united(calling), ...results.slice(0, 1)]
 }
 
-/** One that has whatever any of them has; none for none. */
-function unitedInto(role: string, shapes: readonly MessageShape[]): MessageShape[] {
+/** One of the assistant's that has whatever any of its messages has; none for none. */
+function united(shapes: readonly MessageShape[]): MessageShape[] {
   if (shapes.length === 0) return []
-  return [
-    {
-      role,
-      says: shapes.some(({ says }) => says),
-      reasons: shapes.some(({ reasons }) => reasons),
-      calls: Math.min(1, Math.max(...shapes.map(({ calls }) => calls))),
-    },
-  ]
+  const has = (field: 'says' | 'reasons' | 'calls') => shapes.some((shape) => Boolean(shape[field]))
+  return [{ role: 'assistant', says: has('says'), reasons: has('reasons'), calls: Number(has('calls')) }]
 }
 
 function withoutRepeats(shapes: readonly MessageShape[]): MessageShape[] {
@@ -241,10 +235,6 @@ function bareCall({ id, function: called }: ToolCall): EchoShape['toolCalls'][nu
 
 function callsOf(message: ChatMessage): readonly ToolCall[] {
   return message.role === 'assistant' ? ((message.tool_calls ?? []) as ToolCall[]) : []
-}
-
-function imagesOf(content: unknown): number {
-  return Array.isArray(content) ? content.filter(isImagePart).length : 0
 }
 
 function hasText(content: unknown): boolean {

@@ -24,12 +24,9 @@ export type ResponseReply = ReadTexts | 'unknown'
 const NOTHING: ReadTexts = { deltas: [], undecided: 0 }
 const answers = new Map<number, PyProxy>()
 
-void answerJobs<PythonResponses, ResponseJob, ResponseReply>({
-  start: () => PythonResponses.start(),
-  open: (python) => {
-    const template = python.open((workerData as ResponseThreadData).template)
-    return (job) => run(template, job)
-  },
+void answerJobs<PythonResponses, ResponseJob, ResponseReply>(PythonResponses.start, (python) => {
+  const template = python.open((workerData as ResponseThreadData).template)
+  return (job) => run(template, job)
 })
 
 function run(template: ResponseTemplate, job: ResponseJob): ResponseReply {

@@ -6,6 +6,7 @@
  */
 import { hash } from 'node:crypto'
 import { breathe } from '../../../base/breathe.ts'
+import { RecentlyUsed } from '../../../base/recently-used.ts'
 import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
 import { type AddedToken, AddedTokenFinder } from './added-tokens.ts'
 import { cutAtSpaces } from './safe-cuts.ts'
@@ -35,13 +36,11 @@ export class ContentMemory {
   readonly #encode: EncodePiece
   readonly #finder: AddedTokenFinder | undefined
   readonly #boundaries: ReadonlySet<number>
-  readonly #maxBytes: number
   readonly #cutsAtSpaces: boolean
-  /** By hash of the text, in order of use. */
-  readonly #known = new Map<string, Int32Array>()
+  /** By hash of the text. */
+  readonly #known: RecentlyUsed<string, Int32Array>
   /** Several sessions that begin with one prompt wait for one encoding. */
   readonly #underWay = new Map<string, Promise<Int32Array>>()
-  #bytes = 0
 
   constructor(
     encode: EncodePiece,
@@ -49,7 +48,7 @@ export class ContentMemory {
     { maxBytes = MAX_BYTES, cutsAtSpaces = false }: ContentMemoryOptions = {},
   ) {
     this.#encode = encode
-    this.#maxBytes = maxBytes
+    this.#known = new RecentlyUsed(maxBytes, ({ byteLength }) => byteLength + ENTRY_BYTES)
     this.#cutsAtSpaces = cutsAtSpaces
     // Tokens that are found in normalized text are found later, within what is between the others.
     const early = addedTokens.filter(({ normalized }) => !normalized)
@@ -62,16 +61,10 @@ export class ContentMemory {
       : undefined
   }
 
-  /** What is kept, as far as it is counted: ids and entries. */
-  get bytes(): number {
-    return this.#bytes
-  }
-
   /** For an encoder that has turned out to be wrong. */
   clear(): void {
     this.#known.clear()
     this.#underWay.clear()
-    this.#bytes = 0
   }
 
   /** The same ids as those of the text as a whole. @throws what the encoder throws */
@@ -123,28 +116,12 @@ export class ContentMemory {
 
   #remembered(text: string, promptChars: number): Promise<Int32Array> | Int32Array {
     const key = hash('sha256', text, 'base64')
-    const known = this.#known.get(key)
-    if (known !== undefined) {
-      this.#known.delete(key)
-      this.#known.set(key, known)
-      return known
-    }
-    const underWay = this.#underWay.get(key)
-    if (underWay !== undefined) return underWay
+    const known = this.#known.get(key) ?? this.#underWay.get(key)
+    if (known !== undefined) return known
     const encoding = this.#encode(text, promptChars).then((ids) => Int32Array.from(ids))
     this.#underWay.set(key, encoding)
     const isWaitedFor = () => this.#underWay.get(key) === encoding && this.#underWay.delete(key)
-    encoding.then((ids) => isWaitedFor() && this.#remember(key, ids), isWaitedFor)
+    encoding.then((ids) => isWaitedFor() && this.#known.set(key, ids), isWaitedFor)
     return encoding
-  }
-
-  #remember(key: string, ids: Int32Array): void {
-    this.#known.set(key, ids)
-    this.#bytes += ids.byteLength + ENTRY_BYTES
-    for (const [oldest, { byteLength }] of this.#known) {
-      if (this.#bytes <= this.#maxBytes) break
-      this.#known.delete(oldest)
-      this.#bytes -= byteLength + ENTRY_BYTES
-    }
   }
 }

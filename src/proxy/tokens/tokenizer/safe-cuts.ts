@@ -32,7 +32,7 @@ interface PipelineStep {
   add_prefix_space?: unknown
   use_regex?: unknown
   normalizers?: readonly unknown[]
-  pretokenizers?: readonly unknown[]
+  pretokenizers?: readonly PipelineStep[]
 }
 
 /** Whether a text may be cut between a letter and white space, both of ASCII, for this tokenizer. */
@@ -40,10 +40,8 @@ export function mayCutAtSpaces({ normalizer, pre_tokenizer, added_tokens = [] }:
   const tokensKeepApart = added_tokens.every(
     ({ content, lstrip, rstrip, single_word }) => !lstrip && !rstrip && !single_word && !/\s/.test(content),
   )
-  const steps = (pre_tokenizer as PipelineStep | null)?.pretokenizers as readonly PipelineStep[] | undefined
-  return (
-    tokensKeepApart && keepsSpaces(normalizer as PipelineStep | null) && steps?.length !== 0 && isSplit(steps)
-  )
+  const steps = (pre_tokenizer as PipelineStep | null)?.pretokenizers ?? []
+  return tokensKeepApart && keepsSpaces(normalizer as PipelineStep | null) && isSplit(steps)
 }
 
 /** NFC joins no letter to white space, nor white space to anything. */
@@ -51,12 +49,11 @@ function keepsSpaces(normalizer: PipelineStep | null | undefined): boolean {
   return !normalizer || normalizer.type === 'NFC' || normalizer.normalizers?.length === 0
 }
 
-function isSplit(steps: readonly PipelineStep[] | undefined): boolean {
-  if (steps === undefined) return false
-  const bytes = steps.at(-1)!
+function isSplit(steps: readonly PipelineStep[]): boolean {
+  const bytes = steps.at(-1)
   const isKnown = ({ type, pattern, behavior, invert }: PipelineStep) =>
     type === 'Split' && behavior === 'Isolated' && invert === false && EXPRESSIONS.has(pattern?.Regex)
-  const isPlain = bytes.type === 'ByteLevel' && bytes.add_prefix_space === false && bytes.use_regex === false
+  const isPlain = bytes?.type === 'ByteLevel' && bytes.add_prefix_space === false && bytes.use_regex === false
   return isPlain && steps.length > 1 && steps.slice(0, -1).every(isKnown)
 }
 

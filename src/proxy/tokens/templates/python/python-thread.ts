@@ -5,7 +5,7 @@
 import type { Worker } from 'node:worker_threads'
 import { ProxyError } from '../../../../base/errors.ts'
 import { startThread } from '../../../../base/own-files.ts'
-import type { ThreadProgress, ThreadReply } from './thread-jobs.ts'
+import type { ThreadError, ThreadProgress, ThreadReply } from './thread-jobs.ts'
 
 export interface PythonThreadLimits {
   /** How long one job may take. */
@@ -16,7 +16,7 @@ export interface PythonThreadLimits {
   maxQueued?: number | undefined
 }
 
-export interface PythonThreadOptions {
+interface PythonThreadOptions {
   /** Calls `answerJobs`. */
   entryPoint: URL
   name: string
@@ -179,14 +179,6 @@ export class PythonThread<Job, Answer> {
   }
 }
 
-function errorOf({
-  code,
-  message,
-  param,
-}: {
-  code: ProxyError['code']
-  message: string
-  param: string | undefined
-}): ProxyError {
+function errorOf({ code, message, param }: ThreadError): ProxyError {
   return new ProxyError(code, message, param === undefined ? {} : { param })
 }

@@ -9,25 +9,24 @@ export interface ThreadProgress {
 
 export type ThreadReply<Answer> =
   | { answer: Answer }
-  /** The fields of a {@link ProxyError}. */
-  | { error: { code: ProxyError['code']; message: string; param: string | undefined } }
+  | { error: ThreadError }
   /** There was not enough memory; the thread is of no use any more. */
   | { exhausted: true }
+
+/** The fields of a {@link ProxyError}. */
+export type ThreadError = Pick<ProxyError, 'code' | 'message' | 'param'>
 
 /** There is not enough memory for what a template does; the thread that it ran on is to be replaced. */
 export class Exhausted extends Error {}
 
-interface Answering<Python, Job, Answer> {
-  start(): Promise<Python>
-  /** @throws ProxyError if the template cannot be used */
-  open(python: Python): (job: Job) => Answer
-}
-
-/** Says what works, or why it does not. */
-export async function answerJobs<Python, Job, Answer>({
-  start,
-  open,
-}: Answering<Python, Job, Answer>): Promise<void> {
+/**
+ * Says what works, or why it does not.
+ * @param open throws a ProxyError if the template cannot be used
+ */
+export async function answerJobs<Python, Job, Answer>(
+  start: () => Promise<Python>,
+  open: (python: Python) => (job: Job) => Answer,
+): Promise<void> {
   limitMemory((workerData as { maxMemoryBytes: number }).maxMemoryBytes)
   const port = parentPort!
   const say = (reply: ThreadProgress | ThreadReply<Answer>) => port.postMessage(reply)
