@@ -4,21 +4,16 @@
  */
 import { type MarkerMatch, MarkerSearch, MarkerSet } from './markers.ts'
 
-interface StopStringsOptions {
-  /** Whether the stop string belongs to the text. Default: false. */
-  include?: boolean
-}
-
 export class StopStrings {
   readonly #search: MarkerSearch
   readonly #include: boolean
   #held = ''
   #matched: string | undefined
 
-  /** @param stops empty ones are ignored */
-  constructor(stops: readonly string[], options: StopStringsOptions = {}) {
+  /** @param stops empty ones are ignored @param options whether the stop string belongs to the text */
+  constructor(stops: readonly string[], { include = false } = {}) {
     this.#search = new MarkerSearch(new MarkerSet(stops))
-    this.#include = options.include ?? false
+    this.#include = include
   }
 
   /** The stop string that ended the text: the one that was complete first. */

@@ -13,7 +13,7 @@ import {
   type TokenPieces,
 } from './token-pieces.ts'
 import { readTokenizerFiles, type SpecialTokenConfig, type TokenizerFiles } from './tokenizer-files.ts'
-import { heldVocabulary, listedVocabulary, type TokenNames, type Vocabulary } from './vocabulary.ts'
+import { listedVocabulary, type TokenNames } from './vocabulary.ts'
 
 /** In a vocabulary a letter stands for a byte, and a letter of a text has a byte or more. */
 export function longestTokenChars(tokenizer: Pick<Tokenizer, 'vocabSize' | 'idToToken'>): number {
@@ -40,9 +40,7 @@ export function loadTokenizer(source: string | TokenizerFiles): Tokenizer {
  * @throws ProxyError `config_invalid` for a decoder that is not supported
  */
 export function tokenizerNamedBy(names: TokenNames, files: TokenizerFiles, directory: string): Tokenizer {
-  const read = () => readTokenizerFiles(directory)
-  const vocabulary = heldVocabulary(names, () => read().tokenizerJson)
-  return usable(() => new Tokenizer(files, vocabulary, read))
+  return usable(() => new Tokenizer(files, names, () => readTokenizerFiles(directory)))
 }
 
 function usable(make: () => Tokenizer): Tokenizer {
@@ -82,11 +80,12 @@ export class Tokenizer implements TokenPieces {
   readonly #addedIds: ReadonlySet<number>
   readonly #specialIds: ReadonlySet<number>
   readonly #rules: PieceRules
-  readonly #vocabulary: Vocabulary
+  readonly #vocabulary: TokenNames
   readonly #pieces = new Map<number, TokenPiece>()
+  #size: number | undefined
   #library: HuggingFaceTokenizer | undefined
 
-  constructor(files: TokenizerFiles, vocabulary: Vocabulary, wholeFiles: () => TokenizerFiles) {
+  constructor(files: TokenizerFiles, vocabulary: TokenNames, wholeFiles: () => TokenizerFiles) {
     const { tokenizerJson, tokenizerConfig } = files
     this.#vocabulary = vocabulary
     this.#wholeFiles = wholeFiles
@@ -101,7 +100,8 @@ export class Tokenizer implements TokenPieces {
 
   /** One more than the highest token id. */
   get vocabSize(): number {
-    return this.#vocabulary.size
+    this.#size ??= this.#vocabulary.size ?? listedVocabulary(this.#wholeFiles().tokenizerJson).size
+    return this.#size
   }
 
   get stripsFirstSpace(): boolean {

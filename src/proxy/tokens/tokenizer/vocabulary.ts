@@ -4,17 +4,14 @@ import type { TokenizerJson } from './tokenizer-files.ts'
 
 /** What tokens are called, in the tokenizer's own alphabet (`Ġthe`); those beside the vocabulary are among them. */
 export interface TokenNames {
+  /** One more than the highest id; undefined: only a list tells it. */
+  readonly size?: number
   tokenOf(id: number): string | undefined
   idOf(token: string): number | undefined
 }
 
-export interface Vocabulary extends TokenNames {
-  /** One more than the highest id. */
-  readonly size: number
-}
-
 /** @throws ProxyError `config_invalid` if there is no vocabulary */
-export function listedVocabulary(tokenizerJson: TokenizerJson): Vocabulary {
+export function listedVocabulary(tokenizerJson: TokenizerJson): TokenNames & { readonly size: number } {
   const tokens = tokensById(tokenizerJson)
   return {
     size: tokens.length,
@@ -23,21 +20,6 @@ export function listedVocabulary(tokenizerJson: TokenizerJson): Vocabulary {
       const id = tokens.indexOf(token)
       return id === -1 ? undefined : id
     },
-  }
-}
-
-/**
- * A vocabulary that somebody else holds. Its size is what only a list of it tells, which is made when it is asked for.
- */
-export function heldVocabulary(names: TokenNames, read: () => TokenizerJson): Vocabulary {
-  let size: number | undefined
-  return {
-    get size() {
-      size ??= tokensById(read()).length
-      return size
-    },
-    tokenOf: (id) => names.tokenOf(id),
-    idOf: (token) => names.idOf(token),
   }
 }
 

@@ -46,18 +46,17 @@ export class PythonResponses {
    */
   open(source: string): ResponseTemplate {
     const module = this.#module
-    let template: PyProxy
     try {
-      template = module.open_template(source)
+      const template = module.open_template(source)
+      return {
+        begin: ({ prefix, tools }) => module.open_answer(template, prefix, tools),
+        read: (answer, texts, isEnd) =>
+          JSON.parse(module.read(answer, JSON.stringify(texts), isEnd)) as ReadTexts,
+      }
     } catch (error) {
       // Python's traceback ends with what went wrong.
       const why = (error as Error).message.trim().split('\n').at(-1)!
       throw new ProxyError('config_invalid', why.replace(/^[\w.]+: /, ''), { cause: error })
-    }
-    return {
-      begin: ({ prefix, tools }) => module.open_answer(template, prefix, tools),
-      read: (answer, texts, isEnd) =>
-        JSON.parse(module.read(answer, JSON.stringify(texts), isEnd)) as ReadTexts,
     }
   }
 }

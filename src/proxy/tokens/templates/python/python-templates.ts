@@ -58,7 +58,12 @@ export class PythonTemplates {
    * @throws Error in Jinja2's words if the source is no valid template
    */
   open(source: string, specialTokens: Readonly<Record<string, string>>): PythonTemplate {
-    return this.#opened(this.#open(source, JSON.stringify(specialTokens)))
+    try {
+      return this.#opened(this.#module.open_template(source, JSON.stringify(specialTokens)))
+    } catch (error) {
+      // Python's traceback ends with what went wrong.
+      throw new Error((error as Error).message.trim().split('\n').at(-1), { cause: error })
+    }
   }
 
   /** What writes prompts as OpenAI's harmony library does, in the place of a template. */
@@ -72,15 +77,6 @@ export class PythonTemplates {
       words: this.#module.words_of(template),
       render: (messages, tools, variables) =>
         readOutcome(this.#module.render(template, given(messages), given(tools), JSON.stringify(variables))),
-    }
-  }
-
-  #open(source: string, specialTokens: string): PyProxy {
-    try {
-      return this.#module.open_template(source, specialTokens)
-    } catch (error) {
-      // Python's traceback ends with what went wrong.
-      throw new Error((error as Error).message.trim().split('\n').at(-1), { cause: error })
     }
   }
 }
