@@ -13,10 +13,13 @@ import { type JsonWeight, together, WEIGHTLESS, weigh } from '../json/json-weigh
 import { KeptBytes, type KnownBytes, ProvenBytes } from '../json/known-bytes.ts'
 import { isNestedTooDeeply, MAX_NESTING } from '../json/nesting.ts'
 import { type AddWeight, KnownParts, MAX_PARTS } from './known-parts.ts'
-import { holdsTools, keepWrittenNumbers, MAX_WRITTEN_LENGTH, parseRequest } from './written-numbers.ts'
-
-/** Where conversations are: in Chat Completions and Messages, in Responses, and in Gemini's. */
-const LIST_FIELDS: readonly string[] = ['messages', 'input', 'contents']
+import {
+  holdsTools,
+  keepWrittenNumbers,
+  LIST_FIELDS,
+  MAX_WRITTEN_LENGTH,
+  parseRequest,
+} from './written-numbers.ts'
 
 /** Shorter requests are parsed in no time; they are read by parts only for the bytes of a list that is written otherwise. */
 const MIN_BYTES = 4 * 1024

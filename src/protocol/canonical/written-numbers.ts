@@ -46,6 +46,9 @@ export function toolsText(tools: readonly Tool[]): string {
   return JSON.stringify(tools)
 }
 
+/** Where conversations are: in Chat Completions and Messages, in Responses, and in Gemini's. */
+export const LIST_FIELDS: readonly string[] = ['messages', 'input', 'contents']
+
 /** What a template is given beside the conversation and its tools. */
 export const TEMPLATE_FIELDS: readonly string[] = ['chat_template_kwargs', 'documents']
 
@@ -72,7 +75,7 @@ export function parseRequest(text: string): unknown {
   keepTools(value, written)
   keepTemplateFields(value, written)
   if (isObject(value.body) && isObject(written.body)) keepTemplateFields(value.body, written.body)
-  for (const field of ['messages', 'input', 'contents']) {
+  for (const field of LIST_FIELDS) {
     const [elements, writtenElements] = [value[field], written[field]]
     if (!Array.isArray(elements) || !Array.isArray(writtenElements)) continue
     for (const [place, element] of elements.entries()) keepInElement(element, writtenElements[place])

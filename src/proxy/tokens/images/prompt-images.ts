@@ -154,14 +154,13 @@ export function placesOf(
   return images.map((image, at) => ({ ...image, at: runs[at]!.offset }))
 }
 
-/** What of an image decides how many tokens it has: its sides, read from its first bytes. */
-
 /**
  * What every engine reads. Others are not looked at: their formats are large, and so were the faults of their readers.
  */
 const READ = new Set(['gif', 'jpg', 'png', 'webp'])
 disableTypes(types.filter((type) => !READ.has(type)))
 
+/** What of an image decides how many tokens it has, its sides, read from its first bytes; and what names it. */
 interface ReadImage extends ImageSide {
   /** Of its bytes, in hexadecimal. */
   readonly sha256: string

@@ -4,7 +4,7 @@ import { blockGrammar } from './block-parser.ts'
 import { readArguments } from './json-calls.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import type { DeltaBuilder } from './parsed-delta.ts'
-import { taggedCallSyntax } from './tagged-calls.ts'
+import { invokeTags, taggedCallSyntax } from './tagged-calls.ts'
 import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 
 const RECIPIENT_MARK = '>>>'
@@ -55,12 +55,7 @@ const HEADER_END = new MarkerSet([MESSAGE])
 const BODY_ENDS = new MarkerSet(['<|eom|>', '<|eot|>', START])
 const readAtem = blockGrammar({
   call: taggedCallSyntax({
-    call: '<atem:invoke name="',
-    callClose: '</atem:invoke>',
-    parameter: '<atem:parameter name="',
-    parameterClose: '</atem:parameter>',
-    nameEnds: { '">': {} },
-    keepsNewlines: true,
+    ...invokeTags('atem:'),
     mustClose: true,
     untyped: 'json',
     wrapper: { open: '<atem:function_calls>', close: '</atem:function_calls>' },

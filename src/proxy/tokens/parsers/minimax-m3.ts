@@ -74,15 +74,11 @@ function jsonOf({ text, children }: Element, schema: unknown): string {
     return jsonOfText(text, types)
   }
   // Without a schema it is a list where the template would have written one, as in SGLang.
-  const isList = container?.kind === 'array' || (typesOf(schema).length === 0 && children.every(isItem))
-  if (isList) {
+  const areItems = children.every(({ name }) => name === 'item')
+  if (container?.kind === 'array' || (areItems && typesOf(schema).length === 0)) {
     return `[${children.map((child) => jsonOf(child, container?.schema.items)).join(', ')}]`
   }
   return objectOf(textBeside(text, children), container?.schema ?? {})
-}
-
-function isItem({ name }: Element): boolean {
-  return name === 'item'
 }
 
 /** Text between elements is kept under a name that none of them has, as in vLLM. */
@@ -98,19 +94,11 @@ function objectOf(
   elements: readonly Element[],
   { properties = {}, additionalProperties }: ArgumentSchema,
 ): string {
-  const values = new Map<string, string[]>()
-  for (const element of elements) {
-    const value = jsonOf(
-      element,
-      Object.hasOwn(properties, element.name) ? properties[element.name] : additionalProperties,
-    )
-    const before = values.get(element.name)
-    if (before === undefined) values.set(element.name, [value])
-    else before.push(value)
-  }
-  const members = [...values].map(
-    ([name, all]) => `${JSON.stringify(name)}: ${all.length === 1 ? all[0] : `[${all.join(', ')}]`}`,
-  )
+  const members = [...Map.groupBy(elements, ({ name }) => name)].map(([name, all]) => {
+    const schema = Object.hasOwn(properties, name) ? properties[name] : additionalProperties
+    const values = all.map((element) => jsonOf(element, schema))
+    return `${JSON.stringify(name)}: ${values.length === 1 ? values[0] : `[${values.join(', ')}]`}`
+  })
   return `{${members.join(', ')}}`
 }
 

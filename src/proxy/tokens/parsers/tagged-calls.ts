@@ -32,6 +32,18 @@ interface TaggedSyntax {
   untyped?: 'json'
 }
 
+/** @param prefix of the names of the tags: `<invoke name="f">`, `<parameter name="a">` */
+export function invokeTags(prefix: string) {
+  return {
+    call: `<${prefix}invoke name="`,
+    callClose: `</${prefix}invoke>`,
+    parameter: `<${prefix}parameter name="`,
+    parameterClose: `</${prefix}parameter>`,
+    nameEnds: { '">': {} },
+    keepsNewlines: true,
+  } as const
+}
+
 export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
   const { call, callClose, parameter, parameterClose, wrapper } = syntax
   const nameEnds = new MarkerSet([...Object.keys(syntax.nameEnds), '\n'])

@@ -1,6 +1,6 @@
 /** The families that write each parameter of a call as an element with plain text in it. */
 import { blockFamily, type Markers, THINK, THINK_OR_CALL } from './block-parser.ts'
-import { taggedCallSyntax } from './tagged-calls.ts'
+import { invokeTags, taggedCallSyntax } from './tagged-calls.ts'
 
 const FUNCTION_TAGS = {
   call: '<function=',
@@ -53,12 +53,7 @@ export const seedOss = blockFamily('seed_oss', [], {
 export const minimaxM2 = blockFamily('minimax_m2', [], {
   reasoning: THINK_OR_CALL,
   call: taggedCallSyntax({
-    call: '<invoke name="',
-    callClose: '</invoke>',
-    parameter: '<parameter name="',
-    parameterClose: '</parameter>',
-    nameEnds: { '">': {} },
-    keepsNewlines: true,
+    ...invokeTags(''),
     wrapper: { open: '<minimax:tool_call>', close: '</minimax:tool_call>' },
   }),
 })
@@ -84,16 +79,12 @@ export const deepseekV4 = blockFamily('deepseek_v4', [], {
 
 function dsmlCallSyntax(wrapper: string) {
   return taggedCallSyntax({
-    call: '<｜DSML｜invoke name="',
-    callClose: '</｜DSML｜invoke>',
-    parameter: '<｜DSML｜parameter name="',
-    parameterClose: '</｜DSML｜parameter>',
+    ...invokeTags('｜DSML｜'),
     nameEnds: {
       '">': {},
       '" string="true">': { type: 'string' },
       '" string="false">': { type: 'json' },
     },
-    keepsNewlines: true,
     mustClose: true,
     wrapper: { open: `<｜DSML｜${wrapper}>`, close: `</｜DSML｜${wrapper}>` },
   })

@@ -2,6 +2,7 @@
  * Arguments that a model writes as plain text between tags, without JSON's quotes. What each text means depends on
  * the type that the tool's schema gives the parameter: the same `5` is a number or a string.
  */
+import { parseJson } from '../../../base/json.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { readPythonValue } from './python-calls.ts'
 
@@ -75,12 +76,7 @@ function jsonNumber(text: string, mayBeFraction: boolean): string | undefined {
 }
 
 function isJson(text: string): boolean {
-  try {
-    JSON.parse(text)
-    return true
-  } catch {
-    return false
-  }
+  return parseJson(text) !== undefined
 }
 
 /** A part of a JSON Schema, as an agent sent it: it may be anything. */

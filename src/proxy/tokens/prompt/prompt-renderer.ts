@@ -179,7 +179,6 @@ export class PromptRenderer {
 }
 
 /** Where recorded ids end and new ones begin. */
-
 interface JoinedIds {
   /** The end of turn that the completion lacks. */
   glueIds: number[]
