@@ -191,13 +191,13 @@ export class PromptEngine {
    */
   #behindShort({ situation, newMessages }: NewPartRequest, options: PromptOptions, key: string): Behind {
     const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS_JSON : null }
-    const behind = firstOf(
-      pastsOf(situation).map((past, index) => ({ past, index })),
-      ({ past, index }) =>
+    const behind = pastsOf(situation)
+      .map((past, index) =>
         this.#behind(past, situation.echo, newMessages, dressed, (form, after) =>
           this.#staysShort(past, form, dressed, after, `${index} ${key}`),
         ),
-    )
+      )
+      .find(isFound)
     // A mark in it is a tool's or a past message's: it has to be the real one.
     return behind !== undefined && hasMark(behind) ? undefined : behind
   }
@@ -268,8 +268,7 @@ export class PromptEngine {
     const user: ChatMessage = { role: 'user', content: markOf('message', FIRST_MARK) }
     const { message, marks } = markedEcho(ANSWER)
     const followers: ChatMessage[][] = [[user], []]
-    // Some templates render nothing without tools.
-    const end = firstOf([null, MARKED_TOOLS], (tools) => {
+    const endWith = (tools: PromptOptions['tools']) => {
       const dressed = { ...options, tools }
       const behinds = followers.flatMap((follower) => {
         const cut = cutBehind(this.#tryRender([user, message, ...follower], dressed), marks)
@@ -277,7 +276,9 @@ export class PromptEngine {
         return cut === undefined || cut.behind === '' ? [] : [textBeforeMark(cut.behind)]
       })
       return findEndOfTurn(behinds, this.#generationPrompt(user, dressed), this.#finder, this.#eosIds)
-    })
+    }
+    // Some templates render nothing without tools.
+    const end = endWith(null) ?? endWith(MARKED_TOOLS)
     if (this.#ends.size >= MAX_KNOWN) this.#ends.clear()
     this.#ends.set(key, end)
     return end
@@ -292,7 +293,9 @@ export class PromptEngine {
   /** Found with marks for what the new messages say, so that none of it is taken for the template's. */
   #closing({ situation }: NewPartRequest, end: EndOfTurn, options: PromptOptions): Closing | undefined {
     const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS : null }
-    return firstOf(pastsOf(situation), (past) => this.#closingBehind(past, situation, end, dressed))
+    return pastsOf(situation)
+      .map((past) => this.#closingBehind(past, situation, end, dressed))
+      .find(isFound)
   }
 
   #closingBehind(
@@ -363,15 +366,8 @@ const BEGINNING_TOOLS = [
   },
 ]
 
-function firstOf<Item, Found>(
-  items: Iterable<Item>,
-  find: (item: Item) => Found | undefined,
-): Found | undefined {
-  for (const item of items) {
-    const found = find(item)
-    if (found !== undefined) return found
-  }
-  return undefined
+function isFound<Found>(found: Found | undefined): found is Found {
+  return found !== undefined
 }
 
 function variablesOf({ kwargs, documents, tools }: PromptOptions): string {
