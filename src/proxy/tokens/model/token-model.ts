@@ -169,8 +169,7 @@ function startParsers(
       await responses.close()
       if (!(error instanceof ProxyError) || error.code !== 'config_invalid') throw error
       const why = `the model's response_template cannot be used: ${error.message}`
-      const unread =
-        choice.warning === undefined ? `answers are read as ${choice.family.name}` : choice.warning
+      const unread = choice.warning ?? `answers are read as ${choice.family.name}`
       return { choice: { ...choice, warning: `${why}; ${unread}` }, responses: undefined }
     },
   )
@@ -232,7 +231,10 @@ async function modelOf(
     unlistedFiles: modelFiles.unlisted,
     contextLength: options.contextLength ?? modelFiles.contextLength,
     // The tokenizer's own takes a list of all its tokens, so that it is not asked where a config tells.
-    vocabularySize: Math.max(modelFiles.vocabularySize ?? tokenizer.vocabSize, highest(addedTokens) + 1),
+    vocabularySize: Math.max(
+      modelFiles.vocabularySize ?? tokenizer.vocabSize,
+      Math.max(-1, ...addedTokens.values()) + 1,
+    ),
     close: async () => {
       await Promise.all([prompts.close(), encoder.close(), responses?.close()])
     },
@@ -255,10 +257,6 @@ async function openTokenizer(
   return { tokenizer, encoder: encoder ?? rust }
 }
 
-function highest(ids: ReadonlyMap<string, number>): number {
-  return Math.max(-1, ...ids.values())
-}
-
 const CALL = { id: 'call00001', type: 'function', function: { name: 'read', arguments: '{}' } }
 
 const SHOWN = [
@@ -271,10 +269,7 @@ const SHOWN = [
  * Whether a model sees the images that tools return: templates of models with eyes may leave them out (Gemma 4's).
  * @returns whether the template writes the placeholder for an image in a tool's result; false where it refuses one
  */
-async function showsToolImages(
-  renderer: Pick<PromptRenderer, 'renderFull'>,
-  { tokenId }: Pick<ImageRule, 'tokenId'>,
-): Promise<boolean> {
+async function showsToolImages(renderer: PromptRenderer, { tokenId }: ImageRule): Promise<boolean> {
   try {
     const { ids } = await renderer.renderFull(SHOWN)
     return ids.includes(tokenId)
