@@ -34,7 +34,7 @@ t.test('two pieces that are cut out at one place are more than reasoning with it
   t.equal(saysTheSame(`a12bc${asked}`, `abc${asked}`), true)
 })
 
-t.test('a past without marks may lose anything, and nothing may come or move', async (t) => {
+t.test('a past without marks may lose anything, and nothing but white space may come or move', async (t) => {
   for (const [after, isKept] of [
     ['abcd', true],
     ['ad', true],
@@ -42,6 +42,8 @@ t.test('a past without marks may lose anything, and nothing may come or move', a
     ['abcde', false],
     ['ba', false],
     ['abxd', false],
+    ['a\n\nd ', true],
+    ['b \na', false],
   ] as const)
     t.equal(losesAtMost('abcd', after), isKept, after)
 })

@@ -60,14 +60,15 @@ export function saysTheSame(before: string, after: string): boolean {
 }
 
 /**
- * Whether a past that has no marks lost something at most: nothing came, and nothing moved. That it was reasoning that went,
- * a past of marks shows.
+ * Whether a past that has no marks lost something at most: nothing came and nothing moved, but for white space, which
+ * templates strip beside reasoning and leave where that has gone. That it was reasoning that went, a past of marks shows.
  */
 export function losesAtMost(before: string, after: string): boolean {
+  const kept = after.replaceAll(/\s+/g, '')
   let found = 0
-  for (let at = 0; at < before.length && found < after.length; at += 1)
-    if (before[at] === after[found]) found += 1
-  return found === after.length
+  for (let at = 0; at < before.length && found < kept.length; at += 1)
+    if (before[at] === kept[found]) found += 1
+  return found === kept.length
 }
 
 /** Whether `rest` is `whole` less one piece. */
