@@ -114,20 +114,10 @@ function httpOptions(
   own: OwnRollouts | undefined,
   logger: Logger,
 ): ServerOptions {
-  const { metrics, tracing, store, relay, backend, registry, activity, prompts, tokenizer, sessions } = parts
+  const { metrics, tracing, store, relay, backend, prompts, tokenizer } = parts
+  const { sessions, runner, weights, activity, registry, controls, passOn } = parts
   return {
-    ...{
-      sessions,
-      store,
-      runner: parts.runner,
-      backend,
-      logger,
-      weights: parts.weights,
-      activity,
-      registry,
-      controls: parts.controls,
-      passOn: parts.passOn,
-    },
+    ...{ sessions, store, runner, backend, logger, weights, activity, registry, controls, passOn },
     host: config.host,
     port: config.port,
     bodyLimitBytes: config.maxBodyBytes,

@@ -12,15 +12,11 @@ export interface Exposition {
 
 /** @param accept the header of this name; whoever does not ask for OpenMetrics gets Prometheus' own format */
 export function expose(families: readonly Family[], accept = ''): Exposition {
-  return accept.includes('application/openmetrics-text')
-    ? {
-        contentType: 'application/openmetrics-text; version=1.0.0; charset=utf-8',
-        text: `${families.map((family) => familyText(family, true)).join('')}# EOF\n`,
-      }
-    : {
-        contentType: 'text/plain; version=0.0.4; charset=utf-8',
-        text: families.map((family) => familyText(family, false)).join(''),
-      }
+  const isOpenMetrics = accept.includes('application/openmetrics-text')
+  const text = families.map((family) => familyText(family, isOpenMetrics)).join('')
+  return isOpenMetrics
+    ? { contentType: 'application/openmetrics-text; version=1.0.0; charset=utf-8', text: `${text}# EOF\n` }
+    : { contentType: 'text/plain; version=0.0.4; charset=utf-8', text }
 }
 
 function familyText(family: Family, isOpenMetrics: boolean): string {

@@ -73,19 +73,27 @@ class SeriesMap<T> {
   }
 }
 
-/** One number for each series. */
-abstract class Numbers implements Family {
+abstract class SeriesFamily<T> implements Family {
   abstract readonly type: MetricType
   readonly name: string
   readonly help: string
   readonly labelNames: readonly string[]
-  protected readonly series: SeriesMap<number>
+  protected readonly series: SeriesMap<T>
 
-  constructor({ name, help, labelNames = [] }: Described) {
+  constructor({ name, help, labelNames = [] }: Described, create: () => T) {
     this.name = name
     this.help = help
     this.labelNames = labelNames
-    this.series = new SeriesMap(labelNames, () => 0)
+    this.series = new SeriesMap(labelNames, create)
+  }
+
+  abstract samples(): Iterable<MetricSample>
+}
+
+/** One number for each series. */
+abstract class Numbers extends SeriesFamily<number> {
+  constructor(described: Described) {
+    super(described, () => 0)
   }
 
   *samples(): Iterable<MetricSample> {
@@ -125,25 +133,18 @@ interface Distribution {
 }
 
 /** How values are spread over buckets. */
-export class Histogram implements Family {
+export class Histogram extends SeriesFamily<Distribution> {
   readonly type = 'histogram'
-  readonly name: string
-  readonly help: string
-  readonly labelNames: readonly string[]
   readonly #bounds: readonly number[]
-  readonly #series: SeriesMap<Distribution>
 
   /** @param buckets upper bounds, rising */
-  constructor({ name, help, labelNames = [], buckets }: Described & { buckets: readonly number[] }) {
-    this.name = name
-    this.help = help
-    this.labelNames = labelNames
-    this.#bounds = buckets
-    this.#series = new SeriesMap(labelNames, () => ({
+  constructor({ buckets, ...described }: Described & { buckets: readonly number[] }) {
+    super(described, () => ({
       counts: new Array(buckets.length + 1).fill(0),
       exemplars: new Array(buckets.length + 1).fill(undefined),
       sum: 0,
     }))
+    this.#bounds = buckets
   }
 
   observe(value: number, ...labels: string[]): void {
@@ -157,17 +158,13 @@ export class Histogram implements Family {
   }
 
   *samples(): Iterable<MetricSample> {
-    for (const { labels, state } of this.#series.all()) {
+    for (const { labels, state } of this.series.all()) {
       let count = 0
       for (const [bucket, own] of state.counts.entries()) {
         count += own
         const le = ['le', boundText(this.#bounds[bucket])] as const
-        yield {
-          suffix: '_bucket',
-          labels: [...labels, le],
-          value: count,
-          exemplar: state.exemplars[bucket],
-        }
+        const exemplar = state.exemplars[bucket]
+        yield { suffix: '_bucket', labels: [...labels, le], value: count, exemplar }
       }
       yield { suffix: '_sum', labels, value: state.sum }
       yield { suffix: '_count', labels, value: count }
@@ -175,7 +172,7 @@ export class Histogram implements Family {
   }
 
   #add(value: number, labels: string[]) {
-    const { state } = this.#series.of(labels)
+    const { state } = this.series.of(labels)
     let bucket = 0
     while (bucket < this.#bounds.length && value > this.#bounds[bucket]!) bucket += 1
     state.counts[bucket]! += 1

@@ -21,7 +21,7 @@ export interface MetricsSource {
 }
 
 /** Which weights sampled it. */
-export type CountedRow = Pick<Trajectory, 'weight_version_min' | 'unversioned_turns'>
+type CountedRow = Pick<Trajectory, 'weight_version_min' | 'unversioned_turns'>
 
 interface ScrapedParts {
   backend: Backend

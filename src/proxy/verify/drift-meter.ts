@@ -151,12 +151,7 @@ export class DriftMeter {
       ? await this.#options.store.readDetails(sessionId, [turnId], MASK_KINDS)
       : undefined
     const logprobsOf = recordedLogprobsOf(JSON.parse(turn.annotations))
-    return {
-      ...turn,
-      logprobsOf,
-      ...recordedMasks(details?.get(turnId) ?? []),
-      params,
-    }
+    return { ...turn, logprobsOf, ...recordedMasks(details?.get(turnId) ?? []), params }
   }
 
   #judge({ result, pairs }: VerifiedTurn): void {

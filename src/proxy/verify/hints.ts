@@ -14,14 +14,13 @@ export function hintOf({ pairs, params, tolerance }: HintedTurn): string | undef
       return `each logprob is that of the token ${by === 1 ? 'before' : 'after'} it`
     }
   }
-  const apart = pairs.filter(({ recorded, recomputed }) => Math.abs(recomputed - recorded) > tolerance.mean)
+  const isApart = ({ recorded, recomputed }: TokenPair) => Math.abs(recomputed - recorded) > tolerance.mean
+  const apart = pairs.filter(isApart)
   const isSurer = apart.every(({ recorded, recomputed }) => recorded > recomputed)
   if (isSurer && isFiltered(params)) {
     return 'the record is surer than the model everywhere: its logprobs are of what top_p, top_k or min_p had left'
   }
-  const first = pairs.findIndex(
-    ({ recorded, recomputed }) => Math.abs(recomputed - recorded) > tolerance.mean,
-  )
+  const first = pairs.findIndex(isApart)
   if (first > 0 && apart.length <= Math.max(4, pairs.length / 10)) {
     return 'a few tokens differ, and the others do not: one of them, or one shortly before, is not what was sampled'
   }
