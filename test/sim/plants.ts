@@ -133,8 +133,8 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/session/trajectories/assemble-row.ts',
-        find: 'options, trainedBy.get(turn) === plan)',
-        put: 'options, trainedBy.has(turn))',
+        find: 'trained: trainedBy.get(turn) === plan,',
+        put: 'trained: trainedBy.has(turn),',
       },
     ],
   },

@@ -18,8 +18,6 @@ export async function openTracing(env: TracingEnv, logger: Logger): Promise<Trac
   return undefined
 }
 
-/** Whether, and how, spans are exported, by the variables that every OpenTelemetry SDK reads. */
-
 type TracingEnv = Readonly<Record<string, string | undefined>>
 
 type TracingSettings =
@@ -30,8 +28,9 @@ type TracingSettings =
 const PROTOCOL = 'http/protobuf'
 
 /**
- * On once an endpoint is named. What else there is (headers, time-outs, compression, certificates, sampler, batches,
- * resource attributes) the SDK reads itself.
+ * Whether, and how, spans are exported, by the variables that every OpenTelemetry SDK reads: on once an endpoint is
+ * named. What else there is (headers, time-outs, compression, certificates, sampler, batches, resource attributes) the
+ * SDK reads itself.
  * @see https://opentelemetry.io/docs/specs/otel/protocol/exporter/
  */
 export function tracingSettings(env: TracingEnv): TracingSettings {

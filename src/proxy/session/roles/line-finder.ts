@@ -1,6 +1,6 @@
 /** Finds the line of each turn of a session. Rules and reasons: `docs/lines.md`. */
 import { isStatedLine, type Line, type StatedLine } from './line.ts'
-import { CallReader, type LinedTurn, type Opening, type RecordedCall, type Said } from './opening.ts'
+import { type LinedTurn, type Opening, type RecordedCall, RecordedCallReader, type Said } from './opening.ts'
 import type { LineOnRecord } from './stated-line.ts'
 
 /** Rules for calls that say nothing, in the order in which they are asked. */
@@ -22,7 +22,7 @@ export interface FoundLine {
  * on nothing later, so that it stays what it is while the session goes on.
  */
 export class LineFinder {
-  readonly #reader = new CallReader()
+  readonly #reader = new RecordedCallReader()
   readonly #openings = new Map<string, Line>()
   #subagentCount = 0
   /** Whether a call of the main line has been answered, or may yet be. */

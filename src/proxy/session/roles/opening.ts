@@ -62,7 +62,7 @@ interface SaidPlace {
 }
 
 /** Reads the calls of one reading; a message is read once, however many calls go through it. */
-export class CallReader {
+export class RecordedCallReader {
   readonly #start: SaidPlace = { systemKey: '', said: new Said() }
   readonly #places = new Map<Message, SaidPlace>()
   /** By their texts: of an agent that changes its first message with each call, all others are there again. */

@@ -133,15 +133,21 @@ export function assemble(
   options: TrajectoryOptions,
   { trainedBy, reward, marks, policyOf }: RowContext,
 ): Trajectory {
-  const { chain, last, base } = plan
+  const { chain, last, base, images } = plan
   const tokens = last.tokens.read(base + plan.responseLength)
   const kept = keptResponse(plan, options)
-  const { images } = plan
   const promptStart = beginOutside(images, Math.max(0, base - (options.promptLength ?? base)))
   const mask = new Uint8Array(kept)
   const logprobs = new Float64Array(kept)
   const turns = chain.map((turn) => ({
-    ...spanToWire(turn, plan, options, trainedBy.get(turn) === plan),
+    turn_id: turn.turnId,
+    index: turn.index,
+    line: turn.line,
+    ...spanOf(turn, plan, options),
+    trained: trainedBy.get(turn) === plan,
+    finish_reason: turn.finishReason,
+    weight_version_start: turn.weightVersionStart,
+    weight_version_end: turn.weightVersionEnd,
     policy: policyOf(turn),
     reward: reward?.turns?.[turn.index] ?? null,
     labels: marks.turns[turn.index]?.labels ?? [],
@@ -198,24 +204,6 @@ export function layoutOf({ chain, base }: Plan, row: Trajectory): RowLayout {
 
 function lineOf(chain: readonly TurnNode[]): Line {
   return chain.findLast(({ line }) => line !== 'compaction')?.line ?? 'compaction'
-}
-
-function spanToWire(
-  turn: TurnNode,
-  plan: Plan,
-  options: TrajectoryOptions,
-  trained: boolean,
-): Omit<TurnSpan, 'policy' | 'reward' | 'labels'> {
-  return {
-    turn_id: turn.turnId,
-    index: turn.index,
-    line: turn.line,
-    ...spanOf(turn, plan, options),
-    trained,
-    finish_reason: turn.finishReason,
-    weight_version_start: turn.weightVersionStart,
-    weight_version_end: turn.weightVersionEnd,
-  }
 }
 
 /**

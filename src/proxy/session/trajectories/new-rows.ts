@@ -146,11 +146,8 @@ export class NewRows {
     if (mayBeAnother && !isEdited(other.message, added, other.turn.lastMessage, seen.lastMessage))
       return CONVERSATION
     const { index, turnId } = other.turn
-    const change = changeOf(
-      placeOf(added, isOpening(known, added)),
-      messageText(other.message),
-      messageText(added),
-    )
+    const place = placeOf(added, isOpening(known, added))
+    const change = changeOf(place, messageText(other.message), messageText(added))
     const text = `${change.what} edited: it differs from turn ${index}'s at line ${change.line}`
     return { why: 'message_changed', turnId, text, changes: [change] }
   }
@@ -204,12 +201,8 @@ function afterRequestOf(ended: Seen, seen: Seen, added: Message | undefined): Ne
   }
   if (ended.tools !== seen.tools) {
     const change = changeOf('tools', toolNames(ended.tools), toolNames(seen.tools))
-    return {
-      why: 'tools_changed',
-      turnId,
-      text: `is offered other tools than turn ${index}`,
-      changes: [change],
-    }
+    const text = `is offered other tools than turn ${index}`
+    return { why: 'tools_changed', turnId, text, changes: [change] }
   }
   if (added.value.role !== 'assistant') {
     const text = `the answer of turn ${index} is missing before message ${added.depth} (${added.value.role})`

@@ -1,10 +1,10 @@
 /**
  * Which turns a client's retries repeat, so that an answer that never reached its agent is kept apart from a sample.
  */
-import { hash as digest } from 'node:crypto'
 import { type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import { answeredRetriesOf } from '../../store/port/answered-retries.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
+import { digestOf } from '../matching/message-key.ts'
 
 /** What of a turn tells whether it is a try of the same call as another one. */
 export type TriedTurn = Pick<
@@ -131,13 +131,8 @@ class ProxyLives {
   readonly #lastStarts = new Map<number, number>()
   #life = 0
 
-  add({
-    index,
-    startedAtMs,
-    endedAtMs,
-    status,
-    annotations,
-  }: TriedTurn): Pick<Try, 'resumedAt' | 'mayBeLost'> {
+  add(turn: TriedTurn): Pick<Try, 'resumedAt' | 'mayBeLost'> {
+    const { index, startedAtMs, endedAtMs, status, annotations } = turn
     const resumedAt = resumedAtOf(annotations)
     const life = resumedAt ?? this.#life
     this.#life = life
@@ -175,5 +170,5 @@ class RequestKeys {
 }
 
 function short(text: string): string {
-  return text.length <= MAX_KEPT_CHARS ? text : digest('sha256', text, 'base64')
+  return text.length <= MAX_KEPT_CHARS ? text : digestOf(text)
 }

@@ -191,7 +191,10 @@ function routedExperts(
       )
     missing = missing.flatMap((span) => outside(span, covered))
   }
-  const known = outsideAll([first, first + length], missing)
+  const known = missing.reduce<TokenSpan[]>(
+    (left, gap) => left.flatMap((part) => outside(part, gap)),
+    [[first, first + length]],
+  )
   return {
     dtype: widest,
     shape: [length, ...model.shape.slice(1)],
@@ -212,10 +215,6 @@ function within([from, to]: TokenSpan, [start, end]: TokenSpan): TokenSpan[] {
 function outside([from, to]: TokenSpan, [start, end]: TokenSpan): TokenSpan[] {
   if (end <= start) return [[from, to]]
   return [...within([from, to], [from, start]), ...within([from, to], [end, to])]
-}
-
-function outsideAll(span: TokenSpan, others: readonly TokenSpan[]): TokenSpan[] {
-  return others.reduce((left, other) => left.flatMap((part) => outside(part, other)), [span])
 }
 
 function isOfModel({ experts }: ExpertTable, model: Tensor): boolean {

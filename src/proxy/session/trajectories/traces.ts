@@ -13,7 +13,7 @@ export interface TraceQuery {
 }
 
 /** An answered call, and which one it goes on from. */
-export interface LinkedTurn {
+export interface TurnTrace {
   readonly turn: TurnRecord
   readonly lineage: Lineage
   readonly marks: Marks
@@ -27,7 +27,7 @@ export async function* tracesOf(
   store: Pick<TurnStore, 'getSession' | 'readTurns' | 'readSteps'>,
   sessionId: string,
   { sinceMs = 0, limit = Number.POSITIVE_INFINITY }: TraceQuery,
-): AsyncGenerator<LinkedTurn> {
+): AsyncGenerator<TurnTrace> {
   // Read twice, because only a later turn says which earlier one was tried again.
   const lineages = new Lineages()
   for await (const turn of store.readSteps(sessionId)) lineages.add(turn)

@@ -62,7 +62,7 @@ export class TurnTree {
   add(turn: TrainableTurn, sequence: TurnSequence, line: Line, repeats?: string): void {
     const node = turn.exact
       ? this.#addExact(turn, sequence, line, repeats)
-      : this.#nodeOf(turn, this.#noTokens(), line, undefined)
+      : nodeOf(turn, this.#sequences.none, line, undefined)
     this.#turns.push(node)
     this.#byId.set(turn.turnId, node)
   }
@@ -72,51 +72,17 @@ export class TurnTree {
     return this.#byId.get(turnId)?.hasChildren === true
   }
 
-  #noTokens(): TurnSequence {
-    const { root } = this.#sequences
-    return { prompt: root, promptLength: 0, tokens: root, length: 0 }
-  }
-
   #addExact(turn: TrainableTurn, sequence: TurnSequence, line: Line, repeats: string | undefined): TurnNode {
     const { prompt } = sequence
     const first = repeats === undefined ? undefined : this.#byId.get(repeats)
     // The same request may have become another prompt: a template that tells the time.
     const parent = first?.prompt === prompt ? first.parent : this.#deepestWithin(prompt, turn)
-    const node = this.#nodeOf(turn, sequence, line, parent)
+    const node = nodeOf(turn, sequence, line, parent)
     if (parent !== undefined) parent.hasChildren = true
     const equal = this.#byTokens.get(node.tokens)
     if (equal === undefined) this.#byTokens.set(node.tokens, [node])
     else equal.push(node)
     return node
-  }
-
-  #nodeOf(
-    turn: TrainableTurn,
-    { prompt, promptLength, tokens, length }: TurnSequence,
-    line: Line,
-    parent: TurnNode | undefined,
-  ): TurnNode {
-    // Field by field: what is added may be a whole record, and the messages of ten thousand of them fill the memory.
-    return {
-      line,
-      turnId: turn.turnId,
-      index: turn.index,
-      status: turn.status,
-      retryCount: turn.retryCount,
-      completionLogprobs: turn.completionLogprobs,
-      exact: turn.exact,
-      inexactReason: turn.inexactReason,
-      finishReason: turn.finishReason,
-      weightVersionStart: turn.weightVersionStart,
-      weightVersionEnd: turn.weightVersionEnd,
-      chosenModel: turn.chosenModel,
-      parent,
-      hasChildren: false,
-      promptLength,
-      completionLength: length - promptLength,
-      prompt,
-      tokens,
-    }
   }
 
   #deepestWithin(prompt: TokenNode, call: TrainableTurn): TurnNode | undefined {
@@ -147,13 +113,40 @@ export class TurnTree {
   }
 }
 
+function nodeOf(
+  turn: TrainableTurn,
+  { prompt, promptLength, tokens, length }: TurnSequence,
+  line: Line,
+  parent: TurnNode | undefined,
+): TurnNode {
+  // Field by field: what is added may be a whole record, and the messages of ten thousand of them fill the memory.
+  return {
+    line,
+    turnId: turn.turnId,
+    index: turn.index,
+    status: turn.status,
+    retryCount: turn.retryCount,
+    completionLogprobs: turn.completionLogprobs,
+    exact: turn.exact,
+    inexactReason: turn.inexactReason,
+    finishReason: turn.finishReason,
+    weightVersionStart: turn.weightVersionStart,
+    weightVersionEnd: turn.weightVersionEnd,
+    chosenModel: turn.chosenModel,
+    parent,
+    hasChildren: false,
+    promptLength,
+    completionLength: length - promptLength,
+    prompt,
+    tokens,
+  }
+}
+
 type Chosen = Pick<TrainableTurn, 'chosenModel'>
 
 function mayContinue({ chosenModel: before }: Chosen, { chosenModel: now }: Chosen): boolean {
   return before === undefined || now === undefined || before === now
 }
-
-/** The token ids of a session's turns, as nodes of one tree. */
 
 /** A turn's ids: its prompt whole, or as what it adds to an earlier turn. */
 type TurnIds = Pick<TurnRecord, 'turnId' | 'completionTokenIds'> &
@@ -167,8 +160,11 @@ interface TurnSequence {
   readonly length: number
 }
 
+/** The token ids of a session's turns, as nodes of one tree. */
 class TurnSequences {
-  readonly root = TokenNode.root()
+  readonly #root = TokenNode.root()
+  /** Of a turn without exact ids. */
+  readonly none: TurnSequence = { prompt: this.#root, promptLength: 0, tokens: this.#root, length: 0 }
   readonly #byTurn = new Map<string, TurnSequence>()
 
   /** Takes all turns of a reading, whatever their status: any may be the base of a later one. Copies what is new. */
@@ -187,7 +183,7 @@ class TurnSequences {
   }
 
   #begin(base: string | null, shared: number): TokenNode {
-    if (base === null) return this.root
+    if (base === null) return this.#root
     const found = this.#byTurn.get(base)
     if (found === undefined) throw new Error(`turn ${base}, the base of another one, was not read before it`)
     return found.tokens.prefix(found.length, shared)

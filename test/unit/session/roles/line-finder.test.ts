@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
 import { LineFinder } from '../../../../src/proxy/session/roles/line-finder.ts'
-import { CallReader } from '../../../../src/proxy/session/roles/opening.ts'
+import { RecordedCallReader } from '../../../../src/proxy/session/roles/opening.ts'
 import { lastOfTexts } from '../../../helpers/messages.ts'
 import { assistant, type Call, find, linesOf, recorded, system, user } from './recorded-calls.ts'
 
@@ -13,7 +13,7 @@ t.test('what is kept of a call does not grow with its tools', async (t) => {
     lastMessage: lastOfTexts(['{"role":"user","content":"a"}']),
     tools: text,
   })
-  const reader = new CallReader()
+  const reader = new RecordedCallReader()
   const [first, again, other, none] = [tools, tools, `${tools} `, null].map(
     (text) => reader.read(call(text)).opening.toolsKey,
   )

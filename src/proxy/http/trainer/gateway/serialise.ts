@@ -1,7 +1,7 @@
 /** Turns as the traces of the second model-gateway contract, in pieces of JSON text. */
 import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
-import type { LinkedTurn } from '../../../session/trajectories/traces.ts'
+import type { TurnTrace } from '../../../session/trajectories/traces.ts'
 import type { SessionRecord, TurnRecord } from '../../../store/port/turn-store.ts'
 import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
 import { exactTokens, wholeNumber } from '../traces/serialise.ts'
@@ -9,7 +9,7 @@ import { exactTokens, wholeNumber } from '../traces/serialise.ts'
 /** A session with its answered calls; holds one of them at a time. */
 export async function* sessionTracesToWire(
   { sessionId, createdAtMs }: Pick<SessionRecord, 'sessionId' | 'createdAtMs'>,
-  turns: AsyncIterable<LinkedTurn>,
+  turns: AsyncIterable<TurnTrace>,
 ): AsyncGenerator<string> {
   yield `${openObject({ session_id: sessionId, created_at: createdAtMs / 1_000 })},"traces":[`
   let separator = ''
@@ -21,7 +21,7 @@ export async function* sessionTracesToWire(
   yield ']}'
 }
 
-function* gatewayTrace({ turn, lineage }: LinkedTurn): Generator<string> {
+function* gatewayTrace({ turn, lineage }: TurnTrace): Generator<string> {
   yield openObject({
     lineage: { parent_request_id: lineage.parent?.turnId ?? null, root_request_id: lineage.root },
     started_at: turn.startedAtMs / 1_000,

@@ -6,9 +6,9 @@ import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../../base/errors.ts'
 import {
   isTrace,
-  type LinkedTurn,
   parseTraceId,
   type TraceQuery,
+  type TurnTrace,
   tracesOf,
 } from '../../../session/trajectories/traces.ts'
 import { NO_MARKS } from '../../../store/port/marks.ts'
@@ -78,7 +78,7 @@ async function* tracesOfAll(
   store: TurnStore,
   sessionIds: readonly string[],
   query: TraceQuery,
-): AsyncGenerator<LinkedTurn> {
+): AsyncGenerator<TurnTrace> {
   for (const sessionId of sessionIds) yield* tracesOf(store, sessionId, query)
 }
 

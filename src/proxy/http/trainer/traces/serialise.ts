@@ -1,7 +1,7 @@
 /** Turns as traces, in pieces of JSON text. */
 import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import type { RowLayout } from '../../../session/trajectories/row-details.ts'
-import { type LinkedTurn, traceIdOf } from '../../../session/trajectories/traces.ts'
+import { type TurnTrace, traceIdOf } from '../../../session/trajectories/traces.ts'
 import { samplingOf } from '../../../session/turn/sampling.ts'
 import type { TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
 import { type DetailChoice, detailMembers } from '../sessions/details.ts'
@@ -26,7 +26,7 @@ interface TraceDetails {
 
 /** An array; holds one turn at a time. */
 export async function* tracesToWire(
-  turns: AsyncIterable<LinkedTurn>,
+  turns: AsyncIterable<TurnTrace>,
   details: TraceDetails,
 ): AsyncGenerator<string> {
   yield '['
@@ -44,7 +44,7 @@ export async function* tracesToWire(
  * what is new in each call, not with its whole prompt. A call whose parent is not in the answer has no parent there.
  */
 export async function* graphToWire(
-  turns: AsyncIterable<LinkedTurn>,
+  turns: AsyncIterable<TurnTrace>,
   details: TraceDetails,
 ): AsyncGenerator<string> {
   yield '{"format":"compact","version":1,"deltas":['
@@ -74,7 +74,7 @@ export async function* graphToWire(
 
 /** Messages and tool calls are JSON texts in the store, and go out unparsed. */
 export async function* traceToWire(
-  traced: Omit<LinkedTurn, 'lineage'>,
+  traced: Omit<TurnTrace, 'lineage'>,
   details: TraceDetails,
 ): AsyncGenerator<string> {
   const { turn } = traced
@@ -86,7 +86,7 @@ export async function* traceToWire(
   yield '}'
 }
 
-function traceFacts({ turn, marks }: Omit<LinkedTurn, 'lineage'>) {
+function traceFacts({ turn, marks }: Omit<TurnTrace, 'lineage'>) {
   const endedAtMs = turn.endedAtMs ?? turn.startedAtMs
   return {
     trace_id: traceIdOf(turn),
