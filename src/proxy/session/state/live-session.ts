@@ -28,11 +28,6 @@ interface SessionState {
   resumedAt: number | undefined
 }
 
-interface CallWaiter {
-  resolve(session: SessionRecord): void
-  reject(error: ProxyError): void
-}
-
 export class LiveSession {
   readonly sessionId: string
   /** undefined: not read from the store yet, or gone from it. */
@@ -42,7 +37,7 @@ export class LiveSession {
   readonly #calls = new Set<SessionCall>()
   /** Calls with a name that are about to begin, the latest of each. */
   readonly #beginning = new Map<string, Promise<void>>()
-  readonly #waiters = new Set<CallWaiter>()
+  readonly #waiters = new Set<PromiseWithResolvers<SessionRecord | undefined>>()
   #lastTask: Promise<unknown> = Promise.resolve()
 
   constructor(sessionId: string) {
@@ -202,14 +197,13 @@ export class LiveSession {
    */
   async untilEnded(timeoutMs: number, signal: AbortSignal): Promise<SessionRecord | undefined> {
     signal.throwIfAborted()
-    const { promise, resolve, reject } = Promise.withResolvers<SessionRecord | undefined>()
-    const waiter = { resolve, reject }
-    const onAbort = () => reject(signal.reason)
-    const timer = setTimeout(resolve, timeoutMs, undefined)
+    const waiter = Promise.withResolvers<SessionRecord | undefined>()
+    const onAbort = () => waiter.reject(signal.reason)
+    const timer = setTimeout(waiter.resolve, timeoutMs, undefined)
     signal.addEventListener('abort', onAbort, { once: true })
     this.#waiters.add(waiter)
     try {
-      return await promise
+      return await waiter.promise
     } finally {
       clearTimeout(timer)
       signal.removeEventListener('abort', onAbort)
@@ -226,17 +220,10 @@ export class LiveSession {
   }
 }
 
-function rulesOf(record: SessionRecord): SessionRules {
-  const { samplingParams, trustAgent, policies, editedCalls, limits, keyTag } = record
-  return {
-    samplingParams,
-    trustAgent,
-    record: record.record && parseRequestedDetails(record.record),
-    policies,
-    editedCalls,
-    limits,
-    keyTag,
-  }
+function rulesOf(session: SessionRecord): SessionRules {
+  const { samplingParams, trustAgent, policies, editedCalls, limits, keyTag } = session
+  const record = session.record && parseRequestedDetails(session.record)
+  return { samplingParams, trustAgent, record, policies, editedCalls, limits, keyTag }
 }
 
 /** An index that a later call has passed is given back if that call fails as well; else nobody has it. */

@@ -1,29 +1,18 @@
 /** One agent call of a session, from its place there until its turn is on record. */
 import type { ProxyError } from '../../../base/errors.ts'
 import type { RequestedDetails } from '../../../protocol/details/kinds.ts'
-import type { EditedCalls, SessionLimits } from '../../store/port/turn-store.ts'
+import type { SessionRecord } from '../../store/port/turn-store.ts'
 import type { CallBudget, Spending, SpentTurn } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'
-import type { Policies } from './policies.ts'
 import type { SessionMemory } from './session-memory.ts'
 
 /** What the record says of a session for its calls. A trainer may change it, with several nodes through any of them. */
-export interface SessionRules {
-  /** The session's own; they override what the agent asks for. */
-  readonly samplingParams: Readonly<Record<string, unknown>>
-  /** Whether an agent that has no more than the session's key is heard on its own record. */
-  readonly trustAgent: boolean
+export interface SessionRules extends Readonly<Pick<SessionRecord, RulesOnRecord>> {
   /** What its turns are recorded with beyond ids and logprobs; null: the session does not say. */
   readonly record: RequestedDetails | null
-  /** The session's models by line. */
-  readonly policies: Policies
-  /** What becomes of calls that its agent edits; null: the session does not say. */
-  readonly editedCalls: EditedCalls | null
-  /** null: there are none. */
-  readonly limits: SessionLimits | null
-  /** What its agent's key must have in it; null: any key of its name is good. */
-  readonly keyTag: string | null
 }
+
+type RulesOnRecord = 'samplingParams' | 'trustAgent' | 'policies' | 'editedCalls' | 'limits' | 'keyTag'
 
 /** How a call's session learns of its end. */
 interface CallEnds {

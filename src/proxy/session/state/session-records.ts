@@ -7,27 +7,34 @@ import type { NewSessionRequest } from './new-session.ts'
 import { readPolicies } from './policies.ts'
 import { parseSessionId } from './session-id.ts'
 
-interface SessionDefaults {
+export interface SessionsOptions {
   /** A call for a session that does not exist is refused instead of creating it. */
-  readonly strict: boolean
-  readonly defaultTtlMs: number | null
-  readonly limits: SessionLimits | null
-  readonly activity: Activity
-  clock(): number
-  metadata(): Record<string, unknown>
-}
-
-interface OwnedSession {
-  record: SessionRecord
-  /** undefined: the record is not shared. */
-  claimed: ClaimedSession | undefined
+  strict: boolean
+  /** Time to live of sessions that name none; null: for ever. */
+  defaultTtlMs: number | null
+  /** Budgets of sessions that name none; default: none. */
+  limits?: SessionLimits | null
+  /** Called with what happens to sessions. */
+  activity?: Activity
+  /** Milliseconds since the epoch. */
+  clock?: () => number
+  /** Milliseconds from any beginning, which no setting of the clock changes. Default: the process's, or `clock`. */
+  steadyClock?: () => number
+  generateId?: () => string
+  /** Metadata that a new session gets behind and below what its creator gives. */
+  metadata?: () => Record<string, unknown>
+  /** How long a change waits for cancelled calls to close their turns. */
+  settleMs?: number
+  sweepIntervalMs?: number
+  /** What may be remembered of all sessions and their calls. Default: 512 MiB. */
+  memoryBytes?: number
 }
 
 export class SessionRecords {
   readonly #store: TurnStore
-  readonly #options: SessionDefaults
+  readonly #options: Required<SessionsOptions>
 
-  constructor(store: TurnStore, options: SessionDefaults) {
+  constructor(store: TurnStore, options: Required<SessionsOptions>) {
     this.#store = store
     this.#options = options
   }
@@ -53,8 +60,11 @@ export class SessionRecords {
     return made
   }
 
-  /** A key that was made for one session makes no other. */
-  async forCall(sessionId: string, keyTag: string | null = null): Promise<OwnedSession> {
+  /** A key that was made for one session makes no other. @returns `claimed` undefined: the record is not shared */
+  async forCall(
+    sessionId: string,
+    keyTag: string | null = null,
+  ): Promise<{ record: SessionRecord; claimed: ClaimedSession | undefined }> {
     const { shared } = this.#store
     if (keyTag === null && !this.#options.strict) {
       const { session, epoch } = await this.create(parseSessionId(sessionId), {}, true)

@@ -11,7 +11,7 @@ import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
 import type { MarksChange } from '../../store/port/marks.ts'
 import { isMoved, type SharingProxy, sessionMoved } from '../../store/port/shared-record.ts'
-import type { Reward, SessionLimits, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
+import type { Reward, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { Activity } from './activity.ts'
 import { spendingOf } from './limits.ts'
 import type { LiveSession } from './live-session.ts'
@@ -20,40 +20,18 @@ import type { LiveTurn } from './live-turn.ts'
 import { checkNewSession, type NewSessionRequest } from './new-session.ts'
 import type { SessionCall } from './session-call.ts'
 import { parseSessionId } from './session-id.ts'
-import { endedKey, found, notFound, SessionRecords } from './session-records.ts'
+import { endedKey, found, notFound, SessionRecords, type SessionsOptions } from './session-records.ts'
 import type { HeldSweep } from './sweep-guard.ts'
 import { Sweeper, type SweeperHooks } from './sweeper.ts'
 import { withTurnsByIndex } from './turns-by-index.ts'
 
 export type { SessionCall } from './session-call.ts'
 export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
+export type { SessionsOptions } from './session-records.ts'
 
 interface SessionHooks extends Omit<SweeperHooks, 'onSwept'> {
   /** What was remembered of its calls is over: completed, aborted, reset, deleted or swept. */
   onEnded(sessionId: string): void
-}
-
-export interface SessionsOptions {
-  /** A call for a session that does not exist is refused instead of creating it. */
-  strict: boolean
-  /** Time to live of sessions that name none; null: for ever. */
-  defaultTtlMs: number | null
-  /** Budgets of sessions that name none; default: none. */
-  limits?: SessionLimits | null
-  /** Called with what happens to sessions. */
-  activity?: Activity
-  /** Milliseconds since the epoch. */
-  clock?: () => number
-  /** Milliseconds from any beginning, which no setting of the clock changes. Default: the process's, or `clock`. */
-  steadyClock?: () => number
-  generateId?: () => string
-  /** Metadata that a new session gets behind and below what its creator gives. */
-  metadata?: () => Record<string, unknown>
-  /** How long a change waits for cancelled calls to close their turns. */
-  settleMs?: number
-  sweepIntervalMs?: number
-  /** What may be remembered of all sessions and their calls. Default: 512 MiB. */
-  memoryBytes?: number
 }
 
 /** How often a record that several proxies share is looked at by who waits for the end of a session. */
@@ -94,9 +72,8 @@ export class Sessions {
     this.#records = new SessionRecords(store, this.#options)
     this.#lives = new LiveSessions(this.#options.memoryBytes)
     this.#beganAtMs = this.#options.clock()
-    const { clock, steadyClock, sweepIntervalMs: intervalMs } = this.#options
     const sweeperHooks = { ...hooks, onSwept: (sessionId: string) => this.#swept(sessionId) }
-    this.#sweeper = new Sweeper(store, sweeperHooks, { clock, steadyClock, intervalMs })
+    this.#sweeper = new Sweeper(store, sweeperHooks, this.#options)
     store.shared?.onLost(() => {
       for (const live of this.#lives.all()) void this.#moved(live)
     })

@@ -1,6 +1,7 @@
 /** Removes sessions whose time to live is over: now and then by itself, and when somebody asks for it. */
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { TurnStore } from '../../store/port/turn-store.ts'
+import type { SessionsOptions } from './session-records.ts'
 import { type HeldSweep, SweepGuard, UNSWEPT_MS } from './sweep-guard.ts'
 
 export interface SweeperHooks {
@@ -12,13 +13,7 @@ export interface SweeperHooks {
   onSweepHeld(held: HeldSweep): void
 }
 
-interface SweeperOptions {
-  /** Milliseconds since the epoch. */
-  clock(): number
-  /** Milliseconds from any beginning, which no setting of the clock changes. */
-  steadyClock(): number
-  intervalMs: number
-}
+type SweeperOptions = Pick<Required<SessionsOptions>, 'clock' | 'steadyClock' | 'sweepIntervalMs'>
 
 export class Sweeper {
   readonly #store: Pick<TurnStore, 'countSessions' | 'sweep'>
@@ -42,7 +37,7 @@ export class Sweeper {
     const startMs = options.clock()
     this.#steadyOffsetMs = startMs - options.steadyClock()
     this.#unseenUntilMs = startMs - UNSWEPT_MS
-    this.#timer = setInterval(() => void this.#sweepOrTell(), options.intervalMs).unref()
+    this.#timer = setInterval(() => void this.#sweepOrTell(), options.sweepIntervalMs).unref()
   }
 
   /** Sessions that are to be removed, and wait because they are so many; as the last sweep found it. */

@@ -4,7 +4,6 @@ import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 import type { CallSpan } from '../../../protocol/canonical/spans.ts'
 import type { LineOnRecord } from '../roles/stated-line.ts'
 import type { TryWord } from '../state/live-turn.ts'
-import type { Choice } from './choice.ts'
 
 export interface AgentCall {
   sessionId: string
@@ -31,6 +30,19 @@ export interface AgentWord extends TryWord {
   hasAgentKey: boolean
   /** The tag of that key; null: it has none. Absent: the call came without one. */
   keyTag?: string | null | undefined
+}
+
+/**
+ * One of the answers to a request that asks for several (`n` above 1): a turn of its own. As it stands in the turn's
+ * annotations.
+ */
+export interface Choice {
+  /** From 0, as on the wire. */
+  readonly index: number
+  /** How many there are. */
+  readonly of: number
+  /** Names the call: the id of the turn of the first choice, which the answer has as its own. */
+  readonly call: string
 }
 
 /** Why a turn ends whose reader left before the end. */

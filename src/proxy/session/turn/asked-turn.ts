@@ -6,12 +6,8 @@ import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { LineOnRecord } from '../roles/stated-line.ts'
 import { policyOf } from '../state/policies.ts'
 import type { SessionCall, SessionRules } from '../state/session-call.ts'
-import type { AgentCall } from './agent-call.ts'
-import { requestOfChoice } from './choice.ts'
-import { applyOverrides } from './override.ts'
+import type { AgentCall, Choice } from './agent-call.ts'
 import { paramsText, type WrittenRequest } from './written-request.ts'
-
-type Rules = Pick<SessionRules, 'samplingParams' | 'trustAgent' | 'policies'>
 
 interface AskedTurn {
   readonly open: OpenTurn
@@ -34,7 +30,7 @@ interface RuledRequest {
 /** @param model replaces the one that the agent asks for, where the session names none */
 export function underRules(
   { request, word }: AgentCall,
-  rules: Rules,
+  rules: Pick<SessionRules, 'samplingParams' | 'trustAgent' | 'policies'>,
   model: string | undefined,
 ): RuledRequest {
   const line = rules.trustAgent || !word.hasAgentKey ? word.line : undefined
@@ -97,4 +93,50 @@ export function generationRequest(
     spans: span?.turn(open),
     choiceOf: choice?.call,
   }
+}
+
+/**
+ * What is asked of the engine: the session's sampling parameters win over the agent's.
+ * @param model replaces the one that the agent asks for
+ */
+export function applyOverrides(
+  request: CanonicalRequest,
+  samplingParams: Readonly<Record<string, unknown>>,
+  model: string | undefined,
+): CanonicalRequest {
+  if (model === undefined && Object.keys(samplingParams).length === 0) return request
+  const limits = 'max_tokens' in samplingParams || 'max_completion_tokens' in samplingParams
+  const asked = limits ? withoutLimits(request.body) : request.body
+  const body = { ...asked, ...samplingParams, ...(model !== undefined && { model }) }
+  return withBody(request, body)
+}
+
+/** The limit of an answer's length has two names: the session's must not lose to the agent's under the other one. */
+function withoutLimits(body: CanonicalRequest['body']): object {
+  const { max_tokens: _old, max_completion_tokens: _new, ...rest } = body
+  return rest
+}
+
+/**
+ * What an engine is asked for, and what goes on record: the same, but for `n`, which the record keeps. Each choice has
+ * a seed of its own, or all would be equal: the agent's and the choice's index, as in vLLM
+ * (`_get_child_sampling_params` of `vllm/v1/engine/parallel_sampling.py`).
+ */
+export function requestOfChoice(
+  request: CanonicalRequest,
+  choice: Choice | undefined,
+): { request: CanonicalRequest; recorded: CanonicalRequest } {
+  if (choice === undefined) return { request, recorded: request }
+  const { seed } = request.body
+  // Engines take -1 for no seed.
+  const hasSeed = typeof seed === 'number' && seed >= 0
+  const own = { ...request.body, ...(hasSeed && { seed: seed + choice.index }) }
+  return {
+    request: withBody(request, { ...own, n: undefined }),
+    recorded: withBody(request, { ...own, n: choice.of }),
+  }
+}
+
+function withBody(request: CanonicalRequest, body: object): CanonicalRequest {
+  return { ...request, body } as CanonicalRequest
 }

@@ -10,17 +10,6 @@ import type { LiveTurn, TryWord, Turn } from '../state/live-turn.ts'
 import type { SessionCall } from '../state/session-call.ts'
 import { SharedAnswer } from './retries/shared-answer.ts'
 
-interface RunningTurnParts {
-  /** Its place in the session. */
-  readonly call: SessionCall
-  readonly open: OpenTurn
-  readonly word: TryWord
-  /** What goes on record beside the columns; written when the turn is closed. */
-  readonly annotations: Record<string, unknown>
-  /** That it is on record; rejects if it could not be. */
-  readonly opened: Promise<void>
-}
-
 /** What its runner does for it. */
 export interface TurnHooks {
   /** Asks for the answer. Its events are pulled by one reader at a time. */
@@ -32,10 +21,13 @@ export interface TurnHooks {
 }
 
 export class RunningTurn implements LiveTurn {
+  /** Its place in the session. */
   readonly call: SessionCall
   readonly open: OpenTurn
   readonly word: TryWord
+  /** What goes on record beside the columns; written when the turn is closed. */
   readonly annotations: Record<string, unknown>
+  /** That it is on record; rejects if it could not be. */
   readonly opened: Promise<void>
   readonly completion = new CompletionFold()
   /** The tool calls of its answer. */
@@ -57,15 +49,16 @@ export class RunningTurn implements LiveTurn {
 
   /** @param generationOf what the engine is asked, made when the rest of the turn is there */
   constructor(
-    { call, open, word, annotations, opened }: RunningTurnParts,
+    parts: Pick<RunningTurn, 'call' | 'open' | 'word' | 'annotations' | 'opened'>,
     generationOf: (turn: RunningTurn) => GenerationRequest,
     hooks: TurnHooks,
   ) {
+    const { call } = parts
     this.call = call
-    this.open = open
-    this.word = word
-    this.annotations = annotations
-    this.opened = opened
+    this.open = parts.open
+    this.word = parts.word
+    this.annotations = parts.annotations
+    this.opened = parts.opened
     this.calls = new DrawnCalls(call.memory.callIds)
     this.#hooks = hooks
     this.generation = generationOf(this)

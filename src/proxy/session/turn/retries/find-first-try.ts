@@ -21,12 +21,9 @@ export interface Found {
   idempotencyKeys: Set<string>
 }
 
-/** A session, as far as its tries are concerned. */
-type TriedSession = Pick<LiveSession, 'sessionId' | 'turns'>
-
 export async function findFirstTry(
   store: Pick<TurnStore, 'readOutlines'>,
-  session: TriedSession,
+  session: Pick<LiveSession, 'sessionId' | 'turns'>,
   word: TryWord,
   request: TriedRequest,
 ): Promise<Found> {
@@ -83,18 +80,8 @@ function annotationsOf({ annotations }: TurnOutline): Annotations {
 
 function asTry({ open, word, isLost, answeredRetries }: LiveTurn): PlacedTry {
   const { turnId, index } = open
-  const { retryCount, idempotencyKey } = word
   const answeredCount = answeredRetries.at(-1)
-  return {
-    turnId,
-    index,
-    retryCount,
-    answeredCount,
-    idempotencyKey,
-    isLost,
-    answer: 'running',
-    wasRead: false,
-  }
+  return { ...word, turnId, index, answeredCount, isLost, answer: 'running', wasRead: false }
 }
 
 function fromRecord(turn: TurnOutline): PlacedTry {

@@ -10,6 +10,7 @@ import type {
 import type { ToolCall } from '../../../../protocol/canonical/messages.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import type { TurnRecord, TurnStore } from '../../../store/port/turn-store.ts'
+import type { Turn } from '../../state/live-turn.ts'
 
 /** What an answer has that no column of a turn holds; kept where it is not empty. */
 interface UnnamedAnswer {
@@ -35,20 +36,8 @@ export function isRestorable({ params }: Pick<TurnRecord, 'params'>): boolean {
   return logprobs === undefined || logprobs === null || logprobs === false
 }
 
-/** The answer of a turn with a whole one. */
-function recordedAnswer(turn: TurnRecord): CompletionFold {
-  const fold = new CompletionFold()
-  for (const event of [startOf(turn), deltaOf(turn), endOf(turn)]) fold.add(event)
-  return fold
-}
-
 /** A committed answer, given to a retry. */
-interface GivenAnswer {
-  turnId: string
-  startedAtMs: number
-  endedAtMs?: number | undefined
-  completion: CompletionFold
-  events: GenerationStream
+interface GivenAnswer extends Pick<Turn, 'turnId' | 'startedAtMs' | 'endedAtMs' | 'completion' | 'events'> {
   /** How many retries it was given to, this one included. */
   retriesAnswered: number
 }
@@ -63,7 +52,8 @@ export async function giveAgain(
   if (turn === undefined) return undefined
   const retriesAnswered = await store.answerRetry(sessionId, turnId, retryCount)
   if (retriesAnswered === undefined) return undefined
-  const completion = recordedAnswer(turn)
+  const completion = new CompletionFold()
+  for (const event of [startOf(turn), deltaOf(turn), endOf(turn)]) completion.add(event)
   return {
     turnId,
     startedAtMs: turn.startedAtMs,
