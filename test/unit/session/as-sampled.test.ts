@@ -4,7 +4,7 @@ import { messagesBetween } from '../../../src/protocol/canonical/conversation.ts
 import type { CallIds } from '../../../src/proxy/session/matching/call-ids.ts'
 import type { MatchableTurn, SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
 import type { KnownTurn } from '../../../src/proxy/session/matching/session-turns.ts'
-import { asSampled, withOwnIds } from '../../../src/proxy/session/prompts/as-sampled.ts'
+import { asSampled } from '../../../src/proxy/session/prompts/as-sampled.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
 const user = (content: string) => ({ role: 'user', content })
@@ -38,7 +38,7 @@ t.test('where an agent echoes what was sampled nothing is another one', async (t
   const talk = conversation(user('hi'), saying(call('a'), call('b')), result('a', '1'), result('b', '2'))
   t.equal(asSampled(talk, turnSaying(call('a'), call('b')), idsOf()), talk)
   t.equal(asSampled(talk, undefined, idsOf()), talk)
-  t.equal(withOwnIds(talk, idsOf({ other: 'x' })), talk)
+  t.equal(asSampled(talk, undefined, idsOf({ other: 'x' })), talk)
 })
 
 t.test('calls and results have the ids that the model gave them, where it gave any', async (t) => {
@@ -51,7 +51,7 @@ t.test('calls and results have the ids that the model gave them, where it gave a
     const [a, b] = [own.a ?? 'a', own.b ?? 'b']
     const wanted = [user('hi'), saying(call(a), call(b)), result(a, '1'), result(b, '2')]
     t.match(valuesOf(asSampled(talk, turnSaying(call('a'), call('b')), idsOf(own))), wanted)
-    const shown = withOwnIds(talk, idsOf(own))
+    const shown = asSampled(talk, undefined, idsOf(own))
     t.match(valuesOf(shown), wanted, 'of an echo of no turn, too')
     t.equal(shown[0], talk[0], 'others are the messages themselves')
     if (own.a === undefined) t.equal(shown[2], talk[2])

@@ -1,18 +1,69 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { GenerationDelta, GenerationEnd } from '../../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../../protocol/canonical/messages.ts'
-import type { AnswerReader } from '../../tokens/parsers/answer-reader.ts'
+import type { ChatBody } from '../../../protocol/canonical/request.ts'
+import type { TokenModel } from '../../tokens/model/token-model.ts'
+import { type AnswerReader, readerOf } from '../../tokens/parsers/answer-reader.ts'
+import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
+import { createForcedCallParser } from '../../tokens/parsers/forced-calls.ts'
 import type { ParsedDelta } from '../../tokens/parsers/parsed-delta.ts'
-import type { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
-import type { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
-import type { ReasoningCount } from './reasoning-count.ts'
+import { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
+import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
+
+type DecodingModel = Pick<TokenModel, 'tokenizer' | 'parser' | 'responses' | 'eosTokenIds'>
+
+interface Followed {
+  promptText: string
+  prefix?: string | undefined
+  forcesCall: boolean
+}
+
+/**
+ * What reads the answer to this request as the engine itself would have.
+ * @param promptText what the answer follows
+ * @param prefix the same, with as much of a turn that was cut off as was sampled of it. Default: promptText
+ * @param forcesCall the engine is held to write calls as JSON
+ */
+export function decoderFor(
+  { tokenizer, parser, responses, eosTokenIds }: DecodingModel,
+  body: ChatBody,
+  { promptText, prefix = promptText, forcesCall }: Followed,
+): AnswerDecoder {
+  const stops = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
+  const startsInReasoning = opensReasoning(parser, promptText)
+  const parserOptions = { tools: body.tool_choice === 'none' ? null : body.tools, startsInReasoning }
+  // vLLM's name for it, and SGLang's.
+  const includeStop = body.include_stop_str_in_output === true || body.no_stop_trim === true
+  const byTemplate = forcesCall ? undefined : responses
+  const parserOf = () =>
+    forcesCall ? createForcedCallParser(parser, parserOptions) : parser.create(parserOptions)
+  return new AnswerDecoder({
+    decoder: new StreamingDecoder(tokenizer, {
+      // A response template may name any of them.
+      skipSpecialTokens: body.skip_special_tokens !== false && byTemplate === undefined,
+      keepTokens: parser.keepTokens,
+    }),
+    stops: new StopStrings(stops, { include: includeStop }),
+    endTokenIds: new Set([...eosTokenIds, ...numbersOf(body.stop_token_ids)]),
+    includeStop,
+    ...(body.return_tokens_as_token_ids !== true && { textOf: (id: number) => tokenizer.decode([id]) }),
+    oneToolCall: body.parallel_tool_calls === false,
+    minTokens: typeof body.min_tokens === 'number' ? body.min_tokens : 0,
+    ...(parser.reasoning && { reasoningCount: new ReasoningCount(parser.reasoning, startsInReasoning) }),
+    reader: byTemplate?.open(prefix, parserOptions.tools) ?? readerOf(parserOf()),
+  })
+}
+
+function numbersOf(value: unknown): number[] {
+  return Array.isArray(value) ? value.filter((id) => typeof id === 'number') : []
+}
 
 const TOKEN_AS_ID = 'token_id:'
 
 /** What an engine says after the start. */
 type AnswerEvent = GenerationDelta | GenerationEnd
 
-export interface AnswerDecoderParts {
+interface AnswerDecoderParts {
   decoder: StreamingDecoder
   stops: StopStrings
   /** Tokens that end a completion if they are its last. */
@@ -167,4 +218,43 @@ export class AnswerDecoder {
 
 function isNotEmpty(parsed: ParsedDelta): boolean {
   return Object.values(parsed).some((part) => part !== undefined)
+}
+
+/** Text enough to find the marker that opens reasoning: it is recognised at the beginning only. */
+const HEAD_CHARS = 1_024
+
+/** How many of an answer's tokens are its reasoning, without the markers, as vLLM counts (`count_reasoning_tokens`). */
+class ReasoningCount {
+  /** null: the prompt has opened it. */
+  readonly #openedBy: string | null
+  readonly #open: string
+  /** Where in the text each token begins. */
+  readonly #begins: number[] = []
+  #length = 0
+  #head = ''
+  #reasoningChars = 0
+
+  constructor({ open }: { open: string }, startsInReasoning: boolean) {
+    this.#open = open
+    this.#openedBy = startsInReasoning ? null : open
+  }
+
+  /** @param text that the token completed */
+  addToken(text: string): void {
+    this.#begins.push(this.#length)
+    this.#length += text.length
+    if (this.#head.length < HEAD_CHARS) this.#head += text
+  }
+
+  addReasoning(text: string): void {
+    this.#reasoningChars += text.length
+  }
+
+  count(): number {
+    if (this.#reasoningChars === 0) return 0
+    let from = this.#openedBy === null ? 0 : this.#head.indexOf(this.#openedBy)
+    while (this.#head.startsWith(this.#open, from)) from += this.#open.length
+    const end = from + this.#reasoningChars
+    return this.#begins.filter((begin) => begin >= from && begin < end).length
+  }
 }

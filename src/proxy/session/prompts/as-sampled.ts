@@ -23,7 +23,7 @@ const inPlace = new Note<Message, InPlace>()
 
 /**
  * @param conversation all messages of a call, which have been read
- * @param parent the turn that the call goes on from
+ * @param parent the turn that the call goes on from; undefined: only ids are put back, and nothing else is touched
  * @returns the same list if nothing is another one
  */
 export function asSampled(
@@ -39,11 +39,6 @@ export function asSampled(
   const shown = conversation.map((message) => messageInPlace(message, turns.get(message.depth), ids))
   for (const [depth, turn] of turns) orderResults(shown, conversation, { depth, turn })
   return shown.some((message, at) => message !== conversation[at]) ? shown : conversation
-}
-
-/** The same without a model of who continues whom: only ids are put back, and nothing else is touched. */
-export function withOwnIds(conversation: readonly Message[], ids: CallIds): readonly Message[] {
-  return asSampled(conversation, undefined, ids)
 }
 
 function messageInPlace(message: Message, turn: KnownTurn | undefined, ids: CallIds): Message {

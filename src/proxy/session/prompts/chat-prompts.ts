@@ -13,18 +13,17 @@ import { keyOf, readInStretches } from '../matching/conversation.ts'
 import { type MatchedCall, MatchIndex } from '../matching/match-index.ts'
 import { type KnownTurn, SessionTurns } from '../matching/session-turns.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
-import { withOwnIds } from './as-sampled.ts'
+import { asSampled } from './as-sampled.ts'
 import { echoNote, unknownIdsIn } from './echo-note.ts'
 import { inexactReason } from './exactness.ts'
-import { PromptCounts } from './prompt-counts.ts'
 import type { ChatGeneration } from './prompt-planner.ts'
-import { type CallPrompt, type PromptSession, type Prompts, plainPrompt } from './prompts.ts'
+import { type CallPrompt, PromptCounts, type PromptSession, type Prompts, plainPrompt } from './prompts.ts'
 
 /**
  * Of a prompt that the engine rendered. `unknown`: the engine does not tell its ids, or the call may go on from a turn
  * that is not remembered (it is not exact, the proxy was started anew, or remembers too many others).
  */
-export type ChatPromptReason = 'first' | 'branched' | 'extended' | 'forked' | 'broken' | 'unknown'
+type ChatPromptReason = 'first' | 'branched' | 'extended' | 'forked' | 'broken' | 'unknown'
 
 export class ChatPrompts implements Prompts {
   readonly #countTokens: CountTokens
@@ -80,7 +79,7 @@ interface RenderedCallParts {
 function underOwnIds(request: ChatGeneration, { callIds }: SessionMemory): ChatGeneration {
   if (!callIds.hasOwn) return request
   const sent = messagesBetween(undefined, request.lastMessage)
-  const named = withOwnIds(sent, callIds)
+  const named = asSampled(sent, undefined, callIds)
   if (named === sent) return request
   const { messagesJson: _, ...rest } = request
   const pieces = named.map((message, at) => Buffer.from(`${at === 0 ? '' : ','}${message.json}`))
@@ -93,24 +92,21 @@ function underOwnIds(request: ChatGeneration, { callIds }: SessionMemory): ChatG
 
 class RenderedCall implements CallPrompt {
   readonly request: ChatGeneration
-  readonly #memory: SessionMemory
-  readonly #unknownIds: readonly string[]
+  readonly #parts: RenderedCallParts
   readonly #turns: SessionTurns
-  readonly #counts: PromptCounts
   #call: MatchedCall<KnownTurn> | undefined
 
-  constructor(request: ChatGeneration, { memory, unknownIds, counts }: RenderedCallParts) {
+  constructor(request: ChatGeneration, parts: RenderedCallParts) {
+    const { memory } = parts
     this.request = request
-    this.#memory = memory
-    this.#unknownIds = unknownIds
+    this.#parts = parts
     // Not from the record: to read a session again costs more than its measure is worth.
     this.#turns = memory.turns ??= new SessionTurns(new MatchIndex(memory.editedCalls))
-    this.#counts = counts
   }
 
   async whileAsked(): Promise<void> {
     const { body, lastMessage } = this.request
-    const read = await readInStretches(lastMessage, body.tools, this.#memory.requests)
+    const read = await readInStretches(lastMessage, body.tools, this.#parts.memory.requests)
     this.#call = this.#turns.match(read)
   }
 
@@ -122,7 +118,7 @@ class RenderedCall implements CallPrompt {
   answered(completion: Completion): void {
     const { content, reasoning, toolCalls, start, tokenIds } = completion
     if (this.#call === undefined || !start?.promptTokenIds || inexactReason(completion) !== null) {
-      this.#memory.isWhole = false
+      this.#parts.memory.isWhole = false
       return
     }
     const { promptTokenIds: prompt } = start
@@ -132,11 +128,12 @@ class RenderedCall implements CallPrompt {
   }
 
   #judge(start: GenerationStart): GenerationStart {
+    const { counts, unknownIds } = this.#parts
     const reason = this.#reasonOf(start)
-    this.#counts.add(reason)
+    counts.add(reason)
     const parent = this.#call?.parent
     const from = parent && { from: parent.turn.turnId }
-    const note = this.#call && echoNote(this.#call, this.request.lastMessage, this.#unknownIds)
+    const note = this.#call && echoNote(this.#call, this.request.lastMessage, unknownIds)
     return { ...start, annotations: { ...start.annotations, ...note, prompt: { reason, ...from } } }
   }
 
@@ -146,7 +143,7 @@ class RenderedCall implements CallPrompt {
     if (parent && !promptTokenIds.goesOnFrom(parent.turn.prompt)) return 'broken'
     if (parent) return isFork ? 'forked' : 'extended'
     // An assistant's message is an example, or edited, where each turn is known that it could be the answer of.
-    if (this.#memory.isWhole) return this.#turns.bytes > 0 ? 'branched' : 'first'
+    if (this.#parts.memory.isWhole) return this.#turns.bytes > 0 ? 'branched' : 'first'
     const messages = messagesBetween(undefined, conversation.last)
     const mayGoOn = messages.some((message) => keyOf(message).assistant !== undefined)
     return mayGoOn ? 'unknown' : 'branched'

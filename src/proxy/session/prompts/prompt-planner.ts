@@ -81,13 +81,12 @@ export async function planPrompt(
     return { ...extended, origin, call, parent, images: placedImages(extended.ids, input) }
   }
   const refused = extended && 'refused' in extended ? extended.refused : undefined
-  return await planWhole(asked, options, refused)
+  return await planWhole(asked, refused)
 }
 
 /** @param refused why the call does not go on from the turn that it continues */
 async function planWhole(
-  { model, session, call, input }: AskedPrompt,
-  options: RenderOptions,
+  { model, session, call, input, options }: AskedPrompt,
   refused?: PromptReason,
 ): Promise<PlannedPrompt> {
   const { text, ids: rendered } = await renderWhole(model.renderer, input, options)
@@ -101,13 +100,7 @@ async function planWhole(
  * The prompt of a call of no session.
  * @throws ProxyError as {@link planPrompt}
  */
-export async function wholePrompt(
-  model: Pick<
-    PlanningModel,
-    'renderer' | 'imageRule' | 'contextLength' | 'servedLength' | 'longestTokenChars'
-  >,
-  body: ChatBody,
-): Promise<RenderedPrompt> {
+export async function wholePrompt(model: PlanningModel, body: ChatBody): Promise<RenderedPrompt> {
   const { renderer, imageRule } = model
   refuseWhatTokenModeCannotDo(body)
   refuseTooLong(model, new MessageTree().lastOf(body.messages))
@@ -133,7 +126,7 @@ interface AskedPrompt {
   readonly conversation: KeyedConversation
   readonly call: MatchedCall<KnownTurn>
   readonly input: PromptInput
-  readonly options: PromptOptions
+  readonly options: RenderOptions
 }
 
 /**
@@ -158,7 +151,8 @@ async function planEnding(asked: AskedPrompt, ending: Ending): Promise<PlannedPr
     const message = 'the final message has no text to continue'
     throw new ProxyError('invalid_request', message, { param: 'continue_final_message' })
   }
-  return { ...(await planWhole({ ...asked, call: place }, { ...options, ...ending })), ...said }
+  const whole = await planWhole({ ...asked, call: place, options: { ...options, ...ending } })
+  return { ...whole, ...said }
 }
 
 function isCut({ prompt }: KnownTurn, renderer: PromptRenderer): boolean {

@@ -27,13 +27,11 @@ import { recordedConversations } from '../matching/rebuild-index.ts'
 import { readSessionTurns, type SessionTurns } from '../matching/session-turns.ts'
 import type { PlannedPrompt } from '../state/planned-prompt.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
-import { AnswerDecoder } from './answer-decoder.ts'
+import { type AnswerDecoder, decoderFor } from './answer-decoder.ts'
 import { textOf } from './as-sampled.ts'
-import { decoderFor } from './decoder-for.ts'
 import { echoNote, unknownIdsIn } from './echo-note.ts'
 import { inexactReason } from './exactness.ts'
 import { constrainedBody, forcedCallSchema } from './forced-call.ts'
-import { PromptCounts } from './prompt-counts.ts'
 import {
   type ChatGeneration,
   planPrompt,
@@ -44,6 +42,7 @@ import {
 import {
   type CallPrompt,
   type MaybePromised,
+  PromptCounts,
   type PromptSession,
   type Prompts,
   type PromptTokens,
@@ -136,10 +135,7 @@ export class TokenPrompts implements Prompts {
     // Templates are shown all of them, with each call.
     messages.keepJson()
     const read = recordedConversations(requests)
-    const store = {
-      readSteps: (id: string) =>
-        withJoinedMessages(learningIds(this.#store.readSteps(id, messages), callIds)),
-    }
+    const store = { readSteps: (id: string) => asCalled(this.#store.readSteps(id, messages), callIds) }
     const conversationOf = (turn: TurnStep) =>
       withVariables(this.#model.renderer, optionsOnRecord(turn), read(turn))
     const turns = await readSessionTurns(store, sessionId, conversationOf, editedCalls)
@@ -223,13 +219,11 @@ class TokenCall extends PlannedCall {
     const mayReason = leavesRoomToReason(model.parser, prompt.text) && { mayReason: true }
     this.request = { ...request, ...expertsPart(parts), ...tokenIds, ...format, ...mayReason, body: sent }
     this.#vocabularySize = model.vocabularySize
-    this.#decoder = new AnswerDecoder(
-      decoderFor(model, request.body, {
-        promptText: prompt.text,
-        prefix: prompt.prefix,
-        forcesCall: forcedCall !== undefined,
-      }),
-    )
+    this.#decoder = decoderFor(model, request.body, {
+      promptText: prompt.text,
+      prefix: prompt.prefix,
+      forcesCall: forcedCall !== undefined,
+    })
   }
 
   async read(events: readonly GenerationEvent[]): Promise<readonly GenerationEvent[]> {
@@ -294,17 +288,11 @@ class FullCall extends PlannedCall {
   }
 }
 
-/** Of any turn, exact or not: agents send back what they were given. */
-async function* learningIds(turns: AsyncIterable<TurnStep>, ids: CallIds): AsyncGenerator<TurnStep> {
-  for await (const turn of turns) {
-    ids.learnFrom(turn)
-    yield turn
-  }
-}
-
 /** A message that the completion continued is one message with it. */
-async function* withJoinedMessages(turns: AsyncIterable<TurnStep>): AsyncGenerator<TurnStep> {
+async function* asCalled(turns: AsyncIterable<TurnStep>, ids: CallIds): AsyncGenerator<TurnStep> {
   for await (const turn of turns) {
+    // Of any turn, exact or not: agents send back what they were given.
+    ids.learnFrom(turn)
     const isJoined = turn.lastMessage !== undefined && turn.params.includes('"continue_final_message":true')
     yield isJoined ? joined(turn, turn.lastMessage!) : turn
   }
