@@ -65,7 +65,7 @@ export function attributesOfAsked(sessionId: string, asked: AskedEngine): Attrib
 /** @param askedAtMs when the engine was asked, since the epoch */
 export function attributesOfAnswer(outcome: TurnOutcome, askedAtMs: number): Attributes {
   const { usage, finishReason, firstTokenAtMs, promptTokenIds, completionTokenIds } = outcome
-  const reported = usageOf(usage)
+  const reported: ReportedUsage = usage === null ? {} : JSON.parse(usage)
   const hasIds = promptTokenIds.length > 0
   return given({
     'gen_ai.response.id': outcome.turnId,
@@ -117,10 +117,6 @@ interface ReportedUsage {
   completion_tokens?: number
   prompt_tokens_details?: { cached_tokens?: number } | null
   completion_tokens_details?: { reasoning_tokens?: number } | null
-}
-
-function usageOf(usage: string | null): ReportedUsage {
-  return usage === null ? {} : (JSON.parse(usage) as ReportedUsage)
 }
 
 /** Engines are named by their URL; workers, and the embedded engine, by a name. */

@@ -1,6 +1,6 @@
 /** One run over many turns, with its negative control. */
 import { type Comparison, compare, type TokenPair } from './compare.ts'
-import type { SkipReason, TurnResult, VerifiableTurn, VerifiedTurn, Verifier } from './verifier.ts'
+import type { SkipReason, TurnResult, VerifiableTurn, Verifier } from './verifier.ts'
 
 export interface VerifyRun {
   /** `void`: nothing was compared, or the engine did not notice the changed prompt, so that the rest means nothing. */
@@ -30,11 +30,6 @@ export async function verifyTurns(
   const run = { compared: 0, differing: 0, skipped: {} as VerifyRun['skipped'] }
   const control = { caught: false, turns: 0 }
   const pairs: TokenPair[] = []
-  const tryControl = async (turn: VerifiableTurn, verified: VerifiedTurn) => {
-    if (control.caught || control.turns >= CONTROL_TURNS) return
-    control.turns += 1
-    control.caught = await verifier.control(turn, verified, signal)
-  }
   for await (const turn of turns) {
     const verified = await verifier.verify(turn, signal)
     const { result } = verified
@@ -43,7 +38,10 @@ export async function verifyTurns(
       run.compared += 1
       if (result.verdict === 'differs') run.differing += 1
       for (const pair of verified.pairs) pairs.push(pair)
-      await tryControl(turn, verified)
+      if (!control.caught && control.turns < CONTROL_TURNS) {
+        control.turns += 1
+        control.caught = await verifier.control(turn, verified, signal)
+      }
     }
     onTurn(result)
     if (run.compared >= limit) break

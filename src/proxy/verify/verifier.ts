@@ -228,12 +228,14 @@ export class Verifier {
     const { model = turn.model, alternatives = ALTERNATIVES } = this.#options
     const isAdapter = this.#health?.models.some(({ id, isAdapter: is }) => id === model && is)
     const loraPath = isAdapter ? model : turn.params.lora_path
+    const needsAlternatives =
+      isScaling(this.#logprobsOf(turn), temperatureOf(turn)) || turn.samplingLogprobs !== undefined
     const request: ScoreRequest = {
       promptTokenIds,
       completionTokenIds: Int32Array.from(turn.completionTokenIds),
       model: model ?? undefined,
       loraPath: typeof loraPath === 'string' ? loraPath : undefined,
-      alternatives: needsAlternatives(this.#logprobsOf(turn), turn) ? alternatives : 0,
+      alternatives: needsAlternatives ? alternatives : 0,
     }
     return (await this.#engine.score!(request, signal)).tokens
   }
@@ -282,10 +284,6 @@ interface TurnFindings {
 
 const MASK_DIFFERS =
   'the logprobs among what top_p, top_k or min_p had left differ: a mask is missing, or another one'
-
-function needsAlternatives(of: LogprobsOf, turn: VerifiableTurn): boolean {
-  return isScaling(of, temperatureOf(turn)) || turn.samplingLogprobs !== undefined
-}
 
 /** Of the tokens whose logprob over the mask is on record; the mask itself may be missing. */
 function maskedPairs(turn: VerifiableTurn, scored: readonly ScoredToken[]): TokenPair[] {

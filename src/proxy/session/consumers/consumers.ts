@@ -163,12 +163,8 @@ export class Consumers {
   /** What a session is does not change: it is looked at once. */
   async #pass(lease: LeaseRequest, foreign: Unit): Promise<void> {
     const own = { ...lease, leaseId: `passed over by ${lease.leaseId}` }
-    const passed = new Set(
-      await this.#lease(
-        own,
-        foreign.map((one) => [one]),
-      ),
-    )
+    const units = foreign.map((one) => [one])
+    const passed = new Set(await this.#lease(own, units))
     const sessionIds = foreign
       .filter(({ key }) => passed.has(key.tree))
       .map(({ session }) => session.sessionId)

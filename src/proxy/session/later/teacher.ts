@@ -12,7 +12,7 @@ import type { Backend } from '../../engines/port/backend.ts'
 import type { TurnDetails, TurnStore } from '../../store/port/turn-store.ts'
 import { type Trajectory, TrajectoryBuilder } from '../trajectories/trajectories.ts'
 
-export interface ScoreOptions {
+interface ScoreOptions {
   /** Only an engine that lists this model reads. Absent: whichever has time. */
   readonly model?: string
   /** Under which name its logprobs are kept. Absent: the model's, as the engine gives it. */
@@ -27,11 +27,6 @@ export interface ScoredSession {
   readonly tokens: number
   /** Rows that no teacher can read: without exact ids, or with images, whose ids alone say nothing. */
   readonly left_out: { readonly inexact: number; readonly images: number }
-}
-
-interface Read {
-  readonly logprobs: readonly number[]
-  readonly model: string
 }
 
 /**
@@ -75,7 +70,7 @@ async function read(
   row: Trajectory,
   { model }: ScoreOptions,
   signal: AbortSignal,
-): Promise<Read> {
+): Promise<{ logprobs: readonly number[]; model: string }> {
   const ids = concatIds(row.prompt_ids, row.response_ids)
   const requestId = randomUUID()
   const request = {

@@ -117,7 +117,7 @@ function partsText(parts: readonly unknown[]): string {
   return `${texts.join(',')}\n`
 }
 
-function assistantKey(message: LooseMessage): AssistantMessageKey {
+function assistantKey(message: LooseMessage): MessageKey {
   const calls = toolCallsOf(message)
   const args = calls.map((call) => readArguments(call.function?.arguments))
   const ids = calls.map(({ id }) => (typeof id === 'string' && id !== '' ? id : undefined))
@@ -171,10 +171,6 @@ function frameOf(message: LooseMessage): string {
 /** Of what an echo of a message keeps whose arguments are malformed. */
 export function frameDigestOf({ message }: AssistantKey): string {
   return digestOf(frameOf(message))
-}
-
-interface AssistantMessageKey extends MessageKey {
-  readonly assistant: AssistantKey
 }
 
 function toolCallsOf({ tool_calls: calls }: LooseMessage): LooseToolCall[] {

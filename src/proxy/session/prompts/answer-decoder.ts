@@ -10,25 +10,17 @@ import type { ParsedDelta } from '../../tokens/parsers/parsed-delta.ts'
 import { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 
-type DecodingModel = Pick<TokenModel, 'tokenizer' | 'parser' | 'responses' | 'eosTokenIds'>
-
-interface Followed {
-  promptText: string
-  prefix?: string | undefined
-  forcesCall: boolean
-}
-
 /**
  * What reads the answer to this request as the engine itself would have.
- * @param promptText what the answer follows
- * @param prefix the same, with as much of a turn that was cut off as was sampled of it. Default: promptText
- * @param forcesCall the engine is held to write calls as JSON
+ * @param followed `promptText`: what the answer follows; `prefix`: the same, with as much of a turn that was cut off as was
+ *   sampled of it, default: promptText; `forcesCall`: the engine is held to write calls as JSON
  */
 export function decoderFor(
-  { tokenizer, parser, responses, eosTokenIds }: DecodingModel,
+  { tokenizer, parser, responses, eosTokenIds }: TokenModel,
   body: ChatBody,
-  { promptText, prefix = promptText, forcesCall }: Followed,
+  followed: { promptText: string; prefix?: string | undefined; forcesCall: boolean },
 ): AnswerDecoder {
+  const { promptText, prefix = promptText, forcesCall } = followed
   const stops = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
   const startsInReasoning = opensReasoning(parser, promptText)
   const parserOptions = { tools: body.tool_choice === 'none' ? null : body.tools, startsInReasoning }

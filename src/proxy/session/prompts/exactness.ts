@@ -54,10 +54,8 @@ const INEXACT_CODES = [
   ['invalid_logprob', / logprob that is none$/],
 ] as const
 
-type InexactCode = (typeof INEXACT_CODES)[number][0] | 'other'
-
 /** @param reason as {@link inexactReason} gives it */
-export function inexactCode(reason: string): InexactCode {
+export function inexactCode(reason: string): (typeof INEXACT_CODES)[number][0] | 'other' {
   return INEXACT_CODES.find(([, pattern]) => pattern.test(reason))?.[0] ?? 'other'
 }
 

@@ -6,11 +6,6 @@ import type { LineOnRecord } from './stated-line.ts'
 /** Rules for calls that say nothing, in the order in which they are asked. */
 export const INFERENCES = ['continues', 'opens_alike', 'first', 'first_with_tools', 'new_opening'] as const
 
-interface InferredLine {
-  line: Line
-  rule: (typeof INFERENCES)[number]
-}
-
 export interface FoundLine {
   readonly line: Line
   /** The name of the rule that found it. */
@@ -39,7 +34,7 @@ export class LineFinder {
     return found
   }
 
-  #infer(call: RecordedCall): InferredLine {
+  #infer(call: RecordedCall): FoundLine & { rule: (typeof INFERENCES)[number] } {
     const continued = this.#continued(call)
     if (continued !== undefined) return { line: continued, rule: 'continues' }
     const alike = this.#opensAlike(call.opening)

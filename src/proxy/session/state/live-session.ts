@@ -65,7 +65,7 @@ export class LiveSession {
 
   /** Lets go of what only a call that is under way needs. */
   rest(): void {
-    this.#memory?.rest()
+    this.#memory?.messages.letGoOfJson()
   }
 
   /** The turns in flight, in call order. */

@@ -44,9 +44,4 @@ export class SessionMemory {
     const names = this.callIds.bytes + (keys?.size ?? 0) * KEY_BYTES
     return OWN_BYTES + requests.bytes + messages.bytes + prompts.bytes + values + ids + names
   }
-
-  /** Lets go of what only a call that is under way needs. */
-  rest(): void {
-    this.messages.letGoOfJson()
-  }
 }

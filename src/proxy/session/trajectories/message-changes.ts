@@ -43,10 +43,8 @@ function excerpt(text: string, start: number): string {
 export function messageText({ value }: Message): string {
   const { content } = value
   const said = typeof content === 'string' ? content : content ? JSON.stringify(content, null, 2) : ''
-  return withCalls(
-    said,
-    value.role === 'assistant' ? (value.tool_calls as ToolCall[] | undefined) : undefined,
-  )
+  const calls = value.role === 'assistant' ? (value.tool_calls as ToolCall[] | undefined) : undefined
+  return withCalls(said, calls)
 }
 
 /** What a turn answered, as its message would say it. */

@@ -231,14 +231,8 @@ function wider(a: Tensor['dtype'], b: Tensor['dtype']): Tensor['dtype'] {
 
 function asType(tensor: Tensor, dtype: Tensor['dtype']): Uint8Array {
   if (tensor.dtype === dtype) return tensor.data
-  const values = numbersOf(tensor)
-  const array =
-    dtype === 'U16'
-      ? Uint16Array.from(values)
-      : dtype === 'I16'
-        ? Int16Array.from(values)
-        : Int32Array.from(values)
-  return new Uint8Array(array.buffer)
+  const Numbers = dtype === 'U16' ? Uint16Array : dtype === 'I16' ? Int16Array : Int32Array
+  return new Uint8Array(Numbers.from(numbersOf(tensor)).buffer)
 }
 
 /** Where an engine tells one version at the start and at the end, all tokens between have it. */

@@ -45,7 +45,7 @@ export const EXCLUSIONS = [
   'side',
   'empty',
 ] as const
-export type Exclusion = (typeof EXCLUSIONS)[number]
+type Exclusion = (typeof EXCLUSIONS)[number]
 
 /** How many turns no row is made of, by why. */
 export type ExcludedTurns = Record<Exclusion, number>

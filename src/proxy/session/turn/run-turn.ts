@@ -60,7 +60,7 @@ interface TurnRunnerOptions {
   /** Called when turns open and close. */
   activity?: Activity
   /** Called for each completed turn that can be trained on, once it is on disk. */
-  onTrainable?: ((turn: Pick<OpenTurn, 'sessionId' | 'turnId'>) => void) | undefined
+  onTrainable?: ((turn: TurnName) => void) | undefined
   clock?: () => number
   /** How long a turn goes on for an agent that has lost its connection and may try again; default: not at all. */
   retryGraceMs?: number
@@ -360,12 +360,8 @@ function unread(): ProxyError {
   return new ProxyError('agent_gone', 'The agent left before its answer')
 }
 
-interface StartedAnswer extends AsyncDisposable {
-  next(): Promise<IteratorResult<readonly GenerationEvent[]>>
-}
-
 /** Asks for the answer's first batch at once, so that the engine works while its caller does something else. */
-function startOf(answer: GenerationStream): StartedAnswer {
+function startOf(answer: GenerationStream) {
   const events = answer[Symbol.asyncIterator]()
   let first: ReturnType<typeof events.next> | undefined = events.next()
   first.catch(() => {})

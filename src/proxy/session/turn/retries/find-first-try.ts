@@ -14,7 +14,7 @@ import { isRestorable } from './recorded-answer.ts'
 /** What two tries of one call have in common. */
 type TriedRequest = Pick<OpenTurn, 'dialect' | 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
 
-export interface Found {
+interface Found {
   /** The try that a retry asks for again, if its answer can be had. */
   first?: { running: LiveTurn } | { recorded: string }
   /** Of all calls of the session. */
