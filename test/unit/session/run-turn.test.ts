@@ -4,7 +4,7 @@ import { ProxyError } from '../../../src/base/errors.ts'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { Sessions } from '../../../src/proxy/session/state/sessions.ts'
 import { AnnouncedWeights } from '../../../src/proxy/session/turn/announced-weights.ts'
-import { type AgentCall, type Turn, TurnRunner } from '../../../src/proxy/session/turn/run-turn.ts'
+import { type AgentCall, type AwaitedTurn, TurnRunner } from '../../../src/proxy/session/turn/run-turn.ts'
 import type { OpenTurn, TurnOutcome, TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import {
@@ -42,7 +42,7 @@ function call(overrides: Partial<AgentCall> = {}): AgentCall {
   return { sessionId: 's', dialect: 'chat', request, stream: true, word, ...overrides } as AgentCall
 }
 
-async function read(turn: Turn): Promise<GenerationEvent[]> {
+async function read(turn: AwaitedTurn): Promise<GenerationEvent[]> {
   const events: GenerationEvent[] = []
   for await (const batch of turn.events) events.push(...batch)
   return events

@@ -9,7 +9,7 @@ import { type ChoiceEvents, refuseTooManyChoices } from '../../dialects/common/c
 import type { AnswerIdentity, LoweredOptions, LoweredRequest } from '../../dialects/common/lowered.ts'
 import { statedLine } from '../../session/roles/stated-line.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
-import type { Turn, TurnRunner } from '../../session/turn/run-turn.ts'
+import type { AwaitedTurn, TurnRunner } from '../../session/turn/run-turn.ts'
 import { abortedByClient } from '../transport/client-gone.ts'
 import { logFailure } from '../transport/errors.ts'
 import { triesOf } from './session-of-call.ts'
@@ -155,7 +155,7 @@ async function streamed<Batch>(
   return reply
 }
 
-type NamedTurn = Pick<Turn, 'turnId' | 'startedAtMs' | 'endedAtMs'>
+type NamedTurn = Pick<AwaitedTurn, 'turnId' | 'startedAtMs' | 'endedAtMs'>
 
 function identityOf(turn: NamedTurn, model: string): AnswerIdentity {
   return {

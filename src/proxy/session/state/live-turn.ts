@@ -29,11 +29,11 @@ export interface LiveTurn {
   /** Settles when the turn is over. */
   readonly over: Promise<unknown>
   /** For a retry of the call, the count of its tries before. @param gone aborts when its connection has */
-  join(retryCount: number, gone: AbortSignal): Turn
+  join(retryCount: number, gone: AbortSignal): AwaitedTurn
 }
 
 /** A turn for one connection that waits for its answer. */
-export interface Turn {
+export interface AwaitedTurn {
   readonly turnId: string
   readonly startedAtMs: number
   /** As it is on record; undefined until then. */

@@ -7,7 +7,7 @@ import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import { agentLeft } from './agent-call.ts'
-import type { AgentCall, Turn, TurnRunner } from './run-turn.ts'
+import type { AgentCall, AwaitedTurn, TurnRunner } from './run-turn.ts'
 
 export interface Choices {
   /** Of the first turn, for the whole call. */
@@ -17,7 +17,7 @@ export interface Choices {
   readonly completions: readonly [Completion, ...Completion[]]
   /**
    * Of all choices, as they come. To be read once, to the end or to an error. What fails first fails the call: the
-   * other choices are cancelled, and those that are whole are `undelivered`. @throws ProxyError as {@link Turn.events}
+   * other choices are cancelled, and those that are whole are `undelivered`. @throws ProxyError as {@link AwaitedTurn.events}
    */
   readonly events: AsyncIterable<{ choice: number; events: readonly GenerationEvent[] }>
   /** As that of a turn. */
@@ -54,10 +54,10 @@ export async function beginChoices(
     await Promise.all(turns.map(({ events }) => drain(events[Symbol.asyncIterator]())))
     throw refused.reason
   }
-  return choicesOf(turns as [Turn, ...Turn[]], others)
+  return choicesOf(turns as [AwaitedTurn, ...AwaitedTurn[]], others)
 }
 
-function choicesOf(turns: readonly [Turn, ...Turn[]], others: AbortController): Choices {
+function choicesOf(turns: readonly [AwaitedTurn, ...AwaitedTurn[]], others: AbortController): Choices {
   const [{ turnId, startedAtMs }] = turns
   const completions = turns.map(({ completion }) => completion) as [Completion, ...Completion[]]
   const undelivered = async (why?: ProxyError) => {
@@ -77,7 +77,7 @@ function choicesOf(turns: readonly [Turn, ...Turn[]], others: AbortController): 
 }
 
 async function* allOrNothing(
-  turns: readonly Turn[],
+  turns: readonly AwaitedTurn[],
   others: AbortController,
   undelivered: (why: ProxyError) => Promise<void>,
 ): Choices['events'] {

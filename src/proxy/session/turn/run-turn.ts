@@ -22,7 +22,7 @@ import {
 import { Activity } from '../state/activity.ts'
 import { withinBudget } from '../state/limits.ts'
 import type { UsedSession } from '../state/live-sessions.ts'
-import type { TryWord, Turn } from '../state/live-turn.ts'
+import type { AwaitedTurn, TryWord } from '../state/live-turn.ts'
 import { policyOf } from '../state/policies.ts'
 import type { SessionCall, Sessions } from '../state/sessions.ts'
 import { type AgentCall, agentLeft } from './agent-call.ts'
@@ -37,7 +37,7 @@ import { refuseUnwritable, turnOutcome } from './turn-record.ts'
 import { UnclosedTurns } from './unclosed-turns.ts'
 import { jsonAtHand, paramsText, type WrittenRequest, writeRequest } from './written-request.ts'
 
-export type { Turn } from '../state/live-turn.ts'
+export type { AwaitedTurn } from '../state/live-turn.ts'
 export type { AgentCall, AgentWord } from './agent-call.ts'
 
 interface TurnRunnerOptions {
@@ -90,7 +90,7 @@ export class TurnRunner {
    * @throws ProxyError `shutting_down`, `session_not_found`, `session_ended`, `limit_reached`, `store_failed`; from `events`: as
    *   {@link Prompts.begin} and {@link Backend.generate}
    */
-  async begin(call: AgentCall, agentSignal: AbortSignal): Promise<Turn> {
+  async begin(call: AgentCall, agentSignal: AbortSignal): Promise<AwaitedTurn> {
     if (this.isDraining)
       throw new ProxyError('shutting_down', 'llm-proxy is shutting down', { retryAfterS: 1 })
     const { sessions } = this.#options
@@ -200,7 +200,7 @@ export class TurnRunner {
     written: WrittenRequest,
     { live, memory }: UsedSession,
     gone: AbortSignal,
-  ): Promise<Turn | undefined> {
+  ): Promise<AwaitedTurn | undefined> {
     const { sessionId, dialect, word } = call
     const { sessions, store, model } = this.#options
     const session = await sessions.find(sessionId)

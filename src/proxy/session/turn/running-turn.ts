@@ -6,7 +6,7 @@ import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { CallIds, CallNames } from '../matching/call-ids.ts'
-import type { LiveTurn, TryWord, Turn } from '../state/live-turn.ts'
+import type { AwaitedTurn, LiveTurn, TryWord } from '../state/live-turn.ts'
 import type { SessionCall } from '../state/session-call.ts'
 import { SharedAnswer } from './retries/shared-answer.ts'
 
@@ -84,17 +84,17 @@ export class RunningTurn implements LiveTurn {
   }
 
   /** For the connection that the call came by. @param gone aborts when it has */
-  first(gone: AbortSignal): Turn {
+  first(gone: AbortSignal): AwaitedTurn {
     return this.#give(this.#answer.read(), gone)
   }
 
-  join(retryCount: number, gone: AbortSignal): Turn {
+  join(retryCount: number, gone: AbortSignal): AwaitedTurn {
     this.answeredRetries.push(retryCount)
     this.annotations.answered_retries = this.answeredRetries
     return this.#give(this.#answer.join(), gone)
   }
 
-  #give(events: GenerationStream, gone: AbortSignal): Turn {
+  #give(events: GenerationStream, gone: AbortSignal): AwaitedTurn {
     this.#given += 1
     let isLost = false
     this.#subscribers.add(gone)

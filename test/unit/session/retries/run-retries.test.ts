@@ -5,7 +5,7 @@ import { Sessions } from '../../../../src/proxy/session/state/sessions.ts'
 import {
   type AgentCall,
   type AgentWord,
-  type Turn,
+  type AwaitedTurn,
   TurnRunner,
 } from '../../../../src/proxy/session/turn/run-turn.ts'
 import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
@@ -45,7 +45,7 @@ function call(word: Partial<AgentWord> = {}, stream = true): AgentCall {
   } as AgentCall
 }
 
-async function read(turn: Pick<Turn, 'events'>): Promise<GenerationEvent[]> {
+async function read(turn: Pick<AwaitedTurn, 'events'>): Promise<GenerationEvent[]> {
   return (await Array.fromAsync(turn.events)).flat()
 }
 

@@ -10,7 +10,7 @@ import type {
 import type { ToolCall } from '../../../../protocol/canonical/messages.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import type { TurnRecord, TurnStore } from '../../../store/port/turn-store.ts'
-import type { Turn } from '../../state/live-turn.ts'
+import type { AwaitedTurn } from '../../state/live-turn.ts'
 
 /** What an answer has that no column of a turn holds; kept where it is not empty. */
 interface UnnamedAnswer {
@@ -37,7 +37,8 @@ export function isRestorable({ params }: Pick<TurnRecord, 'params'>): boolean {
 }
 
 /** A committed answer, given to a retry. */
-interface GivenAnswer extends Pick<Turn, 'turnId' | 'startedAtMs' | 'endedAtMs' | 'completion' | 'events'> {
+interface GivenAnswer
+  extends Pick<AwaitedTurn, 'turnId' | 'startedAtMs' | 'endedAtMs' | 'completion' | 'events'> {
   /** How many retries it was given to, this one included. */
   retriesAnswered: number
 }
