@@ -48,7 +48,7 @@ async function verifyWith(
   const tolerance = { mean: meanTolerance, token: tokenTolerance }
   // Before anything is asked of it an engine of kind auto does not say what it is.
   const health = await healthOf(engine)
-  const verifier = new Verifier(engine, {
+  const verifier = new Verifier(engine, health, {
     tolerance,
     logprobsOf: logprobsOf === 'auto' ? undefined : logprobsOf,
     model,
@@ -56,7 +56,6 @@ async function verifyWith(
     alternatives,
     greedy,
   })
-  verifier.know(health)
   const turns: TurnResult[] = []
   const run = await verifyTurns(verifier, recordedTurns(api, sessionIds), {
     limit,

@@ -134,8 +134,7 @@ export class DriftMeter {
     const engine = await engineFor(turn, signal)
     if (engine === 'busy') return false
     if (engine === undefined) return this.#skip()
-    const verifier = new Verifier(engine.client)
-    verifier.know(engine.health)
+    const verifier = new Verifier(engine.client, engine.health)
     const verifiable = await this.#verifiable(turn)
     const verified = await verifier.verify(verifiable, signal)
     if (end.aborted) return true

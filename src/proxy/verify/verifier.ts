@@ -109,22 +109,21 @@ export class Verifier {
   readonly tolerance: Tolerance
   readonly #engine: EngineClient
   readonly #options: VerifyOptions
-  #health: EngineHealth | undefined
+  readonly #health: EngineHealth
 
-  /** @throws ProxyError `unsupported` for an engine that cannot score */
-  constructor(engine: EngineClient, options: VerifyOptions = {}) {
+  /**
+   * @param health what the engine says of itself: of other weights it needs another verifier
+   * @throws ProxyError `unsupported` for an engine that cannot score
+   */
+  constructor(engine: EngineClient, health: EngineHealth, options: VerifyOptions = {}) {
     if (!engine.score) {
       const message = `the engine at ${engine.name} cannot score tokens: it must be vLLM, SGLang or the embedded one`
       throw new ProxyError('unsupported', message)
     }
     this.#engine = engine
+    this.#health = health
     this.#options = options
     this.tolerance = options.tolerance ?? TOLERANCE
-  }
-
-  /** What the engine said of itself: to be called before the first turn, and whenever it may have other weights. */
-  know(health: EngineHealth): void {
-    this.#health = health
   }
 
   /** Of turns that do not say it themselves: SGLang gives logprobs after temperature, others before it. */
@@ -209,7 +208,7 @@ export class Verifier {
     if (turn.status !== 'completed') return 'not_completed'
     if (!turn.exact) return 'inexact'
     if (turn.completionTokenIds.length === 0) return 'empty'
-    const { weightVersion, models = [] } = this.#health ?? {}
+    const { weightVersion, models } = this.#health
     const { weightVersionStart: start, weightVersionEnd: end } = turn
     if (!this.#options.anyWeights) {
       if (start !== end) return 'changed_weights'
@@ -226,7 +225,7 @@ export class Verifier {
     signal: AbortSignal,
   ): Promise<readonly ScoredToken[]> {
     const { model = turn.model, alternatives = ALTERNATIVES } = this.#options
-    const isAdapter = this.#health?.models.some(({ id, isAdapter: is }) => id === model && is)
+    const isAdapter = this.#health.models.some(({ id, isAdapter: is }) => id === model && is)
     const loraPath = isAdapter ? model : turn.params.lora_path
     const needsAlternatives =
       isScaling(this.#logprobsOf(turn), temperatureOf(turn)) || turn.samplingLogprobs !== undefined

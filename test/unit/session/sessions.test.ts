@@ -9,7 +9,7 @@ import {
   Sessions,
   type SessionsOptions,
 } from '../../../src/proxy/session/state/sessions.ts'
-import type { HeldSweep } from '../../../src/proxy/session/state/sweep-guard.ts'
+import type { HeldSweep } from '../../../src/proxy/session/state/sweeper.ts'
 import type { NewSession, OpenTurn } from '../../../src/proxy/store/port/turn-store.ts'
 import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 

@@ -70,9 +70,8 @@ async function runOn(
   turns: readonly VerifiableTurn[],
   options: VerifyOptions = {},
 ) {
-  const verifier = new Verifier(engine, options)
   const { signal } = new AbortController()
-  verifier.know(await engine.checkHealth(signal))
+  const verifier = new Verifier(engine, await engine.checkHealth(signal), options)
   const results: Awaited<ReturnType<Verifier['verify']>>['result'][] = []
   const from = async function* () {
     yield* turns
@@ -279,7 +278,7 @@ for (const kind of KINDS) {
   t.test(`${kind}: an answer that does not tell every token is an error, never a zero`, async (t) => {
     const { engine, server } = await setUp(t, kind)
     const { signal } = new AbortController()
-    const verifier = new Verifier(engine)
+    const verifier = new Verifier(engine, { models: [] })
     const turn = turnOf(kind, 0)
     server.state.models = { policy: Object.assign(new TableModel(1), { next: () => [] }) }
     const verified = await verifier.verify(turn, signal).catch((error) => error)
@@ -292,13 +291,16 @@ for (const kind of KINDS) {
 t.test('an engine that cannot score is refused by name', async (t) => {
   const engine = CLIENT_OF_KIND.openai({ url: 'http://127.0.0.1:1' })
   t.teardown(() => engine.close())
-  t.throws(() => new Verifier(engine), { code: 'unsupported', message: /cannot score tokens/ })
+  t.throws(() => new Verifier(engine, { models: [] }), {
+    code: 'unsupported',
+    message: /cannot score tokens/,
+  })
 })
 
 t.test('the engine is asked in its own words', async (t) => {
   const asked = async (kind: Kind, temperature: number) => {
     const { engine, server } = await setUp(t, kind)
-    const verifier = new Verifier(engine)
+    const verifier = new Verifier(engine, { models: [] })
     await verifier.verify(turnOf(kind, 0, { temperature }), new AbortController().signal)
     return (server as ScoringEngine).requests.at(-1)!
   }

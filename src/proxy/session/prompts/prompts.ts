@@ -4,7 +4,12 @@
  * mode (`token-prompts.ts`) makes them.
  */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
-import { type GenerationEvent, type GenerationStream, NO_ENGINE } from '../../../protocol/canonical/events.ts'
+import {
+  type GenerationEvent,
+  type GenerationStart,
+  type GenerationStream,
+  NO_ENGINE,
+} from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from '../../engines/port/count-tokens.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
@@ -77,15 +82,20 @@ export function plainPrompt(request: GenerationRequest): CallPrompt {
 
 /** The end that an agent gets at a limit of its session. @param limit the limit's name, for the record */
 export function endAtLimit(request: GenerationRequest, limit: string): CallPrompt {
-  return { ...plainPrompt(request), answer: emptyEnd(limit) }
+  return { ...plainPrompt(request), answer: emptyAnswer({ annotations: { limit } }, 'stop') }
 }
 
-async function* emptyEnd(limit: string): GenerationStream {
-  const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 }
+/** Where no engine is asked. */
+export async function* emptyAnswer(
+  start: Pick<GenerationStart, 'promptTokenIds' | 'annotations'>,
+  finishReason: string,
+): GenerationStream {
+  const prompt = start.promptTokenIds?.length ?? 0
+  const usage = { prompt_tokens: prompt, completion_tokens: 0, total_tokens: prompt }
   yield [
-    { type: 'start', engine: NO_ENGINE, annotations: { limit } },
+    { type: 'start', engine: NO_ENGINE, ...start },
     { type: 'delta', content: '' },
-    { type: 'end', finishReason: 'stop', usage },
+    { type: 'end', finishReason, usage },
   ]
 }
 

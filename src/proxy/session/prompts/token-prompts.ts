@@ -6,11 +6,10 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
-import {
-  type GenerationEvent,
-  type GenerationStart,
-  type GenerationStream,
-  NO_ENGINE,
+import type {
+  GenerationEvent,
+  GenerationStart,
+  GenerationStream,
 } from '../../../protocol/canonical/events.ts'
 import type { PromptImages } from '../../../protocol/canonical/images.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
@@ -41,6 +40,7 @@ import {
 } from './prompt-planner.ts'
 import {
   type CallPrompt,
+  emptyAnswer,
   type MaybePromised,
   PromptCounts,
   type PromptSession,
@@ -280,7 +280,9 @@ class FullCall extends PlannedCall {
   constructor(parts: CallParts) {
     super(parts)
     this.request = parts.request
-    this.answer = emptyAnswer(parts)
+    const { prompt, note } = parts
+    const annotations = { ...note, prompt: originToWire(prompt, false) }
+    this.answer = emptyAnswer({ promptTokenIds: prompt.ids, annotations }, 'length')
   }
 
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
@@ -312,17 +314,6 @@ function joinedText(before: string | undefined, content: string | null): string 
 /** What of it a template reads besides the messages. */
 function optionsOnRecord({ tools, params }: TurnStep): PromptOptions {
   return { ...promptOptionsOf(JSON.parse(params)), tools: tools === '[]' ? null : tools }
-}
-
-async function* emptyAnswer({ prompt, note }: CallParts): GenerationStream {
-  const { ids } = prompt
-  const usage = { prompt_tokens: ids.length, completion_tokens: 0, total_tokens: ids.length }
-  const annotations = { ...note, prompt: originToWire(prompt, false) }
-  yield [
-    { type: 'start', engine: NO_ENGINE, promptTokenIds: ids, annotations },
-    { type: 'delta', content: '' },
-    { type: 'end', finishReason: 'length', usage },
-  ]
 }
 
 /** At most as many tokens as there is room for; where the room is not known, what the agent asks for. */
