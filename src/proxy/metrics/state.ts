@@ -42,18 +42,14 @@ function sumOf(members: readonly BackendMember[], value: (member: BackendMember)
 }
 
 /** @param path of the database; the log lies beside it */
-export async function readFiles(metrics: ProxyMetrics, path: string): Promise<void> {
-  for (const [file, ending] of [
-    ['database', ''],
-    ['wal', '-wal'],
-  ] as const) {
-    // A log that is not there holds nothing.
-    const size = await stat(path + ending).then(
-      (found) => found.size,
-      () => 0,
-    )
-    metrics.databaseBytes.set(size, file)
-  }
+export async function readFiles({ databaseBytes }: ProxyMetrics, path: string): Promise<void> {
+  databaseBytes.set(await sizeOf(path), 'database')
+  databaseBytes.set(await sizeOf(`${path}-wal`), 'wal')
+}
+
+/** A log that is not there holds nothing. */
+async function sizeOf(path: string): Promise<number> {
+  return (await stat(path).catch(() => undefined))?.size ?? 0
 }
 
 /** A store that cannot answer has a metric of its own, and leaves this one out. */

@@ -37,11 +37,8 @@ function shifted(pairs: readonly TokenPair[], by: number): TokenPair[] {
 }
 
 /** Whether some tokens were taken away before one was sampled. */
-export function isFiltered({
-  top_p: topP,
-  top_k: topK,
-  min_p: minP,
-}: Readonly<Record<string, unknown>>): boolean {
+export function isFiltered(params: Readonly<Record<string, unknown>>): boolean {
+  const { top_p: topP, top_k: topK, min_p: minP } = params
   return (
     (typeof topP === 'number' && topP < 1) ||
     (typeof topK === 'number' && topK > 0) ||

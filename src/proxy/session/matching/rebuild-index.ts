@@ -56,10 +56,9 @@ export function recordedConversations(
 }
 
 /** What a turn on record was answered with. */
-export function completionOf({
-  completionText,
-  reasoning,
-  toolCalls,
-}: Pick<MatchableRecord, 'completionText' | 'reasoning' | 'toolCalls'>): SampledMessage {
-  return { content: completionText, reasoning, toolCalls: JSON.parse(toolCalls) as ToolCall[] }
+export function completionOf(
+  turn: Pick<MatchableRecord, 'completionText' | 'reasoning' | 'toolCalls'>,
+): SampledMessage {
+  const { completionText: content, reasoning, toolCalls } = turn
+  return { content, reasoning, toolCalls: JSON.parse(toolCalls) as ToolCall[] }
 }

@@ -112,10 +112,8 @@ export async function wholePrompt(model: PlanningModel, body: ChatBody): Promise
 type Ending = Required<Pick<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>>
 
 /** As vLLM has it; undefined: it ends where the assistant's turn begins. */
-function endingOf({
-  add_generation_prompt: opens,
-  continue_final_message: continues,
-}: ChatBody): Ending | undefined {
+function endingOf(body: ChatBody): Ending | undefined {
+  const { add_generation_prompt: opens, continue_final_message: continues } = body
   if (continues === true) return { addGenerationPrompt: false, continueFinalMessage: true }
   return opens === false ? { addGenerationPrompt: false, continueFinalMessage: false } : undefined
 }
@@ -271,11 +269,10 @@ async function extend(
  */
 export function promptOptionsOf(body: ChatBody, repeats: Repeats = NO_REPEATS): PromptOptions {
   const { tools, documents } = body
-  const kwargs = templateVariables(body)
   return {
     // As text: a number as it was written is lost on the way to another thread.
     tools: tools && tools.length > 0 ? repeats.once(toolsText, tools) : null,
-    kwargs,
+    kwargs: templateVariables(body),
     documents: Array.isArray(documents) ? documents : undefined,
   }
 }
@@ -285,10 +282,8 @@ export function promptOptionsOf(body: ChatBody, repeats: Repeats = NO_REPEATS): 
  * some templates have instead, unless they say (`build_chat_params` of
  * `vllm/entrypoints/openai/chat_completion/protocol.py`).
  */
-function templateVariables({
-  chat_template_kwargs: kwargs,
-  reasoning_effort: effort,
-}: ChatBody): Record<string, unknown> | undefined {
+function templateVariables(body: ChatBody): Record<string, unknown> | undefined {
+  const { chat_template_kwargs: kwargs, reasoning_effort: effort } = body
   const given = isRecord(kwargs) ? kwargs : undefined
   if (effort === undefined || effort === null) return given
   return { enable_thinking: effort !== 'none', ...given, reasoning_effort: effort }

@@ -48,11 +48,8 @@ export function messageText({ value }: Message): string {
 }
 
 /** What a turn answered, as its message would say it. */
-export function answerText({
-  completionText,
-  toolCalls,
-}: Pick<TurnRecord, 'completionText' | 'toolCalls'>): string {
-  return withCalls(completionText ?? '', JSON.parse(toolCalls) as ToolCall[])
+export function answerText(turn: Pick<TurnRecord, 'completionText' | 'toolCalls'>): string {
+  return withCalls(turn.completionText ?? '', JSON.parse(turn.toolCalls) as ToolCall[])
 }
 
 function withCalls(said: string, calls: readonly ToolCall[] | undefined): string {

@@ -43,12 +43,8 @@ export async function* tracesOf(
 }
 
 /** The end that an agent gets at a limit of its session is no answer of a model. */
-export function isTrace({
-  status,
-  engine,
-  finishReason,
-}: Pick<TurnRecord, 'status' | 'engine' | 'finishReason'>): boolean {
-  return status === 'completed' && !(engine === NO_ENGINE && finishReason === 'stop')
+export function isTrace(turn: Pick<TurnRecord, 'status' | 'engine' | 'finishReason'>): boolean {
+  return turn.status === 'completed' && !(turn.engine === NO_ENGINE && turn.finishReason === 'stop')
 }
 
 /** Names its session, so that a turn is found by its trace alone. */

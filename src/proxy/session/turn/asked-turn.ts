@@ -122,7 +122,7 @@ function withoutLimits(body: CanonicalRequest['body']): object {
  * a seed of its own, or all would be equal: the agent's and the choice's index, as in vLLM
  * (`_get_child_sampling_params` of `vllm/v1/engine/parallel_sampling.py`).
  */
-export function requestOfChoice(
+function requestOfChoice(
   request: CanonicalRequest,
   choice: Choice | undefined,
 ): { request: CanonicalRequest; recorded: CanonicalRequest } {
