@@ -6,7 +6,8 @@ import { startProxy } from '../helpers/proxy.ts'
 
 const onLinux = process.platform === 'linux' ? {} : { skip: 'elsewhere a port has one handle' }
 const AGENTS = 100
-const REQUEST = 'GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n'
+/** Answered at once: for what another thread answers, a busy machine waits many turns. */
+const REQUEST = 'GET /robots.txt HTTP/1.1\r\nHost: localhost\r\n\r\n'
 
 t.test('many connections are accepted in one turn of the event loop', onLinux, async (t) => {
   const { url } = await startProxy(t)
@@ -24,7 +25,7 @@ t.test('many connections are accepted in one turn of the event loop', onLinux, a
     const [answer] = await once(agent, 'data')
     return String(answer).split('\r\n')[0]
   })
-  t.same(new Set(await Promise.all(answers)), new Set(['HTTP/1.1 200 OK']))
+  t.same(new Set(await Promise.all(answers)), new Set(['HTTP/1.1 404 Not Found']))
   clearImmediate(counting)
   // One in each turn would take as many turns as there are agents.
   t.ok(turns < AGENTS / 2, `${turns} turns`)
