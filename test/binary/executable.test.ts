@@ -28,7 +28,7 @@ async function ask(url: string, sessionId: string, headers: Record<string, strin
 }
 
 t.test(
-  'it leaves its database and the index of that where it runs, one folder among the temporary files, and nothing else',
+  'it leaves its database where it runs, one folder among the temporary files, and nothing else',
   async (t) => {
     const root = t.testdir({ data: {}, temporary: {} })
     const env = { TMPDIR: join(root, 'temporary') }
@@ -36,7 +36,7 @@ t.test(
     t.equal(await ask(url, 'first'), 200)
     child.kill('SIGTERM')
     t.strictSame(await ended(child), [0, null])
-    const files = ['llm-proxy.db', 'llm-proxy.db-search', 'llm-proxy.db.lock']
+    const files = ['llm-proxy.db', 'llm-proxy.db.lock']
     t.strictSame(readdirSync(join(root, 'data')), files)
     t.strictSame(readdirSync(join(root, 'temporary')), ['llm-proxy-65532'])
   },
