@@ -125,10 +125,10 @@ export class RequestReader implements Repeats {
    * @throws SyntaxError, and what `admit` throws
    */
   read(json: Buffer, admit: Admit = () => {}, options: ReadOptions = {}): ReadRequest {
-    const isShort = json.length < MIN_BYTES && (!options.listJson || json.includes(`${MESSAGES}[`))
-    const short = isShort ? readWhole(json, admit) : undefined
-    if (short?.list || (short && !options.listJson)) return short
-    return this.#readParts(json, admit, options) ?? readWhole(json, admit)
+    const isShort = json.length < MIN_BYTES
+    if (isShort && !options.listJson) return readWhole(json, admit)
+    const short = isShort && json.includes(`${MESSAGES}[`) ? readAsWritten(json, admit) : undefined
+    return short ?? this.#readParts(json, admit, options) ?? readWhole(json, admit)
   }
 
   once<Part extends object | string, Context extends unknown[], Made>(
@@ -283,22 +283,23 @@ export class RequestReader implements Repeats {
   }
 }
 
-function readWhole(json: Buffer, admit: Admit): ReadRequest {
+function readWhole(json: Buffer, admit: Admit, text = json.toString()): ReadRequest {
   const weight = weigh(json)
   admit(weight)
-  const text = json.toString()
-  const value = parseRequest(text)
-  return { value, newNodes: weight.nodes, ...(json.length < MIN_BYTES && asWritten(value, text)) }
+  return { value: parseRequest(text), newNodes: weight.nodes }
 }
 
-/** The list of messages where its JSON is the one that would be written now, as that of most clients is. */
-function asWritten(value: unknown, text: string): Pick<ReadRequest, 'list'> | undefined {
+/** With its list of messages, where the JSON of that is the one that would be written now, as most clients' is. */
+function readAsWritten(json: Buffer, admit: Admit): ReadRequest | undefined {
+  const text = json.toString()
+  const read = readWhole(json, admit, text)
+  const { value } = read
   const elements = (value as { messages?: unknown } | null)?.messages
   if (!Array.isArray(elements) || elements.length === 0 || isNestedTooDeeply(value)) return undefined
   const list = JSON.stringify(elements)
   const at = text.indexOf(MESSAGES)
   const isSame = text.startsWith(list, at + MESSAGES.length) && text.lastIndexOf(MESSAGES) === at
-  return isSame ? { list: { elements, json: Buffer.from(list.slice(1, -1)) } } : undefined
+  return isSame ? { ...read, list: { elements, json: Buffer.from(list.slice(1, -1)) } } : undefined
 }
 
 /** @param alike how many bytes of the list are known at least */

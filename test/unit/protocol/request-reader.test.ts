@@ -122,6 +122,7 @@ t.test('the messages of a short request are at hand as they came, however they a
       const found = read(new RequestReader(), text, { listJson: true })
       t.equal(`[${found.list?.json}]`, list, text)
       t.equal(found.list?.elements, (found.value as Body).messages)
+      t.notOk(read(new RequestReader(), text).list, 'nobody asked for it')
     }
   t.notOk(
     read(new RequestReader(), `{"messages":${'['.repeat(1_500)}${']'.repeat(1_500)}}`, { listJson: true })
