@@ -180,9 +180,13 @@ export class LiveSession {
     }
   }
 
-  /** Cancels the calls in flight. Resolves when all of them are done, or after `settleMs`. */
-  async cancelCalls(reason: ProxyError, settleMs: number): Promise<void> {
+  /**
+   * Cancels the calls in flight. Resolves when all of them are done, or after `settleMs`.
+   * @param reasonOf is not asked where there are none: an error with its stack is dear
+   */
+  async cancelCalls(reasonOf: () => ProxyError, settleMs: number): Promise<void> {
     if (this.#calls.size === 0) return
+    const reason = reasonOf()
     const calls = [...this.#calls]
     for (const call of calls) call.cancel(reason)
     const patience = new AbortController()

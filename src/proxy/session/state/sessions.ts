@@ -210,7 +210,7 @@ export class Sessions {
       await this.#store.shared?.valid()
       if (!live.isKnown) {
         // Of a session that was another proxy's meanwhile.
-        if (live.isBusy) await live.cancelCalls(sessionMoved(sessionId), this.#options.settleMs)
+        await live.cancelCalls(() => sessionMoved(sessionId), this.#options.settleMs)
         const { record, claimed } = await this.#records.forCall(sessionId, keyTag)
         const wasLost = claimed?.wasLost ?? (!this.#store.endedWell && record.updatedAtMs < this.#beganAtMs)
         const resumedAt = wasLost && record.nextIndex > 0 ? record.nextIndex : undefined
@@ -261,7 +261,7 @@ export class Sessions {
     const reason = new ProxyError('shutting_down', 'llm-proxy is shutting down')
     const lives = [...this.#lives.all()]
     for (const live of lives) live.failWaiters(reason)
-    await Promise.all(lives.map((live) => live.cancelCalls(reason, this.#options.settleMs)))
+    await Promise.all(lives.map((live) => live.cancelCalls(() => reason, this.#options.settleMs)))
   }
 
   /** What is remembered of all sessions, in bytes, and of how many there are calls in it. */
@@ -314,7 +314,7 @@ export class Sessions {
   ): Promise<T> {
     return this.#inOrder(sessionId, async (live) => {
       const { shared } = this.#store
-      await live.cancelCalls(cancelled(sessionId, how), this.#options.settleMs)
+      await live.cancelCalls(() => cancelled(sessionId, how), this.#options.settleMs)
       await shared?.valid()
       // A call that has not settled is fenced by another epoch.
       if (live.epoch !== undefined && !live.isBusy) {
@@ -331,7 +331,7 @@ export class Sessions {
   async #moved(live: LiveSession): Promise<void> {
     live.learn(undefined)
     live.forget()
-    await live.cancelCalls(sessionMoved(live.sessionId), this.#options.settleMs)
+    await live.cancelCalls(() => sessionMoved(live.sessionId), this.#options.settleMs)
   }
 
   /** It may have been ended at another proxy. */
@@ -352,7 +352,7 @@ export class Sessions {
   #swept(sessionId: string): void {
     using used = this.use(sessionId)
     // A call that has not opened its turn yet was no obstacle to the store: its session is gone under it.
-    void used.live.cancelCalls(cancelled(sessionId, 'deleted'), this.#options.settleMs)
+    void used.live.cancelCalls(() => cancelled(sessionId, 'deleted'), this.#options.settleMs)
     this.#forget(used.live)
   }
 
