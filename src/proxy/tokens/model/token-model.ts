@@ -233,7 +233,7 @@ async function modelOf(
     // The tokenizer's own takes a list of all its tokens, so that it is not asked where a config tells.
     vocabularySize: Math.max(
       modelFiles.vocabularySize ?? tokenizer.vocabSize,
-      Math.max(-1, ...addedTokens.values()) + 1,
+      ...addedTokens.values().map((id) => id + 1),
     ),
     close: async () => {
       await Promise.all([prompts.close(), encoder.close(), responses?.close()])
