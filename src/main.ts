@@ -115,9 +115,9 @@ function httpOptions(
   logger: Logger,
 ): ServerOptions {
   const { metrics, tracing, store, relay, backend, prompts, tokenizer } = parts
-  const { sessions, runner, weights, activity, registry, controls, passOn } = parts
+  const { sessions, runner, weights, activity, registry, controls, nodes } = parts
   return {
-    ...{ sessions, store, runner, backend, logger, weights, activity, registry, controls, passOn },
+    ...{ sessions, store, runner, backend, logger, weights, activity, registry, controls, nodes },
     host: config.host,
     port: config.port,
     bodyLimitBytes: config.maxBodyBytes,

@@ -14,9 +14,9 @@ import { createLocalBackend, type LocalBackend } from './proxy/engines/dispatch/
 import type { Backend } from './proxy/engines/port/backend.ts'
 import { type ExpectedTokenizer, questionFor } from './proxy/engines/port/expected-tokenizer.ts'
 import type { Registry } from './proxy/engines/port/registry.ts'
+import { createNodes } from './proxy/http/nodes/nodes.ts'
 import { Controls, SharedControls } from './proxy/http/operator/controls.ts'
 import type { HttpServer, ServerOptions } from './proxy/http/server.ts'
-import { PassOn } from './proxy/http/transport/pass-on.ts'
 import { Metrics } from './proxy/metrics/metrics.ts'
 import { RelayBackend } from './proxy/relay/relay-backend.ts'
 import { Activity } from './proxy/session/state/activity.ts'
@@ -138,17 +138,17 @@ interface SharedParts {
   logger: Logger
 }
 
-/** What admins set, and how requests come to sessions' owners, where the record is shared. */
+/** The settings of admins, and the other nodes where the database has several. */
 function shareControls(
-  { mode, tlsCert }: ServeConfig,
+  { mode, tlsCert, basePath }: ServeConfig,
   { store: { shared }, registry, ...parts }: SharedParts,
   opened: AsyncDisposableStack,
 ) {
-  if (shared === undefined) return { controls: new Controls(parts), passOn: undefined }
-  const controls = new SharedControls({ shared, registry, ...parts })
-  const passOn = new PassOn(tlsCert && readFileSync(tlsCert, 'utf8'))
-  opened.defer(() => passOn.close())
-  return { controls, passOn, ...(mode === 'local' && { registry: controls }) }
+  if (shared === undefined) return { controls: new Controls(parts), nodes: undefined }
+  const nodes = createNodes(shared, { basePath, authority: tlsCert && readFileSync(tlsCert, 'utf8') })
+  opened.defer(() => nodes.forwarder.close())
+  const controls = new SharedControls({ shared, registry, identity: nodes.identity, ...parts })
+  return { controls, nodes, ...(mode === 'local' && { registry: controls }) }
 }
 
 interface SessionParts {

@@ -42,7 +42,8 @@ function cellsOf({ scope, path, knowsRuns }: RouteScope): AccessRow['cells'] {
 export function accessMarkdown(rows: readonly AccessRow[]): string {
   const names = Object.keys(CALLERS) as CallerName[]
   const alike = Map.groupBy(rows, ({ route, cells }) => {
-    const may = names.filter((name) => cells[name] === 'yes')
+    const clients = names.filter((name) => cells[name] === 'yes')
+    const may = route.scope === 'node' ? ['another node of the database'] : clients
     const others = names.filter((name) => cells[name] !== 'yes' && cells[name] !== refusalOf(name))
     const shown = [...may, ...others.map((name) => `${name}: ${cells[name]}`)]
     return `${route.scope} | ${may.length === names.length ? 'everybody' : shown.join(', ')}`

@@ -129,8 +129,8 @@ const RULES: ArchitectureRules = {
     pino: 'src/cli',
     'smol-toml': 'src/rollout/datasets',
     tar: ['src/rollout', 'tools/build'],
-    // Two clients of different servers, which have nothing in common but the library.
-    undici: ['src/proxy/engines/clients', 'src/rollout'],
+    // Clients of different servers, which have nothing in common but the library.
+    undici: ['src/proxy/engines/clients', 'src/proxy/http', 'src/rollout'],
     ws: ['src/worker', 'src/proxy/relay'],
   },
   shared: ['typebox'],

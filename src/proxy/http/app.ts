@@ -26,8 +26,10 @@ import type { TurnStore } from '../store/port/turn-store.ts'
 import { type AccountLimits, Accounts } from './access/accounts.ts'
 import { guardRoutes, inScope, REFUSED_BODY, type RouteScope } from './access/guard.ts'
 import { Keyring, type KeySettings, NO_KEYS } from './access/keyring.ts'
-import { passToOwner } from './agent/owned-sessions.ts'
 import { type AgentRoutesOptions, agentRoutes } from './agent/routes.ts'
+import { forwardToOwner } from './nodes/forward-to-owner.ts'
+import type { Nodes } from './nodes/nodes.ts'
+import { nodeRoutes } from './nodes/routes.ts'
 import { adminRoutes } from './operator/admin.ts'
 import { Controls } from './operator/controls.ts'
 import { healthRoute } from './operator/health/health-route.ts'
@@ -41,10 +43,9 @@ import { type ReadTokenTexts, readRoutes } from './trainer/read/routes.ts'
 import { detailRoutes } from './trainer/sessions/detail-routes.ts'
 import { sessionsRoutes } from './trainer/sessions/routes.ts'
 import { tracesRoutes } from './trainer/traces/routes.ts'
-import { type DiscardLimits, discardBody } from './transport/discard-body.ts'
+import { discardBody, OVERSIZED_BODY } from './transport/discard-body.ts'
 import { errorHeaders, errorOf, logFailure } from './transport/errors.ts'
-import { OtherProxies } from './transport/other-proxies.ts'
-import type { PassOn } from './transport/pass-on.ts'
+import { toOriginForm } from './transport/origin-form.ts'
 import { sessionPaths } from './transport/session-paths.ts'
 import type { Strangers } from './transport/strangers.ts'
 import { createStrangers, createWebServer } from './transport/web-server.ts'
@@ -64,8 +65,10 @@ export interface AppBase {
   trustedProxies?: readonly string[]
   /** Precedes every path: `/llm`. Default: nothing does. */
   basePath?: string
-  /** Sends requests to the owners of their sessions, of several proxies. Default: this one has all. */
+  /** Forwards requests to the owners of their sessions, where the database has several nodes. Default: this node owns all. */
   toOwner?: onRequestAsyncHookHandler | undefined
+  /** Whether another node of the database has signed a request. Default: there are no other nodes. */
+  isFromNode?: ((request: FastifyRequest) => boolean) | undefined
   /** The routes of a page for people. Default: there is none. */
   inspector?: FastifyPluginCallback
   /** The routes of rollouts, for admins. Default: there are none. */
@@ -90,8 +93,8 @@ export interface AppOptions extends AppBase, AgentRoutesOptions {
   maxWorkerFrameBytes: number
   /** The engines or workers that serve. */
   registry: Registry
-  /** Where the record is shared: how requests are sent to sessions' owners. */
-  passOn?: PassOn | undefined
+  /** The other nodes, where several share the database. Default: this is the only node. */
+  nodes?: Nodes | undefined
   /** What admins set. Default: of this proxy alone. */
   controls?: Controls
 }
@@ -118,11 +121,13 @@ interface AppDoors {
 
 /** All routes of a proxy, not listening yet. */
 export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App> {
-  const { sessions, runner, passOn } = options
+  const { sessions, runner, nodes } = options
   const { shared } = options.store
   const isDraining = () => runner.isDraining
-  const toOwner = shared && passOn && passToOwner({ sessions, shared, passOn, isDraining })
-  return buildAppWith({ ...options, toOwner }, (app, doors) => addRoutes(app, options, doors), sockets)
+  const toOwner = shared && nodes && forwardToOwner({ sessions, shared, ...nodes, isDraining })
+  const isFromNode = nodes && ((request: FastifyRequest) => nodes.identity.verify(request) !== undefined)
+  const base = { ...options, toOwner, isFromNode }
+  return buildAppWith(base, (app, doors) => addRoutes(app, options, doors), sockets)
 }
 
 /** An application with these routes below its base path, not listening yet. A route without a scope does not start. */
@@ -143,7 +148,7 @@ export async function buildAppWith(
     genReqId: () => randomUUID(),
     // Longer session ids than there can be deserve an answer that says so, not a 404; and each byte may be a `%2F`.
     routerOptions: { maxParamLength: 4 * MAX_SESSION_ID_BYTES },
-    rewriteUrl: ({ method = '', url = '' }) => routable(method, url),
+    rewriteUrl: ({ method = '', url = '' }) => routable(method, toOriginForm(url)),
     // A tool's JSON schema may have a property of any name; bodies are never merged into objects of ours.
     onProtoPoisoning: 'ignore',
     onConstructorPoisoning: 'ignore',
@@ -158,7 +163,8 @@ export async function buildAppWith(
     routable = sessionPaths(routes)
   })
   const accounts = new Accounts(options.bodyLimitBytes, options.limits)
-  const routes = guardRoutes(fastify, { keyring, strangers, accounts, logger, loopbackOnly })
+  const { isFromNode } = options
+  const routes = guardRoutes(fastify, { keyring, strangers, accounts, logger, loopbackOnly, isFromNode })
   if (options.toOwner) fastify.addHook('onRequest', options.toOwner)
   fastify.addHook('onError', (_request, _reply, thrown, done) => {
     options.metrics?.requestFailed(errorOf(thrown).code)
@@ -219,7 +225,7 @@ async function addRoutes(
     onRow,
   })
   if (options.inspector) await app.register(inScope('open', options.inspector))
-  const others = store.shared && options.passOn && new OtherProxies(store.shared, options.passOn)
+  const others = options.nodes?.others
   await app.register(inScope('view', eventsRoutes), { activity, sessions, backend, reader: store, others })
   await app.register(inScope('worker', workerSocket), {
     accept: options.acceptWorker,
@@ -233,6 +239,7 @@ async function addRoutes(
     others,
   })
   await app.register(inScope('admin', workersRoutes), { registry: options.registry })
+  await app.register(inScope('node', nodeRoutes), { nodes: options.nodes })
   await app.register(inScope('view', tracesRoutes), { store })
   await app.register(inScope('admin', gatewayRoutes), { sessions, store, keyring })
   if (options.rollouts) await app.register(inScope('admin', options.rollouts))
@@ -253,9 +260,6 @@ function watchAnswers(fastify: FastifyInstance): ReadonlySet<unknown> {
 }
 
 const MAX_LISTENERS = 32
-
-/** A body over the limit is given this much more, so that its client comes to read the refusal. */
-const OVERSIZED_BODY: DiscardLimits = { bytes: 256 * 1024 * 1024, ms: 30_000 }
 
 /** Fastify would close the connection under a client that still sends its body. */
 const letBodyEnd: onSendHookHandler = (request, reply, _payload, done) => {

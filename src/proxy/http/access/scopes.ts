@@ -4,9 +4,10 @@ import { runOf } from '../../session/state/session-id.ts'
 
 /**
  * What a route asks of its callers. `open`: nothing. `admin`, `worker`: a key of this scope. `view`: it reads what is on
- * record and changes nothing. `metrics`: it counts. `agent`: the key of the session that the call belongs to.
+ * record and changes nothing. `metrics`: it counts. `agent`: the key of the session that the call belongs to. `node`: the
+ * signature of another node of the database, also on a proxy without keys.
  */
-export type Scope = 'open' | 'admin' | 'worker' | 'agent' | 'view' | 'metrics'
+export type Scope = 'open' | 'admin' | 'worker' | 'agent' | 'view' | 'metrics' | 'node'
 
 export type Caller =
   /** The proxy has no keys: everybody may do everything. */
@@ -21,6 +22,8 @@ export type Caller =
   | { is: 'agent'; sessionId: string; keyTag: string | null }
   /** Trains on this run: may do with its sessions what an admin may, and with nothing else. */
   | { is: 'run'; run: string }
+  /** Another node of the database, on a route for nodes. */
+  | { is: 'node' }
   /** Has no key, or one that is not known. */
   | { is: 'stranger'; hasKey: boolean }
 
@@ -36,7 +39,9 @@ export function scopeRefusal(
   caller: Caller,
   { sessionId, knowsRuns = false }: { sessionId?: string | undefined; knowsRuns?: boolean | undefined } = {},
 ): ProxyError | undefined {
-  if (scope === 'open' || caller.is === 'anyone') return undefined
+  if (scope === 'open') return undefined
+  if (scope === 'node') return refusalOfClient(caller)
+  if (caller.is === 'anyone' || caller.is === 'node') return undefined
   switch (caller.is) {
     case 'stranger':
       return unauthorized(KEY_NAMES[scope], caller.hasKey)
@@ -55,6 +60,14 @@ export function scopeRefusal(
     case 'agent':
       return refusalOfAgent(scope, caller.sessionId, sessionId)
   }
+}
+
+/** Routes for nodes are closed to every client, whatever its key. */
+function refusalOfClient(caller: Caller): ProxyError | undefined {
+  if (caller.is === 'node') return undefined
+  const isStranger = caller.is === 'stranger' || caller.is === 'anyone'
+  const message = 'This route is for the other nodes of the database'
+  return isStranger ? new ProxyError('unauthorized', message) : forbidden(message)
 }
 
 function refusalOfRun(scope: Scope, run: string, sessionId: string | undefined): ProxyError | undefined {
@@ -91,7 +104,7 @@ function refusalOfAgent(scope: Scope, ownSession: string, sessionId = ownSession
   return undefined
 }
 
-const KEY_NAMES: Record<Exclude<Scope, 'open'>, string> = {
+const KEY_NAMES: Record<Exclude<Scope, 'open' | 'node'>, string> = {
   admin: "an admin key, or the key of the session's run",
   worker: 'a worker key',
   view: 'a view or admin key',

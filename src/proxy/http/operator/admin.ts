@@ -4,16 +4,16 @@ import Type, { type Static } from 'typebox'
 import type { LiveTurn } from '../../session/state/live-turn.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import type { AnnouncedWeights } from '../../session/turn/announced-weights.ts'
+import type { OtherNodes } from '../nodes/other-nodes.ts'
 import { described, Nothing, nullable, STRICT } from '../schemas/described.ts'
 import { typedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
-import type { OtherProxies } from '../transport/other-proxies.ts'
 import type { Controls } from './controls.ts'
 
 interface AdminOptions {
   controls: Controls
   /** Default: there are none. */
-  others?: OtherProxies | undefined
+  others?: OtherNodes | undefined
   weights: AnnouncedWeights
   sessions: Pick<Sessions, 'sweep' | 'heldSweep' | 'openTurns'>
 }
@@ -37,6 +37,7 @@ const Paused = Type.Object({
   in_flight: Type.Integer(),
 })
 const Resumed = Type.Object({ status: Type.Literal('running') })
+const Rotated = Type.Object({ status: Type.Literal('rotated') })
 const Flushed = Type.Object({ status: Type.Literal('flushed') })
 const SweepBody = Type.Object(
   {
@@ -97,6 +98,18 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     await controls.resume()
     return { status: 'running' }
   })
+
+  app.post(
+    '/admin/nodes/secret',
+    described('admin', 'Replace the secret by which nodes of one database know each other', Rotated, {
+      description: 'Answers when all nodes use the new one. No request fails meanwhile.',
+      body: Nothing,
+    }),
+    async () => {
+      await controls.rotateNodeSecret()
+      return { status: 'rotated' }
+    },
+  )
 
   // A turn is on disk before the last byte of its answer leaves, so that nothing is ever left to be written.
   app.post(

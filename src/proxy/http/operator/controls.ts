@@ -10,6 +10,7 @@ import type { NewEngine, Registry, RegistryEntry } from '../../engines/port/regi
 import type { Activity } from '../../session/state/activity.ts'
 import type { AnnouncedWeights } from '../../session/turn/announced-weights.ts'
 import type { ControlSetting, SharedRecord } from '../../store/port/shared-record.ts'
+import { createNodeSecret, NODE_SECRETS, type NodeIdentity } from '../nodes/node-identity.ts'
 
 const DRAIN_POLL_MS = 20
 const LOOK_MS = 100
@@ -50,6 +51,17 @@ export class Controls {
     await this.parts.backend.refresh()
   }
 
+  /**
+   * Replaces the secret with which the nodes of the database authenticate to each other.
+   * @throws ProxyError `unsupported` where there is one node
+   */
+  async rotateNodeSecret(): Promise<void> {
+    throw new ProxyError(
+      'unsupported',
+      'This proxy has its database to itself: no other node shares a secret with it',
+    )
+  }
+
   protected hold(): void {
     this.parts.backend.pause()
     this.parts.activity.tell({ type: 'paused' })
@@ -76,6 +88,7 @@ interface ControlParts extends Parts {
   shared: SharedRecord
   /** Local mode's; a relay's workers dial each proxy. */
   registry: Registry
+  identity: NodeIdentity
   logger: Logger
 }
 
@@ -85,15 +98,17 @@ const ENGINE = 'engine '
 export class SharedControls extends Controls implements Registry {
   readonly #shared: SharedRecord
   readonly #registry: Registry
+  readonly #identity: NodeIdentity
   readonly #logger: Logger
   #isPaused = false
   /** Raised by each pause and resumption. */
   #pauses = 0
 
-  constructor({ shared, registry, logger, ...parts }: ControlParts) {
+  constructor({ shared, registry, identity, logger, ...parts }: ControlParts) {
     super(parts)
     this.#shared = shared
     this.#registry = registry
+    this.#identity = identity
     this.#logger = logger
     shared.followControls((setting) => this.#follow(setting))
   }
@@ -117,6 +132,17 @@ export class SharedControls extends Controls implements Registry {
 
   override async announce(version: string | number | null): Promise<void> {
     await this.#seenByAll(await this.#shared.setControl('weight_version', version))
+  }
+
+  /**
+   * Each step is followed by all nodes before the next one begins, so that no node signs with a secret that another one
+   * does not accept: the new secret is added, then signs, then the old one is removed.
+   */
+  override async rotateNodeSecret(): Promise<void> {
+    const [old] = this.#identity.secrets
+    const secret = createNodeSecret()
+    const steps = old === undefined ? [[secret]] : [[old, secret], [secret, old], [secret]]
+    for (const step of steps) await this.#seenByAll(await this.#shared.setControl(NODE_SECRETS, step))
   }
 
   list(): RegistryEntry[] {
@@ -143,6 +169,7 @@ export class SharedControls extends Controls implements Registry {
   async #follow({ name, value }: ControlSetting): Promise<void> {
     if (name === 'paused') await this.#setPaused(value === true)
     else if (name === 'weight_version') await super.announce(value as string | number | null)
+    else if (name === NODE_SECRETS) this.#identity.setSecrets(value)
     else if (name.startsWith(ENGINE)) {
       await this.#followEngine(name.slice(ENGINE.length), value as NewEngine | null).catch(
         (thrown: unknown) =>

@@ -7,6 +7,9 @@ export interface DiscardLimits {
   ms: number
 }
 
+/** A body over the limit is given this much more, so that its client comes to read the refusal. */
+export const OVERSIZED_BODY: DiscardLimits = { bytes: 256 * 1024 * 1024, ms: 30_000 }
+
 /**
  * Many clients read an answer when their body is sent, and not before: closing the connection under them would show
  * them a broken connection instead of the refusal. So some of the body is read and forgotten; after that many bytes the

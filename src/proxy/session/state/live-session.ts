@@ -128,8 +128,8 @@ export class LiveSession {
     }
   }
 
-  /** Whether the last answers reached their agents nobody knows, as if a proxy had been lost that gave them. */
-  doubt(): void {
+  /** Marks the delivery of the latest responses as unknown, as after the crash of a node. */
+  markDeliveryUnknown(): void {
     if (this.#state) this.#state.resumedAt = this.#state.nextIndex
   }
 

@@ -98,9 +98,9 @@ export class Sessions {
     return this.#lives.get(sessionId)?.isKnown ? undefined : shared.ownerOf(sessionId)
   }
 
-  /** A proxy that passed calls of the session on was lost: whether it passed on the last answers nobody knows. */
-  doubt(sessionId: string): void {
-    this.#lives.get(sessionId)?.doubt()
+  /** Records that a forwarded response of the session may not have reached its client. */
+  markDeliveryUnknown(sessionId: string): void {
+    this.#lives.get(sessionId)?.markDeliveryUnknown()
   }
 
   /** The session is another proxy's by now: what is remembered of it does not hold, and its calls here are cancelled. */

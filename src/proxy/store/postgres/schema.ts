@@ -266,6 +266,17 @@ ALTER TABLE llm_proxy.proxies ADD COLUMN schema bigint;
 
 const MARKS = 'ALTER TABLE llm_proxy.sessions ADD COLUMN marks text'
 
+/**
+ * The first secret of the nodes: two random UUIDs, 244 random bits. Nodes of the release before do not read it, and leave
+ * requests that they forward unsigned.
+ */
+const NODE_SECRET = `
+INSERT INTO llm_proxy.controls
+SELECT 'node_secrets', jsonb_build_array(gen_random_uuid()::text || gen_random_uuid()::text)::text,
+  nextval('llm_proxy.control_changes')
+ON CONFLICT (name) DO NOTHING
+`
+
 export interface Migration {
   readonly sql: string
   /**
@@ -285,6 +296,7 @@ export const MIGRATIONS: readonly Migration[] = [
   { sql: SEARCH },
   { sql: SIDE_BY_SIDE },
   { sql: MARKS, adds: true },
+  { sql: NODE_SECRET, adds: true },
 ]
 
 export const SCHEMA_VERSION = MIGRATIONS.length

@@ -5,10 +5,10 @@ import type { Activity } from '../../../session/state/activity.ts'
 import type { LiveTurn } from '../../../session/state/live-turn.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
+import type { OtherNodes } from '../../nodes/other-nodes.ts'
 import { described, inMedia } from '../../schemas/described.ts'
 import { validatorCompiler } from '../../schemas/validate.ts'
 import { NDJSON, NdjsonReply } from '../../transport/ndjson-reply.ts'
-import type { OtherProxies } from '../../transport/other-proxies.ts'
 import { SessionParams } from '../sessions/schemas.ts'
 import { foundSession } from './found-session.ts'
 import { LiveEvent, ProxyEvent } from './schemas.ts'
@@ -19,7 +19,7 @@ interface EventsOptions {
   backend: Backend
   reader: TurnReader
   /** Default: there are none. */
-  others?: OtherProxies | undefined
+  others?: OtherNodes | undefined
 }
 
 /** How often the state of engines and workers, and the text of open turns, is looked at while somebody watches. */

@@ -1,27 +1,27 @@
-/** What the other proxies say that share the record, of what is in no record: their open turns, and what happens there. */
+/** Queries to the other nodes of the database about state that is in no table: open turns and events. */
 import { createInterface } from 'node:readline'
 import { json } from 'node:stream/consumers'
 import type { FastifyRequest } from 'fastify'
 import type { SharedRecord, SharingProxy } from '../../store/port/shared-record.ts'
-import type { NdjsonReply } from './ndjson-reply.ts'
-import { hopsOf, type PassOn } from './pass-on.ts'
+import type { NdjsonReply } from '../transport/ndjson-reply.ts'
+import { type Forwarder, getHops } from './forwarder.ts'
 
-/** How often it is looked whether there are others, and how long one may take for a short answer. */
-const LOOK_MS = 1_000
-const PATIENCE_MS = 2_000
+/** The interval at which new nodes are detected, and the time limit of a short response. */
+const POLL_MS = 1_000
+const TIMEOUT_MS = 2_000
 
-export class OtherProxies {
+export class OtherNodes {
   readonly #shared: SharedRecord
-  readonly #passOn: PassOn
+  readonly #forwarder: Forwarder
 
-  constructor(shared: SharedRecord, passOn: PassOn) {
+  constructor(shared: SharedRecord, forwarder: Forwarder) {
     this.#shared = shared
-    this.#passOn = passOn
+    this.#forwarder = forwarder
   }
 
-  /** Sends the lines of the others, too, for as long as the client stays. A question of one of them is answered for one. */
+  /** Adds the lines of the other nodes until the client leaves. A request that another node sent gets this node's alone. */
   follow(request: FastifyRequest, lines: NdjsonReply): void {
-    if (hopsOf(request) > 0) return
+    if (getHops(request) > 0) return
     const left = new AbortController()
     lines.until(() => left.abort())
     const followed = new Set<number>()
@@ -33,12 +33,12 @@ export class OtherProxies {
       }
     }
     look()
-    lines.every(LOOK_MS, look)
+    lines.every(POLL_MS, look)
   }
 
-  /** @returns their answers in JSON; who does not answer, or refuses, is left out */
+  /** Returns the JSON responses of the other nodes; a node that fails or rejects the request is left out. */
   async ask<T>(request: FastifyRequest): Promise<T[]> {
-    if (hopsOf(request) > 0) return []
+    if (getHops(request) > 0) return []
     const answers = await Promise.all(
       this.#others.map((other) => this.#ask<T>(request, other).catch(() => undefined)),
     )
@@ -53,9 +53,9 @@ export class OtherProxies {
   }
 
   async #ask<T>(request: FastifyRequest, { url }: { url: string }): Promise<T | undefined> {
-    const answer = await this.#passOn.ask(request, url, AbortSignal.timeout(PATIENCE_MS))
-    const body = await json(answer)
-    return answer.statusCode === 200 ? (body as T) : undefined
+    const { statusCode, body } = await this.#forwarder.ask(request, url, AbortSignal.timeout(TIMEOUT_MS))
+    const value = await json(body)
+    return statusCode === 200 ? (value as T) : undefined
   }
 
   /** Never rejects. */
@@ -66,12 +66,13 @@ export class OtherProxies {
     left: AbortSignal,
   ): Promise<void> {
     try {
-      const answer = await this.#passOn.ask(request, url, AbortSignal.any([left, this.#shared.goneOf(id)]))
-      if (answer.statusCode !== 200) return void answer.destroy()
-      for await (const line of createInterface(answer))
+      const signal = AbortSignal.any([left, this.#shared.goneOf(id)])
+      const { statusCode, body } = await this.#forwarder.ask(request, url, signal)
+      if (statusCode !== 200) return void (await body.dump())
+      for await (const line of createInterface(body))
         if (!line.includes('"type":"ping"')) lines.sendLine(line)
     } catch {
-      // It has gone, or the client has; the next look tells.
+      // The node or the client is gone. The next poll detects which.
     }
   }
 }

@@ -1,0 +1,128 @@
+/**
+ * Delivery of forwarded responses. The owner of a session writes a response to the node that forwarded the request; only
+ * that node sees whether the client received it, and acknowledges it by the id of its signed message. A response that
+ * was not delivered may be sampled again by a client that does not mark its retries, and is then superseded.
+ */
+import type { ServerResponse } from 'node:http'
+import { type Clock, systemClock } from '../../../base/clock.ts'
+import type { SharedRecord } from '../../store/port/shared-record.ts'
+import { whenClosed } from '../transport/when-closed.ts'
+import type { NodeMessage } from './node-identity.ts'
+
+/** Tells the forwarding node that the responding one waits for its acknowledgement. */
+export const DELIVERY_HEADER = 'x-llm-proxy-delivery'
+
+/**
+ * How long a request waits for the acknowledgements of earlier responses of its session. A node acknowledges within a
+ * round trip of the last byte, so a longer silence means that it crashed, or that its client has not read the response.
+ */
+const SETTLE_MS = 1_000
+
+/** `cut`: the connection to the client or the forwarding node closed before the whole response was written. */
+export type DeliveryOutcome = 'delivered' | 'lost' | 'cut'
+
+interface PendingDelivery {
+  readonly sessionId: string | undefined
+  /** Whether the response has been written to the forwarding node. */
+  isWritten: boolean
+  readonly settle: (outcome: DeliveryOutcome) => void
+  readonly settled: Promise<void>
+}
+
+export class Deliveries {
+  readonly #shared: SharedRecord
+  readonly #clock: Clock
+  readonly #pending = new Map<string, PendingDelivery>()
+  readonly #ofSession = new Map<string, Set<PendingDelivery>>()
+
+  constructor(shared: SharedRecord, clock: Clock = systemClock) {
+    this.#shared = shared
+    this.#clock = clock
+  }
+
+  /** The number of responses that wait for an acknowledgement or are being written. */
+  get count(): number {
+    return this.#pending.size
+  }
+
+  /**
+   * Calls `onOutcome` once, when the outcome of a response is known.
+   * @param message of the node that forwarded the request; undefined: the client is connected to this node
+   * @param sessionId for {@link settle}; undefined: the session is served by another node
+   */
+  watch(
+    response: ServerResponse,
+    message: NodeMessage | undefined,
+    sessionId: string | undefined,
+    onOutcome: (outcome: DeliveryOutcome) => void,
+  ): void {
+    if (message === undefined) {
+      whenClosed(response, () => onOutcome(response.writableFinished ? 'delivered' : 'cut'))
+      return
+    }
+    const delivery = this.#track(message, sessionId, onOutcome)
+    if (!response.headersSent) response.setHeader(DELIVERY_HEADER, 'tracked')
+    whenClosed(response, () => {
+      if (response.writableFinished) delivery.isWritten = true
+      else delivery.settle('cut')
+    })
+  }
+
+  /** Applies an acknowledgement. One of an unknown id, or of another node than the one that sent the request, is ignored. */
+  acknowledge(from: number, id: string, isDelivered: boolean): void {
+    this.#pending.get(keyOf({ from, id }))?.settle(isDelivered ? 'delivered' : 'lost')
+  }
+
+  /**
+   * Waits until the outcome of every written response of the session is known, at most {@link SETTLE_MS}. What is unknown
+   * then counts as lost, so that a request that repeats the one before it can be told from a second sample.
+   */
+  async settle(sessionId: string): Promise<void> {
+    const written = [...(this.#ofSession.get(sessionId) ?? [])].filter(({ isWritten }) => isWritten)
+    if (written.length === 0) return
+    const { promise: timedOut, resolve } = Promise.withResolvers<void>()
+    const cancelTimer = this.#clock.after(SETTLE_MS, resolve)
+    await Promise.race([Promise.all(written.map(({ settled }) => settled)), timedOut])
+    cancelTimer()
+    for (const delivery of written) delivery.settle('lost')
+  }
+
+  #track(
+    message: NodeMessage,
+    sessionId: string | undefined,
+    onOutcome: (outcome: DeliveryOutcome) => void,
+  ): PendingDelivery {
+    const key = keyOf(message)
+    const gone = this.#shared.goneOf(message.from)
+    const { promise: settled, resolve } = Promise.withResolvers<void>()
+    const onGone = () => settle('lost')
+    const settle = (outcome: DeliveryOutcome) => {
+      if (this.#pending.get(key) !== delivery) return
+      this.#pending.delete(key)
+      gone.removeEventListener('abort', onGone)
+      this.#forget(delivery)
+      onOutcome(outcome)
+      resolve()
+    }
+    const delivery: PendingDelivery = { sessionId, isWritten: false, settle, settled }
+    this.#pending.set(key, delivery)
+    if (sessionId !== undefined) {
+      const others = this.#ofSession.get(sessionId) ?? new Set()
+      this.#ofSession.set(sessionId, others.add(delivery))
+    }
+    gone.addEventListener('abort', onGone, { once: true })
+    return delivery
+  }
+
+  #forget(delivery: PendingDelivery): void {
+    const { sessionId } = delivery
+    if (sessionId === undefined) return
+    const others = this.#ofSession.get(sessionId)
+    others?.delete(delivery)
+    if (others?.size === 0) this.#ofSession.delete(sessionId)
+  }
+}
+
+function keyOf({ from, id }: NodeMessage): string {
+  return `${from} ${id}`
+}

@@ -1,0 +1,299 @@
+/**
+ * Reverse proxy between the nodes of one database. undici frames the body of every method anew and rejects what cannot be
+ * framed; the target is a path, never a URL, so a client cannot choose the host.
+ */
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
+import { PassThrough } from 'node:stream'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { Agent, type Dispatcher } from 'undici'
+import { ProxyError } from '../../../base/errors.ts'
+import type { SharedRecord } from '../../store/port/shared-record.ts'
+import { discardBody, hasBody, OVERSIZED_BODY } from '../transport/discard-body.ts'
+import { DELIVERY_HEADER, type Deliveries } from './deliveries.ts'
+import { DeliveryReports, type ReportTarget } from './delivery-reports.ts'
+import { NODE_HEADER, type NodeIdentity, type SignedMessage } from './node-identity.ts'
+import type { DeliveryReport } from './routes.ts'
+
+/** The number of nodes that have forwarded a request. Not authenticated: it only bounds loops. */
+const HOPS_HEADER = 'x-llm-proxy-hops'
+
+/** Each of a series of owners may have lost the session by the time a request arrives there. */
+export const MAX_HOPS = 4
+
+const CONNECT_TIMEOUT_MS = 5_000
+const REPORT_TIMEOUT_MS = 5_000
+/** How long `close` waits for the last reports. */
+const FLUSH_MS = 2_000
+
+/**
+ * Headers that are valid for one connection only (RFC 9110, section 7.6.1), those that each hop writes itself, and
+ * `Origin`, which is compared with the host that the client named and therefore checked by the first node.
+ */
+const HOP_HEADERS = new Set([
+  ...['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade'],
+  ...['host', 'expect', 'origin', HOPS_HEADER, NODE_HEADER, DELIVERY_HEADER],
+])
+
+/** Headers that describe a body, for requests that are sent without theirs. */
+const BODY_HEADERS = ['content-length', 'content-type', 'content-encoding']
+
+export function getHops({ headers }: Pick<FastifyRequest, 'headers'>): number {
+  const hops = Number(headers[HOPS_HEADER] ?? 0)
+  return Number.isInteger(hops) && hops >= 0 ? hops : MAX_HOPS
+}
+
+interface ForwarderOptions {
+  shared: SharedRecord
+  identity: NodeIdentity
+  deliveries: Deliveries
+  /** The path that precedes all routes, the same at every node. */
+  basePath?: string | undefined
+  /** The certificate, PEM, of nodes that are reached by https; their names are not checked. */
+  authority?: string | undefined
+}
+
+export class Forwarder {
+  readonly #options: ForwarderOptions
+  readonly #agent: Agent
+  readonly #reports: DeliveryReports
+
+  constructor(options: ForwarderOptions) {
+    this.#options = options
+    const { authority, shared } = options
+    this.#agent = new Agent({
+      // A response may be silent for as long as an engine, a pause or a wait takes.
+      headersTimeout: 0,
+      bodyTimeout: 0,
+      connect: {
+        timeout: CONNECT_TIMEOUT_MS,
+        ...(authority !== undefined && { ca: authority, checkServerIdentity: () => undefined }),
+      },
+    })
+    this.#reports = new DeliveryReports({
+      send: (...args) => this.#sendReports(...args),
+      goneOf: (id) => shared.goneOf(id),
+    })
+  }
+
+  /**
+   * Sends a request to the owner of its session, and the response to the client.
+   * @returns false: the owner could not be reached, and nothing of the body has been read
+   * @throws ProxyError `proxy_away` if the owner is lost before its response begins; `invalid_request` for a target that
+   *   is not a path
+   */
+  async forward(request: FastifyRequest, reply: FastifyReply, owner: ReportTarget): Promise<boolean> {
+    const { raw, headers, method } = request
+    const { shared, identity, deliveries } = this.#options
+    const message = identity.sign(owner.id)
+    const report = (delivered: boolean) => {
+      if (message !== undefined) this.#reports.add(owner, { id: message.id, delivered })
+    }
+    const exchange = new ForwardedExchange(raw, reply, {
+      gone: shared.goneOf(owner.id),
+      onTracked: () =>
+        deliveries.watch(reply.raw, identity.verify(request), undefined, (outcome) =>
+          report(outcome === 'delivered'),
+        ),
+    })
+    this.#agent.dispatch(
+      {
+        origin: new URL(owner.url).origin,
+        path: getPath(raw),
+        method: method as Dispatcher.HttpMethod,
+        headers: { ...toForwardedHeaders(headers), ...toNodeHeaders(headers, message) },
+        body: exchange.body,
+      },
+      exchange,
+    )
+    try {
+      return await exchange.started
+    } catch (error) {
+      // The owner may have written its whole response by then.
+      report(false)
+      throw error
+    }
+  }
+
+  /** Sends the same GET to another node, without a body. @throws Error when the node does not respond */
+  async ask(request: FastifyRequest, url: string, signal: AbortSignal): Promise<Dispatcher.ResponseData> {
+    const headers = toForwardedHeaders(request.headers)
+    for (const name of BODY_HEADERS) delete headers[name]
+    return await this.#agent.request({
+      origin: new URL(url).origin,
+      path: getPath(request.raw),
+      method: 'GET',
+      headers: { ...headers, ...toNodeHeaders(request.headers, undefined) },
+      signal,
+    })
+  }
+
+  async #sendReports(
+    target: ReportTarget,
+    reports: readonly DeliveryReport[],
+    signal: AbortSignal,
+  ): Promise<boolean> {
+    const { identity, basePath = '' } = this.#options
+    const message = identity.sign(target.id)
+    if (message === undefined) return false
+    const { statusCode, body } = await this.#agent.request({
+      origin: new URL(target.url).origin,
+      path: `${basePath}/nodes/deliveries`,
+      method: 'POST',
+      headers: { 'content-type': 'application/json', [NODE_HEADER]: message.header },
+      body: JSON.stringify({ deliveries: reports }),
+      signal: AbortSignal.any([signal, AbortSignal.timeout(REPORT_TIMEOUT_MS)]),
+    })
+    await body.dump()
+    // A node that rejects a report has another lease by now and has forgotten the responses.
+    return statusCode < 500
+  }
+
+  /** Sends the reports that are due and closes all connections. */
+  async close(): Promise<void> {
+    await this.#reports.flush(FLUSH_MS)
+    await this.#agent.destroy()
+  }
+}
+
+interface ExchangeOptions {
+  /** Aborts when the lease of the other node has ended. */
+  gone: AbortSignal
+  /** Called before the head is written, if the other node waits for a report of the delivery. */
+  onTracked(): void
+}
+
+/** One request on its way to another node, and its response on the way to the client. */
+class ForwardedExchange implements Dispatcher.DispatchHandler {
+  /** Resolves with false if the other node could not be reached; rejects if it was lost before its response began. */
+  readonly started: Promise<boolean>
+  /** The request's body, read once there is a connection; null: it has none. */
+  readonly body: PassThrough | null
+  readonly #incoming: IncomingMessage
+  readonly #reply: FastifyReply
+  readonly #options: ExchangeOptions
+  readonly #settle: { resolve(isForwarded: boolean): void; reject(error: ProxyError): void }
+  #state: 'connecting' | 'sent' | 'responding' | 'ended' = 'connecting'
+  #controller: Dispatcher.DispatchController | undefined
+  #abortReason: Error | undefined
+
+  constructor(incoming: IncomingMessage, reply: FastifyReply, options: ExchangeOptions) {
+    this.#incoming = incoming
+    this.#reply = reply
+    this.#options = options
+    this.body = hasBody(incoming) ? new PassThrough() : null
+    this.body?.on('error', () => {}) // undici aborts the request, and reports the error there.
+    const { promise, resolve, reject } = Promise.withResolvers<boolean>()
+    this.started = promise
+    this.#settle = { resolve, reject }
+    options.gone.addEventListener('abort', this.#onGone, { once: true })
+    if (reply.raw.closed) this.#onClosed()
+    else reply.raw.once('close', this.#onClosed)
+  }
+
+  readonly #onGone = () => this.#abort(new Error('the lease of the owner has ended'))
+  readonly #onClosed = () => this.#abort(new Error('the client has left'))
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    if (this.#abortReason) {
+      controller.abort(this.#abortReason)
+      return
+    }
+    this.#controller = controller
+    this.#state = 'sent'
+    const { body } = this
+    if (body === null) return
+    const incoming = this.#incoming
+    incoming.pipe(body)
+    incoming.once('close', () => {
+      if (!incoming.readableEnded) body.destroy(new Error('the client has left'))
+    })
+  }
+
+  onResponseStart(
+    controller: Dispatcher.DispatchController,
+    status: number,
+    headers: IncomingHttpHeaders,
+    statusText = '',
+  ): void {
+    if (status < 200) return
+    this.#state = 'responding'
+    if (headers[DELIVERY_HEADER] !== undefined) this.#options.onTracked()
+    const { raw } = this.#reply.hijack()
+    raw.writeHead(status, statusText, toResponseHeaders(controller.rawHeaders as Buffer[]))
+    raw.flushHeaders()
+    this.#settle.resolve(true)
+  }
+
+  onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
+    const { raw } = this.#reply
+    if (raw.write(chunk) || raw.destroyed) return
+    controller.pause()
+    raw.once('drain', () => controller.resume())
+  }
+
+  onResponseEnd(): void {
+    this.#end()
+    this.#reply.raw.end()
+  }
+
+  onResponseError(_controller: Dispatcher.DispatchController, cause: Error): void {
+    const state = this.#state
+    this.#end()
+    if (state === 'responding') this.#reply.raw.destroy()
+    else if (state === 'connecting' && !this.#incoming.destroyed) this.#settle.resolve(false)
+    else {
+      const message = 'The node that serves this session was lost'
+      this.#settle.reject(new ProxyError('proxy_away', message, { cause, retryAfterS: 1 }))
+    }
+  }
+
+  #end(): void {
+    const wasConnecting = this.#state === 'connecting'
+    this.#state = 'ended'
+    this.#options.gone.removeEventListener('abort', this.#onGone)
+    this.#reply.raw.off('close', this.#onClosed)
+    if (this.body === null || wasConnecting) return
+    // A node may respond before it has read the body. Many clients read the response only after they have sent it.
+    this.#incoming.unpipe(this.body)
+    discardBody(this.#incoming, OVERSIZED_BODY)
+    this.#incoming.resume()
+  }
+
+  #abort(reason: Error): void {
+    this.#abortReason = reason
+    this.#controller?.abort(reason)
+  }
+}
+
+/**
+ * Returns the path and query of a request as the router has read them. Targets in absolute form have been reduced to
+ * their path before; nothing else is sent to another node.
+ * @throws ProxyError `invalid_request`
+ */
+function getPath({ url = '' }: IncomingMessage): string {
+  if (url.startsWith('/')) return url
+  throw new ProxyError('invalid_request', 'The target of this request is not a path')
+}
+
+function toForwardedHeaders(headers: IncomingHttpHeaders): IncomingHttpHeaders {
+  const nominated = new Set(headers.connection?.split(',').map((name) => name.trim().toLowerCase()))
+  return Object.fromEntries(
+    Object.entries(headers).filter(([name]) => !HOP_HEADERS.has(name) && !nominated.has(name)),
+  )
+}
+
+function toNodeHeaders(
+  headers: IncomingHttpHeaders,
+  message: SignedMessage | undefined,
+): Record<string, string> {
+  return {
+    [HOPS_HEADER]: String(getHops({ headers }) + 1),
+    ...(message && { [NODE_HEADER]: message.header }),
+  }
+}
+
+/** Returns names and values in turn, without those of the connection to the other node. */
+function toResponseHeaders(raw: readonly Buffer[]): string[] {
+  const texts = raw.map((part) => part.toString('latin1'))
+  return texts.filter((_, index) => !HOP_HEADERS.has(texts[index - (index % 2)]!.toLowerCase()))
+}

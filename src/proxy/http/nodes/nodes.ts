@@ -1,0 +1,28 @@
+/** The parts by which the nodes of one database reach each other. */
+import type { SharedRecord } from '../../store/port/shared-record.ts'
+import { Deliveries } from './deliveries.ts'
+import { Forwarder } from './forwarder.ts'
+import { NodeIdentity } from './node-identity.ts'
+import { OtherNodes } from './other-nodes.ts'
+
+export interface Nodes {
+  readonly identity: NodeIdentity
+  readonly deliveries: Deliveries
+  readonly forwarder: Forwarder
+  readonly others: OtherNodes
+}
+
+interface NodesOptions {
+  /** The path that precedes all routes, the same at every node. */
+  basePath?: string | undefined
+  /** The certificate, PEM, of nodes that are reached by https. */
+  authority?: string | undefined
+}
+
+/** The forwarder is to be closed. */
+export function createNodes(shared: SharedRecord, options: NodesOptions): Nodes {
+  const identity = new NodeIdentity(shared)
+  const deliveries = new Deliveries(shared)
+  const forwarder = new Forwarder({ shared, identity, deliveries, ...options })
+  return { identity, deliveries, forwarder, others: new OtherNodes(shared, forwarder) }
+}

@@ -1,0 +1,59 @@
+/** The route that nodes call on each other. */
+import type { FastifyPluginCallback } from 'fastify'
+import Type, { type Static } from 'typebox'
+import { described, STRICT } from '../schemas/described.ts'
+import { typedApp } from '../schemas/typed-app.ts'
+import { readAnyBodyAsJson } from '../transport/json-body.ts'
+import type { Deliveries } from './deliveries.ts'
+import type { NodeIdentity } from './node-identity.ts'
+
+/** The most reports in one request. */
+export const MAX_REPORTS = 1_000
+const BODY_LIMIT_BYTES = 256 * 1024
+
+const DeliveryReport = Type.Object(
+  {
+    id: Type.String({ maxLength: 64, description: 'Of the signed message that forwarded the request' }),
+    delivered: Type.Boolean({ description: 'Whether the client received the whole response' }),
+  },
+  STRICT,
+)
+
+export type DeliveryReport = Static<typeof DeliveryReport>
+
+const DeliveryReports = Type.Object(
+  { deliveries: Type.Array(DeliveryReport, { maxItems: MAX_REPORTS }) },
+  STRICT,
+)
+
+interface NodeRoutesOptions {
+  /** Undefined: the database has this node alone, and no caller has the scope of these routes. */
+  nodes: { identity: NodeIdentity; deliveries: Deliveries } | undefined
+}
+
+export const nodeRoutes: FastifyPluginCallback<NodeRoutesOptions> = (plain, { nodes }, done) => {
+  const app = typedApp(plain)
+  readAnyBodyAsJson(app)
+  app.post(
+    '/nodes/deliveries',
+    {
+      bodyLimit: BODY_LIMIT_BYTES,
+      ...described(
+        'nodes',
+        'Another node acknowledges the responses that it has forwarded',
+        Type.Object({ status: Type.Literal('noted') }),
+        { body: DeliveryReports },
+      ),
+    },
+    async (request) => {
+      const from = nodes?.identity.verify(request)?.from
+      if (nodes !== undefined && from !== undefined) {
+        for (const { id, delivered } of request.body.deliveries) {
+          nodes.deliveries.acknowledge(from, id, delivered)
+        }
+      }
+      return { status: 'noted' }
+    },
+  )
+  done()
+}

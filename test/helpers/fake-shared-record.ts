@@ -1,0 +1,27 @@
+import type { SharedRecord, SharingProxy } from '../../src/proxy/store/port/shared-record.ts'
+
+export interface FakeSharedRecord extends SharedRecord {
+  /** Ends the lease of another node. */
+  end(id: number): void
+}
+
+/** The part of a shared record that nodes need to reach each other: this node's lease, and the ends of the others'. */
+export function fakeSharedRecord({ lease }: { lease?: number | undefined } = {}): FakeSharedRecord {
+  const gone = new Map<number, AbortController>()
+  const goneOf = (id: number) => {
+    const controller = gone.get(id) ?? new AbortController()
+    gone.set(id, controller)
+    return controller
+  }
+  const self: SharingProxy | undefined =
+    lease === undefined
+      ? undefined
+      : { id: lease, name: 'fake', url: undefined, isDraining: false, seen: 0, isDrained: false }
+  const fake: Partial<FakeSharedRecord> = {
+    self,
+    proxies: self ? [self] : [],
+    goneOf: (id) => goneOf(id).signal,
+    end: (id) => goneOf(id).abort(),
+  }
+  return fake as FakeSharedRecord
+}

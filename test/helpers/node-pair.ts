@@ -1,0 +1,104 @@
+/** Two nodes of one database in this process, with an engine that repeats what it was asked, and keys of every scope. */
+import type { ServerResponse } from 'node:http'
+import type { Test } from 'tap'
+import { makeAgentKey, makeRunKey } from '../../src/proxy/http/access/agent-key.ts'
+import { KEYS } from './keys.ts'
+import { PostgresServer } from './postgres.ts'
+import { startProxy, type TestProxy } from './proxy.ts'
+import { RawConnection } from './raw-connection.ts'
+import { type ScriptedServer, type SeenRequest, sendJson, startScriptedServer } from './scripted-server.ts'
+
+const PROMPT_IDS = [101, 102, 103]
+const COMPLETION_IDS = [7, 8, 9, 2]
+
+export interface NodePair {
+  /** Owns every session that {@link NodePair.open} makes. */
+  owner: TestProxy
+  other: TestProxy
+  engine: ScriptedServer
+  server: PostgresServer
+  db: string
+  /** Makes the first turn of a session at the owner. @returns the key of its agent */
+  open(sessionId: string): Promise<string>
+}
+
+export async function startNodePair(t: Pick<Test, 'teardown'>): Promise<NodePair> {
+  const server = await PostgresServer.start()
+  t.teardown(() => server.end())
+  const db = await server.newDatabase()
+  const engine = await startScriptedServer(respond)
+  t.teardown(() => engine.close())
+  const options = { ...KEYS, db, engineUrls: [engine.url], durability: 'process' } as const
+  const owner = await startProxy(t, options)
+  const other = await startProxy(t, options)
+  const open = async (sessionId: string) => {
+    const key = agentKey(sessionId)
+    const { status } = await ask(owner, sessionId, 'begin', key)
+    if (status !== 200) throw new Error(`${sessionId} was not opened: ${status}`)
+    return key
+  }
+  return { owner, other, engine, server, db, open }
+}
+
+export const agentKey = (sessionId: string) => makeAgentKey(KEYS.agentKeySecrets[0]!, sessionId)
+export const runKey = (run: string) => makeRunKey(KEYS.agentKeySecrets[0]!, run)
+
+/** An LLM request of an agent. @returns what the engine says that it was asked */
+export async function ask(
+  { url }: { url: string },
+  sessionId: string,
+  content: string,
+  key: string,
+): Promise<{ status: number; text: string }> {
+  const response = await fetch(`${url}/${sessionId}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', authorization: `Bearer ${key}` },
+    body: chatBody(content),
+  })
+  return { status: response.status, text: await response.text() }
+}
+
+export function chatBody(content: string): string {
+  return JSON.stringify({ model: 'fake', messages: [{ role: 'user', content }] })
+}
+
+/** Sends bytes over a connection of their own. @returns all that came back until it was closed, at most after `ms` */
+export async function sendRaw(url: string, bytes: string, ms: number): Promise<string> {
+  const connection = await RawConnection.open(url)
+  connection.send(Buffer.from(bytes, 'latin1'))
+  const timer = setTimeout(() => connection.socket.destroy(), ms)
+  const received = await connection.closed
+  clearTimeout(timer)
+  return received
+}
+
+export function chunked(body: string): string {
+  return `${Buffer.byteLength(body, 'latin1').toString(16)}\r\n${body}\r\n0\r\n\r\n`
+}
+
+function respond({ method, path, body }: SeenRequest, response: ServerResponse): void {
+  if (path === '/v1/models')
+    sendJson(response, { data: [{ id: 'fake', owned_by: 'vllm', max_model_len: 4_096 }] })
+  else if (path === '/version') sendJson(response, { version: '0.32.0' })
+  else if (method === 'GET') sendJson(response, {})
+  else if (path.endsWith('/chat/completions')) complete(body, response)
+  else sendJson(response, { error: { message: 'there is no such route' } }, 404)
+}
+
+function complete(body: { messages: { content: string }[] }, response: ServerResponse): void {
+  const content = `answer to ${body.messages.at(-1)!.content}`
+  const logprobs = COMPLETION_IDS.map((id) => ({
+    ...{ token: `token_id:${id}`, logprob: -0.5, bytes: null, top_logprobs: [] },
+  }))
+  sendJson(response, {
+    ...{ id: 'chatcmpl-1', object: 'chat.completion', created: 1, model: 'fake' },
+    prompt_token_ids: PROMPT_IDS,
+    choices: [
+      {
+        ...{ index: 0, message: { role: 'assistant', content }, finish_reason: 'stop' },
+        ...{ logprobs: { content: logprobs }, token_ids: COMPLETION_IDS },
+      },
+    ],
+    usage: { prompt_tokens: PROMPT_IDS.length, completion_tokens: COMPLETION_IDS.length, total_tokens: 7 },
+  })
+}

@@ -1,0 +1,189 @@
+/** One node between a client and an owner that a test plays: what is sent, what is reported, what is left when one side breaks. */
+import type { ServerResponse } from 'node:http'
+import Fastify from 'fastify'
+import t, { type Test } from 'tap'
+import { DELIVERY_HEADER, Deliveries } from '../../src/proxy/http/nodes/deliveries.ts'
+import { Forwarder } from '../../src/proxy/http/nodes/forwarder.ts'
+import { createNodeSecret, NodeIdentity } from '../../src/proxy/http/nodes/node-identity.ts'
+import { fakeSharedRecord } from '../helpers/fake-shared-record.ts'
+import { RawConnection } from '../helpers/raw-connection.ts'
+import { type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+import { until } from '../helpers/until.ts'
+
+const OWNER_LEASE = 2
+const TRACKED = { [DELIVERY_HEADER]: 'tracked' }
+const SECRETS = [createNodeSecret()]
+
+/** @param script of the owner, for all but the reports */
+async function startNode(t: Test, script: Script) {
+  const ownerShared = fakeSharedRecord({ lease: OWNER_LEASE })
+  const ownerIdentity = new NodeIdentity(ownerShared)
+  ownerIdentity.setSecrets(SECRETS)
+  const reports: { id: string; delivered: boolean }[] = []
+  const owner = await startScriptedServer(async (request, response) => {
+    if (request.path !== '/base/nodes/deliveries') return script(request, response)
+    if (ownerIdentity.verify(request) === undefined) return sendJson(response, {}, 401)
+    reports.push(...request.body.deliveries)
+    sendJson(response, { status: 'noted' })
+  })
+  t.teardown(() => owner.close())
+  const shared = fakeSharedRecord({ lease: 1 })
+  const identity = new NodeIdentity(shared)
+  identity.setSecrets(SECRETS)
+  const deliveries = new Deliveries(shared)
+  const forwarder = new Forwarder({ shared, identity, deliveries, basePath: '/base' })
+  const app = Fastify()
+  const failures: unknown[] = []
+  app.addHook('onRequest', async (request, reply) => {
+    const isForwarded = await forwarder
+      .forward(request, reply, { id: OWNER_LEASE, url: owner.url })
+      .catch((error: unknown) => {
+        failures.push((error as { code: unknown }).code)
+        throw error
+      })
+    if (isForwarded) return reply
+    return reply.code(502).send('not forwarded')
+  })
+  app.all('*', async () => 'unreachable')
+  const url = await app.listen({ host: '127.0.0.1', port: 0 })
+  t.teardown(() => app.close())
+  t.teardown(() => forwarder.close())
+  const idOf = (index: number) => ownerIdentity.verify(owner.requests[index]!)?.id
+  return { url, owner, reports, shared, failures, forwarder, idOf }
+}
+
+const post = (line: string, body: string) =>
+  `POST ${line} HTTP/1.1\r\nhost: x\r\ncontent-length: ${body.length}\r\n\r\n${body}`
+
+t.test('a response that was read is reported as delivered, with others in one request', async (t) => {
+  const { url, owner, reports, idOf, forwarder } = await startNode(t, (_request, response) => {
+    response.writeHead(200, TRACKED).end('answer')
+  })
+  const responses = await Promise.all(
+    [1, 2, 3].map((number) => fetch(`${url}/a/b%2Fc?d=${number}`, { method: 'POST', body: `${number}` })),
+  )
+  for (const response of responses) {
+    t.equal(await response.text(), 'answer')
+    t.notOk(response.headers.has(DELIVERY_HEADER), 'the header is for the node')
+  }
+  await forwarder.close()
+  t.strictSame(
+    reports.map(({ delivered }) => delivered),
+    [true, true, true],
+  )
+  t.strictSame(reports.map(({ id }) => id).sort(), [0, 1, 2].map(idOf).sort())
+  t.strictSame(
+    owner.requests
+      .slice(0, 3)
+      .map(({ text, path }) => `${path} ${text}`)
+      .sort(),
+    ['/a/b%2Fc?d=1 1', '/a/b%2Fc?d=2 2', '/a/b%2Fc?d=3 3'],
+  )
+})
+
+t.test('a response that its client left is reported as lost', async (t) => {
+  let finish = (): unknown => undefined
+  const { url, reports, idOf } = await startNode(t, (request, response) => {
+    response.writeHead(200, TRACKED).write('begin')
+    finish = () => request.cancelled
+  })
+  const client = await RawConnection.open(url)
+  client.send(post('/', '{}'))
+  await client.until('begin')
+  client.socket.destroy()
+  await finish()
+  await until(() => reports.length === 1)
+  t.strictSame(reports, [{ id: idOf(0), delivered: false }], 'and its request at the owner is cancelled')
+})
+
+t.test(
+  'a client that leaves before the response begins is reported, as the owner may have sent all of it',
+  async (t) => {
+    const { url, owner, reports } = await startNode(t, () => {})
+    const client = await RawConnection.open(url)
+    client.send(post('/', '{}'))
+    await until(() => owner.requests.length === 1)
+    client.socket.destroy()
+    await owner.requests[0]!.cancelled
+    await until(() => reports.length === 1)
+    t.equal(reports[0]!.delivered, false)
+  },
+)
+
+t.test('an owner of the release before, which does not ask for reports, gets none', async (t) => {
+  const { url, reports, forwarder } = await startNode(t, (_request, response) => {
+    response.end('answer')
+  })
+  t.equal(await (await fetch(url, { method: 'POST', body: '{}' })).text(), 'answer')
+  await forwarder.close()
+  t.strictSame(reports, [])
+})
+
+t.test('an owner that is lost: nothing was read, nothing was answered, or the response breaks', async (t) => {
+  const lose = { begun: false }
+  const { url, owner, shared, failures } = await startNode(t, (_request, response) => {
+    if (lose.begun) response.writeHead(200).write('begin')
+    else response.socket!.destroy()
+  })
+  t.equal((await fetch(url, { method: 'POST', body: '{}' })).status, 503)
+  t.strictSame(failures, ['proxy_away'], 'the request may have been executed')
+  lose.begun = true
+  const response = await fetch(url, { method: 'POST', body: '{}' })
+  t.equal(response.status, 200)
+  shared.end(OWNER_LEASE)
+  await t.rejects(response.text(), 'the lease of the owner has ended')
+  await owner.close()
+  t.equal(await (await fetch(url, { method: 'POST', body: '{}' })).text(), 'not forwarded')
+  t.equal(failures.length, 1)
+})
+
+t.test('a response to the head alone reaches a client that still sends its body', async (t) => {
+  const rejecting = await startRejectingOwner(t)
+  const size = 4 * 1024 * 1024
+  const client = await RawConnection.open(rejecting.url)
+  client.send(`POST / HTTP/1.1\r\nhost: x\r\ncontent-length: ${size + 1}\r\n\r\n{`)
+  await client.until('413')
+  client.send(Buffer.alloc(size))
+  client.send('GET /next HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n')
+  t.match(await client.closed, /413[\s\S]*HTTP\/1\.1 413/, 'and its connection serves the next request')
+})
+
+/** A node before an owner that answers 413 as soon as it has read a head. */
+async function startRejectingOwner(t: Test): Promise<{ url: string }> {
+  const owner = Fastify({ bodyLimit: 10 })
+  owner.addHook('onRequest', async (_request, reply) => reply.code(413).send('too large'))
+  owner.all('*', async () => 'unreachable')
+  const ownerUrl = await owner.listen({ host: '127.0.0.1', port: 0 })
+  t.teardown(() => owner.close())
+  const shared = fakeSharedRecord({ lease: 1 })
+  const forwarder = new Forwarder({
+    shared,
+    identity: new NodeIdentity(shared),
+    deliveries: new Deliveries(shared),
+  })
+  const app = Fastify()
+  app.addHook('onRequest', async (request, reply) => {
+    await forwarder.forward(request, reply, { id: OWNER_LEASE, url: ownerUrl })
+    return reply
+  })
+  app.all('*', async () => 'unreachable')
+  const url = await app.listen({ host: '127.0.0.1', port: 0 })
+  t.teardown(() => app.close())
+  t.teardown(() => forwarder.close())
+  return { url }
+}
+
+t.test('a slow client holds the owner up, and gets every byte', async (t) => {
+  const size = 24 * 1024 * 1024
+  let written: ServerResponse | undefined
+  const { url } = await startNode(t, (_request, response) => {
+    written = response
+    response.writeHead(200)
+    for (let sent = 0; sent < size; sent += 1024 * 1024) response.write(Buffer.alloc(1024 * 1024, 97))
+    response.end()
+  })
+  const response = await fetch(url, { method: 'POST', body: '{}' })
+  await new Promise((resolve) => setTimeout(resolve, 300))
+  t.notOk(written!.writableFinished, 'the owner waits')
+  t.equal((await response.arrayBuffer()).byteLength, size)
+})

@@ -1,0 +1,72 @@
+import fc from 'fast-check'
+import t from 'tap'
+import {
+  createNodeSecret,
+  NODE_HEADER,
+  NodeIdentity,
+} from '../../../../../src/proxy/http/nodes/node-identity.ts'
+import { fakeSharedRecord } from '../../../../helpers/fake-shared-record.ts'
+
+const SECRET = createNodeSecret()
+
+function createNode(lease: number | undefined, ...secrets: string[]): NodeIdentity {
+  const identity = new NodeIdentity(fakeSharedRecord({ lease }))
+  identity.setSecrets(secrets)
+  return identity
+}
+
+const withHeader = (header: string) => ({ headers: { [NODE_HEADER]: header } })
+
+t.test('a node verifies what another one has signed for it', async (t) => {
+  const sender = createNode(1, SECRET)
+  const signed = sender.sign(2)!
+  t.strictSame(createNode(2, SECRET).verify(withHeader(signed.header)), { from: 1, id: signed.id })
+  t.not(sender.sign(2)!.id, signed.id, 'each message has an id of its own')
+  t.equal(createNode(3, SECRET).verify(withHeader(signed.header)), undefined, 'not one for a third node')
+  t.equal(
+    createNode(2, createNodeSecret()).verify(withHeader(signed.header)),
+    undefined,
+    'nor by another secret',
+  )
+  t.equal(createNode(2).verify(withHeader(signed.header)), undefined, 'nor without a secret')
+  t.equal(createNode(undefined, SECRET).verify(withHeader(signed.header)), undefined, 'nor without a lease')
+  t.equal(createNode(2, SECRET).verify({ headers: {} }), undefined)
+})
+
+t.test('the first secret signs, and all of them verify', async (t) => {
+  const [old, next] = [SECRET, createNodeSecret()]
+  const steps = [[old], [old, next], [next, old], [next]]
+  for (const [at, signing] of steps.entries()) {
+    for (const verifying of steps.slice(Math.max(0, at - 1), at + 2)) {
+      const { header } = createNode(1, ...signing).sign(2)!
+      t.ok(createNode(2, ...verifying).verify(withHeader(header)), 'nodes one step apart know each other')
+    }
+  }
+  const { header } = createNode(1, old).sign(2)!
+  t.notOk(createNode(2, next).verify(withHeader(header)), 'a removed secret is worth nothing')
+})
+
+t.test('a node signs nothing without a lease or a secret', async (t) => {
+  t.equal(createNode(undefined, SECRET).sign(2), undefined)
+  t.equal(createNode(1).sign(2), undefined)
+})
+
+t.test('a value that is no list of secrets changes nothing', async (t) => {
+  const identity = createNode(1, SECRET)
+  for (const value of [null, undefined, [], ['', SECRET], [1], 'secret', { 0: SECRET }]) {
+    identity.setSecrets(value)
+    t.strictSame(identity.secrets, [SECRET])
+  }
+})
+
+t.test('no other text than a signature is taken for one, with any one character changed', async () => {
+  const verifier = createNode(2, SECRET)
+  const { header } = createNode(1, SECRET).sign(2)!
+  fc.assert(
+    fc.property(fc.nat(header.length - 1), fc.string({ minLength: 0, maxLength: 2 }), (at, change) => {
+      const changed = header.slice(0, at) + change + header.slice(at + 1)
+      return changed === header || verifier.verify(withHeader(changed)) === undefined
+    }),
+  )
+  fc.assert(fc.property(fc.string(), (text) => verifier.verify(withHeader(text)) === undefined))
+})
