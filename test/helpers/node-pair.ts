@@ -5,7 +5,6 @@ import { makeAgentKey, makeRunKey } from '../../src/proxy/http/access/agent-key.
 import { KEYS } from './keys.ts'
 import { PostgresServer } from './postgres.ts'
 import { startProxy, type TestProxy } from './proxy.ts'
-import { RawConnection } from './raw-connection.ts'
 import { type ScriptedServer, type SeenRequest, sendJson, startScriptedServer } from './scripted-server.ts'
 
 const PROMPT_IDS = [101, 102, 103]
@@ -60,16 +59,6 @@ export async function ask(
 
 export function chatBody(content: string): string {
   return JSON.stringify({ model: 'fake', messages: [{ role: 'user', content }] })
-}
-
-/** Sends bytes over a connection of their own. @returns all that came back until it was closed, at most after `ms` */
-export async function sendRaw(url: string, bytes: string, ms: number): Promise<string> {
-  const connection = await RawConnection.open(url)
-  connection.send(Buffer.from(bytes, 'latin1'))
-  const timer = setTimeout(() => connection.socket.destroy(), ms)
-  const received = await connection.closed
-  clearTimeout(timer)
-  return received
 }
 
 export function chunked(body: string): string {

@@ -8,7 +8,8 @@ import type { AddressInfo } from 'node:net'
 import fc from 'fast-check'
 import type { Test } from 'tap'
 import { KEYS } from './keys.ts'
-import { ask, chatBody, chunked, type NodePair, runKey, sendRaw } from './node-pair.ts'
+import { ask, chatBody, chunked, type NodePair, runKey } from './node-pair.ts'
+import { sendRaw } from './raw-connection.ts'
 
 const VICTIMS = 4
 /** Sessions of the attacker: attacks end some of them. */

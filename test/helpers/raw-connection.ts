@@ -41,3 +41,13 @@ export class RawConnection {
     }
   }
 }
+
+/** Sends bytes over a connection of their own. @returns all that came back until it was closed, at most after `ms` */
+export async function sendRaw(url: string, bytes: string, ms: number): Promise<string> {
+  const connection = await RawConnection.open(url)
+  connection.send(Buffer.from(bytes, 'latin1'))
+  const timer = setTimeout(() => connection.socket.destroy(), ms)
+  const received = await connection.closed
+  clearTimeout(timer)
+  return received
+}

@@ -11,6 +11,7 @@ import { settingsOf } from '../../src/rollout/server/request.ts'
 import { Rollouts } from '../../src/rollout/server/rollouts.ts'
 import { buildRolloutServer } from '../../src/rollout/server/server.ts'
 import { startProxy } from '../helpers/proxy.ts'
+import { sendRaw } from '../helpers/raw-connection.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
@@ -302,6 +303,14 @@ t.test('a proxy passes rollouts on, as they come, for those who have its admin k
     t.equal((await post(at, { sample }, keyed(key))).status, status)
   }
   t.equal(it.runs, 0)
+  for (const id of ['%2E', '%2E%2E', '..']) {
+    const received = await sendRaw(
+      proxy.url,
+      `GET /llm/rollouts/${id} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer admin\r\nconnection: close\r\n\r\n`,
+      5_000,
+    )
+    t.match(received, /rollout_not_found/, `${id} is an id, and no path at the rollout server`)
+  }
 
   const response = await post(at, { sample, rollout_id: 'step/a' }, keyed('admin'))
   t.equal(response.headers.get('x-rollout-id'), 'step%2Fa')

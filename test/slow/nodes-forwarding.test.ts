@@ -12,11 +12,10 @@ import {
   chunked,
   type NodePair,
   runKey,
-  sendRaw,
   startNodePair,
 } from '../helpers/node-pair.ts'
 import { noPostgres } from '../helpers/postgres.ts'
-import { RawConnection } from '../helpers/raw-connection.ts'
+import { RawConnection, sendRaw } from '../helpers/raw-connection.ts'
 
 const [ADMIN] = KEYS.adminKeys
 const [VIEW] = KEYS.viewKeys

@@ -27,6 +27,8 @@ export function passOnRollouts(options: PassOnOptions): FastifyPluginCallback {
   /** Byte for byte, as it comes: an answer has signs of life for hours before it has a result. */
   async function passOn(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const { id } = request.params as SessionParams
+    // Percent-encoded or not, a URL resolves these to another path.
+    if (id === '.' || id === '..') throw new ProxyError('rollout_not_found', `There is no rollout ${id}`)
     const type = request.headers['content-type']
     const left = new AbortController()
     reply.raw.once('close', () => left.abort())
