@@ -6,7 +6,7 @@ export class DatabaseLink {
   readonly #near = new Set<Socket>()
   readonly #far = new Set<Socket>()
   readonly #server = createServer((near) => this.#join(near))
-  readonly #to: number
+  #to: number
   /** The next answer to a statement that writes is not passed on: the link is cut instead. */
   losesNextCommit = false
   /** Bytes of the server's answers. */
@@ -22,6 +22,11 @@ export class DatabaseLink {
     this.#server.listen(0, '127.0.0.1')
     await once(this.#server, 'listening')
     return (this.#server.address() as AddressInfo).port
+  }
+
+  /** Leads to another server from now on. Connections that are open stay, until they are cut. */
+  lead(to: number): void {
+    this.#to = to
   }
 
   /** Answers wait. */

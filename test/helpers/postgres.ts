@@ -57,6 +57,19 @@ export class PostgresServer {
     this.#settings = settings
   }
 
+  /** Starts a hot standby that streams from this server. */
+  async startStandby(): Promise<PostgresServer> {
+    const folder = mkdtempSync(join(tmpdir(), 'llm-proxy-postgres.'))
+    if (NOBODY !== undefined) chownSync(folder, NOBODY.uid, NOBODY.gid)
+    const from = ['-h', '127.0.0.1', '-p', String(this.port), '-U', 'proxy', '-D', join(folder, 'data')]
+    const options = ['--write-recovery-conf', '--wal-method=stream', '--checkpoint=fast', '--no-sync']
+    const made = spawnSync(join(BIN!, 'pg_basebackup'), [...from, ...options], { ...NOBODY, cwd: folder })
+    if (made.status !== 0) throw new Error(`pg_basebackup failed: ${made.stderr}`)
+    const standby = new PostgresServer(folder, await freePort(), this.#settings)
+    await standby.run()
+    return standby
+  }
+
   /** Starts it, for the first time or again. */
   async run(): Promise<void> {
     const settings = {

@@ -258,7 +258,9 @@ if (noPostgres !== false) {
     const [one, other] = [await open(t, url), await open(t, url)]
     const heard: unknown[] = []
     for (const store of [one, other])
-      store.shared!.followControls(async ({ name, value }) => void heard.push([name, value]))
+      store.shared!.followControls(async ({ name, value }) => {
+        if (name === 'weight_version') heard.push([name, value])
+      })
     const change = await one.shared!.setControl('weight_version', '7')
     while (other.shared!.proxies.some(({ seen }) => seen < change)) await delay(20)
     t.strictSame(heard, [
@@ -266,14 +268,18 @@ if (noPostgres !== false) {
       ['weight_version', '7'],
     ])
     const late = await open(t, url)
-    const told = new Promise((resolve) => late.shared!.followControls(async (setting) => resolve(setting)))
+    const told = new Promise((resolve) =>
+      late.shared!.followControls(async (setting) => {
+        if (setting.name === 'weight_version') resolve(setting)
+      }),
+    )
     t.match(await told, { name: 'weight_version', value: '7', change })
   })
 
   t.test('what cannot be recorded in is refused at the start, with what to do', async (t) => {
     const refused = (url: string, message: RegExp) =>
       t.rejects(openPostgresStore({ url, durability: 'power' }), { code: 'start_failed', message })
-    await refused(server.url('nowhere'), /nowhere does not exist: make it, with createdb/)
+    await refused(server.url('nowhere'), /nowhere does not exist: create it, with createdb/)
     await refused(
       'postgres://proxy:secret@127.0.0.1:1/x',
       /postgres:\/\/proxy@127.0.0.1:1\/x does not answer/,

@@ -7,8 +7,14 @@ import type { Durability } from '../port/turn-store.ts'
 const KEEP_ALIVE_MS = 10_000
 const CONNECT_MS = 10_000
 
-/** Sent by the server as it ends a connection, https://www.postgresql.org/docs/current/errcodes-appendix.html. */
-const ENDED = /^(08|57P0|25P03)/
+/**
+ * Sent by the server as it ends a connection, https://www.postgresql.org/docs/current/errcodes-appendix.html. 25006 is sent
+ * by a standby, or by a primary that was demoted: the connection leads to the wrong server.
+ */
+const ENDED = /^(08|57P0|25P03|25006)/
+
+/** Of the error for a server that rejects writes; as {@link isConnectionLoss} has it, the next connection may be better. */
+const READ_ONLY = 'READ_ONLY_SERVER'
 
 const INT8 = 20
 const INT8_ARRAY = 1016
@@ -27,10 +33,16 @@ function numbersOf(text: string): number[] {
   return text === '{}' ? [] : text.slice(1, -1).split(',').map(Number)
 }
 
-/** @param answerMs within which the server must answer; default: it may take any time */
-export function clientOf(url: string, answerMs?: number): pg.Client {
+export interface ConnectOptions {
+  /** The time within which the server must respond to a query. Default: it may take any time. */
+  timeoutMs?: number
+  /** Whether a server that rejects writes is of no use. */
+  writes?: boolean
+}
+
+function createClient(url: string, timeoutMs?: number): pg.Client {
   const client = new pg.Client({
-    query_timeout: answerMs,
+    query_timeout: timeoutMs,
     connectionString: url,
     application_name: 'llm-proxy',
     keepAlive: true,
@@ -43,16 +55,40 @@ export function clientOf(url: string, answerMs?: number): pg.Client {
   return client
 }
 
-/** @param answerMs as {@link clientOf} has it */
-export async function connect(url: string, answerMs?: number): Promise<pg.Client> {
-  const client = clientOf(url, answerMs)
+/** By how much the server's limit on a statement is shorter than the client's, so that the server reports it. */
+const TIMEOUT_MARGIN_MS = 500
+
+/**
+ * Opens a connection. Transactions are `read committed` whatever the database's default is: a commit locks the rows that
+ * it changes, and repeats what it read before. A limit on time is the server's as well: it ends a statement that waits for
+ * a lock, for which a closed connection is no reason.
+ * @throws Error of the driver or the system; for a server that rejects writes, one that {@link isConnectionLoss} accepts
+ */
+export async function connect(url: string, options: ConnectOptions = {}): Promise<pg.Client> {
+  const { timeoutMs, writes = false } = options
+  const client = createClient(url, timeoutMs)
   try {
     await client.connect()
+    const timeout =
+      timeoutMs === undefined ? '' : `; SET statement_timeout = ${timeoutMs - TIMEOUT_MARGIN_MS}`
+    await client.query(`SET default_transaction_isolation = 'read committed'${timeout}`)
+    if (writes) await checkWritable(client)
     return client
   } catch (error) {
     await client.end().catch(() => {})
     throw error
   }
+}
+
+/** As `target_session_attrs=read-write` of libpq does. */
+async function checkWritable(client: pg.Client): Promise<void> {
+  const { rows } = await client.query<{ is_standby: boolean; read_only: string }>(
+    "SELECT pg_is_in_recovery() AS is_standby, current_setting('transaction_read_only') AS read_only",
+  )
+  const { is_standby: isStandby, read_only: readOnly } = rows[0]!
+  if (!isStandby && readOnly !== 'on') return
+  const why = isStandby ? 'it is a standby' : 'default_transaction_read_only is on'
+  throw Object.assign(new Error(`the server rejects writes: ${why}`), { code: READ_ONLY })
 }
 
 /** Whether the connection is gone, so that nobody knows what became of what it was told last. */
@@ -77,6 +113,42 @@ export async function inTransaction<T>(client: pg.Client, run: () => Promise<T>)
     await client.query('ROLLBACK').catch(() => {})
     throw error
   }
+}
+
+/** How often it is asked which process serves a connection. */
+const PROBES = 4
+
+/**
+ * Rejects a connection pool that gives each transaction another server process, as PgBouncer does in transaction mode:
+ * settings of a session, prepared statements and advisory locks would be those of other clients. A process that serves two
+ * connections at once, or not the same connection all the time, shows it.
+ * @param client that is idle
+ * @param connectAgain opens a second connection
+ * @throws ProxyError `start_failed`
+ */
+export async function rejectSharedSessions(
+  client: pg.Client,
+  connectAgain: () => Promise<pg.Client>,
+): Promise<void> {
+  const readPid = async (from: pg.Client) => {
+    const { rows } = await from.query<{ pid: number }>('SELECT pg_backend_pid() AS pid')
+    return rows[0]!.pid
+  }
+  const pid = await readPid(client)
+  const other = await connectAgain()
+  try {
+    await other.query('BEGIN')
+    let isShared = (await readPid(other)) === pid
+    for (let probe = 0; !isShared && probe < PROBES; probe += 1) isShared = (await readPid(client)) !== pid
+    if (!isShared) return
+  } finally {
+    await other.end().catch(() => {})
+  }
+  throw new ProxyError(
+    'start_failed',
+    'the database is behind a connection pool that shares sessions among clients: set its pool_mode to session ' +
+      '(PgBouncer), or name the server itself in --db',
+  )
 }
 
 /** What the server promises of a commit. */
@@ -146,11 +218,13 @@ export function withoutPassword(url: string): string {
 }
 
 const ADVICE: Readonly<Record<string, string>> = {
-  '28P01': 'refuses the password: mend it in --db, or in PGPASSWORD',
+  '28P01': 'rejects the password: correct it in --db, or in PGPASSWORD',
   '28000': 'refuses this user: see pg_hba.conf of the server',
-  '3D000': 'does not exist: make it, with createdb',
-  '42501': 'lets this user make no tables: grant CREATE on the database, or on the schema llm_proxy',
+  '3D000': 'does not exist: create it, with createdb',
+  '42501': 'lets this user create no tables: grant CREATE on the database to the role, or make it the owner',
   '53300': 'has no connection left: raise max_connections, or end other clients; a proxy needs six',
+  [READ_ONLY]:
+    'rejects writes: name the primary, or a role and database without default_transaction_read_only',
   ECONNREFUSED: 'does not answer: nothing listens there',
   ENOTFOUND: 'does not answer: there is no such host',
 }

@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Durability } from '../port/turn-store.ts'
-import { askForDurability, connect, explained } from './connection.ts'
+import { askForDurability, connect, explained, rejectSharedSessions } from './connection.ts'
 import { holdLease } from './lease.ts'
 import { checkSchema, migrate } from './migrate.ts'
 import { Reader } from './reader.ts'
@@ -23,8 +23,9 @@ export async function openForWriting(options: {
 }): Promise<Writer> {
   const { url, durability, name, cacheBytes } = options
   return explained(url, async () => {
-    const client = await connect(url)
+    const client = await connect(url, { writes: true })
     try {
+      await rejectSharedSessions(client, () => connect(url))
       await askForDurability(client, durability)
       await migrate(client)
       const reconnectAs: Reconnect = async (patienceMs, lease) => {
@@ -57,7 +58,7 @@ async function reconnect(url: string, durability: Durability, patienceMs: number
   const sinceMs = performance.now()
   while (true) {
     try {
-      const client = await connect(url)
+      const client = await connect(url, { writes: true })
       await askForDurability(client, durability)
       return client
     } catch (cause) {

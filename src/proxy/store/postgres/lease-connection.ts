@@ -1,11 +1,16 @@
-/** A connection beside the writer's, so that a lease is renewed, and an owner found, however long a commit takes. */
+/**
+ * A connection beside the writer's, so that a lease is renewed, and an owner found, however long a commit takes. It runs one
+ * query or transaction at a time: a statement of another task inside of a transaction would share its fate.
+ */
 import type { Client } from 'pg'
 import type { RenewedLease } from '../port/shared-record.ts'
-import { findOwner, freeSessions, type Heartbeat, renewLease, setControl } from './lease.ts'
+import { findOwner, freeSomeSessions, type Heartbeat, renewLease, setControl } from './lease.ts'
 
 export class LeaseConnection {
   readonly #connect: () => Promise<Client>
   #client: Promise<Client> | undefined
+  /** Settles when the task before has ended. */
+  #last: Promise<unknown> = Promise.resolve()
   /** Leases that had run out a while before the last renewal; who is there renews its own within a second. */
   #over: readonly number[] = []
 
@@ -19,7 +24,7 @@ export class LeaseConnection {
     if (renewed === undefined) return undefined
     const over = renewed.over.filter((id) => this.#over.includes(id))
     this.#over = renewed.over
-    await this.#ask((client) => freeSessions(client, over))
+    while ((await this.#ask((client) => freeSomeSessions(client, over))) > 0);
     return renewed
   }
 
@@ -43,14 +48,20 @@ export class LeaseConnection {
     await client?.end().catch(() => {})
   }
 
-  async #ask<T>(ask: (client: Client) => Promise<T>): Promise<T> {
+  #ask<T>(ask: (client: Client) => Promise<T>): Promise<T> {
+    const asked = this.#last.then(() => this.#askNow(ask))
+    this.#last = asked.catch(() => {})
+    return asked
+  }
+
+  async #askNow<T>(ask: (client: Client) => Promise<T>): Promise<T> {
     this.#client ??= this.#connect()
     const client = this.#client
     try {
       return await ask(await client)
     } catch (error) {
-      // Whatever it was: the next one is asked of another connection.
-      if (this.#client === client) this.#client = undefined
+      // Whatever it was: the next task gets another connection.
+      this.#client = undefined
       void client.then((gone) => gone.end()).catch(() => {})
       throw error
     }

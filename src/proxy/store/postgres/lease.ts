@@ -16,9 +16,10 @@ const LEASE_S = 6
 /** Beyond the lease: who was cut off for as long as all others were has its chance to renew it first. */
 const MARGIN_S = 1
 
-/** `llmp` and `llmq` in ASCII: leases are given one after the other; and a connection holds the lock of its lease. */
-export const LEASES_LOCK = 0x6c6c6d72
+/** Advisory locks, `llmq`, `llmr` and `llms` in ASCII: for a lease's connection, for giving leases, for setting controls. */
 const CONNECTIONS_LOCK = 0x6c6c6d71
+export const LEASES_LOCK = 0x6c6c6d72
+const CONTROLS_LOCK = 0x6c6c6d73
 
 /** A lease that others may end: they wait no longer. */
 const IS_OVER = `ended = 0 AND lease_until <= clock_timestamp() - interval '${MARGIN_S} s'`
@@ -160,14 +161,21 @@ interface ProxyRow {
   is_over: boolean
 }
 
-/** @returns the number of the change */
-export async function setControl(client: Client, name: string, value: unknown): Promise<number> {
-  const { rows } = await client.query<{ change: number }>(
-    `INSERT INTO llm_proxy.controls VALUES ($1, $2, nextval('llm_proxy.control_changes'))
-     ON CONFLICT (name) DO UPDATE SET value = excluded.value, change = excluded.change RETURNING change`,
-    [name, JSON.stringify(value)],
-  )
-  return rows[0]!.change
+/**
+ * Sets a control. Nodes follow changes up to the highest number that they have seen, so numbers must be committed in order:
+ * the lock is held from before a number is drawn until its commit.
+ * @returns the number of the change
+ */
+export function setControl(client: Client, name: string, value: unknown): Promise<number> {
+  return inTransaction(client, async () => {
+    await client.query('SELECT pg_advisory_xact_lock($1)', [CONTROLS_LOCK])
+    const { rows } = await client.query<{ change: number }>(
+      `INSERT INTO llm_proxy.controls VALUES ($1, $2, nextval('llm_proxy.control_changes'))
+       ON CONFLICT (name) DO UPDATE SET value = excluded.value, change = excluded.change RETURNING change`,
+      [name, JSON.stringify(value)],
+    )
+    return rows[0]!.change
+  })
 }
 
 /** A session with its owner, if that one has not gone. */
@@ -236,28 +244,37 @@ async function endIfOver(client: Client, lease: number): Promise<boolean> {
   return rowCount === 0
 }
 
-/** Closes turns that nobody will close: their sessions' owners have gone. @param over leases that may be ended */
+/** Closes the open turns of sessions whose owners have gone. @param over leases that may be ended */
 export async function freeSessions(
   client: Client,
   over: readonly number[],
   withUnowned = false,
 ): Promise<void> {
-  for (let found = 1; found > 0; ) {
-    found = await inTransaction(client, async () => {
-      await client.query(
-        `UPDATE llm_proxy.proxies SET ended = 1 WHERE id = ANY($1::bigint[]) AND ${IS_OVER}`,
-        [over],
-      )
-      const { rows } = await client.query<FoundOwner>(
-        `SELECT id, tree, epoch FROM llm_proxy.sessions WHERE open_turns > 0 AND (owner > 0 OR $1)
-           AND NOT EXISTS (SELECT 1 FROM llm_proxy.proxies WHERE proxies.id = owner AND ended = 0)
-         ORDER BY id LIMIT 200 FOR NO KEY UPDATE SKIP LOCKED`,
-        [withUnowned],
-      )
-      for (const row of rows) await give(client, row, 0)
-      return rows.length
-    })
-  }
+  while ((await freeSomeSessions(client, over, withUnowned)) > 0);
+}
+
+/** The most sessions that one transaction frees: other tasks of the connection wait for it. */
+const FREED_SESSIONS = 100
+
+/** One step of {@link freeSessions}. @returns the number of sessions freed; 0: there are no more */
+export function freeSomeSessions(
+  client: Client,
+  over: readonly number[],
+  withUnowned = false,
+): Promise<number> {
+  return inTransaction(client, async () => {
+    await client.query(`UPDATE llm_proxy.proxies SET ended = 1 WHERE id = ANY($1::bigint[]) AND ${IS_OVER}`, [
+      over,
+    ])
+    const { rows } = await client.query<FoundOwner>(
+      `SELECT id, tree, epoch FROM llm_proxy.sessions WHERE open_turns > 0 AND (owner > 0 OR $1)
+         AND NOT EXISTS (SELECT 1 FROM llm_proxy.proxies WHERE proxies.id = owner AND ended = 0)
+       ORDER BY id LIMIT ${FREED_SESSIONS} FOR NO KEY UPDATE SKIP LOCKED`,
+      [withUnowned],
+    )
+    for (const row of rows) await give(client, row, 0)
+    return rows.length
+  })
 }
 
 /** Under the lock of the session's row. */

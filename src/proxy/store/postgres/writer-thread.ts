@@ -16,14 +16,14 @@ export interface WriterData {
   cacheBytes: number
 }
 
-/** A lease that cannot be renewed for so long is tried on another connection. */
+/** The time limit of a query about leases; after it the next one uses another connection. */
 const ASIDE_MS = 2_500
 
 const port = parentPort!
 
 async function open(data: WriterData): Promise<OpeningReport> {
   try {
-    const aside = new LeaseConnection(() => connect(data.url, ASIDE_MS))
+    const aside = new LeaseConnection(() => connect(data.url, { timeoutMs: ASIDE_MS, writes: true }))
     const loop = new WriterLoop(await openForWriting(data), aside, {
       reply: (replies) => port.postMessage(replies),
       fail: (error) => {

@@ -1,0 +1,172 @@
+/** What administrators and pools do to a database that nodes record in: failovers, locks, isolation levels, PgBouncer. */
+import { spawnSync } from 'node:child_process'
+import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+import t, { type Test } from 'tap'
+import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
+import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
+import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
+import { startChild } from '../helpers/children.ts'
+import { DatabaseLink } from '../helpers/database-link.ts'
+import { freePort } from '../helpers/free-port.ts'
+import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
+import { until } from '../helpers/until.ts'
+
+async function open(t: Test, url: string): Promise<TurnStore> {
+  const store = await openPostgresStore({ url, durability: 'power' })
+  t.teardown(() => store.close())
+  return store
+}
+
+async function record(store: TurnStore, sessionId: string, turnId: string, index: number): Promise<void> {
+  store.openTurn(aTurn(turnId, { sessionId, index })).catch(() => {})
+  await store.closeTurn(anOutcome(turnId, { sessionId }))
+}
+
+async function connect(t: Test, url: string): Promise<pg.Client> {
+  const client = new pg.Client(url)
+  await client.connect()
+  t.teardown(() => client.end())
+  return client
+}
+
+if (noPostgres !== false) {
+  t.pass(`left out: ${noPostgres}`)
+} else {
+  const server = await PostgresServer.start({ fsync: 'on' })
+  t.teardown(() => server.end())
+
+  t.test('a node that met a standby after a failover goes back to the primary by itself', async (t) => {
+    const db = new URL(await server.newDatabase())
+    const standby = await server.startStandby()
+    t.teardown(() => standby.end())
+    const link = new DatabaseLink(server.port)
+    db.port = String(await link.open())
+    t.teardown(() => link.close())
+    const store = await open(t, db.href)
+    await store.createSession(aSession('s'))
+    await record(store, 's', 'before', 0)
+    link.lead(standby.port)
+    link.cut()
+    const recorded = record(store, 's', 'during', 1)
+    await delay(2_000)
+    link.lead(server.port)
+    await t.resolves(recorded, 'the name leads to the primary again, and the turn is recorded')
+    await record(store, 's', 'after', 2)
+    await t.rejects(openPostgresStore({ url: standby.url(db.pathname.slice(1)), durability: 'power' }), {
+      code: 'start_failed',
+      message: /rejects writes: name the primary/,
+    })
+  })
+
+  for (const level of ['repeatable read', 'serializable']) {
+    t.test(`the default isolation of the database may be ${level}`, async (t) => {
+      const url = await server.newDatabase()
+      const name = new URL(url).pathname.slice(1)
+      await server.query(`ALTER DATABASE ${name} SET default_transaction_isolation = '${level}'`)
+      const stores = [await open(t, url), await open(t, url)]
+      const untilMs = performance.now() + 3_000
+      const write = async (store: TurnStore, writer: number) => {
+        await store.createSession(aSession(`s${writer}`))
+        for (let index = 0; performance.now() < untilMs; index += 1)
+          await record(store, `s${writer}`, `t${writer}-${index}`, index)
+      }
+      await t.resolves(Promise.all([0, 1, 2, 3].map((writer) => write(stores[writer % 2]!, writer))))
+    })
+  }
+
+  t.test('a table that is locked holds requests up, and connections do not add up', async (t) => {
+    const url = await server.newDatabase()
+    const name = new URL(url).pathname.slice(1)
+    const store = await open(t, url)
+    await store.createSession(aSession('s'))
+    const client = await connect(t, url)
+    const count = async () => {
+      const [row] = await server.query(
+        `SELECT count(*)::int AS count FROM pg_stat_activity WHERE datname = '${name}'`,
+      )
+      return row!.count as number
+    }
+    const before = await count()
+    await client.query('BEGIN; LOCK TABLE llm_proxy.proxies IN ACCESS EXCLUSIVE MODE')
+    let most = 0
+    for (let second = 0; second < 14; second += 1) {
+      await delay(1_000)
+      most = Math.max(most, await count())
+    }
+    t.ok(most <= before + 1, `${most} connections while the table is locked, ${before} before`)
+    await client.query('COMMIT')
+    await t.resolves(record(store, 's', 't', 0))
+  })
+
+  t.test('a control whose commit takes long is followed all the same', async (t) => {
+    const url = await server.newDatabase()
+    const [one, other] = [await open(t, url), await open(t, url)]
+    const followed: Record<string, unknown>[] = [{}, {}]
+    for (const [at, store] of [one, other].entries())
+      store.shared!.followControls(async ({ name, value }) => {
+        followed[at]![name] = value
+      })
+    await one.shared!.setControl('weight_version', 'v1')
+    const client = await connect(t, url)
+    await client.query("BEGIN; SELECT 1 FROM llm_proxy.controls WHERE name = 'weight_version' FOR UPDATE")
+    const set = one.shared!.setControl('weight_version', 'v2')
+    await delay(300)
+    const setBeside = other.shared!.setControl('paused', true)
+    await delay(700)
+    await client.query('COMMIT')
+    await Promise.all([set, setBeside])
+    await until(() =>
+      followed.every(({ weight_version: version, paused }) => version === 'v2' && paused === true),
+    )
+    t.pass('both nodes follow both')
+  })
+
+  const pgbouncer = ['pgbouncer', '/usr/sbin/pgbouncer'].find((name) => {
+    return spawnSync(name, ['--version']).status === 0
+  })
+  const skip = pgbouncer === undefined && 'there is no PgBouncer here (pgbouncer of Debian)'
+  for (const mode of ['session', 'transaction']) {
+    t.test(
+      `PgBouncer in ${mode} mode is ${mode === 'session' ? 'a way to the database' : 'rejected'}`,
+      { skip },
+      async (t) => {
+        const db = new URL(await server.newDatabase())
+        const port = await freePort()
+        const folder = t.testdir({
+          'pgbouncer.ini': [
+            '[databases]',
+            `* = host=127.0.0.1 port=${server.port} user=proxy`,
+            '[pgbouncer]',
+            ...['listen_addr = 127.0.0.1', `listen_port = ${port}`, 'unix_socket_dir =', 'auth_type = any'],
+            ...[`pool_mode = ${mode}`, 'max_client_conn = 100', 'default_pool_size = 20'],
+          ].join('\n'),
+        })
+        // It does not run as root.
+        const user = process.getuid?.() === 0 ? ['-u', 'postgres'] : []
+        const child = startChild(pgbouncer!, [...user, `${folder}/pgbouncer.ini`])
+        t.teardown(() => child.kill('SIGKILL'))
+        db.port = String(port)
+        await until(async () => {
+          const client = new pg.Client(db.href)
+          return client.connect().then(
+            () => client.end().then(() => true),
+            () => false,
+          )
+        })
+        if (mode !== 'session') {
+          await t.rejects(openPostgresStore({ url: db.href, durability: 'power' }), {
+            code: 'start_failed',
+            message: /shares sessions among clients: set its pool_mode to session/,
+          })
+          return
+        }
+        const store = await open(t, db.href)
+        await store.createSession(aSession('s'))
+        for (let index = 0; index < 20; index += 1) await record(store, 's', `t${index}`, index)
+        const turns = await Array.fromAsync(store.readTurns('s'))
+        t.equal(turns.length, 20)
+      },
+    )
+  }
+}

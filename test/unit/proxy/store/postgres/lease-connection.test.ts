@@ -1,0 +1,49 @@
+import { setImmediate } from 'node:timers/promises'
+import type { Client } from 'pg'
+import t from 'tap'
+import { LeaseConnection } from '../../../../../src/proxy/store/postgres/lease-connection.ts'
+
+/** A server that takes a moment for each query, and fails those that a test names. */
+function startServer(fails: (sql: string) => boolean = () => false) {
+  const log: string[] = []
+  let running = 0
+  let connections = 0
+  const connect = async () => {
+    connections += 1
+    const query = async (sql: string) => {
+      running += 1
+      log.push(running > 1 ? `beside another one: ${sql}` : sql)
+      await setImmediate()
+      running -= 1
+      if (fails(sql)) throw new Error('failed')
+      return { rows: [{ change: 1 }], rowCount: 1 }
+    }
+    return { query, end: async () => {} } as unknown as Client
+  }
+  return { log, connect, connections: () => connections }
+}
+
+t.test('no statement of one task stands inside of the transaction of another', async (t) => {
+  const { log, connect } = startServer()
+  const connection = new LeaseConnection(connect)
+  const owner = () => connection.ownerOf('s')
+  await Promise.all([owner(), connection.setControl('a', 1), owner(), connection.setControl('b', 2), owner()])
+  const kinds = log.map((sql) => sql.trim().split(/[ ;]/)[0])
+  const transaction = ['BEGIN', 'SELECT', 'INSERT', 'COMMIT']
+  t.strictSame(kinds, ['SELECT', ...transaction, 'SELECT', ...transaction, 'SELECT'])
+})
+
+t.test('a task that fails takes its connection with it, and the next one gets another', async (t) => {
+  const { connect, connections } = startServer((sql) => sql.startsWith('INSERT'))
+  const connection = new LeaseConnection(connect)
+  const results = await Promise.allSettled([
+    connection.ownerOf('s'),
+    connection.setControl('a', 1),
+    connection.ownerOf('s'),
+  ])
+  t.strictSame(
+    results.map(({ status }) => status),
+    ['fulfilled', 'rejected', 'fulfilled'],
+  )
+  t.equal(connections(), 2)
+})
