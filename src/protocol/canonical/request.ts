@@ -22,6 +22,10 @@ export interface SamplingFields {
   max_completion_tokens?: number | null
   stop?: string | string[] | null
   n?: number | null
+  /** A name of `reasoning-effort.ts`, or a value of the model's own. */
+  reasoning_effort?: unknown
+  /** Variables of the chat template. */
+  chat_template_kwargs?: unknown
   [field: string]: unknown
 }
 

@@ -1,8 +1,8 @@
 /** How the prompt of a chat call comes about in token mode. */
 import { ProxyError } from '../../../base/errors.ts'
-import { isRecord } from '../../../base/json.ts'
 import { type Message, MessageTree, messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import { templateVariables } from '../../../protocol/canonical/reasoning-effort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
 import { toolsText } from '../../../protocol/canonical/written-numbers.ts'
@@ -275,18 +275,6 @@ export function promptOptionsOf(body: ChatBody, repeats: Repeats = NO_REPEATS): 
     kwargs: templateVariables(body),
     documents: Array.isArray(documents) ? documents : undefined,
   }
-}
-
-/**
- * As vLLM gives them to the template: the effort under its own name, whatever the variables say, and as the switch that
- * some templates have instead, unless they say (`build_chat_params` of
- * `vllm/entrypoints/openai/chat_completion/protocol.py`).
- */
-function templateVariables(body: ChatBody): Record<string, unknown> | undefined {
-  const { chat_template_kwargs: kwargs, reasoning_effort: effort } = body
-  const given = isRecord(kwargs) ? kwargs : undefined
-  if (effort === undefined || effort === null) return given
-  return { enable_thinking: effort !== 'none', ...given, reasoning_effort: effort }
 }
 
 function isSet(value: unknown): boolean {

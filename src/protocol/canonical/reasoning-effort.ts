@@ -1,0 +1,154 @@
+/**
+ * Reasoning efforts: the names that APIs define, what a model does with them, and the value that it is sent instead of
+ * one that it rejects. Each chat template has its own set: Qwen3.8 takes low, medium and xhigh and raises an error for
+ * anything else, Kimi K3 and GLM 5.2 take low, high and max, gpt-oss takes low, medium and high.
+ */
+import { isRecord } from '../../base/json.ts'
+import type { ChatBody } from './request.ts'
+
+/** Efforts from the least to the most reasoning. `none` is not one of them: it disables reasoning. */
+export const EFFORT_LEVELS = ['minimal', 'low', 'medium', 'high', 'xhigh', 'max'] as const
+
+/** Every effort that can be adapted. Other values (a number, `no_think`) are a model's own, and are never changed. */
+export const REASONING_EFFORTS: readonly string[] = ['none', ...EFFORT_LEVELS]
+
+/** What a model does with efforts. */
+export interface EffortSupport {
+  /** Those of {@link REASONING_EFFORTS} that it rejects. */
+  readonly rejected: ReadonlySet<string>
+  /** Whether `enable_thinking: false` disables its reasoning, so that `none` can be expressed without an effort. */
+  readonly hasThinkingSwitch: boolean
+}
+
+/** How the effort of a request was adapted; also the turn's annotation `reasoning_effort`. */
+export interface EffortChange {
+  readonly requested: string
+  /** null: the request was sent without an effort. */
+  readonly sent: string | null
+}
+
+/** Returns what a recorded turn says of its effort; undefined: it was sent as requested. */
+export function effortChangeOf({ annotations }: { annotations: string }): EffortChange | undefined {
+  // Most turns have none, and are not parsed for it.
+  if (!annotations.includes('"reasoning_effort"')) return undefined
+  return (JSON.parse(annotations) as { reasoning_effort?: EffortChange }).reasoning_effort
+}
+
+type EffortFields = Pick<ChatBody, 'reasoning_effort' | 'chat_template_kwargs'>
+
+/**
+ * Returns the accepted level that is nearest to `requested`; of two that are equally near, the higher one.
+ * @param limit the highest level that may be returned
+ * @returns undefined if no level is accepted, or `requested` is not a level
+ */
+export function nearestLevel(
+  requested: string,
+  isAccepted: (level: string) => boolean,
+  limit: string = 'max',
+): string | undefined {
+  const levels: readonly string[] = EFFORT_LEVELS
+  const wanted = levels.indexOf(requested)
+  if (wanted === -1) return undefined
+  const distance = (level: string) => Math.abs(levels.indexOf(level) - wanted)
+  return levels
+    .slice(0, levels.indexOf(limit) + 1)
+    .filter(isAccepted)
+    .reduce<string | undefined>(
+      // Levels come in rising order: `<=` prefers the higher one of a tie.
+      (best, level) => (best === undefined || distance(level) <= distance(best) ? level : best),
+      undefined,
+    )
+}
+
+/**
+ * Returns the effort that a chat template is given: the request's own field, as in vLLM, else the template variable.
+ * @returns undefined for none, and for a value that is no name
+ */
+export function effortOf({ reasoning_effort: effort, chat_template_kwargs: kwargs }: EffortFields) {
+  const given = effort ?? (isRecord(kwargs) ? kwargs.reasoning_effort : undefined)
+  return typeof given === 'string' ? given : undefined
+}
+
+/**
+ * Replaces an effort that the model rejects by the nearest one that it accepts. Reasoning that is disabled stays so:
+ * `none` becomes `enable_thinking: false`, and with reasoning disabled a level is lowered or left out, never raised.
+ * A request that cannot be adapted is returned unchanged, for the template or the engine to reject.
+ * @param support undefined: not known, nothing is adapted
+ */
+export function adaptEffort<Body extends EffortFields>(
+  body: Body,
+  support: EffortSupport | undefined,
+): { body: Body; change?: EffortChange } {
+  const requested = effortOf(body)
+  if (requested === undefined || !support?.rejected.has(requested)) return { body }
+  if (requested === 'none') {
+    if (!support.hasThinkingSwitch) return { body }
+    return { body: withEffort(body, undefined), change: { requested, sent: null } }
+  }
+  const isDisabled = disablesThinking(body)
+  const isAccepted = (level: string) => !support.rejected.has(level)
+  const sent = nearestLevel(requested, isAccepted, isDisabled ? requested : 'max')
+  if (sent === undefined && !isDisabled) return { body }
+  return { body: withEffort(body, sent), change: { requested, sent: sent ?? null } }
+}
+
+function disablesThinking({ chat_template_kwargs: kwargs }: EffortFields): boolean {
+  return isRecord(kwargs) && (kwargs.enable_thinking === false || kwargs.thinking === false)
+}
+
+/** @param effort undefined: none is sent, and reasoning is disabled unless the request's own variables enable it */
+function withEffort<Body extends EffortFields>(body: Body, effort: string | undefined): Body {
+  const { reasoning_effort: field, chat_template_kwargs: given, ...rest } = body
+  const { reasoning_effort: variable, ...kwargs } = isRecord(given) ? given : {}
+  if (effort === undefined)
+    return { ...rest, chat_template_kwargs: { enable_thinking: false, ...kwargs } } as unknown as Body
+  return {
+    ...rest,
+    ...(field !== undefined && field !== null && { reasoning_effort: effort }),
+    ...(given !== undefined && {
+      chat_template_kwargs: variable === undefined ? given : { ...kwargs, reasoning_effort: effort },
+    }),
+  } as unknown as Body
+}
+
+/**
+ * Returns the variables that a request gives its chat template, as vLLM does (`build_chat_params` of
+ * `vllm/entrypoints/openai/chat_completion/protocol.py`): the effort under its own name, whatever the other variables
+ * say, and as the switch that some templates have instead, unless the variables set it.
+ */
+export function templateVariables(body: EffortFields): Record<string, unknown> | undefined {
+  const { chat_template_kwargs: kwargs, reasoning_effort: effort } = body
+  const given = isRecord(kwargs) ? kwargs : undefined
+  if (effort === undefined || effort === null) return given
+  return { enable_thinking: effort !== 'none', ...given, reasoning_effort: effort }
+}
+
+/** An engine's message is read to here: some errors quote the whole request. */
+const MAX_MESSAGE_CHARS = 2_000
+
+/**
+ * Reads an engine's error as the rejection of an effort. Seen: `Unexpected reasoning effort high. Supported types are
+ * xhigh (default), medium, and low` (Qwen3.8's template), `reasoning_effort='max' is not supported by Harmony. Supported
+ * values are: high, medium, low.` (vLLM), `Input should be 'none', 'minimal', 'low', 'medium' or 'high'` at
+ * `reasoning_effort` (an older vLLM's schema).
+ *
+ * At least two other levels are a list of what is accepted. `none` stays out of it: models with a thinking switch take
+ * it without listing it.
+ * @param sent the effort that the engine was sent
+ * @returns the efforts that are rejected; undefined where the error is about something else
+ */
+export function parseEffortRejection(
+  message: string,
+  sent: string | undefined,
+): ReadonlySet<string> | undefined {
+  if (sent === undefined || !REASONING_EFFORTS.includes(sent)) return undefined
+  // An error about another field may quote the request, and with it the effort.
+  const text = message
+    .replaceAll(/(["'])reasoning_effort\1\s*:\s*(["'])\w+\2/g, '')
+    .slice(0, MAX_MESSAGE_CHARS)
+  if (!/effort/i.test(text)) return undefined
+  const isNamed = (effort: string) => new RegExp(`\\b${effort}\\b`).test(text)
+  const listed = EFFORT_LEVELS.filter((level) => level !== sent && isNamed(level))
+  if (listed.length < 2) return isNamed(sent) ? new Set([sent]) : undefined
+  return new Set([sent, ...EFFORT_LEVELS.filter((level) => !listed.includes(level))])
+}
