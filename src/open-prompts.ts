@@ -1,6 +1,7 @@
 /** Token mode's model and prompts, and what is told of them; chat mode's prompts where there is no model. */
 import { ProxyError } from './base/errors.ts'
 import type { Logger } from './base/logger.ts'
+import { REASONING_EFFORTS } from './protocol/canonical/reasoning-effort.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import type { Backend } from './proxy/engines/port/backend.ts'
 import {
@@ -15,6 +16,7 @@ import { TokenPrompts } from './proxy/session/prompts/token-prompts.ts'
 import type { TurnStore } from './proxy/store/port/turn-store.ts'
 import { openTokenModel, type TokenModel } from './proxy/tokens/model/token-model.ts'
 import type { ParserChoice } from './proxy/tokens/parsers/choose-parser.ts'
+import type { TemplateEfforts } from './proxy/tokens/templates/probe-efforts.ts'
 import type { PromptFormatChoice } from './proxy/tokens/templates/prompt-format.ts'
 import type { Tokenizer } from './proxy/tokens/tokenizer/tokenizer.ts'
 import { modelOptionsOf } from './start-model.ts'
@@ -74,7 +76,12 @@ export async function openPrompts(
   const reading = tellToolParser(model.parserChoice, logger)
   const writing = tellPromptFormat(model.promptFormat, logger)
   const servedLength = await servedLengthOf(model.contextLength, backend, logger)
-  const markup = { tool_parser: reading, prompt_format: writing, context_length: model.contextLength }
+  const markup = {
+    tool_parser: reading,
+    prompt_format: writing,
+    reasoning_efforts: reportEfforts(model.efforts, logger),
+    context_length: model.contextLength,
+  }
   return { prompts: new TokenPrompts({ ...model, servedLength }, store), tokenizer: model.tokenizer, markup }
 }
 
@@ -103,8 +110,24 @@ async function servedLengthOf(
 export interface MarkupFacts {
   tool_parser: ToolParserFacts
   prompt_format: PromptFormatFacts
+  /** undefined: the template rejects a plain chat, so that nothing is known of its efforts. */
+  reasoning_efforts: EffortFacts | undefined
   /** Tokens of prompt and completion together; undefined: the model's files do not say. */
   context_length: number | undefined
+}
+
+interface EffortFacts {
+  accepted: readonly string[]
+  /** Whether the effort changes the prompt. */
+  read: boolean
+}
+
+function reportEfforts(efforts: TemplateEfforts | undefined, logger: Logger): EffortFacts | undefined {
+  if (efforts === undefined) return undefined
+  const accepted = REASONING_EFFORTS.filter((effort) => !efforts.rejected.has(effort))
+  const facts = { accepted, read: efforts.isRead }
+  logger.info({ reasoning_efforts: facts }, 'reasoning efforts of the chat template probed')
+  return facts
 }
 
 interface PromptFormatFacts {

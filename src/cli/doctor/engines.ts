@@ -1,5 +1,6 @@
 /** What engines answer, seen through a proxy that is made for it: a call each, and what was recorded of it. */
 import { ProxyError } from '../../base/errors.ts'
+import { EFFORT_LEVELS, nearestLevel, REASONING_EFFORTS } from '../../protocol/canonical/reasoning-effort.ts'
 import type { ServeConfig } from '../../proxy/config/options/serve.ts'
 import { parseEndpoint } from '../../proxy/engines/clients/endpoint.ts'
 import { type FirstTokens, HOT, WARM } from '../../proxy/engines/dispatch/measured-logprobs.ts'
@@ -87,6 +88,7 @@ async function warningsOf(proxyUrl: string, served = Number.POSITIVE_INFINITY): 
   const health = (await (await fetch(`${proxyUrl}/health`)).json()) as {
     engines?: { warning?: string }[]
     tool_parser?: { warning?: string }
+    reasoning_efforts?: EffortFacts
     context_length?: number
   }
   const less = (health.engines ?? []).flatMap(({ warning: said }) => said ?? [])
@@ -94,9 +96,27 @@ async function warningsOf(proxyUrl: string, served = Number.POSITIVE_INFINITY): 
   const unread = health.tool_parser?.warning
   if (unread !== undefined)
     found.push(warning('tool calls', unread, 'see docs/token-mode.md for the formats'))
+  if (health.reasoning_efforts !== undefined)
+    found.push(ok('reasoning efforts', describeEfforts(health.reasoning_efforts)))
   if (health.context_length === undefined || served >= health.context_length) return found
   const seen = `the engine serves ${served} tokens, and the model has ${health.context_length}`
   return [...found, warning('context', seen, `give --context-length ${served}, or the engine more`)]
+}
+
+interface EffortFacts {
+  accepted: string[]
+  read: boolean
+}
+
+function describeEfforts({ accepted, read }: EffortFacts): string {
+  if (!read) return 'the chat template ignores reasoning_effort'
+  if (accepted.length === REASONING_EFFORTS.length) return 'the chat template accepts every reasoning_effort'
+  const nearest = EFFORT_LEVELS.filter((level) => !accepted.includes(level)).flatMap((level) => {
+    const sent = nearestLevel(level, (other) => accepted.includes(other))
+    return sent === undefined ? [] : [`${level} becomes ${sent}`]
+  })
+  const list = accepted.join(', ') || 'none of the known efforts'
+  return `the chat template accepts ${[list, ...nearest].join('; ')}`
 }
 
 interface ListedModels {

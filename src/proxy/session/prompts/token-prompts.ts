@@ -12,6 +12,7 @@ import type {
   GenerationStream,
 } from '../../../protocol/canonical/events.ts'
 import type { PromptImages } from '../../../protocol/canonical/images.ts'
+import { adaptEffort } from '../../../protocol/canonical/reasoning-effort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
@@ -62,17 +63,22 @@ export class TokenPrompts implements Prompts {
   }
 
   async begin(
-    request: GenerationRequest,
+    asked: GenerationRequest,
     memory: SessionMemory,
     tokensLeft = Number.POSITIVE_INFINITY,
   ): Promise<CallPrompt> {
-    if (request.kind !== 'chat') return plainPrompt(request)
+    if (asked.kind !== 'chat') return plainPrompt(asked)
+    const { body, change } = adaptEffort(asked.body, this.#model.efforts)
+    const request = { ...asked, body }
     const forcedCall = this.#forcedCallOf(request.body)
     const turns = await this.#turnsOf(request.sessionId, memory)
     const unknownIds = unknownIdsIn(request.lastMessage, memory.callIds)
     const prompt = await this.#planOnce(request, memory, turns)
     this.#counts.add(prompt.origin.reason)
-    const note = echoNote(prompt.call, request.lastMessage, unknownIds)
+    const note = {
+      ...echoNote(prompt.call, request.lastMessage, unknownIds),
+      ...(change && { reasoning_effort: change }),
+    }
     return this.#callWith({ request, turns, prompt, note, forcedCall, counts: this.#counts }, tokensLeft)
   }
 
@@ -96,7 +102,8 @@ export class TokenPrompts implements Prompts {
   }
 
   /** Of a session: the prompt that a call would have, which may go on from recorded ids. Remembers nothing of it. */
-  async #idsOf(body: ChatBody, session?: PromptSession): Promise<TokenIds | PromptIds> {
+  async #idsOf(asked: ChatBody, session?: PromptSession): Promise<TokenIds | PromptIds> {
+    const { body } = adaptEffort(asked, this.#model.efforts)
     if (session === undefined) return (await wholePrompt(this.#model, body)).ids
     const { sessionId, memory } = session
     const turns = await this.#turnsOf(sessionId, memory)
@@ -137,10 +144,16 @@ export class TokenPrompts implements Prompts {
     const read = recordedConversations(requests)
     const store = { readSteps: (id: string) => asCalled(this.#store.readSteps(id, messages), callIds) }
     const conversationOf = (turn: TurnStep) =>
-      withVariables(this.#model.renderer, optionsOnRecord(turn), read(turn))
+      withVariables(this.#model.renderer, this.#optionsOnRecord(turn), read(turn))
     const turns = await readSessionTurns(store, sessionId, conversationOf, editedCalls)
     callIds.isWhole = true
     return turns
+  }
+
+  /** What of a recorded turn a template reads besides the messages, adapted as it was for the turn. */
+  #optionsOnRecord({ tools, params }: TurnStep): PromptOptions {
+    const { body } = adaptEffort(JSON.parse(params) as ChatBody, this.#model.efforts)
+    return { ...promptOptionsOf(body), tools: tools === '[]' ? null : tools }
   }
 
   /** @throws ProxyError `unsupported`, `invalid_request` */
@@ -170,8 +183,8 @@ interface CallParts {
   readonly request: ChatGeneration
   readonly turns: SessionTurns
   readonly prompt: PlannedPrompt
-  /** What the agent changed in its calls. */
-  readonly note: object | undefined
+  /** Annotations of the turn: what the agent changed in its calls, and how its reasoning effort was adapted. */
+  readonly note: object
   /** What the engine is held to, where the agent forces a call. */
   readonly forcedCall: object | undefined
   readonly counts: PromptCounts
@@ -309,11 +322,6 @@ function joined(turn: TurnStep, final: Message): TurnStep {
 
 function joinedText(before: string | undefined, content: string | null): string | null {
   return before === undefined ? content : before + (content ?? '')
-}
-
-/** What of it a template reads besides the messages. */
-function optionsOnRecord({ tools, params }: TurnStep): PromptOptions {
-  return { ...promptOptionsOf(JSON.parse(params)), tools: tools === '[]' ? null : tools }
 }
 
 /** At most as many tokens as there is room for; where the room is not known, what the agent asks for. */

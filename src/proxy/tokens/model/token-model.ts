@@ -9,6 +9,7 @@ import { PromptRenderer } from '../prompt/prompt-renderer.ts'
 import { PromptThread } from '../prompt/prompt-service.ts'
 import { ResponseReader } from '../responses/response-reader.ts'
 import { type ChatTemplateFiles, readChatTemplate } from '../templates/chat-template.ts'
+import { probeEfforts, type TemplateEfforts } from '../templates/probe-efforts.ts'
 import {
   choosePromptFormat,
   HARMONY_VARIABLES,
@@ -41,6 +42,8 @@ export interface TokenModel {
   readonly parserChoice: ParserChoice
   /** Reads answers in the parser's stead, but for those that the engine is held to write otherwise. */
   readonly responses?: ResponseReader | undefined
+  /** Which reasoning efforts the template accepts; undefined: not known, and none is adapted. */
+  readonly efforts?: TemplateEfforts | undefined
   /** What writes the prompts. */
   readonly promptFormat: PromptFormatChoice
   /** Ids that end a completion unless the request says `ignore_eos`. */
@@ -209,6 +212,7 @@ async function modelOf(
   const { directory } = modelFiles
   const imageRule = readImageRule(directory, addedTokens)
   const seesToolImages = imageRule ? await showsToolImages(renderer, imageRule) : !isTextOnly(directory)
+  const efforts = await probeEfforts((kwargs) => prompts.render(SHORT_CHAT, { kwargs }))
   let longest: number | undefined
   return {
     tokenizer,
@@ -222,6 +226,7 @@ async function modelOf(
     parser: parserChoice.family,
     parserChoice,
     responses,
+    efforts,
     promptFormat,
     eosTokenIds,
     get encodedBy() {
@@ -256,6 +261,8 @@ async function openTokenizer(
   const encoder = fast && (await openFastEncoder(fast, rust, [...addedTokens.keys()]))
   return { tokenizer, encoder: encoder ?? rust }
 }
+
+const SHORT_CHAT: readonly ChatMessage[] = [{ role: 'user', content: 'Hello.' }]
 
 const CALL = { id: 'call00001', type: 'function', function: { name: 'read', arguments: '{}' } }
 

@@ -1,0 +1,43 @@
+/** Which reasoning efforts a chat template accepts, found by rendering a chat with each of them. */
+import { ProxyError } from '../../../base/errors.ts'
+import {
+  type EffortSupport,
+  REASONING_EFFORTS,
+  templateVariables,
+} from '../../../protocol/canonical/reasoning-effort.ts'
+
+/** What {@link probeEfforts} found. */
+export interface TemplateEfforts extends EffortSupport {
+  /** Whether the effort changes the prompt. A template that ignores it accepts every effort. */
+  readonly isRead: boolean
+}
+
+/** Renders a short chat with these variables. @throws ProxyError `invalid_request` if the template raises an error */
+export type RenderChat = (kwargs: Record<string, unknown> | undefined) => Promise<string>
+
+/** @returns undefined if the template rejects the chat without an effort too: nothing is known of its efforts then */
+export async function probeEfforts(render: RenderChat): Promise<TemplateEfforts | undefined> {
+  const textWith = (kwargs: Record<string, unknown>) => render(kwargs).catch(undefinedIfRejected)
+  const texts = new Map<string, string | undefined>()
+  try {
+    await render(undefined)
+    for (const effort of REASONING_EFFORTS)
+      texts.set(effort, await textWith(templateVariables({ reasoning_effort: effort })!))
+    const [on, off] = [await textWith({ enable_thinking: true }), await textWith({ enable_thinking: false })]
+    const rejected = new Set(REASONING_EFFORTS.filter((effort) => texts.get(effort) === undefined))
+    const isRead = new Set([off, texts.get('none')]).size > 1 || levelTexts(texts).size > 1
+    return { rejected, hasThinkingSwitch: off !== undefined && on !== off, isRead }
+  } catch (error) {
+    if (error instanceof ProxyError) return undefined
+    throw error
+  }
+}
+
+/** Returns the different prompts that levels give; undefined among them: the template rejects one. */
+function levelTexts(texts: ReadonlyMap<string, string | undefined>): Set<string | undefined> {
+  return new Set([...texts].filter(([effort]) => effort !== 'none').map(([, text]) => text))
+}
+
+function undefinedIfRejected(error: unknown): undefined {
+  if (!(error instanceof ProxyError) || error.code !== 'invalid_request') throw error
+}
