@@ -255,6 +255,7 @@ async function openLocalBackend(
     tokenizer,
     standIns: fallsBack(config),
     measuresLogprobs: true,
+    adaptsEfforts: true,
     maxConcurrencyPerEngine: config.maxConcurrency,
     queueLimit: config.queueLimit,
     waitMs: config.queueWaitMs,

@@ -32,6 +32,8 @@ export interface FakeVllmOptions {
   chatIds?: (body: Record<string, unknown>) => number[]
   /** What a token reads like, beside its logprob in a prompt. Default: it does not say. */
   idText?: (id: number) => string
+  /** Returns the message of its template's error for a chat's body. Default: its template takes every chat. */
+  templateError?: (body: Record<string, unknown>) => string | undefined
 }
 
 const PROMPT_IDS = [101, 102, 103]
@@ -56,7 +58,9 @@ export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<Fake
       return sendJson(response, scoresOf(request.body.prompt, options.idText))
     refusals -= 1
     const isBusy = refusals >= 0 || (refusesIds && request.body.return_token_ids)
-    const refusal = isBusy ? 'weights are being updated' : refusalOf(request.body, options)
+    const isChat = request.path.endsWith('/chat/completions')
+    const templateError = isChat ? options.templateError?.(request.body) : undefined
+    const refusal = isBusy ? 'weights are being updated' : (templateError ?? refusalOf(request.body, options))
     if (refusal)
       return sendJson(response, { error: { message: refusal, type: 'BadRequestError', code: 400 } }, 400)
     running += 1
@@ -100,10 +104,15 @@ function answerGet(
 function answerTokenize(
   { body }: SeenRequest,
   response: ServerResponse,
-  { textIds, chatIds }: FakeVllmOptions,
+  { textIds, chatIds, templateError }: FakeVllmOptions,
 ): void {
+  const message = body.messages && templateError?.(body)
+  if (message) {
+    sendJson(response, { error: { message, type: 'BadRequestError', code: 400 } }, 400)
+    return
+  }
   const tokens = body.messages ? chatIds?.(body) : textIds?.(body.prompt)
-  sendJson(response, tokens ? { tokens } : { detail: 'Not Found' }, tokens ? 200 : 404)
+  sendJson(response, tokens ? { count: tokens.length, tokens } : { detail: 'Not Found' }, tokens ? 200 : 404)
 }
 
 function scoresOf(prompt: number[], decoded: (id: number) => string) {

@@ -7,6 +7,7 @@ import type { GenerationRequest } from '../../protocol/canonical/request.ts'
 import { CAPABILITIES } from '../../protocol/worker/protocol.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from '../engines/dispatch/dispatcher.ts'
 import { type FailureVerdict, withFailover } from '../engines/dispatch/failover.ts'
+import { LearnedEfforts } from '../engines/dispatch/learned-efforts.ts'
 import { type Ability, unlistedPolicy } from '../engines/dispatch/placement.ts'
 import type { QueuedCall } from '../engines/dispatch/scheduler.ts'
 import type { Backend, BackendMember, BackendStatus } from '../engines/port/backend.ts'
@@ -59,6 +60,7 @@ export class RelayBackend implements Backend, Registry {
   readonly #logger: Logger
   /** What the log has of each worker that is refused for its tokenizer. */
   readonly #refused = new Map<string, string>()
+  readonly #efforts: LearnedEfforts
   /** The same of each whose turns are not what they should be. */
   readonly #warned = new Map<string, string | undefined>()
 
@@ -73,15 +75,22 @@ export class RelayBackend implements Backend, Registry {
       } as const)
     this.#tokenizer = options.tokenizer
     this.#logger = logger
+    this.#efforts = new LearnedEfforts(logger)
     this.#dispatcher = new Dispatcher({ ...settings, absent })
     this.#registry = new WorkerRegistry(
       { limits: settings, clock, logger },
       {
         joined: (worker) => this.#dispatcher.addMember(this.#memberOf(worker)),
-        changed: (worker) => this.#dispatcher.updateMember(worker.identity.workerId, this.#memberOf(worker)),
+        changed: (worker) => {
+          const { id, ...change } = this.#memberOf(worker)
+          // Its engines may come back as others.
+          if (!change.healthy) this.#efforts.forget(id)
+          this.#dispatcher.updateMember(id, change)
+        },
         left: ({ identity: { workerId } }) => {
           this.#refused.delete(workerId)
           this.#warned.delete(workerId)
+          this.#efforts.forget(workerId)
           this.#dispatcher.removeMember(workerId)
         },
       },
@@ -100,7 +109,12 @@ export class RelayBackend implements Backend, Registry {
         serve: (workerId, asked, failedAttempts) =>
           this.#workerOf(workerId).begin(asked, wireId(asked.requestId, failedAttempts)).stream(signal),
         kindOf: () => 'worker',
-        judge,
+        judge: (thrown, workerId) => {
+          const verdict = judge(thrown)
+          if (verdict !== 'final') this.#efforts.forget(workerId)
+          return verdict
+        },
+        efforts: this.#efforts,
         maxLosses: MAX_LOSSES,
         memberCount: () => this.#registry.connected().length,
       },

@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import type { EngineClient, EngineHealth } from '../port/engine-client.ts'
 import type { Dispatcher } from './dispatcher.ts'
 import { type EngineHealthReport, EngineHealthWatch, type EngineHealthWatchOptions } from './engine-health.ts'
+import type { LearnedEfforts } from './learned-efforts.ts'
 import { MeasuredLogprobs } from './measured-logprobs.ts'
 import type { Ability } from './placement.ts'
 
@@ -13,6 +14,8 @@ export interface EnginePoolOptions
   maxConcurrency: number
   healthIntervalMs: number
   measuresLogprobs?: boolean | undefined
+  /** Told of engines that may have been replaced. */
+  efforts?: LearnedEfforts | undefined
 }
 
 export interface EngineFacts {
@@ -73,7 +76,10 @@ export class EnginePool {
       intervalMs,
       known,
       onHealth: (health) => {
-        if (!health.healthy) logprobs?.forget()
+        if (!health.healthy) {
+          logprobs?.forget()
+          this.#options.efforts?.forget(name)
+        }
         dispatcher.updateMember(name, memberChange(client, health))
       },
     })
@@ -89,6 +95,7 @@ export class EnginePool {
     const { name } = engine.client
     Object.assign(engine, { weight, modelName, standIn: false, draining: false })
     engine.logprobs?.forget()
+    this.#options.efforts?.forget(name)
     dispatcher.updateMember(name, this.#limit(weight))
     dispatcher.keepMember(name)
   }
@@ -98,9 +105,10 @@ export class EnginePool {
     if (engine.draining) return
     engine.draining = true
     const { client, watch } = engine
-    const { dispatcher, logger } = this.#options
+    const { dispatcher, logger, efforts } = this.#options
     dispatcher.retireMember(client.name, () => {
       this.#engines.delete(client.name)
+      efforts?.forget(client.name)
       watch.stop()
       logger?.info({ engine: client.name }, 'engine is out of service')
       client

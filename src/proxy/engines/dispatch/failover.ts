@@ -1,7 +1,8 @@
 /** What both backends do when the engine or worker that serves a call is lost: ask another one, within bounds. */
 import type { GenerationStream } from '../../../protocol/canonical/events.ts'
-import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
+import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { Dispatcher, Lease } from './dispatcher.ts'
+import { EffortNegotiation, type LearnedEfforts, renderedBody } from './learned-efforts.ts'
 import { needOf } from './placement.ts'
 import type { QueuedCall } from './scheduler.ts'
 
@@ -15,9 +16,11 @@ export interface FailoverRules {
   dispatcher: Dispatcher
   /**
    * @param request as the member is to get it
-   * @param failedAttempts how many members have failed this call before
+   * @param failedAttempts how often this call has been served before, and failed
    */
   serve(memberId: string, request: GenerationRequest, failedAttempts: number): GenerationStream
+  /** Reasoning efforts that members reject; absent: they get the agent's effort, whatever becomes of it. */
+  efforts?: LearnedEfforts | undefined
   /** Of a member, for the call's spans. */
   kindOf(memberId: string): string
   /** Asked before the member's slot is free again, or the next call that waits would get a dead one. */
@@ -32,7 +35,8 @@ export interface FailoverRules {
 const MIN_ATTEMPTS = 3
 
 /**
- * Serves a request by one member after another until one does it. After its first event a call stays where it is:
+ * Serves a request by one member after another until one does it. A member that rejects the request's reasoning effort
+ * gets it once more with another one. After its first event a call stays where it is:
  * the agent may have seen it.
  * @throws ProxyError as {@link Dispatcher.acquire}; the last member's error once its verdict is `final`, `maxLosses`
  *   members are lost, or every member has had its turn (but at least three turns). After an abort: `signal.reason`.
@@ -44,27 +48,35 @@ export async function* withFailover(
 ): GenerationStream {
   const { requestId: callId, sessionId, body, mustServe } = request
   const failed: string[] = []
+  const negotiation = rules.efforts && new EffortNegotiation(rules.efforts, renderedBody(request))
+  let attempts = 0
   for (let losses = 0; ; ) {
     const requirements = { model: body.model, mustServe, needs: needOf(request), avoid: failed }
     const call = { callId, sessionId, ...requirements }
     const lease = await leaseFor(call, rules, request, signal)
     const { memberId } = lease
-    const span = request.spans?.asked({ ...request, member: memberId, memberKind: rules.kindOf(memberId) })
-    const sent = span ? { ...request, traceparent: span.traceparent } : request
+    const adapted = withBody(request, negotiation?.bodyFor(memberId))
+    const span = request.spans?.asked({ ...adapted, member: memberId, memberKind: rules.kindOf(memberId) })
+    const sent = span ? { ...adapted, traceparent: span.traceparent } : adapted
     let begun = false
     request.onAsked?.()
     try {
-      for await (const batch of rules.serve(memberId, sent, failed.length)) {
+      for await (const batch of rules.serve(memberId, sent, attempts)) {
+        const events = begun ? batch : (negotiation?.annotate(batch) ?? batch)
+        if (!begun) negotiation?.confirm()
         begun = true
-        yield batch
+        yield events
       }
       return
     } catch (thrown) {
       span?.end(signal.aborted ? signal.reason : thrown)
       if (signal.aborted) throw signal.reason
+      attempts += 1
+      if (!begun && negotiation?.rejected(memberId, thrown)) continue
       const verdict = rules.judge(thrown, memberId)
       if (verdict === 'lost') losses += 1
-      if (begun || verdict === 'final' || losses === rules.maxLosses) throw thrown
+      if (begun || verdict === 'final' || losses === rules.maxLosses)
+        throw begun ? thrown : (negotiation?.errorOf(thrown) ?? thrown)
       if (failed.length + 1 >= Math.max(MIN_ATTEMPTS, rules.memberCount())) throw thrown
       failed.push(memberId)
       rules.dispatcher.failedOver()
@@ -73,6 +85,10 @@ export async function* withFailover(
       lease.release()
     }
   }
+}
+
+function withBody(request: GenerationRequest, body: ChatBody | undefined): GenerationRequest {
+  return body === undefined || body === request.body ? request : ({ ...request, body } as GenerationRequest)
 }
 
 function leaseFor(

@@ -9,6 +9,7 @@ import type { ExpectedTokenizer } from '../port/expected-tokenizer.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from './dispatcher.ts'
 import { EnginePool } from './engine-pool.ts'
 import { type FailureVerdict, withFailover } from './failover.ts'
+import { EffortNegotiation, LearnedEfforts } from './learned-efforts.ts'
 import type { LogprobsMode } from './measured-logprobs.ts'
 import { type MemberLoad, unlistedPolicy } from './placement.ts'
 import { WeightStamp } from './weight-stamp.ts'
@@ -27,6 +28,8 @@ export interface LocalBackendOptions extends Partial<Omit<DispatcherOptions, 'ab
   tokenizer?: ExpectedTokenizer | undefined
   /** Members tell the ids by which somebody else compares tokenizers. */
   tellsTextIds?: boolean
+  /** Replaces reasoning efforts that an engine rejects. Not for a worker: its proxy does, and records it. */
+  adaptsEfforts?: boolean
   /** Finds out what the logprobs of vLLM and SGLang are of, by two small calls before an engine's first one. */
   measuresLogprobs?: boolean
 }
@@ -50,6 +53,7 @@ class EngineBackend implements LocalBackend {
   readonly mode = 'local'
   readonly engines: EnginePool
   readonly #dispatcher: Dispatcher
+  readonly #efforts: LearnedEfforts | undefined
 
   constructor(options: LocalBackendOptions) {
     const { clients, standIns = false, maxConcurrencyPerEngine, healthIntervalMs } = options
@@ -65,8 +69,10 @@ class EngineBackend implements LocalBackend {
           message: `no engine that could serve this call is healthy${this.#refusals()}`,
         },
     })
+    this.#efforts = options.adaptsEfforts ? new LearnedEfforts(options.logger) : undefined
     this.engines = new EnginePool({
       ...options,
+      efforts: this.#efforts,
       dispatcher: this.#dispatcher,
       maxConcurrency: maxConcurrencyPerEngine ?? DISPATCH_DEFAULTS.maxConcurrency,
       healthIntervalMs: healthIntervalMs ?? HEALTH_INTERVAL_MS,
@@ -82,6 +88,7 @@ class EngineBackend implements LocalBackend {
         serve: (engine, asked) => this.#ask(engine, asked, signal),
         kindOf: (engine) => this.#engine(engine).client.kind,
         judge: (thrown, engine) => this.#judge(thrown, engine),
+        efforts: this.#efforts,
         maxLosses: MAX_LOSSES,
         memberCount: () => this.engines.size,
       },
@@ -115,6 +122,7 @@ class EngineBackend implements LocalBackend {
     }
     if (thrown.code !== 'engine_lost') return 'final'
     this.#engine(engine).logprobs?.forget()
+    this.#efforts?.forget(engine)
     // It died, and what is started in its place may have other weights; or it closed a connection that looked usable.
     void this.#engine(engine).watch.refresh()
     return 'lost'
@@ -139,9 +147,29 @@ class EngineBackend implements LocalBackend {
   /** Any healthy engine will do: all of them serve the same model. */
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
     for (const { client, watch, draining } of this.engines.all()) {
-      if (client.countTokens && watch.healthy && !draining) return await client.countTokens(body, signal)
+      if (client.countTokens && watch.healthy && !draining) return await this.#countAt(client, body, signal)
     }
     throw cannotCount('No engine here can count the tokens of a prompt')
+  }
+
+  /** Counts the prompt with the reasoning effort that the request would be sent with. */
+  async #countAt(client: EngineClient, body: ChatBody, signal: AbortSignal): Promise<number> {
+    const count = (sent: ChatBody) => client.countTokens!(sent, signal)
+    if (this.#efforts === undefined) return await count(body)
+    const negotiation = new EffortNegotiation(this.#efforts, body)
+    const adapted = () => negotiation.bodyFor(client.name) ?? body
+    try {
+      return await count(adapted())
+    } catch (thrown) {
+      if (!negotiation.rejected(client.name, thrown)) throw thrown
+    }
+    try {
+      const counted = await count(adapted())
+      negotiation.confirm()
+      return counted
+    } catch (thrown) {
+      throw negotiation.errorOf(thrown)
+    }
   }
 
   releaseSession(sessionId: string): void {

@@ -1,3 +1,4 @@
+import { templateVariables } from '../../../../protocol/canonical/reasoning-effort.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import {
   askedAlternatives,
@@ -58,7 +59,9 @@ export function vllmTokenBody(
  * models that the proxy replaces, and one engine serves one.
  */
 export function vllmTokenizeBody(body: ChatBody): Record<string, unknown> {
-  const { messages, tools, chat_template_kwargs } = withoutEmptyTools(body)
+  const { messages, tools } = withoutEmptyTools(body)
+  // Its schema has no `reasoning_effort`: the template gets it as the variable that vLLM makes of it in a chat.
+  const chat_template_kwargs = templateVariables(body) ?? body.chat_template_kwargs
   return { messages, tools, chat_template_kwargs, add_generation_prompt: true }
 }
 

@@ -1,0 +1,170 @@
+/**
+ * Reasoning efforts in chat mode: the engine renders the prompt, so that what its model accepts is learned from its
+ * errors. A request that is rejected for its effort is sent once more with the nearest effort that is left, and what the
+ * error taught is remembered for the member and model. It lives on the proxy's side of both backends: workers forward
+ * what they are sent.
+ */
+import { ProxyError } from '../../../base/errors.ts'
+import type { Logger } from '../../../base/logger.ts'
+import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
+import {
+  adaptEffort,
+  type EffortChange,
+  type EffortSupport,
+  effortOf,
+  parseEffortRejection,
+} from '../../../protocol/canonical/reasoning-effort.ts'
+import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
+
+/** Of one member. Some engines accept any model name: names that agents make up must not fill the memory. */
+const MAX_MODELS = 1_000
+
+type RejectedEfforts = ReadonlySet<string>
+
+const NOTHING_REJECTED: RejectedEfforts = new Set()
+
+export class LearnedEfforts {
+  readonly #logger: Logger | undefined
+  /** By member, then by model. */
+  readonly #rejected = new Map<string, Map<string, RejectedEfforts>>()
+
+  constructor(logger?: Logger) {
+    this.#logger = logger
+  }
+
+  /** Returns the efforts that the member is known to reject for this model. */
+  rejectedBy(memberId: string, model = ''): RejectedEfforts {
+    return this.#rejected.get(memberId)?.get(model) ?? NOTHING_REJECTED
+  }
+
+  learn(memberId: string, model = '', rejected: RejectedEfforts): void {
+    const known = this.#rejected.get(memberId) ?? new Map<string, RejectedEfforts>()
+    const before = known.get(model) ?? NOTHING_REJECTED
+    const all = union(before, rejected)
+    if (all.size === before.size) return
+    if (known.size >= MAX_MODELS) known.clear()
+    known.set(model, all)
+    this.#rejected.set(memberId, known)
+    this.#logger?.info(
+      { member: memberId, rejected: [...all] },
+      'reasoning efforts that the engine rejects are replaced by the nearest accepted one',
+    )
+  }
+
+  /** The member was away: another engine may have its address. */
+  forget(memberId: string): void {
+    this.#rejected.delete(memberId)
+  }
+}
+
+function union(one: RejectedEfforts, other: RejectedEfforts): RejectedEfforts {
+  return new Set([...one, ...other])
+}
+
+/** One attempt that was rejected for its effort. */
+interface Rejection {
+  readonly memberId: string
+  readonly sent: string
+  readonly rejected: RejectedEfforts
+  readonly error: ProxyError
+}
+
+/** The effort of one request, over its attempts. */
+export class EffortNegotiation {
+  readonly #learned: LearnedEfforts
+  readonly #model: string | undefined
+  readonly #body: ChatBody | undefined
+  /** What the attempt that was rejected taught. */
+  #rejection: Rejection | undefined
+  #change: EffortChange | undefined
+
+  /** @param body undefined: nothing is adapted */
+  constructor(learned: LearnedEfforts, body: ChatBody | undefined) {
+    this.#learned = learned
+    this.#model = body?.model
+    this.#body = body
+  }
+
+  /** Returns the body as the member is to get it. */
+  bodyFor(memberId: string): ChatBody | undefined {
+    if (this.#body === undefined) return undefined
+    const { body, change } = adaptEffort(this.#body, this.#supportOf(memberId))
+    this.#change = change
+    return body
+  }
+
+  /**
+   * Reads why the member rejected what {@link bodyFor} returned last.
+   * @returns whether the request is to be sent once more, with another effort
+   */
+  rejected(memberId: string, thrown: unknown): boolean {
+    if (this.#body === undefined || !isEngineError(thrown)) return false
+    const sent = this.#change === undefined ? effortOf(this.#body) : this.#change.sent
+    const rejected = parseEffortRejection(thrown.message, sent ?? undefined)
+    if (rejected === undefined || typeof sent !== 'string') return false
+    if (this.#rejection !== undefined) {
+      this.#learnBoth({ memberId, sent, rejected, error: thrown })
+      return false
+    }
+    // Models that speak harmony cannot do without reasoning: without an effort it would be medium.
+    if (sent === 'none' && /harmony/i.test(thrown.message)) return false
+    this.#rejection = { memberId, sent, rejected, error: thrown }
+    const { change } = adaptEffort(this.#body, this.#supportOf(memberId))
+    return change !== undefined && change.sent !== sent
+  }
+
+  /**
+   * Returns the error that the agent gets: that of its own effort where the replacement was rejected as well, or the
+   * engine does not take `chat_template_kwargs`, which stood for it.
+   */
+  errorOf(thrown: unknown): unknown {
+    const isAboutEffort = isEngineError(thrown) && /effort|chat_template_kwargs/i.test(thrown.message)
+    return isAboutEffort ? (this.#rejection?.error ?? thrown) : thrown
+  }
+
+  /** Learns from a rejected attempt once the retry has succeeded: the effort was the reason for the error. */
+  confirm(): void {
+    if (this.#rejection !== undefined) this.#learn(this.#rejection)
+  }
+
+  /** Adds the change to the annotations of the turn, in the first events of its response. */
+  annotate(batch: readonly GenerationEvent[]): readonly GenerationEvent[] {
+    const change = this.#change
+    if (change === undefined) return batch
+    return batch.map((event) =>
+      event.type === 'start'
+        ? { ...event, annotations: { ...event.annotations, reasoning_effort: change } }
+        : event,
+    )
+  }
+
+  /**
+   * Learns from two attempts in a row that were rejected. Only if the errors differ in nothing but the effort: others may
+   * be about a field that efforts cannot be combined with.
+   */
+  #learnBoth(second: Rejection): void {
+    const first = this.#rejection!
+    if (first.error.message.replaceAll(first.sent, second.sent) !== second.error.message) return
+    this.#learn(first)
+    this.#learn(second)
+  }
+
+  #learn({ memberId, rejected }: Rejection): void {
+    this.#learned.learn(memberId, this.#model, rejected)
+  }
+
+  #supportOf(memberId: string): EffortSupport {
+    const known = this.#learned.rejectedBy(memberId, this.#model)
+    return { rejected: union(known, this.#rejection?.rejected ?? NOTHING_REJECTED), hasThinkingSwitch: true }
+  }
+}
+
+/** vLLM answered with HTTP 500 when a template raised an error, until its pull request 54022. */
+function isEngineError(thrown: unknown): thrown is ProxyError {
+  return thrown instanceof ProxyError && ['engine_rejected', 'engine_failed'].includes(thrown.code)
+}
+
+/** Returns the body of a request whose prompt the engine renders: the only one that efforts matter in. */
+export function renderedBody(request: GenerationRequest): ChatBody | undefined {
+  return request.kind === 'chat' && request.promptTokenIds === undefined ? request.body : undefined
+}
