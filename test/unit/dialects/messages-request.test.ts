@@ -228,8 +228,8 @@ t.test('thinking and effort are told to chat templates that know of them', async
   t.equal(kwargs(null), undefined)
   const own = { chat_template_kwargs: { thinking: true, enable_thinking: true } }
   t.same(kwargs({ type: 'disabled' }, own), own.chat_template_kwargs, "the agent's own word wins")
-  t.equal(lowered({ output_config: { effort: 'low' } }).reasoning_effort, 'low')
-  t.equal(lowered({ output_config: { effort: 'max' } }).reasoning_effort, 'high')
+  for (const effort of ['low', 'medium', 'high', 'xhigh', 'max'])
+    t.equal(lowered({ output_config: { effort } }).reasoning_effort, effort)
 })
 
 t.test('thinking is shown unless the agent does not want it', async (t) => {

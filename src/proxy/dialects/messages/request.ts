@@ -93,8 +93,7 @@ function reasoningFields(request: CountTokensRequest): Partial<ChatBody> {
   const kwargs = templateKwargs(request)
   return {
     ...(kwargs && { chat_template_kwargs: kwargs }),
-    // The two highest efforts have no name that all engines know.
-    ...(effort && { reasoning_effort: effort === 'xhigh' || effort === 'max' ? 'high' : effort }),
+    ...(effort && { reasoning_effort: effort }),
   }
 }
 
