@@ -91,6 +91,11 @@ export class ProxyMetrics {
     'Turns whose agent had changed the calls that it was given, by what was changed',
     ['kind'],
   )
+  readonly adaptedEfforts = this.#counter(
+    'reasoning_efforts_adapted_total',
+    'Turns whose reasoning effort the model rejects, by the effort requested and the one sent',
+    ['requested', 'sent'],
+  )
   readonly rollouts = this.#gauge('rollouts', 'Rollouts of `--runner`, by state', ['state'])
   readonly rolloutsEnded = this.#counter(
     'rollouts_total',

@@ -5,6 +5,7 @@
 import { type Around, watched } from '../../base/around.ts'
 import { ProxyError } from '../../base/errors.ts'
 import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
+import { effortChangeOf } from '../../protocol/canonical/reasoning-effort.ts'
 import type { Backend } from '../engines/port/backend.ts'
 import { echoNoteOf } from '../session/prompts/echo-note.ts'
 import { inexactCode } from '../session/prompts/exactness.ts'
@@ -95,12 +96,14 @@ export class TurnWatch {
   }
 
   #count({ dialect }: WatchedTurn, { status, error, annotations }: TurnOutcome): void {
-    const { turns, turnErrors, lines, echoes, answeredRetries } = this.#metrics
+    const { turns, turnErrors, lines, echoes, answeredRetries, adaptedEfforts } = this.#metrics
     turns.add(1, dialect, status)
     const joined = answeredRetriesOf({ annotations }).length
     if (joined > 0) answeredRetries.add(joined, 'running')
     lines.add(1, lineOf(annotations))
     for (const kind of echoNoteOf({ annotations })?.kinds ?? []) echoes.add(1, kind)
+    const effort = effortChangeOf({ annotations })
+    if (effort) adaptedEfforts.add(1, effort.requested, effort.sent ?? 'omitted')
     if (error) turnErrors.add(1, error.code)
   }
 

@@ -46,6 +46,18 @@ t.test('a turn is counted with its line, its reason and its weights', async (t) 
   t.ok(has('prompt_tokens_total 2') && has('completion_tokens_total 1'))
 })
 
+t.test('a turn whose reasoning effort was adapted is counted with both efforts', async (t) => {
+  const { store, has } = await watchedStore()
+  const adapted = (sent: string | null) => ({
+    annotations: JSON.stringify({ reasoning_effort: { requested: 'none', sent } }),
+  })
+  await recordTurn(store, 's', 0, adapted(null))
+  await recordTurn(store, 's', 1, adapted('low'))
+  await recordTurn(store, 's', 2, { annotations: '{}' })
+  t.ok(has('reasoning_efforts_adapted_total{requested="none",sent="omitted"} 1'))
+  t.ok(has('reasoning_efforts_adapted_total{requested="none",sent="low"} 1'))
+})
+
 t.test('where the engine told no ids, its own counts count', async (t) => {
   const { store, has } = await watchedStore()
   const none = { promptTokenIds: new Int32Array(), completionTokenIds: new Int32Array() }

@@ -260,7 +260,8 @@ const turnFields = {
   usage: nullable(fields()),
   annotations: fields(
     'More: how its prompt was made; `answered_retries`: the counts of retries that got its answer; `call_ids`: what ' +
-      'the model or its engine calls each tool call; `echo`: what the agent changed in its calls; `resumed_at`: the index ' +
+      'the model or its engine calls each tool call; `echo`: what the agent changed in its calls; `reasoning_effort`: the ' +
+      'effort `requested` and the one `sent` where the model rejects the former (null: none was sent); `resumed_at`: the index ' +
       'from which on its proxy answers, after one that was lost',
   ),
   exact: Type.Boolean({ description: 'Ids and logprobs are complete, so it can be trained on' }),
