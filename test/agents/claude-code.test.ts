@@ -5,6 +5,7 @@ import t from 'tap'
 import { type Agent, runAgent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
+import { SETUPS } from './parts/rig.ts'
 import { playbookOf, taskIn } from './parts/script.ts'
 import { checkRows, lastWords } from './parts/session-checks.ts'
 
@@ -43,6 +44,32 @@ const steps = [
 ]
 
 await testFileTask(claudeCode, { steps })
+
+/** Its default effort is high for a model that it does not know, and medium for its own default model. */
+const onOtherModel: Agent = {
+  ...claudeCode,
+  program: (job) => {
+    const { env, ...program } = claudeCode.program(job)
+    return { ...program, env: { ...env, ANTHROPIC_MODEL: 'qwen3.8' } }
+  },
+}
+
+for (const setup of SETUPS) {
+  const title = `${setup.mode} mode, ${setup.prompts} mode`
+  await t.test(`${title}: a model that rejects Claude Code's effort gets the nearest one`, async (t) => {
+    const playbook = playbookOf(steps, 'tidy')
+    const run = await runAgent(t, onOtherModel, { ...setup, playbook, checksEfforts: true }, taskIn)
+    const { code, output, turns, rows } = run
+    t.equal(code, 0, 'it ends well', { output })
+    t.equal(turns.length, steps.length)
+    for (const { status, annotations } of turns) {
+      t.equal(status, 'completed')
+      t.strictSame(annotations.reasoning_effort, { requested: 'high', sent: 'xhigh' })
+    }
+    t.equal(rows.length, 1)
+    checkRows(t, turns, rows)
+  })
+}
 
 await t.test(
   'an engine with a shorter context than Claude Code knows of is asked again for less',

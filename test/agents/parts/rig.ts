@@ -3,6 +3,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { ended, said } from '../../helpers/children.ts'
+import { startEffortCheck, writeModelWithEfforts } from '../../helpers/effort-rules.ts'
 import { startLlmProxy } from '../../helpers/llm-proxy.ts'
 
 /** Every way from an agent to an engine. */
@@ -33,23 +34,28 @@ export interface RigOptions extends Setup {
   contextLength?: number
   /** Of the proxy. */
   flags?: readonly string[]
+  /** The model rejects efforts as Qwen3.8 does: its template in token mode, its engine in chat mode. */
+  checksEfforts?: boolean
 }
 
 const ROOMY = 1_000_000
 
 /** Everything stops when the test ends. */
 export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
-  const { mode, prompts, folder, contextLength = ROOMY, flags = [] } = options
+  const { mode, prompts, folder, contextLength = ROOMY, flags = [], checksEfforts = false } = options
   const playbook = join(folder, 'playbook.json')
   writeFileSync(playbook, JSON.stringify(options.playbook))
   const length = ['--context-length', String(contextLength)]
-  const engineUrl = await serve(t, ['engine', '--port', '0', '--playbook', playbook, ...length])
+  const ownUrl = await serve(t, ['engine', '--port', '0', '--playbook', playbook, ...length])
+  const engineUrl = checksEfforts ? (await startEffortCheck(t, ownUrl)).url : ownUrl
+  const model = checksEfforts ? join(folder, 'model') : 'embedded'
+  if (checksEfforts) writeModelWithEfforts(model)
   const url = await serve(t, [
     ...['serve', '--port', '0', '--db', join(folder, 'proxy.db'), '--mode', mode],
     // Agents ask for the models of their makers.
     ...['--model', 'embedded'],
     ...(mode === 'local' ? ['--engine-url', engineUrl] : []),
-    ...(prompts === 'token' ? ['--tokenizer', 'embedded', ...length] : []),
+    ...(prompts === 'token' ? ['--tokenizer', model, ...length] : []),
     ...flags,
   ])
   if (mode === 'relay') await start(t, ['worker', '--proxy-url', url, '--engine-url', engineUrl])

@@ -19,7 +19,10 @@ export interface Turn {
   completion_token_ids: number[]
   completion_logprobs: number[]
   error: { code: string } | null
-  annotations: { prompt?: { reason: string; mismatched?: boolean } }
+  annotations: {
+    prompt?: { reason: string; mismatched?: boolean }
+    reasoning_effort?: { requested: string; sent: string | null }
+  }
 }
 
 export interface Row {
