@@ -385,8 +385,11 @@ t.test('health tells what writes prompts: the template', async (t) => {
 
 t.test('health tells what writes prompts: the rules that the operator names', async (t) => {
   const { proxy } = await startTokenProxy(t, { promptFormat: 'harmony' })
-  t.match((await proxy.get('/health')).prompt_format, { name: 'harmony', chosen_by: 'name' })
-  const asked = { model: 'm', messages: [user('Well?')], reasoning_effort: 'max', max_tokens: 1 }
+  t.match(await proxy.get('/health'), {
+    prompt_format: { name: 'harmony', chosen_by: 'name' },
+    reasoning_efforts: { accepted: ['low', 'medium', 'high'], read: true },
+  })
+  const asked = { model: 'm', messages: [user('Well?')], reasoning_effort: 'none', max_tokens: 1 }
   t.match(await proxy.post('/s/v1/chat/completions', asked), {
     error: { message: /harmony knows low, medium, high/ },
   })

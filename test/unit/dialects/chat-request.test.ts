@@ -1,5 +1,6 @@
 import t from 'tap'
 import { ProxyError } from '../../../src/base/errors.ts'
+import { REASONING_EFFORTS } from '../../../src/protocol/canonical/reasoning-effort.ts'
 import { lowerChatRequest } from '../../../src/proxy/dialects/chat/request.ts'
 
 const messages = [{ role: 'user', content: 'hi' }]
@@ -134,3 +135,15 @@ t.test(
     t.equal(lowerChatRequest({ messages, top_logprobs: 2, logprobs: true }).kind, 'chat')
   },
 )
+
+t.test('every reasoning effort is forwarded unchanged', async (t) => {
+  for (const effort of [...REASONING_EFFORTS, 'no_think', 40]) {
+    const { body } = lowerChatRequest({
+      model: 'm',
+      messages,
+      reasoning_effort: effort,
+      chat_template_kwargs: { reasoning_effort: effort },
+    })
+    t.match(body, { reasoning_effort: effort, chat_template_kwargs: { reasoning_effort: effort } })
+  }
+})

@@ -330,3 +330,10 @@ t.test("errors have the shape of Google's", async (t) => {
     error: { message: 'The input token count (50) exceeds the maximum number of tokens allowed (40).' },
   })
 })
+
+t.test('a thinking level is forwarded under its own name, in lower case', async (t) => {
+  for (const level of ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH', 'XHIGH', 'MAX']) {
+    const { body } = lower({ generationConfig: { thinkingConfig: { thinkingLevel: level } } })
+    t.equal(body.reasoning_effort, level.toLowerCase())
+  }
+})

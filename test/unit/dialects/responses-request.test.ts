@@ -1,5 +1,6 @@
 import t from 'tap'
 import { ProxyError } from '../../../src/base/errors.ts'
+import { REASONING_EFFORTS } from '../../../src/protocol/canonical/reasoning-effort.ts'
 import { seal, unseal } from '../../../src/proxy/dialects/common/sealed-reasoning.ts'
 import { lowerItems } from '../../../src/proxy/dialects/responses/items.ts'
 import { lowerResponsesRequest } from '../../../src/proxy/dialects/responses/request.ts'
@@ -376,4 +377,9 @@ t.test('the output of a function that nobody called is what its name says to the
     },
   ])
   t.match(refusal({}, [{ type: 'function_call_output', output: 'x' }]), { param: 'input.0.call_id' })
+})
+
+t.test('every reasoning effort is forwarded unchanged', async (t) => {
+  for (const effort of [...REASONING_EFFORTS, 'no_think'])
+    t.equal(bodyOf({ model: 'm', reasoning: { effort } }).reasoning_effort, effort)
 })
