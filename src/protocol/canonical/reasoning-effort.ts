@@ -14,7 +14,7 @@ export const REASONING_EFFORTS: readonly string[] = ['none', ...EFFORT_LEVELS]
 
 /** What a model does with efforts. */
 export interface EffortSupport {
-  /** Those of {@link REASONING_EFFORTS} that it rejects. */
+  /** The members of {@link REASONING_EFFORTS} that it rejects. */
   readonly rejected: ReadonlySet<string>
   /** Whether `enable_thinking: false` disables its reasoning, so that `none` can be expressed without an effort. */
   readonly hasThinkingSwitch: boolean
@@ -28,7 +28,7 @@ export interface EffortChange {
 }
 
 /** Returns what a recorded turn says of its effort; undefined: it was sent as requested. */
-export function effortChangeOf({ annotations }: { annotations: string }): EffortChange | undefined {
+export function readEffortChange({ annotations }: { annotations: string }): EffortChange | undefined {
   // Most turns have none, and are not parsed for it.
   if (!annotations.includes('"reasoning_effort"')) return undefined
   return (JSON.parse(annotations) as { reasoning_effort?: EffortChange }).reasoning_effort
@@ -64,7 +64,7 @@ export function nearestLevel(
  * Returns the effort that a chat template is given: the request's own field, as in vLLM, else the template variable.
  * @returns undefined for none, and for a value that is no name
  */
-export function effortOf({ reasoning_effort: effort, chat_template_kwargs: kwargs }: EffortFields) {
+export function getEffort({ reasoning_effort: effort, chat_template_kwargs: kwargs }: EffortFields) {
   const given = effort ?? (isRecord(kwargs) ? kwargs.reasoning_effort : undefined)
   return typeof given === 'string' ? given : undefined
 }
@@ -79,7 +79,7 @@ export function adaptEffort<Body extends EffortFields>(
   body: Body,
   support: EffortSupport | undefined,
 ): { body: Body; change?: EffortChange } {
-  const requested = effortOf(body)
+  const requested = getEffort(body)
   if (requested === undefined || !support?.rejected.has(requested)) return { body }
   if (requested === 'none') {
     if (!support.hasThinkingSwitch) return { body }

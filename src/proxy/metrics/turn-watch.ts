@@ -5,7 +5,7 @@
 import { type Around, watched } from '../../base/around.ts'
 import { ProxyError } from '../../base/errors.ts'
 import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
-import { effortChangeOf } from '../../protocol/canonical/reasoning-effort.ts'
+import { readEffortChange } from '../../protocol/canonical/reasoning-effort.ts'
 import type { Backend } from '../engines/port/backend.ts'
 import { echoNoteOf } from '../session/prompts/echo-note.ts'
 import { inexactCode } from '../session/prompts/exactness.ts'
@@ -102,7 +102,7 @@ export class TurnWatch {
     if (joined > 0) answeredRetries.add(joined, 'running')
     lines.add(1, lineOf(annotations))
     for (const kind of echoNoteOf({ annotations })?.kinds ?? []) echoes.add(1, kind)
-    const effort = effortChangeOf({ annotations })
+    const effort = readEffortChange({ annotations })
     if (effort) adaptedEfforts.add(1, effort.requested, effort.sent ?? 'omitted')
     if (error) turnErrors.add(1, error.code)
   }

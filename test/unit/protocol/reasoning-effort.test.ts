@@ -4,11 +4,11 @@ import {
   adaptEffort,
   EFFORT_LEVELS,
   type EffortSupport,
-  effortChangeOf,
-  effortOf,
+  getEffort,
   nearestLevel,
   parseEffortRejection,
   REASONING_EFFORTS,
+  readEffortChange,
 } from '../../../src/protocol/canonical/reasoning-effort.ts'
 import type { ChatBody } from '../../../src/protocol/canonical/request.ts'
 
@@ -24,7 +24,7 @@ const GLM_5_2 = accepting('low', 'high', 'max')
 const GPT_OSS = { ...accepting('low', 'medium', 'high'), hasThinkingSwitch: false }
 
 const sent = (support: EffortSupport, effort: string) =>
-  effortOf(adaptEffort({ messages, reasoning_effort: effort }, support).body)
+  getEffort(adaptEffort({ messages, reasoning_effort: effort }, support).body)
 
 t.test('an effort becomes the nearest one that the model accepts, of two the higher', async (t) => {
   const table = (support: EffortSupport) => EFFORT_LEVELS.map((level) => sent(support, level)).join(' ')
@@ -148,8 +148,8 @@ t.test('an error about something else is none about efforts', async (t) => {
 
 t.test('a recorded turn tells how its effort was adapted', async (t) => {
   const change = { requested: 'high', sent: 'xhigh' }
-  t.strictSame(effortChangeOf({ annotations: JSON.stringify({ reasoning_effort: change }) }), change)
-  t.equal(effortChangeOf({ annotations: '{}' }), undefined)
+  t.strictSame(readEffortChange({ annotations: JSON.stringify({ reasoning_effort: change }) }), change)
+  t.equal(readEffortChange({ annotations: '{}' }), undefined)
   const nested = { request_fields: { reasoning_effort: change } }
-  t.equal(effortChangeOf({ annotations: JSON.stringify(nested) }), undefined)
+  t.equal(readEffortChange({ annotations: JSON.stringify(nested) }), undefined)
 })

@@ -14,7 +14,7 @@ export interface EnginePoolOptions
   maxConcurrency: number
   healthIntervalMs: number
   measuresLogprobs?: boolean | undefined
-  /** Told of engines that may have been replaced. */
+  /** Forgets what it learned from an engine that may have been replaced. */
   efforts?: LearnedEfforts | undefined
 }
 

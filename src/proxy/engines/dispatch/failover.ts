@@ -19,7 +19,7 @@ export interface FailoverRules {
    * @param failedAttempts how often this call has been served before, and failed
    */
   serve(memberId: string, request: GenerationRequest, failedAttempts: number): GenerationStream
-  /** Reasoning efforts that members reject; absent: they get the agent's effort, whatever becomes of it. */
+  /** Reasoning efforts that members reject; absent: efforts are forwarded unchanged. */
   efforts?: LearnedEfforts | undefined
   /** Of a member, for the call's spans. */
   kindOf(memberId: string): string
@@ -36,8 +36,7 @@ const MIN_ATTEMPTS = 3
 
 /**
  * Serves a request by one member after another until one does it. A member that rejects the request's reasoning effort
- * gets it once more with another one. After its first event a call stays where it is:
- * the agent may have seen it.
+ * gets it once more with another one. After its first event a call stays where it is: the agent may have seen it.
  * @throws ProxyError as {@link Dispatcher.acquire}; the last member's error once its verdict is `final`, `maxLosses`
  *   members are lost, or every member has had its turn (but at least three turns). After an abort: `signal.reason`.
  */
@@ -76,7 +75,7 @@ export async function* withFailover(
       const verdict = rules.judge(thrown, memberId)
       if (verdict === 'lost') losses += 1
       if (begun || verdict === 'final' || losses === rules.maxLosses)
-        throw begun ? thrown : (negotiation?.errorOf(thrown) ?? thrown)
+        throw begun ? thrown : (negotiation?.toAgentError(thrown) ?? thrown)
       if (failed.length + 1 >= Math.max(MIN_ATTEMPTS, rules.memberCount())) throw thrown
       failed.push(memberId)
       rules.dispatcher.failedOver()

@@ -11,12 +11,12 @@ import {
   adaptEffort,
   type EffortChange,
   type EffortSupport,
-  effortOf,
+  getEffort,
   parseEffortRejection,
 } from '../../../protocol/canonical/reasoning-effort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 
-/** Of one member. Some engines accept any model name: names that agents make up must not fill the memory. */
+/** Limit per member. Some engines accept any model name, and names that agents invent must not fill the memory. */
 const MAX_MODELS = 1_000
 
 type RejectedEfforts = ReadonlySet<string>
@@ -25,7 +25,7 @@ const NOTHING_REJECTED: RejectedEfforts = new Set()
 
 export class LearnedEfforts {
   readonly #logger: Logger | undefined
-  /** By member, then by model. */
+  /** Rejected efforts by member, then by model. */
   readonly #rejected = new Map<string, Map<string, RejectedEfforts>>()
 
   constructor(logger?: Logger) {
@@ -37,6 +37,7 @@ export class LearnedEfforts {
     return this.#rejected.get(memberId)?.get(model) ?? NOTHING_REJECTED
   }
 
+  /** Adds efforts to those that the member rejects for this model. */
   learn(memberId: string, model = '', rejected: RejectedEfforts): void {
     const known = this.#rejected.get(memberId) ?? new Map<string, RejectedEfforts>()
     const before = known.get(model) ?? NOTHING_REJECTED
@@ -51,7 +52,7 @@ export class LearnedEfforts {
     )
   }
 
-  /** The member was away: another engine may have its address. */
+  /** Forgets a member that was away: another engine may have its address. */
   forget(memberId: string): void {
     this.#rejected.delete(memberId)
   }
@@ -74,7 +75,7 @@ export class EffortNegotiation {
   readonly #learned: LearnedEfforts
   readonly #model: string | undefined
   readonly #body: ChatBody | undefined
-  /** What the attempt that was rejected taught. */
+  /** The first attempt that was rejected. */
   #rejection: Rejection | undefined
   #change: EffortChange | undefined
 
@@ -88,7 +89,7 @@ export class EffortNegotiation {
   /** Returns the body as the member is to get it. */
   bodyFor(memberId: string): ChatBody | undefined {
     if (this.#body === undefined) return undefined
-    const { body, change } = adaptEffort(this.#body, this.#supportOf(memberId))
+    const { body, change } = adaptEffort(this.#body, this.#getSupport(memberId))
     this.#change = change
     return body
   }
@@ -99,7 +100,7 @@ export class EffortNegotiation {
    */
   rejected(memberId: string, thrown: unknown): boolean {
     if (this.#body === undefined || !isEngineError(thrown)) return false
-    const sent = this.#change === undefined ? effortOf(this.#body) : this.#change.sent
+    const sent = this.#change === undefined ? getEffort(this.#body) : this.#change.sent
     const rejected = parseEffortRejection(thrown.message, sent ?? undefined)
     if (rejected === undefined || typeof sent !== 'string') return false
     if (this.#rejection !== undefined) {
@@ -109,7 +110,7 @@ export class EffortNegotiation {
     // Models that speak harmony cannot do without reasoning: without an effort it would be medium.
     if (sent === 'none' && /harmony/i.test(thrown.message)) return false
     this.#rejection = { memberId, sent, rejected, error: thrown }
-    const { change } = adaptEffort(this.#body, this.#supportOf(memberId))
+    const { change } = adaptEffort(this.#body, this.#getSupport(memberId))
     return change !== undefined && change.sent !== sent
   }
 
@@ -117,7 +118,7 @@ export class EffortNegotiation {
    * Returns the error that the agent gets: that of its own effort where the replacement was rejected as well, or the
    * engine does not take `chat_template_kwargs`, which stood for it.
    */
-  errorOf(thrown: unknown): unknown {
+  toAgentError(thrown: unknown): unknown {
     const isAboutEffort = isEngineError(thrown) && /effort|chat_template_kwargs/i.test(thrown.message)
     return isAboutEffort ? (this.#rejection?.error ?? thrown) : thrown
   }
@@ -139,7 +140,7 @@ export class EffortNegotiation {
   }
 
   /**
-   * Learns from two attempts in a row that were rejected. Only if the errors differ in nothing but the effort: others may
+   * Learns from two attempts in a row that were rejected. It does so only if the errors differ in nothing but the effort: others may
    * be about a field that efforts cannot be combined with.
    */
   #learnBoth(second: Rejection): void {
@@ -153,7 +154,7 @@ export class EffortNegotiation {
     this.#learned.learn(memberId, this.#model, rejected)
   }
 
-  #supportOf(memberId: string): EffortSupport {
+  #getSupport(memberId: string): EffortSupport {
     const known = this.#learned.rejectedBy(memberId, this.#model)
     return { rejected: union(known, this.#rejection?.rejected ?? NOTHING_REJECTED), hasThinkingSwitch: true }
   }

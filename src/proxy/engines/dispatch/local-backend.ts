@@ -28,7 +28,7 @@ export interface LocalBackendOptions extends Partial<Omit<DispatcherOptions, 'ab
   tokenizer?: ExpectedTokenizer | undefined
   /** Members tell the ids by which somebody else compares tokenizers. */
   tellsTextIds?: boolean
-  /** Replaces reasoning efforts that an engine rejects. Not for a worker: its proxy does, and records it. */
+  /** Replaces reasoning efforts that an engine rejects. A worker's backend does not: its proxy does, and records it. */
   adaptsEfforts?: boolean
   /** Finds out what the logprobs of vLLM and SGLang are of, by two small calls before an engine's first one. */
   measuresLogprobs?: boolean
@@ -168,7 +168,7 @@ class EngineBackend implements LocalBackend {
       negotiation.confirm()
       return counted
     } catch (thrown) {
-      throw negotiation.errorOf(thrown)
+      throw negotiation.toAgentError(thrown)
     }
   }
 

@@ -63,13 +63,13 @@ export class TokenPrompts implements Prompts {
   }
 
   async begin(
-    asked: GenerationRequest,
+    incoming: GenerationRequest,
     memory: SessionMemory,
     tokensLeft = Number.POSITIVE_INFINITY,
   ): Promise<CallPrompt> {
-    if (asked.kind !== 'chat') return plainPrompt(asked)
-    const { body, change } = adaptEffort(asked.body, this.#model.efforts)
-    const request = { ...asked, body }
+    if (incoming.kind !== 'chat') return plainPrompt(incoming)
+    const { body, change } = adaptEffort(incoming.body, this.#model.efforts)
+    const request = { ...incoming, body }
     const forcedCall = this.#forcedCallOf(request.body)
     const turns = await this.#turnsOf(request.sessionId, memory)
     const unknownIds = unknownIdsIn(request.lastMessage, memory.callIds)
@@ -102,8 +102,8 @@ export class TokenPrompts implements Prompts {
   }
 
   /** Of a session: the prompt that a call would have, which may go on from recorded ids. Remembers nothing of it. */
-  async #idsOf(asked: ChatBody, session?: PromptSession): Promise<TokenIds | PromptIds> {
-    const { body } = adaptEffort(asked, this.#model.efforts)
+  async #idsOf(incoming: ChatBody, session?: PromptSession): Promise<TokenIds | PromptIds> {
+    const { body } = adaptEffort(incoming, this.#model.efforts)
     if (session === undefined) return (await wholePrompt(this.#model, body)).ids
     const { sessionId, memory } = session
     const turns = await this.#turnsOf(sessionId, memory)
@@ -150,7 +150,7 @@ export class TokenPrompts implements Prompts {
     return turns
   }
 
-  /** What of a recorded turn a template reads besides the messages, adapted as it was for the turn. */
+  /** Returns the prompt options of a recorded turn, with the effort adapted as it was for the turn. */
   #optionsOnRecord({ tools, params }: TurnStep): PromptOptions {
     const { body } = adaptEffort(JSON.parse(params) as ChatBody, this.#model.efforts)
     return { ...promptOptionsOf(body), tools: tools === '[]' ? null : tools }

@@ -12,11 +12,15 @@ export interface TemplateEfforts extends EffortSupport {
   readonly isRead: boolean
 }
 
-/** Renders a short chat with these variables. @throws ProxyError `invalid_request` if the template raises an error */
-export type RenderChat = (kwargs: Record<string, unknown> | undefined) => Promise<string>
-
-/** @returns undefined if the template rejects the chat without an effort too: nothing is known of its efforts then */
-export async function probeEfforts(render: RenderChat): Promise<TemplateEfforts | undefined> {
+/**
+ * Renders a chat with each effort, and with reasoning enabled and disabled.
+ * @param render renders a short chat with these variables, and throws ProxyError `invalid_request` where the template
+ *   raises an error
+ * @returns undefined if the template rejects the chat without an effort too: nothing is known of its efforts then
+ */
+export async function probeEfforts(
+  render: (kwargs: Record<string, unknown> | undefined) => Promise<string>,
+): Promise<TemplateEfforts | undefined> {
   const textWith = (kwargs: Record<string, unknown>) => render(kwargs).catch(undefinedIfRejected)
   const texts = new Map<string, string | undefined>()
   try {

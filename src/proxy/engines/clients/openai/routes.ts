@@ -1,6 +1,6 @@
 import { ProxyError } from '../../../../base/errors.ts'
 import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
-import { effortOf, parseEffortRejection } from '../../../../protocol/canonical/reasoning-effort.ts'
+import { getEffort, parseEffortRejection } from '../../../../protocol/canonical/reasoning-effort.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineConnection, EngineResponse } from '../wire/connection.ts'
 import { readAnswer } from '../wire/generation.ts'
@@ -38,7 +38,7 @@ export class OpenaiRoutes {
       }
     } catch (thrown) {
       // A stream has begun before the engine looks at some of what was asked: its first event is the refusal.
-      if (!isServed && isMalformed(thrown) && !isForEffort(thrown, request)) refused?.()
+      if (!isServed && isMalformed(thrown) && !rejectsEffort(thrown, request)) refused?.()
       throw thrown
     }
   }
@@ -52,7 +52,7 @@ export class OpenaiRoutes {
       const json = bodyJson(detailsBody(request), request)
       return await this.#connection.request(routeOf(request), signal, json, request)
     } catch (thrown) {
-      if (isMalformed(thrown) && !isForEffort(thrown, request)) return undefined
+      if (isMalformed(thrown) && !rejectsEffort(thrown, request)) return undefined
       throw thrown
     }
   }
@@ -93,7 +93,7 @@ export class OpenaiRoutes {
           refused: () => this.#learnt.refused(key),
         }
       } catch (thrown) {
-        if (!isMalformed(thrown) || isForEffort(thrown, request)) throw thrown
+        if (!isMalformed(thrown) || rejectsEffort(thrown, request)) throw thrown
         refusal = thrown
       }
     }
@@ -106,7 +106,7 @@ function isMalformed(thrown: unknown): boolean {
   return thrown instanceof ProxyError && (thrown.status === 400 || thrown.status === 422)
 }
 
-/** Asking for less does not help then: the backend retries with another effort. */
-function isForEffort(thrown: unknown, { body }: GenerationRequest): boolean {
-  return parseEffortRejection((thrown as ProxyError).message, effortOf(body)) !== undefined
+/** Whether the server rejects the request's effort. A smaller request does not help then: the backend changes the effort. */
+function rejectsEffort(thrown: unknown, { body }: GenerationRequest): boolean {
+  return parseEffortRejection((thrown as ProxyError).message, getEffort(body)) !== undefined
 }
