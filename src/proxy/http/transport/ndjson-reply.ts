@@ -15,6 +15,8 @@ export class NdjsonReply {
   constructor(reply: FastifyReply) {
     this.#reply = reply
     hijack(reply, { contentType: NDJSON, cacheControl: 'no-store' })
+    // The client takes the head for the whole response, and sends its next request over the connection.
+    if (reply.request.method === 'HEAD') reply.raw.end()
   }
 
   /** An event, with the time. */

@@ -69,7 +69,7 @@ export class TokenPrompts implements Prompts {
   ): Promise<CallPrompt> {
     if (incoming.kind !== 'chat') return plainPrompt(incoming)
     const { body, change } = adaptEffort(incoming.body, this.#model.efforts)
-    const request = { ...incoming, body }
+    const request = body === incoming.body ? incoming : { ...incoming, body }
     const forcedCall = this.#forcedCallOf(request.body)
     const turns = await this.#turnsOf(request.sessionId, memory)
     const unknownIds = unknownIdsIn(request.lastMessage, memory.callIds)
