@@ -23,6 +23,9 @@ for (const [name, openStore] of Object.entries(STORES)) {
       t.equal(generated.body.status, 'created')
       t.match(await call('GET', `/sessions/${generated.body.session_id}`), { status: 200 })
       t.match((await call('GET', '/sessions/s-2')).body, { metadata: { step: 3 }, ttl_s: 60 })
+      await call('POST', '/sessions', { session_id: 's-3', ttl_s: 1800 * 1.1 })
+      t.match((await call('GET', '/sessions/s-3')).body, { ttl_s: 1980 }, 'in whole milliseconds')
+      await call('DELETE', '/sessions/s-3')
     })
 
     t.test('lists sessions newest first, in pages, by status and metadata', async (t) => {

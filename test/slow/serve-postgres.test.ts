@@ -118,6 +118,8 @@ if (noPostgres !== false) {
       const path = join(t.testdir(), 'old.db')
       const old = await openSqliteStore({ path, durability: 'process' })
       await fillRecord(old)
+      // As an earlier release stored 1800 * 1.1 seconds.
+      await old.createSession(aSession('fraction', { ttlMs: 1_980_000.0000000002 }))
       await old.close()
       // What was in flight is known to be interrupted as soon as somebody opens a record.
       await (await openSqliteStore({ path, durability: 'process' })).close()
@@ -128,8 +130,8 @@ if (noPostgres !== false) {
       await half.openTurn(aTurn('t0'))
       await half.close()
       for (const [sessions, turns, known] of [
-        [2, 5, ''],
-        [0, 0, '; 2 sessions were there already, and are as they were'],
+        [3, 5, ''],
+        [0, 0, '; 3 sessions were there already, and are as they were'],
       ]) {
         const done = await runLlmProxy(['sessions', 'import', path, '--db', target])
         t.equal(done.code, 0, done.stderr)
@@ -143,6 +145,7 @@ if (noPostgres !== false) {
         const details = (reader: TurnReader) => reader.readDetails(sessionId, ['t0', 't1'], DETAIL_KINDS)
         t.strictSame(await details(after), await details(before))
       }
+      t.equal((await after.getSession('fraction'))?.ttlMs, 1_980_000, 'PostgreSQL has whole milliseconds')
     },
   )
 }

@@ -56,7 +56,9 @@ async function importSession(
   const known = await store.getSession(sessionId)
   if (known && !isBehind(known, session)) return undefined
   if (known) await store.deleteSession(sessionId)
-  await store.createSession(session)
+  // Earlier releases stored fractions of a millisecond in SQLite.
+  const ttlMs = session.ttlMs === null ? null : Math.max(1, Math.round(session.ttlMs))
+  await store.createSession({ ...session, ttlMs })
   try {
     let turns = 0
     const prompts = new Map<string, PromptIds>()

@@ -27,11 +27,23 @@ export interface NewSessionRequest {
   keyTag?: string | undefined
 }
 
+/** The limit on metadata as JSON: every list of sessions returns it, up to a thousand sessions a page. */
+const MAX_METADATA_BYTES = 64 * 1024
+
 /** @throws ProxyError `invalid_request`, `unsupported`: no session can be created with this */
-export function checkNewSession({ samplingParams, record, policy }: NewSessionRequest): void {
+export function checkNewSession({ metadata, samplingParams, record, policy }: NewSessionRequest): void {
+  rejectLargeMetadata(metadata)
   refuseContent(samplingParams)
   if (record) parseRequestedDetails(record)
   readPolicies(policy)
+}
+
+function rejectLargeMetadata(metadata: Record<string, unknown> = {}): void {
+  const bytes = Buffer.byteLength(JSON.stringify(metadata))
+  if (bytes <= MAX_METADATA_BYTES) return
+  const limit = `${MAX_METADATA_BYTES / 1024} KiB`
+  const message = `'metadata' has ${bytes} bytes as JSON, and the limit is ${limit}: store an id, and the data elsewhere`
+  throw new ProxyError('invalid_request', message, { param: 'metadata' })
 }
 
 /** What an agent says is its own: a session overrides how it is answered, never what is asked or how many answers. */

@@ -7,6 +7,8 @@ import { Trajectories, TrajectoriesQuery } from '../sessions/schemas.ts'
 const HOLD_S = 604_800
 const LEASE_S = 1_800
 const MAX_S = 31_536_000
+/** The last second of the year 9999. */
+const MAX_SINCE_S = 253_402_300_799
 const Plain = Type.Union([Type.String(), Type.Number(), Type.Boolean()])
 
 export const ConsumerParams = Type.Object({
@@ -44,7 +46,7 @@ export const NewConsumerBody = Type.Object(
     }),
     rewarded: Type.Boolean({ default: false, description: 'Only sessions that have a reward' }),
     since: Type.Number({
-      default: 0,
+      ...{ minimum: 0, maximum: MAX_SINCE_S, default: 0 },
       description: 'Only sessions that ended then or later; counts when it is created',
     }),
     hold_s: Type.Number({

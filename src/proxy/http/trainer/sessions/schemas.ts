@@ -31,13 +31,16 @@ const limitFields = {
 const editedCalls = (description: string) =>
   Type.Union([Type.Literal('auto'), Type.Literal('keep'), Type.Literal('branch')], { description })
 
+/** A hundred years. */
+const MAX_TTL_S = 3_153_600_000
+
 const newSessionFields = {
   session_id: Type.Optional(
     Type.String({
       description: `1 to ${MAX_SESSION_ID_BYTES} bytes of whatever a URL can carry, slashes included`,
     }),
   ),
-  metadata: Type.Optional(fields('Any object')),
+  metadata: Type.Optional(fields('Any object, of at most 64 KiB as JSON')),
   sampling_params: Type.Optional(fields('Override what the agent asks for')),
   trust_agent: Type.Optional(
     Type.Boolean({
@@ -72,7 +75,7 @@ const newSessionFields = {
     }),
   ),
   ttl_s: Type.Optional(
-    Type.Union([Type.Number({ exclusiveMinimum: 0 }), Type.Null()], {
+    Type.Union([Type.Number({ exclusiveMinimum: 0, maximum: MAX_TTL_S }), Type.Null()], {
       description: 'Removed this long after its last change; null: never; absent: the default of the proxy',
     }),
   ),
