@@ -115,7 +115,7 @@ export class EffortNegotiation {
   }
 
   /**
-   * Returns the error that the agent gets: that of its own effort where the replacement was rejected as well, or the
+   * Returns the error that the agent gets: the one about the effort that it requested where the replacement was rejected as well, or the
    * engine does not take `chat_template_kwargs`, which stood for it.
    */
   toAgentError(thrown: unknown): unknown {

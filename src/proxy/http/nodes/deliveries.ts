@@ -75,7 +75,7 @@ export class Deliveries {
 
   /**
    * Waits until the outcome of every written response of the session is known, at most {@link SETTLE_MS}. What is unknown
-   * then counts as lost, so that a request that repeats the one before it can be told from a second sample.
+   * then counts as lost, so that the next request can be recognized as a repetition.
    */
   async settle(sessionId: string): Promise<void> {
     const written = [...(this.#ofSession.get(sessionId) ?? [])].filter(({ isWritten }) => isWritten)

@@ -1,6 +1,6 @@
 /**
- * Reverse proxy between the nodes of one database. undici frames the body of every method anew and rejects what cannot be
- * framed; the target is a path, never a URL, so a client cannot choose the host.
+ * Reverse proxy between the nodes of one database. undici frames the body of every method and rejects what it cannot
+ * frame; the target is a path, never a URL, so a client cannot choose the host.
  */
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { PassThrough } from 'node:stream'
