@@ -115,8 +115,8 @@ export class EffortNegotiation {
   }
 
   /**
-   * Returns the error that the agent gets: the one about the effort that it requested where the replacement was rejected as well, or the
-   * engine does not take `chat_template_kwargs`, which stood for it.
+   * Returns the error that the agent gets: the one about the effort that it requested, if the replacement was rejected as
+   * well, or if the engine does not take `chat_template_kwargs`, which stood for it.
    */
   toAgentError(thrown: unknown): unknown {
     const isAboutEffort = isEngineError(thrown) && /effort|chat_template_kwargs/i.test(thrown.message)
@@ -140,7 +140,7 @@ export class EffortNegotiation {
   }
 
   /**
-   * Learns from two attempts in a row that were rejected. It does so only if the errors differ in nothing but the effort: others may
+   * Learns from two attempts in a row that were rejected, if the errors differ in nothing but the effort: other errors may
    * be about a field that efforts cannot be combined with.
    */
   #learnBoth(second: Rejection): void {
