@@ -3,9 +3,9 @@
  * in those of a year ago: wheels are read, not installed and not run. What is gone or was renamed fails here, before users
  * meet it.
  */
-import { mkdirSync, readFileSync } from 'node:fs'
-import { homedir } from 'node:os'
-import { join } from 'node:path'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { homedir, tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
 import t from 'tap'
 import { runProgram } from '../agents/parts/programs.ts'
 import { gone, type Needed, type Wheel } from './wheels/gone.ts'
@@ -35,8 +35,12 @@ async function python(...args: string[]): Promise<string> {
   return output
 }
 
-/** Downloads a release, once. @param requirement the newest of a name, or `name==version` */
-async function released(requirement: string): Promise<{ file: string; wheel: Wheel }> {
+/**
+ * Downloads a release, once.
+ * @param requirement the newest of a name, or `name==version`
+ * @param needed what is looked for, by the names of its classes
+ */
+async function released(requirement: string, needed: Needed): Promise<{ file: string; wheel: Wheel }> {
   mkdirSync(CACHE, { recursive: true })
   const download = [
     '-m',
@@ -52,23 +56,60 @@ async function released(requirement: string): Promise<{ file: string; wheel: Whe
   const output = await python(...download)
   const file = /(\S+\.whl)\s*$/m.exec(output.replaceAll(/\(.*\)/g, ''))?.[1]
   if (file === undefined) throw new Error(`pip told no file: ${output}`)
-  const out = join(CACHE, 'read.json')
-  await python(join(import.meta.dirname, 'wheels/read_wheel.py'), file, out)
-  return { file, wheel: JSON.parse(readFileSync(out, 'utf8')) }
+  return { file, wheel: await readWheel(file, needed) }
+}
+
+async function readWheel(file: string, needed: Needed): Promise<Wheel> {
+  const out = join(mkdtempSync(join(tmpdir(), 'wheel-')), 'read.json')
+  const classes = [...Object.keys(needed.fields ?? {}), ...(needed.builders ?? [])]
+  await python(join(import.meta.dirname, 'wheels/read_wheel.py'), file, out, ...classes)
+  const wheel = JSON.parse(readFileSync(out, 'utf8')) as Wheel
+  rmSync(dirname(out), { recursive: true })
+  return wheel
 }
 
 for (const [name, needed] of Object.entries({ vllm: VLLM, sglang: SGLANG }))
   t.test(`the newest ${name} has what the clients send and read`, async (t) => {
-    const { file, wheel } = await released(name)
+    const { file, wheel } = await released(name, needed)
     t.comment(file)
     for (const [what, one] of each(needed)) t.strictSame(gone(one, wheel), [], what)
   })
 
 for (const [requirement, lacked] of Object.entries(LACKED))
   t.test(`${requirement} lacks what docs/engines.md says, and no more`, async (t) => {
-    const { wheel } = await released(requirement)
-    t.strictSame(gone(requirement.startsWith('sglang') ? SGLANG : VLLM, wheel), lacked)
+    const needed = requirement.startsWith('sglang') ? SGLANG : VLLM
+    const { wheel } = await released(requirement, needed)
+    t.strictSame(gone(needed, wheel), lacked)
   })
+
+t.test('modules are found in whatever package they are, with the bases of their classes', async (t) => {
+  const folder = t.testdir({
+    vllm: {
+      // As a release leaves it behind that has moved a module.
+      entrypoints: { 'protocol.py': 'from vllm.frontend.openai.protocol import Choice\n' },
+      frontend: {
+        openai: {
+          'protocol.py':
+            'class Choice(base.Counted[int]):\n    token_ids: list[int]\n\n@router.post("/generate")\ndef generate(): ...\n',
+        },
+        'base.py': 'class Counted:\n    max_tokens: int = 16\n',
+        'manager.py': 'class Manager:\n    def answer(self): return {"meta_info": 1}\n',
+      },
+      models: { 'other.py': 'class Model:\n    text = "output_ids"\n' },
+    },
+  })
+  mkdirSync(CACHE, { recursive: true })
+  const file = join(folder, 'moved.whl')
+  await python('-m', 'zipfile', '-c', file, join(folder, 'vllm'))
+  const needed: Needed = {
+    routes: ['/generate'],
+    fields: { Choice: ['token_ids', 'max_tokens'] },
+    defaults: { Choice: { max_tokens: '16' } },
+    names: ['meta_info', 'output_ids'],
+    builders: ['Manager'],
+  }
+  t.strictSame(gone(needed, await readWheel(file, needed)), ['name output_ids'])
+})
 
 t.test('what is gone or was renamed is found', async (t) => {
   const wheel: Wheel = {

@@ -14,6 +14,8 @@ export interface Needed {
   defaults?: Readonly<Record<string, Readonly<Record<string, string>>>>
   /** Keys of answers that are made without a class. */
   names?: readonly string[]
+  /** Classes whose modules build the responses that have these names. */
+  builders?: readonly string[]
 }
 
 /** @returns what the wheel lacks, in words */

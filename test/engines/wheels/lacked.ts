@@ -41,6 +41,7 @@ export const LACKED: Readonly<Record<string, readonly string[]>> = {
     'field tools of TokenizeRequest',
     'class SglExt',
     'default False of GenerateReqInput.require_reasoning, now undefined',
+    'name prompt_token_ids',
     'name output_token_sampling_mask',
     'name output_token_sampling_logprobs',
     'name routed_experts',

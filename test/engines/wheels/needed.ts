@@ -101,6 +101,7 @@ export const VLLM: Needed = {
     ModelCard: { owned_by: "'vllm'" },
   },
   names: ['weight_version', 'decoded_token', 'is_sleeping', 'is_paused', 'version'],
+  builders: ['Logprob'],
 }
 
 export const SGLANG: Needed = {
@@ -196,4 +197,5 @@ export const SGLANG: Needed = {
     'weight_version',
     'weight_versions',
   ],
+  builders: ['TokenizerManager', 'BaseFinishReason'],
 }

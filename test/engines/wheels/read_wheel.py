@@ -1,32 +1,55 @@
 """Reads the sources in a wheel without installing or running them, and writes as JSON what its HTTP API is made of.
 
-    python read_wheel.py WHEEL OUT
+    python read_wheel.py WHEEL OUT CLASS...
 
-`routes`: their paths. `classes`: by name, the fields that are declared in the class or in its bases, each with its
-default as it is written, or null. `names`: every name, keyword and text that the sources have.
+Modules are found by what they define (a route, one of these classes or a base of one), because releases move them to
+other packages. `routes`: their paths. `classes`: by name, the fields that are declared in the class or in its bases,
+each with its default as it is written, or null. `names`: every name, keyword and text in these modules.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-#: What a server answers and takes; the rest of an engine is models and kernels.
-FOLDERS = ("/entrypoints/", "/managers/", "/sampling/", "/utils/weight_versions")
-FILES = ("vllm/sampling_params.py", "vllm/outputs.py", "vllm/logprobs.py")
 VERBS = ("get", "post", "put", "delete", "api_route")
+ROUTE = re.compile(rf"^\s*@\w+\.({'|'.join(VERBS)})\(", re.MULTILINE)
+CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 
-def sources(wheel: str) -> Iterator[ast.Module]:
-    """The parsed modules that a server is made of."""
+def sources(wheel: str, wanted: Iterable[str]) -> Iterator[ast.Module]:
+    """Parses the modules that define a route, a wanted class, or a base of a class in a parsed module."""
     with zipfile.ZipFile(wheel) as archive:
-        for path in archive.namelist():
-            if path.endswith(".py") and (any(folder in path for folder in FOLDERS) or path in FILES):
-                yield ast.parse(archive.read(path))
+        texts = {path: archive.read(path) for path in archive.namelist() if path.endswith(".py")}
+    defining: dict[str, set[str]] = defaultdict(set)
+    waiting: set[str] = set()
+    for path, source in texts.items():
+        text = source.decode()
+        for name in CLASS.findall(text):
+            defining[name].add(path)
+        if ROUTE.search(text):
+            waiting.add(path)
+    waiting.update(*(defining[name] for name in wanted))
+    seen: set[str] = set()
+    while waiting:
+        path = waiting.pop()
+        seen.add(path)
+        module = ast.parse(texts[path])
+        yield module
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef):
+                waiting.update(*(defining[base] - seen for base in bases_of(node)))
+
+
+def bases_of(node: ast.ClassDef) -> list[str]:
+    """Their names, without the module and the parameters of a generic class."""
+    return [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
 
 
 def route_of(decorator: ast.expr) -> str | None:
@@ -62,21 +85,20 @@ def parameters_of(node: ast.ClassDef) -> dict[str, str | None]:
     return {}
 
 
-def main(wheel: str, out: str) -> None:
+def main(wheel: str, out: str, *wanted: str) -> None:
     """Writes it."""
     routes: set[str] = set()
     names: set[str] = set()
     own: dict[str, dict[str, str | None]] = {}
     bases: dict[str, list[str]] = {}
-    for module in sources(wheel):
+    for module in sources(wheel, wanted):
         for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 routes |= {path for each in node.decorator_list if (path := route_of(each))}
             elif isinstance(node, ast.ClassDef):
                 # Two modules may have a class of one name: together they have these fields.
                 own.setdefault(node.name, {}).update({**parameters_of(node), **fields_of(node)})
-                found = [ast.unparse(base).split(".")[-1].split("[")[0] for base in node.bases]
-                bases.setdefault(node.name, []).extend(found)
+                bases.setdefault(node.name, []).extend(bases_of(node))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 100:
                 names.add(node.value)
             elif isinstance(node, ast.keyword) and node.arg:
@@ -95,4 +117,4 @@ def main(wheel: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])
