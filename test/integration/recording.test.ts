@@ -8,6 +8,7 @@ import { CallIds } from '../../src/proxy/session/matching/call-ids.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
+import { until } from '../helpers/until.ts'
 
 const user = (content: string): ChatCompletionMessageParam => ({ role: 'user', content })
 
@@ -93,12 +94,31 @@ t.test('an edited assistant message is recorded as edited, and starts a row of i
 t.test(
   "an answer that came too late for the client's patience does not train; the next one does",
   async (t) => {
-    const { url } = await startEngine(t, { latencyMs: 300 })
+    const { url, engine } = await startEngine(t)
+    const generate = engine.generate.bind(engine)
+    const [asked, released] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+    // The engine answers the client's first request after its second one, however long either takes.
+    engine.generate = async function* (request, signal) {
+      if (JSON.stringify(request.body).includes('Hello.')) {
+        engine.generate = generate
+        asked.resolve()
+        await released.promise
+      }
+      yield* generate(request, signal)
+    }
     const proxy = await startProxy(t, { engineUrls: [url] })
-    const impatient = await ask(client(proxy, { timeout: 100 }), [user('Hello.')]).catch((error) => error)
-    t.ok(impatient instanceof OpenAI.APIConnectionTimeoutError)
+    const patience = new AbortController()
+    const body = { model: 'embedded', messages: [user('Hello.')] }
+    const impatient = client(proxy).chat.completions.create(body, { signal: patience.signal })
+    await asked.promise
+    patience.abort()
+    t.ok((await impatient.catch((error) => error)) instanceof OpenAI.APIUserAbortError)
     await ask(client(proxy), [user('Hello.')])
-    const { turns } = await proxy.get('/sessions/s')
+    released.resolve()
+    const turns = await until(async () => {
+      const session = await proxy.get('/sessions/s')
+      return session.turns.every(({ status }: { status: string }) => status !== 'open') && session.turns
+    })
     t.same(
       turns.map((turn: { status: string }) => turn.status),
       ['aborted', 'completed'],

@@ -1,5 +1,6 @@
 /** Proxies in front of one engine in each way there is, as their users start them. */
 import { join } from 'node:path'
+import { createInterface } from 'node:readline'
 import type { Test } from 'tap'
 import { ended, said } from '../../helpers/children.ts'
 import { startLlmProxy } from '../../helpers/llm-proxy.ts'
@@ -10,6 +11,11 @@ export interface Mode {
   name: string
   /** Where the proxy listens. */
   url: string
+  /**
+   * How often the proxy, or the worker, has logged that the engine was unhealthy or that the worker's connection was lost.
+   * The weight version is forgotten then, and in no other case.
+   */
+  countInterruptions(): number
 }
 
 /** In this order: chat, token, relay, relay with token mode. All stop when the test ends. */
@@ -22,12 +28,16 @@ export async function startModes(
   // vLLM's answers tell no weights: those that are replaced in a call are seen by a check before it ends.
   const often = ['--health-interval', '500ms']
   const start = async (name: string, ...args: string[]): Promise<Mode> => {
-    const url = await startProxy(t, ['--db', join(folder, `${name}.db`), ...args])
+    let interruptions = 0
+    const onLog = (line: string) => {
+      if (/gets no calls|no connection to proxy/.test(line)) interruptions += 1
+    }
+    const url = await startProxy(t, ['--db', join(folder, `${name}.db`), ...args], onLog)
     if (args.includes('relay')) {
-      await startCommand(t, ['worker', '--proxy-url', url, '--engine-url', engine.url])
+      await startCommand(t, ['worker', '--proxy-url', url, '--engine-url', engine.url], { onLog })
       await until(async () => (await getJson(`${url}/health`)).workers?.length === 1)
     }
-    return { name, url }
+    return { name, url, countInterruptions: () => interruptions }
   }
   return Promise.all([
     start('chat', '--engine-url', engine.url, ...often),
@@ -37,15 +47,30 @@ export async function startModes(
   ])
 }
 
-/** @returns its URL */
-export async function startProxy(t: Test, args: readonly string[]): Promise<string> {
-  const [url] = await startCommand(t, ['serve', '--port', '0', ...args], /http:\/\/[\d.]+:\d+/)
+/**
+ * @param onLog receives each warning and error that the proxy logs
+ * @returns its URL
+ */
+export async function startProxy(
+  t: Test,
+  args: readonly string[],
+  onLog: (line: string) => void = () => {},
+): Promise<string> {
+  const serve = ['serve', '--port', '0', ...args]
+  const [url] = await startCommand(t, serve, { ready: /http:\/\/[\d.]+:\d+/, onLog })
   return url!
 }
 
-async function startCommand(t: Test, args: readonly string[], ready = /\n/): Promise<RegExpExecArray> {
-  const child = startLlmProxy([...args, '--log-level', 'error'])
-  child.stderr.setEncoding('utf8').on('data', (text: string) => t.comment(text.trimEnd()))
+async function startCommand(
+  t: Test,
+  args: readonly string[],
+  { ready = /\n/, onLog = () => {} }: { ready?: RegExp; onLog?: (line: string) => void } = {},
+): Promise<RegExpExecArray> {
+  const child = startLlmProxy([...args, '--log-level', 'warn'])
+  createInterface({ input: child.stderr }).on('line', (line) => {
+    t.comment(line)
+    onLog(line)
+  })
   t.teardown(() => {
     child.kill('SIGKILL')
     return ended(child)

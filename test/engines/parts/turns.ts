@@ -12,9 +12,7 @@ const MOST_TURNS = 7
 const AT_ONCE = 4
 const LONGEST = 160
 const TRIES = 3
-/** Shares of turns. As a rule weights are known; a machine that is busy with something else misses health checks in a row. */
-const MAX_UNVERSIONED = 0.3
-/** One call with a `top_p` in a batch has the vocabulary of all sorted, most of a step's time on a CPU: they come together, first. */
+/** Share of turns. One call with a `top_p` in a batch has the vocabulary of all sorted, most of a step's time on a CPU: they come together, first. */
 const WITH_TOP_P = 0.2
 
 interface Conversation {
@@ -34,7 +32,7 @@ export async function checkTurns(
   { turns, seed }: { turns: number; seed: number },
 ): Promise<void> {
   const all = await Promise.all(modes.map((mode, at) => converse(mode, turns, seed + at * 1_000_003)))
-  for (const [at, { name, url }] of modes.entries()) {
+  for (const [at, { name, url, countInterruptions }] of modes.entries()) {
     await t.test(name, async (t) => {
       let [exact, tokens, unversioned] = [0, 0, 0]
       for (const { sessionId, made, failed } of all[at]!) {
@@ -47,7 +45,11 @@ export async function checkTurns(
       }
       t.comment(`${name}: ${exact} turns exact, ${tokens} tokens`)
       t.equal(exact, turns, 'every turn')
-      t.ok(unversioned <= Math.ceil(MAX_UNVERSIONED * turns), `${unversioned} of unknown weights`)
+      // Only a proxy that has missed health checks, as on a busy machine, does not know the weights; it logs that.
+      t.ok(
+        unversioned === 0 || countInterruptions() > 0,
+        `${unversioned} turns of unknown weights, ${countInterruptions()} interruptions`,
+      )
     })
   }
 }
