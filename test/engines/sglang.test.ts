@@ -11,6 +11,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
 import { freePort } from '../helpers/free-port.ts'
+import { IS_FULL, RANDOM_SECONDS } from '../helpers/tier.ts'
 import { checkDoctor, checkVerify } from './parts/commands.ts'
 import { installedFor } from './parts/installed.ts'
 import { startModes } from './parts/proxies.ts'
@@ -19,7 +20,7 @@ import { installSglang, SGLANG_VERSION } from './sglang/install.ts'
 import { CONTEXT_LENGTH, sglangProcess } from './sglang/sglang.ts'
 import { recordWires } from './wires/record.ts'
 
-const TURNS = Number(process.env.TURNS ?? 30)
+const TURNS = Number(process.env.TURNS ?? (IS_FULL ? 60 : 15))
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
 
 const sglang = await installedFor(t, installSglang)
@@ -45,7 +46,7 @@ if (sglang !== undefined) {
     }),
   )
   await t.test('what is on record of random agents is what the scheduler was asked and sampled', (t) =>
-    checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED }),
+    checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED, seconds: RANDOM_SECONDS }),
   )
   await t.test('verify finds the same logprobs', (t) =>
     checkVerify(t, modes.slice(0, 2), { engineUrl: engine.url, turns: TURNS }),

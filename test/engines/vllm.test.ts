@@ -14,6 +14,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
 import { freePort } from '../helpers/free-port.ts'
+import { IS_FULL, RANDOM_SECONDS } from '../helpers/tier.ts'
 import { checkDoctor, checkVerify } from './parts/commands.ts'
 import { installedFor } from './parts/installed.ts'
 import { startModes } from './parts/proxies.ts'
@@ -28,7 +29,7 @@ import { checkScore } from './vllm/score.ts'
 import { CONTEXT_LENGTH, vllmProcess } from './vllm/vllm.ts'
 import { recordWires } from './wires/record.ts'
 
-const TURNS = Number(process.env.TURNS ?? 50)
+const TURNS = Number(process.env.TURNS ?? (IS_FULL ? 100 : 20))
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
 const vllm = await installedFor(t, installVllm)
 if (vllm !== undefined) {
@@ -53,7 +54,7 @@ if (vllm !== undefined) {
   )
   // Each part is a test of its own: where none runs, tap takes the file for done, and ends the proxies.
   await t.test('what is on record of random agents is what the core was asked and sampled', (t) =>
-    checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED }),
+    checkTurns(t, modes, engine.core, { turns: TURNS, seed: SEED, seconds: RANDOM_SECONDS }),
   )
   await t.test('verify finds the same logprobs', (t) =>
     checkVerify(t, near, { engineUrl: engine.url, turns: TURNS }),

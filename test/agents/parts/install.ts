@@ -1,10 +1,10 @@
 /**
- * Agents as their users get them, from their registry: the version that is pinned, or the current one. An installation is kept in the machine's
- * temporary folder under its version, so that only the first run after a release downloads anything.
+ * Agents as their users get them, from their registry: the version that is pinned, or the current one. An installation is
+ * kept for all clones on a machine under its version, so that only the first run after a release downloads anything.
  */
-import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync, statSync } from 'node:fs'
-import { tmpdir, userInfo } from 'node:os'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { CACHE, installOnce } from '../../helpers/install-once.ts'
 import { type FinishedProgram, runProgram } from './programs.ts'
 import { AGENT_VERSIONS } from './versions.ts'
 
@@ -97,40 +97,14 @@ async function currentVersion(command: string, args: readonly string[], pattern:
   return version
 }
 
-/** Several runs may install at once: each in a folder of its own, and the first one done gives it its name. */
 async function installed(
   name: string,
   version: string,
   install: (folder: string) => Promise<void>,
 ): Promise<Installed> {
-  const shelf = ownFolder()
-  const folder = join(shelf, `${name.replaceAll(/[^\w.-]/g, '_')}-${version}`)
-  if (existsSync(folder)) return { version, folder }
-  const fresh = mkdtempSync(join(shelf, 'new-'))
-  try {
-    await install(fresh)
-    rename(fresh, folder)
-  } finally {
-    rmSync(fresh, { recursive: true, force: true })
-  }
+  const folder = join(CACHE, 'agents', `${name.replaceAll(/[^\w.-]/g, '_')}-${version}`)
+  await installOnce(folder, install)
   return { version, folder }
-}
-
-function rename(from: string, to: string): void {
-  try {
-    renameSync(from, to)
-  } catch (error) {
-    if (!existsSync(to)) throw error
-  }
-}
-
-/** What lies in it is run: nobody else may have put it there. */
-function ownFolder(): string {
-  const { uid } = userInfo()
-  const folder = join(tmpdir(), `llm-proxy-agents-${uid}`)
-  mkdirSync(folder, { recursive: true, mode: 0o700 })
-  if (uid >= 0 && statSync(folder).uid !== uid) throw new Error(`${folder} belongs to somebody else`)
-  return folder
 }
 
 async function ran(

@@ -1,7 +1,7 @@
 /** What users would install instead of llm-proxy, from PyPI, each in a folder of its own that is made once. */
-import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { CACHE, digest, NotForThisMachine, run } from '../../engines/vllm/install.ts'
+import { NotForThisMachine, run } from '../../engines/vllm/install.ts'
+import { CACHE, digest, installOnce } from '../../helpers/install-once.ts'
 
 const LOOK_MS = 60_000
 
@@ -13,18 +13,16 @@ export async function installPeer(requirement: string, note: (text: string) => v
   })
   const name = /^[\w-]+/.exec(requirement)![0]
   const venv = join(CACHE, `peer-${name}-${digest(requirement, python)}`)
-  if (existsSync(join(venv, 'ready'))) return venv
-  note(`installing ${requirement} into ${venv}, once`)
-  rmSync(venv, { recursive: true, force: true })
-  mkdirSync(venv, { recursive: true })
-  try {
-    await run('python3', ['-m', 'venv', venv])
-    const program = join(venv, 'bin/python')
-    await run(program, ['-m', 'pip', 'install', '--quiet', 'uv'])
-    await run(program, ['-m', 'uv', 'pip', 'install', '--quiet', '--python', program, requirement])
-  } catch (error) {
-    throw new NotForThisMachine(`${requirement} cannot be installed here: ${(error as Error).message}`)
-  }
-  writeFileSync(join(venv, 'ready'), '')
+  await installOnce(venv, async () => {
+    note(`installing ${requirement} into ${venv}, once`)
+    try {
+      await run('python3', ['-m', 'venv', venv])
+      const program = join(venv, 'bin/python')
+      await run(program, ['-m', 'pip', 'install', '--quiet', 'uv'])
+      await run(program, ['-m', 'uv', 'pip', 'install', '--quiet', '--python', program, requirement])
+    } catch (error) {
+      throw new NotForThisMachine(`${requirement} cannot be installed here: ${(error as Error).message}`)
+    }
+  })
   return venv
 }

@@ -6,17 +6,17 @@
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { isDeepStrictEqual } from 'node:util'
 import type { Tool } from '../../../src/protocol/canonical/messages.ts'
 import { parserNamed } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { CACHE } from '../../helpers/install-once.ts'
 import { mergeDeltas, type ParsedOutput, parseWhole } from '../../helpers/parsed-output.ts'
 
 export const VLLM = 'vllm==0.33.0'
 /** Where `test:drift` has it too, for all clones on a machine. */
-const WHEELS = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'llm-proxy/wheels')
+const WHEELS = join(CACHE, 'wheels')
 const PINNED = join(import.meta.dirname, 'vllm.json')
 
 interface Line {

@@ -24,34 +24,49 @@ interface Conversation {
   isUnwritten?: boolean
 }
 
-/** @param turns of each mode */
+/**
+ * @param turns of each mode in a round
+ * @param seconds for rounds after the first one, each with the next seed
+ */
 export async function checkTurns(
   t: Test,
   modes: readonly Mode[],
   core: CoreLog,
-  { turns, seed }: { turns: number; seed: number },
+  { turns, seed, seconds }: { turns: number; seed: number; seconds: number },
 ): Promise<void> {
-  const all = await Promise.all(modes.map((mode, at) => converse(mode, turns, seed + at * 1_000_003)))
-  for (const [at, { name, url, countInterruptions }] of modes.entries()) {
-    await t.test(name, async (t) => {
-      let [exact, tokens, unversioned] = [0, 0, 0]
-      for (const { sessionId, made, failed } of all[at]!) {
-        if (failed !== undefined) t.fail(`${sessionId}: turn ${made.length} failed: ${failed}`)
-        const verdict = await checkSession(url, sessionId, made, core, { mayNotKnowWeights: true })
-        t.strictSame(verdict.wrong, [], `${sessionId}: ${made.length} turns, ${verdict.tokens} tokens`)
-        if (verdict.wrong.length === 0) exact += verdict.turns
-        tokens += verdict.tokens
-        unversioned += verdict.unversioned
-      }
-      t.comment(`${name}: ${exact} turns exact, ${tokens} tokens`)
-      t.equal(exact, turns, 'every turn')
-      // Only a proxy that has missed health checks, as on a busy machine, does not know the weights; it logs that.
-      t.ok(
-        unversioned === 0 || countInterruptions() > 0,
-        `${unversioned} turns of unknown weights, ${countInterruptions()} interruptions`,
-      )
-    })
+  const endMs = performance.now() + seconds * 1_000
+  let round = seed
+  do {
+    const all = await Promise.all(modes.map((mode, at) => converse(mode, turns, round + at * 1_000_003)))
+    for (const [at, mode] of modes.entries())
+      await t.test(`${mode.name}, seed ${round}`, (t) => checkConversations(t, mode, core, all[at]!, turns))
+    round += 1
+  } while (performance.now() < endMs)
+}
+
+async function checkConversations(
+  t: Test,
+  { name, url, countInterruptions }: Mode,
+  core: CoreLog,
+  conversations: readonly Conversation[],
+  turns: number,
+): Promise<void> {
+  let [exact, tokens, unversioned] = [0, 0, 0]
+  for (const { sessionId, made, failed } of conversations) {
+    if (failed !== undefined) t.fail(`${sessionId}: turn ${made.length} failed: ${failed}`)
+    const verdict = await checkSession(url, sessionId, made, core, { mayNotKnowWeights: true })
+    t.strictSame(verdict.wrong, [], `${sessionId}: ${made.length} turns, ${verdict.tokens} tokens`)
+    if (verdict.wrong.length === 0) exact += verdict.turns
+    tokens += verdict.tokens
+    unversioned += verdict.unversioned
   }
+  t.comment(`${name}: ${exact} turns exact, ${tokens} tokens`)
+  t.equal(exact, turns, 'every turn')
+  // Only a proxy that has missed health checks, as on a busy machine, does not know the weights; it logs that.
+  t.ok(
+    unversioned === 0 || countInterruptions() > 0,
+    `${unversioned} turns of unknown weights, ${countInterruptions()} interruptions`,
+  )
 }
 
 /** A check that finds nothing must be able to find something. */
@@ -105,7 +120,7 @@ async function converse({ name, url }: Mode, turns: number, seed: number): Promi
       const dialect = DIALECTS[number % DIALECTS.length]!
       const agent = new AGENTS[dialect]!(dice)
       const made: MadeCall[] = []
-      const sessionId = `${name}-${number}`
+      const sessionId = `${name}-${seed}-${number}`
       const conversation: Conversation = { sessionId, made }
       conversations.push(conversation)
       for (let more = dice.int(1, MOST_TURNS); more > 0 && left > 0; more -= 1) {

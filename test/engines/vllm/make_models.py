@@ -220,7 +220,7 @@ def main(out: Path, tokenizer_directory: Path) -> None:
     samples = [sample(tokenizer, system if rng.random() < 0.3 else "") for _ in range(5_000)]
     with_tools = tools_prompt(tokenizer)
     model = train(samples, [sample(tokenizer, with_tools) for _ in range(600)])
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
     write_model(model, out / "base", tokenizer_directory)
     write_perturbed(out / "base", out / "other")
     write_adapter(out / "base", out / "adapter-1")

@@ -1,7 +1,8 @@
 /** Tiny models that see images, and torchvision, which their processors want: made once for all clones, as vLLM is. */
-import { existsSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { CACHE, digest, run, VLLM_VERSION, type VllmInstalled } from './install.ts'
+import { CACHE, digest, installOnce } from '../../helpers/install-once.ts'
+import { run, VLLM_VERSION, type VllmInstalled } from './install.ts'
 
 /** For the torch of vLLM's newest release; the rest of it is there. */
 const TORCHVISION = 'torchvision==0.28.0'
@@ -19,20 +20,14 @@ interface Vision {
 export async function installVision({ venv, models: { base } }: VllmInstalled): Promise<Vision> {
   const python = join(venv, 'bin/python')
   const packages = join(CACHE, TORCHVISION.replace('==', '-'))
-  await madeOnce(packages, (fresh) =>
+  await installOnce(packages, (fresh) =>
     run(python, ['-m', 'pip', 'install', '--quiet', '--no-deps', '--target', fresh, TORCHVISION]),
   )
   const program = join(import.meta.dirname, 'make_vision_models.py')
   const models = join(CACHE, `vllm-vision-${digest(readFileSync(program), VLLM_VERSION)}`)
   const env = { OMP_NUM_THREADS: '1', CUDA_VISIBLE_DEVICES: '', HF_HUB_OFFLINE: '1', PYTHONPATH: packages }
-  await madeOnce(models, (fresh) => run(python, [program, fresh, base], { env: { ...process.env, ...env } }))
+  await installOnce(models, (fresh) =>
+    run(python, [program, fresh, base], { env: { ...process.env, ...env } }),
+  )
   return { models: { gemma4: join(models, 'gemma4'), glm4v: join(models, 'glm4v') }, packages }
-}
-
-async function madeOnce(path: string, make: (fresh: string) => Promise<unknown>): Promise<void> {
-  if (existsSync(path)) return
-  const fresh = `${path}.${process.pid}`
-  await make(fresh)
-  rmSync(path, { recursive: true, force: true })
-  renameSync(fresh, path)
 }

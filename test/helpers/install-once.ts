@@ -1,0 +1,60 @@
+/**
+ * What tests install once for all clones on a machine: programs, environments of Python and models, in folders under
+ * `${XDG_CACHE_HOME:-~/.cache}/llm-proxy` whose names have a digest of what is in them.
+ */
+import { createHash } from 'node:crypto'
+import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import Database from 'better-sqlite3'
+
+/** The project's folder on this machine. */
+export const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'llm-proxy')
+
+const POLL_MS = 250
+
+/** For the name of a folder: other contents have another name. */
+export function digest(...parts: readonly (string | Buffer)[]): string {
+  const hash = createHash('sha256')
+  for (const part of parts) hash.update(part)
+  return hash.digest('hex').slice(0, 12)
+}
+
+/**
+ * Installs into a folder, unless it is complete. One process installs and others wait for it; what was interrupted is
+ * removed first. The file `ready` is written last: an environment of Python knows its path, so that it cannot be made in
+ * another folder and renamed.
+ */
+export async function installOnce(
+  folder: string,
+  install: (folder: string) => Promise<unknown>,
+): Promise<void> {
+  const ready = join(folder, 'ready')
+  if (existsSync(ready)) return
+  mkdirSync(dirname(folder), { recursive: true })
+  const release = await lock(`${folder}.lock`)
+  try {
+    if (existsSync(ready)) return
+    rmSync(folder, { recursive: true, force: true })
+    mkdirSync(folder)
+    await install(folder)
+    writeFileSync(ready, '')
+  } finally {
+    release()
+  }
+}
+
+/** Waits for a lock between processes, which the operating system releases when its process ends. */
+async function lock(path: string): Promise<() => void> {
+  const database = new Database(path, { timeout: 0 })
+  for (;;) {
+    try {
+      database.exec('BEGIN EXCLUSIVE')
+      return () => database.close()
+    } catch (error) {
+      if ((error as { code?: string }).code !== 'SQLITE_BUSY') throw error
+    }
+    await sleep(POLL_MS)
+  }
+}
