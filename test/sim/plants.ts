@@ -10,6 +10,7 @@ export interface Plant {
 export const PLANTS: readonly Plant[] = [
   {
     name: 'an answer is acknowledged before its commit',
+    seed: 5,
     edits: [
       {
         file: 'src/proxy/session/turn/run-turn.ts',
@@ -20,6 +21,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'a worker of an older epoch is taken on',
+    seed: 12,
     edits: [
       {
         file: 'src/proxy/relay/worker-registry.ts',
@@ -30,7 +32,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'the index of a turn that could not be put on record is kept',
-    seed: 41,
+    seed: 34,
     edits: [
       {
         file: 'src/proxy/session/turn/run-turn.ts',
@@ -56,6 +58,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'the lease of a call that failed before its first event is not given back',
+    seed: 7,
     edits: [
       {
         file: 'src/proxy/engines/dispatch/failover.ts',
@@ -66,6 +69,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'a reset leaves the turns on record',
+    seed: 25,
     edits: [
       {
         file: 'src/proxy/store/sqlite/sessions.ts',
@@ -79,6 +83,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'what comes again after a reconnect is delivered twice',
+    seed: 16,
     edits: [
       {
         file: 'src/worker/outgoing-call.ts',
@@ -94,6 +99,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'a frame that comes twice is delivered twice',
+    seed: 62,
     edits: [
       {
         file: 'src/proxy/relay/incoming-call.ts',
@@ -104,12 +110,14 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'a call is handed on after its agent has had a part of the answer',
+    seed: 26,
     edits: [
       { file: 'src/proxy/engines/dispatch/failover.ts', find: 'if (begun || verdict', put: 'if (verdict' },
     ],
   },
   {
     name: '/health says ok while nothing can be put on record',
+    seed: 26,
     edits: [
       {
         file: 'src/proxy/store/record/thread-store.ts',
@@ -120,6 +128,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'a call is answered after its session has ended',
+    seed: 32,
     edits: [
       {
         file: 'src/proxy/session/state/live-session.ts',
@@ -150,6 +159,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'an engine that tells fewer ids than it counts is believed',
+    seed: 25,
     edits: [
       {
         file: 'src/proxy/session/prompts/exactness.ts',
@@ -160,6 +170,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'an engine that tells fewer ids of the prompt than it counts is believed',
+    seed: 20,
     edits: [
       {
         file: 'src/proxy/session/prompts/exactness.ts',
@@ -214,7 +225,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'the weights at the end of an answer are dropped',
-    seed: 59,
+    seed: 36,
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/answer-reader.ts',
@@ -225,6 +236,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'an answer that was cut before its finish reason counts as whole',
+    seed: 69,
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/answer-reader.ts',
@@ -235,6 +247,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'calls that their agent has cut count as those that were sampled',
+    seed: 50,
     edits: [
       {
         file: 'src/proxy/session/matching/message-tree.ts',
@@ -245,6 +258,7 @@ export const PLANTS: readonly Plant[] = [
   },
   {
     name: 'calls that their agent has tidied are others',
+    seed: 4,
     edits: [
       {
         file: 'src/proxy/session/matching/message-tree.ts',

@@ -6,6 +6,8 @@ import { realNowMs } from './world/virtual-time.ts'
 const { values } = parseArgs({
   options: {
     seed: { type: 'string' },
+    /** Seeds from that one on. */
+    count: { type: 'string', default: '1' },
     seeds: { type: 'string' },
     steps: { type: 'string' },
     faults: { type: 'string' },
@@ -16,7 +18,7 @@ const { values } = parseArgs({
   },
 })
 
-const [from, to] = rangeOf(values.seed ?? values.seeds ?? '1')
+const [from, to] = rangeOf(values.seed, values.seeds ?? '1')
 const beganMs = realNowMs()
 const { runs, failed, calls, answered } = await runSeeds({
   from,
@@ -38,7 +40,8 @@ if (failed.length > 0) {
   process.exitCode = 1
 }
 
-function rangeOf(text: string): [number, number] {
-  const [first, last = first] = text.split('..').map(Number)
+function rangeOf(seed: string | undefined, seeds: string): [number, number] {
+  if (seed !== undefined) return [Number(seed), Number(seed) + Number(values.count) - 1]
+  const [first, last = first] = seeds.split('..').map(Number)
   return [first!, last!]
 }

@@ -1,7 +1,9 @@
 import { globSync, readFileSync } from 'node:fs'
+import { createServer } from 'node:net'
 import { join } from 'node:path'
 import t from 'tap'
 import { commandBlocks, linkCheckout, runBlock, startBlock } from '../helpers/documented-commands.ts'
+import { until } from '../helpers/until.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 
@@ -45,11 +47,22 @@ for (const document of globSync('{README.md,docs/*.md}', { cwd: ROOT }).sort()) 
     linkCheckout(ROOT, cwd)
     for (const { line, script, background } of blocks) {
       if (background) {
+        // The documentation's own port: another clone's run of this test may have it.
+        await until(() => isFree(8080))
         t.teardown(await startBlock(script, cwd))
         continue
       }
       const { code, output } = await runBlock(script, cwd)
       t.equal(code, 0, `${document}:${line}`, { output })
     }
+  })
+}
+
+/** Whether a server of this machine could listen on a port. */
+function isFree(port: number): Promise<boolean> {
+  const server = createServer()
+  return new Promise((resolve) => {
+    server.once('error', () => resolve(false))
+    server.listen(port, '127.0.0.1', () => server.close(() => resolve(true)))
   })
 }
