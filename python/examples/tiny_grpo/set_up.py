@@ -9,6 +9,7 @@ installed.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -96,6 +97,10 @@ if __name__ == "__main__":
         sys.exit(
             f"train-demo needs Python 3.11 or newer, and this is {sys.version.split()[0]}: PYTHON=/path/to/python3"
         )
-    if not (environment() / "ready").exists():
-        make(environment())
+    cache().mkdir(parents=True, exist_ok=True)
+    with (cache() / f"{environment().name}.lock").open("w") as lock:
+        # Another clone may be making it; the lock ends with its process.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (environment() / "ready").exists():
+            make(environment())
     print(environment() / "bin/python")
