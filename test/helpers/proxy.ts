@@ -3,8 +3,11 @@ import type { Logger } from '../../src/base/logger.ts'
 import { type RunningServer, startServer } from '../../src/main.ts'
 import { loadConfig } from '../../src/proxy/config/load.ts'
 import { SERVE, type ServeConfig } from '../../src/proxy/config/options/serve.ts'
+import { isPostgresUrl } from '../../src/proxy/store/postgres/open.ts'
 import { watched } from './no-stalls.ts'
+import { openSharedModel } from './shared-model.ts'
 import { silentLogger } from './silent-logger.ts'
+import { inProcess } from './store-in-process.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
 type Json = any
@@ -25,6 +28,13 @@ interface Host extends Pick<Test, 'teardown'> {
   testdir?: Test['testdir']
 }
 
+let isThreaded = false
+
+/** For a test file whose proxies need the store's threads; the reason is for its readers. */
+export function withStoreThreads(_reason: string): void {
+  isThreaded = true
+}
+
 /**
  * A proxy as `llm-proxy serve` makes it, on a free port, on the embedded engine and a database in the test's own
  * folder unless the configuration says otherwise; stopped when the test ends.
@@ -37,11 +47,15 @@ export async function startProxy(
   const config: ServeConfig = {
     ...loadConfig(SERVE, {}, {}),
     port: 0,
+    // No test cuts the power of its machine, and each sync of a busy disk takes time.
+    durability: 'process',
     ...overrides,
     // Asked for only if there is no other: each call of testdir() empties the folder.
     db: overrides.db ?? `${t.testdir!({})}/proxy.db`,
   }
-  const server = await watched(() => startServer(config, { logger }))
+  const spawn = isThreaded || isPostgresUrl(config.db) ? undefined : inProcess
+  const outside = { ...(spawn && { spawn }), openModel: openSharedModel }
+  const server = await watched(() => startServer(config, { logger, outside }))
   t.teardown(() => server.stop(0))
   const [adminKey] = config.adminKeys
   const key = adminKey === undefined ? {} : { authorization: `Bearer ${adminKey}` }

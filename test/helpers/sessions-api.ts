@@ -17,11 +17,13 @@ import { watched } from './no-stalls.ts'
 import { asPrompt, type OutcomeFields } from './prompt-ids.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 import { silentLogger } from './silent-logger.ts'
+import { inProcess } from './store-in-process.ts'
 
 /** Both stores behind the API, by name. */
 export const STORES: Record<string, (t: Test) => Promise<TurnStore>> = {
   memory: async () => new MemoryTurnStore(),
-  sqlite: (t) => openSqliteStore({ path: `${t.testdir({})}/turns.db`, durability: 'process' }),
+  sqlite: (t) =>
+    openSqliteStore({ path: `${t.testdir({})}/turns.db`, durability: 'process', spawn: inProcess }),
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape

@@ -1,26 +1,41 @@
-/** The store's threads without threads: for tests that open a database many times. */
+/**
+ * The store's threads without threads: each costs a tenth of a second of CPU time to start. The store is the same, and so are
+ * its messages; `store-threads.test.ts` and all tests of the command line have the threads.
+ */
 import { EventEmitter } from 'node:events'
 import type { Transferable } from 'node:worker_threads'
+import { type OpeningReport, toWireError } from '../../src/proxy/store/record/calls.ts'
 import { ReaderLoop, type ReaderMessage } from '../../src/proxy/store/record/reader-loop.ts'
 import type { SpawnThread, ThreadPort } from '../../src/proxy/store/record/store-thread.ts'
 import { openForReading, openForWriting } from '../../src/proxy/store/sqlite/database.ts'
 import { SqliteReader } from '../../src/proxy/store/sqlite/reader.ts'
+import type { ReaderData } from '../../src/proxy/store/sqlite/reader-thread.ts'
 import { Writer } from '../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../src/proxy/store/sqlite/writer-loop.ts'
+import type { WriterData } from '../../src/proxy/store/sqlite/writer-thread.ts'
 
 const CACHE_BYTES = 1024 * 1024
 
 class InProcess extends EventEmitter implements ThreadPort {
-  receive: (message: never) => void = () => {}
+  receive: (message: unknown) => void = () => {}
+  readonly #messages: unknown[] = []
 
   /** As between threads: later, and of a copy. */
   postMessage(message: unknown, transfer: readonly Transferable[] = []): void {
-    const copy = structuredClone(message, { transfer: transfer as ArrayBuffer[] })
-    setImmediate(() => this.receive(copy as never))
+    this.#messages.push(structuredClone(message, { transfer: transfer as ArrayBuffer[] }))
+    setImmediate(() => {
+      const next = this.next()
+      if (next !== undefined) this.receive(next)
+    })
   }
 
-  reply(message: unknown): void {
-    const copy = structuredClone(message)
+  /** A message that has come, which the writer takes into the group that it commits. */
+  next(): unknown {
+    return this.#messages.shift()
+  }
+
+  reply(message: unknown, transfer: readonly Transferable[] = []): void {
+    const copy = structuredClone(message, { transfer: transfer as ArrayBuffer[] })
     setImmediate(() => this.emit('message', copy))
   }
 
@@ -29,19 +44,47 @@ class InProcess extends EventEmitter implements ThreadPort {
   }
 }
 
+/** As `writer-thread.ts` and `reader-thread.ts` do it. */
 export const inProcess: SpawnThread = (role, data) => {
   const port = new InProcess()
-  const { path } = data as { path: string }
-  const ends = { reply: (replies: unknown) => port.reply(replies), close: () => port.end() }
-  if (role === 'writer') {
-    const { db, close } = openForWriting(path, 'process')
-    const loop = new WriterLoop(new Writer(db, CACHE_BYTES), close, { ...ends, next: () => undefined })
-    port.receive = (message: WriterMessage) => loop.receive(message)
-  } else {
-    const db = openForReading(path)
-    const loop = new ReaderLoop(new SqliteReader(db, CACHE_BYTES), () => db.close(), ends)
-    port.receive = (message: ReaderMessage) => loop.receive(message)
+  const ends = {
+    reply: (replies: unknown, transfer?: readonly Transferable[]) => port.reply(replies, transfer),
+    close: () => port.end(),
   }
-  port.reply({ opened: true })
+  try {
+    port.reply(role === 'writer' ? openWriter(port, ends, data) : openReader(port, ends, data))
+  } catch (error) {
+    port.reply({ opened: false, error: toWireError(error) })
+  }
   return port
+}
+
+interface Ends {
+  reply(replies: unknown, transfer?: readonly Transferable[]): void
+  close(): void
+}
+
+function openWriter(port: InProcess, ends: Ends, data: object): OpeningReport {
+  const { path, durability } = data as WriterData
+  const { db, endedWell, close, files } = openForWriting(path, durability)
+  const writer = new Writer(db, CACHE_BYTES, () => files.check())
+  const loop = new WriterLoop(writer, close, {
+    ...ends,
+    next: () => port.next() as WriterMessage | undefined,
+  })
+  port.receive = (message) => loop.receive(message as WriterMessage)
+  return { opened: true, endedWell }
+}
+
+function openReader(port: InProcess, ends: Ends, data: object): OpeningReport {
+  const { path, indexes } = data as ReaderData
+  const db = openForReading(path)
+  const reader = new SqliteReader(db, CACHE_BYTES, { path: `${path}-search`, mayWrite: indexes })
+  const close = () => {
+    reader.close()
+    db.close()
+  }
+  const loop = new ReaderLoop(reader, close, ends)
+  port.receive = (message) => loop.receive(message as ReaderMessage)
+  return { opened: true }
 }

@@ -12,6 +12,7 @@ import {
   schemaErrors,
   startSessionsApi,
 } from '../helpers/sessions-api.ts'
+import { inProcess } from '../helpers/store-in-process.ts'
 import { until } from '../helpers/until.ts'
 
 const TRAINER = join(import.meta.dirname, '../helpers/consuming-trainer.ts')
@@ -176,7 +177,7 @@ t.test(
   'a session that is not acknowledged outlives its time to live, and a restart of the proxy',
   async (t) => {
     const path = join(t.testdir({}), 'turns.db')
-    const open = () => openSqliteStore({ path, durability: 'process' })
+    const open = () => openSqliteStore({ path, durability: 'process', spawn: inProcess })
     let nowMs = Date.now()
     const first = await startSessionsApi(t, await open(), { clock: () => nowMs, defaultTtlMs: 1_000 })
     await first.call('POST', '/consumers/trainer', {})

@@ -9,6 +9,7 @@ import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
 import { toVersion } from '../helpers/older-database.ts'
 import { startProxy } from '../helpers/proxy.ts'
+import { inProcess } from '../helpers/store-in-process.ts'
 import { until } from '../helpers/until.ts'
 import { startVisionEngine } from '../helpers/vision-engine.ts'
 import { imagePart, pngUrl, visionModel } from '../helpers/vision-model.ts'
@@ -22,7 +23,7 @@ const URL = `data:image/png;base64,${PICTURE.toString('base64')}`
 const MESSAGE = { role: 'user', content: [{ type: 'text', text: 'What is this?' }, imagePart(URL)] }
 const ASKED = JSON.stringify(MESSAGE)
 
-const open = (path: string) => openSqliteStore({ path, durability: 'process' })
+const open = (path: string) => openSqliteStore({ path, durability: 'process', spawn: inProcess })
 
 function count(path: string, table: string): number {
   const db = new Database(path, { readonly: true })

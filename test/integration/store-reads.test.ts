@@ -7,6 +7,7 @@ import { sessionReadsConformance } from '../conformance/session-reads.ts'
 import { aSession, aTurn, record } from '../conformance/turn-store.ts'
 import { toVersion } from '../helpers/older-database.ts'
 import { STORES } from '../helpers/sessions-api.ts'
+import { inProcess } from '../helpers/store-in-process.ts'
 
 for (const [name, open] of Object.entries(STORES)) {
   t.test(name, async (t) => sessionReadsConformance(t, open))
@@ -14,7 +15,7 @@ for (const [name, open] of Object.entries(STORES)) {
 
 t.test('a database of version 2 gets the counts that its turns come to', async (t) => {
   const path = join(t.testdir(), 'turns.db')
-  const first = await openSqliteStore({ path, durability: 'process' })
+  const first = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
   await first.createSession(aSession('s'))
   await first.createSession(aSession('empty'))
   await record(first, aTurn('a'))
@@ -28,7 +29,7 @@ t.test('a database of version 2 gets the counts that its turns come to', async (
   db.exec(`UPDATE turns SET status = 'open' WHERE turn_id = 'd'`)
   toVersion(db, 2)
   db.close()
-  const second = await openSqliteStore({ path, durability: 'process' })
+  const second = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
   t.teardown(() => second.close())
   t.match(await second.getSession('s'), {
     turnCount: 4,
@@ -42,17 +43,21 @@ t.test('a database of version 2 gets the counts that its turns come to', async (
 
 t.test('turns that a crash left open count as failed from the next start on', async (t) => {
   const path = join(t.testdir(), 'turns.db')
-  const first = await openSqliteStore({ path, durability: 'process' })
+  const first = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
   await first.createSession(aSession('s'))
   await first.openTurn(aTurn('a'))
   await first.close()
-  const second = await openSqliteStore({ path, durability: 'process' })
+  const second = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
   t.teardown(() => second.close())
   t.match(await second.getSession('s'), { turnCount: 1, openTurns: 0, failedTurns: 1 })
 })
 
 t.test('the steps of a growing conversation hold each token once', async (t) => {
-  const store = await openSqliteStore({ path: join(t.testdir(), 'turns.db'), durability: 'process' })
+  const store = await openSqliteStore({
+    path: join(t.testdir(), 'turns.db'),
+    durability: 'process',
+    spawn: inProcess,
+  })
   t.teardown(() => store.close())
   await store.createSession(aSession('s'))
   const prompt = Array.from({ length: 10 }, (_, id) => id)

@@ -4,6 +4,7 @@ import t from 'tap'
 import { promptPieces } from '../../src/proxy/session/prompts/prompt-pieces.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { aSession, aTurn, record } from '../conformance/turn-store.ts'
+import { inProcess } from '../helpers/store-in-process.ts'
 
 const TURNS = 100
 const QUESTION_CHARS = 1200
@@ -25,7 +26,7 @@ const NET_BYTES = TURNS * (QUESTION_CHARS + ANSWER_CHARS + 4 * (NEW_PROMPT_IDS +
 
 /** @returns bytes on disk after a session whose first message `system` gives for each turn */
 async function bytesOnDisk(path: string, system: (index: number) => string): Promise<number> {
-  const store = await openSqliteStore({ path, durability: 'process' })
+  const store = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
   await store.createSession(aSession('s'))
   const messages: string[] = []
   const sequence: number[] = []
@@ -74,7 +75,7 @@ for (const [sent, lines] of [
 ] as const) {
   t.test(`so does one whose agent sends ${sent}, as token ids`, async (t) => {
     const path = join(t.testdir(), 'turns.db')
-    const store = await openSqliteStore({ path, durability: 'process' })
+    const store = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
     await store.createSession(aSession('s'))
     const prompts = Array.from({ length: lines }, (_, line): number[] => [line])
     for (let index = 0; index < TURNS; index += 1) {

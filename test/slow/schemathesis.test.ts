@@ -11,6 +11,7 @@ import { hasPython, installFromPyPI } from '../agents/parts/install.ts'
 import { runProgram } from '../agents/parts/programs.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startProxy } from '../helpers/proxy.ts'
+import { IS_FULL } from '../helpers/tier.ts'
 
 /** What it makes of a document changes from version to version. */
 const VERSION = '4.32.5'
@@ -22,9 +23,9 @@ const CHECKS = [
   'response_schema_conformance',
   'ignored_auth',
 ]
-const EXAMPLES_PER_ROUTE = 4
+const EXAMPLES_PER_ROUTE = IS_FULL ? 8 : 2
 /** Far more than it takes. */
-const LIMIT_MS = 240_000
+const LIMIT_MS = IS_FULL ? 540_000 : 240_000
 
 /** They answer for as long as somebody listens. */
 const STREAMS = ['getEvents', 'getSessionsBySessionIdLive']

@@ -3,12 +3,17 @@ import t from 'tap'
 import type { SessionFilter } from '../../../../src/proxy/store/port/turn-store.ts'
 import { openSqliteStore } from '../../../../src/proxy/store/sqlite/open.ts'
 import { aSession } from '../../../conformance/turn-store.ts'
+import { inProcess } from '../../../helpers/store-in-process.ts'
 
 /** More than are looked at in one go. */
 const SESSIONS = 4_500
 
 t.test('lists of many sessions are whole, and hold up nobody', async (t) => {
-  const store = await openSqliteStore({ path: join(t.testdir(), 'turns.db'), durability: 'process' })
+  const store = await openSqliteStore({
+    path: join(t.testdir(), 'turns.db'),
+    durability: 'process',
+    spawn: inProcess,
+  })
   t.teardown(() => store.close())
   await Promise.all(
     Array.from({ length: SESSIONS }, (_, place) =>

@@ -1,0 +1,4 @@
+import t from 'tap'
+import { testTokenMode } from './token-mode-families.ts'
+
+testTokenMode(t, 'embedded')
