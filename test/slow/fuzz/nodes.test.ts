@@ -11,7 +11,7 @@ import { fuzzNodes } from '../../helpers/nodes-fuzz.ts'
 import { noPostgres } from '../../helpers/postgres.ts'
 
 const SEED = Number(process.env.PROPERTY_SEED ?? Math.floor(Math.random() * 1_000_000))
-const ATTACKS = Number(process.env.ATTACKS ?? 400)
+const ATTACKS = Number(process.env.ATTACKS ?? (process.env.FULL ? 2_000 : 400))
 
 t.test('hostile requests at two nodes get nothing that is not their own', { skip: noPostgres }, async (t) => {
   t.comment(`seed ${SEED}: run again with PROPERTY_SEED=${SEED}`)
