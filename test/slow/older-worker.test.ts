@@ -1,48 +1,24 @@
 /** A worker of an earlier version, as it was: a cluster is not updated in one moment. */
-import { execFileSync } from 'node:child_process'
-import { symlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { startChild } from '../helpers/children.ts'
+import { extractRelease, missingRelease } from '../helpers/earlier-release.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { until } from '../helpers/until.ts'
 
-const ROOT = join(import.meta.dirname, '../..')
 const COMMIT = '9fc4fe7'
-const SOURCES = ['bin', 'src', 'package.json', 'tsconfig.json']
-
-function git(...args: string[]): Buffer {
-  return execFileSync('git', args, {
-    cwd: ROOT,
-    maxBuffer: 256 * 1024 * 1024,
-    stdio: ['ignore', 'pipe', 'ignore'],
-  })
-}
-
-/** Why there is no earlier version to run, if so. */
-function missing(): string | false {
-  try {
-    git('cat-file', '-e', `${COMMIT}^{tree}`)
-    return false
-  } catch {
-    return `the history of this clone does not reach ${COMMIT}`
-  }
-}
 
 t.test(
   'a worker of an earlier version serves, and comes back on a new connection',
-  { skip: missing() },
+  { skip: missingRelease(COMMIT) },
   async (t) => {
-    const folder = t.testdir({ old: {} })
-    const old = join(folder, 'old')
-    execFileSync('tar', ['x', '-C', old], { input: git('archive', COMMIT, ...SOURCES) })
-    // The libraries are today's.
-    symlinkSync(join(ROOT, 'node_modules'), join(old, 'node_modules'))
+    const folder = t.testdir({})
+    const launcher = extractRelease(COMMIT, join(folder, 'old'))
     const proxy = await startProxy(t, { mode: 'relay', db: join(folder, 'proxy.db'), queueWaitMs: 30_000 })
     const way = await Forwarder.to(t, Number(new URL(proxy.url).port))
     const args = ['worker', '--proxy-url', `http://127.0.0.1:${way.port}`, '--worker-id', 'old']
-    const worker = startChild(process.execPath, [join(old, 'bin/llm-proxy'), ...args], {
+    const worker = startChild(process.execPath, [launcher, ...args], {
       env: { PATH: process.env.PATH },
     })
     t.teardown(() => worker.kill('SIGKILL'))
