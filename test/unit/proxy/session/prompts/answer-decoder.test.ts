@@ -1,0 +1,173 @@
+import t from 'tap'
+import type { GenerationDelta, GenerationEnd } from '../../../../../src/protocol/canonical/events.ts'
+import type { ChatBody } from '../../../../../src/protocol/canonical/request.ts'
+import { decoderFor } from '../../../../../src/proxy/session/prompts/answer-decoder.ts'
+import type { TokenModel } from '../../../../../src/proxy/tokens/model/token-model.ts'
+import { loadTokenModel } from '../../../../unit/session/token-mode-talk.ts'
+
+const model = loadTokenModel('qwen2_5') as TokenModel
+const encode = (text: string) => [...model.tokenizer.encode(text)]
+const [END] = encode('<|im_end|>')
+const [OTHER_END] = encode('<|endoftext|>')
+
+const end = (fields: Partial<GenerationEnd> = {}): GenerationEnd => ({
+  type: 'end',
+  finishReason: 'stop',
+  ...fields,
+})
+const delta = (ids: readonly number[], fields: Partial<GenerationDelta> = {}): GenerationDelta => ({
+  ...{ type: 'delta', tokenIds: [...ids], logprobs: ids.map(() => -1) },
+  ...fields,
+})
+
+/** Reads an answer of these tokens, one event for each. @returns its texts, calls, and the end */
+async function readAnswer(
+  ids: readonly number[],
+  {
+    body = {},
+    ends = {},
+    promptText = '',
+  }: { body?: object; ends?: Partial<GenerationEnd>; promptText?: string } = {},
+) {
+  const decoder = decoderFor(model, body as ChatBody, { promptText, forcesCall: false })
+  const events = await decoder.read([...ids.map((id) => delta([id])), end(ends)])
+  decoder.close()
+  const deltas = events.filter((event) => event.type === 'delta') as GenerationDelta[]
+  return {
+    text: deltas.map(({ content }) => content ?? '').join(''),
+    toolCalls: deltas.flatMap(({ toolCalls }) => toolCalls ?? []),
+    tokenIds: deltas.flatMap(({ tokenIds }) => tokenIds ?? []),
+    end: events.at(-1) as GenerationEnd,
+  }
+}
+
+t.test('a token that ends the answer has no text, and is one of its tokens', async (t) => {
+  const ids = [...encode('Hello'), END!]
+  const answer = await readAnswer(ids)
+  t.equal(answer.text, 'Hello')
+  t.strictSame(answer.tokenIds, ids)
+  t.match(answer.end, { type: 'end', finishReason: 'stop' })
+  t.notOk('stopReason' in answer.end)
+})
+
+t.test('a token that may end the answer, and did not, has its text', async (t) => {
+  const [word] = encode('Hello')
+  const stops = { body: { stop_token_ids: [word!] } }
+  t.equal((await readAnswer(encode('Hello there'), stops)).text, 'Hello there', 'others follow it')
+  t.equal((await readAnswer([word!, word!], stops)).text, 'Hello', 'the last one of two has ended it')
+  const cut = { ...stops, ends: { finishReason: 'length' as const } }
+  t.equal((await readAnswer([word!], cut)).text, 'Hello', 'the limit has ended it')
+  const byText = { ...stops, ends: { stopReason: 'x' } }
+  t.equal((await readAnswer([word!], byText)).text, 'Hello', 'a stop string has ended it')
+  const included = { body: { stop_token_ids: [word!], include_stop_str_in_output: true } }
+  t.equal((await readAnswer([word!], included)).text, 'Hello')
+  t.equal(
+    (await readAnswer([word!], { body: { stop_token_ids: [word!], no_stop_trim: true } })).text,
+    'Hello',
+  )
+  t.equal((await readAnswer([word!], { body: { stop_token_ids: ['1', null] } })).text, 'Hello', 'no numbers')
+})
+
+t.test('special tokens show where they are asked for', async (t) => {
+  const ids = [...encode('a'), OTHER_END!, ...encode('b')]
+  t.equal((await readAnswer(ids)).text, 'ab')
+  t.equal((await readAnswer(ids, { body: { skip_special_tokens: false } })).text, 'a<|endoftext|>b')
+})
+
+t.test('a stop string ends the text, and is the reason', async (t) => {
+  const ids = encode('one two three')
+  const stopped = await readAnswer(ids, { body: { stop: ' two' } })
+  t.equal(stopped.text, 'one')
+  t.equal(stopped.end.stopReason, ' two')
+  t.equal((await readAnswer(ids, { body: { stop: ['x', ' three'] } })).end.stopReason, ' three')
+  const included = { body: { stop: [' two'], include_stop_str_in_output: true } }
+  t.equal((await readAnswer(ids, included)).text, 'one two')
+  t.notOk('stopReason' in (await readAnswer(ids, { body: { stop: ['x'] } })).end)
+})
+
+t.test("the engine's own reason stands, null among them", async (t) => {
+  const ids = encode('one two')
+  t.equal((await readAnswer(ids, { body: { stop: ' two' }, ends: { stopReason: 5 } })).end.stopReason, 5)
+  t.equal(
+    (await readAnswer(ids, { body: { stop: ' two' }, ends: { stopReason: null } })).end.stopReason,
+    null,
+  )
+})
+
+t.test('the first tokens of an answer with min_tokens end nothing', async (t) => {
+  const ids = encode('one two two')
+  t.equal((await readAnswer(ids, { body: { stop: ' two', min_tokens: 0 } })).text, 'one')
+  t.equal((await readAnswer(ids, { body: { stop: ' two', min_tokens: 1 } })).text, 'one')
+  t.equal((await readAnswer(ids, { body: { stop: ' two', min_tokens: 2 } })).text, 'one two')
+  t.equal((await readAnswer(ids, { body: { stop: ' two', min_tokens: '2' } })).text, 'one', 'no number')
+})
+
+t.test('what is held back comes with the end', async (t) => {
+  const ids = encode('one')
+  t.equal((await readAnswer(ids, { body: { stop: 'one two' } })).text, 'one', 'the begin of a stop string')
+  const sign = encode('𓀀')
+  t.ok(sign.length > 1)
+  t.equal((await readAnswer(sign.slice(0, -1))).text, '�', 'half of a character')
+})
+
+const CALLS =
+  '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>'
+const TOOLS = ['f', 'g'].map((name) => ({
+  type: 'function',
+  function: { name, parameters: { type: 'object' } },
+}))
+
+t.test('an answer that calls tools ends for that reason, if it ended by itself', async (t) => {
+  const ids = [...encode(CALLS), END!]
+  const called = await readAnswer(ids, { body: { tools: TOOLS } })
+  t.strictSame(
+    called.toolCalls.map(({ function: call }) => call?.name).filter((name) => name !== undefined),
+    ['f', 'g'],
+  )
+  t.equal(called.end.finishReason, 'tool_calls')
+  const cut = await readAnswer(ids, { body: { tools: TOOLS }, ends: { finishReason: 'length' } })
+  t.equal(cut.end.finishReason, 'length')
+  t.equal((await readAnswer(encode('Hello'), { body: { tools: TOOLS } })).end.finishReason, 'stop')
+  const one = await readAnswer(ids, { body: { tools: TOOLS, parallel_tool_calls: false } })
+  t.strictSame(
+    [...new Set(one.toolCalls.map(({ index }) => index))],
+    [0],
+    'one call, where the agent takes one',
+  )
+  t.equal(one.end.finishReason, 'tool_calls')
+  t.strictSame(one.tokenIds, ids, 'of all the tokens')
+  const none = await readAnswer(ids, { body: { tools: TOOLS, tool_choice: 'none' } })
+  t.strictSame(none.toolCalls, [])
+  t.equal(none.text, CALLS)
+})
+
+t.test('an answer without ids is an error of the engine, unless nothing was sampled', async (t) => {
+  const read = (events: (GenerationDelta | GenerationEnd)[]) =>
+    decoderFor(model, {} as ChatBody, { promptText: '', forcesCall: false }).read(events)
+  const error = { code: 'engine_failed', message: /told no token ids/ }
+  await t.rejects(read([{ type: 'delta', content: 'Hello' }, end()]), error)
+  const usage = { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 }
+  await t.rejects(read([end({ usage })]), error)
+  await t.resolves(read([end({ usage: { ...usage, completion_tokens: 0 } })]))
+  await t.resolves(read([{ type: 'delta', content: '' }, end()]))
+  await t.resolves(read([delta(encode('a'), { content: 'a' }), end({ usage })]))
+})
+
+t.test('tokens that an engine writes as ids are texts to the agent', async (t) => {
+  const [id] = encode('Hello')
+  const entry = (token: string) => ({ token, logprob: -1, bytes: null })
+  const content = [{ ...entry(`token_id:${id}`), top_logprobs: [entry(`token_id:${id}`), entry('written')] }]
+  const read = async (body: object) => {
+    const decoder = decoderFor(model, body as ChatBody, { promptText: '', forcesCall: false })
+    const events = await decoder.read([delta([id!], { logprobsContent: content }), end()])
+    return (events[0] as GenerationDelta).logprobsContent![0]!
+  }
+  const shown = await read({})
+  t.equal(shown.token, 'Hello')
+  t.strictSame(shown.bytes, [...Buffer.from('Hello')])
+  t.strictSame(
+    shown.top_logprobs.map(({ token }) => token),
+    ['Hello', 'written'],
+  )
+  t.equal((await read({ return_tokens_as_token_ids: true })).token, `token_id:${id}`)
+})

@@ -1,0 +1,375 @@
+import t from 'tap'
+import {
+  assemble,
+  assignTraining,
+  layoutOf,
+  type Plan,
+  type TrajectoryOptions,
+} from '../../../../../src/proxy/session/trajectories/assemble-row.ts'
+import type { RowImage } from '../../../../../src/proxy/session/trajectories/row-images.ts'
+import {
+  type TrainableTurn,
+  type TurnNode,
+  TurnTree,
+} from '../../../../../src/proxy/session/trajectories/turn-tree.ts'
+
+type TurnSpec = Partial<TrainableTurn> & {
+  prompt: readonly number[]
+  completion: readonly number[]
+  line?: string
+}
+
+/** Turns of one session, in call order, each with a logprob of its own for each token: -(100 × index + position). */
+function buildTree(specs: readonly TurnSpec[]): TurnNode[] {
+  const tree = new TurnTree()
+  return specs.map(({ prompt, completion, line = 'main', ...fields }, index) => {
+    const turn: TrainableTurn = {
+      ...{ turnId: `t${index}`, index, status: 'completed', retryCount: 0, exact: true, inexactReason: null },
+      ...{ finishReason: 'stop', weightVersionStart: null, weightVersionEnd: null },
+      completionLogprobs: Float64Array.from(completion, (_, at) => -(100 * index + at)),
+      promptTokenIds: Int32Array.from(prompt),
+      completionTokenIds: Int32Array.from(completion),
+      ...fields,
+    }
+    tree.add(turn, tree.read(turn), line as never)
+    return tree.find(turn.turnId)!
+  })
+}
+
+/** A row of these turns, each the parent of the next. */
+function planOf(chain: readonly TurnNode[], images: readonly RowImage[] = []): Plan {
+  const [first, last] = [chain[0]!, chain.at(-1)!]
+  const base = first.promptLength
+  return { chain, last, base, responseLength: last.promptLength + last.completionLength - base, images }
+}
+
+const NO_MARKS = { labels: [], notes: [], turns: {} } as never
+
+function assembleRow(plan: Plan, options: TrajectoryOptions = {}, more: object = {}) {
+  const trainedBy = assignTraining([plan], options, () => true)
+  return assemble(plan, options, { trainedBy, reward: null, marks: NO_MARKS, policyOf: () => null, ...more })
+}
+
+/** Two turns: prompt 1 2 3, completion 4 5; then 6 7 from the environment, and completion 8 9 10. */
+const CHAIN = () =>
+  buildTree([
+    { prompt: [1, 2, 3], completion: [4, 5] },
+    { prompt: [1, 2, 3, 4, 5, 6, 7], completion: [8, 9, 10], finishReason: 'length' },
+  ])
+
+t.test('a row has its tokens, a mask over what was sampled, and the logprobs there', async (t) => {
+  const row = assembleRow(planOf(CHAIN()))
+  t.strictSame([...row.prompt_ids], [1, 2, 3])
+  t.strictSame([...row.response_ids], [4, 5, 6, 7, 8, 9, 10])
+  t.strictSame([...row.response_mask], [1, 1, 0, 0, 1, 1, 1])
+  t.strictSame([...row.response_logprobs], [-0, -1, 0, 0, -100, -101, -102])
+  t.strictSame(
+    row.turns.map(({ turn_id: id, start, end, trained }) => [id, start, end, trained]),
+    [
+      ['t0', 0, 2, true],
+      ['t1', 4, 7, true],
+    ],
+  )
+  t.equal(row.num_turns, 2)
+  t.equal(row.finish_reason, 'length', 'of the last turn')
+  t.notOk(row.truncated)
+  t.notOk(row.prompt_truncated)
+  t.notOk('images' in row)
+})
+
+t.test('the response is cut behind as many tokens as asked for', async (t) => {
+  for (const [responseLength, mask, spans] of [
+    [
+      1,
+      [1],
+      [
+        [0, 1],
+        [1, 1],
+      ],
+    ],
+    [
+      2,
+      [1, 1],
+      [
+        [0, 2],
+        [2, 2],
+      ],
+    ],
+    [
+      4,
+      [1, 1, 0, 0],
+      [
+        [0, 2],
+        [4, 4],
+      ],
+    ],
+    [
+      5,
+      [1, 1, 0, 0, 1],
+      [
+        [0, 2],
+        [4, 5],
+      ],
+    ],
+    [
+      7,
+      [1, 1, 0, 0, 1, 1, 1],
+      [
+        [0, 2],
+        [4, 7],
+      ],
+    ],
+    [
+      8,
+      [1, 1, 0, 0, 1, 1, 1],
+      [
+        [0, 2],
+        [4, 7],
+      ],
+    ],
+  ] as const) {
+    const row = assembleRow(planOf(CHAIN()), { responseLength })
+    t.strictSame([...row.response_mask], mask, `${responseLength}`)
+    t.equal(row.response_ids.length, mask.length)
+    t.equal(row.response_logprobs.length, mask.length)
+    t.strictSame(
+      row.turns.map(({ start, end }) => [start, end]),
+      spans,
+    )
+    t.equal(row.truncated, responseLength < 7)
+    t.strictSame(
+      [...row.response_logprobs].slice(4),
+      [-100, -101, -102].slice(0, Math.max(0, mask.length - 4)),
+    )
+  }
+})
+
+t.test('the prompt keeps its last tokens', async (t) => {
+  for (const [promptLength, prompt] of [
+    [1, [3]],
+    [2, [2, 3]],
+    [3, [1, 2, 3]],
+    [4, [1, 2, 3]],
+  ] as const) {
+    const row = assembleRow(planOf(CHAIN()), { promptLength })
+    t.strictSame([...row.prompt_ids], prompt)
+    t.equal(row.prompt_truncated, promptLength < 3)
+  }
+})
+
+const image = (at: number, tokens: number): RowImage => ({
+  ...{ sha256: `image at ${at}`, media_type: 'image/png', width: 1, height: 1 },
+  ...{ at, tokens },
+})
+
+t.test('no image is cut: the cut moves to its edge, and what is left moves with the row', async (t) => {
+  const plan = planOf(CHAIN(), [image(1, 2), image(5, 2)])
+  const whole = assembleRow(plan)
+  t.strictSame(
+    whole.images!.map(({ at }) => at),
+    [1, 5],
+  )
+  const cut = assembleRow(plan, { responseLength: 3 })
+  t.strictSame([...cut.response_ids], [4, 5], 'it would end within the second image')
+  t.strictSame(
+    cut.images!.map(({ at }) => at),
+    [1],
+  )
+  const late = assembleRow(plan, { promptLength: 1 })
+  t.strictSame([...late.prompt_ids], [], 'it would begin within the first image')
+  t.strictSame(
+    late.images!.map(({ at }) => at),
+    [2],
+    'counted from the first token of the row',
+  )
+})
+
+t.test('a turn that another row trains is in the mask of that one alone', async (t) => {
+  const [first, second] = CHAIN() as [TurnNode, TurnNode]
+  const [short, long] = [planOf([first]), planOf([first, second])]
+  const trainedBy = assignTraining([short, long], {}, () => true)
+  t.equal(trainedBy.get(first), short, 'of rows that keep as much of it the first one trains it')
+  t.equal(trainedBy.get(second), long)
+  const row = assemble(long, {}, { trainedBy, reward: null, marks: NO_MARKS, policyOf: () => null })
+  t.strictSame([...row.response_mask], [0, 0, 0, 0, 1, 1, 1])
+  t.strictSame(
+    row.turns.map(({ trained }) => trained),
+    [false, true],
+  )
+  t.equal(
+    assignTraining([long], {}, (turn) => turn === second).has(first),
+    false,
+    'nor one that is not asked for',
+  )
+  const cut = assignTraining([planOf([first, second])], { responseLength: 4 }, () => true)
+  t.notOk(cut.has(second), 'a row that keeps nothing of a turn does not train it')
+  const [deep] = [planOf([first, second])]
+  const better = assignTraining([{ ...deep, responseLength: 1 }, deep], { responseLength: 7 }, () => true)
+  t.equal(better.get(first), deep, 'the row that keeps more of it')
+})
+
+t.test('the range of weight versions is that of the turns that the row keeps', async (t) => {
+  const rangeOf = (versions: readonly (readonly [string | null, string | null])[], options = {}) => {
+    const specs = versions.map(([start, end], index) => ({
+      prompt: Array.from({ length: 1 + 2 * index }, (_, at) => at),
+      completion: [2 * index + 1],
+      ...{ weightVersionStart: start, weightVersionEnd: end },
+    }))
+    const row = assembleRow(planOf(buildTree(specs)), options)
+    return [row.weight_version_min, row.weight_version_max, row.unversioned_turns]
+  }
+  t.strictSame(
+    rangeOf([
+      ['9', '10'],
+      ['10', '10'],
+    ]),
+    ['9', '10', 0],
+    'numbers compare as numbers',
+  )
+  t.strictSame(
+    rangeOf([
+      ['10', '10'],
+      ['9', '9'],
+    ]),
+    ['9', '10', 0],
+    'whatever their order',
+  )
+  t.strictSame(
+    rangeOf([
+      ['b', 'a'],
+      ['a', 'c'],
+    ]),
+    ['b', 'c', 0],
+    'names in the order of their appearance',
+  )
+  t.strictSame(
+    rangeOf([
+      ['2', '3'],
+      ['x', '1'],
+    ]),
+    ['2', '1', 0],
+    'one name among numbers makes all of them names',
+  )
+  t.strictSame(
+    rangeOf([
+      ['', '1'],
+      ['0', '0'],
+    ]),
+    ['', '0', 0],
+    'an empty name is no number',
+  )
+  t.strictSame(
+    rangeOf([
+      ['1', null],
+      ['2', '2'],
+    ]),
+    [null, null, 1],
+    'unknown at its end',
+  )
+  t.strictSame(
+    rangeOf([
+      [null, '1'],
+      [null, null],
+    ]),
+    [null, null, 2],
+    'or at its start',
+  )
+  t.strictSame(
+    rangeOf(
+      [
+        ['1', '1'],
+        ['5', '5'],
+      ],
+      { responseLength: 2 },
+    ),
+    ['1', '1', 0],
+    'of what is kept',
+  )
+  t.strictSame(
+    rangeOf(
+      [
+        ['1', '1'],
+        [null, null],
+      ],
+      { responseLength: 2 },
+    ),
+    ['1', '1', 0],
+  )
+})
+
+t.test('the line is that of the last turn that sums nothing up', async (t) => {
+  const lineOf = (...lines: string[]) => {
+    const specs = lines.map((line, index) => ({
+      prompt: Array.from({ length: 1 + 2 * index }, (_, at) => at),
+      completion: [2 * index + 1],
+      line,
+    }))
+    return assembleRow(planOf(buildTree(specs))).line
+  }
+  t.equal(lineOf('main', 'subagent:1'), 'subagent:1')
+  t.equal(lineOf('main', 'compaction'), 'main')
+  t.equal(lineOf('compaction'), 'compaction')
+})
+
+t.test('rewards and labels are those of the session, of the line, and of each turn', async (t) => {
+  const reward = { reward: 0.5, components: { style: 1 }, lines: { 'subagent:1': 2 }, turns: { 1: -1 } }
+  const marks = { labels: ['good'], notes: [], turns: { 0: { labels: ['odd'], notes: [] } } }
+  const row = assembleRow(planOf(CHAIN()), {}, { reward, marks })
+  t.match(row, { reward: 0.5, reward_components: { style: 1 }, labels: ['good'] })
+  t.strictSame(
+    row.turns.map((turn) => turn.reward),
+    [null, -1],
+  )
+  t.strictSame(
+    row.turns.map((turn) => turn.labels),
+    [['odd'], []],
+  )
+  const [turn] = buildTree([{ prompt: [1], completion: [2], line: 'subagent:1' }])
+  t.equal(assembleRow(planOf([turn!]), {}, { reward }).reward, 2)
+  t.match(assembleRow(planOf(CHAIN())), { reward: null, reward_components: {} })
+})
+
+t.test('the policy of a row is that of all its turns', async (t) => {
+  const policyOf = (names: readonly (string | null)[]) => ({
+    policyOf: ({ index }: TurnNode) => names[index]!,
+  })
+  t.equal(assembleRow(planOf(CHAIN()), {}, policyOf(['a', 'a'])).policy, 'a')
+  t.equal(assembleRow(planOf(CHAIN()), {}, policyOf(['a', 'b'])).policy, null)
+  t.equal(assembleRow(planOf(CHAIN()), {}, policyOf([null, 'b'])).policy, null)
+  t.strictSame(
+    assembleRow(planOf(CHAIN()), {}, policyOf(['a', 'b'])).turns.map(({ policy }) => policy),
+    ['a', 'b'],
+  )
+})
+
+t.test('a turn without exact ids makes a row that says so', async (t) => {
+  const specs = [{ prompt: [1], completion: [2], exact: false, inexactReason: 'no_ids' }]
+  const row = assembleRow(planOf(buildTree(specs), [image(0, 1)]))
+  t.match(row, { exact: false, inexact_reason: 'no_ids' })
+  t.notOk('images' in row)
+})
+
+t.test('the layout of a row has the turns before it, and where each is trained', async (t) => {
+  const [first, second] = CHAIN() as [TurnNode, TurnNode]
+  const plan = planOf([second])
+  const layout = layoutOf(plan, assembleRow(plan, { promptLength: 2 }))
+  t.strictSame(
+    layout.turns.map(({ turnId, start, end }) => [turnId, start, end]),
+    [
+      ['t0', 0, 0],
+      ['t1', 0, 3],
+    ],
+  )
+  t.match(layout, { first: 5, base: 7, responseLength: 3 })
+  const [short, long] = [planOf([first]), planOf([first, second])]
+  const trainedBy = assignTraining([short, long], {}, () => true)
+  const row = assemble(long, {}, { trainedBy, reward: null, marks: NO_MARKS, policyOf: () => null })
+  t.strictSame(
+    layoutOf(long, row).turns.map(({ start, end }) => [start, end]),
+    [
+      [0, 0],
+      [4, 7],
+    ],
+    'a turn that another row trains is nowhere in it',
+  )
+})
