@@ -68,7 +68,7 @@ export class Deliveries {
     })
   }
 
-  /** Applies an acknowledgement. One of an unknown id, or of another node than the one that sent the request, is ignored. */
+  /** Applies an acknowledgement. It is ignored if the id is unknown, or another node sent the request. */
   acknowledge(from: number, id: string, isDelivered: boolean): void {
     this.#pending.get(keyOf({ from, id }))?.settle(isDelivered ? 'delivered' : 'lost')
   }

@@ -5,7 +5,7 @@
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { PassThrough } from 'node:stream'
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { Agent, type Dispatcher } from 'undici'
+import { Agent, type Dispatcher, errors } from 'undici'
 import { ProxyError } from '../../../base/errors.ts'
 import type { SharedRecord } from '../../store/port/shared-record.ts'
 import { discardBody, hasBody, OVERSIZED_BODY } from '../transport/discard-body.ts'
@@ -79,11 +79,12 @@ export class Forwarder {
    * Sends a request to the owner of its session, and the response to the client.
    * @returns false: the owner could not be reached, and nothing of the body has been read
    * @throws ProxyError `proxy_away` if the owner is lost before its response begins; `invalid_request` for a target that
-   *   is not a path
+   *   is not a path, or a header that cannot be sent
    */
   async forward(request: FastifyRequest, reply: FastifyReply, owner: ReportTarget): Promise<boolean> {
     const { raw, headers, method } = request
     const { shared, identity, deliveries } = this.#options
+    const path = getPath(raw)
     const message = identity.sign(owner.id)
     const report = (delivered: boolean) => {
       if (message !== undefined) this.#reports.add(owner, { id: message.id, delivered })
@@ -98,7 +99,7 @@ export class Forwarder {
     this.#agent.dispatch(
       {
         origin: new URL(owner.url).origin,
-        path: getPath(raw),
+        path,
         method: method as Dispatcher.HttpMethod,
         headers: { ...toForwardedHeaders(headers), ...toNodeHeaders(headers, message) },
         body: exchange.body,
@@ -240,7 +241,10 @@ class ForwardedExchange implements Dispatcher.DispatchHandler {
     const state = this.#state
     this.#end()
     if (state === 'responding') this.#reply.raw.destroy()
-    else if (state === 'connecting' && !this.#incoming.destroyed) this.#settle.resolve(false)
+    else if (cause instanceof errors.InvalidArgumentError || cause instanceof errors.NotSupportedError) {
+      const message = `This request cannot be forwarded: ${cause.message}`
+      this.#settle.reject(new ProxyError('invalid_request', message, { cause }))
+    } else if (state === 'connecting' && !this.#incoming.destroyed) this.#settle.resolve(false)
     else {
       const message = 'The node that serves this session was lost'
       this.#settle.reject(new ProxyError('proxy_away', message, { cause, retryAfterS: 1 }))
