@@ -1,5 +1,6 @@
 /** Readers of bytes and frames: bodies of agents, answers of engines, frames of workers. */
 
+import { parseEffortRejection } from '../../../src/protocol/canonical/reasoning-effort.ts'
 import { RequestReader } from '../../../src/protocol/canonical/request-reader.ts'
 import { parseAsWritten, parseRequest } from '../../../src/protocol/canonical/written-numbers.ts'
 import { findElements } from '../../../src/protocol/json/json-list.ts'
@@ -252,6 +253,17 @@ export const WIRES: readonly Subject[] = [
         return () => both.map((known) => known.followedBy(others, known.sharedWith(others)))
       },
     },
+  },
+  {
+    name: 'the error of an engine that rejects an effort',
+    covers: ['src/protocol/canonical/reasoning-effort.ts'],
+    cases: ofUnits((text) => () => parseEffortRejection(text, 'high'), {
+      ...UNITS,
+      names: '"reasoning_effort"',
+      'names before spaces': '"reasoning_effort"   ',
+      'efforts without an end': '"reasoning_effort":"high',
+      efforts: 'effort low ',
+    }),
   },
   {
     name: 'token ids as JSON',
