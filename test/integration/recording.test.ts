@@ -113,6 +113,8 @@ t.test(
     await asked.promise
     patience.abort()
     t.ok((await impatient.catch((error) => error)) instanceof OpenAI.APIUserAbortError)
+    const statusOf = async (turn: number) => (await proxy.get('/sessions/s')).turns[turn]?.status
+    await until(async () => (await statusOf(0)) === 'aborted')
     await ask(client(proxy), [user('Hello.')])
     released.resolve()
     const turns = await until(async () => {

@@ -129,7 +129,8 @@ export class MessagesStreamWriter {
 
   #startBlock(kind: BlockKind, block: object): string {
     this.#open = kind
-    this.#heldSpace = ''
+    // White space before a tool call begins the text that may follow the call, as in the complete response.
+    if (kind === 'text') this.#heldSpace = ''
     this.#index += 1
     const [type, field] = DELTA_OF_KIND[kind]
     const head = { type: 'content_block_delta', index: this.#index, delta: { type, [field]: '' } }
