@@ -45,10 +45,10 @@ for (const document of globSync('{README.md,docs/*.md}', { cwd: ROOT }).sort()) 
   t.test(`the commands of ${document} do what they say`, { timeout: 600_000 }, async (t) => {
     const cwd = t.testdir()
     linkCheckout(ROOT, cwd)
+    // The documentation's own port: another clone's run of this test may have it.
+    if (blocks.some(({ background }) => background)) await until(() => isFree(8080))
     for (const { line, script, background } of blocks) {
       if (background) {
-        // The documentation's own port: another clone's run of this test may have it.
-        await until(() => isFree(8080))
         t.teardown(await startBlock(script, cwd))
         continue
       }
