@@ -67,8 +67,8 @@ export interface AppBase {
   basePath?: string
   /** Forwards requests to the owners of their sessions, where the database has several nodes. Default: this node owns all. */
   toOwner?: onRequestAsyncHookHandler | undefined
-  /** Whether another node of the database has signed a request. Default: there are no other nodes. */
-  isFromNode?: ((request: FastifyRequest) => boolean) | undefined
+  /** Returns the lease of the node that has signed a request, if one has. Default: there are no other nodes. */
+  verifyNode?: ((request: FastifyRequest) => number | undefined) | undefined
   /** The routes of a page for people. Default: there is none. */
   inspector?: FastifyPluginCallback
   /** The routes of rollouts, for admins. Default: there are none. */
@@ -125,8 +125,8 @@ export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App
   const { shared } = options.store
   const isDraining = () => runner.isDraining
   const toOwner = shared && nodes && forwardToOwner({ sessions, shared, ...nodes, isDraining })
-  const isFromNode = nodes && ((request: FastifyRequest) => nodes.identity.verify(request) !== undefined)
-  const base = { ...options, toOwner, isFromNode }
+  const verifyNode = nodes && ((request: FastifyRequest) => nodes.identity.verify(request)?.from)
+  const base = { ...options, toOwner, verifyNode }
   return buildAppWith(base, (app, doors) => addRoutes(app, options, doors), sockets)
 }
 
@@ -163,8 +163,8 @@ export async function buildAppWith(
     routable = sessionPaths(routes)
   })
   const accounts = new Accounts(options.bodyLimitBytes, options.limits)
-  const { isFromNode } = options
-  const routes = guardRoutes(fastify, { keyring, strangers, accounts, logger, loopbackOnly, isFromNode })
+  const { verifyNode } = options
+  const routes = guardRoutes(fastify, { keyring, strangers, accounts, logger, loopbackOnly, verifyNode })
   if (options.toOwner) fastify.addHook('onRequest', options.toOwner)
   fastify.addHook('onError', (_request, _reply, thrown, done) => {
     options.metrics?.requestFailed(errorOf(thrown).code)
@@ -239,7 +239,7 @@ async function addRoutes(
     others,
   })
   await app.register(inScope('admin', workersRoutes), { registry: options.registry })
-  await app.register(inScope('node', nodeRoutes), { nodes: options.nodes })
+  await app.register(inScope('node', nodeRoutes), { deliveries: options.nodes?.deliveries })
   await app.register(inScope('view', tracesRoutes), { store })
   await app.register(inScope('admin', gatewayRoutes), { sessions, store, keyring })
   if (options.rollouts) await app.register(inScope('admin', options.rollouts))

@@ -58,7 +58,12 @@ export function inScope<Options extends FastifyPluginOptions>(
 
 /** Workers are known once they have said hello. */
 const HAVE_SHOWN_A_KEY: ReadonlySet<Caller['is']> = new Set([
-  ...(['admin', 'run', 'agent', 'view', 'metrics', 'node'] as const),
+  'admin',
+  'run',
+  'agent',
+  'view',
+  'metrics',
+  'node',
 ])
 
 interface GuardOptions {
@@ -68,8 +73,8 @@ interface GuardOptions {
   logger: Logger
   /** The server can be reached from its own machine only, and so from pages that are looked at there. */
   loopbackOnly: boolean
-  /** Whether another node of the database has signed the request. Default: there are no other nodes. */
-  isFromNode?: ((request: FastifyRequest) => boolean) | undefined
+  /** Returns the lease of the node that has signed the request, if one has. Default: there are no other nodes. */
+  verifyNode?: ((request: FastifyRequest) => number | undefined) | undefined
 }
 
 /** A stranger that does not know better may send a prompt of this size, and then reads why it was refused. */
@@ -86,8 +91,9 @@ export function guardRoutes(app: FastifyInstance, options: GuardOptions): readon
   app.decorateRequest('caller')
   app.decorateRequest('charge')
   app.addHook('onRequest', (request, reply, done) => {
-    const isNode = request.routeOptions.config.scope === 'node' && options.isFromNode?.(request) === true
-    const caller: Caller = isNode ? { is: 'node' } : keyring.callerOf(request.headers)
+    const { scope } = request.routeOptions.config
+    const lease = scope === 'node' ? options.verifyNode?.(request) : undefined
+    const caller: Caller = lease === undefined ? keyring.callerOf(request.headers) : { is: 'node', lease }
     request.caller = caller
     request.charge = accounts.charge(accountOf(request), caller.is === 'agent', request.raw, reply.raw)
     const refusal = refusalOfRequest(request, options)

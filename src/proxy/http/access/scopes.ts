@@ -22,8 +22,8 @@ export type Caller =
   | { is: 'agent'; sessionId: string; keyTag: string | null }
   /** Trains on this run: may do with its sessions what an admin may, and with nothing else. */
   | { is: 'run'; run: string }
-  /** Another node of the database, on a route for nodes. */
-  | { is: 'node' }
+  /** Another node of the database, by its lease, on a route for nodes. */
+  | { is: 'node'; lease: number }
   /** Has no key, or one that is not known. */
   | { is: 'stranger'; hasKey: boolean }
 

@@ -5,7 +5,6 @@ import { described, STRICT } from '../schemas/described.ts'
 import { typedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
 import type { Deliveries } from './deliveries.ts'
-import type { NodeIdentity } from './node-identity.ts'
 
 /** The most reports in one request. */
 export const MAX_REPORTS = 1_000
@@ -28,10 +27,10 @@ const DeliveryReports = Type.Object(
 
 interface NodeRoutesOptions {
   /** Undefined: the database has this node alone, and no caller has the scope of these routes. */
-  nodes: { identity: NodeIdentity; deliveries: Deliveries } | undefined
+  deliveries: Deliveries | undefined
 }
 
-export const nodeRoutes: FastifyPluginCallback<NodeRoutesOptions> = (plain, { nodes }, done) => {
+export const nodeRoutes: FastifyPluginCallback<NodeRoutesOptions> = (plain, { deliveries }, done) => {
   const app = typedApp(plain)
   readAnyBodyAsJson(app)
   app.post(
@@ -45,13 +44,9 @@ export const nodeRoutes: FastifyPluginCallback<NodeRoutesOptions> = (plain, { no
         { body: DeliveryReports },
       ),
     },
-    async (request) => {
-      const from = nodes?.identity.verify(request)?.from
-      if (nodes !== undefined && from !== undefined) {
-        for (const { id, delivered } of request.body.deliveries) {
-          nodes.deliveries.acknowledge(from, id, delivered)
-        }
-      }
+    async ({ caller, body }) => {
+      if (caller.is === 'node')
+        for (const { id, delivered } of body.deliveries) deliveries?.acknowledge(caller.lease, id, delivered)
       return { status: 'noted' }
     },
   )

@@ -101,8 +101,8 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
 
   app.post(
     '/admin/nodes/secret',
-    described('admin', 'Replace the secret by which nodes of one database know each other', Rotated, {
-      description: 'Answers when all nodes use the new one. No request fails meanwhile.',
+    described('admin', 'Replace the secret by which nodes authenticate to each other', Rotated, {
+      description: 'Responds when all nodes use the new secret. No request fails meanwhile.',
       body: Nothing,
     }),
     async () => {

@@ -7,7 +7,7 @@ export interface DiscardLimits {
   ms: number
 }
 
-/** A body over the limit is given this much more, so that its client comes to read the refusal. */
+/** The rest of a body that is too large, or not wanted: its client reads the response once it has sent this. */
 export const OVERSIZED_BODY: DiscardLimits = { bytes: 256 * 1024 * 1024, ms: 30_000 }
 
 /**

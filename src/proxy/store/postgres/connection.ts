@@ -13,7 +13,7 @@ const CONNECT_MS = 10_000
  */
 const ENDED = /^(08|57P0|25P03|25006)/
 
-/** Of the error for a server that rejects writes; as {@link isConnectionLoss} has it, the next connection may be better. */
+/** The code of the error for a server that rejects writes. {@link isConnectionLoss} accepts it: the writer connects again. */
 const READ_ONLY = 'READ_ONLY_SERVER'
 
 const INT8 = 20
@@ -61,7 +61,7 @@ const TIMEOUT_MARGIN_MS = 500
 /**
  * Opens a connection. Transactions are `read committed` whatever the database's default is: a commit locks the rows that
  * it changes, and repeats what it read before. A limit on time is the server's as well: it ends a statement that waits for
- * a lock, for which a closed connection is no reason.
+ * a lock, which a closed connection does not end.
  * @throws Error of the driver or the system; for a server that rejects writes, one that {@link isConnectionLoss} accepts
  */
 export async function connect(url: string, options: ConnectOptions = {}): Promise<pg.Client> {
@@ -115,7 +115,7 @@ export async function inTransaction<T>(client: pg.Client, run: () => Promise<T>)
   }
 }
 
-/** How often it is asked which process serves a connection. */
+/** The number of queries that read which process serves a connection. */
 const PROBES = 4
 
 /**
