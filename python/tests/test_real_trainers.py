@@ -180,8 +180,9 @@ async def test_nemo_gym_makes_exact_calls_of_a_session(tmp_path: Path) -> None:
                 "return_tokens_as_token_ids": True,
             }
             messages: list[dict[str, Any]] = [{"role": "user", "content": "What is a lake?"}]
-            for _ in range(3):
-                body = {"model": "any", "messages": messages, "max_tokens": 12}
+            # These seeds draw no reasoning, which NeMo Gym rejects from a server without a reasoning parser.
+            for seed in range(3):
+                body = {"model": "any", "messages": messages, "max_tokens": 12, "seed": seed}
                 asked = Namespace(model_dump=lambda body=body, **_: dict(body))
                 answer = await app.VLLMModel.chat_completions(gym, None, asked)
                 message = answer["choices"][0]["message"]

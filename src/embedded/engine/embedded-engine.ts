@@ -54,6 +54,11 @@ export class EmbeddedEngine implements EngineClient {
   /** What new completions, and those under way when they end, name as their weights. */
   weightVersion: string | undefined
   #running = 0
+  /**
+   * The seed of the next request that names none. Requests draw different completions, and an engine that restarts draws
+   * the same ones again, as vLLM does with its default seed of 0.
+   */
+  #nextSeed = 0
   readonly #model: EmbeddedModel
   /** Of long texts; opened with the first. */
   #encoder: Promise<TextEncoder> | undefined
@@ -155,6 +160,7 @@ export class EmbeddedEngine implements EngineClient {
       contextLength: this.contextLength,
       promptLength: prompt.ids.length,
       defaultMaxTokens: kind === 'chat' ? this.contextLength : COMPLETION_MAX_TOKENS,
+      defaultSeed: this.#nextSeed++,
     })
     const logprobsOptions = readLogprobsOptions(body)
     const forced = this.#force(prompt, body.model, params)

@@ -1,6 +1,5 @@
 /**
- * One completion, token by token: forced or sampled ids in, generation events out. Pure apart from the random seed of
- * a request that names none: no clock, no input or output.
+ * One completion, token by token: forced or sampled ids in, generation events out. Pure: no clock, no input or output.
  */
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../protocol/canonical/messages.ts'

@@ -29,7 +29,7 @@ export class Sampler {
 
   constructor({ params, vocabularySize, eosTokenId, promptIds }: SamplerOptions) {
     this.#params = params
-    this.#random = seededRandom(params.seed ?? Math.floor(Math.random() * Number.MAX_SAFE_INTEGER))
+    this.#random = seededRandom(params.seed)
     this.#weights = new Float64Array(vocabularySize)
     this.#endings = [...(params.ignoreEos ? [] : [eosTokenId]), ...params.stopTokenIds]
     this.#inPrompt = new Set(params.repetitionPenalty === 1 ? [] : Array.from(promptIds))

@@ -43,8 +43,7 @@ export interface SamplingParams {
   /** 0: all tokens. */
   topK: number
   minP: number
-  /** undefined: another completion each time. */
-  seed: number | undefined
+  seed: number
   repetitionPenalty: number
   presencePenalty: number
   frequencyPenalty: number
@@ -73,6 +72,8 @@ interface SamplingLimits {
   promptLength: number
   /** Where the request names no limit. */
   defaultMaxTokens: number
+  /** Where the request names no seed. */
+  defaultSeed: number
 }
 
 /** @throws ProxyError `engine_rejected` naming the field, or because prompt and completion do not fit */
@@ -85,7 +86,7 @@ export function readSamplingParams(body: SamplingFields, limits: SamplingLimits)
     topP: request.top_p ?? 1,
     topK: Math.max(request.top_k ?? 0, 0),
     minP: request.min_p ?? 0,
-    seed: request.seed,
+    seed: request.seed ?? limits.defaultSeed,
     repetitionPenalty: request.repetition_penalty ?? 1,
     presencePenalty: request.presence_penalty ?? 0,
     frequencyPenalty: request.frequency_penalty ?? 0,

@@ -114,6 +114,18 @@ t.test('the same seed gives the same completion, streamed or whole', async (t) =
   }
 })
 
+t.test('without a seed, requests differ and a restarted engine repeats them', async (t) => {
+  const draw = async (engine: EmbeddedEngine) =>
+    fold(await collect(engine.generate(chatRequest({ max_tokens: 60 }), noAbort))).tokenIds
+  const starts = []
+  for (let start = 0; start < 2; start++) {
+    const engine = new EmbeddedEngine()
+    starts.push([await draw(engine), await draw(engine), await draw(engine)])
+  }
+  t.strictSame(starts[0], starts[1])
+  t.equal(new Set(starts[0]!.map(String)).size, 3)
+})
+
 t.test('the prompt ids are the rendered messages', async (t) => {
   const messages = [{ role: 'user' as const, content: 'Hello' }]
   const completion = await run({}, { messages, tools: [CALCULATOR] })

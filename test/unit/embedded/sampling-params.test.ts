@@ -2,7 +2,7 @@ import t from 'tap'
 import { readLogprobsOptions, readSamplingParams } from '../../../src/embedded/engine/sampling-params.ts'
 
 const rejectedAt = (param: string) => ({ code: 'engine_rejected', param })
-const limits = { contextLength: 100, promptLength: 60, defaultMaxTokens: 16 }
+const limits = { contextLength: 100, promptLength: 60, defaultMaxTokens: 16, defaultSeed: 3 }
 
 t.test('what is left out or null has the default of vLLM', async (t) => {
   const defaults = readSamplingParams({}, limits)
@@ -14,6 +14,7 @@ t.test('what is left out or null has the default of vLLM', async (t) => {
     repetitionPenalty: 1,
     maxTokens: 16,
     minTokens: 0,
+    seed: 3,
   })
   const nulls = { temperature: null, top_p: null, top_k: null, seed: null, stop: null, max_tokens: null }
   t.same(readSamplingParams(nulls, limits), defaults)
