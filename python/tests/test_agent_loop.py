@@ -122,6 +122,31 @@ async def test_an_agent_that_always_fails_gives_a_row_that_trains_nothing(
     assert output.extra_fields["reward_extra_info"]["remote_agent/failed"] == 1
 
 
+async def test_a_sample_without_a_reward_gets_the_mean_of_its_prompts_others(
+    relay_proxy: Proxy, tmp_path: Path
+) -> None:
+    async def some_crash(agent: Agent) -> dict[str, Any]:
+        await agent.talk(1)
+        name = agent.metadata["task_path"].rsplit("/", 1)[1]
+        if name == "crash":
+            raise RuntimeError("out of disk")
+        return completed(reward=float(name))
+
+    servers = RolloutServers()
+    groups = [("a", "1"), ("a", "crash"), ("a", "0.25"), ("b", "crash"), ("b", "0"), ("c", "crash")]
+    async with HarborServer(some_crash):
+        outputs: list[Any] = await asyncio.gather(
+            *(
+                make_loop(servers, relay_proxy, max_retries=0).run(
+                    dict(SAMPLING), **sample(tmp_path / name, uid=uid)
+                )
+                for uid, name in groups
+            )
+        )
+    assert [output.reward_score for output in outputs] == [1.0, 0.625, 0.25, 0.0, 0.0, 0.0]
+    assert [facts(output)["no_reward"] for output in outputs] == [0, 1, 0, 1, 0, 1]
+
+
 async def test_an_agent_that_makes_no_call_gives_a_row_that_trains_nothing_and_says_so(
     relay_proxy: Proxy, tmp_path: Path
 ) -> None:

@@ -103,7 +103,8 @@ def test_rows_are_loaded_as_the_documentation_says(
 def test_a_sample_of_prime_rl_is_a_row_from_its_prompt_on(rows_folder: Path) -> None:
     pytest.importorskip("prime_rl", reason="neither prime-rl nor its stand-in is there")
     (row,) = [json.loads(line) for line in (rows_folder / "rows.jsonl").read_text().splitlines()]
-    scope: dict[str, Any] = {"rows": [row, {**row, "reward_score": None}]}
+    failed = {**row, "response_mask": [0, 0], "reward_score": None}
+    scope: dict[str, Any] = {"rows": [row, {**row, "reward_score": 0.0}, failed]}
     exec(dict(LOADERS)["prime_rl"], scope)
     better, worse = scope["samples"]
     assert (better.token_ids, better.mask) == ([1, 2, 3, 4], [False, False, True, False])
@@ -116,17 +117,20 @@ def test_rows_of_one_rollout_are_one_rollout_to_slime(rows_folder: Path) -> None
     types = pytest.importorskip("slime.utils.types", reason="neither slime nor its stand-in is there")
     (row,) = [json.loads(line) for line in (rows_folder / "rows.jsonl").read_text().splitlines()]
     branch = {**row, "response_ids": [5], "response_mask": [1], "response_logprobs": [-0.5]}
-    other = {**row, "sample_index": 1, "extra_fields": {"truncated": True}}
-    scope: dict[str, Any] = {"rows": [row, branch, other]}
+    end = row["extra_fields"]
+    other = {**row, "sample_index": 1, "extra_fields": {**end, "truncated": True}}
+    cut = {**row, "sample_index": 2, "extra_fields": {**end, "finish_reason": "length"}}
+    failed = {**row, "sample_index": 3, "reward_score": None}
+    scope: dict[str, Any] = {"rows": [row, branch, other, cut, failed]}
     exec(dict(LOADERS)["slime"], scope)
     samples = scope["samples"]
-    assert [sample.rollout_id for sample in samples] == [0, 0, 1]
-    assert [sample.index for sample in samples] == [0, 1, 2]
-    assert [sample.group_index for sample in samples] == [0, 0, 0]
-    assert [sample.tokens for sample in samples] == [[1, 2, 3, 4], [1, 2, 5], [1, 2, 3, 4]]
-    assert [sample.status for sample in samples[1:]] == [
-        types.Sample.Status.COMPLETED,
-        types.Sample.Status.TRUNCATED,
-    ]
+    assert [sample.rollout_id for sample in samples] == [0, 0, 1, 2, 3]
+    assert [sample.index for sample in samples] == [0, 1, 2, 3, 4]
+    assert [sample.group_index for sample in samples] == [0] * 5
+    assert [sample.tokens for sample in samples[:3]] == [[1, 2, 3, 4], [1, 2, 5], [1, 2, 3, 4]]
+    ends = ["COMPLETED", "COMPLETED", "TRUNCATED", "TRUNCATED", "ABORTED"]
+    assert [sample.status for sample in samples] == [types.Sample.Status[end] for end in ends]
+    assert [sample.remove_sample for sample in samples] == [False] * 4 + [True]
+    assert [sample.reward for sample in samples] == [0.5] * 5, "the mean of the group does not move"
     for one in samples:
         assert len(one.loss_mask) == len(one.rollout_log_probs) == one.response_length

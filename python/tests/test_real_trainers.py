@@ -32,16 +32,18 @@ RECIPES = dict(
 SKYRL, AREAL, GYM = "skyrl==0.4.0", "areal==1.0.4", "nemo-gym==0.4.0"
 GYM_CLIENT = ("RATE_LIMIT_ERROR_CODES", "RETRY_ERROR_CODES", "NeMoGymAsyncOpenAI")
 CHECKS = ("validate_generator_output", "_validate_per_token_side_channels")
+#: An agent of this task ends before its first request.
+FAILS = "import os, sys\nif 'broken' in os.environ['TASK_PROMPT']: sys.exit(1)"
 SAMPLING = {"temperature": 0.5, "top_p": 0.9, "top_k": 20, "min_p": 0.0}
 
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """Runs agents itself; the reward is the length of what an agent printed."""
+    """Runs agents itself, each once; the reward is the length of what an agent printed."""
     folder = tmp_path_factory.mktemp("trainers")
-    (folder / "agent.py").write_text(AGENT)
+    (folder / "agent.py").write_text(f"{FAILS}\n{AGENT}")
     flags = ["--runner", "command", "--sandbox", "none", "--command", f"{sys.executable} {folder}/agent.py"]
-    flags += ["--verifier", 'wc -c < "$AGENT_OUTPUT_FILE" > "$REWARD_FILE"']
+    flags += ["--max-retries", "0", "--verifier", 'wc -c < "$AGENT_OUTPUT_FILE" > "$REWARD_FILE"']
     with start_proxy(folder, *flags, mode="local") as started:
         yield Client(started.url)
 
@@ -57,20 +59,23 @@ def recipe(
     return scope
 
 
-def is_sampled(proxy: Client, ids: list[int], mask: list[int], logprobs: list[float], reward: float) -> None:
-    """What the trainer got is what one session recorded, and was sampled as the trainer asked."""
+def is_sampled(
+    proxy: Client, ids: list[int], mask: list[int], logprobs: list[float], reward: float
+) -> str | None:
+    """What the trainer got is what one session recorded, and was sampled as the trainer asked: why it ended."""
     assert len(ids) == len(mask) == len(logprobs)
     for session in proxy.sessions():
-        (row,) = proxy.session(session["session_id"]).rows(select="longest", details=["sampling"])
-        if [*row.prompt_ids, *row.response_ids] != ids:
+        rows = proxy.session(session["session_id"]).rows(select="longest", details=["sampling"])
+        if not rows or [*rows[0].prompt_ids, *rows[0].response_ids] != ids:
             continue
+        (row,) = rows
         prompt = len(row.prompt_ids)
         assert mask == [0] * prompt + row.response_mask
         assert logprobs == pytest.approx([0.0] * prompt + row.response_logprobs, abs=1e-6)
         assert reward == row.reward > 0
         assert len(row.turns) == 2
         assert sum(mask) > 2
-        return
+        return row.finish_reason
     raise AssertionError("no session recorded these tokens")
 
 
@@ -84,7 +89,7 @@ async def test_slime_gets_a_sample_for_each_row(proxy: Client, monkeypatch: pyte
     arguments = Namespace(rollout_max_response_len=512)
     (filled,) = await scope["generate"](arguments, sample, {**SAMPLING, "max_new_tokens": 512})
     prompt = len(filled.tokens) - filled.response_length
-    is_sampled(
+    end = is_sampled(
         proxy,
         filled.tokens,
         [0] * prompt + filled.loss_mask,
@@ -92,8 +97,23 @@ async def test_slime_gets_a_sample_for_each_row(proxy: Client, monkeypatch: pyte
         filled.reward,
     )
     assert (filled.group_index, filled.index, filled.rollout_id) == (3, 7, 7)
-    assert filled.status is kind.Status.COMPLETED
+    assert filled.status is (kind.Status.TRUNCATED if end == "length" else kind.Status.COMPLETED)
     assert sample.tokens == [], "slime keeps the sample that it asked for"
+
+
+async def test_slime_leaves_a_failed_sample_out_of_the_mean_of_its_group(
+    proxy: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = ModuleType("slime")
+    package.__path__ = [str(REPOSITORY / "python/tests/standin/slime")]
+    scope = recipe("slime", proxy, monkeypatch, {"slime": package})
+    kind = scope["Sample"]
+    broken = kind(index=1, prompt="broken", metadata={})
+    (failed,) = await scope["generate"](Namespace(rollout_max_response_len=64), broken, SAMPLING)
+    assert (failed.status, failed.remove_sample, failed.loss_mask) == (kind.Status.ABORTED, True, [0])
+    judged = [kind(reward=reward, status=kind.Status.COMPLETED) for reward in (1.0, 0.0, 1.0)]
+    scope["keep_means"](None, [[[judged[0]], [failed]], [judged[1:], [judged[0]]]])
+    assert [failed.reward, *(sample.reward for sample in judged)] == [1.0, 1.0, 0.0, 1.0]
 
 
 async def test_skyrl_takes_the_generators_output(proxy: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,30 +121,35 @@ async def test_skyrl_takes_the_generators_output(proxy: Client, monkeypatch: pyt
     base = part_of(SKYRL, "skyrl/train/generators/base.py", *names, "GeneratorInterface")
     check = part_of(SKYRL, "skyrl/train/utils/trainer_utils.py", *CHECKS)
     scope = recipe("skyrl", proxy, monkeypatch, {"skyrl.train.generators.base": base})
-    prompts = [[{"role": "user", "content": f"What is a {name}?"}] for name in ("lake", "river", "sea")]
+    names = ("lake", "river", "sea", "broken")
+    prompts = [[{"role": "user", "content": f"What is a {name}?"}] for name in names]
     asked = base.GeneratorInput(
         prompts=prompts,
-        env_classes=["agent"] * 3,
-        env_extras=[{"instance_id": str(number)} for number in range(3)],
+        env_classes=["agent"] * 4,
+        env_extras=[{"instance_id": str(number)} for number in range(4)],
         sampling_params={**SAMPLING, "max_tokens": 64, "logprobs": 1, "stop": None},
-        trajectory_ids=[base.TrajectoryID(str(number), 0) for number in range(3)],
+        trajectory_ids=[base.TrajectoryID("task", number) for number in range(4)],
         batch_metadata=None,
     )
     generator = scope["AgentGenerator"]()
     assert isinstance(generator, base.GeneratorInterface)
     output = await generator.generate(asked)
     assert set(output) <= set(base.GeneratorOutput.__annotations__)
-    check.validate_generator_output(3, output)
+    check.validate_generator_output(4, output)
+    *rewards, filled_in = output["rewards"]
+    assert filled_in == pytest.approx(sum(rewards) / 3)
+    assert output["loss_masks"][3] == [0]
     for place in range(3):
         prompt_ids = output["prompt_token_ids"][place]
         zeros = [0] * len(prompt_ids)
-        is_sampled(
+        end = is_sampled(
             proxy,
             prompt_ids + output["response_ids"][place],
             zeros + output["loss_masks"][place],
             [float(zero) for zero in zeros] + output["rollout_logprobs"][place],
             output["rewards"][place],
         )
+        assert output["stop_reasons"][place] == ("length" if end == "length" else "stop")
 
 
 async def test_areal_takes_the_workflows_trajectory(proxy: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +173,8 @@ async def test_areal_takes_the_workflows_trajectory(proxy: Client, monkeypatch: 
     assert all(rows["attention_mask"])
     assert set(zip(rows["loss_mask"], rows["versions"], strict=True)) == {(0, -1), (1, 4)}
     is_sampled(proxy, rows["input_ids"], rows["loss_mask"], rows["logprobs"], rows["rewards"])
+    broken = {"messages": [{"role": "user", "content": "broken"}]}
+    assert await workflow.arun_episode(Namespace(get_version=lambda: 4), broken) is None
 
 
 async def test_nemo_gym_makes_exact_calls_of_a_session(tmp_path: Path) -> None:

@@ -259,7 +259,8 @@ def test_trl_prefers_the_better_sample_over_what_was_sampled_alone(
         }
 
     best, worst = [500, 501, 502, 503, 504, 505, 506], [600, 601, 602, 603, 604, 605]
-    rows = [row(0, 0.5, best[::-1]), row(0, None, worst), row(0, 1, best), row(1, 1, best), row(1, 1, worst)]
+    rows = [row(0, 0.5, best[::-1]), row(0, 0.25, worst), row(0, 1, best), row(1, 1, best), row(1, 1, worst)]
+    rows.append(row(0, None, best[:2]))
     (pair,) = scope["pairs_of"](rows)
     assert (pair["chosen_ids"], pair["rejected_ids"]) == (best, worst)
 

@@ -15,7 +15,7 @@ export interface AgentLoopOutput extends RowDetailsJson {
   response_mask: number[]
   /** 0.0 where the mask is 0. As long as `response_ids`. */
   response_logprobs: number[]
-  /** Of the whole rollout, the same in each of its rows; null when nobody gave one. */
+  /** The reward of the whole rollout, the same in each of its rows; null if the rollout has none. */
   reward_score: number | null
   /** LLM calls in this row. */
   num_turns: number
@@ -89,7 +89,7 @@ export type AgentLoopOutputs = [AgentLoopOutput, ...AgentLoopOutput[]]
 /** The rows, and what is the whole rollout's. */
 export interface RolloutResult {
   rows: AgentLoopOutputs
-  /** null when nobody gave one, also where an inert row has 0. */
+  /** null if the rollout has none. */
   reward: number | null
   /** Exact turns that are in none of the rows, because `select` left out theirs. */
   left_out_turns: number
@@ -159,8 +159,8 @@ export function outputsOf(
 /**
  * A row of which no token trains. It has one token each for prompt and response, because trainers put the reward on the
  * last token of a response and pad from what is there; which one does not matter, as its mask is 0.
- * @param reward what the rollout was given nevertheless; without any it is 0, so that no trainer computes one from
- *   these tokens
+ * @param reward the reward that the rollout was given nevertheless; it is null without one, because a 0 would count as
+ *   a judgement in the mean of the sample's group
  */
 export function inertOutput(
   facts: RolloutFacts,
@@ -173,7 +173,7 @@ export function inertOutput(
     response_ids: [0],
     response_mask: [0],
     response_logprobs: [0],
-    reward_score: reward.score ?? 0,
+    reward_score: reward.score,
     num_turns: 0,
     metrics: metricsOf(facts, { failed, inert: 1, inexact_turns: inexactTurns }),
     extra_fields: extraFieldsOf(facts, reward.components, 0),

@@ -61,7 +61,7 @@ export class Rollout {
       if (this.#counts(result)) return await this.#collect(facts, signal)
       this.#tell(facts)
       if (tryNumber > maxRetries) {
-        const row = inertOutput(facts, { score: 0, components: {} }, { failed: 1 })
+        const row = inertOutput(facts, { score: null, components: {} }, { failed: 1 })
         return { rows: [row], reward: null, left_out_turns: 0 }
       }
       await pause(backoffMs(retryBaseDelayMs, tryNumber, random), signal)

@@ -93,7 +93,7 @@ t.test('a session that nobody ends runs out of time', async (t) => {
   const [output] = await loopFor(t, proxy, hook.url, 50).run({}, { instance_id: 'sea' })
   t.match(output, {
     response_mask: [0],
-    reward_score: 0,
+    reward_score: null,
     metrics: { failed: 1, inert: 1, tries: 2 },
     extra_fields: { agent_status: 'timeout', error: 'the session was not ended in time' },
   })

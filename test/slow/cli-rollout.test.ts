@@ -102,7 +102,10 @@ t.test('agents that fail are shown with why, and have inert rows', async (t) => 
   t.match(again, { code: 1, stderr: '' }, 'that it is run again makes it no success')
   t.match(again.stdout, '2 of them failed and are not run again without --retry-failed: task-0 #0, task-1 #0')
   t.match(result.stdout, /^failed +2$/m)
-  t.match(rowsIn(it.output), [{ metrics: { failed: 1, inert: 1, tries: 2 } }, { metrics: { failed: 1 } }])
+  t.match(rowsIn(it.output), [
+    { reward_score: null, metrics: { failed: 1, inert: 1, tries: 2 } },
+    { metrics: { failed: 1 } },
+  ])
 })
 
 t.test('samples that failed are run again on demand, and no others', async (t) => {

@@ -130,7 +130,7 @@ t.test('when every try failed, the row is inert and says why', async (t) => {
   t.match(await loopOf(t, proxy.url, run, { maxRetries: 2 }).run({}, { instance_id: 'x' }), [
     {
       response_mask: [0],
-      reward_score: 0,
+      reward_score: null,
       metrics: { tries: 3, failed: 1, inert: 1 },
       extra_fields: { agent_status: 'failed', error: 'gave up' },
     },

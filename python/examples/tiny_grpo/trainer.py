@@ -99,7 +99,7 @@ class Trainer:
         rewards, rows = self._with_advantages(lines)
         self._sampler = copy.deepcopy(self.policy)
         told = {
-            "reward": sum(rewards) / len(rewards),
+            "reward": sum(rewards) / max(len(rewards), 1),
             "rows": len(rows),
             "tokens": sum(sum(r.mask) for r in rows),
         }
@@ -118,14 +118,17 @@ class Trainer:
         return told | {"clip_share": sum(self._update(part) for part in parts) / len(parts)}
 
     def _with_advantages(self, lines: list[Line]) -> tuple[list[float], list[Row]]:
-        """The rewards of all samples, and rows that have the advantage of their sample in its group."""
+        """The rewards of the samples that have one, and their rows with the sample's advantage in its group."""
         samples, groups = defaultdict(list), defaultdict(dict)
         for line in lines:
             task, sample = line["task_index"], line["sample_index"]
             samples[task, sample].append(line)
-            groups[task][sample] = float(line["reward_score"] or 0)
+            if line["reward_score"] is not None:
+                groups[task][sample] = float(line["reward_score"])
         rows = []
         for (task, sample), parts in samples.items():
+            if sample not in groups[task]:
+                continue
             rewards = torch.tensor(list(groups[task].values()))
             advantage = (groups[task][sample] - rewards.mean()) / (rewards.std(correction=0) + 1e-4)
             rows += self._rows_of(self.system, parts, float(advantage))

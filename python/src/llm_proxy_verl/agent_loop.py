@@ -18,6 +18,7 @@ from .config import RemoteAgentConfig
 from .details import no_experts
 from .images import open_image
 from .process import shared_resources
+from .reward_groups import Member
 from .rows import RolloutResult, Row, result_of
 from .sampling import verl_sampling_params
 from .values import plain
@@ -51,6 +52,13 @@ class RemoteAgentLoop(AgentLoopBase):
             anything to train on has one output with a mask of zeros.
         :raises ProxyApiError: when the rollout server refuses, or stays away; never for what an agent does
         """
+        # The sample joins its group before the first await: verl starts all samples of a group before one can end.
+        with shared_resources().reward_groups.join(kwargs.get("uid")) as member:
+            return await self._run(sampling_params, kwargs, member)
+
+    async def _run(
+        self, sampling_params: dict[str, Any], kwargs: dict[str, Any], member: Member
+    ) -> AgentLoopOutput | list[AgentLoopOutput]:
         options, shared = self._options, shared_resources()
         await shared.lend_engine(
             options,
@@ -76,7 +84,8 @@ class RemoteAgentLoop(AgentLoopBase):
         rows = await self._replayable(result)
         if result.numbers["inert"]:
             rows = [_of_its_step(row, kwargs.get("global_steps")) for row in rows]
-        outputs = [self._output(result, row) for row in rows]
+        reward = await self._reward_of(result, member)
+        outputs = [self._output(result, row, reward) for row in rows]
         return outputs if takes_all else outputs[-1]
 
     async def _replayable(self, result: RolloutResult) -> Sequence[Row]:
@@ -117,7 +126,7 @@ class RemoteAgentLoop(AgentLoopBase):
         pad, eos = self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
         return int(pad if pad is not None else eos if eos is not None else 0)
 
-    def _output(self, result: RolloutResult, row: Row) -> AgentLoopOutput:
+    def _output(self, result: RolloutResult, row: Row, reward: float | None) -> AgentLoopOutput:
         """What is the whole rollout's is the same in each of its rows, and a copy in each: verl writes into it."""
         return AgentLoopOutput(
             prompt_ids=row.prompt_ids,
@@ -127,18 +136,16 @@ class RemoteAgentLoop(AgentLoopBase):
             routed_experts=row.routed_experts,
             # Under the name that verl's own agent loops have for them.
             multi_modal_data={"images": [open_image(url) for url in row.images]} if row.images else {},
-            reward_score=self._reward_of(result),
+            reward_score=reward,
             num_turns=row.num_turns,
             # It has no name for an agent's time; this is what verl logs as the time of a sample.
             metrics=AgentLoopMetrics(generate_sequences=result.numbers["agent_seconds"]),
             extra_fields=_extra_fields(result, row),
         )
 
-    def _reward_of(self, result: RolloutResult) -> float | None:
-        """verl drops the rewards of a whole batch if one is missing, so either all rollouts have one or none has."""
-        if self._options.reward == "verl":
-            return None
-        return 0.0 if result.reward is None else result.reward
+    async def _reward_of(self, result: RolloutResult, member: Member) -> float | None:
+        """Returns the rollout's reward, or the mean of its group's where it has none."""
+        return None if self._options.reward == "verl" else await member.reward_or_mean(result.reward)
 
 
 def _untrained(row: Row, experts: Any) -> Row:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from llm_proxy import AsyncClient, ProxyApiError
 
 from .config import RemoteAgentConfig
+from .reward_groups import RewardGroups
 from .verl_engine import LLMClient, VerlEngine
 from .worker.client import InferenceWorkerClient
 
@@ -32,6 +33,7 @@ class SharedResources:
     """Of one event loop."""
 
     def __init__(self) -> None:
+        self.reward_groups = RewardGroups()
         self._workers: dict[LLMClient, InferenceWorkerClient] = {}
         self._modes: dict[str, str] = {}
         self._clients: dict[tuple[str, str | None], AsyncClient] = {}

@@ -28,7 +28,7 @@ def write_rows(folder: Path) -> None:
         "response_mask": [1, 0],
         "response_logprobs": [-0.25, 0.0],
         "metrics": {"tries": 1},
-        "extra_fields": {"line": "main", "truncated": False},
+        "extra_fields": {"line": "main", "truncated": False, "finish_reason": "stop"},
         "sampling_mask": [[3, 9], None],
     }
     (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")

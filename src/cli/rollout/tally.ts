@@ -23,8 +23,7 @@ export class Tally {
     this.failed += metrics.failed
     this.inert += metrics.inert
     this.tries += metrics.tries
-    // The 0 of a sample that failed is no judgement of it.
-    if (reward !== null && metrics.failed === 0) {
+    if (reward !== null) {
       this.#rewardSum += reward
       this.#rewarded += 1
     }

@@ -136,9 +136,12 @@ t.test('without a turn the output is inert, says so, and has the reward that was
   ])
 })
 
-t.test('without a reward that of an inert output is 0, so that no trainer makes one up', async (t) => {
-  t.equal(outputsOf(session([], { reward: null }), FACTS)[0].reward_score, 0)
-})
+t.test(
+  'an inert output without a reward has none, so that it does not count in the mean of its group',
+  async (t) => {
+    t.equal(outputsOf(session([], { reward: null }), FACTS)[0].reward_score, null)
+  },
+)
 
 t.test('a row brings the details that it shows, under the names of verl and of the proxy', async (t) => {
   const details = {

@@ -8,7 +8,9 @@ t.test('the books of a run add up', async (t) => {
   tally.add(agentLoopOutputs(1, { reward_score: 1 }))
   tally.add(agentLoopOutputs(3, { reward_score: 0.5 }, { tries: 2 }))
   tally.add(agentLoopOutputs(1, { reward_score: null }))
-  tally.add(agentLoopOutputs(1, { reward_score: 0, response_mask: [0] }, { failed: 1, inert: 1, tries: 4 }))
+  tally.add(
+    agentLoopOutputs(1, { reward_score: null, response_mask: [0] }, { failed: 1, inert: 1, tries: 4 }),
+  )
   t.match(tally, {
     done: 4,
     failed: 1,
