@@ -10,6 +10,7 @@ import { typedApp } from '../../schemas/typed-app.ts'
 import { clientGone } from '../../transport/client-gone.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { AddedDetails, DetailsBody, ScoreBody, ScoredSession } from './detail-schemas.ts'
+import { withTurnNames } from './named-turns.ts'
 import { SessionParams } from './schemas.ts'
 
 interface DetailRoutesOptions {
@@ -34,7 +35,7 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
     }),
     async ({ params: { sessionId }, body }) => {
       await sessions.get(sessionId)
-      const given = await detailsGiven(store, sessionId, body)
+      const given = await detailsGiven(store, sessionId, withTurnNames(body))
       await store.addDetails(sessionId, given)
       return { session_id: sessionId, turns: given.length }
     },

@@ -67,7 +67,9 @@ const GivenNumbers = Type.Object(
 
 export const DetailsBody = Type.Object(
   {
-    turns: Type.Record(Type.String(), GivenNumbers, { description: 'By `index` or `turn_id`' }),
+    turns: Type.Record(Type.String(), GivenNumbers, {
+      description: 'By `index`, `turn_id` or the id of the response',
+    }),
     teacher: Type.Optional(Type.String({ minLength: 1, description: 'Whose `teacher_logprobs` they are' })),
   },
   STRICT,

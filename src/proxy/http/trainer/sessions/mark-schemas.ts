@@ -35,7 +35,7 @@ export const MarksBody = Type.Object(
     ...change,
     turns: Type.Optional(
       Type.Record(Type.String(), Type.Object(change, { ...STRICT, minProperties: 1 }), {
-        description: '`labels` and `note` of single turns, by `index` or `turn_id`',
+        description: '`labels` and `note` of single turns, by `index`, `turn_id` or the id of the response',
       }),
     ),
   },

@@ -15,6 +15,7 @@ import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
 import { clientGone } from '../../transport/client-gone.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { MarksBody } from './mark-schemas.ts'
+import { withTurnNames } from './named-turns.ts'
 import * as schemas from './schemas.ts'
 import { sessionToWire } from './serialise.ts'
 
@@ -119,7 +120,7 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
       body: schemas.RewardBody,
     }),
     async ({ params, body: { components = {}, ...reward } }) =>
-      sessionToWire(await sessions.setReward(params.sessionId, { ...reward, components })),
+      sessionToWire(await sessions.setReward(params.sessionId, { ...withTurnNames(reward), components })),
   )
   app.patch(
     '/sessions/:sessionId',
@@ -128,7 +129,7 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
       params: schemas.SessionParams,
       body: MarksBody,
     }),
-    async ({ params, body }) => sessionToWire(await sessions.mark(params.sessionId, body)),
+    async ({ params, body }) => sessionToWire(await sessions.mark(params.sessionId, withTurnNames(body))),
   )
   app.get(
     '/sessions/:sessionId/wait',

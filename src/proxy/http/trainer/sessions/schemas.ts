@@ -90,7 +90,7 @@ export const RewardBody = Type.Object(
     reward: Type.Number(),
     components: Type.Optional(numbers()),
     lines: Type.Optional(numbers('Rewards of single lines, which their rows have instead')),
-    turns: Type.Optional(numbers('Rewards of single turns, by `index` or `turn_id`')),
+    turns: Type.Optional(numbers('Rewards of single turns, by `index`, `turn_id` or the id of the response')),
   },
   STRICT,
 )

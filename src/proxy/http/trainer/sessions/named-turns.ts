@@ -1,0 +1,29 @@
+/** Turns as trainers and agents name them: by index, by turn id, or by the id of the response that the agent got. */
+import { ProxyError } from '../../../../base/errors.ts'
+
+/** Ids of responses are the turn's UUID behind the dialect's prefix; Gemini has none, Messages leaves out the dashes. */
+const RESPONSE_ID =
+  /^(?:chatcmpl-|cmpl-|resp_|msg_)?([\da-f]{8})-?([\da-f]{4})-?([\da-f]{4})-?([\da-f]{4})-?([\da-f]{12})$/
+
+/** Returns the turn id that an agent's response id stands for; any other name as it is. */
+export function turnNameOf(name: string): string {
+  return RESPONSE_ID.exec(name)?.slice(1).join('-') ?? name
+}
+
+/**
+ * Returns `body` with its turns named by index or turn id.
+ * @throws ProxyError `invalid_request` for a turn that is named twice
+ */
+export function withTurnNames<Body extends { turns?: Record<string, unknown> }>(body: Body): Body {
+  if (body.turns === undefined) return body
+  const turns: Record<string, unknown> = Object.create(null)
+  for (const [name, value] of Object.entries(body.turns)) {
+    const turn = turnNameOf(name)
+    if (turn in turns) {
+      const message = `'turns' has turn '${turn}' twice: by two forms of its id`
+      throw new ProxyError('invalid_request', message, { param: 'turns' })
+    }
+    turns[turn] = value
+  }
+  return { ...body, turns }
+}
