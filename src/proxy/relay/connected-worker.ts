@@ -14,6 +14,7 @@ import {
   type CompletionResponseV1,
   type CompletionResponseV2,
   MAX_FRAME_BYTES,
+  MISSED_HEARTBEATS,
   type Pong,
   PROMPT_FORGOTTEN,
   PROTOCOL_VERSION,
@@ -116,6 +117,16 @@ export class ConnectedWorker {
   /** Calls of this proxy that it has. */
   get callCount(): number {
     return this.#calls.size
+  }
+
+  /**
+   * How long its connection may be silent. A version-1 worker may import libraries or load weights in its event loop
+   * while requests wait, and has no grace period in which to return: those requests have the time that each of them has.
+   */
+  get silenceLimitMs(): number {
+    const { heartbeatMs, callTimeoutMs } = this.#context.limits
+    const limitMs = heartbeatMs * MISSED_HEARTBEATS
+    return this.identity.version === 1 && this.callCount > 0 ? Math.max(limitMs, callTimeoutMs) : limitMs
   }
 
   /** Whether its calls wait for it when its connection drops. */

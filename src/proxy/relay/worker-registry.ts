@@ -4,7 +4,6 @@ import { type Frame, helloV1, helloV2, parseFrame } from '../../protocol/worker/
 import {
   CLOSE,
   HELLO_TIMEOUT_MS,
-  MISSED_HEARTBEATS,
   PROXY_SHUTS_DOWN,
   type WorkerHelloV1,
   type WorkerHelloV2,
@@ -44,9 +43,14 @@ export class WorkerRegistry {
   /** A socket has been opened at `/ws/worker`; from here on it is the registry's. @param greeted tells of its hello */
   accept(socket: RelaySocket, greeted: () => void = () => {}): void {
     this.#sockets.add(socket)
-    const heartbeat = new WorkerHeartbeat(socket, this.#context)
     let worker: ConnectedWorker | undefined
     let refused = false
+    let silentMs: number | undefined
+    const heartbeat = new WorkerHeartbeat(socket, this.#context, (sinceMs) => {
+      if (worker === undefined || sinceMs < worker.silenceLimitMs) return false
+      silentMs = sinceMs
+      return true
+    })
     const cancelHello = this.#context.clock.after(HELLO_TIMEOUT_MS, () => {
       refused = true
       refuse(socket, CLOSE.badHello, 'no worker_hello in time')
@@ -71,7 +75,7 @@ export class WorkerRegistry {
       cancelHello()
       heartbeat.stop()
       this.#sockets.delete(socket)
-      if (worker?.isOn(socket)) this.#dropped(worker, code)
+      if (worker?.isOn(socket)) this.#dropped(worker, { code, silentMs })
     })
   }
 
@@ -149,13 +153,23 @@ export class WorkerRegistry {
     if (frame.type === 'worker_status') this.#listener.changed(worker)
   }
 
-  #dropped(worker: ConnectedWorker, code: number): void {
+  /** @param silentMs for how long the worker had been silent when the proxy closed its connection */
+  #dropped(
+    worker: ConnectedWorker,
+    { code, silentMs }: { code: number; silentMs: number | undefined },
+  ): void {
+    const wasCut = silentMs !== undefined
+    const why = wasCut
+      ? `was cut off after ${Math.round(silentMs / 1000)} s of silence`
+      : `left (close code ${code})`
     if (code === CLOSE.done || !worker.resumes) {
-      this.#remove(worker, `left (close code ${code})`)
+      this.#remove(worker, why, wasCut ? 'warn' : 'info')
       return
     }
     worker.disconnect()
-    this.#log('worker lost its connection', worker, { close_code: code, calls: worker.callCount })
+    const facts = { close_code: code, calls: worker.callCount }
+    if (wasCut) this.#log(`worker ${why}`, worker, facts, 'warn')
+    else this.#log('worker lost its connection', worker, facts)
     this.#listener.changed(worker)
     const { graceMs } = this.#context.limits
     const cancel = this.#context.clock.after(graceMs, () =>
@@ -179,11 +193,11 @@ export class WorkerRegistry {
     this.#listener.joined(worker)
   }
 
-  #remove(worker: ConnectedWorker, why: string): void {
+  #remove(worker: ConnectedWorker, why: string, level: 'info' | 'warn' = 'info'): void {
     this.#endGrace(worker)
     worker.disconnect()
     this.#workers.delete(worker.identity.workerId)
-    this.#log(`worker ${why}`, worker, { calls: worker.callCount })
+    this.#log(`worker ${why}`, worker, { calls: worker.callCount }, level)
     this.#listener.left(worker)
     worker.lose(why)
   }
@@ -193,8 +207,13 @@ export class WorkerRegistry {
     this.#cancelGrace.delete(workerId)
   }
 
-  #log(message: string, worker: ConnectedWorker | undefined, more: object = {}): void {
-    this.#context.logger.info({ worker_id: worker?.identity.workerId, ...more }, message)
+  #log(
+    message: string,
+    worker: ConnectedWorker | undefined,
+    more: object = {},
+    level: 'info' | 'warn' = 'info',
+  ): void {
+    this.#context.logger[level]({ worker_id: worker?.identity.workerId, ...more }, message)
   }
 }
 
@@ -202,12 +221,14 @@ export class WorkerRegistry {
 class WorkerHeartbeat {
   readonly #socket: RelaySocket
   readonly #context: WorkerContext
+  readonly #isTooLong: (silentMs: number) => boolean
   #lastHeardMs: number
   #cancel: (() => void) | undefined
 
-  constructor(socket: RelaySocket, context: WorkerContext) {
+  constructor(socket: RelaySocket, context: WorkerContext, isTooLong: (silentMs: number) => boolean) {
     this.#socket = socket
     this.#context = context
+    this.#isTooLong = isTooLong
     this.#lastHeardMs = context.clock.nowMs()
   }
 
@@ -218,7 +239,7 @@ class WorkerHeartbeat {
   start(): void {
     const { clock, limits } = this.#context
     this.#cancel = clock.after(limits.heartbeatMs, () => {
-      if (clock.nowMs() - this.#lastHeardMs >= limits.heartbeatMs * MISSED_HEARTBEATS) {
+      if (this.#isTooLong(clock.nowMs() - this.#lastHeardMs)) {
         this.#socket.terminate()
       } else {
         this.#socket.ping()

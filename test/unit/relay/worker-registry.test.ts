@@ -4,7 +4,6 @@ import { WorkerRegistry } from '../../../src/proxy/relay/worker-registry.ts'
 import { FakeClock } from '../../helpers/fake-clock.ts'
 import { FakeRelaySocket } from '../../helpers/fake-relay-socket.ts'
 import { chatRequest } from '../../helpers/relay-server.ts'
-import { silentLogger } from '../../helpers/silent-logger.ts'
 
 const HEARTBEAT_MS = 1_000
 const GRACE_MS = 5_000
@@ -13,6 +12,8 @@ const CALL_TIMEOUT_MS = 20_000
 function setUp() {
   const clock = new FakeClock()
   const told: string[] = []
+  const warnings: string[] = []
+  const logger = { debug() {}, info() {}, warn: (_: object, text: string) => warnings.push(text), error() {} }
   const note = (what: string) => (worker: ConnectedWorker) => {
     told.push(`${what} ${worker.identity.workerId} ${worker.isConnected ? 'here' : 'away'}`)
   }
@@ -24,7 +25,7 @@ function setUp() {
     v1MaxConcurrency: 4,
   }
   const registry = new WorkerRegistry(
-    { limits, clock, logger: silentLogger },
+    { limits, clock, logger },
     { joined: note('joined'), changed: note('changed'), left: note('left') },
   )
   const dial = (hello?: object) => {
@@ -44,13 +45,13 @@ function setUp() {
       requests: [],
       ...more,
     })
-  const begin = () => {
-    const call = registry.get('w')!.begin(chatRequest('x'), 'r1')
+  const begin = (requestId = 'r1') => {
+    const call = registry.get('w')!.begin(chatRequest('x'), requestId)
     const first = call.stream(new AbortController().signal)[Symbol.asyncIterator]().next()
     first.catch(() => {})
     return first
   }
-  return { clock, told, registry, dial, dialV2, begin }
+  return { clock, told, warnings, registry, dial, dialV2, begin }
 }
 
 t.test('a socket that says nothing for ten seconds is closed, and heard no more', async (t) => {
@@ -65,7 +66,7 @@ t.test('a socket that says nothing for ten seconds is closed, and heard no more'
 })
 
 t.test('a worker that answers pings stays; one that is silent for three heartbeats is away', async (t) => {
-  const { clock, dialV2, told } = setUp()
+  const { clock, dialV2, told, warnings } = setUp()
   const socket = dialV2()
   for (let beat = 0; beat < 10; beat += 1) {
     clock.advance(HEARTBEAT_MS)
@@ -75,6 +76,45 @@ t.test('a worker that answers pings stays; one that is silent for three heartbea
   t.strictSame(told, ['joined w here'])
   clock.advance(3 * HEARTBEAT_MS)
   t.strictSame(told, ['joined w here', 'changed w away'])
+  t.strictSame(warnings, ['worker was cut off after 3 s of silence'])
+})
+
+t.test('a silent worker of version 1 keeps its requests as long as each of them may take', async (t) => {
+  const { clock, dial, told, warnings, begin } = setUp()
+  const socket = dial({})
+  const call = begin()
+  clock.advance(CALL_TIMEOUT_MS - 1)
+  t.strictSame(told, ['joined w here'])
+  socket.says({
+    type: 'completion_response',
+    request_id: 'r1',
+    response: { choices: [{ message: { content: 'late' }, finish_reason: 'stop' }] },
+  })
+  t.equal((await call).done, false, 'the response comes late and counts')
+  t.strictSame(warnings, [])
+})
+
+t.test(
+  'a silent worker of version 1 without requests is cut off after three heartbeats, with a warning',
+  async (t) => {
+    const { clock, dial, told, warnings } = setUp()
+    dial({})
+    clock.advance(3 * HEARTBEAT_MS)
+    t.strictSame(told, ['joined w here', 'left w away'])
+    t.strictSame(warnings, ['worker was cut off after 3 s of silence'])
+  },
+)
+
+t.test('a worker of version 1 that stays silent is cut off in spite of ever new requests', async (t) => {
+  const { clock, dial, told, begin } = setUp()
+  dial({})
+  const call = begin()
+  clock.advance(CALL_TIMEOUT_MS - HEARTBEAT_MS)
+  const later = begin('r2')
+  clock.advance(2 * HEARTBEAT_MS)
+  t.strictSame(told, ['joined w here', 'left w away'])
+  await t.rejects(call, { code: 'engine_timeout' })
+  await t.rejects(later, { code: 'worker_lost' })
 })
 
 t.test('any frame is a sign of life', async (t) => {
