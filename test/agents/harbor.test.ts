@@ -106,8 +106,10 @@ if (python === undefined) {
     const cancel = new AbortController()
     const task = agentTask({ ...sessionOf(rig, 'sleeper'), taskPath: taskFolder(workDir, 'Sleep.') })
     const run = harbor({ agentImportPath: 'sdk_agent:SdkAgent', workDir }).run(task, cancel.signal)
-    run.catch(() => {})
-    while (((await rig.get('/sessions/sleeper')).turns?.length ?? 0) === 0) await delay(50)
+    const begun = async () => {
+      while (((await rig.get('/sessions/sleeper')).turns?.length ?? 0) === 0) await delay(50)
+    }
+    t.equal(await Promise.race([run, begun()]), undefined, 'the agent has called the model')
     t.ok(existsSync(leftover()))
     cancel.abort(new Error('enough'))
     await t.rejects(run, { message: 'enough' })

@@ -1,6 +1,7 @@
 """An environment for Harbor's trials that needs no Docker: each command runs in bubblewrap, with folders of its own."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import tempfile
@@ -28,8 +29,11 @@ class BwrapEnvironment(BaseEnvironment):
         Path(os.environ["ENVIRONMENT_LOG"]).write_text(str(self._root))
 
     async def stop(self, delete: bool) -> None:
-        await self.exec("tmux kill-server", timeout_sec=10)
-        shutil.rmtree(self._root, ignore_errors=True)
+        # Harbor ignores an error here, such as that of a busy machine on which this takes longer.
+        try:
+            await self.exec("tmux kill-server", timeout_sec=10)
+        finally:
+            shutil.rmtree(self._root, ignore_errors=True)
 
     def _inside(self, path: str) -> Path:
         return self._root / path.lstrip("/")
@@ -62,7 +66,8 @@ class BwrapEnvironment(BaseEnvironment):
         tools = os.environ.get("ENVIRONMENT_TOOLS")
         if tools:
             system += ["--ro-bind", tools, "/tools"]
-        words = ["bwrap", *system, *binds, "--proc", "/proc", "--dev", "/dev", "--chdir", cwd or "/app"]
+        # Otherwise a killed command continues to write where `stop` deletes.
+        words = ["bwrap", "--die-with-parent", *system, *binds, "--proc", "/proc", "--dev", "/dev", "--chdir", cwd or "/app"]
         variables = {"PATH": "/tools/node_modules/.bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **(env or {})}
         process = await asyncio.create_subprocess_exec(
             *words, "bash", "-c", command,
@@ -73,6 +78,8 @@ class BwrapEnvironment(BaseEnvironment):
         try:
             out, err = await asyncio.wait_for(process.communicate(), timeout_sec)
         except BaseException:
-            process.kill()
+            # An interrupt of the process group has ended it, perhaps.
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
             raise
         return ExecResult(stdout=out.decode(), stderr=err.decode(), return_code=process.returncode or 0)
