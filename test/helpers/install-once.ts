@@ -24,9 +24,17 @@ export function digest(...parts: readonly (string | Buffer)[]): string {
 /**
  * Installs into a folder, unless it is complete. One process installs and others wait for it; what was interrupted is
  * removed first. The file `ready` is written last: an environment of Python knows its path, so that it cannot be made in
- * another folder and renamed.
+ * another folder and renamed. The file `used` has the time of the last use, for `remove_unused` of `tools/install-once`.
  */
 export async function installOnce(
+  folder: string,
+  install: (folder: string) => Promise<unknown>,
+): Promise<void> {
+  await installIfMissing(folder, install)
+  writeFileSync(join(folder, 'used'), '')
+}
+
+async function installIfMissing(
   folder: string,
   install: (folder: string) => Promise<unknown>,
 ): Promise<void> {

@@ -1,4 +1,5 @@
-import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
+import { spawnSync } from 'node:child_process'
+import { existsSync, mkdirSync, readdirSync, utimesSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
@@ -24,7 +25,7 @@ t.test('an installation that was interrupted is removed, and made again', async 
   mkdirSync(folder)
   writeFileSync(join(folder, 'half'), '')
   await installOnce(folder, async () => writeFileSync(join(folder, 'whole'), ''))
-  t.strictSame(readdirSync(folder).sort(), ['ready', 'whole'])
+  t.strictSame(readdirSync(folder).sort(), ['ready', 'used', 'whole'])
 })
 
 t.test('one that fails is not complete, and the next one tries', async (t) => {
@@ -37,3 +38,33 @@ t.test('one that fails is not complete, and the next one tries', async (t) => {
   await installOnce(folder, async () => {})
   t.ok(existsSync(join(folder, 'ready')))
 })
+
+t.test(
+  'what no run has used for 30 days is removed, and nothing that lacks the mark of an installation',
+  async (t) => {
+    const home = t.testdir()
+    const cache = join(home, 'llm-proxy')
+    const dayAgo = (days: number) => Date.now() / 1_000 - days * 86_400
+    const installed = ['new-1', 'used-by-a-test', 'used-by-a-script', 'old-1', 'agents/old-1']
+    for (const name of [...installed, 'wheels']) {
+      const folder = join(cache, name)
+      mkdirSync(folder, { recursive: true })
+      const mark = join(folder, name === 'wheels' ? 'a.whl' : 'ready')
+      writeFileSync(mark, '')
+      utimesSync(mark, dayAgo(0), dayAgo(name === 'new-1' ? 29 : 32))
+    }
+    await installOnce(join(cache, 'used-by-a-test'), () => Promise.reject(new Error('it is complete')))
+    const script = `. ${join(import.meta.dirname, '../../../tools/install-once')}
+    install_once "$install_cache/used-by-a-script" false && remove_unused`
+    const { status } = spawnSync('bash', ['-c', script], { env: { ...process.env, XDG_CACHE_HOME: home } })
+    t.equal(status, 0)
+    t.strictSame(readdirSync(cache).sort(), [
+      'agents',
+      'new-1',
+      'used-by-a-script',
+      'used-by-a-test',
+      'wheels',
+    ])
+    t.strictSame(readdirSync(join(cache, 'agents')), [])
+  },
+)
