@@ -353,13 +353,69 @@ t.test('logprobs that are none are the failure of the engine', (t) => {
   t.end()
 })
 
+/** The tool calls of a stream whose chunks bring these pieces. */
+function callsOf(...chunks: object[][]): string[][] {
+  const fold = new CompletionFold()
+  for (const event of read([...chunks.map((pieces) => chunk({ tool_calls: pieces })), stop])) fold.add(event)
+  return fold.toolCalls.map((call) => [call.id, call.function.name, call.function.arguments])
+}
+
+t.test('a new id with a name, or a name after arguments, starts a tool call that is numbered 0', (t) => {
+  const piece = (id: string | null, name: string | null, args: string | null, index = 0) => ({
+    index,
+    id,
+    function: { name, arguments: args },
+  })
+  const two = [
+    ['a', 'add', '{"x":1}'],
+    ['b', 'weather', '{"x":2}'],
+  ]
+  const withoutIds = two.map(([, ...rest]) => ['', ...rest])
+  const [first, second] = [piece('a', 'add', '{"x":1}'), piece('b', 'weather', '{"x":2}')]
+  t.same(callsOf([first], [second]), two, 'in a chunk each')
+  t.same(callsOf([first, second]), two, 'in one chunk')
+  const rest = (text: string) => piece(null, null, text)
+  const split = [piece('a', 'add', ''), rest('{"x":1}'), piece('b', 'weather', null), rest('{"x":2}')]
+  t.same(callsOf(...split.map((each) => [each])), two, 'in pieces')
+  const idless = [piece(null, 'add', '{"x":1}'), piece('', 'weather', ''), rest('{"x":2}')]
+  t.same(callsOf(...idless.map((each) => [each])), withoutIds, 'without ids')
+  const idFirst = [first, piece('b', null, ''), piece(null, 'weather', ''), rest('{"x":2}')]
+  t.same(callsOf(...idFirst.map((each) => [each])), two, 'an id before its name')
+  const empty = [piece('a', 'add', ''), piece('b', 'weather', '{}')]
+  const noArguments = [
+    ['a', 'add', ''],
+    ['b', 'weather', '{}'],
+  ]
+  t.same(callsOf(...empty.map((each) => [each])), noArguments, 'the first without arguments')
+  const back = [piece('a', 'add', ''), piece('b', 'weather', ''), piece('a', null, '{"x":1}')]
+  t.same(callsOf(...[...back, piece('b', null, '{"x":2}')].map((each) => [each])), two, 'by their ids')
+  t.end()
+})
+
+t.test('an id for each piece, and a name that comes again, start no tool call at a known index', (t) => {
+  const piece = (index: number, id: string, name: string | null, args: string) => ({
+    index,
+    id,
+    function: { name, arguments: args },
+  })
+  const madeUp = [piece(0, 'a', 'f', ''), piece(0, 'b', null, '{"x":'), piece(0, 'c', null, '1}')]
+  t.same(callsOf(...madeUp.map((each) => [each])), [['a', 'f', '{"x":1}']])
+  const repeated = [piece(0, 'a', 'f', ''), piece(0, 'a', 'f', '{"x":'), piece(0, 'a', 'f', '1}')]
+  t.same(callsOf(...repeated.map((each) => [each])), [['a', 'f', '{"x":1}']])
+  const sameIds = [piece(0, 'f:0', 'f', '{}'), piece(1, 'f:0', 'f', '{}')]
+  t.same(callsOf(...sameIds.map((each) => [each])), [
+    ['f:0', 'f', '{}'],
+    ['f:0', 'f', '{}'],
+  ])
+  t.same(
+    callsOf([piece(0, 'a', 'get_', '')], [piece(0, 'a', 'x', '{}')]),
+    [['a', 'get_x', '{}']],
+    'in pieces',
+  )
+  t.end()
+})
+
 t.test('calls of a stream without an index are told apart by their ids, or their names', async (t) => {
-  const callsOf = (...chunks: object[][]) => {
-    const fold = new CompletionFold()
-    const answers = chunks.map((pieces) => chunk({ tool_calls: pieces }))
-    for (const event of read([...answers, stop])) fold.add(event)
-    return fold.toolCalls.map((call) => [call.id, call.function.name, call.function.arguments])
-  }
   const call = (id: string | undefined, name: string | undefined, args: string) => ({
     ...(id !== undefined && { id }),
     function: { ...(name !== undefined && { name }), arguments: args },

@@ -2,46 +2,22 @@
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../../../../base/json.ts'
 import type { GenerationDelta } from '../../../../protocol/canonical/events.ts'
-import type { ToolCallDelta } from '../../../../protocol/canonical/messages.ts'
 import { isNestedTooDeeply } from '../../../../protocol/json/nesting.ts'
+import type { ToolCallAssembler, ToolCallPiece } from './tool-call-assembler.ts'
 
 /** Fields that have a place in the events. */
 const NAMED_FIELDS = new Set(['role', 'content', 'reasoning', 'reasoning_content', 'refusal', 'tool_calls'])
 
 /**
- * Which call a piece of one belongs to, where the engine leaves the index out, as Gemini's and Ollama's routes do: an id,
- * or a name without one, that is new begins a call; what has neither goes on with the last.
- */
-export class ToolCallIndexes {
-  readonly #byId = new Map<string, number>()
-  #last = -1
-  #highest = -1
-
-  of(index: unknown, id: string | undefined, name: string | undefined): number {
-    const at = typeof index === 'number' ? index : this.#untold(id, name)
-    if (id !== undefined) this.#byId.set(id, at)
-    this.#last = at
-    this.#highest = Math.max(this.#highest, at)
-    return at
-  }
-
-  #untold(id: string | undefined, name: string | undefined): number {
-    const isNew = this.#last === -1 || id !== undefined || name !== undefined
-    const known = id === undefined ? undefined : this.#byId.get(id)
-    return known ?? (isNew ? this.#highest + 1 : this.#last)
-  }
-}
-
-/**
  * Adds what a message says to an event.
- * @param indexes of the calls in the same answer
+ * @param toolCalls of the same answer
  * @throws ProxyError `engine_failed` for arguments of a tool call that cannot be written as text
  */
 export function addMessage(
   delta: GenerationDelta,
   message: Record<string, unknown>,
   streamed: boolean,
-  indexes: ToolCallIndexes,
+  toolCalls: ToolCallAssembler,
 ): void {
   const { content, thinking } = partsOf(message.content)
   // A streamed message opens with empty text that says nothing; a whole one that is empty was answered empty.
@@ -53,7 +29,10 @@ export function addMessage(
   if (Array.isArray(message.tool_calls) && message.tool_calls.length > 0) {
     const pieces = message.tool_calls.filter(isRecord)
     // In a whole message each is a call, though a model that writes ids itself may give two of them the same.
-    delta.toolCalls = pieces.map((piece, place) => toolCallDelta(piece, streamed ? indexes : place))
+    delta.toolCalls = pieces.map((piece, place) => {
+      const read = toolCallPiece(piece)
+      return streamed ? toolCalls.assign(read) : { ...read, index: place }
+    })
   }
   for (const field in message) {
     if (NAMED_FIELDS.has(field) || message[field] === null) continue
@@ -81,13 +60,13 @@ function partsOf(content: unknown): SaidParts {
 }
 
 /** Some engines leave the index out, and write null, or nothing, for what a piece does not carry. */
-function toolCallDelta(piece: Record<string, unknown>, place: number | ToolCallIndexes): ToolCallDelta {
+function toolCallPiece(piece: Record<string, unknown>): ToolCallPiece {
   const { index, function: called } = piece
   const { name, arguments: args } = isRecord(called) ? called : {}
   const id = textOf(piece.id)
   const text = argumentsText(args)
   return {
-    index: typeof place === 'number' ? place : place.of(index, id, textOf(name)),
+    index: typeof index === 'number' ? index : undefined,
     ...(id !== undefined && { id, type: 'function' }),
     ...(isRecord(called) && {
       function: {

@@ -14,11 +14,12 @@ import type { TokenLogprob, Usage } from '../../../../protocol/canonical/message
 import type { RequestedDetails } from '../../../../protocol/details/kinds.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
-import { addMessage, ToolCallIndexes } from './answer-message.ts'
+import { addMessage } from './answer-message.ts'
 import { answerDetails } from './details/answer-details.ts'
 import { answerError, answerUnfinished, excerpt, saidBy } from './failures.ts'
 import { parseAnswer, type ReadPrompt } from './parse-answer.ts'
 import { sampledIds } from './sampled-ids.ts'
+import { ToolCallAssembler } from './tool-call-assembler.ts'
 import { firstWeightVersion, lastWeightVersion, weightVersionOf } from './weight-version.ts'
 
 /** What the readers of all engines' answers are told of the call. */
@@ -66,7 +67,7 @@ export class AnswerReader {
   #weightVersion: string | undefined
   #prompt: PromptIds | undefined
   #tokens = 0
-  readonly #callIndexes = new ToolCallIndexes()
+  readonly #toolCalls = new ToolCallAssembler()
 
   constructor(options: AnswerOptions) {
     this.#options = options
@@ -161,8 +162,8 @@ export class AnswerReader {
   /** @returns undefined when the choice brings neither text nor tokens */
   #delta(choice: Record<string, unknown>, answer: Record<string, unknown>): GenerationDelta | undefined {
     const delta: GenerationDelta = { type: 'delta' }
-    if (isRecord(choice.delta)) addMessage(delta, choice.delta, true, this.#callIndexes)
-    else if (isRecord(choice.message)) addMessage(delta, choice.message, false, this.#callIndexes)
+    if (isRecord(choice.delta)) addMessage(delta, choice.delta, true, this.#toolCalls)
+    else if (isRecord(choice.message)) addMessage(delta, choice.message, false, this.#toolCalls)
     else if (typeof choice.text === 'string' && choice.text !== '') delta.content = choice.text
     const entries = isRecord(choice.logprobs) ? this.#addLogprobs(delta, choice.logprobs) : []
     // null is "not reported", and not "no tokens": some vLLM versions answer so although they were asked.

@@ -1,0 +1,83 @@
+import type { ToolCallDelta } from '../../../../protocol/canonical/messages.ts'
+
+/** A piece of a tool call as an engine streams it. */
+export type ToolCallPiece = Omit<ToolCallDelta, 'index'> & { readonly index: number | undefined }
+
+interface OpenToolCall {
+  /** Position among the tool calls of the response, in order of appearance. */
+  readonly index: number
+  id: string | undefined
+  name: string
+  hasArguments: boolean
+  /** Another id that came without a name: that of the next tool call, or one made up for a single piece. */
+  pendingId: string | undefined
+}
+
+/**
+ * Assigns the pieces of a stream to tool calls. Engines leave the index out (Gemini's and Ollama's routes) or number all
+ * parallel tool calls 0, so a name starts a tool call where the current one cannot take it: under a new id, or after
+ * arguments. Beside an index, an id alone starts none: vLLM made up an id for each piece until early 2025
+ * (`DeltaToolCall.id` had a default factory).
+ */
+export class ToolCallAssembler {
+  /** By the engine's index and id: a model that writes ids itself may give two tool calls the same. */
+  readonly #byId = new Map<string, OpenToolCall>()
+  readonly #byIndex = new Map<number, OpenToolCall>()
+  #last: OpenToolCall | undefined
+  #count = 0
+
+  /** Returns the piece with the index of its tool call, and without an id or a name that is not new to it. */
+  assign({ index, id, type, function: called }: ToolCallPiece): ToolCallDelta {
+    const name = called?.name || undefined
+    const toolCall = this.#find(index, id, name) ?? this.#start(index, id)
+    this.#last = toolCall
+    const ownId = id ?? (toolCall.name === '' ? toolCall.id : undefined)
+    const isIdentified = this.#identify(toolCall, index, ownId)
+    const { name: _, ...rest } = called ?? {}
+    const isNewName = name !== undefined && name !== toolCall.name && !toolCall.hasArguments
+    if (isNewName) toolCall.name += name
+    toolCall.hasArguments ||= Boolean(called?.arguments)
+    return {
+      index: toolCall.index,
+      ...(isIdentified && { id: toolCall.id!, type: type ?? 'function' }),
+      ...(called && { function: isNewName ? called : rest }),
+    }
+  }
+
+  /** @returns undefined where the piece starts a tool call */
+  #find(index: number | undefined, id: string | undefined, name: string | undefined) {
+    const known = id === undefined ? undefined : this.#byId.get(keyOf(index, id))
+    if (known !== undefined) return known
+    if (index === undefined) return id === undefined && name === undefined ? this.#last : undefined
+    const current = this.#byIndex.get(index)
+    if (!current?.name || name === undefined) return current
+    const isOther = current.pendingId !== undefined || (id !== undefined && current.id !== undefined)
+    return isOther || current.hasArguments ? undefined : current
+  }
+
+  #start(index: number | undefined, id: string | undefined): OpenToolCall {
+    const before = index === undefined ? undefined : this.#byIndex.get(index)
+    const toolCall: OpenToolCall = {
+      index: this.#count++,
+      id: id ?? before?.pendingId,
+      name: '',
+      hasArguments: false,
+      pendingId: undefined,
+    }
+    if (index !== undefined) this.#byIndex.set(index, toolCall)
+    return toolCall
+  }
+
+  /** @returns whether the piece carries the id of its tool call */
+  #identify(toolCall: OpenToolCall, index: number | undefined, id: string | undefined): boolean {
+    if (id === undefined) return false
+    toolCall.id ??= id
+    if (toolCall.id !== id) toolCall.pendingId = id
+    else this.#byId.set(keyOf(index, id), toolCall)
+    return toolCall.id === id
+  }
+}
+
+function keyOf(index: number | undefined, id: string): string {
+  return `${index ?? ''}:${id}`
+}
