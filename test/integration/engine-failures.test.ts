@@ -4,6 +4,7 @@ import { type AddressInfo, createServer } from 'node:net'
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../src/base/errors.ts'
 import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
+import { createSglangClient } from '../../src/proxy/engines/clients/sglang/client.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import { chatRequest, collect, eventually, noAbort } from '../conformance/engine-client.ts'
 import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
@@ -151,6 +152,26 @@ t.test('a stream that ends without a finish reason is lost, [DONE] or not', asyn
     })
     t.match(events, tokenEvents)
     t.match(failure, { code: 'engine_lost' })
+  }
+})
+
+t.test("spaces around [DONE], events without data and a gateway's own events fail no stream", async (t) => {
+  const answers = { vllm: token, sglang: { ...token, error: {} } }
+  for (const [kind, first] of Object.entries(answers)) {
+    const server = await startScriptedServer((_, response) => {
+      const send = openEventStream(response)
+      const finish = { choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] }
+      for (const each of [first, finish, { warning: 'quota' }]) send(each)
+      response.end('data:\n\ndata: [DONE] \n\n')
+    })
+    const client =
+      kind === 'vllm' ? createVllmClient({ url: server.url }) : createSglangClient({ url: server.url })
+    t.match(await collect(client.generate(chatRequest({}), noAbort)), [
+      ...tokenEvents,
+      { type: 'end', finishReason: 'stop' },
+    ])
+    await client.close()
+    await server.close()
   }
 })
 

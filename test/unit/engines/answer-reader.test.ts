@@ -319,7 +319,14 @@ t.test('what is no answer', (t) => {
       status: code,
       message: 'bad ***',
     })
-  for (const json of ['null', '[]', '1', '{}', '{"choices":null}']) failing(json, { code: 'engine_failed' })
+  for (const json of ['null', '[]', '1']) failing(json, { code: 'engine_failed' })
+  for (const answer of [{}, { choices: null }, { detail: 'of sk-1' }]) {
+    t.throws(() => readerFor().read(JSON.stringify(answer), [], true), { code: 'engine_failed' }, 'complete')
+    const fails = answer.detail === undefined ? {} : { message: /failed: of \*\*\*$/ }
+    const cut = [chunk({ content: 'a' }), answer]
+    t.throws(() => read(cut), { code: 'engine_failed', ...fails }, 'in the place of a finish reason')
+  }
+  t.throws(() => read([{ warning: 'slow' }, chunk({ content: 'a' })]), { code: 'engine_lost' })
   t.throws(() => readerFor().end(), { code: 'engine_lost' }, 'no finish reason')
   for (const [reason, message] of [
     ['abort', /aborted the request/],
@@ -329,6 +336,20 @@ t.test('what is no answer', (t) => {
       code: 'engine_failed',
       message,
     })
+  t.end()
+})
+
+t.test('an event of a stream without choices contributes its usage and nothing else', (t) => {
+  const usage = { prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 }
+  const token = { error: {}, ...chunk({ content: 'a' }, { token_ids: [7] }) }
+  const others = [{ warning: 'slow' }, { error: null }, { object: 'cost', usage }, { choices: null }]
+  t.same(read([others[0]!, token, others[1]!, stop, ...others], { sentPromptTokenIds: [1] }), [
+    { type: 'start', engine: 'http://gpu-1', promptTokenIds: PromptIds.of(1) },
+    { type: 'delta', content: 'a', tokenIds: [7] },
+    { type: 'end', finishReason: 'stop', usage },
+  ])
+  for (const error of [{ error: { message: 'late' } }, { object: 'error', message: 'late' }])
+    t.throws(() => read([token, stop, error]), { code: 'engine_failed', message: /late$/ })
   t.end()
 })
 

@@ -239,12 +239,25 @@ t.test('an abort is not the end of a sample', (t) => {
   t.end()
 })
 
+t.test("an event of a stream that is no part of SGLang's answer is skipped", (t) => {
+  const others = ['{"warning":"quota"}', '{"error":{}}']
+  const events = read([answer([1], reasonless), others[0]!, answer([1, 2]), ...others])
+  t.same(fold(events).tokenIds, [1, 2])
+  t.end()
+})
+
 t.test('what is no answer', (t) => {
   const failing = (json: string, message: RegExp) =>
     t.throws(() => readerFor().read(json, []), { code: 'engine_failed', message })
   failing('{"error":{"message":"no memory for sk-1"}}', /failed: no memory for \*\*\*$/)
   failing('{"object":"error","message":"older"}', /failed: older$/)
   failing('<html>', /failed: <html>$/)
-  for (const json of ['null', '[]', '{}', '{"meta_info":null}']) failing(json, /failed/)
+  for (const json of ['null', '[]', '{"output_ids":[1]}']) failing(json, /failed/)
+  for (const json of ['{}', '{"meta_info":null}'])
+    t.throws(() => readerFor().read(json, [], true), { code: 'engine_failed' })
+  t.throws(() => read([answer([1], { finish_reason: null }), '{"detail":"of sk-1"}']), {
+    code: 'engine_failed',
+    message: /failed: of \*\*\*$/,
+  })
   t.end()
 })

@@ -29,7 +29,7 @@ import {
   tableOfAlternatives,
   versionSpans,
 } from '../wire/details/read.ts'
-import { answerError, answerUnfinished, saidBy } from '../wire/failures.ts'
+import { answerError, answerUnfinished, isError, saidBy } from '../wire/failures.ts'
 import type { JsonReader } from '../wire/generation.ts'
 import { sampledIds } from '../wire/sampled-ids.ts'
 import { firstWeightVersion, weightVersionOf } from '../wire/weight-version.ts'
@@ -50,6 +50,7 @@ export class GenerateReader implements JsonReader {
   /** Tokens that have been passed on. */
   #seen = 0
   #meta: Record<string, unknown> = {}
+  #skipped: string | undefined
 
   constructor(options: GenerateReaderOptions) {
     this.#options = options
@@ -60,7 +61,8 @@ export class GenerateReader implements JsonReader {
    *   `engine_rejected` when the engine aborted the request for a fault of its own
    */
   read(json: string | Buffer, events: GenerationEvent[], isWhole = false): void {
-    const answer = this.#parse(json.toString())
+    const answer = this.#parse(json.toString(), isWhole)
+    if (answer === undefined) return
     this.#meta = answer.meta_info
     this.#failIfAborted()
     if (!this.#started) events.push(this.#start(answer, isWhole))
@@ -71,7 +73,12 @@ export class GenerateReader implements JsonReader {
   /** @throws ProxyError `engine_lost` when no finish reason came */
   end(): GenerationEnd {
     const { finish_reason: finish, weight_version: weights } = this.#meta
-    if (!isRecord(finish) || typeof finish.type !== 'string') throw answerUnfinished(this.#options.engine)
+    if (!isRecord(finish) || typeof finish.type !== 'string') {
+      const { engine, redact } = this.#options
+      throw this.#skipped === undefined
+        ? answerUnfinished(engine)
+        : answerError(engine, this.#skipped, redact)
+    }
     const { matched } = finish
     return {
       type: 'end',
@@ -82,12 +89,19 @@ export class GenerateReader implements JsonReader {
     }
   }
 
-  #parse(json: string): Record<string, unknown> & { meta_info: Record<string, unknown> } {
+  /** @returns undefined for an event of a stream that is no part of the answer, as a gateway's warning */
+  #parse(
+    json: string,
+    isWhole: boolean,
+  ): (Record<string, unknown> & { meta_info: Record<string, unknown> }) | undefined {
     const answer = parseJson(json)
-    if (isRecord(answer) && isRecord(answer.meta_info) && !answer.error) {
-      return { ...answer, meta_info: answer.meta_info }
-    }
-    throw answerError(this.#options.engine, json, this.#options.redact)
+    const isObject = isRecord(answer) && !isError(answer)
+    this.#skipped = undefined
+    if (isObject && isRecord(answer.meta_info)) return { ...answer, meta_info: answer.meta_info }
+    const mayBeSkipped = isObject && answer.output_ids === undefined && !isWhole
+    if (!mayBeSkipped) throw answerError(this.#options.engine, json, this.#options.redact)
+    this.#skipped = json
+    return undefined
   }
 
   /** An abort ends an answer like any other, with ids that are not all there. */

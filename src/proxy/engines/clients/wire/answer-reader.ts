@@ -16,7 +16,7 @@ import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import { addMessage } from './answer-message.ts'
 import { answerDetails } from './details/answer-details.ts'
-import { answerError, answerUnfinished, excerpt, saidBy } from './failures.ts'
+import { answerError, answerUnfinished, excerpt, isError, saidBy } from './failures.ts'
 import { parseAnswer, type ReadPrompt } from './parse-answer.ts'
 import { sampledIds } from './sampled-ids.ts'
 import { ToolCallAssembler } from './tool-call-assembler.ts'
@@ -67,6 +67,7 @@ export class AnswerReader {
   #weightVersion: string | undefined
   #prompt: PromptIds | undefined
   #tokens = 0
+  #skipped: string | undefined
   readonly #toolCalls = new ToolCallAssembler()
 
   constructor(options: AnswerOptions) {
@@ -82,8 +83,13 @@ export class AnswerReader {
    */
   read(json: string | Buffer, events: GenerationEvent[], isWhole = false): void {
     const answer = this.#parse(json)
-    const choice = firstChoice(answer.choices as unknown[])
     this.#noteRoot(answer)
+    if (!Array.isArray(answer.choices)) {
+      this.#skip(json, isWhole)
+      return
+    }
+    this.#skipped = undefined
+    const choice = firstChoice(answer.choices)
     if (!this.#started) this.#start(answer, choice, events, isWhole)
     if (choice === undefined) return
     this.#weightVersion = lastWeightVersion(choice) ?? this.#weightVersion
@@ -98,10 +104,13 @@ export class AnswerReader {
   /**
    * The event that ends the answer, to be asked for when the engine has said everything.
    * @throws ProxyError `engine_lost` when no finish reason came; `engine_failed` when the engine aborted the request, or
-   *   failed at it: what it had sampled until then is no finished sample
+   *   failed at it: what it had sampled until then is no finished sample; either, or `engine_rejected`, where the last
+   *   event without choices takes the place of a finish reason
    */
   end(): GenerationEnd {
     const { engine } = this.#options
+    if (this.#finishReason === undefined && this.#skipped !== undefined)
+      throw answerError(engine, this.#skipped, this.#options.redact)
     if (this.#finishReason === undefined) throw answerUnfinished(engine)
     const failed = FAILURES.get(this.#finishReason)
     if (failed !== undefined) throw new ProxyError('engine_failed', `the engine at ${engine} ${failed}`)
@@ -123,8 +132,18 @@ export class AnswerReader {
       const said = excerpt(redact(json.toString()))
       throw saidBy('engine_failed', `the engine at ${engine} answered with no JSON`, `: ${said}`)
     }
-    if (isRecord(answer) && Array.isArray(answer.choices) && !answer.error) return answer
+    if (isRecord(answer) && !isError(answer)) return answer
     throw answerError(engine, json.toString(), redact)
+  }
+
+  /**
+   * Passes over an event of a stream without choices: gateways add warnings and costs, also after the finish reason. Its
+   * words are kept, because an engine that failed may say so in a form of its own.
+   */
+  #skip(json: string | Buffer, isWhole: boolean): void {
+    const { engine, redact } = this.#options
+    if (isWhole) throw answerError(engine, json.toString(), redact)
+    this.#skipped = json.toString()
   }
 
   #noteRoot(answer: Record<string, unknown>): void {

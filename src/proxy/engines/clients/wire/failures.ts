@@ -73,6 +73,15 @@ export function refusalError({ engine, status, text, retryAfter }: RefusedAnswer
 }
 
 /**
+ * Whether an answer, or an event of a stream, is an error: `{"error": …}`, or the error itself (SGLang, older vLLM). An
+ * empty `error` is none: gateways write one beside what they forward.
+ */
+export function isError(answer: Record<string, unknown>): boolean {
+  const { error, object } = answer
+  return object === 'error' || (isRecord(error) ? Object.keys(error).length > 0 : Boolean(error))
+}
+
+/**
  * An error where an answer should be. Once a stream has begun its status is 200, and vLLM (0.32) and SGLang (0.5.23) say the
  * real one in `error.code`; 4xx is what the caller did wrong, as a sampling parameter that the engine's core refuses.
  * @param json the answer as it came

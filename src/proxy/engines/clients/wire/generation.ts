@@ -11,7 +11,7 @@ import { joinForNow } from './joined.ts'
 import { sentPromptTokenIds, shownAlternatives, wantsLogprobs } from './request.ts'
 import { type EventData, SseParser } from './sse.ts'
 
-const DONE = '[DONE]'
+const DONE = /^\s*\[DONE\]\s*$/
 
 /**
  * The events of an engine's answer to `request`. Whether it is streamed is for the engine to say: some answer whole
@@ -112,7 +112,8 @@ async function* streamed(
 /** @returns whether the engine has said everything */
 function readEvents(data: EventData[], reader: JsonReader, events: GenerationEvent[]): boolean {
   for (const json of data) {
-    if (json === DONE) return true
+    if (json.length === 0) continue
+    if (typeof json === 'string' && DONE.test(json)) return true
     reader.read(json, events)
   }
   return false
