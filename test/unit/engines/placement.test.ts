@@ -13,7 +13,17 @@ function member(
   maxConcurrency: number,
   more: Partial<MemberLoad> = {},
 ): MemberLoad {
-  return { id, inFlight, maxConcurrency, healthy: true, draining: false, models: [], sessions: 0, ...more }
+  return {
+    id,
+    inFlight,
+    maxConcurrency,
+    healthy: true,
+    draining: false,
+    models: [],
+    sessions: 0,
+    lastStart: 0,
+    ...more,
+  }
 }
 
 const ids = (members: MemberLoad[]) => members.map(({ id }) => id)
@@ -41,6 +51,11 @@ t.test('the least loaded member', (t) => {
     leastLoaded([member('a', 1, 4, { sessions: 5 }), member('b', 1, 4, { sessions: 2 })])?.id,
     'b',
     'is, among equals, the one with fewer sessions',
+  )
+  t.equal(
+    leastLoaded([member('a', 1, 4, { lastStart: 7 }), member('b', 1, 4, { lastStart: 3 })])?.id,
+    'b',
+    'is, among those with as many sessions, the one that started a request longest ago',
   )
   t.equal(leastLoaded([member('a', 1, 4), member('b', 1, 4)])?.id, 'a', 'is, among twins, the older one')
   t.equal(

@@ -28,6 +28,18 @@ t.test('fresh sessions spread over idle members', (t) => {
   t.end()
 })
 
+t.test('sessions that follow each other, each ended before the next, are shared out', (t) => {
+  const scheduler = schedulerWith(member('a'), member('b'), member('c'))
+  const served = ['1', '2', '3', '4', '5', '6'].map((id) => {
+    const submission = scheduler.submit(call(id, id), 0)
+    scheduler.release(id)
+    scheduler.releaseSession(id)
+    return submission.outcome === 'assigned' && submission.memberId
+  })
+  t.same(served, ['a', 'b', 'c', 'a', 'b', 'c'])
+  t.end()
+})
+
 t.test('a session comes back to its member', (t) => {
   const scheduler = schedulerWith(member('a'), member('b'))
   scheduler.submit(call('1', 's'), 0)
@@ -140,7 +152,7 @@ t.test('a member that is removed gives its running calls back as lost, and forge
   scheduler.submit(call('3', 'other'), 0)
   t.same(scheduler.removeMember('a').lost, ['1', '2'])
   t.same(scheduler.release('1'), [], 'their release changes nothing')
-  t.same(scheduler.stats().members, [{ ...member('b'), inFlight: 1, sessions: 1 }])
+  t.same(scheduler.stats().members, [{ ...member('b'), inFlight: 1, sessions: 1, lastStart: 3 }])
   t.same(scheduler.removeMember('a'), { lost: [], assigned: [] }, 'nor does a second removal')
   t.end()
 })

@@ -34,6 +34,8 @@ export interface MemberLoad extends Member {
   readonly inFlight: number
   /** Sessions that stick to it, whether they have a call in flight or not. */
   readonly sessions: number
+  /** Ordinal of the request that it started last; 0: it has started none. */
+  readonly lastStart: number
 }
 
 export interface Requirements {
@@ -74,7 +76,10 @@ export function isClearlyMoreLoaded(home: MemberLoad, other: MemberLoad): boolea
   )
 }
 
-/** Lowest load first; among equals the one with fewer sessions, whose agents will be back; then the older member. */
+/**
+ * Returns the member with the lowest load; among equals the one with fewer sessions, whose agents will be back; then the
+ * one that has started no request for longest, so that sessions that follow each other are shared out; then the older.
+ */
 export function leastLoaded(members: readonly MemberLoad[]): MemberLoad | undefined {
   let best = members[0]
   for (const member of members) {
@@ -84,8 +89,8 @@ export function leastLoaded(members: readonly MemberLoad[]): MemberLoad | undefi
 }
 
 function isLessLoaded(member: MemberLoad, than: MemberLoad): boolean {
-  const difference = loadOf(member) - loadOf(than)
-  return difference < 0 || (difference === 0 && member.sessions < than.sessions)
+  const difference = loadOf(member) - loadOf(than) || member.sessions - than.sessions
+  return (difference || member.lastStart - than.lastStart) < 0
 }
 
 /**

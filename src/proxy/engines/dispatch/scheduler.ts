@@ -73,6 +73,7 @@ interface Kind {
 interface MemberState extends Member {
   inFlight: number
   readonly sessions: number
+  lastStart: number
 }
 
 export class Scheduler {
@@ -90,6 +91,8 @@ export class Scheduler {
   readonly #sessionsAt = new Map<string, number>()
   #paused = false
   #moves = 0
+  /** Requests started so far. */
+  #starts = 0
 
   constructor(options: SchedulerOptions) {
     this.#options = options
@@ -98,7 +101,7 @@ export class Scheduler {
   /** @throws RangeError when a member with this id is there, or its limit is below 1. @returns calls that start now */
   addMember(member: Member): Assignment[] {
     if (this.#members.has(member.id)) throw new RangeError(`member ${member.id} exists`)
-    this.#members.set(member.id, this.#stateOf(member, 0))
+    this.#members.set(member.id, this.#stateOf(member, { inFlight: 0, lastStart: 0 }))
     return this.#assignWaiting()
   }
 
@@ -106,7 +109,7 @@ export class Scheduler {
   updateMember(memberId: string, change: Partial<Omit<Member, 'id'>>): Assignment[] {
     const member = this.#members.get(memberId)
     if (member === undefined) return []
-    this.#members.set(memberId, this.#stateOf({ ...member, ...change }, member.inFlight))
+    this.#members.set(memberId, this.#stateOf({ ...member, ...change }, member))
     return this.#assignWaiting()
   }
 
@@ -248,7 +251,9 @@ export class Scheduler {
   }
 
   #start(call: QueuedCall, member: MemberLoad, sticky: boolean): void {
-    this.#members.get(member.id)!.inFlight += 1
+    const state = this.#members.get(member.id)!
+    state.inFlight += 1
+    state.lastStart = ++this.#starts
     this.#running.set(call.callId, member.id)
     if (!sticky) return
     const home = this.#homes.get(call.sessionId)
@@ -272,7 +277,10 @@ export class Scheduler {
     else this.#sessionsAt.set(memberId, count)
   }
 
-  #stateOf(member: Member, inFlight: number): MemberState {
+  #stateOf(
+    member: Member,
+    { inFlight, lastStart }: Pick<MemberState, 'inFlight' | 'lastStart'>,
+  ): MemberState {
     const { id, maxConcurrency, healthy, unavailable, draining, models, lacks, busyElsewhere } = member
     if (!(maxConcurrency >= 1)) throw new RangeError(`maxConcurrency of ${id} must be at least 1`)
     const sessionsAt = this.#sessionsAt
@@ -286,6 +294,7 @@ export class Scheduler {
       lacks,
       busyElsewhere,
       inFlight,
+      lastStart,
       get sessions() {
         return sessionsAt.get(id) ?? 0
       },
