@@ -207,6 +207,56 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     },
   )
 
+  cell(
+    'leases and acknowledgements of another store are added, and an acknowledgement stays',
+    async (t, store) => {
+      await store.createConsumer(aConsumer())
+      for (const id of ['a', 'b', 'c']) await ended(store, id, 1000)
+      const untilMs = Date.now() + LONG_MS
+      const given = (leasedUntilMs: number | null, consumer = 'trainer') => {
+        return { consumer, leaseId: 'elsewhere', leasedUntilMs, deliveries: 2 }
+      }
+      await store.putGiven('a', [given(null), given(null, 'unknown')])
+      await store.putGiven('b', [given(untilMs)])
+      await store.putGiven('none', [given(null)])
+      t.strictSame(await store.givenSessions('a'), [given(null)])
+      t.strictSame(await store.givenSessions('b'), [given(untilMs)])
+      t.strictSame(await store.givenSessions('c'), [])
+      t.strictSame(await idsAvailable(store), ['c'])
+      t.strictSame(await idsAvailable(store, { leaseId: 'elsewhere' }), ['b', 'c'])
+      await store.putGiven('a', [given(untilMs)])
+      t.strictSame(
+        await store.givenSessions('a'),
+        [given(null)],
+        'no lease takes the place of an acknowledgement',
+      )
+      await store.putGiven('b', [given(untilMs + 1)])
+      t.strictSame(await store.givenSessions('b'), [given(untilMs)], 'nor of a lease')
+      await store.putGiven('b', [{ ...given(null), deliveries: 5 }])
+      t.strictSame(await store.givenSessions('b'), [given(null)], 'an acknowledgement does')
+      t.match(await store.countForConsumer('trainer', Date.now()), {
+        available: 1,
+        leased: 0,
+        acknowledged: 2,
+      })
+      await store.resetSession('a', 2000)
+      t.strictSame(await store.givenSessions('a'), [], 'a session that was reset is new')
+    },
+  )
+
+  cell('the store lists what was imported, also after it was deleted', async (t, store) => {
+    const item = { kind: 'session', name: 'a', createdAtMs: 1000 } as const
+    t.equal(await store.wasImported(item), false)
+    await ended(store, 'a', 1000)
+    for (let times = 0; times < 2; times += 1) await store.setImported(item, true)
+    await store.deleteSession('a')
+    t.equal(await store.wasImported(item), true)
+    for (const other of [{ kind: 'consumer' }, { name: 'b' }, { createdAtMs: 1001 }] as const)
+      t.equal(await store.wasImported({ ...item, ...other }), false)
+    await store.setImported(item, false)
+    t.equal(await store.wasImported(item), false)
+  })
+
   cell('whatever trainers do, each session is acknowledged once and none is lost', async (t, store) => {
     let last = 0
     await fc.assert(

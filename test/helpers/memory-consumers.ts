@@ -4,6 +4,7 @@ import {
   type AvailableSession,
   type Consumer,
   type ConsumerCounts,
+  type GivenSession,
   type LeaseChange,
   type NewLease,
   noConsumer,
@@ -103,6 +104,25 @@ export class MemoryConsumers {
       changed.push(session.sessionId)
     }
     return changed
+  }
+
+  given(entry: Entry): GivenSession[] {
+    const named = [...this.#consumers].toSorted(([a], [b]) => (a < b ? -1 : 1))
+    return named.flatMap(([consumer, { given }]) => {
+      const held = given.get(entry.life.id)
+      if (held === undefined) return []
+      const { leaseId, untilMs: leasedUntilMs, deliveries } = held
+      return [{ consumer, leaseId, leasedUntilMs, deliveries }]
+    })
+  }
+
+  put(entry: Entry, added: readonly GivenSession[]): void {
+    for (const { consumer, leaseId, leasedUntilMs: untilMs, deliveries } of added) {
+      const given = this.#consumers.get(consumer)?.given
+      const held = given?.get(entry.life.id)
+      if (held === undefined) given?.set(entry.life.id, { leaseId, untilMs, deliveries })
+      else if (untilMs === null && held.untilMs !== null) Object.assign(held, { leaseId, untilMs })
+    }
   }
 
   /** Whether a sweep must leave it. */

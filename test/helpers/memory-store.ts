@@ -6,7 +6,14 @@ import type { PackedDetail } from '../../src/protocol/details/details.ts'
 import type { DetailKind } from '../../src/protocol/details/kinds.ts'
 import { sharedLength } from '../../src/protocol/token-ids/token-ids.ts'
 import { type Annotations, answerFor } from '../../src/proxy/store/port/answered-retries.ts'
-import type { AvailableQuery, Consumer, LeaseChange, NewLease } from '../../src/proxy/store/port/consumers.ts'
+import type {
+  AvailableQuery,
+  Consumer,
+  GivenSession,
+  LeaseChange,
+  NewLease,
+} from '../../src/proxy/store/port/consumers.ts'
+import type { ImportedItem } from '../../src/proxy/store/port/imports.ts'
 import { changedMarks, type MarksChange, noMarks } from '../../src/proxy/store/port/marks.ts'
 import {
   decodeCursor,
@@ -68,6 +75,7 @@ interface Entry {
 export class MemoryTurnStore implements TurnStore {
   readonly #entries = new Map<string, Entry>()
   readonly #consumers = new MemoryConsumers()
+  readonly #imports = new Set<string>()
   #lastKey = 0
   /** In which order turns were opened. */
   readonly #numbers = new Map<string, number>()
@@ -329,6 +337,26 @@ export class MemoryTurnStore implements TurnStore {
 
   async changeLease(change: LeaseChange) {
     return this.#consumers.change([...this.#open().values()], change)
+  }
+
+  async givenSessions(sessionId: string) {
+    const entry = this.#open().get(sessionId)
+    return entry === undefined ? [] : this.#consumers.given(entry)
+  }
+
+  async putGiven(sessionId: string, given: readonly GivenSession[]) {
+    const entry = this.#open().get(sessionId)
+    if (entry !== undefined) this.#consumers.put(entry, given)
+  }
+
+  async wasImported({ kind, name, createdAtMs }: ImportedItem) {
+    return this.#imports.has(`${kind} ${createdAtMs} ${name}`)
+  }
+
+  async setImported({ kind, name, createdAtMs }: ImportedItem, isImported: boolean) {
+    const key = `${kind} ${createdAtMs} ${name}`
+    if (isImported) this.#imports.add(key)
+    else this.#imports.delete(key)
   }
 
   async check(): Promise<void> {

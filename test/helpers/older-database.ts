@@ -23,6 +23,7 @@ const UNDO: Readonly<Record<number, readonly string[]>> = {
   13: ['DROP INDEX sessions_by_end', 'DROP TABLE consumer_sessions', 'DROP TABLE consumers'],
   14: ['DROP INDEX sessions_by_tree'],
   15: ['ALTER TABLE sessions DROP COLUMN marks'],
+  16: ['DROP TABLE imports'],
 }
 
 /** Makes the database one that an earlier program left behind. */

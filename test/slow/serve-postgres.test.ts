@@ -1,6 +1,7 @@
 /** The proxy on a record in PostgreSQL, as its user has it. */
 import { once } from 'node:events'
 import { join } from 'node:path'
+import Database from 'better-sqlite3'
 import OpenAI from 'openai'
 import t from 'tap'
 import { packDetails } from '../../src/protocol/details/details.ts'
@@ -8,6 +9,7 @@ import { DETAIL_KINDS } from '../../src/protocol/details/kinds.ts'
 import type { TurnReader, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { openSqliteReader, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
+import { aConsumer } from '../conformance/consumers.ts'
 import { anOutcome, aSession, aTurn, turnsOf } from '../conformance/turn-store.ts'
 import { said } from '../helpers/children.ts'
 import { runLlmProxy, startLlmProxy } from '../helpers/llm-proxy.ts'
@@ -119,8 +121,13 @@ if (noPostgres !== false) {
       const old = await openSqliteStore({ path, durability: 'process' })
       await fillRecord(old)
       // As an earlier release stored 1800 * 1.1 seconds.
-      await old.createSession(aSession('fraction', { ttlMs: 1_980_000.0000000002 }))
+      await old.createSession(aSession('fraction', { ttlMs: 1_980_000 }))
+      await old.createConsumer(aConsumer())
+      await old.putGiven('s', [{ consumer: 'trainer', leaseId: 'l', leasedUntilMs: null, deliveries: 1 }])
       await old.close()
+      const file = new Database(path)
+      file.exec("UPDATE sessions SET ttl_ms = 1980000.0000000002 WHERE session_id = 'fraction'")
+      file.close()
       // What was in flight is known to be interrupted as soon as somebody opens a record.
       await (await openSqliteStore({ path, durability: 'process' })).close()
       const target = await server.newDatabase()
@@ -129,13 +136,23 @@ if (noPostgres !== false) {
       await half.createSession(aSession('s'))
       await half.openTurn(aTurn('t0'))
       await half.close()
-      for (const [sessions, turns, known] of [
-        [3, 5, ''],
-        [0, 0, '; 3 sessions were there already, and are as they were'],
-      ]) {
+      const running = await openPostgresStore({ url: target, durability: 'process', name: 'elsewhere' })
+      const refused = await runLlmProxy(['sessions', 'import', path, '--db', target])
+      t.equal(refused.code, 1)
+      t.match(refused.stderr, /is in use by elsewhere: stop these proxies, and import then/)
+      await running.close()
+      for (const [counts, consumers, rest] of [
+        ['2 more sessions, with 1 turns', '1 new, 1', '1 sessions of an import that was cut off'],
+        [
+          '0 more sessions, with 0 turns',
+          '0 new, 1',
+          '3 sessions were there already, and stay as they are\n',
+        ],
+      ] as const) {
         const done = await runLlmProxy(['sessions', 'import', path, '--db', target])
         t.equal(done.code, 0, done.stderr)
-        t.equal(done.stdout, `${target} has ${sessions} more sessions, with ${turns} turns${known}\n`)
+        const first = `${target} has ${counts}; consumers: ${consumers} with their acknowledgements\n`
+        t.ok(done.stdout.startsWith(`${first}${rest}`), done.stdout)
       }
       const [before, after] = [await openSqliteReader(path), await openPostgresReader(target)]
       t.teardown(() => Promise.all([before.close(), after.close()]))
@@ -146,6 +163,8 @@ if (noPostgres !== false) {
         t.strictSame(await details(after), await details(before))
       }
       t.equal((await after.getSession('fraction'))?.ttlMs, 1_980_000, 'PostgreSQL has whole milliseconds')
+      t.strictSame(await after.givenSessions('s'), await before.givenSessions('s'))
+      t.match(await after.countForConsumer('trainer', 0), { available: 0, acknowledged: 1 })
     },
   )
 }

@@ -88,6 +88,16 @@ export interface ConsumerCounts {
   acknowledged: number
 }
 
+/** What a consumer has of a session: a lease, or its acknowledgement. */
+export interface GivenSession {
+  /** The consumer's name. */
+  consumer: string
+  leaseId: string
+  /** null: acknowledged. */
+  leasedUntilMs: number | null
+  deliveries: number
+}
+
 export interface ConsumerReader {
   getConsumer(name: string): Promise<Consumer | undefined>
   /** By name; of those whose sessions' ids begin with the prefix. */
@@ -96,6 +106,8 @@ export interface ConsumerReader {
   availableSessions(query: AvailableQuery): Promise<AvailableSession[]>
   /** `available` as {@link availableSessions} has it. @returns undefined: there is no such consumer */
   countForConsumer(name: string, nowMs: number): Promise<ConsumerCounts | undefined>
+  /** Returns the leases and acknowledgements of a session since its last reset. */
+  givenSessions(sessionId: string): Promise<GivenSession[]>
 }
 
 /**
@@ -114,6 +126,11 @@ export interface ConsumerStore {
    * @returns the ids of the sessions that are as they should be. @throws ProxyError `consumer_not_found`
    */
   changeLease(change: LeaseChange): Promise<string[]>
+  /**
+   * Adds leases and acknowledgements of a session that another store has. Those of consumers that do not exist are left out;
+   * an acknowledgement on either side stays, and so does a lease of this store.
+   */
+  putGiven(sessionId: string, given: readonly GivenSession[]): Promise<void>
 }
 
 export function noConsumer(name: string): ProxyError {

@@ -10,6 +10,7 @@ import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { ConsumerReader, ConsumerStore } from './consumers.ts'
+import type { ImportReader, ImportStore } from './imports.ts'
 import type { MarksChange } from './marks.ts'
 import type { EditedCalls, Reward, SessionLimits, SessionRecord, SessionStatus } from './session-record.ts'
 import type { SessionCount, SessionGroup, SessionTotals } from './session-summary.ts'
@@ -283,7 +284,7 @@ export interface CreatedSession {
  * Every method that changes something resolves when the change is durable, and rejects with ProxyError
  * `store_failed` when it is not; a rejected change has not happened. Changes to one session take effect in call order.
  */
-export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore {
+export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, ImportReader, ImportStore {
   /** Creates a session, or finds the one that has this id; an existing one is not changed. */
   createSession(session: NewSession): Promise<CreatedSession>
   /**

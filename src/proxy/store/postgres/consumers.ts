@@ -9,19 +9,24 @@ import {
   type AvailableSession,
   type Consumer,
   type ConsumerCounts,
+  type GivenSession,
   type LeaseChange,
   type NewLease,
   noConsumer,
 } from '../port/consumers.ts'
+import type { ImportedItem } from '../port/imports.ts'
 import {
   type AvailableRow,
   type ConsumerRow,
+  type GivenRow,
   toAvailable,
   toConsumer,
   toConsumerRow,
+  toGiven,
 } from '../record/consumer-rows.ts'
 import { fromDriver } from './columns.ts'
 import { inTransaction } from './connection.ts'
+import { setImported } from './imports.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
 
 const NOW_MS = '(extract(epoch FROM clock_timestamp()) * 1000)::bigint'
@@ -78,6 +83,36 @@ export async function countForConsumer(client: Client, name: string): Promise<Co
     [name, ''],
   )
   return rows[0]
+}
+
+export async function givenSessions(client: Client, sessionId: string): Promise<GivenSession[]> {
+  const { rows } = await client.query<GivenRow>(
+    `SELECT name, lease_id, leased_until_ms, deliveries FROM llm_proxy.sessions
+     JOIN llm_proxy.consumer_sessions USING (tree) JOIN llm_proxy.consumers ON consumers.id = consumer
+     WHERE session_id = $1 ORDER BY name`,
+    [sessionId],
+  )
+  return rows.map(toGiven)
+}
+
+/** One statement for all of the session's consumers. */
+async function putGiven(client: Client, sessionId: string, given: readonly GivenSession[]): Promise<void> {
+  await client.query(
+    `INSERT INTO llm_proxy.consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
+     SELECT tree, consumers.id, sessions.id, given.lease_id, given.leased_until_ms, given.deliveries
+     FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[])
+       AS given (name, lease_id, leased_until_ms, deliveries)
+     JOIN llm_proxy.consumers ON consumers.name = given.name JOIN llm_proxy.sessions ON session_id = $1
+     ON CONFLICT (tree, consumer) DO UPDATE SET lease_id = excluded.lease_id, leased_until_ms = NULL
+       WHERE excluded.leased_until_ms IS NULL AND consumer_sessions.leased_until_ms IS NOT NULL`,
+    [
+      sessionId,
+      given.map(({ consumer }) => consumer),
+      given.map(({ leaseId }) => leaseId),
+      given.map(({ leasedUntilMs }) => leasedUntilMs),
+      given.map(({ deliveries }) => deliveries),
+    ],
+  )
 }
 
 export async function createConsumer(
@@ -164,5 +199,9 @@ export function consumerMethods(ask: <T>(change: (client: Client) => Promise<T>)
     deleteConsumer: (name: string) => ask((client) => deleteConsumer(client, name)),
     leaseSessions: (lease: NewLease) => ask((client) => leaseSessions(client, lease)),
     changeLease: (change: LeaseChange) => ask((client) => changeLease(client, change)),
+    putGiven: (sessionId: string, given: readonly GivenSession[]) =>
+      ask((client) => putGiven(client, sessionId, given)),
+    setImported: (item: ImportedItem, isImported: boolean) =>
+      ask((client) => setImported(client, item, isImported)),
   }
 }

@@ -3,7 +3,14 @@ import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
-import type { AvailableQuery, AvailableSession, Consumer, ConsumerCounts } from '../port/consumers.ts'
+import type {
+  AvailableQuery,
+  AvailableSession,
+  Consumer,
+  ConsumerCounts,
+  GivenSession,
+} from '../port/consumers.ts'
+import type { ImportedItem } from '../port/imports.ts'
 import type {
   SessionCount,
   SessionFilter,
@@ -17,7 +24,14 @@ import type { Reads } from '../record/reader-loop.ts'
 import { type SearchPart, type SearchRequest, searchPart } from '../record/search.ts'
 import type { ListPart, TallyPart } from '../record/session-rows.ts'
 import { isConnectionLoss } from './connection.ts'
-import { availableSessions, countForConsumer, listConsumers, selectConsumer } from './consumers.ts'
+import {
+  availableSessions,
+  countForConsumer,
+  givenSessions,
+  listConsumers,
+  selectConsumer,
+} from './consumers.ts'
+import { wasImported } from './imports.ts'
 import { PageFetch, PageTables } from './page-rows.ts'
 import { PostgresSearch } from './search.ts'
 import { countSessions, listSessions, selectSession, tallySessions } from './select-sessions.ts'
@@ -71,6 +85,14 @@ export class Reader implements Reads {
 
   countForConsumer(name: string): Promise<ConsumerCounts | undefined> {
     return this.#ask((client) => countForConsumer(client, name))
+  }
+
+  givenSessions(sessionId: string): Promise<GivenSession[]> {
+    return this.#ask((client) => givenSessions(client, sessionId))
+  }
+
+  wasImported(item: ImportedItem): Promise<boolean> {
+    return this.#ask((client) => wasImported(client, item))
   }
 
   search(part: SearchRequest): Promise<SearchPart> {

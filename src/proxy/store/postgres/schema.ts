@@ -277,6 +277,16 @@ SELECT 'node_secrets', jsonb_build_array(gen_random_uuid()::text || gen_random_u
 ON CONFLICT (name) DO NOTHING
 `
 
+const IMPORTS = `
+CREATE TABLE llm_proxy.imports (
+  id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  kind          text NOT NULL,
+  name          text COLLATE "C" NOT NULL,
+  created_at_ms bigint NOT NULL
+);
+CREATE UNIQUE INDEX imports_by_name ON llm_proxy.imports (kind, name, created_at_ms);
+`
+
 export interface Migration {
   readonly sql: string
   /**
@@ -297,6 +307,7 @@ export const MIGRATIONS: readonly Migration[] = [
   { sql: SIDE_BY_SIDE },
   { sql: MARKS, adds: true },
   { sql: NODE_SECRET, adds: true },
+  { sql: IMPORTS, adds: true },
 ]
 
 export const SCHEMA_VERSION = MIGRATIONS.length

@@ -38,6 +38,8 @@ const IN_NO_GROUP: ReadonlySet<string> = new Set([
   'deleteConsumer',
   'leaseSessions',
   'changeLease',
+  'putGiven',
+  'setImported',
 ] satisfies (keyof SharedWrites)[])
 
 /** These wait for nothing, and no change waits for them. */

@@ -1,5 +1,5 @@
 /** Rows of `consumers`, and what both adapters do with them. */
-import type { AvailableSession, Consumer, ConsumerSelection } from '../port/consumers.ts'
+import type { AvailableSession, Consumer, ConsumerSelection, GivenSession } from '../port/consumers.ts'
 import { type SessionRow, toRecord } from './session-rows.ts'
 
 export interface ConsumerRow {
@@ -13,6 +13,20 @@ export interface ConsumerRow {
 
 /** As the statement that finds them gives them: sessions that a consumer may have. */
 export type AvailableRow = SessionRow & { deliveries: number }
+
+export interface GivenRow {
+  name: string
+  lease_id: string
+  leased_until_ms: number | null
+  deliveries: number
+}
+
+export function toGiven(row: GivenRow): GivenSession {
+  return {
+    ...{ consumer: row.name, leaseId: row.lease_id },
+    ...{ leasedUntilMs: row.leased_until_ms, deliveries: row.deliveries },
+  }
+}
 
 export function toConsumer(row: ConsumerRow): Consumer {
   return {

@@ -2,6 +2,7 @@
 import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import type { ConsumerReader } from '../port/consumers.ts'
+import type { ImportReader } from '../port/imports.ts'
 import type {
   SessionCount,
   SessionFilter,
@@ -34,7 +35,7 @@ import {
 /** What is read of consumers, as a thread serves it. */
 export type ConsumerReads = Awaitless<ConsumerReader>
 
-export interface ReadMethods extends TurnPages, ConsumerReads {
+export interface ReadMethods extends TurnPages, ConsumerReads, Awaitless<ImportReader> {
   getSession(sessionId: string): SessionRecord | undefined
   listSessions(query: SessionQuery): ListPart
   tallySessions(filter: SessionFilter, by: string | undefined, after: number): TallyPart

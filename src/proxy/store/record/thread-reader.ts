@@ -9,7 +9,9 @@ import type {
   Consumer,
   ConsumerCounts,
   ConsumerReader,
+  GivenSession,
 } from '../port/consumers.ts'
+import type { ImportedItem, ImportReader } from '../port/imports.ts'
 import { decodeCursor, orderOf } from '../port/session-list.ts'
 import { addTallies, groupsOf, type Tallies, totalsOf } from '../port/session-summary.ts'
 import { decodeSearchCursor } from '../port/turn-search.ts'
@@ -34,7 +36,7 @@ import { searchPage } from './search.ts'
 import type { TallyPart } from './session-rows.ts'
 import type { StoreThread } from './store-thread.ts'
 
-export class ThreadReader implements TurnReader, ConsumerReader {
+export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
   readonly #thread: StoreThread<ReadMethods>
   #lastReading = 0
   #beginIndex: (() => void) | undefined
@@ -166,6 +168,14 @@ export class ThreadReader implements TurnReader, ConsumerReader {
 
   countForConsumer(name: string, nowMs: number): Promise<ConsumerCounts | undefined> {
     return this.#thread.call('countForConsumer', [name, nowMs])
+  }
+
+  givenSessions(sessionId: string): Promise<GivenSession[]> {
+    return this.#thread.call('givenSessions', [sessionId])
+  }
+
+  wasImported(item: ImportedItem): Promise<boolean> {
+    return this.#thread.call('wasImported', [item])
   }
 
   /** As {@link StoreThread.lost}. */

@@ -2,7 +2,8 @@
 import type { Transferable } from 'node:worker_threads'
 import { watched } from '../../../base/around.ts'
 import { ProxyError } from '../../../base/errors.ts'
-import type { Consumer, LeaseChange, NewLease } from '../port/consumers.ts'
+import type { Consumer, GivenSession, LeaseChange, NewLease } from '../port/consumers.ts'
+import type { ImportedItem } from '../port/imports.ts'
 import type { MarksChange } from '../port/marks.ts'
 import type { SharedRecord } from '../port/shared-record.ts'
 import type {
@@ -75,6 +76,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
       limits = null,
       keyTag = null,
       isOwn = false,
+      ttlMs,
       ...rest
     } = session
     const json = {
@@ -86,6 +88,8 @@ export class ThreadStore extends ThreadReader implements TurnStore {
       limits: limits && JSON.stringify(limits),
       keyTag,
       isOwn,
+      // PostgreSQL stores whole milliseconds; 0 would expire at once.
+      ttlMs: ttlMs === null ? null : Math.max(1, Math.round(ttlMs)),
     }
     return this.#call('createSession', [{ ...rest, ...json }])
   }
@@ -172,6 +176,14 @@ export class ThreadStore extends ThreadReader implements TurnStore {
 
   changeLease(change: LeaseChange): Promise<string[]> {
     return this.#call('changeLease', [change])
+  }
+
+  putGiven(sessionId: string, given: readonly GivenSession[]): Promise<void> {
+    return this.#call('putGiven', [sessionId, given])
+  }
+
+  setImported(item: ImportedItem, isImported: boolean): Promise<void> {
+    return this.#call('setImported', [item, isImported])
   }
 
   override get lost(): Promise<ProxyError> {

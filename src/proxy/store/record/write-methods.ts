@@ -1,6 +1,7 @@
 /** What the writer of a record does, whatever database it is in. */
 import { ProxyError } from '../../../base/errors.ts'
-import type { Consumer, LeaseChange, NewLease } from '../port/consumers.ts'
+import type { Consumer, GivenSession, LeaseChange, NewLease } from '../port/consumers.ts'
+import type { ImportedItem } from '../port/imports.ts'
 import type { MarksChange } from '../port/marks.ts'
 import type { CreatedSession, Reward, SessionRecord, TurnDetails, TurnError } from '../port/turn-store.ts'
 import type { Reply, ThreadCall } from './calls.ts'
@@ -14,9 +15,11 @@ export interface ConsumerMethods {
   deleteConsumer(name: string): boolean
   leaseSessions(lease: NewLease): number[]
   changeLease(change: LeaseChange): string[]
+  putGiven(sessionId: string, given: readonly GivenSession[]): void
 }
 
 export interface WriteMethods extends ConsumerMethods {
+  setImported(item: ImportedItem, isImported: boolean): void
   createSession(session: NewSessionRow): CreatedSession
   endSession(
     sessionId: string,
@@ -66,7 +69,7 @@ export class UnopenedTurns {
 }
 
 /** What each adapter does in its own way. */
-type OwnMethods = Pick<WriteMethods, 'sweep' | 'tryCommit'> & ConsumerMethods
+type OwnMethods = Pick<WriteMethods, 'sweep' | 'tryCommit' | 'setImported'> & ConsumerMethods
 
 export function writeMethods(
   turns: TurnWriter,

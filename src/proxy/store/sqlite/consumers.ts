@@ -1,12 +1,20 @@
 /** Rows of `consumers` and `consumer_sessions`: the statements that find them (reader) and those that change them (writer). */
 import type Database from 'better-sqlite3'
-import { type AvailableQuery, type ConsumerCounts, noConsumer, type SessionKey } from '../port/consumers.ts'
+import {
+  type AvailableQuery,
+  type ConsumerCounts,
+  type GivenSession,
+  noConsumer,
+  type SessionKey,
+} from '../port/consumers.ts'
 import {
   type AvailableRow,
   type ConsumerRow,
+  type GivenRow,
   toAvailable,
   toConsumer,
   toConsumerRow,
+  toGiven,
 } from '../record/consumer-rows.ts'
 import type { ConsumerReads } from '../record/reader.ts'
 import type { ConsumerMethods } from '../record/write-methods.ts'
@@ -49,6 +57,10 @@ export function consumerReads(db: Database.Database): ConsumerReads {
         - (SELECT count(*) FROM consumer_sessions WHERE consumer = consumers.id AND leased_until_ms IS NOT NULL)
         AS acknowledged
     FROM consumers WHERE name = @consumer`)
+  const given = db.prepare<[string], GivenRow>(`
+    SELECT name, lease_id, leased_until_ms, deliveries FROM sessions
+    JOIN consumer_sessions USING (tree) JOIN consumers ON consumers.id = consumer
+    WHERE session_id = ? ORDER BY name`)
   return {
     getConsumer(name) {
       const row = find.get(name)
@@ -57,6 +69,7 @@ export function consumerReads(db: Database.Database): ConsumerReads {
     listConsumers: (idPrefix) => list.all({ idPrefix }).map(toConsumer),
     availableSessions: ({ after, ...query }) => available.all({ ...query, ...after }).map(toAvailable),
     countForConsumer: (consumer, nowMs) => count.get({ consumer, nowMs, leaseId: '' }),
+    givenSessions: (sessionId) => given.all(sessionId).map(toGiven),
   }
 }
 
@@ -104,6 +117,12 @@ export function consumerMethods(db: Database.Database): ConsumerMethods {
       UPDATE consumer_sessions SET leased_until_ms = @untilMs
       WHERE ${isHeld} AND leased_until_ms IS NOT NULL ${returning}`)
     .pluck()
+  const put = db.prepare<[GivenSession & { sessionId: string }]>(`
+    INSERT INTO consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
+    SELECT tree, consumers.id, sessions.id, @leaseId, @leasedUntilMs, @deliveries FROM sessions, consumers
+    WHERE session_id = @sessionId AND name = @consumer
+    ON CONFLICT (tree, consumer) DO UPDATE SET lease_id = excluded.lease_id, leased_until_ms = NULL
+      WHERE excluded.leased_until_ms IS NULL AND leased_until_ms IS NOT NULL`)
   const idOf = (name: string) => {
     const id = findId.get(name)
     if (id === undefined) throw noConsumer(name)
@@ -135,6 +154,9 @@ export function consumerMethods(db: Database.Database): ConsumerMethods {
         return to === 'acknowledged' ? acknowledge.get(held) : move.get({ ...held, untilMs })
       })
       return changed.filter((sessionId) => typeof sessionId === 'string')
+    },
+    putGiven(sessionId, given) {
+      for (const one of given) put.run({ ...one, sessionId })
     },
   }
 }

@@ -1,12 +1,20 @@
 /** Answers reads from the database. Runs on the reader thread; knows nothing of threads. */
 import type Database from 'better-sqlite3'
-import type { AvailableQuery, AvailableSession, Consumer, ConsumerCounts } from '../port/consumers.ts'
+import type {
+  AvailableQuery,
+  AvailableSession,
+  Consumer,
+  ConsumerCounts,
+  GivenSession,
+} from '../port/consumers.ts'
+import type { ImportedItem } from '../port/imports.ts'
 import type { SessionCount, SessionFilter, SessionQuery, SessionRecord } from '../port/turn-store.ts'
 import { type ConsumerReads, Reader } from '../record/reader.ts'
 import type { Reads } from '../record/reader-loop.ts'
 import type { SearchPart, SearchRequest } from '../record/search.ts'
 import type { ListPart, TallyPart } from '../record/session-rows.ts'
 import { consumerReads } from './consumers.ts'
+import { importReads } from './imports.ts'
 import { type IndexPlace, SqliteSearch } from './search.ts'
 import { SessionReader } from './sessions.ts'
 import { readerTables } from './tables.ts'
@@ -14,6 +22,7 @@ import { readerTables } from './tables.ts'
 export class SqliteReader extends Reader implements Reads {
   readonly #sessions: SessionReader
   readonly #consumers: ConsumerReads
+  readonly #imports: ReturnType<typeof importReads>
   readonly #search: SqliteSearch
 
   /** @param index of the search; without one it looks at every turn */
@@ -21,6 +30,7 @@ export class SqliteReader extends Reader implements Reads {
     super(readerTables(db), cacheBytes)
     this.#sessions = new SessionReader(db)
     this.#consumers = consumerReads(db)
+    this.#imports = importReads(db)
     this.#search = new SqliteSearch(db, this.#sessions, index)
   }
 
@@ -54,6 +64,14 @@ export class SqliteReader extends Reader implements Reads {
 
   countForConsumer(name: string, nowMs: number): ConsumerCounts | undefined {
     return this.#consumers.countForConsumer(name, nowMs)
+  }
+
+  givenSessions(sessionId: string): GivenSession[] {
+    return this.#consumers.givenSessions(sessionId)
+  }
+
+  wasImported(item: ImportedItem): boolean {
+    return this.#imports.wasImported(item)
   }
 
   search(part: SearchRequest): Promise<SearchPart> {

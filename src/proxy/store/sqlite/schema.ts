@@ -236,6 +236,17 @@ const MARKS = `
 ALTER TABLE sessions ADD COLUMN marks TEXT; -- JSON object: labels and notes of people, by index of turns too; NULL: none.
 `
 
+const IMPORTS = `
+-- What \`sessions import\` has put here. Rows stay when the session or consumer is deleted: it is not imported again.
+CREATE TABLE imports (
+  id            INTEGER PRIMARY KEY,
+  kind          TEXT NOT NULL,    -- session, consumer
+  name          TEXT NOT NULL,
+  created_at_ms INTEGER NOT NULL  -- Of the session or consumer.
+);
+CREATE UNIQUE INDEX imports_by_name ON imports (kind, name, created_at_ms);
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
@@ -253,6 +264,7 @@ const MIGRATIONS: readonly string[] = [
   CONSUMERS,
   SESSIONS_BY_TREE,
   MARKS,
+  IMPORTS,
 ]
 
 const SCHEMA_VERSION = MIGRATIONS.length

@@ -6,6 +6,7 @@ import { invoke, type Reply, type ThreadCall, toWireError } from '../record/call
 import { TurnWriter } from '../record/turns.ts'
 import { UnopenedTurns, type WriteMethods, writeMethods } from '../record/write-methods.ts'
 import { consumerMethods } from './consumers.ts'
+import { importMethods } from './imports.ts'
 import { sessionWrites } from './sessions.ts'
 import { writerTables } from './tables.ts'
 
@@ -48,6 +49,7 @@ export class Writer {
         db.pragma(`user_version = ${version}`)
       },
       ...consumerMethods(db),
+      ...importMethods(db),
     })
     this.#begin = db.prepare('BEGIN IMMEDIATE')
     this.#commit = db.prepare('COMMIT')

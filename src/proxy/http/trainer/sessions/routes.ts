@@ -198,6 +198,6 @@ function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRe
   const { session_id: sessionId, sampling_params: samplingParams, trust_agent: trustAgent, ...others } = body
   const { edited_calls: editedCalls, ttl_s: ttlS, ...rest } = others
   // Databases store whole milliseconds.
-  const ttlMs = ttlS === undefined || ttlS === null ? ttlS : Math.max(1, Math.round(ttlS * 1000))
+  const ttlMs = ttlS === undefined || ttlS === null ? ttlS : ttlS * 1000
   return { ...rest, sessionId, samplingParams, trustAgent, editedCalls, ttlMs }
 }

@@ -1,0 +1,62 @@
+/** Imports consumers. What they acknowledged goes along with each session: else the trainer would train on it again. */
+import { isDeepStrictEqual } from 'node:util'
+import { ProxyError } from '../../base/errors.ts'
+import type { Consumer, ConsumerReader } from '../../proxy/store/port/consumers.ts'
+import type { TurnStore } from '../../proxy/store/port/turn-store.ts'
+
+export interface ImportedConsumers {
+  created: number
+  /** The names of those whose acknowledgements are imported. */
+  merged: ReadonlySet<string>
+  /** The names of those that were deleted, or created again, at the destination after an import. */
+  dropped: string[]
+}
+
+/** @throws ProxyError `consumer_exists` if one of the destination selects other sessions; nothing is imported then */
+export async function importConsumers(reader: ConsumerReader, store: TurnStore): Promise<ImportedConsumers> {
+  const consumers = await reader.listConsumers('')
+  for (const consumer of consumers) rejectOther(consumer, await store.getConsumer(consumer.name))
+  const merged = new Set<string>()
+  const dropped: string[] = []
+  let created = 0
+  for (const consumer of consumers) {
+    const known = await store.getConsumer(consumer.name)
+    if (!(await isToBeMerged(store, consumer, known))) {
+      dropped.push(consumer.name)
+      continue
+    }
+    if (known === undefined) {
+      await store.createConsumer(consumer)
+      created += 1
+    }
+    // Both, as the destination's may have been created before the first import.
+    await store.setImported(toItem(consumer), true)
+    if (known !== undefined) await store.setImported(toItem(known), true)
+    merged.add(consumer.name)
+  }
+  return { created, merged, dropped }
+}
+
+/** Returns whether the consumer of the destination is, or becomes, the one of the source. */
+async function isToBeMerged(
+  store: TurnStore,
+  consumer: Consumer,
+  known: Consumer | undefined,
+): Promise<boolean> {
+  if (!(await store.wasImported(toItem(consumer)))) return true
+  return known !== undefined && (await store.wasImported(toItem(known)))
+}
+
+function toItem({ name, createdAtMs }: Consumer) {
+  return { kind: 'consumer', name, createdAtMs } as const
+}
+
+/** @throws ProxyError `consumer_exists` */
+function rejectOther(consumer: Consumer, known: Consumer | undefined): void {
+  const settings = ({ createdAtMs: _createdAtMs, ...rest }: Consumer) => rest
+  if (known === undefined || isDeepStrictEqual(settings(known), settings(consumer))) return
+  throw new ProxyError(
+    'consumer_exists',
+    `The destination has a consumer '${consumer.name}' with other settings: delete one of the two first`,
+  )
+}
