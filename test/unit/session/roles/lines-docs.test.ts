@@ -14,8 +14,8 @@ function rulesUnder(heading: string): string[] {
 
 t.test('docs/lines.md lists the rules that there are, in their order', async (t) => {
   t.same(
-    rulesUnder('What a call says'),
+    rulesUnder('Declared roles'),
     LINE_RULES.map(({ name }) => name),
   )
-  t.same(rulesUnder('What a call looks like'), INFERENCES)
+  t.same(rulesUnder('Inferred roles'), INFERENCES)
 })
