@@ -2,7 +2,7 @@
  * npm run bench:peers -- [--quick] [--peers pipe,llm-proxy,…] [--loads small,large,replay] [--runs 3] [--json FILE]
  *
  * What a user could pick instead of llm-proxy, from PyPI, behind one load and in front of one engine; and two checks of
- * what those that record have on record. PEERS.md says how to read the figures.
+ * what those that record have on record. README.md says how to read the figures.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'

@@ -1,17 +1,19 @@
 /**
  * npm run bench -- [--quick] [--rows small,large,…] [--targets direct,local,…] [--loads 'Messages, 16'] [--json FILE]
- *   [--cpu-prof FOLDER]
+ *   [--cpu-prof FOLDER] [--write]
  *
  * Measures the proxy against the engine itself and against pass-throughs that record nothing. Every part runs in a
  * process of its own; README.md beside this file says how to read the figures.
  */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { Children } from './parts/children.ts'
 import { LoadGenerator } from './parts/load.ts'
 import { describeMachine, machineLine } from './parts/machine.ts'
+import { replaceSections } from './parts/results-page.ts'
 import { startEngine } from './parts/start-engine.ts'
 import { table } from './parts/table.ts'
 import { TARGET_NAMES, USUAL_TARGETS } from './parts/targets.ts'
@@ -57,6 +59,7 @@ const { values: options } = parseArgs({
     loads: { type: 'string', default: '' },
     json: { type: 'string' },
     'cpu-prof': { type: 'string' },
+    write: { type: 'boolean', default: false },
   },
 })
 
@@ -91,6 +94,16 @@ async function main(): Promise<void> {
   console.log(`\n${Math.round((Date.now() - startedAt) / 1000)} s`)
   if (options.json)
     writeFileSync(options.json, `${JSON.stringify({ machine, quick: bench.quick, results }, null, 2)}\n`)
+  if (options.write) writeResults(results, machineLine(machine))
+}
+
+/** Replaces the rows' sections in RESULTS.md. Quick runs have no figures to write. */
+function writeResults(results: readonly RowResult[], machine: string): void {
+  if (options.quick) throw new Error('--write needs a run without --quick')
+  const path = join(import.meta.dirname, 'RESULTS.md')
+  const commit = execFileSync('git', ['rev-parse', '--short', 'HEAD'], { encoding: 'utf8' }).trim()
+  const context = `Commit ${commit}, ${new Date().toISOString().slice(0, 10)}, ${machine}`
+  writeFileSync(path, replaceSections(readFileSync(path, 'utf8'), results, context))
 }
 
 function chosen<Name extends string>(list: string, known: readonly Name[]): Name[] {
