@@ -41,7 +41,13 @@ export class CompletionFold implements Completion {
   add(event: GenerationEvent): void {
     if (event.type === 'delta') this.#addDelta(event)
     else if (event.type === 'start') this.start = event
-    else this.end = event
+    else this.#end(event)
+  }
+
+  #end(end: GenerationEnd): void {
+    this.end = end
+    const { promptTokenIds } = end
+    if (promptTokenIds && this.start) this.start = { ...this.start, promptTokenIds }
   }
 
   /** What has come so far, as the events of one batch: for a reader who comes late. */

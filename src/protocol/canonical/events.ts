@@ -66,6 +66,8 @@ export interface GenerationEnd {
   /** The stop string or stop token id that ended it, where the engine tells. */
   stopReason?: string | number | null | undefined
   usage?: Usage | undefined
+  /** The prompt's token ids, where the engine reports them after the start and differently from it. They replace those. */
+  promptTokenIds?: PromptIds | undefined
   /**
    * Weights at the end, if they are known; they differ from the start's when weights changed mid-way. Absent: those of the
    * start. null: nobody knows whether it is still those.

@@ -50,6 +50,7 @@ export function responseOf(requestId: string, end: GenerationEnd): (seq: number)
     finish_reason: end.finishReason,
     stop_reason: end.stopReason,
     usage: end.usage && { ...end.usage },
+    prompt_token_ids: end.promptTokenIds && packTokenIds(end.promptTokenIds.whole()),
     weight_version: end.weightVersion,
     error: null,
   })
@@ -90,13 +91,17 @@ export function eventsOfChunk(chunk: CompletionChunk, workerId: string, base?: P
   return events
 }
 
-/** @throws ProxyError that the worker reports; `engine_failed` where it does not say why the completion ended */
+/**
+ * @throws ProxyError that the worker reports; `engine_failed` where it does not say why the completion ended
+ * @throws RangeError on token ids that are none
+ */
 export function endOfResponse(response: CompletionResponseV2): GenerationEnd {
   if (response.error) throw errorFromWire(response.error)
   const {
     finish_reason: finishReason,
     stop_reason: stopReason,
     usage,
+    prompt_token_ids: packed,
     weight_version: weightVersion,
   } = response
   // One that was cut off would train as one that ended itself.
@@ -106,6 +111,7 @@ export function endOfResponse(response: CompletionResponseV2): GenerationEnd {
     finishReason,
     ...(stopReason !== undefined && { stopReason }),
     ...(usage && { usage: usage as unknown as Usage }),
+    ...(packed !== undefined && { promptTokenIds: new PromptIds(unpackTokenIds(packed)) }),
     ...(weightVersion !== undefined && { weightVersion }),
   }
 }

@@ -352,6 +352,8 @@ export const CompletionResponseV2 = Type.Object({
   finish_reason: nullable(Type.String()),
   stop_reason: Type.Optional(nullable(Type.Union([Type.String(), Type.Integer()]))),
   usage: Type.Optional(nullable(Type.Record(Type.String(), Type.Unknown()))),
+  /** All ids of the prompt, where the engine reports them after the start and differently from it. */
+  prompt_token_ids: Type.Optional(PackedTokenIds),
   weight_version: Type.Optional(WeightVersion),
   error: nullable(ErrorOnWire),
 })

@@ -169,6 +169,29 @@ t.test('prompt ids', (t) => {
   t.end()
 })
 
+t.test('prompt ids of a later chunk become those of the completion, and broken ones leave none', (t) => {
+  const promptOf = (later: unknown, options: Partial<AnswerOptions> = {}) => {
+    const fold = new CompletionFold()
+    const first = chunk({ role: 'assistant', content: '' })
+    const second = chunk({ content: 'a' }, { token_ids: [7], prompt_token_ids: later })
+    for (const event of read([first, second, stop], options)) fold.add(event)
+    t.same(fold.start?.engine, 'http://gpu-1')
+    return [...(fold.start?.promptTokenIds ?? ['unknown'])]
+  }
+  t.same(promptOf([3, 4]), [3, 4])
+  t.same(promptOf(null), ['unknown'])
+  t.same(promptOf([3, 4], { sentPromptTokenIds: [4] }), [3, 4], 'instead of those that were sent')
+  for (const nothing of [null, undefined, [], 'ids', [4]])
+    t.same(promptOf(nothing, { sentPromptTokenIds: [4] }), [4], 'as they were sent')
+  t.same(promptOf([3, null], { sentPromptTokenIds: [4] }), [], 'unknown when one of them is no id')
+  const repeated = read([
+    { prompt_token_ids: [3], ...chunk({}) },
+    { prompt_token_ids: [3], ...stop },
+  ])
+  t.notOk('promptTokenIds' in repeated.at(-1)!, 'the same ids again are no news')
+  t.end()
+})
+
 t.test('where engines differ', (t) => {
   t.same(
     deltas([chunk({ reasoning_content: 'a' })]),

@@ -108,6 +108,7 @@ t.test('the end of a completion survives the wire', async (t) => {
     { type: 'end', finishReason: 'length', stopReason: null, usage, weightVersion: '9' },
     { type: 'end', finishReason: 'stop', stopReason: 151645 },
     { type: 'end', finishReason: 'abort', stopReason: '</s>' },
+    { type: 'end', finishReason: 'stop', promptTokenIds: PromptIds.of(1, 151_645) },
   ] as const) {
     t.strictSame(endOfResponse(received(frames.responseV2, responseOf('r', end)(7))), end)
   }

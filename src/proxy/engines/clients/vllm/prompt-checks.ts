@@ -40,6 +40,10 @@ export class PromptChecks {
           isTold = true
           this.#isDoubted ||= event.promptTokenIds?.equals(sent) !== true
         }
+        if (event.type === 'end' && event.promptTokenIds !== undefined) {
+          isTold = true
+          this.#isDoubted = true
+        }
         const counted = event.type === 'end' ? event.usage?.prompt_tokens : undefined
         if (isTold || counted === undefined || counted === sent.length) continue
         this.#isDoubted = true

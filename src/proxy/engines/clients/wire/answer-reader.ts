@@ -66,6 +66,8 @@ export class AnswerReader {
   #usage: Usage | undefined
   #weightVersion: string | undefined
   #prompt: PromptIds | undefined
+  /** What was reported after the start, and not in it. */
+  #latePrompt: PromptIds | undefined
   #tokens = 0
   #skipped: string | undefined
   readonly #toolCalls = new ToolCallAssembler()
@@ -90,7 +92,10 @@ export class AnswerReader {
     }
     this.#skipped = undefined
     const choice = firstChoice(answer.choices)
-    if (!this.#started) this.#start(answer, choice, events, isWhole)
+    // vLLM: at the root in chat, on the choice in completions; SGLang: on the choice in both.
+    const reported = answer.prompt_token_ids ?? choice?.prompt_token_ids
+    if (!this.#started) this.#start(answer, choice, events, isWhole, reported)
+    else this.#notePrompt(reported)
     if (choice === undefined) return
     this.#weightVersion = lastWeightVersion(choice) ?? this.#weightVersion
     const delta = this.#delta(choice, answer)
@@ -119,6 +124,7 @@ export class AnswerReader {
       finishReason: this.#finishReason,
       stopReason: this.#stopReason,
       usage: this.#usage,
+      ...(this.#latePrompt && { promptTokenIds: this.#latePrompt }),
       weightVersion: this.#weightVersion,
     }
   }
@@ -159,15 +165,13 @@ export class AnswerReader {
     choice: Record<string, unknown> | undefined,
     events: GenerationEvent[],
     isWhole: boolean,
+    reported: unknown,
   ): void {
     this.#started = true
     const places = [answer.metadata, choice].filter(isRecord)
     const first = places.map((place) => firstWeightVersion(place, isWhole)).find(Boolean)
     const weightVersion = first ?? (isWhole ? undefined : this.#weightVersion)
-    // vLLM: at the root in chat, on the choice in completions; SGLang: on the choice in both.
-    const promptTokenIds = idsOf(
-      answer.prompt_token_ids ?? choice?.prompt_token_ids ?? this.#options.sentPromptTokenIds,
-    )
+    const promptTokenIds = idsOf(reported ?? this.#options.sentPromptTokenIds)
     this.#prompt = promptTokenIds
     events.push({
       type: 'start',
@@ -176,6 +180,17 @@ export class AnswerReader {
       promptTokenIds,
       weightVersion,
     })
+  }
+
+  /** A router may put a chunk of its own before the engine's first one. @param reported after the start */
+  #notePrompt(reported: unknown): void {
+    const isReported = reported instanceof PromptIds || (Array.isArray(reported) && reported.length > 0)
+    if (!isReported) return
+    // A list with what is no id leaves the prompt unknown.
+    const ids = idsOf(reported) ?? PromptIds.of()
+    if (this.#prompt?.equals(ids)) return
+    this.#prompt = ids
+    this.#latePrompt = ids
   }
 
   /** @returns undefined when the choice brings neither text nor tokens */
