@@ -9,6 +9,7 @@ import type {
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
+import { ToolCallOrder } from '../common/tool-call-order.ts'
 import {
   isSaid,
   messageHead,
@@ -45,6 +46,7 @@ export class MessagesStreamWriter {
   /** The engine's index of the tool call that is open, or was last. */
   #call = -1
   readonly #calls = new Set<number>()
+  readonly #order = new ToolCallOrder()
   /** White space that is the beginning of a text, or nothing. */
   #heldSpace = ''
   /** What the open thinking block says in its signature. */
@@ -82,7 +84,7 @@ export class MessagesStreamWriter {
     if (reasoning) text += this.#thinking(reasoning)
     if (content) text += this.#text(content)
     if (refusal) text += this.#text(refusal)
-    if (toolCalls) for (const piece of toolCalls) text += this.#toolCall(piece)
+    if (toolCalls) for (const piece of toolCalls) text += this.#toolCalls(this.#order.add(piece))
     return text
   }
 
@@ -103,6 +105,10 @@ export class MessagesStreamWriter {
     const held = this.#heldSpace
     const opened = this.#openBlock('text', () => textBlock(''))
     return `${opened}${this.#piece(held)}`
+  }
+
+  #toolCalls(pieces: readonly ToolCallDelta[]): string {
+    return pieces.map((piece) => this.#toolCall(piece)).join('')
   }
 
   #toolCall({ index, id, function: said }: ToolCallDelta): string {
@@ -161,7 +167,7 @@ export class MessagesStreamWriter {
   }
 
   #end(end: GenerationEnd): string {
-    const closed = this.#closeBlock()
+    const closed = this.#toolCalls(this.#order.end()) + this.#closeBlock()
     const delta = stopFields(end, this.#calls.size > 0)
     const counts = usage(this.#start, end, this.#outputTokens)
     return closed + sseEvent('message_delta', { delta, usage: counts }) + sseEvent('message_stop')

@@ -7,6 +7,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationDelta } from '../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
+import { ToolCallOrder } from '../common/tool-call-order.ts'
 import { CallInProgress } from './calls.ts'
 import type { OutputItem, ResponseEvent } from './output-item.ts'
 import { MessageItem, ReasoningItem } from './text-items.ts'
@@ -52,6 +53,7 @@ export class ResponseOutput {
   /** What the last piece of a call was added to. */
   #call: CallInProgress | undefined
   readonly #calls = new Map<number, CallInProgress>()
+  readonly #order = new ToolCallOrder()
   /** How often an item of each kind has begun, for its id. */
   readonly #count = { rs: 0, msg: 0 }
 
@@ -64,12 +66,14 @@ export class ResponseOutput {
     const events: ResponseEvent[] = []
     if (reasoning && this.#options.reasoning) events.push(...this.#reason(reasoning))
     if (content || refusal || extra) events.push(...this.#say(delta))
-    for (const piece of toolCalls ?? []) events.push(...this.#addToCall(piece))
+    for (const piece of toolCalls ?? [])
+      for (const ordered of this.#order.add(piece)) events.push(...this.#addToCall(ordered))
     return this.#keep(events)
   }
 
   /** @param isWhole false: the model was cut off in the last item */
   end(isWhole: boolean): ResponseEvent[] {
+    const waited = this.#order.end().flatMap((piece) => this.#addToCall(piece))
     // An answer without a word is an answer still: the agent has something to go on from.
     const begun =
       this.#places === 0 && this.#calls.size === 0 ? this.#say({ type: 'delta', content: '' }) : []
@@ -77,7 +81,7 @@ export class ResponseOutput {
     const ended = open.flatMap((item) =>
       item.close(isWhole || item !== open.at(-1) ? 'completed' : 'incomplete'),
     )
-    return this.#keep([...begun, ...ended])
+    return this.#keep([...waited, ...begun, ...ended])
   }
 
   #keep(events: ResponseEvent[]): ResponseEvent[] {

@@ -1,0 +1,88 @@
+import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
+
+/**
+ * Puts the pieces of tool calls in an order that streams with one open item can write: a tool call is complete before the
+ * next one begins. An engine may interleave them; pieces of a later tool call wait until the arguments of the one before
+ * are a complete JSON object, or until the end.
+ */
+export class ToolCallOrder {
+  #current: CallArguments | undefined
+  readonly #waiting = new Map<number, ToolCallDelta>()
+  readonly #complete = new Set<number>()
+
+  /** Returns what can be written now. A piece for a complete tool call is dropped, unless it has text: its writer rejects it. */
+  add(piece: ToolCallDelta): ToolCallDelta[] {
+    this.#current ??= new CallArguments(piece.index)
+    if (piece.index === this.#current.index) {
+      this.#current.add(piece)
+      return this.#waiting.size === 0 ? [piece] : [piece, ...this.#release()]
+    }
+    if (this.#complete.has(piece.index)) return piece.function?.arguments?.trim() ? [piece] : []
+    const before = this.#waiting.get(piece.index)
+    this.#waiting.set(piece.index, before ? joined(before, piece) : piece)
+    return this.#release()
+  }
+
+  /** Returns what still waits: no more pieces will come. */
+  end(): ToolCallDelta[] {
+    const waiting = [...this.#waiting.values()]
+    this.#waiting.clear()
+    return waiting
+  }
+
+  #release(): ToolCallDelta[] {
+    const released: ToolCallDelta[] = []
+    for (const [index, piece] of this.#waiting) {
+      if (!this.#current!.isComplete()) break
+      this.#waiting.delete(index)
+      this.#complete.add(this.#current!.index)
+      this.#current = new CallArguments(index)
+      this.#current.add(piece)
+      released.push(piece)
+    }
+    return released
+  }
+}
+
+function joined(before: ToolCallDelta, piece: ToolCallDelta): ToolCallDelta {
+  const [first, second] = [before.function, piece.function]
+  const name = `${first?.name ?? ''}${second?.name ?? ''}`
+  const text = `${first?.arguments ?? ''}${second?.arguments ?? ''}`
+  return { ...before, ...piece, function: { ...(name !== '' && { name }), arguments: text } }
+}
+
+/** The arguments of one tool call so far. */
+class CallArguments {
+  readonly index: number
+  #text = ''
+  #scanned = 0
+  #depth = 0
+  #isInString = false
+  #isComplete = false
+
+  constructor(index: number) {
+    this.index = index
+  }
+
+  add({ function: called }: ToolCallDelta): void {
+    if (called?.arguments) this.#text += called.arguments
+  }
+
+  /** Whether a JSON object has ended. Reads each character once. */
+  isComplete(): boolean {
+    while (!this.#isComplete && this.#scanned < this.#text.length) this.#scan(this.#text[this.#scanned++])
+    return this.#isComplete
+  }
+
+  #scan(character: string | undefined): void {
+    if (this.#isInString) {
+      if (character === '\\') this.#scanned += 1
+      else this.#isInString = character !== '"'
+    } else if (character === '"') this.#isInString = true
+    else if (character === '{' || character === '[') this.#depth += 1
+    else if (character === '}' || character === ']') {
+      this.#depth -= 1
+      this.#isComplete = this.#depth === 0
+    }
+  }
+}

@@ -1,0 +1,65 @@
+import t from 'tap'
+import { startProxy } from '../helpers/proxy.ts'
+import { openEventStream, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
+
+/** A piece of a tool call. @param id of its first one */
+const piece = (index: number, written: string, id?: string) => ({
+  tool_calls: [
+    {
+      index,
+      ...(id && { id, type: 'function' }),
+      function: { ...(id && { name: 'f' }), arguments: written },
+    },
+  ],
+})
+
+const ASKED = {
+  'v1/messages': {
+    max_tokens: 9,
+    tools: [{ name: 'f', input_schema: { type: 'object' } }],
+    messages: [{ role: 'user', content: 'x' }],
+  },
+  'v1/responses': { tools: [{ type: 'function', name: 'f', parameters: {} }], input: 'x' },
+}
+
+/** The arguments of each tool call, as its pieces bring them. */
+function argumentsIn(events: Record<string, unknown>[]): string[] {
+  const texts = new Map<unknown, string>()
+  for (const { type, index, output_index, delta } of events) {
+    const at = index ?? output_index
+    const text = type === 'content_block_delta' ? (delta as { partial_json: string }).partial_json : delta
+    if (type === 'content_block_delta' || type === 'response.function_call_arguments.delta')
+      texts.set(at, `${texts.get(at) ?? ''}${text}`)
+  }
+  return [...texts.values()]
+}
+
+for (const [path, body] of Object.entries(ASKED)) {
+  t.test(
+    `interleaved pieces of two tool calls reach the agent of ${path} one call after the other`,
+    async (t) => {
+      const engine = await startScriptedServer(async (request, response) => {
+        if (request.method === 'GET') return sendJson(response, { data: [{ id: 'm' }] })
+        const send = openEventStream(response)
+        const pieces = [piece(0, '{"a"', 'c0'), piece(1, '{"b"', 'c1'), piece(0, ':1}'), piece(1, ':2}')]
+        for (const delta of pieces) send({ choices: [{ index: 0, delta }] })
+        send({ choices: [{ index: 0, delta: {}, finish_reason: 'tool_calls' }] })
+        response.end('data: [DONE]\n\n')
+      })
+      t.teardown(() => engine.close())
+      const proxy = await startProxy(t, { engineUrls: [engine.url], engineKind: 'openai' })
+      const answer = await fetch(`${proxy.url}/s/${path}`, {
+        method: 'POST',
+        body: JSON.stringify({ model: 'm', stream: true, ...body }),
+      })
+      const events = (await answer.text()).split('\n').filter((line) => line.startsWith('data: {'))
+      t.same(argumentsIn(events.map((line) => JSON.parse(line.slice('data: '.length)))), [
+        '{"a":1}',
+        '{"b":2}',
+      ])
+      const session = await (await fetch(`${proxy.url}/sessions/s`)).json()
+      const calls = [{ function: { arguments: '{"a":1}' } }, { function: { arguments: '{"b":2}' } }]
+      t.match(session, { turns: [{ status: 'completed', tool_calls: calls }] })
+    },
+  )
+}

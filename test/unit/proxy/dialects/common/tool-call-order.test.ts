@@ -1,0 +1,77 @@
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import type { ToolCallDelta } from '../../../../../src/protocol/canonical/messages.ts'
+import { ToolCallOrder } from '../../../../../src/proxy/dialects/common/tool-call-order.ts'
+
+function ordered(pieces: readonly ToolCallDelta[]): ToolCallDelta[] {
+  const order = new ToolCallOrder()
+  return [...pieces.flatMap((piece) => order.add(piece)), ...order.end()]
+}
+
+/** What each tool call has in all, by index, in the order in which the calls begin. */
+function callsIn(pieces: readonly ToolCallDelta[]): Map<number, object> {
+  const calls = new Map<number, { id: string; name: string; text: string }>()
+  for (const { index, id, function: called } of pieces) {
+    const call = calls.get(index) ?? { id: '', name: '', text: '' }
+    calls.set(index, {
+      id: id ?? call.id,
+      name: call.name + (called?.name ?? ''),
+      text: call.text + (called?.arguments ?? ''),
+    })
+  }
+  return calls
+}
+
+const piece = (index: number, text: string): ToolCallDelta => ({ index, function: { arguments: text } })
+
+/** Tool calls in pieces, in an order of any kind in which each call's own pieces keep theirs. */
+const interleaved = fc
+  .array(fc.tuple(fc.dictionary(fc.string(), fc.jsonValue()), fc.array(fc.nat({ max: 30 })), fc.boolean()), {
+    maxLength: 4,
+  })
+  .map((calls) =>
+    calls.map(([value, cuts, isBroken], index) => {
+      const json = JSON.stringify(value)
+      const text = isBroken ? json.slice(0, -1) : json
+      const ends = [...cuts.toSorted((a, b) => a - b), text.length]
+      const pieces = ends.map((end, at) => piece(index, text.slice(ends[at - 1] ?? 0, end)))
+      return [{ index, id: `c${index}`, function: { name: 'f', arguments: '' } }, ...pieces]
+    }),
+  )
+  .chain((calls) => {
+    const indexes = calls.flatMap((pieces, index) => pieces.map(() => index))
+    return fc.shuffledSubarray(indexes, { minLength: indexes.length }).map((order) => {
+      const left = calls.map((pieces) => [...pieces])
+      return order.map((index) => left[index]!.shift()!)
+    })
+  })
+
+t.test('each tool call is complete before the next one begins, and has all its pieces', (t) => {
+  fc.assert(
+    fc.property(interleaved, (pieces) => {
+      const written = ordered(pieces)
+      assert.deepEqual([...callsIn(written)], [...callsIn(pieces)])
+      const begun = written.map(({ index }) => index).filter((index, at, all) => index !== all[at - 1])
+      assert.equal(new Set(begun).size, begun.length)
+    }),
+  )
+  t.pass('in any order')
+  t.end()
+})
+
+t.test('pieces of tool calls that follow one another are written as they come', (t) => {
+  const order = new ToolCallOrder()
+  const pieces = [
+    piece(0, '{"a":"}'),
+    piece(0, '\\'),
+    piece(0, '""}'),
+    piece(1, '{'),
+    piece(1, '}'),
+    piece(2, ''),
+  ]
+  for (const each of pieces) t.same(order.add(each), [each])
+  t.same(order.add(piece(3, '{}')), [], 'not beside arguments that are open')
+  t.same(order.add(piece(2, '{}')), [piece(2, '{}'), piece(3, '{}')])
+  t.end()
+})
