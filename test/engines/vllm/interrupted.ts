@@ -158,7 +158,7 @@ export async function checkLeaving(t: Test, modes: readonly Mode[], vllm: Engine
   }
 }
 
-/** Weights are replaced while a call runs, with each way to pause; dev mode. */
+/** Weights are replaced while each mode has a request running, with each way to pause; dev mode. */
 export async function checkWeights(
   t: Test,
   modes: readonly Mode[],
@@ -166,70 +166,92 @@ export async function checkWeights(
   models: readonly string[],
 ): Promise<void> {
   let version = Date.now()
-  await vllm.post('/update_weight_version', { new_version: String(version) })
-  for (const [modeAt, mode] of modes.entries())
-    for (const [pauseAt, pause] of ['keep', 'wait', 'abort'].entries())
-      for (const stream of IS_FULL ? [true, false] : [(modeAt + pauseAt) % 2 === 0]) {
-        const what = `${mode.name}, pause ${pause}, ${stream ? 'streamed' : 'whole'}`
-        // A whole answer tells nothing of weights: its call began with those of the last health check.
-        await until(async () => (await engineOf(mode)).weight_version === String(version))
-        // Long enough to be in its middle when the weights come, also on a fast machine; "wait" waits for its end.
-        const tokens = pause === 'wait' ? SHORT : MIDDLE
-        const running = await beginAndPause(vllm, mode, pause, {
-          stream,
-          tokens,
-          record: ['weight_versions'],
-        })
-        version += 1
-        // An answer that is over but not read yet has the weights of when it is read.
-        if (pause === 'wait') await turnOf(mode, running)
-        await vllm.post('/collective_rpc', {
-          method: 'reload_weights',
-          kwargs: { weights_path: models[version % models.length] },
-        })
-        await vllm.post('/update_weight_version', { new_version: String(version) })
-        // What the end of a whole answer is stamped with is as old as the last health check.
-        await until(async () => (await engineOf(mode)).weight_version === String(version))
-        await vllm.post('/resume')
-        const said = await running.answer
-        const turn = await turnOf(mode, running)
-        if (pause === 'abort') {
-          t.ok(said instanceof Error, `${what}: the agent hears of it`)
-          t.equal(turn.status, 'failed', what)
-          if (stream) checkPrefix(t, turn, running, what)
-          continue
-        }
-        if (said instanceof Error) throw said
-        const made = [{ dialect: 'chat', stream, said }]
-        t.strictSame((await checkSession(mode.url, running.sessionId, made, vllm.core)).wrong, [], what)
-        const used = running.core.weights
-        t.equal(
-          used.at(-1) === String(version),
-          pause === 'keep',
-          `${what}: the core used ${used[0]}..${used.at(-1)}`,
-        )
-      }
+  const setVersion = () => vllm.post('/update_weight_version', { new_version: String(version) })
+  const areStamped = () => Promise.all(modes.map((mode) => untilWeights(mode, String(version))))
+  await setVersion()
+  for (const [pauseAt, pause] of ['keep', 'wait', 'abort'].entries())
+    for (const round of IS_FULL ? [0, 1] : [0]) {
+      // A complete response reports no weights: its request started with those of the last health check.
+      await areStamped()
+      // Long enough to be in its middle when the weights come, also on a fast machine; "wait" waits for its end.
+      const tokens = pause === 'wait' ? SHORT : MIDDLE
+      const requests = await beginAndPause(vllm, modes, pause, { tokens, firstStreams: pauseAt + round })
+      version += 1
+      // A response that is complete but not read yet has the weights of when it is read.
+      if (pause === 'wait') for (const { mode, running } of requests) await turnOf(mode, running)
+      await vllm.post('/collective_rpc', {
+        method: 'reload_weights',
+        kwargs: { weights_path: models[version % models.length] },
+      })
+      await setVersion()
+      // The end of a complete response is stamped with the weights of the last health check.
+      await areStamped()
+      await vllm.post('/resume')
+      for (const request of requests) await checkReplaced(t, request, vllm.core, { pause, version })
+    }
+}
+
+async function untilWeights(mode: Mode, version: string): Promise<void> {
+  await until(async () => (await engineOf(mode)).weight_version === version)
+}
+
+interface ModeRequest {
+  mode: Mode
+  stream: boolean
+  running: Running
+}
+
+async function checkReplaced(
+  t: Test,
+  { mode, stream, running }: ModeRequest,
+  core: CoreLog,
+  { pause, version }: { pause: string; version: number },
+): Promise<void> {
+  const what = `${mode.name}, pause ${pause}, ${stream ? 'streamed' : 'complete'}`
+  const said = await running.answer
+  const turn = await turnOf(mode, running)
+  if (pause === 'abort') {
+    t.ok(said instanceof Error, `${what}: the agent gets an error`)
+    t.equal(turn.status, 'failed', what)
+    if (stream) checkPrefix(t, turn, running, what)
+    return
+  }
+  if (said instanceof Error) throw said
+  const made = [{ dialect: 'chat', stream, said }]
+  t.strictSame((await checkSession(mode.url, running.sessionId, made, core)).wrong, [], what)
+  const used = running.core.weights
+  t.equal(
+    used.at(-1) === String(version),
+    pause === 'keep',
+    `${what}: the core used ${used[0]}..${used.at(-1)}`,
+  )
 }
 
 /**
- * A busy machine may pause so late that the request has ended: then a request of twice the length is begun. Within the context
- * there is a length at which it is in its middle.
+ * Begins a request of each mode, every second one streamed, and pauses the engine. A busy machine may pause so late that a
+ * request has ended: then requests of twice the length are begun. Within the context there is a length at which all are in
+ * their middle.
  */
 async function beginAndPause(
   vllm: EngineProcess,
-  mode: Mode,
+  modes: readonly Mode[],
   pause: string,
-  how: Begun & { tokens: number },
-): Promise<Running> {
+  how: { tokens: number; firstStreams: number },
+): Promise<ModeRequest[]> {
   for (let { tokens } = how; ; tokens = Math.min(2 * tokens, LONGEST)) {
-    const running = await begin(vllm.core, mode, { ...how, tokens })
+    const requests: ModeRequest[] = []
+    for (const [at, mode] of modes.entries()) {
+      const stream = (at + how.firstStreams) % 2 === 0
+      const running = await begin(vllm.core, mode, { stream, tokens, record: ['weight_versions'] })
+      requests.push({ mode, stream, running })
+    }
     // "wait" answers when all requests have ended.
     await vllm.post(`/pause?mode=${pause}`)
     vllm.core.calls()
-    const isInItsMiddle = running.core.ids.length < tokens
-    if (isInItsMiddle || pause === 'wait' || tokens === LONGEST) return running
+    const areInTheirMiddle = requests.every(({ running }) => running.core.ids.length < tokens)
+    if (areInTheirMiddle || pause === 'wait' || tokens === LONGEST) return requests
     await vllm.post('/resume')
-    await turnOf(mode, running)
+    for (const { mode, running } of requests) await turnOf(mode, running)
   }
 }
 
@@ -239,33 +261,36 @@ const HELD = [
   ['/sleep?level=0&mode=keep', '/wake_up'],
 ] as const
 
-/** A paused or sleeping engine gets no calls; they wait until it goes on, and those that it had are what they would have been. */
+/** A paused or sleeping engine gets no requests: they wait until it resumes, and those that it had continue unchanged. */
 export async function checkHeld(t: Test, modes: readonly Mode[], vllm: EngineProcess): Promise<void> {
-  // Each turn is to begin with the weights that the core has by now.
+  // Each turn is to begin with the weights that the core has.
   const version = String(Date.now())
   await vllm.post('/update_weight_version', { new_version: version })
-  for (const mode of modes) await until(async () => (await engineOf(mode)).weight_version === version)
-  for (const [at, mode] of modes.entries())
-    for (const [hold, goOn] of IS_FULL ? HELD : [HELD[at % HELD.length]!]) {
-      const what = `${mode.name}, ${hold}`
-      const running = await begin(vllm.core, mode)
-      await vllm.post(hold)
-      await until(async () => (await engineOf(mode)).unavailable)
-      const before = vllm.core.calls().length
-      number += 1
-      const waiting = new AGENTS.chat!(new Dice(1)).call(`${mode.url}/held-${number}`, {
-        stream: false,
-        sampling: { max_tokens: 3 },
-      })
-      await until(async () => (await getJson(`${mode.url}/health`)).queued > 0)
-      t.equal(vllm.core.calls().length, before, `${what}: nothing is sent to it`)
-      await vllm.post(goOn)
-      t.equal((await waiting).finish, 'length', `${what}: the call was served when it went on`)
+  await Promise.all(modes.map((mode) => untilWeights(mode, version)))
+  for (const [hold, resume] of HELD) {
+    const requests: { mode: Mode; running: Running }[] = []
+    for (const mode of modes) requests.push({ mode, running: await begin(vllm.core, mode, { tokens: MIDDLE }) })
+    await vllm.post(hold)
+    await Promise.all(modes.map((mode) => until(async () => (await engineOf(mode)).unavailable)))
+    const before = vllm.core.calls().length
+    number += 1
+    const sampling = { max_tokens: 3 }
+    const waiting = modes.map(({ url }) =>
+      new AGENTS.chat!(new Dice(1)).call(`${url}/held-${number}`, { stream: false, sampling }),
+    )
+    await Promise.all(modes.map(({ url }) => until(async () => (await getJson(`${url}/health`)).queued > 0)))
+    t.equal(vllm.core.calls().length, before, `${hold}: nothing is sent to it`)
+    await vllm.post(resume)
+    for (const { finish } of await Promise.all(waiting))
+      t.equal(finish, 'length', `${hold}: the request was served when it resumed`)
+    for (const { mode, running } of requests) {
       const said = await running.answer
       if (said instanceof Error) throw said
       const made = [{ dialect: 'chat', stream: true, said }]
-      t.strictSame((await checkSession(mode.url, running.sessionId, made, vllm.core)).wrong, [], what)
+      const { wrong } = await checkSession(mode.url, running.sessionId, made, vllm.core)
+      t.strictSame(wrong, [], `${mode.name}, ${hold}`)
     }
+  }
 }
 
 /** The engine dies under load, and comes back. @param restart returns when it serves again */
