@@ -269,7 +269,8 @@ export async function checkHeld(t: Test, modes: readonly Mode[], vllm: EnginePro
   await Promise.all(modes.map((mode) => untilWeights(mode, version)))
   for (const [hold, resume] of HELD) {
     const requests: { mode: Mode; running: Running }[] = []
-    for (const mode of modes) requests.push({ mode, running: await begin(vllm.core, mode, { tokens: MIDDLE }) })
+    for (const mode of modes)
+      requests.push({ mode, running: await begin(vllm.core, mode, { tokens: MIDDLE }) })
     await vllm.post(hold)
     await Promise.all(modes.map((mode) => until(async () => (await engineOf(mode)).unavailable)))
     const before = vllm.core.calls().length
