@@ -180,6 +180,29 @@ t.test('a call goes on from an earlier response, without its instructions', asyn
   t.match(await refusal(referring), { ...unknown, param: 'input.0.id' })
 })
 
+t.test('without a session a response id alone finds the session, unless that has a name', async (t) => {
+  const api = await startSessionsApi(t)
+  const bare = new OpenAI({ baseURL: `${api.url}/v1`, apiKey: 'EMPTY', maxRetries: 0 })
+  const first = await bare.responses.create({ model: 'x', input: 'one' })
+  const linked = bare.responses.create({ model: 'x', input: 'two', previous_response_id: first.id })
+  const { data: second, response } = await linked.withResponse()
+  const third = await bare.responses.create({ model: 'x', input: 'three', previous_response_id: second.id })
+  const { sessions } = (await api.call('GET', '/sessions')).body
+  t.match(sessions, [{ session_id: response.headers.get('x-session-id'), num_turns: 3 }])
+  t.equal(sessions.length, 1, 'one session for all of the conversation')
+  t.match(await bare.responses.retrieve(third.id), { id: third.id, previous_response_id: second.id })
+  const other = await bare.responses.create({ model: 'x', input: 'one' })
+  t.not((await api.call('GET', '/sessions')).body.sessions.length, 1, 'another conversation, another session')
+  t.equal((await bare.responses.retrieve(other.id)).id, other.id)
+
+  const unknown = { status: 404, code: 'response_not_found' }
+  const named = await client(api, 'a').responses.create({ model: 'x', input: 'one' })
+  t.match(await refusal(bare.responses.retrieve(named.id)), unknown)
+  const stolen = bare.responses.create({ model: 'x', input: 'two', previous_response_id: named.id })
+  t.match(await refusal(stolen), { ...unknown, param: 'previous_response_id' })
+  t.match(await refusal(client(api, 'a').responses.retrieve(first.id)), unknown)
+})
+
 t.test('structured output reaches the engine as a response format, and the client parses it', async (t) => {
   const api = await startSessionsApi(t)
   api.backend.script = () =>

@@ -20,31 +20,35 @@ export interface CallHandlerOptions
 /** A dialect that looks something up in the session before it can lower a call. */
 type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats) => Promise<AgentDialect>
 
+/** Returns the turn that a call continues, if its body names one. */
+type ContinuedTurn = (body: unknown) => string | undefined
+
 /** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
 export function callHandler(options: CallHandlerOptions) {
   const { sessions, runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, tracer } = options
   const common = { runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit }
   const check = agentPolicy(options)
-  return (of: AgentDialect | DialectOfCall) => async (request: FastifyRequest, reply: FastifyReply) => {
-    const sessionId = await sessionForCall(request, reply, sessions)
-    const { read, repeats, nextStep } = sessionBodyOf(request)
-    await nextStep()
-    const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of
-    const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
-    const call = {
-      ...common,
-      dialect,
-      sessionId,
-      body: read,
-      repeats,
-      nextStep,
-      mayAsk: request.caller.is === 'agent' ? check : undefined,
-      admitChoices: (count: number) => request.charge.addCalls(count - 1),
-      span,
+  return (of: AgentDialect | DialectOfCall, continuedTurnOf: ContinuedTurn = () => undefined) =>
+    async (request: FastifyRequest, reply: FastifyReply) => {
+      const { read, repeats, nextStep } = sessionBodyOf(request)
+      const sessionId = await sessionForCall(request, reply, sessions, continuedTurnOf(read.value))
+      await nextStep()
+      const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of
+      const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
+      const call = {
+        ...common,
+        dialect,
+        sessionId,
+        body: read,
+        repeats,
+        nextStep,
+        mayAsk: request.caller.is === 'agent' ? check : undefined,
+        admitChoices: (count: number) => request.charge.addCalls(count - 1),
+        span,
+      }
+      const answer = answerCall(call, request, reply)
+      return span ? failureOnSpan(answer, span) : answer
     }
-    const answer = answerCall(call, request, reply)
-    return span ? failureOnSpan(answer, span) : answer
-  }
 }
 
 /** The span of a call, from its arrival to the last byte of its answer. */

@@ -11,7 +11,7 @@ import {
   recordedResponse,
 } from '../../dialects/responses/record.ts'
 import { lowerResponsesRequest } from '../../dialects/responses/request.ts'
-import { type ResponseFrame, wholeResponse } from '../../dialects/responses/response.ts'
+import { type ResponseFrame, turnIdOf, wholeResponse } from '../../dialects/responses/response.ts'
 import { checkResponsesRequest, ResponsesRequest } from '../../dialects/responses/schema.ts'
 import { ResponsesStreamWriter } from '../../dialects/responses/stream.ts'
 import type { TurnStore } from '../../store/port/turn-store.ts'
@@ -19,7 +19,7 @@ import type { AgentDialect } from './answer-call.ts'
 import { type CallHandlerOptions, callHandler } from './call-handler.ts'
 import { OPENAI } from './openai-common.ts'
 import { docs, docsOfRead, ResponseAnswer } from './route-docs.ts'
-import { BASE_PATHS, sessionOfCall } from './session-of-call.ts'
+import { BASE_PATHS, namedSession, sessionOfCall } from './session-of-call.ts'
 
 export interface ResponsesRoutesOptions extends CallHandlerOptions {
   store: Pick<TurnStore, 'getTurn'>
@@ -31,8 +31,9 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
     (sessionId: string): FindTurn =>
     (turnId) =>
       store.getTurn(sessionId, turnId)
-  const create = callHandler(options)((body, sessionId, repeats) =>
-    responsesCall(body, finder(sessionId), repeats),
+  const create = callHandler(options)(
+    (body, sessionId, repeats) => responsesCall(body, finder(sessionId), repeats),
+    continuedTurnOf,
   )
   const read = docsOfRead('A response of this session', ResponseAnswer)
   for (const base of BASE_PATHS) {
@@ -40,11 +41,18 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
     app.get(`${base}/responses/:responseId`, read, async (request) => {
       refuseReplay(request.query as { stream?: string })
       const { responseId } = request.params as { responseId: string }
-      const find = finder(await sessionOfCall(request, sessions))
+      const mayBeBare = request.caller.is === 'anyone' && !sessions.strict
+      const sessionId = await (mayBeBare ? namedSession : sessionOfCall)(request, sessions)
+      const find = sessionId === undefined ? async () => undefined : finder(sessionId)
       return recordedResponse(await findResponse(responseId, find, 'response_id'))
     })
   }
   done()
+}
+
+function continuedTurnOf(body: unknown): string | undefined {
+  const { previous_response_id: id } = (body ?? {}) as { previous_response_id?: unknown }
+  return typeof id === 'string' ? turnIdOf(id) : undefined
 }
 
 function refuseReplay({ stream }: { stream?: string }): void {

@@ -1,7 +1,13 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyReply, FastifyRequest, preHandlerAsyncHookHandler } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import { decodeSessionId, parseSessionId } from '../../session/state/session-id.ts'
+import { turnIdOf } from '../../dialects/responses/response.ts'
+import {
+  bareSessionOf,
+  decodeSessionId,
+  newBareSessionId,
+  parseSessionId,
+} from '../../session/state/session-id.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import { keysOf } from '../access/keyring.ts'
 
@@ -10,6 +16,7 @@ export const BASE_PATHS = ['/:sessionId/v1', '/sessions/:sessionId/v1', '/v1'] a
 
 interface CallParams {
   sessionId?: string
+  responseId?: string
 }
 
 const NO_SESSION =
@@ -30,19 +37,33 @@ export async function sessionOfCall(request: FastifyRequest, sessions: Sessions)
 /**
  * As {@link sessionOfCall}; but whoever tries an open proxy with a bare call gets an answer, in a session that is made
  * for this one call and that `x-session-id` names. Not one for all such calls: rollouts that are set up wrongly would
- * be mixed up in it.
+ * be mixed up in it. A call that continues an earlier bare one belongs to that one's session.
+ * @param continuedTurn id of the turn that the call continues, by its own words
  */
 export async function sessionForCall(
   request: FastifyRequest,
   reply: FastifyReply,
   sessions: Sessions,
+  continuedTurn?: string,
 ): Promise<string> {
   if (request.caller.is !== 'anyone' || sessions.strict) return sessionOfCall(request, sessions)
   const named = await namedSession(request, sessions)
   if (named !== undefined) return named
-  const { session } = await sessions.create({ metadata: { made_for: 'a call that named no session' } })
-  void reply.header('x-session-id', session.sessionId)
+  const sessionId = (await bareSession(continuedTurn, sessions)) ?? (await createBareSession(sessions))
+  void reply.header('x-session-id', sessionId)
+  return sessionId
+}
+
+async function createBareSession(sessions: Sessions): Promise<string> {
+  const metadata = { made_for: 'a call that named no session' }
+  const { session } = await sessions.create({ sessionId: newBareSessionId(), metadata })
   return session.sessionId
+}
+
+/** Only sessions that were made for a bare call are found by a turn: a session with a name is read by who knows that. */
+async function bareSession(turnId: string | undefined, sessions: Sessions): Promise<string | undefined> {
+  const sessionId = turnId && bareSessionOf(turnId)
+  return sessionId && (await isSession(sessionId, sessions)) ? sessionId : undefined
 }
 
 /** Before anything of the session is read or written for the holder of a key that has ended with it. */
@@ -54,11 +75,12 @@ export function refuseEndedKeys(sessions: Sessions): preHandlerAsyncHookHandler 
 
 /** @returns undefined for a call of nobody in particular */
 export async function namedSession(request: FastifyRequest, sessions: Sessions): Promise<string | undefined> {
-  const { sessionId } = request.params as CallParams
+  const { sessionId, responseId } = request.params as CallParams
   if (sessionId !== undefined) return parseSessionId(sessionId)
   const { caller, headers } = request
   if (caller.is === 'agent') return parseSessionId(caller.sessionId)
-  return caller.is === 'anyone' ? sessionNamedByKey(headers, sessions) : undefined
+  if (caller.is !== 'anyone') return undefined
+  return (await sessionNamedByKey(headers, sessions)) ?? bareSession(turnIdOf(responseId ?? ''), sessions)
 }
 
 /**

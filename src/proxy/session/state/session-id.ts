@@ -1,4 +1,5 @@
 /** What may be the name of a session. */
+import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
 
 /**
@@ -62,6 +63,31 @@ function problemOf(text: string): string | undefined {
   const [first = ''] = segments
   if (first === RUNS && segments.length < 3) return 'a session of a run is named runs/{run}/{name}'
   return RESERVED_SEGMENTS.has(first) ? `"${first}" is reserved` : undefined
+}
+
+/**
+ * Sessions of requests that name none. Turn ids of such a session begin with what its id ends with, so that the id of a
+ * response alone finds the session.
+ */
+const BARE_SESSION = /^bare-([\da-f]{8}-[\da-f]{4}-[\da-f]{4})$/
+
+const SHARED_CHARS = '00000000-0000-4000'.length
+
+/** Returns the id of a new session for a request that names none. */
+export function newBareSessionId(): string {
+  return bareSessionOf(randomUUID())
+}
+
+/** Returns the id of the session that a turn belongs to, if its request named none. */
+export function bareSessionOf(turnId: string): string {
+  return `bare-${turnId.slice(0, SHARED_CHARS)}`
+}
+
+/** Returns a new turn id, a UUID. */
+export function newTurnId(sessionId: string): string {
+  const turnId = randomUUID()
+  const shared = BARE_SESSION.exec(sessionId)?.[1]
+  return shared === undefined ? turnId : shared + turnId.slice(SHARED_CHARS)
 }
 
 /** The run that the session belongs to; undefined: to none. */

@@ -1,11 +1,11 @@
 /** A call under the rules of its session: what is asked of an engine for it, and what goes on record of that. */
-import { randomUUID } from 'node:crypto'
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { type RequestedDetails, requestedOrNone } from '../../../protocol/details/kinds.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { LineOnRecord } from '../roles/stated-line.ts'
 import { policyOf } from '../state/policies.ts'
 import type { SessionCall, SessionRules } from '../state/session-call.ts'
+import { newTurnId } from '../state/session-id.ts'
 import type { AgentCall, Choice } from './agent-call.ts'
 import { paramsText, type WrittenRequest } from './written-request.ts'
 
@@ -51,7 +51,7 @@ export function askedTurn(
   const { request, recorded } = requestOfChoice(ruled.request, choice)
   const isHeard = rules.trustAgent || !word.hasAgentKey
   const open: OpenTurn = {
-    turnId: choice?.index === 0 ? choice.call : randomUUID(),
+    turnId: choice?.index === 0 ? choice.call : newTurnId(sessionId),
     sessionId,
     index,
     dialect,
