@@ -261,3 +261,18 @@ t.test('processes share the sessions, and no two get one', async (t) => {
       made.map((id) => `${what} ${id}`),
     )
 })
+
+t.test('rewards of sessions that were fetched without one are counted in /health', async (t) => {
+  const api = await start(t)
+  for (const id of ['late', 'released', 'early']) await make(api, id, { reward: id === 'early' ? 1 : null })
+  const { lease_id } = await fetched(api, { limit: 3 })
+  const lateRewards = async () => (await api.call('GET', '/health')).body.late_rewards
+  t.equal(await lateRewards(), 0)
+  const reward = { reward: 1 }
+  await api.call('POST', '/sessions/early/reward', reward)
+  t.equal(await lateRewards(), 0, 'the first reward was there when the session was fetched')
+  for (const id of ['late', 'late']) await api.call('POST', `/sessions/${id}/reward`, reward)
+  t.equal(await lateRewards(), 1)
+  await api.call('POST', '/consumers/trainer/release', { lease_id, session_ids: ['released'] })
+  t.same((await fetched(api)).sessions[0].reward, null)
+})

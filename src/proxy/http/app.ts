@@ -209,11 +209,13 @@ async function addRoutes(
   const onRow = (row: Trajectory) => options.metrics?.rowRead(row, options.weights.version)
   await app.register(openApi, { basePath: options.basePath ?? '', asksForKeys: !keyring.isOpen })
   await app.register(inScope('view', openApiRoute))
-  await app.register(inScope('open', healthRoute), { backend, runner, store, facts: options.facts })
+  const consumers = new Consumers(store, activity)
+  const facts = () => ({ ...options.facts(), late_rewards: consumers.lateRewards.count })
+  await app.register(inScope('open', healthRoute), { backend, runner, store, facts })
   if (options.metrics) await app.register(inScope('metrics', metricsRoute), { source: options.metrics })
   await app.register(inScope('admin', sessionsRoutes), { sessions, store, keyring })
   await app.register(inScope('admin', consumerRoutes), {
-    consumers: new Consumers(store, activity),
+    consumers,
     reader: store,
     onRow,
   })

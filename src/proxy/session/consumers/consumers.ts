@@ -17,6 +17,7 @@ import { matchesFilter } from '../../store/port/session-list.ts'
 import { groupValue } from '../../store/port/session-summary.ts'
 import type { SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import type { Activity } from '../state/activity.ts'
+import { LateRewards } from './late-rewards.ts'
 
 /** Of what is looked at in one go. */
 const PAGE = 200
@@ -46,10 +47,12 @@ type ConsumersStore = Pick<
 export class Consumers {
   readonly #store: ConsumersStore
   readonly #activity: Activity
+  readonly lateRewards: LateRewards
 
   constructor(store: ConsumersStore, activity: Activity) {
     this.#store = store
     this.#activity = activity
+    this.lateRewards = new LateRewards(activity)
   }
 
   /** @throws ProxyError `consumer_exists` if there is one of this name that chooses other sessions */

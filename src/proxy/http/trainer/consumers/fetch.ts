@@ -111,6 +111,8 @@ export class Fetch {
     }
     this.#units += 1
     this.#answered.push(...idsOf(unit))
+    for (const { session } of unit)
+      this.#parts.consumers.lateRewards.delivered(session.sessionId, session.reward)
     return sessions
   }
 
