@@ -2,8 +2,11 @@
 import fc from 'fast-check'
 import type { Test } from 'tap'
 import {
+  type AvailableQuery,
   type Consumer,
   FIRST_END,
+  type FoundGroups,
+  type GroupQuery,
   type LeaseChange,
   type SessionKey,
 } from '../../src/proxy/store/port/consumers.ts'
@@ -21,7 +24,13 @@ export function aConsumer(fields: Partial<Consumer> = {}): Consumer {
     createdAtMs: 1000,
     sinceMs: 0,
     holdMs: DAY_MS,
-    selection: { metadata: { task: 'x', 'ö"': 1 }, groupBy: 'task', groupSize: 2, rewarded: true },
+    selection: {
+      metadata: { task: 'x', 'ö"': 1 },
+      groupBy: 'task',
+      groupSize: 2,
+      groupTimeoutMs: DAY_MS,
+      rewarded: true,
+    },
     ...fields,
   }
 }
@@ -33,8 +42,9 @@ async function ended(store: TurnStore, sessionId: string, atMs: number, ttlMs: n
   await store.endSession(sessionId, 'completed', atMs)
 }
 
-function available(store: TurnStore, { leaseId = 'new', consumer = 'trainer', limit = 100 } = {}) {
-  return store.availableSessions({ consumer, leaseId, after: FIRST_END, limit, nowMs: Date.now() })
+function available(store: TurnStore, query: Partial<AvailableQuery> = {}) {
+  const all = { consumer: 'trainer', leaseId: 'new', after: FIRST_END, limit: 100, nowMs: Date.now() }
+  return store.availableSessions({ ...all, ...query })
 }
 
 async function idsAvailable(store: TurnStore, options = {}): Promise<string[]> {
@@ -109,7 +119,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     }
     t.strictSame(paged, order)
     t.strictSame(await store.countForConsumer('trainer', Date.now()), {
-      ...{ available: 4, leased: 0, acknowledged: 0 },
+      ...{ available: 4, leased: 0, acknowledged: 0, discarded: 0 },
     })
   })
 
@@ -137,7 +147,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
       t.strictSame(await change(store, 'acknowledged', 'one', ['b']), [], 'it is another’s now')
       t.match(await available(store, { leaseId: 'two' }), [{ deliveries: 2 }, { deliveries: 1 }])
       t.strictSame(await store.countForConsumer('trainer', Date.now()), {
-        ...{ available: 0, leased: 2, acknowledged: 1 },
+        ...{ available: 0, leased: 2, acknowledged: 1, discarded: 0 },
       })
       t.strictSame((await change(store, 'released', null)).sort(), ['b', 'c'], 'of all leases')
       t.strictSame(await idsAvailable(store), ['b', 'c'])
@@ -206,6 +216,64 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
       t.strictSame(await store.sweep(nowMs), ['held-2'], 'its time is over')
     },
   )
+
+  cell('groups are found once they are complete, in the order in which they became so', async (t, store) => {
+    await store.createConsumer(aConsumer())
+    const groups = { a1: 'a', b1: 'b', a2: 'a', b2: 'b', c1: 'c', a3: 'a', b3: 'b' }
+    for (const [place, id] of Object.keys(groups).entries()) await ended(store, id, 1000 + place)
+    const group = async (...ids: (keyof typeof groups)[]) => {
+      const keys = await keysOf(store, ...ids)
+      const members = ids.map((id, place) => ({ key: keys[place]!, group: groups[id] }))
+      await store.putIntoGroups('trainer', members)
+    }
+    const query = { consumer: 'trainer', leaseId: 'new', size: 2, limit: 10, except: [], timeoutMs: DAY_MS }
+    const find = (fields: Partial<GroupQuery> = {}) =>
+      store.findGroups({ ...query, nowMs: Date.now(), ...fields })
+    const idsOf = ({ units }: FoundGroups) =>
+      units.map((unit) => unit.map(({ session }) => session.sessionId).join(' '))
+    await group('a3', 'b1', 'c1')
+    t.strictSame(await idsAvailable(store, { ungrouped: true }), ['a1', 'a2', 'b2', 'b3'])
+    t.strictSame(idsOf(await find()), [])
+    await group('a1', 'a2', 'b2', 'b3')
+    t.strictSame(await idsAvailable(store, { ungrouped: true }), [])
+    t.strictSame(idsOf(await find()), ['a1 a2', 'b1 b2'])
+    t.strictSame(idsOf(await find({ limit: 1 })), ['a1 a2'])
+    t.strictSame(idsOf(await find({ size: 3 })), ['a1 a2 a3', 'b1 b2 b3'])
+    const [a1] = await keysOf(store, 'a1')
+    t.strictSame(idsOf(await find({ except: [a1!.tree] })), ['b1 b2', 'a2 a3'])
+    t.match(await store.countForConsumer('trainer', Date.now()), { available: 7, leased: 0, discarded: 0 })
+    t.strictSame(await change(store, 'released', null), [], 'what waits was never leased')
+    t.match(await available(store), [{ deliveries: 1 }, {}, {}, {}, {}, {}, {}])
+    await lease(store, 'one', [await keysOf(store, 'b1', 'b2')])
+    t.strictSame(idsOf(await find()), ['a1 a2'], 'a lease holds the others')
+    t.strictSame(idsOf(await find({ leaseId: 'one' })), ['a1 a2', 'b1 b2'], 'but not its own')
+    await change(store, 'released', 'one')
+    t.match((await find()).units[1], [{ deliveries: 2 }, { deliveries: 2 }])
+    await store.deleteSession('a1')
+    t.strictSame(idsOf(await find()), ['b1 b2', 'a2 a3'])
+
+    t.test('an incomplete group is stale after its timeout, and can be discarded', async (t) => {
+      t.strictSame((await find({ size: 3, timeoutMs: Date.now() })).stale, [])
+      // The deleted member counts until its rows are removed.
+      const stale = async () => (await find({ size: 3 })).stale.sort()
+      await until(async () => (await stale()).length === 2)
+      t.strictSame(await stale(), ['a', 'c'], 'b was released a moment ago')
+      const nowMs = Date.now()
+      t.equal(await store.discardGroups('trainer', ['c', 'none'], nowMs), 1)
+      t.equal((await idsAvailable(store)).includes('c1'), false)
+      t.match(await store.countForConsumer('trainer', nowMs), { acknowledged: 1, discarded: 1 })
+      await t.rejects(store.discardGroups('none', [], nowMs), { code: 'consumer_not_found' })
+      await t.rejects(store.putIntoGroups('none', []), { code: 'consumer_not_found' })
+    })
+  })
+
+  cell('sessions without a reward can be left out', async (t, store) => {
+    await store.createConsumer(aConsumer())
+    for (const id of ['a', 'b']) await ended(store, id, 1000)
+    await store.setReward('b', { reward: 0, components: {} }, 2000)
+    t.strictSame(await idsAvailable(store, { rewarded: true }), ['b'])
+    t.strictSame(await idsAvailable(store), ['a', 'b'])
+  })
 
   cell(
     'leases and acknowledgements of another store are added, and an acknowledgement stays',

@@ -4,7 +4,10 @@ import {
   type AvailableSession,
   type Consumer,
   type ConsumerCounts,
+  type FoundGroups,
   type GivenSession,
+  type GroupMember,
+  type GroupQuery,
   type LeaseChange,
   type NewLease,
   noConsumer,
@@ -21,6 +24,7 @@ interface Given {
   /** null: acknowledged. */
   untilMs: number | null
   deliveries: number
+  group?: string
 }
 
 export class MemoryConsumers {
@@ -57,6 +61,8 @@ export class MemoryConsumers {
     return entries
       .filter((entry) => concerns(known.consumer, entry) && isFree(known.given.get(entry.life.id), query))
       .filter(isBehind)
+      .filter(({ session }) => !query.rewarded || session.reward !== null)
+      .filter(({ life }) => !query.ungrouped || known.given.get(life.id)?.group === undefined)
       .sort((a, b) => a.session.endedAtMs! - b.session.endedAtMs! || a.life.id - b.life.id)
       .slice(0, query.limit)
       .map(({ session, life }) => ({
@@ -75,6 +81,7 @@ export class MemoryConsumers {
       available: this.available(entries, query).length,
       leased: given.filter(({ untilMs }) => untilMs !== null && untilMs > nowMs).length,
       acknowledged: given.filter(({ untilMs }) => untilMs === null).length,
+      discarded: given.filter(({ untilMs, leaseId }) => untilMs === null && leaseId === '').length,
     }
   }
 
@@ -86,7 +93,7 @@ export class MemoryConsumers {
     const trees = units.filter((unit) => unit.every(isOurs)).flatMap((unit) => unit.map(({ tree }) => tree))
     for (const tree of trees) {
       const deliveries = deliveriesOf(given.get(tree), leaseId)
-      given.set(tree, { leaseId, untilMs: nowMs + leaseMs, deliveries })
+      given.set(tree, { ...given.get(tree), leaseId, untilMs: nowMs + leaseMs, deliveries })
     }
     return trees
   }
@@ -97,7 +104,8 @@ export class MemoryConsumers {
     const changed: string[] = []
     for (const { session, life } of entries) {
       const held = given.get(life.id)
-      if (held === undefined || (leaseId !== null && held.leaseId !== leaseId)) continue
+      if (held === undefined || held.leaseId === '' || (leaseId !== null && held.leaseId !== leaseId))
+        continue
       if (sessionIds?.includes(session.sessionId) === false) continue
       if (to !== 'acknowledged' && held.untilMs === null) continue
       held.untilMs = { acknowledged: null, released: nowMs, extended: nowMs + leaseMs }[to]
@@ -123,6 +131,44 @@ export class MemoryConsumers {
       if (held === undefined) given?.set(entry.life.id, { leaseId, untilMs, deliveries })
       else if (untilMs === null && held.untilMs !== null) Object.assign(held, { leaseId, untilMs })
     }
+  }
+
+  group(entries: readonly Entry[], name: string, members: readonly GroupMember[]): void {
+    const { given } = this.#known(name)
+    for (const { key, group } of members) {
+      const entry = entries.find(({ life }) => life.id === key.tree)
+      if (entry === undefined) continue
+      const held = given.get(key.tree) ?? { leaseId: '', untilMs: entry.session.endedAtMs, deliveries: 0 }
+      given.set(key.tree, { ...held, group })
+    }
+  }
+
+  findGroups(entries: readonly Entry[], query: GroupQuery): FoundGroups {
+    const { consumer, leaseId, size, limit, except, timeoutMs, nowMs } = query
+    const given = this.#consumers.get(consumer)?.given
+    const every = { ...{ consumer, leaseId, nowMs, limit: 1e9, rewarded: false, ungrouped: false } }
+    const free = this.available(entries, { ...every, after: { endedAtMs: -1, tree: 0 } })
+    const groups = new Map<string, AvailableSession[]>()
+    const complete: AvailableSession[][] = []
+    for (const found of free) {
+      const group = given?.get(found.key.tree)?.group
+      if (group === undefined || except.includes(found.key.tree)) continue
+      const members = [...(groups.get(group) ?? []), found]
+      if (members.length === size) complete.push(members)
+      groups.set(group, members.length === size ? [] : members)
+    }
+    const isStale = ({ key }: AvailableSession) => given!.get(key.tree)!.untilMs! <= nowMs - timeoutMs
+    const stale = [...groups].filter(([, members]) => members.length > 0 && members.every(isStale))
+    return { units: complete.slice(0, limit), stale: stale.map(([group]) => group) }
+  }
+
+  discard(name: string, groups: readonly string[], nowMs: number): number {
+    const { given } = this.#known(name)
+    const isStale = ({ group, untilMs }: Given) =>
+      group !== undefined && groups.includes(group) && untilMs !== null && untilMs <= nowMs
+    const discarded = [...given.values()].filter(isStale)
+    for (const held of discarded) Object.assign(held, { leaseId: '', untilMs: null })
+    return discarded.length
   }
 
   /** Whether a sweep must leave it. */

@@ -10,6 +10,8 @@ import type {
   AvailableQuery,
   Consumer,
   GivenSession,
+  GroupMember,
+  GroupQuery,
   LeaseChange,
   NewLease,
 } from '../../src/proxy/store/port/consumers.ts'
@@ -337,6 +339,18 @@ export class MemoryTurnStore implements TurnStore {
 
   async changeLease(change: LeaseChange) {
     return this.#consumers.change([...this.#open().values()], change)
+  }
+
+  async putIntoGroups(consumer: string, members: readonly GroupMember[]) {
+    this.#consumers.group([...this.#open().values()], consumer, members)
+  }
+
+  async findGroups(query: GroupQuery) {
+    return this.#consumers.findGroups([...this.#open().values()].map(shown), query)
+  }
+
+  async discardGroups(consumer: string, groups: readonly string[], nowMs: number) {
+    return this.#consumers.discard(consumer, groups, nowMs)
   }
 
   async givenSessions(sessionId: string) {

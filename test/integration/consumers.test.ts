@@ -114,6 +114,17 @@ t.test('a group is given when it has its size, all at once, and only what is the
   t.strictSame((await fetched(api, { limit: 9 })).ids, ['x3', 'x4'])
 })
 
+t.test('a group that stays incomplete is discarded after its timeout, and counted', async (t) => {
+  const api = await start(t, { group_by: 'task', group_size: 2, group_timeout_s: 0 })
+  for (const task of ['a', 'b', 'b']) await make(api, `${task}${Math.random()}`, { metadata: { task } })
+  t.match(await fetched(api, { limit: 9 }), { ids: { length: 2 }, incomplete: 1 })
+  t.match((await api.call('GET', '/consumers/trainer')).body, {
+    ...{ group_timeout_s: 0, available: 0, leased: 2, acknowledged: 1, discarded: 1 },
+  })
+  await make(api, 'late', { metadata: { task: 'a' } })
+  t.match(await fetched(api, { limit: 9 }), { ids: [], incomplete: 1 })
+})
+
 t.test('who waits gets what ends next; nothing in time is an empty answer', async (t) => {
   const api = await start(t)
   t.strictSame((await fetched(api, { wait_s: 0.02 })).ids, [])
@@ -135,6 +146,7 @@ t.test('sessions with older tokens, or of unknown age, are discarded; a group as
   t.match(await fetched(api, { limit: 1, min_weight_version: 10 }), {
     ids: ['good0', 'good1'],
     discarded: { stale: 2, unversioned: 2 },
+    incomplete: 0,
   })
   t.match((await api.call('GET', '/consumers/trainer')).body, { available: 0, leased: 2, acknowledged: 4 })
 })

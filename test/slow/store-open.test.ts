@@ -77,7 +77,7 @@ t.test('a database from a newer version is refused, with both versions named', a
   const db = new Database(path)
   db.pragma('user_version = 99')
   db.close()
-  await t.rejects(open(path), refused(/schema version 99, this llm-proxy knows versions up to 16/))
+  await t.rejects(open(path), refused(/schema version 99, this llm-proxy knows versions up to 17/))
   await t.rejects(openSqliteReader(path), refused(/schema version 99/))
 })
 

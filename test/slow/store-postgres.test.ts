@@ -12,7 +12,9 @@ import { aSession, turnStoreConformance } from '../conformance/turn-store.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 
 const LEASE_MS = 60_000
-const ONE_BY_ONE = aConsumer({ selection: { metadata: {}, groupBy: null, groupSize: 1, rewarded: false } })
+const ONE_BY_ONE = aConsumer({
+  selection: { metadata: {}, groupBy: null, groupSize: 1, groupTimeoutMs: 1, rewarded: false },
+})
 
 /** The ids of sessions that have ended. */
 async function end(store: TurnStore, ids: readonly string[]): Promise<void> {
@@ -81,7 +83,7 @@ if (noPostgres !== false) {
       for (let lease = 0; ; lease += 1) {
         const hasEnded = ending === 0
         const of = { consumer: ONE_BY_ONE, leaseId: `l${at}-${lease}`, leaseMs: LEASE_MS }
-        const units = await consumers.take(of, 5, new Set())
+        const units = await consumers.take(of, 5, { given: new Set(), incomplete: 0 })
         const sessionIds = units.flat().map(({ session }) => session.sessionId)
         given.push(...sessionIds)
         // Every third process dies with what it has; a restarted trainer gives that back.
@@ -140,7 +142,10 @@ if (noPostgres !== false) {
       await delay(100)
       const of = { consumer: ONE_BY_ONE, leaseId: 'l', leaseMs: LEASE_MS }
       const beganMs = performance.now()
-      const units = await new Consumers(stores[0], new Activity()).take(of, 1, new Set())
+      const units = await new Consumers(stores[0], new Activity()).take(of, 1, {
+        given: new Set(),
+        incomplete: 0,
+      })
       t.equal(units.length, 1)
       t.ok(performance.now() - beganMs < 8_000)
       goesOn.resolve()

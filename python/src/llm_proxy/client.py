@@ -96,6 +96,7 @@ class _ClientCalls(Generic[S, C]):
         metadata: Mapping[str, Any] | None = None,
         group_by: str | None = None,
         group_size: int | None = None,
+        group_timeout_s: float | None = None,
         rewarded: bool = False,
         since: float | None = None,
         hold_s: float | None = None,
@@ -105,6 +106,7 @@ class _ClientCalls(Generic[S, C]):
         :param of_run: the run whose sessions it gets; with the key of a run, that one
         :param metadata: it gets only sessions that have each of these values
         :param group_by: a metadata key: sessions with one value come together, ``group_size`` at a time
+        :param group_timeout_s: an incomplete group is discarded so long after the last of its sessions ended
         :param rewarded: it gets sessions when they have a reward
         :param since: it gets only sessions that ended then or later
         :param hold_s: how long after their end sessions are not swept, unless acknowledged
@@ -113,6 +115,7 @@ class _ClientCalls(Generic[S, C]):
             "metadata": metadata,
             "group_by": group_by,
             "group_size": group_size,
+            "group_timeout_s": group_timeout_s,
             "rewarded": rewarded,
             "since": since,
             "hold_s": hold_s,

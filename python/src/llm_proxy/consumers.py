@@ -67,7 +67,7 @@ class _LeaseCalls:
 
     @property
     def discarded(self) -> Mapping[str, int]:
-        """How many sessions ``min_weight_version`` left out, as ``stale`` and as ``unversioned``."""
+        """How many sessions ``min_weight_version`` left out (``stale``, ``unversioned``), and ``incomplete`` groups."""
         return self._fetched.discarded
 
     @property
@@ -148,12 +148,13 @@ class _ConsumerCalls(Generic[L]):
         # Its own name, so that an answer that is lost on the way is asked for again.
         body = {**row_options(options), "lease_id": lease_id or str(uuid.uuid4())}
         until = time.monotonic() + wait_s
-        discarded = {"stale": 0, "unversioned": 0}
+        discarded = {"stale": 0, "unversioned": 0, "incomplete": 0}
         while True:
             left = max(0.0, until - time.monotonic())
             answer = yield from self._api.ask("POST", "/fetch", {**body, "wait_s": min(POLL_S, left)})
             for why, count in answer["discarded"].items():
-                discarded[why] += count
+                discarded[why] = discarded.get(why, 0) + count
+            discarded["incomplete"] += answer.get("incomplete", 0)
             if answer["sessions"] or left <= POLL_S:
                 sessions = [_fetched(one) for one in answer["sessions"]]
                 return self._lease(_FetchedLease(answer["lease_id"], sessions, discarded))

@@ -2,6 +2,7 @@
  * Consumers: how the processes of a trainer share the sessions that were completed. A process leases some, trains on them and
  * acknowledges them; what it leaves unacknowledged is given to the next one, and what is acknowledged never again.
  */
+import { hash } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
 import { ProxyError } from '../../../base/errors.ts'
 import {
@@ -29,6 +30,14 @@ export interface LeaseRequest {
   readonly leaseMs: number
 }
 
+/** What one fetch has come to. */
+export interface FetchProgress {
+  /** Trees that it has leased, and that are not looked at again. */
+  readonly given: Set<number>
+  /** Sessions of incomplete groups that it discarded. */
+  incomplete: number
+}
+
 /** Sessions that are given together: one, or those of a group. */
 export type Unit = readonly AvailableSession[]
 
@@ -40,6 +49,9 @@ type ConsumersStore = Pick<
   | 'deleteConsumer'
   | 'countForConsumer'
   | 'availableSessions'
+  | 'putIntoGroups'
+  | 'findGroups'
+  | 'discardGroups'
   | 'leaseSessions'
   | 'changeLease'
 >
@@ -96,21 +108,24 @@ export class Consumers {
 
   /**
    * Leases the units that come next in the order in which sessions ended; first of all what the lease has already.
-   * @param given trees that are not looked at again
    * @throws ProxyError `consumer_not_found`
    */
-  async take(lease: LeaseRequest, limit: number, given: Set<number>): Promise<Unit[]> {
+  async take(lease: LeaseRequest, limit: number, progress: FetchProgress): Promise<Unit[]> {
+    const isGrouped = lease.consumer.selection.groupBy !== null
+    if (isGrouped) await this.#sortIntoGroups(lease)
     const taken: Unit[] = []
     while (taken.length < limit) {
-      const { units, foreign } = await this.#find(lease, limit - taken.length, given)
-      if (foreign.length > 0) await this.#pass(lease, foreign)
+      const missing = limit - taken.length
+      const units = isGrouped
+        ? await this.#findGroups(lease, missing, progress)
+        : await this.#findSingles(lease, missing, progress)
       if (units.length === 0) return taken
       const trees = new Set(await this.#lease(lease, units))
       for (const unit of units) {
         // Another process was faster.
         if (!unit.every(({ key }) => trees.has(key.tree))) continue
         taken.push(unit)
-        for (const { key } of unit) given.add(key.tree)
+        for (const { key } of unit) progress.given.add(key.tree)
       }
     }
     return taken
@@ -123,35 +138,67 @@ export class Consumers {
   async takeWhenThere(
     lease: LeaseRequest,
     limit: number,
-    given: Set<number>,
+    progress: FetchProgress,
     { untilMs, signal }: { untilMs: number; signal: AbortSignal },
   ): Promise<Unit[]> {
     while (true) {
       signal.throwIfAborted()
       // Before the look, so that no end is missed between the two.
       using next = nextEnd(this.#activity, untilMs, signal)
-      const taken = await this.take(lease, limit, given)
+      const taken = await this.take(lease, limit, progress)
       if (taken.length > 0 || performance.now() >= untilMs) return taken
       await next.come
     }
   }
 
-  /** By pages, until there are enough units; sessions that can never be the consumer's are `foreign`. */
-  async #find({ consumer, leaseId }: LeaseRequest, limit: number, given: ReadonlySet<number>) {
+  async #findSingles(lease: LeaseRequest, limit: number, { given }: FetchProgress): Promise<Unit[]> {
     const units: Unit[] = []
-    const foreign: AvailableSession[] = []
-    const groups = new Map<unknown, AvailableSession[]>()
+    for await (const own of this.#ownPages(lease)) {
+      for (const found of own) if (!given.has(found.key.tree)) units.push([found])
+      if (units.length >= limit) break
+    }
+    return units.slice(0, limit)
+  }
+
+  /**
+   * Puts each session into its group when it is first seen. The store counts the members of groups, so that a fetch reads
+   * none of the sessions of groups that are incomplete.
+   */
+  async #sortIntoGroups(lease: LeaseRequest): Promise<void> {
+    const { name, selection } = lease.consumer
+    for await (const own of this.#ownPages(lease)) {
+      const members = own.map(({ key, session }) => ({ key, group: hashGroup(session, selection.groupBy!) }))
+      if (members.length > 0) await this.#store.putIntoGroups(name, members)
+    }
+  }
+
+  async #findGroups(lease: LeaseRequest, limit: number, progress: FetchProgress): Promise<Unit[]> {
+    const { consumer, leaseId } = lease
+    const { groupSize: size, groupTimeoutMs: timeoutMs } = consumer.selection
+    const { units, stale } = await this.#store.findGroups({
+      ...{ consumer: consumer.name, leaseId, size, timeoutMs, nowMs: Date.now() },
+      // Some at a time, as they are all in memory.
+      limit: Math.min(limit, Math.ceil(PAGE / size)),
+      except: [...progress.given],
+    })
+    if (stale.length > 0)
+      progress.incomplete += await this.#store.discardGroups(consumer.name, stale, Date.now())
+    return units
+  }
+
+  /** Reads what the consumer may have page by page; sessions that can never be its own are acknowledged. */
+  async *#ownPages(lease: LeaseRequest): AsyncGenerator<AvailableSession[]> {
+    const { consumer, leaseId } = lease
+    const { rewarded, groupBy } = consumer.selection
+    const query = { consumer: consumer.name, leaseId, limit: PAGE, rewarded, ungrouped: groupBy !== null }
     for (let after = FIRST_END; ; ) {
-      const query = { consumer: consumer.name, leaseId, after, limit: PAGE, nowMs: Date.now() }
-      const page = await this.#store.availableSessions(query)
-      for (const found of page) {
-        if (given.has(found.key.tree)) continue
-        if (!belongs(found.session, consumer.selection)) foreign.push(found)
-        else if (isReady(found.session, consumer.selection)) addTo(groups, found, consumer.selection, units)
-        if (units.length === limit) return { units, foreign }
-      }
+      const page = await this.#store.availableSessions({ ...query, after, nowMs: Date.now() })
+      const own = page.filter(({ session }) => belongs(session, consumer.selection))
+      const foreign = page.filter((found) => !own.includes(found))
+      if (foreign.length > 0) await this.#pass(lease, foreign)
+      yield own
       const last = page.at(-1)
-      if (last === undefined || page.length < PAGE) return { units, foreign }
+      if (last === undefined || page.length < PAGE) return
       after = { endedAtMs: last.session.endedAtMs!, tree: last.key.tree }
     }
   }
@@ -182,26 +229,9 @@ function belongs(session: SessionRecord, { metadata, groupBy }: ConsumerSelectio
   )
 }
 
-function isReady({ reward }: SessionRecord, { rewarded }: ConsumerSelection): boolean {
-  return !rewarded || reward !== null
-}
-
-/** A group is a unit once it has its size; who comes later is of the next one. */
-function addTo(
-  groups: Map<unknown, AvailableSession[]>,
-  found: AvailableSession,
-  { groupBy, groupSize }: ConsumerSelection,
-  units: Unit[],
-): void {
-  if (groupBy === null) {
-    units.push([found])
-    return
-  }
-  const value = groupValue(found.session, groupBy)
-  const group = [...(groups.get(value) ?? []), found]
-  const isWhole = group.length === groupSize
-  if (isWhole) units.push(group)
-  groups.set(value, isWhole ? [] : group)
+/** Returns a hash of the value that the sessions of a group share: values may be longer than an index holds. */
+function hashGroup(session: SessionRecord, groupBy: string): string {
+  return hash('sha256', JSON.stringify(groupValue(session, groupBy)), 'base64url')
 }
 
 /** Leases run out, and another proxy's sessions end, without a word. */

@@ -27,9 +27,14 @@ export interface ConsumerSelection {
   /** Sessions with one value under this metadata key are given together, `groupSize` at a time; null: one by one. */
   groupBy: string | null
   groupSize: number
+  /** A group that is incomplete is discarded this long after the last of its sessions ended. */
+  groupTimeoutMs: number
   /** Only when it has a reward. */
   rewarded: boolean
 }
+
+/** A week; also of consumers that were created before there was a timeout. */
+export const DEFAULT_GROUP_TIMEOUT_MS = 604_800_000
 
 /** Numbers of the store's own. */
 export interface SessionKey {
@@ -58,6 +63,37 @@ export interface AvailableQuery {
   after: EndPlace
   limit: number
   nowMs: number
+  /** Whether sessions without a reward are left out. Default: false. */
+  rewarded?: boolean
+  /** Whether sessions that were put into a group are left out. Default: false. */
+  ungrouped?: boolean
+}
+
+/** A session that a consumer waits for the others of its group of. */
+export interface GroupMember {
+  key: SessionKey
+  /** The same for all sessions of a group; at most 64 characters. */
+  group: string
+}
+
+export interface GroupQuery {
+  consumer: string
+  leaseId: string
+  size: number
+  /** Units, at most. */
+  limit: number
+  /** Trees that are left out. */
+  except: readonly number[]
+  /** Incomplete groups are stale this long after the last of their sessions ended, or was released. */
+  timeoutMs: number
+  nowMs: number
+}
+
+export interface FoundGroups {
+  /** In the order in which they became complete; the members of each in the order of their ends. */
+  units: AvailableSession[][]
+  /** Some of the stale groups. */
+  stale: string[]
 }
 
 export interface NewLease {
@@ -86,6 +122,8 @@ export interface ConsumerCounts {
   available: number
   leased: number
   acknowledged: number
+  /** Of `acknowledged`: sessions of groups that were discarded, as they stayed incomplete. */
+  discarded: number
 }
 
 /** What a consumer has of a session: a lease, or its acknowledgement. */
@@ -104,6 +142,8 @@ export interface ConsumerReader {
   listConsumers(idPrefix: string): Promise<Consumer[]>
   /** In the order in which they ended; whatever the consumer's selection says. */
   availableSessions(query: AvailableQuery): Promise<AvailableSession[]>
+  /** Finds groups at a cost that does not grow with the sessions of incomplete ones, but for a scan of an index. */
+  findGroups(query: GroupQuery): Promise<FoundGroups>
   /** `available` as {@link availableSessions} has it. @returns undefined: there is no such consumer */
   countForConsumer(name: string, nowMs: number): Promise<ConsumerCounts | undefined>
   /** Returns the leases and acknowledgements of a session since its last reset. */
@@ -121,6 +161,13 @@ export interface ConsumerStore {
   deleteConsumer(name: string): Promise<boolean>
   /** @returns the trees of what it has leased now. @throws ProxyError `consumer_not_found` */
   leaseSessions(lease: NewLease): Promise<number[]>
+  /** Puts available sessions into groups, in which they stay. @throws ProxyError `consumer_not_found` */
+  putIntoGroups(consumer: string, members: readonly GroupMember[]): Promise<void>
+  /**
+   * Acknowledges the available sessions of groups.
+   * @returns the number of sessions. @throws ProxyError `consumer_not_found`
+   */
+  discardGroups(consumer: string, groups: readonly string[], nowMs: number): Promise<number>
   /**
    * A lease that has run out may be changed as long as nobody else has leased the session.
    * @returns the ids of the sessions that are as they should be. @throws ProxyError `consumer_not_found`

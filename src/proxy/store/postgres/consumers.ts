@@ -9,7 +9,10 @@ import {
   type AvailableSession,
   type Consumer,
   type ConsumerCounts,
+  type FoundGroups,
   type GivenSession,
+  type GroupMember,
+  type GroupQuery,
   type LeaseChange,
   type NewLease,
   noConsumer,
@@ -19,10 +22,13 @@ import {
   type AvailableRow,
   type ConsumerRow,
   type GivenRow,
+  type MemberRow,
+  NO_LEASE,
   toAvailable,
   toConsumer,
   toConsumerRow,
   toGiven,
+  toUnits,
 } from '../record/consumer-rows.ts'
 import { fromDriver } from './columns.ts'
 import { inTransaction } from './connection.ts'
@@ -58,17 +64,18 @@ export async function listConsumers(client: Client, idPrefix: string): Promise<C
 
 export async function availableSessions(
   client: Client,
-  { consumer, leaseId, after, limit }: AvailableQuery,
+  { consumer, leaseId, after, limit, rewarded = false, ungrouped = false }: AvailableQuery,
 ): Promise<AvailableSession[]> {
   const { rows } = await client.query<AvailableRow>(
     `SELECT chosen.*, found.deliveries FROM (
        SELECT ended.id, coalesce(given.deliveries, 0) + (given.lease_id IS DISTINCT FROM $2)::int AS deliveries,
          ended.ended_at_ms AS end_ms, ended.tree AS end_tree FROM ${AVAILABLE}
          AND (ended.ended_at_ms, ended.tree) > ($3::bigint, $4::bigint)
+         AND (NOT $6::boolean OR ended.reward IS NOT NULL) AND (NOT $7::boolean OR given.group_hash IS NULL)
        ORDER BY ended.ended_at_ms, ended.tree LIMIT $5
      ) AS found JOIN LATERAL (${SELECT_SESSIONS} WHERE sessions.id = found.id) AS chosen ON true
      ORDER BY end_ms, end_tree`,
-    [consumer, leaseId, after.endedAtMs, after.tree, limit],
+    [consumer, leaseId, after.endedAtMs, after.tree, limit, rewarded, ungrouped],
   )
   return rows.map((row) => toAvailable(fromDriver(row)))
 }
@@ -77,12 +84,86 @@ export async function countForConsumer(client: Client, name: string): Promise<Co
   const { rows } = await client.query<ConsumerCounts>(
     `SELECT (SELECT count(*) FROM ${AVAILABLE}) AS available,
        count(given.id) FILTER (WHERE given.leased_until_ms > ${NOW_MS}) AS leased,
-       count(given.id) FILTER (WHERE given.leased_until_ms IS NULL) AS acknowledged
+       count(given.id) FILTER (WHERE given.leased_until_ms IS NULL) AS acknowledged,
+       count(given.id) FILTER (WHERE given.leased_until_ms IS NULL AND given.lease_id = '${NO_LEASE}') AS discarded
      FROM llm_proxy.consumers AS one LEFT JOIN llm_proxy.consumer_sessions AS given ON given.consumer = one.id
      WHERE one.name = $1 GROUP BY one.id`,
     [name, ''],
   )
   return rows[0]
+}
+
+/** Available sessions of the consumer `$1` that are in groups, for the lease `$2`; an index has all that is selected. */
+const IN_GROUPS = `
+  SELECT group_hash, tree, leased_until_ms FROM llm_proxy.consumer_sessions
+  WHERE consumer = (SELECT id FROM llm_proxy.consumers WHERE name = $1) AND group_hash IS NOT NULL
+    AND leased_until_ms IS NOT NULL AND (leased_until_ms <= ${NOW_MS} OR lease_id = $2)`
+
+export async function findGroups(
+  client: Client,
+  { consumer, leaseId, size, limit, except, timeoutMs }: GroupQuery,
+): Promise<FoundGroups> {
+  const { rows } = await client.query<MemberRow>(
+    `WITH free AS MATERIALIZED (${IN_GROUPS} AND tree <> ALL ($5::bigint[])),
+       complete AS (SELECT group_hash FROM free GROUP BY group_hash HAVING count(*) >= $3::bigint),
+       placed AS MATERIALIZED (
+         SELECT group_hash, ended.id, ended.ended_at_ms AS end_ms, ended.tree,
+           row_number() OVER (PARTITION BY group_hash ORDER BY ended.ended_at_ms, ended.tree) - 1 AS place
+         FROM complete JOIN free USING (group_hash) JOIN llm_proxy.sessions AS ended USING (tree)
+         WHERE ended.status = 'completed'),
+       units AS (
+         SELECT group_hash, place / $3::bigint AS number, end_ms AS unit_ms, tree AS unit_tree FROM placed
+         WHERE place % $3::bigint = $3::bigint - 1 ORDER BY end_ms, tree LIMIT $4)
+     SELECT chosen.*, units.group_hash || ' ' || number AS unit,
+       given.deliveries + (given.lease_id <> $2)::int AS deliveries
+     FROM units JOIN placed USING (group_hash)
+     JOIN LATERAL (${SELECT_SESSIONS} WHERE sessions.id = placed.id) AS chosen ON true
+     JOIN LATERAL (
+       SELECT deliveries, lease_id FROM llm_proxy.consumer_sessions WHERE consumer_sessions.tree = placed.tree
+         AND consumer = (SELECT id FROM llm_proxy.consumers WHERE name = $1)) AS given ON true
+     WHERE place / $3::bigint = number ORDER BY unit_ms, unit_tree, place`,
+    [consumer, leaseId, size, limit, except],
+  )
+  const { rows: stale } = await client.query<{ group_hash: string }>(
+    `SELECT group_hash FROM (${IN_GROUPS}) AS free
+     GROUP BY group_hash
+     HAVING max(leased_until_ms) <= ${NOW_MS} - $3::bigint AND count(*) < $4::bigint LIMIT $5`,
+    [consumer, leaseId, timeoutMs, size, limit],
+  )
+  return {
+    units: toUnits(rows.map(fromDriver)),
+    stale: stale.map(({ group_hash: group }) => group),
+  }
+}
+
+function putIntoGroups(client: Client, name: string, members: readonly GroupMember[]): Promise<void> {
+  return withConsumer(client, name, async (consumer) => {
+    await client.query(
+      `INSERT INTO llm_proxy.consumer_sessions
+         (tree, consumer, session, lease_id, leased_until_ms, deliveries, group_hash)
+       SELECT sessions.tree, $1::bigint, sessions.id, '${NO_LEASE}', least(ended_at_ms, ${NOW_MS}), 0, member.hash
+       FROM unnest($2::bigint[], $3::bigint[], $4::text[]) AS member (id, tree, hash)
+       JOIN llm_proxy.sessions ON sessions.id = member.id AND sessions.tree = member.tree
+       ON CONFLICT (tree, consumer) DO UPDATE SET group_hash = excluded.group_hash`,
+      [
+        consumer,
+        members.map(({ key }) => key.row),
+        members.map(({ key }) => key.tree),
+        members.map(({ group }) => group),
+      ],
+    )
+  })
+}
+
+function discardGroups(client: Client, name: string, groups: readonly string[]): Promise<number> {
+  return withConsumer(client, name, async (consumer) => {
+    const { rowCount } = await client.query(
+      `UPDATE llm_proxy.consumer_sessions SET lease_id = '${NO_LEASE}', leased_until_ms = NULL
+       WHERE consumer = $1 AND group_hash = ANY($2::text[]) AND leased_until_ms <= ${NOW_MS}`,
+      [consumer, groups],
+    )
+    return rowCount ?? 0
+  })
 }
 
 export async function givenSessions(client: Client, sessionId: string): Promise<GivenSession[]> {
@@ -172,7 +253,7 @@ export function changeLease(
        SET leased_until_ms = ${to === 'acknowledged' ? 'NULL' : moved}
        FROM llm_proxy.sessions
        WHERE given.consumer = $1 AND ($2::text IS NULL OR given.lease_id = $2)
-         AND ($3::text[] IS NULL OR sessions.session_id = ANY($3))
+         AND ($3::text[] IS NULL OR sessions.session_id = ANY($3)) AND given.lease_id <> '${NO_LEASE}'
          AND sessions.id = given.session AND sessions.tree = given.tree
          AND ($4::bigint IS NULL OR given.leased_until_ms IS NOT NULL)
        RETURNING sessions.session_id`,
@@ -199,6 +280,10 @@ export function consumerMethods(ask: <T>(change: (client: Client) => Promise<T>)
     deleteConsumer: (name: string) => ask((client) => deleteConsumer(client, name)),
     leaseSessions: (lease: NewLease) => ask((client) => leaseSessions(client, lease)),
     changeLease: (change: LeaseChange) => ask((client) => changeLease(client, change)),
+    putIntoGroups: (consumer: string, members: readonly GroupMember[]) =>
+      ask((client) => putIntoGroups(client, consumer, members)),
+    discardGroups: (consumer: string, groups: readonly string[]) =>
+      ask((client) => discardGroups(client, consumer, groups)),
     putGiven: (sessionId: string, given: readonly GivenSession[]) =>
       ask((client) => putGiven(client, sessionId, given)),
     setImported: (item: ImportedItem, isImported: boolean) =>

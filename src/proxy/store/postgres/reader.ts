@@ -8,7 +8,9 @@ import type {
   AvailableSession,
   Consumer,
   ConsumerCounts,
+  FoundGroups,
   GivenSession,
+  GroupQuery,
 } from '../port/consumers.ts'
 import type { ImportedItem } from '../port/imports.ts'
 import type {
@@ -27,6 +29,7 @@ import { isConnectionLoss } from './connection.ts'
 import {
   availableSessions,
   countForConsumer,
+  findGroups,
   givenSessions,
   listConsumers,
   selectConsumer,
@@ -85,6 +88,10 @@ export class Reader implements Reads {
 
   countForConsumer(name: string): Promise<ConsumerCounts | undefined> {
     return this.#ask((client) => countForConsumer(client, name))
+  }
+
+  findGroups(query: GroupQuery): Promise<FoundGroups> {
+    return this.#ask((client) => findGroups(client, query))
   }
 
   givenSessions(sessionId: string): Promise<GivenSession[]> {

@@ -287,6 +287,13 @@ CREATE TABLE llm_proxy.imports (
 CREATE UNIQUE INDEX imports_by_name ON llm_proxy.imports (kind, name, created_at_ms);
 `
 
+const GROUPS = `
+ALTER TABLE llm_proxy.consumer_sessions ADD COLUMN group_hash text;
+CREATE INDEX consumer_sessions_by_group
+  ON llm_proxy.consumer_sessions (consumer, group_hash, leased_until_ms, lease_id, tree)
+  WHERE group_hash IS NOT NULL AND leased_until_ms IS NOT NULL;
+`
+
 export interface Migration {
   readonly sql: string
   /**
@@ -308,6 +315,7 @@ export const MIGRATIONS: readonly Migration[] = [
   { sql: MARKS, adds: true },
   { sql: NODE_SECRET, adds: true },
   { sql: IMPORTS, adds: true },
+  { sql: GROUPS, adds: true },
 ]
 
 export const SCHEMA_VERSION = MIGRATIONS.length

@@ -38,6 +38,8 @@ const IN_NO_GROUP: ReadonlySet<string> = new Set([
   'deleteConsumer',
   'leaseSessions',
   'changeLease',
+  'putIntoGroups',
+  'discardGroups',
   'putGiven',
   'setImported',
 ] satisfies (keyof SharedWrites)[])

@@ -375,6 +375,8 @@ const IN_NO_GROUP = {
   deleteConsumer: isServedAlone,
   leaseSessions: isServedAlone,
   changeLease: isServedAlone,
+  putIntoGroups: isServedAlone,
+  discardGroups: isServedAlone,
   putGiven: isServedAlone,
   setImported: isServedAlone,
 }

@@ -1,5 +1,11 @@
 /** Rows of `consumers`, and what both adapters do with them. */
-import type { AvailableSession, Consumer, ConsumerSelection, GivenSession } from '../port/consumers.ts'
+import {
+  type AvailableSession,
+  type Consumer,
+  type ConsumerSelection,
+  DEFAULT_GROUP_TIMEOUT_MS,
+  type GivenSession,
+} from '../port/consumers.ts'
 import { type SessionRow, toRecord } from './session-rows.ts'
 
 export interface ConsumerRow {
@@ -13,6 +19,15 @@ export interface ConsumerRow {
 
 /** As the statement that finds them gives them: sessions that a consumer may have. */
 export type AvailableRow = SessionRow & { deliveries: number }
+
+/** A member of a unit that {@link ConsumerReader.findGroups} finds; the unit's are in a row. */
+export type MemberRow = AvailableRow & { unit: string }
+
+/**
+ * The lease of sessions that were put into a group and not leased yet, and of those that were discarded: the lease ids of
+ * clients are not empty.
+ */
+export const NO_LEASE = ''
 
 export interface GivenRow {
   name: string
@@ -35,21 +50,40 @@ export function toConsumer(row: ConsumerRow): Consumer {
     createdAtMs: row.created_at_ms,
     sinceMs: row.since_ms,
     holdMs: row.hold_ms,
-    selection: JSON.parse(row.selection) as ConsumerSelection,
+    selection: withDefaults(JSON.parse(row.selection)),
   }
 }
 
+function withDefaults(
+  selection: Omit<ConsumerSelection, 'groupTimeoutMs'> & Partial<ConsumerSelection>,
+): ConsumerSelection {
+  return { ...selection, groupTimeoutMs: selection.groupTimeoutMs ?? DEFAULT_GROUP_TIMEOUT_MS }
+}
+
 export function toConsumerRow(consumer: Consumer): ConsumerRow {
+  // A proxy of the release before compares all of the selection.
+  const { groupTimeoutMs, ...selection } = consumer.selection
+  const timeout = groupTimeoutMs === DEFAULT_GROUP_TIMEOUT_MS ? {} : { groupTimeoutMs }
   return {
     name: consumer.name,
     id_prefix: consumer.idPrefix,
     created_at_ms: consumer.createdAtMs,
     since_ms: consumer.sinceMs,
     hold_ms: consumer.holdMs,
-    selection: JSON.stringify(consumer.selection),
+    selection: JSON.stringify({ ...selection, ...timeout }),
   }
 }
 
 export function toAvailable({ deliveries, ...row }: AvailableRow): AvailableSession {
   return { key: { row: row.id, tree: row.tree }, session: toRecord(row), deliveries }
+}
+
+export function toUnits(rows: readonly MemberRow[]): AvailableSession[][] {
+  const units = new Map<string, AvailableSession[]>()
+  for (const { unit, ...row } of rows) {
+    const members = units.get(unit) ?? []
+    members.push(toAvailable(row))
+    units.set(unit, members)
+  }
+  return [...units.values()]
 }

@@ -9,7 +9,9 @@ import type {
   Consumer,
   ConsumerCounts,
   ConsumerReader,
+  FoundGroups,
   GivenSession,
+  GroupQuery,
 } from '../port/consumers.ts'
 import type { ImportedItem, ImportReader } from '../port/imports.ts'
 import { decodeCursor, orderOf } from '../port/session-list.ts'
@@ -168,6 +170,10 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
 
   countForConsumer(name: string, nowMs: number): Promise<ConsumerCounts | undefined> {
     return this.#thread.call('countForConsumer', [name, nowMs])
+  }
+
+  findGroups(query: GroupQuery): Promise<FoundGroups> {
+    return this.#thread.call('findGroups', [query])
   }
 
   givenSessions(sessionId: string): Promise<GivenSession[]> {

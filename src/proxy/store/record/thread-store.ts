@@ -2,7 +2,7 @@
 import type { Transferable } from 'node:worker_threads'
 import { watched } from '../../../base/around.ts'
 import { ProxyError } from '../../../base/errors.ts'
-import type { Consumer, GivenSession, LeaseChange, NewLease } from '../port/consumers.ts'
+import type { Consumer, GivenSession, GroupMember, LeaseChange, NewLease } from '../port/consumers.ts'
 import type { ImportedItem } from '../port/imports.ts'
 import type { MarksChange } from '../port/marks.ts'
 import type { SharedRecord } from '../port/shared-record.ts'
@@ -176,6 +176,14 @@ export class ThreadStore extends ThreadReader implements TurnStore {
 
   changeLease(change: LeaseChange): Promise<string[]> {
     return this.#call('changeLease', [change])
+  }
+
+  putIntoGroups(consumer: string, members: readonly GroupMember[]): Promise<void> {
+    return this.#call('putIntoGroups', [consumer, members])
+  }
+
+  discardGroups(consumer: string, groups: readonly string[], nowMs: number): Promise<number> {
+    return this.#call('discardGroups', [consumer, groups, nowMs])
   }
 
   putGiven(sessionId: string, given: readonly GivenSession[]): Promise<void> {

@@ -1,6 +1,6 @@
 /** What the writer of a record does, whatever database it is in. */
 import { ProxyError } from '../../../base/errors.ts'
-import type { Consumer, GivenSession, LeaseChange, NewLease } from '../port/consumers.ts'
+import type { Consumer, GivenSession, GroupMember, LeaseChange, NewLease } from '../port/consumers.ts'
 import type { ImportedItem } from '../port/imports.ts'
 import type { MarksChange } from '../port/marks.ts'
 import type { CreatedSession, Reward, SessionRecord, TurnDetails, TurnError } from '../port/turn-store.ts'
@@ -14,6 +14,8 @@ export interface ConsumerMethods {
   createConsumer(consumer: Consumer): { created: boolean; consumer: Consumer }
   deleteConsumer(name: string): boolean
   leaseSessions(lease: NewLease): number[]
+  putIntoGroups(consumer: string, members: readonly GroupMember[]): void
+  discardGroups(consumer: string, groups: readonly string[], nowMs: number): number
   changeLease(change: LeaseChange): string[]
   putGiven(sessionId: string, given: readonly GivenSession[]): void
 }

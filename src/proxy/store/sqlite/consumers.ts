@@ -3,7 +3,9 @@ import type Database from 'better-sqlite3'
 import {
   type AvailableQuery,
   type ConsumerCounts,
+  type FoundGroups,
   type GivenSession,
+  type GroupQuery,
   noConsumer,
   type SessionKey,
 } from '../port/consumers.ts'
@@ -11,10 +13,13 @@ import {
   type AvailableRow,
   type ConsumerRow,
   type GivenRow,
+  type MemberRow,
+  NO_LEASE,
   toAvailable,
   toConsumer,
   toConsumerRow,
   toGiven,
+  toUnits,
 } from '../record/consumer-rows.ts'
 import type { ConsumerReads } from '../record/reader.ts'
 import type { ConsumerMethods } from '../record/write-methods.ts'
@@ -32,9 +37,51 @@ const AVAILABLE = `
   WHERE consumers.name = @consumer AND ended.status = 'completed' AND ended.ended_at_ms >= consumers.since_ms
     AND (${IS_FREE}) AND substr(ended.session_id, 1, length(consumers.id_prefix)) = consumers.id_prefix`
 
-interface AvailableParameters extends Omit<AvailableQuery, 'after'> {
+interface AvailableParameters extends Omit<AvailableQuery, 'after' | 'rewarded' | 'ungrouped'> {
+  rewarded: number
+  ungrouped: number
   endedAtMs: number
   tree: number
+}
+
+/** Available sessions that are in groups; an index has all that is selected. */
+const IN_GROUPS = `
+  SELECT group_hash, tree FROM consumer_sessions
+  WHERE consumer = (SELECT id FROM consumers WHERE name = @consumer) AND group_hash IS NOT NULL
+    AND leased_until_ms IS NOT NULL AND (leased_until_ms <= @nowMs OR lease_id = @leaseId)`
+
+type GroupParameters = Omit<GroupQuery, 'except'> & { except: string }
+
+/** Statements of {@link ConsumerReads.findGroups}. Parameters are bound as reals, which divide as reals. */
+function groupReads(db: Database.Database): Pick<ConsumerReads, 'findGroups'> {
+  const stale = db
+    .prepare<[GroupParameters], string>(`
+      ${IN_GROUPS} GROUP BY group_hash HAVING max(leased_until_ms) <= @nowMs - @timeoutMs AND count(*) < @size
+      LIMIT @limit`)
+    .pluck()
+  const find = db.prepare<[GroupParameters], MemberRow>(`
+    WITH free AS MATERIALIZED (${IN_GROUPS} AND tree NOT IN (SELECT value FROM json_each(@except))),
+      complete AS (SELECT group_hash FROM free GROUP BY group_hash HAVING count(*) >= @size),
+      placed AS MATERIALIZED (
+        SELECT group_hash, ended.id, ended.ended_at_ms AS end_ms, ended.tree,
+          row_number() OVER (PARTITION BY group_hash ORDER BY ended.ended_at_ms, ended.tree) - 1 AS place
+        FROM complete JOIN free USING (group_hash) JOIN sessions AS ended USING (tree)
+        WHERE ended.status = 'completed'),
+      units AS (
+        SELECT group_hash, place / CAST(@size AS INTEGER) AS number, end_ms AS unit_ms, tree AS unit_tree FROM placed
+        WHERE place % CAST(@size AS INTEGER) = @size - 1 ORDER BY end_ms, tree LIMIT @limit)
+    SELECT chosen.*, units.group_hash || ' ' || number AS unit,
+      given.deliveries + (given.lease_id <> @leaseId) AS deliveries
+    FROM units JOIN placed USING (group_hash) JOIN (${SELECT_SESSIONS}) AS chosen ON chosen.id = placed.id
+    JOIN consumer_sessions AS given ON given.tree = placed.tree
+      AND given.consumer = (SELECT id FROM consumers WHERE name = @consumer)
+    WHERE place / CAST(@size AS INTEGER) = number ORDER BY unit_ms, unit_tree, place`)
+  return {
+    findGroups({ except, ...query }): FoundGroups {
+      const parameters = { ...query, except: JSON.stringify(except) }
+      return { units: toUnits(find.all(parameters)), stale: stale.all(parameters) }
+    },
+  }
 }
 
 /** What is read of consumers. */
@@ -47,6 +94,7 @@ export function consumerReads(db: Database.Database): ConsumerReads {
       SELECT ended.id, ifnull(given.deliveries, 0) + (given.lease_id IS NOT @leaseId) AS deliveries,
         ended.ended_at_ms AS end_ms, ended.tree AS end_tree FROM ${AVAILABLE}
         AND (ended.ended_at_ms, ended.tree) > (@endedAtMs, @tree)
+        AND (@rewarded = 0 OR ended.reward IS NOT NULL) AND (@ungrouped = 0 OR given.group_hash IS NULL)
       ORDER BY ended.ended_at_ms, ended.tree LIMIT @limit
     ) AS found JOIN (${SELECT_SESSIONS}) AS chosen ON chosen.id = found.id ORDER BY end_ms, end_tree`)
   const count = db.prepare<[{ consumer: string; nowMs: number; leaseId: string }], ConsumerCounts>(`
@@ -55,7 +103,9 @@ export function consumerReads(db: Database.Database): ConsumerReads {
         WHERE consumer = consumers.id AND leased_until_ms IS NOT NULL AND leased_until_ms > @nowMs) AS leased,
       (SELECT count(*) FROM consumer_sessions WHERE consumer = consumers.id)
         - (SELECT count(*) FROM consumer_sessions WHERE consumer = consumers.id AND leased_until_ms IS NOT NULL)
-        AS acknowledged
+        AS acknowledged,
+      (SELECT count(*) FROM consumer_sessions
+        WHERE consumer = consumers.id AND lease_id = '${NO_LEASE}' AND leased_until_ms IS NULL) AS discarded
     FROM consumers WHERE name = @consumer`)
   const given = db.prepare<[string], GivenRow>(`
     SELECT name, lease_id, leased_until_ms, deliveries FROM sessions
@@ -67,7 +117,11 @@ export function consumerReads(db: Database.Database): ConsumerReads {
       return row && toConsumer(row)
     },
     listConsumers: (idPrefix) => list.all({ idPrefix }).map(toConsumer),
-    availableSessions: ({ after, ...query }) => available.all({ ...query, ...after }).map(toAvailable),
+    availableSessions: ({ after, rewarded = false, ungrouped = false, ...query }) => {
+      const flags = { rewarded: Number(rewarded), ungrouped: Number(ungrouped) }
+      return available.all({ ...query, ...after, ...flags }).map(toAvailable)
+    },
+    ...groupReads(db),
     countForConsumer: (consumer, nowMs) => count.get({ consumer, nowMs, leaseId: '' }),
     givenSessions: (sessionId) => given.all(sessionId).map(toGiven),
   }
@@ -101,7 +155,7 @@ export function consumerMethods(db: Database.Database): ConsumerMethods {
   const treesOf = db
     .prepare<[{ consumer: number; leaseId: string | null }], number>(`
       SELECT tree FROM consumer_sessions WHERE consumer = @consumer
-        AND (lease_id = @leaseId OR @leaseId IS NULL AND leased_until_ms IS NOT NULL)`)
+        AND (lease_id = @leaseId OR @leaseId IS NULL AND leased_until_ms IS NOT NULL AND lease_id <> '${NO_LEASE}')`)
     .pluck()
   const returning = `RETURNING (
     SELECT session_id FROM sessions
@@ -123,6 +177,13 @@ export function consumerMethods(db: Database.Database): ConsumerMethods {
     WHERE session_id = @sessionId AND name = @consumer
     ON CONFLICT (tree, consumer) DO UPDATE SET lease_id = excluded.lease_id, leased_until_ms = NULL
       WHERE excluded.leased_until_ms IS NULL AND leased_until_ms IS NOT NULL`)
+  const group = db.prepare<[SessionKey & { consumer: number; group: string }]>(`
+    INSERT INTO consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries, group_hash)
+    SELECT tree, @consumer, id, '${NO_LEASE}', ended_at_ms, 0, @group FROM sessions WHERE id = @row AND tree = @tree
+    ON CONFLICT (tree, consumer) DO UPDATE SET group_hash = excluded.group_hash`)
+  const discard = db.prepare<[{ consumer: number; group: string; nowMs: number }]>(`
+    UPDATE consumer_sessions SET lease_id = '${NO_LEASE}', leased_until_ms = NULL
+    WHERE consumer = @consumer AND group_hash = @group AND leased_until_ms IS NOT NULL AND leased_until_ms <= @nowMs`)
   const idOf = (name: string) => {
     const id = findId.get(name)
     if (id === undefined) throw noConsumer(name)
@@ -142,6 +203,14 @@ export function consumerMethods(db: Database.Database): ConsumerMethods {
       const leased = units.filter((unit) => unit.every(isFree)).flat()
       for (const key of leased) lease.run({ ...key, consumer, leaseId, untilMs: nowMs + leaseMs })
       return leased.map(({ tree }) => tree)
+    },
+    putIntoGroups(name, members) {
+      const consumer = idOf(name)
+      for (const { key, group: hash } of members) group.run({ ...key, consumer, group: hash })
+    },
+    discardGroups(name, groups, nowMs) {
+      const consumer = idOf(name)
+      return groups.reduce((count, hash) => count + discard.run({ consumer, group: hash, nowMs }).changes, 0)
     },
     changeLease({ consumer: name, leaseId, sessionIds, to, leaseMs, nowMs }) {
       const consumer = idOf(name)

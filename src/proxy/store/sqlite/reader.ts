@@ -5,7 +5,9 @@ import type {
   AvailableSession,
   Consumer,
   ConsumerCounts,
+  FoundGroups,
   GivenSession,
+  GroupQuery,
 } from '../port/consumers.ts'
 import type { ImportedItem } from '../port/imports.ts'
 import type { SessionCount, SessionFilter, SessionQuery, SessionRecord } from '../port/turn-store.ts'
@@ -64,6 +66,10 @@ export class SqliteReader extends Reader implements Reads {
 
   countForConsumer(name: string, nowMs: number): ConsumerCounts | undefined {
     return this.#consumers.countForConsumer(name, nowMs)
+  }
+
+  findGroups(query: GroupQuery): FoundGroups {
+    return this.#consumers.findGroups(query)
   }
 
   givenSessions(sessionId: string): GivenSession[] {

@@ -247,6 +247,13 @@ CREATE TABLE imports (
 CREATE UNIQUE INDEX imports_by_name ON imports (kind, name, created_at_ms);
 `
 
+const GROUPS = `
+-- Hash of the metadata value that the sessions of a group share; NULL: the consumer has not put it into a group.
+ALTER TABLE consumer_sessions ADD COLUMN group_hash TEXT;
+CREATE INDEX consumer_sessions_by_group ON consumer_sessions (consumer, group_hash, leased_until_ms, lease_id, tree)
+  WHERE group_hash IS NOT NULL AND leased_until_ms IS NOT NULL;
+`
+
 /** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
@@ -265,6 +272,7 @@ const MIGRATIONS: readonly string[] = [
   SESSIONS_BY_TREE,
   MARKS,
   IMPORTS,
+  GROUPS,
 ]
 
 const SCHEMA_VERSION = MIGRATIONS.length

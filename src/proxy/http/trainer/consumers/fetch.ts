@@ -1,7 +1,7 @@
 /** One fetch of a consumer: leases units, and writes their rows with one unit in memory at a time. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import type { Consumers, LeaseRequest, Unit } from '../../../session/consumers/consumers.ts'
+import type { Consumers, FetchProgress, LeaseRequest, Unit } from '../../../session/consumers/consumers.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { LeaseChange } from '../../../store/port/consumers.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
@@ -22,8 +22,7 @@ export class Fetch {
   readonly #parts: FetchParts
   readonly #lease: LeaseRequest
   readonly #asked: Static<typeof FetchBody>
-  /** Trees that it has leased. */
-  readonly #given = new Set<number>()
+  readonly #progress: FetchProgress = { given: new Set(), incomplete: 0 }
   /** Leased, and neither answered nor discarded. */
   #waiting: Unit[] = []
   readonly #discarded = { stale: 0, unversioned: 0 }
@@ -49,7 +48,7 @@ export class Fetch {
       do {
         const { limit } = this.#asked
         const until = { untilMs, signal }
-        this.#waiting = await this.#parts.consumers.takeWhenThere(this.#lease, limit, this.#given, until)
+        this.#waiting = await this.#parts.consumers.takeWhenThere(this.#lease, limit, this.#progress, until)
         first = await this.#next()
       } while (first === undefined && performance.now() < untilMs)
       signal.throwIfAborted()
@@ -72,7 +71,9 @@ export class Fetch {
           separator = ','
         }
       }
-      yield `],"discarded":${JSON.stringify(this.#discarded)}}`
+      // Python clients of the release before fail for another key in `discarded`.
+      const { incomplete } = this.#progress
+      yield `],"discarded":${JSON.stringify(this.#discarded)},"incomplete":${incomplete}}`
       isWhole = true
     } finally {
       if (!isWhole) await this.#release()
@@ -85,7 +86,7 @@ export class Fetch {
       const [unit, ...rest] = this.#waiting
       if (unit === undefined) {
         const missing = this.#asked.limit - this.#units
-        this.#waiting = await this.#parts.consumers.take(this.#lease, missing, this.#given)
+        this.#waiting = await this.#parts.consumers.take(this.#lease, missing, this.#progress)
         if (this.#waiting.length === 0) return undefined
         continue
       }

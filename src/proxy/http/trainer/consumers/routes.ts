@@ -77,6 +77,7 @@ function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
         metadata = {},
         group_by: groupBy = null,
         group_size: groupSize,
+        group_timeout_s,
         rewarded,
         since,
         hold_s,
@@ -88,7 +89,13 @@ function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
         idPrefix: prefixOf(request),
         sinceMs: Math.round(since * 1_000),
         holdMs: Math.round(hold_s * 1_000),
-        selection: { metadata, groupBy, groupSize, rewarded },
+        selection: {
+          metadata,
+          groupBy,
+          groupSize,
+          groupTimeoutMs: Math.round(group_timeout_s * 1_000),
+          rewarded,
+        },
       })
       return { ...consumerToWire(consumer), status: created ? 'created' : 'exists' }
     },
@@ -172,6 +179,7 @@ function consumerToWire({ name, idPrefix, createdAtMs, sinceMs, holdMs, selectio
     metadata: selection.metadata,
     group_by: selection.groupBy,
     group_size: selection.groupSize,
+    group_timeout_s: selection.groupTimeoutMs / 1_000,
     rewarded: selection.rewarded,
     since: sinceMs / 1_000,
     hold_s: holdMs / 1_000,

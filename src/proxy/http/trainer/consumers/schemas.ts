@@ -1,5 +1,6 @@
 /** Consumers of completed sessions as schemas; see `../sessions/schemas.ts`. */
 import Type from 'typebox'
+import { DEFAULT_GROUP_TIMEOUT_MS } from '../../../store/port/consumers.ts'
 import { nullable, STRICT } from '../../schemas/described.ts'
 import { Trajectories, TrajectoriesQuery } from '../sessions/schemas.ts'
 
@@ -44,6 +45,10 @@ export const NewConsumerBody = Type.Object(
       ...{ minimum: 1, maximum: 1024, default: 1 },
       description: 'How many completed sessions make a group',
     }),
+    group_timeout_s: Type.Number({
+      ...{ minimum: 0, maximum: MAX_S, default: DEFAULT_GROUP_TIMEOUT_MS / 1_000 },
+      description: 'A group that is incomplete is discarded this long after the last of its sessions ended',
+    }),
     rewarded: Type.Boolean({ default: false, description: 'Only sessions that have a reward' }),
     since: Type.Number({
       ...{ minimum: 0, maximum: MAX_SINCE_S, default: 0 },
@@ -63,6 +68,7 @@ const consumerFields = {
   metadata: Type.Record(Type.String(), Plain),
   group_by: nullable(Type.String()),
   group_size: Type.Integer(),
+  group_timeout_s: Type.Number(),
   rewarded: Type.Boolean(),
   since: Type.Number(),
   hold_s: Type.Number(),
@@ -80,6 +86,7 @@ export const CountedConsumer = Type.Object({
   acknowledged: Type.Integer({
     description: 'Those that are not the consumer’s by their metadata count, too',
   }),
+  discarded: Type.Integer({ description: 'Of `acknowledged`: sessions of groups that stayed incomplete' }),
 })
 export const DeletedConsumer = Type.Object({
   consumer: Type.String(),
@@ -133,6 +140,7 @@ export const Fetched = Type.Object({
     { stale: Type.Integer(), unversioned: Type.Integer() },
     { description: 'Sessions, by what `min_weight_version` found' },
   ),
+  incomplete: Type.Integer({ description: 'Sessions of groups that stayed incomplete: discarded, too' }),
 })
 
 const sessionIds = Type.Optional(Type.Array(Type.String(), { description: 'Absent: all that the lease has' }))

@@ -1,0 +1,101 @@
+/** What a fetch reads of the sessions that a consumer waits for. */
+import t from 'tap'
+import { Consumers } from '../../../../../src/proxy/session/consumers/consumers.ts'
+import { Activity } from '../../../../../src/proxy/session/state/activity.ts'
+import { FIRST_END } from '../../../../../src/proxy/store/port/consumers.ts'
+import type { TurnStore } from '../../../../../src/proxy/store/port/turn-store.ts'
+import { aConsumer } from '../../../../conformance/consumers.ts'
+import { aSession } from '../../../../conformance/turn-store.ts'
+import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
+
+const SELECTION = { metadata: {}, groupBy: 'task', groupSize: 8, groupTimeoutMs: Date.now(), rewarded: false }
+
+/** Counts the sessions that the store returns. */
+class CountingStore extends MemoryTurnStore {
+  read = 0
+
+  override async availableSessions(query: Parameters<TurnStore['availableSessions']>[0]) {
+    const found = await super.availableSessions(query)
+    this.read += found.length
+    return found
+  }
+
+  override async findGroups(query: Parameters<TurnStore['findGroups']>[0]) {
+    const found = await super.findGroups(query)
+    this.read += found.units.flat().length
+    return found
+  }
+}
+
+async function complete(store: TurnStore, sessionId: string, task: unknown, atMs = 4000): Promise<void> {
+  await store.createSession(aSession(sessionId, { metadata: { task } }))
+  await store.endSession(sessionId, 'completed', atMs)
+}
+
+async function start(selection: Partial<typeof SELECTION> = {}) {
+  const store = new CountingStore()
+  const consumers = new Consumers(store, new Activity())
+  const { consumer } = await consumers.create(aConsumer({ selection: { ...SELECTION, ...selection } }))
+  let leases = 0
+  const progress = { given: new Set<number>(), incomplete: 0 }
+  const take = async (limit = 10) => {
+    store.read = 0
+    leases += 1
+    const lease = { consumer, leaseId: `lease ${leases}`, leaseMs: 60_000 }
+    const units = await consumers.take(lease, limit, progress)
+    return units.map((unit) => unit.map(({ session }) => session.sessionId).join(' '))
+  }
+  return { store, take, progress }
+}
+
+t.test('a fetch reads no session of an incomplete group twice', async (t) => {
+  const { store, take } = await start()
+  for (let at = 0; at < 700; at += 1) await complete(store, `s${at}`, Math.floor(at / 7))
+  t.strictSame(await take(), [])
+  t.equal(store.read, 700)
+  t.strictSame(await take(), [])
+  t.equal(store.read, 0)
+  await complete(store, 'eighth', 3)
+  t.strictSame(await take(), ['s21 s22 s23 s24 s25 s26 s27 eighth'])
+  t.equal(store.read, 9, 'the new one, and the group that it completes')
+})
+
+t.test('a fetch reads no session again that has no reward', async (t) => {
+  const { store, take } = await start({ rewarded: true, groupSize: 1 })
+  await complete(store, 'a', 1)
+  t.strictSame(await take(), [])
+  t.equal(store.read, 0)
+  await store.setReward('a', { reward: 0, components: {} }, 5000)
+  t.strictSame(await take(), ['a'])
+})
+
+t.test('values of different types are different groups, whatever their length', async (t) => {
+  const { store, take } = await start({ groupSize: 2 })
+  const values = ['1', 1, true, 'true', 'x'.repeat(50_000)]
+  for (const [at, value] of values.entries()) await complete(store, `a${at}`, value)
+  t.strictSame(await take(), [])
+  for (const [at, value] of values.entries()) await complete(store, `b${at}`, value, 5000 + at)
+  t.strictSame(await take(), ['a0 b0', 'a1 b1', 'a2 b2', 'a3 b3', 'a4 b4'])
+})
+
+t.test('more units than are read at a time come in one fetch, in order', async (t) => {
+  const { store, take } = await start({ groupSize: 100 })
+  for (let at = 0; at < 500; at += 1) await complete(store, `s${at}`, at % 5, 4000 + at)
+  const units = await take()
+  t.strictSame(
+    units.map((unit) => unit.split(' ')[0]),
+    ['s0', 's1', 's2', 's3', 's4'],
+  )
+})
+
+t.test('an incomplete group is discarded after its timeout', async (t) => {
+  const { store, take, progress } = await start({ groupTimeoutMs: 1_000 })
+  await complete(store, 'old', 'a', Date.now() - 10_000)
+  await complete(store, 'older', 'b', Date.now() - 20_000)
+  await complete(store, 'new', 'b', Date.now())
+  t.strictSame(await take(), [])
+  t.equal(progress.incomplete, 1)
+  const query = { consumer: 'trainer', leaseId: '', after: FIRST_END, limit: 9, nowMs: Date.now() }
+  const left = await store.availableSessions(query)
+  t.strictSame(left.map(({ session }) => session.sessionId).sort(), ['new', 'older'])
+})
