@@ -310,6 +310,10 @@ t.test('usage counts thoughts apart, and an end has the reason of its kind', asy
       totalTokenCount: 9,
     },
   })
+  for (const finishReason of ['repetition', 'insufficient_system_resource'])
+    t.match(whole([start, { type: 'end', finishReason, usage }], false), {
+      candidates: [{ finishReason: 'OTHER' }],
+    })
   t.match(
     whole([start, { type: 'end', finishReason: 'content_filter' }], false).candidates[0].finishReason,
     'SAFETY',

@@ -184,6 +184,10 @@ t.test('why the model stopped, in words of the API', async (t) => {
   t.same(stopOf({ finishReason: 'tool_calls' }, { toolCalls }), ['tool_use', null])
   t.same(stopOf({ finishReason: 'stop' }, { toolCalls }), ['tool_use', null], 'a forced call ends in a stop')
   t.same(stopOf({ finishReason: 'length' }, { toolCalls }), ['max_tokens', null])
+  for (const finishReason of ['repetition', 'insufficient_system_resource']) {
+    t.same(stopOf({ finishReason }), ['max_tokens', null], 'the engine cut it off')
+    t.same(stopOf({ finishReason }, { toolCalls }), ['max_tokens', null])
+  }
 })
 
 t.test('cached input and thinking are counted apart', async (t) => {
@@ -199,6 +203,25 @@ t.test('cached input and thinking are counted apart', async (t) => {
     cache_read_input_tokens: 8,
     output_tokens: 5,
     output_tokens_details: { thinking_tokens: 3 },
+  })
+})
+
+t.test('input that vLLM wrote to its cache is counted apart', async (t) => {
+  const prompt_tokens_details = { cached_tokens: 32, created_cache_tokens: 384 }
+  const usage = { prompt_tokens: 434, completion_tokens: 5, total_tokens: 439, prompt_tokens_details }
+  const counted = {
+    input_tokens: 18,
+    cache_creation_input_tokens: 384,
+    cache_read_input_tokens: 32,
+    output_tokens: 5,
+  }
+  t.strictSame(whole([start, { ...end, usage }]).usage, counted)
+  t.strictSame(streamed([start, { ...end, usage }]).at(-2).usage, counted)
+  const without = { ...usage, prompt_tokens_details: { cached_tokens: null, created_cache_tokens: null } }
+  t.match(whole([start, { ...end, usage: without } as never]).usage, {
+    input_tokens: 434,
+    cache_creation_input_tokens: 0,
+    cache_read_input_tokens: 0,
   })
 })
 

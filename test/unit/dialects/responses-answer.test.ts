@@ -267,6 +267,11 @@ t.test('an answer that was cut off is incomplete, and so is its last item', asyn
     })
   }
   t.equal(streamed(events).at(-1)?.type, 'response.incomplete')
+  for (const finishReason of ['repetition', 'insufficient_system_resource'])
+    t.match(whole([...events.slice(0, 2), { type: 'end', finishReason }]), {
+      status: 'incomplete',
+      incomplete_details: { reason: 'max_output_tokens' },
+    })
   const filtered = whole([start, { type: 'end', finishReason: 'content_filter' }])
   t.match(filtered, { status: 'incomplete', incomplete_details: { reason: 'content_filter' } })
 })

@@ -1,6 +1,7 @@
 /** Anthropic Messages, the answer that is not streamed: https://platform.claude.com/docs/en/api/messages */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationStart } from '../../../protocol/canonical/events.ts'
+import { isCutOff } from '../../../protocol/canonical/finish-reason.ts'
 import { inputOf } from '../common/call-input.ts'
 import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
@@ -87,15 +88,21 @@ export function stopFields({ finishReason, stopReason }: GenerationEnd, calledTo
 }
 
 function stopReasonOf(finishReason: string, calledTools: boolean): string {
-  if (finishReason === 'length') return 'max_tokens'
+  if (isCutOff(finishReason)) return 'max_tokens'
   if (finishReason === 'content_filter') return 'refusal'
   // Engines say `stop` for a call that the request forced.
   return finishReason === 'tool_calls' || calledTools ? 'tool_use' : 'end_turn'
 }
 
+/** `PromptTokenUsageInfo` of vLLM (`vllm/entrypoints/serve/engine/protocol.py`), with `--enable-prompt-tokens-details`. */
+interface CacheTokens {
+  cached_tokens?: number | null
+  created_cache_tokens?: number | null
+}
+
 /**
- * Tokens by the engine's own count, else by the ids that it reported. Anthropic counts cached input apart from the
- * rest.
+ * Tokens by the engine's own count, else by the ids that it reported. Anthropic counts input that was read
+ * from the cache, or written to it, apart from the rest.
  */
 export function usage(
   start: GenerationStart | undefined,
@@ -104,12 +111,14 @@ export function usage(
 ): object {
   const counted = end?.usage
   const input = counted?.prompt_tokens ?? start?.promptTokenIds?.length ?? 0
-  const cached = counted?.prompt_tokens_details?.cached_tokens ?? 0
+  const details: CacheTokens | null | undefined = counted?.prompt_tokens_details
+  const read = details?.cached_tokens ?? 0
+  const created = details?.created_cache_tokens ?? 0
   const thinking = counted?.completion_tokens_details?.reasoning_tokens
   return {
-    input_tokens: input - cached,
-    cache_creation_input_tokens: 0,
-    cache_read_input_tokens: cached,
+    input_tokens: Math.max(0, input - read - created),
+    cache_creation_input_tokens: created,
+    cache_read_input_tokens: read,
     output_tokens: counted?.completion_tokens ?? outputTokens,
     ...(thinking !== undefined && { output_tokens_details: { thinking_tokens: thinking } }),
   }

@@ -2,6 +2,7 @@
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd } from '../../../protocol/canonical/events.ts'
+import { isCutOff } from '../../../protocol/canonical/finish-reason.ts'
 import type { Tool, Usage } from '../../../protocol/canonical/messages.ts'
 import type { SamplingFields } from '../../../protocol/canonical/request.ts'
 import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
@@ -89,7 +90,7 @@ export function endState({ finishReason }: Pick<GenerationEnd, 'finishReason'>):
   status: 'completed' | 'incomplete'
   incompleteReason?: string
 } {
-  if (finishReason === 'length') return { status: 'incomplete', incompleteReason: 'max_output_tokens' }
+  if (isCutOff(finishReason)) return { status: 'incomplete', incompleteReason: 'max_output_tokens' }
   if (finishReason === 'content_filter') return { status: 'incomplete', incompleteReason: finishReason }
   return { status: 'completed' }
 }

@@ -1,4 +1,5 @@
 /** One row of a chain of turns: which turns it trains, where their tokens are in it, and what is cut off. */
+import { isCutByEngine } from '../../../protocol/canonical/finish-reason.ts'
 import type { SessionMarks } from '../../store/port/marks.ts'
 import type { Reward } from '../../store/port/turn-store.ts'
 import type { Line } from '../roles/line.ts'
@@ -178,7 +179,7 @@ export function assemble(
     labels: marks.labels,
     exact: last.exact,
     inexact_reason: last.inexactReason,
-    truncated: kept < plan.responseLength,
+    truncated: kept < plan.responseLength || isCutByEngine(last.finishReason),
     prompt_truncated: promptStart > 0,
     ...(last.exact && images.length > 0 && { images: imagesWithin(images, promptStart, base + kept) }),
   }

@@ -196,7 +196,7 @@ export const Group = Type.Object({
         sessions: count('How many were looked at: the latest ones, at most 16'),
         rows: Type.Integer(),
         turns: Type.Integer(),
-        truncated: count('Turns that ended for their length'),
+        truncated: count('Turns that were cut by length or by the engine'),
         staleness: nullableNumber(),
       }),
     ),

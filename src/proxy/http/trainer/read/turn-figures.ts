@@ -1,4 +1,5 @@
 /** What the turns of groups of sessions come to: of some sessions of each, for all turns of a long run are too many to read. */
+import { isCutOff } from '../../../../protocol/canonical/finish-reason.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import { everySession } from '../../../store/port/every-session.ts'
 import { groupValue } from '../../../store/port/session-summary.ts'
@@ -49,7 +50,7 @@ async function addSession(reader: TurnReader, sessionId: string, figures: TurnFi
     rows.add(step)
     turnIds.push(step.turnId)
     figures.turns += 1
-    if (step.finishReason === 'length') figures.truncated += 1
+    if (isCutOff(step.finishReason)) figures.truncated += 1
     const version = step.weightVersionStart === null ? Number.NaN : Number(step.weightVersionStart)
     const sampled = step.completionTokenIds.length
     if (Number.isFinite(version) && sampled > 0)

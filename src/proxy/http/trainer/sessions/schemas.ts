@@ -358,7 +358,7 @@ export const TrajectoryRow = Type.Object({
   labels: rowLabels(),
   exact: Type.Boolean({ description: 'Not: one turn without exact ids, with empty lists' }),
   inexact_reason: nullableText(),
-  truncated: Type.Boolean({ description: '`response_length` cut something off' }),
+  truncated: Type.Boolean({ description: '`response_length` or the engine cut something off' }),
   prompt_truncated: Type.Boolean({ description: '`prompt_length` cut something off' }),
   images: Type.Optional(
     Type.Array(RowImage, {

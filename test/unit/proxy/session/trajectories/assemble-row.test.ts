@@ -77,6 +77,18 @@ t.test('a row has its tokens, a mask over what was sampled, and the logprobs the
   t.notOk('images' in row)
 })
 
+t.test('a row that ends where the engine cut the model off is truncated', async (t) => {
+  for (const finishReason of ['repetition', 'insufficient_system_resource']) {
+    const chain = buildTree([{ prompt: [1], completion: [2], finishReason }])
+    t.ok(assembleRow(planOf(chain)).truncated, finishReason)
+    const goesOn = buildTree([
+      { prompt: [1], completion: [2], finishReason },
+      { prompt: [1, 2, 3], completion: [4] },
+    ])
+    t.notOk(assembleRow(planOf(goesOn)).truncated, 'not one whose later turns ended by themselves')
+  }
+})
+
 t.test('the response is cut behind as many tokens as asked for', async (t) => {
   for (const [responseLength, mask, spans] of [
     [
