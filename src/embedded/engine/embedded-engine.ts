@@ -161,6 +161,7 @@ export class EmbeddedEngine implements EngineClient {
       promptLength: prompt.ids.length,
       defaultMaxTokens: kind === 'chat' ? this.contextLength : COMPLETION_MAX_TOKENS,
       defaultSeed: this.#nextSeed++,
+      cutsMaxTokens: isTokenRequest(request),
     })
     const logprobsOptions = readLogprobsOptions(body)
     const forced = this.#force(prompt, body.model, params)

@@ -74,13 +74,15 @@ interface SamplingLimits {
   defaultMaxTokens: number
   /** Where the request names no seed. */
   defaultSeed: number
+  /** Cut a limit to the context instead of rejecting it, as for a prompt of ids, whose length the agent does not know. */
+  cutsMaxTokens?: boolean
 }
 
 /** @throws ProxyError `engine_rejected` naming the field, or because prompt and completion do not fit */
 export function readSamplingParams(body: SamplingFields, limits: SamplingLimits): SamplingParams {
   const request = checkSampling(body)
   const maxTokens = request.max_completion_tokens ?? request.max_tokens
-  checkContext(limits, maxTokens ?? 1)
+  checkContext(limits, limits.cutsMaxTokens ? 1 : (maxTokens ?? 1))
   return {
     temperature: request.temperature ?? 1,
     topP: request.top_p ?? 1,

@@ -361,3 +361,20 @@ t.test('a canned completion has exactly its length and ends its turn', async (t)
   t.equal(completion.end?.finishReason, 'stop')
   t.same(completion.logprobs, scoresOf(completion))
 })
+
+t.test(
+  'a limit beyond the context is cut in token mode, where an agent does not know the room',
+  async (t) => {
+    const engine = new EmbeddedEngine({ contextLength: 12 })
+    const ask = async (prompt: number[]) =>
+      fold(
+        await collect(
+          engine.generate(tokenRequest(prompt, { max_tokens: 32_000, ignore_eos: true }), noAbort),
+        ),
+      )
+    const completion = await ask([5, 6, 7])
+    t.equal(completion.tokenIds.length, 9)
+    t.equal(completion.end?.finishReason, 'length')
+    await t.rejects(ask(Array(12).fill(5)), { code: 'engine_rejected' })
+  },
+)

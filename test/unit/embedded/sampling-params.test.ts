@@ -4,6 +4,14 @@ import { readLogprobsOptions, readSamplingParams } from '../../../src/embedded/e
 const rejectedAt = (param: string) => ({ code: 'engine_rejected', param })
 const limits = { contextLength: 100, promptLength: 60, defaultMaxTokens: 16, defaultSeed: 3 }
 
+t.test('a limit beyond the context is cut to it for a prompt of ids, and rejected otherwise', async (t) => {
+  const cut = { ...limits, cutsMaxTokens: true }
+  t.equal(readSamplingParams({ max_tokens: 32_000 }, cut).maxTokens, 40)
+  t.equal(readSamplingParams({ max_tokens: 7 }, cut).maxTokens, 7)
+  t.throws(() => readSamplingParams({ max_tokens: 32_000 }, limits), rejectedAt('input_tokens'))
+  t.throws(() => readSamplingParams({}, { ...cut, promptLength: 100 }), rejectedAt('input_tokens'))
+})
+
 t.test('what is left out or null has the default of vLLM', async (t) => {
   const defaults = readSamplingParams({}, limits)
   t.match(defaults, {
