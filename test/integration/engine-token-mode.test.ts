@@ -188,6 +188,33 @@ t.test('the ids that vLLM says it saw are reported, whatever was sent', async (t
   }
 })
 
+t.test('an agent that asked for logprobs alone sees no alternatives', async (t) => {
+  const top = { 'token_id:5': -0.5, 'token_id:6': -1.5 }
+  const logprobs = { tokens: ['token_id:5'], token_logprobs: [-0.5], top_logprobs: [top] }
+  const vllm = { choices: [{ index: 0, text: 'a', finish_reason: 'stop', logprobs }] }
+  const meta_info = {
+    finish_reason: { type: 'stop' },
+    completion_tokens: 1,
+    output_token_logprobs: [[-0.5, 5, 'a']],
+    output_top_logprobs: [[[-0.5, 5, 'a']]],
+  }
+  const answers: [Create, object][] = [
+    [createVllmClient, vllm],
+    [createSglangClient, { output_ids: [5], meta_info }],
+  ]
+  for (const [create, answer] of answers) {
+    const server = await startScriptedServer((_, response) => sendJson(response, answer))
+    const { client } = clientOf(t, create, server)
+    const topsOf = async (body: Record<string, unknown>) =>
+      (await run(client, { max_tokens: 1, logprobs: true, ...body })).logprobsContent.map(
+        (entry) => entry.top_logprobs.length,
+      )
+    t.same(await topsOf({}), [0])
+    t.same(await topsOf({ top_logprobs: 0 }), [0])
+    t.same(await topsOf({ top_logprobs: 1 }), [1])
+  }
+})
+
 t.test("vLLM's wire gives in token mode what it gives in chat mode, before it is parsed", async (t) => {
   const text =
     'A queue gives things back in the order in which they came, and a stack in the opposite one. '.repeat(2)

@@ -111,7 +111,8 @@ class SglangClient extends ServerClient implements EngineClient {
       promptTokenIds: request.promptTokenIds,
       hasImages: request.images !== undefined,
       wantsLogprobs: wantsLogprobs(request),
-      ...(request.record && { record: request.record, alternatives: shownAlternatives(request) }),
+      ...(request.record && { record: request.record }),
+      alternatives: shownAlternatives(request),
       expertsStart: request.expertsStart,
       redact: this.connection.endpoint.redact,
     })

@@ -28,7 +28,7 @@ export interface ReaderOptions {
   engine: string
   /** Whether the agent asked for logprobs and gets the engine's own entries. */
   wantsLogprobs: boolean
-  /** How many alternatives per token the agent gets; absent: all that come. */
+  /** How many alternatives per token the agent gets; undefined: all that come. */
   alternatives?: number | undefined
   /** What else is to be read of it. */
   record?: RequestedDetails | undefined

@@ -28,7 +28,8 @@ export async function* readAnswer(
   const reader = new AnswerReader({
     engine: connection.name,
     wantsLogprobs: wantsLogprobs(request),
-    ...(request.record && { record: request.record, alternatives: shownAlternatives(request) }),
+    ...(request.record && { record: request.record }),
+    alternatives: shownAlternatives(request),
     expertsStart: request.expertsStart,
     wantsIdsAsTokens: request.body.return_tokens_as_token_ids === true,
     sentPromptTokenIds: sentPromptTokenIds(request),
