@@ -81,10 +81,10 @@ function tokenizeHandler({ sessions, runner, ...policy }: CallHandlerOptions) {
   }
 }
 
-/** @throws ProxyError `unsupported` with status 501 in chat mode, where engines make the prompts */
+/** @throws ProxyError `unsupported` with status 404 in chat mode, where engines make the prompts: clients retry from 500 on */
 function tokensOf({ runner }: Pick<CallHandlerOptions, 'runner'>) {
   if (runner.tokens !== undefined) return runner.tokens
   throw new ProxyError('unsupported', 'only a proxy in token mode (--tokenizer) tells tokens', {
-    status: 501,
+    status: 404,
   })
 }
