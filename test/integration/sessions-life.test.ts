@@ -89,6 +89,7 @@ for (const [name, openStore] of Object.entries(STORES)) {
         prompts: {},
         changed_calls: {},
         trace_count: 0,
+        aborted_turns: 0,
       })
       nowMs = 2_500
       const rewarded = await call('POST', '/sessions/s/reward', { reward: 1, components: { tests: 0.5 } })

@@ -113,6 +113,16 @@ for (const [name, openStore] of Object.entries(STORES)) {
       }
     })
 
+    t.test('counts turns whose stream was cut apart from those that failed', async (t) => {
+      const { call, store } = await startSessionsApi(t, await openStore(t))
+      await call('POST', '/sessions/s')
+      for (const [index, status] of (['aborted', 'failed', 'completed', 'aborted'] as const).entries())
+        await recordTurn(store, 's', index, { status })
+      const { body } = await call('GET', '/sessions/s')
+      t.match(body, { aborted_turns: 2, failed_turns: 1 })
+      t.same(schemaErrors(schemas.SessionWithTurns, body), [])
+    })
+
     t.test('gives rows ready to train on', async (t) => {
       const { call, store } = await startSessionsApi(t, await openStore(t))
       await call('POST', '/sessions/s')

@@ -193,7 +193,7 @@ export const sessionFields = {
   turn_count: Type.Integer({ description: 'Turns on record, whatever their status' }),
   num_turns: Type.Integer({ description: 'The same as `turn_count`' }),
   open_turns: Type.Integer({ description: 'Turns in flight' }),
-  failed_turns: Type.Integer({ description: 'Turns that failed or were interrupted' }),
+  failed_turns: Type.Integer({ description: 'Turns that failed or were interrupted; not aborted ones' }),
   inexact_turns: Type.Integer({ description: 'Completed turns that cannot be trained on' }),
   sampled_tokens: Type.Integer({ description: 'Of all turns together' }),
 }
@@ -301,6 +301,9 @@ const sessionOfTurns = {
   }),
   changed_calls: Type.Record(Type.String(), Type.Integer(), {
     description: 'How many turns came with calls that their agent had changed in which way',
+  }),
+  aborted_turns: Type.Integer({
+    description: 'Turns whose agent disconnected, or that the end of the session cancelled',
   }),
 }
 export const SessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(Turn) })

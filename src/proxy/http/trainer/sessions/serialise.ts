@@ -60,17 +60,19 @@ export async function* sessionWithTurns(
   const prompts: Record<string, number> = {}
   const changed: Record<string, number> = {}
   let traceCount = 0
+  let abortedTurns = 0
   let separator = ''
   for await (const turn of turns) {
     yield separator
     yield* turnToWire(turn, lines.add(turn), session.marks, messages === 'none' ? messages : soFar?.add(turn))
     separator = ','
     if (isTrace(turn)) traceCount += 1
+    if (turn.status === 'aborted') abortedTurns += 1
     for (const word of promptWordsOf(turn)) prompts[word] = (prompts[word] ?? 0) + 1
     for (const kind of echoNoteOf(turn)?.kinds ?? []) changed[kind] = (changed[kind] ?? 0) + 1
   }
   const counts = `"prompts":${JSON.stringify(prompts)},"changed_calls":${JSON.stringify(changed)}`
-  yield `],"trace_count":${traceCount},${counts}}`
+  yield `],"trace_count":${traceCount},${counts},"aborted_turns":${abortedTurns}}`
 }
 
 /** How the turn's prompt came about, as its annotations say, and whether the engine saw another one. */
