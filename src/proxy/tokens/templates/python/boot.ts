@@ -28,6 +28,9 @@ export const SNAPSHOT = new URL('./python.snapshot', import.meta.url)
 /** A snapshot's first bytes say what it was made of. */
 const KEY_LENGTH = 64
 
+/** No less than the picture of Python's memory has, which is 30 MiB. */
+const PICTURE_BYTES = 32 * 1024 ** 2
+
 /** Files of Python by their modules' names, in the order in which they import each other. */
 type Modules = Readonly<Record<string, URL>>
 
@@ -133,7 +136,9 @@ function readSnapshot(): Uint8Array | undefined {
     return undefined
   }
   const key = Buffer.from(file.subarray(0, KEY_LENGTH)).toString('latin1')
-  return key === snapshotKey() ? zstdDecompressSync(file.subarray(KEY_LENGTH)) : undefined
+  // In one chunk instead of copies of thousands: half the time.
+  const options = { chunkSize: PICTURE_BYTES }
+  return key === snapshotKey() ? zstdDecompressSync(file.subarray(KEY_LENGTH), options) : undefined
 }
 
 /** Templates have no business with JavaScript, and the list of packages to fetch is empty. */
