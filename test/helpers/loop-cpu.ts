@@ -8,6 +8,17 @@ export interface LoopWatch {
   stop(): void
 }
 
+/** Uses the CPU for so long. It looks at its CPU time rarely: each look is a system call. */
+export function burnCpu(ms: number): void {
+  const endUs = cpuUs() + ms * 1_000
+  while (cpuUs() < endUs) for (let count = 0; count < 100_000; count += 1);
+}
+
+function cpuUs(): number {
+  const { user, system } = process.threadCpuUsage()
+  return user + system
+}
+
 /**
  * Tells at each look how much CPU time the loop's thread has used since the look before: more than the time between two
  * looks means that the loop was not able to look. It keeps no process alive.

@@ -5,6 +5,7 @@
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { ended, startChild } from './children.ts'
+import { burnCpu } from './loop-cpu.ts'
 import { aside, stallsOnPurpose, watched, watchedChild } from './no-stalls.ts'
 import { SHARED_STALL_LIMIT_MS } from './stall-limit.ts'
 
@@ -62,15 +63,8 @@ async function serve(answering: () => void): Promise<{ url: string; close(): voi
   }
 }
 
-/** Looks at its CPU time rarely: each look is a system call. */
 function burn(): void {
-  const endUs = cpuUs() + 1.5 * SHARED_STALL_LIMIT_MS * 1_000
-  while (cpuUs() < endUs) for (let count = 0; count < 100_000; count += 1);
-}
-
-function cpuUs(): number {
-  const { user, system } = process.threadCpuUsage()
-  return user + system
+  burnCpu(1.5 * SHARED_STALL_LIMIT_MS)
 }
 
 for (const way of process.argv.slice(2)) await WAYS[way]!()
