@@ -54,7 +54,7 @@ export async function startProxy(
     db: overrides.db ?? `${t.testdir!({})}/proxy.db`,
   }
   const spawn = isThreaded || isPostgresUrl(config.db) ? undefined : inProcess
-  const outside = { ...(spawn && { spawn }), openModel: openSharedModel }
+  const outside = { ...(spawn && { spawn }), openModel: openSharedModel(t) }
   const server = await watched(() => startServer(config, { logger, outside }))
   t.teardown(() => server.stop(0))
   const [adminKey] = config.adminKeys

@@ -1,50 +1,68 @@
 /**
- * Opens models of token mode for the proxies of a test file. A proxy that is started just after another one with the same
- * model has stopped gets that model, because each costs a second of CPU time to start.
+ * Opens models of token mode for the proxies of a test file. A proxy gets the model of an earlier one of the same file that
+ * has stopped, because each costs a second of CPU time to start.
  */
+import type { Test } from 'tap'
 import {
   openTokenModel,
   type TokenModel,
   type TokenModelOptions,
 } from '../../src/proxy/tokens/model/token-model.ts'
 
-/** How long a model without a user waits for the next one. */
-const IDLE_MS = 200
-
 interface Shared {
   model: Promise<TokenModel>
   users: number
-  cancelClose: () => void
+  /** Closes it when its last user has left. */
+  release(): Promise<void>
 }
+
+/** What ends when a test does; a test has the one that it is part of. */
+type Host = Pick<Test, 'teardown'> & { parent?: Host | undefined }
 
 const models = new Map<string, Shared>()
 
-/** As `openTokenModel`. */
-export async function openSharedModel(options: TokenModelOptions): Promise<TokenModel> {
-  const key = JSON.stringify(options)
-  const shared = models.get(key) ?? openNew(key, options)
-  shared.users += 1
-  shared.cancelClose()
-  return shared.model
+/** Opens as `openTokenModel`. The model is closed when the file of `t` ends, or when one with other options is opened. */
+export function openSharedModel(t: Host): (options: TokenModelOptions) => Promise<TokenModel> {
+  return (options) => {
+    const key = JSON.stringify(options)
+    const shared = models.get(key) ?? openNew(key, options, fileOf(t))
+    shared.users += 1
+    return shared.model
+  }
 }
 
-function openNew(key: string, options: TokenModelOptions): Shared {
-  const shared: Shared = { model: openTokenModel(options), users: 0, cancelClose: () => {} }
+function fileOf(host: Host): Host {
+  return host.parent === undefined ? host : fileOf(host.parent)
+}
+
+function openNew(key: string, options: TokenModelOptions, file: Host): Shared {
+  // Each has Python in a thread of its own.
+  for (const other of models.values()) void other.release()
+  let isReleased = false
+  let close: () => Promise<void> = async () => {}
+  const closeUnused = async () => {
+    if (isReleased && shared.users === 0) await close()
+  }
+  const shared: Shared = {
+    model: openTokenModel(options),
+    users: 0,
+    release: async () => {
+      models.delete(key)
+      isReleased = true
+      await closeUnused()
+    },
+  }
   models.set(key, shared)
   shared.model.then(
     (model) => {
-      const close = model.close.bind(model)
+      close = model.close.bind(model)
       model.close = async () => {
         shared.users -= 1
-        if (shared.users > 0) return
-        const timer = setTimeout(() => {
-          models.delete(key)
-          void close()
-        }, IDLE_MS)
-        shared.cancelClose = () => clearTimeout(timer)
+        await closeUnused()
       }
     },
     () => models.delete(key),
   )
+  file.teardown(() => shared.release())
   return shared
 }

@@ -1,8 +1,9 @@
-import t, { type Test } from 'tap'
-import { ended, type PipedProcess, said } from '../helpers/children.ts'
+import t from 'tap'
+import { ended } from '../helpers/children.ts'
+import { startEngine } from '../helpers/engine.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy } from '../helpers/proxy.ts'
-import { agentOf, relayProxy, streamed, turnsOf, untilWorkers } from '../helpers/relay-rig.ts'
+import { agentOf, joinWorker, relayProxy, streamed, turnsOf, untilWorkers } from '../helpers/relay-rig.ts'
 import { V1Worker } from '../helpers/v1-worker.ts'
 
 const QUESTION = {
@@ -11,14 +12,6 @@ const QUESTION = {
   temperature: 0,
   seed: 1,
   max_tokens: 12,
-}
-
-/** Starts a command and waits for its ready line. @returns the process and the URL in that line */
-async function started(t: Test, ...args: string[]): Promise<{ process: PipedProcess; url: string }> {
-  const process = startLlmProxy([...args, '--log-level', 'error'])
-  t.teardown(() => process.kill('SIGKILL'))
-  const [url] = await said(process.stdout, /(http|ws):\/\/[\d.]+:\d+/)
-  return { process, url }
 }
 
 t.test('with a version-1 worker chat calls work', async (t) => {
@@ -102,20 +95,11 @@ t.test('with a version-1 worker streaming calls and tool calls work', async (t) 
 })
 
 t.test('an agent cannot tell relay mode from local mode, and neither can a trainer', async (t) => {
-  const { url: engineUrl } = await started(
-    t,
-    'engine',
-    '--port',
-    '0',
-    '--model',
-    'any',
-    '--weight-version',
-    '12',
-  )
+  const { url: engineUrl } = await startEngine(t, { model: 'any', weightVersion: '12' })
   const relay = await relayProxy(t)
   const local = await startProxy(t, { engineUrls: [engineUrl], db: 'memory' })
-  const wsUrl = relay.url.replace('http', 'ws')
-  await started(t, 'worker', '--proxy-url', wsUrl, '--engine-url', engineUrl, '--worker-id', 'w')
+  const proxyUrls = [relay.url.replace('http', 'ws')]
+  joinWorker(t, { proxyUrls, engineUrls: [engineUrl], workerId: 'w' })
   await untilWorkers(relay, 'w')
   for (const proxy of [local, relay]) {
     const agent = agentOf(proxy, 's')
@@ -137,21 +121,11 @@ t.test('an agent cannot tell relay mode from local mode, and neither can a train
 })
 
 t.test('a worker process that gets SIGTERM finishes its call, leaves and exits with 0', async (t) => {
-  const { url: engineUrl } = await started(
-    t,
-    'engine',
-    '--port',
-    '0',
-    '--model',
-    'any',
-    '--tokens-per-second',
-    '40',
-  )
+  const { url: engineUrl } = await startEngine(t, { model: 'any', tokensPerSecond: 40 })
   const relay = await relayProxy(t)
-  const { process } = await started(
-    t,
-    ...['worker', '--proxy-url', relay.url, '--engine-url', engineUrl, '--worker-id', 'w'],
-  )
+  const args = ['worker', '--proxy-url', relay.url, '--engine-url', engineUrl, '--worker-id', 'w']
+  const process = startLlmProxy([...args, '--log-level', 'error'])
+  t.teardown(() => process.kill('SIGKILL'))
   await untilWorkers(relay, 'w')
   let stopped = false
   const { text, error } = await streamed(agentOf(relay, 's'), { ...QUESTION, ignore_eos: true }, () => {
