@@ -10,6 +10,7 @@ import t, { type Test } from 'tap'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { answer, wholeAnswer } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
+import { until } from '../helpers/until.ts'
 
 const calculator = {
   type: 'function' as const,
@@ -172,7 +173,7 @@ t.test('structured output reaches the engine as it was asked for, and the client
 })
 
 t.test(
-  'an agent that aborts its stream ends the engine call within a second, and the turn says so',
+  'an agent that aborts its stream ends the engine call before its end, and the turn says so',
   async (t) => {
     const proxy = await startProxy(t)
     const stream = client(proxy, 'a').chat.completions.stream({
@@ -182,14 +183,13 @@ t.test(
     })
     const aborted = refusal(stream.done())
     await new Promise<void>((resolve) => stream.once('content', () => resolve()))
-    const abortedAt = Date.now()
     stream.abort()
     t.ok((await aborted) instanceof OpenAI.APIUserAbortError)
-    let turn = (await proxy.get('/sessions/a')).turns[0]
-    while (turn?.status !== 'aborted' && Date.now() - abortedAt < 1_000) {
-      turn = (await proxy.get('/sessions/a')).turns[0]
-    }
-    t.equal(turn.status, 'aborted')
+    const turn = await until(async () => {
+      const [last] = (await proxy.get('/sessions/a')).turns
+      return last?.status !== 'open' && last
+    })
+    t.equal(turn.status, 'aborted', 'not at its limit of tokens')
     t.equal(turn.error.code, 'agent_gone')
     t.ok(turn.completion_token_ids.length > 0, 'the tokens so far are kept')
     const { engines } = await proxy.get('/health')

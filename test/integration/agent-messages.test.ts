@@ -13,6 +13,7 @@ import { startEngine } from '../helpers/engine.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
+import { until } from '../helpers/until.ts'
 
 const parameters = {
   type: 'object',
@@ -292,10 +293,10 @@ t.test('an agent that aborts its stream ends the call, and the turn says so', as
   await stream.emitted('text')
   stream.abort()
   t.ok((await aborted) instanceof Anthropic.APIUserAbortError)
-  const abortedAt = Date.now()
-  let turn = (await proxy.get('/sessions/a')).turns[0]
-  while (turn?.status !== 'aborted' && Date.now() - abortedAt < 30_000)
-    turn = (await proxy.get('/sessions/a')).turns[0]
+  const turn = await until(async () => {
+    const [last] = (await proxy.get('/sessions/a')).turns
+    return last?.status !== 'open' && last
+  })
   t.match(turn, { status: 'aborted', error: { code: 'agent_gone' } })
   t.ok(turn.completion_token_ids.length > 0, 'the tokens so far are kept')
 })

@@ -106,7 +106,7 @@ t.test(
       }
       yield* generate(request, signal)
     }
-    const proxy = await startProxy(t, { engineUrls: [url] })
+    const proxy = await startProxy(t, { engineUrls: [url], retryGraceMs: 50 })
     const patience = new AbortController()
     const body = { model: 'embedded', messages: [user('Hello.')] }
     const impatient = client(proxy).chat.completions.create(body, { signal: patience.signal })
