@@ -25,6 +25,7 @@ import type { SharedRecord } from './proxy/store/port/shared-record.ts'
 import type { Promises } from './proxy/store/postgres/connection.ts'
 import { databaseName, isPostgresUrl } from './proxy/store/postgres/open.ts'
 import { OwnRollouts } from './rollout/server/own-rollouts.ts'
+import { RolloutOwners } from './rollout/server/owners.ts'
 import { passOnRollouts } from './rollout/server/pass-on.ts'
 import { rolloutRoutes } from './rollout/server/routes.ts'
 import { certificateFilesOf, openParts, type ServerHooks, type ServerParts } from './server-parts.ts'
@@ -55,8 +56,9 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
   const { logger, outside = {} } = hooks
   await using opened = new AsyncDisposableStack()
   const parts = await openParts(config, hooks, opened)
-  const { store, backend, sessions, drift, runner } = parts
-  const rollouts = config.runner === undefined ? undefined : new OwnRollouts(config, logger)
+  const { store, backend, sessions, drift, runner, nodes } = parts
+  const owners = store.shared && nodes && new RolloutOwners(store.shared, nodes)
+  const rollouts = config.runner === undefined ? undefined : new OwnRollouts(config, logger, owners)
   const http = await (outside.listen ?? listen)(httpOptions(config, parts, rollouts, logger))
   opened.defer(() => http.close())
   const { host, healthPort: port, basePath } = config

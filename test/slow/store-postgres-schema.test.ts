@@ -66,7 +66,7 @@ if (noPostgres !== false) {
     await server.query(
       `ALTER TABLE llm_proxy.sessions ${added.join(', ')}; DROP TABLE llm_proxy.proxies, llm_proxy.controls;
        DROP SEQUENCE llm_proxy.control_changes;
-       DROP TABLE llm_proxy.consumers, llm_proxy.consumer_sessions, llm_proxy.imports; DROP INDEX llm_proxy.sessions_by_end;
+       DROP TABLE llm_proxy.consumers, llm_proxy.consumer_sessions, llm_proxy.imports, llm_proxy.rollouts; DROP INDEX llm_proxy.sessions_by_end;
        CREATE TABLE llm_proxy.writer (id bigint PRIMARY KEY);
        DROP FUNCTION llm_proxy.note_unsearched() CASCADE;
        DROP TABLE llm_proxy.searched, llm_proxy.unsearched;

@@ -3,6 +3,7 @@ import type { Logger } from '../../base/logger.ts'
 import type { RunnerConfig } from '../../proxy/config/options/rollout.ts'
 import { RemoteAgentLoop } from '../remote-agent-loop.ts'
 import { runnerOf } from '../runner-of.ts'
+import type { RolloutOwners } from './owners.ts'
 import { settingsOf } from './request.ts'
 import { Rollouts } from './rollouts.ts'
 
@@ -19,14 +20,19 @@ interface Proxy {
 
 export class OwnRollouts {
   readonly rollouts: Rollouts
+  readonly owners: RolloutOwners | undefined
   readonly #config: RunnerConfig
   readonly #logger: Logger
   readonly #runner: ReturnType<typeof runnerOf>
   readonly #loop = Promise.withResolvers<RemoteAgentLoop>()
   #opened: RemoteAgentLoop | undefined
 
-  /** @throws ProxyError `config_invalid` when the runner lacks an option */
-  constructor(config: RunnerConfig & { db?: string }, logger: Logger) {
+  /**
+   * @param owners where several nodes of one database run rollouts
+   * @throws ProxyError `config_invalid` when the runner lacks an option
+   */
+  constructor(config: RunnerConfig & { db?: string }, logger: Logger, owners?: RolloutOwners) {
+    this.owners = owners
     this.#config = config
     this.#logger = logger
     this.#runner = runnerOf(config, (text) => logger.warn({}, text))
@@ -37,6 +43,7 @@ export class OwnRollouts {
       },
       concurrency: config.concurrency,
       graceMs: CALLER_GRACE_MS,
+      onForgotten: (rolloutId) => owners?.release(rolloutId),
     })
   }
 

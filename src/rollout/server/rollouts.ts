@@ -32,6 +32,8 @@ export interface RolloutsOptions {
   concurrency: number
   /** How long one whose callers have all left waits for one of them to come back before its agent is ended. */
   graceMs: number
+  /** Called with the id of a rollout of which nothing is remembered any more. */
+  onForgotten?: ((rolloutId: string) => void) | undefined
 }
 
 /** Results are there to be asked for again, when a connection broke before they were read whole. */
@@ -166,7 +168,7 @@ export class Rollouts {
     const text = JSON.stringify({ rollout_id: request.rollout_id, status: entry.status, ...answer })
     // What failed, or was called off, is begun anew when it is asked for again.
     if (entry.status === 'done') this.#keep(entry, text.length + JSON.stringify(request).length)
-    else this.#entries.delete(request.rollout_id)
+    else this.#forget(request.rollout_id)
     return text
   }
 
@@ -218,6 +220,7 @@ export class Rollouts {
   #forget(rolloutId: string): void {
     this.#keptBytes -= this.#entries.get(rolloutId)?.bytes ?? 0
     this.#entries.delete(rolloutId)
+    this.#options.onForgotten?.(rolloutId)
   }
 }
 

@@ -1,11 +1,15 @@
 /** The routes of `/rollouts`, of a rollout server and of a proxy that runs rollouts itself; docs/rollouts.md has them. */
+import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
+import type { RolloutOwners } from './owners.ts'
 import { parseRequest } from './request.ts'
 import type { Rollouts } from './rollouts.ts'
 
 export interface RolloutRoutesOptions {
   rollouts: Rollouts
+  /** Where other nodes may have a rollout. Absent: it is this process's. */
+  owners?: RolloutOwners | undefined
   /** Between two signs of life of an answer that is waited for: hours may pass, and whatever is on the way hangs up. */
   heartbeatMs?: number | undefined
 }
@@ -20,7 +24,7 @@ interface ById {
 
 /** To be registered in a scope of admins: whoever may use them runs agents. */
 export function rolloutRoutes(options: RolloutRoutesOptions): FastifyPluginCallback {
-  const { rollouts } = options
+  const { rollouts, owners } = options
   return (app: FastifyInstance, _options, done) => {
     // JSON alone: not what a page of another site could send without being asked.
     app.removeAllContentTypeParsers()
@@ -32,22 +36,43 @@ export function rolloutRoutes(options: RolloutRoutesOptions): FastifyPluginCallb
     )
     const schema = { hide: true }
     app.post('/rollouts', { schema }, (request, reply) => answer(options, request, reply))
-    app.get('/rollouts', { schema }, () => ({ rollouts: rollouts.list() }))
-    app.get<ById>('/rollouts/:id', { schema }, ({ params }) => rollouts.get(params.id))
-    app.delete<ById>('/rollouts/:id', { schema }, ({ params }) => rollouts.remove(params.id))
+    app.get('/rollouts', { schema }, async (request) => {
+      const others = (await owners?.listOthers(request)) ?? []
+      const all = [...rollouts.list(), ...others]
+      return { rollouts: all.sort((a, b) => b.created_at - a.created_at) }
+    })
+    const byId = (serve: (id: string) => unknown) =>
+      async function serveOrForward(request: FastifyRequest<ById>, reply: FastifyReply) {
+        const node = await owners?.find(request.params.id)
+        return node === undefined ? serve(request.params.id) : owners!.forward(request, reply, node)
+      }
+    app.get<ById>(
+      '/rollouts/:id',
+      { schema },
+      byId((id) => rollouts.get(id)),
+    )
+    app.delete<ById>(
+      '/rollouts/:id',
+      { schema },
+      byId((id) => rollouts.remove(id)),
+    )
     done()
   }
 }
 
 /** Spaces, which JSON may begin with, until the rollout has ended. */
 async function answer(
-  { rollouts, heartbeatMs = HEARTBEAT_MS }: RolloutRoutesOptions,
-  { body }: FastifyRequest,
+  { rollouts, owners, heartbeatMs = HEARTBEAT_MS }: RolloutRoutesOptions,
+  request: FastifyRequest,
   reply: FastifyReply,
-): Promise<void> {
+): Promise<unknown> {
+  const { rollout_id = randomUUID(), ...rest } = parseRequest(request.body)
+  const asked = { ...rest, rollout_id }
+  const node = await owners?.claim(rollout_id)
+  if (node !== undefined) return owners!.forward(request, reply, node, JSON.stringify(asked))
   const response = reply.raw
   const left = new AbortController()
-  const waited = rollouts.ask(parseRequest(body), left.signal)
+  const waited = rollouts.ask(asked, left.signal)
   response.once('close', () => left.abort())
   reply.hijack()
   response.writeHead(200, {
@@ -58,7 +83,8 @@ async function answer(
   const heartbeat = setInterval(() => response.write(' '), heartbeatMs)
   const text = await waited.answer
   clearInterval(heartbeat)
-  if (response.destroyed) return
+  if (response.destroyed) return undefined
   response.end(text)
   await once(response, 'close').catch(() => {})
+  return undefined
 }

@@ -116,14 +116,31 @@ export class Forwarder {
   }
 
   /** Sends the same GET to another node, without a body. @throws Error when the node does not respond */
-  async ask(request: FastifyRequest, url: string, signal: AbortSignal): Promise<Dispatcher.ResponseData> {
+  ask(request: FastifyRequest, url: string, signal: AbortSignal): Promise<Dispatcher.ResponseData> {
+    return this.send(request, url, { method: 'GET', signal })
+  }
+
+  /**
+   * Sends a request to another node, with a body that has been read: JSON text, or none.
+   * @throws Error when the node does not respond
+   */
+  async send(
+    request: FastifyRequest,
+    url: string,
+    { method, body, signal }: { method: Dispatcher.HttpMethod; body?: string; signal: AbortSignal },
+  ): Promise<Dispatcher.ResponseData> {
     const headers = toForwardedHeaders(request.headers)
     for (const name of BODY_HEADERS) delete headers[name]
     return await this.#agent.request({
       origin: new URL(url).origin,
       path: getPath(request.raw),
-      method: 'GET',
-      headers: { ...headers, ...toNodeHeaders(request.headers, undefined) },
+      method,
+      headers: {
+        ...headers,
+        ...toNodeHeaders(request.headers, undefined),
+        ...(body !== undefined && { 'content-type': 'application/json' }),
+      },
+      ...(body !== undefined && { body }),
       signal,
     })
   }

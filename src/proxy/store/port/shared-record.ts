@@ -64,6 +64,15 @@ export interface SharedRecord {
    * @returns undefined: there is no such session, or it is another proxy's
    */
   claim(sessionId: string, seizes?: boolean): Promise<ClaimedSession | undefined>
+  /**
+   * Makes a rollout this proxy's own, unless another one runs it.
+   * @returns the other one; undefined: it is this proxy's
+   */
+  claimRollout(rolloutId: string): Promise<SharingProxy | undefined>
+  /** @returns the other proxy that runs the rollout; undefined: there is none */
+  findRollout(rolloutId: string): Promise<SharingProxy | undefined>
+  /** Forgets a rollout of this proxy. Claims that follow see it. */
+  releaseRollout(rolloutId: string): Promise<void>
   /** All whose leases are good, this one included, as of the last second. */
   readonly proxies: readonly SharingProxy[]
   readonly self: SharingProxy | undefined

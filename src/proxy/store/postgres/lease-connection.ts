@@ -5,6 +5,7 @@
 import type { Client } from 'pg'
 import type { RenewedLease } from '../port/shared-record.ts'
 import { findOwner, freeSomeSessions, type Heartbeat, renewLease, setControl } from './lease.ts'
+import { claimRollout, findRollout, releaseRollout } from './rollouts.ts'
 
 export class LeaseConnection {
   readonly #connect: () => Promise<Client>
@@ -41,6 +42,19 @@ export class LeaseConnection {
   /** @returns the number of the change */
   setControl(name: string, value: unknown): Promise<number> {
     return this.#ask((client) => setControl(client, name, value))
+  }
+
+  claimRollout(rolloutId: string, lease: number): Promise<number> {
+    return this.#ask((client) => claimRollout(client, rolloutId, lease))
+  }
+
+  /** @returns the lease of the node that runs it; undefined: there is none */
+  findRollout(rolloutId: string): Promise<number | undefined> {
+    return this.#ask((client) => findRollout(client, rolloutId))
+  }
+
+  releaseRollout(rolloutId: string, lease: number): Promise<void> {
+    return this.#ask((client) => releaseRollout(client, rolloutId, lease))
   }
 
   async close(): Promise<void> {

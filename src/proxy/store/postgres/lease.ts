@@ -22,7 +22,7 @@ export const LEASES_LOCK = 0x6c6c6d72
 const CONTROLS_LOCK = 0x6c6c6d73
 
 /** A lease that others may end: they wait no longer. */
-const IS_OVER = `ended = 0 AND lease_until <= clock_timestamp() - interval '${MARGIN_S} s'`
+export const IS_OVER = `ended = 0 AND lease_until <= clock_timestamp() - interval '${MARGIN_S} s'`
 
 const LEASE_END = `clock_timestamp() + interval '${LEASE_S} s'`
 
@@ -51,6 +51,9 @@ export async function takeLease(client: Client, name: string): Promise<OwnerLeas
       before.map(({ id }) => id),
     )
     await client.query(`UPDATE llm_proxy.proxies SET ended = 1 WHERE ${IS_OVER}`)
+    await client.query(
+      'DELETE FROM llm_proxy.rollouts WHERE owner NOT IN (SELECT id FROM llm_proxy.proxies WHERE ended = 0)',
+    )
     const { rows: free } = await client.query<{ slot: number }>(
       `SELECT slots.slot FROM generate_series(0, ${SLOTS - 1}) AS slots (slot)
        WHERE NOT EXISTS (SELECT 1 FROM llm_proxy.proxies WHERE proxies.slot = slots.slot AND ended = 0) LIMIT 1`,

@@ -294,6 +294,15 @@ CREATE INDEX consumer_sessions_by_group
   WHERE group_hash IS NOT NULL AND leased_until_ms IS NOT NULL;
 `
 
+const ROLLOUTS = `
+-- The node that runs a rollout, or has its result.
+CREATE TABLE llm_proxy.rollouts (
+  hash  text PRIMARY KEY, -- Of its id.
+  owner bigint NOT NULL   -- The lease of the node. When it has ended, the row has no meaning.
+);
+CREATE INDEX rollouts_by_owner ON llm_proxy.rollouts (owner);
+`
+
 export interface Migration {
   readonly sql: string
   /**
@@ -316,6 +325,7 @@ export const MIGRATIONS: readonly Migration[] = [
   { sql: NODE_SECRET, adds: true },
   { sql: IMPORTS, adds: true },
   { sql: GROUPS, adds: true },
+  { sql: ROLLOUTS, adds: true },
 ]
 
 export const SCHEMA_VERSION = MIGRATIONS.length

@@ -69,7 +69,24 @@ export class PostgresShared implements SharedRecord {
 
   async ownerOf(sessionId: string): Promise<SharingProxy | undefined> {
     await this.valid()
-    const owner = await this.#writer.call('ownerOf', [sessionId])
+    return this.#other(await this.#writer.call('ownerOf', [sessionId]))
+  }
+
+  async claimRollout(rolloutId: string): Promise<SharingProxy | undefined> {
+    await this.valid()
+    return this.#other(await this.#writer.call('claimRollout', [rolloutId]))
+  }
+
+  async findRollout(rolloutId: string): Promise<SharingProxy | undefined> {
+    return this.#other(await this.#writer.call('findRollout', [rolloutId]))
+  }
+
+  releaseRollout(rolloutId: string): Promise<void> {
+    return this.#writer.call('releaseRollout', [rolloutId])
+  }
+
+  /** @param owner the number of a lease. @returns undefined: there is none, or it is this proxy's */
+  #other(owner: number | undefined): SharingProxy | undefined {
     if (owner === undefined || owner === this.#lease) return undefined
     const known = this.#proxies.find(({ id }) => id === owner)
     // Its lease runs out, or it began a moment ago.

@@ -21,6 +21,9 @@ export interface SharedWrites extends WriteMethods {
   beat(state: OwnState & { seen: number }): RenewedLease | undefined
   ownerOf(sessionId: string): number | undefined
   setControl(name: string, value: unknown): number
+  claimRollout(rolloutId: string): number
+  findRollout(rolloutId: string): number | undefined
+  releaseRollout(rolloutId: string): void
 }
 
 type Call = ThreadCall<WriteMethods>
@@ -45,7 +48,14 @@ const IN_NO_GROUP: ReadonlySet<string> = new Set([
 ] satisfies (keyof SharedWrites)[])
 
 /** These wait for nothing, and no change waits for them. */
-const ASIDE: ReadonlySet<string> = new Set(['beat', 'ownerOf', 'setControl'] satisfies (keyof SharedWrites)[])
+const ASIDE: ReadonlySet<string> = new Set([
+  'beat',
+  'ownerOf',
+  'setControl',
+  'claimRollout',
+  'findRollout',
+  'releaseRollout',
+] satisfies (keyof SharedWrites)[])
 
 export type WriterMessage = Call[] | 'close'
 
@@ -173,7 +183,12 @@ export class WriterLoop {
         return this.#aside.beat({ ...state, lease: this.#writer.lease })
       }
       if (method === 'ownerOf') return this.#aside.ownerOf(...(args as [string]))
-      return this.#aside.setControl(...(args as [string, unknown]))
+      if (method === 'setControl') return this.#aside.setControl(...(args as [string, unknown]))
+      const [rolloutId] = args as [string]
+      if (method === 'findRollout') return this.#aside.findRollout(rolloutId)
+      return method === 'claimRollout'
+        ? this.#aside.claimRollout(rolloutId, this.#writer.lease)
+        : this.#aside.releaseRollout(rolloutId, this.#writer.lease)
     })
   }
 
