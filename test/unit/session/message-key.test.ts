@@ -48,3 +48,13 @@ t.test('what no assistant said is like no echo', async (t) => {
   const node = MessageNode.root<never>().descend(keyOf({ role: 'user', content: 'x' }), () => {})
   t.equal(node.likenessTo({ toolCallIds: '', arguments: '', margins: '' } as never, undefined), 0)
 })
+
+t.test("a client's own bookkeeping, under names with an underscore, is no part of a message", async (t) => {
+  const result = { role: 'tool', tool_call_id: 'a', content: [{ type: 'text', text: 'x' }] }
+  const kept = { ...result, __copilotMessageSource: { kind: 'tool' } }
+  t.equal(keyOf(kept, 1).digest, keyOf(result, 1).digest)
+  const image = { type: 'image_url', image_url: { url: 'data:x' } }
+  const said = (part: object) => keyOf({ role: 'user', content: [part] }).digest
+  t.equal(said({ ...image, _id: 3 }), said(image))
+  t.not(keyOf({ ...result, name: 'f' }, 1).digest, keyOf(result, 1).digest, 'a template may show any other')
+})

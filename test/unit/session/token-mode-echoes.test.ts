@@ -136,6 +136,23 @@ t.test('a template shows the name that was sampled, and not the one that came ba
   t.ok(textOf(second).includes('nope said no such tool'), textOf(second))
 })
 
+t.test('ids that a client strips to letters and digits are those that it was given', async (t) => {
+  const both = `${hermes('run', { a: 1 })}\n${hermes('run', { b: 2 })}`
+  const stripped = (call: ToolCall) => ({ ...call, id: call.id.replace('_', '') })
+  for (const model of [qwen, modelOf(WITH_IDS, 'hermes')]) {
+    const rig = rigOf(t, model, [both, 'Done.'])
+    const first = await rig.ask([user('task')], { tools: TOOLS })
+    const [a, b] = callsOf(first)
+    const results = [result(stripped(b!).id, 'two'), result(stripped(a!).id, 'one')]
+    const second = await rig.ask([user('task'), echoOf(first, stripped), ...results], { tools: TOOLS })
+    t.match(notesOf(second).prompt, { reason: 'extended', from: first.turnId })
+    t.equal(notesOf(second).echo, undefined, 'nothing was changed')
+    const text = textOf(second)
+    t.ok(text.lastIndexOf('one') < text.lastIndexOf('two'), 'in the order of the calls')
+    if (model !== qwen) t.ok(text.includes(`Return of ${a!.id}`), 'as the model knows them')
+  }
+})
+
 t.test('results stand in the order of the calls that were sampled', async (t) => {
   const both = `${hermes('run', { a: 1 })}\n${hermes('run', { b: 2 })}`
   const said = [both, 'Done.', both, 'Done.', both, 'Done.', both, 'Done.']

@@ -8,6 +8,8 @@ import { hash, randomBytes } from 'node:crypto'
 /** Nine letters and digits, as Mistral's templates want them, and nobody else has. */
 const SHORT = /^[0-9A-Za-z]{9}$/
 const LONG = /^call_[0-9a-f]{24}$/
+/** A long id in the form of clients that strip everything but letters and digits, such as OpenClaw. */
+const STRIPPED = /^call([0-9a-f]{24})$/
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
 
 /** What engines make up where the model names no call: vLLM's, SGLang's and OpenAI's own. No template teaches them. */
@@ -20,6 +22,13 @@ const SUM_AT = { short: 6, long: 'call_'.length + 16 }
 export function isDrawn(id: string): boolean {
   if (SHORT.test(id)) return id.endsWith(shortSum(id.slice(0, SUM_AT.short)))
   return LONG.test(id) && id.endsWith(longSum(id.slice(0, SUM_AT.long)))
+}
+
+/** Returns the id as a proxy drew it, where a client has stripped its underscore; any other id unchanged. */
+export function restoreId(id: string): string {
+  const letters = STRIPPED.exec(id)?.[1]
+  const restored = `call_${letters}`
+  return letters !== undefined && isDrawn(restored) ? restored : id
 }
 
 function drawId(isShort: boolean): string {
@@ -91,13 +100,14 @@ export class CallIds {
 
   /** What the model knows the call by; undefined: by this very id, or by none. */
   ownOf(id: string): string | undefined {
-    const own = this.#own.get(id)
+    const own = this.#own.get(restoreId(id))
     return own === null || own === undefined || MADE_BY_ENGINE.test(own) ? undefined : own
   }
 
   /** Whether a proxy drew it, and for no turn that is known here. */
   isStray(id: string): boolean {
-    return !this.#own.has(id) && isDrawn(id)
+    const restored = restoreId(id)
+    return !this.#own.has(restored) && isDrawn(restored)
   }
 
   /** Counts what is kept of messages because of their ids. */

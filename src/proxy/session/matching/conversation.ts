@@ -5,7 +5,7 @@ import { Note } from '../../../base/note.ts'
 import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
-import { isDrawn } from './call-ids.ts'
+import { isDrawn, restoreId } from './call-ids.ts'
 import { canonicalJson } from './canonical-json.ts'
 import { digestOf, type MessageKey, messageKey } from './message-key.ts'
 
@@ -87,7 +87,7 @@ function toolsKey(tools: readonly Tool[]): string {
 }
 
 function readMessage({ parent, value }: Message, calls: CallPlaces): KeyedMessage {
-  const answered = 'tool_call_id' in value ? answeredBy(value.tool_call_id, calls) : undefined
+  const answered = 'tool_call_id' in value ? answeredBy(restoreId(value.tool_call_id), calls) : undefined
   const key = messageKey(value, answered)
   return { key, callCount: callsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
 }

@@ -7,13 +7,14 @@
  * template will ever see its other fields.
  *
  * Any other message is the agent's own and counts as a template would see it, to the last space. Only what means
- * nothing is passed over: null, absent and empty fields, one text part for a text, and `cache_control`, which agents
- * move to the newest messages on every call. Text in several parts is not the same as one text: what a template
- * puts between them is its own affair.
+ * nothing is passed over: null, absent and empty fields, one text part for a text, `cache_control`, which agents
+ * move to the newest messages on every call, and members whose name begins with an underscore: clients keep their own
+ * bookkeeping there (Copilot CLI: `__copilotMessageSource` after a resume), and no template or engine reads them. Text
+ * in several parts is not the same as one text: what a template puts between them is its own affair.
  */
 import { hash } from 'node:crypto'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import { isDrawn } from './call-ids.ts'
+import { isDrawn, restoreId } from './call-ids.ts'
 import { canonicalJson } from './canonical-json.ts'
 import { readArguments, type ToolArguments } from './tool-arguments.ts'
 
@@ -81,10 +82,15 @@ export function messageKey(message: ChatMessage, answeredCall?: number | string)
 }
 
 function othersText(message: LooseMessage, answeredCall: number | string | undefined): string {
-  const { content, cache_control: _, ...fields } = message
+  const { content, ...fields } = message
   if (answeredCall !== undefined) delete fields.tool_call_id
-  const meaningful = Object.entries(fields).filter(([, value]) => !isEmpty(value))
+  const meaningful = shownMembers(fields).filter(([, value]) => !isEmpty(value))
   return `${partsText(partsOf(content))}${canonicalJson([Object.fromEntries(meaningful), answeredCall])}`
+}
+
+/** The members that a prompt can show. */
+function shownMembers(fields: object): [string, unknown][] {
+  return Object.entries(fields).filter(([name]) => name !== 'cache_control' && !name.startsWith('_'))
 }
 
 function isEmpty(value: unknown): boolean {
@@ -100,7 +106,7 @@ function partsOf(content: unknown): unknown[] {
 
 function partOf(part: unknown): unknown {
   if (typeof part !== 'object' || part === null) return part
-  const { cache_control: _, ...fields } = part as Record<string, unknown>
+  const fields = Object.fromEntries(shownMembers(part))
   if (fields.type === 'text' && typeof fields.text === 'string') return fields.text
   if (fields.type === 'refusal' && typeof fields.refusal === 'string') return fields.refusal
   return fields
@@ -120,7 +126,7 @@ function partsText(parts: readonly unknown[]): string {
 function assistantKey(message: LooseMessage): MessageKey {
   const calls = toolCallsOf(message)
   const args = calls.map((call) => readArguments(call.function?.arguments))
-  const ids = calls.map(({ id }) => (typeof id === 'string' && id !== '' ? id : undefined))
+  const ids = calls.map(({ id }) => (typeof id === 'string' && id !== '' ? restoreId(id) : undefined))
   return {
     digest: digestOf(`assistant${JSON.stringify(args.map(({ text }) => text))}${frameOf(message)}`),
     assistant: {

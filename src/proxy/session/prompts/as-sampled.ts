@@ -5,7 +5,7 @@
 import { Note } from '../../../base/note.ts'
 import { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import type { CallIds } from '../matching/call-ids.ts'
+import { type CallIds, restoreId } from '../matching/call-ids.ts'
 import { keyOf } from '../matching/conversation.ts'
 import { type MatchableTurn, sampledMessage } from '../matching/match-index.ts'
 import { messageKey } from '../matching/message-key.ts'
@@ -59,24 +59,25 @@ function sampledIn(
 ): ChatMessage | undefined {
   const sampled = sampledMessage(said) as AssistantSaid
   const isOwn = said.toolCalls.every(({ id }) => ids.ownOf(id) === undefined)
-  const echoed = (echo.value as AssistantSaid).tool_calls ?? []
-  const isInOrder = said.toolCalls.every(({ id }, at) => echoed[at]?.id === id)
+  const echoedIds = ((echo.value as AssistantSaid).tool_calls ?? []).map(({ id }) => id)
+  const isInOrder = said.toolCalls.every(({ id }, at) => echoedIds[at] === id)
   if (isOwn && isInOrder && messageKey(sampled).digest === keyOf(echo).digest) return undefined
   const { reasoning_content: reasoning, ...rest } = ownIdsIn(sampled, ids) ?? sampled
   return { ...rest, ...(reasoning !== null && { reasoning_content: reasoning }) } as ChatMessage
 }
 
-/** @returns undefined: it has none of ours that the model knows otherwise */
+/** @returns undefined: its ids are those that the model knows, or that the proxy drew */
 function ownIdsIn(message: ChatMessage, ids: CallIds): ChatMessage | undefined {
+  const shownId = (id: string) => ids.ownOf(id) ?? restoreId(id)
   if (message.role === 'tool') {
-    const own = ids.ownOf(message.tool_call_id)
-    return own === undefined ? undefined : { ...message, tool_call_id: own }
+    const id = shownId(message.tool_call_id)
+    return id === message.tool_call_id ? undefined : { ...message, tool_call_id: id }
   }
   if (message.role !== 'assistant' || !Array.isArray(message.tool_calls)) return undefined
-  if (message.tool_calls.every(({ id }) => ids.ownOf(id) === undefined)) return undefined
+  if (message.tool_calls.every(({ id }) => shownId(id) === id)) return undefined
   return {
     ...message,
-    tool_calls: message.tool_calls.map((call) => ({ ...call, id: ids.ownOf(call.id) ?? call.id })),
+    tool_calls: message.tool_calls.map((call) => ({ ...call, id: shownId(call.id) })),
   }
 }
 
@@ -96,7 +97,7 @@ function orderResults(
   for (; end < conversation.length; end += 1) {
     const { value } = conversation[end]!
     if (value.role !== 'tool') break
-    places.set(value.tool_call_id, end)
+    places.set(restoreId(value.tool_call_id), end)
   }
   const isWhole = end - depth === order.length && order.every((id) => places.has(id))
   if (!isWhole) return

@@ -2,7 +2,7 @@
 import { Note } from '../../../base/note.ts'
 import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import type { CallIds } from '../matching/call-ids.ts'
+import { type CallIds, restoreId } from '../matching/call-ids.ts'
 import { canonicalJson } from '../matching/canonical-json.ts'
 import { keyOf } from '../matching/conversation.ts'
 import { type MatchableTurn, type MatchedCall, sampledMessage } from '../matching/match-index.ts'
@@ -61,7 +61,8 @@ function changesOf({ turn, depth }: MatchableTurn<KnownTurn>, last: Message | un
   while (echo !== undefined && echo.depth > depth) echo = echo.parent
   if (turn.said === undefined || echo?.value.role !== 'assistant') return []
   const sampled = sampledMessage(turn.said)
-  const echoed = (echo.value.tool_calls ?? []) as EchoedCall[]
+  const calls = (echo.value.tool_calls ?? []) as EchoedCall[]
+  const echoed = calls.map((call) => ({ ...call, id: restoreId(call.id) }))
   const inOrder = turn.said.toolCalls.every(({ id }, at) => echoed[at]?.id === id)
   if (inOrder && messageKey(sampled).digest === keyOf(echo).digest) return []
   const byId = new Map(echoed.map((call) => [call.id, call]))

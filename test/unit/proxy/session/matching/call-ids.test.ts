@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { CallIds, isDrawn } from '../../../../../src/proxy/session/matching/call-ids.ts'
+import { CallIds, isDrawn, restoreId } from '../../../../../src/proxy/session/matching/call-ids.ts'
 
 const LONG = /^call_[0-9a-f]{24}$/
 const SHORT = /^[0-9A-Za-z]{9}$/
@@ -79,4 +79,17 @@ t.test('a stray id is one that was drawn, and for no turn that is known', async 
   t.ok(ids.isStray(other), 'another session may have it')
   t.notOk(ids.isStray('call_1'), 'nobody has drawn this one')
   t.notOk(ids.isWhole)
+})
+
+t.test('an id that lost its underscore is the one that was drawn, and no other id changes', async (t) => {
+  const ids = new CallIds()
+  const [long, short] = [ids.draw(undefined), ids.draw('abcDEF123')]
+  const stripped = long.replace('_', '')
+  t.equal(restoreId(stripped), long)
+  for (const id of [long, short, 'call_1', 'callback', `call${'0'.repeat(24)}`, `${stripped}0`, ''])
+    t.equal(restoreId(id), id)
+  ids.learn({ [long]: 'functions.f:0' })
+  t.equal(ids.ownOf(stripped), 'functions.f:0')
+  t.notOk(ids.isStray(stripped))
+  t.ok(new CallIds().isStray(stripped))
 })
