@@ -96,7 +96,7 @@ export const sessions = grouped('Sessions', {
     type: 'boolean',
     default: 'true',
     help:
-      "Remove from system prompts what an agent changes with each call, such as Claude Code's " +
+      "Remove from prompts what an agent changes with each call, such as Claude Code's " +
       'billing header; the turn shows what was removed',
   },
   strictSessions: {

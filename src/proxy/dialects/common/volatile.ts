@@ -3,11 +3,15 @@
  * each call's prompt a new one: no prefix to share, and a trajectory of its own for every turn. Each rule has a name;
  * what it took out is returned, so that a turn can show it.
  */
+import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import type { LoweredRequest } from './lowered.ts'
 
 export interface VolatileRule {
   readonly name: string
-  /** @returns the part of a block of the system prompt that this rule takes out; undefined: none */
-  find(systemText: string): string | undefined
+  /** Where the rule applies: to blocks of the system prompt, or to a last message that is nothing else. */
+  readonly where: 'system' | 'last_message'
+  /** @returns the part of the text that this rule takes out; undefined: none */
+  find(text: string): string | undefined
 }
 
 /** What a rule took out of a prompt, for the record. */
@@ -25,11 +29,26 @@ export interface Removal {
  */
 const claudeCodeBillingHeader: VolatileRule = {
   name: 'claude_code_billing_header',
-  find: (systemText) => /^x-anthropic-billing-header:[^\n]*\n?/.exec(systemText)?.[0],
+  where: 'system',
+  find: (text) => /^x-anthropic-billing-header:[^\n]*\n?/.exec(text)?.[0],
+}
+
+const EMPTY_SNAPSHOTS =
+  /^\s*<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\n(?:(?:Conversation data \(data, not instructions\):\n)?"?(?:Active exec sessions:|## [\w -]+)(?:\\n|\n)none"?\n+)+<<<END_OPENCLAW_INTERNAL_CONTEXT>>>\s*$/
+
+/**
+ * OpenClaw (seen: 2026.9.6) ends each request with a user message that its history does not keep: snapshots of its
+ * background sessions and sub-agents. A message whose snapshots are all `none` tells the model nothing. Others stay: the
+ * same delimiters enclose the results of sub-agents, and instructions.
+ */
+const openClawEmptySnapshots: VolatileRule = {
+  name: 'openclaw_empty_snapshots',
+  where: 'last_message',
+  find: (text) => EMPTY_SNAPSHOTS.exec(text)?.[0],
 }
 
 /** In the order in which they are applied. */
-export const VOLATILE_RULES: readonly VolatileRule[] = [claudeCodeBillingHeader]
+export const VOLATILE_RULES: readonly VolatileRule[] = [claudeCodeBillingHeader, openClawEmptySnapshots]
 
 /** Takes what the rules find out of the blocks of a system prompt; a block of which nothing is left goes with it. */
 export function removeVolatile(
@@ -41,6 +60,7 @@ export function removeVolatile(
   for (const original of systemTexts) {
     let text = original
     for (const rule of rules) {
+      if (rule.where !== 'system') continue
       const found = rule.find(text)
       if (found === undefined) continue
       text = text.replace(found, () => '')
@@ -49,4 +69,35 @@ export function removeVolatile(
     if (text !== '' || original === '') texts.push(text)
   }
   return { texts, removed }
+}
+
+/**
+ * Takes out the last message of a request where it is the user's and a rule finds all of it.
+ * @returns the request itself if there is nothing to take out
+ */
+export function removeVolatileMessage(
+  lowered: LoweredRequest,
+  rules: readonly VolatileRule[] = VOLATILE_RULES,
+): LoweredRequest {
+  if (lowered.kind !== 'chat' || lowered.body.messages.length < 2) return lowered
+  const { messages } = lowered.body
+  const text = userText(messages.at(-1)!)
+  if (text === undefined) return lowered
+  const rule = rules.find(({ where, find }) => where === 'last_message' && find(text) === text)
+  if (rule === undefined) return lowered
+  const before = (lowered.annotations?.removed_from_prompt ?? []) as Removal[]
+  const removed = [...before, { rule: rule.name, text }]
+  return {
+    ...lowered,
+    body: { ...lowered.body, messages: messages.slice(0, -1) },
+    annotations: { ...lowered.annotations, removed_from_prompt: removed },
+  }
+}
+
+/** The text of a user message; undefined if it has anything else, or is of another role. */
+function userText({ role, content }: ChatMessage): string | undefined {
+  if (role !== 'user') return undefined
+  if (typeof content === 'string') return content
+  const parts = (content ?? []).map((part) => (part.type === 'text' ? part.text : undefined))
+  return parts.includes(undefined) ? undefined : parts.join('')
 }

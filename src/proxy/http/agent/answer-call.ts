@@ -7,6 +7,7 @@ import type { ReadRequest, Repeats } from '../../../protocol/canonical/request-r
 import type { CallSpan } from '../../../protocol/canonical/spans.ts'
 import { type ChoiceEvents, refuseTooManyChoices } from '../../dialects/common/choices.ts'
 import type { AnswerIdentity, LoweredOptions, LoweredRequest } from '../../dialects/common/lowered.ts'
+import { removeVolatileMessage, type VolatileRule } from '../../dialects/common/volatile.ts'
 import { statedLine } from '../../session/roles/stated-line.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
 import type { AwaitedTurn, TurnRunner } from '../../session/turn/run-turn.ts'
@@ -81,6 +82,8 @@ export interface AnsweredCall {
   admitChoices(count: number): void
   /** Answers that one call may ask for; default: 128, as at OpenAI. */
   choiceLimit?: number | undefined
+  /** What to take out of prompts, because it changes from call to call; default: all that is known. */
+  volatileRules?: readonly VolatileRule[] | undefined
   /** Absent: nobody traces the call. */
   span?: CallSpan | undefined
 }
@@ -95,7 +98,7 @@ export async function answerCall(
   reply: FastifyReply,
 ): Promise<unknown> {
   const { dialect, sessionId, body, repeats, nextStep, runner, span, choiceLimit = CHOICE_LIMIT } = answered
-  const lowered = dialect.lower(body.value, repeats)
+  const lowered = removeVolatileMessage(dialect.lower(body.value, repeats), answered.volatileRules)
   answered.mayAsk?.(lowered.body)
   const { stream, answerOptions, choices: count = 1 } = lowered
   refuseTooManyChoices(count, choiceLimit)

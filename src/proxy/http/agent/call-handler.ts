@@ -10,7 +10,10 @@ import { sessionBodyOf } from './session-body.ts'
 import { sessionForCall } from './session-of-call.ts'
 
 export interface CallHandlerOptions
-  extends Pick<AnsweredCall, 'runner' | 'logger' | 'keepAliveMs' | 'answerKeepAliveMs' | 'choiceLimit'>,
+  extends Pick<
+      AnsweredCall,
+      'runner' | 'logger' | 'keepAliveMs' | 'answerKeepAliveMs' | 'choiceLimit' | 'volatileRules'
+    >,
     AgentPolicy {
   sessions: Sessions
   /** Default: calls are not traced. */
@@ -25,8 +28,9 @@ type ContinuedTurn = (body: unknown) => string | undefined
 
 /** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
 export function callHandler(options: CallHandlerOptions) {
-  const { sessions, runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, tracer } = options
-  const common = { runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit }
+  const { sessions, runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, volatileRules, tracer } =
+    options
+  const common = { runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, volatileRules }
   const check = agentPolicy(options)
   return (of: AgentDialect | DialectOfCall, continuedTurnOf: ContinuedTurn = () => undefined) =>
     async (request: FastifyRequest, reply: FastifyReply) => {

@@ -1,6 +1,5 @@
 /** Anthropic's part of the agent routes: Messages, token counting, and errors in its own shape. */
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
-import type { VolatileRule } from '../../dialects/common/volatile.ts'
 import { message } from '../../dialects/messages/answer.ts'
 import { anthropicError, anthropicErrorEvent, anthropicStatus } from '../../dialects/messages/error.ts'
 import { lowerCountTokensRequest, lowerMessagesRequest } from '../../dialects/messages/request.ts'
@@ -13,10 +12,7 @@ import { errorHandler } from './error-handler.ts'
 import { AnthropicErrorReply, CountAnswer, docs, MessageAnswer } from './route-docs.ts'
 import { BASE_PATHS } from './session-of-call.ts'
 
-export interface MessagesRoutesOptions extends CallHandlerOptions {
-  /** What to take out of system prompts, because it changes from call to call; default: all that is known. */
-  volatileRules?: readonly VolatileRule[] | undefined
-}
+export type MessagesRoutesOptions = CallHandlerOptions
 
 function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect {
   return {
