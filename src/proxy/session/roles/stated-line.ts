@@ -2,6 +2,7 @@
 import { LINE_HEADER, parseLine, type StatedLine } from './line.ts'
 import { CLAUDE_CODE_RULES } from './rules/claude-code.ts'
 import { CODEX_RULES } from './rules/codex.ts'
+import { KNOWN_PROMPT_RULES } from './rules/known-prompts.ts'
 import { OPENCODE_RULES } from './rules/opencode.ts'
 import { type CallEvidence, header, type LineRule } from './rules/rule.ts'
 
@@ -21,6 +22,7 @@ export const LINE_RULES: readonly LineRule[] = [
   ...CLAUDE_CODE_RULES,
   ...CODEX_RULES,
   ...OPENCODE_RULES,
+  ...KNOWN_PROMPT_RULES,
 ]
 
 /** As it is on record: `line` among a turn's annotations. */

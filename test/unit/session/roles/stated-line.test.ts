@@ -141,3 +141,72 @@ t.test("opencode's titles, summaries and compaction are known by their system pr
   const ofSubagent = { ...OPENCODE, 'x-parent-session-id': 'ses_a' }
   t.equal(ask(compaction, ofSubagent), 'subagent:ses_b by opencode_parent_session')
 })
+
+t.test('side requests that repeat the conversation of the main agent are known by their words', async (t) => {
+  const [QWEN, GEMINI] = [
+    { 'user-agent': 'QwenCode/0.24.4 (linux; x64)' },
+    { 'user-agent': 'GeminiCLI/0.61.0/embedded (linux; x64; terminal)' },
+  ]
+  const history = [user('task'), assistant('done')]
+  const nextSpeaker =
+    'Analyze *only* the content and structure of your immediately preceding response (your last turn)'
+  const rows: [Headers, string, string, string | undefined][] = [
+    [
+      QWEN,
+      'You are now acting as the managed memory extraction subagent for an AI',
+      'x',
+      'side by qwen_code_memory',
+    ],
+    [QWEN, 'You are performing a managed memory dream — a', 'x', 'side by qwen_code_memory'],
+    [
+      QWEN,
+      'You are reviewing this conversation to extract reusable skills.',
+      'x',
+      'side by qwen_code_memory',
+    ],
+    [QWEN, 'Generate a concise, sentence-case title (3-7 words)', 'x', 'side by qwen_code_side_query'],
+    [
+      QWEN,
+      '\nYou are the component that summarizes a conversation when its context window is about to overflow.',
+      'x',
+      'compaction by qwen_code_compaction',
+    ],
+    [QWEN, 'You work.', '[SUGGESTION MODE: Suggest what the user might', 'side by qwen_code_next_words'],
+    [QWEN, 'You work.', nextSpeaker, 'side by qwen_code_next_words'],
+    [GEMINI, 'You work.', nextSpeaker, 'side by gemini_cli_next_words'],
+    [
+      GEMINI,
+      '\nYou are a specialized system component responsible for distilling chat history into',
+      'x',
+      'compaction by gemini_cli_compaction',
+    ],
+    [CLAUDE, 'You work.', '[SUGGESTION MODE: Suggest what the user', 'side by claude_code_side_question'],
+    [
+      CLAUDE,
+      'You work.',
+      '<system-reminder>This is a side question from the user. You must answer',
+      'side by claude_code_side_question',
+    ],
+    [
+      {},
+      'You are a context summarization assistant. Your task is to read a conversation between a user and an AI coding',
+      'x',
+      'compaction by pi_compaction',
+    ],
+    [
+      {},
+      'You work.',
+      '<role>\nContext Extraction Assistant\n</role>\n',
+      'compaction by langchain_compaction',
+    ],
+    [{}, 'You work.', '[SUGGESTION MODE: Suggest what the user might', undefined],
+    [GEMINI, 'You are now acting as the managed memory extraction subagent', 'x', undefined],
+    [QWEN, 'You work.', 'What does [SUGGESTION MODE: mean?', undefined],
+  ]
+  for (const [headers, prompt, last, wanted] of rows)
+    t.equal(
+      told({ messages: [system(prompt), ...history, user(last)], headers }),
+      wanted,
+      `${prompt} ${last}`,
+    )
+})

@@ -1,0 +1,96 @@
+/**
+ * Requests that are known by how their prompts begin. Most of them repeat the whole conversation of the main agent, so
+ * that what they continue does not tell them from it. Seen: Qwen Code 0.24.4, Gemini CLI 0.61.0, Claude Code 2.1.330, pi
+ * 0.73.1, LangChain 1.4 (`SummarizationMiddleware`).
+ */
+import type { StatedLine } from '../line.ts'
+import { type CallEvidence, isAgent, type LineRule, lastUserText, systemText } from './rule.ts'
+
+interface KnownPrompt {
+  readonly name: string
+  readonly line: StatedLine
+  /** The user agent; absent: an agent that does not name itself, or a library. */
+  readonly agent?: RegExp
+  /** How the system prompt begins. */
+  readonly system?: RegExp
+  /** How the last user message, or a line of it, begins. */
+  readonly lastUser?: RegExp
+}
+
+const NEXT_SPEAKER = /^Analyze \*only\* the content and structure of your immediately preceding response/
+const GEMINI_CLI = /^GeminiCLI/
+const QWEN_CODE = /^QwenCode\//
+
+const KNOWN_PROMPTS: readonly KnownPrompt[] = [
+  {
+    name: 'claude_code_side_question',
+    line: 'side',
+    agent: /^claude-cli\//,
+    lastUser: /^\[SUGGESTION MODE: |^<system-reminder>This is a side (?:question|request) from the user/m,
+  },
+  {
+    name: 'qwen_code_compaction',
+    line: 'compaction',
+    agent: QWEN_CODE,
+    system: /^\s*You are the component that summarizes a conversation when its context window/,
+  },
+  {
+    name: 'qwen_code_memory',
+    line: 'side',
+    agent: QWEN_CODE,
+    system:
+      /^\s*(?:You are now acting as the managed memory extraction subagent|You are performing a managed memory dream|You are reviewing this conversation to extract reusable skills|You are selecting memories that will be useful)/,
+  },
+  {
+    name: 'qwen_code_side_query',
+    line: 'side',
+    agent: QWEN_CODE,
+    system:
+      /^\s*(?:Generate a concise, sentence-case title|You generate session recaps|Write a short summary label describing what these tool calls)/,
+  },
+  {
+    name: 'qwen_code_next_words',
+    line: 'side',
+    agent: QWEN_CODE,
+    lastUser: new RegExp(`^\\[SUGGESTION MODE: |${NEXT_SPEAKER.source}`),
+  },
+  {
+    name: 'gemini_cli_compaction',
+    line: 'compaction',
+    agent: GEMINI_CLI,
+    system: /^\s*You are a specialized system component responsible for distilling chat history/,
+  },
+  {
+    name: 'gemini_cli_side_query',
+    line: 'side',
+    agent: GEMINI_CLI,
+    system: /^\s*You are (?:a specialized Task Routing AI|an expert code-editing assistant)/,
+  },
+  {
+    name: 'gemini_cli_next_words',
+    line: 'side',
+    agent: GEMINI_CLI,
+    lastUser: new RegExp(`^Summarize the user's primary intent or goal|${NEXT_SPEAKER.source}`),
+  },
+  {
+    name: 'pi_compaction',
+    line: 'compaction',
+    system:
+      /^You are a context summarization assistant\. Your task is to read a conversation between a user and an AI/,
+  },
+  {
+    name: 'langchain_compaction',
+    line: 'compaction',
+    lastUser: /^<role>\nContext Extraction Assistant\n<\/role>/,
+  },
+]
+
+function matches(call: CallEvidence, { agent, system, lastUser }: KnownPrompt): boolean {
+  if (agent !== undefined && !isAgent(call, agent)) return false
+  return system?.test(systemText(call)) ?? lastUser!.test(lastUserText(call))
+}
+
+export const KNOWN_PROMPT_RULES: readonly LineRule[] = KNOWN_PROMPTS.map((prompt) => ({
+  name: prompt.name,
+  find: (call) => (matches(call, prompt) ? prompt.line : undefined),
+}))
