@@ -493,7 +493,7 @@ t.test('a Chat Completions stream that waits sends comments; an error after them
     if (commented(sofar)) speak(new ProxyError('engine_timeout', 'too slow'))
   })
   t.match(text, /^: keep-alive\n\n: keep-alive\n\n/)
-  t.match(text, /data: {"error":{"message":"too slow".*}}\n\n$/)
+  t.match(text, /data: {"error":{"message":"504 Gateway Timeout: too slow".*}}\n\n$/)
 })
 
 /** A request in which every part has its place. */

@@ -97,11 +97,15 @@ function groupsOf(items: readonly InputItem[]): PlacedItem[][] {
   const groups: PlacedItem[][] = []
   let isOpen = false
   let before: string | undefined
+  let turn: string | undefined
   for (const [index, item] of items.entries()) {
     const type = item.type ?? 'message'
     const isPart = isPartOfAnswer(type, item)
+    const named = turnOfItem(item)
+    const isOther = named !== undefined && turn !== undefined && named !== turn
     // Two messages in a row are two answers: an agent's own examples, for instance.
-    const goesOn = isOpen && isPart && !(type === 'message' && before === 'message')
+    const goesOn = isOpen && isPart && !isOther && !(type === 'message' && before === 'message')
+    turn = goesOn ? (named ?? turn) : named
     const placed = { item, at: `input.${index}` }
     if (goesOn) groups.at(-1)!.push(placed)
     else groups.push([placed])
@@ -109,6 +113,16 @@ function groupsOf(items: readonly InputItem[]): PlacedItem[][] {
     before = type
   }
   return groups
+}
+
+const ITEM_ID = /^[a-z]+_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})_\d+$/
+
+/**
+ * The turn that the id of an item names. Codex keeps what a lost stream had completed, such as its reasoning, before what
+ * it gets from the next attempt: two answers in a row.
+ */
+function turnOfItem({ id }: InputItem): string | undefined {
+  return typeof id === 'string' ? ITEM_ID.exec(id)?.[1] : undefined
 }
 
 function isPartOfAnswer(type: string, { role }: InputItem): boolean {

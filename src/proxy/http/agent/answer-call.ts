@@ -1,5 +1,6 @@
+import { STATUS_CODES } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { type ProxyError, toProxyError } from '../../../base/errors.ts'
+import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
@@ -228,12 +229,22 @@ async function streamAnswer<Batch>(
   } catch (thrown) {
     failed = toProxyError(thrown)
     if (!sse) throw failed
-    await sse.send(dialect.streamError(failed), turn.signal)
+    await sse.send(dialect.streamError(withStatus(failed)), turn.signal)
   } finally {
     clearInterval(silence)
   }
   sse?.end()
   return failed
+}
+
+/**
+ * Returns the error with its status in the message, where clients of HTTP errors have it: agents decide by these words
+ * whether they try again (pi), and a stream that has begun has no status line left.
+ */
+function withStatus(error: ProxyError): ProxyError {
+  const { code, status, message } = error
+  if (status < 500) return error
+  return new ProxyError(code, `${status} ${STATUS_CODES[status] ?? 'Server Error'}: ${message}`, { status })
 }
 
 /** What a dialect has no words for is the engine's fault, and on record as such: no agent has left. */

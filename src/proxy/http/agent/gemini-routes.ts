@@ -1,7 +1,13 @@
 /** Gemini's part of the agent routes: content, whole and streamed, token counting, models, and errors in Google's shape. */
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import { ArrayFrame, EVENT_FRAME, GeminiStreamWriter, geminiAnswer } from '../../dialects/gemini/answer.ts'
+import {
+  ArrayFrame,
+  EVENT_FRAME,
+  GeminiStreamWriter,
+  geminiAnswer,
+  type StreamFrame,
+} from '../../dialects/gemini/answer.ts'
 import { googleError } from '../../dialects/gemini/error.ts'
 import { type GeminiCall, lowerGeminiCount, lowerGeminiRequest } from '../../dialects/gemini/request.ts'
 import { GeminiRequest } from '../../dialects/gemini/schema.ts'
@@ -25,13 +31,22 @@ function geminiDialect(call: GeminiCall, isSse: boolean, options: GeminiRoutesOp
     lower: (body, repeats) => lowerGeminiRequest(body, call, options.volatileRules, repeats),
     whole: geminiAnswer,
     streamWriter: (identity, answerOptions) => new GeminiStreamWriter(identity, answerOptions, frame),
-    streamError: (error) => frame.element(googleError(error)) + frame.end(),
+    streamError: (error) => streamError(error, frame, isSse),
     errorBody: googleError,
     // Python's SDK takes a comment for the beginning of JSON.
     keepAlive: '\n\n',
     ...(!isSse && { streamType: 'application/json; charset=utf-8' }),
     headers: (turnId) => ({ 'x-request-id': turnId }),
   }
+}
+
+/**
+ * Google's service ends a stream of events with the error as bare JSON. Gemini CLI 0.61's SDK sees nothing else as an
+ * error: this, where it is read alone, or JSON that is left when the stream ends. Clients that read events see the event.
+ */
+function streamError(error: ProxyError, frame: StreamFrame, isSse: boolean): string {
+  const body = googleError(error)
+  return frame.element(body) + (isSse ? JSON.stringify(body) : frame.end())
 }
 
 export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, options, done) => {
