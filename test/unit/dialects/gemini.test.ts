@@ -151,6 +151,29 @@ t.test('results without ids are of the calls of their names, in their order', as
   t.match(failed, { role: 'tool', content: 'Error: no' })
 })
 
+t.test('equal results of one call are one result', async (t) => {
+  const result = (id: string | undefined, output: string) => ({
+    functionResponse: { name: 'a', response: { output }, ...(id && { id }) },
+  })
+  const toolsOf = (...results: object[]) =>
+    messagesOf([
+      ...contents,
+      { role: 'model', parts: ['one', 'two'].map((id) => ({ functionCall: { name: 'a', args: {}, id } })) },
+      { role: 'user', parts: results },
+    ])?.slice(2)
+  const [one, two] = ['one', 'two'].map((id) => ({ role: 'tool', tool_call_id: id, content: 'ok' }))
+  t.same(toolsOf(result('one', 'ok'), result('two', 'ok'), result('one', 'ok'), result('two', 'ok')), [
+    one,
+    two,
+  ])
+  t.same(toolsOf(result('one', 'ok'), result('one', 'other')), [one, { ...one, content: 'other' }])
+  t.equal(
+    toolsOf(result(undefined, 'ok'), result(undefined, 'ok'))?.length,
+    2,
+    'without ids each is of its call',
+  )
+})
+
 t.test('what cannot be honoured is refused, and the error names it', async (t) => {
   const refusals: [object, string, string][] = [
     [{ contents: [] }, 'invalid_request', 'contents'],

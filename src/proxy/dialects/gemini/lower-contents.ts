@@ -1,6 +1,7 @@
 /** The conversation of a Gemini request as canonical messages. `docs/dialects.md` lists these decisions. */
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { jsonText } from '../common/json-text.ts'
 import { assistantMessage, contentOf, systemMessage } from '../common/messages.ts'
 import { unsupported } from '../common/refusals.ts'
 import {
@@ -75,17 +76,24 @@ function lowerUtterance(_last: Content, { isModel, contents }: Utterance, asked:
 function lowerUser(parts: readonly PlacedPart[], asked: readonly ToolCall[]): ChatMessage[] {
   const isResult = ({ part }: PlacedPart) => part.functionResponse !== undefined
   const answered = new AnsweredCalls(asked)
-  const results = parts.filter(isResult).map((placed) => {
-    const { id, name, parts: shown } = responseOf(placed)
-    return {
-      role: 'tool',
-      tool_call_id: answered.idOf(id, name, placed.at),
-      content: contentOf(shown),
-    } as ChatMessage
-  })
+  const results = distinct(
+    parts.filter(isResult).map((placed) => {
+      const { id, name, parts: shown } = responseOf(placed)
+      return {
+        role: 'tool',
+        tool_call_id: answered.idOf(id, name, placed.at),
+        content: contentOf(shown),
+      } as ChatMessage
+    }),
+  )
   const said = parts.filter((placed) => !isResult(placed))
   if (said.length === 0 && results.length > 0) return results
   return [...results, { role: 'user', content: contentOf(said.flatMap(shownBy)) } as ChatMessage]
+}
+
+/** Gemini CLI sends each result of a session that it resumes twice: equal results of one call are one result. */
+function distinct(results: readonly ChatMessage[]): ChatMessage[] {
+  return [...new Map(results.map((result) => [jsonText(result), result])).values()]
 }
 
 /** Which call a result is of: clients that leave ids out answer in the order in which calls of a name were made. */
