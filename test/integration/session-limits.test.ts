@@ -234,3 +234,42 @@ t.test('limits that are none are refused', async (t) => {
   for (const text of ['turns', 'turns=', 'turns=0', 'turns=1.5', 'turn=1', 'at_limit=x', 'seconds=-1'])
     t.throws(() => parseLimits([text]), { code: 'config_invalid', message: text })
 })
+
+t.test('a context limit of a session bounds prompt and completion together, in token mode', async (t) => {
+  const proxy = await startProxy(t, { tokenizer: 'embedded' })
+  const chat = (session: string, words: number, more = {}) =>
+    proxy.post(`/${session}/v1/chat/completions`, {
+      model: 'm',
+      messages: [{ role: 'user', content: 'Count on. '.repeat(words) }],
+      ignore_eos: true,
+      ...more,
+    })
+  await proxy.post('/sessions/s', { limits: { context_tokens: 64 } })
+  t.match(await chat('s', 1), { choices: [{ finish_reason: 'length' }], usage: { total_tokens: 64 } })
+  t.match(await chat('s', 1, { max_tokens: 3 }), { usage: { completion_tokens: 3 } })
+  t.match(
+    await chat('s', 99),
+    { choices: [{ finish_reason: 'length', message: { content: '' } }], usage: { completion_tokens: 0 } },
+    'the end that a full context of the model has',
+  )
+  const overlong = {
+    model: 'm',
+    max_tokens: 9,
+    messages: [{ role: 'user', content: 'Count on. '.repeat(99) }],
+  }
+  t.match(await proxy.post('/s/v1/messages', overlong), { error: { message: /prompt is too long/ } })
+  await proxy.post('/sessions/e', { limits: { context_tokens: 64, at_limit: 'error' } })
+  t.match(await chat('e', 99), {
+    error: { code: 'context_length_exceeded', message: /maximum context length is 64 tokens/ },
+  })
+  const { trajectories } = await proxy.get('/sessions/s/trajectories')
+  for (const { prompt_ids, response_ids } of trajectories) t.ok(prompt_ids.length + response_ids.length <= 64)
+})
+
+t.test('a context limit is rejected where the engine makes the prompts', async (t) => {
+  const proxy = await startProxy(t)
+  await proxy.post('/sessions/s', { limits: { context_tokens: 64 } })
+  t.match(await proxy.post('/s/v1/chat/completions', ASKED), {
+    error: { code: 'unsupported', param: 'limits' },
+  })
+})

@@ -41,8 +41,8 @@ export const sessions = grouped('Sessions', {
     type: 'text',
     repeatable: true,
     help:
-      'Budget of each session that names none: turns=50, sampled_tokens=, prompt_tokens= or seconds=; may be given ' +
-      'several times. With at_limit=error agents get an error there, else an ordinary end',
+      'Budget of each session that names none: turns=50, sampled_tokens=, prompt_tokens=, seconds= or ' +
+      'context_tokens=; may be given several times. With at_limit=error agents get an error there, else an ordinary end',
   },
   sessionMemoryBytes: {
     flag: 'session-memory',

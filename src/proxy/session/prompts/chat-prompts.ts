@@ -3,6 +3,7 @@
  * a turn still begins with that turn's tokens is up to the template and to what the agent echoed. Each turn says what
  * became of it; where it is `broken`, the trajectory falls apart there, and token mode would have kept it whole.
  */
+import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { messagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
@@ -12,6 +13,7 @@ import type { TurnStore } from '../../store/port/turn-store.ts'
 import { keyOf, readInStretches } from '../matching/conversation.ts'
 import { type MatchedCall, MatchIndex } from '../matching/match-index.ts'
 import { type KnownTurn, SessionTurns } from '../matching/session-turns.ts'
+import { type CallBudget, UNLIMITED } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { asSampled } from './as-sampled.ts'
 import { echoNote, unknownIdsIn } from './echo-note.ts'
@@ -40,8 +42,17 @@ export class ChatPrompts implements Prompts {
     this.#store = store
   }
 
-  async begin(request: GenerationRequest, memory: SessionMemory): Promise<CallPrompt> {
+  async begin(
+    request: GenerationRequest,
+    memory: SessionMemory,
+    { contextTokens }: CallBudget = UNLIMITED,
+  ): Promise<CallPrompt> {
     if (request.kind !== 'chat') return plainPrompt(request)
+    if (Number.isFinite(contextTokens)) {
+      const message =
+        'limits.context_tokens needs a proxy that makes prompts itself: start it with --tokenizer'
+      throw new ProxyError('unsupported', message, { param: 'limits' })
+    }
     const unknownIds = await this.#unknownIds(request, memory)
     return new RenderedCall(underOwnIds(request, memory), { memory, unknownIds, counts: this.#counts })
   }

@@ -13,17 +13,18 @@ import {
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from '../../engines/port/count-tokens.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
+import type { CallBudget } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 
 export interface Prompts {
   /**
    * A call begins.
    * @param memory the session's, which the call holds until it has ended
-   * @param tokensLeft how many tokens the session may still sample; default: any number
+   * @param budget of the session; default: no limits
    * @throws ProxyError `invalid_request`, `unsupported`, `context_length_exceeded` for what cannot become a prompt;
    *   `store_failed`
    */
-  begin(request: GenerationRequest, memory: SessionMemory, tokensLeft?: number): Promise<CallPrompt>
+  begin(request: GenerationRequest, memory: SessionMemory, budget?: CallBudget): Promise<CallPrompt>
   /**
    * The tokens of the prompt that a body would become, as {@link CountTokens}.
    * @param session of which the call would be: its prompt may go on from recorded tokens

@@ -25,6 +25,7 @@ import type { CallIds } from '../matching/call-ids.ts'
 import { parentPart, statedParent } from '../matching/parent-on-record.ts'
 import { recordedConversations } from '../matching/rebuild-index.ts'
 import { readSessionTurns, type SessionTurns } from '../matching/session-turns.ts'
+import { type CallBudget, UNLIMITED } from '../state/limits.ts'
 import type { PlannedPrompt } from '../state/planned-prompt.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { type AnswerDecoder, decoderFor } from './answer-decoder.ts'
@@ -65,7 +66,7 @@ export class TokenPrompts implements Prompts {
   async begin(
     incoming: GenerationRequest,
     memory: SessionMemory,
-    tokensLeft = Number.POSITIVE_INFINITY,
+    budget: CallBudget = UNLIMITED,
   ): Promise<CallPrompt> {
     if (incoming.kind !== 'chat') return plainPrompt(incoming)
     const { body, change } = adaptEffort(incoming.body, this.#model.efforts)
@@ -79,7 +80,7 @@ export class TokenPrompts implements Prompts {
       ...echoNote(prompt.call, request.lastMessage, unknownIds),
       ...(change && { reasoning_effort: change }),
     }
-    return this.#callWith({ request, turns, prompt, note, forcedCall, counts: this.#counts }, tokensLeft)
+    return this.#callWith({ request, turns, prompt, note, forcedCall, counts: this.#counts }, budget)
   }
 
   /** The answers of one call begin in the same moment, with the same prompt: it is rendered for the first of them. */
@@ -168,13 +169,14 @@ export class TokenPrompts implements Prompts {
     )
   }
 
-  #callWith(parts: CallParts, tokensLeft: number): CallPrompt {
+  #callWith(parts: CallParts, { tokensLeft, contextTokens, rejectsOverlong }: CallBudget): CallPrompt {
     const { request, prompt } = parts
-    const room = (this.#model.contextLength ?? Number.POSITIVE_INFINITY) - prompt.ids.length
+    const contextLength = Math.min(this.#model.contextLength ?? Number.POSITIVE_INFINITY, contextTokens)
+    const room = contextLength - prompt.ids.length
     // Of a room that is not known an engine would refuse any number that is too large.
     const budget = Number.isFinite(room) ? Math.min(room, tokensLeft) : room
     if (room > 0) return new TokenCall(parts, this.#model, budget)
-    if (request.refuseOverlong) throw tooLong(this.#model.contextLength, prompt.ids.length)
+    if (request.refuseOverlong || rejectsOverlong) throw tooLong(contextLength, prompt.ids.length)
     return new FullCall(parts)
   }
 }

@@ -11,6 +11,9 @@ const NAMES = ['turns', 'sampled_tokens', 'prompt_tokens', 'seconds'] as const
 
 type LimitName = (typeof NAMES)[number]
 
+/** Limits that need no count of what the session has used. */
+const LIMIT_NAMES = [...NAMES, 'context_tokens'] as const
+
 /** An agent that takes no end for one could go on for ever: after so many it gets the error. */
 const MAX_ENDS = 8
 
@@ -19,9 +22,18 @@ export interface CallBudget {
   /** The limit that the session has come to: no engine is asked. */
   readonly reached?: LimitName
   readonly tokensLeft: number
+  /** Most tokens of prompt and completion together. */
+  readonly contextTokens: number
+  /** Whether a prompt that leaves no room in the context gets an error in every dialect. */
+  readonly rejectsOverlong: boolean
 }
 
-const UNLIMITED: CallBudget = { tokensLeft: Number.POSITIVE_INFINITY }
+/** The budget of a session without limits. */
+export const UNLIMITED: CallBudget = {
+  tokensLeft: Number.POSITIVE_INFINITY,
+  contextTokens: Number.POSITIVE_INFINITY,
+  rejectsOverlong: false,
+}
 
 /** What of a turn counts. */
 export type SpentTurn = Pick<
@@ -63,8 +75,13 @@ export class Spending {
     const left = (name: LimitName) => (limits[name] ?? Number.POSITIVE_INFINITY) - used[name]
     const tokensLeft = left('sampled_tokens')
     const reached = NAMES.find((name) => left(name) <= 0)
-    if (reached === undefined) return { tokensLeft }
-    if (limits.at_limit !== 'error' && this.#ends < MAX_ENDS) return { reached, tokensLeft }
+    const budget = {
+      tokensLeft,
+      contextTokens: limits.context_tokens ?? Number.POSITIVE_INFINITY,
+      rejectsOverlong: limits.at_limit === 'error' && limits.context_tokens !== undefined,
+    }
+    if (reached === undefined) return budget
+    if (limits.at_limit !== 'error' && this.#ends < MAX_ENDS) return { ...budget, reached }
     const message = `The session has come to its limit of ${limits[reached]} ${reached.replace('_', ' ')}`
     throw new ProxyError('limit_reached', message)
   }
@@ -96,9 +113,10 @@ export function parseLimits(texts: readonly string[]): SessionLimits | null {
   for (const text of texts) {
     const [, name = '', value = ''] = /^([a-z_]+)=(.+)$/.exec(text) ?? []
     const isEnd = name === 'at_limit' && (value === 'stop' || value === 'error')
-    const isNumber = NAMES.some((known) => known === name) && /^\d+(\.\d+)?$/.test(value) && Number(value) > 0
+    const isNumber =
+      LIMIT_NAMES.some((known) => known === name) && /^\d+(\.\d+)?$/.test(value) && Number(value) > 0
     if (!isEnd && !(isNumber && (name === 'seconds' || Number.isInteger(Number(value))))) {
-      const message = `--session-limit is one of ${NAMES.join(', ')} with a number, such as turns=50, or at_limit=error; not ${text}`
+      const message = `--session-limit is one of ${LIMIT_NAMES.join(', ')} with a number, such as turns=50, or at_limit=error; not ${text}`
       throw new ProxyError('config_invalid', message)
     }
     limits[name] = isEnd ? value : Number(value)

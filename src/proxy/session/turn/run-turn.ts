@@ -291,7 +291,7 @@ export class TurnRunner {
   async #promptOf({ generation, call: { budget, memory } }: RunningTurn): Promise<CallPrompt> {
     if (budget.reached !== undefined) return endAtLimit(generation, budget.reached)
     const { prompts } = this.#options
-    return (await prompts?.begin(generation, memory, budget.tokensLeft)) ?? plainPrompt(generation)
+    return (await prompts?.begin(generation, memory, budget)) ?? plainPrompt(generation)
   }
 
   /**

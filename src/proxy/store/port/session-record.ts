@@ -24,6 +24,8 @@ export interface SessionLimits {
   sampled_tokens?: number
   prompt_tokens?: number
   seconds?: number
+  /** Prompt and completion of one chat together, in token mode. */
+  context_tokens?: number
   /** What the agent gets at a limit. Default: `stop`, an ordinary end. */
   at_limit?: 'stop' | 'error'
 }

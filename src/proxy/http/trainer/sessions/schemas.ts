@@ -25,6 +25,7 @@ const limitFields = {
   sampled_tokens: budget(),
   prompt_tokens: budget(),
   seconds: Type.Optional(Type.Number({ exclusiveMinimum: 0 })),
+  context_tokens: budget(),
   at_limit: Type.Optional(Type.Enum(['stop', 'error'])),
 }
 
@@ -70,8 +71,8 @@ const newSessionFields = {
     Type.Object(limitFields, {
       ...STRICT,
       description:
-        'Budgets: `turns`, `sampled_tokens`, `prompt_tokens`, `seconds`, and `at_limit`, `stop` or `error`; absent: as ' +
-        'the proxy has it',
+        'Budgets: `turns`, `sampled_tokens`, `prompt_tokens`, `seconds`, in token mode `context_tokens` of a prompt and its ' +
+        'completion, and `at_limit`, `stop` or `error`; absent: as the proxy has it',
     }),
   ),
   ttl_s: Type.Optional(
