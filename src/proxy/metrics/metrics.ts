@@ -81,6 +81,7 @@ export class Metrics implements Disposable {
   readonly dispatch: DispatchWatch = {
     waited: (ms) => this.#metrics.queueWait.observe(ms / 1_000),
     failedOver: () => this.#metrics.failovers.add(1),
+    ejected: () => this.#metrics.ejections.add(1),
     refused: (code) => this.#metrics.queueRefusals.add(1, code),
   }
 

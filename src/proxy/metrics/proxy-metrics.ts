@@ -175,6 +175,11 @@ export class ProxyMetrics {
     '1 while the engine, or every engine of the worker, is asleep or paused',
     ['member'],
   )
+  readonly memberEjected = this.#gauge(
+    'member_ejected',
+    '1 while the engine or worker gets no requests because its last ones failed',
+    ['member'],
+  )
   readonly memberCalls = this.#gauge('member_calls_in_flight', 'Calls in progress at an engine or worker', [
     'member',
   ])
@@ -186,6 +191,10 @@ export class ProxyMetrics {
   readonly failovers = this.#counter(
     'failovers_total',
     'Calls that moved to another engine or worker after a failure',
+  )
+  readonly ejections = this.#counter(
+    'ejections_total',
+    'Ejections of engines and workers whose last requests failed',
   )
   readonly moves = this.#counter(
     'session_moves_total',

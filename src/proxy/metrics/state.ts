@@ -14,8 +14,10 @@ const OTHER = 'other'
 /** Engines and workers, the queue and the turns in flight. A member's series go when it goes. */
 export function readBackend(metrics: ProxyMetrics, backend: Backend, openTurns: number): void {
   const { members, queued, pausedSinceMs } = backend.status()
-  const { memberUp, memberUnavailable, memberCalls, memberCapacity, weightInfo, inFlight } = metrics
-  for (const gauge of [memberUp, memberUnavailable, memberCalls, memberCapacity, weightInfo]) gauge.clear()
+  const { memberUp, memberUnavailable, memberEjected, memberCalls, memberCapacity, weightInfo, inFlight } =
+    metrics
+  for (const gauge of [memberUp, memberUnavailable, memberEjected, memberCalls, memberCapacity, weightInfo])
+    gauge.clear()
   const shown = members.slice(0, MAX_MEMBERS)
   const others = members.slice(MAX_MEMBERS)
   const set = (gauge: Gauge, value: (member: BackendMember) => number) => {
@@ -24,6 +26,7 @@ export function readBackend(metrics: ProxyMetrics, backend: Backend, openTurns: 
   }
   set(memberUp, ({ healthy }) => Number(healthy))
   set(memberUnavailable, ({ unavailable }) => Number(unavailable !== undefined))
+  set(memberEjected, ({ ejectedForMs }) => Number(ejectedForMs !== undefined))
   set(memberCalls, (member) => member.inFlight)
   set(memberCapacity, (member) => member.capacity)
   for (const { name, weightVersion } of shown)

@@ -6,7 +6,7 @@ import type { GenerationStream } from '../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../protocol/canonical/request.ts'
 import { CAPABILITIES } from '../../protocol/worker/protocol.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from '../engines/dispatch/dispatcher.ts'
-import { type FailureVerdict, withFailover } from '../engines/dispatch/failover.ts'
+import { type FailureVerdict, judgeResponse, withFailover } from '../engines/dispatch/failover.ts'
 import { LearnedEfforts } from '../engines/dispatch/learned-efforts.ts'
 import { type Ability, unlistedPolicy } from '../engines/dispatch/placement.ts'
 import type { QueuedCall } from '../engines/dispatch/scheduler.ts'
@@ -76,7 +76,7 @@ export class RelayBackend implements Backend, Registry {
     this.#tokenizer = options.tokenizer
     this.#logger = logger
     this.#efforts = new LearnedEfforts(logger)
-    this.#dispatcher = new Dispatcher({ ...settings, absent })
+    this.#dispatcher = new Dispatcher({ ...settings, absent, logger })
     this.#registry = new WorkerRegistry(
       { limits: settings, clock, logger },
       {
@@ -111,7 +111,7 @@ export class RelayBackend implements Backend, Registry {
         kindOf: () => 'worker',
         judge: (thrown, workerId) => {
           const verdict = judge(thrown)
-          if (verdict !== 'final') this.#efforts.forget(workerId)
+          if (verdict === 'lost' || verdict === 'away') this.#efforts.forget(workerId)
           return verdict
         },
         efforts: this.#efforts,
@@ -150,7 +150,9 @@ export class RelayBackend implements Backend, Registry {
       moves,
       members: members.flatMap(({ id, inFlight }) => {
         const worker = this.#registry.get(id)
-        return worker ? [statusOf(worker, inFlight, this.#tokenizer)] : []
+        if (worker === undefined) return []
+        const ejectedForMs = this.#dispatcher.ejectedForMs(id) || undefined
+        return [{ ...statusOf(worker, inFlight, this.#tokenizer), ejectedForMs }]
       }),
     }
   }
@@ -343,5 +345,5 @@ function statusOf(
 function judge(thrown: unknown): FailureVerdict {
   if (!(thrown instanceof ProxyError)) return 'final'
   if (LOST.includes(thrown.code)) return 'lost'
-  return AWAY.includes(thrown.code) ? 'away' : 'final'
+  return AWAY.includes(thrown.code) ? 'away' : judgeResponse(thrown)
 }

@@ -201,13 +201,109 @@ t.test(
   },
 )
 
-t.test('what an engine refuses or fails at is not tried elsewhere', async (t) => {
-  for (const code of ['engine_rejected', 'engine_failed', 'engine_timeout'] as const) {
+t.test('a request is not tried elsewhere if the fault is its own, or the engine was silent', async (t) => {
+  const errors = [
+    new ProxyError('engine_timeout', 'silent'),
+    ...[400, 404, 422].map((status) => new ProxyError('engine_rejected', 'no', { status })),
+  ]
+  for (const error of errors) {
     const { clients, serve } = setUp('a', 'b')
-    for (const client of clients) client.failure = () => new ProxyError(code, 'no')
-    await t.rejects(serve('s'), { code })
+    for (const client of clients) client.failure = () => error
+    await t.rejects(serve('s'), error)
     t.equal(clients[0]!.asked + clients[1]!.asked, 1)
   }
+})
+
+const FAILING = {
+  'HTTP 500': new ProxyError('engine_failed', 'HTTP 500'),
+  'HTTP 429': new ProxyError('engine_rejected', 'busy', { status: 429, retryAfterS: 20 }),
+  'HTTP 401': new ProxyError('engine_rejected', 'no key', { status: 401 }),
+}
+for (const [response, error] of Object.entries(FAILING)) {
+  t.test(`an engine that answers ${response} fails no session, rests, and returns`, async (t) => {
+    const { clients, serve, backend, clock, settle } = setUp('failing', 'well')
+    const [failing] = clients
+    await settle()
+    failing!.failure = () => error
+    for (let session = 0; session < 20; session += 1)
+      t.match(await serve(`s${session}`), [{ engine: 'well' }, {}, {}])
+    t.equal(failing!.asked, error.status === 429 ? 1 : 3)
+    t.match(
+      backend.status().members.map(({ healthy, ejectedForMs }) => [healthy, ejectedForMs]),
+      [
+        [true, error.status === 429 ? 20_000 : 10_000],
+        [true, undefined],
+      ],
+    )
+    failing!.failure = undefined
+    clock.advance(20_000)
+    t.equal(backend.status().members[0]!.ejectedForMs, undefined)
+    t.match(await serve('fresh'), [{ engine: 'failing' }, {}, {}])
+  })
+}
+
+t.test('an engine that fails to count a prompt is replaced by another one', async (t) => {
+  const { clients, backend } = setUp('failing', 'well')
+  const counted: EngineClient[] = clients
+  counted[0]!.countTokens = async () => {
+    throw FAILING['HTTP 500']
+  }
+  counted[1]!.countTokens = async () => 7
+  t.equal(await backend.countTokens({ messages: [] }, noAbort), 7)
+})
+
+t.test('a request that every engine fails reaches three at most, and one engine once', async (t) => {
+  for (const [names, asked] of [
+    [['a'], 1],
+    [['a', 'b'], 2],
+    [['a', 'b', 'c', 'd'], 3],
+  ] as const) {
+    const { clients, serve } = setUp(...names)
+    for (const client of clients) client.failure = () => new ProxyError('engine_failed', client.name)
+    await t.rejects(serve('s'), { code: 'engine_failed' })
+    t.equal(
+      clients.reduce((sum, client) => sum + client.asked, 0),
+      asked,
+    )
+  }
+})
+
+t.test('a single engine is never ejected', async (t) => {
+  const { clients, serve, backend } = setUp('only')
+  clients[0]!.failure = () => new ProxyError('engine_failed', 'HTTP 500')
+  for (let request = 0; request < 10; request += 1) await t.rejects(serve('s'), { code: 'engine_failed' })
+  t.equal(backend.status().members[0]!.ejectedForMs, undefined)
+  t.equal(clients[0]!.asked, 10)
+})
+
+t.test('the retry of a request that failed after its first event goes to another engine', async (t) => {
+  const { clients, serve } = setUp('a', 'b')
+  const [a] = clients
+  a!.generate = async function* () {
+    yield [{ type: 'start', engine: 'a' } as GenerationEvent]
+    throw new ProxyError('engine_failed', 'out of memory')
+  }
+  await t.rejects(serve('s'), { code: 'engine_failed' })
+  t.match(await serve('s'), [{ engine: 'b' }, {}, {}])
+})
+
+t.test('an engine whose health check fails while it is ejected has no history when it is back', async (t) => {
+  const { clients, serve, backend, clock, settle } = setUp('a', 'b')
+  const [a] = clients
+  await settle()
+  a!.failure = () => new ProxyError('engine_failed', 'HTTP 500')
+  for (const session of ['1', '2', '3', '4', '5', '6']) await serve(session)
+  t.ok(backend.status().members[0]!.ejectedForMs)
+  a!.health = async () => {
+    throw new ProxyError('engine_unreachable', 'connection refused')
+  }
+  clock.advance(INTERVAL_MS)
+  await settle()
+  Object.assign(a!, { failure: undefined, health: async () => ({ models: [{ id: 'qwen' }] }) })
+  clock.advance(INTERVAL_MS)
+  await settle()
+  t.match(backend.status().members[0], { healthy: true, ejectedForMs: undefined })
+  t.match(await serve('fresh'), [{ engine: 'a' }, {}, {}])
 })
 
 t.test('an engine whose health check fails gets no calls until one succeeds', async (t) => {

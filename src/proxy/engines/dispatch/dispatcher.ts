@@ -5,8 +5,10 @@
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
+import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { isEngineFault, OutlierDetector } from './outlier-detector.ts'
 import { PauseWatch } from './pause-watch.ts'
-import type { Member } from './placement.ts'
+import type { Member, Requirements } from './placement.ts'
 import {
   type Assignment,
   type QueuedCall,
@@ -31,6 +33,8 @@ export interface DispatchWatch {
   waited(ms: number): void
   /** A call goes on to another member, as the one that had it was lost. */
   failedOver(): void
+  /** A member is ejected because its requests fail. */
+  ejected(): void
   /** A call has got no slot. @param code of the error that it failed with */
   refused(code: string): void
 }
@@ -45,7 +49,14 @@ export interface Lease {
   readonly memberId: string
   /** Gives the slot back; more than once does no harm. To be called before the same call asks again. */
   release(): void
+  /** Reports that the member has served the request. */
+  succeeded(): void
+  /** Reports that the member has failed the request: it may be ejected, and the session's next request avoids it. */
+  failed(error: ProxyError): void
 }
+
+/** Sessions whose last request failed; more than agents that retry at one time. */
+const MAX_FAILED_SESSIONS = 10_000
 
 interface Waiter {
   readonly call: QueuedCall
@@ -80,6 +91,10 @@ export class Dispatcher {
   #closed = false
   readonly #pauseWatch: PauseWatch
   readonly #watch: DispatchWatch | undefined
+  readonly #logger: Logger | undefined
+  readonly #outliers = new OutlierDetector()
+  /** The member that failed a session's last request. */
+  readonly #failedAt = new RecentlyUsed<string, string>(MAX_FAILED_SESSIONS, () => 1)
   #pauses = 0
 
   constructor(options: DispatcherOptions) {
@@ -87,6 +102,7 @@ export class Dispatcher {
     this.#absent = options.absent
     this.#clock = options.clock ?? systemClock
     this.#watch = options.watch
+    this.#logger = options.logger
     this.#expiryCheckMs = Math.min(EXPIRY_CHECK_MS, options.waitMs)
     this.#pauseWatch = new PauseWatch({
       clock: this.#clock,
@@ -111,9 +127,12 @@ export class Dispatcher {
     }
   }
 
-  async #acquire(call: QueuedCall, signal: AbortSignal): Promise<Lease> {
+  async #acquire(requested: QueuedCall, signal: AbortSignal): Promise<Lease> {
     if (this.#closed) throw shuttingDown()
     if (this.#pauseWatch.isOverLimit) throw pausedForTooLong()
+    const failedAt = this.#failedAt.get(requested.sessionId)
+    const call =
+      failedAt === undefined ? requested : { ...requested, avoid: [...(requested.avoid ?? []), failedAt] }
     const askedAtMs = this.#clock.nowMs()
     const submission = this.#scheduler.submit(call, askedAtMs)
     if (submission.outcome === 'queue_full') {
@@ -123,12 +142,12 @@ export class Dispatcher {
     }
     if (submission.outcome === 'assigned') {
       this.#watch?.waited(0)
-      return this.#lease(call.callId, submission.memberId)
+      return this.#lease(call, submission.memberId)
     }
     this.#watchExpiry()
     const memberId = await this.#turnOf(call, signal)
     this.#watch?.waited(this.#clock.nowMs() - askedAtMs)
-    return this.#lease(call.callId, memberId)
+    return this.#lease(call, memberId)
   }
 
   /** A call goes on to another member. */
@@ -136,16 +155,30 @@ export class Dispatcher {
     this.#watch?.failedOver()
   }
 
+  /** Returns whether a member that is not in `requirements.avoid` could serve such a request, now or later. */
+  hasUntried(requirements: Requirements): boolean {
+    return this.#scheduler.hasUntried(requirements)
+  }
+
+  /** Returns for how long the member gets no requests because its last ones failed; 0: it is in rotation. */
+  ejectedForMs(memberId: string): number {
+    return this.#outliers.ejectedForMs(memberId, this.#clock.nowMs())
+  }
+
   addMember(member: Member): void {
     this.#grant(this.#scheduler.addMember(member))
   }
 
   updateMember(memberId: string, change: Partial<Omit<Member, 'id'>>): void {
-    this.#grant(this.#scheduler.updateMember(memberId, change))
+    const isDown = change.healthy === false
+    // It may be restarted before it is healthy again.
+    if (isDown) this.#outliers.forget(memberId)
+    this.#grant(this.#scheduler.updateMember(memberId, isDown ? { ...change, ejected: false } : change))
   }
 
   /** @returns the ids of the calls that it was serving; their leases are void. */
   removeMember(memberId: string): string[] {
+    this.#outliers.forget(memberId)
     const { lost, assigned } = this.#scheduler.removeMember(memberId)
     this.#grant(assigned)
     return lost
@@ -165,6 +198,7 @@ export class Dispatcher {
   }
 
   releaseSession(sessionId: string): void {
+    this.#failedAt.delete(sessionId)
     this.#scheduler.releaseSession(sessionId)
   }
 
@@ -236,7 +270,8 @@ export class Dispatcher {
     })
   }
 
-  #lease(callId: string, memberId: string): Lease {
+  #lease({ callId, sessionId }: QueuedCall, memberId: string): Lease {
+    const dispatchedAtMs = this.#clock.nowMs()
     let held = true
     return {
       memberId,
@@ -246,7 +281,35 @@ export class Dispatcher {
         this.#grant(this.#scheduler.release(callId))
         this.#takeOutIdle(memberId)
       },
+      succeeded: () => {
+        this.#failedAt.delete(sessionId)
+        this.#outliers.succeeded(memberId)
+      },
+      failed: (error) => {
+        if (isEngineFault(error)) this.#failedAt.set(sessionId, memberId)
+        this.#ejectOutlier(memberId, error, dispatchedAtMs)
+      },
     }
+  }
+
+  #ejectOutlier(memberId: string, error: ProxyError, dispatchedAtMs: number): void {
+    const nowMs = this.#clock.nowMs()
+    const memberCount = this.#scheduler.healthyCount
+    const ejection = this.#outliers.failed(memberId, error, { dispatchedAtMs, nowMs, memberCount })
+    if (ejection === undefined) return
+    const { forMs, failures } = ejection
+    const fields = { member: memberId, failures, for_s: forMs / 1_000, error: error.logMessage }
+    this.#logger?.warn(fields, 'member ejected: its last requests failed')
+    this.#watch?.ejected()
+    this.updateMember(memberId, { ejected: true })
+    this.#clock.after(forMs, () => this.#endEjection(memberId))
+  }
+
+  #endEjection(memberId: string): void {
+    // The member may have left, or have been ejected again since.
+    if (this.ejectedForMs(memberId) > 0 || !this.#scheduler.isEjected(memberId)) return
+    this.#logger?.info({ member: memberId }, 'member back in rotation after its ejection')
+    this.updateMember(memberId, { ejected: false })
   }
 
   #takeOutIdle(memberId: string): void {

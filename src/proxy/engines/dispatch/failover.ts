@@ -1,16 +1,19 @@
 /** What both backends do when the engine or worker that serves a call is lost: ask another one, within bounds. */
+import { ProxyError } from '../../../base/errors.ts'
 import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { Dispatcher, Lease } from './dispatcher.ts'
 import { EffortNegotiation, type LearnedEfforts, renderedBody } from './learned-efforts.ts'
+import { isEngineFault } from './outlier-detector.ts'
 import { needOf } from './placement.ts'
 import type { QueuedCall } from './scheduler.ts'
 
 /**
  * What a failure says. `lost`: something ended while it had the call, perhaps because of it. `away`: out of reach, and
- * nothing was sampled. `final`: another member would not do better.
+ * nothing was sampled. `failed`: it could not serve the request, and another member may. `final`: another member would not
+ * do better.
  */
-export type FailureVerdict = 'lost' | 'away' | 'final'
+export type FailureVerdict = 'lost' | 'away' | 'failed' | 'final'
 
 export interface FailoverRules {
   dispatcher: Dispatcher
@@ -34,11 +37,14 @@ export interface FailoverRules {
 /** How often a call is tried at least, however few members there are: one that was restarted deserves another try. */
 const MIN_ATTEMPTS = 3
 
+/** How many members may fail a request: one that makes engines fail must not reach them all. */
+const MAX_FAILURES = 3
+
 /**
  * Serves a request by one member after another until one does it. A member that rejects the request's reasoning effort
  * gets it once more with another one. After its first event a call stays where it is: the agent may have seen it.
  * @throws ProxyError as {@link Dispatcher.acquire}; the last member's error once its verdict is `final`, `maxLosses`
- *   members are lost, or every member has had its turn (but at least three turns). After an abort: `signal.reason`.
+ *   members are lost, three or all that could serve it have failed, or every member has had its turn (but at least three turns). After an abort: `signal.reason`.
  */
 export async function* withFailover(
   rules: FailoverRules,
@@ -49,6 +55,7 @@ export async function* withFailover(
   const failed: string[] = []
   const negotiation = rules.efforts && new EffortNegotiation(rules.efforts, renderedBody(request))
   let attempts = 0
+  let failures = 0
   for (let losses = 0; ; ) {
     const requirements = { model: body.model, mustServe, needs: needOf(request), avoid: failed }
     const call = { callId, sessionId, ...requirements }
@@ -66,15 +73,22 @@ export async function* withFailover(
         begun = true
         yield events
       }
+      lease.succeeded()
       return
     } catch (thrown) {
       span?.end(signal.aborted ? signal.reason : thrown)
       if (signal.aborted) throw signal.reason
       attempts += 1
       if (!begun && negotiation?.rejected(memberId, thrown)) continue
+      if (thrown instanceof ProxyError) lease.failed(thrown)
       const verdict = rules.judge(thrown, memberId)
       if (verdict === 'lost') losses += 1
-      if (begun || verdict === 'final' || losses === rules.maxLosses)
+      if (verdict === 'failed') failures += 1
+      const hasNext =
+        verdict !== 'failed' ||
+        (failures < MAX_FAILURES &&
+          rules.dispatcher.hasUntried({ ...requirements, avoid: [...failed, memberId] }))
+      if (begun || verdict === 'final' || losses === rules.maxLosses || !hasNext)
         throw begun ? thrown : (negotiation?.toAgentError(thrown) ?? thrown)
       if (failed.length + 1 >= Math.max(MIN_ATTEMPTS, rules.memberCount())) throw thrown
       failed.push(memberId)
@@ -84,6 +98,13 @@ export async function* withFailover(
       lease.release()
     }
   }
+}
+
+/**
+ * Judges an error response. An engine that was silent for half an hour is not replaced: the agent waited long enough.
+ */
+export function judgeResponse(error: ProxyError): FailureVerdict {
+  return isEngineFault(error) && error.code !== 'engine_timeout' ? 'failed' : 'final'
 }
 
 function withBody(request: GenerationRequest, body: ChatBody | undefined): GenerationRequest {

@@ -8,9 +8,10 @@ import type { EngineClient, EngineHealth, ModelInfo } from '../port/engine-clien
 import type { ExpectedTokenizer } from '../port/expected-tokenizer.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from './dispatcher.ts'
 import { EnginePool } from './engine-pool.ts'
-import { type FailureVerdict, withFailover } from './failover.ts'
+import { type FailureVerdict, judgeResponse, withFailover } from './failover.ts'
 import { EffortNegotiation, LearnedEfforts } from './learned-efforts.ts'
 import type { LogprobsMode } from './measured-logprobs.ts'
+import { isEngineFault } from './outlier-detector.ts'
 import { type MemberLoad, unlistedPolicy } from './placement.ts'
 import { WeightStamp } from './weight-stamp.ts'
 
@@ -120,7 +121,7 @@ class EngineBackend implements LocalBackend {
       this.#engine(engine).watch.markUnhealthy(thrown)
       return 'away'
     }
-    if (thrown.code !== 'engine_lost') return 'final'
+    if (thrown.code !== 'engine_lost') return judgeResponse(thrown)
     this.#engine(engine).logprobs?.forget()
     this.#efforts?.forget(engine)
     // It died, and what is started in its place may have other weights; or it closed a connection that looked usable.
@@ -144,12 +145,19 @@ class EngineBackend implements LocalBackend {
     return [...models.values()]
   }
 
-  /** Any healthy engine will do: all of them serve the same model. */
+  /** Asks one healthy engine after another until one counts: all of them serve the same model. */
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
+    let failure: unknown = cannotCount('No engine here can count the tokens of a prompt')
     for (const { client, watch, draining } of this.engines.all()) {
-      if (client.countTokens && watch.healthy && !draining) return await this.#countAt(client, body, signal)
+      if (!client.countTokens || !watch.healthy || draining) continue
+      try {
+        return await this.#countAt(client, body, signal)
+      } catch (thrown) {
+        if (signal.aborted || !(thrown instanceof ProxyError) || !isEngineFault(thrown)) throw thrown
+        failure = thrown
+      }
     }
-    throw cannotCount('No engine here can count the tokens of a prompt')
+    throw failure
   }
 
   /** Counts the prompt with the reasoning effort that the request would be sent with. */
@@ -192,6 +200,7 @@ class EngineBackend implements LocalBackend {
           kind: client.kind,
           healthy,
           unavailable,
+          ejectedForMs: this.#dispatcher.ejectedForMs(id) || undefined,
           inFlight,
           capacity,
           models: models.map((model) => model.id),

@@ -21,6 +21,8 @@ export interface Member {
   readonly unavailable?: Unavailable | undefined
   /** It finishes what it has and takes nothing new. */
   readonly draining: boolean
+  /** Its last requests failed: it gets new ones only if no other member could serve them. */
+  readonly ejected?: boolean | undefined
   /** The models it serves; empty means that it did not tell, and that it is asked for any. */
   readonly models: readonly string[]
   /** Absent: nothing. */
@@ -105,7 +107,9 @@ export function candidatesFor(members: Iterable<MemberLoad>, requirements: Requi
   const awake = able.filter((member) => member.unavailable === undefined)
   const left = awake.length > 0 ? awake : able
   const untried = left.filter((member) => !requirements.avoid?.includes(member.id))
-  return untried.length > 0 ? untried : left
+  const possible = untried.length > 0 ? untried : left
+  const inRotation = possible.filter((member) => !member.ejected)
+  return inRotation.length > 0 ? inRotation : possible
 }
 
 /**

@@ -124,6 +124,22 @@ export class Scheduler {
     return { lost, assigned: this.#assignWaiting() }
   }
 
+  /** Returns whether a member that is not in `requirements.avoid` could serve such a request, now or later. */
+  hasUntried(requirements: Requirements): boolean {
+    return candidatesFor(this.#members.values(), requirements).some(
+      ({ id }) => !requirements.avoid?.includes(id),
+    )
+  }
+
+  isEjected(memberId: string): boolean {
+    return this.#members.get(memberId)?.ejected ?? false
+  }
+
+  /** Members that are healthy, ejected ones included. */
+  get healthyCount(): number {
+    return this.#members.values().reduce((sum, { healthy }) => sum + Number(healthy), 0)
+  }
+
   /** Calls that the member serves now; 0 if there is none of this id. */
   inFlightAt(memberId: string): number {
     return this.#members.get(memberId)?.inFlight ?? 0
@@ -281,7 +297,8 @@ export class Scheduler {
     member: Member,
     { inFlight, lastStart }: Pick<MemberState, 'inFlight' | 'lastStart'>,
   ): MemberState {
-    const { id, maxConcurrency, healthy, unavailable, draining, models, lacks, busyElsewhere } = member
+    const { id, maxConcurrency, healthy, unavailable, draining, ejected, models, lacks, busyElsewhere } =
+      member
     if (!(maxConcurrency >= 1)) throw new RangeError(`maxConcurrency of ${id} must be at least 1`)
     const sessionsAt = this.#sessionsAt
     return {
@@ -290,6 +307,7 @@ export class Scheduler {
       healthy,
       unavailable,
       draining,
+      ejected,
       models,
       lacks,
       busyElsewhere,

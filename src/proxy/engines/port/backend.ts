@@ -15,6 +15,8 @@ export interface BackendMember {
   healthy: boolean
   /** It gets no new calls until it is awake. */
   unavailable?: Unavailable | undefined
+  /** For how long it gets no new requests because its last ones failed; undefined: it is in rotation. */
+  ejectedForMs?: number | undefined
   /** Of a worker only: false while it has lost its connection and its calls wait for it. */
   connected?: boolean
   /** Token mode: whether its tokenizer is the one that makes the prompts. */
@@ -54,7 +56,7 @@ export interface Backend {
 
   /**
    * Picks an engine or worker for the session (sticky, least loaded) and serves the request. A member that is lost
-   * before the first event was yielded is replaced by another one; after that the generation fails.
+   * or fails before the first event was yielded is replaced by another one; after that the generation fails.
    * @throws ProxyError as {@link EngineClient.generate}, and `no_worker`, `queue_full`, `paused`, `engine_timeout`. After an
    *   abort: whatever `signal.reason` is.
    */

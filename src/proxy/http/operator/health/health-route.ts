@@ -70,8 +70,9 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (
       return {
         ...health,
         [backend.mode === 'relay' ? 'workers' : 'engines']: members.map(
-          ({ inFlight, weightVersion, takesTokenIds, takesImages, ...member }) => ({
+          ({ inFlight, weightVersion, takesTokenIds, takesImages, ejectedForMs, ...member }) => ({
             ...member,
+            ...(ejectedForMs !== undefined && { ejected_for_s: Math.ceil(ejectedForMs / 1_000) }),
             in_flight: inFlight,
             takes_token_ids: takesTokenIds,
             takes_images: takesImages === true,

@@ -1,0 +1,124 @@
+/**
+ * Outlier ejection: a member whose last requests failed gets no new requests for a while, although its health checks
+ * succeed. A state machine without timers or I/O; the dispatcher acts on what it returns.
+ *
+ * As in Envoy's outlier detection (`consecutive_5xx`, `max_ejection_time`, `max_ejection_percent`): consecutive failures
+ * eject a member, each further ejection lasts longer, and only a share of all members is ejected at a time. As in LiteLLM's
+ * cooldowns, a 429 ejects at once, for as long as its `Retry-After` asks.
+ */
+import type { ErrorCode, ProxyError } from '../../../base/errors.ts'
+
+/** Fewer than Envoy's 5, because each failure costs a request a second attempt. */
+const FAILURES = 3
+/** Longer than a restart of an engine's worker process; Envoy's 30 s would idle a GPU for a short fault. */
+const BASE_EJECTION_MS = 10_000
+/** Envoy's `max_ejection_time`. A member that stayed in rotation for as long starts again with the base. */
+const MAX_EJECTION_MS = 300_000
+/** If more members fail than this share, the cause is shared, and the others could not take the load. */
+const MAX_EJECTED_SHARE = 0.5
+
+const ENGINE_FAULTS: ReadonlySet<ErrorCode> = new Set([
+  'engine_failed',
+  'engine_lost',
+  'engine_timeout',
+  'queue_full',
+])
+/** Statuses of a rejection that are not the request's fault: the proxy's key at the engine, a time-out, overload. */
+const ENGINE_FAULT_STATUSES: ReadonlySet<number> = new Set([401, 408, 429])
+const TOO_MANY_REQUESTS = 429
+
+/** Returns whether the engine or worker is at fault, and not the request: another member may serve it. */
+export function isEngineFault({ code, status }: ProxyError): boolean {
+  return ENGINE_FAULTS.has(code) || (code === 'engine_rejected' && ENGINE_FAULT_STATUSES.has(status))
+}
+
+interface MemberState {
+  /** Failures since the last success, of requests that did not overlap. */
+  failures: number
+  lastFailureMs: number
+  ejections: number
+  ejectedUntilMs: number
+}
+
+export interface Ejection {
+  forMs: number
+  /** Consecutive failures before it. */
+  failures: number
+}
+
+export class OutlierDetector {
+  readonly #members = new Map<string, MemberState>()
+
+  /** A request has ended well. */
+  succeeded(memberId: string): void {
+    const member = this.#members.get(memberId)
+    if (member !== undefined) member.failures = 0
+  }
+
+  /**
+   * Counts a failure. Of requests that overlap, one counts: an engine that aborts all it has for new weights, or that is
+   * restarted, fails hundreds at once.
+   * @param dispatchedAtMs when the request got its slot
+   * @param memberCount members in all, ejected ones included
+   * @returns the ejection that begins now; undefined: none does
+   */
+  failed(
+    memberId: string,
+    error: ProxyError,
+    { dispatchedAtMs, nowMs, memberCount }: { dispatchedAtMs: number; nowMs: number; memberCount: number },
+  ): Ejection | undefined {
+    if (!isEngineFault(error)) return undefined
+    const member = this.#stateOf(memberId)
+    if (member.ejectedUntilMs > nowMs) return undefined
+    if (dispatchedAtMs >= member.lastFailureMs) {
+      member.failures += 1
+      member.lastFailureMs = nowMs
+    }
+    const isLimited = error.status === TOO_MANY_REQUESTS
+    if ((!isLimited && member.failures < FAILURES) || !this.#mayEject(nowMs, memberCount)) return undefined
+    const forMs = isLimited ? limitedForMs(error) : backOffMs(member, nowMs)
+    const { failures } = member
+    member.ejectedUntilMs = nowMs + forMs
+    if (isLimited) member.failures = 0
+    else {
+      member.ejections += 1
+      // On probation: one more failure ejects it again, a success acquits it.
+      member.failures = FAILURES - 1
+    }
+    return { forMs, failures }
+  }
+
+  /** Returns for how long the member stays ejected; 0: it is in rotation. */
+  ejectedForMs(memberId: string, nowMs: number): number {
+    return Math.max(0, (this.#members.get(memberId)?.ejectedUntilMs ?? 0) - nowMs)
+  }
+
+  /** Discards the history of a member that left, or that may have been restarted. */
+  forget(memberId: string): void {
+    this.#members.delete(memberId)
+  }
+
+  #mayEject(nowMs: number, memberCount: number): boolean {
+    const ejected = this.#members.values().reduce((sum, each) => sum + Number(each.ejectedUntilMs > nowMs), 0)
+    return ejected + 1 <= Math.floor(memberCount * MAX_EJECTED_SHARE)
+  }
+
+  #stateOf(memberId: string): MemberState {
+    let member = this.#members.get(memberId)
+    if (member === undefined) {
+      const never = Number.NEGATIVE_INFINITY
+      member = { failures: 0, lastFailureMs: never, ejections: 0, ejectedUntilMs: never }
+      this.#members.set(memberId, member)
+    }
+    return member
+  }
+}
+
+function limitedForMs({ retryAfterS }: ProxyError): number {
+  return Math.min(MAX_EJECTION_MS, retryAfterS === undefined ? BASE_EJECTION_MS : retryAfterS * 1_000)
+}
+
+function backOffMs(member: MemberState, nowMs: number): number {
+  if (nowMs - member.ejectedUntilMs > MAX_EJECTION_MS) member.ejections = 0
+  return Math.min(MAX_EJECTION_MS, BASE_EJECTION_MS * 2 ** member.ejections)
+}
