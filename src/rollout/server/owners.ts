@@ -1,69 +1,19 @@
-/** Where several nodes of one database run rollouts, each rollout has one of them: requests for it are forwarded there. */
+/** Port: which of several nodes of one database runs a rollout. */
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { ProxyError } from '../../base/errors.ts'
-import { getHops, MAX_HOPS } from '../../proxy/http/nodes/forwarder.ts'
-import type { Nodes } from '../../proxy/http/nodes/nodes.ts'
-import type { SharedRecord, SharingProxy } from '../../proxy/store/port/shared-record.ts'
-import type { RolloutSummary } from './rollouts.ts'
 
-/** The headers of a response that the client gets. */
-const FORWARDED_HEADERS = ['content-type', 'retry-after', 'x-rollout-id']
+/**
+ * Sends a request to the node that has the rollout, with a body that has been read, and the response to the client.
+ * @throws ProxyError `proxy_away`
+ */
+type ForwardRollout = (request: FastifyRequest, reply: FastifyReply, body?: string) => Promise<FastifyReply>
 
-export class RolloutOwners {
-  readonly #shared: SharedRecord
-  readonly #nodes: Pick<Nodes, 'forwarder' | 'others'>
-
-  constructor(shared: SharedRecord, nodes: Pick<Nodes, 'forwarder' | 'others'>) {
-    this.#shared = shared
-    this.#nodes = nodes
-  }
-
-  /** Makes a rollout this node's own. @returns the node that has it already; undefined: it is this node's */
-  claim(rolloutId: string): Promise<SharingProxy | undefined> {
-    return this.#shared.claimRollout(rolloutId)
-  }
-
-  find(rolloutId: string): Promise<SharingProxy | undefined> {
-    return this.#shared.findRollout(rolloutId)
-  }
-
-  /** Forgets a rollout of this node. Never rejects: the row of a rollout that the node does not have does no harm. */
-  release(rolloutId: string): void {
-    this.#shared.releaseRollout(rolloutId).catch(() => {})
-  }
-
-  /** Returns the rollouts of the other nodes; none if another node asks. */
-  async listOthers(request: FastifyRequest): Promise<RolloutSummary[]> {
-    const lists = await this.#nodes.others.ask<{ rollouts: RolloutSummary[] }>(request)
-    return lists.flatMap(({ rollouts }) => rollouts)
-  }
-
-  /**
-   * Sends a request to the node that has the rollout, and the response to the client as it comes.
-   * @throws ProxyError `proxy_away` if that node does not respond
-   */
-  async forward(
-    request: FastifyRequest,
-    reply: FastifyReply,
-    { url }: SharingProxy,
-    body?: string,
-  ): Promise<FastifyReply> {
-    if (url === undefined || getHops(request) >= MAX_HOPS) throw ownerLost()
-    const left = new AbortController()
-    reply.raw.once('close', () => left.abort())
-    const method = request.method as 'GET' | 'POST' | 'DELETE'
-    const sent = { method, signal: left.signal, ...(body !== undefined && { body }) }
-    const response = await this.#nodes.forwarder.send(request, url, sent).catch((cause: unknown) => {
-      throw ownerLost(cause)
-    })
-    const headers = FORWARDED_HEADERS.flatMap((name) =>
-      response.headers[name] === undefined ? [] : [[name, response.headers[name]]],
-    )
-    return reply.code(response.statusCode).headers(Object.fromEntries(headers)).send(response.body)
-  }
-}
-
-function ownerLost(cause?: unknown): ProxyError {
-  const message = 'The node that runs this rollout does not answer'
-  return new ProxyError('proxy_away', message, { cause, retryAfterS: 1 })
+export interface RolloutOwners {
+  /** Makes a rollout this node's own. @returns undefined: it is this node's */
+  claim(rolloutId: string): Promise<ForwardRollout | undefined>
+  /** @returns undefined: no other node has it */
+  find(rolloutId: string): Promise<ForwardRollout | undefined>
+  /** Forgets a rollout of this node. Never rejects. */
+  release(rolloutId: string): void
+  /** Returns the rollouts of the other nodes. */
+  listOthers<T>(request: FastifyRequest): Promise<T[]>
 }

@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import type { RolloutOwners } from './owners.ts'
 import { parseRequest } from './request.ts'
-import type { Rollouts } from './rollouts.ts'
+import type { RolloutSummary, Rollouts } from './rollouts.ts'
 
 export interface RolloutRoutesOptions {
   rollouts: Rollouts
@@ -37,14 +37,14 @@ export function rolloutRoutes(options: RolloutRoutesOptions): FastifyPluginCallb
     const schema = { hide: true }
     app.post('/rollouts', { schema }, (request, reply) => answer(options, request, reply))
     app.get('/rollouts', { schema }, async (request) => {
-      const others = (await owners?.listOthers(request)) ?? []
+      const others = (await owners?.listOthers<RolloutSummary>(request)) ?? []
       const all = [...rollouts.list(), ...others]
       return { rollouts: all.sort((a, b) => b.created_at - a.created_at) }
     })
     const byId = (serve: (id: string) => unknown) =>
       async function serveOrForward(request: FastifyRequest<ById>, reply: FastifyReply) {
-        const node = await owners?.find(request.params.id)
-        return node === undefined ? serve(request.params.id) : owners!.forward(request, reply, node)
+        const forward = await owners?.find(request.params.id)
+        return forward === undefined ? serve(request.params.id) : forward(request, reply)
       }
     app.get<ById>(
       '/rollouts/:id',
@@ -68,8 +68,8 @@ async function answer(
 ): Promise<unknown> {
   const { rollout_id = randomUUID(), ...rest } = parseRequest(request.body)
   const asked = { ...rest, rollout_id }
-  const node = await owners?.claim(rollout_id)
-  if (node !== undefined) return owners!.forward(request, reply, node, JSON.stringify(asked))
+  const forward = await owners?.claim(rollout_id)
+  if (forward !== undefined) return forward(request, reply, JSON.stringify(asked))
   const response = reply.raw
   const left = new AbortController()
   const waited = rollouts.ask(asked, left.signal)

@@ -1,0 +1,75 @@
+/** Where several nodes of one database run rollouts, each rollout has one of them: requests for it are forwarded there. */
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { ProxyError } from '../../../base/errors.ts'
+import type { SharedRecord, SharingProxy } from '../../store/port/shared-record.ts'
+import { getHops, MAX_HOPS } from './forwarder.ts'
+import type { Nodes } from './nodes.ts'
+
+/** The headers of a response that the client gets. */
+const FORWARDED_HEADERS = ['content-type', 'retry-after', 'x-rollout-id']
+
+/**
+ * Sends a request to the node that has the rollout, with a body that has been read, and the response to the client as it comes.
+ * @throws ProxyError `proxy_away` if that node does not respond
+ */
+type ForwardRollout = (request: FastifyRequest, reply: FastifyReply, body?: string) => Promise<FastifyReply>
+
+export class RolloutOwners {
+  readonly #shared: SharedRecord
+  readonly #nodes: Pick<Nodes, 'forwarder' | 'others'>
+
+  constructor(shared: SharedRecord, nodes: Pick<Nodes, 'forwarder' | 'others'>) {
+    this.#shared = shared
+    this.#nodes = nodes
+  }
+
+  /** Makes a rollout this node's own. @returns what forwards to the node that has it already; undefined: it is this node's */
+  async claim(rolloutId: string): Promise<ForwardRollout | undefined> {
+    return this.#toForward(await this.#shared.claimRollout(rolloutId))
+  }
+
+  /** @returns undefined: no other node has it */
+  async find(rolloutId: string): Promise<ForwardRollout | undefined> {
+    return this.#toForward(await this.#shared.findRollout(rolloutId))
+  }
+
+  /** Forgets a rollout of this node. Never rejects: the row of a rollout that the node does not have does no harm. */
+  release(rolloutId: string): void {
+    this.#shared.releaseRollout(rolloutId).catch(() => {})
+  }
+
+  /** Returns the rollouts of the other nodes; none if another node asks. */
+  async listOthers<T>(request: FastifyRequest): Promise<T[]> {
+    const lists = await this.#nodes.others.ask<{ rollouts: T[] }>(request)
+    return lists.flatMap(({ rollouts }) => rollouts)
+  }
+
+  #toForward(node: SharingProxy | undefined): ForwardRollout | undefined {
+    return node && ((request, reply, body) => this.#forward(request, reply, node, body))
+  }
+
+  async #forward(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    { url }: SharingProxy,
+    body?: string,
+  ): Promise<FastifyReply> {
+    if (url === undefined || getHops(request) >= MAX_HOPS) throw ownerLost()
+    const left = new AbortController()
+    reply.raw.once('close', () => left.abort())
+    const method = request.method as 'GET' | 'POST' | 'DELETE'
+    const sent = { method, signal: left.signal, ...(body !== undefined && { body }) }
+    const response = await this.#nodes.forwarder.send(request, url, sent).catch((cause: unknown) => {
+      throw ownerLost(cause)
+    })
+    const headers = FORWARDED_HEADERS.flatMap((name) =>
+      response.headers[name] === undefined ? [] : [[name, response.headers[name]]],
+    )
+    return reply.code(response.statusCode).headers(Object.fromEntries(headers)).send(response.body)
+  }
+}
+
+function ownerLost(cause?: unknown): ProxyError {
+  const message = 'The node that runs this rollout does not answer'
+  return new ProxyError('proxy_away', message, { cause, retryAfterS: 1 })
+}
