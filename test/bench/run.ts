@@ -24,8 +24,6 @@ import { disk } from './rows/disk.ts'
 import { forest } from './rows/forest.ts'
 import { heap } from './rows/heap.ts'
 import { liveSessions } from './rows/live-sessions.ts'
-import { memory } from './rows/memory.ts'
-import { metrics } from './rows/metrics.ts'
 import { openStreams } from './rows/open-streams.ts'
 import { read } from './rows/read.ts'
 import { bySize, replay } from './rows/replay.ts'
@@ -41,9 +39,7 @@ const ROWS = {
   crowd,
   heap,
   'open-streams': openStreams,
-  memory,
   'live-sessions': liveSessions,
-  metrics,
   disk,
   read,
   forest,
