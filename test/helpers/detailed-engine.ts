@@ -17,6 +17,7 @@ import {
   topOf,
   versionSpansOf,
 } from './reported-details.ts'
+import { usageOf } from './sampled-words.ts'
 import {
   openEventStream,
   type ScriptedServer,
@@ -187,11 +188,6 @@ async function streamAnswer(
   send({ id: 'x', model: 'detailed', choices: [], usage: usageOf(prompt, completion) })
   send('[DONE]')
   response.end()
-}
-
-function usageOf(prompt: readonly number[], completion: readonly number[]) {
-  const [prompt_tokens, completion_tokens] = [prompt.length, completion.length]
-  return { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
 }
 
 function logprobsOf(tokens: readonly number[], body: SeenRequest['body'], isChat: boolean): object {

@@ -12,11 +12,28 @@ export interface TestEngine {
 /** The embedded engine behind vLLM's wire format, in this process, on a free port; closed when the test ends. */
 export async function startEngine(
   t: Pick<Test, 'teardown'>,
-  options: EmbeddedEngineOptions = {},
+  options: EmbeddedEngineOptions | EmbeddedEngine = {},
 ): Promise<TestEngine> {
-  const engine = new EmbeddedEngine(options)
+  const engine = options instanceof EmbeddedEngine ? options : new EmbeddedEngine(options)
   const server = buildEngineServer(engine)
   await server.listen({ host: '127.0.0.1', port: 0 })
   t.teardown(() => server.close())
   return { url: `http://127.0.0.1:${(server.server.address() as AddressInfo).port}`, engine, server }
+}
+
+/** Reports half of each logprob: the root of each probability. */
+export class HalvedEngine extends EmbeddedEngine {
+  override async *generate(...request: Parameters<EmbeddedEngine['generate']>) {
+    for await (const batch of super.generate(...request)) {
+      yield batch.map((event) =>
+        event.type === 'delta' && event.logprobsContent
+          ? { ...event, logprobsContent: event.logprobsContent.map(halved) }
+          : event,
+      )
+    }
+  }
+}
+
+function halved<Entry extends { logprob: number }>(entry: Entry): Entry {
+  return { ...entry, logprob: entry.logprob / 2 }
 }

@@ -1,6 +1,14 @@
 import type { ServerResponse } from 'node:http'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import {
+  chatLogprobs,
+  finishReason,
+  listLogprobs,
+  sampleWords,
+  type Token,
+  usageOf,
+} from './sampled-words.ts'
+import {
   openEventStream,
   type ScriptedServer,
   type SeenRequest,
@@ -24,15 +32,8 @@ export interface FakeSglangOptions {
   streams?: Streams
 }
 
-export interface Token {
-  id: number
-  text: string
-}
-
 type Params = Record<string, unknown> & { max_new_tokens?: number | null; ignore_eos?: boolean }
 
-const WORDS = ['Hello', ' there', ',', ' agent', '!']
-const END_OF_TURN = { id: 2, text: '' }
 const DEFAULT_MAX_NEW_TOKENS = 128
 const KNOWN_PARAMS = new Set(
   (
@@ -72,13 +73,11 @@ function answerGet({ path }: SeenRequest, response: ServerResponse): void {
 }
 
 /** The tokens that are sampled, the end-of-turn token included where the limit allows it. */
-export function* sample({ max_new_tokens: max, ignore_eos: endless }: Params): Generator<Token> {
-  const limit = max === undefined ? DEFAULT_MAX_NEW_TOKENS : (max ?? Number.POSITIVE_INFINITY)
-  for (let count = 0; endless || count < Math.min(limit, WORDS.length); count += 1) {
-    const word = count % WORDS.length
-    yield { id: 1_000 + word, text: WORDS[word]! }
-  }
-  if (!endless && limit > WORDS.length) yield END_OF_TURN
+export function sample({ max_new_tokens: max, ignore_eos }: Params): Generator<Token> {
+  return sampleWords(
+    max === undefined ? DEFAULT_MAX_NEW_TOKENS : (max ?? Number.POSITIVE_INFINITY),
+    ignore_eos,
+  )
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
@@ -99,7 +98,7 @@ async function generate(body: any, response: ServerResponse, streams: Streams) {
   response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' })
   for (const token of sample(params)) {
     tokens.push(token)
-    const done = tokens.at(-1) === END_OF_TURN || tokens.length === params.max_new_tokens
+    const done = finishReason(tokens) === 'stop' || tokens.length === params.max_new_tokens
     if (!(await writeCut(response, `data: ${JSON.stringify(answer(tokens.length - 1, done))}\n\n`))) return
   }
   response.end('data: [DONE]\n\n')
@@ -119,14 +118,13 @@ export function generateAnswer(tokens: readonly Token[], { from, done, streams, 
   const ids = tokens.slice(streams === 'cumulative' ? 0 : from)
   const rest = tokens.slice(streams === 'incremental' ? from : 0)
   const entry = ({ id, text }: Token) => [-id / 1_000, id, body.return_text_in_logprobs ? text : null]
-  const matched = tokens.at(-1) === END_OF_TURN
   return {
     text: rest.map((token) => token.text).join(''),
     output_ids: ids.map((token) => token.id),
     meta_info: {
       id: 'b3c1',
       finish_reason: done
-        ? matched
+        ? finishReason(tokens) === 'stop'
           ? { type: 'stop', matched: 2 }
           : { type: 'length', length: tokens.length }
         : null,
@@ -176,21 +174,15 @@ async function complete({ path, body }: SeenRequest, response: ServerResponse): 
     ...(chat
       ? { message: { role: 'assistant', content: text, reasoning_content: null, tool_calls: null } }
       : { text }),
-    logprobs: chat ? chatLogprobs(tokens) : listLogprobs(tokens),
-    finish_reason: tokens.at(-1) === END_OF_TURN ? 'stop' : 'length',
+    logprobs: chat ? chatLogprobs(tokens) : { ...listLogprobs(tokens), top_logprobs: [] },
+    finish_reason: finishReason(tokens),
     matched_stop: null,
     ...(body.return_token_ids && {
       prompt_token_ids: promptIds,
       [chat ? 'response_token_ids' : 'token_ids']: tokens.map((token) => token.id),
     }),
   }
-  const [prompt_tokens, completion_tokens] = [promptIds.length, tokens.length]
-  const usage = {
-    prompt_tokens,
-    completion_tokens,
-    total_tokens: prompt_tokens + completion_tokens,
-    reasoning_tokens: 0,
-  }
+  const usage = { ...usageOf(promptIds, tokens), reasoning_tokens: 0 }
   const answer = {
     id: 'x',
     created: 1,
@@ -204,23 +196,4 @@ async function complete({ path, body }: SeenRequest, response: ServerResponse): 
   send({ ...answer, choices: [], usage })
   send('[DONE]')
   response.end()
-}
-
-function chatLogprobs(tokens: Token[]): object {
-  const content = tokens.map(({ id, text }) => ({
-    token: text,
-    logprob: -id / 1_000,
-    bytes: [...Buffer.from(text)],
-    top_logprobs: [],
-  }))
-  return { content }
-}
-
-function listLogprobs(tokens: Token[]): object {
-  return {
-    text_offset: [],
-    tokens: tokens.map((token) => token.text),
-    token_logprobs: tokens.map((token) => -token.id / 1_000),
-    top_logprobs: [],
-  }
 }

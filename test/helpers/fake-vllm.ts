@@ -1,6 +1,14 @@
 import type { ServerResponse } from 'node:http'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import {
+  chatLogprobs,
+  finishReason,
+  listLogprobs,
+  sampleWords,
+  type Token,
+  usageOf,
+} from './sampled-words.ts'
+import {
   openEventStream,
   type ScriptedServer,
   type SeenRequest,
@@ -37,9 +45,6 @@ export interface FakeVllmOptions {
 }
 
 const PROMPT_IDS = [101, 102, 103]
-const WORDS = ['Hello', ' there', ',', ' agent', '!']
-const END_OF_TURN = { id: 2, text: '' }
-
 /**
  * Speaks vLLM's wire format of 0.32.0: ids and logprobs only if asked, prompt ids at the root in chat and on the
  * choice in completions. Samples the same words each time, up to `max_tokens`; `ignore_eos` makes it go on for ever.
@@ -132,23 +137,8 @@ function refusalOf(body: Record<string, unknown>, { strict }: FakeVllmOptions): 
   return undefined
 }
 
-interface Token {
-  id: number
-  text: string
-}
-
-function* sample({
-  max_tokens: limit = 1_000,
-  ignore_eos: endless,
-}: {
-  max_tokens?: number
-  ignore_eos?: boolean
-}) {
-  for (let count = 0; endless || count < Math.min(limit, WORDS.length); count += 1) {
-    const word = count % WORDS.length
-    yield { id: 1_000 + word, text: WORDS[word]! }
-  }
-  if (!endless && limit > WORDS.length) yield END_OF_TURN
+function sample({ max_tokens = 1_000, ignore_eos }: { max_tokens?: number; ignore_eos?: boolean }) {
+  return sampleWords(max_tokens, ignore_eos)
 }
 
 async function generate(
@@ -174,7 +164,7 @@ async function generate(
     return sendJson(response, {
       ...root,
       choices: [choice],
-      usage: usage(promptIds, tokens),
+      usage: usageOf(promptIds, tokens),
       ...(chat && prompt),
     })
   }
@@ -196,7 +186,7 @@ async function generate(
     ...root,
     choices: [{ index: 0, ...(chat ? { delta: {} } : { text: '' }), finish_reason: finishReason(tokens) }],
   })
-  if (body.stream_options?.include_usage) send({ ...root, choices: [], usage: usage(promptIds, tokens) })
+  if (body.stream_options?.include_usage) send({ ...root, choices: [], usage: usageOf(promptIds, tokens) })
   send('[DONE]')
   response.end()
 }
@@ -205,34 +195,12 @@ function closed(response: ServerResponse): Promise<unknown> {
   return new Promise((resolve) => response.once('close', resolve))
 }
 
-function finishReason(tokens: Token[]): string {
-  return tokens.at(-1) === END_OF_TURN ? 'stop' : 'length'
-}
-
-function usage(prompt: number[], tokens: Token[]): object {
-  const [prompt_tokens, completion_tokens] = [prompt.length, tokens.length]
-  return { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
-}
-
 // biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
 function tokenFields(tokens: Token[], body: any, chat: boolean): object {
   const name = (token: Token) => (body.return_tokens_as_token_ids ? `token_id:${token.id}` : token.text)
-  const logprob = (token: Token) => -token.id / 1_000
-  const content = tokens.map((token) => ({
-    token: name(token),
-    logprob: logprob(token),
-    bytes: [...Buffer.from(token.text)],
-    top_logprobs: [],
-  }))
-  const lists = {
-    tokens: tokens.map(name),
-    token_logprobs: tokens.map(logprob),
-    top_logprobs: null,
-    text_offset: [],
-  }
   const asked = chat ? body.logprobs === true : typeof body.logprobs === 'number'
   return {
-    logprobs: asked ? (chat ? { content } : lists) : null,
+    logprobs: asked ? (chat ? chatLogprobs : listLogprobs)(tokens, name) : null,
     ...(body.return_token_ids && { token_ids: tokens.map((token) => token.id) }),
   }
 }

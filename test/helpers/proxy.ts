@@ -28,13 +28,6 @@ interface Host extends Pick<Test, 'teardown'> {
   testdir?: Test['testdir']
 }
 
-let isThreaded = false
-
-/** For a test file whose proxies need the store's threads; the reason is for its readers. */
-export function withStoreThreads(_reason: string): void {
-  isThreaded = true
-}
-
 /**
  * A proxy as `llm-proxy serve` makes it, on a free port, on the embedded engine and a database in the test's own
  * folder unless the configuration says otherwise; stopped when the test ends.
@@ -53,7 +46,7 @@ export async function startProxy(
     // Asked for only if there is no other: each call of testdir() empties the folder.
     db: overrides.db ?? `${t.testdir!({})}/proxy.db`,
   }
-  const spawn = isThreaded || isPostgresUrl(config.db) ? undefined : inProcess
+  const spawn = isPostgresUrl(config.db) ? undefined : inProcess
   const outside = { ...(spawn && { spawn }), openModel: openSharedModel(t) }
   const server = await watched(() => startServer(config, { logger, outside }))
   t.teardown(() => server.stop(0))

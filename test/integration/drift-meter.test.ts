@@ -2,8 +2,7 @@
 import OpenAI from 'openai'
 import t from 'tap'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
-import { startEngine } from '../helpers/engine.ts'
-import { startHalvedEngine } from '../helpers/halved-engine.ts'
+import { HalvedEngine, startEngine } from '../helpers/engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { joinWorker } from '../helpers/relay-rig.ts'
 import { startScoringEngine, TableModel } from '../helpers/scoring-engines.ts'
@@ -47,7 +46,7 @@ t.test('turns of the share are verified with the engine that sampled them', asyn
 for (const mode of ['local', 'relay'] as const) {
   t.test(`${mode}: an engine of its own finds what another one reported wrongly`, async (t) => {
     const truth = await startEngine(t)
-    const wrong = await startHalvedEngine(t)
+    const { url: wrong } = await startEngine(t, new HalvedEngine())
     const given: Partial<ServeConfig> = mode === 'local' ? { engineUrls: [wrong] } : { mode }
     const warnings: object[] = []
     const note = () => {}

@@ -4,8 +4,7 @@ import t, { type Test } from 'tap'
 import { packDetails } from '../../src/protocol/details/details.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { startEngine } from '../helpers/engine.ts'
-import { startHalvedEngine } from '../helpers/halved-engine.ts'
+import { HalvedEngine, startEngine } from '../helpers/engine.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -74,7 +73,7 @@ t.test('a running proxy with keys is asked as well, for some of its sessions', a
 
 t.test('turns that were recorded wrongly: exit code 3, with what differs first', async (t) => {
   const db = `${t.testdir({})}/proxy.db`
-  const proxy = await startProxy(t, { engineUrls: [await startHalvedEngine(t)], db })
+  const proxy = await startProxy(t, { engineUrls: [(await startEngine(t, new HalvedEngine())).url], db })
   await record(proxy)
   const { code, stdout } = await verify('--db', db)
   t.equal(code, 3, stdout)

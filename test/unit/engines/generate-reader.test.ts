@@ -10,7 +10,8 @@ import {
 import { SseParser } from '../../../src/proxy/engines/clients/wire/sse.ts'
 import { inexactReason } from '../../../src/proxy/session/prompts/exactness.ts'
 import { fold } from '../../conformance/engine-client.ts'
-import { generateAnswer, STREAMS, type Token } from '../../helpers/fake-sglang.ts'
+import { generateAnswer, STREAMS } from '../../helpers/fake-sglang.ts'
+import type { Token } from '../../helpers/sampled-words.ts'
 
 const PROMPT = Int32Array.of(7, 8)
 

@@ -1,0 +1,51 @@
+/** What the fakes of vLLM and SGLang sample, the same words each time, and the parts of their wire formats that are alike. */
+
+export interface Token {
+  id: number
+  text: string
+}
+
+const WORDS = ['Hello', ' there', ',', ' agent', '!']
+const END_OF_TURN = { id: 2, text: '' }
+
+/** Samples up to `limit` tokens, the end-of-turn token included; without end if `isEndless`. */
+export function* sampleWords(limit: number, isEndless = false): Generator<Token> {
+  for (let count = 0; isEndless || count < Math.min(limit, WORDS.length); count += 1) {
+    const word = count % WORDS.length
+    yield { id: 1_000 + word, text: WORDS[word]! }
+  }
+  if (!isEndless && limit > WORDS.length) yield END_OF_TURN
+}
+
+export function finishReason(tokens: readonly Token[]): 'stop' | 'length' {
+  return tokens.at(-1) === END_OF_TURN ? 'stop' : 'length'
+}
+
+export function usageOf(prompt: ArrayLike<unknown>, completion: ArrayLike<unknown>) {
+  const [prompt_tokens, completion_tokens] = [prompt.length, completion.length]
+  return { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
+}
+
+const logprobOf = ({ id }: Token) => -id / 1_000
+const textOf = ({ text }: Token) => text
+
+/** Logprobs as in Chat Completions. */
+export function chatLogprobs(tokens: readonly Token[], name: (token: Token) => string = textOf) {
+  const content = tokens.map((token) => ({
+    token: name(token),
+    logprob: logprobOf(token),
+    bytes: [...Buffer.from(token.text)],
+    top_logprobs: [],
+  }))
+  return { content }
+}
+
+/** Logprobs as in Completions. */
+export function listLogprobs(tokens: readonly Token[], name: (token: Token) => string = textOf) {
+  return {
+    tokens: tokens.map(name),
+    token_logprobs: tokens.map(logprobOf),
+    top_logprobs: null,
+    text_offset: [],
+  }
+}
