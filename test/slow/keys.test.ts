@@ -365,6 +365,13 @@ t.test('an agent with a key cannot steer the engine, in no dialect; an admin can
     t.match(refused.text, /An agent may not set 'priority'/)
     t.equal((await ask(path, body, KEYS.adminKeys[0])).status, 200, path)
   }
+  const extra = { client_metadata: { installation: 'a' }, access_programs: [], context_management: {} }
+  for (const [path, body] of bodies) {
+    const { status, text } = await ask(path, { ...body, ...extra, priority: undefined })
+    t.equal(status, 200, `${path}: fields of other services are dropped, ${text}`)
+  }
+  const { turns } = await proxy.get('/sessions/s')
+  t.match(turns.at(-4).annotations.request_fields, { client_metadata: { installation: 'a' } })
   const url = 'http://169.254.169.254/latest/meta-data'
   const images: [string, object][] = [
     [

@@ -1,9 +1,10 @@
 /**
- * What an agent with a key may ask of an engine. Whatever else a body holds is passed on, and engines obey fields that
- * reach beyond one call: another chat template, a place before all other calls, a file of adapters, an address that the
- * engine is to fetch. So for agents fields are a list, and media are in the body itself.
+ * Restricts what an agent with a key may request of an engine. Engines obey fields that reach beyond one request: another
+ * chat template, a priority over all other requests, a file of adapters, an address to fetch. Such fields are rejected.
+ * A field that no engine reads, as clients of vendors' own services send, is dropped: one that a future engine reads must
+ * not reach it by default.
  *
- * What engines read: `vllm/entrypoints/openai/chat_completion/protocol.py`, `vllm/entrypoints/chat_utils.py`,
+ * Fields that engines read: `vllm/entrypoints/openai/chat_completion/protocol.py`, `vllm/entrypoints/chat_utils.py`,
  * `sglang/srt/entrypoints/openai/protocol.py`.
  */
 import { ProxyError } from '../../../base/errors.ts'
@@ -73,6 +74,90 @@ const ENGINE_FIELDS = [
   'top_k',
 ] as const
 
+/**
+ * Fields that an engine obeys and that agents may not set: vLLM 0.32 and SGLang 0.5.23. The names of requests and
+ * sessions are not among them: clients send them without asking for anything.
+ */
+export const RESTRICTED_FIELDS: readonly string[] = [
+  'add_generation_prompt',
+  'add_special_tokens',
+  'allowed_token_ids',
+  'bad_words',
+  'bootstrap_host',
+  'bootstrap_port',
+  'bootstrap_room',
+  'cache_salt',
+  'chat_template',
+  'continue_final_message',
+  'custom_labels',
+  'custom_logit_processor',
+  'custom_params',
+  'data_parallel_rank',
+  'disagg_prefill_dp_rank',
+  'documents',
+  'ebnf',
+  'ec_transfer_params',
+  'extra_key',
+  'ignore_eos',
+  'images_config',
+  'include_stop_str_in_output',
+  'input_ids',
+  'json_schema',
+  'kv_transfer_params',
+  'length_penalty',
+  'logprob_token_ids',
+  'lora_path',
+  'max_dynamic_patch',
+  'media_io_kwargs',
+  'min_dynamic_patch',
+  'mm_payload',
+  'mm_processor_kwargs',
+  'no_stop_trim',
+  'priority',
+  'prompt_embeds',
+  'prompt_logprobs',
+  'regex',
+  'repetition_detection',
+  'return_cached_tokens_details',
+  'return_flat_raw_output_top_logprobs',
+  'return_flat_raw_top_logprobs_b64',
+  'return_hidden_states',
+  'return_input_ids_in_sglext',
+  'return_meta_info',
+  'return_mm_kwargs',
+  'return_output_ids_in_sglext',
+  'return_prompt_text',
+  'return_prompt_token_ids',
+  'return_routed_experts',
+  'return_sampling_mask',
+  'return_spec_tokens_details',
+  'return_token_offsets',
+  'return_tokens_as_token_ids',
+  'routed_dp_rank',
+  'routed_experts_prompt_start',
+  'routed_experts_start_len',
+  'sampling_logprobs_mode',
+  'separate_reasoning',
+  'session_params',
+  'skip_special_tokens',
+  'spaces_between_special_tokens',
+  'stop_regex',
+  'stream_interval',
+  'stream_reasoning',
+  'structured_outputs',
+  'task',
+  'thinking',
+  'thinking_token_budget',
+  'truncate_prompt_tokens',
+  'truncation_side',
+  'use_audio_in_video',
+  'use_beam_search',
+  'video_config',
+  'vllm_xargs',
+  'watermark',
+  'watermarking',
+]
+
 /** Of `chat_template_kwargs`, which may also hold a whole template. */
 const TEMPLATE_SWITCHES = ['enable_thinking', 'thinking', 'reasoning_effort'] as const
 
@@ -80,21 +165,45 @@ const PLAIN_PARTS = ['text', 'refusal', 'thinking', 'input_audio', 'file']
 /** Parts that hold an address under their own name, as text or as `url`. */
 const MEDIA_PARTS = ['image_url', 'audio_url', 'video_url']
 
-/** @returns a check of a body; it throws ProxyError `forbidden` for one that asks for more than an agent may */
+export interface RestrictedBody<Body> {
+  /** The body without the dropped fields; the same object if there are none. */
+  body: Body
+  dropped: Record<string, unknown>
+}
+
+/**
+ * Creates the function that restricts a body to what an agent may request.
+ * @returns a function that throws ProxyError `forbidden` for a body that requests more
+ */
 export function agentPolicy({ agentFields = [], agentMedia = 'data' }: AgentPolicy) {
   const allowed = new Set<string>([...OPENAI_FIELDS, ...ENGINE_FIELDS, ...agentFields])
   const anyField = allowed.has('*')
-  return (body: CanonicalRequest['body']): void => {
-    if (!anyField) refuseFields(body, allowed)
+  return <Body extends CanonicalRequest['body']>(body: Body): RestrictedBody<Body> => {
     if (agentMedia === 'data' && Array.isArray(body.messages)) refuseMedia(body.messages)
+    return anyField ? { body, dropped: {} } : restrictFields(body, allowed)
   }
 }
 
-function refuseFields(body: Record<string, unknown>, allowed: ReadonlySet<string>): void {
-  for (const field in body) {
-    if (allowed.has(field) || body[field] === null || body[field] === undefined) continue
+function restrictFields<Body extends Record<string, unknown>>(
+  body: Body,
+  allowed: ReadonlySet<string>,
+): RestrictedBody<Body> {
+  const unknown = Object.keys(body).filter((field) => !allowed.has(field))
+  for (const field of unknown) {
+    if (!RESTRICTED.has(field) || body[field] === null || body[field] === undefined) continue
     throw forbidden(field, `An agent may not set '${field}'; the operator of llm-proxy can allow it`)
   }
+  checkTemplateSwitches(body, allowed)
+  if (unknown.length === 0) return { body, dropped: {} }
+  const kept = { ...body }
+  for (const field of unknown) delete kept[field]
+  const dropped = unknown.filter((field) => body[field] !== null && body[field] !== undefined)
+  return { body: kept, dropped: Object.fromEntries(dropped.map((field) => [field, body[field]])) }
+}
+
+const RESTRICTED: ReadonlySet<string> = new Set(RESTRICTED_FIELDS)
+
+function checkTemplateSwitches(body: Record<string, unknown>, allowed: ReadonlySet<string>): void {
   const { chat_template_kwargs: kwargs } = body
   for (const [name, value] of Object.entries(kwargs ?? {})) {
     const isSwitch = (TEMPLATE_SWITCHES as readonly string[]).includes(name) && typeof value !== 'object'

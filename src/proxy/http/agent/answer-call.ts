@@ -7,6 +7,7 @@ import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { ReadRequest, Repeats } from '../../../protocol/canonical/request-reader.ts'
 import type { CallSpan } from '../../../protocol/canonical/spans.ts'
 import { type ChoiceEvents, refuseTooManyChoices } from '../../dialects/common/choices.ts'
+import { jsonText } from '../../dialects/common/json-text.ts'
 import type { AnswerIdentity, LoweredOptions, LoweredRequest } from '../../dialects/common/lowered.ts'
 import { removeVolatileMessage, type VolatileRule } from '../../dialects/common/volatile.ts'
 import { statedLine } from '../../session/roles/stated-line.ts'
@@ -14,6 +15,7 @@ import { beginChoices } from '../../session/turn/run-choices.ts'
 import type { AwaitedTurn, TurnRunner } from '../../session/turn/run-turn.ts'
 import { abortedByClient } from '../transport/client-gone.ts'
 import { logFailure } from '../transport/errors.ts'
+import type { agentPolicy } from './agent-policy.ts'
 import { triesOf } from './session-of-call.ts'
 import { SseReply } from './sse-reply.ts'
 import { reportDelivery, wholeAnswer } from './whole-answer.ts'
@@ -77,8 +79,8 @@ export interface AnsweredCall {
   keepAliveMs?: number | undefined
   /** How often an answer that is not streamed shows a sign of life; absent: never. */
   answerKeepAliveMs?: number | undefined
-  /** Throws for what this caller may not ask of an engine; undefined: it may ask for anything. */
-  mayAsk: ((body: LoweredRequest['body']) => void) | undefined
+  /** Restricts the body to what this caller may request of an engine; undefined: it may request anything. */
+  restrict: ReturnType<typeof agentPolicy> | undefined
   /** Throws when its agent has too many calls under way to ask for so many answers at once. */
   admitChoices(count: number): void
   /** Answers that one call may ask for; default: 128, as at OpenAI. */
@@ -92,6 +94,21 @@ export interface AnsweredCall {
 const KEEP_ALIVE_MS = 15_000
 const CHOICE_LIMIT = 128
 
+/** Restricts a request. The turn's annotation `request_fields` has the fields that were dropped. */
+function restrictRequest(request: LoweredRequest, restrict: AnsweredCall['restrict']): LoweredRequest {
+  if (restrict === undefined) return request
+  const { body, dropped } = restrict(request.body)
+  if (body === request.body) return request
+  const { annotations } = request
+  const fields = { ...(annotations?.request_fields as object | undefined), ...dropped }
+  // The annotation is serialized when the response is complete, and must not fail then.
+  jsonText(fields)
+  const restricted = { ...request, body } as LoweredRequest
+  return Object.keys(dropped).length === 0
+    ? restricted
+    : { ...restricted, annotations: { ...annotations, request_fields: fields } }
+}
+
 /** Runs one agent call as a turn and answers it, streamed or whole as the agent asked. */
 export async function answerCall(
   answered: AnsweredCall,
@@ -99,8 +116,8 @@ export async function answerCall(
   reply: FastifyReply,
 ): Promise<unknown> {
   const { dialect, sessionId, body, repeats, nextStep, runner, span, choiceLimit = CHOICE_LIMIT } = answered
-  const lowered = removeVolatileMessage(dialect.lower(body.value, repeats), answered.volatileRules)
-  answered.mayAsk?.(lowered.body)
+  const dialectRequest = removeVolatileMessage(dialect.lower(body.value, repeats), answered.volatileRules)
+  const lowered = restrictRequest(dialectRequest, answered.restrict)
   const { stream, answerOptions, choices: count = 1 } = lowered
   refuseTooManyChoices(count, choiceLimit)
   answered.admitChoices(count)

@@ -31,7 +31,7 @@ export function callHandler(options: CallHandlerOptions) {
   const { sessions, runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, volatileRules, tracer } =
     options
   const common = { runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, volatileRules }
-  const check = agentPolicy(options)
+  const restrict = agentPolicy(options)
   return (of: AgentDialect | DialectOfCall, continuedTurnOf: ContinuedTurn = () => undefined) =>
     async (request: FastifyRequest, reply: FastifyReply) => {
       const { read, repeats, nextStep } = sessionBodyOf(request)
@@ -46,7 +46,7 @@ export function callHandler(options: CallHandlerOptions) {
         body: read,
         repeats,
         nextStep,
-        mayAsk: request.caller.is === 'agent' ? check : undefined,
+        restrict: request.caller.is === 'agent' ? restrict : undefined,
         admitChoices: (count: number) => request.charge.addCalls(count - 1),
         span,
       }

@@ -9,7 +9,7 @@ import { namedSession, sessionOfCall } from './session-of-call.ts'
 
 /** Counts the tokens of a prompt. A count is no turn: nothing is recorded, and no session is made for it. */
 export function countTokens({ sessions, runner, ...policy }: CallHandlerOptions) {
-  const check = agentPolicy(policy)
+  const restrict = agentPolicy(policy)
   return async (
     request: FastifyRequest,
     reply: FastifyReply,
@@ -21,7 +21,7 @@ export function countTokens({ sessions, runner, ...policy }: CallHandlerOptions)
     const { read, repeats, nextStep } = sessionBodyOf(request)
     await nextStep()
     const body = lower(read.value, repeats)
-    if (caller.is === 'agent') check(body)
-    return runner.countTokens(sessionId, body, clientGone(reply))
+    const allowed = caller.is === 'agent' ? restrict(body).body : body
+    return runner.countTokens(sessionId, allowed, clientGone(reply))
   }
 }

@@ -54,7 +54,7 @@ export const tokenizerRoutes: FastifyPluginCallback<CallHandlerOptions> = (app, 
 }
 
 function tokenizeHandler({ sessions, runner, ...policy }: CallHandlerOptions) {
-  const check = agentPolicy(policy)
+  const restrict = agentPolicy(policy)
   return async (request: FastifyRequest) => {
     const { tokenizer, contextLength } = tokensOf({ runner })
     const sessionId = await sessionOfCall(request, sessions)
@@ -75,8 +75,7 @@ function tokenizeHandler({ sessions, runner, ...policy }: CallHandlerOptions) {
 
     function chatOf(...body: Parameters<typeof lowerChatRequest>): ChatBody {
       const chat = lowerChatRequest(...body).body as ChatBody
-      if (request.caller.is === 'agent') check(chat)
-      return chat
+      return request.caller.is === 'agent' ? restrict(chat).body : chat
     }
   }
 }

@@ -6,6 +6,7 @@ import {
   type AgentPolicy,
   agentPolicy,
   type OPENAI_FIELDS,
+  RESTRICTED_FIELDS,
 } from '../../../../src/proxy/http/agent/agent-policy.ts'
 
 type OpenAiField = keyof ChatCompletionCreateParams | keyof CompletionCreateParams
@@ -65,6 +66,25 @@ t.test('fields by which engines do more than sample are refused by name', async 
     'a switch is no object',
   )
   t.equal(refusedAt({ priority: null }), undefined, 'null asks for nothing')
+})
+
+t.test('fields that no engine reads are dropped, and the rest of the body stays', async (t) => {
+  const restrict = agentPolicy({})
+  const body = {
+    messages: HELLO,
+    temperature: 1,
+    client_metadata: { a: 1 },
+    access_programs: [],
+    session_id: 's',
+  }
+  const { body: kept, dropped } = restrict(body as unknown as ChatBody)
+  t.strictSame(kept, { messages: HELLO, temperature: 1 })
+  t.strictSame(dropped, { client_metadata: { a: 1 }, access_programs: [], session_id: 's' })
+  const plain = { messages: HELLO } as ChatBody
+  t.equal(restrict(plain).body, plain, 'nothing is copied needlessly')
+  const named = agentPolicy({ agentFields: ['client_metadata'] })
+  t.match(named(body as unknown as ChatBody).body, { client_metadata: { a: 1 } })
+  t.equal(RESTRICTED_FIELDS.includes('client_metadata'), false)
 })
 
 t.test('media are data: URLs, wherever the address stands', async (t) => {
