@@ -169,3 +169,35 @@ t.test('what cannot be gone on from is refused', async (t) => {
     code: 'invalid_request',
   })
 })
+
+t.test(
+  'a completion that was cut off in its reasoning ends it as the template does, untrained',
+  async (t) => {
+    const qwen3 = loadTokenModel('qwen3') as TokenModel
+    const renderer = rendererFor(templateOf(OPENS_REASONING), qwen3.tokenizer, { source: OPENS_REASONING })
+    const opened = { ...qwen3, renderer, source: OPENS_REASONING } as TokenModel
+    const followedBy = async (asked: TokenModel, cutOff: string, echo: object) => {
+      const answers = [{ text: cutOff, isCut: true }, { text: 'Yes.' }]
+      const { ask, store } = tokenModeRig(t, asked, () => answers.shift()!)
+      const cut = await ask([user])
+      const next = await ask([user, { role: 'assistant', ...echo } as ChatMessage, user])
+      t.match(promptOf(next), { reason: 'extended', from: cut.turnId })
+      const from = cut.promptTokenIds.length + cut.completionTokenIds.length
+      const text = asked.tokenizer.decode(next.promptTokenIds.slice(from))
+      const builder = new TrajectoryBuilder()
+      for await (const step of store.readSteps('s')) builder.add(step)
+      const rows = [...builder.rows({}, null)]
+      t.equal(rows.length, 1)
+      const trained = rows[0]!.response_ids.filter((_, at) => rows[0]!.response_mask[at] === 1)
+      t.same([...trained], [...cut.completionTokenIds, ...next.completionTokenIds])
+      return text.slice(0, text.indexOf('<|im_start|>'))
+    }
+    const thought = { content: '', reasoning_content: 'I wonder' }
+    const END = '\n</think>\n\n<|im_end|>\n'
+    t.equal(await followedBy(qwen3, '<think>\nI wonder', thought), END)
+    t.equal(await followedBy(qwen3, '<think>\nI wonder\n', thought), END.slice(1), 'with one line break')
+    t.equal(await followedBy(opened, 'I wonder', thought), '</think><|im_end|>\n', 'as its parser reads it')
+    const said = { content: 'One', reasoning_content: 'I wonder' }
+    t.equal(await followedBy(qwen3, '<think>\nI wonder\n</think>\n\nOne', said), '<|im_end|>\n')
+  },
+)

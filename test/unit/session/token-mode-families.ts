@@ -85,7 +85,9 @@ async function checkPrompt(model: TokenModel & Model, turn: TurnRecord, parent: 
   const prompt = [...turn.promptTokenIds]
   assert.deepEqual(prompt.slice(0, past.length), past)
   const { end } = model
-  const glueIds = model.eosTokenIds.includes(past.at(-1)!) || past.at(-1) === end.id ? [] : [end.id]
+  const endsTurn = model.eosTokenIds.includes(past.at(-1)!)
+  const reasoningEnd = endsTurn ? [] : model.tokenizer.encode(missingEndOfReasoning(model, parent))
+  const glueIds = [...reasoningEnd, ...(endsTurn || past.at(-1) === end.id ? [] : [end.id])]
   const newPart = prompt.slice(past.length)
   assert.deepEqual(newPart.slice(0, glueIds.length), glueIds)
   const full = await renderedIds(model, turn)
@@ -94,6 +96,20 @@ async function checkPrompt(model: TokenModel & Model, turn: TurnRecord, parent: 
   assert.deepEqual(newIds, full.slice(full.length - newIds.length), 'the new part is that of the full render')
   // Past alone is not enough: half a character, cut off, may begin with the bytes of the sign that stands for it in text.
   if ([...past, ...glueIds].every((id, i) => id === full[i])) assert.deepEqual(prompt, full)
+}
+
+/** What the template of Qwen3 writes where reasoning ends; the other templates show none, and `</think>` ends it. */
+function missingEndOfReasoning(
+  { parser, source, tokenizer }: TokenModel & Model,
+  parent: TurnRecord,
+): string {
+  if (parser.reasoning === undefined) return ''
+  const said = tokenizer.decode(parent.completionTokenIds)
+  const head = tokenizer.decode(parent.promptTokenIds).trimEnd()
+  const opened = Math.max(said.lastIndexOf('<think>'), head.endsWith('<think>') ? 0 : -1)
+  if (opened === -1 || said.lastIndexOf('</think>') > opened || said.includes('</think>', opened)) return ''
+  if (!source.includes('reasoning_content')) return '</think>'
+  return said.endsWith('\n') ? '</think>\n\n' : '\n</think>\n\n'
 }
 
 /** undefined if the template refuses what the agent sent: Llama's takes one call a message. */

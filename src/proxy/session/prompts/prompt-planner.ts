@@ -20,7 +20,7 @@ import {
   withImagesInWords,
 } from '../../tokens/images/prompt-images.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
-import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
+import { type Unfinished, unfinishedOf } from '../../tokens/parsers/unfinished.ts'
 import type { PromptOptions, PromptRenderer, RenderedPrompt } from '../../tokens/prompt/prompt-renderer.ts'
 import type { RenderOptions } from '../../tokens/templates/chat-template.ts'
 import type { CallIds } from '../matching/call-ids.ts'
@@ -74,7 +74,7 @@ export async function planPrompt(
   const asked = { model, session, conversation, call, input, options }
   const ending = endingOf(body)
   if (ending !== undefined) return await planEnding(asked, ending)
-  const extended = parent && (await extend(renderer, input, call, parent, options))
+  const extended = parent && (await extend(model, input, call, parent, options))
   if (parent && extended && 'ids' in extended) {
     const reason = call.isFork ? 'forked' : 'extended'
     const origin = { reason, from: parent.turnId, reusedTokens: parent.prompt.tokenCount } as const
@@ -141,7 +141,7 @@ async function planEnding(asked: AskedPrompt, ending: Ending): Promise<PlannedPr
   if (continues && cut && call.sharedMessages === messages.length && isCut(cut, model.renderer)) {
     const ids = cut.prompt.continuedBy([])
     const origin = { reason: 'extended', from: cut.turnId, reusedTokens: ids.length } as const
-    const text = reasonsAtEnd(cut, model) ? model.parser.reasoning!.open : ''
+    const text = unfinishedIn(cut, model).reasoningClose !== undefined ? model.parser.reasoning!.open : ''
     const prefix = model.tokenizer.decode(ids.slice(Math.max(0, cut.prompt.length - HEAD_TOKENS), ids.length))
     return { ids, text, prefix, origin, call: place, parent: cut, images: placedImages(ids, input), ...said }
   }
@@ -160,15 +160,12 @@ function isCut({ prompt }: KnownTurn, renderer: PromptRenderer): boolean {
 /** More than the head of an assistant's turn has. */
 const HEAD_TOKENS = 16
 
-/** Whether the model was reasoning when its completion was cut off. */
-function reasonsAtEnd({ prompt }: KnownTurn, { tokenizer, parser }: PlanningModel): boolean {
-  if (parser.reasoning === undefined) return false
-  const { open, close } = parser.reasoning
+/** What the model was in the middle of when its completion was cut off. */
+function unfinishedIn({ prompt }: KnownTurn, { tokenizer, parser }: PlanningModel): Unfinished {
   const said = tokenizer.decode(prompt.completion)
-  if (said.includes(open) || said.includes(close)) return said.lastIndexOf(open) > said.lastIndexOf(close)
   // More than the head of a turn with a reasoning block that is open.
   const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - HEAD_TOKENS), prompt.length))
-  return opensReasoning(parser, head)
+  return unfinishedOf(parser, said, head)
 }
 
 function isNoText(content: unknown): boolean {
@@ -244,7 +241,7 @@ export async function withVariables(
 }
 
 async function extend(
-  renderer: PromptRenderer,
+  model: PlanningModel,
   { messages, shown, imageRule, known }: PromptInput,
   { sharedMessages }: MatchedCall<KnownTurn>,
   parent: KnownTurn,
@@ -255,8 +252,9 @@ async function extend(
   const history = messages.slice(0, sharedMessages)
   const lastCompletionId = parent.prompt.completion.at(-1)
   const texts = shown.map(({ json }) => json)
-  const asked = { history, newMessages, texts, known, lastCompletionId }
-  const continuation = await renderer.renderContinuation(asked, options)
+  const unfinished = isCut(parent, model.renderer) ? unfinishedIn(parent, model) : undefined
+  const asked = { history, newMessages, texts, known, lastCompletionId, unfinished }
+  const continuation = await model.renderer.renderContinuation(asked, options)
   if ('refused' in continuation) return continuation
   const newImages = shown.slice(sharedMessages).flatMap((message) => message.images)
   const newIds = withImages(continuation.newIds, newImages, imageRule)

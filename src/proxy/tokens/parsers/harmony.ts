@@ -20,6 +20,22 @@ export const harmony: ParserFamily = {
   name: 'harmony',
   keepTokens: ['<|start|>', '<|channel|>', '<|constrain|>', MESSAGE, '<|end|>', '<|call|>', '<|return|>'],
   create: (options) => new OutputParser(readMessages, options),
+  headerRest,
+}
+
+const CHANNELS = ['final', 'analysis', 'commentary']
+
+/** A header without a channel becomes one of `final`. Behind `<|start|>assistant`, where prompts end, nothing is missing. */
+function headerRest(said: string): string {
+  const opened = said.slice(Math.max(said.lastIndexOf('<|start|>'), said.lastIndexOf('<|channel|>'), 0))
+  const isHeader =
+    /^<\|(?:start|channel)\|>/.test(opened) && !/<\|(?:message|end|call|return)\|>/.test(opened)
+  if (!isHeader) return ''
+  const role = /^<\|start\|>(.*)$/s.exec(opened)?.[1]
+  if (role !== undefined) return `${role === '' ? 'assistant' : ''}<|channel|>${CHANNELS[0]}${MESSAGE}`
+  const begun = opened.slice('<|channel|>'.length)
+  const channel = CHANNELS.find((name) => name.startsWith(begun)) ?? begun
+  return `${channel.slice(begun.length)}${MESSAGE}`
 }
 
 function* readMessages(

@@ -23,6 +23,8 @@ export interface ParserFamily {
   readonly keepTokens: readonly string[]
   /** The markers around reasoning; a template may write the first at the end of the prompt. */
   readonly reasoning?: { open: string; close: string } | undefined
+  /** Returns what the header lacks that a completion was cut off in; empty if it was cut off elsewhere. */
+  readonly headerRest?: ((said: string) => string) | undefined
   /**
    * What reads a bare text. Where every text must stand behind a header, an engine that is held to JSON writes nothing
    * that can be read, and there is none.

@@ -55,10 +55,12 @@ export interface NewPart {
 
 export type NewPartAnswer = NewPart | Refused | 'needs_history'
 
-/** Digests of what prompts begin with, date and tools left out, for calls without and with tools. */
+/** Digests of what prompts begin with, date and tools left out, for calls without and with tools; and what ends reasoning. */
 export interface Beginnings {
   withoutTools: string
   withTools: string
+  /** What the template writes between reasoning and what is said after it; undefined if it does not show both. */
+  endOfReasoning: string | undefined
 }
 
 interface KnownSituation {
@@ -111,7 +113,19 @@ export class PromptEngine {
       )
       return hash('sha256', JSON.stringify(texts), 'base64')
     }
-    return { withoutTools: digest(null), withTools: digest(BEGINNING_TOOLS) }
+    const endOfReasoning = this.#endOfReasoning(fixed)
+    return { withoutTools: digest(null), withTools: digest(BEGINNING_TOOLS), endOfReasoning }
+  }
+
+  /** Of an answer that is the last message: many templates leave reasoning out of those before. */
+  #endOfReasoning(options: RenderOptions): string | undefined {
+    const { message, marks } = markedEcho({ ...ANSWER, reasons: true })
+    const [said, , reasoning] = marks
+    const user: ChatMessage = { role: 'user', content: markOf('message', FIRST_MARK) }
+    const text = this.#tryRender([user, message], options) ?? ''
+    const from = text.indexOf(reasoning!)
+    const to = text.indexOf(said!, from)
+    return from === -1 || to === -1 ? undefined : text.slice(from + reasoning!.length, to)
   }
 
   newPart(request: NewPartRequest, options: PromptOptions): NewPartAnswer {

@@ -7,6 +7,7 @@ import { hash } from 'node:crypto'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
+import type { Unfinished } from '../parsers/unfinished.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
 import { saidIn, WordFinder } from '../templates/template-words.ts'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
@@ -42,6 +43,8 @@ export interface ContinuationRequest {
   known?: readonly Message[] | undefined
   /** The last id that was sampled; undefined if none was. */
   lastCompletionId: number | undefined
+  /** What the completion left open, where it was cut off. */
+  unfinished?: Unfinished | undefined
 }
 
 /** Prompt and completion of the earlier turn, then `glueIds`, then `newIds`: the prompt of this one. */
@@ -121,7 +124,20 @@ export class PromptRenderer {
       this.#endOf(request.lastCompletionId),
       this.#tokenizer,
     )
-    return 'refused' in joined ? joined : { ...joined, text: part.text }
+    if ('refused' in joined) return joined
+    const finished = await this.#finish(request.unfinished, short)
+    return { ...joined, glueIds: [...finished, ...joined.glueIds], text: part.text }
+  }
+
+  /** The tokens that end what a completion was cut off in, as the template ends it. */
+  async #finish(unfinished: Unfinished | undefined, variables: PromptOptions): Promise<TokenIds> {
+    if (unfinished === undefined) return []
+    const { header, reasoningClose, endsLine } = unfinished
+    if (reasoningClose === undefined) return header === '' ? [] : await this.#encode(header)
+    const { endOfReasoning = reasoningClose } = await this.#beginningsOf(keyOf(variables), variables)
+    // Of a template that ends reasoning in another way than the parser reads it, the parser's way is the safe one.
+    const end = endOfReasoning.includes(reasoningClose) ? endOfReasoning : reasoningClose
+    return await this.#encode(header + (endsLine ? end.replace(/^\n+/, '') : end))
   }
 
   /**
@@ -131,8 +147,7 @@ export class PromptRenderer {
    */
   async variablesKey(options: PromptOptions = {}): Promise<string> {
     const variables = this.#variablesOf(options)
-    const key = hash('sha256', JSON.stringify(variables), 'base64')
-    const { withTools, withoutTools } = await this.#beginningsOf(key, variables)
+    const { withTools, withoutTools } = await this.#beginningsOf(keyOf(variables), variables)
     return options.tools ? withTools : withoutTools
   }
 
@@ -178,9 +193,13 @@ export class PromptRenderer {
   }
 }
 
+function keyOf(variables: PromptOptions): string {
+  return hash('sha256', JSON.stringify(variables), 'base64')
+}
+
 /** Where recorded ids end and new ones begin. */
 interface JoinedIds {
-  /** The end of turn that the completion lacks. */
+  /** What the completion lacks: the end of what it was cut off in, and the end of turn. */
   glueIds: number[]
   /** The template's separator, the new messages and the generation prompt. */
   newIds: TokenIds

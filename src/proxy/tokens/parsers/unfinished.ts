@@ -1,0 +1,44 @@
+/** What a completion that was cut off leaves open, by the markup of its family. */
+import { opensReasoning } from './choose-parser.ts'
+import type { ParserFamily } from './output-parser.ts'
+
+export interface Unfinished {
+  /** What its last header lacks; empty if it was not cut off in one. */
+  header: string
+  /** What ends its reasoning; undefined if it was not reasoning. */
+  reasoningClose: string | undefined
+  /** It ended with a line break. */
+  endsLine: boolean
+}
+
+/**
+ * Returns what a completion needs before its turn can end as templates end turns.
+ * @param said the text of the completion, special tokens included
+ * @param head the end of its prompt
+ */
+export function unfinishedOf(family: ParserFamily, said: string, head: string): Unfinished {
+  const { reasoning } = family
+  const header = family.headerRest?.(said) ?? (reasoning ? restOfOpener(reasoning.open, said) : '')
+  const reasons = reasoning !== undefined && isInReasoning(family, said + header, head)
+  return {
+    header,
+    reasoningClose: reasons ? reasoning.close : undefined,
+    endsLine: /\n$/.test(said + header),
+  }
+}
+
+/** Whether a completion ends inside a reasoning block. */
+export function isInReasoning(family: ParserFamily, said: string, head: string): boolean {
+  if (family.reasoning === undefined) return false
+  const { open, close } = family.reasoning
+  if (said.includes(open) || said.includes(close)) return said.lastIndexOf(open) > said.lastIndexOf(close)
+  return opensReasoning(family, head)
+}
+
+/** Of an opener that is a token and words behind it (Gemma 4's `<|channel>thought`), cut off in the words. */
+function restOfOpener(open: string, said: string): string {
+  const token = /^<[^>]+>/.exec(open)?.[0]
+  const at = token === undefined ? -1 : said.lastIndexOf(token)
+  const begun = at === -1 ? '' : said.slice(at)
+  return begun !== '' && open.startsWith(begun) ? open.slice(begun.length) : ''
+}

@@ -1,0 +1,44 @@
+import t from 'tap'
+import { gemma4 } from '../../../../../src/proxy/tokens/parsers/gemma4.ts'
+import { harmony } from '../../../../../src/proxy/tokens/parsers/harmony.ts'
+import { hermes } from '../../../../../src/proxy/tokens/parsers/json-families.ts'
+import { unfinishedOf } from '../../../../../src/proxy/tokens/parsers/unfinished.ts'
+
+t.test('reasoning is open where the completion or the end of its prompt opened it last', (t) => {
+  const closeOf = (said: string, head = '<|im_start|>assistant\n') =>
+    unfinishedOf(hermes, said, head).reasoningClose
+  t.equal(closeOf('<think>\nhm'), '</think>')
+  t.equal(closeOf('hm', '<|im_start|>assistant\n<think>\n'), '</think>')
+  t.equal(closeOf('hm</think>', '<|im_start|>assistant\n<think>\n'), undefined)
+  t.equal(closeOf('<think>hm</think>\n\nYes'), undefined)
+  t.equal(closeOf('Yes'), undefined)
+  t.match(unfinishedOf(hermes, '<think>\nhm\n', ''), { header: '', endsLine: true })
+  t.end()
+})
+
+t.test("a header of harmony's that was cut off is completed", (t) => {
+  const restOf = (said: string) => unfinishedOf(harmony, said, '<|start|>assistant').header
+  t.equal(restOf('<|channel|>'), 'final<|message|>')
+  t.equal(restOf('<|channel|>analysis'), '<|message|>')
+  t.equal(restOf('<|channel|>comment'), 'ary<|message|>')
+  t.equal(restOf('<|channel|>commentary to=functions.f <|constrain|>json'), '<|message|>')
+  t.equal(restOf('<|channel|>analysis<|message|>hm<|end|><|start|>'), 'assistant<|channel|>final<|message|>')
+  t.equal(restOf('<|channel|>analysis<|message|>hm<|end|><|start|>assistant'), '<|channel|>final<|message|>')
+  for (const said of [
+    '<|channel|>analysis<|message|>',
+    '<|channel|>final<|message|>a',
+    'text',
+    '<|channel|>x<|end|>',
+  ])
+    t.equal(restOf(said), '', said)
+  t.end()
+})
+
+t.test("an opener of Gemma's that was cut off in its words is completed, and its reasoning closed", (t) => {
+  const unfinished = (said: string) => unfinishedOf(gemma4, said, '<|turn>model\n')
+  t.match(unfinished('<|channel>'), { header: 'thought\n', reasoningClose: '<channel|>' })
+  t.match(unfinished('<|channel>thou'), { header: 'ght\n', reasoningClose: '<channel|>' })
+  t.match(unfinished('<|channel>thought\nhm'), { header: '', reasoningClose: '<channel|>' })
+  t.match(unfinished('<|channel>thought\nhm<channel|>a'), { header: '', reasoningClose: undefined })
+  t.end()
+})
