@@ -114,11 +114,22 @@ t.test('an answer that ended itself is rendered, for its end would come first', 
   t.match(textOf(turn), /assistant\nOne\.$/)
 })
 
-t.test('a call that its tokens begin anew has its parent by messages on record', async (t) => {
-  const { ask } = setUp(t, ['One.', 'Two.'])
-  const first = await ask([user])
-  t.notOk('parent' in promptOf(first))
-  t.match(promptOf(await ask([user, says('One.')])), { reason: 'nothing_new', parent: first.turnId })
+t.test('a request that ends with the completion before it goes on from its tokens', async (t) => {
+  for (const text of ['One.', 'One -']) {
+    const { ask, store } = setUp(t, [text, 'Two.', 'Three.'])
+    const first = await ask([user])
+    t.notOk('parent' in promptOf(first))
+    const second = await ask([user, says(text)])
+    t.match(promptOf(second), { reason: 'extended', from: first.turnId })
+    t.equal(textOf(second), `${textOf(first)}${text}<|im_end|>\n<|im_start|>assistant\n`)
+    const rendered = await model.renderer.renderFull([user, says(text)])
+    t.strictSame([...second.promptTokenIds], [...rendered.ids], 'as the template has it')
+    const third = await ask([user, says(text), says('Two.'), user])
+    t.match(promptOf(third), { reason: 'extended', from: second.turnId })
+    const builder = new TrajectoryBuilder()
+    for await (const step of store.readSteps('s')) builder.add(step)
+    t.equal([...builder.rows({}, null)].length, 1)
+  }
 })
 
 t.test('the head of the turn is left to the model', async (t) => {

@@ -248,7 +248,6 @@ async function extend(
   options: PromptOptions,
 ): Promise<{ ids: PromptIds; text: string } | { refused: PromptReason }> {
   const newMessages = messages.slice(sharedMessages)
-  if (newMessages.length === 0) return { refused: 'nothing_new' }
   const history = messages.slice(0, sharedMessages)
   const lastCompletionId = parent.prompt.completion.at(-1)
   const texts = shown.map(({ json }) => json)

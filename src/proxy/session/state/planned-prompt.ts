@@ -8,10 +8,9 @@ import type { KnownTurn } from '../matching/session-turns.ts'
 /**
  * `extended`: the recorded ids of an earlier turn, and then only what is new. `forked`: the same, where another call
  * has continued that turn before. Everything else is rendered whole: `first`, nothing is recorded yet; `branched`, no
- * recorded turn begins like this call; `nothing_new`, the call ends with the answer that it continues; and the reasons
- * why the template's new part cannot be rendered by itself.
+ * recorded turn begins like this call; and the reasons why the template's new part cannot be rendered by itself.
  */
-export type PromptReason = 'extended' | 'forked' | 'first' | 'branched' | 'nothing_new' | RefusalReason
+export type PromptReason = 'extended' | 'forked' | 'first' | 'branched' | RefusalReason
 
 interface PromptOrigin {
   reason: PromptReason
