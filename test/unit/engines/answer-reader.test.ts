@@ -35,6 +35,19 @@ const entry = (token: string, logprob: number) => ({
 const deltas = (answers: object[], options: Partial<AnswerOptions> = {}) =>
   read([...answers, stop], options).filter((event) => event.type === 'delta')
 
+t.test('a start names the model only if the engine does, as text', (t) => {
+  for (const [model, expected] of [
+    ['qwen', 'qwen'],
+    [7, undefined],
+    [null, undefined],
+  ]) {
+    const [start] = read([{ model, ...chunk({ content: 'a' }) }, stop])
+    t.match(start, { type: 'start', engine: 'http://gpu-1' })
+    t.equal(start?.type === 'start' && start.model, expected)
+  }
+  t.end()
+})
+
 t.test('a stream of vLLM chat chunks', (t) => {
   const answers = [
     {

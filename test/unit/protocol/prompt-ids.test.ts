@@ -32,6 +32,14 @@ t.test('a prompt that came whole keeps no more than it adds, once it is known wh
   t.end()
 })
 
+t.test('a prompt that shares nothing is not copied to be read whole', (t) => {
+  const prompt = PromptIds.of(1, 2)
+  t.equal(prompt.whole(), prompt.rest)
+  const second = answered(prompt, 3).continuedBy([4])
+  t.strictSame(second.whole(), Int32Array.of(1, 2, 3, 4))
+  t.end()
+})
+
 t.test('nothing that a prompt does not share is kept because of it', (t) => {
   const first = PromptIds.of(1, 2, 3)
   const second = new PromptIds(Int32Array.of(4), first, 3)
