@@ -59,6 +59,7 @@ def test_what_is_acknowledged_is_gone_and_what_is_released_comes_again(proxy: Pr
 def test_groups_come_whole_to_who_waits(proxy: Proxy) -> None:
     with Client(proxy.url) as client:
         settings = {"group_by": "task", "group_size": 2, "metadata": {"task": "whole"}, "rewarded": True}
+        settings["group_timeout_s"] = 3600
         consumer = client.consumer("groups", **settings)
         one = complete(client, "whole")
         timer = threading.Timer(0.3, lambda: complete(client, "whole"))
@@ -67,6 +68,7 @@ def test_groups_come_whole_to_who_waits(proxy: Proxy) -> None:
         timer.join()
         assert len(lease) == 2
         assert lease.sessions[0].session_id == one
+        assert lease.discarded == {"stale": 0, "unversioned": 0, "incomplete": 0}
         lease.release()
         assert len(consumer.fetch(min_weight_version=10**9)) == 0, "the embedded engine's version is another"
         assert consumer.info()["acknowledged"] >= 2

@@ -67,7 +67,7 @@ class _LeaseCalls:
 
     @property
     def discarded(self) -> Mapping[str, int]:
-        """How many sessions ``min_weight_version`` left out (``stale``, ``unversioned``), and ``incomplete`` groups."""
+        """Sessions that were left out: ``stale``, ``unversioned``, or of ``incomplete`` groups."""
         return self._fetched.discarded
 
     @property
