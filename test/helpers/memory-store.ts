@@ -447,7 +447,7 @@ function newRecord(session: NewSession): SessionRecord {
     createdAtMs,
     updatedAtMs: createdAtMs,
     endedAtMs: null,
-    ttlMs,
+    ttlMs: ttlMs === null ? null : Math.max(1, Math.round(ttlMs)),
     metadata: structuredClone(metadata),
     samplingParams: structuredClone(samplingParams),
     trustAgent,
