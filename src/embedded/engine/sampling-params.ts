@@ -11,6 +11,12 @@ import { firstSchemaError } from './schema-error.ts'
 /** vLLM's `--max-logprobs` default. */
 const MAX_TOP_LOGPROBS = 20
 
+/** As many as token mode takes. vLLM's default is 4, but clients of Anthropic's API send more. */
+const MAX_STOPS = 64
+
+/** vLLM's `VLLM_MAX_STOP_TOKEN_IDS` default. Each token that is sampled is compared with all of them. */
+const MAX_STOP_TOKEN_IDS = 128
+
 const count = (minimum: number) => Type.Optional(Type.Integer({ minimum }))
 const number = (minimum: number, maximum?: number) =>
   Type.Optional(Type.Number({ minimum, ...(maximum === undefined ? {} : { maximum }) }))
@@ -27,8 +33,8 @@ const SamplingRequest = Type.Object({
   max_tokens: count(1),
   max_completion_tokens: count(1),
   min_tokens: count(0),
-  stop: Type.Optional(Type.Array(Type.String({ minLength: 1 }))),
-  stop_token_ids: Type.Optional(Type.Array(Type.Integer({ minimum: 0 }))),
+  stop: Type.Optional(Type.Array(Type.String({ minLength: 1 }), { maxItems: MAX_STOPS })),
+  stop_token_ids: Type.Optional(Type.Array(Type.Integer({ minimum: 0 }), { maxItems: MAX_STOP_TOKEN_IDS })),
   ignore_eos: Type.Optional(Type.Boolean()),
   skip_special_tokens: Type.Optional(Type.Boolean()),
   include_stop_str_in_output: Type.Optional(Type.Boolean()),

@@ -87,3 +87,15 @@ t.test('logprobs may be a boolean with top_logprobs or a number', async (t) => {
   t.throws(() => readLogprobsOptions({ logprobs: true, top_logprobs: 21 }), { message: /max allowed: 20/ })
   t.throws(() => readLogprobsOptions({ logprobs: -1 }), rejectedAt('logprobs'))
 })
+
+t.test('more stop tokens than vLLM takes are rejected', async (t) => {
+  const ids = (length: number) => ({ stop_token_ids: Array.from({ length }, (_, id) => id) })
+  t.equal(readSamplingParams(ids(128), limits).stopTokenIds.length, 128)
+  t.throws(() => readSamplingParams(ids(129), limits), rejectedAt('stop_token_ids'))
+})
+
+t.test('more stop strings than token mode takes are rejected', async (t) => {
+  const stops = (length: number) => ({ stop: Array.from({ length }, (_, place) => `${place}`) })
+  t.equal(readSamplingParams(stops(64), limits).stop.length, 64)
+  t.throws(() => readSamplingParams(stops(65), limits), rejectedAt('stop'))
+})

@@ -67,3 +67,9 @@ t.test('how the text is cut changes nothing', async () => {
     { numRuns: 2000 },
   )
 })
+
+t.test('stop strings that would stall the process are rejected, alone and together', async (t) => {
+  for (const stops of [['a'.repeat(4 * 1024 * 1024)], Array.from({ length: 70_000 }, () => 'a')])
+    t.throws(() => new StopStrings(stops), { code: 'invalid_request', status: 400, param: 'stop' })
+  t.equal(new StopStrings(['a'.repeat(65_536)]).push('b'), 'b')
+})
