@@ -67,7 +67,12 @@ interface Ends {
 function openWriter(port: InProcess, ends: Ends, data: object): OpeningReport {
   const { path, durability } = data as WriterData
   const { db, endedWell, close, files } = openForWriting(path, durability)
-  const writer = new Writer(db, CACHE_BYTES, () => files.check())
+  const writer = new Writer(
+    db,
+    CACHE_BYTES,
+    () => files.check(),
+    () => files.checkRoom(),
+  )
   const loop = new WriterLoop(writer, close, {
     ...ends,
     next: () => port.next() as WriterMessage | undefined,

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, rmdirSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, rmdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import t from 'tap'
@@ -45,6 +45,9 @@ t.test(
     t.equal(kept.length, index, 'what was acknowledged before is there')
     t.ok(kept.every((turn) => turn.status === 'completed'))
 
+    for (let probe = 0; probe < 3; probe += 1)
+      await t.rejects(store.check(), { code: 'store_failed', message: /no room/ })
+    t.notOk(existsSync(join(folder, 'turns.db.probe')))
     rmSync(ballast)
     await t.resolves(store.check(), 'a probe learns that it is over, without any other write')
     await record(store, aTurn('after', { index }))

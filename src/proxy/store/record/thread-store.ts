@@ -43,8 +43,12 @@ interface ThreadStoreHooks {
 export class ThreadStore extends ThreadReader implements TurnStore {
   readonly #writer: StoreThread<WriteMethods>
   readonly #sent = new SentTurns()
-  /** Nobody knows whether a commit is possible: at the start, and once a write has failed. */
+  /** Whether it is unknown if a commit is possible: at the start, and after a failed write. */
   #isInDoubt = true
+  /** Writes that failed. */
+  #failures = 0
+  /** The check that is running: a store that hangs gets one, however many probes ask. */
+  #checking: Promise<void> | undefined
   readonly #openings = new HeldOpenings((turn) => this.#sendOpening(turn))
 
   readonly #hooks: ThreadStoreHooks
@@ -61,9 +65,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
     this.endedWell = writer.endedWell
     this.#hooks = hooks
     this.shared = hooks.shared && this.#watch(hooks.shared)
-    void writer.lost.then(() => {
-      this.#isInDoubt = true
-    })
+    void writer.lost.then(() => this.#noteFailure())
   }
 
   createSession(session: NewSession): Promise<CreatedSession> {
@@ -201,8 +203,17 @@ export class ThreadStore extends ThreadReader implements TurnStore {
   /** Asks the writer first of all, and then only after a write has failed: probes come often, and a commit costs a sync. */
   async check(): Promise<void> {
     if (!this.#isInDoubt) return
+    this.#checking ??= this.#tryCommit().finally(() => {
+      this.#checking = undefined
+    })
+    await this.#checking
+  }
+
+  async #tryCommit(): Promise<void> {
+    const failures = this.#failures
     await this.#call('tryCommit', [])
-    this.#isInDoubt = false
+    // Another write may have failed meanwhile.
+    if (failures === this.#failures) this.#isInDoubt = false
   }
 
   /** The reader first: the last connection to close tidies the log away. */
@@ -222,6 +233,11 @@ export class ThreadStore extends ThreadReader implements TurnStore {
         return call()
       },
     })
+  }
+
+  #noteFailure(): void {
+    this.#isInDoubt = true
+    this.#failures += 1
   }
 
   async #sendOpening(turn: OpenTurn): Promise<void> {
@@ -252,7 +268,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
   #write: StoreThread<WriteMethods>['call'] = (method, args, buffers) => {
     const written = this.#writer.call(method, args, buffers)
     written.catch((error) => {
-      if (error instanceof ProxyError && error.code === 'store_failed') this.#isInDoubt = true
+      if (error instanceof ProxyError && error.code === 'store_failed') this.#noteFailure()
     })
     return written
   }

@@ -1,9 +1,21 @@
 /** The database's files: readable by their owner alone, and still the ones that were opened. */
-import { chmodSync, closeSync, existsSync, openSync, realpathSync, statSync } from 'node:fs'
+import {
+  chmodSync,
+  closeSync,
+  existsSync,
+  openSync,
+  realpathSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { ProxyError } from '../../../base/errors.ts'
 
 /** Prompts and answers of all sessions are in there. SQLite gives the log and its index the mode of the database. */
 const OWNER_ONLY = 0o600
+
+/** More than a turn takes as a rule. A commit of a few bytes still fits into a disk that is full for every turn. */
+const ROOM_BYTES = 1024 * 1024
 
 /** An empty file is a new database. @throws the file system's error */
 export function createOwnerOnly(path: string): void {
@@ -28,10 +40,12 @@ export function restrictToOwner(path: string): void {
 export class DatabaseFiles {
   /** What each file is, once it is there: the log comes with the first commit. */
   readonly #identities = new Map<string, string | undefined>()
+  readonly #probe: string
   #lost: ProxyError | undefined
 
   /** @param path of a database that is open and locked */
   constructor(path: string) {
+    this.#probe = `${realpathSync(path)}.probe`
     for (const file of filesOf(realpathSync(path))) this.#identities.set(file, identityOf(file))
   }
 
@@ -46,6 +60,19 @@ export class DatabaseFiles {
       }
     }
     if (this.#lost !== undefined) throw this.#lost
+  }
+
+  /** Writes a file beside the database and removes it. @throws ProxyError `store_failed` if there is no room for it */
+  checkRoom(): void {
+    try {
+      writeFileSync(this.#probe, Buffer.alloc(ROOM_BYTES), { mode: OWNER_ONLY })
+    } catch (cause) {
+      const { code = 'unknown error' } = cause as NodeJS.ErrnoException
+      const message = `there is no room for a turn beside the database (${code})`
+      throw new ProxyError('store_failed', message, { cause })
+    } finally {
+      rmSync(this.#probe, { force: true })
+    }
   }
 }
 

@@ -18,7 +18,13 @@ const port = parentPort!
 function open({ path, durability, cacheBytes }: WriterData): OpeningReport {
   try {
     const { db, endedWell, close, files } = openForWriting(path, durability)
-    const loop = new WriterLoop(new Writer(db, cacheBytes, () => files.check()), close, {
+    const writer = new Writer(
+      db,
+      cacheBytes,
+      () => files.check(),
+      () => files.checkRoom(),
+    )
+    const loop = new WriterLoop(writer, close, {
       reply: (replies) => port.postMessage(replies),
       next: () => receiveMessageOnPort(port)?.message,
       close: () => port.close(),

@@ -36,8 +36,16 @@ export class Writer {
   readonly #purgeTree: Database.Statement<[number]>
   readonly #checkFiles: () => void
 
-  /** @param checkFiles throws if what is committed would go into files that are gone */
-  constructor(db: Database.Database, cacheBytes: number, checkFiles: () => void = () => {}) {
+  /**
+   * @param checkFiles throws if what is committed would go into files that are gone
+   * @param checkRoom throws if the disk has no room for a turn
+   */
+  constructor(
+    db: Database.Database,
+    cacheBytes: number,
+    checkFiles: () => void = () => {},
+    checkRoom: () => void = () => {},
+  ) {
     this.#checkFiles = checkFiles
     const sessions = sessionWrites(db)
     this.#db = db
@@ -45,6 +53,7 @@ export class Writer {
     this.#methods = writeMethods(this.#turns, sessions, this.#unopened, {
       sweep: (...args) => sessions.sweep(...args),
       tryCommit: () => {
+        checkRoom()
         const version = db.pragma('user_version', { simple: true })
         db.pragma(`user_version = ${version}`)
       },

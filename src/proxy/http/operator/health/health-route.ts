@@ -23,17 +23,32 @@ interface HealthOptions {
 
 type ProxyHealth = Static<typeof Health>
 
+/** Kubernetes' default time limit of a probe is 1 s. */
+const CHECK_LIMIT_MS = 800
+
+/** Returns whether the store can commit. A check that takes too long counts as a failure: it only runs after one. */
+async function isRecording(store: Pick<TurnStore, 'check'>): Promise<boolean> {
+  const limit = Promise.withResolvers<boolean>()
+  const timer = setTimeout(() => limit.resolve(false), CHECK_LIMIT_MS)
+  const checked = store.check().then(
+    () => true,
+    () => false,
+  )
+  try {
+    return await Promise.race([checked, limit.promise])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
 /** What everybody may know. */
 export async function healthOf({
   backend,
   runner,
   store,
 }: Omit<HealthOptions, 'facts'>): Promise<{ code: 200 | 503; health: ProxyHealth }> {
-  const isRecording = await store.check().then(
-    () => true,
-    () => false,
-  )
-  const status = runner.isDraining ? 'draining' : isRecording ? 'ok' : 'store_failed'
+  const canCommit = await isRecording(store)
+  const status = runner.isDraining ? 'draining' : canCommit ? 'ok' : 'store_failed'
   const { members } = backend.status()
   const workers = backend.mode === 'relay' ? members.filter((member) => member.connected).length : 0
   return {

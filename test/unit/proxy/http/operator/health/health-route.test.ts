@@ -1,0 +1,23 @@
+import t from 'tap'
+import { ProxyError } from '../../../../../../src/base/errors.ts'
+import type { Backend } from '../../../../../../src/proxy/engines/port/backend.ts'
+import { healthOf } from '../../../../../../src/proxy/http/operator/health/health-route.ts'
+import type { TurnRunner } from '../../../../../../src/proxy/session/turn/run-turn.ts'
+
+const backend = { mode: 'local', status: () => ({ members: [], queued: 0 }) } as unknown as Backend
+const runner = { isDraining: false } as TurnRunner
+const healthWith = (check: () => Promise<void>) => healthOf({ backend, runner, store: { check } })
+
+t.test('a store that can commit is healthy, one that cannot is not', async (t) => {
+  t.match(await healthWith(async () => {}), { code: 200, health: { status: 'ok' } })
+  const failed = await healthWith(async () => {
+    throw new ProxyError('store_failed', 'the disk is full')
+  })
+  t.match(failed, { code: 503, health: { status: 'store_failed' } })
+})
+
+t.test('a store that hangs is reported as failed, and may fail later', async (t) => {
+  const { promise, reject } = Promise.withResolvers<void>()
+  t.match(await healthWith(() => promise), { code: 503, health: { status: 'store_failed' } })
+  reject(new ProxyError('store_failed', 'database is locked'))
+})
