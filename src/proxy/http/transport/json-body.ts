@@ -9,6 +9,7 @@ import {
 } from '../../../protocol/canonical/request-reader.ts'
 import type { JsonWeight } from '../../../protocol/json/json-weight.ts'
 import { isNestedTooDeeply, MAX_NESTING } from '../../../protocol/json/nesting.ts'
+import { decodeBody } from './content-coding.ts'
 
 /**
  * Python writes numbers that JSON does not have; the field's name is then worth more than the parser's message. Each part
@@ -47,8 +48,8 @@ function takeAnyBody(app: FastifyInstance, read: (request: FastifyRequest, body:
   app.removeAllContentTypeParsers()
   app.decorateRequest('bodyMemoryBytes', 0)
   app.addContentTypeParser('*', { parseAs: 'buffer' }, async (request: FastifyRequest, body: Buffer) => {
-    refuseCompression(request.headers['content-encoding'])
-    return read(request, body)
+    const limitBytes = request.routeOptions.bodyLimit ?? app.initialConfig.bodyLimit!
+    return read(request, await decodeBody(body, request.headers['content-encoding'], limitBytes))
   })
 }
 
@@ -83,12 +84,6 @@ function refuseTooMany({ nodes, commas, widest }: JsonWeight): void {
     `The request body holds too many values: ${BODY_VALUES.nodes} objects, lists and members, ` +
     `${BODY_VALUES.commas} commas and ${BODY_VALUES.members} members of one object are the limit`
   throw new ProxyError('body_too_large', message)
-}
-
-function refuseCompression(encoding = 'identity'): void {
-  if (encoding.toLowerCase() === 'identity') return
-  const message = `A body with content-encoding '${encoding}' is not read: send it uncompressed`
-  throw new ProxyError('unsupported', message, { status: 415 })
 }
 
 function parseJson(body: Buffer, read: () => ReadRequest): ReadRequest {
