@@ -116,3 +116,18 @@ t.test('no path leads out of a session', async (t) => {
   }
   t.same((await proxy.get('/sessions')).sessions, [])
 })
+
+t.test('a base URL that has an API path already records in no other session', async (t) => {
+  const proxy = await startProxy(t)
+  for (const path of [
+    '/a/messages/v1/messages',
+    '/a/chat/completions/v1/chat/completions',
+    '/a/v1/responses/v1/responses',
+  ]) {
+    const answer = await fetch(`${proxy.url}${path}`, { method: 'POST', body: JSON.stringify(CHAT) })
+    const body = (await answer.json()) as { error: { message: string } }
+    t.equal(answer.status, 400, path)
+    t.match(body.error.message, /The base URL is too long/)
+  }
+  t.same((await proxy.get('/sessions')).sessions, [])
+})

@@ -21,6 +21,7 @@ function fileOf(label: string, dialect: string | undefined): string | undefined 
       ? []
       : [`unit/dialects/${dialect}-${label}`, `integration/${label}-${dialect}`]),
     `unit/dialects/${label}`,
+    `unit/http/transport/${label}`,
     `integration/agent-${label}`,
     `slow/agent-${label}`,
     `slow/${label}/dialects`,

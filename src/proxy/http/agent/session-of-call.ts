@@ -76,11 +76,25 @@ export function refuseEndedKeys(sessions: Sessions): preHandlerAsyncHookHandler 
 /** @returns undefined for a call of nobody in particular */
 export async function namedSession(request: FastifyRequest, sessions: Sessions): Promise<string | undefined> {
   const { sessionId, responseId } = request.params as CallParams
-  if (sessionId !== undefined) return parseSessionId(sessionId)
+  if (sessionId !== undefined) return rejectApiPath(parseSessionId(sessionId))
   const { caller, headers } = request
   if (caller.is === 'agent') return parseSessionId(caller.sessionId)
   if (caller.is !== 'anyone') return undefined
   return (await sessionNamedByKey(headers, sessions)) ?? bareSession(turnIdOf(responseId ?? ''), sessions)
+}
+
+/** The last segment of an API path, or of the version before it: a base URL has neither. */
+const API_PATH_END = /\/(?:v1|v1beta|chat|completions|messages|responses|models|count_tokens|tokenize)$/
+
+/**
+ * Rejects an id that ends like an API path. Clients append the path to their base URL: with one that has it already, such
+ * as `http://proxy/s/v1/messages`, they would record in a session of another name.
+ */
+function rejectApiPath(sessionId: string): string {
+  const [end] = API_PATH_END.exec(sessionId) ?? []
+  if (end === undefined) return sessionId
+  const message = `The base URL is too long: '${sessionId}' ends in the API path '${end}'; use http://<proxy>/{session_id}/v1`
+  throw new ProxyError('invalid_request', message, { param: 'session_id' })
 }
 
 /**
