@@ -429,3 +429,30 @@ t.test('an agent that says which of its sub-agents calls has it told to routers'
     t.equal(told['x-session-id'], encodeURIComponent(session), line)
   }
 })
+
+t.test(
+  'an engine of any kind whose prompt ids are dropped on the way is warned of after a few',
+  async (t) => {
+    let ids: object = {}
+    const server = await startScriptedServer((request, response) => {
+      if (request.method === 'GET') return sendJson(response, { data: [{ id: 'm' }] })
+      const message = { role: 'assistant', content: 'a' }
+      sendJson(response, { ...ids, choices: [{ index: 0, message, token_ids: [1], finish_reason: 'stop' }] })
+    })
+    t.teardown(() => server.close())
+    for (const create of [createVllmClient, createSglangClient, createOpenaiClient]) {
+      const client = create({ url: server.url })
+      const ask = async () => await collect(client.generate(chatRequest({}, false), noAbort))
+      for (let count = 0; count < 3; count += 1) {
+        t.equal(client.warning, undefined, `${client.kind}: ${count}`)
+        await ask()
+      }
+      t.match(client.warning, /reports no token ids of prompts/, client.kind)
+      ids = { prompt_token_ids: [7] }
+      await ask()
+      t.equal(client.warning, undefined, `${client.kind}: it reports them again`)
+      ids = {}
+      await client.close()
+    }
+  },
+)

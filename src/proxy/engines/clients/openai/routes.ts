@@ -57,9 +57,9 @@ export class OpenaiRoutes {
     }
   }
 
-  /** Why turns that this server samples are not exact, if that is for what it refuses to be asked. */
+  /** Why turns that this server samples are not exact. */
   get warning(): string | undefined {
-    return this.#learnt.shortage
+    return this.#learnt.shortage ?? this.#connection.promptReports.warning
   }
 
   /** Makes a health check; once one has failed, what was learnt before is forgotten. @throws as `check` */

@@ -222,7 +222,15 @@ class VllmClient extends ServerClient implements EngineClient {
   }
 
   get warning(): string | undefined {
-    const lacks = [this.#isOld, this.#losesIds, this.#heldCalls.warning, this.#noRoute, this.#noMasks]
+    const { warning } = this.connection.promptReports
+    const lacks = [
+      this.#isOld,
+      this.#losesIds,
+      this.#heldCalls.warning,
+      this.#noRoute,
+      this.#noMasks,
+      warning,
+    ]
     return lacks.filter((said) => said !== undefined).join('; ') || undefined
   }
 

@@ -5,6 +5,7 @@ import type { GenerationRequest } from '../../../../protocol/canonical/request.t
 import { type Endpoint, parseEndpoint } from '../endpoint.ts'
 import { answerFailure, answerTooLarge, healthFailure, refusalError, requestFailure } from './failures.ts'
 import { joinForNow } from './joined.ts'
+import { PromptReports } from './prompt-reports.ts'
 import type { BodyPieces } from './request.ts'
 import { type SessionOfCall, SessionWords } from './session-words.ts'
 
@@ -49,6 +50,7 @@ const MAX_COPIED_BYTES = 64 * 1024
 export class EngineConnection {
   readonly endpoint: Endpoint
   readonly maxAnswerBytes: number
+  readonly promptReports = new PromptReports()
   readonly #pool: Pool
   readonly #sessions: SessionWords
   /** Routes that only some versions of an engine have: one that was found missing is not asked for again. */

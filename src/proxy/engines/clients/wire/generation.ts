@@ -25,6 +25,7 @@ export async function* readAnswer(
   signal: AbortSignal,
 ): GenerationStream {
   const { promptLists: lists } = request
+  const sent = sentPromptTokenIds(request)
   const reader = new AnswerReader({
     engine: connection.name,
     wantsLogprobs: wantsLogprobs(request),
@@ -32,11 +33,27 @@ export async function* readAnswer(
     alternatives: shownAlternatives(request),
     expertsStart: request.expertsStart,
     wantsIdsAsTokens: request.body.return_tokens_as_token_ids === true,
-    sentPromptTokenIds: sentPromptTokenIds(request),
+    sentPromptTokenIds: sent,
     readPrompt: lists && ((bytes, start, end) => lists.read(bytes, start, end)),
     redact: connection.endpoint.redact,
   })
-  yield* readWith(reader, connection, response, signal)
+  const events = readWith(reader, connection, response, signal)
+  if (sent !== undefined) yield* events
+  else yield* watchPromptIds(events, connection)
+}
+
+/** Notes whether a completion came with the ids of its prompt. */
+async function* watchPromptIds(
+  events: GenerationStream,
+  { promptReports }: EngineConnection,
+): GenerationStream {
+  let isReported = false
+  for await (const batch of events) {
+    isReported ||= batch.some((event) => event.type !== 'delta' && event.promptTokenIds !== undefined)
+    // Before the batch: a reader need not ask for more after the end.
+    if (batch.at(-1)?.type === 'end') promptReports.note(isReported)
+    yield batch
+  }
 }
 
 /** What turns the JSON of one engine's answers into events. */
