@@ -17,7 +17,7 @@ async function answerTo(t: Test, request: string): Promise<string> {
     await sse.send(PIECES[0]!)
     await sse.send('')
     await sse.send(PIECES[1]!)
-    sse.keepAlive(PIECES[2]!)
+    sse.keepAlive(() => PIECES[2]!)
     sse.end()
   })
   await app.listen({ host: '127.0.0.1', port: 0 })

@@ -85,6 +85,22 @@ async function accumulated(events: readonly Json[]): Promise<Json> {
   return JSON.parse(JSON.stringify(final, (name, value) => (isOwn(name) ? undefined : value)))
 }
 
+t.test('a keep-alive is a numbered event behind `response.created`, which comes once', async (t) => {
+  const writer = new ResponsesStreamWriter(frameOf())
+  const text = writer.keepAlive() + writer.write([start]) + writer.keepAlive()
+  const first = { type: 'response.created', sequence_number: 0 }
+  t.match(eventsOf(text), [
+    first,
+    { type: 'response.in_progress' },
+    { type: 'keepalive' },
+    { type: 'keepalive' },
+  ])
+  t.same(
+    eventsOf(text).map(({ sequence_number: at }) => at),
+    [0, 1, 2, 3],
+  )
+})
+
 t.test(
   'counted reasoning is told; where nobody counted it, the number that the types want is 0',
   async (t) => {

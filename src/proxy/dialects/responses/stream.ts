@@ -17,6 +17,7 @@ export class ResponsesStreamWriter {
   readonly #output: ResponseOutput
   readonly #tokenIds: number[] = []
   #start: GenerationStart | undefined
+  #isOpen = false
   /** Numbers the events, so that an agent notices a gap. */
   #next = 0
 
@@ -39,6 +40,14 @@ export class ResponsesStreamWriter {
     return text
   }
 
+  /**
+   * Returns an event without content, as OpenAI's service sends them. Codex's idle timer counts events and not comments.
+   * The SDKs demand `response.created` as the first event.
+   */
+  keepAlive(): string {
+    return this.#open() + this.#texts([{ type: 'keepalive' }])
+  }
+
   /** The text of what failed after the stream began. */
   fail(error: ProxyError): string {
     return this.#response('response.failed', { status: 'failed', error })
@@ -46,6 +55,12 @@ export class ResponsesStreamWriter {
 
   #begin(start: GenerationStart): string {
     this.#start = start
+    return this.#open()
+  }
+
+  #open(): string {
+    if (this.#isOpen) return ''
+    this.#isOpen = true
     const state = { status: 'in_progress' } as const
     return this.#response('response.created', state) + this.#response('response.in_progress', state)
   }

@@ -42,8 +42,8 @@ export interface AgentDialect {
   streamError(error: ProxyError): string
   /** The body of an error. */
   errorBody(error: ProxyError): object
-  /** What a stream says while it has nothing to say. */
-  keepAlive: string
+  /** Returns the text of a silent stream's sign of life. Clients' idle timers must count it. */
+  keepAlive(): string
   /** The content type of a stream; default: that of server-sent events. */
   streamType?: string
   /** Headers by which an answer names its turn. */
@@ -233,7 +233,7 @@ async function streamAnswer<Batch>(
   const silence = setInterval(() => {
     if (reply.raw.destroyed) return
     sse ??= new SseReply(reply, dialect.streamType)
-    sse.keepAlive(dialect.keepAlive)
+    sse.keepAlive(() => dialect.keepAlive())
   }, keepAliveMs)
   try {
     for await (const batch of turn.events) {

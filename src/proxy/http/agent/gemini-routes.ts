@@ -34,7 +34,7 @@ function geminiDialect(call: GeminiCall, isSse: boolean, options: GeminiRoutesOp
     streamError: (error) => streamError(error, frame, isSse),
     errorBody: googleError,
     // Python's SDK takes a comment for the beginning of JSON.
-    keepAlive: '\n\n',
+    keepAlive: () => '\n\n',
     ...(!isSse && { streamType: 'application/json; charset=utf-8' }),
     headers: (turnId) => ({ 'x-request-id': turnId }),
   }

@@ -22,7 +22,7 @@ function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect
     streamWriter: (identity, answerOptions) => new MessagesStreamWriter(identity, answerOptions),
     streamError: anthropicErrorEvent,
     errorBody: (error) => anthropicError(error),
-    keepAlive: PING,
+    keepAlive: () => PING,
     headers: (turnId) => ({ 'request-id': `req_${turnId}`, 'x-request-id': turnId }),
   }
 }

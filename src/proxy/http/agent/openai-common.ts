@@ -5,7 +5,7 @@ import { openAiError } from '../../dialects/common/openai-error.ts'
 export const OPENAI = {
   streamError: (error: ProxyError) => `data: ${JSON.stringify(openAiError(error))}\n\n`,
   errorBody: openAiError,
-  // A comment, which clients skip.
-  keepAlive: ': keep-alive\n\n',
+  // A comment: the SDKs skip it, and their timers count bytes.
+  keepAlive: () => ': keep-alive\n\n',
   headers: (turnId: string) => ({ 'x-request-id': turnId }),
 }

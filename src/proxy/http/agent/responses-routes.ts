@@ -93,6 +93,7 @@ async function responsesCall(body: unknown, find: FindTurn, repeats: Repeats): P
       writer = new ResponsesStreamWriter(frame(identity, answerOptions))
       return writer
     },
+    keepAlive: () => writer?.keepAlive() ?? OPENAI.keepAlive(),
     streamError: (error) => writer?.fail(error) ?? OPENAI.streamError(error),
   }
 }

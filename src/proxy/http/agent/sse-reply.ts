@@ -50,10 +50,10 @@ export class SseReply {
     cancelled?.removeEventListener('abort', wake)
   }
 
-  /** Says that the connection lives, unless the socket is full: then there is enough to read. */
-  keepAlive(text: string): void {
+  /** Writes a sign of life, unless the socket is full: then there is enough to read. @param makeText is called only then */
+  keepAlive(makeText: () => string): void {
     const { raw } = this.#reply
-    if (!raw.destroyed && !(this.#socket ?? raw).writableNeedDrain) this.#write(text)
+    if (!raw.destroyed && !(this.#socket ?? raw).writableNeedDrain) this.#write(makeText())
   }
 
   end(): void {
