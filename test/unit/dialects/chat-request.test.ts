@@ -114,6 +114,17 @@ t.test('a body that is wrong is refused by the name of the field', async (t) => 
   }
 })
 
+t.test('a function tool without its function is rejected by name', async (t) => {
+  for (const tool of [
+    { type: 'function', name: 'f' },
+    { type: 'function', function: null },
+  ]) {
+    t.match(refusal({ messages, tools: [tool] }), { code: 'invalid_request', param: 'tools.0.function' })
+  }
+  const tool_choice = { type: 'function', name: 'f' }
+  t.match(refusal({ messages, tool_choice }), { code: 'invalid_request', param: 'tool_choice.function' })
+})
+
 t.test('n above 1 asks for as many choices', async (t) => {
   t.equal(lowerChatRequest({ messages, n: 4 }).choices, 4)
   for (const n of [1, null, undefined]) t.notOk('choices' in lowerChatRequest({ messages, n }))

@@ -1,8 +1,8 @@
 /** OpenAI Chat Completions, the request: https://platform.openai.com/docs/api-reference/chat/create */
-import Type from 'typebox'
+import Type, { type Static } from 'typebox'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
-import { listChecker, nullable } from '../common/check.ts'
+import { checker, listChecker, nullable } from '../common/check.ts'
 import { choicesOf } from '../common/choices.ts'
 import type { LoweredRequest } from '../common/lowered.ts'
 import { invalid } from '../common/refusals.ts'
@@ -54,6 +54,8 @@ export const ChatCompletionRequest = Type.Object(
   { $id: 'ChatCompletionRequest', description: 'OpenAI Chat Completions; unknown fields are forwarded.' },
 )
 
+const checkFunction = checker(Type.Object({ function: Type.Object({ name: Type.String({ minLength: 1 }) }) }))
+
 const check = listChecker(ChatCompletionRequest, 'messages', Message)
 
 /**
@@ -64,6 +66,7 @@ export function lowerChatRequest(raw: unknown, repeats: Repeats = NO_REPEATS): L
   const request = check(raw, repeats)
   if (request.logprobs !== true && (request.top_logprobs ?? 0) > 0)
     throw invalid("'logprobs' must be true for 'top_logprobs'", 'top_logprobs')
+  checkFunctions(request)
   return {
     kind: 'chat',
     body: request as ChatBody,
@@ -76,4 +79,12 @@ export function lowerChatRequest(raw: unknown, repeats: Repeats = NO_REPEATS): L
       streamUsage: request.stream_options?.include_usage === true,
     },
   }
+}
+
+/** The form of the Responses API, `{"type": "function", "name": …}`, is none of this one. */
+function checkFunctions({ tools, tool_choice: choice }: Static<typeof ChatCompletionRequest>): void {
+  for (const [index, tool] of (tools ?? []).entries()) {
+    if (tool.type === 'function') checkFunction(tool, `tools.${index}`)
+  }
+  if (typeof choice === 'object' && choice?.type === 'function') checkFunction(choice, 'tool_choice')
 }
