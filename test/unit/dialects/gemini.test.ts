@@ -19,6 +19,22 @@ const contents = [{ role: 'user', parts: [{ text: 'go' }] }]
 const lower = (body: object) => lowerGeminiRequest({ contents, ...body }, CALL)
 const messagesOf = (some: object[]) => lower({ contents: some }).body.messages as ChatMessage[] | undefined
 
+t.test('results of role `tool`, and files that no model can be shown, are taken', async (t) => {
+  const call = { role: 'model', parts: [{ functionCall: { id: 'c', name: 'read', args: {} } }] }
+  const result = {
+    role: 'tool',
+    parts: [{ functionResponse: { id: 'c', name: 'read', response: { output: 'ok' } } }],
+  }
+  const pdf = { role: 'user', parts: [{ inlineData: { mimeType: 'application/pdf', data: 'JVBE' } }] }
+  t.match(messagesOf([...contents, call, result, pdf])?.slice(2), [
+    { role: 'tool', tool_call_id: 'c', content: 'ok' },
+    {
+      role: 'user',
+      content: '[A file of type application/pdf was given here. It cannot be shown to this model.]',
+    },
+  ])
+})
+
 t.test('a request with all that agents send becomes a canonical one', async (t) => {
   const { body, answerOptions, annotations } = lower({
     systemInstruction: { parts: [{ text: 'Be' }, { text: 'brief.' }] },

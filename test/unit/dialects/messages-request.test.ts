@@ -72,6 +72,7 @@ t.test('text, images and documents of text are parts of a message', async (t) =>
     image,
     { type: 'image', source: { type: 'url', url: 'https://x/y.png' } },
     { type: 'document', title: 'T', source: { type: 'text', media_type: 'text/plain', data: 'doc' } },
+    { type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: 'JVBE' } },
     { type: 'document', source: { type: 'content', content: [{ type: 'text', text: 'more' }] } },
   ]
   t.same(talk([{ role: 'user', content }]), [
@@ -82,6 +83,10 @@ t.test('text, images and documents of text are parts of a message', async (t) =>
         { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } },
         { type: 'image_url', image_url: { url: 'https://x/y.png' } },
         { type: 'text', text: 'doc' },
+        {
+          type: 'text',
+          text: '[A file of type application/pdf was given here. It cannot be shown to this model.]',
+        },
         { type: 'text', text: 'more' },
       ],
     },
@@ -316,7 +321,7 @@ t.test('what cannot be honoured is refused by name', async (t) => {
       'messages.0.content.0.source.type',
     ],
     [
-      { messages: [{ role: 'user', content: [{ type: 'document', source: { type: 'base64' } }] }] },
+      { messages: [{ role: 'user', content: [{ type: 'document', source: { type: 'url' } }] }] },
       'messages.0.content.0.source.type',
     ],
     [{ messages: [{ role: 'user', content: [{ type: 'search_result' }] }] }, 'messages.0.content.0.type'],

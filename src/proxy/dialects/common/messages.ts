@@ -10,6 +10,17 @@ export function contentOf(parts: readonly ContentPart[]): string | ContentPart[]
   return first.type === 'text' && second === undefined ? first.text : [...parts]
 }
 
+/**
+ * Returns a text in place of a file that no engine can show to its model. An agent that read the file goes on, and its
+ * model knows why it sees nothing.
+ */
+export function fileInWords(mediaType: string): ContentPart {
+  return {
+    type: 'text',
+    text: `[A file of type ${mediaType} was given here. It cannot be shown to this model.]`,
+  }
+}
+
 /** Canonical tool messages have no flag for it, and the model must be able to tell a failure from a result. */
 const ERROR_PREFIX = 'Error: '
 

@@ -5,7 +5,7 @@ import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { argumentsOf } from '../common/call-input.ts'
 import { checker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
-import { asError, type ContentPart } from '../common/messages.ts'
+import { asError, type ContentPart, fileInWords } from '../common/messages.ts'
 import { unsupported } from '../common/refusals.ts'
 import { seal, unseal } from '../common/sealed-reasoning.ts'
 import { camelCased, camelMembers } from './names.ts'
@@ -57,7 +57,7 @@ export function shownBy(placed: PlacedPart): ContentPart[] {
 function inlinePart(blob: unknown, at: string): ContentPart {
   const { mimeType, data } = checkBlob(camelMembers(blob), at)
   if (mimeType.startsWith('text/')) return { type: 'text', text: Buffer.from(data, 'base64').toString() }
-  refuseNoImage(mimeType, at)
+  if (!isImage(mimeType)) return fileInWords(mimeType)
   // Python's SDK writes bytes in the alphabet of URLs.
   const base64 = data.replaceAll('-', '+').replaceAll('_', '/')
   return { type: 'image_url', image_url: { url: `data:${mimeType};base64,${base64}` } }
@@ -65,15 +65,11 @@ function inlinePart(blob: unknown, at: string): ContentPart {
 
 function filePart(file: unknown, at: string): ContentPart {
   const { fileUri: url, mimeType = 'image/*' } = checkFile(camelMembers(file), at)
-  refuseNoImage(mimeType, at)
+  if (!isImage(mimeType)) return fileInWords(mimeType)
   return { type: 'image_url', image_url: { url } }
 }
 
-function refuseNoImage(mimeType: string, at: string): void {
-  if (mimeType.startsWith('image/')) return
-  const param = `${at}.mimeType`
-  throw unsupported(`${param}: data of type '${mimeType}' are not supported`, param)
-}
+const isImage = (mimeType: string) => mimeType.startsWith('image/')
 
 export function unsupportedPart({ part, at }: PlacedPart): ProxyError {
   const [kind = 'nothing'] = Object.keys(part).filter((name) => !BESIDE_A_KIND.has(name))

@@ -7,7 +7,7 @@ import type { ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import { argumentsOf } from '../common/call-input.ts'
 import { checker, nullable } from '../common/check.ts'
-import { asError, type ContentPart } from '../common/messages.ts'
+import { asError, type ContentPart, fileInWords } from '../common/messages.ts'
 import { unsupported } from '../common/refusals.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
 import { toolInWords } from './lower-tools.ts'
@@ -76,10 +76,15 @@ function imageUrl({ block, at }: PlacedBlock): string {
   return `data:${media_type};base64,${data}`
 }
 
-/** A document of text is its text; one that would have to be rendered, fetched or parsed is refused. */
+/** A document of text is its text; one that would have to be rendered is named in words. */
 function documentParts({ block, at }: PlacedBlock): ContentPart[] {
   const { type } = checkSource(block, at).source
   if (type === 'text') return [{ type: 'text', text: checkTextSource(block, at).source.data }]
+  if (type === 'base64') {
+    const { media_type, data } = checkBase64(block, at).source
+    const isText = media_type.startsWith('text/')
+    return [isText ? { type: 'text', text: Buffer.from(data, 'base64').toString() } : fileInWords(media_type)]
+  }
   if (type !== 'content') throw unsupportedSource(type, at)
   return contentParts(checkContentSource(block, at).source.content, `${at}.source.content`)
 }
