@@ -85,6 +85,18 @@ async function accumulated(events: readonly Json[]): Promise<Json> {
   return JSON.parse(JSON.stringify(final, (name, value) => (isOwn(name) ? undefined : value)))
 }
 
+t.test('a call of a tool search is an item with arguments as an object', async (t) => {
+  const frame = frameOf({ tools: [{ type: 'tool_search', execution: 'client' }] })
+  const toolCalls = [{ index: 0, id: 'c', function: { name: 'tool_search', arguments: '{"query":"git"}' } }]
+  const { output } = whole([start, { type: 'delta', toolCalls }, stop], frame)
+  const item = { type: 'tool_search_call', call_id: 'c', execution: 'client', status: 'completed' }
+  t.match(output, [{ ...item, arguments: { query: 'git' } }])
+  const [, message] = lowerItems([{ type: 'message', role: 'user', content: 'x' }, ...output]).messages
+  t.match(message, {
+    tool_calls: [{ id: 'c', function: { name: 'tool_search', arguments: '{"query":"git"}' } }],
+  })
+})
+
 t.test('a keep-alive is a numbered event behind `response.created`, which comes once', async (t) => {
   const writer = new ResponsesStreamWriter(frameOf())
   const text = writer.keepAlive() + writer.write([start]) + writer.keepAlive()

@@ -26,6 +26,51 @@ function refusal(fields: object, items?: unknown[]) {
   throw new Error('the request was accepted')
 }
 
+t.test(
+  'a tool search that the client runs is a function, and its output shows the found tools',
+  async (t) => {
+    const parameters = { type: 'object', properties: { query: { type: 'string' } } }
+    const search = { type: 'tool_search', execution: 'client', description: 'Finds tools', parameters }
+    const found = {
+      type: 'namespace',
+      name: 'mcp__git__',
+      tools: [{ type: 'function', name: 'log', defer_loading: true }],
+    }
+    const { lowered, wireTools, annotation } = lower({ tools: [search, { type: 'tool_search' }] }, [
+      ...hi,
+      { type: 'tool_search_call', call_id: 'c', execution: 'client', arguments: { query: 'git' } },
+      { type: 'tool_search_output', call_id: 'c', execution: 'client', status: 'completed', tools: [found] },
+      { type: 'function_call', call_id: 'd', name: 'log', namespace: 'mcp__git__', arguments: '{}' },
+      { type: 'function_call_output', call_id: 'd', output: 'x' },
+    ])
+    t.same(lowered.body.tools, [
+      { type: 'function', function: { name: 'tool_search', description: 'Finds tools', parameters } },
+    ])
+    const call = (id: string, name: string, written: string) => ({
+      role: 'assistant',
+      content: null,
+      tool_calls: [{ id, type: 'function', function: { name, arguments: written } }],
+    })
+    t.same(lowered.body.messages.slice(1), [
+      call('c', 'tool_search', '{"query":"git"}'),
+      {
+        role: 'tool',
+        tool_call_id: 'c',
+        content: '{"type":"function","function":{"name":"mcp__git__log"}}',
+      },
+      call('d', 'mcp__git__log', '{}'),
+      { role: 'tool', tool_call_id: 'd', content: 'x' },
+    ])
+    t.match(wireTools.get('mcp__git__log'), { type: 'function', name: 'log', namespace: 'mcp__git__' })
+    t.same(annotation.dropped_tools, ['tool_search'], 'one that the service would run is left out')
+  },
+)
+
+t.test('a choice that demands a call needs a tool', async (t) => {
+  const refused = refusal({ tools: [{ type: 'web_search' }], tool_choice: 'required' })
+  t.match(refused, { code: 'unsupported', param: 'tool_choice' })
+})
+
 t.test('fields become those of Chat Completions, and unknown ones pass through', async (t) => {
   const body = bodyOf({
     model: 'm',

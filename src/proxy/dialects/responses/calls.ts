@@ -1,6 +1,7 @@
 /** Tool calls as output items, while the model writes them. */
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
+import { inputOf } from '../common/call-input.ts'
 import { FreeformReader, freeformCallId } from './freeform.ts'
 import type { ItemInProgress, ItemStatus, OutputItem, ResponseEvent } from './output-item.ts'
 import type { WireTool, WireTools } from './tools.ts'
@@ -175,6 +176,23 @@ class LocalShellCall extends CallItem {
   }
 }
 
+/** A search whose arguments are an object in this API, and so are sent when they are complete. */
+class ToolSearchCall extends CallItem {
+  protected readonly prefix = 'tsc'
+  #arguments = ''
+
+  add(piece: string): ResponseEvent[] {
+    this.#arguments += piece
+    return []
+  }
+
+  close(status: ItemStatus): ResponseEvent[] {
+    const fields = { execution: 'client', arguments: inputOf(this.#arguments) }
+    const added = this.open('tool_search_call', fields)
+    return [...added, this.done('tool_search_call', fields, status)]
+  }
+}
+
 function shellAction(written: string): object | undefined {
   try {
     const said = JSON.parse(written)
@@ -186,4 +204,9 @@ function shellAction(written: string): object | undefined {
   }
 }
 
-const ITEM_OF = { function: FunctionCall, custom: CustomCall, local_shell: LocalShellCall }
+const ITEM_OF = {
+  function: FunctionCall,
+  custom: CustomCall,
+  local_shell: LocalShellCall,
+  tool_search: ToolSearchCall,
+}

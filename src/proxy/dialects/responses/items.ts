@@ -3,6 +3,7 @@ import Type from 'typebox'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { argumentsOf } from '../common/call-input.ts'
 import { checker, nullable } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
 import { without } from '../common/other-fields.ts'
@@ -11,7 +12,7 @@ import { unseal } from '../common/sealed-reasoning.ts'
 import { assistantTexts, Content, lowerContent } from './content.ts'
 import { freeformArguments, modelCallId } from './freeform.ts'
 import type { InputItem, ToolParam } from './schema.ts'
-import { modelName } from './tools.ts'
+import { lowerTools, modelName, toolsInWords } from './tools.ts'
 
 const CallId = Type.String({ minLength: 1 })
 const called = { name: Type.String({ minLength: 1 }), namespace: nullable(Type.String()) }
@@ -49,6 +50,16 @@ const Action = Type.Object({
 const checkShellCall = checker(
   Type.Object({ call_id: nullable(CallId), id: nullable(CallId), action: Action }),
 )
+const checkSearchCall = checker(
+  Type.Object({ call_id: CallId, execution: Type.Literal('client'), arguments: Type.Unknown() }),
+)
+const checkSearchOutput = checker(
+  Type.Object({
+    call_id: CallId,
+    execution: Type.Literal('client'),
+    tools: Type.Array(Type.Object({ type: Type.String() })),
+  }),
+)
 const checkOutput = checker(Type.Object({ call_id: CallId, output: Content }))
 const checkNotice = checker(Type.Object({ name: Type.String({ minLength: 1 }), output: Content }))
 const checkTools = checker(Type.Object({ tools: Type.Array(Type.Object({ type: Type.String() })) }))
@@ -58,6 +69,8 @@ export interface ToolsAmongItems {
   tools: ToolParam[]
   /** Where they are in the request. */
   at: string
+  /** A search found them: the model reads their definitions in its output. */
+  isFound: boolean
 }
 
 interface LoweredItems {
@@ -155,9 +168,10 @@ class ItemsBeingLowered implements LoweredItems {
     else if (type === 'agent_message') this.#addAgentMessage(item, at)
     else if (type === 'reasoning') this.#addReasoning(item, at)
     else if (type.endsWith('_call')) this.#addCallItem(type, item, at)
+    else if (type === 'tool_search_output') this.#addSearchOutput(item, at)
     else if (type.endsWith('_call_output')) this.#addOutput(type, item, at)
     else if (type === 'additional_tools') {
-      this.tools.push({ tools: checkTools(item, at).tools, at: `${at}.tools` })
+      this.tools.push({ tools: checkTools(item, at).tools, at: `${at}.tools`, isFound: false })
     } else throw unsupportedItem(type, at)
     this.#lastWasMessage = type === 'message'
   }
@@ -202,7 +216,19 @@ class ItemsBeingLowered implements LoweredItems {
     } else if (type === 'local_shell_call') {
       const { call_id, id, action } = checkShellCall(item, at)
       this.#addCall(call_id ?? id ?? '', 'local_shell', shellArguments(action))
+    } else if (type === 'tool_search_call') {
+      const { call_id, arguments: written } = checkSearchCall(item, at)
+      this.#addCall(call_id, 'tool_search', typeof written === 'string' ? written : argumentsOf(written))
     } else throw unsupportedItem(type, at)
+  }
+
+  #addSearchOutput(item: InputItem, at: string): void {
+    const { call_id, tools } = checkSearchOutput(item, at)
+    this.#answer = undefined
+    const found = { tools, at: `${at}.tools`, isFound: true }
+    this.tools.push(found)
+    const content = toolsInWords(lowerTools(tools, found.at))
+    this.messages.push({ role: 'tool', tool_call_id: call_id, content })
   }
 
   #addOutput(type: string, item: InputItem, at: string): void {

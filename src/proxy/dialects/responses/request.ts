@@ -102,9 +102,13 @@ function allTools(
 ): LoweredTools {
   const own = repeats.once(lowerTools, tools ?? NO_TOOLS, 'tools')
   if (among.length === 0) return own
-  const lowered = [own, ...among.map((some) => lowerTools(some.tools, some.at))]
+  const shown = [own, ...among.filter((some) => !some.isFound).map((some) => lowerTools(some.tools, some.at))]
+  const lowered = [
+    ...shown,
+    ...among.filter((some) => some.isFound).map((some) => lowerTools(some.tools, some.at)),
+  ]
   return {
-    tools: lowered.flatMap((some) => some.tools),
+    tools: shown.flatMap((some) => some.tools),
     wireTools: new Map(lowered.flatMap((some) => [...some.wireTools])),
     dropped: lowered.flatMap((some) => some.dropped),
   }
@@ -154,6 +158,11 @@ function toolFields({ tool_choice: asked }: ResponsesRequest, lowered: LoweredTo
   const { choice, tools } = asked ? lowerToolChoice(asked, lowered.tools) : { choice: undefined, ...lowered }
   // Engines take a choice for an error where there is nothing to choose from.
   const isIdle = tools.length === 0 && (choice === 'auto' || choice === 'none')
+  if (tools.length === 0 && choice !== undefined && !isIdle)
+    throw unsupported(
+      "'tool_choice' demands a call, and no tool is left that the model can call",
+      'tool_choice',
+    )
   return {
     ...(tools.length > 0 && { tools }),
     ...(choice !== undefined && !isIdle && { tool_choice: choice }),

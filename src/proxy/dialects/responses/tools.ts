@@ -11,7 +11,7 @@ import type { ChosenTool, ToolChoice, ToolParam } from './schema.ts'
 
 /** A tool as the agent knows it. */
 export interface WireTool {
-  type: 'function' | 'custom' | 'local_shell'
+  type: 'function' | 'custom' | 'local_shell' | 'tool_search'
   name: string
   namespace?: string
 }
@@ -34,6 +34,7 @@ const checkFunction = checker(
 )
 const checkCustom = checker(Type.Object({ ...named, format: nullable(Type.Object({ type: Type.String() })) }))
 const checkGrammar = checker(Type.Object({ syntax: Type.String(), definition: Type.String() }))
+const checkSearch = checker(Type.Object({ description: nullable(Type.String()), parameters: nullable(Json) }))
 const checkNamespace = checker(
   Type.Object({ ...named, tools: Type.Array(Type.Object({ type: Type.String() })) }),
 )
@@ -46,7 +47,15 @@ const HOSTED =
   /^(web_search|file_search|code_interpreter|image_generation|mcp|tool_search|programmatic_tool_calling)/
 
 /** Fields of a function that tell OpenAI's servers how to offer it; no model sees them. */
-const SERVICE_FIELDS = ['type', 'strict', 'defer_loading', 'allowed_callers', 'output_schema', 'async']
+const SERVICE_FIELDS = [
+  'type',
+  'strict',
+  'defer_loading',
+  'allowed_callers',
+  'output_schema',
+  'async',
+  'execution',
+]
 
 /** @throws ProxyError `invalid_request` naming the field, `unsupported` for a tool that neither side could run */
 export function lowerTools(params: readonly ToolParam[], at: string): LoweredTools {
@@ -60,11 +69,23 @@ function lowerTool(param: ToolParam, at: string, namespace: string | undefined, 
   if (type === 'function') addTool('function', functionOf(checkFunction(param, at)), namespace, lowered)
   else if (type === 'custom') addTool('custom', customOf(checkCustom(param, at), at), namespace, lowered)
   else if (type === 'local_shell') addTool('local_shell', LOCAL_SHELL, namespace, lowered)
-  else if (type === 'namespace' && namespace === undefined) {
+  else if (isClientSearch(param)) {
+    addTool('tool_search', { ...functionOf({ name: type, ...checkSearch(param, at) }) }, undefined, lowered)
+  } else if (type === 'namespace' && namespace === undefined) {
     const { name, tools } = checkNamespace(param, at)
     for (const [index, tool] of tools.entries()) lowerTool(tool, `${at}.tools.${index}`, name, lowered)
   } else if (HOSTED.test(type)) lowered.dropped.push(type)
   else throw unsupported(`Tools of type '${type}' are not supported`, `${at}.type`)
+}
+
+/** A search among deferred tools that the client runs; without `execution` OpenAI's servers do. */
+function isClientSearch({ type, execution }: ToolParam): boolean {
+  return type === 'tool_search' && execution === 'client'
+}
+
+/** Returns the definitions of tools that a search found, as text for the model. */
+export function toolsInWords({ tools }: LoweredTools): string {
+  return tools.length === 0 ? 'No tools were found.' : tools.map((tool) => JSON.stringify(tool)).join('\n')
 }
 
 type FunctionDefinition = Extract<Tool, { type: 'function' }>['function']
@@ -150,6 +171,6 @@ export function lowerToolChoice(
 }
 
 function chosenName({ type, name, namespace }: ChosenTool): string | undefined {
-  if (type === 'local_shell') return LOCAL_SHELL.name
+  if (type === 'local_shell' || type === 'tool_search') return type
   return (type === 'function' || type === 'custom') && name ? modelName(name, namespace) : undefined
 }
