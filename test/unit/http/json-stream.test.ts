@@ -5,6 +5,7 @@ import {
   jsonStream,
   member,
   numberArray,
+  objectPieces,
   openObject,
   textArray,
 } from '../../../src/proxy/http/trainer/sessions/json-stream.ts'
@@ -48,4 +49,31 @@ t.test('a stream is its pieces, in blocks', async (t) => {
   for await (const chunk of jsonStream(pieces())) chunks.push(Buffer.from(chunk))
   t.equal(Buffer.concat(chunks).toString(), await text(pieces()))
   t.ok(chunks.length < 10, `${chunks.length} writes`)
+})
+
+t.test('an object reads as it was, its arrays element by element', async (t) => {
+  fc.assert(
+    fc.property(fc.dictionary(fc.string(), fc.jsonValue()), (values) => {
+      const text = [...objectPieces(values)].join('')
+      return text === JSON.stringify(values)
+    }),
+  )
+  t.equal([...objectPieces({ a: undefined, b: [undefined, 1] })].join(''), '{"b":[null,1]}')
+  const session = { metadata: 'x'.repeat(65_536) }
+  const pieces = [...objectPieces({ sessions: Array.from({ length: 100 }, () => session) })]
+  t.ok(Math.max(...pieces.map(({ length }) => length)) < 70_000)
+})
+
+t.test('the event loop turns between two blocks, however fast they are read', async (t) => {
+  let turns = 0
+  let isDone = false
+  const count = () => {
+    turns += 1
+    if (!isDone) setImmediate(count)
+  }
+  setImmediate(count)
+  let blocks = 0
+  for await (const _ of jsonStream(Array.from({ length: 100 }, () => 'x'.repeat(65_536)))) blocks += 1
+  isDone = true
+  t.ok(turns >= blocks, `${turns} turns, ${blocks} blocks`)
 })

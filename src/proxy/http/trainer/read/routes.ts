@@ -11,7 +11,7 @@ import { NDJSON } from '../../transport/ndjson-reply.ts'
 import { exportSession } from '../formats/export-session.ts'
 import { ExportLine, ExportQuery } from '../formats/schemas.ts'
 import { detailsOnRecord } from '../sessions/details.ts'
-import { jsonStream, streamJson } from '../sessions/json-stream.ts'
+import { jsonStream, objectPieces, streamJson } from '../sessions/json-stream.ts'
 import * as schemas from '../sessions/schemas.ts'
 import { sessionToWire, sessionWithTurns } from '../sessions/serialise.ts'
 import { readTrajectories } from '../sessions/trajectory-query.ts'
@@ -290,8 +290,9 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
   )
 }
 
+/** Sends a plain object, its arrays element by element. */
 function sendJson(request: FastifyRequest, reply: FastifyReply, value: object): FastifyReply {
-  return sendCompressed(request, reply, Readable.from([JSON.stringify(value)], { objectMode: false }))
+  return sendCompressed(request, reply, jsonStream(objectPieces(value)))
 }
 
 /** The answers of reads repeat themselves so much that the fastest level is enough. */

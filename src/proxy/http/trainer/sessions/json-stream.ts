@@ -1,5 +1,6 @@
 /** Writes JSON piece by piece, so that an answer of any size takes little memory. */
 import { Readable } from 'node:stream'
+import { setImmediate as nextLoopTurn } from 'node:timers/promises'
 import type { FastifyReply } from 'fastify'
 
 /** Numbers to one piece of text: some tens of kilobytes. */
@@ -32,8 +33,30 @@ async function* inBlocks(pieces: Pieces): AsyncGenerator<string> {
     if (block.length < BLOCK_LENGTH) continue
     yield block
     block = ''
+    // A client that reads as fast as this writes would keep all others waiting.
+    await nextLoopTurn()
   }
   if (block !== '') yield block
+}
+
+/** Yields a plain object as JSON, its arrays element by element: no text is as long as the whole response. */
+export function* objectPieces(values: object): Generator<string> {
+  let separator = '{'
+  for (const [name, value] of Object.entries(values)) {
+    if (value === undefined) continue
+    yield `${separator}${JSON.stringify(name)}:`
+    separator = ','
+    if (Array.isArray(value)) yield* arrayPieces(value)
+    else yield JSON.stringify(value)
+  }
+  yield separator === '{' ? '{}' : '}'
+}
+
+function* arrayPieces(items: readonly unknown[]): Generator<string> {
+  yield '['
+  for (const [position, item] of items.entries())
+    yield `${position > 0 ? ',' : ''}${JSON.stringify(item) ?? 'null'}`
+  yield ']'
 }
 
 /** A JSON array of numbers. What is not finite becomes the lowest double. */
