@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { type Agent, runAgent, SHELL_ENV } from './parts/agent.ts'
-import { HELLO, testFileTask } from './parts/file-task.ts'
+import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { SETUPS } from './parts/rig.ts'
 import { playbookOf, taskIn } from './parts/script.ts'
@@ -14,14 +14,14 @@ const { version, folder } = await installFromNpm('@anthropic-ai/claude-code', 'i
 const claudeCode: Agent = {
   name: `Claude Code ${version}`,
   dialect: 'messages',
-  program: ({ baseUrl, task, home }) => ({
+  program: ({ baseUrl, task, key, home }) => ({
     command: join(folder, 'node_modules/.bin/claude'),
     args: ['-p', task, '--allowedTools', 'Write', 'Bash', 'Read', 'Agent'],
     env: {
       ...SHELL_ENV,
       HOME: home,
       ANTHROPIC_BASE_URL: baseUrl,
-      ANTHROPIC_AUTH_TOKEN: 'none',
+      ANTHROPIC_AUTH_TOKEN: key,
       CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: '1',
     },
   }),
@@ -44,6 +44,7 @@ const steps = [
 ]
 
 await testFileTask(claudeCode, { steps })
+await testLostEngine(claudeCode, { steps })
 
 /** Its default effort is high for a model that it does not know, and medium for its own default model. */
 const onOtherModel: Agent = {

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { runAgent, SHELL_ENV } from './parts/agent.ts'
-import { HELLO, testFileTask } from './parts/file-task.ts'
+import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { codexAgent, codexCommand } from './parts/known-agents.ts'
 import { runProgram } from './parts/programs.ts'
@@ -27,6 +27,7 @@ const steps = [
 ]
 
 await testFileTask(codex('embedded'), { steps })
+await testLostEngine(codex('embedded'), { steps, isDefault: true })
 
 interface KnownModel {
   slug: string

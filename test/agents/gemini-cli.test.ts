@@ -1,5 +1,5 @@
 /** Gemini CLI speaks Gemini's generateContent. */
-import { HELLO, testFileTask } from './parts/file-task.ts'
+import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { geminiCliAgent } from './parts/known-agents.ts'
 import { TWO_SETUPS } from './parts/rig.ts'
@@ -28,3 +28,4 @@ const steps = [
 ]
 
 await testFileTask(geminiCli, { steps }, TWO_SETUPS)
+await testLostEngine(geminiCli, { steps, isDefault: true })

@@ -14,14 +14,14 @@ const { version, folder } = await installFromNpm('@google/genai')
 const agentOf = (how: 'whole' | 'streamed'): Agent => ({
   name: `@google/genai ${version} (${how})`,
   dialect: 'gemini',
-  program: ({ baseUrl, task, home }) => {
+  program: ({ baseUrl, task, key, home }) => {
     const program = join(home, 'agent.mjs')
     cpSync(join(PROGRAMS, 'google-genai.mjs'), program)
     symlinkSync(join(folder, 'node_modules'), join(home, 'node_modules'))
     return {
       command: process.execPath,
       args: [program, how, task],
-      env: { ...SHELL_ENV, HOME: home, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_API_KEY: 'none' },
+      env: { ...SHELL_ENV, HOME: home, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_API_KEY: key },
     }
   },
 })
@@ -29,10 +29,10 @@ const agentOf = (how: 'whole' | 'streamed'): Agent => ({
 const pythonAgentOf = ({ version, folder }: Installed, how: 'whole' | 'streamed'): Agent => ({
   name: `google-genai ${version} for Python (${how})`,
   dialect: 'gemini',
-  program: ({ baseUrl, task, home }) => ({
+  program: ({ baseUrl, task, key, home }) => ({
     command: join(folder, 'bin/python'),
     args: [join(PROGRAMS, 'google-genai.py'), how, task],
-    env: { ...SHELL_ENV, HOME: home, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_API_KEY: 'none' },
+    env: { ...SHELL_ENV, HOME: home, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_API_KEY: key },
   }),
 })
 

@@ -13,14 +13,14 @@ const { version, folder } = await installFromNpm('@openai/agents')
 const agentOn = (api: 'responses' | 'chat_completions'): Agent => ({
   name: `OpenAI Agents SDK ${version} (${api})`,
   dialect: api === 'responses' ? 'responses' : 'chat',
-  program: ({ baseUrl, task, home }) => {
+  program: ({ baseUrl, task, key, home }) => {
     const program = join(home, 'agent.mjs')
     cpSync(PROGRAM, program)
     symlinkSync(join(folder, 'node_modules'), join(home, 'node_modules'))
     return {
       command: process.execPath,
       args: [program, api, task],
-      env: { ...SHELL_ENV, HOME: home, OPENAI_BASE_URL: `${baseUrl}/v1`, OPENAI_API_KEY: 'none' },
+      env: { ...SHELL_ENV, HOME: home, OPENAI_BASE_URL: `${baseUrl}/v1`, OPENAI_API_KEY: key },
     }
   },
 })

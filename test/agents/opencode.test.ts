@@ -11,9 +11,9 @@ const { version, folder } = await installFromNpm('opencode-ai', 'postinstall.mjs
 const opencode: Agent = {
   name: `opencode ${version}`,
   dialect: 'chat',
-  program: ({ baseUrl, task, home }) => {
+  program: ({ baseUrl, task, key, home }) => {
     const config = join(home, 'opencode.json')
-    const options = { baseURL: `${baseUrl}/v1`, apiKey: 'none' }
+    const options = { baseURL: `${baseUrl}/v1`, apiKey: key }
     const provider = { npm: '@ai-sdk/openai-compatible', options, models: { embedded: {} } }
     writeFileSync(config, JSON.stringify({ provider: { proxy: provider }, model: 'proxy/embedded' }))
     return {

@@ -1,5 +1,5 @@
 /** Qwen Code speaks Chat Completions. */
-import { HELLO, testFileTask } from './parts/file-task.ts'
+import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { qwenCodeAgent } from './parts/known-agents.ts'
 import { TWO_SETUPS } from './parts/rig.ts'
@@ -28,3 +28,4 @@ const steps = [
 ]
 
 await testFileTask(qwenCode, { steps }, TWO_SETUPS)
+await testLostEngine(qwenCode, { steps })

@@ -17,6 +17,8 @@ export interface Job {
   /** The proxy's base URL for this session, as Anthropic clients want it; OpenAI clients append `/v1`. */
   baseUrl: string
   task: string
+  /** For the session; any text where the proxy has no keys. */
+  key: string
   /** Empty folders of the agent's own. */
   home: string
   work: string
@@ -56,7 +58,8 @@ export async function runAgent(
   ]
   for (const path of [home, work, temporary]) mkdirSync(path)
   const rig = await startRig(t, { ...setup, folder })
-  const job = { baseUrl: `${rig.url}/${SESSION}`, task: taskIn(work), home, work }
+  const key = await rig.createSession(SESSION)
+  const job = { baseUrl: `${rig.url}/${SESSION}`, task: taskIn(work), key, home, work }
   const { env, ...program } = agent.program(job)
   const finished = await runProgram({ ...program, cwd: work, env: { ...env, TMPDIR: temporary } }, AGENT_MS)
   const { turns = [] } = await rig.get(`/sessions/${SESSION}`)

@@ -21,14 +21,23 @@ export interface FileTask {
   forgetsReasoning?: boolean
 }
 
+/**
+ * Where the proxy demands keys: in one setup of each list, as what it checks depends on the dialect; under FULL in all.
+ */
+function keysIn({ mode, prompts }: Setup): boolean[] {
+  const isKeyed = mode === 'relay' && prompts === 'token'
+  return process.env.FULL === '1' ? [false, true] : [isKeyed]
+}
+
 /** Gives the agent the task in each of these setups, and checks what it did and what was recorded. */
 export async function testFileTask(
   agent: Agent,
   task: FileTask,
   setups: readonly Setup[] = SETUPS,
 ): Promise<void> {
-  for (const setup of setups) {
-    const title = `${agent.name} in ${setup.mode} mode, ${setup.prompts} mode`
+  for (const setup of setups.flatMap((one) => keysIn(one).map((keyed) => ({ ...one, keyed })))) {
+    const keys = setup.keyed ? 'with keys' : 'without keys'
+    const title = `${agent.name} in ${setup.mode} mode, ${setup.prompts} mode, ${keys}`
     await t.test(`${title}: does its task, and its session is one row`, async (t) => {
       const isTokenMode = setup.prompts === 'token'
       const steps = task.forgetsReasoning && !isTokenMode ? task.steps.map(withoutReasoning) : task.steps
@@ -70,4 +79,35 @@ function checkSession(t: Test, { turns, rows, work }: AgentRun, { dialect }: Age
 /** Such as for the title of the talk. */
 function isSideCall({ tools }: Turn): boolean {
   return tools === null || tools.length === 0
+}
+
+/** How an agent takes the loss. */
+export interface LostEngineTask extends FileTask {
+  /** It runs by default, and not only under FULL: its dialect has an error of its own in streams. */
+  isDefault?: boolean
+  /** Rows of its talk; default: 1. */
+  rows?: number
+}
+
+/** Breaks the engine's connection in the middle of its second answer: the agent asks again and does its task. */
+export async function testLostEngine(
+  agent: Agent,
+  { steps, rows = 1, isDefault }: LostEngineTask,
+): Promise<void> {
+  if (!isDefault && process.env.FULL !== '1') return
+  await t.test(`${agent.name} does its task when its engine is lost in mid-stream`, async (t) => {
+    const setup = { mode: 'local', prompts: 'token', lostAnswer: 1 } as const
+    const run = await runAgent(t, agent, { ...setup, playbook: playbookOf(steps, 'untidy') }, taskIn)
+    t.equal(run.code, 0, 'it ends well', { output: run.output })
+    t.equal(readFileSync(join(run.work, 'printed.txt'), 'utf8'), PRINTED, 'it ran the command')
+    const failed = run.turns.filter(({ status }) => status !== 'completed')
+    t.match(failed, [{ status: 'failed', error: { code: 'engine_lost' } }], 'one turn failed')
+    const talk = run.turns.filter((turn) => turn.status === 'completed' && !isSideCall(turn))
+    const indexes = new Set(talk.map(({ index }) => index))
+    const ofTalk = run.rows.filter((row) => row.turns.some(({ index }) => indexes.has(index)))
+    t.equal(ofTalk.length, rows, 'its rows', {
+      rows: ofTalk.map(({ turns }) => turns.map(({ index }) => index)),
+    })
+    checkRows(t, talk, ofTalk)
+  })
 }

@@ -14,8 +14,8 @@ export const codexAgent = (
 ): Agent => ({
   name: `Codex ${version}`,
   dialect: 'responses',
-  program: ({ baseUrl, task, home }) => {
-    const provider = `{ name = "llm-proxy", base_url = "${baseUrl}/v1", wire_api = "responses" }`
+  program: ({ baseUrl, task, key, home }) => {
+    const provider = `{ name = "llm-proxy", base_url = "${baseUrl}/v1", wire_api = "responses", env_key = "PROXY_KEY" }`
     const config = [
       `model = "${model}"`,
       'model_provider = "proxy"',
@@ -27,7 +27,7 @@ export const codexAgent = (
       command: codexCommand({ folder }),
       // Its sandbox needs what a container seldom has; the container is the sandbox.
       args: ['exec', '--skip-git-repo-check', '--dangerously-bypass-approvals-and-sandbox', task],
-      env: { ...SHELL_ENV, HOME: home, CODEX_HOME: home },
+      env: { ...SHELL_ENV, HOME: home, CODEX_HOME: home, PROXY_KEY: key },
     }
   },
 })
@@ -35,7 +35,7 @@ export const codexAgent = (
 export const geminiCliAgent = ({ version, folder }: Installed): Agent => ({
   name: `Gemini CLI ${version}`,
   dialect: 'gemini',
-  program: ({ baseUrl, task, home }) => {
+  program: ({ baseUrl, task, key, home }) => {
     // Without it, the base URL alone makes the agent choose a way to log in that it then refuses.
     mkdirSync(join(home, '.gemini'), { recursive: true })
     const settings = { security: { auth: { selectedType: 'gemini-api-key' } } }
@@ -43,7 +43,7 @@ export const geminiCliAgent = ({ version, folder }: Installed): Agent => ({
     return {
       command: join(folder, 'node_modules/.bin/gemini'),
       args: ['--yolo', '--skip-trust', '--model', 'embedded', '--prompt', task],
-      env: { ...SHELL_ENV, HOME: home, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_API_KEY: 'none' },
+      env: { ...SHELL_ENV, HOME: home, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_API_KEY: key },
     }
   },
 })
@@ -51,14 +51,14 @@ export const geminiCliAgent = ({ version, folder }: Installed): Agent => ({
 export const qwenCodeAgent = ({ version, folder }: Installed): Agent => ({
   name: `Qwen Code ${version}`,
   dialect: 'chat',
-  program: ({ baseUrl, task, home }) => ({
+  program: ({ baseUrl, task, key, home }) => ({
     command: join(folder, 'node_modules/.bin/qwen'),
     args: ['--auth-type', 'openai', '--yolo', '--prompt', task],
     env: {
       ...SHELL_ENV,
       HOME: home,
       OPENAI_BASE_URL: `${baseUrl}/v1`,
-      OPENAI_API_KEY: 'none',
+      OPENAI_API_KEY: key,
       OPENAI_MODEL: 'embedded',
     },
   }),
@@ -70,7 +70,7 @@ export const MINI_SWE_AGENT = ['mini-swe-agent', ['mcp']] as const
 export const miniSweAgent = ({ version, folder }: Installed): Agent => ({
   name: `mini-swe-agent ${version}`,
   dialect: 'chat',
-  program: ({ baseUrl, task, home }) => ({
+  program: ({ baseUrl, task, key, home }) => ({
     command: join(folder, 'bin/python'),
     args: [
       '-m',
@@ -86,7 +86,7 @@ export const miniSweAgent = ({ version, folder }: Installed): Agent => ({
       ...SHELL_ENV,
       HOME: home,
       OPENAI_API_BASE: `${baseUrl}/v1`,
-      OPENAI_API_KEY: 'none',
+      OPENAI_API_KEY: key,
       MSWEA_CONFIGURED: 'true',
       // LiteLLM has no price for the model, and would fetch its list of prices.
       MSWEA_COST_TRACKING: 'ignore_errors',

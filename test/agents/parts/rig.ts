@@ -5,6 +5,7 @@ import type { Test } from 'tap'
 import { ended, said } from '../../helpers/children.ts'
 import { startEffortCheck, writeModelWithEfforts } from '../../helpers/effort-rules.ts'
 import { startLlmProxy } from '../../helpers/llm-proxy.ts'
+import { startLosingEngine } from './losing-engine.ts'
 
 /** Every way from an agent to an engine. */
 export const SETUPS = (['local', 'relay'] as const).flatMap((mode) =>
@@ -24,6 +25,8 @@ type Json = any
 export interface Rig {
   url: string
   get(path: string): Promise<Json>
+  /** Creates a session. @returns the key for its agent; on a proxy without keys any text */
+  createSession(sessionId: string): Promise<string>
 }
 
 export interface RigOptions extends Setup {
@@ -34,20 +37,32 @@ export interface RigOptions extends Setup {
   contextLength?: number
   /** Of the proxy. */
   flags?: readonly string[]
+  /** The proxy demands keys. */
+  keyed?: boolean
+  /** Which of the engine's answers is lost in the middle, from 0. */
+  lostAnswer?: number
   /** The model rejects efforts as Qwen3.8 does: its template in token mode, its engine in chat mode. */
   checksEfforts?: boolean
 }
 
 const ROOMY = 1_000_000
+const ADMIN_KEY = 'admin-key-of-a-test'
+const WORKER_KEY = 'worker-key-of-a-test'
+const KEY_FLAGS = [
+  ...['--admin-key', ADMIN_KEY, '--worker-key', WORKER_KEY],
+  ...['--agent-key-secret', 'agent-key-secret-of-a-test'],
+]
 
 /** Everything stops when the test ends. */
 export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
   const { mode, prompts, folder, contextLength = ROOMY, flags = [], checksEfforts = false } = options
+  const { keyed = false, lostAnswer } = options
   const playbook = join(folder, 'playbook.json')
   writeFileSync(playbook, JSON.stringify(options.playbook))
   const length = ['--context-length', String(contextLength)]
   const ownUrl = await serve(t, ['engine', '--port', '0', '--playbook', playbook, ...length])
-  const engineUrl = checksEfforts ? (await startEffortCheck(t, ownUrl)).url : ownUrl
+  const checkedUrl = checksEfforts ? (await startEffortCheck(t, ownUrl)).url : ownUrl
+  const engineUrl = lostAnswer === undefined ? checkedUrl : await startLosingEngine(t, checkedUrl, lostAnswer)
   const model = checksEfforts ? join(folder, 'model') : 'embedded'
   if (checksEfforts) writeModelWithEfforts(model)
   const url = await serve(t, [
@@ -56,10 +71,22 @@ export async function startRig(t: Test, options: RigOptions): Promise<Rig> {
     ...['--model', 'embedded'],
     ...(mode === 'local' ? ['--engine-url', engineUrl] : []),
     ...(prompts === 'token' ? ['--tokenizer', model, ...length] : []),
+    ...(keyed ? KEY_FLAGS : []),
     ...flags,
   ])
-  if (mode === 'relay') await start(t, ['worker', '--proxy-url', url, '--engine-url', engineUrl])
-  return { url, get: async (path) => (await fetch(url + path)).json() }
+  const workerKey = keyed ? ['--worker-key', WORKER_KEY] : []
+  if (mode === 'relay')
+    await start(t, ['worker', '--proxy-url', url, '--engine-url', engineUrl, ...workerKey])
+  const headers: Record<string, string> = keyed ? { authorization: `Bearer ${ADMIN_KEY}` } : {}
+  return {
+    url,
+    get: async (path) => (await fetch(url + path, { headers })).json(),
+    async createSession(sessionId) {
+      if (!keyed) return 'none'
+      const created = await fetch(`${url}/sessions/${sessionId}`, { method: 'POST', headers })
+      return ((await created.json()) as { agent_key: string }).agent_key
+    },
+  }
 }
 
 async function serve(t: Test, args: string[]): Promise<string> {
