@@ -19,6 +19,13 @@ const contents = [{ role: 'user', parts: [{ text: 'go' }] }]
 const lower = (body: object) => lowerGeminiRequest({ contents, ...body }, CALL)
 const messagesOf = (some: object[]) => lower({ contents: some }).body.messages as ChatMessage[] | undefined
 
+t.test('tools that Google runs are left out and listed', async (t) => {
+  const tools = [{ google_search: {} }, { functionDeclarations: [{ name: 'f' }] }]
+  const { body, annotations } = lower({ tools })
+  t.match(body.tools, [{ function: { name: 'f' } }])
+  t.same(annotations, { dropped_tools: ['googleSearch'] })
+})
+
 t.test('results of role `tool`, and files that no model can be shown, are taken', async (t) => {
   const call = { role: 'model', parts: [{ functionCall: { id: 'c', name: 'read', args: {} } }] }
   const result = {
@@ -197,7 +204,6 @@ t.test('what cannot be honoured is refused, and the error names it', async (t) =
     [{ contents: [{ role: 'robot', parts: [] }] }, 'invalid_request', 'contents.0.role'],
     [{ contents: [{ role: 'model', parts: [{ text: 'a' }] }] }, 'unsupported', 'contents.0.role'],
     [{ contents: [{ role: 'user', parts: [{ executableCode: {} }] }] }, 'unsupported', 'contents.0.parts.0'],
-    [{ tools: [{ googleSearch: {} }] }, 'unsupported', 'tools.0.googleSearch'],
     [{ cachedContent: 'cachedContents/1' }, 'unsupported', 'cachedContent'],
     [{ generationConfig: { candidateCount: 2 } }, 'unsupported', 'generationConfig.candidateCount'],
     [{ generationConfig: { maxOutputTokens: 0 } }, 'invalid_request', 'generationConfig.maxOutputTokens'],

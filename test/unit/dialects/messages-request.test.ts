@@ -14,8 +14,8 @@ function lowered(fields: object) {
   return body as Record<string, unknown>
 }
 
-function talk(messages: unknown[], fields: object = {}): unknown {
-  return lowered({ messages, ...fields }).messages
+function talk(messages: unknown[], fields: object = {}): unknown[] {
+  return lowered({ messages, ...fields }).messages as unknown[]
 }
 
 function refusal(fields: object): { code: string; param: string | undefined; message: string } {
@@ -307,6 +307,32 @@ t.test('what changes from call to call is taken out of the system prompt, and to
   t.equal(untouched.annotations, undefined)
 })
 
+t.test('server tools are left out and listed, and their histories are read', async (t) => {
+  const web = { type: 'web_search_20250305', name: 'web_search' }
+  const own = { name: 'f', input_schema: { type: 'object' } }
+  const { body, annotations } = lowerMessagesRequest({ ...ask, messages: hi, tools: [web, own] })
+  t.match(body.tools, [{ function: { name: 'f' } }])
+  t.equal((body.tools as unknown[]).length, 1)
+  t.same(annotations, { dropped_tools: ['web_search_20250305'] })
+  t.equal(lowered({ tools: [web], tool_choice: { type: 'auto' } }).tool_choice, undefined)
+  t.match(refusal({ tools: [web], tool_choice: { type: 'any' } }), {
+    code: 'unsupported',
+    param: 'tool_choice',
+  })
+  const answer = [
+    { type: 'server_tool_use', id: 's', name: 'web_search', input: {} },
+    { type: 'web_search_tool_result', tool_use_id: 's', content: [] },
+    { type: 'text', text: 'Found.' },
+  ]
+  const text = [{ type: 'text', text: 'body' }]
+  const result = { type: 'search_result', source: 'https://x', title: 'T', content: text }
+  const history = [...hi, { role: 'assistant', content: answer }, { role: 'user', content: [result] }]
+  t.same(talk(history).slice(1), [
+    { role: 'assistant', content: 'Found.' },
+    { role: 'user', content: 'T\nhttps://x\nbody' },
+  ])
+})
+
 t.test('what cannot be honoured is refused by name', async (t) => {
   const cases: [fields: object, param: string][] = [
     [{ messages: [...hi, { role: 'assistant', content: 'I think' }] }, 'messages.1.role'],
@@ -314,7 +340,7 @@ t.test('what cannot be honoured is refused by name', async (t) => {
     [{ mcp_servers: [{ type: 'url', url: 'https://x', name: 'x' }] }, 'mcp_servers'],
     [{ container: 'c_1' }, 'container'],
     [{ compaction: {} }, 'compaction'],
-    [{ tools: [{ type: 'web_search_20250305', name: 'web_search' }] }, 'tools.0.type'],
+    [{ tools: [{ type: 'bash_20250124', name: 'bash' }] }, 'tools.0.type'],
     [{ tools: [{ name: 'f' }] }, 'tools.0.input_schema'],
     [
       { messages: [{ role: 'user', content: [{ type: 'image', source: { type: 'file', file_id: 'f' } }] }] },
@@ -324,9 +350,8 @@ t.test('what cannot be honoured is refused by name', async (t) => {
       { messages: [{ role: 'user', content: [{ type: 'document', source: { type: 'url' } }] }] },
       'messages.0.content.0.source.type',
     ],
-    [{ messages: [{ role: 'user', content: [{ type: 'search_result' }] }] }, 'messages.0.content.0.type'],
     [
-      { messages: [{ role: 'assistant', content: [{ type: 'server_tool_use' }] }, ...hi] },
+      { messages: [{ role: 'assistant', content: [{ type: 'unheard_of' }] }, ...hi] },
       'messages.0.content.0.type',
     ],
   ]

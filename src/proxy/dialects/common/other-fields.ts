@@ -46,17 +46,19 @@ export function without(fields: object, names: ReadonlySet<string>): Record<stri
   return Object.fromEntries(Object.entries(fields).filter(([name]) => !names.has(name)))
 }
 
-/** For the record of the turn. @param fields of the request that no engine gets */
+/** For the record of the turn. @param fields of the request that no engine gets @param droppedTools that the vendor's servers would run */
 export function annotationsOf(
   fields: Record<string, unknown>,
   removed: readonly Removal[],
+  droppedTools: readonly string[] = [],
 ): Record<string, unknown> | undefined {
   const hasFields = Object.keys(fields).length > 0
-  if (!hasFields && removed.length === 0) return undefined
+  if (!hasFields && removed.length === 0 && droppedTools.length === 0) return undefined
   // The record is written when the answer is there, and must not fail then.
   jsonText(fields)
   return {
     ...(hasFields && { request_fields: fields }),
     ...(removed.length > 0 && { removed_from_prompt: removed }),
+    ...(droppedTools.length > 0 && { dropped_tools: droppedTools }),
   }
 }

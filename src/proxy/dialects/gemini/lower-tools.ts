@@ -7,16 +7,14 @@ import { unsupported } from '../common/refusals.ts'
 import { camelCased, camelMembers } from './names.ts'
 import type { FunctionCallingConfig, FunctionDeclaration } from './schema.ts'
 
-/** @throws ProxyError `unsupported` for tools that Google's servers run */
+/** Returns the functions. Tools that Google's servers run are left out: the model does not call what it is not shown. */
 export function lowerTools(tools: readonly Record<string, unknown>[]): Tool[] {
-  return tools.flatMap((tool, index) => {
-    const served = Object.keys(tool).find((name) => name !== 'functionDeclarations')
-    if (served !== undefined) {
-      const param = `tools.${index}.${served}`
-      throw unsupported(`${param} is not supported: it works on Google's servers only`, param)
-    }
-    return ((tool.functionDeclarations ?? []) as FunctionDeclaration[]).map(lowerTool)
-  })
+  return tools.flatMap((tool) => ((tool.functionDeclarations ?? []) as FunctionDeclaration[]).map(lowerTool))
+}
+
+/** Returns the names of the tools that {@link lowerTools} leaves out. */
+export function droppedTools(tools: readonly Record<string, unknown>[]): string[] {
+  return tools.flatMap((tool) => Object.keys(tool).filter((name) => name !== 'functionDeclarations'))
 }
 
 /** Names in camelCase, before a schema sees them. */

@@ -9,7 +9,7 @@ import { annotationsOf, fieldsFor, without } from '../common/other-fields.ts'
 import { unsupported } from '../common/refusals.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerContents, refusePrefill } from './lower-contents.ts'
-import { camelTool, jsonSchema, lowerToolChoice, lowerTools } from './lower-tools.ts'
+import { camelTool, droppedTools, jsonSchema, lowerToolChoice, lowerTools } from './lower-tools.ts'
 import { camelMembers, camelOf } from './names.ts'
 import { placedParts, textOf } from './parts.ts'
 import { Content, GeminiRequest, type GenerationConfig } from './schema.ts'
@@ -46,7 +46,8 @@ export function lowerGeminiRequest(
     ...fieldsFor('record', request, FIELDS),
     ...(Object.keys(rest).length > 0 && { generationConfig: rest }),
   }
-  const annotations = annotationsOf(kept, removed)
+  const dropped = droppedTools((request.tools ?? []) as Record<string, unknown>[])
+  const annotations = annotationsOf(kept, removed, dropped)
   const reasoning = config.thinkingConfig?.includeThoughts === true
   return {
     kind: 'chat',

@@ -19,6 +19,7 @@ export interface PlacedBlock {
   at: string
 }
 
+const SearchText = Type.Object({ type: Type.Literal('text'), text: Type.String() })
 const checkText = checker(Type.Object({ text: Type.String() }))
 const checkThinking = checker(
   Type.Object({ thinking: Type.String(), signature: Type.Optional(Type.String()) }),
@@ -47,6 +48,9 @@ const checkToolResult = checker(
   }),
 )
 
+const checkSearchResult = checker(
+  Type.Object({ source: Type.String(), title: Type.String(), content: Type.Array(SearchText) }),
+)
 const checkToolReference = checker(Type.Object({ tool_name: Type.String({ minLength: 1 }) }))
 
 /** @throws ProxyError `invalid_request`, `unsupported` */
@@ -65,7 +69,13 @@ export function partsOf(placed: PlacedBlock): ContentPart[] {
   const { type } = placed.block
   if (type === 'image') return [{ type: 'image_url', image_url: { url: imageUrl(placed) } }]
   if (type === 'document') return documentParts(placed)
+  if (type === 'search_result') return [searchResultPart(placed)]
   return [{ type: 'text', text: textOf(placed) }]
+}
+
+function searchResultPart({ block, at }: PlacedBlock): ContentPart {
+  const { title, source, content } = checkSearchResult(block, at)
+  return { type: 'text', text: [title, source, ...content.map(({ text }) => text)].join('\n') }
 }
 
 function imageUrl({ block, at }: PlacedBlock): string {

@@ -136,7 +136,7 @@ function lowerUser(blocks: readonly PlacedBlock[], found: Utterance['found']): C
 
 /**
  * Texts are joined without a seam, as the answer's writer cuts them wherever reasoning or a tool call comes between.
- * Redacted thinking is sealed for another model and says nothing to this one.
+ * Redacted thinking and results of server tools are sealed for another model; the text says what came of them.
  */
 function lowerAssistant(blocks: readonly PlacedBlock[]): ChatMessage {
   const texts: string[] = []
@@ -147,7 +147,11 @@ function lowerAssistant(blocks: readonly PlacedBlock[]): ChatMessage {
     if (type === 'text') texts.push(textOf(placed))
     else if (type === 'thinking') thoughts.push(thinkingOf(placed))
     else if (type === 'tool_use') toolCalls.push(toolCallOf(placed))
-    else if (type !== 'redacted_thinking') throw unsupportedBlock(placed)
+    else if (!isOfServer(type)) throw unsupportedBlock(placed)
   }
   return assistantMessage(texts.join(''), thoughts.join(''), toolCalls)
+}
+
+function isOfServer(type: string): boolean {
+  return type === 'redacted_thinking' || type === 'server_tool_use' || type.endsWith('_tool_result')
 }

@@ -5,10 +5,26 @@ import type { ToolChoice, ToolParam } from './schema.ts'
 
 /**
  * Those that the model is shown from the start: a deferred one it finds by a search, whose result refers to it.
- * @throws ProxyError `unsupported` for tools that Anthropic's servers run, or whose schema only Claude knows
+ * @throws ProxyError `unsupported` for tools whose schema only Claude knows
  */
 export function lowerTools(tools: readonly ToolParam[]): Tool[] {
-  return tools.map(lowerTool).filter((_, index) => tools[index]!.defer_loading !== true)
+  return tools.flatMap((tool, index) => {
+    if (isServerTool(tool)) return []
+    const lowered = lowerTool(tool, index)
+    return tool.defer_loading === true ? [] : [lowered]
+  })
+}
+
+/** Tools that Anthropic's servers run: the model is not shown them, so it does not call them. */
+const SERVER_TOOL = /^(web_search|web_fetch|code_execution|tool_search_tool)_/
+
+function isServerTool({ type, input_schema: schema }: ToolParam): boolean {
+  return schema === undefined && SERVER_TOOL.test(type ?? '')
+}
+
+/** Returns the types of the tools that {@link lowerTools} leaves out. */
+export function droppedTools(tools: readonly ToolParam[]): string[] {
+  return tools.filter(isServerTool).map(({ type }) => type!)
 }
 
 /** A tool that a search has found, in words: as the others are told to the model. */

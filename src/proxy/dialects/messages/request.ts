@@ -8,8 +8,8 @@ import { annotationsOf, fieldsFor } from '../common/other-fields.ts'
 import { unsupported } from '../common/refusals.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerConversation, refusePrefill } from './lower-messages.ts'
-import { lowerToolChoice, lowerTools } from './lower-tools.ts'
-import { CountTokensRequest, Message, MessagesRequest } from './schema.ts'
+import { droppedTools, lowerToolChoice, lowerTools } from './lower-tools.ts'
+import { CountTokensRequest, Message, MessagesRequest, type ToolChoice } from './schema.ts'
 
 const checkMessages = listChecker(MessagesRequest, 'messages', Message)
 const checkCountTokens = listChecker(CountTokensRequest, 'messages', Message)
@@ -30,7 +30,8 @@ export function lowerMessagesRequest(
   refusePrefill(request.messages)
   const { prompt, removed } = lowerPrompt(request, volatileRules, repeats)
   const body = { ...fieldsFor('engine', request, FIELDS), ...prompt, ...samplingOf(request) } as ChatBody
-  const annotations = annotationsOf(fieldsFor('record', request, FIELDS), removed)
+  const dropped = droppedTools(request.tools ?? [])
+  const annotations = annotationsOf(fieldsFor('record', request, FIELDS), removed, dropped)
   return {
     kind: 'chat',
     body,
@@ -73,18 +74,29 @@ function lowerPrompt(
   rules: readonly VolatileRule[],
   repeats: Repeats,
 ): { prompt: ChatBody; removed: Removal[] } {
-  const { system, tools, tool_choice: toolChoice, model } = request
+  const { system, tool_choice: toolChoice, model } = request
+  const tools = request.tools?.length ? repeats.once(lowerTools, request.tools) : []
   const blocks = typeof system === 'string' ? [system] : (system ?? []).map(({ text }) => text)
   const { texts, removed } = removeVolatile(blocks, rules)
   const prompt = {
     model,
     messages: lowerConversation(texts, request, repeats),
-    ...(tools && tools.length > 0 && { tools: repeats.once(lowerTools, tools) }),
-    ...(toolChoice && lowerToolChoice(toolChoice)),
+    ...(tools.length > 0 && { tools }),
+    ...(toolChoice && choiceFields(toolChoice, tools.length > 0 || !request.tools?.length)),
     ...reasoningFields(request),
     ...formatField(request),
   }
   return { prompt, removed }
+}
+
+/** Engines reject a choice where no tool is left. */
+function choiceFields(choice: ToolChoice, hasTools: boolean): Record<string, unknown> {
+  if (hasTools) return lowerToolChoice(choice)
+  if (choice.type === 'auto' || choice.type === 'none') return {}
+  throw unsupported(
+    "'tool_choice' demands a call, and no tool is left that the model can call",
+    'tool_choice',
+  )
 }
 
 /** Chat templates of models that can do without reasoning look at `enable_thinking`; others do not look at it. */
