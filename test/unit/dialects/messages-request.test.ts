@@ -1,5 +1,6 @@
 import t from 'tap'
 import { ProxyError } from '../../../src/base/errors.ts'
+import { seal } from '../../../src/proxy/dialects/common/sealed-reasoning.ts'
 import {
   lowerCountTokensRequest,
   lowerMessagesRequest,
@@ -305,6 +306,13 @@ t.test('what changes from call to call is taken out of the system prompt, and to
   const untouched = lowerMessagesRequest(request('3f1'), [])
   t.match(untouched.body.messages, [{ content: `${header('3f1')}\nYou are Claude Code.` }, ...hi])
   t.equal(untouched.annotations, undefined)
+})
+
+t.test('a thinking block may lack its signature or its text', async (t) => {
+  const thinking = (block: object) =>
+    talk([...hi, { role: 'assistant', content: [{ type: 'thinking', ...block }] }, ...hi])[1]
+  t.match(thinking({ thinking: 'Hm', signature: null }), { reasoning_content: 'Hm' })
+  t.match(thinking({ signature: seal('Hm') }), { reasoning_content: 'Hm' })
 })
 
 t.test('server tools are left out and listed, and their histories are read', async (t) => {

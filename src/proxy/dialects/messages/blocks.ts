@@ -22,7 +22,7 @@ export interface PlacedBlock {
 const SearchText = Type.Object({ type: Type.Literal('text'), text: Type.String() })
 const checkText = checker(Type.Object({ text: Type.String() }))
 const checkThinking = checker(
-  Type.Object({ thinking: Type.String(), signature: Type.Optional(Type.String()) }),
+  Type.Object({ thinking: nullable(Type.String()), signature: nullable(Type.String()) }),
 )
 const checkSource = checker(Type.Object({ source: Type.Object({ type: Type.String() }) }))
 const checkBase64 = checker(
@@ -61,7 +61,7 @@ export function textOf({ block, at }: PlacedBlock): string {
 
 export function thinkingOf({ block, at }: PlacedBlock): string {
   const { thinking, signature } = checkThinking(block, at)
-  return thinking === '' && signature !== undefined ? (unseal(signature) ?? '') : thinking
+  return thinking || (signature ? (unseal(signature) ?? '') : '')
 }
 
 /** What a user, or a tool's result, shows to the model. @throws ProxyError `invalid_request`, `unsupported` */
