@@ -19,6 +19,11 @@ const contents = [{ role: 'user', parts: [{ text: 'go' }] }]
 const lower = (body: object) => lowerGeminiRequest({ contents, ...body }, CALL)
 const messagesOf = (some: object[]) => lower({ contents: some }).body.messages as ChatMessage[] | undefined
 
+t.test('a member of a part that is null is not set', async (t) => {
+  const parts = [{ text: 'go', functionResponse: null, function_call: null, inline_data: null }]
+  t.same(messagesOf([{ role: 'user', parts }]), [{ role: 'user', content: 'go' }])
+})
+
 t.test('tools that Google runs are left out and listed', async (t) => {
   const tools = [{ google_search: {} }, { functionDeclarations: [{ name: 'f' }] }]
   const { body, annotations } = lower({ tools })

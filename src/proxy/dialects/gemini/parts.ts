@@ -37,7 +37,13 @@ const checkResponse = checker(
 )
 
 export function placedParts(parts: readonly Record<string, unknown>[], at: string): PlacedPart[] {
-  return parts.map((part, index) => ({ part: camelCased(part), at: `${at}.parts.${index}` }))
+  return parts.map((part, index) => ({ part: withoutNulls(camelCased(part)), at: `${at}.parts.${index}` }))
+}
+
+/** In Google's JSON, null means that a member is not set. */
+function withoutNulls(part: Record<string, unknown>): Record<string, unknown> {
+  if (!Object.values(part).includes(null)) return part
+  return Object.fromEntries(Object.entries(part).filter(([, value]) => value !== null))
 }
 
 /** @throws ProxyError `invalid_request`, `unsupported` */
