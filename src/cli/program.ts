@@ -9,6 +9,7 @@ import {
   flagsOf,
   type OptionSpec,
 } from '../proxy/config/option.ts'
+import { BACKUP } from '../proxy/config/options/backup.ts'
 import { DATASET_HARBOR } from '../proxy/config/options/dataset.ts'
 import { DEMO } from '../proxy/config/options/demo.ts'
 import { DOCTOR } from '../proxy/config/options/doctor.ts'
@@ -88,6 +89,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
   const ends = () => import('./sessions/end.ts')
   add(sessions, SESSIONS_ABORT, async () => ({ run: (await ends()).abort }), '<session-id...>')
   add(sessions, SESSIONS_DELETE, async () => ({ run: (await ends()).remove }), '<session-id...>')
+  add(program, BACKUP, () => import('./backup.ts'), '<file>')
   add(program, VIEW, () => import('./view/run.ts'))
   add(program, WORKER, () => import('./worker.ts'))
   add(program, ROLLOUT, () => import('./rollout/run.ts'))
@@ -119,10 +121,20 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
 /** Wrong command lines throw and print nothing: `fail.ts` has the word. */
 function configure(command: Command): Command {
   return command
+    .addHelpText('beforeAll', ({ command }) => rejectUnknownCommand(command))
     .helpOption('-h, --help', 'Print this help')
     .exitOverride()
     .allowExcessArguments(false)
     .configureOutput({ outputError: () => {}, getOutHelpWidth: () => helpWidth(process.stdout.columns) })
+}
+
+/** Commander prints a command's own help for `llm-proxy sesions --help`, as if the unknown command were not there. */
+function rejectUnknownCommand(command: Command): string {
+  const [name] = command.args[0] === 'help' ? command.args.slice(1) : command.args
+  const isKnown =
+    name === undefined || name.startsWith('-') || command.commands.some((each) => each.name() === name)
+  if (command.commands.length > 0 && !isKnown) command.parse([name], { from: 'user' })
+  return ''
 }
 
 function helpWidth(columns: number | undefined): number {

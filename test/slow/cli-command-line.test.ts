@@ -38,6 +38,9 @@ t.test('help and version are printed on stdout and end well', async (t) => {
 
 t.test('an unknown command or flag is refused in one line, with what was probably meant', async (t) => {
   await refused(t, ['sessons'], "unknown command 'sessons' (Did you mean sessions?)")
+  await refused(t, ['sesions', '--help'], "unknown command 'sesions' (Did you mean sessions?)")
+  await refused(t, ['sessions', 'front', '--help'], "unknown command 'front'")
+  await refused(t, ['help', 'front'], "unknown command 'front'")
   await refused(t, ['sessions', 'lst'], "unknown command 'lst' (Did you mean list?)")
   await refused(t, ['serve', '--prot', '1'], "unknown option '--prot' (Did you mean --port?)")
   await refused(t, ['--prot', '1'], "unknown option '--prot' (Did you mean --port?)")

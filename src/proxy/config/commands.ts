@@ -3,6 +3,7 @@
  * `docs/configuration.md` and the types of the configurations all come from these tables.
  */
 import type { CommandSpec } from './option.ts'
+import { BACKUP } from './options/backup.ts'
 import { DATASET_HARBOR } from './options/dataset.ts'
 import { DEMO } from './options/demo.ts'
 import { DOCTOR } from './options/doctor.ts'
@@ -32,6 +33,7 @@ export const COMMANDS = [
   SESSIONS_SHOW,
   SESSIONS_EXPORT,
   SESSIONS_IMPORT,
+  BACKUP,
   VIEW,
   VERIFY,
   DATASET_HARBOR,

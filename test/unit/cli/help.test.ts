@@ -47,3 +47,18 @@ t.test('serve --help has what most people set, --help-all every option', async (
     t.notOk(all.includes(formerly), 'the name of earlier releases is understood, and not recommended')
   }
 })
+
+t.test('the help of an unknown command is an error', async (t) => {
+  for (const words of [
+    ['front', '--help'],
+    ['help', 'front'],
+    ['sessions', 'front', '-h'],
+  ]) {
+    const program = buildProgram('0.0.0', {}, () => {})
+    t.throws(
+      () => program.parse(words, { from: 'user' }),
+      { code: 'commander.unknownCommand' },
+      words.join(' '),
+    )
+  }
+})

@@ -64,15 +64,18 @@ function openLocked(path: string): OwnedDatabase {
   }
 }
 
-/** @throws ProxyError `start_failed` */
-export function openForReading(path: string): Database.Database {
+/** @param check rejects a schema that the reader does not know. @throws ProxyError `start_failed` */
+export function openForReading(
+  path: string,
+  check: (db: Database.Database, path: string) => void = checkSchema,
+): Database.Database {
   if (!existsSync(path)) {
     throw new ProxyError(
       'start_failed',
       `there is no database at ${path}: name the file that the server writes`,
     )
   }
-  return explained(path, () => openChecked(path, { readonly: true }, checkSchema))
+  return explained(path, () => openChecked(path, { readonly: true }, check))
 }
 
 /** @returns the connection, if the check lets it pass */
@@ -146,9 +149,15 @@ function explained<T>(path: string, open: () => T): T {
   try {
     return open()
   } catch (error) {
-    if (error instanceof ProxyError) throw error
-    throw new ProxyError('start_failed', explain(path, error), { cause: error })
+    throw openingError(path, error)
   }
+}
+
+/** Returns the error with which a database fails to open, with what to do about it. */
+export function openingError(path: string, error: unknown): ProxyError {
+  return error instanceof ProxyError
+    ? error
+    : new ProxyError('start_failed', explain(path, error), { cause: error })
 }
 
 function explain(path: string, error: unknown): string {

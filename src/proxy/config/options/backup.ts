@@ -1,0 +1,20 @@
+/** Options of the command that copies a database. */
+import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
+import { db } from './shared.ts'
+
+export const BACKUP = {
+  name: 'backup',
+  summary: 'Copy a SQLite database into a file, beside a running proxy',
+  options: grouped('Backup', {
+    db: { ...db, help: 'Database to copy; a proxy may be writing it' },
+    force: {
+      flag: 'force',
+      type: 'boolean',
+      default: 'false',
+      flagOnly: true,
+      help: 'Replace the file if it exists',
+    },
+  }),
+} as const satisfies CommandSpec
+
+export type BackupConfig = ConfigOf<typeof BACKUP>
