@@ -132,3 +132,18 @@ t.test('the OpenAPI document describes every route of the sessions API', async (
   const limit = body.paths['/sessions'].get.parameters.find((each: { name: string }) => each.name === 'limit')
   t.match(limit.schema, { minimum: 1, maximum: 1000, default: 100 })
 })
+
+t.test('a misspelled route of a session names the route, an unknown session does not', async (t) => {
+  const { call } = await startSessionsApi(t)
+  await call('POST', '/sessions/a')
+  await call('POST', '/sessions/b/c')
+  const detailOf = async (path: string) => {
+    const { status, body } = await call('GET', path)
+    t.match({ status, body }, { status: 404, body: { code: 'session_not_found' } })
+    return body.detail
+  }
+  t.match(await detailOf('/sessions/a/trajectorie'), /Session 'a' exists, but has no route 'trajectorie'/)
+  t.match(await detailOf('/sessions/b/c/rwos'), /Session 'b\/c' exists, but has no route 'rwos'/)
+  for (const path of ['/sessions/x', '/sessions/x/trajectorie', '/sessions/x/trajectories'])
+    t.equal(await detailOf(path), 'Session not found')
+})

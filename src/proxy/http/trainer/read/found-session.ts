@@ -4,6 +4,15 @@ import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.t
 /** @throws ProxyError `session_not_found` */
 export async function foundSession(reader: TurnReader, sessionId: string): Promise<SessionRecord> {
   const session = await reader.getSession(sessionId)
-  if (session === undefined) throw new ProxyError('session_not_found', 'Session not found')
-  return session
+  if (session !== undefined) return session
+  throw new ProxyError('session_not_found', `Session not found${await routeHint(reader, sessionId)}`)
+}
+
+/** A misspelled route, such as `/sessions/a/trajectorie`, names the session `a/trajectorie`. */
+async function routeHint(reader: TurnReader, sessionId: string): Promise<string> {
+  const end = sessionId.lastIndexOf('/')
+  const parent = end > 0 ? await reader.getSession(sessionId.slice(0, end)) : undefined
+  return parent === undefined
+    ? ''
+    : `: '${sessionId}'. Session '${parent.sessionId}' exists, but has no route '${sessionId.slice(end + 1)}'`
 }
