@@ -32,7 +32,7 @@ t.test('the demo runs rollouts, shows what was trained on, and leaves the record
   t.match(await runLlmProxy([...show, '--db', db]), { code: 0, stdout: 'The answer is 57.' })
 
   // Its last word: where the command before it shows a session in a browser.
-  const [, inBrowser] = /http:\/\/127\.0\.0\.1:8090\/ui#\/session\/(\S+)\n$/.exec(stdout) ?? []
+  const [, inBrowser] = /http:\/\/127\.0\.0\.1:8091\/ui#\/session\/(\S+)\n$/.exec(stdout) ?? []
   t.ok(sessionIds.some((sessionId) => sessionId === inBrowser))
   const viewer = startLlmProxy(['view', '--db', db, '--port', '0'])
   t.teardown(() => viewer.kill('SIGKILL'))

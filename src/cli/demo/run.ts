@@ -3,6 +3,7 @@ import { startServer, startWorker } from '../../main.ts'
 import { loadConfig } from '../../proxy/config/load.ts'
 import type { DemoConfig } from '../../proxy/config/options/demo.ts'
 import { SERVE } from '../../proxy/config/options/serve.ts'
+import { VIEW } from '../../proxy/config/options/view.ts'
 import { WORKER } from '../../proxy/config/options/worker.ts'
 import { Interrupt } from '../interrupt.ts'
 import { createLogger } from '../logger.ts'
@@ -67,7 +68,7 @@ function report(rollouts: readonly DemoRollout[], { db }: DemoConfig): void {
   say(`  ${typedCommand()} sessions show ${sessionId} --db ${db}`)
   say(`  ${typedCommand()} sessions export ${sessionId} --db ${db}`)
   say(`  ${typedCommand()} view --db ${db}`)
-  say(`and then in a browser: http://127.0.0.1:8090/ui#/session/${sessionId}`)
+  say(`and then in a browser: http://127.0.0.1:${VIEW.options.port.default}/ui#/session/${sessionId}`)
 }
 
 function say(text: string): void {

@@ -19,7 +19,8 @@ export const VIEW = {
       },
       port: {
         ...port,
-        default: '8090',
+        // Another one than README's proxy in relay mode and the rollout server have.
+        default: '8091',
         flagOnly: true,
       },
       basePath: SERVE.options.basePath,
