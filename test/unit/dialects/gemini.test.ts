@@ -391,3 +391,70 @@ t.test('a thinking level is forwarded under its own name, in lower case', async 
     t.equal(body.reasoning_effort, level.toLowerCase())
   }
 })
+
+t.test('names of types are lower case in every schema that a schema holds', async (t) => {
+  const google = {
+    type: 'OBJECT',
+    properties: {
+      type: { type: 'STRING' },
+      list: { type: 'ARRAY', prefixItems: [{ type: 'NUMBER' }], items: { any_of: [{ type: 'INTEGER' }] } },
+      open: { type: 'OBJECT', additionalProperties: { type: 'BOOLEAN' } },
+      any: { type: 'TYPE_UNSPECIFIED', enum: ['STRING'], default: null },
+      pet: { ref: '#/defs/Pet' },
+    },
+    defs: { Pet: { type: 'OBJECT', nullable: true } },
+  }
+  const json = {
+    type: 'object',
+    properties: {
+      type: { type: 'string' },
+      list: { type: 'array', prefixItems: [{ type: 'number' }], items: { anyOf: [{ type: 'integer' }] } },
+      open: { type: 'object', additionalProperties: { type: 'boolean' } },
+      any: { enum: ['STRING'], default: null },
+      pet: { $ref: '#/$defs/Pet' },
+    },
+    $defs: { Pet: { type: ['object', 'null'] } },
+  }
+  for (const name of ['parameters', 'parametersJsonSchema']) {
+    const { body } = lower({ tools: [{ functionDeclarations: [{ name: 'f', [name]: google }] }] })
+    t.strictSame((body.tools as { function: object }[])[0]!.function, { name: 'f', parameters: json }, name)
+  }
+  for (const name of ['responseSchema', 'responseJsonSchema']) {
+    const generationConfig = { responseMimeType: 'application/json', [name]: google }
+    const { body } = lower({ generationConfig })
+    t.match(body.response_format, { json_schema: { schema: json } }, name)
+  }
+})
+
+t.test('some of the functions may be allowed, and an unknown mode is an error', async (t) => {
+  const tools = [{ functionDeclarations: ['a', 'b', 'c'].map((name) => ({ name })) }]
+  const choose = (functionCallingConfig: object) => {
+    const { tool_choice: choice, tools: left } = lower({ tools, toolConfig: { functionCallingConfig } }).body
+    return [choice, (left as { function: { name: string } }[]).map((tool) => tool.function.name).join('')]
+  }
+  t.strictSame(choose({ mode: 'ANY', allowedFunctionNames: ['a', 'c'] }), ['required', 'ac'])
+  t.strictSame(choose({ mode: 'any', allowedFunctionNames: ['a', 'b', 'c'] }), ['required', 'abc'])
+  t.strictSame(choose({ mode: 'VALIDATED', allowedFunctionNames: ['b'] }), ['auto', 'b'])
+  t.strictSame(choose({ mode: 'NONE' }), ['none', 'abc'])
+  const param = 'toolConfig.functionCallingConfig'
+  t.throws(() => choose({ mode: 'REQUIRED' }), { code: 'invalid_request', param: `${param}.mode` })
+  const unknown = { mode: 'ANY', allowedFunctionNames: ['x', 'y'] }
+  t.throws(() => choose(unknown), { code: 'invalid_request', param: `${param}.allowedFunctionNames` })
+})
+
+t.test('null means "not set", a single part needs no list, and an empty part says nothing', async (t) => {
+  const said = messagesOf([
+    { role: 'user', parts: { text: 'go' } },
+    { role: 'model', parts: [{ functionCall: { id: null, name: 'f', args: { a: null } }, text: null }, {}] },
+    { role: 'user', parts: [{ functionResponse: { name: 'f', response: { output: 'x' } } }] },
+    { role: 'model', parts: [{ text: 'ok', functionCall: null, functionResponse: null }] },
+    { role: 'user', parts: [{ text: 'more', functionResponse: null, inline_data: null }] },
+  ])!
+  t.match(said, [
+    { role: 'user', content: 'go' },
+    { role: 'assistant', tool_calls: [{ function: { name: 'f', arguments: '{"a":null}' } }] },
+    { role: 'tool', content: 'x' },
+    { role: 'assistant', content: 'ok' },
+    { role: 'user', content: 'more' },
+  ])
+})

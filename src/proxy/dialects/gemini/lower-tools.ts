@@ -1,10 +1,9 @@
 /** Gemini's tools, their schemas and the choice between them as those of Chat Completions. */
-import { ProxyError } from '../../../base/errors.ts'
 import { isRecord } from '../../../base/json.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
-import { unsupported } from '../common/refusals.ts'
-import { camelCased, camelMembers } from './names.ts'
+import { invalid, unsupported } from '../common/refusals.ts'
+import { toJsonSchema } from './json-schema.ts'
+import { camelMembers } from './names.ts'
 import type { FunctionCallingConfig, FunctionDeclaration } from './schema.ts'
 
 /** Returns the functions. Tools that Google's servers run are left out: the model does not call what it is not shown. */
@@ -25,7 +24,7 @@ export function camelTool(tool: unknown): unknown {
 }
 
 function lowerTool({ name, description, parameters, parametersJsonSchema }: FunctionDeclaration): Tool {
-  const schema = parametersJsonSchema ?? (parameters ? jsonSchema(parameters) : undefined)
+  const schema = toJsonSchema(parametersJsonSchema ?? parameters ?? undefined)
   return {
     type: 'function',
     function: {
@@ -36,48 +35,31 @@ function lowerTool({ name, description, parameters, parametersJsonSchema }: Func
   }
 }
 
-/** Counts, which Google's APIs write as text: they are of 64 bits. */
-const COUNTS = new Set(['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties'])
+/** The modes of a choice (https://ai.google.dev/api/caching#FunctionCallingConfig). */
+const MODES = new Set(['MODE_UNSPECIFIED', 'AUTO', 'ANY', 'NONE', 'VALIDATED'])
 
 /**
- * Google's `Schema` as a JSON schema: types in lower case, `nullable` as a type, the order of properties left to them.
- * @throws ProxyError `invalid_request`
+ * Converts the choice between tools. No engine can be given some of the functions to choose from: the model is shown
+ * those alone, as with `allowed_tools` of the Responses API.
+ * @throws ProxyError `invalid_request` for an unknown mode, and for names of which no tool has one
  */
-export function jsonSchema(schema: unknown): unknown {
-  if (isNestedTooDeeply(schema, 200)) throw new ProxyError('invalid_request', 'A schema is nested too deeply')
-  return converted(schema)
-}
-
-function converted(schema: unknown): unknown {
-  if (!isRecord(schema)) return schema
-  const { nullable, propertyOrdering: _, ...members } = camelCased(schema)
-  const entries = Object.entries(members).map(([name, value]) => [name, memberOf(name, value)] as const)
-  const made: Record<string, unknown> = Object.fromEntries(entries)
-  if (nullable === true && typeof made.type === 'string') made.type = [made.type, 'null']
-  return made
-}
-
-function memberOf(name: string, value: unknown): unknown {
-  if (name === 'type' && typeof value === 'string') return value.toLowerCase()
-  if (COUNTS.has(name) && typeof value === 'string') return Number(value)
-  if (name === 'items') return converted(value)
-  if (name === 'anyOf' && Array.isArray(value)) return value.map(converted)
-  if (name !== 'properties' || !isRecord(value)) return value
-  return Object.fromEntries(Object.entries(value).map(([property, of]) => [property, converted(of)]))
-}
-
-/** @throws ProxyError `unsupported` for a choice between some of the functions */
 export function lowerToolChoice(
   { mode, allowedFunctionNames: names }: FunctionCallingConfig,
-  tools: readonly Tool[],
-): { tool_choice?: unknown } {
-  if (mode === 'NONE') return { tool_choice: 'none' }
-  if (mode !== 'ANY') return mode ? { tool_choice: 'auto' } : {}
-  if (!names || names.length === 0) return { tool_choice: 'required' }
-  if (names.length === 1) return { tool_choice: { type: 'function', function: { name: names[0] } } }
+  tools: Tool[],
+): { tool_choice?: unknown; tools?: Tool[] } {
+  const upper = mode?.toUpperCase() ?? 'MODE_UNSPECIFIED'
+  if (!MODES.has(upper)) throw invalid(`${CONFIG}.mode: unknown mode '${mode}'`, `${CONFIG}.mode`)
+  if (upper === 'NONE') return { tool_choice: 'none' }
+  if (upper !== 'ANY' && upper !== 'VALIDATED') return mode ? { tool_choice: 'auto' } : {}
+  const choice = upper === 'ANY' ? 'required' : 'auto'
+  if (!names || names.length === 0) return { tool_choice: choice }
+  if (names.length === 1 && choice === 'required')
+    return { tool_choice: { type: 'function', function: { name: names[0] } } }
   const allowed = new Set(names)
-  if (tools.every((tool) => 'function' in tool && allowed.has(tool.function.name)))
-    return { tool_choice: 'required' }
-  const param = 'toolConfig.functionCallingConfig.allowedFunctionNames'
-  throw unsupported(`${param}: one function may be named, or all of them`, param)
+  const left = tools.filter((tool) => 'function' in tool && allowed.has(tool.function.name))
+  const param = `${CONFIG}.allowedFunctionNames`
+  if (left.length === 0) throw invalid(`${param}: no tool has one of these names`, param)
+  return left.length === tools.length ? { tool_choice: choice } : { tool_choice: choice, tools: left }
 }
+
+const CONFIG = 'toolConfig.functionCallingConfig'

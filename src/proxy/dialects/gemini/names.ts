@@ -13,7 +13,13 @@ export function camelOf(name: string): string {
   return name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase())
 }
 
-/** What is no object stays, for a schema to refuse. */
+/**
+ * Returns an object with its own names in camelCase and without members that are null, which protobuf's JSON has for
+ * "not set". Any other value stays, for a schema to reject.
+ */
 export function camelMembers(object: unknown): unknown {
-  return isRecord(object) ? camelCased(object) : object
+  if (!isRecord(object)) return object
+  const named = camelCased(object)
+  if (!Object.values(named).includes(null)) return named
+  return Object.fromEntries(Object.entries(named).filter(([, value]) => value !== null))
 }

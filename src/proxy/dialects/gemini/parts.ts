@@ -8,7 +8,8 @@ import { jsonText } from '../common/json-text.ts'
 import { asError, type ContentPart, fileInWords } from '../common/messages.ts'
 import { unsupported } from '../common/refusals.ts'
 import { seal, unseal } from '../common/sealed-reasoning.ts'
-import { camelCased, camelMembers } from './names.ts'
+import { camelMembers } from './names.ts'
+import type { Content } from './schema.ts'
 
 /** A part, and where in the body it stands. */
 export interface PlacedPart {
@@ -36,14 +37,15 @@ const checkResponse = checker(
   }),
 )
 
-export function placedParts(parts: readonly Record<string, unknown>[], at: string): PlacedPart[] {
-  return parts.map((part, index) => ({ part: withoutNulls(camelCased(part)), at: `${at}.parts.${index}` }))
-}
-
-/** In Google's JSON, null means that a member is not set. */
-function withoutNulls(part: Record<string, unknown>): Record<string, unknown> {
-  if (!Object.values(part).includes(null)) return part
-  return Object.fromEntries(Object.entries(part).filter(([, value]) => value !== null))
+/** Returns the parts that hold anything. Google's API accepts a single part without a list. */
+export function placedParts(parts: Content['parts'], at: string): PlacedPart[] {
+  const list = Array.isArray(parts) ? parts : [parts ?? {}]
+  return list
+    .map((part, index) => ({
+      part: camelMembers(part) as Record<string, unknown>,
+      at: `${at}.parts.${index}`,
+    }))
+    .filter(({ part }) => Object.keys(part).length > 0)
 }
 
 /** @throws ProxyError `invalid_request`, `unsupported` */

@@ -8,8 +8,9 @@ import type { LoweredRequest } from '../common/lowered.ts'
 import { annotationsOf, fieldsFor, without } from '../common/other-fields.ts'
 import { unsupported } from '../common/refusals.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
+import { toJsonSchema } from './json-schema.ts'
 import { lowerContents, refusePrefill } from './lower-contents.ts'
-import { camelTool, droppedTools, jsonSchema, lowerToolChoice, lowerTools } from './lower-tools.ts'
+import { camelTool, droppedTools, lowerToolChoice, lowerTools } from './lower-tools.ts'
 import { camelMembers, camelOf } from './names.ts'
 import { placedParts, textOf } from './parts.ts'
 import { Content, GeminiRequest, type GenerationConfig } from './schema.ts'
@@ -139,7 +140,7 @@ function formatField({
   responseJsonSchema,
 }: GenerationConfig): Partial<ChatBody> {
   if (responseMimeType !== 'application/json') return {}
-  const schema = responseJsonSchema ?? (responseSchema && jsonSchema(responseSchema))
+  const schema = toJsonSchema(responseJsonSchema ?? responseSchema)
   if (!schema) return { response_format: { type: 'json_object' } }
   return { response_format: { type: 'json_schema', json_schema: { name: 'output', schema, strict: true } } }
 }

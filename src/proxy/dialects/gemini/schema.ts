@@ -7,7 +7,7 @@ const Json = Type.Record(Type.String(), Type.Unknown())
 export const Content = Type.Object({
   role: nullable(Type.Enum(['user', 'model', 'function', 'tool', 'system'])),
   /** What a part holds is known by its members: `parts.ts` knows those that can be put into a prompt. */
-  parts: nullable(Type.Array(Json)),
+  parts: nullable(Type.Union([Type.Array(Json), Json])),
 })
 export type Content = Static<typeof Content>
 

@@ -1,0 +1,58 @@
+/** Google's `Schema` (https://ai.google.dev/api/caching#Schema) as JSON Schema, which engines' grammars read. */
+import { ProxyError } from '../../../base/errors.ts'
+import { isRecord } from '../../../base/json.ts'
+import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
+import { camelCased } from './names.ts'
+
+/** Counts, which Google's APIs write as text: they are of 64 bits. */
+const COUNTS = new Set(['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties'])
+
+/** Keywords whose value is a schema, a list of schemas, or an object of schemas by name (JSON Schema 2020-12 and draft 7). */
+const SCHEMA = new Set(
+  'items additionalItems unevaluatedItems contains additionalProperties unevaluatedProperties propertyNames not if then else'.split(
+    ' ',
+  ),
+)
+const SCHEMA_LISTS = new Set(['anyOf', 'oneOf', 'allOf', 'prefixItems', 'items'])
+const SCHEMA_MAPS = new Set(['properties', 'patternProperties', 'dependentSchemas', '$defs', 'definitions'])
+
+/** Names of Google's types that are no types of JSON. */
+const UNSPECIFIED = 'type_unspecified'
+
+/**
+ * Returns the JSON schema of a `Schema`, or of a JSON schema that uses Google's names of types, as Gemini CLI sends in
+ * `parametersJsonSchema` and `responseJsonSchema`. Values (`enum`, `default`, …) stay as they are.
+ * @throws ProxyError `invalid_request` for a schema that is nested too deeply
+ */
+export function toJsonSchema(schema: unknown): unknown {
+  if (isNestedTooDeeply(schema, 200)) throw new ProxyError('invalid_request', 'A schema is nested too deeply')
+  return convertSchema(schema)
+}
+
+function convertSchema(schema: unknown): unknown {
+  if (!isRecord(schema)) return schema
+  const { nullable, propertyOrdering: _, defs, ref, ...members } = camelCased(schema)
+  if (defs !== undefined) members.$defs ??= defs
+  if (typeof ref === 'string') members.$ref ??= ref.replace(/^#\/defs\//, '#/$defs/')
+  const entries = Object.entries(members).map(([name, value]) => [name, convertMember(name, value)] as const)
+  const converted = Object.fromEntries(entries.filter(([, value]) => value !== undefined))
+  if (nullable === true && typeof converted.type === 'string') converted.type = [converted.type, 'null']
+  return converted
+}
+
+function convertMember(name: string, value: unknown): unknown {
+  if (name === 'type') return convertType(value)
+  if (COUNTS.has(name) && typeof value === 'string') return Number(value)
+  if (SCHEMA_LISTS.has(name) && Array.isArray(value)) return value.map(convertSchema)
+  if (SCHEMA.has(name)) return convertSchema(value)
+  if (!SCHEMA_MAPS.has(name) || !isRecord(value)) return value
+  return Object.fromEntries(Object.entries(value).map(([key, schema]) => [key, convertSchema(schema)]))
+}
+
+/** @returns undefined where no type is specified */
+function convertType(type: unknown): unknown {
+  if (typeof type === 'string') return type.toLowerCase() === UNSPECIFIED ? undefined : type.toLowerCase()
+  if (!Array.isArray(type)) return type
+  const types = type.map(convertType).filter((name) => name !== undefined)
+  return types.length === 0 ? undefined : types
+}
