@@ -95,6 +95,22 @@ t.test('text, images and documents of text are parts of a message', async (t) =>
   t.same(talk([{ role: 'user', content: [{ type: 'text', text: 'hi' }] }]), hi, 'one text is a text')
 })
 
+t.test('a thinking block may have no signature, or its signature alone', async (t) => {
+  const sealed = seal('Hm.')
+  for (const [block, reasoning] of [
+    [{ type: 'thinking', thinking: 'So.', signature: null }, 'So.'],
+    [{ type: 'thinking', signature: sealed }, 'Hm.'],
+    [{ type: 'thinking', thinking: null, signature: sealed }, 'Hm.'],
+    [{ type: 'thinking', thinking: '', signature: null }, undefined],
+  ] as const) {
+    const content = [block, { type: 'text', text: 'see.' }]
+    const [, answer] = talk([...hi, { role: 'assistant', content }, ...hi]) as {
+      reasoning_content?: string
+    }[]
+    t.equal(answer?.reasoning_content, reasoning, JSON.stringify(block))
+  }
+})
+
 t.test('an assistant message: text without seams, reasoning, tool calls', async (t) => {
   const content = [
     { type: 'thinking', thinking: 'Hm. ', signature: 'llm-proxy' },
