@@ -19,7 +19,11 @@ t.test('headers that are too long are refused, and the connection ends', async (
   const { url } = await startProxy(t, KEYS)
   const connection = await RawConnection.open(url)
   connection.send(`GET /health HTTP/1.1\r\nHost: localhost\r\nX: ${'x'.repeat(LIMITS.headerBytes)}\r\n\r\n`)
-  t.match(await connection.closed, /^HTTP\/1.1 431 /)
+  const answer = await connection.closed
+  t.match(answer, /^HTTP\/1.1 431 /)
+  const body = JSON.parse(answer.slice(answer.indexOf('\r\n\r\n')))
+  t.match(body, { type: 'error', error: { type: 'invalid_request_error', code: 'headers_too_large' } })
+  t.match(body.error.message, /too large/, 'in the form that clients of all dialects read')
 })
 
 t.test(

@@ -43,6 +43,7 @@ import { type ReadTokenTexts, readRoutes } from './trainer/read/routes.ts'
 import { detailRoutes } from './trainer/sessions/detail-routes.ts'
 import { sessionsRoutes } from './trainer/sessions/routes.ts'
 import { tracesRoutes } from './trainer/traces/routes.ts'
+import { rejectConnection } from './transport/connection-errors.ts'
 import { discardBody, OVERSIZED_BODY } from './transport/discard-body.ts'
 import { errorHeaders, errorOf, logFailure } from './transport/errors.ts'
 import { toOriginForm } from './transport/origin-form.ts'
@@ -153,6 +154,7 @@ export async function buildAppWith(
     onProtoPoisoning: 'ignore',
     onConstructorPoisoning: 'ignore',
     // What fails before there is a route: a URL that cannot be decoded, or a segment that is too long.
+    clientErrorHandler: rejectConnection,
     frameworkErrors: (thrown, request, reply) => {
       discardBody(request.raw, REFUSED_BODY)
       sendRouteless(errorOf(thrown), request, reply)
