@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -76,6 +77,14 @@ def test_a_rollout_from_its_session_to_its_rows(proxy: Proxy) -> None:
         with pytest.raises(ProxyApiError, match="Session not found") as refused:
             session.rows()
         assert (refused.value.status, refused.value.code) == (404, "session_not_found")
+
+
+def test_a_session_has_a_key_on_a_proxy_without_keys(tmp_path: Path) -> None:
+    with start_proxy(tmp_path, mode="local", token_mode=False) as started, Client(started.url) as client:
+        session = client.create("task/8 ä!")
+        assert session.agent_key
+        talk(f"{started.url}/v1", session.agent_key, 1)
+        assert session.info()["turn_count"] == 1
 
 
 def test_what_the_trainer_knows_goes_back_by_turns(proxy: Proxy) -> None:

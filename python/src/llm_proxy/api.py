@@ -90,6 +90,11 @@ def quoted(session_id: str) -> str:
     return quote(session_id, safe="")
 
 
+def open_key(session_id: str) -> str:
+    """The key of a session on a proxy without keys: its id, encoded as the proxy encodes it."""
+    return quote(session_id, safe=":!*'()")
+
+
 def query_of(filters: Mapping[str, Any]) -> dict[str, Any]:
     """Filters as parameters: ``metadata`` is a mapping there, and each of its texts means text."""
     metadata = filters.get("metadata") or {}

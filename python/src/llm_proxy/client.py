@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import httpx
 
-from .api import Api, query_of, without_none
+from .api import Api, open_key, query_of, without_none
 from .consumers import AsyncConsumer, Consumer, ConsumerApi
 from .forest import TokenForest
 from .rollouts import Rollouts
@@ -68,7 +68,9 @@ class _ClientCalls(Generic[S, C]):
         # Without an id it would be another session each time.
         again = session_id is not None
         answer = yield from self._api.call("POST", "/sessions", json=without_none(given), again=again)
-        return self._session(answer["session_id"], answer.get("agent_key"))
+        # A proxy without keys accepts a session's encoded id as its key; SDKs reject a missing one.
+        key = answer.get("agent_key") or open_key(answer["session_id"])
+        return self._session(answer["session_id"], key)
 
     def session(self, session_id: str) -> S:
         """One that is there already; nothing is asked."""

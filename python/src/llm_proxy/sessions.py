@@ -41,7 +41,10 @@ class _SessionCalls:
 
     @property
     def agent_key(self) -> str | None:
-        """The API key for the agent, if the proxy gives keys."""
+        """The API key for the agent; without keys the session's id, which SDKs need as a text.
+
+        None for a session that this client did not create.
+        """
         return self._agent_key
 
     def __repr__(self) -> str:
