@@ -359,16 +359,16 @@ t.test('an error in the middle of a stream is an error event', async (t) => {
 
 t.test('a prompt that does not fit is refused in the words that agents look for', async (t) => {
   const proxy = await startProxy(t)
-  const long = [{ role: 'user' as const, content: 'word '.repeat(40_000) }]
+  const long = [{ role: 'user' as const, content: 'word '.repeat(600_000) }]
   t.match(await refusal(client(proxy, 'a').messages.create({ ...small, messages: long })), {
     status: 400,
     type: 'invalid_request_error',
-    apiMessage: /^prompt is too long: \d+ tokens > 32768 maximum$/,
+    apiMessage: /^prompt is too long: \d+ tokens > 131072 maximum$/,
   })
-  const much = client(proxy, 'a').messages.stream({ ...small, max_tokens: 40_000 })
+  const much = client(proxy, 'a').messages.stream({ ...small, max_tokens: 140_000 })
   t.match(await refusal(much.finalMessage()), {
     status: 400,
-    apiMessage: /^input length and `max_tokens` exceed context limit: \d+ \+ 40000 > 32768/,
+    apiMessage: /^input length and `max_tokens` exceed context limit: \d+ \+ 140000 > 131072/,
   })
 })
 

@@ -215,7 +215,7 @@ t.test('text, messages and ids are turned into each other', async (t) => {
   const ids = await engine.tokenizeText('Hello there')
   t.strictSame(text.json(), {
     count: ids.length,
-    max_model_len: 32_768,
+    max_model_len: 131_072,
     tokens: ids,
     token_strs: ['Hello', 'Ġthere'],
   })

@@ -22,7 +22,7 @@ import { type RankedToken, rankTokens } from './score.ts'
 export interface EmbeddedEngineOptions {
   /** The model's name in answers and lists. Requests may ask for any other. Default: `embedded`. */
   model?: string | undefined
-  /** Tokens of prompt and completion together. Default: 32768. */
+  /** Tokens of prompt and completion together. Default: 131072, room for the first prompts of all agents. */
   contextLength?: number | undefined
   /** Time to the first token, in milliseconds. Default: 0. */
   latencyMs?: number
@@ -69,7 +69,7 @@ export class EmbeddedEngine implements EngineClient {
 
   constructor(options: EmbeddedEngineOptions = {}) {
     this.model = options.model ?? 'embedded'
-    this.contextLength = options.contextLength ?? 32_768
+    this.contextLength = options.contextLength ?? 131_072
     this.weightVersion = options.weightVersion
     this.#model = loadEmbeddedModel()
     this.#playbook = options.playbook ?? new Playbook(defaultPlaybook, 'default-playbook.json')

@@ -352,7 +352,7 @@ t.test('the weight version is told at the start, and at the end as it is then', 
   const completion = fold(events)
   t.equal(completion.start?.weightVersion, 'v1')
   t.equal(completion.end?.weightVersion, 'v2')
-  t.match(await engine.checkHealth(noAbort), { weightVersion: 'v2', models: [{ maxModelLen: 32_768 }] })
+  t.match(await engine.checkHealth(noAbort), { weightVersion: 'v2', models: [{ maxModelLen: 131_072 }] })
 })
 
 t.test('a canned completion has exactly its length and ends its turn', async (t) => {
