@@ -1,10 +1,11 @@
 /**
  * `npm run build:addon`: builds the fast tokenizer with cargo and puts it where the program looks for it. Does nothing
- * where it is newer than what it is made of; without cargo it says so, and the program does without.
+ * where it is newer than what it is made of; without a cargo that works it says so, and the program does without.
  */
 import { spawnSync } from 'node:child_process'
 import { copyFileSync, readdirSync, renameSync, statSync } from 'node:fs'
 import { join } from 'node:path'
+import { findCargoProblem } from './cargo.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const CRATE = join(ROOT, 'src/proxy/tokens/tokenizer/fastokens')
@@ -24,18 +25,23 @@ if (
 function build(): void {
   const target = process.env.CARGO_TARGET_DIR ?? join(ROOT, 'node_modules/.cache/llm-proxy/fastokens')
   const env = { ...process.env, CARGO_TARGET_DIR: target }
-  const { status, error } = spawnSync('cargo', ['build', '--release', '--quiet'], {
+  const problem = findCargoProblem(env)
+  if (problem !== undefined) {
+    console.warn(`${problem}: the fast tokenizer is left out, and token mode needs more of the processor`)
+    return
+  }
+  console.warn(
+    'building the fast tokenizer with cargo: this takes minutes, and downloads crates the first time',
+  )
+  const { status } = spawnSync('cargo', ['build', '--release', '--quiet'], {
     cwd: CRATE,
     env,
     stdio: 'inherit',
   })
-  if ((error as NodeJS.ErrnoException | undefined)?.code === 'ENOENT') {
-    console.warn(
-      'cargo is not installed: the fast tokenizer is left out, and token mode needs more of the processor',
-    )
-    return
-  }
   if (status !== 0) {
+    console.error(
+      'cargo could not build the fast tokenizer: it needs Rust 1.85 or newer and its crates; a PATH without cargo leaves it out',
+    )
     process.exitCode = 1
     return
   }
