@@ -15,6 +15,11 @@ export function printable(text: string, maxLength = Number.POSITIVE_INFINITY): s
   return clean.length > maxLength ? `${clean.slice(0, maxLength - 1)}…` : clean
 }
 
+/** A number without the last digits of its binary rounding: 3.32 instead of 3.3200000000000003. */
+export function formatNumber(value: number): string {
+  return String(Number(value.toPrecision(12)))
+}
+
 /** One line per row under a line of headers; no trailing white space. */
 export function renderTable<Row>(columns: readonly Column<Row>[], rows: readonly Row[]): string {
   const lines = [columns.map(({ header }) => header.toUpperCase())]

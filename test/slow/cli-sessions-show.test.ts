@@ -88,7 +88,8 @@ t.test('a session is printed turn by turn, from a proxy and a database alike', a
 user
   Mend the depth.
 sampled
-  The sea is deep.
+  reasoning:
+    The sea is deep.
   I edit it.
   Edit
     file_path: sea.py
@@ -96,7 +97,7 @@ sampled
       -depth = 3
       +depth = 4000`,
   )
-  t.match(second, /^ {2}… after 1 messages and what turn 0 sampled\ntool\n {2}ok\n/m)
+  t.match(second, /^ {2}… after 1 message and what turn 0 sampled\ntool\n {2}ok\n/m)
   t.match(second, /\n {2}ok\n {2}… 180 more characters \(--full shows them\)\n/)
   t.match(second, '  ⟨ESC⟩[2J⟨ESC⟩[1;1Hsampled\n  ── turn 9⟨BEL⟩⟨CR⟩⟨U+009B⟩31m\n')
 })

@@ -1,7 +1,7 @@
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsListConfig } from '../../proxy/config/options/sessions.ts'
 import { coloured } from '../colours.ts'
-import { type Column, printable, renderTable } from '../table.ts'
+import { type Column, formatNumber, printable, renderTable } from '../table.ts'
 import type { ListQuery, SessionJson, SessionsApi } from './api.ts'
 import { withSessionsApi } from './open-api.ts'
 
@@ -11,7 +11,11 @@ const COLUMNS: readonly Column<SessionJson>[] = [
   { header: 'session', value: (session) => printable(session.session_id) },
   { header: 'status', value: ({ status }) => status, style: ({ status }, cell) => coloured(status, cell) },
   { header: 'turns', value: (session) => String(session.num_turns), align: 'right' },
-  { header: 'reward', value: (session) => String(session.reward ?? '-'), align: 'right' },
+  {
+    header: 'reward',
+    value: (session) => (session.reward === null ? '-' : formatNumber(session.reward)),
+    align: 'right',
+  },
   { header: 'labels', value: ({ labels }) => printable(labels.join(', ')) },
   { header: 'created', value: (session) => new Date(session.created_at * 1000).toISOString() },
 ]

@@ -1,6 +1,6 @@
 import { visible } from '../../protocol/transcript/visible.ts'
 import type { SessionsShowConfig } from '../../proxy/config/options/sessions.ts'
-import { type Column, printable, renderTable } from '../table.ts'
+import { type Column, formatNumber, printable, renderTable } from '../table.ts'
 import type { TreeJson } from './api.ts'
 import { withSessionsApi } from './open-api.ts'
 import { transcript } from './transcript.ts'
@@ -40,7 +40,7 @@ export function run(config: SessionsShowConfig, [sessionId]: string[]): Promise<
 function overview(tree: TreeJson): string {
   const { session_id, status, reward, created_at, labels, note, turns } = tree
   const created = new Date(created_at * 1000).toISOString()
-  const head = `${printable(session_id)}: ${status}, reward ${reward ?? '-'}, created ${created}`
+  const head = `${printable(session_id)}: ${status}, reward ${reward === null ? '-' : formatNumber(reward)}, created ${created}`
   const marks = [
     ...(labels.length > 0 ? [`labels: ${printable(labels.join(', '), Number.POSITIVE_INFINITY)}`] : []),
     ...(note === null ? [] : [`note: ${visible(note)}`]),

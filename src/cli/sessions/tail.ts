@@ -3,7 +3,7 @@ import type { SessionsTailConfig } from '../../proxy/config/options/operator.ts'
 import { ProxyEvent, SessionList } from '../../proxy/http/trainer/read/schemas.ts'
 import { coloured } from '../colours.ts'
 import { OperatorClient } from '../proxy-client.ts'
-import { printable } from '../table.ts'
+import { formatNumber, printable } from '../table.ts'
 import type { SessionJson } from './api.ts'
 
 type Event = Static<typeof ProxyEvent>
@@ -28,7 +28,11 @@ function print(line: string): void {
 
 function sessionLine({ session_id, status, num_turns, reward, updated_at }: SessionJson): string {
   const turns = `${num_turns} turn${num_turns === 1 ? '' : 's'}`
-  return line(updated_at, session_id, `${coloured(status)}, ${turns}, reward ${reward ?? '-'}`)
+  return line(
+    updated_at,
+    session_id,
+    `${coloured(status)}, ${turns}, reward ${reward === null ? '-' : formatNumber(reward)}`,
+  )
 }
 
 /** Where an event is of a session, that comes first; else who it is of. */
@@ -38,7 +42,7 @@ function eventLine({ at, type, session_id, member, index, status, finish_reason,
     ...(index === undefined ? [] : [String(index)]),
     ...(status === undefined ? [] : [coloured(status)]),
     ...(finish_reason == null ? [] : [printable(finish_reason)]),
-    ...(reward === undefined ? [] : [String(reward)]),
+    ...(reward === undefined ? [] : [formatNumber(reward)]),
   ]
   return line(at, session_id ?? member ?? '-', what.join(' '))
 }

@@ -5,6 +5,7 @@ import { type DiffLine, diffLines } from '../../protocol/transcript/diff-lines.t
 import { addedBy, imagesIn, type MessageWire, textOf } from '../../protocol/transcript/messages.ts'
 import { settingsOf } from '../../protocol/transcript/settings.ts'
 import { visible } from '../../protocol/transcript/visible.ts'
+import { formatNumber } from '../table.ts'
 import type { ShownTurnJson, TreeJson } from './api.ts'
 
 /** Of a text without `full`. */
@@ -35,7 +36,7 @@ export function* transcript(
     const begins = newRows.get(turn.index)
     if (begins) yield* newRowLines(begins, full)
     const { from, echoOf, messages } = addedBy(turn, byId.get(turn.request_messages_of ?? ''))
-    if (from > 0) yield styled('dim', `  … after ${from} messages${echoed(echoOf)}`)
+    if (from > 0) yield styled('dim', `  … after ${counted(from, 'message')}${echoed(echoOf)}`)
     const read = (calls: readonly unknown[]) => calls.map((call) => reader.read(call as CallWire))
     for (const message of messages) yield* messageLines(message, read(message.tool_calls ?? []), full)
     yield* answerLines(turn, read(turn.tool_calls), full)
@@ -60,7 +61,7 @@ function heading(turn: ShownTurnJson, reward: number | undefined): string {
     turn.model,
     turn.finish_reason ?? turn.status,
     turn.latency_ms === null ? null : `${turn.latency_ms} ms`,
-    reward === undefined ? null : `reward ${reward}`,
+    reward === undefined ? null : `reward ${formatNumber(reward)}`,
     turn.exact || turn.status !== 'completed' ? null : 'inexact',
     ...turn.labels,
   ]
@@ -80,7 +81,7 @@ function* settingsLines(turn: ShownTurnJson, full: boolean): Generator<string> {
 function* messageLines(message: MessageWire, calls: readonly ReadCall[], full: boolean): Generator<string> {
   const { role = '?', name, reasoning_content: reasoning, content } = message
   yield styled('cyan', visible(role === 'tool' && name ? `tool ${name}` : role))
-  if (reasoning) yield* cut(reasoning, full, '  ', 'dim')
+  if (reasoning) yield* reasoningLines(reasoning, full)
   const text = textOf(content)
   if (text !== '') yield* cut(text, full, '  ')
   for (const image of imagesIn(content)) yield `  [image, ${image.length} characters of base64]`
@@ -89,11 +90,17 @@ function* messageLines(message: MessageWire, calls: readonly ReadCall[], full: b
 
 function* answerLines(turn: ShownTurnJson, calls: readonly ReadCall[], full: boolean): Generator<string> {
   yield styled('green', 'sampled')
-  if (turn.reasoning_content) yield* cut(turn.reasoning_content, full, '  ', 'dim')
+  if (turn.reasoning_content) yield* reasoningLines(turn.reasoning_content, full)
   if (turn.completion_text !== '') yield* cut(turn.completion_text, full, '  ')
   for (const call of calls) yield* callLines(call, full)
   if (turn.error !== null) yield* cut(`${turn.error.code}: ${turn.error.message}`, full, '  ', 'red')
   if (turn.inexact_reason !== null) yield* cut(turn.inexact_reason, full, '  ', 'yellow')
+}
+
+/** Labelled: where there are no colours, reasoning would look like the text after it. */
+function* reasoningLines(text: string, full: boolean): Generator<string> {
+  yield styled('dim', '  reasoning:')
+  yield* cut(text, full, '    ', 'dim')
 }
 
 function* callLines({ name, fields }: ReadCall, full: boolean): Generator<string> {
@@ -129,9 +136,13 @@ function* cut(text: string, full: boolean, indent: string, style?: Style): Gener
   for (const line of shown)
     yield line === '' ? '' : `${indent}${style ? styled(style, visible(line)) : visible(line)}`
   const length = shown.reduce((sum, line) => sum + line.length + 1, -1)
-  yield* left(text.length - length, indent, 'characters')
+  yield* left(text.length - length, indent, 'character')
 }
 
-function* left(count: number, indent: string, what = 'lines'): Generator<string> {
-  if (count > 0) yield styled('dim', `${indent}… ${count} more ${what} (--full shows them)`)
+function* left(count: number, indent: string, what = 'line'): Generator<string> {
+  if (count > 0) yield styled('dim', `${indent}… ${counted(count, `more ${what}`)} (--full shows them)`)
+}
+
+function counted(count: number, what: string): string {
+  return `${count} ${what}${count === 1 ? '' : 's'}`
 }

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { printable, renderTable } from '../../../src/cli/table.ts'
+import { formatNumber, printable, renderTable } from '../../../src/cli/table.ts'
 
 t.test('columns are as wide as their widest cell, numbers on the right', async (t) => {
   const columns = [
@@ -31,4 +31,11 @@ t.test('text from a model cannot steer the terminal', async (t) => {
 t.test('long text is cut and says so', async (t) => {
   t.equal(printable('abcdef', 4), 'abc…')
   t.equal(printable('abcd', 4), 'abcd')
+})
+
+t.test('numbers are printed without the error of binary rounding', async (t) => {
+  t.equal(formatNumber(0.1 + 0.2 + 3.02), '3.32')
+  t.equal(formatNumber(-1 / 3), '-0.333333333333')
+  t.equal(formatNumber(1e-7), '1e-7')
+  t.equal(formatNumber(12), '12')
 })
