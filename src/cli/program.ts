@@ -20,7 +20,9 @@ import {
   PAUSE,
   RESUME,
   SESSIONS_ABORT,
+  SESSIONS_COMPLETE,
   SESSIONS_DELETE,
+  SESSIONS_REWARD,
   SESSIONS_TAIL,
   WEIGHTS_SET,
   WORKERS_LIST,
@@ -79,14 +81,16 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     configure(program.command(name)).description(description).helpCommand(false)
 
   add(program, SERVE, () => import('./serve.ts'))
-  const sessions = group('sessions', 'Read recorded sessions, export, import, end or remove them')
+  const sessions = group('sessions', 'Read recorded sessions, export, import, reward, end or remove them')
   add(sessions, SESSIONS_LIST, () => import('./sessions/list.ts'))
   add(sessions, SESSIONS_GREP, () => import('./sessions/grep.ts'), '<text>')
   add(sessions, SESSIONS_SHOW, () => import('./sessions/show.ts'), '<session-id>')
   add(sessions, SESSIONS_EXPORT, () => import('./sessions/export.ts'), '[session-id...]')
   add(sessions, SESSIONS_IMPORT, () => import('./sessions/import.ts'), '<database>')
   add(sessions, SESSIONS_TAIL, () => import('./sessions/tail.ts'))
+  add(sessions, SESSIONS_REWARD, () => import('./sessions/reward.ts'), '<session-id> <reward>')
   const ends = () => import('./sessions/end.ts')
+  add(sessions, SESSIONS_COMPLETE, async () => ({ run: (await ends()).complete }), '<session-id...>')
   add(sessions, SESSIONS_ABORT, async () => ({ run: (await ends()).abort }), '<session-id...>')
   add(sessions, SESSIONS_DELETE, async () => ({ run: (await ends()).remove }), '<session-id...>')
   add(program, BACKUP, () => import('./backup.ts'), '<file>')

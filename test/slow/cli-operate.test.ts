@@ -37,6 +37,27 @@ t.test('sessions are aborted and deleted by their ids; one that is not there is 
   t.same(await sessionsOf(proxy), ['a'])
 })
 
+t.test('sessions are rewarded and completed from the command line', async (t) => {
+  const { proxy, run } = await rig(t)
+  await proxy.post('/sessions', { session_id: 'b/c:0' })
+  await run('chat', '--session', 'b/c:0', '--max-tokens', '1')
+  const options = ['--components', '{"tests": 1}', '--turns', '{"0": 0.25}']
+  const rewarded = await run('sessions', 'reward', 'b/c:0', '-0.5', ...options)
+  t.match(rewarded, { code: 0, stdout: 'b/c:0: reward -0.5\n', stderr: '' })
+  t.match(await run('sessions', 'complete', 'b/c:0', 'none'), {
+    code: 1,
+    stdout: 'b/c:0: completed\nnone: not found\n',
+  })
+  t.match(await proxy.get('/sessions/b/c:0'), {
+    status: 'completed',
+    reward: -0.5,
+    reward_components: { tests: 1 },
+    reward_turns: { 0: 0.25 },
+  })
+  t.match(await run('sessions', 'reward', 'none', '1'), { code: 1, stderr: /Session not found/ })
+  t.match(await run('sessions', 'reward', 'b/c:0', 'high'), { code: 2, stderr: /invalid reward "high"/ })
+})
+
 t.test('calls are paused and resumed, weights are told, workers listed', async (t) => {
   const { proxy, run } = await rig(t)
   t.match(await run('pause'), { code: 0, stdout: /^paused: no call runs/ })

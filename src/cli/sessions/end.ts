@@ -1,9 +1,13 @@
-/** `llm-proxy sessions abort` and `sessions delete`. Each returns the exit code: 1 if a session was not there. */
+/** `llm-proxy sessions complete`, `sessions abort` and `sessions delete`. Each returns the exit code: 1 if a session was not there. */
 import type { Static, TSchema } from 'typebox'
 import type { OperatorConfig } from '../../proxy/config/options/operator.ts'
 import { DeletedSession, EndedSession } from '../../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient } from '../proxy-client.ts'
 import { printable } from '../table.ts'
+
+export function complete(config: OperatorConfig, sessionIds: string[]): Promise<number> {
+  return forEach(config, sessionIds, { method: 'POST', action: '/complete', schema: EndedSession })
+}
 
 export function abort(config: OperatorConfig, sessionIds: string[]): Promise<number> {
   return forEach(config, sessionIds, { method: 'POST', action: '/abort', schema: EndedSession })

@@ -37,6 +37,28 @@ export const SESSIONS_TAIL = commandOf(
   }),
 )
 
+export const SESSIONS_COMPLETE = commandOf(
+  'sessions complete',
+  'End sessions as completed: their rows are ready to train on',
+  { json },
+)
+
+export const SESSIONS_REWARD = commandOf('sessions reward', 'Set the reward of a session', {
+  ...groupedFlags('Reward', {
+    components: {
+      flag: 'components',
+      type: 'json',
+      help: 'Parts of the reward by name, as {"tests": 1}',
+    },
+    turns: {
+      flag: 'turns',
+      type: 'json',
+      help: 'Rewards of single turns by index or id, as {"0": 0.5}',
+    },
+  }),
+  json,
+})
+
 export const SESSIONS_ABORT = commandOf(
   'sessions abort',
   'End sessions as aborted: their calls are cancelled',
@@ -105,6 +127,7 @@ export const CHAT = commandOf(
 )
 
 export type SessionsTailConfig = ConfigOf<typeof SESSIONS_TAIL>
+export type SessionsRewardConfig = ConfigOf<typeof SESSIONS_REWARD>
 export type PauseConfig = ConfigOf<typeof PAUSE>
 export type ChatConfig = ConfigOf<typeof CHAT>
 /** Of a command without options of its own. */
@@ -112,6 +135,8 @@ export type OperatorConfig = ConfigOf<typeof RESUME>
 
 export const OPERATOR_COMMANDS = [
   SESSIONS_TAIL,
+  SESSIONS_COMPLETE,
+  SESSIONS_REWARD,
   SESSIONS_ABORT,
   SESSIONS_DELETE,
   WORKERS_LIST,
