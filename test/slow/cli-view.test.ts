@@ -10,12 +10,12 @@ import { recordTurn } from '../helpers/sessions-api.ts'
 
 const NEW_SESSION = { createdAtMs: 1_000, ttlMs: null, metadata: {}, samplingParams: {}, trustAgent: false }
 
-async function database(t: Test): Promise<string> {
+async function database(t: Test, model = 'embedded'): Promise<string> {
   const path = join(t.testdir({}), 'turns.db')
   const store = await openSqliteStore({ path, durability: 'process' })
   await store.createSession({ ...NEW_SESSION, sessionId: 'a/b:0' })
   const text = '</script><script>alert(1)</script>'
-  await recordTurn(store, 'a/b:0', 0, { completionText: text, model: 'embedded' })
+  await recordTurn(store, 'a/b:0', 0, { completionText: text, model })
   await store.close()
   return path
 }
@@ -82,6 +82,21 @@ t.test('a session is one file that loads nothing, and whose texts are no markup'
   t.ok(base64['sessions/a%2Fb%3A0/rows/0/tokens?texts=true'])
   t.match(await runLlmProxy(words), { code: 2, stderr: /name the sessions/ })
   t.match(await runLlmProxy([...words, 'none']), { code: 1, stderr: /not found/ })
+})
+
+t.test('the file of a database has the text of tokens by --tokenizer', async (t) => {
+  const db = await database(t, 'another-model')
+  const words = ['sessions', 'export', '--db', db, 'a/b:0']
+  const tokens = async (...more: string[]) => {
+    const { stdout } = await runLlmProxy([...words, '--format', 'html', ...more])
+    const { base64 } = recordedIn(stdout)
+    return Buffer.from(base64['sessions/a%2Fb%3A0/rows/0/tokens?texts=true'], 'base64').toString('latin1')
+  }
+  const embedded = join(import.meta.dirname, '../../src/embedded/model')
+  t.notMatch(await tokens(), /"text_ends"/)
+  t.match(await tokens('--tokenizer', embedded), /"text_ends"/)
+  const wrong = await runLlmProxy([...words, '--tokenizer', embedded])
+  t.match(wrong, { code: 2, stderr: /--tokenizer is for --format html/ })
 })
 
 t.test('a running proxy is asked for the same file', async (t) => {

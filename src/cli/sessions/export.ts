@@ -1,6 +1,7 @@
 import { createWriteStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
+import { ProxyError } from '../../base/errors.ts'
 import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
 import { isColumns } from '../../rollout/datasets/row-columns.ts'
 import { writeWhole } from '../../rollout/datasets/whole-file.ts'
@@ -10,6 +11,8 @@ import { withSessionsApi } from './open-api.ts'
 
 /** `llm-proxy sessions export [session-id...]`: these sessions, or all of them. @returns the exit code */
 export async function run(config: SessionsExportConfig, sessionIds: string[]): Promise<number> {
+  if (config.tokenizer !== undefined && config.format !== 'html')
+    throw new ProxyError('config_invalid', '--tokenizer is for --format html')
   if (config.format === 'html') {
     const { htmlPage } = await import('./html-page.ts')
     await write(config.output, await htmlPage(config, sessionIds))

@@ -23,18 +23,26 @@ export async function htmlPage(
   }
   const page = async (ask: GetPath) => oneFilePage(sessionIds.join(', '), await answersOf(ask, sessionIds))
   if (config.url !== undefined) {
+    if (config.tokenizer !== undefined)
+      throw new ProxyError(
+        'config_invalid',
+        '--tokenizer is for --db: with --url, the proxy has the tokenizer',
+      )
     const proxy = new OperatorClient(config)
     return page((path) => proxy.bytes(`/${path}`))
   }
-  return withViewOf({ db: config.db, logger: createLogger('silent') }, async (options) => {
-    const { fastify } = await buildView(options)
-    return page(async (path) => {
-      const { statusCode, rawPayload } = await fastify.inject(`/${path}`)
-      if (statusCode === 200) return rawPayload
-      const { detail } = JSON.parse(rawPayload.toString()) as { detail: string }
-      throw new ProxyError(statusCode === 404 ? 'session_not_found' : 'start_failed', detail)
-    })
-  })
+  return withViewOf(
+    { db: config.db, tokenizer: config.tokenizer, logger: createLogger('silent') },
+    async (options) => {
+      const { fastify } = await buildView(options)
+      return page(async (path) => {
+        const { statusCode, rawPayload } = await fastify.inject(`/${path}`)
+        if (statusCode === 200) return rawPayload
+        const { detail } = JSON.parse(rawPayload.toString()) as { detail: string }
+        throw new ProxyError(statusCode === 404 ? 'session_not_found' : 'start_failed', detail)
+      })
+    },
+  )
 }
 
 /** What the page asks for, of these sessions. */

@@ -178,6 +178,13 @@ export const SESSIONS_EXPORT = {
           'Recorded details that rows show: sampling_mask, routed_experts and others of docs/details.md, or ' +
           'all; may be given several times',
       },
+      tokenizer: {
+        flag: 'tokenizer',
+        type: 'text',
+        help:
+          "For html from a database: tokenizer for the text of tokens, as the model's directory, its tokenizer.json or " +
+          'its id on the Hugging Face hub',
+      },
       output: {
         flag: 'output',
         type: 'path',
