@@ -4,6 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
+import { connect as connectNode } from '../../src/proxy/store/postgres/connection.ts'
 import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
 import { startChild } from '../helpers/children.ts'
@@ -74,6 +75,56 @@ if (noPostgres !== false) {
       await t.resolves(Promise.all([0, 1, 2, 3].map((writer) => write(stores[writer % 2]!, writer))))
     })
   }
+
+  t.test('time limits that a database sets for its clients do not apply to a node', async (t) => {
+    const url = await server.newDatabase()
+    const store = await open(t, url)
+    await store.createSession(aSession('s'))
+    const name = new URL(url).pathname.slice(1)
+    const limits = ['statement', 'lock', 'idle_in_transaction_session', 'idle_session']
+    for (const limit of limits) await server.query(`ALTER DATABASE ${name} SET ${limit}_timeout = '100ms'`)
+    const node = await connectNode(url)
+    t.teardown(() => node.end())
+    await t.resolves(node.query('SELECT pg_sleep(0.3)'))
+    const { rows } = await node.query<Record<string, string>>(
+      `SELECT ${limits.map((limit) => `current_setting('${limit}_timeout') AS ${limit}`)}`,
+    )
+    t.strictSame(rows, [Object.fromEntries(limits.map((limit) => [limit, '0']))])
+    const limited = await connectNode(url, { timeoutMs: 2_500 })
+    t.teardown(() => limited.end())
+    const { rows: shown } = await limited.query('SHOW statement_timeout')
+    t.strictSame(shown, [{ statement_timeout: '2s' }], 'a limit of its own applies')
+  })
+
+  t.test('requests continue after the server has ended all connections of a node', async (t) => {
+    const url = await server.newDatabase()
+    const name = new URL(url).pathname.slice(1)
+    const store = await open(t, url)
+    await store.createSession(aSession('s'))
+    await record(store, 's', 't0', 0)
+    await Promise.all(Array.from({ length: 8 }, () => store.getSession('s')))
+    await server.query(
+      `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '${name}'`,
+    )
+    await t.resolves(store.getSession('s'), 'a read')
+    await t.resolves(store.shared!.ownerOf('s'), 'a lookup of the owner')
+    await t.resolves(record(store, 's', 't1', 1), 'a write')
+  })
+
+  t.test('the loss of one connection does not end the lease of a node that runs', async (t) => {
+    const url = await server.newDatabase()
+    const name = new URL(url).pathname.slice(1)
+    const one = await open(t, url)
+    const { id } = one.shared!.self!
+    // The writer's connection is the first that a node opens.
+    await server.query(
+      `SELECT pg_terminate_backend(pid, 10000) FROM
+         (SELECT pid FROM pg_stat_activity WHERE datname = '${name}' ORDER BY backend_start LIMIT 1) AS writer`,
+    )
+    await open(t, url)
+    const rows = await server.query(`SELECT ended::int FROM llm_proxy.proxies WHERE id = ${id}`, name)
+    t.strictSame(rows, [{ ended: 0 }])
+  })
 
   t.test('a table that is locked holds requests up, and connections do not add up', async (t) => {
     const url = await server.newDatabase()

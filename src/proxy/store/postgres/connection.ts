@@ -11,7 +11,10 @@ const CONNECT_MS = 10_000
  * Sent by the server as it ends a connection, https://www.postgresql.org/docs/current/errcodes-appendix.html. 25006 is sent
  * by a standby, or by a primary that was demoted: the connection leads to the wrong server.
  */
-const ENDED = /^(08|57P0|25P03|25006)/
+const ENDED = /^(08|57P0|25P03|25P04|25006)/
+
+/** Every SQLSTATE of PostgreSQL has a digit; codes of the system, some as long (EPIPE), have none. */
+const SQLSTATE = /^(?=.*\d)[0-9A-Z]{5}$/
 
 /** The code of the error for a server that rejects writes. {@link isConnectionLoss} accepts it: the writer connects again. */
 const READ_ONLY = 'READ_ONLY_SERVER'
@@ -59,6 +62,15 @@ function createClient(url: string, timeoutMs?: number): pg.Client {
 const TIMEOUT_MARGIN_MS = 500
 
 /**
+ * Limits that a database or a role may set for ad-hoc queries. They do not apply to the proxy, as they do not to pg_dump: its
+ * connections stay idle between requests, its commits wait for locks, and {@link inTransaction} sets a limit of its own.
+ * `transaction_timeout` exists since PostgreSQL 17, so the names are looked up.
+ */
+const REMOVE_TIMEOUTS = `
+  SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout',
+    'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')`
+
+/**
  * Opens a connection. Transactions are `read committed` whatever the database's default is: a commit locks the rows that
  * it changes, and repeats what it read before. A limit on time is the server's as well: it ends a statement that waits for
  * a lock, which a closed connection does not end.
@@ -71,7 +83,7 @@ export async function connect(url: string, options: ConnectOptions = {}): Promis
     await client.connect()
     const timeout =
       timeoutMs === undefined ? '' : `; SET statement_timeout = ${timeoutMs - TIMEOUT_MARGIN_MS}`
-    await client.query(`SET default_transaction_isolation = 'read committed'${timeout}`)
+    await client.query(`${REMOVE_TIMEOUTS}; SET default_transaction_isolation = 'read committed'${timeout}`)
     if (writes) await checkWritable(client)
     return client
   } catch (error) {
@@ -91,12 +103,12 @@ async function checkWritable(client: pg.Client): Promise<void> {
   throw Object.assign(new Error(`the server rejects writes: ${why}`), { code: READ_ONLY })
 }
 
-/** Whether the connection is gone, so that nobody knows what became of what it was told last. */
+/** Whether the connection is lost, so that the outcome of the last statement is unknown. */
 export function isConnectionLoss(error: unknown): boolean {
   if (error instanceof ProxyError) return false
   const code = (error as { code?: unknown }).code
-  // The driver's own errors ("Connection terminated unexpectedly") have no code, the system's (ECONNRESET) one of letters.
-  return typeof code !== 'string' || ENDED.test(code) || !/^[0-9A-Z]{5}$/.test(code)
+  // The driver's own errors ("Connection terminated unexpectedly") have no code.
+  return typeof code !== 'string' || ENDED.test(code) || !SQLSTATE.test(code)
 }
 
 /** All or nothing. A proxy that stops in the middle of it keeps its locks from the others for no longer than this. */

@@ -4,12 +4,15 @@
  */
 import type { Client } from 'pg'
 import type { RenewedLease } from '../port/shared-record.ts'
-import { findOwner, freeSomeSessions, type Heartbeat, renewLease, setControl } from './lease.ts'
+import { isConnectionLoss } from './connection.ts'
+import { findOwner, freeSomeSessions, type Heartbeat, holdLease, renewLease, setControl } from './lease.ts'
 import { claimRollout, findRollout, releaseRollout } from './rollouts.ts'
 
 export class LeaseConnection {
   readonly #connect: () => Promise<Client>
   #client: Promise<Client> | undefined
+  /** The lease whose lock the connection holds. */
+  #lockedLease: number | undefined
   /** Settles when the task before has ended. */
   #last: Promise<unknown> = Promise.resolve()
   /** Leases that had run out a while before the last renewal; who is there renews its own within a second. */
@@ -21,7 +24,11 @@ export class LeaseConnection {
 
   /** Renews the lease, and frees sessions of proxies that have gone. @returns undefined: the lease has ended */
   async beat(heartbeat: Heartbeat): Promise<RenewedLease | undefined> {
-    const renewed = await this.#ask((client) => renewLease(client, heartbeat))
+    const renewed = await this.#ask(async (client) => {
+      if (this.#lockedLease !== heartbeat.lease) await holdLease(client, { id: heartbeat.lease })
+      this.#lockedLease = heartbeat.lease
+      return renewLease(client, heartbeat)
+    })
     if (renewed === undefined) return undefined
     const over = renewed.over.filter((id) => this.#over.includes(id))
     this.#over = renewed.over
@@ -68,16 +75,20 @@ export class LeaseConnection {
     return asked
   }
 
+  /** Repeats a task once that met a lost connection, unless the connection is new. Each task may run twice. */
   async #askNow<T>(ask: (client: Client) => Promise<T>): Promise<T> {
+    const isNew = this.#client === undefined
     this.#client ??= this.#connect()
     const client = this.#client
     try {
       return await ask(await client)
     } catch (error) {
-      // Whatever it was: the next task gets another connection.
+      // After any error the next task gets a new connection.
       this.#client = undefined
-      void client.then((gone) => gone.end()).catch(() => {})
-      throw error
+      this.#lockedLease = undefined
+      void client.then((lost) => lost.end()).catch(() => {})
+      if (isNew || !isConnectionLoss(error)) throw error
+      return this.#askNow(ask)
     }
   }
 }

@@ -79,9 +79,12 @@ export async function takeLease(client: Client, name: string): Promise<OwnerLeas
   return lease
 }
 
-/** For as long as the connection lives. */
+/**
+ * Marks the lease's node as running for as long as the connection lives. The lock is shared, since two connections of a node
+ * hold it: the loss of one of them must not let another node of the same name end the lease.
+ */
 export async function holdLease(client: Client, { id }: Pick<OwnerLease, 'id'>): Promise<void> {
-  await client.query(`SELECT pg_try_advisory_lock(${CONNECTIONS_LOCK}, $1::int)`, [id])
+  await client.query(`SELECT pg_try_advisory_lock_shared(${CONNECTIONS_LOCK}, $1::int)`, [id])
 }
 
 export async function endLeases(client: Client, ids: readonly number[]): Promise<void> {

@@ -1,6 +1,5 @@
 /** Answers reads from the database, several at a time. Runs on the reader thread; knows nothing of threads. */
 import type { Client } from 'pg'
-import { ProxyError } from '../../../base/errors.ts'
 import type { PackedDetail } from '../../../protocol/details/details.ts'
 import type { DetailKind } from '../../../protocol/details/kinds.ts'
 import type {
@@ -169,7 +168,7 @@ export class Reader implements Reads {
     return make()
   }
 
-  /** Once more, if the connection turns out to be gone. */
+  /** Asks once more, over another connection, if the connection is lost. Idle connections are likely lost with it. */
   async #ask<T>(ask: (client: Client) => Promise<T>): Promise<T> {
     for (let isLast = false; ; isLast = true) {
       const client = await this.#take()
@@ -179,7 +178,8 @@ export class Reader implements Reads {
         return answer
       } catch (error) {
         this.#discard(client)
-        if (error instanceof ProxyError || isLast || !isConnectionLoss(error)) throw error
+        if (isLast || !isConnectionLoss(error)) throw error
+        for (const idle of this.#free.splice(0)) this.#discard(idle)
       }
     }
   }

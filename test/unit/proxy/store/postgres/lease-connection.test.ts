@@ -4,18 +4,19 @@ import t from 'tap'
 import { LeaseConnection } from '../../../../../src/proxy/store/postgres/lease-connection.ts'
 
 /** A server that takes a moment for each query, and fails those that a test names. */
-function startServer(fails: (sql: string) => boolean = () => false) {
+function startServer(fails: (sql: string, connection: number) => boolean = () => false, code?: string) {
   const log: string[] = []
   let running = 0
   let connections = 0
   const connect = async () => {
     connections += 1
+    const connection = connections
     const query = async (sql: string) => {
       running += 1
       log.push(running > 1 ? `beside another one: ${sql}` : sql)
       await setImmediate()
       running -= 1
-      if (fails(sql)) throw new Error('failed')
+      if (fails(sql, connection)) throw Object.assign(new Error('failed'), { code })
       return { rows: [{ change: 1 }], rowCount: 1 }
     }
     return { query, end: async () => {} } as unknown as Client
@@ -34,7 +35,7 @@ t.test('no statement of one task stands inside of the transaction of another', a
 })
 
 t.test('a task that fails takes its connection with it, and the next one gets another', async (t) => {
-  const { connect, connections } = startServer((sql) => sql.startsWith('INSERT'))
+  const { connect, connections } = startServer((sql) => sql.startsWith('INSERT'), '57014')
   const connection = new LeaseConnection(connect)
   const results = await Promise.allSettled([
     connection.ownerOf('s'),
@@ -45,5 +46,25 @@ t.test('a task that fails takes its connection with it, and the next one gets an
     results.map(({ status }) => status),
     ['fulfilled', 'rejected', 'fulfilled'],
   )
+  t.equal(connections(), 2)
+})
+
+t.test('a task whose idle connection was lost is repeated over a new connection', async (t) => {
+  let lost = 0
+  const { connect, connections } = startServer((_, connection) => connection <= lost)
+  const connection = new LeaseConnection(connect)
+  await connection.findRollout('r')
+  lost = 1
+  await t.resolves(connection.claimRollout('r', 7))
+  t.equal(connections(), 2)
+})
+
+t.test('a task that loses a new connection too fails', async (t) => {
+  let lost = 0
+  const { connect, connections } = startServer((_, connection) => connection <= lost)
+  const connection = new LeaseConnection(connect)
+  await connection.findRollout('r')
+  lost = 2
+  await t.rejects(connection.findRollout('r'), { message: 'failed' })
   t.equal(connections(), 2)
 })
