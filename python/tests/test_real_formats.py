@@ -37,8 +37,8 @@ def talk(client: Client, session_id: str, task: str, rounds: int = 3, **fields: 
 
 
 def documented(name: str) -> dict[str, Any]:
-    """What a block of docs/formats.md defines."""
-    page = (REPOSITORY / "docs" / "formats.md").read_text()
+    """What a block of docs/load-rows.md defines."""
+    page = (REPOSITORY / "docs" / "load-rows.md").read_text()
     code = re.search(rf"^```python {name}\n(.*?)^```$", page, re.S | re.M)
     assert code is not None, name
     scope: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""TRL's AsyncGRPO trains on agents of the proxy, as docs/trl-async.md has it. Skipped where TRL or OpenEnv is missing.
+"""TRL's AsyncGRPO trains on agents of the proxy, as docs/trl.md has it. Skipped where TRL or OpenEnv is missing.
 
 What only a GPU has is stood in for: its speed, the attention kernel by the same sums, the transfer of weights by
 a copy. TRL's worker is its own, in a process of its own.
@@ -25,7 +25,7 @@ STEPS = 2
 
 
 def documented(block: str) -> str:
-    page = (REPOSITORY / "docs" / "trl-async.md").read_text()
+    page = (REPOSITORY / "docs" / "trl.md").read_text()
     code = re.search(rf"^```python trl {block}\n(.*?)^```$", page, re.S | re.M)
     assert code is not None
     return code[1]

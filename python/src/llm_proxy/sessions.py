@@ -174,7 +174,7 @@ class _SessionCalls:
 
     @call
     def export(self, format: str, /, **options: Any) -> Steps[list[dict[str, Any]]]:  # noqa: A002
-        """It in a format of others (docs/formats.md): ``sft``, ``training_trace`` or ``atif``.
+        """It in a format of others (docs/load-rows.md#formats-of-other-tools): ``sft``, ``training_trace`` or ``atif``.
 
         :param options: of its rows, such as ``select``
         """

@@ -58,7 +58,7 @@ const newSessionFields = {
   ),
   policy: Type.Optional(
     Type.Union([Type.String(), Type.Record(Type.String(), Type.String())], {
-      description: 'The model or adapter of all calls, or of each line; see docs/policies.md',
+      description: 'The model or adapter of all calls, or of each line; see docs/lines.md',
     }),
   ),
   edited_calls: Type.Optional(
@@ -325,7 +325,7 @@ const VERSION_RANGE =
 
 export const TrajectoryRow = Type.Object({
   line: line(),
-  policy: nullableText('Of all its turns; null: none, or several; see docs/policies.md'),
+  policy: nullableText('Of all its turns; null: none, or several; see docs/lines.md'),
   finished: Type.Boolean({ description: 'Whether the session was completed; not: aborted, or still active' }),
   prompt_ids: ids('The prompt of its first turn'),
   response_ids: ids('Completions, and the tokens between them'),
