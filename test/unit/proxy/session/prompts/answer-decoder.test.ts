@@ -5,7 +5,7 @@ import { decoderFor } from '../../../../../src/proxy/session/prompts/answer-deco
 import type { TokenModel } from '../../../../../src/proxy/tokens/model/token-model.ts'
 import { loadTokenModel } from '../../../../unit/session/token-mode-talk.ts'
 
-const model = loadTokenModel('qwen2_5') as TokenModel
+const model = loadTokenModel('qwen3') as TokenModel
 const encode = (text: string) => [...model.tokenizer.encode(text)]
 const [END] = encode('<|im_end|>')
 const [OTHER_END] = encode('<|endoftext|>')
@@ -170,4 +170,35 @@ t.test('tokens that an engine writes as ids are texts to the agent', async (t) =
     ['Hello', 'written'],
   )
   t.equal((await read({ return_tokens_as_token_ids: true })).token, `token_id:${id}`)
+})
+
+t.test('an answer that arrives in several batches is the answer of one batch', async (t) => {
+  const decoder = decoderFor(model, {} as ChatBody, { promptText: '', forcesCall: false })
+  t.teardown(() => decoder.close())
+  const contents: (string | undefined)[] = []
+  for (const id of encode('Hello there')) {
+    const events = await decoder.read([{ type: 'start' } as never, delta([id])])
+    t.equal(events[0]?.type, 'start', 'other events pass unchanged')
+    contents.push(...events.flatMap((event) => (event.type === 'delta' ? [event.content] : [])))
+  }
+  t.equal(contents.join(''), 'Hello there', 'before the end')
+  t.match(await decoder.read([{ type: 'delta', content: '' }]), [{ type: 'delta' }], 'a delta without tokens')
+  const events = await decoder.read([end()])
+  t.equal(events.at(-1)?.type, 'end')
+})
+
+t.test('the usage counts the tokens of the reasoning, without the markers', async (t) => {
+  const read = async (ids: readonly number[], usage?: GenerationEnd['usage']) => {
+    const decoder = decoderFor(model, {} as ChatBody, { promptText: '', forcesCall: false })
+    const events = await decoder.read([...ids.map((id) => delta([id])), end({ usage })])
+    decoder.close()
+    return (events.at(-1) as GenerationEnd).usage
+  }
+  const thought = encode('one two three')
+  const ids = [...encode('<think>'), ...thought, ...encode('</think>'), ...encode('Hello')]
+  const usage = { prompt_tokens: 3, completion_tokens: ids.length, total_tokens: 3 + ids.length }
+  const counted = { ...usage, completion_tokens_details: { reasoning_tokens: thought.length } }
+  t.strictSame(await read(ids, usage), counted)
+  t.strictSame(await read(encode('Hello'), usage), usage, 'there is no reasoning')
+  t.equal(await read(ids), undefined, 'the engine has sent no usage')
 })
