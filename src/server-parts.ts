@@ -4,7 +4,7 @@ import { ProxyError } from './base/errors.ts'
 import type { Logger } from './base/logger.ts'
 import { openEngines } from './embedded/open-engines.ts'
 import { expectedTokenizer, openModelOf, openPrompts } from './open-prompts.ts'
-import { parseRequestedDetails, type RequestedDetails, requestedOrNone } from './protocol/details/kinds.ts'
+import { type CaptureOptions, parseCaptureOptions, undefinedIfEmpty } from './protocol/details/kinds.ts'
 import { fallbackNote, fallsBack, isOpenDoor } from './proxy/config/notes.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import { checkEngines, openServer } from './proxy/engines/clients/open-servers.ts'
@@ -164,9 +164,9 @@ export function certificateFilesOf({ tlsCert: certPath, tlsKey: keyPath }: Serve
 }
 
 /** @throws ProxyError `config_invalid` */
-function recordOf({ record }: ServeConfig): RequestedDetails | undefined {
+function recordOf({ record }: ServeConfig): CaptureOptions | undefined {
   try {
-    return requestedOrNone(parseRequestedDetails(record))
+    return undefinedIfEmpty(parseCaptureOptions(record))
   } catch (error) {
     throw new ProxyError('config_invalid', `--record: ${(error as Error).message}`, { cause: error })
   }

@@ -1,7 +1,7 @@
 /** Observation that stays off the path: a port with some of its methods watched. */
 
 /** What is done around calls of some methods. Each gets what makes the call, and has to make it once. */
-export type Around<T> = {
+export type Interceptor<T> = {
   [M in keyof T]?: T[M] extends (...args: infer Args) => infer Result
     ? (call: () => Result, ...args: Args) => Result
     : never
@@ -10,7 +10,7 @@ export type Around<T> = {
 type Method = (...args: unknown[]) => unknown
 
 /** @returns a port that does what `port` does; calls of the methods in `around` go through there */
-export function watched<T extends object>(port: T, around: Around<T>): T {
+export function intercept<T extends object>(port: T, around: Interceptor<T>): T {
   const methods = new Map<PropertyKey, Method>()
   const watchers = around as Record<
     PropertyKey,

@@ -6,7 +6,7 @@ let last: Promise<void> = Promise.resolve()
  * Between two stretches of long work: resolves in a later turn of the event loop, so that others have theirs. Of several
  * works one goes on in each turn, in the order in which they asked: a turn is as long as one stretch, however many there are.
  */
-export function breathe(): Promise<void> {
+export function yieldToEventLoop(): Promise<void> {
   last = last.then(() => nextTurn())
   return last
 }

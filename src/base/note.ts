@@ -3,7 +3,7 @@
  * once, when the program starts, and not for each session: each thing has room for all notes that there are.
  */
 
-export interface Noted {
+export interface Attachable {
   /** What the notes keep, each in a place of its own. */
   readonly notes: unknown[]
 }
@@ -11,11 +11,11 @@ export interface Noted {
 let noteCount = 0
 
 /** Room for all notes, and no more: a list that grows by itself has room for twenty others. */
-export function roomForNotes(): unknown[] {
+export function createAttachmentSlots(): unknown[] {
   return new Array(noteCount)
 }
 
-export class Note<Thing extends Noted, Known> {
+export class SideTable<Thing extends Attachable, Known> {
   readonly #place = noteCount++
 
   of(thing: Thing): Known | undefined {

@@ -7,7 +7,11 @@ import { ProxyError } from './errors.ts'
  * @param load imports it; with the name written out, so that the executable's build finds it
  * @throws ProxyError `start_failed` if it is not installed
  */
-export async function optionalPackage<T>(name: string, purpose: string, load: () => Promise<T>): Promise<T> {
+export async function importOptionalPackage<T>(
+  name: string,
+  purpose: string,
+  load: () => Promise<T>,
+): Promise<T> {
   try {
     return await load()
   } catch (thrown) {

@@ -18,7 +18,7 @@ export const INSIDE = 'llm-proxy:///'
 /** Starts a thread on a file of code. */
 export function startThread(code: URL, options: WorkerOptions): Worker {
   if (!isInside(code)) return new Worker(code, { ...options, env: threadEnvironment() })
-  return new Worker(getAsset(keyOf(code), 'utf8'), { ...options, eval: true })
+  return new Worker(getAsset(getAssetKey(code), 'utf8'), { ...options, eval: true })
 }
 
 /** A thread looks for compiled code where the process does only if its environment says so. */
@@ -33,13 +33,13 @@ function threadEnvironment(): NodeJS.ProcessEnv {
  */
 export function folderPath(folder: URL): string {
   if (!isInside(folder)) return fileURLToPath(folder)
-  const keys = getAssetKeys().filter((key) => key.startsWith(`${keyOf(folder)}/`))
+  const keys = getAssetKeys().filter((key) => key.startsWith(`${getAssetKey(folder)}/`))
   return unpack(keys.map(packedFile))
 }
 
 /** A file's content. @throws the file system's error, or one that names the asset, if there is none */
-export function readOwnFile(file: URL): Uint8Array {
-  return isInside(file) ? new Uint8Array(getRawAsset(keyOf(file))) : readFileSync(file)
+export function readAsset(file: URL): Uint8Array {
+  return isInside(file) ? new Uint8Array(getRawAsset(getAssetKey(file))) : readFileSync(file)
 }
 
 /**
@@ -48,7 +48,7 @@ export function readOwnFile(file: URL): Uint8Array {
  */
 export function filesPath(files: readonly [URL, ...URL[]]): string {
   if (!isInside(files[0])) return dirname(fileURLToPath(files[0]))
-  return unpack(files.map((file) => packedFile(keyOf(file))))
+  return unpack(files.map((file) => packedFile(getAssetKey(file))))
 }
 
 /**
@@ -74,8 +74,9 @@ export function loadAddon(key: string): unknown {
  * @returns undefined: it was not built
  * @throws ProxyError `start_failed`, or the system's error, if it is there and cannot be loaded
  */
-export function ownAddon(file: URL): unknown {
-  if (isInside(file)) return getAssetKeys().includes(keyOf(file)) ? loadAddon(keyOf(file)) : undefined
+export function loadOwnAddon(file: URL): unknown {
+  if (isInside(file))
+    return getAssetKeys().includes(getAssetKey(file)) ? loadAddon(getAssetKey(file)) : undefined
   const path = fileURLToPath(file)
   return existsSync(path) ? createRequire(path)(path) : undefined
 }
@@ -84,7 +85,7 @@ function isInside(url: URL): boolean {
   return url.href.startsWith(INSIDE)
 }
 
-function keyOf(url: URL): string {
+function getAssetKey(url: URL): string {
   return url.href.slice(INSIDE.length)
 }
 

@@ -7,7 +7,7 @@ const COLLECTED_BY_NOBODY = 'ended'
 const [STATE, START_TIME] = [0, 19]
 
 /** When a process began, as text that no other process of its number has; undefined where the system does not tell. */
-export function processStart(pid: number): string | undefined {
+export function getProcessStart(pid: number): string | undefined {
   try {
     const about = readFileSync(`/proc/${pid}/stat`, 'utf8')
     const fields = about.slice(about.lastIndexOf(')') + 2).split(' ')
@@ -21,7 +21,7 @@ export function processStart(pid: number): string | undefined {
 
 /**
  * A number is not enough: in a container that starts again each process has the number of the one before it.
- * @param started what {@link processStart} told of it; absent where nobody could tell
+ * @param started what {@link getProcessStart} told of it; absent where nobody could tell
  */
 export function isAlive(pid: number, started: string | undefined): boolean {
   try {
@@ -30,7 +30,7 @@ export function isAlive(pid: number, started: string | undefined): boolean {
     // Somebody else's process has a number too, and perhaps the one of a process that has ended.
     if ((error as NodeJS.ErrnoException).code !== 'EPERM') return false
   }
-  const now = processStart(pid)
+  const now = getProcessStart(pid)
   if (now === undefined) return true
   if (now === COLLECTED_BY_NOBODY) return false
   // Records of earlier versions have no start. This process did not write them.

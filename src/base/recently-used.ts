@@ -6,7 +6,7 @@ interface Entry<V> {
 }
 
 /** A cache bounded by the size of what it holds. What was least recently used goes first; the newest always stays. */
-export class RecentlyUsed<K, V> {
+export class LruCache<K, V> {
   /** The least recently used first. */
   readonly #entries = new Map<K, Entry<V>>()
   readonly #maxSize: number

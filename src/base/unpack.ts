@@ -21,11 +21,11 @@ export interface PackedFile {
  */
 export function unpack(files: readonly PackedFile[]): string {
   try {
-    const folder = join(privateFolder(), digest(files))
+    const folder = join(getPrivateFolder(), digest(files))
     makeFolder(folder)
     for (const { name, content } of files) {
       const path = join(folder, name)
-      if (!holds(path, content)) put(path, content)
+      if (!hasContent(path, content)) writeAtomically(path, content)
     }
     return folder
   } catch (cause) {
@@ -35,7 +35,7 @@ export function unpack(files: readonly PackedFile[]): string {
 }
 
 /** The temporary directory belongs to everybody: whoever comes first could have put a folder of that name there. */
-function privateFolder(): string {
+function getPrivateFolder(): string {
   const own = process.getuid!()
   const path = join(tmpdir(), `llm-proxy-${own}`)
   makeFolder(path)
@@ -60,7 +60,7 @@ function digest(files: readonly PackedFile[]): string {
 }
 
 /** A machine that lost its power may have left half a file. */
-function holds(path: string, content: Uint8Array): boolean {
+function hasContent(path: string, content: Uint8Array): boolean {
   try {
     return readFileSync(path).equals(content)
   } catch {
@@ -69,14 +69,14 @@ function holds(path: string, content: Uint8Array): boolean {
 }
 
 /** All at once. Of several threads and processes that do it at the same time, the first one's file is everybody's. */
-function put(path: string, content: Uint8Array): void {
+function writeAtomically(path: string, content: Uint8Array): void {
   const unfinished = `${path}.${process.pid}.${threadId}`
   writeFileSync(unfinished, content, { mode: 0o600 })
   try {
     linkSync(unfinished, path)
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
-    if (!holds(path, content)) renameSync(unfinished, path)
+    if (!hasContent(path, content)) renameSync(unfinished, path)
   } finally {
     rmSync(unfinished, { force: true })
   }

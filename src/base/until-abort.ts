@@ -1,5 +1,5 @@
 /** What is not waited for any more goes on. @throws what `work` does; after an abort, `signal.reason` */
-export async function untilAbort<Result>(work: Promise<Result>, signal: AbortSignal): Promise<Result> {
+export async function raceAbort<Result>(work: Promise<Result>, signal: AbortSignal): Promise<Result> {
   signal.throwIfAborted()
   const calledOff = Promise.withResolvers<never>()
   const onAbort = () => calledOff.reject(signal.reason)

@@ -2,7 +2,7 @@
 import { isIPv4, type LookupFunction } from 'node:net'
 import WebSocket, { type ClientOptions } from 'ws'
 import type { Clock } from '../base/clock.ts'
-import { giveBack } from '../protocol/json/give-back.ts'
+import { detachBuffer } from '../protocol/json/give-back.ts'
 import { type Frame, helloAckV2, parseFrame } from '../protocol/worker/frames.ts'
 import {
   CLOSE,
@@ -99,7 +99,7 @@ export class ProxyConnection {
         return read.value
       })
       // Of a request of hundreds of kilobytes, what is new has been copied.
-      if (Buffer.isBuffer(data)) giveBack(data)
+      if (Buffer.isBuffer(data)) detachBuffer(data)
       this.#onMessage(frame, read?.json)
     })
     this.#socket.on('ping', () => this.#heard())

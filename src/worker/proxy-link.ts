@@ -3,7 +3,12 @@ import { ProxyError, toProxyError } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts'
 import type { GenerationRequest } from '../protocol/canonical/request.ts'
 import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'
-import { chunkOf, failureOf, promptForgotten, responseOf } from '../protocol/worker/answers-on-wire.ts'
+import {
+  createChunkFrame,
+  createFailureFrame,
+  createPromptForgottenFrame,
+  createResponseFrame,
+} from '../protocol/worker/answers-on-wire.ts'
 import type { Frame } from '../protocol/worker/frames.ts'
 import * as frames from '../protocol/worker/frames.ts'
 import {
@@ -248,7 +253,7 @@ export class ProxyLink {
       const { prompt_base: name = '', prompt_shared: shared } = frame
       const base = shared === undefined ? undefined : this.#memory.promptOf(name, shared)
       if (shared !== undefined && base === undefined)
-        return this.#send(call.end(promptForgotten(call.requestId)))
+        return this.#send(call.end(createPromptForgottenFrame(call.requestId)))
       const promptLists = this.#memory.listsOf(frame.session_id)
       const request = { ...readRequest(frame, json, base), promptLists }
       await this.#engineAnswers
@@ -275,7 +280,7 @@ export class ProxyLink {
     promptBase: PromptIds | undefined,
   ): Promise<void> {
     for await (const batch of this.#options.backend.generate(request, call.signal)) {
-      const chunk = chunkOf(call.requestId, batch, promptBase)
+      const chunk = createChunkFrame(call.requestId, batch, promptBase)
       const [first] = batch
       if (first?.type === 'start' && first.promptTokenIds)
         this.#memory.sentPrompt(request, first.promptTokenIds)
@@ -284,7 +289,7 @@ export class ProxyLink {
         await call.room()
       }
       const last = batch.at(-1)
-      if (last?.type === 'end') this.#send(call.end(responseOf(call.requestId, last)))
+      if (last?.type === 'end') this.#send(call.end(createResponseFrame(call.requestId, last)))
     }
     if (!call.hasEnded)
       throw new ProxyError('engine_lost', 'the engine ended its answer without a finish reason')
@@ -299,7 +304,7 @@ export class ProxyLink {
   }
 
   #fail(call: ServedCall, error: ProxyError): void {
-    this.#send(call.end(failureOf(call.requestId, error)))
+    this.#send(call.end(createFailureFrame(call.requestId, error)))
   }
 
   #endSession(sessionId: string): void {

@@ -3,11 +3,11 @@
  * forgotten is sent, read or written anew. One memory for all proxies that it dials. Not every proxy says when a session
  * has ended: what nobody used for a while goes too.
  */
-import { RecentlyUsed } from '../base/recently-used.ts'
+import { LruCache } from '../base/recently-used.ts'
 import type { GenerationRequest } from '../protocol/canonical/request.ts'
 import { RequestReader } from '../protocol/canonical/request-reader.ts'
-import { toolsText } from '../protocol/canonical/written-numbers.ts'
-import { elementsOf } from '../protocol/json/json-member.ts'
+import { formatTools } from '../protocol/canonical/written-numbers.ts'
+import { encodeElements } from '../protocol/json/json-member.ts'
 import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'
 import { PromptLists } from '../protocol/token-ids/prompt-lists.ts'
 import type { FrameData } from '../protocol/worker/frames.ts'
@@ -40,21 +40,21 @@ export interface ReadFrame {
 
 export class WorkerMemory {
   /** By session. */
-  readonly requests: RecentlyUsed<string, RequestReader>
+  readonly requests: LruCache<string, RequestReader>
   /** Prompts that a proxy was sent, and may name as the base of another: by the call, as the proxy names it. */
-  readonly reported: RecentlyUsed<string, PromptIds>
+  readonly reported: LruCache<string, PromptIds>
   /** By session, of those that have any. */
-  readonly lists: RecentlyUsed<string, PromptLists>
+  readonly lists: LruCache<string, PromptLists>
 
   /** @param nowMs of the clock by which {@link forgetUnused} tells what nobody used */
   constructor(nowMs: () => number) {
-    this.requests = new RecentlyUsed(MAX_REQUEST_BYTES, ({ bytes, valueBytes }) => bytes + valueBytes, nowMs)
-    this.reported = new RecentlyUsed(
+    this.requests = new LruCache(MAX_REQUEST_BYTES, ({ bytes, valueBytes }) => bytes + valueBytes, nowMs)
+    this.reported = new LruCache(
       MAX_REPORTED_BYTES,
       ({ length }) => length * Int32Array.BYTES_PER_ELEMENT,
       nowMs,
     )
-    this.lists = new RecentlyUsed(MAX_LIST_BYTES, ({ bytes, idBytes }) => bytes + idBytes, nowMs)
+    this.lists = new LruCache(MAX_LIST_BYTES, ({ bytes, idBytes }) => bytes + idBytes, nowMs)
   }
 
   /** To be called now and then. */
@@ -84,7 +84,7 @@ export class ProxyMemory {
     if (list?.json === undefined) return { value }
     const { tools } = value as { tools?: unknown }
     const isList = Array.isArray(tools) && tools.length > 0
-    const toolsJson = isList && elementsOf(reader.once(toolsText, tools))
+    const toolsJson = isList && encodeElements(reader.once(formatTools, tools))
     return { value, json: { messagesJson: [list.json], ...(toolsJson && { toolsJson }) } }
   }
 

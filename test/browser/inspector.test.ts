@@ -3,7 +3,7 @@ import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Browser, chromium, type Page } from 'playwright-core'
 import t, { type Test } from 'tap'
-import { packDetails } from '../../src/protocol/details/details.ts'
+import { packTokenData } from '../../src/protocol/details/details.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy } from '../helpers/proxy.ts'
@@ -137,7 +137,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
       promptTokenIds: ids(0, 3),
       completionTokenIds: Int32Array.of(10, 11),
       completionLogprobs: Float64Array.of(-1, -1),
-      details: packDetails({
+      details: packTokenData({
         top_logprobs: { counts: [2, 0], ids: [20, 10], logprobs: [Math.log(0.5), Math.log(0.25)] },
       }),
     })
@@ -170,7 +170,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
       promptTokenIds: ids(0, 3),
       completionTokenIds: ids(10, 4),
       completionLogprobs: new Float64Array(4).fill(-1),
-      details: packDetails({
+      details: packTokenData({
         advantages: [1.5, -0.5, Number.NaN, 0.5],
         teacher_logprobs: { teacher: 'wise', logprobs: [-1, -2, -3, -4] },
       }),

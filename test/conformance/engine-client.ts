@@ -1,6 +1,6 @@
 /** What every engine client keeps, whatever engine it speaks to. */
 import type { Test } from 'tap'
-import { CompletionFold } from '../../src/protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
@@ -63,8 +63,8 @@ export async function collect(stream: GenerationStream): Promise<GenerationEvent
   return events
 }
 
-export function fold(events: readonly GenerationEvent[]): CompletionFold {
-  const completion = new CompletionFold()
+export function fold(events: readonly GenerationEvent[]): CompletionBuilder {
+  const completion = new CompletionBuilder()
   for (const event of events) completion.add(event)
   return completion
 }

@@ -3,12 +3,12 @@ import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import type { Test } from 'tap'
 import {
-  type Details,
-  type PackedDetail,
-  packDetails,
-  unpackDetails,
+  packTokenData,
+  type TokenData,
+  type TokenDataBlob,
+  unpackTokenData,
 } from '../../src/protocol/details/details.ts'
-import { DETAIL_KINDS } from '../../src/protocol/details/kinds.ts'
+import { TOKEN_DATA_KINDS } from '../../src/protocol/details/kinds.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { NewSession, OpenTurn, TurnOutcome, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { lastOfTexts, type TurnOfTexts, withTexts } from '../helpers/messages.ts'
@@ -814,48 +814,48 @@ function detailCells(cell: Cell): void {
     'details of a turn come back bit for bit, and only those of the kinds that are asked for',
     async (t, store) => {
       await store.createSession(aSession('s'))
-      await record(store, aTurn('t1'), { details: packDetails(told) })
+      await record(store, aTurn('t1'), { details: packTokenData(told) })
       await record(store, aTurn('t2', { index: 1 }))
-      const found = await store.readDetails('s', ['t1', 't2', 'gone'], DETAIL_KINDS)
+      const found = await store.readDetails('s', ['t1', 't2', 'gone'], TOKEN_DATA_KINDS)
       t.strictSame([...found.keys()], ['t1'], 'a turn without any is not in it')
-      t.ok(isDeepStrictEqual(plainDetails(found.get('t1')), plainDetails(packDetails(told))))
+      t.ok(isDeepStrictEqual(plainDetails(found.get('t1')), plainDetails(packTokenData(told))))
       const masks = await store.readDetails('s', ['t1'], ['sampling_mask'])
       t.strictSame(
         masks.get('t1')!.map(({ kind }) => kind),
         ['sampling_mask'],
       )
-      t.equal((await store.readDetails('other', ['t1'], DETAIL_KINDS)).size, 0)
+      t.equal((await store.readDetails('other', ['t1'], TOKEN_DATA_KINDS)).size, 0)
     },
   )
 
   cell('a turn that is closed after it was opened on record has its details', async (t, store) => {
     await store.createSession(aSession('s'))
     await store.openTurn(aTurn('t1'))
-    await store.closeTurn(anOutcome('t1', { status: 'failed', details: packDetails(told) }))
-    t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).get('t1')?.length, 6)
+    await store.closeTurn(anOutcome('t1', { status: 'failed', details: packTokenData(told) }))
+    t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).get('t1')?.length, 6)
     const [turn] = await turnsOf(store)
     t.notOk('details' in turn!, 'and a turn that is read brings none of it')
   })
 
   cell('a session that is reset or deleted has no details any more', async (t, store) => {
     await store.createSession(aSession('s'))
-    await record(store, aTurn('t1'), { details: packDetails(told) })
+    await record(store, aTurn('t1'), { details: packTokenData(told) })
     await store.resetSession('s', 4000)
-    t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).size, 0)
-    await record(store, aTurn('t1'), { details: packDetails({ sampling_logprobs: [-1] }) })
-    t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).get('t1')?.length, 1)
+    t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).size, 0)
+    await record(store, aTurn('t1'), { details: packTokenData({ sampling_logprobs: [-1] }) })
+    t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).get('t1')?.length, 1)
     await store.deleteSession('s')
-    t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).size, 0)
+    t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).size, 0)
   })
 
   const PARTS = ['advantages', 'teacher_logprobs'] as const
 
   cell('details that are added to ended turns take the place of those of their kind', async (t, store) => {
     await store.createSession(aSession('s'))
-    await record(store, aTurn('t1'), { details: packDetails(told) })
+    await record(store, aTurn('t1'), { details: packTokenData(told) })
     await record(store, aTurn('t2', { index: 1 }))
     const given = (by: string, ...numbers: number[]) =>
-      packDetails({ advantages: numbers, teacher_logprobs: { teacher: by, logprobs: numbers } })
+      packTokenData({ advantages: numbers, teacher_logprobs: { teacher: by, logprobs: numbers } })
     await store.addDetails('s', [
       { turnId: 't1', details: given('first', 0.1, Number.NaN) },
       { turnId: 't2', details: given('first', 1 / 3) },
@@ -865,16 +865,16 @@ function detailCells(cell: Cell): void {
       store.addDetails('s', [{ turnId: 't1', details: given('second', 0.2) }]),
       store.addDetails('s', [
         { turnId: 't1', details: given('third', 0.3) },
-        { turnId: 't1', details: packDetails({ advantages: [0.4] }) },
+        { turnId: 't1', details: packTokenData({ advantages: [0.4] }) },
       ]),
     ])
     const found = await store.readDetails('s', ['t1', 't2'], PARTS)
-    t.strictSame(unpackDetails(found.get('t1')!), {
+    t.strictSame(unpackTokenData(found.get('t1')!), {
       advantages: [0.4],
       teacher_logprobs: { teacher: 'third', logprobs: [0.3] },
     })
-    t.strictSame(unpackDetails(found.get('t2')!).advantages, [1 / 3])
-    t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).get('t1')?.length, 8, 'the others stay')
+    t.strictSame(unpackTokenData(found.get('t2')!).advantages, [1 / 3])
+    t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).get('t1')?.length, 8, 'the others stay')
   })
 
   cell(
@@ -883,7 +883,7 @@ function detailCells(cell: Cell): void {
       await store.createSession(aSession('s'))
       await record(store, aTurn('t1'))
       await store.openTurn(aTurn('open', { index: 1 }))
-      const details = packDetails({ advantages: [1] })
+      const details = packTokenData({ advantages: [1] })
       for (const turnId of ['open', 'gone']) {
         const turns = [
           { turnId: 't1', details },
@@ -892,13 +892,13 @@ function detailCells(cell: Cell): void {
         await t.rejects(store.addDetails('s', turns), { code: 'turn_not_found' })
       }
       await t.rejects(store.addDetails('gone', []), { code: 'session_not_found' })
-      t.equal((await store.readDetails('s', ['t1'], DETAIL_KINDS)).size, 0)
+      t.equal((await store.readDetails('s', ['t1'], TOKEN_DATA_KINDS)).size, 0)
     },
   )
 }
 
 /** Bytes as numbers: a buffer and an array with the same bytes are the same detail. */
-function plainDetails(packed: readonly PackedDetail[] = []): Details & { bytes: unknown } {
-  const { routed_experts: experts, ...rest } = unpackDetails(packed)
+function plainDetails(packed: readonly TokenDataBlob[] = []): TokenData & { bytes: unknown } {
+  const { routed_experts: experts, ...rest } = unpackTokenData(packed)
   return { ...rest, bytes: experts && [...experts.experts.data] }
 }

@@ -2,8 +2,8 @@
  * The details that a row must show, found the slow way: each token of the row is looked up in the plan of the
  * conversation, without what the code under test knows of turns, rows and cuts.
  */
-import type { Details, TokenTable } from '../../src/protocol/details/details.ts'
-import { numbersOf, type Tensor } from '../../src/protocol/details/tensors.ts'
+import type { TokenData, TokenTable } from '../../src/protocol/details/details.ts'
+import { type Tensor, toNumbers } from '../../src/protocol/details/tensors.ts'
 import type { Trajectory } from '../../src/proxy/session/trajectories/trajectories.ts'
 
 export interface ToldTurn {
@@ -13,7 +13,7 @@ export interface ToldTurn {
   isLost: boolean
   prompt: readonly number[]
   completion: readonly number[]
-  details: Details
+  details: TokenData
   /** What was told at both ends of it. */
   version: string | null
 }
@@ -88,7 +88,7 @@ function rowOf(table: TokenTable | undefined, nth: number) {
 type Sampled = { turn: ToldTurn; nth: number } | null
 
 function sampledLists(trained: readonly Sampled[]): PerToken {
-  const isTold = (kind: keyof Details) => trained.some((token) => token?.turn.details[kind] !== undefined)
+  const isTold = (kind: keyof TokenData) => trained.some((token) => token?.turn.details[kind] !== undefined)
   const rows = (kind: 'sampling_mask' | 'top_logprobs') =>
     trained.map((token) => token && rowOf(token.turn.details[kind], token.nth))
   const numbers = (kind: 'sampling_logprobs' | 'advantages' | 'ratios' | 'entropies' | 'loss_weights') =>
@@ -139,7 +139,7 @@ function versionOf(token: Sampled): string | null {
 }
 
 function readLists(chain: readonly ToldTurn[], places: readonly number[]): PerToken {
-  const isTold = (kind: keyof Details) => chain.some(({ details }) => details[kind] !== undefined)
+  const isTold = (kind: keyof TokenData) => chain.some(({ details }) => details[kind] !== undefined)
   const prompts = places.map((place) => {
     for (const { prompt, details } of chain) {
       const table = details.prompt_logprobs
@@ -172,7 +172,7 @@ function expertsAt(chain: readonly ToldTurn[], place: number): number[] | null {
     const [rows = 0, ...row] = experts.shape
     if (String(row) !== shape || place < start || place >= start + rows) continue
     const width = row.reduce((product, length) => product * length)
-    return numbersOf(experts).slice((place - start) * width, (place - start + 1) * width)
+    return toNumbers(experts).slice((place - start) * width, (place - start + 1) * width)
   }
   return null
 }
@@ -186,7 +186,7 @@ const TYPES: Readonly<Record<string, Tensor['dtype']>> = {
 }
 
 function expertsByToken({ dtype, shape, known, data }: NonNullable<Shown['routed_experts']>) {
-  const numbers = numbersOf({ dtype: TYPES[dtype]!, shape, data: Buffer.from(data, 'base64') })
+  const numbers = toNumbers({ dtype: TYPES[dtype]!, shape, data: Buffer.from(data, 'base64') })
   const [rows = 0, ...row] = shape
   const width = row.reduce((product, length) => product * length)
   return Array.from({ length: rows }, (_, at) => {

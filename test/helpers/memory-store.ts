@@ -1,10 +1,10 @@
 /** A store without a database, for tests of what stands on one: it keeps the contract of `test/conformance/turn-store.ts`. */
 import { setImmediate as nextPage } from 'node:timers/promises'
 import { ProxyError } from '../../src/base/errors.ts'
-import { type Message, MessageTree, textsUpTo } from '../../src/protocol/canonical/conversation.ts'
-import type { PackedDetail } from '../../src/protocol/details/details.ts'
-import type { DetailKind } from '../../src/protocol/details/kinds.ts'
-import { sharedLength } from '../../src/protocol/token-ids/token-ids.ts'
+import { getTextsUpTo, type Message, MessageTree } from '../../src/protocol/canonical/conversation.ts'
+import type { TokenDataBlob } from '../../src/protocol/details/details.ts'
+import type { TokenDataKind } from '../../src/protocol/details/kinds.ts'
+import { getSharedLength } from '../../src/protocol/token-ids/token-ids.ts'
 import { type Annotations, answerFor } from '../../src/proxy/store/port/answered-retries.ts'
 import type {
   AvailableQuery,
@@ -71,7 +71,7 @@ interface Entry {
   /** Of the prompts of completions: each prompt repeats those of the one before. */
   pieces: Map<string, string>
   /** By turn. */
-  details: Map<string, readonly PackedDetail[]>
+  details: Map<string, readonly TokenDataBlob[]>
 }
 
 export class MemoryTurnStore implements TurnStore {
@@ -136,11 +136,11 @@ export class MemoryTurnStore implements TurnStore {
       if (number >= before || turn.status === 'open' || !matchesFilter(session, filter)) continue
       const ofSession = found.get(session.sessionId) ?? 0
       const { turnId, index, startedAtMs } = turn
-      const texts = textsUpTo(turn.lastMessage)
+      const texts = getTextsUpTo(turn.lastMessage)
       const isNew = (text: string) =>
         !turns.some(
           ({ turn: of, session: its, number: then }) =>
-            its === session && then < number && textsUpTo(of.lastMessage).includes(text),
+            its === session && then < number && getTextsUpTo(of.lastMessage).includes(text),
         )
       const place = findIn(
         spokenText({ ...turn, messages: [...texts, ...turn.promptPieces].filter(isNew) }),
@@ -275,7 +275,7 @@ export class MemoryTurnStore implements TurnStore {
     const given: TurnRecord[] = []
     for await (const turn of this.readTurns(sessionId)) {
       const { promptTokenIds: prompt, lastMessage: last, ...step } = turn
-      const lastMessage = messages === undefined ? last : messages.lastOfTexts(textsUpTo(last))
+      const lastMessage = messages === undefined ? last : messages.addMessageTexts(getTextsUpTo(last))
       const { base, shared } = baseOf(turn, given)
       yield { ...step, lastMessage, promptStep: { base, shared, rest: prompt.slice(shared) } }
       given.push(turn)
@@ -299,8 +299,8 @@ export class MemoryTurnStore implements TurnStore {
     return turn && copyOf(turn)
   }
 
-  async readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly DetailKind[]) {
-    const found = new Map<string, readonly PackedDetail[]>()
+  async readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly TokenDataKind[]) {
+    const found = new Map<string, readonly TokenDataBlob[]>()
     const entry = this.#open().get(sessionId)
     for (const turnId of turnIds) {
       const details = entry?.details.get(turnId)?.filter(({ kind }) => kinds.includes(kind)) ?? []
@@ -470,7 +470,7 @@ function copyOf<T extends { lastMessage: Message | undefined }>({ lastMessage, .
 function openRecord(turn: OpenTurn, { messages, pieces }: Entry): TurnRecord {
   return {
     ...turn,
-    lastMessage: messages.lastOfTexts(textsUpTo(turn.lastMessage)),
+    lastMessage: messages.addMessageTexts(getTextsUpTo(turn.lastMessage)),
     promptPieces: turn.promptPieces.map((piece) => knownPiece(piece, pieces)),
     status: 'open',
     endedAtMs: null,
@@ -545,9 +545,9 @@ function idAt({ promptTokenIds, completionTokenIds }: TurnRecord, at: number): n
 }
 
 function sharedWith({ promptTokenIds, completionTokenIds }: TurnRecord, prompt: Int32Array): number {
-  const shared = sharedLength(promptTokenIds, prompt)
+  const shared = getSharedLength(promptTokenIds, prompt)
   if (shared < promptTokenIds.length) return shared
-  return shared + sharedLength(completionTokenIds, prompt.subarray(shared))
+  return shared + getSharedLength(completionTokenIds, prompt.subarray(shared))
 }
 
 /** Negative: a comes first. */

@@ -1,4 +1,4 @@
-import { type Message, MessageTree, textsUpTo } from '../../src/protocol/canonical/conversation.ts'
+import { getTextsUpTo, type Message, MessageTree } from '../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool } from '../../src/protocol/canonical/messages.ts'
 import { type KeyedConversation, readConversation } from '../../src/proxy/session/matching/conversation.ts'
 import type { TurnRecord } from '../../src/proxy/store/port/turn-store.ts'
@@ -7,14 +7,14 @@ const tree = new MessageTree()
 
 /** The last of messages that are JSON texts; lists that begin alike share what they begin with. */
 export function lastOfTexts(texts: readonly string[]): Message | undefined {
-  return tree.lastOfTexts(texts)
+  return tree.addMessageTexts(texts)
 }
 
 /** A turn as a store gives it, with its messages as texts. */
 export type TurnOfTexts = Omit<TurnRecord, 'lastMessage'> & { readonly requestMessages: readonly string[] }
 
 export function withTexts({ lastMessage, ...turn }: TurnRecord): TurnOfTexts {
-  return { ...turn, requestMessages: textsUpTo(lastMessage) }
+  return { ...turn, requestMessages: getTextsUpTo(lastMessage) }
 }
 
 /** A call as matching reads it. @param tree of the session; absent: nothing is known of earlier calls */
@@ -23,5 +23,8 @@ export function conversationOf(
   tools: readonly object[] | null | undefined = null,
   tree = new MessageTree(),
 ): KeyedConversation {
-  return readConversation(tree.lastOf(messages as readonly ChatMessage[]), tools as readonly Tool[] | null)
+  return readConversation(
+    tree.addMessages(messages as readonly ChatMessage[]),
+    tools as readonly Tool[] | null,
+  )
 }

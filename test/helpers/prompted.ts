@@ -1,4 +1,4 @@
-import { CompletionFold } from '../../src/protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../src/protocol/canonical/completion.ts'
 import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import type { Backend } from '../../src/proxy/engines/port/backend.ts'
@@ -16,9 +16,9 @@ export async function* generatePrompted(
 ): GenerationStream {
   const memory = memories.get(request.sessionId) ?? new SessionMemory()
   memories.set(request.sessionId, memory)
-  const lastMessage = request.kind === 'chat' ? memory.messages.lastOf(request.body.messages) : undefined
+  const lastMessage = request.kind === 'chat' ? memory.messages.addMessages(request.body.messages) : undefined
   const prompt = await prompts.begin({ ...request, lastMessage }, memory)
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   for await (const batch of prompt.answer ?? backend.generate(prompt.request, signal)) {
     await prompt.whileAsked()
     const events = await prompt.read(batch)

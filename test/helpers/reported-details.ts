@@ -2,7 +2,7 @@
  * Details that a token tells of itself: whoever knows the token knows what must stand beside it, wherever it ended up.
  * Numbers have many digits, so that one that was rounded on its way is not taken for the one that was sent.
  */
-import type { Details, TokenTable } from '../../src/protocol/details/details.ts'
+import type { TokenData, TokenTable } from '../../src/protocol/details/details.ts'
 
 export const LAYERS = 2
 export const EXPERTS_PER_TOKEN = 3
@@ -74,7 +74,7 @@ export function detailsOf(
   prompt: readonly number[],
   completion: readonly number[],
   { alternatives = 2, expertsStart = 0 } = {},
-): Details {
+): TokenData {
   const masks = completion.map((token) =>
     maskOf(token).map((id, at): [number, number] => [id, maskLogprobsOf(token)[at]!]),
   )

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { packDetails } from '../../src/protocol/details/details.ts'
+import { packTokenData } from '../../src/protocol/details/details.ts'
 import { TokenForest } from '../../src/proxy/http/trainer/read/schemas.ts'
 import {
   recordTurn,
@@ -33,7 +33,7 @@ async function group({ store, sessions }: SessionsApi): Promise<void> {
       completionLogprobs: Float64Array.of(-0.1, -1 / 3),
       weightVersionStart: '4',
       weightVersionEnd: '4',
-      details: packDetails({ advantages: [0.5, -0.5] }),
+      details: packTokenData({ advantages: [0.5, -0.5] }),
     }
     await recordTurn(store, sessionId, 0, sampled)
     for (const [index, glue] of [

@@ -13,7 +13,7 @@ import { answer, ScriptedBackend, wholeAnswer } from '../helpers/scripted-backen
 
 const LONG = Int32Array.from({ length: 3_000 }, (_, place) => place * 7)
 /** What all calls go on from. */
-const FIRST = new MessageTree().lastOf([{ role: 'user', content: 'x' }])
+const FIRST = new MessageTree().addMessages([{ role: 'user', content: 'x' }])
 const LONGER = Int32Array.of(...LONG, 1, 2, 3)
 
 function call(sessionId: string, more: Partial<GenerationRequest> = {}): GenerationRequest {

@@ -6,12 +6,12 @@
 import Database from 'better-sqlite3'
 import fc from 'fast-check'
 import t from 'tap'
-import { textsUpTo } from '../../src/protocol/canonical/conversation.ts'
+import { getTextsUpTo } from '../../src/protocol/canonical/conversation.ts'
 import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
 import type { ChatMessage } from '../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import type { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
-import { chunkOf } from '../../src/protocol/worker/answers-on-wire.ts'
+import { createChunkFrame } from '../../src/protocol/worker/answers-on-wire.ts'
 import { ChatPrompts } from '../../src/proxy/session/prompts/chat-prompts.ts'
 import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
@@ -100,7 +100,7 @@ async function recordOf(path: string, steps: readonly Step[]): Promise<object[]>
   const turns = await Array.fromAsync(proxy.store.readTurns('s'))
   await proxy.stop()
   return turns.map(({ index, status, exact, lastMessage, promptTokenIds, completionTokenIds }) => ({
-    ...{ index, status, exact, requestMessages: textsUpTo(lastMessage) },
+    ...{ index, status, exact, requestMessages: getTextsUpTo(lastMessage) },
     ids: `${promptTokenIds} ${completionTokenIds}`,
   }))
 }
@@ -173,7 +173,9 @@ t.test('turn 200 of a session is told by a worker, and written for an engine, as
     } else prompt = lists.read(Buffer.from(ids.join()), 0, ids.join().length)!
     converted.push(lists.converted - before)
     const base = worker.promptOf(`r${turn - 1}`)
-    frames.push(chunkOf('r', [{ type: 'start', engine: 'e', promptTokenIds: prompt }], base)!(1).length)
+    frames.push(
+      createChunkFrame('r', [{ type: 'start', engine: 'e', promptTokenIds: prompt }], base)!(1).length,
+    )
     worker.sentPrompt(request, prompt)
     t.equal(prompt.length, ids.length)
   }

@@ -2,7 +2,7 @@
 import { existsSync, mkdirSync, readdirSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { processStart } from '../../src/base/process-start.ts'
+import { getProcessStart } from '../../src/base/process-start.ts'
 import { openPassingStore } from '../../src/proxy/store/sqlite/passing.ts'
 import { lockForWriting } from '../../src/proxy/store/sqlite/writer-lock.ts'
 import { aSession } from '../conformance/turn-store.ts'
@@ -44,10 +44,10 @@ t.test(
   },
 )
 
-const told = processStart(process.pid) !== undefined
+const told = getProcessStart(process.pid) !== undefined
 t.test('the next start removes what a killed process left, and nothing else', { skip: !told }, async (t) => {
   const root = temporaryFolder(t)
-  const start = (pid: number) => processStart(pid)!.replace(' ', '_')
+  const start = (pid: number) => getProcessStart(pid)!.replace(' ', '_')
   const earlier = start(process.pid).replace(/_\d+$/, '_1')
   const [left, begun, locked, living, strange, link] = [
     `llm-proxy.${process.pid}.${earlier}.aaaaaa`,

@@ -5,8 +5,8 @@ import Database from 'better-sqlite3'
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
 import { embeddedModelFolder } from '../../src/embedded/engine/embedded-model.ts'
-import { unpackDetails } from '../../src/protocol/details/details.ts'
-import { DETAIL_KINDS } from '../../src/protocol/details/kinds.ts'
+import { unpackTokenData } from '../../src/protocol/details/details.ts'
+import { TOKEN_DATA_KINDS } from '../../src/protocol/details/kinds.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import { createLocalBackend } from '../../src/proxy/engines/dispatch/local-backend.ts'
@@ -270,8 +270,8 @@ t.test('an answer that was cut off keeps the details of the tokens that came', a
   const turns = await Array.fromAsync(store.readTurns('s'))
   t.match(turns, [{ status: 'failed' }, { status: 'completed' }])
   const [cut] = turns
-  const found = await store.readDetails('s', [cut!.turnId], DETAIL_KINDS)
-  const { sampling_mask: mask, top_logprobs: top } = unpackDetails(found.get(cut!.turnId)!)
+  const found = await store.readDetails('s', [cut!.turnId], TOKEN_DATA_KINDS)
+  const { sampling_mask: mask, top_logprobs: top } = unpackTokenData(found.get(cut!.turnId)!)
   t.equal(cut!.completionTokenIds.length, 2)
   t.same(mask?.ids, [...cut!.completionTokenIds].flatMap(maskOf))
   t.equal(top?.counts.length, 2)

@@ -4,7 +4,7 @@ import { request } from 'node:http'
 import { buffer } from 'node:stream/consumers'
 import { gunzipSync } from 'node:zlib'
 import t, { type Test } from 'tap'
-import { packDetails } from '../../src/protocol/details/details.ts'
+import { packTokenData } from '../../src/protocol/details/details.ts'
 import * as reads from '../../src/proxy/http/trainer/read/schemas.ts'
 import { Turn } from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { Activity } from '../../src/proxy/session/state/activity.ts'
@@ -403,7 +403,7 @@ t.test('alternatives are those of the tokens that were asked for, where some are
       const api = await startSessionsApi(t, await open(t), {}, { tokenTexts })
       await api.sessions.create({ sessionId: 's' })
       const first = { promptTokenIds: Int32Array.of(1, 2), completionTokenIds: Int32Array.of(10, 11, 12) }
-      const details = packDetails({
+      const details = packTokenData({
         top_logprobs: { counts: [2, 0, 1], ids: [10, 20, 12], logprobs: [-0.5, -1, Number.NaN] },
       })
       await recordTurn(api.store, 's', 0, {
@@ -431,7 +431,7 @@ t.test('alternatives are those of the tokens that were asked for, where some are
 t.test('alternatives have no text where no tokenizer is known', async (t) => {
   const api = await startSessionsApi(t)
   await api.sessions.create({ sessionId: 's' })
-  const details = packDetails({ top_logprobs: { counts: [1], ids: [7], logprobs: [-0.5] } })
+  const details = packTokenData({ top_logprobs: { counts: [1], ids: [7], logprobs: [-0.5] } })
   const sampled = { completionTokenIds: Int32Array.of(10), completionLogprobs: Float64Array.of(-1) }
   await recordTurn(api.store, 's', 0, { promptTokenIds: Int32Array.of(1), ...sampled, details })
   const { body } = await api.call('GET', '/sessions/s/rows/0/alternatives?from=1')

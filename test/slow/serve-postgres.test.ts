@@ -4,8 +4,8 @@ import { join } from 'node:path'
 import Database from 'better-sqlite3'
 import OpenAI from 'openai'
 import t from 'tap'
-import { packDetails } from '../../src/protocol/details/details.ts'
-import { DETAIL_KINDS } from '../../src/protocol/details/kinds.ts'
+import { packTokenData } from '../../src/protocol/details/details.ts'
+import { TOKEN_DATA_KINDS } from '../../src/protocol/details/kinds.ts'
 import type { TurnReader, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { openSqliteReader, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
@@ -159,7 +159,7 @@ if (noPostgres !== false) {
       for (const sessionId of ['s', 'other']) {
         t.strictSame(await after.getSession(sessionId), await before.getSession(sessionId))
         t.strictSame(await turnsOf(after, sessionId), await turnsOf(before, sessionId))
-        const details = (reader: TurnReader) => reader.readDetails(sessionId, ['t0', 't1'], DETAIL_KINDS)
+        const details = (reader: TurnReader) => reader.readDetails(sessionId, ['t0', 't1'], TOKEN_DATA_KINDS)
         t.strictSame(await details(after), await details(before))
       }
       t.equal((await after.getSession('fraction'))?.ttlMs, 1_980_000, 'PostgreSQL has whole milliseconds')
@@ -175,7 +175,7 @@ async function fillRecord(store: TurnStore): Promise<void> {
   await store.createSession(aSession('s', { metadata: { task: 'django' }, ttlMs: 5_000, keyTag: 'tag' }))
   await store.openTurn(aTurn('t0', { index: 0, requestMessages: messages.slice(0, 1) }))
   const promptTokenIds = Int32Array.from({ length: 40 }, (_, place) => place)
-  const details = packDetails(detailsOf([...promptTokenIds], [4, 5]))
+  const details = packTokenData(detailsOf([...promptTokenIds], [4, 5]))
   await store.closeTurn({ ...anOutcome('t0', { promptTokenIds, completionText: 'and \u0000' }), details })
   await store.openTurn(aTurn('t1', { index: 1, requestMessages: messages }))
   const longer = Int32Array.of(...promptTokenIds, 4, 5, 6)

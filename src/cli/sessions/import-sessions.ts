@@ -2,7 +2,7 @@
  * Imports sessions. The destination wins: a session that is there is replaced only where all that it holds is the beginning of
  * what the source has, as an import that was cut off leaves it.
  */
-import { DETAIL_KINDS } from '../../protocol/details/kinds.ts'
+import { TOKEN_DATA_KINDS } from '../../protocol/details/kinds.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type { ConsumerReader } from '../../proxy/store/port/consumers.ts'
 import { everySession } from '../../proxy/store/port/every-session.ts'
@@ -178,6 +178,6 @@ async function copyTurn(
   prompts.set(turnId, prompt)
   const opened = store.openTurn(turn)
   if (status === 'open' || status === 'interrupted') return opened
-  const details = (await reader.readDetails(sessionId, [turnId], DETAIL_KINDS)).get(turnId) ?? []
+  const details = (await reader.readDetails(sessionId, [turnId], TOKEN_DATA_KINDS)).get(turnId) ?? []
   await store.closeTurn({ ...turn, status, endedAtMs: endedAtMs!, promptTokenIds: prompt, details })
 }

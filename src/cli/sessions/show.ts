@@ -1,4 +1,4 @@
-import { visible } from '../../protocol/transcript/visible.ts'
+import { revealInvisible } from '../../protocol/transcript/visible.ts'
 import type { SessionsShowConfig } from '../../proxy/config/options/sessions.ts'
 import { type Column, formatNumber, printable, renderTable } from '../table.ts'
 import type { TreeJson } from './api.ts'
@@ -43,7 +43,7 @@ function overview(tree: TreeJson): string {
   const head = `${printable(session_id)}: ${status}, reward ${reward === null ? '-' : formatNumber(reward)}, created ${created}`
   const marks = [
     ...(labels.length > 0 ? [`labels: ${printable(labels.join(', '), Number.POSITIVE_INFINITY)}`] : []),
-    ...(note === null ? [] : [`note: ${visible(note)}`]),
+    ...(note === null ? [] : [`note: ${revealInvisible(note)}`]),
   ]
   return `${[head, ...marks].join('\n')}\n\n${renderTable(COLUMNS, turns)}`
 }

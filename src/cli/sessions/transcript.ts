@@ -1,10 +1,15 @@
 /** What was said in a session, for a terminal: nothing in it can move the cursor or look like a line of ours. */
 import { styleText } from 'node:util'
-import { CallReader, type CallWire, type ReadCall } from '../../protocol/transcript/calls.ts'
+import { ToolCallReader, type ToolCallView, type ToolCallWire } from '../../protocol/transcript/calls.ts'
 import { type DiffLine, diffLines } from '../../protocol/transcript/diff-lines.ts'
-import { addedBy, imagesIn, type MessageWire, textOf } from '../../protocol/transcript/messages.ts'
-import { settingsOf } from '../../protocol/transcript/settings.ts'
-import { visible } from '../../protocol/transcript/visible.ts'
+import {
+  getContentText,
+  getImages,
+  getNewMessages,
+  type MessageWire,
+} from '../../protocol/transcript/messages.ts'
+import { getSettings } from '../../protocol/transcript/settings.ts'
+import { revealInvisible } from '../../protocol/transcript/visible.ts'
 import { formatNumber } from '../table.ts'
 import type { ShownTurnJson, TreeJson } from './api.ts'
 
@@ -25,7 +30,7 @@ export function* transcript(
 ): Generator<string> {
   const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
   const newRows = new Map(tree.turns.map(({ index, new_row }) => [index, new_row]))
-  const reader = new CallReader()
+  const reader = new ToolCallReader()
   let settingsBefore = ''
   for (const turn of turns) {
     yield heading(turn, tree.reward_turns[turn.index])
@@ -35,18 +40,18 @@ export function* transcript(
     settingsBefore = settings
     const begins = newRows.get(turn.index)
     if (begins) yield* newRowLines(begins, full)
-    const { from, echoOf, messages } = addedBy(turn, byId.get(turn.request_messages_of ?? ''))
+    const { from, echoOf, messages } = getNewMessages(turn, byId.get(turn.request_messages_of ?? ''))
     if (from > 0) yield styled('dim', `  … after ${counted(from, 'message')}${echoed(echoOf)}`)
-    const read = (calls: readonly unknown[]) => calls.map((call) => reader.read(call as CallWire))
+    const read = (calls: readonly unknown[]) => calls.map((call) => reader.read(call as ToolCallWire))
     for (const message of messages) yield* messageLines(message, read(message.tool_calls ?? []), full)
     yield* answerLines(turn, read(turn.tool_calls), full)
   }
 }
 
 function* newRowLines({ text, changes }: NewRowJson, full: boolean): Generator<string> {
-  yield styled('yellow', `  a new row: ${visible(text)}`)
+  yield styled('yellow', `  a new row: ${revealInvisible(text)}`)
   for (const { what, before, now } of changes) {
-    yield `    ${styled('dim', `${visible(what)}:`)}`
+    yield `    ${styled('dim', `${revealInvisible(what)}:`)}`
     yield* differenceLines(diffLines(before ?? '', now ?? ''), full)
   }
 }
@@ -65,12 +70,12 @@ function heading(turn: ShownTurnJson, reward: number | undefined): string {
     turn.exact || turn.status !== 'completed' ? null : 'inexact',
     ...turn.labels,
   ]
-  const known = facts.filter((fact) => fact !== null).map((fact) => visible(fact))
+  const known = facts.filter((fact) => fact !== null).map((fact) => revealInvisible(fact))
   return `\n${styled('bold', `── turn ${turn.index}`)}${styled('dim', ` · ${known.join(' · ')}`)}`
 }
 
 function* settingsLines(turn: ShownTurnJson, full: boolean): Generator<string> {
-  const { params, tools } = settingsOf(turn)
+  const { params, tools } = getSettings(turn)
   if (params.length > 0)
     yield* cut(params.map(([name, value]) => `${name} ${value}`).join(', '), full, '  ', 'dim')
   if (tools.length === 0) return
@@ -78,17 +83,21 @@ function* settingsLines(turn: ShownTurnJson, full: boolean): Generator<string> {
   for (const { name, description } of tools) yield* cut(`tool ${name}: ${description}`, full, '  ', 'dim')
 }
 
-function* messageLines(message: MessageWire, calls: readonly ReadCall[], full: boolean): Generator<string> {
+function* messageLines(
+  message: MessageWire,
+  calls: readonly ToolCallView[],
+  full: boolean,
+): Generator<string> {
   const { role = '?', name, reasoning_content: reasoning, content } = message
-  yield styled('cyan', visible(role === 'tool' && name ? `tool ${name}` : role))
+  yield styled('cyan', revealInvisible(role === 'tool' && name ? `tool ${name}` : role))
   if (reasoning) yield* reasoningLines(reasoning, full)
-  const text = textOf(content)
+  const text = getContentText(content)
   if (text !== '') yield* cut(text, full, '  ')
-  for (const image of imagesIn(content)) yield `  [image, ${image.length} characters of base64]`
+  for (const image of getImages(content)) yield `  [image, ${image.length} characters of base64]`
   for (const call of calls) yield* callLines(call, full)
 }
 
-function* answerLines(turn: ShownTurnJson, calls: readonly ReadCall[], full: boolean): Generator<string> {
+function* answerLines(turn: ShownTurnJson, calls: readonly ToolCallView[], full: boolean): Generator<string> {
   yield styled('green', 'sampled')
   if (turn.reasoning_content) yield* reasoningLines(turn.reasoning_content, full)
   if (turn.completion_text !== '') yield* cut(turn.completion_text, full, '  ')
@@ -103,12 +112,12 @@ function* reasoningLines(text: string, full: boolean): Generator<string> {
   yield* cut(text, full, '    ', 'dim')
 }
 
-function* callLines({ name, fields }: ReadCall, full: boolean): Generator<string> {
-  yield `  ${styled(['bold', 'magenta'], visible(name))}`
+function* callLines({ name, fields }: ToolCallView, full: boolean): Generator<string> {
+  yield `  ${styled(['bold', 'magenta'], revealInvisible(name))}`
   for (const field of fields) {
-    const label = field.name === '' ? '' : `${visible(field.name)}: `
+    const label = field.name === '' ? '' : `${revealInvisible(field.name)}: `
     if ('text' in field && label.length + field.text.length < 100 && !field.text.includes('\n')) {
-      yield `    ${styled('dim', label)}${visible(field.text)}`
+      yield `    ${styled('dim', label)}${revealInvisible(field.text)}`
       continue
     }
     if (label !== '') yield `    ${styled('dim', label.trimEnd())}`
@@ -123,7 +132,7 @@ const COLOURS = { added: 'green', removed: 'red', place: 'dim' } as const
 function* differenceLines(lines: readonly DiffLine[], full: boolean): Generator<string> {
   const shown = full ? lines : lines.slice(0, MAX_LINES)
   for (const { kind, text } of shown) {
-    const line = visible(`${MARKS[kind]}${full ? text : text.slice(0, MAX_CHARS)}`)
+    const line = revealInvisible(`${MARKS[kind]}${full ? text : text.slice(0, MAX_CHARS)}`)
     yield `      ${kind === 'same' ? line : styled(COLOURS[kind], line)}`
   }
   yield* left(lines.length - shown.length, '      ')
@@ -134,7 +143,9 @@ function* cut(text: string, full: boolean, indent: string, style?: Style): Gener
   const lines = (full ? text : text.slice(0, MAX_CHARS)).split('\n')
   const shown = full ? lines : lines.slice(0, MAX_LINES)
   for (const line of shown)
-    yield line === '' ? '' : `${indent}${style ? styled(style, visible(line)) : visible(line)}`
+    yield line === ''
+      ? ''
+      : `${indent}${style ? styled(style, revealInvisible(line)) : revealInvisible(line)}`
   const length = shown.reduce((sum, line) => sum + line.length + 1, -1)
   yield* left(text.length - length, indent, 'character')
 }

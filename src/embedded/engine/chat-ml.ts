@@ -4,7 +4,7 @@
  */
 import { ProxyError } from '../../base/errors.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../protocol/canonical/messages.ts'
-import { rawNumber } from '../../protocol/canonical/written-numbers.ts'
+import { getRawNumber } from '../../protocol/canonical/written-numbers.ts'
 
 const DEFAULT_SYSTEM = 'You are a helpful assistant.'
 
@@ -96,7 +96,7 @@ function textOf({ content }: ChatMessage, index: number): string {
 export function pythonJson(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(pythonJson).join(', ')}]`
   if (typeof value !== 'object' || value === null) return JSON.stringify(value)
-  const number = rawNumber(value)
+  const number = getRawNumber(value)
   if (number !== undefined) return number
   const members = Object.entries(value).map(([key, item]) => `${JSON.stringify(key)}: ${pythonJson(item)}`)
   return `{${members.join(', ')}}`

@@ -4,7 +4,7 @@
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../protocol/canonical/messages.ts'
 import type { TokenTable } from '../../protocol/details/details.ts'
-import type { RequestedDetails } from '../../protocol/details/kinds.ts'
+import type { CaptureOptions } from '../../protocol/details/kinds.ts'
 import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
 import type { ParsedDelta } from '../../proxy/tokens/parsers/parsed-delta.ts'
 import { StopStrings } from '../../proxy/tokens/tokenizer/stop-strings.ts'
@@ -26,7 +26,7 @@ interface GenerationInput {
   /** Set where the request asks to see logprobs; events carry those of the sampled tokens in any case. */
   logprobsOptions?: LogprobsOptions | undefined
   /** What is recorded beyond ids and logprobs. */
-  record?: RequestedDetails | undefined
+  record?: CaptureOptions | undefined
 }
 
 /** Why a completion ends with the token just taken. */

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
-import { CompletionFold } from '../../protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../protocol/canonical/completion.ts'
 import type { GenerationStream } from '../../protocol/canonical/events.ts'
 import type { CanonicalRequest, ChatBody, CompletionBody } from '../../protocol/canonical/request.ts'
 import { SseReply } from '../../proxy/http/agent/sse-reply.ts'
@@ -134,8 +134,8 @@ async function* countCompletion(
   }
 }
 
-async function foldAll(events: GenerationStream): Promise<CompletionFold> {
-  const completion = new CompletionFold()
+async function foldAll(events: GenerationStream): Promise<CompletionBuilder> {
+  const completion = new CompletionBuilder()
   for await (const batch of events) for (const event of batch) completion.add(event)
   return completion
 }

@@ -1,6 +1,6 @@
 /** What the inspector's page is made of. */
 import { ProxyError } from '../../base/errors.ts'
-import { readOwnFile } from '../../base/own-files.ts'
+import { readAsset } from '../../base/own-files.ts'
 
 interface PageSource {
   script: string
@@ -13,9 +13,7 @@ export const ICON = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"
 /** @throws ProxyError `internal` where the page has not been built */
 export function readPageSource(): PageSource {
   try {
-    return JSON.parse(
-      Buffer.from(readOwnFile(new URL('page.json', import.meta.url))).toString(),
-    ) as PageSource
+    return JSON.parse(Buffer.from(readAsset(new URL('page.json', import.meta.url))).toString()) as PageSource
   } catch (cause) {
     const message = 'The inspector has not been built: run npm run build:page'
     throw new ProxyError('internal', message, { cause })

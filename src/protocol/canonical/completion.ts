@@ -1,6 +1,6 @@
 /** A completion put together from its generation events. */
-import type { Details } from '../details/details.ts'
-import { DetailsFold } from '../details/fold.ts'
+import type { TokenData } from '../details/details.ts'
+import { TokenDataBuilder } from '../details/fold.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent, GenerationStart } from './events.ts'
 import type { TokenLogprob, ToolCall, ToolCallDelta } from './messages.ts'
 
@@ -19,11 +19,11 @@ export interface Completion {
   /** Message fields without a name in the events; a later value replaces an earlier one. */
   readonly extra: Readonly<Record<string, unknown>>
   /** What was reported beyond ids and logprobs. */
-  readonly details?: DetailsFold | undefined
+  readonly details?: TokenDataBuilder | undefined
 }
 
 /** Folds events into a {@link Completion}; one pass, constant work per event. */
-export class CompletionFold implements Completion {
+export class CompletionBuilder implements Completion {
   start: GenerationStart | undefined
   end: GenerationEnd | undefined
   content: string | null = null
@@ -35,7 +35,7 @@ export class CompletionFold implements Completion {
   readonly logprobsContent: TokenLogprob[] = []
   extra: Record<string, unknown> = {}
   /** undefined: nothing was reported beyond ids and logprobs. */
-  details: DetailsFold | undefined
+  details: TokenDataBuilder | undefined
   readonly #callByIndex = new Map<number, ToolCall>()
 
   add(event: GenerationEvent): void {
@@ -89,8 +89,8 @@ export class CompletionFold implements Completion {
     if (delta.extra) this.extra = { ...this.extra, ...delta.extra }
   }
 
-  #addDetails(details: Details, tokens: number): void {
-    this.details ??= new DetailsFold()
+  #addDetails(details: TokenData, tokens: number): void {
+    this.details ??= new TokenDataBuilder()
     this.details.add(details, this.tokenIds.length, tokens)
   }
 

@@ -3,20 +3,20 @@
  * one before it, and a little more. Within one tree two messages are the same object when they say the same after the same
  * messages, and only then: `===` means "the same conversation up to here".
  *
- * What anybody knows of a message hangs on it (see {@link Note}): it is found once, and goes with the message.
+ * What anybody knows of a message hangs on it (see {@link SideTable}): it is found once, and goes with the message.
  */
 import { hash } from 'node:crypto'
-import { Note, type Noted, roomForNotes } from '../../base/note.ts'
-import { type JsonSoFar, jsonAfter, piecesOf } from '../json/growing-json.ts'
+import { type Attachable, createAttachmentSlots, SideTable } from '../../base/note.ts'
+import { appendJson, getChunks, type JsonList } from '../json/growing-json.ts'
 import type { ChatMessage } from './messages.ts'
 
 /** A message, and by its parents all messages before it. Nobody changes what it says. */
-export class Message implements Noted {
+export class Message implements Attachable {
   readonly parent: Message | undefined
   /** How many messages there are up to this one; 1 of the first. */
   readonly depth: number
   /** What the notes keep, each in a place of its own. */
-  readonly notes = roomForNotes()
+  readonly notes = createAttachmentSlots()
   /** At least one of the two is there. */
   #json: string | undefined
   #value: ChatMessage | undefined
@@ -57,7 +57,7 @@ const NODE_BYTES = 1_000
  * What tells the JSON of two messages apart. Long ones are told by 256 bits, so that nobody finds two with the same.
  * No digest is an object of JSON.
  */
-function keyOf(json: string): string {
+function getMessageKey(json: string): string {
   return json.length <= MAX_KEY_CHARS ? json : hash('sha256', json, 'base64')
 }
 
@@ -71,7 +71,7 @@ function isKey(said: string | ChatMessage): boolean {
  * The messages that follow on one: by their keys, and by the texts or objects that said them last, which saves writing
  * them again. Nearly always that is one message.
  */
-class Following {
+class ChildMessages {
   #first: Message | undefined
   #firstKey = ''
   #firstSaid: string | ChatMessage | undefined
@@ -103,13 +103,13 @@ class Following {
   }
 }
 
-const followingOf = new Note<Message, Following>()
-const jsonSoFar = new Note<Message, JsonSoFar>()
+const followingOf = new SideTable<Message, ChildMessages>()
+const jsonSoFar = new SideTable<Message, JsonList>()
 /** Of those that are not the first to follow on another. */
-const lastSaid = new Note<Message, string | ChatMessage>()
+const lastSaid = new SideTable<Message, string | ChatMessage>()
 
 export class MessageTree {
-  readonly #first = new Following()
+  readonly #first = new ChildMessages()
   /** Those that have their JSON since the latest call. */
   #withJson: Message[] = []
   #keepsJson = false
@@ -144,7 +144,7 @@ export class MessageTree {
    * is not written as JSON again. The JSON of those of earlier calls is let go of.
    * @throws RangeError for nesting that JSON cannot carry
    */
-  lastOf(values: readonly ChatMessage[]): Message | undefined {
+  addMessages(values: readonly ChatMessage[]): Message | undefined {
     this.letGoOfJson()
     let last: Message | undefined
     for (const value of values) {
@@ -155,7 +155,7 @@ export class MessageTree {
   }
 
   /** The same of messages that are JSON texts, as they are on record. */
-  lastOfTexts(texts: readonly string[]): Message | undefined {
+  addMessageTexts(texts: readonly string[]): Message | undefined {
     let last: Message | undefined
     for (const text of texts) last = this.follow(last, text)
     return last
@@ -187,31 +187,31 @@ export class MessageTree {
    * calls add is written behind it, and the rest is neither written nor copied again.
    */
   jsonUpTo(last: Message): Buffer[] {
-    const added = messagesBetween(undefined, last, (message) => jsonSoFar.of(message) !== undefined)
+    const added = getMessagesBetween(undefined, last, (message) => jsonSoFar.of(message) !== undefined)
     const known = added.length === 0 ? last : added[0]!.parent
     let soFar = known && jsonSoFar.of(known)
     for (const message of added) soFar = jsonSoFar.put(message, this.#append(soFar, message.json))
-    return soFar === undefined ? [] : piecesOf(soFar)
+    return soFar === undefined ? [] : getChunks(soFar)
   }
 
-  #append(soFar: JsonSoFar | undefined, json: string): JsonSoFar {
+  #append(soFar: JsonList | undefined, json: string): JsonList {
     const { capacity, length } = soFar?.piece ?? { capacity: 0, length: 0 }
-    const grown = jsonAfter(soFar, json)
+    const grown = appendJson(soFar, json)
     const isNew = grown.piece !== soFar?.piece
     this.#jsonBytes += grown.piece.capacity - (isNew ? 0 : capacity)
     this.#encoded += grown.piece.length - (isNew ? 0 : length)
     return grown
   }
 
-  #after(message: Message | undefined): Following {
+  #after(message: Message | undefined): ChildMessages {
     if (message === undefined) return this.#first
-    return followingOf.of(message) ?? followingOf.put(message, new Following())
+    return followingOf.of(message) ?? followingOf.put(message, new ChildMessages())
   }
 
-  #say(following: Following, parent: Message | undefined, said: string | ChatMessage): Message {
+  #say(following: ChildMessages, parent: Message | undefined, said: string | ChatMessage): Message {
     this.#written += 1
     const json = typeof said === 'string' ? said : JSON.stringify(said)
-    const key = keyOf(json)
+    const key = getMessageKey(json)
     let message = following.get(key)
     if (message === undefined) {
       message = new Message(parent, json, typeof said === 'string' ? undefined : said)
@@ -232,12 +232,12 @@ function textBytes(text: string): number {
 }
 
 /** The JSON of all messages up to this one, in order. @param from how many of the first to leave out */
-export function textsUpTo(last: Message | undefined, from = 0): string[] {
-  return messagesBetween(undefined, last, ({ depth }) => depth <= from).map(({ json }) => json)
+export function getTextsUpTo(last: Message | undefined, from = 0): string[] {
+  return getMessagesBetween(undefined, last, ({ depth }) => depth <= from).map(({ json }) => json)
 }
 
 /** The first `depth` messages of a conversation; undefined when that is none. */
-export function beginningOf(last: Message | undefined, depth: number): Message | undefined {
+export function getAncestor(last: Message | undefined, depth: number): Message | undefined {
   let at = last
   while (at !== undefined && at.depth > depth) at = at.parent
   return at
@@ -247,7 +247,7 @@ export function beginningOf(last: Message | undefined, depth: number): Message |
  * The messages from behind one up to another that goes on from it, in order.
  * @param isKnown ends the way up as well: nothing from there on is among them
  */
-export function messagesBetween(
+export function getMessagesBetween(
   before: Message | undefined,
   last: Message | undefined,
   isKnown: (message: Message) => boolean = () => false,

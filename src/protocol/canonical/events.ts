@@ -5,7 +5,7 @@
  * Events travel in batches (`readonly GenerationEvent[]`): one batch is what one read of the engine's socket
  * brought, so that a fast engine costs one write to the agent per read and not one per token.
  */
-import type { Details } from '../details/details.ts'
+import type { TokenData } from '../details/details.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { TokenLogprob, ToolCallDelta, Usage } from './messages.ts'
 
@@ -52,8 +52,8 @@ export interface GenerationDelta {
   logprobs?: number[]
   /** The engine's own entries with text and alternatives; only where the agent asked for logprobs. */
   logprobsContent?: TokenLogprob[]
-  /** What else was reported: per token of `tokenIds`, or of the whole; see {@link Details}. Only where it was asked for. */
-  details?: Details | undefined
+  /** What else was reported: per token of `tokenIds`, or of the whole; see {@link TokenData}. Only where it was asked for. */
+  details?: TokenData | undefined
   /** Fields of the engine's message that have no name here; they reach the agent unchanged. */
   extra?: Record<string, unknown>
 }

@@ -27,23 +27,23 @@ interface ImagePart {
 }
 
 /** The image parts of a message. */
-export function imagePartsOf({ content }: Pick<ChatMessage, 'content'>): ImagePart[] {
+export function getImageParts({ content }: Pick<ChatMessage, 'content'>): ImagePart[] {
   if (!Array.isArray(content)) return []
   return (content as readonly unknown[]).flatMap((part, at) =>
-    isImagePart(part) ? [{ url: urlOf(part.image_url), path: `content.${at}` }] : [],
+    isImagePart(part) ? [{ url: getUrl(part.image_url), path: `content.${at}` }] : [],
   )
 }
 
 /** The URLs of all images of a conversation. */
-export function imageUrlsOf(messages: readonly Pick<ChatMessage, 'content'>[]): string[] {
-  return messages.flatMap((message) => imagePartsOf(message).map(({ url }) => url ?? ''))
+export function getImageUrls(messages: readonly Pick<ChatMessage, 'content'>[]): string[] {
+  return messages.flatMap((message) => getImageParts(message).map(({ url }) => url ?? ''))
 }
 
 export function isImagePart(part: unknown): part is { type: 'image_url'; image_url?: unknown } {
   return typeof part === 'object' && part !== null && (part as { type?: unknown }).type === 'image_url'
 }
 
-function urlOf(image: unknown): string | undefined {
+function getUrl(image: unknown): string | undefined {
   const url = typeof image === 'object' && image !== null ? (image as { url?: unknown }).url : image
   return typeof url === 'string' ? url : undefined
 }
@@ -55,7 +55,7 @@ interface ImageRun {
 }
 
 /** Where the images stand. @throws RangeError if the ids are not those of the images */
-export function imageRuns(ids: Int32Array, { tokenId, tokens }: PromptImages): ImageRun[] {
+export function findImageRuns(ids: Int32Array, { tokenId, tokens }: PromptImages): ImageRun[] {
   let from = 0
   return tokens.map((length) => {
     const offset = ids.indexOf(tokenId, from)
@@ -69,12 +69,12 @@ export function imageRuns(ids: Int32Array, { tokenId, tokens }: PromptImages): I
 /**
  * Ids with one placeholder for each image.
  * @param edges to be left out around each: an engine that has the model's processor write them writes them itself
- * @throws RangeError as {@link imageRuns}, and where an image has other edges
+ * @throws RangeError as {@link findImageRuns}, and where an image has other edges
  */
-export function collapsedIds(ids: Int32Array, images: PromptImages, edges?: ImageEdges): Int32Array {
+export function collapseImages(ids: Int32Array, images: PromptImages, edges?: ImageEdges): Int32Array {
   const parts: Int32Array[] = []
   let from = 0
-  for (const { offset, length } of imageRuns(ids, images)) {
+  for (const { offset, length } of findImageRuns(ids, images)) {
     const end = offset + length
     if (edges !== undefined && (ids[offset - 1] !== edges[0] || ids[end] !== edges[1]))
       throw new RangeError('an image has no edges in the prompt')
@@ -88,7 +88,7 @@ export function collapsedIds(ids: Int32Array, images: PromptImages, edges?: Imag
 }
 
 /** By which an image is named on record: of its bytes, in hexadecimal. */
-export function imageDigest(bytes: Uint8Array): string {
+export function computeImageDigest(bytes: Uint8Array): string {
   return hash('sha256', bytes, 'hex')
 }
 

@@ -2,11 +2,11 @@
  * Large parts of a session's requests besides its list: system prompts, tools, a body in a body. One that comes again byte
  * for byte is not parsed again.
  */
-import { endOfValue } from '../json/json-list.ts'
+import { findValueEnd } from '../json/json-list.ts'
 import { type JsonWeight, weigh } from '../json/json-weight.ts'
 import { isNestedTooDeeply, MAX_NESTING } from '../json/nesting.ts'
-import { tagOf } from '../json/secret-tag.ts'
-import { parseAsWritten, parseBody, TEMPLATE_FIELDS } from './written-numbers.ts'
+import { computeSecretTag } from '../json/secret-tag.ts'
+import { parseBody, parseKeepingNumbers, TEMPLATE_FIELDS } from './written-numbers.ts'
 
 /** What templates show, and with it each number as it was written. */
 const WRITTEN_FIELDS: readonly string[] = ['tools', ...TEMPLATE_FIELDS]
@@ -29,7 +29,7 @@ export const MAX_PARTS = 16
 /** The long texts that have turns. Any other one is a prompt, which comes again only if the whole call does. */
 const REPEATED_TEXTS: readonly string[] = ['system', 'instructions']
 
-interface ParsedPart {
+interface PartValue {
   readonly value: unknown
   readonly weight: JsonWeight
   /** Of its JSON. */
@@ -37,7 +37,7 @@ interface ParsedPart {
 }
 
 /** A part that has been read, and what its JSON is known by. */
-interface KnownPart extends ParsedPart {
+interface PartEntry extends PartValue {
   /** Of a short one, which is compared sooner than its tag is made. */
   readonly json: Buffer | undefined
   readonly tag: string
@@ -46,9 +46,9 @@ interface KnownPart extends ParsedPart {
 /** @param known of `more`, what has been read before */
 export type AddWeight = (more: JsonWeight, known?: JsonWeight) => void
 
-export class KnownParts {
+export class PartCache {
   /** By the name of their field, the latest first. */
-  readonly #parts = new Map<string, KnownPart[]>()
+  readonly #parts = new Map<string, PartEntry[]>()
   #bytes = 0
 
   /** What it keeps in memory: the values of the parts, with what is made of them. */
@@ -57,7 +57,7 @@ export class KnownParts {
   }
 
   /** @returns undefined if it is nested too deeply */
-  read(name: string, json: Buffer, start: number, add: AddWeight): ParsedPart | undefined {
+  read(name: string, json: Buffer, start: number, add: AddWeight): PartValue | undefined {
     const parts = this.#parts.get(name) ?? []
     const place = parts.findIndex((part) => isSame(part, json.subarray(start, start + part.length)))
     if (place !== -1) {
@@ -66,52 +66,53 @@ export class KnownParts {
       add(known!.weight, known!.weight)
       return known
     }
-    const parse = name === 'body' ? parseBody : WRITTEN_FIELDS.includes(name) ? parseAsWritten : JSON.parse
-    const bytes = json.subarray(start, endOfValue(json, start))
+    const parse =
+      name === 'body' ? parseBody : WRITTEN_FIELDS.includes(name) ? parseKeepingNumbers : JSON.parse
+    const bytes = json.subarray(start, findValueEnd(json, start))
     const part = parsePart(bytes, parse, add)
     if (isNestedTooDeeply(part.value, MAX_NESTING - 1)) return undefined
-    if (isWorthKeeping(part)) this.#keep(name, parts, knownPart(part, bytes))
+    if (isCacheable(part)) this.#keep(name, parts, createEntry(part, bytes))
     return part
   }
 
-  #keep(name: string, parts: KnownPart[], part: KnownPart): void {
+  #keep(name: string, parts: PartEntry[], part: PartEntry): void {
     if (!this.#parts.has(name) && this.#parts.size >= MAX_FIELDS) return
     parts.unshift(part)
-    this.#bytes += bytesOf(part)
+    this.#bytes += getByteSize(part)
     const isPrompt = typeof part.value === 'string' && !REPEATED_TEXTS.includes(name)
-    if (parts.length > (isPrompt ? 1 : MAX_PARTS)) this.#bytes -= bytesOf(parts.pop()!)
+    if (parts.length > (isPrompt ? 1 : MAX_PARTS)) this.#bytes -= getByteSize(parts.pop()!)
     this.#parts.set(name, parts)
   }
 }
 
 /** Objects always: whatever is made of one is made once. */
-function isWorthKeeping({ length, value }: ParsedPart): boolean {
+function isCacheable({ length, value }: PartValue): boolean {
   return typeof value === 'string' ? length >= MIN_TEXT_BYTES : typeof value === 'object' && value !== null
 }
 
 /** With a copy of its bytes, if any: the rest of the request is not kept for it. */
-function knownPart(part: ParsedPart, json: Buffer): KnownPart {
+function createEntry(part: PartValue, json: Buffer): PartEntry {
   const isShort = json.length < MIN_TAGGED_BYTES
-  return { ...part, json: isShort ? copied(json) : undefined, tag: isShort ? '' : tagOf(json) }
+  return { ...part, json: isShort ? copyBytes(json) : undefined, tag: isShort ? '' : computeSecretTag(json) }
 }
 
-function isSame({ json, length, tag }: KnownPart, bytes: Buffer): boolean {
-  return json === undefined ? bytes.length === length && tagOf(bytes) === tag : bytes.equals(json)
+function isSame({ json, length, tag }: PartEntry, bytes: Buffer): boolean {
+  return json === undefined ? bytes.length === length && computeSecretTag(bytes) === tag : bytes.equals(json)
 }
 
 /** What a part keeps in memory with its value, and with the text that is made of it for the record, more or less. */
-function bytesOf({ json, length }: KnownPart): number {
+function getByteSize({ json, length }: PartEntry): number {
   return PART_BYTES + 2 * length + (json?.length ?? 0)
 }
 
-function parsePart(json: Buffer, parse: (text: string) => unknown, add: AddWeight): ParsedPart {
+function parsePart(json: Buffer, parse: (text: string) => unknown, add: AddWeight): PartValue {
   const weight = weigh(json)
   add(weight)
   return { weight, length: json.length, value: parse(json.toString()) }
 }
 
 /** Never cut from a larger buffer, as `Buffer.from` does. */
-function copied(json: Buffer): Buffer {
+function copyBytes(json: Buffer): Buffer {
   const copy = Buffer.allocUnsafeSlow(json.length)
   json.copy(copy)
   return copy

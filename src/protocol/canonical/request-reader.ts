@@ -7,17 +7,17 @@
  * What is repeated is the very object of before; so nobody may change it. An element is the object of before only if
  * everything before it in the list is so, too.
  */
-import { RecentlyUsed } from '../../base/recently-used.ts'
-import { endOfString, findElements, LETTERS, skipSpace } from '../json/json-list.ts'
-import { type JsonWeight, together, WEIGHTLESS, weigh } from '../json/json-weight.ts'
-import { KeptBytes, type KnownBytes, ProvenBytes } from '../json/known-bytes.ts'
+import { LruCache } from '../../base/recently-used.ts'
+import { findElements, findStringEnd, LETTERS, skipSpace } from '../json/json-list.ts'
+import { addWeights, type JsonWeight, WEIGHTLESS, weigh } from '../json/json-weight.ts'
+import { BytePrefix, DigestPrefix, type VerifiedPrefix } from '../json/known-bytes.ts'
 import { isNestedTooDeeply, MAX_NESTING } from '../json/nesting.ts'
-import { type AddWeight, KnownParts, MAX_PARTS } from './known-parts.ts'
+import { type AddWeight, MAX_PARTS, PartCache } from './known-parts.ts'
 import {
-  holdsTools,
-  keepWrittenNumbers,
+  keepNumberTexts,
   LIST_FIELDS,
-  MAX_WRITTEN_LENGTH,
+  MAX_NUMBER_LENGTH,
+  mayContainTools,
   parseRequest,
 } from './written-numbers.ts'
 
@@ -33,22 +33,22 @@ const NODE_BYTES = 64
 /** Conversations that one session has at the same time: those of an agent and its helpers. */
 const MAX_LISTS = 16
 
-export interface ReadRequest {
+export interface RequestContent {
   readonly value: unknown
   /** Objects, lists and members that no earlier request had. */
   readonly newNodes: number
   /** Of a request that was read by its parts, none of which is nested too deeply. */
-  readonly list?: ReadList
+  readonly list?: ListContent
 }
 
-interface ReadList {
+interface ListContent {
   readonly elements: readonly unknown[]
   /** Their JSON as it came, with the commas between them and without brackets; undefined unless it was asked for. */
   readonly json: Buffer | undefined
 }
 
 /** Makes something of a part of a request, once for all requests that repeat the part. */
-export interface Repeats {
+export interface PartMemo {
   /**
    * @param step a function that is the same each time; what it throws is thrown again with the next request
    * @param part an object of the request, or one of few texts
@@ -62,13 +62,13 @@ export interface Repeats {
 }
 
 /** For a request that comes alone. */
-export const NO_REPEATS: Repeats = { once: (step, part, ...context) => step(part, ...context) }
+export const NO_MEMO: PartMemo = { once: (step, part, ...context) => step(part, ...context) }
 
 /** A list that has been read. */
-interface ParsedList {
+interface ListEntry {
   readonly elements: readonly unknown[]
   /** What its JSON is the beginning of. */
-  readonly bytes: KnownBytes
+  readonly bytes: VerifiedPrefix
   /** The byte after each element. */
   readonly ends: readonly number[]
   /** Of all elements up to each. */
@@ -76,23 +76,23 @@ interface ParsedList {
 }
 
 /** Called with what a request weighs, as far as that is known, before so much of it is parsed; throws if that is too much. */
-export type Admit = (weight: JsonWeight) => void
+export type WeightCheck = (weight: JsonWeight) => void
 
 /** What a step made of objects, or of texts. */
-type Results = Pick<WeakMap<never, unknown>, 'get' | 'set'> | RecentlyUsed<never, unknown>
+type Results = Pick<WeakMap<never, unknown>, 'get' | 'set'> | LruCache<never, unknown>
 
-const NOTHING: ParsedList = { elements: [], ends: [], weights: [], bytes: ProvenBytes.NONE }
+const NOTHING: ListEntry = { elements: [], ends: [], weights: [], bytes: DigestPrefix.NONE }
 
 /** What of a request is wanted besides what it says. */
-export interface ReadOptions {
-  /** {@link ReadList.json}: such lists are kept as they came; of others, only as much as proves that they come again. */
+export interface RequestReaderOptions {
+  /** {@link ListContent.json}: such lists are kept as they came; of others, only as much as proves that they come again. */
   listJson?: boolean
 }
 
-export class RequestReader implements Repeats {
+export class RequestReader implements PartMemo {
   /** The latest first. */
-  readonly #lists: ParsedList[] = []
-  readonly #parts = new KnownParts()
+  readonly #lists: ListEntry[] = []
+  readonly #parts = new PartCache()
   /** By the step that made it. */
   readonly #made = new Map<unknown, Results>()
   #parsed = 0
@@ -105,7 +105,7 @@ export class RequestReader implements Repeats {
 
   /** What the elements of its lists keep in memory. */
   get valueBytes(): number {
-    const bytesOf = ({ ends, weights }: ParsedList) =>
+    const bytesOf = ({ ends, weights }: ListEntry) =>
       (ends.at(-1) ?? 0) + NODE_BYTES * (weights.at(-1)?.nodes ?? 0)
     return this.#lists.reduce((sum, list) => sum + bytesOf(list), 0)
   }
@@ -124,7 +124,7 @@ export class RequestReader implements Repeats {
    * @param json in UTF-8; what is new in it is copied, and nothing of it is kept
    * @throws SyntaxError, and what `admit` throws
    */
-  read(json: Buffer, admit: Admit = () => {}, options: ReadOptions = {}): ReadRequest {
+  read(json: Buffer, admit: WeightCheck = () => {}, options: RequestReaderOptions = {}): RequestContent {
     const isShort = json.length < MIN_BYTES
     if (isShort && !options.listJson) return readWhole(json, admit)
     const short = isShort && json.includes(`${MESSAGES}[`) ? readAsWritten(json, admit) : undefined
@@ -136,7 +136,7 @@ export class RequestReader implements Repeats {
     part: Part,
     ...context: Context
   ): Made {
-    const results = this.#resultsOf(step, part)
+    const results = this.#getResults(step, part)
     const known = results.get(part as never)
     if (known !== undefined) return known as Made
     this.#steps += 1
@@ -145,17 +145,17 @@ export class RequestReader implements Repeats {
     return made
   }
 
-  #resultsOf(step: unknown, part: object | string): Results {
+  #getResults(step: unknown, part: object | string): Results {
     let results = this.#made.get(step)
     if (results === undefined) {
-      results = typeof part === 'string' ? new RecentlyUsed(MAX_PARTS, () => 1) : new WeakMap()
+      results = typeof part === 'string' ? new LruCache(MAX_PARTS, () => 1) : new WeakMap()
       this.#made.set(step, results)
     }
     return results
   }
 
   /** @returns undefined for what is to be left to the parser, whether it is JSON or not */
-  #readParts(json: Buffer, admit: Admit, options: ReadOptions): ReadRequest | undefined {
+  #readParts(json: Buffer, admit: WeightCheck, options: RequestReaderOptions): RequestContent | undefined {
     try {
       return this.#readObject(json, admit, options)
     } catch (thrown) {
@@ -164,23 +164,23 @@ export class RequestReader implements Repeats {
     }
   }
 
-  #readObject(json: Buffer, admit: Admit, options: ReadOptions): ReadRequest | undefined {
+  #readObject(json: Buffer, admit: WeightCheck, options: RequestReaderOptions): RequestContent | undefined {
     const members = new Map<string, unknown>()
     let weight: JsonWeight = { nodes: 1, commas: 0, widest: 0 }
     let newNodes = 0
     const add = (more: JsonWeight, known = WEIGHTLESS) => {
-      weight = together(weight, more)
+      weight = addWeights(weight, more)
       newNodes += more.nodes - known.nodes
       admit(weight)
     }
-    let list: ParsedList | undefined
+    let list: ListEntry | undefined
     let elements: readonly unknown[] = []
     let at = skipSpace(json, 0)
     if (json[at] !== LETTERS.object) return undefined
     do {
       const key = skipSpace(json, at + 1)
       if (json[key] !== LETTERS.quote) return undefined
-      const keyEnd = endOfString(json, key)
+      const keyEnd = findStringEnd(json, key)
       const colon = skipSpace(json, keyEnd)
       if (json[colon] !== LETTERS.colon) return undefined
       const name: unknown = JSON.parse(json.toString('utf8', key, keyEnd))
@@ -208,7 +208,7 @@ export class RequestReader implements Repeats {
     if (!isWhole || list?.ends.length === 0) return undefined
     const value = Object.fromEntries(members)
     if (list === undefined) return { value, newNodes }
-    return { value, newNodes, list: { elements, json: wholeOf(list, options) } }
+    return { value, newNodes, list: { elements, json: getWholeBytes(list, options) } }
   }
 
   /** @param start the byte after the opening bracket */
@@ -216,8 +216,8 @@ export class RequestReader implements Repeats {
     json: Buffer,
     start: number,
     add: AddWeight,
-    options: ReadOptions,
-  ): { list: ParsedList; close: number } | undefined {
+    options: RequestReaderOptions,
+  ): { list: ListEntry; close: number } | undefined {
     const { place, shared, alike } = this.#mostAlike(json.subarray(start))
     const goesOn = shared.ends.length > 0
     const from = start + (shared.ends.at(-1) ?? 0)
@@ -227,18 +227,18 @@ export class RequestReader implements Repeats {
     if (ends.length > 0) {
       const known = shared.weights.at(-1)
       // Of all that is new in one go: what is refused has not been weighed in pieces.
-      const weight = together(known ?? WEIGHTLESS, weigh(json.subarray(from, found.close)))
-      add(together({ nodes: 1, commas: 0, widest: 0 }, weight), known)
+      const weight = addWeights(known ?? WEIGHTLESS, weigh(json.subarray(from, found.close)))
+      add(addWeights({ nodes: 1, commas: 0, widest: 0 }, weight), known)
     }
-    const weights = weightsOf(json.subarray(start, found.close), ends, shared.weights)
+    const weights = measureElements(json.subarray(start, found.close), ends, shared.weights)
     const more = json.toString('utf8', from, found.close)
     const added: unknown[] = JSON.parse(`[${goesOn ? more.slice(more.indexOf(',') + 1) : more}]`)
     if (added.length !== found.ends.length || isNestedTooDeeply(added, MAX_NESTING - 1)) return undefined
-    if (holdsTools(more)) {
-      let left = MAX_WRITTEN_LENGTH
+    if (mayContainTools(more)) {
+      let left = MAX_NUMBER_LENGTH
       for (const [place, element] of added.entries()) {
         const before = found.ends[place - 1] ?? from
-        left = keepWrittenNumbers(element, elementText(json, before, found.ends[place]!), left)
+        left = keepNumberTexts(element, elementText(json, before, found.ends[place]!), left)
       }
     }
     this.#parsed += added.length
@@ -256,7 +256,7 @@ export class RequestReader implements Repeats {
    * The known list that begins most alike, what the two share, and how many bytes that is at least.
    * @param json from the first byte of a list on
    */
-  #mostAlike(json: Buffer): { place: number; shared: ParsedList; alike: number } {
+  #mostAlike(json: Buffer): { place: number; shared: ListEntry; alike: number } {
     let best = { place: -1, count: 0, alike: 0 }
     for (const [place, { bytes, ends }] of this.#lists.entries()) {
       const alike = bytes.sharedWith(json)
@@ -274,7 +274,7 @@ export class RequestReader implements Repeats {
   }
 
   /** In the place of the list that it goes on from; one that shares less than half of another's is another one. */
-  #remember(list: ParsedList, place: number, shared: ParsedList): void {
+  #remember(list: ListEntry, place: number, shared: ListEntry): void {
     if (list.ends.length === 0) return
     const before = this.#lists[place]
     if (before && shared.ends.length * 2 >= before.ends.length) this.#lists.splice(place, 1)
@@ -283,14 +283,14 @@ export class RequestReader implements Repeats {
   }
 }
 
-function readWhole(json: Buffer, admit: Admit, text = json.toString()): ReadRequest {
+function readWhole(json: Buffer, admit: WeightCheck, text = json.toString()): RequestContent {
   const weight = weigh(json)
   admit(weight)
   return { value: parseRequest(text), newNodes: weight.nodes }
 }
 
 /** With its list of messages, where the JSON of that is the one that would be written now, as most clients' is. */
-function readAsWritten(json: Buffer, admit: Admit): ReadRequest | undefined {
+function readAsWritten(json: Buffer, admit: WeightCheck): RequestContent | undefined {
   const text = json.toString()
   const read = readWhole(json, admit, text)
   const { value } = read
@@ -303,22 +303,27 @@ function readAsWritten(json: Buffer, admit: Admit): ReadRequest | undefined {
 }
 
 /** @param alike how many bytes of the list are known at least */
-function knownNow(known: KnownBytes, list: Buffer, alike: number, { listJson }: ReadOptions): KnownBytes {
-  const isAsRequested = known instanceof KeptBytes === (listJson === true)
+function knownNow(
+  known: VerifiedPrefix,
+  list: Buffer,
+  alike: number,
+  { listJson }: RequestReaderOptions,
+): VerifiedPrefix {
+  const isAsRequested = known instanceof BytePrefix === (listJson === true)
   if (isAsRequested) return known.followedBy(list, Math.min(alike, list.length))
-  return listJson === true ? KeptBytes.of(list) : ProvenBytes.of(list)
+  return listJson === true ? BytePrefix.of(list) : DigestPrefix.of(list)
 }
 
-function wholeOf({ bytes }: ParsedList, { listJson }: ReadOptions): Buffer | undefined {
-  return listJson === true && bytes instanceof KeptBytes ? bytes.whole : undefined
+function getWholeBytes({ bytes }: ListEntry, { listJson }: RequestReaderOptions): Buffer | undefined {
+  return listJson === true && bytes instanceof BytePrefix ? bytes.whole : undefined
 }
 
 /** @param known of the first elements */
-function weightsOf(list: Buffer, ends: readonly number[], known: readonly JsonWeight[]): JsonWeight[] {
+function measureElements(list: Buffer, ends: readonly number[], known: readonly JsonWeight[]): JsonWeight[] {
   const weights = [...known]
   for (let place = weights.length; place < ends.length; place += 1) {
     const element = weigh(list.subarray(ends[place - 1] ?? 0, ends[place]))
-    weights.push(together(element, weights.at(-1) ?? WEIGHTLESS))
+    weights.push(addWeights(element, weights.at(-1) ?? WEIGHTLESS))
   }
   return weights
 }

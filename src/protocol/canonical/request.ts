@@ -3,7 +3,7 @@
  * with every field the agent sent, known or not. Dialects make it, the session layer overrides its sampling, engine
  * clients and workers serve it.
  */
-import type { RequestedDetails } from '../details/kinds.ts'
+import type { CaptureOptions } from '../details/kinds.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { PromptLists } from '../token-ids/prompt-lists.ts'
 import type { Message } from './conversation.ts'
@@ -68,7 +68,7 @@ export type GenerationRequest = CanonicalRequest & {
   /** Whether events should come as the engine samples (true) or all at once when it is done. */
   stream: boolean
   /** What is recorded beyond ids and logprobs; absent: nothing. */
-  record?: RequestedDetails | undefined
+  record?: CaptureOptions | undefined
   /** Routed experts of the prompt are on record up to this place, and need not come again; absent: none is. */
   expertsStart?: number
   /** The call of which this is one of several answers: their prompt is the same. Absent: the only one. */

@@ -4,12 +4,12 @@
  */
 import type { Message } from './conversation.ts'
 
-export interface CallTracer {
-  begin(call: ArrivedCall): CallSpan
+export interface RequestTracer {
+  begin(call: IncomingRequest): RequestSpan
 }
 
 /** A call of an agent, before anything has become of it. */
-export interface ArrivedCall {
+export interface IncomingRequest {
   readonly sessionId: string
   readonly dialect: string
   readonly method: string
@@ -26,9 +26,9 @@ export interface ArrivedCall {
 }
 
 /** A call as its agent sees it. */
-export interface CallSpan {
+export interface RequestSpan {
   /** It becomes a turn, of several choices more than one. */
-  turn(turn: BegunTurn): TurnSpans
+  turn(turn: TurnStart): TurnSpans
   /** Whose answer it gets: of its own turn, or of its first try's. */
   answeredBy(turnId: string): void
   /** It failed before an answer began. @param code of the catalogue */
@@ -38,7 +38,7 @@ export interface CallSpan {
 }
 
 /** A turn as it begins. */
-export interface BegunTurn {
+export interface TurnStart {
   readonly turnId: string
   readonly index: number
   /** The last of its messages; undefined: it has none. */
@@ -54,10 +54,10 @@ export interface TurnSpans {
   /** It waits for a slot of an engine or worker. */
   queued(): OpenSpan
   /** An engine or worker is asked. */
-  asked(engine: AskedEngine): AskedSpan
+  asked(engine: EngineRequestStart): EngineRequestSpan
 }
 
-export interface AskedEngine {
+export interface EngineRequestStart {
   readonly member: string
   /** `vllm`, `sglang`, …, or `worker`. */
   readonly memberKind: string
@@ -71,7 +71,7 @@ export interface OpenSpan {
   end(thrown?: unknown): void
 }
 
-export interface AskedSpan extends OpenSpan {
+export interface EngineRequestSpan extends OpenSpan {
   /** Names this span to the engine, in the header of this name. */
   readonly traceparent: string
 }

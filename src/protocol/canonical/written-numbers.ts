@@ -25,24 +25,24 @@ const MAY_BE_RAW = /(?:^|[\s:,[])(?:-?(?:\d+[.eE]|\d{16})|-0)/
  * Characters of one request that are read with their source, which takes ten times as long as without: 0.1 s of these,
  * should all of them be numbers. No tools that a context has room for are as long.
  */
-export const MAX_WRITTEN_LENGTH = 512 * 1024
+export const MAX_NUMBER_LENGTH = 512 * 1024
 
 /**
  * As `JSON.parse`, but for numbers that JavaScript would write in another way: those are raw JSON, which
- * {@link rawNumber} tells apart. In texts longer than {@link MAX_WRITTEN_LENGTH} they are numbers.
+ * {@link getRawNumber} tells apart. In texts longer than {@link MAX_NUMBER_LENGTH} they are numbers.
  * @throws SyntaxError
  */
-export function parseAsWritten(text: string): unknown {
-  return rawValueOf(text) ?? JSON.parse(text)
+export function parseKeepingNumbers(text: string): unknown {
+  return getRawValue(text) ?? JSON.parse(text)
 }
 
 /** A number as it was written, of a value that stands for one; else undefined. */
-export function rawNumber(value: unknown): string | undefined {
+export function getRawNumber(value: unknown): string | undefined {
   return json.isRawJSON(value) ? value.rawJSON : undefined
 }
 
 /** Tools as JSON, their numbers as the agent wrote them. */
-export function toolsText(tools: readonly Tool[]): string {
+export function formatTools(tools: readonly Tool[]): string {
   return JSON.stringify(tools)
 }
 
@@ -58,7 +58,7 @@ export const TEMPLATE_FIELDS: readonly string[] = ['chat_template_kwargs', 'docu
  */
 export function parseBody(text: string): unknown {
   const value: unknown = JSON.parse(text)
-  const written = OTHER_VALUES.test(text) ? rawValueOf(text) : undefined
+  const written = OTHER_VALUES.test(text) ? getRawValue(text) : undefined
   if (isObject(value) && isObject(written)) keepTemplateFields(value, written)
   return value
 }
@@ -70,7 +70,7 @@ export function parseBody(text: string): unknown {
  */
 export function parseRequest(text: string): unknown {
   const value: unknown = JSON.parse(text)
-  const written = holdsTools(text) ? rawValueOf(text) : undefined
+  const written = mayContainTools(text) ? getRawValue(text) : undefined
   if (!isObject(value) || !isObject(written)) return value
   keepTools(value, written)
   keepTemplateFields(value, written)
@@ -90,9 +90,9 @@ export function parseRequest(text: string): unknown {
  * @param left characters that the request may still have read with their source
  * @returns what is left of them
  */
-export function keepWrittenNumbers(element: unknown, text: string, left: number): number {
-  if (text.length > left || !holdsTools(text)) return left
-  const written = rawValueOf(text)
+export function keepNumberTexts(element: unknown, text: string, left: number): number {
+  if (text.length > left || !mayContainTools(text)) return left
+  const written = getRawValue(text)
   if (written === undefined) return left
   keepInElement(element, written)
   return left - text.length
@@ -102,13 +102,13 @@ export function keepWrittenNumbers(element: unknown, text: string, left: number)
 const OTHER_VALUES = /"arguments"\s*:\s*\{|"(?:chat_template_kwargs|documents)"/
 
 /** Whether there may be numbers to keep in the JSON of a request, or of some of its conversation. */
-export function holdsTools(text: string): boolean {
+export function mayContainTools(text: string): boolean {
   return text.includes('"tools"') || text.includes('"tool_use"') || OTHER_VALUES.test(text)
 }
 
 /** @returns undefined where nothing is raw, and for nesting that takes more stack than there is */
-function rawValueOf(text: string): unknown {
-  if (text.length > MAX_WRITTEN_LENGTH || !MAY_BE_RAW.test(text)) return undefined
+function getRawValue(text: string): unknown {
+  if (text.length > MAX_NUMBER_LENGTH || !MAY_BE_RAW.test(text)) return undefined
   try {
     return json.parse(text, (_key, value, { source }) =>
       typeof value === 'number' && source !== undefined && String(value) !== source

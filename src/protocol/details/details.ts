@@ -1,13 +1,13 @@
 /** The kinds of details as values, and each kind's one way to be packed. */
 import { parseJson } from '../../base/json.ts'
-import type { DetailKind, LaterKind } from './kinds.ts'
+import type { TokenDataKind, TrainerDataKind } from './kinds.ts'
 import {
-  elementBytes,
-  integersTensor,
-  numbersOf,
-  numbersTensor,
+  createIntegerTensor,
+  createNumberTensor,
+  getElementSize,
   packTensors,
   type Tensor,
+  toNumbers,
   unpackTensors,
 } from './tensors.ts'
 
@@ -51,7 +51,8 @@ export interface TeacherLogprobs {
   readonly logprobs: readonly number[]
 }
 
-export interface Details extends Partial<Record<Exclude<LaterKind, 'teacher_logprobs'>, readonly number[]>> {
+export interface TokenData
+  extends Partial<Record<Exclude<TrainerDataKind, 'teacher_logprobs'>, readonly number[]>> {
   /** What the sampler left to choose from, for each sampled token; with logprobs where the engine gives them. */
   sampling_mask?: TokenTable
   /** Of each sampled token the logprob after filters, normalised over the mask; NaN: not reported. */
@@ -66,28 +67,28 @@ export interface Details extends Partial<Record<Exclude<LaterKind, 'teacher_logp
 }
 
 /** A detail as it is kept and sent. */
-export interface PackedDetail {
-  readonly kind: DetailKind
+export interface TokenDataBlob {
+  readonly kind: TokenDataKind
   readonly body: Uint8Array
 }
 
 type Codecs = {
-  readonly [Kind in DetailKind]: {
-    pack(detail: NonNullable<Details[Kind]>): Buffer
+  readonly [Kind in TokenDataKind]: {
+    pack(detail: NonNullable<TokenData[Kind]>): Buffer
     /** @throws RangeError for bytes that are no such detail */
-    unpack(body: Uint8Array): NonNullable<Details[Kind]>
+    unpack(body: Uint8Array): NonNullable<TokenData[Kind]>
   }
 }
 
 const TABLE: Codecs['sampling_mask' | 'top_logprobs'] = {
-  pack: (table) => packTensors({ tensors: tableTensors(table), metadata: {} }),
-  unpack: (body) => tableOf(unpackTensors(body).tensors),
+  pack: (table) => packTensors({ tensors: packTable(table), metadata: {} }),
+  unpack: (body) => unpackTable(unpackTensors(body).tensors),
 }
 
 /** @param name of the one array */
 const numbersAs = (name: string): Codecs['sampling_logprobs'] => ({
-  pack: (numbers) => packTensors({ tensors: { [name]: numbersTensor(numbers) }, metadata: {} }),
-  unpack: (body) => numbersOf(unpackTensors(body).tensors[name]),
+  pack: (numbers) => packTensors({ tensors: { [name]: createNumberTensor(numbers) }, metadata: {} }),
+  unpack: (body) => toNumbers(unpackTensors(body).tensors[name]),
 })
 
 const CODECS: Codecs = {
@@ -95,41 +96,41 @@ const CODECS: Codecs = {
   sampling_logprobs: numbersAs('logprobs'),
   top_logprobs: TABLE,
   prompt_logprobs: {
-    pack: (table) => packTensors({ tensors: tableTensors(table), metadata: { start: String(table.start) } }),
+    pack: (table) => packTensors({ tensors: packTable(table), metadata: { start: String(table.start) } }),
     unpack: (body) => {
       const { tensors, metadata } = unpackTensors(body)
-      return { ...tableOf(tensors), start: placeOf(metadata.start) }
+      return { ...unpackTable(tensors), start: parseStart(metadata.start) }
     },
   },
   routed_experts: {
     pack: ({ start, experts }) => packTensors({ tensors: { experts }, metadata: { start: String(start) } }),
     unpack: (body) => {
       const { tensors, metadata } = unpackTensors(body)
-      return { start: placeOf(metadata.start), experts: expertsOf(tensors.experts) }
+      return { start: parseStart(metadata.start), experts: unpackExperts(tensors.experts) }
     },
   },
   weight_versions: {
     pack: (spans) =>
       packTensors({
         tensors: {
-          starts: integersTensor(spans.map(({ start }) => start)),
-          ends: integersTensor(spans.map(({ end }) => end)),
+          starts: createIntegerTensor(spans.map(({ start }) => start)),
+          ends: createIntegerTensor(spans.map(({ end }) => end)),
         },
         metadata: { versions: JSON.stringify(spans.map(({ version }) => version)) },
       }),
     unpack: (body) => {
       const { tensors, metadata } = unpackTensors(body)
-      const ends = numbersOf(tensors.ends)
-      const versions = textsOf(metadata.versions, ends.length)
-      return numbersOf(tensors.starts).map((start, at) => ({ version: versions[at]!, start, end: ends[at]! }))
+      const ends = toNumbers(tensors.ends)
+      const versions = parseTexts(metadata.versions, ends.length)
+      return toNumbers(tensors.starts).map((start, at) => ({ version: versions[at]!, start, end: ends[at]! }))
     },
   },
   teacher_logprobs: {
     pack: ({ teacher, logprobs }) =>
-      packTensors({ tensors: { logprobs: numbersTensor(logprobs) }, metadata: { teacher } }),
+      packTensors({ tensors: { logprobs: createNumberTensor(logprobs) }, metadata: { teacher } }),
     unpack: (body) => {
       const { tensors, metadata } = unpackTensors(body)
-      return { teacher: metadata.teacher ?? '', logprobs: numbersOf(tensors.logprobs) }
+      return { teacher: metadata.teacher ?? '', logprobs: toNumbers(tensors.logprobs) }
     },
   },
   advantages: numbersAs('values'),
@@ -138,56 +139,56 @@ const CODECS: Codecs = {
   loss_weights: numbersAs('values'),
 }
 
-export function packDetails(details: Details): PackedDetail[] {
-  return (Object.keys(details) as DetailKind[]).flatMap((kind) => {
+export function packTokenData(details: TokenData): TokenDataBlob[] {
+  return (Object.keys(details) as TokenDataKind[]).flatMap((kind) => {
     const detail = details[kind]
     return detail === undefined ? [] : [{ kind, body: CODECS[kind].pack(detail as never) }]
   })
 }
 
 /** @throws RangeError for what no codec has packed */
-export function unpackDetails(packed: Iterable<PackedDetail>): Details {
+export function unpackTokenData(packed: Iterable<TokenDataBlob>): TokenData {
   const details: Record<string, unknown> = {}
   for (const { kind, body } of packed) details[kind] = CODECS[kind].unpack(body)
-  return details as Details
+  return details as TokenData
 }
 
-export function isDetailKind(kind: string): kind is DetailKind {
+export function isTokenDataKind(kind: string): kind is TokenDataKind {
   return Object.hasOwn(CODECS, kind)
 }
 
-function tableTensors({ counts, ids, logprobs }: TokenTable): Record<string, Tensor> {
+function packTable({ counts, ids, logprobs }: TokenTable): Record<string, Tensor> {
   return {
-    counts: integersTensor(counts),
-    ids: integersTensor(ids),
-    ...(logprobs && { logprobs: numbersTensor(logprobs) }),
+    counts: createIntegerTensor(counts),
+    ids: createIntegerTensor(ids),
+    ...(logprobs && { logprobs: createNumberTensor(logprobs) }),
   }
 }
 
-function tableOf(tensors: Readonly<Record<string, Tensor>>): TokenTable {
-  const counts = numbersOf(tensors.counts)
-  const ids = numbersOf(tensors.ids)
-  const logprobs = tensors.logprobs && numbersOf(tensors.logprobs)
+function unpackTable(tensors: Readonly<Record<string, Tensor>>): TokenTable {
+  const counts = toNumbers(tensors.counts)
+  const ids = toNumbers(tensors.ids)
+  const logprobs = tensors.logprobs && toNumbers(tensors.logprobs)
   const total = counts.reduce((sum, count) => sum + count, 0)
   if (ids.length !== total || (logprobs && logprobs.length !== total))
     throw new RangeError('a packed detail has another number of ids than it says')
   return { counts, ids, ...(logprobs && { logprobs }) }
 }
 
-function expertsOf(experts: Tensor | undefined): Tensor {
+function unpackExperts(experts: Tensor | undefined): Tensor {
   if (experts === undefined || experts.shape.length < 2 || experts.dtype.startsWith('F'))
     throw new RangeError('packed experts are not rows of whole numbers')
   return experts
 }
 
-function placeOf(text: string | undefined): number {
+function parseStart(text: string | undefined): number {
   const place = Number(text)
   if (text === undefined || !Number.isSafeInteger(place) || place < 0)
     throw new RangeError('a packed detail does not say where it starts')
   return place
 }
 
-function textsOf(json: string | undefined, count: number): string[] {
+function parseTexts(json: string | undefined, count: number): string[] {
   const texts = parseJson(json ?? '')
   if (!Array.isArray(texts) || texts.length !== count || !texts.every((text) => typeof text === 'string'))
     throw new RangeError('packed versions lack their names')
@@ -195,6 +196,6 @@ function textsOf(json: string | undefined, count: number): string[] {
 }
 
 /** Bytes of one row of a tensor. */
-export function rowBytes({ dtype, shape }: Tensor): number {
-  return shape.slice(1).reduce((product, length) => product * length, elementBytes(dtype))
+export function getRowSize({ dtype, shape }: Tensor): number {
+  return shape.slice(1).reduce((product, length) => product * length, getElementSize(dtype))
 }

@@ -1,9 +1,9 @@
 /** The details of a completion, put together from those of its pieces. */
 import { isTokenId } from '../token-ids/token-ids.ts'
-import { type Details, type PackedDetail, packDetails, type TokenTable } from './details.ts'
+import { packTokenData, type TokenData, type TokenDataBlob, type TokenTable } from './details.ts'
 
 /** Rows of a table that grows. */
-class TableFold {
+class TableBuilder {
   readonly counts: number[] = []
   readonly ids: number[] = []
   logprobs: number[] | undefined
@@ -35,20 +35,20 @@ const PER_TOKEN = ['sampling_mask', 'top_logprobs'] as const
  * What is reported per token comes with the tokens, and holds its place when some pieces bring none. What is reported of the
  * whole replaces what was reported of it before: engines that stream repeat it, longer each time.
  */
-export class DetailsFold {
-  readonly #tables = new Map<(typeof PER_TOKEN)[number], TableFold>()
+export class TokenDataBuilder {
+  readonly #tables = new Map<(typeof PER_TOKEN)[number], TableBuilder>()
   #samplingLogprobs: number[] | undefined
-  readonly #whole: Pick<Details, 'prompt_logprobs' | 'routed_experts' | 'weight_versions'> = {}
+  readonly #whole: Pick<TokenData, 'prompt_logprobs' | 'routed_experts' | 'weight_versions'> = {}
 
   /**
    * @param before tokens of the completion before this piece
    * @param tokens tokens of this piece; rows that are not as many are not these tokens', and are left out
    */
-  add(details: Details, before: number, tokens: number): void {
+  add(details: TokenData, before: number, tokens: number): void {
     for (const kind of PER_TOKEN) {
       const table = details[kind]
       if (table === undefined || table.counts.length !== tokens || !table.ids.every(isTokenId)) continue
-      const fold = this.#tableOf(kind)
+      const fold = this.#getTable(kind)
       fold.pad(before)
       fold.add(table)
     }
@@ -70,8 +70,8 @@ export class DetailsFold {
   }
 
   /** @param tokens of the whole completion */
-  details(tokens: number): Details {
-    const details: Details = { ...this.#whole }
+  details(tokens: number): TokenData {
+    const details: TokenData = { ...this.#whole }
     for (const [kind, fold] of this.#tables) {
       fold.pad(tokens)
       details[kind] = fold.table()
@@ -83,12 +83,12 @@ export class DetailsFold {
     return details
   }
 
-  pack(tokens: number): PackedDetail[] {
-    return packDetails(this.details(tokens))
+  pack(tokens: number): TokenDataBlob[] {
+    return packTokenData(this.details(tokens))
   }
 
-  #tableOf(kind: (typeof PER_TOKEN)[number]): TableFold {
-    const fold = this.#tables.get(kind) ?? new TableFold()
+  #getTable(kind: (typeof PER_TOKEN)[number]): TableBuilder {
+    const fold = this.#tables.get(kind) ?? new TableBuilder()
     this.#tables.set(kind, fold)
     return fold
   }

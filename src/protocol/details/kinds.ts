@@ -15,14 +15,20 @@ const SAMPLED_KINDS = [
 ] as const
 
 /** What is known only later: of a teacher that reads the tokens, and of a trainer. A number for each sampled token. */
-export const LATER_KINDS = ['teacher_logprobs', 'advantages', 'ratios', 'entropies', 'loss_weights'] as const
+export const TRAINER_DATA_KINDS = [
+  'teacher_logprobs',
+  'advantages',
+  'ratios',
+  'entropies',
+  'loss_weights',
+] as const
 
 /** Every kind that can be on record. */
-export const DETAIL_KINDS = [...SAMPLED_KINDS, ...LATER_KINDS] as const
+export const TOKEN_DATA_KINDS = [...SAMPLED_KINDS, ...TRAINER_DATA_KINDS] as const
 
-export type DetailKind = (typeof DETAIL_KINDS)[number]
+export type TokenDataKind = (typeof TOKEN_DATA_KINDS)[number]
 
-export type LaterKind = (typeof LATER_KINDS)[number]
+export type TrainerDataKind = (typeof TRAINER_DATA_KINDS)[number]
 
 /** What can be asked for. `sampling_logprobs` come with the mask that they are normalised over. */
 const RECORDABLE_DETAILS = SAMPLED_KINDS.filter((kind) => kind !== 'sampling_logprobs')
@@ -31,7 +37,7 @@ const RECORDABLE_DETAILS = SAMPLED_KINDS.filter((kind) => kind !== 'sampling_log
  * The details that a call is recorded with. Numbers: how many alternatives there are to be per token, beside the token
  * itself.
  */
-export interface RequestedDetails {
+export interface CaptureOptions {
   readonly samplingMask?: boolean
   readonly topLogprobs?: number
   readonly promptLogprobs?: number
@@ -50,14 +56,14 @@ const MAX_ALTERNATIVES = 1_024
  * prompt's own tokens without alternatives.
  * @throws ProxyError `invalid_request` that names what is no such word
  */
-export function parseRequestedDetails(names: readonly string[]): RequestedDetails {
-  return Object.assign({}, ...names.map(parseDetail))
+export function parseCaptureOptions(names: readonly string[]): CaptureOptions {
+  return Object.assign({}, ...names.map(parseCaptureName))
 }
 
-/** Whether {@link parseRequestedDetails} knows it. */
-export function isRecordable(name: string): boolean {
+/** Whether {@link parseCaptureOptions} knows it. */
+export function isCaptureName(name: string): boolean {
   try {
-    parseDetail(name)
+    parseCaptureName(name)
     return true
   } catch {
     return false
@@ -65,28 +71,28 @@ export function isRecordable(name: string): boolean {
 }
 
 /** @throws ProxyError `invalid_request` */
-function parseDetail(name: string): RequestedDetails {
+function parseCaptureName(name: string): CaptureOptions {
   const [, kind, count] = /^([a-z_]+)(?::(\d{1,4}))?$/.exec(name) ?? []
   const alternatives = count === undefined ? undefined : Number(count)
-  if (alternatives !== undefined && alternatives > MAX_ALTERNATIVES) throw noSuchDetail(name)
+  if (alternatives !== undefined && alternatives > MAX_ALTERNATIVES) throw createUnknownNameError(name)
   if (kind === 'top_logprobs') return { topLogprobs: Math.max(1, alternatives ?? DEFAULT_ALTERNATIVES) }
   if (kind === 'prompt_logprobs') return { promptLogprobs: alternatives ?? 0 }
-  if (alternatives !== undefined) throw noSuchDetail(name)
+  if (alternatives !== undefined) throw createUnknownNameError(name)
   if (kind === 'sampling_mask') return { samplingMask: true }
   if (kind === 'routed_experts') return { routedExperts: true }
   if (kind === 'weight_versions') return { weightVersions: true }
-  throw noSuchDetail(name)
+  throw createUnknownNameError(name)
 }
 
-function noSuchDetail(name: string): ProxyError {
+function createUnknownNameError(name: string): ProxyError {
   const words = `${RECORDABLE_DETAILS.join(', ')}; top_logprobs:64 and prompt_logprobs:8 say how many per token`
   return new ProxyError('invalid_request', `'${name}' is nothing that can be recorded: ${words}`, {
     param: 'record',
   })
 }
 
-/** The names that {@link parseRequestedDetails} reads the same details from. */
-export function namesOfDetails(requested: RequestedDetails): string[] {
+/** The names that {@link parseCaptureOptions} reads the same details from. */
+export function getCaptureNames(requested: CaptureOptions): string[] {
   return [
     ...(requested.samplingMask ? ['sampling_mask'] : []),
     ...(requested.topLogprobs === undefined ? [] : [`top_logprobs:${requested.topLogprobs}`]),
@@ -97,6 +103,6 @@ export function namesOfDetails(requested: RequestedDetails): string[] {
 }
 
 /** @returns undefined for a request without anything in it, which costs a call nothing then */
-export function requestedOrNone(requested: RequestedDetails): RequestedDetails | undefined {
-  return namesOfDetails(requested).length > 0 ? requested : undefined
+export function undefinedIfEmpty(requested: CaptureOptions): CaptureOptions | undefined {
+  return getCaptureNames(requested).length > 0 ? requested : undefined
 }

@@ -34,7 +34,7 @@ const ARRAYS = {
 
 export type TensorType = keyof typeof ARRAYS
 
-export function elementBytes(dtype: TensorType): number {
+export function getElementSize(dtype: TensorType): number {
   return ARRAYS[dtype].BYTES_PER_ELEMENT
 }
 
@@ -44,7 +44,7 @@ const LENGTH_BYTES = 8
 
 export function packTensors({ tensors, metadata }: TensorFile): Buffer {
   const entries = Object.entries(tensors).sort(
-    ([, a], [, b]) => elementBytes(b.dtype) - elementBytes(a.dtype),
+    ([, a], [, b]) => getElementSize(b.dtype) - getElementSize(a.dtype),
   )
   const header: Record<string, unknown> = { __metadata__: metadata }
   let end = 0
@@ -74,13 +74,13 @@ export function unpackTensors(bytes: Uint8Array): TensorFile {
   if (file.length < LENGTH_BYTES) throw new RangeError('a packed detail is cut off')
   const dataStart = LENGTH_BYTES + Number(file.readBigUInt64LE())
   if (dataStart > file.length) throw new RangeError('a packed detail is cut off')
-  const { __metadata__: metadata = {}, ...entries } = headerOf(file.subarray(LENGTH_BYTES, dataStart))
+  const { __metadata__: metadata = {}, ...entries } = parseHeader(file.subarray(LENGTH_BYTES, dataStart))
   const data = file.subarray(dataStart)
-  const tensors = Object.entries(entries).map(([name, entry]) => [name, tensorOf(entry, data)])
+  const tensors = Object.entries(entries).map(([name, entry]) => [name, toTensor(entry, data)])
   return { tensors: Object.fromEntries(tensors), metadata: metadata as Record<string, string> }
 }
 
-function headerOf(json: Buffer): Record<string, unknown> {
+function parseHeader(json: Buffer): Record<string, unknown> {
   try {
     return JSON.parse(json.toString())
   } catch {
@@ -88,12 +88,12 @@ function headerOf(json: Buffer): Record<string, unknown> {
   }
 }
 
-function tensorOf(entry: unknown, data: Buffer): Tensor {
+function toTensor(entry: unknown, data: Buffer): Tensor {
   const { dtype, shape, data_offsets: offsets } = (entry ?? {}) as Record<string, unknown>
   if (!isTensorType(dtype) || !isCounts(shape) || !isCounts(offsets) || offsets.length !== 2)
     throw new RangeError('a packed detail has an array of no known layout')
   const [start, end] = offsets as [number, number]
-  const bytes = shape.reduce((product, length) => product * length, elementBytes(dtype))
+  const bytes = shape.reduce((product, length) => product * length, getElementSize(dtype))
   if (end > data.length || end - start !== bytes)
     throw new RangeError('a packed detail has an array of another size than it says')
   return { dtype, shape, data: data.subarray(start, end) }
@@ -110,7 +110,7 @@ function isCounts(numbers: unknown): numbers is number[] {
 const [MAX_U8, MAX_U16] = [0xff, 0xffff]
 
 /** Whole numbers in the narrowest type that holds them all. They must fit in 32 bits, and not be negative. */
-export function integersTensor(values: readonly number[]): Tensor {
+export function createIntegerTensor(values: readonly number[]): Tensor {
   let largest = 0
   for (const value of values) if (value > largest) largest = value
   const [dtype, array] =
@@ -119,20 +119,20 @@ export function integersTensor(values: readonly number[]): Tensor {
       : largest <= MAX_U16
         ? (['U16', Uint16Array.from(values)] as const)
         : (['I32', Int32Array.from(values)] as const)
-  return { dtype, shape: [values.length], data: bytesOf(array) }
+  return { dtype, shape: [values.length], data: toBytes(array) }
 }
 
 /** Numbers as float32 where every one survives it bit for bit (engines compute in float32), else as float64. */
-export function numbersTensor(values: readonly number[]): Tensor {
+export function createNumberTensor(values: readonly number[]): Tensor {
   const whole = Float64Array.from(values)
   const halved = Float32Array.from(values)
-  const lossless = Buffer.from(bytesOf(Float64Array.from(halved))).equals(bytesOf(whole))
+  const lossless = Buffer.from(toBytes(Float64Array.from(halved))).equals(toBytes(whole))
   const [dtype, array] = lossless ? (['F32', halved] as const) : (['F64', whole] as const)
-  return { dtype, shape: [values.length], data: bytesOf(array) }
+  return { dtype, shape: [values.length], data: toBytes(array) }
 }
 
 /** The numbers of a tensor, whatever its type. @throws RangeError without one */
-export function numbersOf(tensor: Tensor | undefined): number[] {
+export function toNumbers(tensor: Tensor | undefined): number[] {
   if (tensor === undefined) throw new RangeError('a packed detail lacks an array')
   // Copied to where a typed array may begin.
   const { buffer } = Uint8Array.from(tensor.data)
@@ -140,6 +140,6 @@ export function numbersOf(tensor: Tensor | undefined): number[] {
   return Array.from(new Elements(buffer))
 }
 
-function bytesOf(array: ArrayBufferView): Uint8Array {
+function toBytes(array: ArrayBufferView): Uint8Array {
   return new Uint8Array(array.buffer, array.byteOffset, array.byteLength)
 }

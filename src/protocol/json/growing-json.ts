@@ -4,8 +4,8 @@
  */
 
 /** A list up to one of its elements: the piece that this stands in, and by that the pieces before. */
-export interface JsonSoFar {
-  readonly piece: JsonPiece
+export interface JsonList {
+  readonly piece: JsonChunk
   /** The byte after the element. */
   readonly end: number
 }
@@ -17,27 +17,27 @@ const COMMA = Buffer.from(',')
 const NOTHING = Buffer.alloc(0)
 
 /** @param json of one or more elements, with commas between them @returns the list up to the last of them */
-export function jsonAfter(before: JsonSoFar | undefined, json: string | Buffer): JsonSoFar {
+export function appendJson(before: JsonList | undefined, json: string | Buffer): JsonList {
   const piece =
-    before !== undefined && before.piece.length === before.end ? before.piece : new JsonPiece(before)
+    before !== undefined && before.piece.length === before.end ? before.piece : new JsonChunk(before)
   piece.append(json)
   return { piece, end: piece.length }
 }
 
 /** Not to be changed. */
-export function piecesOf(list: JsonSoFar): Buffer[] {
+export function getChunks(list: JsonList): Buffer[] {
   const pieces: Buffer[] = []
-  for (let at: JsonSoFar | undefined = list; at !== undefined; at = at.piece.before) {
+  for (let at: JsonList | undefined = list; at !== undefined; at = at.piece.before) {
     pieces.push(at.piece.upTo(at.end))
   }
   return pieces.reverse()
 }
 
-class JsonPiece {
-  readonly before: JsonSoFar | undefined
-  readonly #bytes = new GrowingBytes()
+class JsonChunk {
+  readonly before: JsonList | undefined
+  readonly #bytes = new GrowableBuffer()
 
-  constructor(before: JsonSoFar | undefined) {
+  constructor(before: JsonList | undefined) {
     this.before = before
   }
 
@@ -60,7 +60,7 @@ class JsonPiece {
 }
 
 /** Bytes that grow at their end, all in one buffer. What was given out stays what it is. */
-export class GrowingBytes {
+export class GrowableBuffer {
   #bytes: Buffer = NOTHING
   #length = 0
 

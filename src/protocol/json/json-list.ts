@@ -17,7 +17,7 @@ export const LETTERS = {
   objectEnd: OBJECT_END,
 } as const
 
-interface FoundElements {
+interface ElementOffsets {
   /** The byte after each element. */
   ends: number[]
   /** The byte of the closing bracket. */
@@ -35,14 +35,14 @@ const MAX_ELEMENTS = 100_000
  * @param goesOn whether it is the latter
  * @returns the elements from there on; undefined for what is no list, and for one of more than 100,000 elements
  */
-export function findElements(json: Buffer, from: number, goesOn: boolean): FoundElements | undefined {
+export function findElements(json: Buffer, from: number, goesOn: boolean): ElementOffsets | undefined {
   const ends: number[] = []
   let comma = goesOn
   let at = skipSpace(json, from)
   while (json[at] !== LIST_END) {
     if (comma && json[at] !== COMMA) return undefined
     const element = comma ? skipSpace(json, at + 1) : at
-    const end = endOfValue(json, element)
+    const end = findValueEnd(json, element)
     if (end === element || ends.length === MAX_ELEMENTS) return undefined
     ends.push(end)
     at = skipSpace(json, end)
@@ -52,26 +52,26 @@ export function findElements(json: Buffer, from: number, goesOn: boolean): Found
 }
 
 /** The byte after the value. */
-export function endOfValue(json: Buffer, start: number): number {
+export function findValueEnd(json: Buffer, start: number): number {
   const first = json[start]
-  if (first === QUOTE) return endOfString(json, start)
-  if (first === OBJECT || first === LIST) return endOfNested(json, start)
+  if (first === QUOTE) return findStringEnd(json, start)
+  if (first === OBJECT || first === LIST) return findNestedEnd(json, start)
   let at = start
-  while (at < json.length && !endsScalar(json[at]!)) at += 1
+  while (at < json.length && !isScalarEnd(json[at]!)) at += 1
   return at
 }
 
-function endsScalar(byte: number): boolean {
+function isScalarEnd(byte: number): boolean {
   return byte <= SPACE || byte === COMMA || byte === LIST_END || byte === OBJECT_END
 }
 
-function endOfNested(json: Buffer, start: number): number {
+function findNestedEnd(json: Buffer, start: number): number {
   let depth = 0
   let at = start
   do {
     const byte = json[at]!
     if (byte === QUOTE) {
-      at = endOfString(json, at)
+      at = findStringEnd(json, at)
       continue
     }
     if (byte === OBJECT || byte === LIST) depth += 1
@@ -82,7 +82,7 @@ function endOfNested(json: Buffer, start: number): number {
 }
 
 /** @param start the opening quote @returns the byte after the closing one, or the end */
-export function endOfString(json: Buffer, start: number): number {
+export function findStringEnd(json: Buffer, start: number): number {
   let at = start + 1
   while (at < json.length) {
     const near = Math.min(at + NEAR_BYTES, json.length)

@@ -4,7 +4,7 @@
 type ListJson = readonly Buffer[]
 
 /** Of a list's JSON, the elements in UTF-8. A copy: where the text is kept, these bytes need not be. */
-export function elementsOf(listJson: string): Buffer {
+export function encodeElements(listJson: string): Buffer {
   return Buffer.from(listJson.slice(1, -1))
 }
 
@@ -12,7 +12,7 @@ export function elementsOf(listJson: string): Buffer {
  * An object as JSON, in UTF-8, with more members, which are lists.
  * @returns in pieces, those of the lists as they are: no copy of them is made
  */
-export function jsonPieces(
+export function toJsonChunks(
   object: Record<string, unknown>,
   lists: Readonly<Record<string, ListJson>>,
 ): Buffer[] {

@@ -2,7 +2,7 @@
  * How much work a JSON text makes, counted in its bytes: before it is parsed, for afterwards the work is done. A text of
  * 16 MiB may be one image, read in 20 ms, or five million objects, which hold everything up for ten seconds.
  */
-import { endOfString } from './json-list.ts'
+import { findStringEnd } from './json-list.ts'
 import { MAX_NESTING } from './nesting.ts'
 
 /** Says nothing on whether the bytes are JSON: what it counts is what there is if they are. */
@@ -29,7 +29,7 @@ export function weigh(json: Buffer): JsonWeight {
   let [nodes, commas, widest, depth] = [0, 0, 0, 0]
   for (let at = 0; at < json.length; at += 1) {
     const byte = json[at]!
-    if (byte === QUOTE) at = endOfString(json, at) - 1
+    if (byte === QUOTE) at = findStringEnd(json, at) - 1
     else if (byte === COMMA) commas += 1
     else if (byte === COLON) {
       nodes += 1
@@ -45,7 +45,7 @@ export function weigh(json: Buffer): JsonWeight {
   return { nodes, commas, widest }
 }
 
-export function together(...weights: JsonWeight[]): JsonWeight {
+export function addWeights(...weights: JsonWeight[]): JsonWeight {
   return weights.reduce((sum, { nodes, commas, widest }) => ({
     nodes: sum.nodes + nodes,
     commas: sum.commas + commas,

@@ -14,7 +14,7 @@ const NONCE = Buffer.alloc(12)
 let key: KeyObject | undefined
 
 /** 16 characters. */
-export function tagOf(bytes: Buffer): string {
+export function computeSecretTag(bytes: Buffer): string {
   key ??= createSecretKey(randomBytes(16))
   const cipher = createCipheriv('aes-128-gcm', key, NONCE)
   cipher.setAAD(bytes)

@@ -3,8 +3,8 @@
  * that one's completion, and a little more. A session's memory so grows with its tokens and not with the square of its
  * turns, and two prompts that go on from the same one are compared from there on. The store's rows say it alike.
  */
-import { roomForNotes } from '../../base/note.ts'
-import { concatIds, sharedLength, type TokenIds } from './token-ids.ts'
+import { createAttachmentSlots } from '../../base/note.ts'
+import { concatIds, getSharedLength, type TokenIds } from './token-ids.ts'
 
 const NO_IDS = new Int32Array(0)
 
@@ -22,7 +22,7 @@ export class PromptIds {
   /** What was sampled after it, once that is whole and known to be exact. */
   completion: Int32Array = NO_IDS
   /** What others keep with it: see {@link Note}. */
-  readonly notes = roomForNotes()
+  readonly notes = createAttachmentSlots()
 
   /**
    * @param rest not to be changed any more
@@ -33,7 +33,7 @@ export class PromptIds {
     const known = base?.tokenCount ?? 0
     if (shared > known) throw new RangeError(`a prompt shares ${shared} tokens of ${known}`)
     // Who read its text knows prompts alone, and goes on from the end of one.
-    const sampled = shared === base?.length ? sharedLength(base.completion, rest) : 0
+    const sampled = shared === base?.length ? getSharedLength(base.completion, rest) : 0
     this.length = shared + rest.length
     this.shared = shared + sampled
     this.rest = sampled === 0 ? rest : rest.slice(sampled)
@@ -154,7 +154,7 @@ function sharedOfParts(left: readonly Int32Array[], right: readonly Int32Array[]
     const isOver = nextMine > left.length || nextIts > right.length
     if (isOver) return total
     const length = Math.min(mine.length, its.length)
-    const shared = sharedLength(mine, its)
+    const shared = getSharedLength(mine, its)
     total += shared
     if (shared < length) return total
     mine = mine.subarray(length)

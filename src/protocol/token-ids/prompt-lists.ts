@@ -3,8 +3,8 @@
  * of an earlier one, as a rule, and comparing the two takes a thirtieth of the time of reading or writing that JSON: 10 µs
  * instead of 300 for 40,000 ids.
  */
-import { type JsonSoFar, jsonAfter, piecesOf } from '../json/growing-json.ts'
-import { ProvenBytes } from '../json/known-bytes.ts'
+import { appendJson, getChunks, type JsonList } from '../json/growing-json.ts'
+import { DigestPrefix } from '../json/known-bytes.ts'
 import { PromptIds } from './prompt-ids.ts'
 import { readIds, writeIds } from './token-ids-json.ts'
 
@@ -17,27 +17,27 @@ const MAX_LISTS = 16
 const NO_IDS = new Int32Array(0)
 const COMMA = 0x2c
 
-interface List {
+interface IdList {
   readonly ids: PromptIds
   /** How many of the ids are not those of another list. */
   readonly own: number
 }
 
 /** A list that an engine wrote: its ids, and what proves that the next one begins with the same text. */
-interface ReadIds extends List {
-  readonly text: ProvenBytes
+interface EngineIdList extends IdList {
+  readonly text: DigestPrefix
 }
 
 /** A list that was written for an engine. It is sent again, and so its text is kept. */
-interface WrittenIds extends List {
-  readonly json: JsonSoFar
+interface RequestIdList extends IdList {
+  readonly json: JsonList
 }
 
 export class PromptLists {
   /** The latest first. */
-  readonly #read: ReadIds[] = []
+  readonly #read: EngineIdList[] = []
   /** The latest first. */
-  readonly #written: WrittenIds[] = []
+  readonly #written: RequestIdList[] = []
   #bytes = 0
   #converted = 0
 
@@ -48,7 +48,7 @@ export class PromptLists {
 
   /** What the ids of its prompts keep in memory. Turns that are on record have the same ones. */
   get idBytes(): number {
-    const lists: readonly List[] = [...this.#read, ...this.#written]
+    const lists: readonly IdList[] = [...this.#read, ...this.#written]
     return lists.reduce((sum, { own }) => sum + own, 0) * Int32Array.BYTES_PER_ELEMENT
   }
 
@@ -74,7 +74,7 @@ export class PromptLists {
     this.#converted += more.length
     const ids = shared === 0 ? new PromptIds(more) : new PromptIds(more, known!.ids, shared)
     if (list.length >= MIN_BYTES) {
-      const text = (known?.text ?? ProvenBytes.NONE).followedBy(list, alike)
+      const text = (known?.text ?? DigestPrefix.NONE).followedBy(list, alike)
       const own = more.length + (isReplaced(known, shared) ? known.own : 0)
       keep(this.#read, { ids, own, text }, known, shared)
       this.#count()
@@ -88,19 +88,19 @@ export class PromptLists {
     const from = known?.ids.length ?? 0
     const more = ids.slice(from, ids.length)
     this.#converted += more.length
-    if (known !== undefined && more.length === 0) return piecesOf(known.json)
-    const json = jsonAfter(known?.json, writeIds(more))
+    if (known !== undefined && more.length === 0) return getChunks(known.json)
+    const json = appendJson(known?.json, writeIds(more))
     if (ids.length * 2 >= MIN_BYTES) {
       const own = more.length + (isReplaced(known, from) ? known.own : 0)
       keep(this.#written, { ids, own, json }, known, from)
       this.#count()
     }
-    return piecesOf(json)
+    return getChunks(json)
   }
 
   /** The list that most of the bytes are known from, and how many. */
-  #mostAlike(list: Buffer): { known: ReadIds | undefined; alike: number } {
-    let best: ReadIds | undefined
+  #mostAlike(list: Buffer): { known: EngineIdList | undefined; alike: number } {
+    let best: EngineIdList | undefined
     let most = 0
     for (const known of list.length < MIN_BYTES ? [] : this.#read) {
       const alike = known.text.sharedWith(list)
@@ -113,9 +113,9 @@ export class PromptLists {
 
   #count(): void {
     // Pieces that several lists share are there once.
-    const pieces = new Set<JsonSoFar['piece']>()
+    const pieces = new Set<JsonList['piece']>()
     for (const { json } of this.#written) {
-      for (let at: JsonSoFar | undefined = json; at !== undefined; at = at.piece.before) pieces.add(at.piece)
+      for (let at: JsonList | undefined = json; at !== undefined; at = at.piece.before) pieces.add(at.piece)
     }
     const written = [...pieces].reduce((sum, { capacity }) => sum + capacity, 0)
     this.#bytes = this.#read.reduce((sum, { text }) => sum + text.bytes, written)
@@ -123,18 +123,18 @@ export class PromptLists {
 }
 
 /** By the list that goes on from it; one that shares less than half of another's is another one. */
-function isReplaced<Known extends List>(known: Known | undefined, shared: number): known is Known {
+function isReplaced<Known extends IdList>(known: Known | undefined, shared: number): known is Known {
   return known !== undefined && shared * 2 >= known.ids.length
 }
 
-function keep<Kept extends List>(lists: Kept[], list: Kept, known: Kept | undefined, shared: number): void {
+function keep<Kept extends IdList>(lists: Kept[], list: Kept, known: Kept | undefined, shared: number): void {
   if (isReplaced(known, shared)) lists.splice(lists.indexOf(known), 1)
   lists.unshift(list)
   lists.length = Math.min(lists.length, MAX_LISTS)
 }
 
-function isText(json: JsonSoFar, text: Buffer): boolean {
-  const pieces = piecesOf(json)
+function isText(json: JsonList, text: Buffer): boolean {
+  const pieces = getChunks(json)
   if (pieces.reduce((sum, { length }) => sum + length, 0) !== text.length) return false
   let start = 0
   return pieces.every((piece) => {
@@ -148,15 +148,19 @@ function isText(json: JsonSoFar, text: Buffer): boolean {
 const NOTHING_SHARED = { shared: 0, from: 0 }
 
 /** How many ids of a known list another one begins with, and where in it the last of these ends. */
-function sharedIds({ ids, text }: ReadIds, list: Buffer, alike: number): { shared: number; from: number } {
+function sharedIds(
+  { ids, text }: EngineIdList,
+  list: Buffer,
+  alike: number,
+): { shared: number; from: number } {
   const isWhole = alike === text.length && (alike === list.length || list[alike] === COMMA)
   if (isWhole) return { shared: ids.length, from: alike }
   // Up to the last comma: the id behind it may be longer in one of the two.
   const from = list.lastIndexOf(COMMA, alike - 1)
-  return from < MIN_BYTES ? NOTHING_SHARED : { shared: 1 + commasIn(list, from), from }
+  return from < MIN_BYTES ? NOTHING_SHARED : { shared: 1 + countCommas(list, from), from }
 }
 
-function commasIn(list: Buffer, end: number): number {
+function countCommas(list: Buffer, end: number): number {
   let count = 0
   for (let at = 0; at < end; at += 1) if (list[at] === COMMA) count += 1
   return count

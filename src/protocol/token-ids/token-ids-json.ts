@@ -27,14 +27,14 @@ export function readIds(bytes: Buffer, start: number, end: number): Int32Array |
     const digits = at - first
     const isId = digits === 1 || (digits > 1 && digits <= MAX_DIGITS && bytes[first] !== ZERO)
     if (!isId || (at < end && bytes[at] !== COMMA)) return undefined
-    if (count === ids.length) ids = idsRead = grown(ids)
+    if (count === ids.length) ids = idsRead = grow(ids)
     ids[count] = id
     count += 1
   }
   return ids.slice(0, count)
 }
 
-function grown(ids: Int32Array): Int32Array<ArrayBuffer> {
+function grow(ids: Int32Array): Int32Array<ArrayBuffer> {
   const larger = new Int32Array(ids.length * 2)
   larger.set(ids)
   return larger

@@ -13,7 +13,7 @@ export function isTokenId(value: unknown): value is number {
 }
 
 /** How many ids the two begin with alike. */
-export function sharedLength(a: Int32Array, b: Int32Array): number {
+export function getSharedLength(a: Int32Array, b: Int32Array): number {
   const end = Math.min(a.length, b.length)
   let at = 0
   while (at + BLOCK <= end && bytes(a, at).equals(bytes(b, at))) at += BLOCK

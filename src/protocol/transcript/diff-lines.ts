@@ -20,13 +20,13 @@ export function diffLines(before: string, now: string): DiffLine[] {
     { value: now, removed: false, added: true },
   ]
   return changes.flatMap(({ value, added, removed }, place) => {
-    const lines = linesOf(value)
+    const lines = splitLines(value)
     if (added || removed) return lines.map((text) => ({ kind: added ? 'added' : 'removed', text }) as const)
     return nearChanges(lines, place > 0, place < changes.length - 1)
   })
 }
 
-function linesOf(text: string): string[] {
+function splitLines(text: string): string[] {
   if (text === '') return []
   return (text.endsWith('\n') ? text.slice(0, -1) : text).split('\n')
 }

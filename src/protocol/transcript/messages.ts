@@ -1,11 +1,11 @@
 /** What a turn adds to what was said before, and the texts and pictures of messages. */
-import type { CallWire } from './calls.ts'
+import type { ToolCallWire } from './calls.ts'
 
 export interface MessageWire {
   role?: string
   content?: unknown
   reasoning_content?: string | null
-  tool_calls?: CallWire[] | null
+  tool_calls?: ToolCallWire[] | null
   name?: string
 }
 
@@ -18,7 +18,7 @@ export interface TurnWire {
   tool_calls: readonly unknown[]
 }
 
-export interface Added {
+export interface NewMessages {
   /** How many messages were said before. */
   from: number
   /** Index of the turn whose answer comes next, as it was sampled; undefined: something else does. */
@@ -28,7 +28,7 @@ export interface Added {
 }
 
 /** @param before the turn that its request goes on from */
-export function addedBy(turn: TurnWire, before: TurnWire | undefined): Added {
+export function getNewMessages(turn: TurnWire, before: TurnWire | undefined): NewMessages {
   const messages = turn.request_messages as readonly MessageWire[]
   const from = turn.request_messages_from ?? 0
   const isEchoed = before !== undefined && messages[0] !== undefined && isEcho(messages[0], before)
@@ -39,12 +39,12 @@ export function addedBy(turn: TurnWire, before: TurnWire | undefined): Added {
 
 /** Agents send back what was sampled; it stands above already. */
 function isEcho({ role, content, tool_calls: calls }: MessageWire, before: TurnWire): boolean {
-  const saidIn = (all: readonly CallWire[]) =>
+  const saidIn = (all: readonly ToolCallWire[]) =>
     JSON.stringify(all.map((call) => [call.function?.name, call.function?.arguments]))
   return (
     role === 'assistant' &&
-    textOf(content).trim() === before.completion_text.trim() &&
-    saidIn(calls ?? []) === saidIn(before.tool_calls as readonly CallWire[])
+    getContentText(content).trim() === before.completion_text.trim() &&
+    saidIn(calls ?? []) === saidIn(before.tool_calls as readonly ToolCallWire[])
   )
 }
 
@@ -54,8 +54,8 @@ interface PlainPart {
   image_url?: { url?: unknown }
 }
 
-/** The text of a message's content; parts that are neither text nor a picture of {@link imagesIn} by their kind. */
-export function textOf(content: unknown): string {
+/** The text of a message's content; parts that are neither text nor a picture of {@link getImages} by their kind. */
+export function getContentText(content: unknown): string {
   if (typeof content === 'string') return content
   if (!Array.isArray(content)) return content === null || content === undefined ? '' : JSON.stringify(content)
   return content
@@ -67,7 +67,7 @@ export function textOf(content: unknown): string {
 }
 
 /** Pictures that the record has itself, as `data:` URLs. */
-export function imagesIn(content: unknown): string[] {
+export function getImages(content: unknown): string[] {
   if (!Array.isArray(content)) return []
   return content.map((part: PlainPart | null) => part?.image_url?.url).filter(isImage)
 }

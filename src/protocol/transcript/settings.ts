@@ -1,6 +1,6 @@
 /** What a turn was asked with beside its messages. */
 
-export interface OfferedTool {
+export interface ToolSummary {
   name: string
   description: string
   /** The JSON schema of its arguments; undefined: there is none. */
@@ -10,15 +10,15 @@ export interface OfferedTool {
 export interface Settings {
   /** Sampling parameters and what else the request has, by name, with JSON values. */
   params: readonly (readonly [name: string, value: string])[]
-  tools: readonly OfferedTool[]
+  tools: readonly ToolSummary[]
 }
 
 /** The `prompt` of a completion is what was said, and no setting. */
-export function settingsOf(turn: { params: Record<string, unknown>; tools: readonly unknown[] }): Settings {
+export function getSettings(turn: { params: Record<string, unknown>; tools: readonly unknown[] }): Settings {
   const params = Object.entries(turn.params)
     .filter(([name]) => name !== 'prompt')
     .map(([name, value]) => [name, typeof value === 'string' ? value : JSON.stringify(value)] as const)
-  return { params, tools: turn.tools.map(toolOf) }
+  return { params, tools: turn.tools.map(toOfferedTool) }
 }
 
 interface ToolWire {
@@ -29,7 +29,7 @@ interface ToolWire {
 }
 
 /** Tools of a kind that a provider defines have their name, or only their type. */
-function toolOf(tool: unknown): OfferedTool {
+function toOfferedTool(tool: unknown): ToolSummary {
   const { type = '?', name, description, function: own } = (tool ?? {}) as ToolWire
   return {
     name: own?.name ?? name ?? type,

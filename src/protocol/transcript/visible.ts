@@ -7,7 +7,7 @@ const HIDDEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu
 
 /** The text with names in place of what hides in it: safe to stand in a page and in a terminal. */
-export function visible(text: string): string {
+export function revealInvisible(text: string): string {
   return text.replace(HIDDEN, (character) => {
     const code = character.codePointAt(0)!
     return `⟨${code < 0x20 ? CONTROL[code]! : `U+${code.toString(16).toUpperCase().padStart(4, '0')}`}⟩`

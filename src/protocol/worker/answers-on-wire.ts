@@ -8,7 +8,7 @@ import type {
   GenerationStart,
 } from '../canonical/events.ts'
 import type { TokenLogprob, Usage } from '../canonical/messages.ts'
-import { type Details, isDetailKind, packDetails, unpackDetails } from '../details/details.ts'
+import { isTokenDataKind, packTokenData, type TokenData, unpackTokenData } from '../details/details.ts'
 import { PromptIds } from '../token-ids/prompt-ids.ts'
 import {
   type CompletionChunk,
@@ -29,7 +29,7 @@ type BeforeJson<T> = T extends object
  * What was ready at once as one chunk; undefined when `events` has nothing but an end.
  * @param base ids that the proxy has: of the prompt only what differs from them is sent
  */
-export function chunkOf(
+export function createChunkFrame(
   requestId: string,
   events: readonly GenerationEvent[],
   base?: PromptIds,
@@ -45,7 +45,7 @@ export function chunkOf(
 }
 
 /** The last frame of a completion that is whole. */
-export function responseOf(requestId: string, end: GenerationEnd): (seq: number) => string {
+export function createResponseFrame(requestId: string, end: GenerationEnd): (seq: number) => string {
   return numbered<CompletionResponseV2>('completion_response', requestId, {
     finish_reason: end.finishReason,
     stop_reason: end.stopReason,
@@ -57,12 +57,12 @@ export function responseOf(requestId: string, end: GenerationEnd): (seq: number)
 }
 
 /** The last frame of a call that failed. */
-export function failureOf(requestId: string, error: ProxyError): (seq: number) => string {
+export function createFailureFrame(requestId: string, error: ProxyError): (seq: number) => string {
   return failedWith(requestId, errorToWire(error))
 }
 
 /** The worker needs the whole prompt. */
-export function promptForgotten(requestId: string): (seq: number) => string {
+export function createPromptForgottenFrame(requestId: string): (seq: number) => string {
   const message = 'the worker has forgotten the prompt that this one goes on from'
   return failedWith(requestId, { code: PROMPT_FORGOTTEN, message, status: 409 })
 }
@@ -85,7 +85,7 @@ function numbered<Frame extends CompletionChunk | CompletionResponseV2>(
  * @param base as the worker knows it
  * @throws RangeError on token ids that are none
  */
-export function eventsOfChunk(chunk: CompletionChunk, workerId: string, base?: PromptIds): GenerationEvent[] {
+export function parseChunk(chunk: CompletionChunk, workerId: string, base?: PromptIds): GenerationEvent[] {
   const events: GenerationEvent[] = chunk.deltas.map(deltaFromWire)
   if (chunk.start) events.unshift(startFromWire(chunk.start, workerId, base))
   return events
@@ -95,7 +95,7 @@ export function eventsOfChunk(chunk: CompletionChunk, workerId: string, base?: P
  * @throws ProxyError that the worker reports; `engine_failed` where it does not say why the completion ended
  * @throws RangeError on token ids that are none
  */
-export function endOfResponse(response: CompletionResponseV2): GenerationEnd {
+export function parseResponseEnd(response: CompletionResponseV2): GenerationEnd {
   if (response.error) throw errorFromWire(response.error)
   const {
     finish_reason: finishReason,
@@ -205,16 +205,16 @@ function deltaFromWire(wire: DeltaOnWire): GenerationDelta {
   return delta
 }
 
-function detailsToWire(details: Details): NonNullable<DeltaOnWire['details']> {
-  const packed = packDetails(details).map(({ kind, body }) => [kind, Buffer.from(body).toString('base64')])
+function detailsToWire(details: TokenData): NonNullable<DeltaOnWire['details']> {
+  const packed = packTokenData(details).map(({ kind, body }) => [kind, Buffer.from(body).toString('base64')])
   return Object.fromEntries(packed)
 }
 
 /** Kinds that only a newer worker knows are left out. @throws RangeError on what is no packed detail */
-function detailsFromWire(wire: NonNullable<DeltaOnWire['details']>): Details {
-  return unpackDetails(
+function detailsFromWire(wire: NonNullable<DeltaOnWire['details']>): TokenData {
+  return unpackTokenData(
     Object.entries(wire).flatMap(([kind, text]) =>
-      isDetailKind(kind) ? [{ kind, body: Buffer.from(text, 'base64') }] : [],
+      isTokenDataKind(kind) ? [{ kind, body: Buffer.from(text, 'base64') }] : [],
     ),
   )
 }

@@ -34,7 +34,7 @@ export interface FrameData {
  */
 export function parseFrame(data: FrameData, isBinary: boolean, parse = parseText): Frame | undefined {
   if (isBinary) return undefined
-  const value = read(() => parse(data)) ?? read(() => parseMended(data.toString(), parse === parseText))
+  const value = read(() => parse(data)) ?? read(() => parseRepaired(data.toString(), parse === parseText))
   return isFrame(value) ? value : undefined
 }
 
@@ -43,7 +43,7 @@ function parseText(data: FrameData): unknown {
 }
 
 /** @param wasParsed the text as it is has been refused: to read it again would hold up the proxy twice as long */
-function parseMended(text: string, wasParsed: boolean): unknown {
+function parseRepaired(text: string, wasParsed: boolean): unknown {
   const mended = withoutNonNumbers(text)
   return wasParsed && mended === text ? undefined : JSON.parse(mended)
 }

@@ -1,11 +1,11 @@
 /** Generation requests on the wire: what a worker of each version gets, and what a version-2 worker makes of it. */
 import { ProxyError } from '../../base/errors.ts'
 import type { ChatBody, CompletionBody, GenerationRequest } from '../canonical/request.ts'
-import { isRecordable, namesOfDetails, parseRequestedDetails } from '../details/kinds.ts'
-import { jsonPieces } from '../json/json-member.ts'
+import { getCaptureNames, isCaptureName, parseCaptureOptions } from '../details/kinds.ts'
+import { toJsonChunks } from '../json/json-member.ts'
 import { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { CompletionRequestV1, CompletionRequestV2 } from './protocol.ts'
-import { MIN_REPORTED_IDS, type ReportedPrompt } from './reported-prompts.ts'
+import { MIN_REPORTED_IDS, type PromptReport } from './reported-prompts.ts'
 import { packTokenIds, unpackTokenIds } from './token-ids.ts'
 
 const DEFAULT_MAX_TOKENS = 2048
@@ -28,7 +28,7 @@ export function requestToV1(request: GenerationRequest, requestId: string): Comp
 export function requestToV2(
   request: GenerationRequest,
   requestId: string,
-  known: KnownPrompt = {},
+  known: PromptBase = {},
 ): CompletionRequestV2 {
   if (request.kind === 'chat') {
     const { messages, tools, ...rest } = request.body
@@ -49,9 +49,9 @@ export function requestToV2(
 }
 
 /** What a worker has of a prompt. */
-export interface KnownPrompt {
+export interface PromptBase {
   /** What it reported last of those prompts that the call goes on from. */
-  reported?: ReportedPrompt | undefined
+  reported?: PromptReport | undefined
   /** It has `prompt_shared`. */
   takesShared?: boolean
 }
@@ -61,7 +61,7 @@ export function requestJson(
   asked: GenerationRequest,
   requestId: string,
   version: 1 | 2,
-  known: KnownPrompt = {},
+  known: PromptBase = {},
 ): string | Buffer {
   const request = known.takesShared ? withoutMessages(asked) : asked
   const fields = version === 1 ? requestToV1(request, requestId) : requestToV2(request, requestId, known)
@@ -69,12 +69,12 @@ export function requestJson(
   if (messagesJson === undefined) return JSON.stringify(fields)
   const { messages: _messages, tools, ...rest } = fields
   if (toolsJson === undefined || tools === null)
-    return Buffer.concat(jsonPieces({ ...rest, tools }, { messages: messagesJson }))
-  return Buffer.concat(jsonPieces(rest, { tools: [toolsJson], messages: messagesJson }))
+    return Buffer.concat(toJsonChunks({ ...rest, tools }, { messages: messagesJson }))
+  return Buffer.concat(toJsonChunks(rest, { tools: [toolsJson], messages: messagesJson }))
 }
 
 /** A worker that does not know details gets a call without any; its turns have none then. */
-export function withoutRecord(request: GenerationRequest): GenerationRequest {
+export function withoutCapture(request: GenerationRequest): GenerationRequest {
   if (request.record === undefined) return request
   const { record: _requested, ...rest } = request
   return rest
@@ -90,7 +90,7 @@ function withoutMessages(request: GenerationRequest): GenerationRequest {
 function promptToWire(
   ids: PromptIds | undefined,
   requestId: string,
-  { reported, takesShared }: KnownPrompt,
+  { reported, takesShared }: PromptBase,
 ): Pick<CompletionRequestV2, 'prompt_base' | 'prompt_shared' | 'prompt_token_ids'> {
   if (ids === undefined) return reported ? { prompt_base: reported.requestId } : {}
   // What was sampled after it the worker may not know yet.
@@ -118,7 +118,7 @@ export function requestFromV2(
     requestId: frame.request_id,
     sessionId: frame.session_id,
     stream: frame.stream,
-    ...recordFromWire(frame),
+    ...captureFromWire(frame),
     ...(frame.subagent !== undefined && { subagent: frame.subagent }),
     ...(frame.traceparent !== undefined && { traceparent: frame.traceparent }),
   }
@@ -167,24 +167,24 @@ function imagesFromWire(frame: CompletionRequestV2) {
 function besideBody(request: GenerationRequest) {
   const { subagent, traceparent } = request
   return {
-    ...recordToWire(request),
+    ...captureToWire(request),
     ...(subagent !== undefined && { subagent }),
     ...(traceparent !== undefined && { traceparent }),
   }
 }
 
-function recordToWire({ record, expertsStart }: GenerationRequest) {
+function captureToWire({ record, expertsStart }: GenerationRequest) {
   if (record === undefined) return undefined
   return {
-    record: namesOfDetails(record),
+    record: getCaptureNames(record),
     ...(expertsStart !== undefined && { experts_start: expertsStart }),
   }
 }
 
 /** A name that only a newer proxy knows is left out. */
-function recordFromWire({ record: names, experts_start: expertsStart }: CompletionRequestV2) {
+function captureFromWire({ record: names, experts_start: expertsStart }: CompletionRequestV2) {
   if (names === undefined) return undefined
-  const record = parseRequestedDetails(names.filter(isRecordable))
+  const record = parseCaptureOptions(names.filter(isCaptureName))
   return { record, ...(expertsStart !== undefined && { expertsStart }) }
 }
 

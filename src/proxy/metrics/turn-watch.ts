@@ -2,7 +2,7 @@
  * What turns, their engines and their record tell, watched from outside: at the store's port a turn begins and ends, at
  * the backend's its answer comes. A piece of an answer costs a look at the clock, everything else happens once a turn.
  */
-import { type Around, watched } from '../../base/around.ts'
+import { type Interceptor, intercept } from '../../base/around.ts'
 import { ProxyError } from '../../base/errors.ts'
 import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
 import { readEffortChange } from '../../protocol/canonical/reasoning-effort.ts'
@@ -44,7 +44,7 @@ export class TurnWatch {
   /** @returns the store, with everything that is written to it counted */
   ofStore(store: TurnStore): TurnStore {
     const metrics = this.#metrics
-    return watched(store, {
+    return intercept(store, {
       openTurn: (call, turn) => {
         this.#open(turn)
         return call()
@@ -61,7 +61,7 @@ export class TurnWatch {
 
   /** @returns the backend, with the answers of turns timed */
   ofBackend<T extends Backend>(backend: T): T {
-    const around: Around<Backend> = {
+    const around: Interceptor<Backend> = {
       generate: (call, request) => {
         const turn = this.#turns.get(request.requestId)
         if (turn === undefined) return call()
@@ -70,7 +70,7 @@ export class TurnWatch {
         return new TimedStream(call(), turn)
       },
     }
-    return watched(backend, around as Around<T>)
+    return intercept(backend, around as Interceptor<T>)
   }
 
   #open({ turnId, dialect, retryCount }: OpenTurn): void {
@@ -179,7 +179,7 @@ class TimedStream implements AsyncIterableIterator<readonly GenerationEvent[]> {
   }
 }
 
-function sessionWatch(metrics: ProxyMetrics): Around<TurnStore> {
+function sessionWatch(metrics: ProxyMetrics): Interceptor<TurnStore> {
   const counted = <T>(written: Promise<T>, count: (value: T) => void): Promise<T> => {
     written.then(count, (error) => countFailure(metrics, error))
     return written

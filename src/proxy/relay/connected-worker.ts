@@ -2,9 +2,9 @@
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'
-import { RecentlyUsed } from '../../base/recently-used.ts'
+import { LruCache } from '../../base/recently-used.ts'
 import type { GenerationRequest } from '../../protocol/canonical/request.ts'
-import { giveBack } from '../../protocol/json/give-back.ts'
+import { detachBuffer } from '../../protocol/json/give-back.ts'
 import type { Frame } from '../../protocol/worker/frames.ts'
 import * as frames from '../../protocol/worker/frames.ts'
 import {
@@ -25,8 +25,8 @@ import {
   type WorkerStatus,
   type WorkerStatusRequest,
 } from '../../protocol/worker/protocol.ts'
-import { basePromptOf, noteReportedPrompt } from '../../protocol/worker/reported-prompts.ts'
-import { requestJson, withoutRecord } from '../../protocol/worker/requests-on-wire.ts'
+import { attachReportedPrompt, findBasePrompt } from '../../protocol/worker/reported-prompts.ts'
+import { requestJson, withoutCapture } from '../../protocol/worker/requests-on-wire.ts'
 import type { ModelInfo, Unavailable } from '../engines/port/engine-client.ts'
 import { RelayCall } from './relay-call.ts'
 import type { RelaySocket } from './relay-socket.ts'
@@ -100,7 +100,7 @@ export class ConnectedWorker {
   busyElsewhere = 0
   readonly #context: WorkerContext
   readonly #calls = new Map<string, SentCall>()
-  readonly #sessions = new RecentlyUsed<string, true>(MAX_SESSIONS, () => 1)
+  readonly #sessions = new LruCache<string, true>(MAX_SESSIONS, () => 1)
   readonly #statusRequests: StatusRequests
   #socket: RelaySocket | undefined
 
@@ -198,11 +198,14 @@ export class ConnectedWorker {
         param: 'messages',
       })
     }
-    const request = this.#can(CAPABILITIES.details) ? asked : withoutRecord(asked)
+    const request = this.#can(CAPABILITIES.details) ? asked : withoutCapture(asked)
     const socket = this.#socket
     if (!socket) throw lost(this.identity.workerId, 'has no connection')
     const { version } = this.identity
-    const known = { reported: basePromptOf(request, this), takesShared: this.#can(CAPABILITIES.promptShared) }
+    const known = {
+      reported: findBasePrompt(request, this),
+      takesShared: this.#can(CAPABILITIES.promptShared),
+    }
     const json = requestJson(request, requestId, version, known)
     // A worker ends the connection over such a frame, comes back, and would get it again.
     if (Buffer.byteLength(json) > MAX_FRAME_BYTES) {
@@ -215,7 +218,7 @@ export class ConnectedWorker {
       promptBase: (request.kind === 'chat' ? request.promptTokenIds : undefined) ?? known.reported?.ids,
       timeoutMs: limits.callTimeoutMs,
       clock,
-      prompt: (ids) => noteReportedPrompt(request, { requestId, ids, reportedBy: this }),
+      prompt: (ids) => attachReportedPrompt(request, { requestId, ids, reportedBy: this }),
       acknowledge: (seq) => this.#acknowledge(requestId, seq),
       leave: (answered) => this.#leave(requestId, answered),
     })
@@ -386,7 +389,7 @@ export class ConnectedWorker {
 /** A frame of hundreds of kilobytes that nobody needs again: should it get lost, it is written anew. */
 function sendRequest(socket: RelaySocket, json: string | Buffer): void {
   socket.send(json, AS_TEXT, () => {
-    if (typeof json !== 'string') giveBack(json)
+    if (typeof json !== 'string') detachBuffer(json)
   })
 }
 

@@ -3,7 +3,7 @@ import type { Clock } from '../../base/clock.ts'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
 import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
 import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
-import { endOfResponse, eventsOfChunk } from '../../protocol/worker/answers-on-wire.ts'
+import { parseChunk, parseResponseEnd } from '../../protocol/worker/answers-on-wire.ts'
 import type {
   CompletionChunk,
   CompletionResponseV1,
@@ -90,7 +90,7 @@ export class RelayCall {
       if (chunk.start && chunk.seq > 1)
         throw new ProxyError('engine_failed', 'the worker began its answer twice')
       const { workerId, promptBase } = this.#options
-      const events = eventsOfChunk(chunk, workerId, promptBase)
+      const events = parseChunk(chunk, workerId, promptBase)
       const [first] = events
       if (first?.type === 'start' && first.promptTokenIds) this.#options.prompt(first.promptTokenIds)
       return events
@@ -101,7 +101,7 @@ export class RelayCall {
     this.#receive(response.seq, bytes, () => {
       this.#answered = true
       this.#options.acknowledge(response.seq)
-      return [endOfResponse(response)]
+      return [parseResponseEnd(response)]
     })
     if (this.#answered) this.#leave()
   }

@@ -5,11 +5,11 @@
  */
 import type { Attributes } from '@opentelemetry/api'
 import { toProxyError } from '../../base/errors.ts'
-import type { ArrivedCall, AskedEngine } from '../../protocol/canonical/spans.ts'
+import type { EngineRequestStart, IncomingRequest } from '../../protocol/canonical/spans.ts'
 import { inexactCode } from '../session/prompts/exactness.ts'
 import type { TurnOutcome } from '../store/port/turn-store.ts'
 
-export function attributesOfCall(call: ArrivedCall): Attributes {
+export function attributesOfCall(call: IncomingRequest): Attributes {
   return {
     'http.request.method': call.method,
     'http.route': call.route,
@@ -28,18 +28,18 @@ function asName(value: unknown): string | undefined {
 }
 
 /** The operation, with the model that is asked for. */
-export function spanNameOf(asked: AskedEngine): string {
+export function spanNameOf(asked: EngineRequestStart): string {
   const model = asName(asked.body.model)
   return model === undefined ? operationOf(asked) : `${operationOf(asked)} ${model}`
 }
 
 /** `chat`, or `text_completion`. */
-function operationOf({ kind }: AskedEngine): string {
+function operationOf({ kind }: EngineRequestStart): string {
   return kind === 'chat' ? 'chat' : 'text_completion'
 }
 
 /** Of what is asked; stop sequences are words of the agent's, and left out. */
-export function attributesOfAsked(sessionId: string, asked: AskedEngine): Attributes {
+export function attributesOfAsked(sessionId: string, asked: EngineRequestStart): Attributes {
   const { body } = asked
   const number = (field: string) => (typeof body[field] === 'number' ? (body[field] as number) : undefined)
   return given({

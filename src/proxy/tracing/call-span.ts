@@ -10,13 +10,13 @@ import {
 } from '@opentelemetry/api'
 import { W3CTraceContextPropagator } from '@opentelemetry/core'
 import type {
-  ArrivedCall,
-  AskedEngine,
-  AskedSpan,
-  BegunTurn,
-  CallSpan,
+  EngineRequestSpan,
+  EngineRequestStart,
+  IncomingRequest,
   OpenSpan,
+  RequestSpan,
   TurnSpans,
+  TurnStart,
 } from '../../protocol/canonical/spans.ts'
 import type { TurnOutcome } from '../store/port/turn-store.ts'
 import {
@@ -43,14 +43,14 @@ export type OpenTurns = Map<string, TracedTurn>
 /** Of the agent's headers only these are read: what it sends as `baggage` goes nowhere. */
 const propagator = new W3CTraceContextPropagator()
 const headerOf = {
-  get: ({ traceparent, tracestate }: ArrivedCall, key: string) =>
+  get: ({ traceparent, tracestate }: IncomingRequest, key: string) =>
     key === 'traceparent' ? traceparent : tracestate,
   keys: () => ['traceparent', 'tracestate'],
 }
 
 /** What the spans of one call have in common. */
 interface SpanParts {
-  readonly call: ArrivedCall
+  readonly call: IncomingRequest
   readonly tracer: Tracer
   readonly contentChars: number | undefined
   /** In which spans of the call's steps begin. */
@@ -59,14 +59,14 @@ interface SpanParts {
   nowMs(): number
 }
 
-export class TracedCall implements CallSpan {
+export class TracedCall implements RequestSpan {
   readonly #parts: SpanParts
   readonly #span: Span
   readonly #turns: OpenTurns
   #open = 0
   #overAtMs: number | undefined
 
-  constructor(call: ArrivedCall, { tracer, ids, contentChars }: Tracers, turns: OpenTurns) {
+  constructor(call: IncomingRequest, { tracer, ids, contentChars }: Tracers, turns: OpenTurns) {
     const offsetMs = Date.now() - performance.now()
     const nowMs = () => offsetMs + performance.now()
     const parent = propagator.extract(ROOT_CONTEXT, call, headerOf)
@@ -82,7 +82,7 @@ export class TracedCall implements CallSpan {
     this.#turns = turns
   }
 
-  turn(begun: BegunTurn): TurnSpans {
+  turn(begun: TurnStart): TurnSpans {
     const { turnId, index } = begun
     this.#open += 1
     const closed = (outcome: TurnOutcome) => {
@@ -121,12 +121,12 @@ export class TracedCall implements CallSpan {
 
 class TracedTurn implements TurnSpans {
   readonly #parts: SpanParts
-  readonly #begun: BegunTurn
+  readonly #begun: TurnStart
   readonly #closed: (outcome: TurnOutcome) => void
   /** They are ended with the turn, which knows what became of them. */
   readonly #asked: TracedAsk[] = []
 
-  constructor(parts: SpanParts, begun: BegunTurn, closed: (outcome: TurnOutcome) => void) {
+  constructor(parts: SpanParts, begun: TurnStart, closed: (outcome: TurnOutcome) => void) {
     this.#parts = parts
     this.#begun = begun
     this.#closed = closed
@@ -136,7 +136,7 @@ class TracedTurn implements TurnSpans {
     return new TracedStep(this.#parts, 'queue')
   }
 
-  asked(engine: AskedEngine): AskedSpan {
+  asked(engine: EngineRequestStart): EngineRequestSpan {
     const asked = new TracedAsk(this.#parts, engine)
     this.#asked.push(asked)
     return asked
@@ -174,7 +174,7 @@ class TracedStep implements OpenSpan {
   }
 }
 
-class TracedAsk implements AskedSpan {
+class TracedAsk implements EngineRequestSpan {
   readonly traceparent: string
   readonly #span: Span
   readonly #nowMs: () => number
@@ -182,7 +182,7 @@ class TracedAsk implements AskedSpan {
   #endedAtMs: number | undefined
   #hasFailed = false
 
-  constructor({ call, tracer, context, nowMs }: SpanParts, engine: AskedEngine) {
+  constructor({ call, tracer, context, nowMs }: SpanParts, engine: EngineRequestStart) {
     this.#nowMs = nowMs
     this.#askedAtMs = nowMs()
     this.#span = tracer.startSpan(

@@ -5,7 +5,7 @@
  */
 import type { Attributes } from '@opentelemetry/api'
 import type { ChatMessage, Tool, ToolCall } from '../../protocol/canonical/messages.ts'
-import type { BegunTurn } from '../../protocol/canonical/spans.ts'
+import type { TurnStart } from '../../protocol/canonical/spans.ts'
 import { promptJson } from '../session/prompts/prompt-pieces.ts'
 import type { TurnOutcome } from '../store/port/turn-store.ts'
 
@@ -47,7 +47,7 @@ class Room {
  * The latest messages, as many as there is room for: a long conversation costs no more than a short one.
  * @param chars how many characters of text an attribute has at most
  */
-export function inputAttributes({ lastMessage, tools, promptPieces }: BegunTurn, chars: number): Attributes {
+export function inputAttributes({ lastMessage, tools, promptPieces }: TurnStart, chars: number): Attributes {
   const room = new Room(chars)
   const messages: SaidMessage[] = []
   let at = lastMessage

@@ -17,10 +17,10 @@ import {
   type ReadableSpan,
   type SpanExporter,
 } from '@opentelemetry/sdk-trace-base'
-import { watched } from '../../base/around.ts'
+import { intercept } from '../../base/around.ts'
 import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
-import type { ArrivedCall, CallSpan } from '../../protocol/canonical/spans.ts'
+import type { IncomingRequest, RequestSpan } from '../../protocol/canonical/spans.ts'
 import type { TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
 import { type OpenTurns, TracedCall, type Tracers } from './call-span.ts'
 import { SessionIds } from './session-ids.ts'
@@ -44,12 +44,12 @@ export class OtlpTracing implements Tracing {
     this.#tracers = { tracer: this.#provider.getTracer('llm-proxy', VERSION), ids, contentChars }
   }
 
-  begin(call: ArrivedCall): CallSpan {
+  begin(call: IncomingRequest): RequestSpan {
     return new TracedCall(call, this.#tracers, this.#turns)
   }
 
   watchStore(store: TurnStore): TurnStore {
-    return watched(store, { closeTurn: (call, outcome) => this.#close(call, outcome) })
+    return intercept(store, { closeTurn: (call, outcome) => this.#close(call, outcome) })
   }
 
   async close(): Promise<void> {

@@ -1,4 +1,4 @@
-import type { CallTracer } from '../../protocol/canonical/spans.ts'
+import type { RequestTracer } from '../../protocol/canonical/spans.ts'
 import type { TurnStore } from '../store/port/turn-store.ts'
 
 /** Where spans go, and how much is in them. */
@@ -9,7 +9,7 @@ export interface TracingTarget {
 }
 
 /** Writes spans of calls and exports them. */
-export interface Tracing extends CallTracer {
+export interface Tracing extends RequestTracer {
   /** @returns the store to be used in place of `store`: what a turn came to, and its commit, is told there */
   watchStore(store: TurnStore): TurnStore
   /** Exports what is left, within some seconds; never throws. */

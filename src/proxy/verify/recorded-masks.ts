@@ -1,6 +1,6 @@
 /** What is on record of a turn's sampling, as the {@link Verifier} compares it. */
 import type { EngineSampling } from '../../protocol/canonical/events.ts'
-import { type PackedDetail, unpackDetails } from '../../protocol/details/details.ts'
+import { type TokenDataBlob, unpackTokenData } from '../../protocol/details/details.ts'
 import type { LogprobsOf, SamplingMask } from './compare.ts'
 
 export interface RecordedMasks {
@@ -14,8 +14,8 @@ export interface RecordedMasks {
 export const MASK_KINDS = ['sampling_mask', 'sampling_logprobs'] as const
 
 /** @throws RangeError for bytes that are no such details */
-export function recordedMasks(packed: Iterable<PackedDetail>): RecordedMasks {
-  const { sampling_mask: table, sampling_logprobs: logprobs } = unpackDetails(packed)
+export function recordedMasks(packed: Iterable<TokenDataBlob>): RecordedMasks {
+  const { sampling_mask: table, sampling_logprobs: logprobs } = unpackTokenData(packed)
   let end = 0
   const rows = table?.counts.map((count) => {
     end += count

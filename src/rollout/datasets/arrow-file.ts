@@ -3,7 +3,7 @@ import { createWriteStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { DataType, Field, RecordBatch, Schema } from 'apache-arrow'
-import { optionalPackage } from '../../base/optional-package.ts'
+import { importOptionalPackage } from '../../base/optional-package.ts'
 import type { Row } from './parquet-columns.ts'
 import { type Fields, fit, type Shape, storable } from './shape.ts'
 import { writeWhole } from './whole-file.ts'
@@ -12,7 +12,7 @@ type Arrow = typeof import('apache-arrow')
 
 /** @throws ProxyError `start_failed` if the package is not installed */
 export function openArrow(): Promise<Arrow> {
-  return optionalPackage('apache-arrow', 'A file that ends in .arrow', () => import('apache-arrow'))
+  return importOptionalPackage('apache-arrow', 'A file that ends in .arrow', () => import('apache-arrow'))
 }
 
 /**

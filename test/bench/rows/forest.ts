@@ -77,7 +77,7 @@ async function record(store: TurnStore, sample: number, trace: Trace, calls: num
     Int32Array.from({ length }, () => (next = (Math.imul(next, 48_271) >>> 0) % VOCABULARY))
   const common = Int32Array.from({ length: trace.system + trace.tools }, (_, at) => at % VOCABULARY)
   const task = Int32Array.from({ length: TASK_TOKENS }, (_, at) => at + 1)
-  const lastMessage = new MessageTree().lastOfTexts(['{"role":"user","content":"the task"}'])
+  const lastMessage = new MessageTree().addMessageTexts(['{"role":"user","content":"the task"}'])
   let prompt = new PromptIds(common).continuedBy(task)
   for (const [index, [tokensIn, tokensOut]] of trace.main.slice(0, calls).entries()) {
     const turnId = `${sessionId}-${index}`

@@ -1,7 +1,7 @@
 /** What is made of a request that has been read: lowering, matching, lines. */
 
 import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
-import { imageUrlsOf, splitDataUrl } from '../../../src/protocol/canonical/images.ts'
+import { getImageUrls, splitDataUrl } from '../../../src/protocol/canonical/images.ts'
 import { lowerChatRequest } from '../../../src/proxy/dialects/chat/request.ts'
 import { unseal } from '../../../src/proxy/dialects/common/sealed-reasoning.ts'
 import { lowerCompletionRequest } from '../../../src/proxy/dialects/completions/request.ts'
@@ -237,7 +237,7 @@ export const REQUESTS: readonly Subject[] = [
       },
       parts: fresh(
         (n) => times(n / 10, () => ({ type: 'image_url', image_url: { url: 'data:,' } })),
-        (content) => imageUrlsOf([{ content: content as never }]),
+        (content) => getImageUrls([{ content: content as never }]),
       ),
     },
   },

@@ -2,13 +2,13 @@
 
 import { parseEffortRejection } from '../../../src/protocol/canonical/reasoning-effort.ts'
 import { RequestReader } from '../../../src/protocol/canonical/request-reader.ts'
-import { parseAsWritten, parseRequest } from '../../../src/protocol/canonical/written-numbers.ts'
+import { parseKeepingNumbers, parseRequest } from '../../../src/protocol/canonical/written-numbers.ts'
 import { findElements } from '../../../src/protocol/json/json-list.ts'
 import { weigh } from '../../../src/protocol/json/json-weight.ts'
-import { KeptBytes, ProvenBytes } from '../../../src/protocol/json/known-bytes.ts'
+import { BytePrefix, DigestPrefix } from '../../../src/protocol/json/known-bytes.ts'
 import { isNestedTooDeeply } from '../../../src/protocol/json/nesting.ts'
 import { readIds, writeIds } from '../../../src/protocol/token-ids/token-ids-json.ts'
-import { chunkOf, eventsOfChunk } from '../../../src/protocol/worker/answers-on-wire.ts'
+import { createChunkFrame, parseChunk } from '../../../src/protocol/worker/answers-on-wire.ts'
 import * as frames from '../../../src/protocol/worker/frames.ts'
 import { packTokenIds, unpackTokenIds } from '../../../src/protocol/worker/token-ids.ts'
 import { AnswerReader } from '../../../src/proxy/engines/clients/wire/answer-reader.ts'
@@ -169,7 +169,7 @@ export const WIRES: readonly Subject[] = [
     cases: {
       deltas: (n) => {
         const deltas = times(n / 20, () => ({ content: 'x' }))
-        return () => eventsOfChunk({ type: 'completion_chunk', request_id: 'r', seq: 1, deltas }, 'w')
+        return () => parseChunk({ type: 'completion_chunk', request_id: 'r', seq: 1, deltas }, 'w')
       },
       'deltas that are written': (n) => {
         const events = times(n / 20, () => ({
@@ -178,7 +178,7 @@ export const WIRES: readonly Subject[] = [
           tokenIds: [1],
           logprobs: [-1],
         }))
-        return () => chunkOf('r', events)?.(1)
+        return () => createChunkFrame('r', events)?.(1)
       },
       'a version-1 answer': (n) => {
         const ids = times(n, (at) => at)
@@ -229,7 +229,7 @@ export const WIRES: readonly Subject[] = [
           function: { name: `f${at}`, parameters: { a: 1.5 } },
         }))
         const text = JSON.stringify({ tools, messages: [] })
-        return () => [parseRequest(text), parseAsWritten(text)]
+        return () => [parseRequest(text), parseKeepingNumbers(text)]
       },
       'a list that does not end': (n) => {
         const json = Buffer.from(`[${repeated('{}, ', n)}`)
@@ -243,13 +243,13 @@ export const WIRES: readonly Subject[] = [
     cases: {
       'as they were': (n) => {
         const bytes = Buffer.alloc(16 * n, 'x')
-        const known = ProvenBytes.of(bytes)
+        const known = DigestPrefix.of(bytes)
         return () => known.followedBy(bytes, known.sharedWith(bytes))
       },
       'with another byte late': (n) => {
         const [bytes, others] = [Buffer.alloc(16 * n, 'x'), Buffer.alloc(16 * n, 'x')]
         others[15 * n] = 0
-        const both = [KeptBytes.of(bytes), ProvenBytes.of(bytes)]
+        const both = [BytePrefix.of(bytes), DigestPrefix.of(bytes)]
         return () => both.map((known) => known.followedBy(others, known.sharedWith(others)))
       },
     },

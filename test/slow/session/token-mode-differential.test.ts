@@ -7,7 +7,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { EmbeddedEngine } from '../../../src/embedded/engine/embedded-engine.ts'
 import { embeddedModelFolder } from '../../../src/embedded/engine/embedded-model.ts'
-import { type Completion, CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import { type Completion, CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages.ts'
 import type { ChatBody, GenerationRequest } from '../../../src/protocol/canonical/request.ts'
 import type { Backend } from '../../../src/proxy/engines/port/backend.ts'
@@ -82,10 +82,10 @@ const sampling = fc.record({
 
 let calls = 0
 
-async function ask(backend: Backend, body: ChatBody, stream: boolean): Promise<CompletionFold> {
+async function ask(backend: Backend, body: ChatBody, stream: boolean): Promise<CompletionBuilder> {
   const id = `call-${calls++}`
   const request: GenerationRequest = { kind: 'chat', body, stream, requestId: id, sessionId: id }
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   for await (const batch of backend.generate(request, new AbortController().signal)) {
     for (const event of batch) fold.add(event)
   }

@@ -3,13 +3,13 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
-import { ownAddon } from '../../../src/base/own-files.ts'
+import { loadOwnAddon } from '../../../src/base/own-files.ts'
 import { openRustEncoder, type TokenizerFault } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { loadFastTokenizer, openFastEncoder } from '../../../src/proxy/tokens/tokenizer/fast-encoder.ts'
 import { modelDirectory, REAL_MODELS } from '../../unit/tokens/real-models.ts'
 
 const FOLDER = new URL('../../../src/proxy/tokens/tokenizer/fastokens/', import.meta.url)
-const isBuilt = ownAddon(new URL('fastokens.node', FOLDER)) !== undefined
+const isBuilt = loadOwnAddon(new URL('fastokens.node', FOLDER)) !== undefined
 const skip = isBuilt ? false : 'it is not built: npm run build:addon, which needs cargo'
 const POINTS_A_TEXT = 64
 const RUNS = 1_000

@@ -1,6 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t from 'tap'
-import { breathe } from '../../../src/base/breathe.ts'
+import { yieldToEventLoop } from '../../../src/base/breathe.ts'
 
 t.test(
   'of works that wait one goes on in each turn of the event loop, in the order in which they asked',
@@ -8,7 +8,7 @@ t.test(
     const log: string[] = []
     const works = ['a', 'b', 'c'].map(async (name) => {
       for (let stretch = 1; stretch <= 2; stretch += 1) {
-        await breathe()
+        await yieldToEventLoop()
         log.push(`${name}${stretch}`)
       }
     })

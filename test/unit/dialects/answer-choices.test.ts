@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { ChatStreamWriter, chatCompletion } from '../../../src/proxy/dialects/chat/answer.ts'
@@ -63,7 +63,7 @@ for (const [kind, { writer: writerOf, whole, textOf }] of Object.entries(KINDS))
       await fc.assert(
         fc.asyncProperty(answers, fc.infiniteStream(fc.nat()), async (texts, picks) => {
           const left = texts.map(eventsOf)
-          const folds = texts.map(() => new CompletionFold())
+          const folds = texts.map(() => new CompletionBuilder())
           const writer = new ChoicesWriter(texts.length, writerOf)
           let stream = ''
           while (left.some((events) => events.length > 0)) {
@@ -78,7 +78,7 @@ for (const [kind, { writer: writerOf, whole, textOf }] of Object.entries(KINDS))
           const read = chunks.map((chunk) => JSON.parse(chunk.slice('data: '.length)))
           const answer = JSON.parse(
             JSON.stringify(
-              whole(identity, answerOptions, ...(folds as [CompletionFold, ...CompletionFold[]])),
+              whole(identity, answerOptions, ...(folds as [CompletionBuilder, ...CompletionBuilder[]])),
             ),
           )
           t.same(read.at(-1).usage, answer.usage)

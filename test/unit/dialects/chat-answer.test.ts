@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../src/protocol/canonical/messages.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
@@ -42,7 +42,7 @@ function merge(chunks: ReturnType<typeof chunksOf>) {
 }
 
 t.test('an agent that asked for nothing sees no trace of the recording', async (t) => {
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   const events: GenerationEvent[] = [
     start,
     { type: 'delta', content: 'hi', tokenIds: [1], logprobs: [-0.5], logprobsContent: [] },
@@ -86,7 +86,7 @@ t.test('an agent that asked for nothing sees no trace of the recording', async (
 
 t.test('an answer without a word is the empty text, and null where a call stands in its place', async (t) => {
   const contentOf = (...deltas: GenerationEvent[]) => {
-    const fold = new CompletionFold()
+    const fold = new CompletionBuilder()
     for (const event of [start, ...deltas]) fold.add(event)
     fold.add({ type: 'end', finishReason: 'stop', usage })
     const { choices } = chatCompletion(identity, quiet, fold) as { choices: { message: object }[] }
@@ -106,7 +106,7 @@ t.test('token ids, logprobs and usage are shown to the agent that asked for them
     { type: 'delta', tokenIds: [2], logprobs: [-1] },
     { type: 'end', finishReason: 'stop', stopReason: 2, usage },
   ]
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
   const whole = JSON.parse(JSON.stringify(chatCompletion(identity, curious, fold)))
   t.same(whole.prompt_token_ids, [7, 8])
@@ -134,7 +134,7 @@ t.test(
       { type: 'delta', content: 'hi', reasoning: '!', tokenIds: [2] },
       { type: 'end', finishReason: 'stop' },
     ]
-    const fold = new CompletionFold()
+    const fold = new CompletionBuilder()
     for (const event of events) fold.add(event)
     for (const reasoning of [true, false]) {
       const answerOptions = { ...quiet, reasoning }
@@ -179,7 +179,7 @@ t.test('a stream, however its events are batched, adds up to the answer that was
   fc.assert(
     fc.property(fc.array(anyDelta, { maxLength: 12 }), fc.nat(5), (deltas, cut) => {
       const events: GenerationEvent[] = [start, ...deltas, { type: 'end', finishReason: 'stop' }]
-      const fold = new CompletionFold()
+      const fold = new CompletionBuilder()
       for (const event of events) fold.add(event)
       const whole = JSON.parse(JSON.stringify(chatCompletion(identity, curious, fold))).choices[0]
       const writer = new ChatStreamWriter(identity, curious)

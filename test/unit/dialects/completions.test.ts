@@ -1,5 +1,5 @@
 import t from 'tap'
-import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { CompletionStreamWriter, textCompletion } from '../../../src/proxy/dialects/completions/answer.ts'
@@ -45,7 +45,7 @@ t.test('what turns cannot hold is refused', async (t) => {
 })
 
 t.test('logprobs are laid out as parallel lists with offsets into the text', async (t) => {
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
   const answerOptions = { logprobs: true, tokenIds: true, reasoning: false, streamUsage: false }
   t.same(JSON.parse(JSON.stringify(textCompletion(identity, answerOptions, fold))), {

@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { ProxyError } from '../../../src/base/errors.ts'
-import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type {
   GenerationDelta,
   GenerationEnd,
@@ -236,7 +236,7 @@ type Answer = {
 }
 
 function whole(events: readonly GenerationEvent[], reasoning: boolean): Answer {
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
   return JSON.parse(JSON.stringify(geminiAnswer(identity, wishesOf(reasoning), fold)))
 }
@@ -289,7 +289,7 @@ t.test('however a stream is cut, framed and shown, its echo is what the model sa
         }),
       }))
       const events = [start, ...ordered, end]
-      const fold = new CompletionFold()
+      const fold = new CompletionBuilder()
       for (const event of events) fold.add(event)
       const content = fold.content ?? ''
       const hasPart = content !== '' || fold.toolCalls.length > 0

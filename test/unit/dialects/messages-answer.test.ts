@@ -3,7 +3,7 @@ import { Anthropic } from '@anthropic-ai/sdk'
 import type { Message } from '@anthropic-ai/sdk/resources/messages'
 import fc from 'fast-check'
 import t from 'tap'
-import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type {
   GenerationDelta,
   GenerationEnd,
@@ -24,7 +24,7 @@ const end: GenerationEnd = {
 }
 
 function whole(events: readonly GenerationEvent[], reasoning = true): Message {
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
   return JSON.parse(JSON.stringify(message(identity, { ...answerOptions, reasoning }, fold)))
 }
@@ -149,7 +149,7 @@ t.test('reasoning that the agent does not want stays away', async (t) => {
 
 t.test('reasoning that is not to be read goes out sealed, and comes back as it was', async (t) => {
   const sealing = { ...answerOptions, reasoning: false, sealedReasoning: true }
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   for (const event of callEvents) fold.add(event)
   const { content } = message(identity, sealing, fold) as Message
   t.match(content[0], { type: 'thinking', thinking: '', signature: /^llm-proxy:/ })

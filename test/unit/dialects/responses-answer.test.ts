@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { ResponseStream } from 'openai/lib/responses/ResponseStream'
 import t from 'tap'
 import { ProxyError } from '../../../src/base/errors.ts'
-import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { seal } from '../../../src/proxy/dialects/common/sealed-reasoning.ts'
@@ -50,8 +50,8 @@ function frameOf(fields: object = {}): ResponseFrame {
   }
 }
 
-function foldOf(events: readonly GenerationEvent[]): CompletionFold {
-  const fold = new CompletionFold()
+function foldOf(events: readonly GenerationEvent[]): CompletionBuilder {
+  const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
   return fold
 }

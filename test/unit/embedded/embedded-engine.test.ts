@@ -5,7 +5,7 @@ import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../../src/embedde
 import { loadEmbeddedModel } from '../../../src/embedded/engine/embedded-model.ts'
 import { Playbook } from '../../../src/embedded/engine/playbook.ts'
 import { rankTokens } from '../../../src/embedded/engine/score.ts'
-import type { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import type { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type { Tool } from '../../../src/protocol/canonical/messages.ts'
 import {
   chatRequest,
@@ -25,7 +25,7 @@ const CALCULATOR: Tool = {
 }
 
 /** What the model thinks of the completion's tokens after its prompt. */
-function scoresOf({ start, tokenIds }: CompletionFold): number[] {
+function scoresOf({ start, tokenIds }: CompletionBuilder): number[] {
   const prompt = [...start!.promptTokenIds!]
   return rankTokens(ngrams, [...prompt, ...tokenIds], prompt.length, 0).map(({ logprob }) => logprob)
 }
@@ -34,7 +34,10 @@ function forcing(answer: object): Playbook {
   return new Playbook({ rules: [{ name: 'only', when: {}, answer }] })
 }
 
-async function run(options: EmbeddedEngineOptions, body: Record<string, unknown>): Promise<CompletionFold> {
+async function run(
+  options: EmbeddedEngineOptions,
+  body: Record<string, unknown>,
+): Promise<CompletionBuilder> {
   return fold(await collect(new EmbeddedEngine(options).generate(chatRequest(body), noAbort)))
 }
 

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { type AnswerOptions, AnswerReader } from '../../../src/proxy/engines/clients/wire/answer-reader.ts'
@@ -184,7 +184,7 @@ t.test('prompt ids', (t) => {
 
 t.test('prompt ids of a later chunk become those of the completion, and broken ones leave none', (t) => {
   const promptOf = (later: unknown, options: Partial<AnswerOptions> = {}) => {
-    const fold = new CompletionFold()
+    const fold = new CompletionBuilder()
     const first = chunk({ role: 'assistant', content: '' })
     const second = chunk({ content: 'a' }, { token_ids: [7], prompt_token_ids: later })
     for (const event of read([first, second, stop], options)) fold.add(event)
@@ -412,7 +412,7 @@ t.test('logprobs that are none are the failure of the engine', (t) => {
 
 /** The tool calls of a stream whose chunks bring these pieces. */
 function callsOf(...chunks: object[][]): string[][] {
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   for (const event of read([...chunks.map((pieces) => chunk({ tool_calls: pieces })), stop])) fold.add(event)
   return fold.toolCalls.map((call) => [call.id, call.function.name, call.function.arguments])
 }
@@ -498,7 +498,7 @@ t.test('calls of a stream without an index are told apart by their ids, or their
 t.test('calls of a whole answer are its entries, whatever ids the model writes', async (t) => {
   const call = (args: string) => ({ id: 'functions.Bash:0', function: { name: 'Bash', arguments: args } })
   const message = { role: 'assistant', content: null, tool_calls: [call('{"x":1}'), call('{"x":2}')] }
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   for (const event of read([{ choices: [{ index: 0, message, finish_reason: 'tool_calls' }] }]))
     fold.add(event)
   t.same(

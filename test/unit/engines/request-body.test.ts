@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
 import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages.ts'
-import { jsonPieces } from '../../../src/protocol/json/json-member.ts'
+import { toJsonChunks } from '../../../src/protocol/json/json-member.ts'
 import { bodyJson } from '../../../src/proxy/engines/clients/wire/request.ts'
 
 const MESSAGES: ChatMessage[] = [{ role: 'user', content: 'é' }]
@@ -46,7 +46,7 @@ t.test('an object with lists that are there as JSON is as if all of it had been 
     fc.property(fc.dictionary(fc.string(), fc.jsonValue()), list, list, (object, first, second) => {
       const lists = { 'the "first"': first, second }
       const jsonOf = (values: unknown[]) => [Buffer.from(JSON.stringify(values).slice(1, -1))]
-      const pieces = jsonPieces(object, { 'the "first"': jsonOf(first), second: jsonOf(second) })
+      const pieces = toJsonChunks(object, { 'the "first"': jsonOf(first), second: jsonOf(second) })
       const whole = JSON.parse(Buffer.concat(pieces).toString())
       return JSON.stringify(whole) === JSON.stringify(JSON.parse(JSON.stringify({ ...object, ...lists })))
     }),

@@ -1,6 +1,10 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { type Message, MessageTree, messagesBetween } from '../../../src/protocol/canonical/conversation.ts'
+import {
+  getMessagesBetween,
+  type Message,
+  MessageTree,
+} from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
 import { parseRequest } from '../../../src/protocol/canonical/written-numbers.ts'
 
@@ -8,7 +12,7 @@ const LONG = 'What an agent says. '.repeat(20)
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 
 function textsUpTo(last: Message | undefined): string[] {
-  return messagesBetween(undefined, last).map(({ json }) => json)
+  return getMessagesBetween(undefined, last).map(({ json }) => json)
 }
 
 function written(tree: MessageTree, last: Message | undefined): string {
@@ -18,7 +22,7 @@ function written(tree: MessageTree, last: Message | undefined): string {
 t.test('what is noted of a message takes no more room when there were many trees before', async (t) => {
   const noted = () => {
     const tree = new MessageTree()
-    const last = tree.lastOf([user('a'), user('b')])!
+    const last = tree.addMessages([user('a'), user('b')])!
     tree.jsonUpTo(last)
     return last.notes.length
   }
@@ -30,7 +34,7 @@ t.test('what is noted of a message takes no more room when there were many trees
 t.test('text beyond Latin-1 counts as the two bytes a letter that it takes', async (t) => {
   const bytesOf = (content: string) => {
     const tree = new MessageTree()
-    tree.lastOf([user(content)])
+    tree.addMessages([user(content)])
     return tree.bytes
   }
   t.equal(bytesOf('字'.repeat(10_000)) - bytesOf('字'.repeat(5_000)), 10_000)
@@ -40,7 +44,7 @@ t.test('text beyond Latin-1 counts as the two bytes a letter that it takes', asy
 t.test('what was said in earlier calls is there once: as values, or as the texts of a record', async (t) => {
   const content = 'x'.repeat(100_000)
   const tree = new MessageTree()
-  const last = tree.lastOf([user(content)])!
+  const last = tree.addMessages([user(content)])!
   t.ok(tree.bytes > content.length)
   tree.letGoOfJson()
   t.ok(tree.bytes < 2_000, `${tree.bytes} bytes`)
@@ -48,7 +52,7 @@ t.test('what was said in earlier calls is there once: as values, or as the texts
   t.equal(last.json, JSON.stringify(user(content)))
   const recorded = new MessageTree()
   const text = JSON.stringify(user(content)).replace(':', ' : ')
-  const read = recorded.lastOfTexts([text])!
+  const read = recorded.addMessageTexts([text])!
   recorded.letGoOfJson()
   t.equal(read.json, text, 'which may be written in another way')
   t.same(read.value, user(content))
@@ -59,7 +63,7 @@ t.test('numbers stay as they were written when a message is written again', asyn
   const call = '{"role":"assistant","tool_calls":[{"function":{"arguments":{"x":1.0,"y":9007199254740993}}}]}'
   const { messages } = parseRequest(`{"tools":[],"messages":[${call}]}`) as { messages: ChatMessage[] }
   const tree = new MessageTree()
-  const last = tree.lastOf(messages)!
+  const last = tree.addMessages(messages)!
   t.equal(last.json, call)
   tree.letGoOfJson()
   t.equal(last.json, call)
@@ -99,7 +103,7 @@ t.test('whatever is let go of, each message is the same and says the same', asyn
         const values = contents.map((text, at) => (known ? said(at, text) : user(text)))
         const texts = values.map((value) => JSON.stringify(value))
         const [one, other] = [letting, keeping].map((tree) =>
-          how === 'texts' ? tree.lastOfTexts(texts) : tree.lastOf(values),
+          how === 'texts' ? tree.addMessageTexts(texts) : tree.addMessages(values),
         )
         if (pairs.has(one) && pairs.get(one) !== other) return false
         pairs.set(one, other)
@@ -116,10 +120,10 @@ t.test(
   'a message that is said as text, then as one object and then as another, is one message',
   async (t) => {
     const tree = new MessageTree()
-    tree.lastOf([{ role: 'user', content: 'first' }])
+    tree.addMessages([{ role: 'user', content: 'first' }])
     const said = () => ({ role: 'user', content: 'b' }) as const
-    const second = tree.lastOfTexts([JSON.stringify(said())])
-    t.equal(tree.lastOf([said()]), second)
-    t.equal(tree.lastOf([said()]), second)
+    const second = tree.addMessageTexts([JSON.stringify(said())])
+    t.equal(tree.addMessages([said()]), second)
+    t.equal(tree.addMessages([said()]), second)
   },
 )

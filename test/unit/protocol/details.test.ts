@@ -1,9 +1,9 @@
 import { inspect } from 'node:util'
 import fc from 'fast-check'
 import t from 'tap'
-import { type Details, packDetails, unpackDetails } from '../../../src/protocol/details/details.ts'
-import { DetailsFold } from '../../../src/protocol/details/fold.ts'
-import { namesOfDetails, parseRequestedDetails } from '../../../src/protocol/details/kinds.ts'
+import { packTokenData, type TokenData, unpackTokenData } from '../../../src/protocol/details/details.ts'
+import { TokenDataBuilder } from '../../../src/protocol/details/fold.ts'
+import { getCaptureNames, parseCaptureOptions } from '../../../src/protocol/details/kinds.ts'
 import { packTensors, unpackTensors } from '../../../src/protocol/details/tensors.ts'
 import { detailsOf } from '../../helpers/reported-details.ts'
 
@@ -30,7 +30,7 @@ const experts = fc
     }))
   })
 const span = fc.record({ version: fc.string(), start: fc.nat(), end: fc.nat() }, { noNullPrototype: true })
-const details: fc.Arbitrary<Details> = fc.record(
+const details: fc.Arbitrary<TokenData> = fc.record(
   {
     sampling_mask: table,
     sampling_logprobs: fc.array(logprob),
@@ -43,7 +43,7 @@ const details: fc.Arbitrary<Details> = fc.record(
 )
 
 /** As text that tells apart what JSON does not: bytes of buffers and arrays are the same, NaN is no infinity. */
-const plain = ({ routed_experts: experts, ...value }: Details) =>
+const plain = ({ routed_experts: experts, ...value }: TokenData) =>
   inspect(
     [value, experts && { ...experts, experts: { ...experts.experts, data: [...experts.experts.data] } }],
     {
@@ -57,13 +57,13 @@ const plain = ({ routed_experts: experts, ...value }: Details) =>
 t.test('each kind is unpacked as it was packed, bit for bit', async (t) => {
   fc.assert(
     fc.property(details, (given) => {
-      t.equal(plain(unpackDetails(packDetails(given))), plain(given))
+      t.equal(plain(unpackTokenData(packTokenData(given))), plain(given))
     }),
   )
 })
 
 t.test('a packed detail is a safetensors file whose arrays begin where typed arrays may', async (t) => {
-  const [packed] = packDetails({ top_logprobs: { counts: [1], ids: [70_000], logprobs: [-0.1] } })
+  const [packed] = packTokenData({ top_logprobs: { counts: [1], ids: [70_000], logprobs: [-0.1] } })
   const { body } = packed!
   const headerBytes = Number(Buffer.from(body).readBigUInt64LE())
   t.equal(headerBytes % 8, 0)
@@ -78,11 +78,11 @@ t.test('a packed detail is a safetensors file whose arrays begin where typed arr
 })
 
 t.test('what is no packed detail is refused, and never half read', async (t) => {
-  const whole = packDetails(detailsOf([1, 2, 3], [4, 5]))
+  const whole = packTokenData(detailsOf([1, 2, 3], [4, 5]))
   for (const { kind, body } of whole) {
     for (const end of [0, 5, 9, body.length - 1])
       t.throws(
-        () => unpackDetails([{ kind, body: body.subarray(0, end) }]),
+        () => unpackTokenData([{ kind, body: body.subarray(0, end) }]),
         RangeError,
         `${kind}, ${end} bytes`,
       )
@@ -94,7 +94,7 @@ t.test('what is no packed detail is refused, and never half read', async (t) => 
     },
     metadata: {},
   })
-  t.throws(() => unpackDetails([{ kind: 'sampling_mask', body: lying }]), RangeError)
+  t.throws(() => unpackTokenData([{ kind: 'sampling_mask', body: lying }]), RangeError)
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 64 }), (bytes) => {
       try {
@@ -107,19 +107,19 @@ t.test('what is no packed detail is refused, and never half read', async (t) => 
 })
 
 t.test('requested details are read by their names, and written so that they are read again', async (t) => {
-  t.same(parseRequestedDetails(['sampling_mask', 'top_logprobs', 'prompt_logprobs']), {
+  t.same(parseCaptureOptions(['sampling_mask', 'top_logprobs', 'prompt_logprobs']), {
     samplingMask: true,
     topLogprobs: 20,
     promptLogprobs: 0,
   })
-  const requested = parseRequestedDetails([
+  const requested = parseCaptureOptions([
     'top_logprobs:256',
     'prompt_logprobs:8',
     'routed_experts',
     'weight_versions',
   ])
   t.same(requested, { topLogprobs: 256, promptLogprobs: 8, routedExperts: true, weightVersions: true })
-  t.same(parseRequestedDetails(namesOfDetails(requested)), requested)
+  t.same(parseCaptureOptions(getCaptureNames(requested)), requested)
   for (const name of [
     '',
     'masks',
@@ -128,7 +128,7 @@ t.test('requested details are read by their names, and written so that they are 
     'top_logprobs:9999',
     'top_logprobs:-1',
   ])
-    t.throws(() => parseRequestedDetails([name]), { code: 'invalid_request', param: 'record' }, name)
+    t.throws(() => parseCaptureOptions([name]), { code: 'invalid_request', param: 'record' }, name)
 })
 
 t.test('however a completion is cut into pieces, its details are those of the whole', async (t) => {
@@ -137,7 +137,7 @@ t.test('however a completion is cut into pieces, its details are those of the wh
   })
   fc.assert(
     fc.property(pieces, (cut) => {
-      const fold = new DetailsFold()
+      const fold = new TokenDataBuilder()
       const tokens: number[] = []
       for (const [piece, isTold] of cut) {
         if (isTold) fold.add(detailsOf([9], piece), tokens.length, piece.length)
@@ -169,7 +169,7 @@ t.test('however a completion is cut into pieces, its details are those of the wh
 })
 
 t.test('rows that are not as many as the tokens beside them are no rows of these tokens', async (t) => {
-  const fold = new DetailsFold()
+  const fold = new TokenDataBuilder()
   fold.add(detailsOf([1], [2, 3]), 0, 1)
   t.same(Object.keys(fold.details(1)).sort(), ['prompt_logprobs', 'routed_experts', 'weight_versions'])
 })

@@ -1,18 +1,18 @@
 import t from 'tap'
-import { giveBack } from '../../../src/protocol/json/give-back.ts'
+import { detachBuffer } from '../../../src/protocol/json/give-back.ts'
 import { joinForNow } from '../../../src/proxy/engines/clients/wire/joined.ts'
 
 t.test('bytes that share their memory with others are left alone, all others are freed', (t) => {
   const whole = Buffer.alloc(10_000, 'x')
   const part = whole.subarray(0, 9_999)
   const pooled = Buffer.from('short')
-  giveBack(part)
-  giveBack(pooled)
+  detachBuffer(part)
+  detachBuffer(pooled)
   t.equal(whole.toString(), 'x'.repeat(10_000))
   t.equal(pooled.toString(), 'short')
-  giveBack(whole)
+  detachBuffer(whole)
   t.equal(whole.length, 0)
-  t.doesNotThrow(() => giveBack(whole), 'once more is once too often, and nothing else')
+  t.doesNotThrow(() => detachBuffer(whole), 'once more is once too often, and nothing else')
   t.end()
 })
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { endOfString } from '../../../src/protocol/json/json-list.ts'
+import { findStringEnd } from '../../../src/protocol/json/json-list.ts'
 
 /** The same byte by byte. */
 function endOf(json: Buffer, start: number): number {
@@ -24,7 +24,7 @@ t.test('a string ends at the first quote that nothing escapes, however long it i
     fc.property(fc.array(piece, { maxLength: 12 }), (pieces) => {
       const json = Buffer.from(`"${pieces.join('')}`)
       const starts = Array.from(json.keys()).filter((at) => json[at] === 0x22)
-      return starts.every((start) => endOfString(json, start) === endOf(json, start))
+      return starts.every((start) => findStringEnd(json, start) === endOf(json, start))
     }),
     { numRuns: 1_000 },
   )

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { together, WEIGHTLESS, weigh } from '../../../src/protocol/json/json-weight.ts'
+import { addWeights, WEIGHTLESS, weigh } from '../../../src/protocol/json/json-weight.ts'
 
 /** The same by the values themselves. */
 function weightOf(value: unknown): ReturnType<typeof weigh> {
@@ -8,7 +8,7 @@ function weightOf(value: unknown): ReturnType<typeof weigh> {
   const items = Object.values(value)
   const members = Array.isArray(value) ? 0 : items.length
   const own = { nodes: 1 + members, commas: Math.max(0, items.length - 1), widest: members }
-  return together(own, ...items.map(weightOf))
+  return addWeights(own, ...items.map(weightOf))
 }
 
 t.test('a text weighs what its values weigh', async () => {

@@ -1,13 +1,13 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { KeptBytes, type KnownBytes, ProvenBytes } from '../../../src/protocol/json/known-bytes.ts'
+import { BytePrefix, DigestPrefix, type VerifiedPrefix } from '../../../src/protocol/json/known-bytes.ts'
 
 /** What is known of bytes may end here, where it is not all. */
 const UNIT_BYTES = 16 * 1024
 
-const KINDS: Readonly<Record<string, (bytes: Buffer) => KnownBytes>> = {
-  kept: KeptBytes.of,
-  proven: ProvenBytes.of,
+const KINDS: Readonly<Record<string, (bytes: Buffer) => VerifiedPrefix>> = {
+  kept: BytePrefix.of,
+  proven: DigestPrefix.of,
 }
 
 /** Of as many bytes, which are others for another seed. */
@@ -106,12 +106,12 @@ t.test('whatever was known before, as many bytes are said to be shared as are', 
 
 t.test('of proven bytes hardly more is kept than their end', (t) => {
   const megabyte = Buffer.alloc(1024 * 1024, 'x')
-  t.ok(ProvenBytes.of(megabyte).bytes < 50 * 1024)
-  t.ok(KeptBytes.of(megabyte).bytes < 1.2 * megabyte.length)
+  t.ok(DigestPrefix.of(megabyte).bytes < 50 * 1024)
+  t.ok(BytePrefix.of(megabyte).bytes < 1.2 * megabyte.length)
   t.end()
 })
 
 t.test('nothing stays nothing: what follows on it is kept by its own session alone', async (t) => {
-  ProvenBytes.NONE.followedBy(Buffer.from('["of one session"'), 0)
-  t.strictSame([ProvenBytes.NONE.length, ProvenBytes.NONE.bytes], [0, 0])
+  DigestPrefix.NONE.followedBy(Buffer.from('["of one session"'), 0)
+  t.strictSame([DigestPrefix.NONE.length, DigestPrefix.NONE.bytes], [0, 0])
 })

@@ -1,9 +1,9 @@
 import fc from 'fast-check'
 import t from 'tap'
 import {
-  type ReadOptions,
-  type ReadRequest,
+  type RequestContent,
   RequestReader,
+  type RequestReaderOptions,
 } from '../../../src/protocol/canonical/request-reader.ts'
 
 interface Body {
@@ -17,7 +17,11 @@ const message = (place: number, content: unknown = `${place} ${LONG}`) => ({ rol
 const HISTORY = Array.from({ length: 8 }, (_, place) => message(place))
 const TOOLS = [{ type: 'function', function: { name: 'f' } }]
 
-function read(bodies: RequestReader, body: object | string, options: ReadOptions = {}): ReadRequest {
+function read(
+  bodies: RequestReader,
+  body: object | string,
+  options: RequestReaderOptions = {},
+): RequestContent {
   return bodies.read(Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)), undefined, options)
 }
 

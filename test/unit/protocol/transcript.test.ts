@@ -1,10 +1,10 @@
 /** How calls, messages and settings of a recorded turn are read for people, in a page and in a terminal. */
 import t from 'tap'
-import { CallReader, callSummary } from '../../../src/protocol/transcript/calls.ts'
+import { summarizeToolCall, ToolCallReader } from '../../../src/protocol/transcript/calls.ts'
 import { diffLines, patchLines } from '../../../src/protocol/transcript/diff-lines.ts'
-import { addedBy, imagesIn, textOf } from '../../../src/protocol/transcript/messages.ts'
-import { settingsOf } from '../../../src/protocol/transcript/settings.ts'
-import { visible } from '../../../src/protocol/transcript/visible.ts'
+import { getContentText, getImages, getNewMessages } from '../../../src/protocol/transcript/messages.ts'
+import { getSettings } from '../../../src/protocol/transcript/settings.ts'
+import { revealInvisible } from '../../../src/protocol/transcript/visible.ts'
 
 const call = (name: string, given: unknown) => ({
   function: { name, arguments: typeof given === 'string' ? given : JSON.stringify(given) },
@@ -14,7 +14,7 @@ const marked = (lines: readonly { kind: string; text: string }[]) =>
 
 t.test('arguments are read by their names, texts as they are and the rest as JSON', async (t) => {
   const given = { command: 'cd /a\nls', timeout: 3, env: { A: '1' } }
-  t.same(new CallReader().read(call('Bash', given)), {
+  t.same(new ToolCallReader().read(call('Bash', given)), {
     name: 'Bash',
     fields: [
       { name: 'command', text: 'cd /a\nls' },
@@ -23,8 +23,8 @@ t.test('arguments are read by their names, texts as they are and the rest as JSO
     ],
   })
   for (const broken of ['{"command": "l', '["ls"]', 'null', 'ls'])
-    t.same(new CallReader().read(call('Bash', broken)).fields, [{ name: '', text: broken }])
-  t.same(new CallReader().read({}), { name: '?', fields: [{ name: '', text: '' }] })
+    t.same(new ToolCallReader().read(call('Bash', broken)).fields, [{ name: '', text: broken }])
+  t.same(new ToolCallReader().read({}), { name: '?', fields: [{ name: '', text: '' }] })
 })
 
 t.test('edits are differences, under the names of each agent, several in one call as well', async (t) => {
@@ -34,7 +34,7 @@ t.test('edits are differences, under the names of each agent, several in one cal
     ['oldString', 'newString'],
   ] as const) {
     const edit = { path: 'a', [old]: 'x\ny', [now]: 'x\nz' }
-    t.same(new CallReader().read(call('edit', edit)).fields.at(-1), {
+    t.same(new ToolCallReader().read(call('edit', edit)).fields.at(-1), {
       name: `${old} → ${now}`,
       diff: [
         { kind: 'same', text: 'x' },
@@ -47,7 +47,7 @@ t.test('edits are differences, under the names of each agent, several in one cal
     { old_string: 'a', new_string: 'b' },
     { old_string: 'c', new_string: 'd', replace_all: true },
   ]
-  const names = new CallReader()
+  const names = new ToolCallReader()
     .read(call('MultiEdit', { file_path: 'f', edits }))
     .fields.map(({ name }) => name)
   t.same(names, [
@@ -56,13 +56,13 @@ t.test('edits are differences, under the names of each agent, several in one cal
     'edits[1].replace_all',
     'edits[1].old_string → new_string',
   ])
-  t.match(new CallReader().read(call('edit', { old_string: 'a' })).fields, [
+  t.match(new ToolCallReader().read(call('edit', { old_string: 'a' })).fields, [
     { name: 'old_string', text: 'a' },
   ])
 })
 
 t.test('a file that is written again is shown as what changes, after its edits too', async (t) => {
-  const reader = new CallReader()
+  const reader = new ToolCallReader()
   const write = (content: string) => reader.read(call('Write', { file_path: 'a.py', content })).fields.at(-1)
   t.same(write('one\ntwo\n'), { name: 'content', text: 'one\ntwo\n' })
   reader.read(call('Edit', { file_path: 'a.py', old_string: 'two', new_string: '$& 2' }))
@@ -76,7 +76,7 @@ t.test('a file that is written again is shown as what changes, after its edits t
 
 t.test('patches are differences wherever they stand, and nothing else is', async (t) => {
   const patch = '*** Begin Patch\n*** Update File: a\n@@\n same\n-x\n+y\n*** End Patch'
-  const [field] = new CallReader().read(call('apply_patch', { input: patch })).fields
+  const [field] = new ToolCallReader().read(call('apply_patch', { input: patch })).fields
   t.same(field && 'diff' in field && marked(field.diff), [
     '*** Begin Patch',
     '*** Update File: a',
@@ -121,14 +121,14 @@ t.test(
     const echo = { role: 'assistant', content: 'I look.', tool_calls: calls }
     const result = { role: 'tool', content: 'a.py' }
     const turn = { index: 4, completion_text: '', tool_calls: [], request_messages_from: 2 }
-    t.same(addedBy({ ...turn, request_messages: [echo, result] }, before), {
+    t.same(getNewMessages({ ...turn, request_messages: [echo, result] }, before), {
       from: 2,
       echoOf: 3,
       messages: [result],
     })
     const other = { ...echo, content: 'I looked.' }
-    t.same(addedBy({ ...turn, request_messages: [other, result] }, before).messages, [other, result])
-    t.same(addedBy({ ...turn, request_messages: [echo] }, undefined).messages, [echo])
+    t.same(getNewMessages({ ...turn, request_messages: [other, result] }, before).messages, [other, result])
+    t.same(getNewMessages({ ...turn, request_messages: [echo] }, undefined).messages, [echo])
   },
 )
 
@@ -141,9 +141,9 @@ t.test('of a content pictures are told that the record has, and other parts by t
     { type: 'image_url', image_url: { url: 'data:image/svg+xml;base64,AA' } },
     null,
   ]
-  t.equal(textOf(content), 'one\n[image_url]\n[image_url]\n[part]')
-  t.same(imagesIn(content), [png])
-  t.same([textOf(null), textOf('x'), textOf({ a: 1 })], ['', 'x', '{"a":1}'])
+  t.equal(getContentText(content), 'one\n[image_url]\n[image_url]\n[part]')
+  t.same(getImages(content), [png])
+  t.same([getContentText(null), getContentText('x'), getContentText({ a: 1 })], ['', 'x', '{"a":1}'])
 })
 
 t.test('settings are all of a request that is neither message nor prompt', async (t) => {
@@ -152,7 +152,7 @@ t.test('settings are all of a request that is neither message nor prompt', async
     { type: 'web_search' },
     { type: 'custom', name: 'patch', description: 'Patches.' },
   ]
-  t.same(settingsOf({ params: { prompt: 'x', model: 'm', temperature: 0.5, stop: ['a'] }, tools }), {
+  t.same(getSettings({ params: { prompt: 'x', model: 'm', temperature: 0.5, stop: ['a'] }, tools }), {
     params: [
       ['model', 'm'],
       ['temperature', '0.5'],
@@ -167,17 +167,17 @@ t.test('settings are all of a request that is neither message nor prompt', async
 })
 
 t.test('what hides in a text is named, and joined emoji stay whole', async (t) => {
-  t.equal(visible('a\u001b[2J\u0007\u009b\r\nb\t'), 'a⟨ESC⟩[2J⟨BEL⟩⟨U+009B⟩⟨CR⟩\nb\t')
-  t.equal(visible('\u202eevil\u{e0041}'), '⟨U+202E⟩evil⟨U+E0041⟩')
-  t.equal(visible('\u{1f469}\u200d\u{1f4bb} می\u200cخواهم'), '\u{1f469}\u200d\u{1f4bb} می\u200cخواهم')
+  t.equal(revealInvisible('a\u001b[2J\u0007\u009b\r\nb\t'), 'a⟨ESC⟩[2J⟨BEL⟩⟨U+009B⟩⟨CR⟩\nb\t')
+  t.equal(revealInvisible('\u202eevil\u{e0041}'), '⟨U+202E⟩evil⟨U+E0041⟩')
+  t.equal(revealInvisible('\u{1f469}\u200d\u{1f4bb} می\u200cخواهم'), '\u{1f469}\u200d\u{1f4bb} می\u200cخواهم')
 })
 
 t.test('a call is summed up by its name and the first line of what tells most', async (t) => {
-  const about = (given: unknown) => callSummary(call('f', given)).about
+  const about = (given: unknown) => summarizeToolCall(call('f', given)).about
   t.equal(about({ description: 'Lists', command: 'cd /a\nls' }), 'cd /a')
   t.equal(about({ content: 'x', file_path: 'a.py' }), 'a.py')
   t.equal(about({ count: 3, other: 'y' }), 'y')
   t.equal(about({ count: 3 }), '')
   t.equal(about('not JSON\nat all'), 'not JSON')
-  t.same(callSummary({}), { name: '?', about: '' })
+  t.same(summarizeToolCall({}), { name: '?', about: '' })
 })

@@ -6,11 +6,11 @@ import type { GenerationDelta, GenerationEvent } from '../../../src/protocol/can
 import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import {
-  chunkOf,
-  endOfResponse,
-  eventsOfChunk,
-  failureOf,
-  responseOf,
+  createChunkFrame,
+  createFailureFrame,
+  createResponseFrame,
+  parseChunk,
+  parseResponseEnd,
 } from '../../../src/protocol/worker/answers-on-wire.ts'
 import * as frames from '../../../src/protocol/worker/frames.ts'
 import { MIN_REPORTED_IDS } from '../../../src/protocol/worker/reported-prompts.ts'
@@ -79,8 +79,8 @@ t.test('every batch of events survives the wire', async (t) => {
         },
         ...deltas,
       ]
-      const chunk = received(frames.chunk, chunkOf('r', events)!(1))
-      sameEvents(eventsOfChunk(chunk, 'w'), [{ ...events[0]!, engine: 'w/e' } as GenerationEvent, ...deltas])
+      const chunk = received(frames.chunk, createChunkFrame('r', events)!(1))
+      sameEvents(parseChunk(chunk, 'w'), [{ ...events[0]!, engine: 'w/e' } as GenerationEvent, ...deltas])
     }),
   )
   t.pass('in random batches')
@@ -92,8 +92,8 @@ t.test('a prompt survives the wire whatever the other side has of it', async (t)
       const promptTokenIds = PromptIds.from([...base.slice(0, keep), ...more])
       const events: GenerationEvent[] = [{ type: 'start', engine: 'e', promptTokenIds }]
       const known = PromptIds.from(base)
-      const chunk = received(frames.chunk, chunkOf('r', events, known)!(1))
-      const [start] = eventsOfChunk(chunk, 'w', known)
+      const chunk = received(frames.chunk, createChunkFrame('r', events, known)!(1))
+      const [start] = parseChunk(chunk, 'w', known)
       assert.ok(start?.type === 'start')
       assert.deepEqual([...start.promptTokenIds!], [...promptTokenIds])
     }),
@@ -110,7 +110,7 @@ t.test('the end of a completion survives the wire', async (t) => {
     { type: 'end', finishReason: 'abort', stopReason: '</s>' },
     { type: 'end', finishReason: 'stop', promptTokenIds: PromptIds.of(1, 151_645) },
   ] as const) {
-    t.strictSame(endOfResponse(received(frames.responseV2, responseOf('r', end)(7))), end)
+    t.strictSame(parseResponseEnd(received(frames.responseV2, createResponseFrame('r', end)(7))), end)
   }
 })
 
@@ -123,8 +123,8 @@ const isWorkers = (code: string) =>
 t.test('every error that a worker may tell survives the wire', async (t) => {
   for (const code of (Object.keys(ERROR_CATALOGUE) as ErrorCode[]).filter(isWorkers)) {
     const error = new ProxyError(code, 'why', { param: 'p', retryAfterS: 2, engineBody: { a: 1 } })
-    const response = received(frames.responseV2, failureOf('r', error)(1))
-    t.throws(() => endOfResponse(response), {
+    const response = received(frames.responseV2, createFailureFrame('r', error)(1))
+    t.throws(() => parseResponseEnd(response), {
       code,
       status: error.status,
       message: 'why',
@@ -147,19 +147,20 @@ t.test("the proxy's own errors are not a worker's to tell", async (t) => {
       finish_reason: null,
       error,
     } as const
-    t.throws(() => endOfResponse(response), { code: 'engine_failed', message: 'why' }, code)
+    t.throws(() => parseResponseEnd(response), { code: 'engine_failed', message: 'why' }, code)
   }
 })
 
 t.test('an answer without a finish reason has failed', async (t) => {
   const response = { type: 'completion_response', request_id: 'r', seq: 1, finish_reason: null, error: null }
-  t.throws(() => endOfResponse(response as never), { code: 'engine_failed', message: /finish reason/ })
+  t.throws(() => parseResponseEnd(response as never), { code: 'engine_failed', message: /finish reason/ })
 })
 
 t.test('an error code from a later version counts as engine_failed and keeps its status', async (t) => {
   const error = { code: 'constructor', message: 'why', status: 507 }
   t.throws(
-    () => endOfResponse({ type: 'completion_response', request_id: 'r', seq: 1, finish_reason: null, error }),
+    () =>
+      parseResponseEnd({ type: 'completion_response', request_id: 'r', seq: 1, finish_reason: null, error }),
     { code: 'engine_failed', status: 507 },
   )
 })

@@ -1,6 +1,6 @@
 /** A conversation as its engine knows it, whatever its agent made of it. */
 import t from 'tap'
-import { messagesBetween } from '../../../src/protocol/canonical/conversation.ts'
+import { getMessagesBetween } from '../../../src/protocol/canonical/conversation.ts'
 import type { CallIds } from '../../../src/proxy/session/matching/call-ids.ts'
 import type { MatchableTurn, SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
 import type { KnownTurn } from '../../../src/proxy/session/matching/session-turns.ts'
@@ -23,7 +23,7 @@ const idsOf = (own: Record<string, string> = {}) => {
 }
 
 function conversation(...messages: object[]) {
-  return messagesBetween(undefined, conversationOf(messages).last)
+  return getMessagesBetween(undefined, conversationOf(messages).last)
 }
 
 /** The turn whose answer is the second message. */

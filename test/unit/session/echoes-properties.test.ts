@@ -149,7 +149,7 @@ class Session {
     const call = this.index.match(conversationOf(messagesOf(request), null, this.tree))
     this.asked.push(request)
     const turn = { answer, request, history: [...request.map(({ key }) => key), answer.name] }
-    const lastMessage = this.recorded.lastOfTexts(request.map(({ message }) => JSON.stringify(message)))
+    const lastMessage = this.recorded.addMessageTexts(request.map(({ message }) => JSON.stringify(message)))
     this.records.push({ turn, isExact, lastMessage })
     // Nobody goes on from a turn that is not exact, as the planners have it.
     if (!isExact) return

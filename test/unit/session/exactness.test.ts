@@ -1,5 +1,5 @@
 import t from 'tap'
-import { CompletionFold } from '../../../src/protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type {
   GenerationDelta,
   GenerationEnd,
@@ -19,7 +19,7 @@ function reason(
   end: Partial<GenerationEnd> = {},
   start: Partial<GenerationStart> = { promptTokenIds: PromptIds.of(1, 2) },
 ): string | null {
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   fold.add({ type: 'start', engine: 'e', ...start })
   fold.add({ type: 'delta', ...delta })
   fold.add({ type: 'end', finishReason: 'stop', ...end })
@@ -67,14 +67,14 @@ t.test('whatever is missing or contradicts itself makes it inexact, and the reas
 })
 
 t.test('of a call that the engine did not answer nothing is said to be missing', async (t) => {
-  t.equal(inexactReason(new CompletionFold()), 'the engine gave no answer')
+  t.equal(inexactReason(new CompletionBuilder()), 'the engine gave no answer')
 })
 
 t.test('each reason has a code without its numbers', async (t) => {
   const whole = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
   const start = { promptTokenIds: PromptIds.of(1, 2), vocabularySize: 6 }
   for (const [text, code] of [
-    [inexactReason(new CompletionFold()), 'no_answer'],
+    [inexactReason(new CompletionBuilder()), 'no_answer'],
     [reason(whole, {}, {}), 'prompt_ids_missing'],
     [reason({ content: 'x' }), 'completion_ids_missing'],
     [reason({ ...whole, logprobs: [-1] }), 'counts_differ'],

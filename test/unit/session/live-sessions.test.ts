@@ -13,7 +13,7 @@ const RECORD = {
 } as unknown as SessionRecord
 
 function say(memory: SessionMemory, chars: number): void {
-  memory.messages.lastOf([{ role: 'user', content: 'x'.repeat(chars) }])
+  memory.messages.addMessages([{ role: 'user', content: 'x'.repeat(chars) }])
 }
 
 /** Uses a session once, which is then known. */

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { MessageTree, messagesBetween } from '../../../src/protocol/canonical/conversation.ts'
+import { getMessagesBetween, MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages.ts'
 import { keyOf, readConversation, readInStretches } from '../../../src/proxy/session/matching/conversation.ts'
 import { MatchIndex, type SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
@@ -274,8 +274,8 @@ t.test('many results look for their calls in each message once', async (t) => {
       ...ids.map((id) => result(`no ${id}`, 'x')),
     ]
     let looks = 0
-    const last = new MessageTree().lastOf(asMessages(talk))
-    for (const message of messagesBetween(undefined, last)) {
+    const last = new MessageTree().addMessages(asMessages(talk))
+    for (const message of getMessagesBetween(undefined, last)) {
       const { parent } = message
       const get = () => {
         looks += 1
@@ -552,7 +552,7 @@ t.test('what a call shares with the one before it is not looked up again', async
   for (let turn = 0; turn < 30; turn++) {
     messages.push(user(`question ${turn}`))
     const read = conversationOf(messages, null, tree)
-    for (const message of messagesBetween(undefined, read.last)) watch(keyOf(message))
+    for (const message of getMessagesBetween(undefined, read.last)) watch(keyOf(message))
     lookUps = 0
     const match = index.match(read)
     t.equal(match.sharedMessages, messages.length - 1)
@@ -565,7 +565,7 @@ t.test('what a call shares with the one before it is not looked up again', async
 t.test('fields nested too deeply are refused, and arguments nested too deeply are text', async (t) => {
   const deep = `${'['.repeat(50_000)}${']'.repeat(50_000)}`
   const talk = new Talk()
-  const last = talk.tree.lastOfTexts([`{"role":"user","content":"hi","extra":${deep}}`])
+  const last = talk.tree.addMessageTexts([`{"role":"user","content":"hi","extra":${deep}}`])
   t.throws(() => readConversation(last, null), { code: 'invalid_request' })
   const toolCalls = [call('a', deep)]
   talk.turn('t1', [user('hi')], { toolCalls: toolCalls as unknown as Calls })
@@ -576,7 +576,7 @@ t.test('results of the same text differ by the calls that they answer, whichever
   const lastKey = (answered: string) => {
     const calls = ['c1', 'c2'].map((id) => assistant(null, { tool_calls: [call(id, '{"a":1}')] }))
     const messages = [calls[0]!, result('c1', 'first'), calls[1]!, result(answered, 'second')]
-    const last = new MessageTree().lastOf(asMessages(messages))
+    const last = new MessageTree().addMessages(asMessages(messages))
     readConversation(last, null)
     return keyOf(last!)
   }
@@ -591,10 +591,11 @@ t.test('a long conversation lets others have their turn, and is read as at once'
       ? assistant(null, { tool_calls: [call(`c${at}`, '{"a":1}')] })
       : result(`c${at % 1_000 === 1 ? 0 : at - 1}`, `${at}`),
   )
-  const keysOf = (last: ReturnType<MessageTree['lastOf']>) => messagesBetween(undefined, last).map(keyOf)
-  const atOnce = new MessageTree().lastOf(asMessages(messages))
+  const keysOf = (last: ReturnType<MessageTree['addMessages']>) =>
+    getMessagesBetween(undefined, last).map(keyOf)
+  const atOnce = new MessageTree().addMessages(asMessages(messages))
   readConversation(atOnce, null)
-  const long = new MessageTree().lastOf(asMessages(messages))
+  const long = new MessageTree().addMessages(asMessages(messages))
   let turns = 0
   let isOver = false
   const count = () => {

@@ -11,7 +11,7 @@ import {
 } from '../../../src/proxy/session/trajectories/message-changes.ts'
 
 function lastOf(...messages: unknown[]): Message {
-  return new MessageTree().lastOf(messages as ChatMessage[])!
+  return new MessageTree().addMessages(messages as ChatMessage[])!
 }
 
 const user = (content: unknown) => ({ role: 'user', content })

@@ -3,8 +3,8 @@
  * agent and its helper by turns. Nothing here is timed.
  */
 import t from 'tap'
-import { type Message, messagesBetween } from '../../../src/protocol/canonical/conversation.ts'
-import type { Repeats } from '../../../src/protocol/canonical/request-reader.ts'
+import { getMessagesBetween, type Message } from '../../../src/protocol/canonical/conversation.ts'
+import type { PartMemo } from '../../../src/protocol/canonical/request-reader.ts'
 import { lowerChatRequest } from '../../../src/proxy/dialects/chat/request.ts'
 import type { LoweredRequest } from '../../../src/proxy/dialects/common/lowered.ts'
 import { VOLATILE_RULES } from '../../../src/proxy/dialects/common/volatile.ts'
@@ -27,7 +27,7 @@ interface Talk {
 
 interface Dialect {
   talk(name: string): Talk
-  lower(body: unknown, repeats: Repeats): LoweredRequest
+  lower(body: unknown, repeats: PartMemo): LoweredRequest
 }
 
 const LONG = 'A long text that an agent has said. '.repeat(20)
@@ -175,7 +175,7 @@ class Session {
   }
 
   #newKeys(last: Message | undefined): number {
-    const added = messagesBetween(undefined, last)
+    const added = getMessagesBetween(undefined, last)
       .map(keyOf)
       .filter((key) => !this.#keys.has(key))
     for (const key of added) this.#keys.add(key)

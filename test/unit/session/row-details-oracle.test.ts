@@ -5,8 +5,8 @@
 import { deepStrictEqual } from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { type Details, type ExpertTable, packDetails } from '../../../src/protocol/details/details.ts'
-import { DETAIL_KINDS, type DetailKind } from '../../../src/protocol/details/kinds.ts'
+import { type ExpertTable, packTokenData, type TokenData } from '../../../src/protocol/details/details.ts'
+import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../src/protocol/details/kinds.ts'
 import { detailMembers } from '../../../src/proxy/http/trainer/sessions/details.ts'
 import {
   TrajectoryBuilder,
@@ -25,7 +25,7 @@ const some = <T>(item: fc.Arbitrary<T>) => fc.array(item, { minLength: 1, maxLen
 
 /** What a turn's details are made of; each list begins anew where it ends. */
 const material = fc.record({
-  kinds: fc.subarray([...DETAIL_KINDS], { minLength: 0 }),
+  kinds: fc.subarray([...TOKEN_DATA_KINDS], { minLength: 0 }),
   counts: some(fc.nat(3)),
   ids: some(fc.nat(150_000)),
   logprobs: some(logprob),
@@ -69,7 +69,7 @@ function supplyOf<T>(items: readonly T[]): () => T {
   return () => items[at++ % items.length]!
 }
 
-function detailsOf(made: Material, prompt: number, completion: number): Details {
+function detailsOf(made: Material, prompt: number, completion: number): TokenData {
   const [count, id, number] = [supplyOf(made.counts), supplyOf(made.ids), supplyOf(made.logprobs)]
   const table = (rows: number, hasLogprobs = true) => {
     const counts = Array.from({ length: rows }, count)
@@ -77,7 +77,7 @@ function detailsOf(made: Material, prompt: number, completion: number): Details 
     return { counts, ids, ...(hasLogprobs && { logprobs: ids.map(number) }) }
   }
   const start = made.start % prompt
-  const all: { [Kind in DetailKind]: NonNullable<Details[Kind]> } = {
+  const all: { [Kind in TokenDataKind]: NonNullable<TokenData[Kind]> } = {
     sampling_mask: table(completion, made.hasMaskLogprobs),
     sampling_logprobs: Array.from({ length: completion }, number),
     top_logprobs: table(completion),
@@ -148,14 +148,14 @@ function built(planned: Session) {
 
 /** Of a store that has the details packed, as every store keeps them. */
 function readerOf(turns: readonly ToldTurn[]): TurnReader {
-  const packed = new Map(turns.map(({ turnId, details }) => [turnId, packDetails(details)]))
+  const packed = new Map(turns.map(({ turnId, details }) => [turnId, packTokenData(details)]))
   const readDetails: TurnReader['readDetails'] = async (_session, turnIds, kinds) =>
     new Map(turnIds.map((turnId) => [turnId, packed.get(turnId)!.filter(({ kind }) => kinds.includes(kind))]))
   return { readDetails } as TurnReader
 }
 
 async function shown(row: Parameters<typeof detailMembers>[2], reader: TurnReader): Promise<object> {
-  const members = await Array.fromAsync(detailMembers(reader, 's', row, DETAIL_KINDS))
+  const members = await Array.fromAsync(detailMembers(reader, 's', row, TOKEN_DATA_KINDS))
   return JSON.parse(`{${members.join('').replace(/^,/, '')}}`)
 }
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import type { Details } from '../../../src/protocol/details/details.ts'
+import type { TokenData } from '../../../src/protocol/details/details.ts'
 import { type RowDetails, rowDetails } from '../../../src/proxy/session/trajectories/row-details.ts'
 import {
   type Trajectory,
@@ -52,7 +52,7 @@ const options: fc.Arbitrary<TrajectoryOptions> = fc.record(
 
 function built(planned: readonly Planned[]) {
   const builder = new TrajectoryBuilder()
-  const details = new Map<string, Details>()
+  const details = new Map<string, TokenData>()
   const sequences: { prompt: number[]; whole: number[]; isTold: boolean }[] = []
   for (const [index, { parent, glue, completion, isTold, isTrimmed }] of planned.entries()) {
     const before = sequences[(parent % (index + 1)) - 1]

@@ -51,7 +51,7 @@ t.test('a session that cannot be read fails its call, and is read again by the n
   const memory = new SessionMemory()
   const messages: ChatMessage[] = [{ role: 'user', content: 'Hello.' }]
   const begin = () => {
-    const lastMessage = memory.messages.lastOf(messages)
+    const lastMessage = memory.messages.addMessages(messages)
     const request = { requestId: 'r', sessionId: 's', stream: false, lastMessage }
     return prompts.begin({ ...request, kind: 'chat', body: { messages } }, memory)
   }

@@ -1,7 +1,7 @@
 /** Agents that rewrite the calls which they were given: one row, and prompts that show what was sampled. */
 
 import t, { type Test } from 'tap'
-import { textsUpTo } from '../../../src/protocol/canonical/conversation.ts'
+import { getTextsUpTo } from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall } from '../../../src/protocol/canonical/messages.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
@@ -90,7 +90,7 @@ t.test('a call that its agent fills in is gone on from as it was sampled, and to
   t.match(notesOf(third).prompt, { reason: 'extended', from: second.turnId })
   t.ok(textOf(third).includes('cd /w && ls') && !textOf(third).includes('replace_all'))
   t.match(
-    JSON.parse(textsUpTo(third.lastMessage)[1]!).tool_calls[0].function.arguments,
+    JSON.parse(getTextsUpTo(third.lastMessage)[1]!).tool_calls[0].function.arguments,
     'replace_all',
     'as sent',
   )

@@ -6,7 +6,7 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import type { Test } from 'tap'
-import { textsUpTo } from '../../../src/protocol/canonical/conversation.ts'
+import { getTextsUpTo } from '../../../src/protocol/canonical/conversation.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
@@ -76,7 +76,7 @@ function parentOf(turn: TurnRecord, turns: TurnRecord[]): TurnRecord {
 /** Two answers to one prompt that differ in nothing but what clients tidy may stand for each other. */
 function checkSameAnswer(parent: TurnRecord, wanted: TurnRecord): void {
   if (parent === wanted) return
-  assert.deepEqual(textsUpTo(parent.lastMessage), textsUpTo(wanted.lastMessage))
+  assert.deepEqual(getTextsUpTo(parent.lastMessage), getTextsUpTo(wanted.lastMessage))
   assert.equal(parent.completionText?.trim() ?? '', wanted.completionText?.trim() ?? '')
 }
 
@@ -114,7 +114,7 @@ function missingEndOfReasoning(
 
 /** undefined if the template refuses what the agent sent: Llama's takes one call a message. */
 async function renderedIds({ renderer }: TokenModel, turn: TurnRecord): Promise<number[] | undefined> {
-  const messages = textsUpTo(turn.lastMessage).map((message) => JSON.parse(message))
+  const messages = getTextsUpTo(turn.lastMessage).map((message) => JSON.parse(message))
   const tools = turn.tools === null ? null : JSON.parse(turn.tools)
   return await renderer.renderFull(messages, { tools }).then(
     ({ ids }) => [...ids],

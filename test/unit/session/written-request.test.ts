@@ -1,5 +1,5 @@
 import t from 'tap'
-import { messagesBetween } from '../../../src/protocol/canonical/conversation.ts'
+import { getMessagesBetween } from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages.ts'
 import type { CanonicalRequest } from '../../../src/protocol/canonical/request.ts'
 import { SessionMemory } from '../../../src/proxy/session/state/session-memory.ts'
@@ -14,7 +14,7 @@ function chat(messages: ChatMessage[], tools: Tool[] | null = null): CanonicalRe
 
 function write(memory: SessionMemory, request: CanonicalRequest) {
   const { lastMessage, ...written } = writeRequest(request, memory)
-  return { ...written, messages: messagesBetween(undefined, lastMessage).map(({ json }) => json) }
+  return { ...written, messages: getMessagesBetween(undefined, lastMessage).map(({ json }) => json) }
 }
 
 t.test('a request is written message by message, with tools and everything else apart', (t) => {

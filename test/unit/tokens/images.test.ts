@@ -1,6 +1,11 @@
 import { hash } from 'node:crypto'
 import t from 'tap'
-import { collapsedIds, imageRuns, imageUrlsOf, splitDataUrl } from '../../../src/protocol/canonical/images.ts'
+import {
+  collapseImages,
+  findImageRuns,
+  getImageUrls,
+  splitDataUrl,
+} from '../../../src/protocol/canonical/images.ts'
 import { readImageRule } from '../../../src/proxy/tokens/images/image-rule.ts'
 import { readImage, shownMessage, withImages } from '../../../src/proxy/tokens/images/prompt-images.ts'
 import { imagePart, pngUrl, visionModel } from '../../helpers/vision-model.ts'
@@ -219,16 +224,16 @@ t.test(
 t.test('images are found in ids, and folded to one placeholder each', async (t) => {
   const images = { tokenId: 9, tokens: [3, 1] }
   const ids = Int32Array.of(1, 9, 9, 9, 2, 9, 3)
-  t.strictSame(imageRuns(ids, images), [
+  t.strictSame(findImageRuns(ids, images), [
     { offset: 1, length: 3 },
     { offset: 5, length: 1 },
   ])
-  t.strictSame([...collapsedIds(ids, images)], [1, 9, 2, 9, 3])
-  t.throws(() => imageRuns(ids.subarray(0, 4), images), RangeError)
+  t.strictSame([...collapseImages(ids, images)], [1, 9, 2, 9, 3])
+  t.throws(() => findImageRuns(ids.subarray(0, 4), images), RangeError)
   const edged = Int32Array.of(1, 7, 9, 9, 9, 8, 7, 9, 8)
-  t.strictSame([...collapsedIds(edged, images)], [1, 7, 9, 8, 7, 9, 8], 'edges are kept')
-  t.strictSame([...collapsedIds(edged, images, [7, 8])], [1, 9, 9], 'or left out')
-  t.throws(() => collapsedIds(ids, images, [7, 8]), RangeError)
+  t.strictSame([...collapseImages(edged, images)], [1, 7, 9, 8, 7, 9, 8], 'edges are kept')
+  t.strictSame([...collapseImages(edged, images, [7, 8])], [1, 9, 9], 'or left out')
+  t.throws(() => collapseImages(ids, images, [7, 8]), RangeError)
 })
 
 t.test('the URLs of a talk come in order, in whatever form they are', async (t) => {
@@ -239,7 +244,7 @@ t.test('the URLs of a talk come in order, in whatever form they are', async (t) 
     },
     { content: [imagePart('data:c')] },
   ]
-  t.strictSame(imageUrlsOf(messages as never), ['data:a', 'data:b', 'data:c'])
+  t.strictSame(getImageUrls(messages as never), ['data:a', 'data:b', 'data:c'])
   t.strictSame(splitDataUrl('data:image/PNG;charset=x;base64,QQ=='), {
     mediaType: 'image/png',
     base64: 'QQ==',

@@ -1,9 +1,9 @@
 import t from 'tap'
-import type { AskedEngine } from '../../../src/protocol/canonical/spans.ts'
+import type { EngineRequestStart } from '../../../src/protocol/canonical/spans.ts'
 import { attributesOfAsked, spanNameOf } from '../../../src/proxy/tracing/attributes.ts'
 
 const asked = (body: object) =>
-  ({ kind: 'chat', member: 'w1', memberKind: 'worker', body }) as unknown as AskedEngine
+  ({ kind: 'chat', member: 'w1', memberKind: 'worker', body }) as unknown as EngineRequestStart
 
 t.test('names of models and efforts are on the span', async (t) => {
   const call = asked({ model: 'org/qwen3-8b:v1.2', reasoning_effort: 'high' })

@@ -1,5 +1,5 @@
 /** Numbers, times and texts as people read them. */
-export { visible } from '../../../protocol/transcript/visible.ts'
+export { revealInvisible } from '../../../protocol/transcript/visible.ts'
 
 export function number(value: number | null | undefined, digits = 3): string {
   if (value === null || value === undefined) return '–'

@@ -1,7 +1,7 @@
 /** What else might have been sampled at a token; asked for when somebody looks at it. */
 import { useMemo } from 'preact/hooks'
 import { getJson, sessionPath } from '../lib/api.ts'
-import { number, visible } from '../lib/format.ts'
+import { number, revealInvisible } from '../lib/format.ts'
 import { useLoaded } from '../lib/load.ts'
 import type { ReadRow } from '../lib/row-texts.ts'
 import type { Alternatives } from '../lib/wire.ts'
@@ -37,7 +37,7 @@ export function AlternativesOf({ read, place }: { read: ReadRow; place: number }
       {here && <span class="quiet">it might have been</span>}
       {here?.map(({ id, logprob, text }) => (
         <span key={id} class={id === read.ids[place] ? 'sampled' : ''} title={`id ${id}, logprob ${logprob}`}>
-          <code>{text === null ? id : visible(JSON.stringify(text))}</code>{' '}
+          <code>{text === null ? id : revealInvisible(JSON.stringify(text))}</code>{' '}
           <small>{logprob === null ? '' : `p ${number(Math.exp(logprob), 4)}`}</small>
         </span>
       ))}

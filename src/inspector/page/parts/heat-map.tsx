@@ -4,7 +4,7 @@
  */
 import { useLayoutEffect, useRef } from 'preact/hooks'
 import { type ColourBy, classesOf } from '../lib/colours.ts'
-import { visible } from '../lib/format.ts'
+import { revealInvisible } from '../lib/format.ts'
 import { type ReadRow, textAt, textBetween } from '../lib/row-texts.ts'
 
 /** Tokens to a block. */
@@ -108,7 +108,7 @@ class Blocks {
     for (let start = from; start < to; start += BLOCK) {
       const block = document.createElement('div')
       block.className = 'block'
-      block.textContent = visible(textBetween(read, start, Math.min(to, start + BLOCK)))
+      block.textContent = revealInvisible(textBetween(read, start, Math.min(to, start + BLOCK)))
       this.#bare.set(block, start)
     }
     box.replaceChildren(...this.#bare.keys())
@@ -157,7 +157,7 @@ class Blocks {
       const span = document.createElement('span')
       const text = textAt(read, place)
       span.className = `${classOf(place)}${/^\n+$/.test(text) ? ' nl' : ''}${marked?.has(place) ? ' differs' : ''}`
-      span.textContent = visible(text)
+      span.textContent = revealInvisible(text)
       span.dataset.t = String(place)
       spans.push(span)
     }

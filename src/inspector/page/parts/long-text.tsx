@@ -2,7 +2,7 @@
 import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
 import type { DiffLine } from '../../../protocol/transcript/diff-lines.ts'
-import { number, visible } from '../lib/format.ts'
+import { number, revealInvisible } from '../lib/format.ts'
 import { Markdown } from './markdown.tsx'
 
 /** Characters that are shown at first. */
@@ -13,7 +13,7 @@ export function Long({ text, kind, markdown }: { text: string; kind: string; mar
     <Cut length={text.length}>
       {(limit) => {
         const shown = text.slice(0, limit)
-        return markdown ? <Markdown text={shown} /> : <pre class={kind}>{visible(shown)}</pre>
+        return markdown ? <Markdown text={shown} /> : <pre class={kind}>{revealInvisible(shown)}</pre>
       }}
     </Cut>
   )
@@ -30,7 +30,7 @@ export function Diff({ lines }: { lines: readonly DiffLine[] }) {
           {upTo(lines, limit).map(({ kind, text }, place) => (
             <span key={place} class={kind}>
               {MARKS[kind]}
-              {visible(text)}
+              {revealInvisible(text)}
               {'\n'}
             </span>
           ))}

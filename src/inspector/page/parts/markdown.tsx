@@ -2,7 +2,7 @@
 import { lexer, type MarkedToken, type Token, type Tokens } from 'marked'
 import type { ComponentChildren } from 'preact'
 import { useMemo } from 'preact/hooks'
-import { visible } from '../lib/format.ts'
+import { revealInvisible } from '../lib/format.ts'
 
 export function Markdown({ text }: { text: string }) {
   const tokens = useMemo(() => lexer(text), [text])
@@ -15,7 +15,7 @@ function blocks(tokens: readonly Token[]): ComponentChildren {
 
 /** What has pieces of its own, or else its text. */
 function inside(token: { tokens?: Token[]; text?: string; raw: string }): ComponentChildren {
-  return token.tokens === undefined ? visible(token.text ?? token.raw) : blocks(token.tokens)
+  return token.tokens === undefined ? revealInvisible(token.text ?? token.raw) : blocks(token.tokens)
 }
 
 function Piece({ token }: { token: MarkedToken }) {
@@ -38,9 +38,9 @@ function Piece({ token }: { token: MarkedToken }) {
     case 'hr':
       return <hr />
     case 'code':
-      return <pre class="code">{visible(token.text)}</pre>
+      return <pre class="code">{revealInvisible(token.text)}</pre>
     case 'codespan':
-      return <code>{visible(token.text)}</code>
+      return <code>{revealInvisible(token.text)}</code>
     case 'blockquote':
       return <blockquote>{inside(token)}</blockquote>
     case 'list':
@@ -50,9 +50,9 @@ function Piece({ token }: { token: MarkedToken }) {
     case 'link':
       return <Link token={token} />
     case 'image':
-      return <code>{visible(token.raw)}</code>
+      return <code>{revealInvisible(token.raw)}</code>
     case 'html':
-      return <>{visible(token.raw)}</>
+      return <>{revealInvisible(token.raw)}</>
     default:
       return <>{inside(token as { tokens?: Token[]; text?: string; raw: string })}</>
   }
@@ -96,7 +96,7 @@ function Link({ token }: { token: Tokens.Link }) {
   return (
     <>
       {inside(token)}
-      {token.text !== token.href && <span class="quiet"> ({visible(token.href)})</span>}
+      {token.text !== token.href && <span class="quiet"> ({revealInvisible(token.href)})</span>}
     </>
   )
 }

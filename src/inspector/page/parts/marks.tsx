@@ -1,7 +1,7 @@
 /** What people say of a session or of a turn: labels and a note, to be read and, on a proxy, to be changed. */
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { changeJson, isReadOnly, sessionPath } from '../lib/api.ts'
-import { visible } from '../lib/format.ts'
+import { revealInvisible } from '../lib/format.ts'
 import type { Marks, Session } from '../lib/wire.ts'
 import { Tag } from './parts.tsx'
 
@@ -31,7 +31,7 @@ export function MarksView({ edits, ...props }: MarksProps) {
   return (
     <span class="marks">
       <Labels of={marks.labels} />
-      {marks.note !== null && <q>{visible(marks.note)}</q>}
+      {marks.note !== null && <q>{revealInvisible(marks.note)}</q>}
       {!isReadOnly.value && (
         <button type="button" class="plain" onClick={() => marking.edit(of)}>
           {marks.labels.length > 0 || marks.note !== null ? 'change' : 'label'}
@@ -46,7 +46,7 @@ export function Labels({ of }: { of: readonly string[] }) {
     <>
       {of.map((label) => (
         <Tag key={label} kind="label">
-          {visible(label)}
+          {revealInvisible(label)}
         </Tag>
       ))}
     </>

@@ -1,7 +1,7 @@
 /** What one message says, or what a turn sampled. Text of models and tools is text, whatever is in it. */
-import type { ReadCall } from '../../../protocol/transcript/calls.ts'
-import { imagesIn, type MessageWire, textOf } from '../../../protocol/transcript/messages.ts'
-import { visible } from '../lib/format.ts'
+import type { ToolCallView } from '../../../protocol/transcript/calls.ts'
+import { getContentText, getImages, type MessageWire } from '../../../protocol/transcript/messages.ts'
+import { revealInvisible } from '../lib/format.ts'
 import type { Turn } from '../lib/wire.ts'
 import { Diff, Long } from './long-text.tsx'
 
@@ -15,7 +15,7 @@ export interface Shown {
 
 interface MessageViewProps {
   message: MessageWire
-  calls: readonly ReadCall[]
+  calls: readonly ToolCallView[]
   shown: Shown
 }
 
@@ -23,13 +23,15 @@ export function MessageView({ message, calls, shown }: MessageViewProps) {
   const { role = '?', content, reasoning_content: reasoning } = message
   if ((role === 'system' || role === 'developer') && !shown.system) return null
   if (role === 'tool' && !shown.tools) return null
-  const text = textOf(content)
+  const text = getContentText(content)
   return (
     <div class={`message ${role}`}>
-      <span class="role">{visible(role === 'tool' && message.name ? `tool ${message.name}` : role)}</span>
+      <span class="role">
+        {revealInvisible(role === 'tool' && message.name ? `tool ${message.name}` : role)}
+      </span>
       {reasoning && shown.reasoning && <Long text={reasoning} kind="reasoning" />}
       {text !== '' && <Long text={text} kind="text" markdown={shown.markdown && role !== 'tool'} />}
-      {imagesIn(content).map((url, place) => (
+      {getImages(content).map((url, place) => (
         <img key={place} src={url} alt={`part ${place + 1} of the message`} loading="lazy" />
       ))}
       {shown.tools && calls.map((call, place) => <Call key={place} call={call} />)}
@@ -37,7 +39,7 @@ export function MessageView({ message, calls, shown }: MessageViewProps) {
   )
 }
 
-export function Answer({ turn, calls, shown }: { turn: Turn; calls: readonly ReadCall[]; shown: Shown }) {
+export function Answer({ turn, calls, shown }: { turn: Turn; calls: readonly ToolCallView[]; shown: Shown }) {
   const isEmpty = turn.completion_text === '' && calls.length === 0 && !turn.reasoning_content
   return (
     <div class="message sampled">
@@ -47,22 +49,22 @@ export function Answer({ turn, calls, shown }: { turn: Turn; calls: readonly Rea
         <Long text={turn.completion_text} kind="text" markdown={shown.markdown} />
       )}
       {shown.tools && calls.map((call, place) => <Call key={place} call={call} />)}
-      {turn.error && <p class="bad">{visible(turn.error.message)}</p>}
+      {turn.error && <p class="bad">{revealInvisible(turn.error.message)}</p>}
       {isEmpty && !turn.error && turn.status !== 'open' && <p class="quiet">nothing</p>}
-      {turn.inexact_reason && <p class="warn">{visible(turn.inexact_reason)}</p>}
-      {turn.finish_reason && <span class="finish quiet">{visible(turn.finish_reason)}</span>}
+      {turn.inexact_reason && <p class="warn">{revealInvisible(turn.inexact_reason)}</p>}
+      {turn.finish_reason && <span class="finish quiet">{revealInvisible(turn.finish_reason)}</span>}
     </div>
   )
 }
 
-function Call({ call: { name, fields } }: { call: ReadCall }) {
+function Call({ call: { name, fields } }: { call: ToolCallView }) {
   return (
     <div class="call">
-      <code class="call-name">{visible(name)}</code>
+      <code class="call-name">{revealInvisible(name)}</code>
       <dl class="fields">
         {fields.map((field, place) => (
           <div key={place}>
-            <dt>{visible(field.name)}</dt>
+            <dt>{revealInvisible(field.name)}</dt>
             <dd>
               {'diff' in field ? <Diff lines={field.diff} /> : <Long text={field.text} kind="arguments" />}
             </dd>

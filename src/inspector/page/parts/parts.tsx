@@ -2,7 +2,7 @@
 import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
 import { curlOf, getBytes, IS_FILE } from '../lib/api.ts'
-import { number, visible } from '../lib/format.ts'
+import { number, revealInvisible } from '../lib/format.ts'
 import type { Loaded } from '../lib/load.ts'
 
 export function Tag({ kind, children }: { kind: string; children: ComponentChildren }) {
@@ -112,7 +112,7 @@ export function Sources({ paths }: { paths: readonly string[] }) {
                 close
               </button>
             </header>
-            <pre>{visible(raw.text)}</pre>
+            <pre>{revealInvisible(raw.text)}</pre>
           </section>
         </div>
       )}

@@ -1,7 +1,7 @@
 /** What a session is about, and what it came to: asked for once its row stays in sight. */
 import { useEffect, useState } from 'preact/hooks'
 import { getJson, IS_FILE, sessionPath } from '../lib/api.ts'
-import { visible } from '../lib/format.ts'
+import { revealInvisible } from '../lib/format.ts'
 import type { Preview, Session } from '../lib/wire.ts'
 
 /** Rows that are scrolled past are not asked for. */
@@ -35,7 +35,7 @@ export function PreviewLine({ of: { session_id: id, updated_at: changed } }: { o
   // While a session goes on, what was known of it before stays.
   const preview = known.get(key) ?? read?.preview
   if (preview === undefined) return null
-  const text = [preview.task, preview.answer].map((part) => visible(part ?? '…')).join(' → ')
+  const text = [preview.task, preview.answer].map((part) => revealInvisible(part ?? '…')).join(' → ')
   return (
     <span class="preview" title={text}>
       {text}

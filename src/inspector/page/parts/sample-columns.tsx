@@ -1,8 +1,8 @@
 /** The samples of one task in columns: their rewards, their last answers, and what they did turn by turn. */
 import { useEffect, useRef } from 'preact/hooks'
-import { type CallWire, callSummary } from '../../../protocol/transcript/calls.ts'
+import { summarizeToolCall, type ToolCallWire } from '../../../protocol/transcript/calls.ts'
 import { getJson, sessionPath } from '../lib/api.ts'
-import { number, visible } from '../lib/format.ts'
+import { number, revealInvisible } from '../lib/format.ts'
 import { useLoaded } from '../lib/load.ts'
 import { href } from '../lib/route.ts'
 import { finalAnswer, loadEach, type Sample } from '../lib/samples.ts'
@@ -68,13 +68,13 @@ function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
   return (
     <article class={selected ? 'selected' : ''}>
       <header>
-        <a href={href(['session', id], { by })}>{visible(id)}</a> <Labels of={labelsIn(session)} />
+        <a href={href(['session', id], { by })}>{revealInvisible(id)}</a> <Labels of={labelsIn(session)} />
         <div>
           reward <Reward value={reward} />
           {Object.entries(components).map(([name, value]) => (
             <small key={name}>
               {' '}
-              · {visible(name)} {number(value)}
+              · {revealInvisible(name)} {number(value)}
             </small>
           ))}
         </div>
@@ -86,7 +86,7 @@ function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
           <Long text={answer.completion_text || '(no text)'} kind="text" />
         )}
         {answer && answer.finish_reason !== 'stop' && (
-          <span class="warn">{visible(answer.finish_reason ?? answer.status)}</span>
+          <span class="warn">{revealInvisible(answer.finish_reason ?? answer.status)}</span>
         )}
       </div>
       <ol class="steps">
@@ -104,12 +104,12 @@ function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
 }
 
 function Step({ turn, reward, to }: { turn: Turn; reward: number | undefined; to: string }) {
-  const calls = (turn.tool_calls as CallWire[]).map(callSummary)
+  const calls = (turn.tool_calls as ToolCallWire[]).map(summarizeToolCall)
   return (
     <li>
       <a href={to}>turn {turn.index}</a>{' '}
-      {turn.line !== 'main' && <span class="quiet">{visible(turn.line)} </span>}
-      {turn.error && <span class="bad">{visible(turn.error.code)} </span>}
+      {turn.line !== 'main' && <span class="quiet">{revealInvisible(turn.line)} </span>}
+      {turn.error && <span class="bad">{revealInvisible(turn.error.code)} </span>}
       {reward !== undefined && (
         <>
           <Reward value={reward} />{' '}
@@ -117,8 +117,8 @@ function Step({ turn, reward, to }: { turn: Turn; reward: number | undefined; to
       )}
       {calls.length === 0 && !turn.error && <span class="quiet">answers</span>}
       {calls.map(({ name, about }, place) => (
-        <div key={place} class="step-call" title={visible(about)}>
-          <code class="call-name">{visible(name)}</code> <code>{visible(about)}</code>
+        <div key={place} class="step-call" title={revealInvisible(about)}>
+          <code class="call-name">{revealInvisible(name)}</code> <code>{revealInvisible(about)}</code>
         </div>
       ))}
     </li>

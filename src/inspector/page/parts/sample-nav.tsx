@@ -1,6 +1,6 @@
 /** From a sample to the others of its task, in the order in which the group shows them. */
 import { getJson, IS_FILE } from '../lib/api.ts'
-import { visible } from '../lib/format.ts'
+import { revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href, route } from '../lib/route.ts'
@@ -39,9 +39,9 @@ function Neighbours({
   ])
   if (ids === undefined || place < 0 || ids.length < 2) return null
   return (
-    <nav class="sample-nav" aria-label={`Samples of one ${visible(by)}`}>
+    <nav class="sample-nav" aria-label={`Samples of one ${revealInvisible(by)}`}>
       {others.before && (
-        <a href={href(['session', others.before], { by })} title={visible(others.before)}>
+        <a href={href(['session', others.before], { by })} title={revealInvisible(others.before)}>
           ‹ before
         </a>
       )}
@@ -49,7 +49,7 @@ function Neighbours({
         sample {place + 1} of {ids.length}
       </a>
       {others.after && (
-        <a href={href(['session', others.after], { by })} title={visible(others.after)}>
+        <a href={href(['session', others.after], { by })} title={revealInvisible(others.after)}>
           next ›
         </a>
       )}

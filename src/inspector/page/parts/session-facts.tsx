@@ -1,7 +1,7 @@
 /** What is known of a session as a whole. */
 import type { ComponentChildren } from 'preact'
 import { IS_FILE } from '../lib/api.ts'
-import { clockTime, duration, number, short, visible } from '../lib/format.ts'
+import { clockTime, duration, number, revealInvisible, short } from '../lib/format.ts'
 import { href } from '../lib/route.ts'
 import { isBroken, weightVersions } from '../lib/turns.ts'
 import type { Row, Tree } from '../lib/wire.ts'
@@ -29,7 +29,7 @@ export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) 
   return (
     <header class="facts">
       <h1>
-        <i class={`dot ${tree.open_turns > 0 ? 'live' : tree.status}`} /> {visible(tree.session_id)}
+        <i class={`dot ${tree.open_turns > 0 ? 'live' : tree.status}`} /> {revealInvisible(tree.session_id)}
       </h1>
       <SampleNav session={tree} />
       <dl>
@@ -56,12 +56,12 @@ export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) 
         <Fact name="rows">
           {rows === undefined ? '…' : <RowLinks sessionId={tree.session_id} rows={rows} />}
         </Fact>
-        {versions.length > 0 && <Fact name="weights">{versions.map(visible).join(' → ')}</Fact>}
+        {versions.length > 0 && <Fact name="weights">{versions.map(revealInvisible).join(' → ')}</Fact>}
         <Fact name="created">
           {clockTime(tree.created_at)} <small>{duration((tree.updated_at - tree.created_at) * 1000)}</small>
         </Fact>
         {Object.entries(tree.metadata).map(([name, value]) => (
-          <Fact key={name} name={visible(name)}>
+          <Fact key={name} name={revealInvisible(name)}>
             <MetadataValue name={name} value={value} />
           </Fact>
         ))}
@@ -73,7 +73,12 @@ export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) 
 function Components({ of }: { of: Tree['reward_components'] }) {
   const components = Object.entries(of)
   if (components.length === 0) return null
-  return <small> {components.map(([name, value]) => `${visible(name)} ${number(value)}`).join(' · ')}</small>
+  return (
+    <small>
+      {' '}
+      {components.map(([name, value]) => `${revealInvisible(name)} ${number(value)}`).join(' · ')}
+    </small>
+  )
 }
 
 function RowLinks({ sessionId, rows }: { sessionId: string; rows: readonly Row[] }) {
@@ -97,7 +102,7 @@ function RowLinks({ sessionId, rows }: { sessionId: string; rows: readonly Row[]
 
 /** With a link to all sessions that have it; a file of one session has no others. */
 function MetadataValue({ name, value }: { name: string; value: unknown }) {
-  const text = visible(typeof value === 'string' ? value : JSON.stringify(value)).slice(0, 160)
+  const text = revealInvisible(typeof value === 'string' ? value : JSON.stringify(value)).slice(0, 160)
   if (IS_FILE) return <>{text}</>
   return (
     <a href={href(['group', name, JSON.stringify(value)])} title="sessions of this value">

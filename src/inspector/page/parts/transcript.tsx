@@ -1,10 +1,10 @@
 /** What was said, turn by turn: only what is new in each. */
 import { memo } from 'preact/compat'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
-import { CallReader, type CallWire, type ReadCall } from '../../../protocol/transcript/calls.ts'
+import { ToolCallReader, type ToolCallView, type ToolCallWire } from '../../../protocol/transcript/calls.ts'
 import { diffLines } from '../../../protocol/transcript/diff-lines.ts'
-import { type Added, addedBy } from '../../../protocol/transcript/messages.ts'
-import { clockTime, duration, number, visible } from '../lib/format.ts'
+import { getNewMessages, type NewMessages } from '../../../protocol/transcript/messages.ts'
+import { clockTime, duration, number, revealInvisible } from '../lib/format.ts'
 import type { Marks, TreeTurn, Turn } from '../lib/wire.ts'
 import { Diff } from './long-text.tsx'
 import { type Marking, MarksView, type MarkTarget } from './marks.tsx'
@@ -68,18 +68,18 @@ export function Transcript(props: TranscriptProps) {
 
 interface ReadTurn {
   turn: Turn
-  added: Added
+  added: NewMessages
   /** The calls of each message that was added. */
-  calls: readonly (readonly ReadCall[])[]
-  sampled: readonly ReadCall[]
+  calls: readonly (readonly ToolCallView[])[]
+  sampled: readonly ToolCallView[]
 }
 
 function readTurns(turns: readonly Turn[]): ReadTurn[] {
   const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
-  const reader = new CallReader()
-  const readAll = (calls: readonly unknown[]) => calls.map((call) => reader.read(call as CallWire))
+  const reader = new ToolCallReader()
+  const readAll = (calls: readonly unknown[]) => calls.map((call) => reader.read(call as ToolCallWire))
   return turns.map((turn) => {
-    const added = addedBy(turn, byId.get(turn.request_messages_of ?? ''))
+    const added = getNewMessages(turn, byId.get(turn.request_messages_of ?? ''))
     const calls = added.messages.map((message) => readAll(message.tool_calls ?? []))
     return { turn, added, calls, sampled: readAll(turn.tool_calls) }
   })
@@ -107,7 +107,7 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
     <section class={selected ? 'turn selected' : 'turn'} data-turn={turn.index}>
       <header>
         <b>turn {turn.index}</b>
-        <span class="quiet">{visible(turn.line)}</span>
+        <span class="quiet">{revealInvisible(turn.line)}</span>
         <span class="quiet" title={clockTime(turn.started_at)}>
           {duration(turn.latency_ms)}
         </span>
@@ -121,7 +121,7 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
         )}
         <MarksView of={turn.index} marks={marks} marking={marking} edits={edits} />
         <span class="space" />
-        {turn.model && <span class="quiet">{visible(turn.model)}</span>}
+        {turn.model && <span class="quiet">{revealInvisible(turn.model)}</span>}
         {tokens && <a href={tokens}>tokens</a>}
       </header>
       <TurnSettings turn={turn} />
@@ -143,10 +143,10 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
 function SplitWhy({ split: { text, changes } }: { split: RowSplit }) {
   return (
     <div class="split-why">
-      ✂ a new row: {visible(text)}
+      ✂ a new row: {revealInvisible(text)}
       {changes.map(({ what, before, now }, place) => (
         <figure key={place}>
-          <figcaption>{visible(what)}</figcaption>
+          <figcaption>{revealInvisible(what)}</figcaption>
           <Diff lines={diffLines(before ?? '', now ?? '')} />
         </figure>
       ))}

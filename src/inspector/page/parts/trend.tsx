@@ -2,7 +2,7 @@
 import { useMemo, useState } from 'preact/hooks'
 import type uPlot from 'uplot'
 import { getJson } from '../lib/api.ts'
-import { visible } from '../lib/format.ts'
+import { revealInvisible } from '../lib/format.ts'
 import { useLoaded } from '../lib/load.ts'
 import type { Group, Groups } from '../lib/wire.ts'
 import { Chart } from './chart.tsx'
@@ -61,7 +61,7 @@ export function Trend({ groups, path, open }: TrendProps) {
       <div class="filters">
         {Object.keys(figures).map((each) => (
           <Chip key={each} on={each === name} onClick={() => setName(each)}>
-            {visible(each)}
+            {revealInvisible(each)}
           </Chip>
         ))}
         {isOfTurns && (

@@ -1,5 +1,5 @@
 /** The turns of a session, one line each, with what their prompts share with the turns before. */
-import { duration, number, short, visible } from '../lib/format.ts'
+import { duration, number, revealInvisible, short } from '../lib/format.ts'
 import { isBroken, lineKind, type Span, timesOf } from '../lib/turns.ts'
 import type { TreeTurn } from '../lib/wire.ts'
 import { Reward } from './parts.tsx'
@@ -96,7 +96,7 @@ function Line({
       )}
       <span class={isBad ? 'bad' : turn.status === 'open' ? 'live-text' : turn.exact ? 'quiet' : 'warn'}>
         {!turn.exact && turn.status === 'completed' && '≈ '}
-        {visible(end)}
+        {revealInvisible(end)}
       </span>
       <span class="num quiet">{duration(turn.duration_ms)}</span>
     </button>

@@ -1,12 +1,12 @@
 /** What a turn was asked with beside its messages: one line, and the whole of it when that is opened. */
 import { useMemo, useState } from 'preact/hooks'
-import { type OfferedTool, type Settings, settingsOf } from '../../../protocol/transcript/settings.ts'
-import { visible } from '../lib/format.ts'
+import { getSettings, type Settings, type ToolSummary } from '../../../protocol/transcript/settings.ts'
+import { revealInvisible } from '../lib/format.ts'
 import type { Turn } from '../lib/wire.ts'
 import { Long } from './long-text.tsx'
 
 export function TurnSettings({ turn }: { turn: Turn }) {
-  const settings = useMemo(() => settingsOf(turn), [turn])
+  const settings = useMemo(() => getSettings(turn), [turn])
   const [isOpen, setOpen] = useState(false)
   const { params, tools } = settings
   if (params.length === 0 && tools.length === 0) return null
@@ -14,7 +14,7 @@ export function TurnSettings({ turn }: { turn: Turn }) {
   const short = params.filter(([, value]) => value.length <= 24).map((pair) => pair.join(' '))
   return (
     <details class="settings" onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <summary>{visible([...short, ...offered].join(' · '))}</summary>
+      <summary>{revealInvisible([...short, ...offered].join(' · '))}</summary>
       {isOpen && <Whole {...settings} />}
     </details>
   )
@@ -25,7 +25,7 @@ function Whole({ params, tools }: Settings) {
     <dl class="fields">
       {params.map(([name, value]) => (
         <div key={name}>
-          <dt>{visible(name)}</dt>
+          <dt>{revealInvisible(name)}</dt>
           <dd>
             <Long text={value} kind="arguments" />
           </dd>
@@ -38,11 +38,11 @@ function Whole({ params, tools }: Settings) {
   )
 }
 
-function Tool({ tool: { name, description, parameters } }: { tool: OfferedTool }) {
+function Tool({ tool: { name, description, parameters } }: { tool: ToolSummary }) {
   return (
     <div>
       <dt>
-        tool <code class="call-name">{visible(name)}</code>
+        tool <code class="call-name">{revealInvisible(name)}</code>
       </dt>
       <dd>
         {description !== '' && <Long text={description} kind="text" />}

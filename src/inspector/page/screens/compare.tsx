@@ -2,7 +2,7 @@
 import { diffArrays } from 'diff'
 import { useMemo, useState } from 'preact/hooks'
 import { sessionPath } from '../lib/api.ts'
-import { number, visible } from '../lib/format.ts'
+import { number, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { href, route, setQuery } from '../lib/route.ts'
@@ -146,7 +146,7 @@ function Side({ read, parts }: { read: ReadRow; parts: number }) {
     <section>
       <h2>
         <a href={href(['tokens', sessionId, row.row], parts >= 0 ? { t: parts } : {})}>
-          {visible(sessionId)}
+          {revealInvisible(sessionId)}
         </a>{' '}
         <span class="quiet">row {row.row}</span>
         <Reward value={row.reward} />
@@ -225,7 +225,7 @@ function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
       <pre>
         {pieces.map(({ kind, texts }, place) => (
           <span key={place} class={kind}>
-            {visible(texts)}
+            {revealInvisible(texts)}
           </span>
         ))}
       </pre>

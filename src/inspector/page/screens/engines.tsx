@@ -1,6 +1,6 @@
 /** Who serves, what waits, and how prompts come about. */
 import { getJson } from '../lib/api.ts'
-import { ago, duration, number, visible } from '../lib/format.ts'
+import { ago, duration, number, revealInvisible } from '../lib/format.ts'
 import { useLoaded, useTick } from '../lib/load.ts'
 import type { Health, Member } from '../lib/wire.ts'
 import { Await, Bar, Empty, Sources, Tag } from '../parts/parts.tsx'
@@ -49,7 +49,7 @@ function State({ health, members }: { health: Health; members: readonly Member[]
       <PromptReasons counts={health.prompts ?? {}} />
       {health.notes?.map((note) => (
         <p key={note} class="note">
-          {visible(note)}
+          {revealInvisible(note)}
         </p>
       ))}
       <Sources paths={['health', 'admin/workers']} />
@@ -80,7 +80,7 @@ function Cards({ health, members, isRelay }: CardsProps) {
       <Card title="in flight">{callsOf(members)}</Card>
       <Card title="waiting">{health.queued ?? 0}</Card>
       <Card title="weights">
-        {versions.length === 0 ? '–' : versions.map((version) => visible(version)).join(', ')}
+        {versions.length === 0 ? '–' : versions.map((version) => revealInvisible(version)).join(', ')}
         {versions.length > 1 && <Tag kind="warn">differ</Tag>}
       </Card>
       <Card title="up for">{duration((health.uptime_s ?? 0) * 1000)}</Card>
@@ -126,7 +126,7 @@ function MemberLine({ member, most }: { member: Member; most: number }) {
     <tr>
       <td class="id">
         <i class={`dot ${member.healthy ? 'live' : 'aborted'}`} />
-        {visible(member.url || member.worker_id)}
+        {revealInvisible(member.url || member.worker_id)}
       </td>
       <td>{engine ?? `worker, protocol ${member.version}`}</td>
       <td>
@@ -135,7 +135,7 @@ function MemberLine({ member, most }: { member: Member; most: number }) {
         ) : member.healthy ? (
           <Tag kind="good">healthy</Tag>
         ) : (
-          <Tag kind="bad">{visible(member.error ?? 'down')}</Tag>
+          <Tag kind="bad">{revealInvisible(member.error ?? 'down')}</Tag>
         )}
       </td>
       <td class="num">
@@ -144,8 +144,8 @@ function MemberLine({ member, most }: { member: Member; most: number }) {
       <td>
         <Bar value={load} range={[0, Math.min(most, limit)]} kind="tokens" />
       </td>
-      <td>{visible(member.models.join(', ') || '–')}</td>
-      <td>{visible(member.weight_version ?? '–')}</td>
+      <td>{revealInvisible(member.models.join(', ') || '–')}</td>
+      <td>{revealInvisible(member.weight_version ?? '–')}</td>
       <td class="time">{ago(member.connected_since)}</td>
     </tr>
   )

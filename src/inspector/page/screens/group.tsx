@@ -1,7 +1,7 @@
 /** The samples of one task, side by side. */
 import { useMemo, useState } from 'preact/hooks'
 import { getJson, sessionPath } from '../lib/api.ts'
-import { duration, number, short, visible } from '../lib/format.ts'
+import { duration, number, revealInvisible, short } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
@@ -66,13 +66,13 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
   return (
     <>
       <h1>
-        <span class="quiet">{by} =</span> {visible(readable(value))}{' '}
+        <span class="quiet">{by} =</span> {revealInvisible(readable(value))}{' '}
         {isFlat && <Tag kind="warn">no variance: every advantage is 0</Tag>}
       </h1>
       <p class="summary">
         <b>{sessions.length}</b> samples, <b>{count}</b> with a reward · mean {count > 0 ? number(mean) : '–'}{' '}
         · std {count > 1 ? number(std) : '–'}
-        {first !== undefined && <> · comparing {visible(first)} with … (press c on another)</>}
+        {first !== undefined && <> · comparing {revealInvisible(first)} with … (press c on another)</>}
       </p>
       <div class="switches">
         <Chip on={!isSideBySide} onClick={changeView}>
@@ -115,7 +115,7 @@ function SamplesHead({ components }: { components: readonly string[] }) {
         <th>Sample</th>
         <th>Reward</th>
         {components.map((name) => (
-          <th key={name}>{visible(name)}</th>
+          <th key={name}>{revealInvisible(name)}</th>
         ))}
         <th title="(r − mean) / std, as GRPO has it">(r − mean) / std</th>
         <th title="without the division, as Dr. GRPO has it">r − mean</th>
@@ -177,7 +177,7 @@ function SampleLine(props: SampleLineProps) {
     <tr class={selected ? 'selected' : ''}>
       <td class="id">
         <i class={`dot ${session.open_turns > 0 ? 'live' : session.status}`} title={session.status} />
-        <a href={href(['session', id], { by })}>{visible(id)}</a> <Labels of={labelsIn(session)} />
+        <a href={href(['session', id], { by })}>{revealInvisible(id)}</a> <Labels of={labelsIn(session)} />
       </td>
       <td>
         <Measure value={session.reward} range={ranges.reward} kind="reward" />
@@ -236,7 +236,7 @@ function longestPrompt(tree: Tree | undefined): string {
 }
 
 function weights(tree: Tree | undefined): string {
-  return tree === undefined ? '…' : weightVersions(tree.turns).map(visible).join(' → ') || '–'
+  return tree === undefined ? '…' : weightVersions(tree.turns).map(revealInvisible).join(' → ') || '–'
 }
 
 function readable(value: string): string {

@@ -1,7 +1,7 @@
 /** Tasks and how the rewards of their samples are spread. */
 import { useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
-import { ago, number, short, visible } from '../lib/format.ts'
+import { ago, number, revealInvisible, short } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
@@ -108,7 +108,7 @@ function GroupRow({
   const { rewards } = group
   return (
     <a class={selected ? 'cells selected' : 'cells'} href={groupHref(by, group)}>
-      <span class="id">{visible(String(group.value))}</span>
+      <span class="id">{revealInvisible(String(group.value))}</span>
       <span class="num">{group.sessions}</span>
       <span class="num">{number(rewards.mean)}</span>
       <span>{rewards.mean !== null && <Bar value={rewards.mean} range={range} kind="reward" />}</span>

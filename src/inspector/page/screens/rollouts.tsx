@@ -1,6 +1,6 @@
 /** What agents are run for trainers, here or by the rollout server that is asked. */
 import { getJson } from '../lib/api.ts'
-import { ago, duration, number, visible } from '../lib/format.ts'
+import { ago, duration, number, revealInvisible } from '../lib/format.ts'
 import { useLoaded, useTick } from '../lib/load.ts'
 import { href } from '../lib/route.ts'
 import type { Rollout } from '../lib/wire.ts'
@@ -55,16 +55,18 @@ function Line({ rollout }: { rollout: Rollout }) {
   const { status, error, reward, tries, session_id: session, created_at: begun, ended_at: ended } = rollout
   return (
     <tr>
-      <td class="id">{visible(rollout.rollout_id)}</td>
-      <td>{visible(rollout.instance_id ?? '–')}</td>
+      <td class="id">{revealInvisible(rollout.rollout_id)}</td>
+      <td>{revealInvisible(rollout.instance_id ?? '–')}</td>
       <td>
-        <Tag kind={error === null ? KINDS[status] : 'bad'}>{error === null ? status : visible(error)}</Tag>
+        <Tag kind={error === null ? KINDS[status] : 'bad'}>
+          {error === null ? status : revealInvisible(error)}
+        </Tag>
       </td>
       <td class="num">{reward === null ? '–' : number(reward)}</td>
       <td class="num">{tries ?? '–'}</td>
       <td class="time">{duration(((ended ?? Date.now() / 1000) - begun) * 1000)}</td>
       <td class="time">{ago(begun)}</td>
-      <td>{session === null ? '–' : <a href={href(['session', session])}>{visible(session)}</a>}</td>
+      <td>{session === null ? '–' : <a href={href(['session', session])}>{revealInvisible(session)}</a>}</td>
     </tr>
   )
 }

@@ -1,7 +1,7 @@
 /** Turns in which something was said: by a model, an agent or a tool. */
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
-import { ago, number, visible } from '../lib/format.ts'
+import { ago, number, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { href, route, setQuery } from '../lib/route.ts'
@@ -110,7 +110,7 @@ function Hit({ hit }: { hit: SearchHits['hits'][number] }) {
   return (
     <li>
       <a href={href(['session', hit.session_id], { turn: hit.index })}>
-        {visible(hit.session_id)} · turn {number(hit.index)}
+        {revealInvisible(hit.session_id)} · turn {number(hit.index)}
       </a>{' '}
       <span class="quiet">
         {hit.found_in === 'completion' ? 'sampled' : 'in the request'}, {ago(hit.started_at)}
@@ -118,9 +118,9 @@ function Hit({ hit }: { hit: SearchHits['hits'][number] }) {
       </span>
       {hit.reward !== null && <Reward value={hit.reward} />}
       <p>
-        {visible(hit.before)}
-        <mark>{visible(hit.match)}</mark>
-        {visible(hit.after)}
+        {revealInvisible(hit.before)}
+        <mark>{revealInvisible(hit.match)}</mark>
+        {revealInvisible(hit.after)}
       </p>
     </li>
   )

@@ -2,7 +2,7 @@
 import { useCallback, useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { getJson, getLines, sessionPath } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
-import { duration, visible } from '../lib/format.ts'
+import { duration, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
@@ -170,7 +170,7 @@ function Switches({ turns, line, shown, span, toggle }: SwitchesProps) {
       </Chip>
       {[...lines].map(([name, { length }]) => (
         <Chip key={name} on={line === name} onClick={() => setQuery({ line: name, turn: undefined })}>
-          <i class={`line-dot ${lineKind(name)}`} /> {visible(name)} <span>{length}</span>
+          <i class={`line-dot ${lineKind(name)}`} /> {revealInvisible(name)} <span>{length}</span>
         </Chip>
       ))}
       <span class="space" />
@@ -217,7 +217,7 @@ function LiveTail({ sessionId }: { sessionId: string }) {
             <i class="dot live" /> turn {index} <span class="quiet">is being answered</span>
           </header>
           <pre class="text">
-            {visible(text)}
+            {revealInvisible(text)}
             <span class="caret" />
           </pre>
         </section>

@@ -3,7 +3,7 @@ import type { RefObject } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { getJson, IS_FILE, sessionPath } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
-import { ago, number, short, visible } from '../lib/format.ts'
+import { ago, number, revealInvisible, short } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
@@ -167,12 +167,12 @@ function Filters({ search, totals, labels }: FiltersProps) {
           on={label === each}
           onClick={() => setQuery({ label: label === each ? undefined : each })}
         >
-          ⚑ {visible(each)}
+          ⚑ {revealInvisible(each)}
         </Chip>
       ))}
       {metadata.map(([name, value]) => (
         <Chip key={name} on onClick={() => setQuery({ [name]: undefined })}>
-          {name.slice(METADATA.length)} = {visible(value)} ✕
+          {name.slice(METADATA.length)} = {revealInvisible(value)} ✕
         </Chip>
       ))}
       {totals && (
@@ -253,7 +253,7 @@ function SessionRow({ session, selected }: { session: Session | undefined; selec
         <Reward value={session.reward} />
       </span>
       <span class="meta">
-        <Labels of={labelsIn(session)} /> {visible(metadataLine(session.metadata))}{' '}
+        <Labels of={labelsIn(session)} /> {revealInvisible(metadataLine(session.metadata))}{' '}
         <PreviewLine of={session} />
       </span>
       <span class="time">{ago(session.updated_at)}</span>

@@ -2,7 +2,7 @@
 import { useMemo, useState } from 'preact/hooks'
 import { getJson, sessionPath } from '../lib/api.ts'
 import { type ColourBy, rangeOf, STEPS } from '../lib/colours.ts'
-import { number, visible } from '../lib/format.ts'
+import { number, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoaded } from '../lib/load.ts'
 import { go, href, route, setQuery } from '../lib/route.ts'
@@ -36,7 +36,7 @@ export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
     <div class="tokens">
       <header class="facts">
         <h1>
-          <a href={href(['session', sessionId])}>{visible(sessionId)}</a>{' '}
+          <a href={href(['session', sessionId])}>{revealInvisible(sessionId)}</a>{' '}
           <span class="quiet">tokens of row</span>{' '}
           <select
             value={row}
@@ -150,7 +150,7 @@ function RowSummary({ read: { row, texts }, unlikely }: { read: ReadRow; unlikel
       <b>{number(row.trained_tokens)}</b> trained · mean logprob <b>{number(row.mean_logprob)}</b> ·{' '}
       <b>{number(unlikely)}</b> unlikely
       {texts === null && <Tag kind="warn">no tokenizer is known: ids are shown</Tag>}
-      {!row.exact && <Tag kind="bad">{visible(row.inexact_reason ?? 'inexact')}</Tag>}
+      {!row.exact && <Tag kind="bad">{revealInvisible(row.inexact_reason ?? 'inexact')}</Tag>}
     </span>
   )
 }
@@ -194,7 +194,7 @@ function Legend({ by, read }: { by: ColourBy; read: ReadRow }) {
     <span class="legend">
       {versions.map((version, place) => (
         <span key={version}>
-          <i class={`k${place % 6}`} /> {visible(version ?? 'untold')}
+          <i class={`k${place % 6}`} /> {revealInvisible(version ?? 'untold')}
         </span>
       ))}
     </span>
@@ -222,7 +222,7 @@ function TokenBar({ read, place }: { read: ReadRow; place: number }) {
       <span>
         id <b>{ids[place]}</b>
       </span>
-      {texts !== null && <code>{visible(JSON.stringify(textAt(read, place)))}</code>}
+      {texts !== null && <code>{revealInvisible(JSON.stringify(textAt(read, place)))}</code>}
       {isTrained ? (
         <span>
           logprob <b>{number(logprobs[place]!, 4)}</b>{' '}
@@ -241,7 +241,9 @@ function TokenBar({ read, place }: { read: ReadRow; place: number }) {
         ),
       )}
       {turn >= 0 && <a href={href(['session', read.sessionId], { turn })}>turn {turn}</a>}
-      {span?.weight_version_end && <span class="quiet">weights {visible(span.weight_version_end)}</span>}
+      {span?.weight_version_end && (
+        <span class="quiet">weights {revealInvisible(span.weight_version_end)}</span>
+      )}
     </div>
   )
 }

@@ -1,7 +1,7 @@
 /** OpenAI Chat Completions, the request: https://platform.openai.com/docs/api-reference/chat/create */
 import Type, { type Static } from 'typebox'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
-import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { checker, listChecker, nullable } from '../common/check.ts'
 import { choicesOf } from '../common/choices.ts'
 import type { LoweredRequest } from '../common/lowered.ts'
@@ -62,7 +62,7 @@ const check = listChecker(ChatCompletionRequest, 'messages', Message)
  * Checks a Chat Completions body and lowers it. The body is not copied and not changed.
  * @throws ProxyError `invalid_request` naming the field
  */
-export function lowerChatRequest(raw: unknown, repeats: Repeats = NO_REPEATS): LoweredRequest {
+export function lowerChatRequest(raw: unknown, repeats: PartMemo = NO_MEMO): LoweredRequest {
   const request = check(raw, repeats)
   if (request.logprobs !== true && (request.top_logprobs ?? 0) > 0)
     throw invalid("'logprobs' must be true for 'top_logprobs'", 'top_logprobs')

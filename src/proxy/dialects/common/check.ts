@@ -1,7 +1,7 @@
 import Type, { type Static, type TObject, type TSchema } from 'typebox'
 import { Compile, type Validator } from 'typebox/compile'
 import { ProxyError } from '../../../base/errors.ts'
-import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 
 /** A field that may be absent or null; clients write either for the same. */
 export function nullable<S extends TSchema>(schema: S) {
@@ -46,12 +46,12 @@ export function listChecker<S extends TObject>(
   schema: S,
   field: string,
   element: TSchema,
-): (value: unknown, repeats?: Repeats) => Static<S> {
+): (value: unknown, repeats?: PartMemo) => Static<S> {
   const checkAll = checker(schema)
   const frame = compiledLater(Type.Object({ ...schema.properties, [field]: Type.Array(Type.Unknown()) }))
   const compiled = compiledLater(element)
   const passes = (part: object) => compiled().Check(part)
-  return (value, repeats = NO_REPEATS) => {
+  return (value, repeats = NO_MEMO) => {
     const list: unknown = frame().Check(value) ? (value as Record<string, unknown>)[field] : undefined
     const isKnown =
       Array.isArray(list) &&

@@ -1,6 +1,6 @@
 /** The conversation of a Gemini request as canonical messages. `docs/dialects.md` lists these decisions. */
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
-import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
+import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { jsonText } from '../common/json-text.ts'
 import { assistantMessage, contentOf, systemMessage } from '../common/messages.ts'
 import { unsupported } from '../common/refusals.ts'
@@ -29,7 +29,7 @@ interface Utterance {
 export function lowerContents(
   systemTexts: readonly string[],
   contents: readonly Content[],
-  repeats: Repeats,
+  repeats: PartMemo,
 ): ChatMessage[] {
   const system = systemTexts.join('\n')
   let asked: ToolCall[] = []

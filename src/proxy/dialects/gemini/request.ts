@@ -1,7 +1,7 @@
 /** Gemini's generateContent, the request, in canonical form: https://ai.google.dev/api/generate-content */
 import { isRecord } from '../../../base/json.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
-import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { listChecker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
 import type { LoweredRequest } from '../common/lowered.ts'
@@ -33,7 +33,7 @@ export function lowerGeminiRequest(
   raw: unknown,
   { model, stream }: GeminiCall,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
-  repeats: Repeats = NO_REPEATS,
+  repeats: PartMemo = NO_MEMO,
 ): LoweredRequest {
   const request = check(namedRequest(raw, repeats), repeats) as GeminiRequest & Record<string, unknown>
   refuseServerFeatures(request)
@@ -65,7 +65,7 @@ export function lowerGeminiCount(
   raw: unknown,
   model: string,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
-  repeats: Repeats = NO_REPEATS,
+  repeats: PartMemo = NO_MEMO,
 ): ChatBody {
   const named = isRecord(raw) ? (raw.generateContentRequest ?? raw.generate_content_request ?? raw) : raw
   const request = check(namedRequest(named, repeats), repeats) as GeminiRequest & Record<string, unknown>
@@ -77,7 +77,7 @@ export function lowerGeminiCount(
 }
 
 /** The request with its own names in camelCase; an engine's fields, such as `repetition_penalty`, keep theirs. */
-function namedRequest(raw: unknown, repeats: Repeats): unknown {
+function namedRequest(raw: unknown, repeats: PartMemo): unknown {
   if (!isRecord(raw)) return raw
   const entries = Object.entries(raw).map(([name, value]) => {
     const camel = camelOf(name)
@@ -106,7 +106,7 @@ function lowerPrompt(
   request: GeminiRequest,
   model: string,
   rules: readonly VolatileRule[],
-  repeats: Repeats,
+  repeats: PartMemo,
 ): { prompt: ChatBody; removed: Removal[] } {
   const { systemInstruction, contents, tools, toolConfig, generationConfig } = request
   const system = placedParts(systemInstruction?.parts ?? [], 'systemInstruction').map(textOf)

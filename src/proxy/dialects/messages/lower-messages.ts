@@ -1,6 +1,6 @@
 /** The conversation of an Anthropic request as canonical messages. `docs/dialects.md` lists these decisions. */
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
-import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
+import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { assistantMessage, contentOf, systemMessage } from '../common/messages.ts'
 import { unsupported } from '../common/refusals.ts'
 import {
@@ -42,7 +42,7 @@ const JOINT = '\n'
 export function lowerConversation(
   systemTexts: readonly string[],
   { messages, tools }: Pick<CountTokensRequest, 'messages' | 'tools'>,
-  repeats: Repeats,
+  repeats: PartMemo,
 ): ChatMessage[] {
   const utterances = utterancesOf(messages)
   const opening = utterances[0]?.role === 'system' ? blocksOf(utterances.shift()!).map(textOf) : undefined

@@ -1,6 +1,6 @@
 /** Anthropic Messages, the request, in canonical form: https://platform.claude.com/docs/en/api/messages */
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
-import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { isObject, listChecker } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
 import type { LoweredOptions, LoweredRequest } from '../common/lowered.ts'
@@ -23,7 +23,7 @@ const checkCountTokens = listChecker(CountTokensRequest, 'messages', Message)
 export function lowerMessagesRequest(
   raw: unknown,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
-  repeats: Repeats = NO_REPEATS,
+  repeats: PartMemo = NO_MEMO,
 ): LoweredRequest {
   const request = checkMessages(raw, repeats)
   refuseServerFeatures(request)
@@ -46,7 +46,7 @@ export function lowerMessagesRequest(
 export function lowerCountTokensRequest(
   raw: unknown,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
-  repeats: Repeats = NO_REPEATS,
+  repeats: PartMemo = NO_MEMO,
 ): ChatBody {
   const request = checkCountTokens(raw, repeats)
   refuseServerFeatures(request)
@@ -72,7 +72,7 @@ function refuseServerFeatures(request: Record<string, unknown>): void {
 function lowerPrompt(
   request: CountTokensRequest,
   rules: readonly VolatileRule[],
-  repeats: Repeats,
+  repeats: PartMemo,
 ): { prompt: ChatBody; removed: Removal[] } {
   const { system, tool_choice: toolChoice, model } = request
   const tools = request.tools?.length ? repeats.once(lowerTools, request.tools) : []

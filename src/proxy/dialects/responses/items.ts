@@ -2,7 +2,7 @@
 import Type from 'typebox'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
-import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { argumentsOf } from '../common/call-input.ts'
 import { checker, nullable } from '../common/check.ts'
 import { jsonText } from '../common/json-text.ts'
@@ -87,7 +87,7 @@ interface PlacedItem {
  * What stands for one message is lowered together; what is known is not lowered again.
  * @throws ProxyError `invalid_request` naming the field, `unsupported` for items that no message can stand for
  */
-export function lowerItems(items: readonly InputItem[], repeats: Repeats = NO_REPEATS): LoweredItems {
+export function lowerItems(items: readonly InputItem[], repeats: PartMemo = NO_MEMO): LoweredItems {
   const lowered: LoweredItems = { messages: [], tools: [] }
   for (const group of groupsOf(items)) {
     const { messages, tools } = repeats.once(lowerGroup, group.at(-1)!.item, group)

@@ -1,6 +1,6 @@
 /** Responses from the record: what `previous_response_id`, `GET …/responses/{id}` and item references stand for. */
 import { ProxyError } from '../../../base/errors.ts'
-import { beginningOf, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import { getAncestor, getMessagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool, ToolCall, Usage } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { outputOf } from './output.ts'
@@ -17,7 +17,7 @@ export async function historyOf(request: ResponsesRequest, find: FindTurn): Prom
   const { previous_response_id: id } = request
   if (id === undefined || id === null) return []
   const turn = await findResponse(id, find, 'previous_response_id')
-  const messages = messagesBetween(undefined, turn.lastMessage).map(({ value }) => value)
+  const messages = getMessagesBetween(undefined, turn.lastMessage).map(({ value }) => value)
   return [...(annotationOf(turn).instructions ? messages.slice(1) : messages), assistantMessage(turn)]
 }
 
@@ -90,7 +90,7 @@ function assistantMessage(turn: TurnRecord): ChatMessage {
 function frameOf(turn: TurnRecord): ResponseFrame {
   const annotation = annotationOf(turn)
   const params = paramsOf(turn)
-  const first = annotation.instructions ? beginningOf(turn.lastMessage, 1)?.value : undefined
+  const first = annotation.instructions ? getAncestor(turn.lastMessage, 1)?.value : undefined
   return {
     identity: {
       turnId: turn.turnId,

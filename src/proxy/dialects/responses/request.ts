@@ -1,7 +1,7 @@
 /** OpenAI Responses, the request: https://platform.openai.com/docs/api-reference/responses/create */
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
-import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { jsonText } from '../common/json-text.ts'
 import type { LoweredRequest } from '../common/lowered.ts'
 import { systemMessage } from '../common/messages.ts'
@@ -50,7 +50,7 @@ export function lowerResponsesRequest(
   request: ResponsesRequest,
   history: readonly ChatMessage[],
   items: readonly InputItem[],
-  repeats: Repeats = NO_REPEATS,
+  repeats: PartMemo = NO_MEMO,
 ): LoweredResponses {
   refuseWhatNeedsOpenAi(request)
   const { messages, tools: itemTools } = lowerItems(items, repeats)
@@ -98,7 +98,7 @@ function refuseWhatNeedsOpenAi({ background, conversation, prompt }: ResponsesRe
 function allTools(
   { tools }: ResponsesRequest,
   among: readonly ToolsAmongItems[],
-  repeats: Repeats,
+  repeats: PartMemo,
 ): LoweredTools {
   const own = repeats.once(lowerTools, tools ?? NO_TOOLS, 'tools')
   if (among.length === 0) return own

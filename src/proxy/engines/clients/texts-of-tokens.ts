@@ -1,4 +1,4 @@
-import { breathe } from '../../../base/breathe.ts'
+import { yieldToEventLoop } from '../../../base/breathe.ts'
 import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 import type { EngineClient } from '../port/engine-client.ts'
@@ -61,7 +61,7 @@ export async function tokenTexts(tokenizer: Tokenizer, ids: Int32Array): Promise
   const texts: string[] = []
   for (const [place, id] of ids.entries()) {
     texts.push(decoder.push([id]))
-    if (place % STRETCH === STRETCH - 1) await breathe()
+    if (place % STRETCH === STRETCH - 1) await yieldToEventLoop()
   }
   if (texts.length > 0) texts[texts.length - 1] += decoder.flush()
   return texts

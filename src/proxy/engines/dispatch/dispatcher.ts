@@ -5,7 +5,7 @@
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
-import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { LruCache } from '../../../base/recently-used.ts'
 import { isEngineFault, OutlierDetector } from './outlier-detector.ts'
 import { PauseWatch } from './pause-watch.ts'
 import type { Member, Requirements } from './placement.ts'
@@ -94,7 +94,7 @@ export class Dispatcher {
   readonly #logger: Logger | undefined
   readonly #outliers = new OutlierDetector()
   /** The member that failed a session's last request. */
-  readonly #failedAt = new RecentlyUsed<string, string>(MAX_FAILED_SESSIONS, () => 1)
+  readonly #failedAt = new LruCache<string, string>(MAX_FAILED_SESSIONS, () => 1)
   #pauses = 0
 
   constructor(options: DispatcherOptions) {

@@ -3,7 +3,7 @@
  * one as the model has it and one at temperature 2 among two tokens.
  */
 import type { Logger } from '../../../base/logger.ts'
-import { untilAbort } from '../../../base/until-abort.ts'
+import { raceAbort } from '../../../base/until-abort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineKind } from '../port/engine-client.ts'
 
@@ -100,7 +100,7 @@ export class MeasuredLogprobs {
       this.#running ??= this.#measure(model, signal).finally(() => {
         this.#running = undefined
       })
-      await untilAbort(this.#running, signal)
+      await raceAbort(this.#running, signal)
     }
     return this.#known?.mode
   }

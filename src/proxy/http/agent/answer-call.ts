@@ -4,8 +4,8 @@ import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
-import type { ReadRequest, Repeats } from '../../../protocol/canonical/request-reader.ts'
-import type { CallSpan } from '../../../protocol/canonical/spans.ts'
+import type { PartMemo, RequestContent } from '../../../protocol/canonical/request-reader.ts'
+import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
 import { type ChoiceEvents, refuseTooManyChoices } from '../../dialects/common/choices.ts'
 import { jsonText } from '../../dialects/common/json-text.ts'
 import type { AnswerIdentity, LoweredOptions, LoweredRequest } from '../../dialects/common/lowered.ts'
@@ -24,7 +24,7 @@ import { reportDelivery, wholeAnswer } from './whole-answer.ts'
 export interface AgentDialect {
   /** Name for the record. */
   name: string
-  lower(body: unknown, repeats: Repeats): LoweredRequest
+  lower(body: unknown, repeats: PartMemo): LoweredRequest
   /** @param completions one, or as many as the request asked for */
   whole(
     identity: AnswerIdentity,
@@ -68,9 +68,9 @@ interface AnsweringTurn<Batch> {
 export interface AnsweredCall {
   dialect: AgentDialect
   sessionId: string
-  body: ReadRequest
+  body: RequestContent
   /** What was made of the parts of the session's earlier requests. */
-  repeats: Repeats
+  repeats: PartMemo
   /** Before each step that takes time. @returns undefined: now; else when it may be done */
   nextStep(): Promise<void> | undefined
   runner: TurnRunner
@@ -88,7 +88,7 @@ export interface AnsweredCall {
   /** What to take out of prompts, because it changes from call to call; default: all that is known. */
   volatileRules?: readonly VolatileRule[] | undefined
   /** Absent: nobody traces the call. */
-  span?: CallSpan | undefined
+  span?: RequestSpan | undefined
 }
 
 const KEEP_ALIVE_MS = 15_000
@@ -192,7 +192,7 @@ function identityOf(turn: NamedTurn, model: string): AnswerIdentity {
 /** Of a dialect that has canonical messages, their own bytes: nobody need write them again. */
 function jsonOfMessages(
   { body }: LoweredRequest,
-  { list }: ReadRequest,
+  { list }: RequestContent,
 ): { messagesJson?: readonly Buffer[] } {
   const json = body.messages === list?.elements ? list?.json : undefined
   return json ? { messagesJson: [json] } : {}

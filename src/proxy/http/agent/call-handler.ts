@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { toProxyError } from '../../../base/errors.ts'
-import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
-import type { ArrivedCall, CallSpan, CallTracer } from '../../../protocol/canonical/spans.ts'
+import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
+import type { IncomingRequest, RequestSpan, RequestTracer } from '../../../protocol/canonical/spans.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import { whenClosed } from '../transport/when-closed.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
@@ -17,11 +17,11 @@ export interface CallHandlerOptions
     AgentPolicy {
   sessions: Sessions
   /** Default: calls are not traced. */
-  tracer?: CallTracer | undefined
+  tracer?: RequestTracer | undefined
 }
 
 /** A dialect that looks something up in the session before it can lower a call. */
-type DialectOfCall = (body: unknown, sessionId: string, repeats: Repeats) => Promise<AgentDialect>
+type DialectOfCall = (body: unknown, sessionId: string, repeats: PartMemo) => Promise<AgentDialect>
 
 /** Returns the turn that a call continues, if its body names one. */
 type ContinuedTurn = (body: unknown) => string | undefined
@@ -57,11 +57,11 @@ export function callHandler(options: CallHandlerOptions) {
 
 /** The span of a call, from its arrival to the last byte of its answer. */
 function beginSpan(
-  tracer: CallTracer,
-  call: Pick<ArrivedCall, 'sessionId' | 'dialect'>,
+  tracer: RequestTracer,
+  call: Pick<IncomingRequest, 'sessionId' | 'dialect'>,
   request: FastifyRequest,
   reply: FastifyReply,
-): CallSpan {
+): RequestSpan {
   const { traceparent, tracestate } = request.headers
   const [path = ''] = request.url.split('?')
   const span = tracer.begin({
@@ -80,7 +80,7 @@ function beginSpan(
 }
 
 /** @returns the answer; what it fails with is on its span */
-async function failureOnSpan<T>(answer: Promise<T>, span: CallSpan): Promise<T> {
+async function failureOnSpan<T>(answer: Promise<T>, span: RequestSpan): Promise<T> {
   try {
     return await answer
   } catch (thrown) {

@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
-import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
+import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { clientGone } from '../transport/client-gone.ts'
 import { agentPolicy } from './agent-policy.ts'
 import type { CallHandlerOptions } from './call-handler.ts'
@@ -13,7 +13,7 @@ export function countTokens({ sessions, runner, ...policy }: CallHandlerOptions)
   return async (
     request: FastifyRequest,
     reply: FastifyReply,
-    lower: (body: unknown, repeats: Repeats) => ChatBody,
+    lower: (body: unknown, repeats: PartMemo) => ChatBody,
   ): Promise<number> => {
     const { caller } = request
     const sessionOf = caller.is === 'anyone' && !sessions.strict ? namedSession : sessionOfCall

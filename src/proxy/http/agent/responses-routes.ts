@@ -1,7 +1,7 @@
 /** OpenAI Responses among the agent routes. Errors are those of the other OpenAI routes. */
 import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
+import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import type { AnswerIdentity, LoweredOptions } from '../../dialects/common/lowered.ts'
 import {
   type FindTurn,
@@ -64,7 +64,7 @@ function refuseReplay({ stream }: { stream?: string }): void {
  * The dialect for one call: what it goes on from is looked up first, and its answer repeats what it asked for.
  * @throws ProxyError `invalid_request`, `unsupported`, `response_not_found`
  */
-async function responsesCall(body: unknown, find: FindTurn, repeats: Repeats): Promise<AgentDialect> {
+async function responsesCall(body: unknown, find: FindTurn, repeats: PartMemo): Promise<AgentDialect> {
   const request = checkResponsesRequest(body, repeats)
   const history = await historyOf(request, find)
   const { lowered, annotation, wireTools } = lowerResponsesRequest(

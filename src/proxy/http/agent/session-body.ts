@@ -6,12 +6,12 @@ import type {
   preParsingHookHandler,
 } from 'fastify'
 import {
-  NO_REPEATS,
-  type ReadRequest,
-  type Repeats,
+  NO_MEMO,
+  type PartMemo,
+  type RequestContent,
   RequestReader,
 } from '../../../protocol/canonical/request-reader.ts'
-import { giveBack } from '../../../protocol/json/give-back.ts'
+import { detachBuffer } from '../../../protocol/json/give-back.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import { readBody, takeAnyBodyAsBytes } from '../transport/json-body.ts'
 import { whenClosed } from '../transport/when-closed.ts'
@@ -21,9 +21,9 @@ import { namedSession } from './session-of-call.ts'
 
 /** A body, read with what is remembered of its session's earlier ones. */
 interface SessionBody {
-  readonly read: ReadRequest
+  readonly read: RequestContent
   /** What was made of the parts of those. */
-  readonly repeats: Repeats
+  readonly repeats: PartMemo
   /** Before each further step of the call that takes time. @returns undefined: now; else when it may be done */
   nextStep(): Promise<void> | undefined
 }
@@ -34,7 +34,7 @@ const MAX_GIVEN_BACK = 4 * 1024 * 1024
 const AT_ONCE = () => undefined
 const NO_BODY: SessionBody = {
   read: { value: undefined, newNodes: 0 },
-  repeats: NO_REPEATS,
+  repeats: NO_MEMO,
   nextStep: AT_ONCE,
 }
 
@@ -109,7 +109,7 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
     }
     // All of it has been read, and the call may take minutes.
     request.body = undefined
-    giveBack(body)
+    detachBuffer(body)
     giveBackPieces(request)
     charge.setMemory(request.bodyMemoryBytes)
   }
@@ -117,7 +117,7 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
 
 /** The body is a copy of them. */
 function giveBackPieces(request: FastifyRequest): void {
-  for (const piece of request.bodyPieces ?? []) giveBack(piece)
+  for (const piece of request.bodyPieces ?? []) detachBuffer(piece)
   request.bodyPieces = null
 }
 

@@ -2,10 +2,10 @@ import { isUtf8 } from 'node:buffer'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import {
-  type Admit,
-  type ReadOptions,
-  type ReadRequest,
+  type RequestContent,
   RequestReader,
+  type RequestReaderOptions,
+  type WeightCheck,
 } from '../../../protocol/canonical/request-reader.ts'
 import type { JsonWeight } from '../../../protocol/json/json-weight.ts'
 import { isNestedTooDeeply, MAX_NESTING } from '../../../protocol/json/nesting.ts'
@@ -62,11 +62,11 @@ export function readBody(
   request: FastifyRequest,
   body: Buffer,
   reader: RequestReader,
-  answerOptions: ReadOptions = {},
-): ReadRequest {
+  answerOptions: RequestReaderOptions = {},
+): RequestContent {
   // Decoded all the same it would be recorded, and sampled from, with other text than was meant.
   if (!isUtf8(body)) throw new ProxyError('invalid_json', 'The request body is not valid UTF-8')
-  const admit: Admit = (weight) => {
+  const admit: WeightCheck = (weight) => {
     refuseTooMany(weight)
     request.bodyMemoryBytes = body.length + weight.nodes * NODE_BYTES + weight.commas * ELEMENT_BYTES
   }
@@ -86,7 +86,7 @@ function refuseTooMany({ nodes, commas, widest }: JsonWeight): void {
   throw new ProxyError('body_too_large', message)
 }
 
-function parseJson(body: Buffer, read: () => ReadRequest): ReadRequest {
+function parseJson(body: Buffer, read: () => RequestContent): RequestContent {
   try {
     return read()
   } catch (error) {

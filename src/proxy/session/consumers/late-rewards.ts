@@ -1,12 +1,12 @@
 /** Rewards that come after a consumer has fetched their session without one: the session is not delivered again. */
-import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { LruCache } from '../../../base/recently-used.ts'
 import type { Activity } from '../state/activity.ts'
 
 /** Sessions that are remembered; a reward that comes after so many others is not counted. */
 const MAX_SESSIONS = 100_000
 
 export class LateRewards {
-  readonly #unrewarded = new RecentlyUsed<string, true>(MAX_SESSIONS, () => 1)
+  readonly #unrewarded = new LruCache<string, true>(MAX_SESSIONS, () => 1)
   #count = 0
 
   constructor(activity: Activity) {

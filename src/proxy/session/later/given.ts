@@ -1,11 +1,11 @@
 /** What a trainer knows of sampled tokens, to be kept with their turns. */
 import { ProxyError } from '../../../base/errors.ts'
-import { type Details, packDetails } from '../../../protocol/details/details.ts'
-import { LATER_KINDS, type LaterKind } from '../../../protocol/details/kinds.ts'
+import { packTokenData, type TokenData } from '../../../protocol/details/details.ts'
+import { TRAINER_DATA_KINDS, type TrainerDataKind } from '../../../protocol/details/kinds.ts'
 import type { TurnDetails, TurnReader } from '../../store/port/turn-store.ts'
 
 /** Of one turn: a number for each sampled token, null where there is none; fewer are the first ones'. */
-export type GivenNumbers = Partial<Record<LaterKind, readonly (number | null)[]>>
+export type GivenNumbers = Partial<Record<TrainerDataKind, readonly (number | null)[]>>
 
 export interface Given {
   /** By index or id. */
@@ -35,7 +35,7 @@ export async function detailsGiven(
     if (name === undefined) continue
     const numbers = left.get(name)!
     left.delete(name)
-    given.push({ turnId, details: packDetails(checked(numbers, { index, sampledTokens, teacher })) })
+    given.push({ turnId, details: packTokenData(checked(numbers, { index, sampledTokens, teacher })) })
   }
   const [missing] = left.keys()
   if (missing === undefined) return given
@@ -45,10 +45,10 @@ export async function detailsGiven(
 function checked(
   numbers: GivenNumbers,
   turn: { index: number; sampledTokens: number; teacher: string | undefined },
-): Details {
+): TokenData {
   const { index, sampledTokens, teacher } = turn
-  const details: { -readonly [Kind in keyof Details]: Details[Kind] } = {}
-  for (const kind of LATER_KINDS) {
+  const details: { -readonly [Kind in keyof TokenData]: TokenData[Kind] } = {}
+  for (const kind of TRAINER_DATA_KINDS) {
     const values = numbers[kind]?.map((value) => value ?? Number.NaN)
     if (values === undefined) continue
     if (values.length > sampledTokens) {

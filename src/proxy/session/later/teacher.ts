@@ -5,7 +5,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
-import { type PromptTable, packDetails } from '../../../protocol/details/details.ts'
+import { type PromptTable, packTokenData } from '../../../protocol/details/details.ts'
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { Backend } from '../../engines/port/backend.ts'
@@ -56,7 +56,7 @@ export async function scoreSession(
     rows += 1
     for (const { turn_id: turnId, start, end } of spans) {
       const teacherLogprobs = { teacher, logprobs: logprobs.slice(start, end) }
-      scored.push({ turnId, details: packDetails({ teacher_logprobs: teacherLogprobs }) })
+      scored.push({ turnId, details: packTokenData({ teacher_logprobs: teacherLogprobs }) })
       tokens += end - start
     }
   }

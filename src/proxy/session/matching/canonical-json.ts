@@ -1,4 +1,4 @@
-import { rawNumber } from '../../../protocol/canonical/written-numbers.ts'
+import { getRawNumber } from '../../../protocol/canonical/written-numbers.ts'
 
 /**
  * A JSON value as text that is the same for equal values: without spaces, keys in order; numbers that were
@@ -8,7 +8,7 @@ import { rawNumber } from '../../../protocol/canonical/written-numbers.ts'
  */
 export function canonicalJson(value: unknown): string {
   if (typeof value !== 'object' || value === null) return JSON.stringify(value) ?? 'null'
-  const number = rawNumber(value)
+  const number = getRawNumber(value)
   if (number !== undefined) return number
   if (Array.isArray(value)) return `[${value.map((item) => canonicalJson(item)).join(',')}]`
   const members = Object.entries(value).filter(([, member]) => member !== undefined)

@@ -1,10 +1,10 @@
 /** A call as matching sees it: its messages, each with a key, and a key for the tools. */
-import { breathe } from '../../../base/breathe.ts'
+import { yieldToEventLoop } from '../../../base/breathe.ts'
 import { ProxyError } from '../../../base/errors.ts'
-import { Note } from '../../../base/note.ts'
-import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import { SideTable } from '../../../base/note.ts'
+import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
+import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { isDrawn, restoreId } from './call-ids.ts'
 import { canonicalJson } from './canonical-json.ts'
 import { digestOf, type MessageKey, messageKey } from './message-key.ts'
@@ -22,7 +22,7 @@ interface KeyedMessage {
   readonly callCount: number
 }
 
-const keyed = new Note<Message, KeyedMessage>()
+const keyed = new SideTable<Message, KeyedMessage>()
 
 /**
  * Reads each message once, whatever number of calls repeats it.
@@ -32,7 +32,7 @@ const keyed = new Note<Message, KeyedMessage>()
 export function readConversation(
   last: Message | undefined,
   tools: readonly Tool[] | null | undefined,
-  repeats: Repeats = NO_REPEATS,
+  repeats: PartMemo = NO_MEMO,
 ): KeyedConversation {
   try {
     for (const _stretch of readMessages(last));
@@ -48,7 +48,7 @@ export async function readInStretches(
 ): Promise<KeyedConversation> {
   const stretches = readMessages(last)
   try {
-    while (!stretches.next().done) await breathe()
+    while (!stretches.next().done) await yieldToEventLoop()
   } catch (cause) {
     throw explained(cause)
   }
@@ -60,7 +60,7 @@ const STRETCH = 1_000
 
 /** Stops after each stretch. Another call with the same messages may read them in between, and finds the same. */
 function* readMessages(last: Message | undefined): Generator<void> {
-  const added = messagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
+  const added = getMessagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
   const calls = new CallPlaces(added[0]?.parent)
   for (const [at, message] of added.entries()) {
     if (at % STRETCH === STRETCH - 1) yield

@@ -1,7 +1,7 @@
 /** Finds the turn that a call continues: the tree of turns of one session, judged by their messages. */
-import { Note } from '../../../base/note.ts'
+import { SideTable } from '../../../base/note.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
-import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { EditedCalls } from '../../store/port/turn-store.ts'
 import { type KeyedConversation, keyOf } from './conversation.ts'
@@ -69,7 +69,7 @@ interface Way {
   readonly node: unknown
 }
 
-const ways = new Note<Message, Way>()
+const ways = new SideTable<Message, Way>()
 
 /**
  * A call's parent is the deepest completed turn whose messages and completion it extends, under the same tools.
@@ -107,7 +107,7 @@ export class MatchIndex<Turn> {
     let { paths } = passed
     let isOneWay = paths.length === 1
     let edited: MatchableTurn<Turn> | undefined
-    for (const message of messagesBetween(passed.message, last)) {
+    for (const message of getMessagesBetween(passed.message, last)) {
       if (paths.length === 0) break
       const key = keyOf(message)
       edited ??= this.#editedBy(paths, key)
@@ -139,7 +139,7 @@ export class MatchIndex<Turn> {
     let request = parent?.completion ?? this.#rootOf(conversation.toolsKey)
     // From the parent on: what the call says of older messages is an echo, and what was sampled stays.
     const isShared = ({ depth }: Message) => depth <= sharedMessages
-    for (const message of messagesBetween(undefined, conversation.last, isShared)) {
+    for (const message of getMessagesBetween(undefined, conversation.last, isShared)) {
       request = request.descend(keyOf(message), this.#forked)
     }
     const said = messageKey(sampledMessage(completion))

@@ -1,6 +1,6 @@
 import type { Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
-import type { Repeats } from '../../../protocol/canonical/request-reader.ts'
-import { parseAsWritten } from '../../../protocol/canonical/written-numbers.ts'
+import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
+import { parseKeepingNumbers } from '../../../protocol/canonical/written-numbers.ts'
 import type { EditedCalls, TurnRecord } from '../../store/port/turn-store.ts'
 import { type KeyedConversation, readConversation } from './conversation.ts'
 import { type MatchableTurn, MatchIndex, type SampledMessage } from './match-index.ts'
@@ -45,11 +45,11 @@ export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
 
 /** Reads the calls of turns on record, as they were when they were live. */
 export function recordedConversations(
-  repeats?: Repeats,
+  repeats?: PartMemo,
 ): (record: Pick<MatchableRecord, 'lastMessage' | 'tools'>) => KeyedConversation {
   let latest: { json: string; tools: Tool[] } | undefined
   return ({ lastMessage, tools: json }) => {
-    if (json !== null && latest?.json !== json) latest = { json, tools: parseAsWritten(json) as Tool[] }
+    if (json !== null && latest?.json !== json) latest = { json, tools: parseKeepingNumbers(json) as Tool[] }
     const tools = json === null ? null : latest!.tools
     return readConversation(lastMessage, tools, repeats)
   }

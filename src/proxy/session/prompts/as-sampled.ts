@@ -2,7 +2,7 @@
  * A conversation as its engine knows it. Agents rewrite the calls that they were given: where a message is the echo of a
  * turn, what was sampled stands in its place, and calls have the ids that the model itself gave them.
  */
-import { Note } from '../../../base/note.ts'
+import { SideTable } from '../../../base/note.ts'
 import { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import { type CallIds, restoreId } from '../matching/call-ids.ts'
@@ -19,7 +19,7 @@ interface InPlace {
   readonly message: Message
 }
 
-const inPlace = new Note<Message, InPlace>()
+const inPlace = new SideTable<Message, InPlace>()
 
 /**
  * @param conversation all messages of a call, which have been read

@@ -5,7 +5,7 @@
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
-import { messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import { getMessagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from '../../engines/port/count-tokens.ts'
@@ -89,7 +89,7 @@ interface RenderedCallParts {
  */
 function underOwnIds(request: ChatGeneration, { callIds }: SessionMemory): ChatGeneration {
   if (!callIds.hasOwn) return request
-  const sent = messagesBetween(undefined, request.lastMessage)
+  const sent = getMessagesBetween(undefined, request.lastMessage)
   const named = asSampled(sent, undefined, callIds)
   if (named === sent) return request
   const { messagesJson: _, ...rest } = request
@@ -155,7 +155,7 @@ class RenderedCall implements CallPrompt {
     if (parent) return isFork ? 'forked' : 'extended'
     // An assistant's message is an example, or edited, where each turn is known that it could be the answer of.
     if (this.#parts.memory.isWhole) return this.#turns.bytes > 0 ? 'branched' : 'first'
-    const messages = messagesBetween(undefined, conversation.last)
+    const messages = getMessagesBetween(undefined, conversation.last)
     const mayGoOn = messages.some((message) => keyOf(message).assistant !== undefined)
     return mayGoOn ? 'unknown' : 'branched'
   }

@@ -1,6 +1,6 @@
 /** What an agent changed in the calls that it was given: an annotation of the turn that came with the change. */
-import { Note } from '../../../base/note.ts'
-import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import { SideTable } from '../../../base/note.ts'
+import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import { type CallIds, restoreId } from '../matching/call-ids.ts'
 import { canonicalJson } from '../matching/canonical-json.ts'
@@ -118,11 +118,11 @@ export function echoNoteOf({ annotations }: { annotations: string }): EchoNote |
   return (JSON.parse(annotations) as { echo?: EchoNote }).echo
 }
 
-const looked = new Note<Message, true>()
+const looked = new SideTable<Message, true>()
 
 /** Ids in messages that no call of before had: those that a proxy drew, for no turn that is known here. */
 export function unknownIdsIn(last: Message | undefined, ids: CallIds): string[] {
-  const added = messagesBetween(undefined, last, (message) => looked.of(message) === true)
+  const added = getMessagesBetween(undefined, last, (message) => looked.of(message) === true)
   for (const message of added) looked.put(message, true)
   return added.flatMap(({ value }) => callIdsIn(value)).filter((id) => ids.isStray(id))
 }

@@ -1,11 +1,11 @@
 /** How the prompt of a chat call comes about in token mode. */
 import { ProxyError } from '../../../base/errors.ts'
-import { type Message, MessageTree, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import { getMessagesBetween, type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import { templateVariables } from '../../../protocol/canonical/reasoning-effort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
-import { NO_REPEATS, type Repeats } from '../../../protocol/canonical/request-reader.ts'
-import { toolsText } from '../../../protocol/canonical/written-numbers.ts'
+import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
+import { formatTools } from '../../../protocol/canonical/written-numbers.ts'
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { ImageRule } from '../../tokens/images/image-rule.ts'
@@ -103,7 +103,7 @@ async function planWhole(
 export async function wholePrompt(model: PlanningModel, body: ChatBody): Promise<RenderedPrompt> {
   const { renderer, imageRule } = model
   refuseWhatTokenModeCannotDo(body)
-  refuseTooLong(model, new MessageTree().lastOf(body.messages))
+  refuseTooLong(model, new MessageTree().addMessages(body.messages))
   const input = inputAsSent(body, imageRule)
   return await renderWhole(renderer, input, { ...promptOptionsOf(body), ...endingOf(body) })
 }
@@ -200,7 +200,7 @@ function inputOf(
   { imageRule, seesToolImages }: Pick<PlanningModel, 'imageRule' | 'seesToolImages'>,
 ): PromptInput {
   if (lastMessage === undefined) return inputAsSent(body, imageRule)
-  const sent = messagesBetween(undefined, lastMessage)
+  const sent = getMessagesBetween(undefined, lastMessage)
   const sampled = asSampled(sent, call.parent, ids)
   const said = seesToolImages ? sampled : withImagesInWords(sampled)
   const messages = said.map(({ value }) => value)
@@ -264,11 +264,11 @@ async function extend(
  * What of a chat's body a template reads besides the messages.
  * @param repeats knows tools that came before
  */
-export function promptOptionsOf(body: ChatBody, repeats: Repeats = NO_REPEATS): PromptOptions {
+export function promptOptionsOf(body: ChatBody, repeats: PartMemo = NO_MEMO): PromptOptions {
   const { tools, documents } = body
   return {
     // As text: a number as it was written is lost on the way to another thread.
-    tools: tools && tools.length > 0 ? repeats.once(toolsText, tools) : null,
+    tools: tools && tools.length > 0 ? repeats.once(formatTools, tools) : null,
     kwargs: templateVariables(body),
     documents: Array.isArray(documents) ? documents : undefined,
   }

@@ -108,7 +108,7 @@ export class TokenPrompts implements Prompts {
     if (session === undefined) return (await wholePrompt(this.#model, body)).ids
     const { sessionId, memory } = session
     const turns = await this.#turnsOf(sessionId, memory)
-    const lastMessage = memory.messages.lastOf(body.messages)
+    const lastMessage = memory.messages.addMessages(body.messages)
     return (await planPrompt(this.#model, { memory, turns }, { body, lastMessage })).ids
   }
 

@@ -1,6 +1,6 @@
 /** Prompts that cannot fit, whatever their tokens are: known before they are rendered, which takes a minute for 15 MiB. */
 import { ProxyError } from '../../../base/errors.ts'
-import { Note } from '../../../base/note.ts'
+import { SideTable } from '../../../base/note.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
@@ -8,7 +8,7 @@ import type { TokenModel } from '../../tokens/model/token-model.ts'
 type LimitedModel = Pick<TokenModel, 'contextLength' | 'servedLength' | 'longestTokenChars'>
 
 /** Of the message and those before it, what every template shows: text that no model wrote. */
-const charsUpTo = new Note<Message, number>()
+const charsUpTo = new SideTable<Message, number>()
 
 /** Few tokens are longer: what is shorter than so many of them is not looked at closer. The vocabulary takes 50 ms, once. */
 const USUAL_LONGEST_CHARS = 16

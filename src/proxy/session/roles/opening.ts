@@ -1,5 +1,5 @@
 /** What recorded calls show of the conversations that they belong to. */
-import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { digestOf, messageKey } from '../matching/message-key.ts'
@@ -70,7 +70,7 @@ export class RecordedCallReader {
   #latestTools = { text: '', key: '' }
 
   read({ lastMessage, tools }: Pick<LinedTurn, 'lastMessage' | 'tools'>): RecordedCall {
-    const added = messagesBetween(undefined, lastMessage, (message) => this.#places.has(message))
+    const added = getMessagesBetween(undefined, lastMessage, (message) => this.#places.has(message))
     for (const message of added)
       this.#places.set(message, this.#after(this.#placeOf(message.parent), message))
     const { systemKey, said } = this.#placeOf(lastMessage)

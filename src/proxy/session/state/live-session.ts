@@ -4,7 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ProxyError } from '../../../base/errors.ts'
-import { parseRequestedDetails } from '../../../protocol/details/kinds.ts'
+import { parseCaptureOptions } from '../../../protocol/details/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
 import { type CallBudget, Spending } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'
@@ -226,7 +226,7 @@ export class LiveSession {
 
 function rulesOf(session: SessionRecord): SessionRules {
   const { samplingParams, trustAgent, policies, editedCalls, limits, keyTag } = session
-  const record = session.record && parseRequestedDetails(session.record)
+  const record = session.record && parseCaptureOptions(session.record)
   return { samplingParams, trustAgent, record, policies, editedCalls, limits, keyTag }
 }
 

@@ -1,6 +1,6 @@
 /** What a session is created with. */
 import { ProxyError } from '../../../base/errors.ts'
-import { parseRequestedDetails } from '../../../protocol/details/kinds.ts'
+import { parseCaptureOptions } from '../../../protocol/details/kinds.ts'
 import type { EditedCalls, SessionLimits } from '../../store/port/turn-store.ts'
 import { readPolicies } from './policies.ts'
 
@@ -34,7 +34,7 @@ const MAX_METADATA_BYTES = 64 * 1024
 export function checkNewSession({ metadata, samplingParams, record, policy }: NewSessionRequest): void {
   rejectLargeMetadata(metadata)
   refuseContent(samplingParams)
-  if (record) parseRequestedDetails(record)
+  if (record) parseCaptureOptions(record)
   readPolicies(policy)
 }
 

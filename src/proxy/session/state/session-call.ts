@@ -1,6 +1,6 @@
 /** One agent call of a session, from its place there until its turn is on record. */
 import type { ProxyError } from '../../../base/errors.ts'
-import type { RequestedDetails } from '../../../protocol/details/kinds.ts'
+import type { CaptureOptions } from '../../../protocol/details/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
 import type { CallBudget, Spending, SpentTurn } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'
@@ -9,7 +9,7 @@ import type { SessionMemory } from './session-memory.ts'
 /** What the record says of a session for its calls. A trainer may change it, with several nodes through any of them. */
 export interface SessionRules extends Readonly<Pick<SessionRecord, RulesOnRecord>> {
   /** What its turns are recorded with beyond ids and logprobs; null: the session does not say. */
-  readonly record: RequestedDetails | null
+  readonly record: CaptureOptions | null
 }
 
 type RulesOnRecord = 'samplingParams' | 'trustAgent' | 'policies' | 'editedCalls' | 'limits' | 'keyTag'

@@ -2,7 +2,7 @@
  * Which summaries nobody went on from. An agent that does not like a summary asks for another one; only the one that it works on
  * with has anything to do with the reward.
  */
-import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { isMainWork, type Line } from '../roles/line.ts'
 import { textOf } from '../roles/rules/rule.ts'
@@ -39,7 +39,7 @@ export class Compactions {
     if (line === 'main') this.#judge()
     // Several answers to one call are samples, and no attempts.
     else if (!annotations.includes('"choice"')) {
-      if (this.#attempts.length === 0) this.#asked = new Set(messagesBetween(undefined, lastMessage))
+      if (this.#attempts.length === 0) this.#asked = new Set(getMessagesBetween(undefined, lastMessage))
       this.#attempts.push({ turnId, words: wordsOf(completionText ?? ''), isUsed: false })
     }
   }
@@ -50,7 +50,7 @@ export class Compactions {
   }
 
   #lookThrough(last: Message | undefined): void {
-    const said = messagesBetween(undefined, last, (message) => this.#asked.has(message)).map(({ value }) =>
+    const said = getMessagesBetween(undefined, last, (message) => this.#asked.has(message)).map(({ value }) =>
       plain(textOf(value)),
     )
     for (const attempt of this.#attempts)

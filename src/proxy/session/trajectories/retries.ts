@@ -158,7 +158,7 @@ class RequestKeys {
 
   keyOf({ lastMessage, promptPieces, tools, params }: TriedTurn): string {
     // A request has either of the two.
-    const last = lastMessage ?? this.#prompts.lastOfTexts(promptPieces)
+    const last = lastMessage ?? this.#prompts.addMessageTexts(promptPieces)
     return `${last === undefined ? 0 : this.#idOf(last)} ${short(tools ?? '')} ${short(params)}`
   }
 

@@ -4,9 +4,9 @@
  * turn reported it. Of several turns that tell the same place the earliest counts: it is the one that sampled, or first
  * read, the token.
  */
-import type { Details, ExpertTable, TokenTable, VersionSpan } from '../../../protocol/details/details.ts'
-import { rowBytes } from '../../../protocol/details/details.ts'
-import { elementBytes, numbersOf, type Tensor } from '../../../protocol/details/tensors.ts'
+import type { ExpertTable, TokenData, TokenTable, VersionSpan } from '../../../protocol/details/details.ts'
+import { getRowSize } from '../../../protocol/details/details.ts'
+import { getElementSize, type Tensor, toNumbers } from '../../../protocol/details/tensors.ts'
 
 /** A turn that a row has tokens of, or goes on from. */
 interface PlacedTurn {
@@ -76,13 +76,13 @@ export interface RowDetails {
 /** Per token of the response, as {@link RowDetails} has them. */
 export function topLogprobs(
   layout: RowLayout,
-  detailsOf: ReadonlyMap<string, Details>,
+  detailsOf: ReadonlyMap<string, TokenData>,
 ): RowDetails['top_logprobs'] {
   return perToken(layout, (turn) => rowsOf(detailsOf.get(turn)?.top_logprobs))
 }
 
-export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, Details>): RowDetails {
-  const numbers = (of: (details: Details) => readonly number[] | undefined) =>
+export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, TokenData>): RowDetails {
+  const numbers = (of: (details: TokenData) => readonly number[] | undefined) =>
     perToken(layout, (turn) => numbersAt(of(detailsOf.get(turn) ?? {})))
   const trained = layout.turns.filter(({ start, end }) => end > start)
   const teachers = trained.flatMap(({ turnId }) => detailsOf.get(turnId)?.teacher_logprobs?.teacher ?? [])
@@ -147,7 +147,7 @@ function rowsOf(table: TokenTable | undefined): At<TokenRow> | undefined {
 
 function promptLogprobs(
   { turns, first, base, responseLength }: RowLayout,
-  detailsOf: ReadonlyMap<string, Details>,
+  detailsOf: ReadonlyMap<string, TokenData>,
 ): (TokenRow | null)[] | null {
   const row = new Array<TokenRow | null>(base - first + responseLength).fill(null)
   let isReported = false
@@ -166,7 +166,7 @@ function promptLogprobs(
 /** A turn's experts are those of its tokens but the last, which no forward pass has read. */
 function routedExperts(
   { turns, first, base, responseLength }: RowLayout,
-  detailsOf: ReadonlyMap<string, Details>,
+  detailsOf: ReadonlyMap<string, TokenData>,
 ): RowExperts | null {
   const tables = turns.flatMap((turn) => {
     const table = detailsOf.get(turn.turnId)?.routed_experts
@@ -176,7 +176,7 @@ function routedExperts(
   if (model === undefined) return null
   const widest = tables.reduce((wide, { table }) => wider(wide, table.experts.dtype), model.dtype)
   const length = base - first + responseLength
-  const bytes = rowBytes({ ...model, dtype: widest })
+  const bytes = getRowSize({ ...model, dtype: widest })
   const data = new Uint8Array(length * bytes)
   // Places that no turn has reported yet, as far as tables were read; in order, and apart.
   let missing: TokenSpan[] = [[first, first + length]]
@@ -223,22 +223,22 @@ function isOfModel({ experts }: ExpertTable, model: Tensor): boolean {
 
 function wider(a: Tensor['dtype'], b: Tensor['dtype']): Tensor['dtype'] {
   if (a === b) return a
-  const [narrow, wide] = elementBytes(a) < elementBytes(b) ? [a, b] : [b, a]
+  const [narrow, wide] = getElementSize(a) < getElementSize(b) ? [a, b] : [b, a]
   // Of two of one width that differ in their sign neither holds the other; nor does an unsigned one what is below 0.
-  const isLossy = elementBytes(a) === elementBytes(b) || (narrow.startsWith('I') && wide.startsWith('U'))
+  const isLossy = getElementSize(a) === getElementSize(b) || (narrow.startsWith('I') && wide.startsWith('U'))
   return isLossy ? 'I32' : wide
 }
 
 function asType(tensor: Tensor, dtype: Tensor['dtype']): Uint8Array {
   if (tensor.dtype === dtype) return tensor.data
   const Numbers = dtype === 'U16' ? Uint16Array : dtype === 'I16' ? Int16Array : Int32Array
-  return new Uint8Array(Numbers.from(numbersOf(tensor)).buffer)
+  return new Uint8Array(Numbers.from(toNumbers(tensor)).buffer)
 }
 
 /** Where an engine tells one version at the start and at the end, all tokens between have it. */
 function weightVersions(
   { turns, responseLength }: RowLayout,
-  detailsOf: ReadonlyMap<string, Details>,
+  detailsOf: ReadonlyMap<string, TokenData>,
 ): VersionSpan[] | null {
   const row: VersionSpan[] = []
   for (const turn of turns) {

@@ -1,4 +1,4 @@
-import { sharedLength } from '../../../protocol/token-ids/token-ids.ts'
+import { getSharedLength } from '../../../protocol/token-ids/token-ids.ts'
 
 /**
  * A radix tree of token sequences: what sequences have in common is stored once, and each sequence is a node, so
@@ -37,7 +37,7 @@ export class TokenNode {
     while (at < tokens.length) {
       const child = node.#children.get(tokens[at]!)
       if (child === undefined) return node.#grow(tokens.slice(at))
-      const shared = sharedLength(child.#edge, tokens.subarray(at))
+      const shared = getSharedLength(child.#edge, tokens.subarray(at))
       node = shared < child.#edge.length ? child.#splitAt(shared) : child
       at += shared
     }

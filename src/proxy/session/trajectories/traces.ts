@@ -1,5 +1,5 @@
 /** A session's calls as a trainer of rLLM's kind reads them: turn by turn, and put together by itself. */
-import { beginningOf, type Message } from '../../../protocol/canonical/conversation.ts'
+import { getAncestor, type Message } from '../../../protocol/canonical/conversation.ts'
 import { NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import { type Marks, NO_MARKS } from '../../store/port/marks.ts'
 import type { TurnRecord, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
@@ -110,6 +110,6 @@ class Lineages {
 /** Whether the messages up to `last` begin with those of the call and an answer. */
 function isAnsweredIn(last: Message | undefined, { lastMessage }: KnownCall): boolean {
   if (lastMessage === undefined || last === undefined || last.depth <= lastMessage.depth) return false
-  const answer = beginningOf(last, lastMessage.depth + 1)!
+  const answer = getAncestor(last, lastMessage.depth + 1)!
   return answer.parent === lastMessage && (JSON.parse(answer.json) as { role?: unknown }).role === 'assistant'
 }

@@ -1,7 +1,7 @@
 /** An agent's call, lowered from its dialect. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
-import type { CallSpan } from '../../../protocol/canonical/spans.ts'
+import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
 import type { LineOnRecord } from '../roles/stated-line.ts'
 import type { TryWord } from '../state/live-turn.ts'
 
@@ -20,7 +20,7 @@ export interface AgentCall {
   /** Which of the answers to one request this is; absent: the only one. */
   choice?: Choice
   /** Is told of the turn that the call becomes; absent: nobody traces it. */
-  span?: CallSpan | undefined
+  span?: RequestSpan | undefined
 }
 
 export interface AgentWord extends TryWord {

@@ -1,6 +1,6 @@
 /** A call under the rules of its session: what is asked of an engine for it, and what goes on record of that. */
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
-import { type RequestedDetails, requestedOrNone } from '../../../protocol/details/kinds.ts'
+import { type CaptureOptions, undefinedIfEmpty } from '../../../protocol/details/kinds.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { LineOnRecord } from '../roles/stated-line.ts'
 import { policyOf } from '../state/policies.ts'
@@ -78,9 +78,9 @@ export function askedTurn(
 export function generationRequest(
   { stream, choice, span }: AgentCall,
   { open, request, subagent, mustServe }: AskedTurn,
-  record: RequestedDetails,
+  record: CaptureOptions,
 ): GenerationRequest {
-  const requested = requestedOrNone(record)
+  const requested = undefinedIfEmpty(record)
   return {
     ...request,
     requestId: open.turnId,

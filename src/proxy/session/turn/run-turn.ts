@@ -7,7 +7,7 @@ import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
-import type { RequestedDetails } from '../../../protocol/details/kinds.ts'
+import type { CaptureOptions } from '../../../protocol/details/kinds.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import { isMoved } from '../../store/port/shared-record.ts'
 import type { EditedCalls, OpenTurn, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
@@ -52,7 +52,7 @@ interface TurnRunnerOptions {
   /** What a turn is recorded under when its engine does not tell its weight version. */
   weights?: AnnouncedWeights
   /** What turns are recorded with beyond ids and logprobs, where their session does not say. */
-  record?: RequestedDetails | undefined
+  record?: CaptureOptions | undefined
   /** What logprobs are of, of engines that do not tell it; recorded as it is. */
   logprobsMode?: string | undefined
   /** What becomes of calls that agents send back otherwise than they were sampled, where their session does not say. */

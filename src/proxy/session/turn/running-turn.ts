@@ -1,6 +1,6 @@
 /** A turn in flight: what was asked, what has come of its answer, and all the connections that wait for it. */
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
-import { CompletionFold } from '../../../protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
@@ -29,7 +29,7 @@ export class RunningTurn implements LiveTurn {
   readonly annotations: Record<string, unknown>
   /** That it is on record; rejects if it could not be. */
   readonly opened: Promise<void>
-  readonly completion = new CompletionFold()
+  readonly completion = new CompletionBuilder()
   /** The tool calls of its answer. */
   readonly calls: DrawnCalls
   /** What the engine is asked. */

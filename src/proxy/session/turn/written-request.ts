@@ -1,8 +1,8 @@
 /** A request as it goes on record. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
-import { toolsText } from '../../../protocol/canonical/written-numbers.ts'
-import { elementsOf } from '../../../protocol/json/json-member.ts'
+import { formatTools } from '../../../protocol/canonical/written-numbers.ts'
+import { encodeElements } from '../../../protocol/json/json-member.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import { promptPieces } from '../prompts/prompt-pieces.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
@@ -25,8 +25,8 @@ export function writeRequest(
     }
     const { tools } = request.body
     return {
-      lastMessage: messages.lastOf(request.body.messages),
-      tools: tools ? requests.once(toolsText, tools) : null,
+      lastMessage: messages.addMessages(request.body.messages),
+      tools: tools ? requests.once(formatTools, tools) : null,
       params,
       promptPieces: [],
     }
@@ -57,6 +57,6 @@ export function jsonAtHand(
     promptLists: prompts,
     messagesJson: json,
     // From the text that is on record: kept as well, these bytes would be the tools' third copy.
-    ...(tools.length > 0 && { toolsJson: elementsOf(requests.once(toolsText, tools)) }),
+    ...(tools.length > 0 && { toolsJson: encodeElements(requests.once(formatTools, tools)) }),
   }
 }

@@ -6,8 +6,8 @@
  */
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
-import type { PackedDetail } from '../../../protocol/details/details.ts'
-import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import type { TokenDataBlob } from '../../../protocol/details/details.ts'
+import type { TokenDataKind } from '../../../protocol/details/kinds.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { ConsumerReader, ConsumerStore } from './consumers.ts'
 import type { ImportReader, ImportStore } from './imports.ts'
@@ -81,7 +81,7 @@ export interface TurnError {
 /** What became known of a turn after its end. */
 export interface TurnDetails {
   turnId: string
-  details: readonly PackedDetail[]
+  details: readonly TokenDataBlob[]
 }
 
 /** What is known when it ends. Arrays are handed over: the caller does not touch them again. */
@@ -121,7 +121,7 @@ export interface TurnOutcome {
   annotations: string
   error: TurnError | null
   /** What else the engine reported of its tokens; kept apart, see {@link TurnReader.readDetails}. */
-  details?: readonly PackedDetail[]
+  details?: readonly TokenDataBlob[]
 }
 
 /** One turn, whole. Everything of TurnOutcome is null or empty (`[]`, `{}`) while the turn is open or interrupted. */
@@ -258,8 +258,8 @@ export interface TurnReader {
   readDetails(
     sessionId: string,
     turnIds: readonly string[],
-    kinds: readonly DetailKind[],
-  ): Promise<ReadonlyMap<string, readonly PackedDetail[]>>
+    kinds: readonly TokenDataKind[],
+  ): Promise<ReadonlyMap<string, readonly TokenDataBlob[]>>
 
   /** One turn of the session, at a cost that does not grow with its other turns; undefined: there is none. */
   getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined>

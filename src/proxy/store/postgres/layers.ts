@@ -2,7 +2,7 @@
  * What the writer knows of a table's rows by their keys: what a group of calls changes, above what is on record. A key of which
  * neither tells is taken for absent, and noted: if it turns out to be there, the group is worked out once more.
  */
-import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { LruCache } from '../../../base/recently-used.ts'
 
 /** What one group has asked for, changed, and can take back. */
 export class Attempt {
@@ -23,14 +23,14 @@ export class Attempt {
 }
 
 export class Layer<K extends string | number, V> {
-  readonly #recorded: RecentlyUsed<K, V>
+  readonly #recorded: LruCache<K, V>
   readonly #changed = new Map<K, V | undefined>()
   readonly #absent = new Set<K>()
   readonly #missing = new Set<K>()
   #attempt = new Attempt()
 
   constructor(maxSize: number, sizeOf: (value: V) => number) {
-    this.#recorded = new RecentlyUsed(maxSize, sizeOf)
+    this.#recorded = new LruCache(maxSize, sizeOf)
   }
 
   begin(attempt: Attempt): void {

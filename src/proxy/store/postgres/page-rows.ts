@@ -1,7 +1,7 @@
 /** The rows that a page of turns is made of, fetched before it is made: what makes it waits for nothing. */
 import type { Client } from 'pg'
-import type { PackedDetail } from '../../../protocol/details/details.ts'
-import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import type { TokenDataBlob } from '../../../protocol/details/details.ts'
+import type { TokenDataKind } from '../../../protocol/details/kinds.ts'
 import { unpackIds } from '../record/packing.ts'
 import type { Reader } from '../record/reader.ts'
 import {
@@ -17,7 +17,7 @@ import { fromDriver } from './columns.ts'
 import { SEQUENCE_CHAIN } from './missing-rows.ts'
 import { selectTree } from './select-sessions.ts'
 
-type DetailRow = PackedDetail & { detail_sum: number | null; turn_id: string }
+type DetailRow = TokenDataBlob & { detail_sum: number | null; turn_id: string }
 
 /** What a page is put together from. */
 class PageRows {
@@ -133,7 +133,7 @@ export class PageFetch {
   async details(
     sessionId: string,
     turnIds: readonly string[],
-    kinds: readonly DetailKind[],
+    kinds: readonly TokenDataKind[],
   ): Promise<PageRows> {
     this.#rows.tree = await selectTree(this.#client, sessionId)
     this.#rows.details = await this.#select<DetailRow>(

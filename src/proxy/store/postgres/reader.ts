@@ -1,7 +1,7 @@
 /** Answers reads from the database, several at a time. Runs on the reader thread; knows nothing of threads. */
 import type { Client } from 'pg'
-import type { PackedDetail } from '../../../protocol/details/details.ts'
-import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import type { TokenDataBlob } from '../../../protocol/details/details.ts'
+import type { TokenDataKind } from '../../../protocol/details/kinds.ts'
 import type {
   AvailableQuery,
   AvailableSession,
@@ -142,8 +142,8 @@ export class Reader implements Reads {
   readDetails(
     sessionId: string,
     turnIds: readonly string[],
-    kinds: readonly DetailKind[],
-  ): Promise<Map<string, PackedDetail[]>> {
+    kinds: readonly TokenDataKind[],
+  ): Promise<Map<string, TokenDataBlob[]>> {
     return this.#from(
       (page) => page.details(sessionId, turnIds, kinds),
       () => this.#pages.readDetails(sessionId, turnIds, kinds),

@@ -1,5 +1,5 @@
 /** Rows of sessions as the writer's logic sees them while it works out a group of calls. Asks nothing of the database. */
-import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { LruCache } from '../../../base/recently-used.ts'
 import { changedMarks, type MarksChange } from '../port/marks.ts'
 import { sessionMoved } from '../port/shared-record.ts'
 import type { CreatedSession, Reward, SessionRecord, SessionStatus } from '../port/turn-store.ts'
@@ -35,7 +35,7 @@ export class WriterSessions implements SessionTables {
   /** Sessions that the group goes by. */
   readonly #consulted = new Set<string>()
   /** Sessions by their trees. */
-  readonly #owners = new RecentlyUsed<number, string>(MAX_TREES, () => 1)
+  readonly #owners = new LruCache<number, string>(MAX_TREES, () => 1)
 
   /** @param lease of the proxy whose writer it is */
   constructor(changes: GroupChanges, lease: number) {

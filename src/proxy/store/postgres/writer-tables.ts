@@ -1,6 +1,6 @@
 /** The tables of the record as the writer's logic sees them while it works out a group of calls. Asks nothing of the database. */
 import { hash as digest } from 'node:crypto'
-import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { LruCache } from '../../../base/recently-used.ts'
 import type { StoredText } from '../record/packing.ts'
 import {
   type EndedRow,
@@ -51,7 +51,7 @@ export class WriterTables implements TurnTables {
   /** The last turn with a prompt, by tree. */
   readonly lastPrompts = new Layer<number, number>(MAX_KEYS, one)
   /** Of each tree, the newest first. Nobody asks the database for them: a message that is no known echo is stored whole. */
-  readonly #answers = new RecentlyUsed<number, readonly CompletionRow[]>(MAX_CHARS, answersChars)
+  readonly #answers = new LruCache<number, readonly CompletionRow[]>(MAX_CHARS, answersChars)
   /** The ended turn that was found last. */
   #found: { key: string; row: Omit<EndedRow, 'session_status'> } | undefined
 

@@ -1,6 +1,6 @@
 /** Answers reads from the database. Runs on the reader thread; knows nothing of threads. */
-import type { PackedDetail } from '../../../protocol/details/details.ts'
-import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import type { TokenDataBlob } from '../../../protocol/details/details.ts'
+import type { TokenDataKind } from '../../../protocol/details/kinds.ts'
 import type { ConsumerReader } from '../port/consumers.ts'
 import type { ImportReader } from '../port/imports.ts'
 import type {
@@ -62,8 +62,8 @@ export interface TurnPages {
   readDetails(
     sessionId: string,
     turnIds: readonly string[],
-    kinds: readonly DetailKind[],
-  ): Map<string, PackedDetail[]>
+    kinds: readonly TokenDataKind[],
+  ): Map<string, TokenDataBlob[]>
 }
 
 /** The next turns of one reading. Texts come once per reading, however many turns point to them. */
@@ -179,9 +179,9 @@ export class Reader implements TurnPages {
     })
   }
 
-  readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly DetailKind[]) {
+  readDetails(sessionId: string, turnIds: readonly string[], kinds: readonly TokenDataKind[]) {
     return this.#tables.inOneSnapshot(() => {
-      const found = new Map<string, PackedDetail[]>()
+      const found = new Map<string, TokenDataBlob[]>()
       const tree = this.#tables.tree(sessionId)
       if (tree === undefined) return found
       for (const turnId of turnIds) {

@@ -1,7 +1,7 @@
 /** What the main thread knows to be on record, so that the next request of a session need not be sent whole. */
-import { Note } from '../../../base/note.ts'
-import { RecentlyUsed } from '../../../base/recently-used.ts'
-import { type Message, messagesBetween } from '../../../protocol/canonical/conversation.ts'
+import { SideTable } from '../../../base/note.ts'
+import { LruCache } from '../../../base/recently-used.ts'
+import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { MIN_SHARED_TOKENS, type OpenTurn, type TurnOutcome } from '../port/turn-store.ts'
 import {
@@ -24,7 +24,7 @@ const MAX_TOOLS = 16
 /** A session's turns on record, from its first one, or its last reset, to the next. */
 class SentRows {
   /** Rows by the tools' text. */
-  readonly tools = new RecentlyUsed<string, number>(MAX_TOOLS, () => 1)
+  readonly tools = new LruCache<string, number>(MAX_TOOLS, () => 1)
   /** The last one of a completion, without its last piece. */
   prompt: { pieces: readonly string[]; recorded: RecordedTexts } | undefined
 
@@ -39,7 +39,7 @@ interface OnRecord {
   readonly messages: RecordedTexts
 }
 
-const onRecord = new Note<Message, OnRecord>()
+const onRecord = new SideTable<Message, OnRecord>()
 
 /** The turn of a prompt is on record; good for these very records only. */
 interface TurnOnRecord {
@@ -48,10 +48,10 @@ interface TurnOnRecord {
   readonly turn: number
 }
 
-const turnOnRecord = new Note<PromptIds, TurnOnRecord>()
+const turnOnRecord = new SideTable<PromptIds, TurnOnRecord>()
 
 export class SentTurns {
-  readonly #records = new RecentlyUsed<string, SentRows>(MAX_CHARS, ({ chars }) => chars)
+  readonly #records = new LruCache<string, SentRows>(MAX_CHARS, ({ chars }) => chars)
 
   /**
    * The turn as it is to be sent, and what to note when it is on record. Until then the session's next request
@@ -108,7 +108,7 @@ function newMessages(last: Message | undefined, records: SentRows): SentTexts {
     const known = onRecord.of(message)
     return known?.records === records ? known.messages : undefined
   }
-  const added = messagesBetween(undefined, last, (message) => baseOf(message) !== undefined)
+  const added = getMessagesBetween(undefined, last, (message) => baseOf(message) !== undefined)
   const before = added.length === 0 ? last : added[0]!.parent
   return { base: (before && baseOf(before)) ?? NO_TEXTS, texts: added.map(({ json }) => json) }
 }

@@ -2,7 +2,7 @@
  * What the record's own logic asks of a database: rows, found by their keys and put. `sqlite/` answers with prepared
  * statements, `postgres/` from rows that it has fetched before. The columns are the same in both.
  */
-import type { PackedDetail } from '../../../protocol/details/details.ts'
+import type { TokenDataBlob } from '../../../protocol/details/details.ts'
 import type { MarksChange } from '../port/marks.ts'
 import type { CreatedSession, Reward, SessionRecord, SessionStatus, TurnStatus } from '../port/turn-store.ts'
 import type { StoredText } from './packing.ts'
@@ -143,7 +143,7 @@ export interface ReadTables extends SequenceTables {
   text(id: number): TextRow | undefined
   blob(id: number): Buffer | undefined
   completion(id: number): CompletionRow | undefined
-  detailsOf(tree: number, turnId: string): (PackedDetail & { detail_sum: number | null })[]
+  detailsOf(tree: number, turnId: string): (TokenDataBlob & { detail_sum: number | null })[]
   /** What is read meanwhile does not change. */
   inOneSnapshot<T>(read: () => T): T
 }

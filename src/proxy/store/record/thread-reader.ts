@@ -1,8 +1,8 @@
 /** Reads sessions and turns through the reader thread. */
 import type { ProxyError } from '../../../base/errors.ts'
-import { beginningOf, type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
-import type { PackedDetail } from '../../../protocol/details/details.ts'
-import type { DetailKind } from '../../../protocol/details/kinds.ts'
+import { getAncestor, type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
+import type { TokenDataBlob } from '../../../protocol/details/details.ts'
+import type { TokenDataKind } from '../../../protocol/details/kinds.ts'
 import type {
   AvailableQuery,
   AvailableSession,
@@ -151,8 +151,8 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
   async readDetails(
     sessionId: string,
     turnIds: readonly string[],
-    kinds: readonly DetailKind[],
-  ): Promise<ReadonlyMap<string, readonly PackedDetail[]>> {
+    kinds: readonly TokenDataKind[],
+  ): Promise<ReadonlyMap<string, readonly TokenDataBlob[]>> {
     return this.#thread.call('readDetails', [sessionId, turnIds, kinds])
   }
 
@@ -212,7 +212,7 @@ class TurnAssembler {
 
   assemble<T extends TurnParts>(paged: PagedTurn<T>): T {
     const { messages, prompt, ...turn } = paged
-    this.#lastMessage = beginningOf(this.#lastMessage, messages.shared)
+    this.#lastMessage = getAncestor(this.#lastMessage, messages.shared)
     for (const id of messages.added) this.#lastMessage = this.#tree.follow(this.#lastMessage, this.#text(id))
     this.#prompt = this.#next(this.#prompt, prompt)
     return {

@@ -1,6 +1,6 @@
 /** The port's methods that change something, carried to the writer thread; reads go to the reader thread. */
 import type { Transferable } from 'node:worker_threads'
-import { watched } from '../../../base/around.ts'
+import { intercept } from '../../../base/around.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Consumer, GivenSession, GroupMember, LeaseChange, NewLease } from '../port/consumers.ts'
 import type { ImportedItem } from '../port/imports.ts'
@@ -227,7 +227,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
 
   /** What was sent of a session is no word for what is on record of it once it has been another proxy's. */
   #watch(shared: SharedRecord): SharedRecord {
-    return watched(shared, {
+    return intercept(shared, {
       claim: (call, sessionId) => {
         this.#sent.forget(sessionId)
         return call()

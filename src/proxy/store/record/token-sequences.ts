@@ -3,8 +3,8 @@
  * completion ids; the next prompt of the conversation begins with it, so that only what is new must be stored.
  */
 import { ProxyError } from '../../../base/errors.ts'
-import { RecentlyUsed } from '../../../base/recently-used.ts'
-import { sharedLength } from '../../../protocol/token-ids/token-ids.ts'
+import { LruCache } from '../../../base/recently-used.ts'
+import { getSharedLength } from '../../../protocol/token-ids/token-ids.ts'
 import { MIN_SHARED_TOKENS } from '../port/turn-store.ts'
 import { checkSum, IDS_SUMMED } from './check-sums.ts'
 import { packIds, unpackIds } from './packing.ts'
@@ -14,12 +14,12 @@ const NO_IDS = new Int32Array(0)
 
 /** Reads and writes sequences; remembers the ones used last, up to a number of bytes. */
 export class TokenSequences {
-  readonly #cache: RecentlyUsed<number, Int32Array>
+  readonly #cache: LruCache<number, Int32Array>
   readonly #tables: SequenceTables
 
   constructor(tables: SequenceTables, cacheBytes: number) {
     this.#tables = tables
-    this.#cache = new RecentlyUsed(cacheBytes, (sequence) => sequence.byteLength)
+    this.#cache = new LruCache(cacheBytes, (sequence) => sequence.byteLength)
   }
 
   /** Finds the turn whose sequence shares most with this turn's prompt, and packs the difference. */
@@ -67,7 +67,7 @@ export class TokenSequences {
     for (const base of this.#tables.basesFor(turn)) {
       const sequence = this.#soundSequence(base)
       if (sequence === undefined) continue
-      const shared = sharedLength(sequence, promptIds)
+      const shared = getSharedLength(sequence, promptIds)
       if (shared > best.shared) best = { base, shared }
       // A sequence that the prompt extends to its end is the turn that this one continues.
       if (shared === promptIds.length || (shared === sequence.length && shared > 0)) break

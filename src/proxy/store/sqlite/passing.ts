@@ -6,7 +6,7 @@ import { existsSync, lstatSync, mkdtempSync, readdirSync, rmSync } from 'node:fs
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
-import { isAlive, processStart } from '../../../base/process-start.ts'
+import { getProcessStart, isAlive } from '../../../base/process-start.ts'
 import type { TurnStore } from '../port/turn-store.ts'
 import { openSqliteStore, type SqliteStoreOptions } from './open.ts'
 import { lockForWriting } from './writer-lock.ts'
@@ -44,7 +44,7 @@ function newFolder(): string {
 
 /** As part of a name; empty where the system does not tell. */
 function startOf(pid: number): string {
-  return processStart(pid)?.replace(' ', '_') ?? ''
+  return getProcessStart(pid)?.replace(' ', '_') ?? ''
 }
 
 function isLeftOver(root: string, name: string): boolean {

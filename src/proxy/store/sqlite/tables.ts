@@ -1,7 +1,7 @@
 /** The tables of the record, by prepared statements. */
 import { hash } from 'node:crypto'
 import type Database from 'better-sqlite3'
-import type { PackedDetail } from '../../../protocol/details/details.ts'
+import type { TokenDataBlob } from '../../../protocol/details/details.ts'
 import {
   type EndedRow,
   MAX_ANSWERS,
@@ -177,7 +177,7 @@ export function readerTables(db: Database.Database): ReadTables {
   const completion = db.prepare<[number], CompletionRow>(
     'SELECT id, completion_text, reasoning, tool_calls FROM turns WHERE id = ?',
   )
-  const detailsOf = db.prepare<[number, string], PackedDetail & { detail_sum: number | null }>(`
+  const detailsOf = db.prepare<[number, string], TokenDataBlob & { detail_sum: number | null }>(`
     SELECT details.* FROM turns JOIN details ON details.tree = turns.tree AND details.turn = turns.id
     WHERE turns.tree = ? AND turns.turn_id = ?`)
   const transaction = db.transaction((read: () => unknown) => read())

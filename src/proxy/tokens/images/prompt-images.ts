@@ -4,12 +4,12 @@
  */
 import { disableTypes, imageSize, types } from 'image-size'
 import { ProxyError } from '../../../base/errors.ts'
-import { Note } from '../../../base/note.ts'
+import { SideTable } from '../../../base/note.ts'
 import { Message } from '../../../protocol/canonical/conversation.ts'
 import {
-  imageDigest,
-  imagePartsOf,
-  imageRuns,
+  computeImageDigest,
+  findImageRuns,
+  getImageParts,
   isImagePart,
   splitDataUrl,
 } from '../../../protocol/canonical/images.ts'
@@ -31,7 +31,7 @@ export interface ShownMessage {
 
 const NO_IMAGES: readonly TokenImage[] = []
 
-const shown = new Note<Message, ShownMessage>()
+const shown = new SideTable<Message, ShownMessage>()
 
 /**
  * Each message is read once.
@@ -47,7 +47,7 @@ export function shownMessages(messages: readonly Message[], rule: ImageRule | un
 
 const UNSEEN = '[An image. This model cannot see images that tools return.]'
 
-const inWords = new Note<Message, Message>()
+const inWords = new SideTable<Message, Message>()
 
 /**
  * For a model that does not see the images of tools: such an image as words. An agent's own image is refused, as it is part
@@ -59,7 +59,7 @@ export function withImagesInWords(messages: readonly Message[]): readonly Messag
 
 function messageInWords(message: Message): Message {
   const { value } = message
-  if (value.role !== 'tool' || imagePartsOf(value).length === 0) return message
+  if (value.role !== 'tool' || getImageParts(value).length === 0) return message
   const parts = (value.content as readonly unknown[]).map((part) =>
     isImagePart(part) ? { type: 'text', text: UNSEEN } : part,
   )
@@ -80,7 +80,7 @@ export function shownMessage(
   json?: string,
 ): ShownMessage {
   refuseShown(message, place)
-  const parts = imagePartsOf(message)
+  const parts = getImageParts(message)
   if (parts.length === 0) return { json: json ?? JSON.stringify(message), images: NO_IMAGES }
   const images = parts.map(({ url, path }) => tokenImage(url, rule, `messages.${place}.${path}`))
   const content = (message.content as readonly unknown[]).map((part) =>
@@ -150,7 +150,7 @@ export function placesOf(
 ): PlacedImage[] | undefined {
   const wanted = images.reduce((sum, { tokens }) => sum + tokens, 0)
   if (ids.reduce((count, id) => count + Number(id === tokenId), 0) !== wanted) return undefined
-  const runs = imageRuns(ids, { tokenId, tokens: images.map(({ tokens }) => tokens) })
+  const runs = findImageRuns(ids, { tokenId, tokens: images.map(({ tokens }) => tokens) })
   return images.map((image, at) => ({ ...image, at: runs[at]!.offset }))
 }
 
@@ -180,7 +180,7 @@ export function readImage(url: string | undefined, param: string): ReadImage {
   }
   const bytes = Buffer.from(data.base64, 'base64')
   const { width, height } = sidesOf(bytes, param)
-  return { width, height, sha256: imageDigest(bytes), mediaType: data.mediaType }
+  return { width, height, sha256: computeImageDigest(bytes), mediaType: data.mediaType }
 }
 
 /** An image tells its size before that, behind profiles and previews. A broken one is gone through byte by byte. */

@@ -2,7 +2,7 @@
  * What of a conversation matters to the text behind it: who spoke, with text, reasoning or calls, in which order. Two
  * conversations of one shape are in the same situation, and a short one stands for both.
  */
-import { imagePartsOf } from '../../../protocol/canonical/images.ts'
+import { getImageParts } from '../../../protocol/canonical/images.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
 import { SHOWN_IMAGE } from '../images/shown-image.ts'
 import { markOf } from './marks.ts'
@@ -66,7 +66,7 @@ export function situationKey({ past, echo: { toolCalls: _names, ...echo }, ...re
 
 export function shapeOf(message: ChatMessage): MessageShape {
   const { reasoning_content, reasoning } = message as ChatMessage & { reasoning?: unknown }
-  const images = imagePartsOf(message).length
+  const images = getImageParts(message).length
   return {
     ...(images > 0 && { images }),
     role: message.role,

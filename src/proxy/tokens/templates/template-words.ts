@@ -2,7 +2,7 @@
  * Messages that say something which their template looks for: a switch such as `/no_think`, markup that it takes for its
  * own. The template gets such a text as it is; all others are alike to it.
  */
-import { Note } from '../../../base/note.ts'
+import { SideTable } from '../../../base/note.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 
@@ -15,7 +15,7 @@ export interface TemplateWords {
 }
 
 /** Of a message that comes with each call, and is read once. A process has one template. */
-const saysWord = new Note<Message, boolean>()
+const saysWord = new SideTable<Message, boolean>()
 
 export class WordFinder {
   readonly #inside: RegExp | undefined

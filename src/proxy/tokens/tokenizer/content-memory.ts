@@ -5,8 +5,8 @@
  * again.
  */
 import { hash } from 'node:crypto'
-import { breathe } from '../../../base/breathe.ts'
-import { RecentlyUsed } from '../../../base/recently-used.ts'
+import { yieldToEventLoop } from '../../../base/breathe.ts'
+import { LruCache } from '../../../base/recently-used.ts'
 import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
 import { type AddedToken, AddedTokenFinder } from './added-tokens.ts'
 import { cutAtSpaces } from './safe-cuts.ts'
@@ -38,7 +38,7 @@ export class ContentMemory {
   readonly #boundaries: ReadonlySet<number>
   readonly #cutsAtSpaces: boolean
   /** By hash of the text. */
-  readonly #known: RecentlyUsed<string, Int32Array>
+  readonly #known: LruCache<string, Int32Array>
   /** Several sessions that begin with one prompt wait for one encoding. */
   readonly #underWay = new Map<string, Promise<Int32Array>>()
 
@@ -48,7 +48,7 @@ export class ContentMemory {
     { maxBytes = MAX_BYTES, cutsAtSpaces = false }: ContentMemoryOptions = {},
   ) {
     this.#encode = encode
-    this.#known = new RecentlyUsed(maxBytes, ({ byteLength }) => byteLength + ENTRY_BYTES)
+    this.#known = new LruCache(maxBytes, ({ byteLength }) => byteLength + ENTRY_BYTES)
     this.#cutsAtSpaces = cutsAtSpaces
     // Tokens that are found in normalized text are found later, within what is between the others.
     const early = addedTokens.filter(({ normalized }) => !normalized)
@@ -86,7 +86,7 @@ export class ContentMemory {
         parts[at] = await ids
         if (charsInARow <= STRETCH_CHARS) continue
         charsInARow = 0
-        await breathe()
+        await yieldToEventLoop()
       }
     }
     await Promise.all(Array.from({ length: PIECES_AT_ONCE }, encodeSome))

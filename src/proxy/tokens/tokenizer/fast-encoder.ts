@@ -5,7 +5,7 @@
  */
 import { hash } from 'node:crypto'
 import { join } from 'node:path'
-import { ownAddon } from '../../../base/own-files.ts'
+import { loadOwnAddon } from '../../../base/own-files.ts'
 import type { OnFault, TextEncoder, TokenizerFault } from './encoder.ts'
 import { proofTexts } from './proof-texts.ts'
 
@@ -31,7 +31,7 @@ const NOW_CHARS = 8 * 1024
  */
 export function loadFastTokenizer(directory: string): Promise<FastTokenizer | undefined> {
   const loading = (async () => {
-    const addon = ownAddon(new URL('./fastokens/fastokens.node', import.meta.url)) as Addon | undefined
+    const addon = loadOwnAddon(new URL('./fastokens/fastokens.node', import.meta.url)) as Addon | undefined
     return addon?.FastTokenizer.open(join(directory, 'tokenizer.json'))
   })()
   loading.catch(() => {})

@@ -6,8 +6,8 @@ import { text } from 'node:stream/consumers'
 import type { BedrockAgentCoreClient } from '@aws-sdk/client-bedrock-agentcore'
 import { ProxyError } from '../../../base/errors.ts'
 import { parseJson } from '../../../base/json.ts'
-import { optionalPackage } from '../../../base/optional-package.ts'
-import { untilAbort } from '../../../base/until-abort.ts'
+import { importOptionalPackage } from '../../../base/optional-package.ts'
+import { raceAbort } from '../../../base/until-abort.ts'
 import { backoffMs, pause } from '../../backoff.ts'
 import { type LimiterClock, limiterOf, type RateLimiter } from './rate-limiter.ts'
 import { AgentCoreRefusal, agentCoreRefusal, type RefusalKind } from './refusals.ts'
@@ -108,7 +108,7 @@ export class AgentCoreEndpoint {
     const starting = this.#starting.get(sessionId)
     if ((await this.#stop(sessionId, signal)) === 'stopped' || starting === undefined) return
     // It was called off on its way, from where it may yet start the session that was not there.
-    await untilAbort(starting, AbortSignal.any([signal, AbortSignal.timeout(START_LIMIT_MS)])).catch(() => {})
+    await raceAbort(starting, AbortSignal.any([signal, AbortSignal.timeout(START_LIMIT_MS)])).catch(() => {})
     await this.#stop(sessionId, signal)
   }
 
@@ -140,7 +140,7 @@ export class AgentCoreEndpoint {
     this.#starting.set(sessionId, answered)
     const forget = () => this.#starting.delete(sessionId)
     answered.then(forget, forget)
-    return untilAbort(answered, signal)
+    return raceAbort(answered, signal)
   }
 
   async #invoke(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {
@@ -193,7 +193,7 @@ export class AgentCoreEndpoint {
 
   /** The SDK is loaded by whoever uses it. */
   #open(): Promise<{ sdk: Sdk; client: BedrockAgentCoreClient }> {
-    this.#opened ??= optionalPackage(
+    this.#opened ??= importOptionalPackage(
       '@aws-sdk/client-bedrock-agentcore',
       'AgentCore',
       () => import('@aws-sdk/client-bedrock-agentcore'),

@@ -10,7 +10,7 @@ import { join } from 'node:path'
 import Type, { type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import { parseJson } from '../../../base/json.ts'
-import { isAlive, processStart } from '../../../base/process-start.ts'
+import { getProcessStart, isAlive } from '../../../base/process-start.ts'
 
 const Head = Type.Object({
   version: Type.Literal(1),
@@ -61,7 +61,7 @@ export class Ledger {
     await mkdir(folder, { recursive: true })
     const path = join(folder, `${randomUUID()}${SUFFIX}`)
     const file = await open(path, 'ax', 0o600)
-    const started = processStart(process.pid)
+    const started = getProcessStart(process.pid)
     const head: Static<typeof Head> = { version: 1, ...endpoint, host: hostname(), pid: process.pid }
     await file.appendFile(lineOf({ ...head, ...(started !== undefined && { started }) }))
     const ledger = new Ledger(folder, endpoint, path, file)

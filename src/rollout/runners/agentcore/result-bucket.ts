@@ -1,6 +1,6 @@
 import type { S3Client } from '@aws-sdk/client-s3'
 import { ProxyError } from '../../../base/errors.ts'
-import { optionalPackage } from '../../../base/optional-package.ts'
+import { importOptionalPackage } from '../../../base/optional-package.ts'
 
 /** Where results lie in S3. */
 export class ResultBucket {
@@ -46,7 +46,7 @@ export class ResultBucket {
 
   #open() {
     const { AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL } = process.env
-    this.#opened ??= optionalPackage(
+    this.#opened ??= importOptionalPackage(
       '@aws-sdk/client-s3',
       'A bucket of results',
       () => import('@aws-sdk/client-s3'),

@@ -1,7 +1,7 @@
 /** S3's messages of results, from a queue of SQS. */
 import type { Message, SQSClient } from '@aws-sdk/client-sqs'
 import { ProxyError } from '../../../base/errors.ts'
-import { optionalPackage } from '../../../base/optional-package.ts'
+import { importOptionalPackage } from '../../../base/optional-package.ts'
 import { backoffMs, pause } from '../../backoff.ts'
 import { isTestEvent, sessionOfObjectKey, writtenKeys } from './sqs-records.ts'
 
@@ -115,7 +115,7 @@ export class ResultQueue {
   }
 
   #open() {
-    this.#opened ??= optionalPackage(
+    this.#opened ??= importOptionalPackage(
       '@aws-sdk/client-sqs',
       'A queue of results',
       () => import('@aws-sdk/client-sqs'),

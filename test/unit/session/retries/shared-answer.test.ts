@@ -1,12 +1,12 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { CompletionFold } from '../../../../src/protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../../../src/protocol/canonical/events.ts'
 import { SharedAnswer } from '../../../../src/proxy/session/turn/retries/shared-answer.ts'
 import { wholeAnswer } from '../../../helpers/scripted-backend.ts'
 
 /** As the turn runner makes them: folded, then yielded; the end is yielded after a while. */
-async function* folded(events: readonly GenerationEvent[], fold: CompletionFold): GenerationStream {
+async function* folded(events: readonly GenerationEvent[], fold: CompletionBuilder): GenerationStream {
   for (const event of events) {
     fold.add(event)
     if (event.type === 'end') await new Promise(setImmediate)
@@ -14,8 +14,8 @@ async function* folded(events: readonly GenerationEvent[], fold: CompletionFold)
   }
 }
 
-function foldOf(events: readonly GenerationEvent[]): CompletionFold {
-  const fold = new CompletionFold()
+function foldOf(events: readonly GenerationEvent[]): CompletionBuilder {
+  const fold = new CompletionBuilder()
   for (const event of events) fold.add(event)
   return fold
 }
@@ -26,7 +26,7 @@ async function rest(stream: AsyncIterator<readonly GenerationEvent[]>): Promise<
   return events
 }
 
-function comparable({ content, tokenIds, logprobs, toolCalls, start, end, reasoning }: CompletionFold) {
+function comparable({ content, tokenIds, logprobs, toolCalls, start, end, reasoning }: CompletionBuilder) {
   return { content, tokenIds, logprobs, toolCalls, start, end, reasoning }
 }
 
@@ -41,7 +41,7 @@ t.test('whoever joins, and whenever, reads the whole answer once', async (t) => 
   const step = fc.integer({ min: 0, max: 3 })
   await fc.assert(
     fc.asyncProperty(fc.array(step, { maxLength: 20 }), async (steps) => {
-      const fold = new CompletionFold()
+      const fold = new CompletionBuilder()
       const shared = new SharedAnswer(folded(answer, fold), fold)
       const readers = [{ stream: shared.read()[Symbol.asyncIterator](), seen: [] as GenerationEvent[] }]
       for (const choice of steps) {
@@ -61,7 +61,7 @@ t.test('whoever joins, and whenever, reads the whole answer once', async (t) => 
 })
 
 t.test('an answer that fails fails for all who read it', async (t) => {
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   async function* failing(): GenerationStream {
     yield* folded(wholeAnswer().slice(0, 2), fold)
     throw new Error('lost')
@@ -75,7 +75,7 @@ t.test('an answer that fails fails for all who read it', async (t) => {
 })
 
 t.test('the answer goes on until the last of its readers has left', async (t) => {
-  const fold = new CompletionFold()
+  const fold = new CompletionBuilder()
   let ended = false
   async function* endless(): GenerationStream {
     try {

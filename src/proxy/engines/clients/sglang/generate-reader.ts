@@ -15,8 +15,8 @@ import type {
   GenerationEvent,
 } from '../../../../protocol/canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../../../protocol/canonical/messages.ts'
-import type { Details } from '../../../../protocol/details/details.ts'
-import type { RequestedDetails } from '../../../../protocol/details/kinds.ts'
+import type { TokenData } from '../../../../protocol/details/details.ts'
+import type { CaptureOptions } from '../../../../protocol/details/kinds.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import type { ReaderOptions } from '../wire/answer-reader.ts'
@@ -144,7 +144,7 @@ export class GenerateReader implements JsonReader {
   }
 
   /** @param count tokens that are new */
-  #details(requested: RequestedDetails, count: number): Details | undefined {
+  #details(requested: CaptureOptions, count: number): TokenData | undefined {
     const { promptTokenIds, expertsStart = 0 } = this.#options
     const meta = this.#meta
     const fresh = (list: unknown) => (Array.isArray(list) ? this.#fresh<unknown>(list) : undefined)
@@ -154,7 +154,7 @@ export class GenerateReader implements JsonReader {
     }
     const support = requested.samplingMask ? freshOf(meta.output_token_sampling_logprobs) : undefined
     const tops = requested.topLogprobs === undefined ? undefined : freshOf(meta.output_top_logprobs)
-    const details: { [Kind in keyof Details]: Details[Kind] | undefined } = {
+    const details: { [Kind in keyof TokenData]: TokenData[Kind] | undefined } = {
       ...(requested.samplingMask && {
         sampling_mask: samplingMask(freshOf(meta.output_token_sampling_mask), support),
         sampling_logprobs: samplingLogprobs(support),
@@ -175,7 +175,7 @@ export class GenerateReader implements JsonReader {
       weight_versions: requested.weightVersions ? versionSpans(meta.weight_versions) : undefined,
     }
     const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
-    return known.length === 0 ? undefined : (Object.fromEntries(known) as Details)
+    return known.length === 0 ? undefined : (Object.fromEntries(known) as TokenData)
   }
 
   /**

@@ -5,7 +5,7 @@
  */
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../../../../base/json.ts'
-import { collapsedIds, imageUrlsOf, type PromptImages } from '../../../../protocol/canonical/images.ts'
+import { collapseImages, getImageUrls, type PromptImages } from '../../../../protocol/canonical/images.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
 import {
   askedAlternatives,
@@ -87,8 +87,8 @@ export function generateBody(request: TokenRequest): Record<string, unknown> {
 export function imageBody(request: TokenRequest, images: PromptImages): Record<string, unknown> {
   return {
     ...generateBody(request),
-    input_ids: Array.from(collapsedIds(request.promptTokenIds.whole(), images)),
-    image_data: imageUrlsOf(request.body.messages),
+    input_ids: Array.from(collapseImages(request.promptTokenIds.whole(), images)),
+    image_data: getImageUrls(request.body.messages),
     return_prompt_token_ids: true,
   }
 }

@@ -1,7 +1,7 @@
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
-import { collapsedIds, type PromptImages } from '../../../../protocol/canonical/images.ts'
+import { collapseImages, type PromptImages } from '../../../../protocol/canonical/images.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../../port/engine-client.ts'
@@ -196,7 +196,7 @@ class VllmClient extends ServerClient implements EngineClient {
       const message = `the engine at ${this.name} takes no images beside token ids: vLLM does from ${IMAGES_SINCE} on`
       throw new ProxyError('unsupported', message, { param: 'messages' })
     }
-    const ids = new PromptIds(collapsedIds(request.promptTokenIds.whole(), images, images.edges))
+    const ids = new PromptIds(collapseImages(request.promptTokenIds.whole(), images, images.edges))
     const body = vllmImagesBody(request, await this.#sentByIds(request, signal))
     const json = bodyWithIds(body, 'token_ids', { ...request, promptTokenIds: ids })
     const response = await this.connection.request(IDS_ROUTE, signal, json, request)

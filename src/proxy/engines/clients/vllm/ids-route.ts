@@ -5,7 +5,7 @@
  */
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../../../../base/json.ts'
-import { imageUrlsOf } from '../../../../protocol/canonical/images.ts'
+import { getImageUrls } from '../../../../protocol/canonical/images.ts'
 import {
   askedAlternatives,
   isMaskBounded,
@@ -167,7 +167,7 @@ export function vllmImagesBody(request: TokenRequest, sent: SentByIds): Record<s
     const message = `vLLM does not take '${field}' beside token ids and images`
     throw new ProxyError('unsupported', message, { param: field })
   }
-  const content_parts = imageUrlsOf(body.messages).map((url) => ({ type: 'image_url', url }))
+  const content_parts = getImageUrls(body.messages).map((url) => ({ type: 'image_url', url }))
   return { ...vllmIdsBody(request, sent), content_parts }
 }
 

@@ -11,7 +11,7 @@ import type {
   GenerationEvent,
 } from '../../../../protocol/canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../../../protocol/canonical/messages.ts'
-import type { RequestedDetails } from '../../../../protocol/details/kinds.ts'
+import type { CaptureOptions } from '../../../../protocol/details/kinds.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import { addMessage } from './answer-message.ts'
@@ -31,7 +31,7 @@ export interface ReaderOptions {
   /** How many alternatives per token the agent gets; undefined: all that come. */
   alternatives?: number | undefined
   /** What else is to be read of it. */
-  record?: RequestedDetails | undefined
+  record?: CaptureOptions | undefined
   /** The place of the prompt from which routed experts were asked for; absent: 0. */
   expertsStart?: number | undefined
   /** Cleans text of the engine that becomes part of an error. */

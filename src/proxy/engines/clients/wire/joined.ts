@@ -1,4 +1,4 @@
-import { giveBack } from '../../../../protocol/json/give-back.ts'
+import { detachBuffer } from '../../../../protocol/json/give-back.ts'
 
 /** Longer answers are put together in a buffer of their own: nobody should keep that much for them. */
 const MAX_BYTES = 4 * 1024 * 1024
@@ -16,7 +16,7 @@ export function joinForNow(pieces: readonly Buffer[]): Buffer {
   const joined = length > MAX_BYTES ? Buffer.allocUnsafeSlow(length) : scratchOf(length)
   let at = 0
   for (const piece of pieces) at += piece.copy(joined, at)
-  for (const piece of pieces) giveBack(piece)
+  for (const piece of pieces) detachBuffer(piece)
   return joined
 }
 

@@ -1,6 +1,6 @@
 /** What all engine clients read from a request. */
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
-import { jsonPieces } from '../../../../protocol/json/json-member.ts'
+import { toJsonChunks } from '../../../../protocol/json/json-member.ts'
 import type { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { writeIds } from '../../../../protocol/token-ids/token-ids-json.ts'
 
@@ -24,8 +24,8 @@ export function bodyJson(body: Record<string, unknown>, request: GenerationReque
   if (messages !== request.body.messages || messagesJson === undefined) return JSON.stringify(body)
   const { tools, ...rest } = others
   if (tools !== request.body.tools || toolsJson === undefined)
-    return jsonPieces(others, { messages: messagesJson })
-  return jsonPieces(rest, { tools: [toolsJson], messages: messagesJson })
+    return toJsonChunks(others, { messages: messagesJson })
+  return toJsonChunks(rest, { tools: [toolsJson], messages: messagesJson })
 }
 
 /** A body as JSON with the ids of the prompt under this name. */
@@ -34,7 +34,7 @@ export function bodyWithIds(
   field: string,
   { promptLists, promptTokenIds: ids }: TokenRequest,
 ): BodyPieces {
-  return jsonPieces(body, { [field]: promptLists?.write(ids) ?? [writeIds(ids.whole())] })
+  return toJsonChunks(body, { [field]: promptLists?.write(ids) ?? [writeIds(ids.whole())] })
 }
 
 /** The route of OpenAI's API that serves the request. */

@@ -1,6 +1,6 @@
 /** The steps of one trajectory of ATIF (`harbor/models/trajectories/step.py` of Harbor 0.25.0), without token ids. */
 import { isRecord } from '../../../../base/json.ts'
-import { type Message, messagesBetween } from '../../../../protocol/canonical/conversation.ts'
+import { getMessagesBetween, type Message } from '../../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall, Usage } from '../../../../protocol/canonical/messages.ts'
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
 import { NewPrompts } from '../sessions/new-prompts.ts'
@@ -50,7 +50,7 @@ export class AtifSteps {
   add(turn: SaidTurn): void {
     const { lastMessage, promptPieces } = turn
     const timestamp = new Date(turn.startedAtMs).toISOString()
-    const added = messagesBetween(undefined, lastMessage, (message) => this.#seen.has(message))
+    const added = getMessagesBetween(undefined, lastMessage, (message) => this.#seen.has(message))
     // A history that begins anew repeats what is here already: after a summary, or with an edited first message.
     const known = this.steps.length > 0 && added[0]?.depth === 1 ? new Set(this.#texts) : undefined
     for (const message of added) {

@@ -2,7 +2,7 @@
  * OpenEnv's `TrainingTrace`, version 1 (`openenv/core/harness/training.py` of 0.10.0), which TRL's AsyncGRPO trains on
  * (`trl/experimental/async_grpo/openenv_harness.py` of 1.16.0).
  */
-import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import type { Trajectory, TurnSpan } from '../../../session/trajectories/trajectories.ts'
 import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
 import { responseMessage } from '../traces/serialise.ts'
@@ -48,7 +48,7 @@ function* trainingTurn(row: Trajectory, span: TurnSpan, said: SaidTurn): Generat
   yield* member('per_token_logps', numberArray(row.response_logprobs.subarray(start, end)))
   yield* member('loss_mask', numberArray(mask))
   yield ',"request":{"messages":'
-  yield* textArray(textsUpTo(said.lastMessage))
+  yield* textArray(getTextsUpTo(said.lastMessage))
   yield* member('tools', [said.tools ?? '[]'])
   yield '},"response":{"choices":[{"message":'
   yield* responseMessage(said)

@@ -1,5 +1,5 @@
 /** Turns as the traces of the second model-gateway contract, in pieces of JSON text. */
-import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
 import type { TurnTrace } from '../../../session/trajectories/traces.ts'
 import type { SessionRecord, TurnRecord } from '../../../store/port/turn-store.ts'
@@ -37,7 +37,7 @@ function* gatewayTrace({ turn, lineage }: TurnTrace): Generator<string> {
 /** Exactly one of messages, prompt and prompt_token_ids: rLLM's client refuses the session otherwise. */
 function* request({ turnId, sessionId, lastMessage, promptPieces, tools, params }: TurnRecord) {
   yield openObject({ request_id: turnId, session_id: sessionId })
-  yield* member('messages', textArray(textsUpTo(lastMessage)))
+  yield* member('messages', textArray(getTextsUpTo(lastMessage)))
   const prompt = promptPieces.length === 0 ? ['null'] : [...promptJson(promptPieces)]
   const isIds = prompt[0]!.startsWith('[')
   yield* member('prompt', isIds ? ['null'] : prompt)

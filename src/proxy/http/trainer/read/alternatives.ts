@@ -1,6 +1,6 @@
 /** What else might have been sampled at some places of a row. */
 import type { Static } from 'typebox'
-import type { Details } from '../../../../protocol/details/details.ts'
+import type { TokenData } from '../../../../protocol/details/details.ts'
 import { type RowLayout, type TokenRow, topLogprobs } from '../../../session/trajectories/row-details.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TextsOfTokens } from './rows.ts'
@@ -20,7 +20,7 @@ interface Window {
 }
 
 interface Sources {
-  details(turns: RowLayout['turns']): Promise<ReadonlyMap<string, Details>>
+  details(turns: RowLayout['turns']): Promise<ReadonlyMap<string, TokenData>>
   texts(ids: Int32Array): Promise<TextsOfTokens | undefined>
 }
 

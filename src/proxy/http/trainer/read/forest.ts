@@ -1,7 +1,7 @@
 /** Sessions as one forest of tokens, as JSON. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import { DETAIL_KINDS, type DetailKind } from '../../../../protocol/details/kinds.ts'
+import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../../protocol/details/kinds.ts'
 import { Forest, type ReadNode, type SampledNode } from '../../../session/trajectories/forest.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
@@ -15,7 +15,7 @@ import type { ForestQuery } from './schemas.ts'
 const MAX_SESSIONS = 128
 
 /** These are of tokens that a turn read, and several turns may have read one. */
-const OF_PROMPTS: readonly DetailKind[] = ['prompt_logprobs', 'routed_experts']
+const OF_PROMPTS: readonly TokenDataKind[] = ['prompt_logprobs', 'routed_experts']
 
 /** Those that match, the oldest first. @throws ProxyError `invalid_request` for more than {@link MAX_SESSIONS} */
 export async function sessionsOfForest(reader: TurnReader, filter: SessionFilter): Promise<SessionRecord[]> {
@@ -59,9 +59,9 @@ export async function queryForest(
 }
 
 /** @throws ProxyError `invalid_request` */
-function kindsOf(details: string | undefined): readonly DetailKind[] {
+function kindsOf(details: string | undefined): readonly TokenDataKind[] {
   const { kinds } = DetailChoice.parse(details)
-  if (kinds.length === DETAIL_KINDS.length) return kinds.filter((kind) => !OF_PROMPTS.includes(kind))
+  if (kinds.length === TOKEN_DATA_KINDS.length) return kinds.filter((kind) => !OF_PROMPTS.includes(kind))
   const refused = kinds.find((kind) => OF_PROMPTS.includes(kind))
   if (refused === undefined) return kinds
   throw new ProxyError('invalid_request', `'${refused}' is in rows only: see the trajectories`, {
@@ -96,7 +96,7 @@ async function* forestToWire(
 function detailsOf(
   reader: TurnReader,
   { sessionId, turn, ids }: SampledNode,
-  kinds: readonly DetailKind[],
+  kinds: readonly TokenDataKind[],
 ): AsyncGenerator<string> {
   const { length } = ids
   const placed = {

@@ -1,6 +1,6 @@
 /** What a session is about, and what it came to, in a line each. */
-import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
-import { textOf } from '../../../../protocol/transcript/messages.ts'
+import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { getContentText } from '../../../../protocol/transcript/messages.ts'
 import { isMainWork } from '../../../session/roles/line.ts'
 import { LineFinder } from '../../../session/roles/line-finder.ts'
 import type { SessionRecord, TurnOutline, TurnReader } from '../../../store/port/turn-store.ts'
@@ -27,11 +27,11 @@ export async function previewOf(
 }
 
 function taskOf({ lastMessage, promptPieces }: TurnOutline): string | null {
-  const messages = textsUpTo(lastMessage).map(
+  const messages = getTextsUpTo(lastMessage).map(
     (text) => JSON.parse(text) as { role?: unknown; content?: unknown },
   )
   const asked = messages.findLast(({ role }) => role === 'user')
-  return oneLine(asked ? textOf(asked.content) : promptPieces.join('').slice(0, MAX_CHARS))
+  return oneLine(asked ? getContentText(asked.content) : promptPieces.join('').slice(0, MAX_CHARS))
 }
 
 function oneLine(text: string): string | null {

@@ -1,7 +1,7 @@
 /** Training-ready rows one by one: what they come to, and their tokens as binary. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import { LATER_KINDS } from '../../../../protocol/details/kinds.ts'
+import { TRAINER_DATA_KINDS } from '../../../../protocol/details/kinds.ts'
 import { rowDetails } from '../../../session/trajectories/row-details.ts'
 import {
   type PlacedRow,
@@ -85,8 +85,13 @@ export async function laterNumbers(
   { layout: layoutOf }: Pick<PlacedRow, 'layout'>,
 ): Promise<NumbersOfTokens> {
   const layout = layoutOf()
-  const details = rowDetails(layout, await detailsOnRecord(reader, sessionId, layout.turns, LATER_KINDS))
-  return Object.fromEntries(LATER_KINDS.flatMap((kind) => (details[kind] ? [[kind, details[kind]]] : [])))
+  const details = rowDetails(
+    layout,
+    await detailsOnRecord(reader, sessionId, layout.turns, TRAINER_DATA_KINDS),
+  )
+  return Object.fromEntries(
+    TRAINER_DATA_KINDS.flatMap((kind) => (details[kind] ? [[kind, details[kind]]] : [])),
+  )
 }
 
 /**

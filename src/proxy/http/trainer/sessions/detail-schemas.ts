@@ -7,7 +7,7 @@ import Type, {
   type TSchema,
   type TUnion,
 } from 'typebox'
-import { LATER_KINDS, type LaterKind } from '../../../../protocol/details/kinds.ts'
+import { TRAINER_DATA_KINDS, type TrainerDataKind } from '../../../../protocol/details/kinds.ts'
 import { nullable, STRICT } from '../../schemas/described.ts'
 
 const ids = (description?: string) =>
@@ -55,13 +55,13 @@ export const detailFields = {
 /** Numbers of one turn's sampled tokens. */
 const GivenNumbers = Type.Object(
   Object.fromEntries(
-    LATER_KINDS.map((kind) => [
+    TRAINER_DATA_KINDS.map((kind) => [
       kind,
       Type.Optional(
         Type.Array(nullable(Type.Number()), { description: 'Per sampled token; fewer are the first ones' }),
       ),
     ]),
-  ) as Record<LaterKind, TOptional<TArray<TUnion<[TNumber, TNull]>>>>,
+  ) as Record<TrainerDataKind, TOptional<TArray<TUnion<[TNumber, TNull]>>>>,
   STRICT,
 )
 

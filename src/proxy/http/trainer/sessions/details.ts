@@ -1,7 +1,11 @@
 /** Details of rows and traces as JSON, written piece by piece: those of a long row come to many megabytes. */
 import { ProxyError } from '../../../../base/errors.ts'
-import { type Details, unpackDetails } from '../../../../protocol/details/details.ts'
-import { DETAIL_KINDS, type DetailKind, type LaterKind } from '../../../../protocol/details/kinds.ts'
+import { type TokenData, unpackTokenData } from '../../../../protocol/details/details.ts'
+import {
+  TOKEN_DATA_KINDS,
+  type TokenDataKind,
+  type TrainerDataKind,
+} from '../../../../protocol/details/kinds.ts'
 import type { Tensor } from '../../../../protocol/details/tensors.ts'
 import {
   type RowDetails,
@@ -14,17 +18,17 @@ import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { member } from './json-stream.ts'
 
 /** What a reader may ask to see: the kinds, and with which parameters turns were sampled. */
-const DETAIL_NAMES = [...DETAIL_KINDS, 'sampling'] as const
+const DETAIL_NAMES = [...TOKEN_DATA_KINDS, 'sampling'] as const
 
 type DetailName = (typeof DETAIL_NAMES)[number]
 
 export class DetailChoice {
-  readonly kinds: readonly DetailKind[]
+  readonly kinds: readonly TokenDataKind[]
   readonly sampling: boolean
 
   /** @param names of what to show */
   private constructor(names: ReadonlySet<DetailName>) {
-    this.kinds = DETAIL_KINDS.filter((kind) => names.has(kind))
+    this.kinds = TOKEN_DATA_KINDS.filter((kind) => names.has(kind))
     this.sampling = names.has('sampling')
   }
 
@@ -51,11 +55,11 @@ export async function detailsOnRecord(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
   turns: RowLayout['turns'],
-  kinds: readonly DetailKind[],
-): Promise<ReadonlyMap<string, Details>> {
+  kinds: readonly TokenDataKind[],
+): Promise<ReadonlyMap<string, TokenData>> {
   const turnIds = turns.map(({ turnId }) => turnId)
   const packed = await reader.readDetails(sessionId, turnIds, kinds)
-  return new Map([...packed].map(([turnId, parts]) => [turnId, unpackDetails(parts)]))
+  return new Map([...packed].map(([turnId, parts]) => [turnId, unpackTokenData(parts)]))
 }
 
 /** The members of a row that show its details; each kind that was asked for is there, null where nothing was reported. */
@@ -63,7 +67,7 @@ export async function* detailMembers(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
   layoutOf: () => RowLayout,
-  kinds: readonly DetailKind[],
+  kinds: readonly TokenDataKind[],
 ): AsyncGenerator<string> {
   if (kinds.length === 0) return
   const layout = layoutOf()
@@ -71,7 +75,7 @@ export async function* detailMembers(
   for (const kind of kinds) yield* MEMBERS[kind](row)
 }
 
-const MEMBERS: Readonly<Record<DetailKind, (row: RowDetails) => Generator<string>>> = {
+const MEMBERS: Readonly<Record<TokenDataKind, (row: RowDetails) => Generator<string>>> = {
   *sampling_mask({ sampling_mask: rows }) {
     yield* member('sampling_mask', listOf(rows, idsText))
     yield* member('sampling_mask_logprobs', listOf(hasLogprobs(rows) ? rows : null, logprobsText))
@@ -100,7 +104,7 @@ const MEMBERS: Readonly<Record<DetailKind, (row: RowDetails) => Generator<string
   ...numberMembers('advantages', 'ratios', 'entropies', 'loss_weights'),
 }
 
-function numberMembers<Kind extends Exclude<LaterKind, 'teacher_logprobs'>>(...kinds: Kind[]) {
+function numberMembers<Kind extends Exclude<TrainerDataKind, 'teacher_logprobs'>>(...kinds: Kind[]) {
   const members = kinds.map((kind) => [
     kind,
     (row: RowDetails) => member(kind, listOf(row[kind], JSON.stringify)),

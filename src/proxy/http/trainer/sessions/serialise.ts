@@ -1,6 +1,6 @@
 /** Records of the store as the sessions API shows them. */
 import type { Static } from 'typebox'
-import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
 import { type FoundLine, LineFinder } from '../../../session/roles/line-finder.ts'
@@ -121,7 +121,7 @@ export function* turnToWire(
     retry_count: turn.retryCount,
     ...(marks.turns[turn.index] ?? NO_MARKS),
   })
-  const texts = textsUpTo(isShown ? turn.lastMessage : undefined, known?.count)
+  const texts = getTextsUpTo(isShown ? turn.lastMessage : undefined, known?.count)
   yield* member('request_messages', textArray(texts))
   yield* member('tools', [(isShown && turn.tools) || '[]'])
   const prompt = isShown ? (shown?.pieces ?? turn.promptPieces) : []

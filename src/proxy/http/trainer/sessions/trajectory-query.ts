@@ -1,8 +1,8 @@
 /** A session's trajectories as a query asks for them. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
-import { imageDigest, imageUrlsOf, splitDataUrl } from '../../../../protocol/canonical/images.ts'
+import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { computeImageDigest, getImageUrls, splitDataUrl } from '../../../../protocol/canonical/images.ts'
 import {
   type PlacedRow,
   type Trajectory,
@@ -83,11 +83,11 @@ export function* told(rows: Iterable<Trajectory>, onRow: (row: Trajectory) => vo
 
 /** By their digests, as the agent sent them. */
 function addImages(images: Map<string, string>, { lastMessage }: Pick<TurnStep, 'lastMessage'>): void {
-  for (const json of textsUpTo(lastMessage)) {
+  for (const json of getTextsUpTo(lastMessage)) {
     if (!json.includes('"image_url"')) continue
-    for (const url of imageUrlsOf([JSON.parse(json)])) {
+    for (const url of getImageUrls([JSON.parse(json)])) {
       const data = splitDataUrl(url)
-      if (data) images.set(imageDigest(Buffer.from(data.base64, 'base64')), url)
+      if (data) images.set(computeImageDigest(Buffer.from(data.base64, 'base64')), url)
     }
   }
 }

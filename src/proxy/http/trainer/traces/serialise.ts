@@ -1,5 +1,5 @@
 /** Turns as traces, in pieces of JSON text. */
-import { textsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import type { RowLayout } from '../../../session/trajectories/row-details.ts'
 import { type TurnTrace, traceIdOf } from '../../../session/trajectories/traces.ts'
 import { samplingOf } from '../../../session/turn/sampling.ts'
@@ -61,7 +61,7 @@ export async function* graphToWire(
       parent_trace_id: parent && traceIdOf({ sessionId: turn.sessionId, turnId: parent.turnId }),
       lineage_id: lineage.root,
     })
-    const newMessages = textsUpTo(turn.lastMessage, parent ? parent.messageCount + 1 : 0)
+    const newMessages = getTextsUpTo(turn.lastMessage, parent ? parent.messageCount + 1 : 0)
     yield* member('messages_suffix', textArray(newMessages))
     yield* member('prompt_ids_suffix', numberArray(promptTokenIds.subarray(parent?.tokenCount ?? 0)))
     yield* answerMembers(turn)
@@ -79,7 +79,7 @@ export async function* traceToWire(
 ): AsyncGenerator<string> {
   const { turn } = traced
   yield openObject(traceFacts(traced))
-  yield* member('messages', textArray(textsUpTo(turn.lastMessage)))
+  yield* member('messages', textArray(getTextsUpTo(turn.lastMessage)))
   yield* member('prompt_token_ids', numberArray(exactTokens(turn).promptTokenIds))
   yield* answerMembers(turn)
   yield* shownDetails(turn, details)

@@ -3,7 +3,7 @@
  * record, so that a proxy which was started anew finds them as well. Only a retry costs anything: it reads its session's
  * turns.
  */
-import { beginningOf, type Message, textsUpTo } from '../../../../protocol/canonical/conversation.ts'
+import { getAncestor, getTextsUpTo, type Message } from '../../../../protocol/canonical/conversation.ts'
 import { type Annotations, hasWholeAnswer } from '../../../store/port/answered-retries.ts'
 import type { OpenTurn, TurnOutline, TurnStore } from '../../../store/port/turn-store.ts'
 import type { LiveSession } from '../../state/live-session.ts'
@@ -107,7 +107,7 @@ class Wanted {
 
   constructor(request: TriedRequest) {
     this.#request = request
-    this.#messages = textsUpTo(request.lastMessage)
+    this.#messages = getTextsUpTo(request.lastMessage)
   }
 
   isLike(turn: TriedRequest): boolean {
@@ -130,7 +130,7 @@ class Wanted {
       return longer.length > prompt.length && longer.startsWith(prompt)
     }
     const { length } = this.#messages
-    const beginning = beginningOf(lastMessage, length)
+    const beginning = getAncestor(lastMessage, length)
     return beginning !== lastMessage && this.#hasMessages(beginning)
   }
 

@@ -1,5 +1,5 @@
 /** A committed answer as events again, so that any dialect can write it as it wrote it first. */
-import { CompletionFold } from '../../../../protocol/canonical/completion.ts'
+import { CompletionBuilder } from '../../../../protocol/canonical/completion.ts'
 import type {
   GenerationDelta,
   GenerationEnd,
@@ -19,7 +19,7 @@ interface UnnamedAnswer {
 }
 
 /** @returns undefined where there is nothing of the kind */
-export function unnamedPart({ refusal, extra }: CompletionFold): UnnamedAnswer | undefined {
+export function unnamedPart({ refusal, extra }: CompletionBuilder): UnnamedAnswer | undefined {
   const unnamed: UnnamedAnswer = {
     ...(refusal !== null && { refusal }),
     ...(Object.keys(extra).length > 0 && { extra }),
@@ -53,7 +53,7 @@ export async function giveAgain(
   if (turn === undefined) return undefined
   const retriesAnswered = await store.answerRetry(sessionId, turnId, retryCount)
   if (retriesAnswered === undefined) return undefined
-  const completion = new CompletionFold()
+  const completion = new CompletionBuilder()
   for (const event of [startOf(turn), deltaOf(turn), endOf(turn)]) completion.add(event)
   return {
     turnId,

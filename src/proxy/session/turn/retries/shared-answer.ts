@@ -3,7 +3,7 @@
  * reader gets the answer from its beginning, at its own pace; whoever is ahead asks the engine for more. The first
  * reader, which nearly always is the only one, gets the very batches.
  */
-import type { CompletionFold } from '../../../../protocol/canonical/completion.ts'
+import type { CompletionBuilder } from '../../../../protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../../../protocol/canonical/events.ts'
 
 type Batch = readonly GenerationEvent[]
@@ -16,12 +16,12 @@ interface Piece {
 
 export class SharedAnswer {
   readonly #events: AsyncIterator<Batch>
-  readonly #fold: CompletionFold
+  readonly #fold: CompletionBuilder
   readonly #readers = new Set<AnswerShare>()
   #last: Piece = { result: Promise.resolve({ done: false, value: [] }), next: undefined }
 
   /** @param fold holds whatever `events` has yielded, and nothing but an `end` that it has not */
-  constructor(events: GenerationStream, fold: CompletionFold) {
+  constructor(events: GenerationStream, fold: CompletionBuilder) {
     this.#events = events[Symbol.asyncIterator]()
     this.#fold = fold
   }

@@ -7,7 +7,7 @@ import { hash } from 'node:crypto'
 import { zstdDecompressSync } from 'node:zlib'
 import { loadPyodide, type PyodideAPI, version } from 'pyodide'
 import type { PyProxy } from 'pyodide/ffi'
-import { filesPath, readOwnFile } from '../../../../base/own-files.ts'
+import { filesPath, readAsset } from '../../../../base/own-files.ts'
 
 /** Its own files that it runs from. */
 const PYODIDE_FILES: [URL, ...URL[]] = [
@@ -90,13 +90,13 @@ interface ModulesMark extends PyProxy {
 
 function writeWheels(python: PyodideAPI): void {
   for (const [index, wheel] of WHEELS.entries())
-    python.FS.writeFile(`/lib/wheel-${index}.whl`, readOwnFile(wheel))
+    python.FS.writeFile(`/lib/wheel-${index}.whl`, readAsset(wheel))
 }
 
 /** Takes as long as all else of a start, which is why a snapshot has them. */
 function importModules(python: PyodideAPI, modules: Modules): void {
   for (const [name, file] of Object.entries(modules)) {
-    python.FS.writeFile(`${SITE_PACKAGES}/${name}.py`, readOwnFile(file))
+    python.FS.writeFile(`${SITE_PACKAGES}/${name}.py`, readAsset(file))
   }
   const names = JSON.stringify(Object.keys(modules))
   python.runPython(`
@@ -109,7 +109,7 @@ sys.llm_proxy_modules = '${modulesKey(modules)}'
 }
 
 function modulesKey(modules: Modules): string {
-  const digests = Object.entries(modules).map(([name, file]) => [name, hash('sha256', readOwnFile(file))])
+  const digests = Object.entries(modules).map(([name, file]) => [name, hash('sha256', readAsset(file))])
   return hash('sha256', JSON.stringify(digests))
 }
 
@@ -124,14 +124,14 @@ export async function bootWithout(modules = MODULES, forSnapshot = false): Promi
 
 /** Differs for snapshots of other contents. */
 export function snapshotKey(): string {
-  const wheels = WHEELS.map((wheel) => hash('sha256', readOwnFile(wheel)))
+  const wheels = WHEELS.map((wheel) => hash('sha256', readAsset(wheel)))
   return hash('sha256', JSON.stringify([version, WARM_UP, ...wheels]))
 }
 
 function readSnapshot(): Uint8Array | undefined {
   let file: Uint8Array
   try {
-    file = readOwnFile(SNAPSHOT)
+    file = readAsset(SNAPSHOT)
   } catch {
     return undefined
   }

@@ -1,8 +1,8 @@
 /** Details in answers of OpenAI's routes: of vLLM's, of SGLang's, and of servers that took over a name of theirs. */
 import { isRecord } from '../../../../../base/json.ts'
 import type { TokenLogprob } from '../../../../../protocol/canonical/messages.ts'
-import type { Details } from '../../../../../protocol/details/details.ts'
-import type { RequestedDetails } from '../../../../../protocol/details/kinds.ts'
+import type { TokenData } from '../../../../../protocol/details/details.ts'
+import type { CaptureOptions } from '../../../../../protocol/details/kinds.ts'
 import type { PromptIds } from '../../../../../protocol/token-ids/prompt-ids.ts'
 import {
   expertsInInt32,
@@ -29,12 +29,12 @@ export interface DetailedAnswer {
 }
 
 /** @returns undefined when the piece tells nothing that is requested */
-export function answerDetails(requested: RequestedDetails, said: DetailedAnswer): Details | undefined {
+export function answerDetails(requested: CaptureOptions, said: DetailedAnswer): TokenData | undefined {
   const { answer, choice, prompt, entries } = said
   const meta = isRecord(choice.meta_info) ? choice.meta_info : {}
   const metadata = isRecord(answer.metadata) ? answer.metadata : {}
   const versions = choice.weight_versions ?? meta.weight_versions ?? metadata.weight_versions
-  const details: { [Kind in keyof Details]: Details[Kind] | undefined } = {
+  const details: { [Kind in keyof TokenData]: TokenData[Kind] | undefined } = {
     ...(requested.samplingMask && maskOf(choice, meta)),
     top_logprobs: requested.topLogprobs === undefined ? undefined : topLogprobs(entries),
     prompt_logprobs:
@@ -45,7 +45,7 @@ export function answerDetails(requested: RequestedDetails, said: DetailedAnswer)
     weight_versions: requested.weightVersions ? versionSpans(versions) : undefined,
   }
   const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
-  return known.length === 0 ? undefined : (Object.fromEntries(known) as Details)
+  return known.length === 0 ? undefined : (Object.fromEntries(known) as TokenData)
 }
 
 function maskOf(choice: Record<string, unknown>, meta: Record<string, unknown>) {

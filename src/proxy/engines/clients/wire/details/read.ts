@@ -10,11 +10,11 @@ import type {
   VersionSpan,
 } from '../../../../../protocol/details/details.ts'
 import {
-  elementBytes,
-  integersTensor,
-  numbersOf,
+  createIntegerTensor,
+  getElementSize,
   type Tensor,
   type TensorType,
+  toNumbers,
 } from '../../../../../protocol/details/tensors.ts'
 import type { PromptIds } from '../../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../../protocol/token-ids/token-ids.ts'
@@ -149,8 +149,8 @@ export function expertsInInt32(base64: unknown, start: number, tokens: number): 
 
 /** Most models have at most 256 experts: a quarter of the bytes, and the same numbers. */
 function narrowed(numbers: Tensor): Tensor {
-  const values = numbersOf(numbers)
-  return values.every((value) => value >= 0) ? integersTensor(values) : numbers
+  const values = toNumbers(numbers)
+  return values.every((value) => value >= 0) ? createIntegerTensor(values) : numbers
 }
 
 /** `[{version, start, end}]` in tokens of the completion. */
@@ -200,6 +200,6 @@ function readNpy(file: Buffer): Tensor | undefined {
     return undefined
   const shape = dimensions.split(',').flatMap((text) => (text.trim() === '' ? [] : [Number(text)]))
   const data = file.subarray(dataStart)
-  const bytes = shape.reduce((product, length) => product * length, elementBytes(dtype))
+  const bytes = shape.reduce((product, length) => product * length, getElementSize(dtype))
   return data.length === bytes ? { dtype, shape, data } : undefined
 }
