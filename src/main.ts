@@ -28,10 +28,10 @@ import { databaseName, isPostgresUrl } from './proxy/store/postgres/open.ts'
 import { OwnRollouts } from './rollout/server/own-rollouts.ts'
 import { passOnRollouts } from './rollout/server/pass-on.ts'
 import { rolloutRoutes } from './rollout/server/routes.ts'
-import { certificateFilesOf, openParts, type ServerHooks, type ServerParts } from './server-parts.ts'
+import { getCertificateFiles, openParts, type ServerHooks, type ServerParts } from './server-parts.ts'
 import { InferenceWorkerClient } from './worker/inference-worker-client.ts'
 
-export type { Outside, ServerHooks } from './server-parts.ts'
+export type { Platform, ServerHooks } from './server-parts.ts'
 
 export interface RunningServer {
   /** Where it listens, with the port that it got: `http://127.0.0.1:8080`. */
@@ -132,13 +132,13 @@ function httpOptions(
     loopbackOnly: isLoopback(config.host),
     trustedProxies: config.trustedProxies,
     basePath: config.basePath,
-    ...certificateFilesOf(config),
+    ...getCertificateFiles(config),
     turnMessages: config.turnMessages,
     volatileRules: config.stripVolatile ? undefined : [],
     tracer: tracing,
     facts: () => healthFacts(config, parts),
     inspector: uiRoutes,
-    rollouts: rolloutsOf(config, own),
+    rollouts: createRolloutRoutes(config, own),
     tokenTexts: textsOfTokens(
       tokenizer && { name: config.tokenizer!, tokenizer },
       loadEmbeddedTokenizer,
@@ -164,7 +164,7 @@ function httpOptions(
 }
 
 /** Run here, or passed on. */
-function rolloutsOf({ rolloutServer, adminKeys }: ServeConfig, own: OwnRollouts | undefined) {
+function createRolloutRoutes({ rolloutServer, adminKeys }: ServeConfig, own: OwnRollouts | undefined) {
   if (own) return rolloutRoutes(own)
   return rolloutServer === undefined
     ? undefined

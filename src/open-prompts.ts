@@ -19,7 +19,7 @@ import type { ParserChoice } from './proxy/tokens/parsers/choose-parser.ts'
 import type { TemplateEfforts } from './proxy/tokens/templates/probe-efforts.ts'
 import type { PromptFormatChoice } from './proxy/tokens/templates/prompt-format.ts'
 import type { Tokenizer } from './proxy/tokens/tokenizer/tokenizer.ts'
-import { modelOptionsOf } from './start-model.ts'
+import { getModelOptions } from './start-model.ts'
 
 interface ModelOpening {
   opened: AsyncDisposableStack
@@ -28,11 +28,11 @@ interface ModelOpening {
 }
 
 /** @returns undefined in chat mode */
-export async function openModelOf(
+export async function openConfiguredModel(
   config: ServeConfig,
   { opened, logger, openModel = openTokenModel }: ModelOpening,
 ): Promise<TokenModel | undefined> {
-  const options = modelOptionsOf(config)
+  const options = getModelOptions(config)
   if (options === undefined) return undefined
   const model = await openModel(options)
   opened.defer(() => model.close())
@@ -75,7 +75,7 @@ export async function openPrompts(
   }
   const reading = tellToolParser(model.parserChoice, logger)
   const writing = tellPromptFormat(model.promptFormat, logger)
-  const servedLength = await servedLengthOf(model.contextLength, backend, logger)
+  const servedLength = await findServedLength(model.contextLength, backend, logger)
   const markup = {
     tool_parser: reading,
     prompt_format: writing,
@@ -90,7 +90,7 @@ export async function openPrompts(
  * @param length of the model; undefined: its files do not say
  * @returns the longest that is served; undefined: no engine says
  */
-async function servedLengthOf(
+async function findServedLength(
   length: number | undefined,
   backend: Backend,
   logger: Logger,

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { ProxyError } from './base/errors.ts'
 import type { Logger } from './base/logger.ts'
 import { openEngines } from './embedded/open-engines.ts'
-import { expectedTokenizer, openModelOf, openPrompts } from './open-prompts.ts'
+import { expectedTokenizer, openConfiguredModel, openPrompts } from './open-prompts.ts'
 import { type CaptureOptions, parseCaptureOptions, undefinedIfEmpty } from './protocol/details/kinds.ts'
 import { fallbackNote, fallsBack, isOpenDoor } from './proxy/config/notes.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
@@ -38,7 +38,7 @@ import type { Resolve } from './worker/proxy-addresses.ts'
 import type { Dial } from './worker/proxy-connection.ts'
 
 /** What a process does beyond itself. Default of each: what the operating system gives. */
-export interface Outside {
+export interface Platform {
   /** Listens for agents, trainers and workers. */
   listen?: (options: ServerOptions) => Promise<HttpServer>
   /** Opens sockets to engines. */
@@ -55,7 +55,7 @@ export interface Outside {
 
 export interface ServerHooks {
   logger: Logger
-  outside?: Outside | undefined
+  outside?: Platform | undefined
 }
 
 /** What answers calls, before anything listens. */
@@ -78,7 +78,7 @@ export async function openParts(
   const store = tracing?.watchStore(ownStore) ?? ownStore
   opened.defer(() => store.close())
   const database = isPostgresUrl(config.db) ? await lookAtPostgres(config.db, config.durability) : undefined
-  const model = await openModelOf(config, { opened, logger, openModel: outside.openModel })
+  const model = await openConfiguredModel(config, { opened, logger, openModel: outside.openModel })
   const expected = model && (await expectedTokenizer(config, model))
   const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics, expected) : undefined
   const backend = relay ?? (await openLocalBackend(engineConfig, logger, metrics, expected))
@@ -98,7 +98,7 @@ export async function openParts(
     store,
     logger,
     weights,
-    record: recordOf(config),
+    record: getRequestedDetails(config),
     logprobsMode: config.logprobsMode,
     activity,
     retryGraceMs: config.retryGraceMs,
@@ -116,7 +116,7 @@ export async function openParts(
 async function openStore(
   { db, durability, searchIndex }: ServeConfig,
   { metrics, logger }: { metrics: Metrics; logger: Logger },
-  { spawn }: Outside,
+  { spawn }: Platform,
 ): Promise<TurnStore> {
   const hooks = {
     onCommit: (...commit: [number, number]) => metrics.committed(...commit),
@@ -159,12 +159,12 @@ interface SessionParts {
   isFallback(): boolean
 }
 
-export function certificateFilesOf({ tlsCert: certPath, tlsKey: keyPath }: ServeConfig) {
+export function getCertificateFiles({ tlsCert: certPath, tlsKey: keyPath }: ServeConfig) {
   return certPath !== undefined && keyPath !== undefined ? { certificateFiles: { certPath, keyPath } } : {}
 }
 
 /** @throws ProxyError `config_invalid` */
-function recordOf({ record }: ServeConfig): CaptureOptions | undefined {
+function getRequestedDetails({ record }: ServeConfig): CaptureOptions | undefined {
   try {
     return undefinedIfEmpty(parseCaptureOptions(record))
   } catch (error) {
@@ -240,7 +240,7 @@ function openRelayBackend(
 }
 
 /** The options of `serve` with the port that no option is. */
-type LocalModeConfig = ServeConfig & Pick<Outside, 'connect'>
+type LocalModeConfig = ServeConfig & Pick<Platform, 'connect'>
 
 async function openLocalBackend(
   config: LocalModeConfig,

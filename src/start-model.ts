@@ -8,7 +8,7 @@ import {
 } from './proxy/tokens/model/token-model.ts'
 
 /** @returns undefined in chat mode */
-export function modelOptionsOf(config: ServeConfig): TokenModelOptions | undefined {
+export function getModelOptions(config: ServeConfig): TokenModelOptions | undefined {
   const { tokenizer, toolParser: parser, promptFormat, contextLength, tokenizerBackend } = config
   if (tokenizer === undefined) return undefined
   const source = tokenizer === 'embedded' ? embeddedModelFolder() : tokenizer
@@ -20,6 +20,6 @@ export function modelOptionsOf(config: ServeConfig): TokenModelOptions | undefin
  * @throws what {@link startTokenModel} throws
  */
 export async function startModel(config: ServeConfig): Promise<StartingModel | undefined> {
-  const options = modelOptionsOf(config)
+  const options = getModelOptions(config)
   return options && (await startTokenModel(options))
 }

@@ -6,7 +6,7 @@ import {
   type CommandSpec,
   type ConfigOf,
   envNames,
-  flagsOf,
+  getFlags,
   type OptionSpec,
 } from '../proxy/config/option.ts'
 import { BACKUP } from '../proxy/config/options/backup.ts'
@@ -150,7 +150,7 @@ function addOptions(command: Command, spec: CommandSpec): Map<string, string> {
   const keys = new Map<string, string>()
   const hidden: Option[] = []
   for (const [key, entry] of Object.entries(spec.options)) {
-    for (const [place, flag] of flagsOf(entry).entries()) {
+    for (const [place, flag] of getFlags(entry).entries()) {
       const [option, ...opposite] = commanderOptions(spec, { ...entry, flag })
       if (entry.hidden && place === 0) hidden.push(option)
       for (const each of [option, ...opposite]) {

@@ -1,5 +1,5 @@
 import { ProxyError } from '../base/errors.ts'
-import { secretFilesOf } from '../proxy/config/load.ts'
+import { getSecretFiles } from '../proxy/config/load.ts'
 import type { RunnerConfig } from '../proxy/config/options/rollout.ts'
 import { SERVE } from '../proxy/config/options/serve.ts'
 import { AgentCoreRunner } from './runners/agentcore/agentcore-runner.ts'
@@ -95,7 +95,7 @@ function secretsOf(config: RunnerConfig & Partial<TaskFiles>): string[] {
   const record = ['', '-wal', '-shm'].map((suffix) => `${db}${suffix}`)
   const outputs = output === undefined ? [] : [output, `${output}.jsonl`]
   const rollouts = [...(tasks === undefined ? [] : [tasks]), ...outputs, ...datasetDirs]
-  return [...rollouts, ...secretFilesOf(config), '.env', ...record]
+  return [...rollouts, ...getSecretFiles(config), '.env', ...record]
 }
 
 function lacks(runner: string, flag: string): ProxyError {

@@ -1,7 +1,7 @@
 /** Bodies as vLLM checks them, as far as this server reads them; the engine checks the sampling fields. */
 import Type, { type Static } from 'typebox'
 import { ProxyError } from '../../base/errors.ts'
-import { checker, nullable } from '../../proxy/dialects/common/check.ts'
+import { createChecker, nullable } from '../../proxy/dialects/common/check.ts'
 
 const TokenIds = Type.Array(Type.Integer())
 
@@ -51,8 +51,8 @@ export type CompletionRequest = Static<typeof CompletionRequest>
 /** What the two kinds of completion request have in common. */
 export type AnyCompletionRequest = Pick<ChatRequest, keyof typeof Common>
 
-const checkChatShape = checker(ChatRequest)
-const checkCompletionShape = checker(CompletionRequest)
+const checkChatShape = createChecker(ChatRequest)
+const checkCompletionShape = createChecker(CompletionRequest)
 
 /** @throws ProxyError `invalid_request`, in vLLM's words for what is well-formed and makes no sense */
 export function checkChatRequest(raw: unknown): ChatRequest {
@@ -81,9 +81,9 @@ export function checkCompletionRequest(raw: unknown): CompletionRequest {
   return body
 }
 
-export const checkTokenizeRequest = checker(TokenizeRequest)
-export const checkDetokenizeRequest = checker(Type.Object({ tokens: TokenIds }))
-export const checkWeightVersionRequest = checker(Type.Object({ new_version: Type.String() }))
+export const checkTokenizeRequest = createChecker(TokenizeRequest)
+export const checkDetokenizeRequest = createChecker(Type.Object({ tokens: TokenIds }))
+export const checkWeightVersionRequest = createChecker(Type.Object({ new_version: Type.String() }))
 
 function refuseStreamOptions(body: AnyCompletionRequest): void {
   if (body.stream_options && body.stream !== true) {

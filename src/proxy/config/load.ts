@@ -41,12 +41,12 @@ export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env:
   const file = readConfigFile(command, flags, env)
   const config: Record<string, unknown> = {}
   // The variables may name keys of other commands too.
-  const secrets = Object.entries(env).flatMap(([name, value]) => (OURS.test(name) ? keyFilesOf(value) : []))
+  const secrets = Object.entries(env).flatMap(([name, value]) => (OURS.test(name) ? getKeyFiles(value) : []))
   if (file) secrets.push(file.path)
   for (const [key, option] of Object.entries(command.options)) {
     const given = fromFlag(option, flags[key]) ?? fromEnv(command, option, env) ?? fromFile(option, file)
-    config[key] = given ? parseGiven(option, given) : defaultOf(option)
-    if (given && option.type === 'key') secrets.push(...keyFilesOf(given.value))
+    config[key] = given ? parseGiven(option, given) : getDefault(option)
+    if (given && option.type === 'key') secrets.push(...getKeyFiles(given.value))
   }
   Object.defineProperty(config, SECRET_FILES, { value: secrets })
   return config as ConfigOf<C>
@@ -57,11 +57,11 @@ const SECRET_FILES = Symbol('secret files')
 const OURS = /^(LLM_PROXY|REMOTE_AGENT)_/
 
 /** The files that hold a configuration's keys, and the one that it was read from: not for agents to see. */
-export function secretFilesOf(config: object): readonly string[] {
+export function getSecretFiles(config: object): readonly string[] {
   return (config as { [SECRET_FILES]?: readonly string[] })[SECRET_FILES] ?? []
 }
 
-function keyFilesOf(value: unknown): string[] {
+function getKeyFiles(value: unknown): string[] {
   const items = (Array.isArray(value) ? value : [value]).filter((item) => typeof item === 'string')
   const files = items.flatMap((item) => item.split(',')).filter((item) => item.trim().startsWith('@'))
   return files.map((item) => item.trim().slice(1))
@@ -95,7 +95,7 @@ function fromFile(option: OptionSpec, file: ConfigFile | undefined): GivenValue 
   return { value: file.values[key], from: `${key} in ${file.path}` }
 }
 
-function defaultOf(option: OptionSpec): unknown {
+function getDefault(option: OptionSpec): unknown {
   if (option.repeatable) return []
   return option.default === undefined ? undefined : parseValue(option, option.default)
 }
@@ -103,12 +103,12 @@ function defaultOf(option: OptionSpec): unknown {
 function parseGiven(option: OptionSpec, given: GivenValue): unknown {
   if (!option.repeatable) return parseOne(option, given.value, given.from)
   const items = Array.isArray(given.value) ? given.value : [given.value]
-  const values = option.type === 'key' ? items.flatMap((item) => keysOf(item, given.from)) : items
+  const values = option.type === 'key' ? items.flatMap((item) => readKeys(item, given.from)) : items
   return values.map((value) => parseOne(option, value, given.from))
 }
 
 /** `@file` stands for the lines of the file; another value for itself. */
-function keysOf(item: unknown, from: string): unknown[] {
+function readKeys(item: unknown, from: string): unknown[] {
   if (typeof item !== 'string' || !item.startsWith('@')) return [item]
   const path = item.slice(1)
   const keys = readText(path, from)

@@ -131,17 +131,17 @@ export const ENV_PREFIX = 'LLM_PROXY_'
 /** The option's environment variables, the first one that is set wins. */
 export function envNames({ envPrefix = ENV_PREFIX }: CommandSpec, option: OptionSpec): string[] {
   if (option.flagOnly) return []
-  const derived = flagsOf(option).map((flag) => envPrefix + underscored(flag).toUpperCase())
+  const derived = getFlags(option).map((flag) => envPrefix + underscored(flag).toUpperCase())
   return [...derived, ...(option.env ?? [])]
 }
 
 /** The option's keys in a configuration file, the first one that is there wins; empty where a file has no say. */
 export function fileKeys(option: OptionSpec): string[] {
-  return option.flagOnly || option.flag === CONFIG_FLAG ? [] : flagsOf(option).map(underscored)
+  return option.flagOnly || option.flag === CONFIG_FLAG ? [] : getFlags(option).map(underscored)
 }
 
 /** Its flag, and the one of earlier releases, without dashes in front. */
-export function flagsOf({ flag, formerly }: OptionSpec): string[] {
+export function getFlags({ flag, formerly }: OptionSpec): string[] {
   return formerly === undefined ? [flag] : [flag, formerly]
 }
 

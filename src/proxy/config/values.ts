@@ -82,7 +82,7 @@ export function expectation(option: OptionSpec): string {
     case 'key':
       return `a key of ${MIN_KEY_LENGTH} or more printable characters without spaces and commas, or @file`
     case 'enum':
-      return oneOf(option)
+      return describeEnum(option)
     case 'boolean':
       return 'true or false'
     case 'json':
@@ -99,7 +99,7 @@ export function expectation(option: OptionSpec): string {
   }
 }
 
-function oneOf(option: EnumOption): string {
+function describeEnum(option: EnumOption): string {
   return `${option.values.slice(0, -1).join(', ')} or ${option.values.at(-1)}`
 }
 

@@ -1,6 +1,6 @@
 /** The proxy as `llm-proxy serve` makes it, and whoever starts it again when it has died. */
 
-import { type Outside, type RunningServer, startServer } from '../../../src/main.ts'
+import { type Platform, type RunningServer, startServer } from '../../../src/main.ts'
 import { loadConfig } from '../../../src/proxy/config/load.ts'
 import { SERVE, type ServeConfig } from '../../../src/proxy/config/options/serve.ts'
 import { buildApp } from '../../../src/proxy/http/app.ts'
@@ -17,7 +17,7 @@ const RESTART_MS = 1_000
 export class SimProxy {
   readonly #world: World
   readonly #config: ServeConfig
-  readonly #openModel: Outside['openModel']
+  readonly #openModel: Platform['openModel']
   #machine: Machine
   #running: RunningServer | undefined
   /** Set while it is told to stop, and when nobody is to start it again. */
@@ -26,7 +26,7 @@ export class SimProxy {
   /** How often it was started. */
   lives = 0
 
-  constructor(world: World, overrides: Partial<ServeConfig>, openModel: Outside['openModel']) {
+  constructor(world: World, overrides: Partial<ServeConfig>, openModel: Platform['openModel']) {
     this.#world = world
     this.#openModel = openModel
     this.#config = { ...DEFAULTS, ...PROXY, ...overrides }
@@ -122,7 +122,7 @@ export class SimProxy {
     if (machine.isDead && !this.isOver) this.#world.time.after(RESTART_MS, () => this.start(), null)
   }
 
-  #outside(machine: Machine): Outside {
+  #outside(machine: Machine): Platform {
     const { network, disk } = this.#world
     return {
       connect: connectEngine(network),

@@ -4,7 +4,7 @@ import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { ChatStreamWriter, chatCompletion } from '../../../src/proxy/dialects/chat/answer.ts'
-import { ChoicesWriter, usageOfChoices } from '../../../src/proxy/dialects/common/choices.ts'
+import { ChoicesWriter, sumUsage } from '../../../src/proxy/dialects/common/choices.ts'
 import { CompletionStreamWriter, textCompletion } from '../../../src/proxy/dialects/completions/answer.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
@@ -30,14 +30,14 @@ t.test('the usage of several choices counts the prompt once and every sampled to
   const ended = (of?: ReturnType<typeof usage>) => ({
     end: { type: 'end', finishReason: 'stop', ...(of && { usage: of }) } as const,
   })
-  t.same(usageOfChoices([ended(usage(3, 1)), ended(usage(4)), ended(usage(5, 2))]), {
+  t.same(sumUsage([ended(usage(3, 1)), ended(usage(4)), ended(usage(5, 2))]), {
     prompt_tokens: 2,
     completion_tokens: 12,
     total_tokens: 14,
     prompt_tokens_details: { cached_tokens: 1 },
     completion_tokens_details: { reasoning_tokens: 3 },
   })
-  t.equal(usageOfChoices([ended(usage(3)), ended()]), undefined, 'a part of it would be wrong')
+  t.equal(sumUsage([ended(usage(3)), ended()]), undefined, 'a part of it would be wrong')
 })
 
 const KINDS = {

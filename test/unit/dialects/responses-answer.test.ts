@@ -9,7 +9,7 @@ import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { seal } from '../../../src/proxy/dialects/common/sealed-reasoning.ts'
 import { lowerItems } from '../../../src/proxy/dialects/responses/items.ts'
 import { lowerResponsesRequest } from '../../../src/proxy/dialects/responses/request.ts'
-import { type ResponseFrame, wholeResponse } from '../../../src/proxy/dialects/responses/response.ts'
+import { createResponse, type ResponseFrame } from '../../../src/proxy/dialects/responses/response.ts'
 import { checkResponsesRequest, type InputItem } from '../../../src/proxy/dialects/responses/schema.ts'
 import { ResponsesStreamWriter } from '../../../src/proxy/dialects/responses/stream.ts'
 
@@ -57,7 +57,7 @@ function foldOf(events: readonly GenerationEvent[]): CompletionBuilder {
 }
 
 const whole = (events: readonly GenerationEvent[], frame = frameOf()): Json =>
-  JSON.parse(JSON.stringify(wholeResponse(frame, foldOf(events))))
+  JSON.parse(JSON.stringify(createResponse(frame, foldOf(events))))
 
 /** The events of a stream, each checked for its frame: its name twice, and its number. */
 function eventsOf(text: string): Json[] {

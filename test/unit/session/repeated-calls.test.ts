@@ -6,7 +6,7 @@ import t from 'tap'
 import { getMessagesBetween, type Message } from '../../../src/protocol/canonical/conversation.ts'
 import type { PartMemo } from '../../../src/protocol/canonical/request-reader.ts'
 import { lowerChatRequest } from '../../../src/proxy/dialects/chat/request.ts'
-import type { LoweredRequest } from '../../../src/proxy/dialects/common/lowered.ts'
+import type { DialectRequest } from '../../../src/proxy/dialects/common/lowered.ts'
 import { VOLATILE_RULES } from '../../../src/proxy/dialects/common/volatile.ts'
 import { lowerMessagesRequest } from '../../../src/proxy/dialects/messages/request.ts'
 import { lowerResponsesRequest } from '../../../src/proxy/dialects/responses/request.ts'
@@ -27,7 +27,7 @@ interface Talk {
 
 interface Dialect {
   talk(name: string): Talk
-  lower(body: unknown, repeats: PartMemo): LoweredRequest
+  lower(body: unknown, repeats: PartMemo): DialectRequest
 }
 
 const LONG = 'A long text that an agent has said. '.repeat(20)
@@ -168,7 +168,7 @@ class Session {
     }
   }
 
-  async #answer(lowered: LoweredRequest, lastMessage: Message | undefined): Promise<void> {
+  async #answer(lowered: DialectRequest, lastMessage: Message | undefined): Promise<void> {
     const ids = { requestId: `r${this.#calls++}`, sessionId: 's' }
     const prompt = await this.#prompts.begin({ ...lowered, ...ids, lastMessage }, this.#memory)
     await prompt.whileAsked()

@@ -10,11 +10,11 @@ const proxy = grouped('Proxy', {
 })
 
 /** @param options besides those that say which proxy */
-function commandOf<const T extends OptionTable>(name: string, summary: string, options: T) {
+function defineCommand<const T extends OptionTable>(name: string, summary: string, options: T) {
   return { name, summary, options: { ...proxy, ...options } } satisfies CommandSpec
 }
 
-export const SESSIONS_TAIL = commandOf(
+export const SESSIONS_TAIL = defineCommand(
   'sessions tail',
   'Show the sessions that changed last, and follow new events',
   groupedFlags('Output', {
@@ -37,13 +37,13 @@ export const SESSIONS_TAIL = commandOf(
   }),
 )
 
-export const SESSIONS_COMPLETE = commandOf(
+export const SESSIONS_COMPLETE = defineCommand(
   'sessions complete',
   'End sessions as completed: their rows are ready to train on',
   { json },
 )
 
-export const SESSIONS_REWARD = commandOf('sessions reward', 'Set the reward of a session', {
+export const SESSIONS_REWARD = defineCommand('sessions reward', 'Set the reward of a session', {
   ...groupedFlags('Reward', {
     components: {
       flag: 'components',
@@ -59,21 +59,21 @@ export const SESSIONS_REWARD = commandOf('sessions reward', 'Set the reward of a
   json,
 })
 
-export const SESSIONS_ABORT = commandOf(
+export const SESSIONS_ABORT = defineCommand(
   'sessions abort',
   'End sessions as aborted: their calls are cancelled',
   { json },
 )
 
-export const SESSIONS_DELETE = commandOf(
+export const SESSIONS_DELETE = defineCommand(
   'sessions delete',
   'Remove sessions and their turns; their calls are cancelled',
   { json },
 )
 
-export const WORKERS_LIST = commandOf('workers list', 'List engines or workers', { json })
+export const WORKERS_LIST = defineCommand('workers list', 'List engines or workers', { json })
 
-export const PAUSE = commandOf(
+export const PAUSE = defineCommand(
   'pause',
   'Hold new calls back and wait until running ones have ended; exit 1 if some still run',
   {
@@ -91,15 +91,15 @@ export const PAUSE = commandOf(
   },
 )
 
-export const RESUME = commandOf('resume', 'Serve calls again after a pause', { json })
+export const RESUME = defineCommand('resume', 'Serve calls again after a pause', { json })
 
-export const WEIGHTS_SET = commandOf(
+export const WEIGHTS_SET = defineCommand(
   'weights set',
   'Set the weight version, for engines that do not report one',
   { json },
 )
 
-export const CHAT = commandOf(
+export const CHAT = defineCommand(
   'chat',
   'Make one call as an agent would, and show the answer and how it was recorded',
   {

@@ -6,29 +6,29 @@
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { Usage } from '../../../protocol/canonical/messages.ts'
-import { usageOfChoices } from '../common/choices.ts'
-import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
+import { sumUsage } from '../common/choices.ts'
+import type { ResponseIdentity, ResponseOptions } from '../common/lowered.ts'
 
 /** The body of an answer that was not streamed, with each of its choices. Of all of them `end` must be set. */
 export function chatCompletion(
-  identity: AnswerIdentity,
-  answerOptions: LoweredOptions,
+  identity: ResponseIdentity,
+  answerOptions: ResponseOptions,
   ...completions: readonly [Completion, ...Completion[]]
 ): object {
   const [first] = completions
-  const usage = completions.length === 1 ? first.end?.usage : usageOfChoices(completions)
+  const usage = completions.length === 1 ? first.end?.usage : sumUsage(completions)
   return {
     id: `chatcmpl-${identity.turnId}`,
     object: 'chat.completion',
     created: identity.createdS,
     model: first.start?.model ?? identity.model,
-    choices: completions.map((completion, index) => choiceOf(completion, index, answerOptions)),
+    choices: completions.map((completion, index) => toChoice(completion, index, answerOptions)),
     usage,
     ...(answerOptions.tokenIds && { prompt_token_ids: promptIds(first) }),
   }
 }
 
-function choiceOf(completion: Completion, index: number, answerOptions: LoweredOptions): object {
+function toChoice(completion: Completion, index: number, answerOptions: ResponseOptions): object {
   const { end, toolCalls } = completion
   const message = {
     role: 'assistant',
@@ -68,12 +68,12 @@ function promptIds({ start }: Pick<Completion, 'start'>): number[] | null {
 
 /** Writes a stream of `chat.completion.chunk` server-sent events, one batch of events at a time. */
 export class ChatStreamWriter {
-  readonly #identity: AnswerIdentity
-  readonly #answerOptions: LoweredOptions
+  readonly #identity: ResponseIdentity
+  readonly #answerOptions: ResponseOptions
   #head = ''
   #tail = ''
 
-  constructor(identity: AnswerIdentity, answerOptions: LoweredOptions) {
+  constructor(identity: ResponseIdentity, answerOptions: ResponseOptions) {
     this.#identity = identity
     this.#answerOptions = answerOptions
     this.#frame(identity.model)

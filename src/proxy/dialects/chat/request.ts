@@ -2,9 +2,9 @@
 import Type, { type Static } from 'typebox'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { checker, listChecker, nullable } from '../common/check.ts'
-import { choicesOf } from '../common/choices.ts'
-import type { LoweredRequest } from '../common/lowered.ts'
+import { createChecker, createListChecker, nullable } from '../common/check.ts'
+import { parseChoiceCount } from '../common/choices.ts'
+import type { DialectRequest } from '../common/lowered.ts'
 import { invalid } from '../common/refusals.ts'
 
 /** Parts beyond `type` are the engine's business: text, images, audio, files, and what comes after them. */
@@ -54,15 +54,17 @@ export const ChatCompletionRequest = Type.Object(
   { $id: 'ChatCompletionRequest', description: 'OpenAI Chat Completions; unknown fields are forwarded.' },
 )
 
-const checkFunction = checker(Type.Object({ function: Type.Object({ name: Type.String({ minLength: 1 }) }) }))
+const checkFunction = createChecker(
+  Type.Object({ function: Type.Object({ name: Type.String({ minLength: 1 }) }) }),
+)
 
-const check = listChecker(ChatCompletionRequest, 'messages', Message)
+const check = createListChecker(ChatCompletionRequest, 'messages', Message)
 
 /**
  * Checks a Chat Completions body and lowers it. The body is not copied and not changed.
  * @throws ProxyError `invalid_request` naming the field
  */
-export function lowerChatRequest(raw: unknown, repeats: PartMemo = NO_MEMO): LoweredRequest {
+export function lowerChatRequest(raw: unknown, repeats: PartMemo = NO_MEMO): DialectRequest {
   const request = check(raw, repeats)
   if (request.logprobs !== true && (request.top_logprobs ?? 0) > 0)
     throw invalid("'logprobs' must be true for 'top_logprobs'", 'top_logprobs')
@@ -71,7 +73,7 @@ export function lowerChatRequest(raw: unknown, repeats: PartMemo = NO_MEMO): Low
     kind: 'chat',
     body: request as ChatBody,
     stream: request.stream === true,
-    ...choicesOf(request.n),
+    ...parseChoiceCount(request.n),
     answerOptions: {
       logprobs: request.logprobs === true,
       tokenIds: request.return_token_ids === true,

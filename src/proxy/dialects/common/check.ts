@@ -17,7 +17,7 @@ interface SchemaError {
 }
 
 /** What checks by this schema, compiled when it is first asked for: a start waits for a hundred of them, a call for one. */
-export function compiledLater(schema: TSchema): () => Validator {
+export function compileLazily(schema: TSchema): () => Validator {
   let compiled: Validator | undefined
   return () => {
     compiled ??= Compile(schema)
@@ -30,8 +30,8 @@ export function compiledLater(schema: TSchema): () => Validator {
  * @returns the check; its second argument is where in the body the value is, as `messages.0.content.1`
  * @throws (the check) ProxyError `invalid_request` whose `param` names the field at fault, as `messages.0.role`
  */
-export function checker<S extends TSchema>(schema: S): (value: unknown, at?: string) => Static<S> {
-  const compiled = compiledLater(schema)
+export function createChecker<S extends TSchema>(schema: S): (value: unknown, at?: string) => Static<S> {
+  const compiled = compileLazily(schema)
   return (value, at) => {
     if (compiled().Check(value)) return value as Static<S>
     throw describe([...compiled().Errors(value)] as SchemaError[], at === undefined ? [] : at.split('.'))
@@ -39,17 +39,17 @@ export function checker<S extends TSchema>(schema: S): (value: unknown, at?: str
 }
 
 /**
- * As {@link checker}, for an object with a list of which most elements have been checked with earlier requests.
+ * As {@link createChecker}, for an object with a list of which most elements have been checked with earlier requests.
  * @param element what each element of the list must be
  */
-export function listChecker<S extends TObject>(
+export function createListChecker<S extends TObject>(
   schema: S,
   field: string,
   element: TSchema,
 ): (value: unknown, repeats?: PartMemo) => Static<S> {
-  const checkAll = checker(schema)
-  const frame = compiledLater(Type.Object({ ...schema.properties, [field]: Type.Array(Type.Unknown()) }))
-  const compiled = compiledLater(element)
+  const checkAll = createChecker(schema)
+  const frame = compileLazily(Type.Object({ ...schema.properties, [field]: Type.Array(Type.Unknown()) }))
+  const compiled = compileLazily(element)
   const passes = (part: object) => compiled().Check(part)
   return (value, repeats = NO_MEMO) => {
     const list: unknown = frame().Check(value) ? (value as Record<string, unknown>)[field] : undefined
@@ -70,27 +70,27 @@ export function isObject(value: unknown): value is object {
  * caller meant; that is the one to tell about.
  */
 function describe(errors: readonly SchemaError[], at: readonly string[]): ProxyError {
-  const named = errors.map((error) => ({ error, path: [...at, ...pathOf(error)] }))
+  const named = errors.map((error) => ({ error, path: [...at, ...getErrorPath(error)] }))
   named.sort((a, b) => b.path.length - a.path.length)
   const best = named[0]
   if (!best) return new ProxyError('invalid_request', 'The request body is not valid')
   const param = best.path.join('.')
   const siblings = named
     .filter((other) => other.path.join('.') === param)
-    .map((other) => reasonOf(other.error))
+    .map((other) => describeReason(other.error))
   const reasons = [...new Set(siblings)].filter((reason) => reason !== 'must match a schema in anyOf')
   const reason = reasons.join(' or ') || 'is not valid'
   if (param === '') return new ProxyError('invalid_request', `The request body ${reason}`)
   return new ProxyError('invalid_request', `'${param}' ${reason}`, { param })
 }
 
-function pathOf(error: SchemaError): string[] {
+function getErrorPath(error: SchemaError): string[] {
   const path = error.instancePath.split('/').slice(1)
   const missing = (error.params as { requiredProperties?: string[] }).requiredProperties
   return error.keyword === 'required' && missing?.[0] !== undefined ? [...path, missing[0]] : path
 }
 
-function reasonOf(error: SchemaError): string {
+function describeReason(error: SchemaError): string {
   if (error.keyword === 'required') return 'is required'
   if (error.keyword === 'const')
     return `must be ${JSON.stringify((error.params as { allowedValue?: unknown }).allowedValue)}`

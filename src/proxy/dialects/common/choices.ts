@@ -12,17 +12,17 @@ export interface ChoiceEvents {
 }
 
 /** Whole and valid `n`, of a body that its schema has passed. */
-export function choicesOf(n: number | null | undefined): { choices?: number } {
+export function parseChoiceCount(n: number | null | undefined): { choices?: number } {
   return n === undefined || n === null || n === 1 ? {} : { choices: n }
 }
 
 /** @throws ProxyError `invalid_request` for more choices than one call may have */
-export function refuseTooManyChoices(choices: number, limit: number): void {
+export function rejectTooManyChoices(choices: number, limit: number): void {
   if (choices > limit) throw invalid(`'n' must be at most ${limit}, and is ${choices}`, 'n')
 }
 
 /** As OpenAI counts: the prompt once, and what was sampled of all choices. undefined while one has none. */
-export function usageOfChoices(completions: readonly Pick<Completion, 'end'>[]): Usage | undefined {
+export function sumUsage(completions: readonly Pick<Completion, 'end'>[]): Usage | undefined {
   const usages = completions.map(({ end }) => end?.usage).filter((usage) => usage !== undefined)
   const [first] = usages
   if (first === undefined || usages.length < completions.length) return undefined
@@ -32,11 +32,11 @@ export function usageOfChoices(completions: readonly Pick<Completion, 'end'>[]):
     ...first,
     completion_tokens: completionTokens,
     total_tokens: first.prompt_tokens + completionTokens,
-    ...(details.length > 0 && { completion_tokens_details: summed(details) }),
+    ...(details.length > 0 && { completion_tokens_details: sumTokens(details) }),
   }
 }
 
-function summed(records: readonly object[]): Record<string, number> {
+function sumTokens(records: readonly object[]): Record<string, number> {
   const sums: Record<string, number> = {}
   for (const [name, count] of records.flatMap((record) => Object.entries(record))) {
     if (typeof count === 'number') sums[name] = (sums[name] ?? 0) + count
@@ -70,6 +70,6 @@ export class ChoicesWriter {
     if (end === undefined) return text
     this.#ends[choice] = end
     if (this.#ends.includes(undefined)) return text
-    return text + writer.finish(usageOfChoices(this.#ends.map((end) => ({ end }))))
+    return text + writer.finish(sumUsage(this.#ends.map((end) => ({ end }))))
   }
 }

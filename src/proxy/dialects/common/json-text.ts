@@ -4,7 +4,7 @@ import { ProxyError } from '../../../base/errors.ts'
  * A part of a request as JSON text. What can be read from JSON can be nested too deeply to be written as JSON again.
  * @throws ProxyError `invalid_request`
  */
-export function jsonText(value: unknown): string {
+export function toJsonText(value: unknown): string {
   try {
     return JSON.stringify(value)
   } catch (cause) {

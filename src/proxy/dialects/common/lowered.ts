@@ -1,7 +1,7 @@
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 
 /** What an agent asked to see beyond the text. The recording never depends on it. */
-export interface LoweredOptions {
+export interface ResponseOptions {
   logprobs: boolean
   tokenIds: boolean
   /** Whether the model's reasoning is shown beside its answer. */
@@ -13,9 +13,9 @@ export interface LoweredOptions {
 }
 
 /** An agent's request in canonical form. */
-export type LoweredRequest = CanonicalRequest & {
+export type DialectRequest = CanonicalRequest & {
   stream: boolean
-  answerOptions: LoweredOptions
+  answerOptions: ResponseOptions
   /** How many answers it wants, where that is more than one. */
   choices?: number
   /** What of the agent's request no engine gets, for the record of the turn. */
@@ -23,7 +23,7 @@ export type LoweredRequest = CanonicalRequest & {
 }
 
 /** What names an answer on the wire. */
-export interface AnswerIdentity {
+export interface ResponseIdentity {
   /** The turn's id; each dialect puts its own prefix before it. */
   turnId: string
   /** Seconds since the epoch. */

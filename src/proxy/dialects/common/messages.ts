@@ -4,7 +4,7 @@ import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages
 export type ContentPart = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
 
 /** One text is said as text; the engine or the chat template joins several, as it does for Chat Completions. */
-export function contentOf(parts: readonly ContentPart[]): string | ContentPart[] {
+export function toMessageContent(parts: readonly ContentPart[]): string | ContentPart[] {
   const [first, second] = parts
   if (first === undefined) return ''
   return first.type === 'text' && second === undefined ? first.text : [...parts]

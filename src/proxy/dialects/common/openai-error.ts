@@ -23,9 +23,9 @@ export function openAiError(error: ProxyError): OpenAiErrorBody {
     error: {
       ...fromEngine,
       message: String(message ?? error.message),
-      type: typeof type === 'string' ? type : typeOf(error.status),
+      type: typeof type === 'string' ? type : getErrorType(error.status),
       param: typeof param === 'string' ? param : null,
-      code: codeOf(code) ?? error.code,
+      code: toErrorCode(code) ?? error.code,
       ...overlong(error),
     },
   }
@@ -46,11 +46,11 @@ function engineError(body: unknown): Record<string, unknown> | undefined {
   return typeof message === 'string' ? (body as Record<string, unknown>) : undefined
 }
 
-function codeOf(code: unknown): string | number | undefined {
+function toErrorCode(code: unknown): string | number | undefined {
   return typeof code === 'string' || typeof code === 'number' ? code : undefined
 }
 
-function typeOf(status: number): string {
+function getErrorType(status: number): string {
   if (status === 401) return 'authentication_error'
   if (status === 403) return 'permission_error'
   if (status === 404) return 'not_found_error'

@@ -1,5 +1,5 @@
 /** What of a request has no place in a canonical one: engines have fields of their own, vendors have features. */
-import { jsonText } from './json-text.ts'
+import { toJsonText } from './json-text.ts'
 import type { Removal } from './volatile.ts'
 
 /** Fields of Chat Completions that would contradict what was lowered, or ask for what this API cannot show. */
@@ -28,7 +28,7 @@ interface FieldsOfDialect {
 }
 
 /** Where a field goes that is not translated: engines have fields of their own, such as `repetition_penalty`. */
-export function fieldsFor(
+export function routeFields(
   whom: 'engine' | 'record',
   request: Record<string, unknown>,
   { translated, foreign }: FieldsOfDialect,
@@ -47,7 +47,7 @@ export function without(fields: object, names: ReadonlySet<string>): Record<stri
 }
 
 /** For the record of the turn. @param fields of the request that no engine gets @param droppedTools that the vendor's servers would run */
-export function annotationsOf(
+export function toAnnotations(
   fields: Record<string, unknown>,
   removed: readonly Removal[],
   droppedTools: readonly string[] = [],
@@ -55,7 +55,7 @@ export function annotationsOf(
   const hasFields = Object.keys(fields).length > 0
   if (!hasFields && removed.length === 0 && droppedTools.length === 0) return undefined
   // The record is written when the answer is there, and must not fail then.
-  jsonText(fields)
+  toJsonText(fields)
   return {
     ...(hasFields && { request_fields: fields }),
     ...(removed.length > 0 && { removed_from_prompt: removed }),

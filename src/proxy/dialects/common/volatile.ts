@@ -4,7 +4,7 @@
  * what it took out is returned, so that a turn can show it.
  */
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import type { LoweredRequest } from './lowered.ts'
+import type { DialectRequest } from './lowered.ts'
 
 export interface VolatileRule {
   readonly name: string
@@ -76,9 +76,9 @@ export function removeVolatile(
  * @returns the request itself if there is nothing to take out
  */
 export function removeVolatileMessage(
-  lowered: LoweredRequest,
+  lowered: DialectRequest,
   rules: readonly VolatileRule[] = VOLATILE_RULES,
-): LoweredRequest {
+): DialectRequest {
   if (lowered.kind !== 'chat' || lowered.body.messages.length < 2) return lowered
   const { messages } = lowered.body
   const text = userText(messages.at(-1)!)

@@ -2,25 +2,25 @@
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../../protocol/canonical/messages.ts'
-import { usageOfChoices } from '../common/choices.ts'
-import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
+import { sumUsage } from '../common/choices.ts'
+import type { ResponseIdentity, ResponseOptions } from '../common/lowered.ts'
 
 /** The body of an answer that was not streamed, with each of its choices. */
 export function textCompletion(
-  identity: AnswerIdentity,
-  answerOptions: LoweredOptions,
+  identity: ResponseIdentity,
+  answerOptions: ResponseOptions,
   ...completions: readonly [Completion, ...Completion[]]
 ): object {
   const [first] = completions
-  const usage = completions.length === 1 ? first.end?.usage : usageOfChoices(completions)
+  const usage = completions.length === 1 ? first.end?.usage : sumUsage(completions)
   return {
     ...root(identity, first.start?.model),
-    choices: completions.map((completion, index) => choiceOf(completion, index, answerOptions)),
+    choices: completions.map((completion, index) => toChoice(completion, index, answerOptions)),
     usage,
   }
 }
 
-function choiceOf(completion: Completion, index: number, answerOptions: LoweredOptions): object {
+function toChoice(completion: Completion, index: number, answerOptions: ResponseOptions): object {
   const { start, end } = completion
   return {
     index,
@@ -32,7 +32,7 @@ function choiceOf(completion: Completion, index: number, answerOptions: LoweredO
   }
 }
 
-function root(identity: AnswerIdentity, model: string | undefined): object {
+function root(identity: ResponseIdentity, model: string | undefined): object {
   return {
     id: `cmpl-${identity.turnId}`,
     object: 'text_completion',
@@ -65,13 +65,13 @@ function legacyLogprobs(entries: readonly TokenLogprob[], offset: number): objec
 
 /** Writes a stream of `text_completion` server-sent events. */
 export class CompletionStreamWriter {
-  readonly #identity: AnswerIdentity
-  readonly #answerOptions: LoweredOptions
+  readonly #identity: ResponseIdentity
+  readonly #answerOptions: ResponseOptions
   #start: GenerationStart | undefined
   #promptIdsSent = false
   #offset = 0
 
-  constructor(identity: AnswerIdentity, answerOptions: LoweredOptions) {
+  constructor(identity: ResponseIdentity, answerOptions: ResponseOptions) {
     this.#identity = identity
     this.#answerOptions = answerOptions
   }

@@ -2,9 +2,9 @@
 import Type, { type Static } from 'typebox'
 import type { CompletionBody } from '../../../protocol/canonical/request.ts'
 import { MAX_TOKEN_ID } from '../../../protocol/token-ids/token-ids.ts'
-import { checker, nullable } from '../common/check.ts'
-import { choicesOf } from '../common/choices.ts'
-import type { LoweredRequest } from '../common/lowered.ts'
+import { createChecker, nullable } from '../common/check.ts'
+import { parseChoiceCount } from '../common/choices.ts'
+import type { DialectRequest } from '../common/lowered.ts'
 import { unsupported } from '../common/refusals.ts'
 
 const TokenId = Type.Integer({ minimum: 0, maximum: MAX_TOKEN_ID })
@@ -34,21 +34,21 @@ export const CompletionRequest = Type.Object(
   { $id: 'CompletionRequest', description: 'OpenAI Completions; unknown fields are forwarded.' },
 )
 
-const check = checker(CompletionRequest)
+const check = createChecker(CompletionRequest)
 
 /**
  * Checks a Completions body and lowers it.
  * @throws ProxyError `invalid_request` naming the field; `unsupported` for several prompts, for samples that are thrown
  *   away (`best_of` above `n`), and for `echo`
  */
-export function lowerCompletionRequest(raw: unknown): LoweredRequest {
+export function lowerCompletionRequest(raw: unknown): DialectRequest {
   const { best_of: bestOf, ...request } = check(raw)
-  refuseWhatTurnsCannotHold(request, bestOf ?? 1)
+  rejectUnrecordable(request, bestOf ?? 1)
   return {
     kind: 'completion',
     body: { ...request, prompt: onePrompt(request.prompt) } as CompletionBody,
     stream: request.stream === true,
-    ...choicesOf(request.n),
+    ...parseChoiceCount(request.n),
     answerOptions: {
       logprobs: typeof request.logprobs === 'number',
       tokenIds: request.return_token_ids === true,
@@ -58,7 +58,7 @@ export function lowerCompletionRequest(raw: unknown): LoweredRequest {
   }
 }
 
-function refuseWhatTurnsCannotHold({ n, echo }: Static<typeof CompletionRequest>, bestOf: number): void {
+function rejectUnrecordable({ n, echo }: Static<typeof CompletionRequest>, bestOf: number): void {
   if (echo)
     throw unsupported("'echo' is not supported: a turn records what was sampled, not its prompt", 'echo')
   if (bestOf > (n ?? 1))

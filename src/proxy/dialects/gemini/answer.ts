@@ -7,9 +7,9 @@ import type {
   GenerationStart,
 } from '../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
-import { inputOf } from '../common/call-input.ts'
-import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
-import { signatureOf } from './parts.ts'
+import { parseToolInput } from '../common/call-input.ts'
+import type { ResponseIdentity, ResponseOptions } from '../common/lowered.ts'
+import { encodeSignature } from './parts.ts'
 
 interface AnswerPart {
   text?: string
@@ -20,8 +20,8 @@ interface AnswerPart {
 
 /** The body of an answer that was not streamed. `completion.end` must be set. */
 export function geminiAnswer(
-  identity: AnswerIdentity,
-  answerOptions: LoweredOptions,
+  identity: ResponseIdentity,
+  answerOptions: ResponseOptions,
   completion: Completion,
 ): object {
   const { start, end, reasoning, content, refusal, toolCalls, tokenIds } = completion
@@ -30,17 +30,17 @@ export function geminiAnswer(
   if (reasoning) parts.addReasoning(reasoning)
   if (text) parts.addText(text)
   for (const { id, function: called } of toolCalls) parts.addCall(id, called.name, called.arguments)
-  return responseOf(identity, start, parts.take(), { end, outputTokens: tokenIds.length })
+  return toResponse(identity, start, parts.take(), { end, outputTokens: tokenIds.length })
 }
 
 /** The parts of an answer, or of a piece of one. */
 class GeminiParts {
-  readonly #answerOptions: LoweredOptions
+  readonly #answerOptions: ResponseOptions
   #parts: AnswerPart[] = []
   /** Reasoning that the next part's signature is to hold. */
   #unsigned = ''
 
-  constructor(answerOptions: LoweredOptions) {
+  constructor(answerOptions: ResponseOptions) {
     this.#answerOptions = answerOptions
   }
 
@@ -60,7 +60,7 @@ class GeminiParts {
 
   /** @param id absent: workers of version 1 may leave it out */
   addCall(id: string | undefined, name: string, written: string): void {
-    const functionCall = { id: id || undefined, name, args: inputOf(written) }
+    const functionCall = { id: id || undefined, name, args: parseToolInput(written) }
     this.#parts.push({ functionCall, ...this.#signature() })
   }
 
@@ -74,7 +74,7 @@ class GeminiParts {
   #signature(): { thoughtSignature?: string } {
     const reasoning = this.#unsigned
     this.#unsigned = ''
-    return reasoning === '' ? {} : { thoughtSignature: signatureOf(reasoning) }
+    return reasoning === '' ? {} : { thoughtSignature: encodeSignature(reasoning) }
   }
 }
 
@@ -83,14 +83,14 @@ class GeminiParts {
  * As server-sent events, or as elements of one JSON array.
  */
 export class GeminiStreamWriter {
-  readonly #identity: AnswerIdentity
+  readonly #identity: ResponseIdentity
   readonly #parts: GeminiParts
   readonly #frame: StreamFrame
   readonly #calls = new Map<number, { id: string | undefined; name: string; arguments: string }>()
   #start: GenerationStart | undefined
   #outputTokens = 0
 
-  constructor(identity: AnswerIdentity, answerOptions: LoweredOptions, frame: StreamFrame = EVENT_FRAME) {
+  constructor(identity: ResponseIdentity, answerOptions: ResponseOptions, frame: StreamFrame = EVENT_FRAME) {
     this.#identity = identity
     this.#parts = new GeminiParts(answerOptions)
     this.#frame = frame
@@ -105,7 +105,7 @@ export class GeminiStreamWriter {
       else text += this.#end(event)
     }
     const parts = this.#parts.take()
-    return parts.length === 0 ? text : this.#frame.element(responseOf(this.#identity, this.#start, parts))
+    return parts.length === 0 ? text : this.#frame.element(toResponse(this.#identity, this.#start, parts))
   }
 
   #add({ reasoning, content, refusal, toolCalls, tokenIds }: GenerationDelta): void {
@@ -128,7 +128,7 @@ export class GeminiStreamWriter {
       this.#parts.addCall(id, name, written)
     const counts = { end, outputTokens: this.#outputTokens }
     return (
-      this.#frame.element(responseOf(this.#identity, this.#start, this.#parts.take(), counts)) +
+      this.#frame.element(toResponse(this.#identity, this.#start, this.#parts.take(), counts)) +
       this.#frame.end()
     )
   }
@@ -161,8 +161,8 @@ export class ArrayFrame implements StreamFrame {
 }
 
 /** @param last absent: more is to come */
-function responseOf(
-  { turnId, model }: AnswerIdentity,
+function toResponse(
+  { turnId, model }: ResponseIdentity,
   start: GenerationStart | undefined,
   parts: AnswerPart[],
   last?: { end: GenerationEnd | undefined; outputTokens: number },
@@ -173,11 +173,11 @@ function responseOf(
     candidates: [
       {
         content: { parts: shown, role: 'model' },
-        finishReason: last?.end && finishReasonOf(last.end.finishReason),
+        finishReason: last?.end && toFinishReason(last.end.finishReason),
         index: 0,
       },
     ],
-    usageMetadata: last && usageOf(start, last.end, last.outputTokens),
+    usageMetadata: last && toUsageMetadata(start, last.end, last.outputTokens),
     modelVersion: start?.model ?? model,
     responseId: turnId,
   }
@@ -190,12 +190,12 @@ const FINISH_REASONS: Readonly<Record<string, string>> = {
   content_filter: 'SAFETY',
 }
 
-function finishReasonOf(reason: string): string {
+function toFinishReason(reason: string): string {
   return FINISH_REASONS[reason] ?? 'OTHER'
 }
 
 /** Tokens by the engine's own count, else by the ids that it reported. Google counts thoughts apart from the rest. */
-function usageOf(
+function toUsageMetadata(
   start: GenerationStart | undefined,
   end: GenerationEnd | undefined,
   outputTokens: number,

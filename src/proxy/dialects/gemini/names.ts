@@ -6,10 +6,10 @@ export function camelCased(object: Record<string, unknown>): Record<string, unkn
   let isCamel = true
   for (const name in object) if (name.includes('_')) isCamel = false
   if (isCamel) return object
-  return Object.fromEntries(Object.entries(object).map(([name, value]) => [camelOf(name), value]))
+  return Object.fromEntries(Object.entries(object).map(([name, value]) => [toCamelCase(name), value]))
 }
 
-export function camelOf(name: string): string {
+export function toCamelCase(name: string): string {
   return name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase())
 }
 

@@ -2,9 +2,9 @@
 import Type from 'typebox'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
-import { argumentsOf } from '../common/call-input.ts'
-import { checker } from '../common/check.ts'
-import { jsonText } from '../common/json-text.ts'
+import { formatToolArguments } from '../common/call-input.ts'
+import { createChecker } from '../common/check.ts'
+import { toJsonText } from '../common/json-text.ts'
 import { asError, type ContentPart, fileInWords } from '../common/messages.ts'
 import { unsupported } from '../common/refusals.ts'
 import { seal, unseal } from '../common/sealed-reasoning.ts'
@@ -12,23 +12,23 @@ import { camelMembers } from './names.ts'
 import type { Content } from './schema.ts'
 
 /** A part, and where in the body it stands. */
-export interface PlacedPart {
+export interface PartWithPath {
   part: Record<string, unknown>
   at: string
 }
 
 const text = Type.String()
-const checkText = checker(Type.Object({ text }))
-const checkBlob = checker(Type.Object({ mimeType: Type.String({ minLength: 1 }), data: text }))
-const checkFile = checker(Type.Object({ fileUri: text, mimeType: Type.Optional(text) }))
-const checkCall = checker(
+const checkText = createChecker(Type.Object({ text }))
+const checkBlob = createChecker(Type.Object({ mimeType: Type.String({ minLength: 1 }), data: text }))
+const checkFile = createChecker(Type.Object({ fileUri: text, mimeType: Type.Optional(text) }))
+const checkCall = createChecker(
   Type.Object({
     id: Type.Optional(text),
     name: Type.String({ minLength: 1 }),
     args: Type.Optional(Type.Unknown()),
   }),
 )
-const checkResponse = checker(
+const checkResponse = createChecker(
   Type.Object({
     id: Type.Optional(text),
     name: Type.Optional(text),
@@ -38,7 +38,7 @@ const checkResponse = checker(
 )
 
 /** Returns the parts that hold anything. Google's API accepts a single part without a list. */
-export function placedParts(parts: Content['parts'], at: string): PlacedPart[] {
+export function withPaths(parts: Content['parts'], at: string): PartWithPath[] {
   const list = Array.isArray(parts) ? parts : [parts ?? {}]
   return list
     .map((part, index) => ({
@@ -49,17 +49,17 @@ export function placedParts(parts: Content['parts'], at: string): PlacedPart[] {
 }
 
 /** @throws ProxyError `invalid_request`, `unsupported` */
-export function textOf({ part, at }: PlacedPart): string {
+export function parseText({ part, at }: PartWithPath): string {
   if (part.text === undefined) throw unsupportedPart({ part, at })
   return checkText(part, at).text
 }
 
 /** What a user, or a tool's result, shows to the model. @throws ProxyError `invalid_request`, `unsupported` */
-export function shownBy(placed: PlacedPart): ContentPart[] {
+export function toContentParts(placed: PartWithPath): ContentPart[] {
   const { part, at } = placed
   if (part.inlineData !== undefined) return [inlinePart(part.inlineData, `${at}.inlineData`)]
   if (part.fileData !== undefined) return [filePart(part.fileData, `${at}.fileData`)]
-  return [{ type: 'text', text: textOf(placed) }]
+  return [{ type: 'text', text: parseText(placed) }]
 }
 
 function inlinePart(blob: unknown, at: string): ContentPart {
@@ -79,7 +79,7 @@ function filePart(file: unknown, at: string): ContentPart {
 
 const isImage = (mimeType: string) => mimeType.startsWith('image/')
 
-export function unsupportedPart({ part, at }: PlacedPart): ProxyError {
+export function unsupportedPart({ part, at }: PartWithPath): ProxyError {
   const [kind = 'nothing'] = Object.keys(part).filter((name) => !BESIDE_A_KIND.has(name))
   return unsupported(`${at}: a part with '${kind}' is not supported here`, at)
 }
@@ -92,9 +92,13 @@ const BESIDE_A_KIND: ReadonlySet<string> = new Set([
 ])
 
 /** @param unnamed the id of a call that came without one */
-export function callOf({ part, at }: PlacedPart, unnamed: string): ToolCall {
+export function parseFunctionCall({ part, at }: PartWithPath, unnamed: string): ToolCall {
   const { id, name, args } = checkCall(camelMembers(part.functionCall), `${at}.functionCall`)
-  return { id: id || unnamed, type: 'function', function: { name, arguments: argumentsOf(args ?? {}) } }
+  return {
+    id: id || unnamed,
+    type: 'function',
+    function: { name, arguments: formatToolArguments(args ?? {}) },
+  }
 }
 
 interface FunctionResponse {
@@ -104,26 +108,26 @@ interface FunctionResponse {
 }
 
 /** "Use 'output' for the output and 'error' for error details; without them all of it is the output." */
-export function responseOf({ part, at }: PlacedPart): FunctionResponse {
+export function parseFunctionResponse({ part, at }: PartWithPath): FunctionResponse {
   const here = `${at}.functionResponse`
   const { id, name, response = {}, parts = [] } = checkResponse(camelMembers(part.functionResponse), here)
   const { output, error } = response
   const isError = error !== undefined && output === undefined
-  const said: ContentPart[] = [{ type: 'text', text: wordsOf(isError ? error : (output ?? response)) }]
-  const shown = [...said, ...placedParts(parts, here).flatMap(shownBy)]
+  const said: ContentPart[] = [{ type: 'text', text: toText(isError ? error : (output ?? response)) }]
+  const shown = [...said, ...withPaths(parts, here).flatMap(toContentParts)]
   return { id, name, parts: isError ? asError(shown) : shown }
 }
 
-function wordsOf(value: unknown): string {
-  return typeof value === 'string' ? value : jsonText(value)
+function toText(value: unknown): string {
+  return typeof value === 'string' ? value : toJsonText(value)
 }
 
 /** The reasoning before a part, as the part's `thoughtSignature`: bytes, which clients give back unread. */
-export function signatureOf(reasoning: string): string {
+export function encodeSignature(reasoning: string): string {
   return Buffer.from(seal(reasoning)).toString('base64')
 }
 
 /** @returns what no signature of ours says: nothing */
-export function reasoningOf(signature: unknown): string {
+export function decodeSignature(signature: unknown): string {
   return typeof signature === 'string' ? (unseal(Buffer.from(signature, 'base64').toString()) ?? '') : ''
 }

@@ -2,23 +2,23 @@
 import { isRecord } from '../../../base/json.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { listChecker } from '../common/check.ts'
-import { jsonText } from '../common/json-text.ts'
-import type { LoweredRequest } from '../common/lowered.ts'
-import { annotationsOf, fieldsFor, without } from '../common/other-fields.ts'
+import { createListChecker } from '../common/check.ts'
+import { toJsonText } from '../common/json-text.ts'
+import type { DialectRequest } from '../common/lowered.ts'
+import { routeFields, toAnnotations, without } from '../common/other-fields.ts'
 import { unsupported } from '../common/refusals.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { toJsonSchema } from './json-schema.ts'
-import { lowerContents, refusePrefill } from './lower-contents.ts'
+import { lowerContents, rejectPrefill } from './lower-contents.ts'
 import { camelTool, droppedTools, lowerToolChoice, lowerTools } from './lower-tools.ts'
-import { camelMembers, camelOf } from './names.ts'
-import { placedParts, textOf } from './parts.ts'
+import { camelMembers, toCamelCase } from './names.ts'
+import { parseText, withPaths } from './parts.ts'
 import { Content, GeminiRequest, type GenerationConfig } from './schema.ts'
 
-const check = listChecker(GeminiRequest, 'contents', Content)
+const check = createListChecker(GeminiRequest, 'contents', Content)
 
 /** What the path of a call says. */
-export interface GeminiCall {
+export interface GeminiPath {
   model: string
   stream: boolean
 }
@@ -31,24 +31,28 @@ export interface GeminiCall {
  */
 export function lowerGeminiRequest(
   raw: unknown,
-  { model, stream }: GeminiCall,
+  { model, stream }: GeminiPath,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
   repeats: PartMemo = NO_MEMO,
-): LoweredRequest {
+): DialectRequest {
   const request = check(namedRequest(raw, repeats), repeats) as GeminiRequest & Record<string, unknown>
-  refuseServerFeatures(request)
-  refusePrefill(request.contents)
+  rejectServerFeatures(request)
+  rejectPrefill(request.contents)
   const { generationConfig } = request
   const config = generationConfig ?? {}
   const { prompt, removed } = lowerPrompt(request, model, volatileRules, repeats)
-  const body = { ...fieldsFor('engine', request, FIELDS), ...prompt, ...samplingOf(config) } as ChatBody
+  const body = {
+    ...routeFields('engine', request, FIELDS),
+    ...prompt,
+    ...toSamplingFields(config),
+  } as ChatBody
   const rest = without(config, SAMPLING)
   const kept = {
-    ...fieldsFor('record', request, FIELDS),
+    ...routeFields('record', request, FIELDS),
     ...(Object.keys(rest).length > 0 && { generationConfig: rest }),
   }
   const dropped = droppedTools((request.tools ?? []) as Record<string, unknown>[])
-  const annotations = annotationsOf(kept, removed, dropped)
+  const annotations = toAnnotations(kept, removed, dropped)
   const reasoning = config.thinkingConfig?.includeThoughts === true
   return {
     kind: 'chat',
@@ -69,10 +73,10 @@ export function lowerGeminiCount(
 ): ChatBody {
   const named = isRecord(raw) ? (raw.generateContentRequest ?? raw.generate_content_request ?? raw) : raw
   const request = check(namedRequest(named, repeats), repeats) as GeminiRequest & Record<string, unknown>
-  refuseServerFeatures(request)
+  rejectServerFeatures(request)
   const { prompt } = lowerPrompt(request, model, volatileRules, repeats)
-  const body = { ...fieldsFor('engine', request, FIELDS), ...prompt }
-  jsonText(body)
+  const body = { ...routeFields('engine', request, FIELDS), ...prompt }
+  toJsonText(body)
   return body
 }
 
@@ -80,14 +84,14 @@ export function lowerGeminiCount(
 function namedRequest(raw: unknown, repeats: PartMemo): unknown {
   if (!isRecord(raw)) return raw
   const entries = Object.entries(raw).map(([name, value]) => {
-    const camel = camelOf(name)
+    const camel = toCamelCase(name)
     return TRANSLATED.has(camel) || GOOGLES.has(camel) ? [camel, value] : [name, value]
   })
   const named: Record<string, unknown> = Object.fromEntries(entries)
   const { tools, toolConfig, generationConfig: config, systemInstruction: system } = named
   if (Array.isArray(tools)) named.tools = repeats.once(camelTools, tools)
-  if (isRecord(toolConfig)) named.toolConfig = membersOf(toolConfig, 'functionCallingConfig')
-  if (isRecord(config)) named.generationConfig = membersOf(config, 'thinkingConfig')
+  if (isRecord(toolConfig)) named.toolConfig = toCamelMembers(toolConfig, 'functionCallingConfig')
+  if (isRecord(config)) named.generationConfig = toCamelMembers(config, 'thinkingConfig')
   if (typeof system === 'string') named.systemInstruction = { parts: [{ text: system }] }
   return named
 }
@@ -97,7 +101,7 @@ function camelTools(tools: unknown[]): unknown[] {
 }
 
 /** With the names of this member in camelCase, too. */
-function membersOf(object: Record<string, unknown>, member: string): unknown {
+function toCamelMembers(object: Record<string, unknown>, member: string): unknown {
   const named = camelMembers(object) as Record<string, unknown>
   return isRecord(named[member]) ? { ...named, [member]: camelMembers(named[member]) } : named
 }
@@ -109,7 +113,7 @@ function lowerPrompt(
   repeats: PartMemo,
 ): { prompt: ChatBody; removed: Removal[] } {
   const { systemInstruction, contents, tools, toolConfig, generationConfig } = request
-  const system = placedParts(systemInstruction?.parts ?? [], 'systemInstruction').map(textOf)
+  const system = withPaths(systemInstruction?.parts ?? [], 'systemInstruction').map(parseText)
   const { texts, removed } = removeVolatile(system, rules)
   const lowered = tools ? repeats.once(lowerTools, tools as Record<string, unknown>[]) : []
   const prompt = {
@@ -145,7 +149,7 @@ function formatField({
   return { response_format: { type: 'json_schema', json_schema: { name: 'output', schema, strict: true } } }
 }
 
-function samplingOf(config: GenerationConfig): Partial<ChatBody> {
+function toSamplingFields(config: GenerationConfig): Partial<ChatBody> {
   const { maxOutputTokens, stopSequences: stop, topK } = config
   const { temperature, topP, seed, presencePenalty, frequencyPenalty } = config
   const fields = {
@@ -165,7 +169,7 @@ function samplingOf(config: GenerationConfig): Partial<ChatBody> {
 }
 
 /** What the answer could not show, or what is stored on Google's servers. */
-function refuseServerFeatures({
+function rejectServerFeatures({
   cachedContent,
   generationConfig,
 }: Record<string, unknown> & GeminiRequest): void {

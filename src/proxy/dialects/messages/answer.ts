@@ -2,14 +2,14 @@
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationStart } from '../../../protocol/canonical/events.ts'
 import { isCutOff } from '../../../protocol/canonical/finish-reason.ts'
-import { inputOf } from '../common/call-input.ts'
-import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
+import { parseToolInput } from '../common/call-input.ts'
+import type { ResponseIdentity, ResponseOptions } from '../common/lowered.ts'
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
 
 /** The body of an answer that was not streamed. `completion.end` must be set. */
 export function message(
-  identity: AnswerIdentity,
-  answerOptions: LoweredOptions,
+  identity: ResponseIdentity,
+  answerOptions: ResponseOptions,
   completion: Completion,
 ): object {
   const { start, end } = completion
@@ -25,7 +25,7 @@ export function message(
  * A message before anything is said. Here as everywhere a key without a value is left out, but for the two that the API
  * always sends: clients that check what they get (the AI SDK) refuse others that are null.
  */
-export function messageHead({ turnId, model }: AnswerIdentity, start: GenerationStart | undefined): object {
+export function messageHead({ turnId, model }: ResponseIdentity, start: GenerationStart | undefined): object {
   return {
     // Claude Code takes letters and digits for an id, no dashes.
     id: `msg_${turnId.replaceAll('-', '')}`,
@@ -39,8 +39,8 @@ export function messageHead({ turnId, model }: AnswerIdentity, start: Generation
 }
 
 function contentBlocks(
-  identity: AnswerIdentity,
-  answerOptions: LoweredOptions,
+  identity: ResponseIdentity,
+  answerOptions: ResponseOptions,
   completion: Completion,
 ): object[] {
   const { reasoning, content, refusal, toolCalls } = completion
@@ -49,15 +49,15 @@ function contentBlocks(
   if (reasoning && answerOptions.reasoning) blocks.push(thinkingBlock(reasoning, SIGNATURE))
   else if (reasoning && answerOptions.sealedReasoning) blocks.push(thinkingBlock('', seal(reasoning)))
   // The API has no texts of white space alone; it stands between reasoning and tool calls and says nothing.
-  if (isSaid(text)) blocks.push(textBlock(text))
+  if (hasText(text)) blocks.push(textBlock(text))
   toolCalls.forEach((call, index) => {
     const id = call.id || toolUseId(identity, index)
-    blocks.push(toolUseBlock(id, call.function.name, inputOf(call.function.arguments)))
+    blocks.push(toolUseBlock(id, call.function.name, parseToolInput(call.function.arguments)))
   })
   return blocks
 }
 
-export function isSaid(text: string): boolean {
+export function hasText(text: string): boolean {
   return /\S/.test(text)
 }
 
@@ -74,7 +74,7 @@ export function toolUseBlock(id: string, name: string, input: object): object {
 }
 
 /** For a call that came without an id: workers of version 1 may leave it out. */
-export function toolUseId({ turnId }: AnswerIdentity, index: number): string {
+export function toolUseId({ turnId }: ResponseIdentity, index: number): string {
   return `toolu_${turnId.replaceAll('-', '')}_${index}`
 }
 
@@ -82,12 +82,12 @@ export function toolUseId({ turnId }: AnswerIdentity, index: number): string {
 export function stopFields({ finishReason, stopReason }: GenerationEnd, calledTools: boolean): object {
   const stopped = typeof stopReason === 'string' && finishReason === 'stop'
   return {
-    stop_reason: stopped ? 'stop_sequence' : stopReasonOf(finishReason, calledTools),
+    stop_reason: stopped ? 'stop_sequence' : toStopReason(finishReason, calledTools),
     stop_sequence: stopped ? stopReason : null,
   }
 }
 
-function stopReasonOf(finishReason: string, calledTools: boolean): string {
+function toStopReason(finishReason: string, calledTools: boolean): string {
   if (isCutOff(finishReason)) return 'max_tokens'
   if (finishReason === 'content_filter') return 'refusal'
   // Engines say `stop` for a call that the request forced.

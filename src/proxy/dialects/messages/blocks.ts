@@ -5,42 +5,42 @@
 import Type from 'typebox'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
-import { argumentsOf } from '../common/call-input.ts'
-import { checker, nullable } from '../common/check.ts'
+import { formatToolArguments } from '../common/call-input.ts'
+import { createChecker, nullable } from '../common/check.ts'
 import { asError, type ContentPart, fileInWords } from '../common/messages.ts'
 import { unsupported } from '../common/refusals.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
-import { toolInWords } from './lower-tools.ts'
+import { describeTool } from './lower-tools.ts'
 import { type Block, Content, type ToolParam } from './schema.ts'
 
 /** A block, and where in the body it stands. */
-export interface PlacedBlock {
+export interface BlockWithPath {
   block: Block
   at: string
 }
 
 const SearchText = Type.Object({ type: Type.Literal('text'), text: Type.String() })
-const checkText = checker(Type.Object({ text: Type.String() }))
-const checkThinking = checker(
+const checkText = createChecker(Type.Object({ text: Type.String() }))
+const checkThinking = createChecker(
   Type.Object({ thinking: nullable(Type.String()), signature: nullable(Type.String()) }),
 )
-const checkSource = checker(Type.Object({ source: Type.Object({ type: Type.String() }) }))
-const checkBase64 = checker(
+const checkSource = createChecker(Type.Object({ source: Type.Object({ type: Type.String() }) }))
+const checkBase64 = createChecker(
   Type.Object({
     source: Type.Object({ media_type: Type.String({ minLength: 1 }), data: Type.String({ minLength: 1 }) }),
   }),
 )
-const checkUrl = checker(Type.Object({ source: Type.Object({ url: Type.String({ minLength: 1 }) }) }))
-const checkTextSource = checker(Type.Object({ source: Type.Object({ data: Type.String() }) }))
-const checkContentSource = checker(Type.Object({ source: Type.Object({ content: Content }) }))
-const checkToolUse = checker(
+const checkUrl = createChecker(Type.Object({ source: Type.Object({ url: Type.String({ minLength: 1 }) }) }))
+const checkTextSource = createChecker(Type.Object({ source: Type.Object({ data: Type.String() }) }))
+const checkContentSource = createChecker(Type.Object({ source: Type.Object({ content: Content }) }))
+const checkToolUse = createChecker(
   Type.Object({
     id: Type.String({ minLength: 1 }),
     name: Type.String({ minLength: 1 }),
     input: Type.Unknown(),
   }),
 )
-const checkToolResult = checker(
+const checkToolResult = createChecker(
   Type.Object({
     tool_use_id: Type.String({ minLength: 1 }),
     content: nullable(Content),
@@ -48,37 +48,37 @@ const checkToolResult = checker(
   }),
 )
 
-const checkSearchResult = checker(
+const checkSearchResult = createChecker(
   Type.Object({ source: Type.String(), title: Type.String(), content: Type.Array(SearchText) }),
 )
-const checkToolReference = checker(Type.Object({ tool_name: Type.String({ minLength: 1 }) }))
+const checkToolReference = createChecker(Type.Object({ tool_name: Type.String({ minLength: 1 }) }))
 
 /** @throws ProxyError `invalid_request`, `unsupported` */
-export function textOf({ block, at }: PlacedBlock): string {
+export function parseText({ block, at }: BlockWithPath): string {
   if (block.type !== 'text') throw unsupportedBlock({ block, at })
   return checkText(block, at).text
 }
 
-export function thinkingOf({ block, at }: PlacedBlock): string {
+export function parseThinking({ block, at }: BlockWithPath): string {
   const { thinking, signature } = checkThinking(block, at)
   return thinking || (signature ? (unseal(signature) ?? '') : '')
 }
 
 /** What a user, or a tool's result, shows to the model. @throws ProxyError `invalid_request`, `unsupported` */
-export function partsOf(placed: PlacedBlock): ContentPart[] {
+export function toContentParts(placed: BlockWithPath): ContentPart[] {
   const { type } = placed.block
   if (type === 'image') return [{ type: 'image_url', image_url: { url: imageUrl(placed) } }]
   if (type === 'document') return documentParts(placed)
   if (type === 'search_result') return [searchResultPart(placed)]
-  return [{ type: 'text', text: textOf(placed) }]
+  return [{ type: 'text', text: parseText(placed) }]
 }
 
-function searchResultPart({ block, at }: PlacedBlock): ContentPart {
+function searchResultPart({ block, at }: BlockWithPath): ContentPart {
   const { title, source, content } = checkSearchResult(block, at)
   return { type: 'text', text: [title, source, ...content.map(({ text }) => text)].join('\n') }
 }
 
-function imageUrl({ block, at }: PlacedBlock): string {
+function imageUrl({ block, at }: BlockWithPath): string {
   const { type } = checkSource(block, at).source
   if (type === 'url') return checkUrl(block, at).source.url
   if (type !== 'base64') throw unsupportedSource(type, at)
@@ -87,7 +87,7 @@ function imageUrl({ block, at }: PlacedBlock): string {
 }
 
 /** A document of text is its text; one that would have to be rendered is named in words. */
-function documentParts({ block, at }: PlacedBlock): ContentPart[] {
+function documentParts({ block, at }: BlockWithPath): ContentPart[] {
   const { type } = checkSource(block, at).source
   if (type === 'text') return [{ type: 'text', text: checkTextSource(block, at).source.data }]
   if (type === 'base64') {
@@ -104,27 +104,27 @@ function unsupportedSource(type: string, at: string): ProxyError {
   return unsupported(`${param}: a source of type '${type}' is not supported`, param)
 }
 
-export function unsupportedBlock({ block, at }: PlacedBlock): ProxyError {
+export function unsupportedBlock({ block, at }: BlockWithPath): ProxyError {
   return unsupported(`${at}: a block of type '${block.type}' is not supported here`, `${at}.type`)
 }
 
 /** Content as text or as blocks. @param at where it stands */
-export function placedBlocks(content: string | readonly Block[], at: string): PlacedBlock[] {
+export function withPaths(content: string | readonly Block[], at: string): BlockWithPath[] {
   if (typeof content === 'string') return [{ block: { type: 'text', text: content }, at }]
   return content.map((block, index) => ({ block, at: `${at}.${index}` }))
 }
 
 function contentParts(content: string | readonly Block[], at: string): ContentPart[] {
-  return placedBlocks(content, at).flatMap(partsOf)
+  return withPaths(content, at).flatMap(toContentParts)
 }
 
 /**
  * `input` is an object that the client parsed from what the model wrote, so spacing and the spelling of numbers are its
  * own; turns are matched with a tolerance for that. Text that was no JSON object comes back as it was.
  */
-export function toolCallOf({ block, at }: PlacedBlock): ToolCall {
+export function parseToolUse({ block, at }: BlockWithPath): ToolCall {
   const { id, name, input } = checkToolUse(block, at)
-  return { id, type: 'function', function: { name, arguments: argumentsOf(input) } }
+  return { id, type: 'function', function: { name, arguments: formatToolArguments(input) } }
 }
 
 interface ToolResult {
@@ -133,25 +133,25 @@ interface ToolResult {
 }
 
 /** @param found the tools that this is the first result to refer to */
-export function toolResultOf(
-  { block, at }: PlacedBlock,
+export function parseToolResult(
+  { block, at }: BlockWithPath,
   found: ReadonlyMap<string, ToolParam> = new Map(),
 ): ToolResult {
   const { tool_use_id: toolCallId, content, is_error: isError } = checkToolResult(block, at)
-  const parts = placedBlocks(content ?? '', `${at}.content`).flatMap((placed) =>
-    placed.block.type === 'tool_reference' ? [referredTool(placed, found)] : partsOf(placed),
+  const parts = withPaths(content ?? '', `${at}.content`).flatMap((placed) =>
+    placed.block.type === 'tool_reference' ? [getReferencedTool(placed, found)] : toContentParts(placed),
   )
   return { toolCallId, parts: isError === true ? asError(parts) : parts }
 }
 
 /** Names of the tools that a result refers to; whether it is well formed is found out later. */
-export function referredIn({ content }: Block): string[] {
+export function getReferencedTools({ content }: Block): string[] {
   const blocks = Array.isArray(content) ? (content as readonly (Block | null)[]) : []
   return blocks.flatMap((block) => (block?.type === 'tool_reference' ? [String(block.tool_name)] : []))
 }
 
-function referredTool({ block, at }: PlacedBlock, found: ReadonlyMap<string, ToolParam>): ContentPart {
+function getReferencedTool({ block, at }: BlockWithPath, found: ReadonlyMap<string, ToolParam>): ContentPart {
   const { tool_name: name } = checkToolReference(block, at)
   const tool = found.get(name)
-  return { type: 'text', text: tool === undefined ? `Tool: ${name}` : toolInWords(tool) }
+  return { type: 'text', text: tool === undefined ? `Tool: ${name}` : describeTool(tool) }
 }

@@ -23,7 +23,7 @@ export function anthropicError(error: ProxyError, requestId: string | null = nul
   return {
     type: 'error',
     error: {
-      type: typeOf(anthropicStatus(error)),
+      type: getErrorType(anthropicStatus(error)),
       // Agents shorten their conversation when they read the API's own words for it, and other words tell them nothing.
       message: overflow ? overflowWords(overflow, message) : message,
       details: {
@@ -60,7 +60,7 @@ const TYPE_BY_STATUS: Readonly<Record<number, string>> = {
   [OVERLOADED]: 'overloaded_error',
 }
 
-function typeOf(status: number): string {
+function getErrorType(status: number): string {
   return TYPE_BY_STATUS[status] ?? (status < 500 ? 'invalid_request_error' : 'api_error')
 }
 

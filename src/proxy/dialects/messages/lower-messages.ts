@@ -1,30 +1,30 @@
 /** The conversation of an Anthropic request as canonical messages. `docs/dialects.md` lists these decisions. */
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { assistantMessage, contentOf, systemMessage } from '../common/messages.ts'
+import { assistantMessage, systemMessage, toMessageContent } from '../common/messages.ts'
 import { unsupported } from '../common/refusals.ts'
 import {
-  type PlacedBlock,
-  partsOf,
-  placedBlocks,
-  referredIn,
-  textOf,
-  thinkingOf,
-  toolCallOf,
-  toolResultOf,
+  type BlockWithPath,
+  getReferencedTools,
+  parseText,
+  parseThinking,
+  parseToolResult,
+  parseToolUse,
+  toContentParts,
   unsupportedBlock,
+  withPaths,
 } from './blocks.ts'
 import type { CountTokensRequest, MessageParam, ToolParam } from './schema.ts'
 
 /** What one side says until another one speaks. */
-interface Utterance {
+interface MessageGroup {
   role: MessageParam['role']
-  messages: PlacedMessage[]
+  messages: MessageWithPath[]
   /** Deferred tools that it is the first to refer to: once in a conversation their definitions are told. */
   found?: ReadonlyMap<string, ToolParam>
 }
 
-interface PlacedMessage {
+interface MessageWithPath {
   message: MessageParam
   index: number
   /** The system speaks in the middle of a conversation. */
@@ -44,28 +44,28 @@ export function lowerConversation(
   { messages, tools }: Pick<CountTokensRequest, 'messages' | 'tools'>,
   repeats: PartMemo,
 ): ChatMessage[] {
-  const utterances = utterancesOf(messages)
-  const opening = utterances[0]?.role === 'system' ? blocksOf(utterances.shift()!).map(textOf) : undefined
+  const utterances = groupMessages(messages)
+  const opening = utterances[0]?.role === 'system' ? getBlocks(utterances.shift()!).map(parseText) : undefined
   const system = [...systemTexts, ...(opening ?? [])].join(JOINT)
   const deferred = (tools ?? []).filter(({ defer_loading: isDeferred }) => isDeferred === true)
   const unseen = new Map(deferred.map((tool) => [tool.name, tool]))
   const conversation = utterances.flatMap((utterance) => {
     const last = utterance.messages.at(-1)!.message
-    const found = takeReferred(utterance, unseen)
+    const found = takeReferencedTools(utterance, unseen)
     // What is first depends on all that is before it.
     return found.size > 0
-      ? lowerUtterance(last, { ...utterance, found })
-      : repeats.once(lowerUtterance, last, utterance)
+      ? lowerGroup(last, { ...utterance, found })
+      : repeats.once(lowerGroup, last, utterance)
   })
   return system === '' ? conversation : [repeats.once(systemMessage, system), ...conversation]
 }
 
 /** @param unseen what is found is taken out of it */
-function takeReferred({ role, messages }: Utterance, unseen: Map<string, ToolParam>) {
+function takeReferencedTools({ role, messages }: MessageGroup, unseen: Map<string, ToolParam>) {
   const found = new Map<string, ToolParam>()
   if (unseen.size === 0 || role !== 'user') return found
   const blocks = messages.flatMap(({ message: { content } }) => (typeof content === 'string' ? [] : content))
-  for (const name of blocks.flatMap(referredIn)) {
+  for (const name of blocks.flatMap(getReferencedTools)) {
     const tool = unseen.get(name)
     if (tool !== undefined) found.set(name, tool)
     unseen.delete(name)
@@ -74,20 +74,20 @@ function takeReferred({ role, messages }: Utterance, unseen: Map<string, ToolPar
 }
 
 /** @param _last its last message, which says with all before it what the utterance is */
-function lowerUtterance(_last: MessageParam, utterance: Utterance): ChatMessage[] {
-  const blocks = blocksOf(utterance)
+function lowerGroup(_last: MessageParam, utterance: MessageGroup): ChatMessage[] {
+  const blocks = getBlocks(utterance)
   return utterance.role === 'assistant' ? [lowerAssistant(blocks)] : lowerUser(blocks, utterance.found)
 }
 
-function blocksOf({ messages }: Utterance): PlacedBlock[] {
+function getBlocks({ messages }: MessageGroup): BlockWithPath[] {
   return messages.flatMap(({ message, index, isReminder }) => {
-    const blocks = placedBlocks(message.content, `messages.${index}.content`)
+    const blocks = withPaths(message.content, `messages.${index}.content`)
     return isReminder ? blocks.map(asReminder) : blocks
   })
 }
 
 /** A completion that goes on inside a message would not be the whole of what the next call sends back. */
-export function refusePrefill(messages: readonly MessageParam[]): void {
+export function rejectPrefill(messages: readonly MessageParam[]): void {
   if (messages.at(-1)?.role !== 'assistant') return
   const message =
     'This model does not support assistant message prefill. The conversation must end with a user message.'
@@ -95,8 +95,8 @@ export function refusePrefill(messages: readonly MessageParam[]): void {
 }
 
 /** "Consecutive user or assistant turns in your request will be combined into a single turn." */
-function utterancesOf(messages: readonly MessageParam[]): Utterance[] {
-  const utterances: Utterance[] = []
+function groupMessages(messages: readonly MessageParam[]): MessageGroup[] {
+  const utterances: MessageGroup[] = []
   let hasBegun = false
   for (const [index, message] of messages.entries()) {
     hasBegun ||= message.role !== 'system'
@@ -115,38 +115,41 @@ function utterancesOf(messages: readonly MessageParam[]): Utterance[] {
  * message there (Qwen3.5, Mistral, Gemma) or move it to the front (DeepSeek), where it would change a prompt that was
  * sampled from; so it is said on the user's side, in the tags that Claude Code itself has for that.
  */
-function asReminder(placed: PlacedBlock): PlacedBlock {
-  const text = `<system-reminder>\n${textOf(placed)}\n</system-reminder>`
-  return { block: { type: 'text', text } as PlacedBlock['block'], at: placed.at }
+function asReminder(placed: BlockWithPath): BlockWithPath {
+  const text = `<system-reminder>\n${parseText(placed)}\n</system-reminder>`
+  return { block: { type: 'text', text } as BlockWithPath['block'], at: placed.at }
 }
 
 /**
  * Results of tools come first, as the API demands of a client, and each is a message; what else is said is one more.
  */
-function lowerUser(blocks: readonly PlacedBlock[], found: Utterance['found']): ChatMessage[] {
-  const isResult = ({ block }: PlacedBlock) => block.type === 'tool_result'
+function lowerUser(blocks: readonly BlockWithPath[], found: MessageGroup['found']): ChatMessage[] {
+  const isResult = ({ block }: BlockWithPath) => block.type === 'tool_result'
   const answers = blocks.filter(isResult).map((placed) => {
-    const { toolCallId, parts } = toolResultOf(placed, found)
-    return { role: 'tool', tool_call_id: toolCallId, content: contentOf(parts) } as ChatMessage
+    const { toolCallId, parts } = parseToolResult(placed, found)
+    return { role: 'tool', tool_call_id: toolCallId, content: toMessageContent(parts) } as ChatMessage
   })
   const said = blocks.filter((placed) => !isResult(placed))
   if (said.length === 0 && answers.length > 0) return answers
-  return [...answers, { role: 'user', content: contentOf(said.flatMap(partsOf)) } as ChatMessage]
+  return [
+    ...answers,
+    { role: 'user', content: toMessageContent(said.flatMap(toContentParts)) } as ChatMessage,
+  ]
 }
 
 /**
  * Texts are joined without a seam, as the answer's writer cuts them wherever reasoning or a tool call comes between.
  * Redacted thinking and results of server tools are sealed for another model; the text says what came of them.
  */
-function lowerAssistant(blocks: readonly PlacedBlock[]): ChatMessage {
+function lowerAssistant(blocks: readonly BlockWithPath[]): ChatMessage {
   const texts: string[] = []
   const thoughts: string[] = []
   const toolCalls: ToolCall[] = []
   for (const placed of blocks) {
     const { type } = placed.block
-    if (type === 'text') texts.push(textOf(placed))
-    else if (type === 'thinking') thoughts.push(thinkingOf(placed))
-    else if (type === 'tool_use') toolCalls.push(toolCallOf(placed))
+    if (type === 'text') texts.push(parseText(placed))
+    else if (type === 'thinking') thoughts.push(parseThinking(placed))
+    else if (type === 'tool_use') toolCalls.push(parseToolUse(placed))
     else if (!isOfServer(type)) throw unsupportedBlock(placed)
   }
   return assistantMessage(texts.join(''), thoughts.join(''), toolCalls)

@@ -28,7 +28,7 @@ export function droppedTools(tools: readonly ToolParam[]): string[] {
 }
 
 /** A tool that a search has found, in words: as the others are told to the model. */
-export function toolInWords(tool: ToolParam): string {
+export function describeTool(tool: ToolParam): string {
   return JSON.stringify(lowerTool(tool, 0))
 }
 
@@ -59,12 +59,12 @@ function lowerTool(tool: ToolParam, index: number): Tool {
  */
 export function lowerToolChoice(choice: ToolChoice): Record<string, unknown> {
   return {
-    tool_choice: choiceOf(choice),
+    tool_choice: toToolChoice(choice),
     ...(choice.disable_parallel_tool_use && { parallel_tool_calls: false }),
   }
 }
 
-function choiceOf({ type, name }: ToolChoice): unknown {
+function toToolChoice({ type, name }: ToolChoice): unknown {
   if (type === 'any') return 'required'
   if (type !== 'tool') return type
   if (name) return { type: 'function', function: { name } }

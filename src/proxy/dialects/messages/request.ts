@@ -1,18 +1,18 @@
 /** Anthropic Messages, the request, in canonical form: https://platform.claude.com/docs/en/api/messages */
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { isObject, listChecker } from '../common/check.ts'
-import { jsonText } from '../common/json-text.ts'
-import type { LoweredOptions, LoweredRequest } from '../common/lowered.ts'
-import { annotationsOf, fieldsFor } from '../common/other-fields.ts'
+import { createListChecker, isObject } from '../common/check.ts'
+import { toJsonText } from '../common/json-text.ts'
+import type { DialectRequest, ResponseOptions } from '../common/lowered.ts'
+import { routeFields, toAnnotations } from '../common/other-fields.ts'
 import { unsupported } from '../common/refusals.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
-import { lowerConversation, refusePrefill } from './lower-messages.ts'
+import { lowerConversation, rejectPrefill } from './lower-messages.ts'
 import { droppedTools, lowerToolChoice, lowerTools } from './lower-tools.ts'
 import { CountTokensRequest, Message, MessagesRequest, type ToolChoice } from './schema.ts'
 
-const checkMessages = listChecker(MessagesRequest, 'messages', Message)
-const checkCountTokens = listChecker(CountTokensRequest, 'messages', Message)
+const checkMessages = createListChecker(MessagesRequest, 'messages', Message)
+const checkCountTokens = createListChecker(CountTokensRequest, 'messages', Message)
 
 /**
  * Checks a Messages body and lowers it. What has no place in a canonical request is kept with the turn.
@@ -24,14 +24,18 @@ export function lowerMessagesRequest(
   raw: unknown,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
   repeats: PartMemo = NO_MEMO,
-): LoweredRequest {
+): DialectRequest {
   const request = checkMessages(raw, repeats)
-  refuseServerFeatures(request)
-  refusePrefill(request.messages)
+  rejectServerFeatures(request)
+  rejectPrefill(request.messages)
   const { prompt, removed } = lowerPrompt(request, volatileRules, repeats)
-  const body = { ...fieldsFor('engine', request, FIELDS), ...prompt, ...samplingOf(request) } as ChatBody
+  const body = {
+    ...routeFields('engine', request, FIELDS),
+    ...prompt,
+    ...toSamplingFields(request),
+  } as ChatBody
   const dropped = droppedTools(request.tools ?? [])
-  const annotations = annotationsOf(fieldsFor('record', request, FIELDS), removed, dropped)
+  const annotations = toAnnotations(routeFields('record', request, FIELDS), removed, dropped)
   return {
     kind: 'chat',
     body,
@@ -49,19 +53,19 @@ export function lowerCountTokensRequest(
   repeats: PartMemo = NO_MEMO,
 ): ChatBody {
   const request = checkCountTokens(raw, repeats)
-  refuseServerFeatures(request)
+  rejectServerFeatures(request)
   const { prompt } = lowerPrompt(request, volatileRules, repeats)
   // With what a template may read besides, such as `documents`.
-  const body = { ...fieldsFor('engine', request, FIELDS), ...prompt }
+  const body = { ...routeFields('engine', request, FIELDS), ...prompt }
   // Whoever counts writes it as JSON, or walks through it.
-  jsonText(body)
+  toJsonText(body)
   return body
 }
 
 /** What runs on Anthropic's servers: a session there, a connection from there, a container there. */
 const SERVER_FEATURES = ['thread', 'mcp_servers', 'container', 'compaction']
 
-function refuseServerFeatures(request: Record<string, unknown>): void {
+function rejectServerFeatures(request: Record<string, unknown>): void {
   for (const field of SERVER_FEATURES) {
     const value = request[field]
     if (value === undefined || value === null || (Array.isArray(value) && value.length === 0)) continue
@@ -125,7 +129,7 @@ function formatField({ output_config, output_format }: CountTokensRequest): Part
   return { response_format: { type: 'json_schema', json_schema: schema } }
 }
 
-function samplingOf(request: MessagesRequest): Partial<ChatBody> {
+function toSamplingFields(request: MessagesRequest): Partial<ChatBody> {
   const { max_tokens, stop_sequences: stop, temperature, top_p, top_k } = request
   return {
     max_tokens,
@@ -138,13 +142,13 @@ function samplingOf(request: MessagesRequest): Partial<ChatBody> {
 
 function thinkingOptions({
   thinking,
-}: MessagesRequest): Pick<LoweredOptions, 'reasoning' | 'sealedReasoning'> {
+}: MessagesRequest): Pick<ResponseOptions, 'reasoning' | 'sealedReasoning'> {
   const wanted = thinking?.type !== 'disabled'
   const sealed = wanted && thinking?.display === 'omitted'
   return { reasoning: wanted && !sealed, ...(sealed && { sealedReasoning: true }) }
 }
 
-/** Fields that {@link lowerPrompt} and {@link samplingOf} translate without loss. */
+/** Fields that {@link lowerPrompt} and {@link toSamplingFields} translate without loss. */
 const TRANSLATED = new Set([
   'model',
   'messages',

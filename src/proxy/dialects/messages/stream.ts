@@ -7,11 +7,11 @@ import type {
   GenerationStart,
 } from '../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
-import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
+import type { ResponseIdentity, ResponseOptions } from '../common/lowered.ts'
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
 import { ToolCallOrder } from '../common/tool-call-order.ts'
 import {
-  isSaid,
+  hasText,
   messageHead,
   stopFields,
   textBlock,
@@ -35,8 +35,8 @@ type BlockKind = 'text' | 'thinking' | 'tool_use'
  * open, and a tool call that has been closed takes no more pieces.
  */
 export class MessagesStreamWriter {
-  readonly #identity: AnswerIdentity
-  readonly #answerOptions: LoweredOptions
+  readonly #identity: ResponseIdentity
+  readonly #answerOptions: ResponseOptions
   #start: GenerationStart | undefined
   #open: BlockKind | undefined
   /** Of the block that is open, or was last. */
@@ -53,7 +53,7 @@ export class MessagesStreamWriter {
   #unsaid = ''
   #outputTokens = 0
 
-  constructor(identity: AnswerIdentity, answerOptions: LoweredOptions) {
+  constructor(identity: ResponseIdentity, answerOptions: ResponseOptions) {
     this.#identity = identity
     this.#answerOptions = answerOptions
   }
@@ -101,7 +101,7 @@ export class MessagesStreamWriter {
     if (this.#open === 'text') return this.#piece(content)
     this.#heldSpace += content
     // What is held is space alone, and a model may write any amount of that.
-    if (!isSaid(content)) return ''
+    if (!hasText(content)) return ''
     const held = this.#heldSpace
     const opened = this.#openBlock('text', () => textBlock(''))
     return `${opened}${this.#piece(held)}`

@@ -1,13 +1,13 @@
 /** Tool calls as output items, while the model writes them. */
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
-import { inputOf } from '../common/call-input.ts'
+import { parseToolInput } from '../common/call-input.ts'
 import { FreeformReader, freeformCallId } from './freeform.ts'
 import type { ItemInProgress, ItemStatus, OutputItem, ResponseEvent } from './output-item.ts'
 import type { WireTool, WireTools } from './tools.ts'
 
 /** What every kind of call has in common: until it is known how to name the call, its pieces wait. */
-interface CallOptions {
+interface ToolCallOptions {
   /** `{turnId}_{n}`, which each kind of item puts its own prefix before. */
   itemId: string
   wireTools: WireTools
@@ -16,15 +16,15 @@ interface CallOptions {
 }
 
 /** One call of the model, whatever kind of tool it calls. */
-export class CallInProgress implements ItemInProgress {
-  readonly #options: CallOptions
+export class ToolCallInProgress implements ItemInProgress {
+  readonly #options: ToolCallOptions
   #id = ''
   #name = ''
   /** What came before the name. */
   #early = ''
-  #item: CallItem | undefined
+  #item: ToolCallItem | undefined
 
-  constructor(options: CallOptions) {
+  constructor(options: ToolCallOptions) {
     this.#options = options
   }
 
@@ -45,26 +45,26 @@ export class CallInProgress implements ItemInProgress {
     return [...item.add(this.#early), ...item.close(status)]
   }
 
-  #start(): CallItem {
+  #start(): ToolCallItem {
     const { itemId, wireTools, place } = this.#options
     const tool = wireTools.get(this.#name) ?? { type: 'function', name: this.#name }
     return new ITEM_OF[tool.type]({ tool, itemId, callId: this.#id, place })
   }
 }
 
-interface CallFacts extends Omit<CallOptions, 'wireTools'> {
+interface ToolCallFacts extends Omit<ToolCallOptions, 'wireTools'> {
   tool: WireTool
   callId: string
 }
 
 /** The agent is told of a call as soon as it is known what kind of item it is. */
-abstract class CallItem implements ItemInProgress {
-  protected readonly facts: CallFacts
+abstract class ToolCallItem implements ItemInProgress {
+  protected readonly facts: ToolCallFacts
   /** Of the item's id. */
   protected abstract readonly prefix: string
   #outputIndex: number | undefined
 
-  constructor(facts: CallFacts) {
+  constructor(facts: ToolCallFacts) {
     this.facts = facts
   }
 
@@ -102,7 +102,7 @@ abstract class CallItem implements ItemInProgress {
   }
 }
 
-class FunctionCall extends CallItem {
+class FunctionCall extends ToolCallItem {
   protected readonly prefix = 'fc'
   #arguments = ''
 
@@ -124,7 +124,7 @@ class FunctionCall extends CallItem {
   }
 }
 
-class CustomCall extends CallItem {
+class CustomCall extends ToolCallItem {
   protected readonly prefix = 'ctc'
   readonly #reader = new FreeformReader()
 
@@ -156,7 +156,7 @@ class CustomCall extends CallItem {
 }
 
 /** The API has no pieces of such a call. Arguments that are no action reach the agent as a function call. */
-class LocalShellCall extends CallItem {
+class LocalShellCall extends ToolCallItem {
   protected readonly prefix = 'lsh'
   #arguments = ''
 
@@ -177,7 +177,7 @@ class LocalShellCall extends CallItem {
 }
 
 /** A search whose arguments are an object in this API, and so are sent when they are complete. */
-class ToolSearchCall extends CallItem {
+class ToolSearchCall extends ToolCallItem {
   protected readonly prefix = 'tsc'
   #arguments = ''
 
@@ -187,7 +187,7 @@ class ToolSearchCall extends CallItem {
   }
 
   close(status: ItemStatus): ResponseEvent[] {
-    const fields = { execution: 'client', arguments: inputOf(this.#arguments) }
+    const fields = { execution: 'client', arguments: parseToolInput(this.#arguments) }
     const added = this.open('tool_search_call', fields)
     return [...added, this.done('tool_search_call', fields, status)]
   }

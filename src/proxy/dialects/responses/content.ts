@@ -31,7 +31,7 @@ export function lowerContent(content: Content, at: string): string | object[] {
 function lowerPart(part: Part, at: string): object {
   const { type, ...fields } = part
   if (type === 'input_text' || type === 'output_text' || type === 'text') {
-    return { type: 'text', ...without(fields, ECHOED_FIELDS), text: textOf(part, at) }
+    return { type: 'text', ...without(fields, ECHOED_FIELDS), text: parseText(part, at) }
   }
   if (type === 'input_image') return lowerImage(part, at)
   if (type === 'input_file' && typeof part.file_data === 'string') {
@@ -58,13 +58,13 @@ export function assistantTexts(
   const said: { text: string | null; refusal: string | null } = { text: null, refusal: null }
   for (const [index, part] of content.entries()) {
     if (part.type === 'refusal') said.refusal = (said.refusal ?? '') + (part.refusal ?? '')
-    else if (part.type.endsWith('text')) said.text = (said.text ?? '') + textOf(part, `${at}.${index}`)
+    else if (part.type.endsWith('text')) said.text = (said.text ?? '') + parseText(part, `${at}.${index}`)
     else throw unsupported(`Content of type '${part.type}' cannot be an assistant's`, `${at}.${index}`)
   }
   return said
 }
 
-function textOf({ text }: Part, at: string): string {
+function parseText({ text }: Part, at: string): string {
   if (text !== undefined) return text
   throw invalid(`'${at}.text' is required`, `${at}.text`)
 }

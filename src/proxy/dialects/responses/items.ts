@@ -3,9 +3,9 @@ import Type from 'typebox'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { argumentsOf } from '../common/call-input.ts'
-import { checker, nullable } from '../common/check.ts'
-import { jsonText } from '../common/json-text.ts'
+import { formatToolArguments } from '../common/call-input.ts'
+import { createChecker, nullable } from '../common/check.ts'
+import { toJsonText } from '../common/json-text.ts'
 import { without } from '../common/other-fields.ts'
 import { unsupported } from '../common/refusals.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
@@ -18,13 +18,13 @@ const CallId = Type.String({ minLength: 1 })
 const called = { name: Type.String({ minLength: 1 }), namespace: nullable(Type.String()) }
 const Texts = Type.Array(Type.Object({ text: Type.String() }))
 
-const checkMessage = checker(
+const checkMessage = createChecker(
   Type.Object({
     role: Type.Union(['user', 'assistant', 'system', 'developer'].map((role) => Type.Literal(role))),
     content: Content,
   }),
 )
-const checkAgentMessage = checker(
+const checkAgentMessage = createChecker(
   Type.Object({
     content: Type.Array(
       Type.Union([
@@ -34,38 +34,38 @@ const checkAgentMessage = checker(
     ),
   }),
 )
-const checkReasoning = checker(
+const checkReasoning = createChecker(
   Type.Object({
     summary: nullable(Texts),
     content: nullable(Texts),
     encrypted_content: nullable(Type.String()),
   }),
 )
-const checkFunctionCall = checker(Type.Object({ ...called, call_id: CallId, arguments: Type.String() }))
-const checkCustomCall = checker(Type.Object({ ...called, call_id: CallId, input: Type.String() }))
+const checkFunctionCall = createChecker(Type.Object({ ...called, call_id: CallId, arguments: Type.String() }))
+const checkCustomCall = createChecker(Type.Object({ ...called, call_id: CallId, input: Type.String() }))
 const Action = Type.Object({
   command: Type.Array(Type.String()),
   env: nullable(Type.Record(Type.String(), Type.Unknown())),
 })
-const checkShellCall = checker(
+const checkShellCall = createChecker(
   Type.Object({ call_id: nullable(CallId), id: nullable(CallId), action: Action }),
 )
-const checkSearchCall = checker(
+const checkSearchCall = createChecker(
   Type.Object({ call_id: CallId, execution: Type.Literal('client'), arguments: Type.Unknown() }),
 )
-const checkSearchOutput = checker(
+const checkSearchOutput = createChecker(
   Type.Object({
     call_id: CallId,
     execution: Type.Literal('client'),
     tools: Type.Array(Type.Object({ type: Type.String() })),
   }),
 )
-const checkOutput = checker(Type.Object({ call_id: CallId, output: Content }))
-const checkNotice = checker(Type.Object({ name: Type.String({ minLength: 1 }), output: Content }))
-const checkTools = checker(Type.Object({ tools: Type.Array(Type.Object({ type: Type.String() })) }))
+const checkOutput = createChecker(Type.Object({ call_id: CallId, output: Content }))
+const checkNotice = createChecker(Type.Object({ name: Type.String({ minLength: 1 }), output: Content }))
+const checkTools = createChecker(Type.Object({ tools: Type.Array(Type.Object({ type: Type.String() })) }))
 
 /** Codex has a form of request that brings its tools among the items. */
-export interface ToolsAmongItems {
+export interface InputTools {
   tools: ToolParam[]
   /** Where they are in the request. */
   at: string
@@ -73,12 +73,12 @@ export interface ToolsAmongItems {
   isFound: boolean
 }
 
-interface LoweredItems {
+interface CanonicalItems {
   messages: ChatMessage[]
-  tools: ToolsAmongItems[]
+  tools: InputTools[]
 }
 
-interface PlacedItem {
+interface ItemWithPath {
   item: InputItem
   at: string
 }
@@ -87,9 +87,9 @@ interface PlacedItem {
  * What stands for one message is lowered together; what is known is not lowered again.
  * @throws ProxyError `invalid_request` naming the field, `unsupported` for items that no message can stand for
  */
-export function lowerItems(items: readonly InputItem[], repeats: PartMemo = NO_MEMO): LoweredItems {
-  const lowered: LoweredItems = { messages: [], tools: [] }
-  for (const group of groupsOf(items)) {
+export function lowerItems(items: readonly InputItem[], repeats: PartMemo = NO_MEMO): CanonicalItems {
+  const lowered: CanonicalItems = { messages: [], tools: [] }
+  for (const group of groupItems(items)) {
     const { messages, tools } = repeats.once(lowerGroup, group.at(-1)!.item, group)
     lowered.messages.push(...messages)
     lowered.tools.push(...tools)
@@ -98,16 +98,16 @@ export function lowerItems(items: readonly InputItem[], repeats: PartMemo = NO_M
 }
 
 /** @param _last its last item, which says with all before it what the group is */
-function lowerGroup(_last: InputItem, group: readonly PlacedItem[]): LoweredItems {
-  const conversation = new ItemsBeingLowered()
+function lowerGroup(_last: InputItem, group: readonly ItemWithPath[]): CanonicalItems {
+  const conversation = new ItemConverter()
   for (const { item, at } of group) conversation.add(item, at)
   // A copy: a list that was pushed to has room for sixteen more, and these are many, and are kept.
   return { messages: conversation.messages.slice(), tools: conversation.tools }
 }
 
 /** Items that are parts of one answer are a group, and so is each other item. */
-function groupsOf(items: readonly InputItem[]): PlacedItem[][] {
-  const groups: PlacedItem[][] = []
+function groupItems(items: readonly InputItem[]): ItemWithPath[][] {
+  const groups: ItemWithPath[][] = []
   let isOpen = false
   let before: string | undefined
   let turn: string | undefined
@@ -155,9 +155,9 @@ interface AssistantItem {
  * One completion comes back as several items: reasoning, a message, calls. They become one message again, because
  * that is what the model said in one go, and what the next call is matched with.
  */
-class ItemsBeingLowered implements LoweredItems {
+class ItemConverter implements CanonicalItems {
   readonly messages: ChatMessage[] = []
-  readonly tools: ToolsAmongItems[] = []
+  readonly tools: InputTools[] = []
   /** What the next item of the same answer adds to. */
   #answer: AssistantItem | undefined
   #lastWasMessage = false
@@ -218,7 +218,11 @@ class ItemsBeingLowered implements LoweredItems {
       this.#addCall(call_id ?? id ?? '', 'local_shell', shellArguments(action))
     } else if (type === 'tool_search_call') {
       const { call_id, arguments: written } = checkSearchCall(item, at)
-      this.#addCall(call_id, 'tool_search', typeof written === 'string' ? written : argumentsOf(written))
+      this.#addCall(
+        call_id,
+        'tool_search',
+        typeof written === 'string' ? written : formatToolArguments(written),
+      )
     } else throw unsupportedItem(type, at)
   }
 
@@ -302,5 +306,5 @@ function shellArguments(action: { env?: Record<string, unknown> | null | undefin
     if (name === 'type' || value === null) return false
     return name !== 'env' || Object.keys(value as object).length > 0
   })
-  return jsonText(Object.fromEntries(said))
+  return toJsonText(Object.fromEntries(said))
 }

@@ -8,7 +8,7 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationDelta } from '../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import { ToolCallOrder } from '../common/tool-call-order.ts'
-import { CallInProgress } from './calls.ts'
+import { ToolCallInProgress } from './calls.ts'
 import type { OutputItem, ResponseEvent } from './output-item.ts'
 import { MessageItem, ReasoningItem } from './text-items.ts'
 import type { WireTools } from './tools.ts'
@@ -27,7 +27,11 @@ type CompletionPart = Pick<Completion, 'content' | 'reasoning' | 'refusal' | 'to
   Partial<Pick<Completion, 'logprobsContent' | 'extra'>>
 
 /** The output items of a whole completion. */
-export function outputOf(options: OutputOptions, completion: CompletionPart, isWhole: boolean): OutputItem[] {
+export function toOutputItems(
+  options: OutputOptions,
+  completion: CompletionPart,
+  isWhole: boolean,
+): OutputItem[] {
   const { content, reasoning, refusal, toolCalls, logprobsContent, extra } = completion
   const output = new ResponseOutput(options)
   output.add({
@@ -51,8 +55,8 @@ export class ResponseOutput {
   /** What text or reasoning is added to. */
   #text: ReasoningItem | MessageItem | undefined
   /** What the last piece of a call was added to. */
-  #call: CallInProgress | undefined
-  readonly #calls = new Map<number, CallInProgress>()
+  #call: ToolCallInProgress | undefined
+  readonly #calls = new Map<number, ToolCallInProgress>()
   readonly #order = new ToolCallOrder()
   /** How often an item of each kind has begun, for its id. */
   readonly #count = { rs: 0, msg: 0 }
@@ -122,7 +126,7 @@ export class ResponseOutput {
     const { turnId, wireTools } = this.#options
     const itemId = `${turnId}_${this.#calls.size}`
     const place = () => this.#places++
-    this.#call = new CallInProgress({ itemId, wireTools, place })
+    this.#call = new ToolCallInProgress({ itemId, wireTools, place })
     this.#calls.set(piece.index, this.#call)
     return [...events, ...this.#call.add(piece)]
   }

@@ -3,22 +3,22 @@ import { ProxyError } from '../../../base/errors.ts'
 import { getAncestor, getMessagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool, ToolCall, Usage } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
-import { outputOf } from './output.ts'
+import { toOutputItems } from './output.ts'
 import type { OutputItem } from './output-item.ts'
 import type { ResponsesAnnotation } from './request.ts'
-import { endState, outputOptions, type ResponseFrame, responseObject, turnIdOf } from './response.ts'
+import { endState, outputOptions, parseTurnId, type ResponseFrame, responseObject } from './response.ts'
 import type { InputItem, ResponsesRequest } from './schema.ts'
 
 /** Finds a turn of the call's own session. */
 export type FindTurn = (turnId: string) => Promise<TurnRecord | undefined>
 
 /** The messages that a call goes on from. The instructions of earlier calls are not among them, as in the API. */
-export async function historyOf(request: ResponsesRequest, find: FindTurn): Promise<ChatMessage[]> {
+export async function readHistory(request: ResponsesRequest, find: FindTurn): Promise<ChatMessage[]> {
   const { previous_response_id: id } = request
   if (id === undefined || id === null) return []
   const turn = await findResponse(id, find, 'previous_response_id')
   const messages = getMessagesBetween(undefined, turn.lastMessage).map(({ value }) => value)
-  return [...(annotationOf(turn).instructions ? messages.slice(1) : messages), assistantMessage(turn)]
+  return [...(readAnnotation(turn).instructions ? messages.slice(1) : messages), assistantMessage(turn)]
 }
 
 /** The input as items, with the items that it only refers to. */
@@ -43,7 +43,7 @@ async function referredItem(id: unknown, param: string, find: FindTurn): Promise
 
 /** @throws ProxyError `response_not_found`; also for one that was asked not to be stored, or has no answer */
 export async function findResponse(id: string, find: FindTurn, param: string): Promise<TurnRecord> {
-  const turnId = turnIdOf(id)
+  const turnId = parseTurnId(id)
   const turn = turnId === undefined ? undefined : await find(turnId)
   if (turn && isResponse(turn)) return turn
   throw new ProxyError('response_not_found', `Response with id '${id}' not found.`, { param })
@@ -51,12 +51,12 @@ export async function findResponse(id: string, find: FindTurn, param: string): P
 
 function isResponse(turn: TurnRecord): boolean {
   const isAnswered = turn.finishReason !== null
-  return turn.dialect === 'responses' && isAnswered && paramsOf(turn).store !== false
+  return turn.dialect === 'responses' && isAnswered && toFrameParams(turn).store !== false
 }
 
 /** The response object of a turn. Its tools are the functions that the model was told of. */
 export function recordedResponse(turn: TurnRecord): object {
-  const frame = frameOf(turn)
+  const frame = toResponseFrame(turn)
   return responseObject(frame, {
     ...endState({ finishReason: turn.finishReason ?? '' }),
     model: turn.model ?? undefined,
@@ -74,7 +74,7 @@ function outputItems(turn: TurnRecord): OutputItem[] {
     refusal: null,
     toolCalls: JSON.parse(turn.toolCalls) as ToolCall[],
   }
-  return outputOf(outputOptions(frameOf(turn)), completion, isWhole)
+  return toOutputItems(outputOptions(toResponseFrame(turn)), completion, isWhole)
 }
 
 function assistantMessage(turn: TurnRecord): ChatMessage {
@@ -87,9 +87,9 @@ function assistantMessage(turn: TurnRecord): ChatMessage {
   } as ChatMessage
 }
 
-function frameOf(turn: TurnRecord): ResponseFrame {
-  const annotation = annotationOf(turn)
-  const params = paramsOf(turn)
+function toResponseFrame(turn: TurnRecord): ResponseFrame {
+  const annotation = readAnnotation(turn)
+  const params = toFrameParams(turn)
   const first = annotation.instructions ? getAncestor(turn.lastMessage, 1)?.value : undefined
   return {
     identity: {
@@ -117,11 +117,11 @@ function flatChoice(choice: unknown): unknown {
   return { type: 'function', ...(choice as { function: object }).function }
 }
 
-function paramsOf(turn: TurnRecord): ResponseFrame['params'] {
+function toFrameParams(turn: TurnRecord): ResponseFrame['params'] {
   return JSON.parse(turn.params) as ResponseFrame['params']
 }
 
 /** Every answered turn of this dialect has one. */
-function annotationOf(turn: TurnRecord): ResponsesAnnotation {
+function readAnnotation(turn: TurnRecord): ResponsesAnnotation {
   return (JSON.parse(turn.annotations) as { responses: ResponsesAnnotation }).responses
 }

@@ -2,12 +2,12 @@
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { jsonText } from '../common/json-text.ts'
-import type { LoweredRequest } from '../common/lowered.ts'
+import { toJsonText } from '../common/json-text.ts'
+import type { DialectRequest } from '../common/lowered.ts'
 import { systemMessage } from '../common/messages.ts'
 import { without } from '../common/other-fields.ts'
 import { invalid, unsupported } from '../common/refusals.ts'
-import { lowerItems, type ToolsAmongItems } from './items.ts'
+import { type InputTools, lowerItems } from './items.ts'
 import {
   checkJsonSchemaFormat,
   type InputItem,
@@ -15,7 +15,7 @@ import {
   type TextFormat,
   type ToolParam,
 } from './schema.ts'
-import { type LoweredTools, lowerToolChoice, lowerTools, type WireTool, type WireTools } from './tools.ts'
+import { type CanonicalTools, lowerToolChoice, lowerTools, type WireTool, type WireTools } from './tools.ts'
 
 /** What the answer needs to know of its request, and a later call of the turn's record; JSON. */
 export interface ResponsesAnnotation {
@@ -33,8 +33,8 @@ export interface ResponsesAnnotation {
   dropped_tools: string[]
 }
 
-interface LoweredResponses {
-  lowered: LoweredRequest & { kind: 'chat' }
+interface CanonicalResponsesRequest {
+  lowered: DialectRequest & { kind: 'chat' }
   annotation: ResponsesAnnotation
   wireTools: WireTools
 }
@@ -51,16 +51,16 @@ export function lowerResponsesRequest(
   history: readonly ChatMessage[],
   items: readonly InputItem[],
   repeats: PartMemo = NO_MEMO,
-): LoweredResponses {
-  refuseWhatNeedsOpenAi(request)
+): CanonicalResponsesRequest {
+  rejectHostedFeatures(request)
   const { messages, tools: itemTools } = lowerItems(items, repeats)
   const instructions = request.instructions ? [repeats.once(systemMessage, request.instructions)] : []
   const all = [...instructions, ...history, ...messages]
   if (all.length === 0) throw invalid("'input' must hold at least one message", 'input')
   const tools = allTools(request, itemTools, repeats)
-  const annotation = annotationOf(request, tools)
+  const annotation = createAnnotation(request, tools)
   // The answer repeats these, and the record keeps them: they must not fail there.
-  jsonText([annotation, request.tools, request.tool_choice])
+  toJsonText([annotation, request.tools, request.tool_choice])
   const body = {
     // Fields that Chat Completions has as well, and fields that nobody here knows.
     ...without(request, LOWERED_FIELDS),
@@ -90,16 +90,16 @@ export function lowerResponsesRequest(
 }
 
 /** What only OpenAI's own service can do, because it is about what it keeps. */
-function refuseWhatNeedsOpenAi({ background, conversation, prompt }: ResponsesRequest): void {
+function rejectHostedFeatures({ background, conversation, prompt }: ResponsesRequest): void {
   const param = background ? 'background' : conversation ? 'conversation' : prompt ? 'prompt' : undefined
   if (param !== undefined) throw unsupported(`'${param}' is not supported`, param)
 }
 
 function allTools(
   { tools }: ResponsesRequest,
-  among: readonly ToolsAmongItems[],
+  among: readonly InputTools[],
   repeats: PartMemo,
-): LoweredTools {
+): CanonicalTools {
   const own = repeats.once(lowerTools, tools ?? NO_TOOLS, 'tools')
   if (among.length === 0) return own
   const shown = [own, ...among.filter((some) => !some.isFound).map((some) => lowerTools(some.tools, some.at))]
@@ -116,7 +116,10 @@ function allTools(
 
 const NO_TOOLS: ToolParam[] = []
 
-function annotationOf(request: ResponsesRequest, { wireTools, dropped }: LoweredTools): ResponsesAnnotation {
+function createAnnotation(
+  request: ResponsesRequest,
+  { wireTools, dropped }: CanonicalTools,
+): ResponsesAnnotation {
   return {
     instructions: Boolean(request.instructions),
     previous_response_id: request.previous_response_id ?? null,
@@ -154,7 +157,7 @@ const LOWERED_FIELDS = new Set([
   'best_of',
 ])
 
-function toolFields({ tool_choice: asked }: ResponsesRequest, lowered: LoweredTools): object {
+function toolFields({ tool_choice: asked }: ResponsesRequest, lowered: CanonicalTools): object {
   const { choice, tools } = asked ? lowerToolChoice(asked, lowered.tools) : { choice: undefined, ...lowered }
   // Engines take a choice for an error where there is nothing to choose from.
   const isIdle = tools.length === 0 && (choice === 'auto' || choice === 'none')

@@ -5,9 +5,9 @@ import type { GenerationEnd } from '../../../protocol/canonical/events.ts'
 import { isCutOff } from '../../../protocol/canonical/finish-reason.ts'
 import type { Tool, Usage } from '../../../protocol/canonical/messages.ts'
 import type { SamplingFields } from '../../../protocol/canonical/request.ts'
-import type { AnswerIdentity, LoweredOptions } from '../common/lowered.ts'
+import type { ResponseIdentity, ResponseOptions } from '../common/lowered.ts'
 import { openAiError } from '../common/openai-error.ts'
-import { type OutputOptions, outputOf } from './output.ts'
+import { type OutputOptions, toOutputItems } from './output.ts'
 import type { OutputItem } from './output-item.ts'
 import type { ResponsesAnnotation } from './request.ts'
 import type { ToolParam } from './schema.ts'
@@ -15,8 +15,8 @@ import type { WireTools } from './tools.ts'
 
 /** What an answer repeats of its request, and how it is written. */
 export interface ResponseFrame {
-  identity: AnswerIdentity
-  answerOptions: Pick<LoweredOptions, 'logprobs' | 'reasoning' | 'tokenIds'>
+  identity: ResponseIdentity
+  answerOptions: Pick<ResponseOptions, 'logprobs' | 'reasoning' | 'tokenIds'>
   annotation: ResponsesAnnotation
   wireTools: WireTools
   /** The canonical body without its messages. */
@@ -43,7 +43,7 @@ export interface ResponseState {
 export const responseId = (turnId: string) => `resp_${turnId}`
 
 /** @returns undefined for an id that is none of ours */
-export function turnIdOf(responseId: string): string | undefined {
+export function parseTurnId(responseId: string): string | undefined {
   return responseId.startsWith('resp_') ? responseId.slice('resp_'.length) : undefined
 }
 
@@ -96,13 +96,13 @@ export function endState({ finishReason }: Pick<GenerationEnd, 'finishReason'>):
 }
 
 /** The body of an answer that was not streamed. `completion.end` must be set. */
-export function wholeResponse(frame: ResponseFrame, completion: Completion): object {
+export function createResponse(frame: ResponseFrame, completion: Completion): object {
   const { start, end } = completion
   const ended = endState(end!)
   return responseObject(frame, {
     ...ended,
     model: start?.model,
-    output: outputOf(outputOptions(frame), completion, ended.status === 'completed'),
+    output: toOutputItems(outputOptions(frame), completion, ended.status === 'completed'),
     usage: end?.usage,
     endedAtS: frame.identity.endedS,
     tokenFields: tokenFields(frame, completion),

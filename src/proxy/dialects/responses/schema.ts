@@ -1,6 +1,6 @@
 /** OpenAI Responses, what its requests look like: https://platform.openai.com/docs/api-reference/responses/create */
 import Type, { type Static } from 'typebox'
-import { checker, listChecker, nullable } from '../common/check.ts'
+import { createChecker, createListChecker, nullable } from '../common/check.ts'
 
 /** What else an item or a tool holds depends on its type: `items.ts` and `tools.ts` check those that they know. */
 const InputItem = Type.Object({ type: nullable(Type.String()) })
@@ -32,7 +32,7 @@ const TextFormat = Type.Object({
 export type TextFormat = Static<typeof TextFormat>
 
 /** @throws ProxyError `invalid_request` naming the field */
-export const checkJsonSchemaFormat = checker(
+export const checkJsonSchemaFormat = createChecker(
   Type.Object({
     name: Type.String(),
     schema: Type.Record(Type.String(), Type.Unknown()),
@@ -74,4 +74,4 @@ export const ResponsesRequest = Type.Object(
 export type ResponsesRequest = Static<typeof ResponsesRequest>
 
 /** @throws ProxyError `invalid_request` naming the field */
-export const checkResponsesRequest = listChecker(ResponsesRequest, 'input', InputItem)
+export const checkResponsesRequest = createListChecker(ResponsesRequest, 'input', InputItem)

@@ -4,18 +4,18 @@ import type { TokenLogprob } from '../../../protocol/canonical/messages.ts'
 import { seal } from '../common/sealed-reasoning.ts'
 import type { ItemInProgress, ItemStatus, ResponseEvent } from './output-item.ts'
 
-interface ItemPlace {
+interface ItemPosition {
   id: string
   outputIndex: number
 }
 
 /** What the model thought, as the text it is. */
 export class ReasoningItem implements ItemInProgress {
-  readonly #place: ItemPlace
+  readonly #place: ItemPosition
   readonly #sealed: boolean
   #text = ''
 
-  constructor(place: ItemPlace, sealed: boolean) {
+  constructor(place: ItemPosition, sealed: boolean) {
     this.#place = place
     this.#sealed = sealed
   }
@@ -58,13 +58,13 @@ export class ReasoningItem implements ItemInProgress {
 
 /** What the assistant says, in one part, and what it refuses to say, in another. */
 export class MessageItem implements ItemInProgress {
-  readonly #place: ItemPlace
+  readonly #place: ItemPosition
   readonly #showLogprobs: boolean
   readonly #parts: MessagePart[] = []
   #extra: Record<string, unknown> = {}
   #hasBegun = false
 
-  constructor(place: ItemPlace, showLogprobs: boolean) {
+  constructor(place: ItemPosition, showLogprobs: boolean) {
     this.#place = place
     this.#showLogprobs = showLogprobs
   }
@@ -82,7 +82,7 @@ export class MessageItem implements ItemInProgress {
   close(status: ItemStatus): ResponseEvent[] {
     const events = this.#parts.flatMap((part, index) => [
       { ...textEvent(part, 'done'), ...this.#at(index) },
-      { type: 'response.content_part.done', ...this.#at(index), part: wholePart(part) },
+      { type: 'response.content_part.done', ...this.#at(index), part: createPart(part) },
     ])
     return [...events, this.#itemEvent('done', status)]
   }
@@ -92,7 +92,7 @@ export class MessageItem implements ItemInProgress {
     let index = this.#parts.findIndex((part) => part.type === type)
     if (index < 0) {
       index = this.#parts.push({ type, text: '', logprobs: [] }) - 1
-      const part = wholePart(this.#parts[index]!)
+      const part = createPart(this.#parts[index]!)
       events.push({ type: 'response.content_part.added', ...this.#at(index), part })
     }
     const part = this.#parts[index]!
@@ -108,7 +108,7 @@ export class MessageItem implements ItemInProgress {
 
   #itemEvent(what: 'added' | 'done', status: ItemStatus): ResponseEvent {
     const { id, outputIndex: output_index } = this.#place
-    const content = this.#parts.map(wholePart)
+    const content = this.#parts.map(createPart)
     const item = { type: 'message', id, role: 'assistant', status, content, ...this.#extra }
     return { type: `response.output_item.${what}`, output_index, item }
   }
@@ -120,7 +120,7 @@ interface MessagePart {
   logprobs: TokenLogprob[]
 }
 
-function wholePart({ type, text, logprobs }: MessagePart): object {
+function createPart({ type, text, logprobs }: MessagePart): object {
   return type === 'refusal' ? { type, refusal: text } : { type, text, annotations: [], logprobs }
 }
 

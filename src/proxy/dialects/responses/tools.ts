@@ -4,7 +4,7 @@
  */
 import Type from 'typebox'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import { checker, nullable } from '../common/check.ts'
+import { createChecker, nullable } from '../common/check.ts'
 import { unsupported } from '../common/refusals.ts'
 import { FREEFORM_PARAMETERS } from './freeform.ts'
 import type { ChosenTool, ToolChoice, ToolParam } from './schema.ts'
@@ -19,7 +19,7 @@ export interface WireTool {
 /** By the name that the model calls. Plain functions are not in it: they are called by their own name. */
 export type WireTools = ReadonlyMap<string, WireTool>
 
-export interface LoweredTools {
+export interface CanonicalTools {
   tools: Tool[]
   wireTools: Map<string, WireTool>
   /** Types of hosted tools that were left out. */
@@ -29,13 +29,17 @@ export interface LoweredTools {
 const Json = Type.Record(Type.String(), Type.Unknown())
 const named = { name: Type.String({ minLength: 1 }), description: nullable(Type.String()) }
 
-const checkFunction = checker(
+const checkFunction = createChecker(
   Type.Object({ ...named, parameters: nullable(Json), strict: nullable(Type.Boolean()) }),
 )
-const checkCustom = checker(Type.Object({ ...named, format: nullable(Type.Object({ type: Type.String() })) }))
-const checkGrammar = checker(Type.Object({ syntax: Type.String(), definition: Type.String() }))
-const checkSearch = checker(Type.Object({ description: nullable(Type.String()), parameters: nullable(Json) }))
-const checkNamespace = checker(
+const checkCustom = createChecker(
+  Type.Object({ ...named, format: nullable(Type.Object({ type: Type.String() })) }),
+)
+const checkGrammar = createChecker(Type.Object({ syntax: Type.String(), definition: Type.String() }))
+const checkSearch = createChecker(
+  Type.Object({ description: nullable(Type.String()), parameters: nullable(Json) }),
+)
+const checkNamespace = createChecker(
   Type.Object({ ...named, tools: Type.Array(Type.Object({ type: Type.String() })) }),
 )
 
@@ -58,19 +62,25 @@ const SERVICE_FIELDS = [
 ]
 
 /** @throws ProxyError `invalid_request` naming the field, `unsupported` for a tool that neither side could run */
-export function lowerTools(params: readonly ToolParam[], at: string): LoweredTools {
-  const lowered: LoweredTools = { tools: [], wireTools: new Map(), dropped: [] }
+export function lowerTools(params: readonly ToolParam[], at: string): CanonicalTools {
+  const lowered: CanonicalTools = { tools: [], wireTools: new Map(), dropped: [] }
   for (const [index, param] of params.entries()) lowerTool(param, `${at}.${index}`, undefined, lowered)
   return lowered
 }
 
-function lowerTool(param: ToolParam, at: string, namespace: string | undefined, lowered: LoweredTools): void {
+function lowerTool(
+  param: ToolParam,
+  at: string,
+  namespace: string | undefined,
+  lowered: CanonicalTools,
+): void {
   const { type } = param
-  if (type === 'function') addTool('function', functionOf(checkFunction(param, at)), namespace, lowered)
-  else if (type === 'custom') addTool('custom', customOf(checkCustom(param, at), at), namespace, lowered)
+  if (type === 'function') addTool('function', toFunction(checkFunction(param, at)), namespace, lowered)
+  else if (type === 'custom')
+    addTool('custom', toFreeformFunction(checkCustom(param, at), at), namespace, lowered)
   else if (type === 'local_shell') addTool('local_shell', LOCAL_SHELL, namespace, lowered)
   else if (isClientSearch(param)) {
-    addTool('tool_search', { ...functionOf({ name: type, ...checkSearch(param, at) }) }, undefined, lowered)
+    addTool('tool_search', { ...toFunction({ name: type, ...checkSearch(param, at) }) }, undefined, lowered)
   } else if (type === 'namespace' && namespace === undefined) {
     const { name, tools } = checkNamespace(param, at)
     for (const [index, tool] of tools.entries()) lowerTool(tool, `${at}.tools.${index}`, name, lowered)
@@ -84,7 +94,7 @@ function isClientSearch({ type, execution }: ToolParam): boolean {
 }
 
 /** Returns the definitions of tools that a search found, as text for the model. */
-export function toolsInWords({ tools }: LoweredTools): string {
+export function toolsInWords({ tools }: CanonicalTools): string {
   return tools.length === 0 ? 'No tools were found.' : tools.map((tool) => JSON.stringify(tool)).join('\n')
 }
 
@@ -94,7 +104,7 @@ function addTool(
   type: WireTool['type'],
   definition: FunctionDefinition,
   namespace: string | undefined,
-  { tools, wireTools }: LoweredTools,
+  { tools, wireTools }: CanonicalTools,
 ): void {
   const name = modelName(definition.name, namespace)
   tools.push({ type: 'function', function: { ...definition, name } })
@@ -108,7 +118,7 @@ export function modelName(name: string, namespace: string | null | undefined): s
   return namespace.endsWith('__') ? namespace + name : `${namespace}__${name}`
 }
 
-function functionOf(param: { name: string; strict?: boolean | null | undefined }): FunctionDefinition {
+function toFunction(param: { name: string; strict?: boolean | null | undefined }): FunctionDefinition {
   const fields = Object.entries(param).filter(
     ([field, value]) => value !== null && !SERVICE_FIELDS.includes(field),
   )
@@ -118,7 +128,7 @@ function functionOf(param: { name: string; strict?: boolean | null | undefined }
 
 type CustomTool = ReturnType<typeof checkCustom>
 
-function customOf({ name, description, format }: CustomTool, at: string): FunctionDefinition {
+function toFreeformFunction({ name, description, format }: CustomTool, at: string): FunctionDefinition {
   const grammar = format?.type === 'grammar' && grammarText(checkGrammar(format, `${at}.format`))
   const texts = [description, grammar].filter(Boolean)
   return {

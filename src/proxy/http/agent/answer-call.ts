@@ -6,9 +6,9 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { PartMemo, RequestContent } from '../../../protocol/canonical/request-reader.ts'
 import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
-import { type ChoiceEvents, refuseTooManyChoices } from '../../dialects/common/choices.ts'
-import { jsonText } from '../../dialects/common/json-text.ts'
-import type { AnswerIdentity, LoweredOptions, LoweredRequest } from '../../dialects/common/lowered.ts'
+import { type ChoiceEvents, rejectTooManyChoices } from '../../dialects/common/choices.ts'
+import { toJsonText } from '../../dialects/common/json-text.ts'
+import type { DialectRequest, ResponseIdentity, ResponseOptions } from '../../dialects/common/lowered.ts'
 import { removeVolatileMessage, type VolatileRule } from '../../dialects/common/volatile.ts'
 import { statedLine } from '../../session/roles/stated-line.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
@@ -24,18 +24,18 @@ import { reportDelivery, wholeAnswer } from './whole-answer.ts'
 export interface AgentDialect {
   /** Name for the record. */
   name: string
-  lower(body: unknown, repeats: PartMemo): LoweredRequest
+  lower(body: unknown, repeats: PartMemo): DialectRequest
   /** @param completions one, or as many as the request asked for */
   whole(
-    identity: AnswerIdentity,
-    answerOptions: LoweredOptions,
+    identity: ResponseIdentity,
+    answerOptions: ResponseOptions,
     ...completions: readonly [Completion, ...Completion[]]
   ): object
-  streamWriter(identity: AnswerIdentity, answerOptions: LoweredOptions): StreamWriter
+  streamWriter(identity: ResponseIdentity, answerOptions: ResponseOptions): StreamWriter
   /** Of a stream of several choices; only a dialect that lowers to them has it. */
   choicesWriter?(
-    identity: AnswerIdentity,
-    answerOptions: LoweredOptions,
+    identity: ResponseIdentity,
+    answerOptions: ResponseOptions,
     count: number,
   ): StreamWriter<ChoiceEvents>
   /** An error that comes after the stream began, as the text of its event. */
@@ -95,15 +95,15 @@ const KEEP_ALIVE_MS = 15_000
 const CHOICE_LIMIT = 128
 
 /** Restricts a request. The turn's annotation `request_fields` has the fields that were dropped. */
-function restrictRequest(request: LoweredRequest, restrict: AnsweredCall['restrict']): LoweredRequest {
+function restrictRequest(request: DialectRequest, restrict: AnsweredCall['restrict']): DialectRequest {
   if (restrict === undefined) return request
   const { body, dropped } = restrict(request.body)
   if (body === request.body) return request
   const { annotations } = request
   const fields = { ...(annotations?.request_fields as object | undefined), ...dropped }
   // The annotation is serialized when the response is complete, and must not fail then.
-  jsonText(fields)
-  const restricted = { ...request, body } as LoweredRequest
+  toJsonText(fields)
+  const restricted = { ...request, body } as DialectRequest
   return Object.keys(dropped).length === 0
     ? restricted
     : { ...restricted, annotations: { ...annotations, request_fields: fields } }
@@ -119,7 +119,7 @@ export async function answerCall(
   const dialectRequest = removeVolatileMessage(dialect.lower(body.value, repeats), answered.volatileRules)
   const lowered = restrictRequest(dialectRequest, answered.restrict)
   const { stream, answerOptions, choices: count = 1 } = lowered
-  refuseTooManyChoices(count, choiceLimit)
+  rejectTooManyChoices(count, choiceLimit)
   answered.admitChoices(count)
   await nextStep()
   const { caller, headers } = request
@@ -178,7 +178,7 @@ async function streamed<Batch>(
 
 type NamedTurn = Pick<AwaitedTurn, 'turnId' | 'startedAtMs' | 'endedAtMs'>
 
-function identityOf(turn: NamedTurn, model: string): AnswerIdentity {
+function identityOf(turn: NamedTurn, model: string): ResponseIdentity {
   return {
     turnId: turn.turnId,
     createdS: Math.floor(turn.startedAtMs / 1000),
@@ -191,7 +191,7 @@ function identityOf(turn: NamedTurn, model: string): AnswerIdentity {
 
 /** Of a dialect that has canonical messages, their own bytes: nobody need write them again. */
 function jsonOfMessages(
-  { body }: LoweredRequest,
+  { body }: DialectRequest,
   { list }: RequestContent,
 ): { messagesJson?: readonly Buffer[] } {
   const json = body.messages === list?.elements ? list?.json : undefined

@@ -9,7 +9,7 @@ import {
   type StreamFrame,
 } from '../../dialects/gemini/answer.ts'
 import { googleError } from '../../dialects/gemini/error.ts'
-import { type GeminiCall, lowerGeminiCount, lowerGeminiRequest } from '../../dialects/gemini/request.ts'
+import { type GeminiPath, lowerGeminiCount, lowerGeminiRequest } from '../../dialects/gemini/request.ts'
 import { GeminiRequest } from '../../dialects/gemini/schema.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { ModelInfo } from '../../engines/port/engine-client.ts'
@@ -24,7 +24,7 @@ import { BASE_PATHS } from './session-of-call.ts'
 type GeminiRoutesOptions = MessagesRoutesOptions & { backend: Backend }
 
 /** The dialect of one call: model, stream and its framing are said by the URL. */
-function geminiDialect(call: GeminiCall, isSse: boolean, options: GeminiRoutesOptions): AgentDialect {
+function geminiDialect(call: GeminiPath, isSse: boolean, options: GeminiRoutesOptions): AgentDialect {
   const frame = isSse ? EVENT_FRAME : new ArrayFrame()
   return {
     name: 'gemini',

@@ -2,16 +2,16 @@
 import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import type { AnswerIdentity, LoweredOptions } from '../../dialects/common/lowered.ts'
+import type { ResponseIdentity, ResponseOptions } from '../../dialects/common/lowered.ts'
 import {
   type FindTurn,
   findResponse,
-  historyOf,
   inputItems,
+  readHistory,
   recordedResponse,
 } from '../../dialects/responses/record.ts'
 import { lowerResponsesRequest } from '../../dialects/responses/request.ts'
-import { type ResponseFrame, turnIdOf, wholeResponse } from '../../dialects/responses/response.ts'
+import { createResponse, parseTurnId, type ResponseFrame } from '../../dialects/responses/response.ts'
 import { checkResponsesRequest, ResponsesRequest } from '../../dialects/responses/schema.ts'
 import { ResponsesStreamWriter } from '../../dialects/responses/stream.ts'
 import type { TurnStore } from '../../store/port/turn-store.ts'
@@ -52,7 +52,7 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
 
 function continuedTurnOf(body: unknown): string | undefined {
   const { previous_response_id: id } = (body ?? {}) as { previous_response_id?: unknown }
-  return typeof id === 'string' ? turnIdOf(id) : undefined
+  return typeof id === 'string' ? parseTurnId(id) : undefined
 }
 
 function refuseReplay({ stream }: { stream?: string }): void {
@@ -66,14 +66,14 @@ function refuseReplay({ stream }: { stream?: string }): void {
  */
 async function responsesCall(body: unknown, find: FindTurn, repeats: PartMemo): Promise<AgentDialect> {
   const request = checkResponsesRequest(body, repeats)
-  const history = await historyOf(request, find)
+  const history = await readHistory(request, find)
   const { lowered, annotation, wireTools } = lowerResponsesRequest(
     request,
     history,
     await inputItems(request, find),
     repeats,
   )
-  const frame = (identity: AnswerIdentity, answerOptions: LoweredOptions): ResponseFrame => ({
+  const frame = (identity: ResponseIdentity, answerOptions: ResponseOptions): ResponseFrame => ({
     identity,
     answerOptions,
     annotation,
@@ -88,7 +88,8 @@ async function responsesCall(body: unknown, find: FindTurn, repeats: PartMemo): 
     ...OPENAI,
     name: 'responses',
     lower: () => lowered,
-    whole: (identity, answerOptions, completion) => wholeResponse(frame(identity, answerOptions), completion),
+    whole: (identity, answerOptions, completion) =>
+      createResponse(frame(identity, answerOptions), completion),
     streamWriter: (identity, answerOptions) => {
       writer = new ResponsesStreamWriter(frame(identity, answerOptions))
       return writer

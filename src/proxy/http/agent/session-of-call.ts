@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyReply, FastifyRequest, preHandlerAsyncHookHandler } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import { turnIdOf } from '../../dialects/responses/response.ts'
+import { parseTurnId } from '../../dialects/responses/response.ts'
 import {
   bareSessionOf,
   decodeSessionId,
@@ -80,7 +80,7 @@ export async function namedSession(request: FastifyRequest, sessions: Sessions):
   const { caller, headers } = request
   if (caller.is === 'agent') return parseSessionId(caller.sessionId)
   if (caller.is !== 'anyone') return undefined
-  return (await sessionNamedByKey(headers, sessions)) ?? bareSession(turnIdOf(responseId ?? ''), sessions)
+  return (await sessionNamedByKey(headers, sessions)) ?? bareSession(parseTurnId(responseId ?? ''), sessions)
 }
 
 /** The last segment of an API path, or of the version before it: a base URL has neither. */

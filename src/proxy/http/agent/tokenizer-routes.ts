@@ -7,7 +7,7 @@ import Type from 'typebox'
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { lowerChatRequest } from '../../dialects/chat/request.ts'
-import { checker, nullable } from '../../dialects/common/check.ts'
+import { createChecker, nullable } from '../../dialects/common/check.ts'
 import { agentPolicy } from './agent-policy.ts'
 import type { CallHandlerOptions } from './call-handler.ts'
 import { docs } from './route-docs.ts'
@@ -37,8 +37,8 @@ const DetokenizeRequest = Type.Object(
 )
 const DetokenizeAnswer = Type.Object({ prompt: Type.String() })
 
-const checkTokenize = checker(TokenizeRequest)
-const checkDetokenize = checker(DetokenizeRequest)
+const checkTokenize = createChecker(TokenizeRequest)
+const checkDetokenize = createChecker(DetokenizeRequest)
 
 export const tokenizerRoutes: FastifyPluginCallback<CallHandlerOptions> = (app, options, done) => {
   const tokenize = tokenizeHandler(options)

@@ -3,7 +3,7 @@ import type { FastifySchemaCompiler, FastifySchemaValidationError } from 'fastif
 import type { TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../../../base/errors.ts'
-import { compiledLater } from '../../dialects/common/check.ts'
+import { compileLazily } from '../../dialects/common/check.ts'
 
 /**
  * Fills in defaults, and reads numbers and booleans of a query from their text; a body is taken as it is, so that
@@ -11,7 +11,7 @@ import { compiledLater } from '../../dialects/common/check.ts'
  * Fails with ProxyError `invalid_request` that names the field.
  */
 export const validatorCompiler: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
-  const compiled = compiledLater(schema)
+  const compiled = compileLazily(schema)
   return (value: unknown) => {
     const read = httpPart === 'querystring' ? readQuery(schema, value) : (value ?? {})
     const filled = Value.Default(schema, read)
