@@ -14,13 +14,13 @@ import { fallbackNote, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import type { WorkerConfig } from './proxy/config/options/worker.ts'
 import { trustedAuthorities } from './proxy/config/trusted-authorities.ts'
-import { textsOfTokens } from './proxy/engines/clients/texts-of-tokens.ts'
+import { createTokenTextReader } from './proxy/engines/clients/texts-of-tokens.ts'
 import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import { RolloutOwners } from './proxy/http/nodes/rollout-owners.ts'
 import { openHealthPort } from './proxy/http/operator/health/health-port.ts'
 import { healthOf } from './proxy/http/operator/health/health-route.ts'
 import { listen, type ServerOptions } from './proxy/http/server.ts'
-import { refuseWorkers } from './proxy/relay/refuse-workers.ts'
+import { rejectWorkers } from './proxy/relay/refuse-workers.ts'
 import { describeHeld } from './proxy/session/state/sweeper.ts'
 import type { SharedRecord } from './proxy/store/port/shared-record.ts'
 import type { Promises } from './proxy/store/postgres/connection.ts'
@@ -139,7 +139,7 @@ function httpOptions(
     facts: () => healthFacts(config, parts),
     inspector: uiRoutes,
     rollouts: createRolloutRoutes(config, own),
-    tokenTexts: textsOfTokens(
+    tokenTexts: createTokenTextReader(
       tokenizer && { name: config.tokenizer!, tokenizer },
       loadEmbeddedTokenizer,
       () => ('engines' in backend ? backend.engines.all() : []),
@@ -157,7 +157,7 @@ function httpOptions(
         greeted()
       }
       if (relay) relay.accept(socket, accepted)
-      else refuseWorkers(socket)
+      else rejectWorkers(socket)
     },
     maxWorkerFrameBytes: MAX_FRAME_BYTES,
   }

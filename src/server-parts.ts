@@ -12,7 +12,7 @@ import type { Connect } from './proxy/engines/clients/wire/connection.ts'
 import { EngineRegistry } from './proxy/engines/dispatch/engine-registry.ts'
 import { createLocalBackend, type LocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import type { Backend } from './proxy/engines/port/backend.ts'
-import { type ExpectedTokenizer, questionFor } from './proxy/engines/port/expected-tokenizer.ts'
+import { createTokenizerQuestion, type ExpectedTokenizer } from './proxy/engines/port/expected-tokenizer.ts'
 import type { Registry } from './proxy/engines/port/registry.ts'
 import { createNodes } from './proxy/http/nodes/nodes.ts'
 import { Controls, SharedControls } from './proxy/http/operator/controls.ts'
@@ -251,7 +251,7 @@ async function openLocalBackend(
   const clients = config.awaitEngines ? [] : openEngines(config)
   return createLocalBackend({
     clients,
-    known: await checkEngines(clients, logger, tokenizer && questionFor(tokenizer)),
+    known: await checkEngines(clients, logger, tokenizer && createTokenizerQuestion(tokenizer)),
     tokenizer,
     standIns: fallsBack(config),
     measuresLogprobs: true,

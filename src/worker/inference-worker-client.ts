@@ -15,7 +15,7 @@ import { type Dial, dialOut } from './proxy-connection.ts'
 import { ProxyLink } from './proxy-link.ts'
 import { ProxyLinks, type ProxyName } from './proxy-links.ts'
 import { shownUrl, workerSocketUrl } from './proxy-url.ts'
-import { WorkerMemory } from './worker-memory.ts'
+import { WorkerCache } from './worker-memory.ts'
 
 interface InferenceWorkerClientOptions {
   /**
@@ -66,7 +66,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   readonly #options: InferenceWorkerClientOptions
   readonly #clock: Clock
   readonly #slots: Dispatcher
-  readonly #memory: WorkerMemory
+  readonly #memory: WorkerCache
   readonly #links: ProxyLinks
   /** One life of this worker: proxies keep calls for it while its connection is away. */
   readonly #epoch = Date.now()
@@ -85,8 +85,8 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     const { resolve = resolveBySystem, lookupIntervalMs = LOOKUP_INTERVAL_MS } = options
     this.#options = options
     this.#clock = clock
-    this.#slots = slotsOf(maxConcurrency, clock)
-    this.#memory = new WorkerMemory(() => clock.nowMs())
+    this.#slots = createSlots(maxConcurrency, clock)
+    this.#memory = new WorkerCache(() => clock.nowMs())
     this.#links = new ProxyLinks({
       ...{ proxyUrls, resolve, lookupIntervalMs, clock, logger },
       link: (proxy, lost) => this.#linkTo(proxy, lost),
@@ -117,7 +117,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
 
   async #stop(now: AbortSignal | undefined): Promise<{ drained: boolean }> {
     this.#draining = true
-    const drained = await Promise.race([this.#links.drain(), abortOf(now).then(() => false)])
+    const drained = await Promise.race([this.#links.drain(), waitForAbort(now).then(() => false)])
     this.#hasStopped = true
     this.#cancelStatus?.()
     await this.#running
@@ -168,14 +168,14 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     return {
       type: 'worker_status',
       healthy: members.some((member) => member.healthy),
-      ...unavailableOf(members),
-      ...textIdsOf(members),
-      ...warningOf(members),
+      ...getUnavailable(members),
+      ...getCommonTextIds(members),
+      ...getWarning(members),
       load: waiting + slots.reduce((sum, slot) => sum + slot.inFlight, 0),
       models: this.#models.map(({ id, maxModelLen }) =>
         maxModelLen === undefined ? { id } : { id, max_model_len: maxModelLen },
       ),
-      weight_version: weightVersionOf(members),
+      weight_version: getCommonWeightVersion(members),
       draining: this.#draining,
     }
   }
@@ -197,7 +197,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
 }
 
 /** The shared limit as a dispatcher with one member. What waits here is bounded by the limits of the proxies. */
-function slotsOf(maxConcurrency: number, clock: Clock): Dispatcher {
+function createSlots(maxConcurrency: number, clock: Clock): Dispatcher {
   const waitMs = Number.POSITIVE_INFINITY
   const absent = () => ({ code: 'internal', message: 'the worker has no slots' }) as const
   const slots = new Dispatcher({ queueLimit: Number.POSITIVE_INFINITY, waitMs, absent, clock })
@@ -206,14 +206,14 @@ function slotsOf(maxConcurrency: number, clock: Clock): Dispatcher {
 }
 
 /** What the engines serve if they agree; in the middle of an update they do not, and each turn's own word counts. */
-function weightVersionOf(members: readonly BackendMember[]): string | null {
+function getCommonWeightVersion(members: readonly BackendMember[]): string | null {
   const versions = new Set(members.filter((member) => member.healthy).map((member) => member.weightVersion))
   const [version] = versions
   return versions.size === 1 ? (version ?? null) : null
 }
 
 /** Two engines that make the same of the text are one to whoever compares. */
-function textIdsOf(members: readonly BackendMember[]): Pick<WorkerStatus, 'text_ids'> {
+function getCommonTextIds(members: readonly BackendMember[]): Pick<WorkerStatus, 'text_ids'> {
   const byIds = new Map<string, NonNullable<WorkerStatus['text_ids']>['engines'][number]>()
   for (const { healthy, name, models, textIds, chatIds = {} } of members) {
     if (!healthy || !textIds) continue
@@ -223,13 +223,13 @@ function textIdsOf(members: readonly BackendMember[]): Pick<WorkerStatus, 'text_
   return byIds.size === 0 ? {} : { text_ids: { text: TOKENIZER_TEXT, engines: [...byIds.values()] } }
 }
 
-function warningOf(members: readonly BackendMember[]): Pick<WorkerStatus, 'warning'> {
+function getWarning(members: readonly BackendMember[]): Pick<WorkerStatus, 'warning'> {
   const warnings = members.flatMap(({ name, warning }) => (warning ? [`${name}: ${warning}`] : []))
   return warnings.length === 0 ? {} : { warning: warnings.join('; ').slice(0, MAX_WARNING_LENGTH) }
 }
 
 /** None of its engines takes new calls, though one at least is well. */
-function unavailableOf(members: readonly BackendMember[]): Pick<WorkerStatus, 'unavailable'> {
+function getUnavailable(members: readonly BackendMember[]): Pick<WorkerStatus, 'unavailable'> {
   const healthy = members.filter((member) => member.healthy)
   const [first] = healthy
   return first?.unavailable && healthy.every((member) => member.unavailable)
@@ -237,7 +237,7 @@ function unavailableOf(members: readonly BackendMember[]): Pick<WorkerStatus, 'u
     : {}
 }
 
-function abortOf(signal: AbortSignal | undefined): Promise<void> {
+function waitForAbort(signal: AbortSignal | undefined): Promise<void> {
   return new Promise((resolve) => {
     if (signal?.aborted) resolve()
     else signal?.addEventListener('abort', () => resolve(), { once: true })

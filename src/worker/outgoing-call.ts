@@ -6,15 +6,15 @@
 import { ProxyError } from '../base/errors.ts'
 import { MAX_FRAME_BYTES } from '../protocol/worker/protocol.ts'
 
-interface KeptFrame {
+interface UnacknowledgedFrame {
   seq: number
   text: string
   bytes: number
 }
 
-export class OutgoingCall {
+export class FrameSender {
   /** Sent and not acknowledged, in order. */
-  #kept: KeptFrame[] = []
+  #kept: UnacknowledgedFrame[] = []
   #keptBytes = 0
   #lastSeq = 0
   #hasEnded = false

@@ -13,7 +13,7 @@ import {
   type WorkerHelloV2,
 } from '../protocol/worker/protocol.ts'
 import type { FrameJson } from '../protocol/worker/requests-on-wire.ts'
-import type { ProxyMemory, ReadFrame } from './worker-memory.ts'
+import type { FrameContent, ProxyCache } from './worker-memory.ts'
 
 interface DialOptions extends ClientOptions {
   /** Says which address the URL's host has; `ws` hands it on to the socket. */
@@ -34,7 +34,7 @@ export interface ProxyConnectionOptions {
   /** Authorities, PEM; undefined: those of Node.js. */
   ca: string[] | undefined
   clock: Clock
-  memory: ProxyMemory
+  memory: ProxyCache
   dial: Dial
   /** The hello for this connection: it names the calls that are held at this moment. */
   hello(): WorkerHelloV2
@@ -93,7 +93,7 @@ export class ProxyConnection {
     })
     this.#socket.on('open', () => this.#socket.send(JSON.stringify(options.hello())))
     this.#socket.on('message', (data, isBinary) => {
-      let read: ReadFrame | undefined
+      let read: FrameContent | undefined
       const frame = parseFrame(data, isBinary, (bytes) => {
         read = options.memory.read(bytes)
         return read.value

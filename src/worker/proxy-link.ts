@@ -27,8 +27,8 @@ import type { Dispatcher, Lease } from '../proxy/engines/dispatch/dispatcher.ts'
 import type { Backend } from '../proxy/engines/port/backend.ts'
 import { keepConnected } from './backoff.ts'
 import { type ConnectionEnd, ProxyConnection, type ProxyConnectionOptions } from './proxy-connection.ts'
-import { ServedCall } from './served-call.ts'
-import { ProxyMemory, type WorkerMemory } from './worker-memory.ts'
+import { WorkerRequestState } from './served-call.ts'
+import { ProxyCache, type WorkerCache } from './worker-memory.ts'
 
 interface ProxyLinkOptions extends Pick<ProxyConnectionOptions, 'url' | 'address' | 'ca' | 'clock' | 'dial'> {
   /** One of these is the proxy's, if it asks for any. */
@@ -40,7 +40,7 @@ interface ProxyLinkOptions extends Pick<ProxyConnectionOptions, 'url' | 'address
   /** Slots that all links of the worker share. */
   slots: Dispatcher
   /** The same for all links of the worker. */
-  memory: WorkerMemory
+  memory: WorkerCache
   random(): number
   logger: Logger
   status(): WorkerStatus
@@ -51,8 +51,8 @@ interface ProxyLinkOptions extends Pick<ProxyConnectionOptions, 'url' | 'address
 export class ProxyLink {
   readonly #options: ProxyLinkOptions
   readonly #stopping = new AbortController()
-  readonly #calls = new Map<string, ServedCall>()
-  readonly #memory: ProxyMemory
+  readonly #calls = new Map<string, WorkerRequestState>()
+  readonly #memory: ProxyCache
   /** Two proxies may use the same ids. */
   readonly #proxy: string
   #connection: ProxyConnection | undefined
@@ -72,7 +72,7 @@ export class ProxyLink {
   constructor(options: ProxyLinkOptions) {
     this.#options = options
     this.#proxy = `${options.url} ${options.address ?? ''}`
-    this.#memory = new ProxyMemory(options.memory, this.#proxy)
+    this.#memory = new ProxyCache(options.memory, this.#proxy)
   }
 
   get isConnected(): boolean {
@@ -240,26 +240,26 @@ export class ProxyLink {
   /** A request that is here already has come again with a reconnect: it is being served. */
   #begin(frame: CompletionRequestV2, json?: FrameJson): void {
     if (this.#calls.has(frame.request_id) || !this.#ack) return
-    const call = new ServedCall(frame.request_id, this.#ack.window_bytes)
+    const call = new WorkerRequestState(frame.request_id, this.#ack.window_bytes)
     this.#calls.set(frame.request_id, call)
     if (this.#draining) this.#fail(call, new ProxyError('shutting_down', 'the worker is shutting down'))
     else void this.#serve(call, frame, json)
   }
 
   /** Never rejects: whatever goes wrong becomes the last frame. */
-  async #serve(call: ServedCall, frame: CompletionRequestV2, json?: FrameJson): Promise<void> {
+  async #serve(call: WorkerRequestState, frame: CompletionRequestV2, json?: FrameJson): Promise<void> {
     let lease: Lease | undefined
     try {
       const { prompt_base: name = '', prompt_shared: shared } = frame
-      const base = shared === undefined ? undefined : this.#memory.promptOf(name, shared)
+      const base = shared === undefined ? undefined : this.#memory.getPrompt(name, shared)
       if (shared !== undefined && base === undefined)
         return this.#send(call.end(createPromptForgottenFrame(call.requestId)))
-      const promptLists = this.#memory.listsOf(frame.session_id)
+      const promptLists = this.#memory.getPromptLists(frame.session_id)
       const request = { ...readRequest(frame, json, base), promptLists }
       await this.#engineAnswers
       const slot = { callId: `${this.#proxy} ${call.requestId}`, sessionId: frame.session_id }
       lease = await this.#options.slots.acquire(slot, call.signal)
-      await this.#relay(call, request, this.#promptBaseOf(frame, request))
+      await this.#relay(call, request, this.#findPromptBase(frame, request))
     } catch (thrown) {
       if (call.signal.aborted || call.hasEnded) return
       const error = toProxyError(thrown)
@@ -275,7 +275,7 @@ export class ProxyLink {
 
   /** The engine's events, as frames, as fast as the proxy takes them. */
   async #relay(
-    call: ServedCall,
+    call: WorkerRequestState,
     request: GenerationRequest,
     promptBase: PromptIds | undefined,
   ): Promise<void> {
@@ -296,14 +296,14 @@ export class ProxyLink {
   }
 
   /** The ids that the proxy has too. */
-  #promptBaseOf(frame: CompletionRequestV2, request: GenerationRequest): PromptIds | undefined {
+  #findPromptBase(frame: CompletionRequestV2, request: GenerationRequest): PromptIds | undefined {
     if (frame.prompt_base === undefined) return undefined
     if (frame.prompt_base === frame.request_id || frame.prompt_shared !== undefined)
       return request.kind === 'chat' ? request.promptTokenIds : undefined
-    return this.#memory.promptOf(frame.prompt_base)
+    return this.#memory.getPrompt(frame.prompt_base)
   }
 
-  #fail(call: ServedCall, error: ProxyError): void {
+  #fail(call: WorkerRequestState, error: ProxyError): void {
     this.#send(call.end(createFailureFrame(call.requestId, error)))
   }
 
@@ -332,12 +332,12 @@ export class ProxyLink {
     for (const call of [...this.#calls.values()]) this.#abandon(call, why)
   }
 
-  #abandon(call: ServedCall, why: string): void {
+  #abandon(call: WorkerRequestState, why: string): void {
     this.#forget(call)
     call.abort(new ProxyError('turn_cancelled', why))
   }
 
-  #forget(call: ServedCall): void {
+  #forget(call: WorkerRequestState): void {
     this.#calls.delete(call.requestId)
     this.#checkDrained()
   }
@@ -359,7 +359,7 @@ export class ProxyLink {
       this.#options.logger.warn(fields, 'frame ignored: it is not one that a proxy sends')
       return
     }
-    const call = new ServedCall(requestId, this.#ack.window_bytes)
+    const call = new WorkerRequestState(requestId, this.#ack.window_bytes)
     this.#calls.set(requestId, call)
     this.#fail(call, new ProxyError('invalid_request', `bad request: ${frames.requestV2.explain(frame)}`))
   }

@@ -3,7 +3,7 @@ import type { Clock } from '../base/clock.ts'
 import type { Logger } from '../base/logger.ts'
 import { ProxyAddresses, type Resolve } from './proxy-addresses.ts'
 import type { ProxyLink } from './proxy-link.ts'
-import { standsForSeveral, urlOfOne } from './proxy-url.ts'
+import { standsForSeveral, toAddressUrl } from './proxy-url.ts'
 
 /** Which proxy a link leads to. */
 export interface ProxyName {
@@ -42,7 +42,7 @@ export class ProxyLinks {
   start(): void {
     if (this.#isLeaving) return
     for (const url of this.#options.proxyUrls) {
-      if (standsForSeveral(url)) this.#watch(urlOfOne(url))
+      if (standsForSeveral(url)) this.#watch(toAddressUrl(url))
       else this.#begin({ url })
     }
   }

@@ -19,7 +19,7 @@ export function standsForSeveral(proxyUrl: string): boolean {
 }
 
 /** What each of them is dialled by. */
-export function urlOfOne(proxyUrl: string): string {
+export function toAddressUrl(proxyUrl: string): string {
   return proxyUrl.replace(SEVERAL, '')
 }
 

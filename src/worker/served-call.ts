@@ -1,7 +1,7 @@
-import { OutgoingCall } from './outgoing-call.ts'
+import { FrameSender } from './outgoing-call.ts'
 
 /** One call at the worker: what the proxy lacks of its answer, the wait for room, and the way to stop it. */
-export class ServedCall extends OutgoingCall {
+export class WorkerRequestState extends FrameSender {
   readonly requestId: string
   readonly #controller = new AbortController()
   #windowBytes: number

@@ -24,7 +24,7 @@ const MAX_REPORTED_BYTES = 128 * 1024 * 1024
 const MAX_LIST_BYTES = 128 * 1024 * 1024
 
 /** Longer than most agents take between two calls. */
-export const KEPT_UNUSED_MS = 10 * 60_000
+export const UNUSED_TTL_MS = 10 * 60_000
 
 /** Where `requestJson` writes the session: among the first fields. */
 const SESSION = /"session_id":"((?:[^"\\]|\\.)*)"/
@@ -33,12 +33,12 @@ const SESSION_WITHIN_BYTES = 1_024
 /** Of shorter requests nothing is remembered: they are read in no time. */
 const REMEMBERED_FROM_BYTES = 4 * 1024
 
-export interface ReadFrame {
+export interface FrameContent {
   readonly value: unknown
   readonly json?: FrameJson
 }
 
-export class WorkerMemory {
+export class WorkerCache {
   /** By session. */
   readonly requests: LruCache<string, RequestReader>
   /** Prompts that a proxy was sent, and may name as the base of another: by the call, as the proxy names it. */
@@ -59,28 +59,28 @@ export class WorkerMemory {
 
   /** To be called now and then. */
   forgetUnused(): void {
-    for (const part of [this.requests, this.reported, this.lists]) part.deleteUnused(KEPT_UNUSED_MS)
+    for (const part of [this.requests, this.reported, this.lists]) part.deleteUnused(UNUSED_TTL_MS)
   }
 }
 
 /** What a worker remembers of one proxy's sessions: another proxy's may have the same names. */
-export class ProxyMemory {
-  readonly #memory: WorkerMemory
+export class ProxyCache {
+  readonly #memory: WorkerCache
   readonly #proxy: string
 
-  constructor(memory: WorkerMemory, proxy: string) {
+  constructor(memory: WorkerCache, proxy: string) {
     this.#memory = memory
     this.#proxy = proxy
   }
 
   /** A frame of the proxy. The large ones are requests, each of which repeats the conversation of one before it. */
-  read(data: FrameData): ReadFrame {
-    const session = Buffer.isBuffer(data) ? sessionOf(data) : undefined
+  read(data: FrameData): FrameContent {
+    const session = Buffer.isBuffer(data) ? parseSessionId(data) : undefined
     if (session === undefined || !Buffer.isBuffer(data)) return { value: JSON.parse(data.toString()) }
     const { requests } = this.#memory
-    const reader = requests.get(this.#nameOf(session)) ?? new RequestReader()
+    const reader = requests.get(this.#getSessionName(session)) ?? new RequestReader()
     const { value, list } = reader.read(data, undefined, { listJson: true })
-    if (data.length >= REMEMBERED_FROM_BYTES) requests.set(this.#nameOf(session), reader)
+    if (data.length >= REMEMBERED_FROM_BYTES) requests.set(this.#getSessionName(session), reader)
     if (list?.json === undefined) return { value }
     const { tools } = value as { tools?: unknown }
     const isList = Array.isArray(tools) && tools.length > 0
@@ -89,39 +89,39 @@ export class ProxyMemory {
   }
 
   /** What a call of the session reads and writes its prompt with. */
-  listsOf(sessionId: string): PromptLists {
-    return this.#memory.lists.get(this.#nameOf(sessionId)) ?? new PromptLists()
+  getPromptLists(sessionId: string): PromptLists {
+    return this.#memory.lists.get(this.#getSessionName(sessionId)) ?? new PromptLists()
   }
 
   /** The prompt of an earlier call, which the proxy has too; undefined: it is forgotten, or has fewer ids. */
-  promptOf(requestId: string, atLeast = 0): PromptIds | undefined {
-    const prompt = this.#memory.reported.get(this.#nameOf(requestId))
+  getPrompt(requestId: string, atLeast = 0): PromptIds | undefined {
+    const prompt = this.#memory.reported.get(this.#getSessionName(requestId))
     return prompt !== undefined && prompt.length >= atLeast ? prompt : undefined
   }
 
   /** A prompt is sent to the proxy, which may name it as the base of another. */
   sentPrompt({ requestId, sessionId, promptLists: lists }: GenerationRequest, ids: PromptIds): void {
-    if (ids.length >= MIN_REPORTED_IDS) this.#memory.reported.set(this.#nameOf(requestId), ids)
+    if (ids.length >= MIN_REPORTED_IDS) this.#memory.reported.set(this.#getSessionName(requestId), ids)
     // Short lists are not kept. One that has grown is counted anew.
-    if (lists !== undefined && lists.bytes > 0) this.#memory.lists.set(this.#nameOf(sessionId), lists)
+    if (lists !== undefined && lists.bytes > 0) this.#memory.lists.set(this.#getSessionName(sessionId), lists)
   }
 
   /** The session has ended. Its prompts are known by their calls, and go with time. */
   forget(sessionId: string): void {
-    this.#memory.requests.delete(this.#nameOf(asInFrame(sessionId)))
-    this.#memory.lists.delete(this.#nameOf(sessionId))
+    this.#memory.requests.delete(this.#getSessionName(asInFrame(sessionId)))
+    this.#memory.lists.delete(this.#getSessionName(sessionId))
   }
 
-  #nameOf(id: string): string {
+  #getSessionName(id: string): string {
     return `${this.#proxy} ${id}`
   }
 }
 
-/** @returns what {@link sessionOf} finds in a frame of this session */
+/** @returns what {@link parseSessionId} finds in a frame of this session */
 function asInFrame(sessionId: string): string {
   return Buffer.from(JSON.stringify(sessionId).slice(1, -1)).toString('latin1')
 }
 
-function sessionOf(frame: Buffer): string | undefined {
+function parseSessionId(frame: Buffer): string | undefined {
   return SESSION.exec(frame.toString('latin1', 0, SESSION_WITHIN_BYTES))?.[1]
 }

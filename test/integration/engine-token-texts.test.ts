@@ -1,7 +1,7 @@
 /** In chat mode the texts of tokens are the engine's, where it tells. */
 import t from 'tap'
 import { embeddedModelFolder, loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
-import { textsOfTokens, tokenTexts } from '../../src/proxy/engines/clients/texts-of-tokens.ts'
+import { createTokenTextReader, tokenTexts } from '../../src/proxy/engines/clients/texts-of-tokens.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { startEngine } from '../helpers/engine.ts'
@@ -42,7 +42,7 @@ t.test('a token that was told once is not asked for again', async (t) => {
     await client.close()
     await server.close()
   })
-  const texts = textsOfTokens(undefined, loadEmbeddedTokenizer, () => [serving(client)])
+  const texts = createTokenTextReader(undefined, loadEmbeddedTokenizer, () => [serving(client)])
   t.match(await texts('m', Int32Array.of(5, 6, 5)), { source: client.name, texts: [' t5', ' t6', ' t5'] })
   t.equal(asked, 2)
   t.match(await texts('m', Int32Array.of(6, 5)), { texts: [' t6', ' t5'] })
@@ -51,7 +51,7 @@ t.test('a token that was told once is not asked for again', async (t) => {
   t.equal(asked, 3)
   t.equal(await texts('another', Int32Array.of(6)), undefined, 'nobody serves the model')
   t.equal(
-    await textsOfTokens(undefined, loadEmbeddedTokenizer, () => [serving(client, false)])(
+    await createTokenTextReader(undefined, loadEmbeddedTokenizer, () => [serving(client, false)])(
       'm',
       Int32Array.of(6),
     ),
@@ -73,7 +73,10 @@ t.test('an engine without the route, or that cannot be understood, tells nothing
       await server.close()
     })
     t.equal(
-      await textsOfTokens(undefined, loadEmbeddedTokenizer, () => [serving(client)])('m', Int32Array.of(5)),
+      await createTokenTextReader(undefined, loadEmbeddedTokenizer, () => [serving(client)])(
+        'm',
+        Int32Array.of(5),
+      ),
       undefined,
     )
   }

@@ -3,7 +3,7 @@ import Fastify from 'fastify'
 import t from 'tap'
 import WebSocket from 'ws'
 import { workerSocket } from '../../src/proxy/http/worker/worker-socket.ts'
-import { refuseWorkers } from '../../src/proxy/relay/refuse-workers.ts'
+import { rejectWorkers } from '../../src/proxy/relay/refuse-workers.ts'
 import { chatRequest, eventsOf, relayServerFor } from '../helpers/relay-server.ts'
 import { until } from '../helpers/until.ts'
 import { V1Worker } from '../helpers/v1-worker.ts'
@@ -173,7 +173,7 @@ t.test('a hello that cannot be read closes with 4000', async (t) => {
 t.test('a proxy that is not in relay mode closes with 4002', async (t) => {
   const app = Fastify()
   t.teardown(() => app.close())
-  await app.register(workerSocket, { accept: refuseWorkers, maxFrameBytes: 1024 })
+  await app.register(workerSocket, { accept: rejectWorkers, maxFrameBytes: 1024 })
   const url = await app.listen({ host: '127.0.0.1', port: 0 })
   t.equal(await closeCodeOf(new WebSocket(`${url}/ws/worker`)), 4002)
 })

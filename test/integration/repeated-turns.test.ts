@@ -16,7 +16,7 @@ import { ChatPrompts } from '../../src/proxy/session/prompts/chat-prompts.ts'
 import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
-import { ProxyMemory, WorkerMemory } from '../../src/worker/worker-memory.ts'
+import { ProxyCache, WorkerCache } from '../../src/worker/worker-memory.ts'
 import { idsOf, textOf } from '../helpers/plain-tokens.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
@@ -156,13 +156,13 @@ t.test(
 )
 
 t.test('turn 200 of a session is told by a worker, and written for an engine, as turn 20 is', (t) => {
-  const worker = new ProxyMemory(new WorkerMemory(() => 0), 'a')
+  const worker = new ProxyCache(new WorkerCache(() => 0), 'a')
   const frames: number[] = []
   const converted: number[] = []
   let ids = [...SYSTEM, ...SYSTEM]
   let prompt: PromptIds | undefined
   for (let turn = 0; turn <= 200; turn += 1) {
-    const lists = worker.listsOf('s')
+    const lists = worker.getPromptLists('s')
     const request = { requestId: `r${turn}`, sessionId: 's', promptLists: lists } as GenerationRequest
     const before = lists.converted
     ids = [...ids, 100, 200, 300]
@@ -172,7 +172,7 @@ t.test('turn 200 of a session is told by a worker, and written for an engine, as
       lists.write(prompt)
     } else prompt = lists.read(Buffer.from(ids.join()), 0, ids.join().length)!
     converted.push(lists.converted - before)
-    const base = worker.promptOf(`r${turn - 1}`)
+    const base = worker.getPrompt(`r${turn - 1}`)
     frames.push(
       createChunkFrame('r', [{ type: 'start', engine: 'e', promptTokenIds: prompt }], base)!(1).length,
     )

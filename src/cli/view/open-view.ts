@@ -2,7 +2,7 @@ import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
 import { loadEmbeddedTokenizer } from '../../embedded/engine/embedded-model.ts'
 import { uiRoutes } from '../../inspector/routes/routes.ts'
-import { textsOfTokens } from '../../proxy/engines/clients/texts-of-tokens.ts'
+import { createTokenTextReader } from '../../proxy/engines/clients/texts-of-tokens.ts'
 import type { ViewOptions } from '../../proxy/http/view.ts'
 import { databaseName } from '../../proxy/store/postgres/open.ts'
 import { loadModelFiles } from '../../proxy/tokens/model/load-model-files.ts'
@@ -34,7 +34,7 @@ export async function withViewOf<T>(
       reader,
       logger,
       inspector: uiRoutes,
-      tokenTexts: textsOfTokens(tokenizer && { name: name!, tokenizer }, loadEmbeddedTokenizer),
+      tokenTexts: createTokenTextReader(tokenizer && { name: name!, tokenizer }, loadEmbeddedTokenizer),
       facts: { version: VERSION, db: databaseName(db) },
       bodyLimitBytes: NO_BODY_BYTES,
     })

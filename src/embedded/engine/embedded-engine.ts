@@ -5,7 +5,7 @@ import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import { isTokenRequest } from '../../proxy/engines/clients/wire/request.ts'
 import type { EngineClient, EngineHealth } from '../../proxy/engines/port/engine-client.ts'
 import type { TokenizerQuestion } from '../../proxy/engines/port/expected-tokenizer.ts'
-import type { Scored, ScoreRequest } from '../../proxy/engines/port/score.ts'
+import type { ScoreRequest, ScoreResult } from '../../proxy/engines/port/score.ts'
 import { hermes } from '../../proxy/tokens/parsers/json-families.ts'
 import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
 import { javaScriptEncoder, openRustEncoder, type TextEncoder } from '../../proxy/tokens/tokenizer/encoder.ts'
@@ -122,7 +122,7 @@ export class EmbeddedEngine implements EngineClient {
     return (await this.tokenizeChat(body)).length
   }
 
-  async score({ promptTokenIds, completionTokenIds, alternatives }: ScoreRequest): Promise<Scored> {
+  async score({ promptTokenIds, completionTokenIds, alternatives }: ScoreRequest): Promise<ScoreResult> {
     const ids = [...promptTokenIds, ...completionTokenIds]
     return { tokens: this.rankTokens(ids, promptTokenIds.length, alternatives) }
   }

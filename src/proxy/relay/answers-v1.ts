@@ -9,7 +9,7 @@ import type { CompletionResponseV1 } from '../../protocol/worker/protocol.ts'
  * @throws ProxyError `engine_failed` with the worker's own words when it reports an error, or sends tool calls that
  *   cannot be read
  */
-export function eventsOfV1(response: CompletionResponseV1, workerId: string): GenerationEvent[] {
+export function toEvents(response: CompletionResponseV1, workerId: string): GenerationEvent[] {
   if (response.error) {
     const logMessage = 'the worker reported that the call failed'
     throw new ProxyError('engine_failed', response.error, { logMessage })
@@ -20,7 +20,7 @@ export function eventsOfV1(response: CompletionResponseV1, workerId: string): Ge
   const deltas: GenerationDelta[] = []
   if (content) deltas.push({ type: 'delta', content })
   if (toolCalls.length > 0) deltas.push({ type: 'delta', toolCalls })
-  if (response.token_ids?.length) deltas.push({ type: 'delta', ...tokensOf(response) })
+  if (response.token_ids?.length) deltas.push({ type: 'delta', ...toTokenFields(response) })
   return [
     { type: 'start', engine: workerId },
     ...deltas,
@@ -28,7 +28,7 @@ export function eventsOfV1(response: CompletionResponseV1, workerId: string): Ge
   ]
 }
 
-function tokensOf(response: CompletionResponseV1): Pick<GenerationDelta, 'tokenIds' | 'logprobs'> {
+function toTokenFields(response: CompletionResponseV1): Pick<GenerationDelta, 'tokenIds' | 'logprobs'> {
   const tokenIds = (response.token_ids ?? []).map((id) => id ?? Number.NaN)
   return response.log_probs
     ? { tokenIds, logprobs: response.log_probs.map((value) => value ?? Number.NaN) }
@@ -44,7 +44,7 @@ function toolCallDeltas({
   request_id: requestId,
   tool_calls: toolCalls,
 }: CompletionResponseV1): ToolCallDelta[] {
-  return listOf(toolCalls ?? []).map((call, index) => ({
+  return parseToolCalls(toolCalls ?? []).map((call, index) => ({
     index,
     id: call.id ?? `call_${requestId}_${index}`,
     type: 'function',
@@ -52,7 +52,7 @@ function toolCallDeltas({
   }))
 }
 
-function listOf(toolCalls: ToolCallV1[] | string): ToolCallV1[] {
+function parseToolCalls(toolCalls: ToolCallV1[] | string): ToolCallV1[] {
   if (typeof toolCalls !== 'string') return toolCalls
   let list: unknown
   try {

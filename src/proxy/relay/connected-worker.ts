@@ -28,7 +28,7 @@ import {
 import { attachReportedPrompt, findBasePrompt } from '../../protocol/worker/reported-prompts.ts'
 import { requestJson, withoutCapture } from '../../protocol/worker/requests-on-wire.ts'
 import type { ModelInfo, Unavailable } from '../engines/port/engine-client.ts'
-import { RelayCall } from './relay-call.ts'
+import { RelayRequest } from './relay-call.ts'
 import type { RelaySocket } from './relay-socket.ts'
 import { StatusRequests } from './status-requests.ts'
 
@@ -72,8 +72,8 @@ const NO_IDS =
 /** Frames are text, whether they are handed over as such or in UTF-8. */
 const AS_TEXT = { binary: false }
 
-interface SentCall {
-  call: RelayCall
+interface WorkerRequest {
+  call: RelayRequest
   /** For a worker that never got it, or needs all of it. */
   request: GenerationRequest
   /** Where all of its prompt was sent. */
@@ -99,7 +99,7 @@ export class ConnectedWorker {
   /** Those of them that are for other proxies. */
   busyElsewhere = 0
   readonly #context: WorkerContext
-  readonly #calls = new Map<string, SentCall>()
+  readonly #calls = new Map<string, WorkerRequest>()
   readonly #sessions = new LruCache<string, true>(MAX_SESSIONS, () => 1)
   readonly #statusRequests: StatusRequests
   #socket: RelaySocket | undefined
@@ -155,7 +155,7 @@ export class ConnectedWorker {
    */
   connectV2(socket: RelaySocket, hello: WorkerHelloV2): void {
     this.#socket = socket
-    this.identity = identityOf(hello)
+    this.identity = toWorkerIdentity(hello)
     this.#setModels(hello.models)
     this.weightVersion = hello.weight_version ?? undefined
     this.healthy = hello.healthy ?? true
@@ -191,7 +191,7 @@ export class ConnectedWorker {
    * @param requestId the request's id on the wire; new for each attempt
    * @throws ProxyError `unsupported`, `body_too_large` for what no frame holds, or `worker_lost` without a connection
    */
-  begin(asked: GenerationRequest, requestId: string): RelayCall {
+  begin(asked: GenerationRequest, requestId: string): RelayRequest {
     // Without the pixels it would sample all the same, and after something else.
     if (asked.images !== undefined && !this.#can(CAPABILITIES.images)) {
       throw new ProxyError('unsupported', 'no worker here takes images beside token ids', {
@@ -212,7 +212,7 @@ export class ConnectedWorker {
       throw new ProxyError('body_too_large', 'the request is larger than what a worker can be sent')
     }
     const { limits, clock } = this.#context
-    const call = new RelayCall({
+    const call = new RelayRequest({
       workerId: this.identity.workerId,
       windowBytes: version === 1 ? Number.POSITIVE_INFINITY : limits.windowBytes,
       promptBase: (request.kind === 'chat' ? request.promptTokenIds : undefined) ?? known.reported?.ids,
@@ -268,14 +268,14 @@ export class ConnectedWorker {
     }
   }
 
-  #sendWhole(socket: RelaySocket, requestId: string, sent: SentCall): void {
+  #sendWhole(socket: RelaySocket, requestId: string, sent: WorkerRequest): void {
     sent.wholeOn = socket
     const takesShared = this.#can(CAPABILITIES.promptShared)
     sendRequest(socket, requestJson(sent.request, requestId, 2, { takesShared }))
   }
 
   /** @returns whether the answer says that the worker needs all of the prompt, which is on its way then */
-  #sendsForgotten(sent: SentCall, { request_id: requestId, seq, error }: CompletionResponseV2): boolean {
+  #sendsForgotten(sent: WorkerRequest, { request_id: requestId, seq, error }: CompletionResponseV2): boolean {
     const socket = this.#socket
     if (error?.code !== PROMPT_FORGOTTEN || !socket || sent.wholeOn === socket) return false
     // It is over there, and begins anew.
@@ -302,7 +302,7 @@ export class ConnectedWorker {
       sent.call.receiveWhole(frame, bytes)
     } else
       sent.call.fail(
-        new ProxyError('engine_failed', `the worker broke its protocol: ${this.#faultOf(frame)}`),
+        new ProxyError('engine_failed', `the worker broke its protocol: ${this.#describeFault(frame)}`),
       )
   }
 
@@ -312,7 +312,7 @@ export class ConnectedWorker {
     this.warning = ids?.length ? undefined : NO_IDS
   }
 
-  #faultOf(frame: Frame): string {
+  #describeFault(frame: Frame): string {
     if (this.identity.version === 1) return frames.responseV1.explain(frame)
     return (frame.type === 'completion_chunk' ? frames.chunk : frames.responseV2).explain(frame)
   }
@@ -350,7 +350,7 @@ export class ConnectedWorker {
     this.#context.logger.debug(fields, `frame ignored: it ${why}`)
   }
 
-  #ackV2(held: [string, SentCall][]): WorkerHelloAckV2 {
+  #ackV2(held: [string, WorkerRequest][]): WorkerHelloAckV2 {
     const { limits } = this.#context
     return {
       type: 'worker_hello_ack',
@@ -397,7 +397,7 @@ function aliveMs({ heartbeatMs, callTimeoutMs }: WorkerLimits): number {
   return Math.max(1, Math.floor(Math.min(heartbeatMs, callTimeoutMs / SIGNS_OF_LIFE)))
 }
 
-export function identityOf(hello: WorkerHelloV2): WorkerIdentity {
+export function toWorkerIdentity(hello: WorkerHelloV2): WorkerIdentity {
   return {
     workerId: hello.worker_id,
     version: 2,

@@ -10,7 +10,7 @@ import type { GenerationEvent } from '../../protocol/canonical/events.ts'
  */
 type FrameVerdict = 'new' | 'duplicate' | 'gap' | 'overflow'
 
-interface Taken {
+interface FrameBatch {
   events: readonly GenerationEvent[]
   /** To be acknowledged now; undefined: not yet. */
   acknowledge: number | undefined
@@ -18,7 +18,7 @@ interface Taken {
 
 const NOTHING: readonly GenerationEvent[] = []
 
-export class IncomingCall {
+export class FrameReceiver {
   readonly #windowBytes: number
   #events: GenerationEvent[] = []
   #bufferedBytes = 0
@@ -58,7 +58,7 @@ export class IncomingCall {
   }
 
   /** Everything that is here, as one batch. */
-  take(): Taken {
+  take(): FrameBatch {
     if (this.isEmpty) return { events: NOTHING, acknowledge: undefined }
     const events = this.#events
     this.#events = []

@@ -8,10 +8,10 @@ import { CAPABILITIES } from '../../protocol/worker/protocol.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from '../engines/dispatch/dispatcher.ts'
 import { type FailureVerdict, judgeResponse, withFailover } from '../engines/dispatch/failover.ts'
 import { LearnedEfforts } from '../engines/dispatch/learned-efforts.ts'
-import { type Ability, unlistedPolicy } from '../engines/dispatch/placement.ts'
-import type { QueuedCall } from '../engines/dispatch/scheduler.ts'
+import { type Ability, createUnlistedPolicyError } from '../engines/dispatch/placement.ts'
+import type { QueuedRequest } from '../engines/dispatch/scheduler.ts'
 import type { Backend, BackendMember, BackendStatus } from '../engines/port/backend.ts'
-import { cannotCount } from '../engines/port/count-tokens.ts'
+import { createCannotCountError } from '../engines/port/count-tokens.ts'
 import type { ModelInfo } from '../engines/port/engine-client.ts'
 import {
   describePrompts,
@@ -67,8 +67,8 @@ export class RelayBackend implements Backend, Registry {
   constructor(options: RelayBackendOptions) {
     const { logger, clock = systemClock } = options
     const settings = { ...DISPATCH_DEFAULTS, ...DEFAULTS, ...options }
-    const absent = (call: QueuedCall) =>
-      unlistedPolicy(call, this.status().members) ??
+    const absent = (call: QueuedRequest) =>
+      createUnlistedPolicyError(call, this.status().members) ??
       ({
         code: 'no_worker',
         message: `no worker that could serve this call is connected${this.#refusals()}`,
@@ -80,9 +80,9 @@ export class RelayBackend implements Backend, Registry {
     this.#registry = new WorkerRegistry(
       { limits: settings, clock, logger },
       {
-        joined: (worker) => this.#dispatcher.addMember(this.#memberOf(worker)),
+        joined: (worker) => this.#dispatcher.addMember(this.#toMember(worker)),
         changed: (worker) => {
-          const { id, ...change } = this.#memberOf(worker)
+          const { id, ...change } = this.#toMember(worker)
           // Its engines may come back as others.
           if (!change.healthy) this.#efforts.forget(id)
           this.#dispatcher.updateMember(id, change)
@@ -107,7 +107,7 @@ export class RelayBackend implements Backend, Registry {
       {
         dispatcher: this.#dispatcher,
         serve: (workerId, asked, failedAttempts) =>
-          this.#workerOf(workerId).begin(asked, wireId(asked.requestId, failedAttempts)).stream(signal),
+          this.#getWorker(workerId).begin(asked, wireId(asked.requestId, failedAttempts)).stream(signal),
         kindOf: () => 'worker',
         judge: (thrown, workerId) => {
           const verdict = judge(thrown)
@@ -124,7 +124,7 @@ export class RelayBackend implements Backend, Registry {
   }
 
   async countTokens(): Promise<never> {
-    throw cannotCount('Workers cannot be asked to count the tokens of a prompt')
+    throw createCannotCountError('Workers cannot be asked to count the tokens of a prompt')
   }
 
   async models(): Promise<ModelInfo[]> {
@@ -152,13 +152,13 @@ export class RelayBackend implements Backend, Registry {
         const worker = this.#registry.get(id)
         if (worker === undefined) return []
         const ejectedForMs = this.#dispatcher.ejectedForMs(id) || undefined
-        return [{ ...statusOf(worker, inFlight, this.#tokenizer), ejectedForMs }]
+        return [{ ...toBackendMember(worker, inFlight, this.#tokenizer), ejectedForMs }]
       }),
     }
   }
 
   list(): RegistryEntry[] {
-    return this.#registry.connected().map(entryOf)
+    return this.#registry.connected().map(toRegistryEntry)
   }
 
   async register(): Promise<never> {
@@ -193,10 +193,10 @@ export class RelayBackend implements Backend, Registry {
   }
 
   /** One whose engines have another tokenizer gets no calls. */
-  #memberOf(worker: ConnectedWorker) {
-    const member = memberOf(worker)
-    this.#logWarning(member.id, warningOf(worker, this.#tokenizer))
-    const error = tokenizersOf(worker, this.#tokenizer)?.error
+  #toMember(worker: ConnectedWorker) {
+    const member = toMember(worker)
+    this.#logWarning(member.id, describeWarning(worker, this.#tokenizer))
+    const error = judgeTokenizers(worker, this.#tokenizer)?.error
     if (error === undefined) {
       this.#refused.delete(member.id)
       return member
@@ -221,7 +221,7 @@ export class RelayBackend implements Backend, Registry {
   }
 
   /** @throws ProxyError `worker_lost` when it has gone since the lease was given */
-  #workerOf(workerId: string): ConnectedWorker {
+  #getWorker(workerId: string): ConnectedWorker {
     const worker = this.#registry.get(workerId)
     if (!worker) throw new ProxyError('worker_lost', `worker ${workerId} left`)
     return worker
@@ -236,7 +236,7 @@ function wireId(callId: string, failedAttempts: number): string {
   return failedAttempts === 0 ? callId : `${callId}.${failedAttempts + 1}`
 }
 
-function memberOf(worker: ConnectedWorker) {
+function toMember(worker: ConnectedWorker) {
   return {
     id: worker.identity.workerId,
     maxConcurrency: worker.identity.maxConcurrency,
@@ -244,12 +244,12 @@ function memberOf(worker: ConnectedWorker) {
     unavailable: worker.unavailable,
     draining: worker.draining,
     models: worker.models.map((model) => model.id),
-    lacks: lacksOf(worker),
+    lacks: findMissingAbilities(worker),
     busyElsewhere: worker.busyElsewhere,
   }
 }
 
-function lacksOf({ identity: { version, capabilities } }: ConnectedWorker): Ability[] {
+function findMissingAbilities({ identity: { version, capabilities } }: ConnectedWorker): Ability[] {
   if (version === 1) return ['completion', 'token_ids', 'images']
   const lacks: Ability[] = []
   if (!capabilities.includes(CAPABILITIES.tokenIds)) lacks.push('token_ids')
@@ -257,7 +257,7 @@ function lacksOf({ identity: { version, capabilities } }: ConnectedWorker): Abil
   return lacks
 }
 
-function entryOf(worker: ConnectedWorker): RegistryEntry {
+function toRegistryEntry(worker: ConnectedWorker): RegistryEntry {
   const { workerId, version, maxConcurrency } = worker.identity
   return {
     id: workerId,
@@ -285,7 +285,7 @@ interface Tokenizers {
 }
 
 /** A call may go to each of its engines: the worst counts. @returns undefined in chat mode */
-function tokenizersOf(
+function judgeTokenizers(
   { textIds }: ConnectedWorker,
   expected: ExpectedTokenizer | undefined,
 ): Tokenizers | undefined {
@@ -302,7 +302,7 @@ function tokenizersOf(
 }
 
 /** What its engines lack by their own word, and where their templates make other prompts. */
-function warningOf(
+function describeWarning(
   { warning, textIds }: ConnectedWorker,
   expected: ExpectedTokenizer | undefined,
 ): string | undefined {
@@ -314,13 +314,13 @@ function warningOf(
   return [warning, ...prompts].filter((said) => said !== undefined).join('; ') || undefined
 }
 
-function statusOf(
+function toBackendMember(
   worker: ConnectedWorker,
   inFlight: number,
   expected: ExpectedTokenizer | undefined,
 ): BackendMember {
   const { identity, weightVersion } = worker
-  const tokenizers = tokenizersOf(worker, expected)
+  const tokenizers = judgeTokenizers(worker, expected)
   const away = worker.isConnected ? NO_ENGINE_SERVES : 'its connection is lost'
   const error = tokenizers?.error ?? away
   const healthy = worker.isConnected && worker.healthy && tokenizers?.error === undefined
@@ -338,7 +338,7 @@ function statusOf(
     takesImages: identity.capabilities.includes(CAPABILITIES.images) || undefined,
     weightVersion,
     error: healthy ? undefined : error,
-    warning: warningOf(worker, expected),
+    warning: describeWarning(worker, expected),
   }
 }
 

@@ -9,10 +9,10 @@ import type {
   CompletionResponseV1,
   CompletionResponseV2,
 } from '../../protocol/worker/protocol.ts'
-import { eventsOfV1 } from './answers-v1.ts'
-import { IncomingCall } from './incoming-call.ts'
+import { toEvents } from './answers-v1.ts'
+import { FrameReceiver } from './incoming-call.ts'
 
-interface RelayCallOptions {
+interface RelayRequestOptions {
   /** Goes before the engine's name, for the record. */
   workerId: string
   windowBytes: number
@@ -29,9 +29,9 @@ interface RelayCallOptions {
   leave(answered: boolean): void
 }
 
-export class RelayCall {
-  readonly #options: RelayCallOptions
-  readonly #incoming: IncomingCall
+export class RelayRequest {
+  readonly #options: RelayRequestOptions
+  readonly #incoming: FrameReceiver
   #failure: { reason: unknown } | undefined
   /** The worker's last frame is here. */
   #answered = false
@@ -42,9 +42,9 @@ export class RelayCall {
   #cancelTimeout: (() => void) | undefined
   #wake: (() => void) | undefined
 
-  constructor(options: RelayCallOptions) {
+  constructor(options: RelayRequestOptions) {
     this.#options = options
-    this.#incoming = new IncomingCall(options.windowBytes)
+    this.#incoming = new FrameReceiver(options.windowBytes)
     this.#lastFrameAtMs = options.clock.nowMs()
     this.#watchSilence(options.timeoutMs)
   }
@@ -109,7 +109,7 @@ export class RelayCall {
   receiveWhole(response: CompletionResponseV1, bytes: number): void {
     this.#receive(1, bytes, () => {
       this.#answered = true
-      return eventsOfV1(response, this.#options.workerId)
+      return toEvents(response, this.#options.workerId)
     })
     this.#leave()
   }

@@ -8,7 +8,7 @@ import {
   type WorkerHelloV1,
   type WorkerHelloV2,
 } from '../../protocol/worker/protocol.ts'
-import { ConnectedWorker, identityOf, type WorkerContext } from './connected-worker.ts'
+import { ConnectedWorker, toWorkerIdentity, type WorkerContext } from './connected-worker.ts'
 import type { RelaySocket } from './relay-socket.ts'
 
 /** Called when workers come, change and go; calls are lost only after `left`. */
@@ -53,7 +53,7 @@ export class WorkerRegistry {
     })
     const cancelHello = this.#context.clock.after(HELLO_TIMEOUT_MS, () => {
       refused = true
-      refuse(socket, CLOSE.badHello, 'no worker_hello in time')
+      reject(socket, CLOSE.badHello, 'no worker_hello in time')
     })
     socket.on('message', (data, isBinary) => {
       heartbeat.heard()
@@ -87,18 +87,18 @@ export class WorkerRegistry {
   }
 
   #welcome(socket: RelaySocket, frame: Frame | undefined): ConnectedWorker | undefined {
-    if (frame === undefined) return refuse(socket, CLOSE.badHello, 'the first frame is not JSON with a type')
+    if (frame === undefined) return reject(socket, CLOSE.badHello, 'the first frame is not JSON with a type')
     if (frame.type !== 'worker_hello') {
-      return refuse(socket, CLOSE.notHello, 'the first frame must be a worker_hello')
+      return reject(socket, CLOSE.notHello, 'the first frame must be a worker_hello')
     }
     if (frame.protocol === undefined || frame.protocol === 1) {
       return helloV1.passes(frame)
         ? this.#welcomeV1(socket, frame)
-        : refuse(socket, CLOSE.badHello, `bad worker_hello: ${helloV1.explain(frame)}`)
+        : reject(socket, CLOSE.badHello, `bad worker_hello: ${helloV1.explain(frame)}`)
     }
     return helloV2.passes(frame)
       ? this.#welcomeV2(socket, frame)
-      : refuse(socket, CLOSE.badHello, `bad worker_hello: ${helloV2.explain(frame)}`)
+      : reject(socket, CLOSE.badHello, `bad worker_hello: ${helloV2.explain(frame)}`)
   }
 
   /** Version 1 has no epochs: who comes last is the worker. */
@@ -123,11 +123,11 @@ export class WorkerRegistry {
     const knownEpoch = known?.identity.epoch ?? -1
     if (hello.epoch < knownEpoch) {
       this.#log('worker refused: one with a newer epoch is there', known)
-      return refuse(socket, CLOSE.staleEpoch, 'a worker of this id with a newer epoch is there')
+      return reject(socket, CLOSE.staleEpoch, 'a worker of this id with a newer epoch is there')
     }
     if (known && hello.epoch === knownEpoch && known.resumes) return this.#resume(known, socket, hello)
     this.#replace(hello.worker_id)
-    const worker = new ConnectedWorker(identityOf(hello), this.#context)
+    const worker = new ConnectedWorker(toWorkerIdentity(hello), this.#context)
     worker.connectV2(socket, hello)
     this.#join(worker)
     return worker
@@ -149,7 +149,7 @@ export class WorkerRegistry {
       socket.close(CLOSE.protocolError, 'a frame must be JSON text with a type')
       return
     }
-    worker.receive(frame, sizeOf(data))
+    worker.receive(frame, getByteSize(data))
     if (frame.type === 'worker_status') this.#listener.changed(worker)
   }
 
@@ -253,12 +253,12 @@ class WorkerHeartbeat {
   }
 }
 
-function refuse(socket: RelaySocket, code: number, reason: string): undefined {
+function reject(socket: RelaySocket, code: number, reason: string): undefined {
   // A close frame's reason has at most 123 bytes; what stands here is ASCII.
   socket.close(code, reason.slice(0, 120))
   return undefined
 }
 
-function sizeOf(data: unknown): number {
+function getByteSize(data: unknown): number {
   return Buffer.isBuffer(data) ? data.length : Buffer.byteLength(String(data))
 }

@@ -14,7 +14,7 @@ import { packTokenIds, unpackTokenIds } from '../../../src/protocol/worker/token
 import { AnswerReader } from '../../../src/proxy/engines/clients/wire/answer-reader.ts'
 import { parseAnswer } from '../../../src/proxy/engines/clients/wire/parse-answer.ts'
 import { SseParser } from '../../../src/proxy/engines/clients/wire/sse.ts'
-import { eventsOfV1 } from '../../../src/proxy/relay/answers-v1.ts'
+import { toEvents } from '../../../src/proxy/relay/answers-v1.ts'
 import {
   type Case,
   deepValues,
@@ -193,7 +193,7 @@ export const WIRES: readonly Subject[] = [
           finish_reason: 'stop' as const,
           error: null,
         }
-        return () => eventsOfV1(answer, 'w')
+        return () => toEvents(answer, 'w')
       },
       'packed ids': (n) => {
         const ids = Int32Array.from({ length: n }, (_, at) => at * 7)

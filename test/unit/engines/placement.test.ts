@@ -1,10 +1,10 @@
 import t from 'tap'
 import {
   candidatesFor,
+  chooseMember,
   isClearlyMoreLoaded,
   leastLoaded,
   type MemberLoad,
-  place,
 } from '../../../src/proxy/engines/dispatch/placement.ts'
 
 function member(
@@ -111,17 +111,17 @@ t.test('candidates for a call', (t) => {
 })
 
 t.test('placing a call', (t) => {
-  t.equal(place([member('a', 2, 4), member('b', 0, 4)], 'a')?.id, 'a', 'keeps a session at home')
+  t.equal(chooseMember([member('a', 2, 4), member('b', 0, 4)], 'a')?.id, 'a', 'keeps a session at home')
   t.equal(
-    place([member('a', 2, 4), member('b', 0, 4)], 'gone')?.id,
+    chooseMember([member('a', 2, 4), member('b', 0, 4)], 'gone')?.id,
     'b',
     'finds a new home when the old one is gone',
   )
   t.equal(
-    place([member('a', 8, 8), member('b', 7, 8)], 'a'),
+    chooseMember([member('a', 8, 8), member('b', 7, 8)], 'a'),
     undefined,
     'waits for a home that is about as full as others',
   )
-  t.equal(place([member('a', 8, 8)], undefined), undefined, 'waits when all are full')
+  t.equal(chooseMember([member('a', 8, 8)], undefined), undefined, 'waits when all are full')
   t.end()
 })

@@ -7,7 +7,11 @@ import {
   leastLoaded,
   type MemberLoad,
 } from '../../../src/proxy/engines/dispatch/placement.ts'
-import { type Assignment, type QueuedCall, Scheduler } from '../../../src/proxy/engines/dispatch/scheduler.ts'
+import {
+  type Assignment,
+  type QueuedRequest,
+  Scheduler,
+} from '../../../src/proxy/engines/dispatch/scheduler.ts'
 
 const QUEUE_LIMIT = 6
 const WAIT_MS = 100
@@ -15,8 +19,8 @@ const WAIT_MS = 100
 /** What the scheduler must have in mind, kept the obvious way, and what it did checked against it. */
 class Model {
   readonly scheduler = new Scheduler({ queueLimit: QUEUE_LIMIT, waitMs: WAIT_MS })
-  readonly waiting = new Map<string, QueuedCall>()
-  readonly running = new Map<string, { call: QueuedCall; memberId: string }>()
+  readonly waiting = new Map<string, QueuedRequest>()
+  readonly running = new Map<string, { call: QueuedRequest; memberId: string }>()
   readonly homes = new Map<string, string>()
   readonly released = new Set<string>()
   readonly finished = new Set<string>()
@@ -113,7 +117,7 @@ class Model {
     }
   }
 
-  #run(call: QueuedCall, memberId: string, sticky = true): void {
+  #run(call: QueuedRequest, memberId: string, sticky = true): void {
     if (this.running.has(call.callId) || this.finished.has(call.callId)) throw new Error('assigned twice')
     const member = this.members().find(({ id }) => id === memberId)
     if (member === undefined || !member.healthy || member.draining)
@@ -124,7 +128,7 @@ class Model {
   }
 
   /** Home unless it is clearly more loaded, else the least loaded; nobody while that one is full or during a pause. */
-  #expectedMember(call: QueuedCall): string | undefined {
+  #expectedMember(call: QueuedRequest): string | undefined {
     const { members, paused } = this.scheduler.stats()
     const candidates = candidatesFor(members, call)
     const least = leastLoaded(candidates)

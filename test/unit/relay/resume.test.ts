@@ -3,15 +3,15 @@ import fc from 'fast-check'
 import t from 'tap'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { MAX_FRAME_BYTES } from '../../../src/protocol/worker/protocol.ts'
-import { IncomingCall } from '../../../src/proxy/relay/incoming-call.ts'
-import { OutgoingCall } from '../../../src/worker/outgoing-call.ts'
+import { FrameReceiver } from '../../../src/proxy/relay/incoming-call.ts'
+import { FrameSender } from '../../../src/worker/outgoing-call.ts'
 
 const WINDOW_BYTES = 30
 
 /** A frame as this test writes it: its number and one piece of text. */
 const write = (content: string) => (seq: number) => JSON.stringify([seq, content])
 
-function deliver(incoming: IncomingCall, text: string): string {
+function deliver(incoming: FrameReceiver, text: string): string {
   const [seq, content] = JSON.parse(text) as [number, string]
   const verdict = incoming.judge(seq)
   if (verdict === 'new') incoming.receive([{ type: 'delta', content }], Buffer.byteLength(text))
@@ -23,8 +23,8 @@ const contents = (events: readonly GenerationEvent[]) =>
 
 /** Two state machines and a connection between them that breaks when told. */
 class Exchange {
-  readonly outgoing = new OutgoingCall()
-  readonly incoming: IncomingCall
+  readonly outgoing = new FrameSender()
+  readonly incoming: FrameReceiver
   readonly #windowBytes: number
   readonly sent: string[] = []
   readonly handedOn: unknown[] = []
@@ -36,7 +36,7 @@ class Exchange {
 
   constructor(windowBytes = WINDOW_BYTES) {
     this.#windowBytes = windowBytes
-    this.incoming = new IncomingCall(windowBytes)
+    this.incoming = new FrameReceiver(windowBytes)
   }
 
   produce(): void {
@@ -134,7 +134,7 @@ t.test('what was received still fills the window after a reconnect', async (t) =
 })
 
 t.test('a worker that is back is told of what was taken, and not of what still waits', async (t) => {
-  const incoming = new IncomingCall(1_000)
+  const incoming = new FrameReceiver(1_000)
   incoming.receive([], 10)
   t.equal(incoming.take().acknowledge, undefined, 'too little to be told at once')
   incoming.receive([], 10)
@@ -143,7 +143,7 @@ t.test('a worker that is back is told of what was taken, and not of what still w
 })
 
 t.test('a frame after a missing one is a gap; one beyond the window is an overflow', async (t) => {
-  const incoming = new IncomingCall(10)
+  const incoming = new FrameReceiver(10)
   t.equal(incoming.judge(2), 'gap')
   t.equal(incoming.judge(1), 'new')
   incoming.receive([], 10)
@@ -154,7 +154,7 @@ t.test('a frame after a missing one is a gap; one beyond the window is an overfl
 })
 
 t.test('acknowledgements are rare: one for each quarter of the window', async (t) => {
-  const incoming = new IncomingCall(1_000)
+  const incoming = new FrameReceiver(1_000)
   const acks = []
   for (let i = 0; i < 100; i += 1) {
     incoming.receive([], 10)
@@ -173,7 +173,7 @@ t.test('acknowledgements are rare: one for each quarter of the window', async (t
 })
 
 t.test('a text that no frame holds is refused, and the next one has its number', async (t) => {
-  const outgoing = new OutgoingCall()
+  const outgoing = new FrameSender()
   const most = 'x'.repeat(MAX_FRAME_BYTES)
   t.throws(() => outgoing.add(() => `${most}x`), { code: 'engine_failed' })
   t.ok(outgoing.hasRoom(1), 'nothing of it is kept')
@@ -185,7 +185,7 @@ t.test('a text that no frame holds is refused, and the next one has its number',
 })
 
 t.test('a call is delivered once its last frame was acknowledged', async (t) => {
-  const outgoing = new OutgoingCall()
+  const outgoing = new FrameSender()
   outgoing.add(write('a'))
   outgoing.acknowledge(1)
   t.notOk(outgoing.isDelivered, 'more may come')

@@ -2,7 +2,7 @@ import t from 'tap'
 import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { PromptLists } from '../../../src/protocol/token-ids/prompt-lists.ts'
-import { KEPT_UNUSED_MS, ProxyMemory, WorkerMemory } from '../../../src/worker/worker-memory.ts'
+import { ProxyCache, UNUSED_TTL_MS, WorkerCache } from '../../../src/worker/worker-memory.ts'
 
 const IDS = Array.from({ length: 100_000 }, (_, id) => id)
 const ID_BYTES = Buffer.from(IDS.join())
@@ -11,7 +11,7 @@ const CONTENT = 'x'.repeat(100_000)
 const MANY = 500
 
 /** A call of 100,000 tokens, as its frame is read and its prompt sent. */
-function serve(memory: ProxyMemory, sessionId: string): void {
+function serve(memory: ProxyCache, sessionId: string): void {
   const messages = [{ role: 'user', content: CONTENT }]
   memory.read(
     Buffer.from(JSON.stringify({ type: 'completion_request', session_id: sessionId, body: { messages } })),
@@ -22,11 +22,11 @@ function serve(memory: ProxyMemory, sessionId: string): void {
 }
 
 t.test('however many proxies a worker dials, it remembers as much', (t) => {
-  const memory = new WorkerMemory(() => 0)
-  const proxies = ['a', 'b', 'c', 'd'].map((name) => new ProxyMemory(memory, name))
+  const memory = new WorkerCache(() => 0)
+  const proxies = ['a', 'b', 'c', 'd'].map((name) => new ProxyCache(memory, name))
   const remembered = () =>
     proxies.map((proxy) =>
-      Array.from({ length: MANY }, (_, place) => proxy.promptOf(`${place} 1`)).filter(Boolean),
+      Array.from({ length: MANY }, (_, place) => proxy.getPrompt(`${place} 1`)).filter(Boolean),
     )
   for (let place = 0; place < MANY; place += 1) serve(proxies[0]!, `${place}`)
   const ofOne = remembered().flat().length
@@ -37,50 +37,50 @@ t.test('however many proxies a worker dials, it remembers as much', (t) => {
 })
 
 t.test('sessions of two proxies that have one name are two', (t) => {
-  const memory = new WorkerMemory(() => 0)
-  const [a, b] = [new ProxyMemory(memory, 'a'), new ProxyMemory(memory, 'b')]
+  const memory = new WorkerCache(() => 0)
+  const [a, b] = [new ProxyCache(memory, 'a'), new ProxyCache(memory, 'b')]
   serve(a, 's')
-  t.ok(a.promptOf('s 1'))
-  t.equal(b.promptOf('s 1'), undefined)
-  t.ok(a.listsOf('s').idBytes > 0)
-  t.equal(b.listsOf('s').idBytes, 0)
+  t.ok(a.getPrompt('s 1'))
+  t.equal(b.getPrompt('s 1'), undefined)
+  t.ok(a.getPromptLists('s').idBytes > 0)
+  t.equal(b.getPromptLists('s').idBytes, 0)
   b.sentPrompt(
     { requestId: 's 1', sessionId: 's' } as GenerationRequest,
     new PromptIds(Int32Array.from(IDS).fill(7)),
   )
-  t.equal(a.promptOf('s 1')!.whole()[1], 1)
-  t.equal(b.promptOf('s 1')!.whole()[1], 7)
+  t.equal(a.getPrompt('s 1')!.whole()[1], 1)
+  t.equal(b.getPrompt('s 1')!.whole()[1], 7)
   t.end()
 })
 
 t.test('what has ended is forgotten, whatever its name', (t) => {
   for (const sessionId of ['s', 'a "quoted" Zürich', 'harbor/hello:0']) {
-    const memory = new WorkerMemory(() => 0)
-    const proxy = new ProxyMemory(memory, 'a')
+    const memory = new WorkerCache(() => 0)
+    const proxy = new ProxyCache(memory, 'a')
     const inFrame = Buffer.from(JSON.stringify(sessionId).slice(1, -1)).toString('latin1')
     serve(proxy, sessionId)
     serve(proxy, 'other')
-    t.ok(memory.requests.get(`a ${inFrame}`) && proxy.listsOf(sessionId).idBytes > 0, sessionId)
+    t.ok(memory.requests.get(`a ${inFrame}`) && proxy.getPromptLists(sessionId).idBytes > 0, sessionId)
     proxy.forget(sessionId)
-    t.notOk(memory.requests.get(`a ${inFrame}`) || proxy.listsOf(sessionId).idBytes > 0)
-    t.ok(memory.requests.get('a other') && proxy.listsOf('other').idBytes > 0, 'others stay')
+    t.notOk(memory.requests.get(`a ${inFrame}`) || proxy.getPromptLists(sessionId).idBytes > 0)
+    t.ok(memory.requests.get('a other') && proxy.getPromptLists('other').idBytes > 0, 'others stay')
   }
   t.end()
 })
 
 t.test('what nobody used for ten minutes is forgotten, what somebody used is not', (t) => {
   let nowMs = 0
-  const memory = new WorkerMemory(() => nowMs)
-  const proxy = new ProxyMemory(memory, 'a')
+  const memory = new WorkerCache(() => nowMs)
+  const proxy = new ProxyCache(memory, 'a')
   serve(proxy, 'left')
   serve(proxy, 'used')
-  nowMs = KEPT_UNUSED_MS - 1
+  nowMs = UNUSED_TTL_MS - 1
   memory.forgetUnused()
-  t.ok(proxy.promptOf('used 1'), 'one that is used now')
-  nowMs = KEPT_UNUSED_MS
+  t.ok(proxy.getPrompt('used 1'), 'one that is used now')
+  nowMs = UNUSED_TTL_MS
   memory.forgetUnused()
-  t.equal(proxy.promptOf('left 1'), undefined)
-  t.equal(proxy.listsOf('left').idBytes, 0)
-  t.ok(proxy.promptOf('used 1'))
+  t.equal(proxy.getPrompt('left 1'), undefined)
+  t.equal(proxy.getPromptLists('left').idBytes, 0)
+  t.ok(proxy.getPrompt('used 1'))
   t.end()
 })

@@ -2,10 +2,10 @@ import { ProxyError } from '../../../base/errors.ts'
 import { isRecord, parseJson } from '../../../base/json.ts'
 import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
-import { cannotCount } from '../port/count-tokens.ts'
+import { createCannotCountError } from '../port/count-tokens.ts'
 import type { EngineClient, EngineHealth, EngineKind } from '../port/engine-client.ts'
 import type { TokenizerQuestion } from '../port/expected-tokenizer.ts'
-import type { Scored, ScoreRequest } from '../port/score.ts'
+import type { ScoreRequest, ScoreResult } from '../port/score.ts'
 import { CLIENT_OF_KIND } from './client-of-kind.ts'
 import { parseEndpoint } from './endpoint.ts'
 import { type ConnectionOptions, EngineConnection } from './wire/connection.ts'
@@ -50,11 +50,12 @@ class AutoClient implements EngineClient {
 
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
     const client = await this.#found(signal)
-    if (!client.countTokens) throw cannotCount(`the engine at ${this.name} cannot count the tokens of a chat`)
+    if (!client.countTokens)
+      throw createCannotCountError(`the engine at ${this.name} cannot count the tokens of a chat`)
     return await client.countTokens(body, signal)
   }
 
-  async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
+  async score(request: ScoreRequest, signal: AbortSignal): Promise<ScoreResult> {
     const client = await this.#found(signal)
     if (client.score) return await client.score(request, signal)
     throw new ProxyError(
@@ -109,16 +110,16 @@ export async function detectEngineKind(
 ): Promise<Exclude<EngineKind, 'embedded'>> {
   const connection = new EngineConnection({ url, apiKey, connect })
   try {
-    const models = await askJson(connection, '/v1/models', signal)
-    const owners = ownersOf(models)
+    const models = await fetchJson(connection, '/v1/models', signal)
+    const owners = getModelOwners(models)
     for (const kind of ['vllm', 'sglang'] as const) if (owners.includes(kind)) return kind
     for (const path of MODEL_INFO) {
-      const info = await askJson(connection, path, signal)
+      const info = await fetchJson(connection, path, signal)
       if (isRecord(info) && typeof info.is_generation === 'boolean') return 'sglang'
     }
-    const version = await askJson(connection, '/version', signal)
+    const version = await fetchJson(connection, '/version', signal)
     const hasVersion = isRecord(version) && typeof version.version === 'string'
-    if (hasVersion && VLLM_METRIC.test((await askText(connection, '/metrics', signal)) ?? '')) return 'vllm'
+    if (hasVersion && VLLM_METRIC.test((await fetchText(connection, '/metrics', signal)) ?? '')) return 'vllm'
     if (models !== undefined) return 'openai'
     throw new ProxyError(
       'engine_failed',
@@ -130,12 +131,12 @@ export async function detectEngineKind(
 }
 
 /** @returns undefined when the answer is a refusal or no JSON */
-async function askJson(connection: EngineConnection, path: string, signal: AbortSignal): Promise<unknown> {
-  return parseJson((await askText(connection, path, signal)) ?? '')
+async function fetchJson(connection: EngineConnection, path: string, signal: AbortSignal): Promise<unknown> {
+  return parseJson((await fetchText(connection, path, signal)) ?? '')
 }
 
 /** @returns undefined when the answer is a refusal */
-async function askText(
+async function fetchText(
   connection: EngineConnection,
   path: string,
   signal: AbortSignal,
@@ -148,7 +149,7 @@ async function askText(
   }
 }
 
-function ownersOf(models: unknown): unknown[] {
+function getModelOwners(models: unknown): unknown[] {
   if (!isRecord(models) || !Array.isArray(models.data)) return []
   return models.data.filter(isRecord).map((model) => model.owned_by)
 }

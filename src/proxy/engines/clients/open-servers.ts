@@ -22,14 +22,14 @@ export function openServer(
   { engineKind, engineApiKey, engineSessionHeader, connect }: ServerChoice,
   url: string,
 ): EngineClient {
-  const sessionHeaders = sessionHeadersOf(engineSessionHeader ?? 'none')
+  const sessionHeaders = parseSessionHeaders(engineSessionHeader ?? 'none')
   const options = { url, apiKey: engineApiKey, sessionHeaders, connect }
   const isFoundOut = engineKind === 'auto' || engineKind === 'embedded'
   return isFoundOut ? createAutoClient(options) : CLIENT_OF_KIND[engineKind](options)
 }
 
 /** @throws ProxyError `config_invalid` for what cannot be a header, or is one that a call has anyway */
-function sessionHeadersOf(names: string): string[] {
+function parseSessionHeaders(names: string): string[] {
   if (names === 'none') return []
   return names.split(',').map((part) => {
     const name = part.trim()

@@ -3,13 +3,13 @@ import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
 import type { EngineClient } from '../port/engine-client.ts'
 
-export interface NamedTokenizer {
+export interface TokenizerWithName {
   name: string
   tokenizer: Tokenizer
 }
 
 /** An engine that serves, as far as it matters here. */
-interface Serving {
+interface EngineWithModels {
   client: Pick<EngineClient, 'name' | 'tokenTexts'>
   watch: { healthy: boolean; models: readonly { id: string }[] }
 }
@@ -23,10 +23,10 @@ const ANSWER_MS = 10_000
  * @param loadEmbedded is called once, for the first ids that the embedded model sampled
  * @returns undefined where no tokenizer is known
  */
-export function textsOfTokens(
-  named: NamedTokenizer | undefined,
+export function createTokenTextReader(
+  named: TokenizerWithName | undefined,
   loadEmbedded: () => Tokenizer,
-  engines: () => readonly Serving[] = () => [],
+  engines: () => readonly EngineWithModels[] = () => [],
 ) {
   let embedded: Tokenizer | undefined
   return async (model: string | null, ids: Int32Array) => {
@@ -38,7 +38,7 @@ export function textsOfTokens(
   }
 }
 
-async function askEngines(engines: readonly Serving[], model: string, ids: Int32Array) {
+async function askEngines(engines: readonly EngineWithModels[], model: string, ids: Int32Array) {
   for (const { client, watch } of engines) {
     if (!watch.healthy || !watch.models.some(({ id }) => id === model)) continue
     const signal = AbortSignal.timeout(ANSWER_MS)

@@ -11,7 +11,7 @@ import { PauseWatch } from './pause-watch.ts'
 import type { Member, Requirements } from './placement.ts'
 import {
   type Assignment,
-  type QueuedCall,
+  type QueuedRequest,
   Scheduler,
   type SchedulerOptions,
   type SchedulerStats,
@@ -19,7 +19,7 @@ import {
 
 export interface DispatcherOptions extends SchedulerOptions {
   /** What a call fails with when nobody could serve it for `waitMs`. */
-  absent(call: QueuedCall): { code: ErrorCode; message: string }
+  absent(call: QueuedRequest): { code: ErrorCode; message: string }
   /** How long a pause may last before calls are refused, 0 for without end. */
   pauseLimitMs?: number | undefined
   clock?: Clock | undefined
@@ -59,7 +59,7 @@ export interface Lease {
 const MAX_FAILED_SESSIONS = 10_000
 
 interface Waiter {
-  readonly call: QueuedCall
+  readonly call: QueuedRequest
   grant(memberId: string): void
   fail(error: ProxyError): void
 }
@@ -108,7 +108,7 @@ export class Dispatcher {
       clock: this.#clock,
       limitMs: options.pauseLimitMs ?? DISPATCH_DEFAULTS.pauseLimitMs,
       logger: options.logger,
-      onLimit: () => this.#failWaiting(pausedForTooLong),
+      onLimit: () => this.#failWaiting(createPauseTimeoutError),
     })
   }
 
@@ -117,7 +117,7 @@ export class Dispatcher {
    * @throws ProxyError `queue_full`; the code of `absent` when nobody could serve the call for `waitMs`;
    *   `paused` when a pause lasts longer than it may; `shutting_down`. After an abort: whatever `signal.reason` is.
    */
-  async acquire(call: QueuedCall, signal: AbortSignal): Promise<Lease> {
+  async acquire(call: QueuedRequest, signal: AbortSignal): Promise<Lease> {
     signal.throwIfAborted()
     try {
       return await this.#acquire(call, signal)
@@ -127,9 +127,9 @@ export class Dispatcher {
     }
   }
 
-  async #acquire(requested: QueuedCall, signal: AbortSignal): Promise<Lease> {
-    if (this.#closed) throw shuttingDown()
-    if (this.#pauseWatch.isOverLimit) throw pausedForTooLong()
+  async #acquire(requested: QueuedRequest, signal: AbortSignal): Promise<Lease> {
+    if (this.#closed) throw createShutdownError()
+    if (this.#pauseWatch.isOverLimit) throw createPauseTimeoutError()
     const failedAt = this.#failedAt.get(requested.sessionId)
     const call =
       failedAt === undefined ? requested : { ...requested, avoid: [...(requested.avoid ?? []), failedAt] }
@@ -145,7 +145,7 @@ export class Dispatcher {
       return this.#lease(call, submission.memberId)
     }
     this.#watchExpiry()
-    const memberId = await this.#turnOf(call, signal)
+    const memberId = await this.#waitForSlot(call, signal)
     this.#watch?.waited(this.#clock.nowMs() - askedAtMs)
     return this.#lease(call, memberId)
   }
@@ -233,7 +233,7 @@ export class Dispatcher {
     this.#closed = true
     this.#cancelExpiry?.()
     this.#pauseWatch.close()
-    this.#failWaiting(shuttingDown)
+    this.#failWaiting(createShutdownError)
   }
 
   #failWaiting(errorOf: () => ProxyError): void {
@@ -243,7 +243,7 @@ export class Dispatcher {
     }
   }
 
-  #turnOf(call: QueuedCall, signal: AbortSignal): Promise<string> {
+  #waitForSlot(call: QueuedRequest, signal: AbortSignal): Promise<string> {
     const { callId } = call
     return new Promise((resolve, reject) => {
       const onAbort = () => {
@@ -270,7 +270,7 @@ export class Dispatcher {
     })
   }
 
-  #lease({ callId, sessionId }: QueuedCall, memberId: string): Lease {
+  #lease({ callId, sessionId }: QueuedRequest, memberId: string): Lease {
     const dispatchedAtMs = this.#clock.nowMs()
     let held = true
     return {
@@ -338,11 +338,11 @@ export class Dispatcher {
   }
 }
 
-function shuttingDown(): ProxyError {
+function createShutdownError(): ProxyError {
   return new ProxyError('shutting_down', 'the proxy is shutting down')
 }
 
-function pausedForTooLong(): ProxyError {
+function createPauseTimeoutError(): ProxyError {
   return new ProxyError(
     'paused',
     'the proxy was paused (POST /admin/pause) and nobody resumed it within --pause-limit',

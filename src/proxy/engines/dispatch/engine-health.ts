@@ -3,11 +3,11 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../port/engine-client.ts'
 import {
+  createTokenizerQuestion,
   describePrompts,
   describeTokenizer,
   type ExpectedTokenizer,
   judgeTokenizer,
-  questionFor,
   TOKENIZER_TEXT,
   type TokenizerVerdict,
 } from '../port/expected-tokenizer.ts'
@@ -133,7 +133,7 @@ export class EngineHealthWatch {
       const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
       const { client, tokenizer, tellsTextIds } = this.#options
       const question = tokenizer
-        ? questionFor(tokenizer)
+        ? createTokenizerQuestion(tokenizer)
         : tellsTextIds
           ? { text: TOKENIZER_TEXT, chats: true }
           : undefined
@@ -173,7 +173,7 @@ export class EngineHealthWatch {
     this.healthy = false
     // What comes up in its place may have begun with other weights.
     this.forgetWeights()
-    this.error = silent ? `no answer within ${CHECK_TIMEOUT_MS / 1_000} s` : messageOf(thrown)
+    this.error = silent ? `no answer within ${CHECK_TIMEOUT_MS / 1_000} s` : getMessage(thrown)
   }
 
   #tell(): void {
@@ -242,6 +242,6 @@ function afterLooking(clock: Clock, delayMs: number, task: () => void): () => vo
   return () => cancel()
 }
 
-function messageOf(thrown: unknown): string {
+function getMessage(thrown: unknown): string {
   return thrown instanceof ProxyError ? thrown.message : `the health check failed: ${String(thrown)}`
 }

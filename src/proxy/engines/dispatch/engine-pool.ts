@@ -4,7 +4,7 @@ import type { EngineClient, EngineHealth } from '../port/engine-client.ts'
 import type { Dispatcher } from './dispatcher.ts'
 import { type EngineHealthReport, EngineHealthWatch, type EngineHealthWatchOptions } from './engine-health.ts'
 import type { LearnedEfforts } from './learned-efforts.ts'
-import { MeasuredLogprobs } from './measured-logprobs.ts'
+import { LogprobsProbe } from './measured-logprobs.ts'
 import type { Ability } from './placement.ts'
 
 export interface EnginePoolOptions
@@ -25,13 +25,13 @@ export interface EngineFacts {
   standIn: boolean
 }
 
-export interface PooledEngine extends EngineFacts {
+export interface EngineEntry extends EngineFacts {
   /** Derived from the engine's URL, so that one which is registered again, with a restarted proxy too, keeps it. */
   readonly id: string
   readonly client: EngineClient
   readonly watch: EngineHealthWatch
   /** Absent: nobody wants to know. */
-  readonly logprobs?: MeasuredLogprobs | undefined
+  readonly logprobs?: LogprobsProbe | undefined
   readonly sinceMs: number
   draining: boolean
 }
@@ -39,7 +39,7 @@ export interface PooledEngine extends EngineFacts {
 export class EnginePool {
   readonly #options: EnginePoolOptions
   /** By the names of their clients, which are the dispatcher's names for them too. */
-  readonly #engines = new Map<string, PooledEngine>()
+  readonly #engines = new Map<string, EngineEntry>()
 
   constructor(options: EnginePoolOptions) {
     this.#options = options
@@ -49,11 +49,11 @@ export class EnginePool {
     return this.#engines.size
   }
 
-  all(): PooledEngine[] {
+  all(): EngineEntry[] {
     return [...this.#engines.values()]
   }
 
-  get(name: string): PooledEngine | undefined {
+  get(name: string): EngineEntry | undefined {
     return this.#engines.get(name)
   }
 
@@ -61,7 +61,7 @@ export class EnginePool {
    * The client is the pool's from here on. There must be no engine of its name.
    * @param known what the engine has said just now
    */
-  add(client: EngineClient, facts: Partial<EngineFacts> = {}, known?: EngineHealth): PooledEngine {
+  add(client: EngineClient, facts: Partial<EngineFacts> = {}, known?: EngineHealth): EngineEntry {
     const { dispatcher, healthIntervalMs: intervalMs, logger, tokenizer } = this.#options
     const { name } = client
     const { weight = 1, modelName = null, standIn = false } = facts
@@ -69,7 +69,7 @@ export class EnginePool {
     // tokenizer that may be another one.
     const healthy = tokenizer === undefined
     dispatcher.addMember({ id: name, ...this.#limit(weight), healthy, draining: false, models: [] })
-    const logprobs = this.#options.measuresLogprobs ? new MeasuredLogprobs(client, logger) : undefined
+    const logprobs = this.#options.measuresLogprobs ? new LogprobsProbe(client, logger) : undefined
     const watch = new EngineHealthWatch({
       ...this.#options,
       client,
@@ -84,13 +84,13 @@ export class EnginePool {
       },
     })
     const standing = { weight, modelName, standIn, draining: false, sinceMs: Date.now() }
-    const engine = { id: idOf(name), client, watch, logprobs, ...standing }
+    const engine = { id: createEngineId(name), client, watch, logprobs, ...standing }
     this.#engines.set(name, engine)
     return engine
   }
 
   /** Changes what whoever registers it again says of it; one that was leaving stays. */
-  renew(engine: PooledEngine, { weight, modelName }: Omit<EngineFacts, 'standIn'>): void {
+  renew(engine: EngineEntry, { weight, modelName }: Omit<EngineFacts, 'standIn'>): void {
     const { dispatcher } = this.#options
     const { name } = engine.client
     Object.assign(engine, { weight, modelName, standIn: false, draining: false })
@@ -101,7 +101,7 @@ export class EnginePool {
   }
 
   /** Gives the engine nothing new; it is gone when the calls that it serves have ended, unless it is renewed before. */
-  retire(engine: PooledEngine): void {
+  retire(engine: EngineEntry): void {
     if (engine.draining) return
     engine.draining = true
     const { client, watch } = engine
@@ -128,7 +128,7 @@ export class EnginePool {
   }
 }
 
-function idOf(name: string): string {
+function createEngineId(name: string): string {
   return `engine-${createHash('sha256').update(name).digest('hex').slice(0, 12)}`
 }
 

@@ -3,7 +3,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient } from '../port/engine-client.ts'
 import type { NewEngine, Registry, RegistryEntry } from '../port/registry.ts'
-import type { PooledEngine } from './engine-pool.ts'
+import type { EngineEntry } from './engine-pool.ts'
 import type { LocalBackend } from './local-backend.ts'
 
 export interface EngineRegistryOptions {
@@ -25,7 +25,7 @@ export class EngineRegistry implements Registry {
   list(): RegistryEntry[] {
     const { backend } = this.#options
     const loads = backend.loads()
-    return backend.engines.all().map((engine) => entryOf(engine, loads.get(engine.client.name)))
+    return backend.engines.all().map((engine) => toRegistryEntry(engine, loads.get(engine.client.name)))
   }
 
   async register({ url, weight, modelName }: NewEngine): Promise<RegistryEntry> {
@@ -33,7 +33,7 @@ export class EngineRegistry implements Registry {
     this.#retireStandIns()
     await engine.watch.firstCheck
     this.#refuseUseless(engine)
-    return entryOf(engine, this.#options.backend.loads().get(engine.client.name))
+    return toRegistryEntry(engine, this.#options.backend.loads().get(engine.client.name))
   }
 
   remove(id: string): void {
@@ -71,7 +71,7 @@ export class EngineRegistry implements Registry {
     }
   }
 
-  #refuseUseless(engine: PooledEngine): void {
+  #refuseUseless(engine: EngineEntry): void {
     const { client, watch } = engine
     const isOther = watch.tokenizer === 'other'
     if (!isOther && (!this.#options.needsTokenIds || client.takesTokenIds)) return
@@ -83,7 +83,10 @@ export class EngineRegistry implements Registry {
   }
 }
 
-function entryOf(engine: PooledEngine, load: { inFlight: number; maxConcurrency: number } | undefined) {
+function toRegistryEntry(
+  engine: EngineEntry,
+  load: { inFlight: number; maxConcurrency: number } | undefined,
+) {
   const { id, client, watch, modelName, weight, draining, sinceMs } = engine
   return {
     id,

@@ -5,8 +5,8 @@ import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/re
 import type { Dispatcher, Lease } from './dispatcher.ts'
 import { EffortNegotiation, type LearnedEfforts, renderedBody } from './learned-efforts.ts'
 import { isEngineFault } from './outlier-detector.ts'
-import { needOf } from './placement.ts'
-import type { QueuedCall } from './scheduler.ts'
+import { getRequiredAbility } from './placement.ts'
+import type { QueuedRequest } from './scheduler.ts'
 
 /**
  * What a failure says. `lost`: something ended while it had the call, perhaps because of it. `away`: out of reach, and
@@ -15,7 +15,7 @@ import type { QueuedCall } from './scheduler.ts'
  */
 export type FailureVerdict = 'lost' | 'away' | 'failed' | 'final'
 
-export interface FailoverRules {
+export interface FailoverPolicy {
   dispatcher: Dispatcher
   /**
    * @param request as the member is to get it
@@ -47,7 +47,7 @@ const MAX_FAILURES = 3
  *   members are lost, three or all that could serve it have failed, or every member has had its turn (but at least three turns). After an abort: `signal.reason`.
  */
 export async function* withFailover(
-  rules: FailoverRules,
+  rules: FailoverPolicy,
   request: GenerationRequest,
   signal: AbortSignal,
 ): GenerationStream {
@@ -57,7 +57,7 @@ export async function* withFailover(
   let attempts = 0
   let failures = 0
   for (let losses = 0; ; ) {
-    const requirements = { model: body.model, mustServe, needs: needOf(request), avoid: failed }
+    const requirements = { model: body.model, mustServe, needs: getRequiredAbility(request), avoid: failed }
     const call = { callId, sessionId, ...requirements }
     const lease = await leaseFor(call, rules, request, signal)
     const { memberId } = lease
@@ -112,8 +112,8 @@ function withBody(request: GenerationRequest, body: ChatBody | undefined): Gener
 }
 
 function leaseFor(
-  call: QueuedCall,
-  { dispatcher }: FailoverRules,
+  call: QueuedRequest,
+  { dispatcher }: FailoverPolicy,
   { spans }: GenerationRequest,
   signal: AbortSignal,
 ): Promise<Lease> {

@@ -3,7 +3,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { Backend, BackendStatus } from '../port/backend.ts'
-import { cannotCount } from '../port/count-tokens.ts'
+import { createCannotCountError } from '../port/count-tokens.ts'
 import type { EngineClient, EngineHealth, ModelInfo } from '../port/engine-client.ts'
 import type { ExpectedTokenizer } from '../port/expected-tokenizer.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from './dispatcher.ts'
@@ -12,7 +12,7 @@ import { type FailureVerdict, judgeResponse, withFailover } from './failover.ts'
 import { EffortNegotiation, LearnedEfforts } from './learned-efforts.ts'
 import type { LogprobsMode } from './measured-logprobs.ts'
 import { isEngineFault } from './outlier-detector.ts'
-import { type MemberLoad, unlistedPolicy } from './placement.ts'
+import { createUnlistedPolicyError, type MemberLoad } from './placement.ts'
 import { WeightStamp } from './weight-stamp.ts'
 
 export interface LocalBackendOptions extends Partial<Omit<DispatcherOptions, 'absent'>> {
@@ -65,7 +65,7 @@ class EngineBackend implements LocalBackend {
       queueLimit: options.queueLimit ?? DISPATCH_DEFAULTS.queueLimit,
       waitMs: options.waitMs ?? DISPATCH_DEFAULTS.waitMs,
       absent: (call) =>
-        unlistedPolicy(call, this.status().members) ?? {
+        createUnlistedPolicyError(call, this.status().members) ?? {
           code: 'engine_unreachable',
           message: `no engine that could serve this call is healthy${this.#refusals()}`,
         },
@@ -147,7 +147,7 @@ class EngineBackend implements LocalBackend {
 
   /** Asks one healthy engine after another until one counts: all of them serve the same model. */
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
-    let failure: unknown = cannotCount('No engine here can count the tokens of a prompt')
+    let failure: unknown = createCannotCountError('No engine here can count the tokens of a prompt')
     for (const { client, watch, draining } of this.engines.all()) {
       if (!client.countTokens || !watch.healthy || draining) continue
       try {

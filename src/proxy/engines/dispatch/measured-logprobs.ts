@@ -65,7 +65,7 @@ export function readLogprobsMode(warm: FirstTokens, hot: FirstTokens): LogprobsR
  * Measures one engine before the first call that it serves, in the slot of that call: so a pause waits for the measuring as
  * for the call.
  */
-export class MeasuredLogprobs {
+export class LogprobsProbe {
   readonly #client: EngineClient
   readonly #logger: Logger | undefined
   #known: { mode: LogprobsMode | undefined } | undefined

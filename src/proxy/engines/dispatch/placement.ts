@@ -53,13 +53,13 @@ const CLEARLY_MORE_CALLS = 4
 const CLEARLY_MORE_TIMES = 2
 const ROOMY_LOAD = 0.75
 
-function callsOf({ inFlight, busyElsewhere = 0 }: MemberLoad): number {
+function countRequests({ inFlight, busyElsewhere = 0 }: MemberLoad): number {
   return inFlight + busyElsewhere
 }
 
 /** Its calls relative to the limit: 0 is idle, 1 is full. */
-function loadOf(member: MemberLoad): number {
-  return callsOf(member) / member.maxConcurrency
+function computeLoad(member: MemberLoad): number {
+  return countRequests(member) / member.maxConcurrency
 }
 
 export function hasRoom(member: MemberLoad): boolean {
@@ -72,9 +72,10 @@ export function hasRoom(member: MemberLoad): boolean {
  * nearly full members a call waits for its own, so that saturation does not shuffle every session.
  */
 export function isClearlyMoreLoaded(home: MemberLoad, other: MemberLoad): boolean {
-  if (!hasRoom(home) && loadOf(other) <= ROOMY_LOAD) return true
+  if (!hasRoom(home) && computeLoad(other) <= ROOMY_LOAD) return true
   return (
-    loadOf(home) >= CLEARLY_MORE_TIMES * loadOf(other) && callsOf(home) - callsOf(other) >= CLEARLY_MORE_CALLS
+    computeLoad(home) >= CLEARLY_MORE_TIMES * computeLoad(other) &&
+    countRequests(home) - countRequests(other) >= CLEARLY_MORE_CALLS
   )
 }
 
@@ -91,7 +92,7 @@ export function leastLoaded(members: readonly MemberLoad[]): MemberLoad | undefi
 }
 
 function isLessLoaded(member: MemberLoad, than: MemberLoad): boolean {
-  const difference = loadOf(member) - loadOf(than) || member.sessions - than.sessions
+  const difference = computeLoad(member) - computeLoad(than) || member.sessions - than.sessions
   return (difference || member.lastStart - than.lastStart) < 0
 }
 
@@ -116,7 +117,7 @@ export function candidatesFor(members: Iterable<MemberLoad>, requirements: Requi
  * What a call fails with whose policy nobody lists, though there is somebody who serves others.
  * @param members those that there are
  */
-export function unlistedPolicy(
+export function createUnlistedPolicyError(
   { model, mustServe }: Requirements,
   members: readonly Pick<Member, 'healthy' | 'models'>[],
 ): { code: 'policy_not_served'; message: string } | undefined {
@@ -140,14 +141,17 @@ function serves(member: Member, { model, needs, mustServe }: Requirements): bool
 }
 
 /** What a request needs of the member that serves it, beyond what each can do. */
-export function needOf(request: GenerationRequest): Ability | undefined {
+export function getRequiredAbility(request: GenerationRequest): Ability | undefined {
   if (request.kind === 'completion') return 'completion'
   if (request.images !== undefined) return 'images'
   return request.promptTokenIds ? 'token_ids' : undefined
 }
 
 /** The member that should take the call now; undefined: it has to wait. `homeId` is where the session sticks. */
-export function place(candidates: readonly MemberLoad[], homeId: string | undefined): MemberLoad | undefined {
+export function chooseMember(
+  candidates: readonly MemberLoad[],
+  homeId: string | undefined,
+): MemberLoad | undefined {
   const least = leastLoaded(candidates)
   if (least === undefined) return undefined
   const home = candidates.find((member) => member.id === homeId)

@@ -8,10 +8,10 @@
  */
 import {
   candidatesFor,
+  chooseMember,
   hasRoom,
   type Member,
   type MemberLoad,
-  place,
   type Requirements,
 } from './placement.ts'
 
@@ -22,7 +22,7 @@ export interface SchedulerOptions {
   waitMs: number
 }
 
-export interface QueuedCall extends Requirements {
+export interface QueuedRequest extends Requirements {
   callId: string
   sessionId: string
 }
@@ -54,7 +54,7 @@ export interface SchedulerStats {
  */
 const MAX_HOMES = 100_000
 
-interface WaitingCall extends QueuedCall {
+interface WaitingRequest extends QueuedRequest {
   /** When it gives up, unless a member that could serve it turns up before. */
   giveUpAtMs: number
   /** False once its session was released: the call is still served, but the session is not remembered again. */
@@ -80,7 +80,7 @@ export class Scheduler {
   readonly #options: SchedulerOptions
   readonly #members = new Map<string, MemberState>()
   /** In order of arrival. */
-  readonly #waiting = new Map<string, WaitingCall>()
+  readonly #waiting = new Map<string, WaitingRequest>()
   /** Which member serves each running call. */
   readonly #running = new Map<string, string>()
   /**
@@ -101,7 +101,7 @@ export class Scheduler {
   /** @throws RangeError when a member with this id is there, or its limit is below 1. @returns calls that start now */
   addMember(member: Member): Assignment[] {
     if (this.#members.has(member.id)) throw new RangeError(`member ${member.id} exists`)
-    this.#members.set(member.id, this.#stateOf(member, { inFlight: 0, lastStart: 0 }))
+    this.#members.set(member.id, this.#getState(member, { inFlight: 0, lastStart: 0 }))
     return this.#assignWaiting()
   }
 
@@ -109,7 +109,7 @@ export class Scheduler {
   updateMember(memberId: string, change: Partial<Omit<Member, 'id'>>): Assignment[] {
     const member = this.#members.get(memberId)
     if (member === undefined) return []
-    this.#members.set(memberId, this.#stateOf({ ...member, ...change }, member))
+    this.#members.set(memberId, this.#getState({ ...member, ...change }, member))
     return this.#assignWaiting()
   }
 
@@ -146,19 +146,19 @@ export class Scheduler {
   }
 
   /** @throws RangeError when the call is already waiting or running. */
-  submit(call: QueuedCall, nowMs: number): Submission {
+  submit(call: QueuedRequest, nowMs: number): Submission {
     if (this.#waiting.has(call.callId) || this.#running.has(call.callId)) {
       throw new RangeError(`call ${call.callId} was submitted twice`)
     }
     const candidates = this.#paused ? [] : candidatesFor(this.#members.values(), call)
-    const member = place(candidates, this.#homes.get(call.sessionId))
+    const member = chooseMember(candidates, this.#homes.get(call.sessionId))
     if (member !== undefined) {
       this.#start(call, member, true)
       return { outcome: 'assigned', memberId: member.id }
     }
     if (this.#waiting.size >= this.#options.queueLimit) return { outcome: 'queue_full' }
     const giveUpAtMs = nowMs + this.#options.waitMs
-    this.#waiting.set(call.callId, { ...call, giveUpAtMs, sticky: true, kind: kindOf(call) })
+    this.#waiting.set(call.callId, { ...call, giveUpAtMs, sticky: true, kind: getKindKey(call) })
     return { outcome: 'waiting' }
   }
 
@@ -185,7 +185,7 @@ export class Scheduler {
     const expired: string[] = []
     const kinds = new Map<string, Kind>()
     for (const call of this.#waiting.values()) {
-      if (this.#paused || this.#kindOf(call, kinds).candidates.length > 0) {
+      if (this.#paused || this.#getKind(call, kinds).candidates.length > 0) {
         call.giveUpAtMs = nowMs + this.#options.waitMs
       } else if (call.giveUpAtMs <= nowMs) {
         expired.push(call.callId)
@@ -232,10 +232,10 @@ export class Scheduler {
     const kinds = new Map<string, Kind>()
     for (const call of this.#waiting.values()) {
       if (freeSlots === 0) break
-      const { candidates, stuckAt } = this.#kindOf(call, kinds)
+      const { candidates, stuckAt } = this.#getKind(call, kinds)
       const home = this.#homes.get(call.sessionId)
       if (stuckAt.has(home)) continue
-      const member = place(candidates, home)
+      const member = chooseMember(candidates, home)
       if (member === undefined) {
         stuckAt.add(home)
         continue
@@ -257,7 +257,7 @@ export class Scheduler {
   }
 
   /** @param kinds those of this walk: the members do not change during one, but for their loads */
-  #kindOf(call: WaitingCall, kinds: Map<string, Kind>): Kind {
+  #getKind(call: WaitingRequest, kinds: Map<string, Kind>): Kind {
     let kind = kinds.get(call.kind)
     if (kind === undefined) {
       kind = { candidates: candidatesFor(this.#members.values(), call), stuckAt: new Set() }
@@ -266,7 +266,7 @@ export class Scheduler {
     return kind
   }
 
-  #start(call: QueuedCall, member: MemberLoad, sticky: boolean): void {
+  #start(call: QueuedRequest, member: MemberLoad, sticky: boolean): void {
     const state = this.#members.get(member.id)!
     state.inFlight += 1
     state.lastStart = ++this.#starts
@@ -293,7 +293,7 @@ export class Scheduler {
     else this.#sessionsAt.set(memberId, count)
   }
 
-  #stateOf(
+  #getState(
     member: Member,
     { inFlight, lastStart }: Pick<MemberState, 'inFlight' | 'lastStart'>,
   ): MemberState {
@@ -320,6 +320,6 @@ export class Scheduler {
   }
 }
 
-function kindOf({ model, needs, mustServe, avoid }: QueuedCall): string {
+function getKindKey({ model, needs, mustServe, avoid }: QueuedRequest): string {
   return JSON.stringify([model, needs, mustServe, avoid])
 }

@@ -2,7 +2,7 @@
 import type { GenerationEnd, GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { EngineHealthWatch } from './engine-health.ts'
 
-type KnownWeights = Pick<EngineHealthWatch, 'weightVersion' | 'timesForgotten'>
+type WeightSource = Pick<EngineHealthWatch, 'weightVersion' | 'timesForgotten'>
 
 /**
  * What an engine's answer does not tell about its weights, its last health check may have. An end after which that is not
@@ -12,14 +12,14 @@ type KnownWeights = Pick<EngineHealthWatch, 'weightVersion' | 'timesForgotten'>
  * that are not there any more: its start has the version that was known when the engine was asked.
  */
 export class WeightStamp {
-  readonly #engine: KnownWeights
+  readonly #engine: WeightSource
   readonly #asked: string | undefined
   readonly #timesForgotten: number
   #isTold = false
   #isStamped = false
 
   /** To be made when the engine is about to be asked. @param engine as it is at any moment */
-  constructor(engine: KnownWeights) {
+  constructor(engine: WeightSource) {
     this.#engine = engine
     this.#asked = engine.weightVersion
     this.#timesForgotten = engine.timesForgotten

@@ -10,6 +10,6 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 export type CountTokens = (body: ChatBody, signal: AbortSignal, sessionId?: string) => Promise<number>
 
 /** Not implemented: no other call to the same place will be answered either. */
-export function cannotCount(message: string): ProxyError {
+export function createCannotCountError(message: string): ProxyError {
   return new ProxyError('unsupported', message, { status: 501 })
 }

@@ -54,7 +54,7 @@ export interface ExpectedTokenizer {
   decode(ids: readonly number[]): string
 }
 
-export function questionFor({ ids }: Pick<ExpectedTokenizer, 'ids'>): TokenizerQuestion {
+export function createTokenizerQuestion({ ids }: Pick<ExpectedTokenizer, 'ids'>): TokenizerQuestion {
   return { text: TOKENIZER_TEXT, ids, chats: true }
 }
 

@@ -26,10 +26,10 @@ export interface ScoredToken {
   readonly alternativeIds: readonly number[]
 }
 
-export interface Scored {
+export interface ScoreResult {
   /** As many as the completion has. */
   readonly tokens: readonly ScoredToken[]
 }
 
 /** @throws ProxyError as `EngineClient.generate`, and `engine_failed` for an answer that does not tell every token */
-export type Score = (request: ScoreRequest, signal: AbortSignal) => Promise<Scored>
+export type Score = (request: ScoreRequest, signal: AbortSignal) => Promise<ScoreResult>

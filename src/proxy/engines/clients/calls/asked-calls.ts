@@ -2,19 +2,19 @@
 import type { Tool } from '../../../../protocol/canonical/messages.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
-export interface AskedCalls {
+export interface ToolCallRequest {
   /** How the model writes calls: the name of the proxy's parser. */
   readonly format: string
-  readonly tools: readonly CallTool[]
-  readonly choice: CallChoice
+  readonly tools: readonly FunctionTool[]
+  readonly choice: ToolCallChoice
   /** `parallel_tool_calls: false`: at most one call, whatever the choice. */
   readonly onlyOne: boolean
 }
 
 /** `forced`: one function by its name, which is the only one of the tools. */
-type CallChoice = 'auto' | 'required' | 'forced'
+type ToolCallChoice = 'auto' | 'required' | 'forced'
 
-export interface CallTool {
+export interface FunctionTool {
   readonly name: string
   readonly strict: boolean | undefined
   /** A JSON schema; undefined: the agent gave none. */
@@ -24,9 +24,9 @@ export interface CallTool {
 export type Schema = Readonly<Record<string, unknown>>
 
 /** undefined of a call that is offered no function. */
-export function askedCalls({ body, callFormat: format }: TokenRequest): AskedCalls | undefined {
+export function getToolCallRequest({ body, callFormat: format }: TokenRequest): ToolCallRequest | undefined {
   if (format === undefined || body.tool_choice === 'none') return undefined
-  const choice = choiceOf(body.tool_choice)
+  const choice = parseToolChoice(body.tool_choice)
   const all = (body.tools ?? []).filter(isFunction).map(({ function: { name, strict, parameters } }) => {
     return { name, strict: strict ?? undefined, parameters: parameters ?? undefined }
   })
@@ -41,11 +41,11 @@ export function askedCalls({ body, callFormat: format }: TokenRequest): AskedCal
 }
 
 /** Whether more is wanted than that calls are possible. */
-export function wantsMore({ tools, choice, onlyOne }: AskedCalls): boolean {
+export function wantsMore({ tools, choice, onlyOne }: ToolCallRequest): boolean {
   return choice !== 'auto' || onlyOne || tools.some(({ strict }) => strict === true)
 }
 
-function choiceOf(choice: unknown): 'auto' | 'required' | { name: unknown } {
+function parseToolChoice(choice: unknown): 'auto' | 'required' | { name: unknown } {
   if (choice === 'required') return choice
   const named = (choice as { function?: { name?: unknown } | null } | null | undefined)?.function
   return named ? { name: named.name } : 'auto'

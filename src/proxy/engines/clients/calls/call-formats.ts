@@ -2,7 +2,7 @@
  * Calls in a model's own markup, as structural tags. Source: xgrammar's `builtin_structural_tag.py` (0.2.8), which vLLM
  * and SGLang share, and for Hermes and MiniMax vLLM's `tool_parsers/structural_tag_registry.py` (0.32).
  */
-import type { AskedCalls, CallTool } from './asked-calls.ts'
+import type { FunctionTool, ToolCallRequest } from './asked-calls.ts'
 import {
   constant,
   type Format,
@@ -15,11 +15,11 @@ import {
 } from './structural-tag.ts'
 
 /** @param schemaOf what the arguments of a tool are held to; true: nothing */
-export type CallFormat = (calls: CallsToWrite) => Format
+export type ToolCallFormat = (calls: ToolCallFormatInput) => Format
 
-export interface CallsToWrite extends Omit<AskedCalls, 'format'> {
+export interface ToolCallFormatInput extends Omit<ToolCallRequest, 'format'> {
   /** What the arguments of a tool are held to; true: to nothing. */
-  schemaOf(tool: CallTool): unknown
+  schemaOf(tool: FunctionTool): unknown
 }
 
 const THINK = ['<think>', '</think>']
@@ -49,7 +49,7 @@ export const llama3 = freeStanding({
 })
 
 /** With and without newlines between the markers and the object. */
-export const hermes: CallFormat = ({ tools, choice, onlyOne, schemaOf }) => {
+export const hermes: ToolCallFormat = ({ tools, choice, onlyOne, schemaOf }) => {
   const tags = tools.flatMap((tool) => {
     const begin = `{"name": "${tool.name}", "arguments": `
     const content = jsonSchema(schemaOf(tool))
@@ -123,7 +123,7 @@ function freeStanding(markup: {
   end: string
   style: SchemaStyle
   excludes?: string[]
-}): CallFormat {
+}): ToolCallFormat {
   return ({ tools, choice, onlyOne, schemaOf }) => {
     const tags = tools.map((tool) =>
       tag(markup.begin(tool.name), jsonSchema(schemaOf(tool), markup.style), markup.end),
@@ -141,10 +141,10 @@ function wrapped(markup: {
   separator: string
   begin(name: string): string
   end: string
-}): CallFormat {
+}): ToolCallFormat {
   const { open, close } = markup
   return ({ tools, choice, onlyOne, schemaOf }) => {
-    const callTag = (tool: CallTool, before = '', after = '') =>
+    const callTag = (tool: FunctionTool, before = '', after = '') =>
       tag(before + markup.begin(tool.name), jsonSchema(schemaOf(tool)), markup.end + after)
     if (choice === 'forced') return callTag(tools[0]!, open, close)
     const calls = tagList(
@@ -167,8 +167,8 @@ function sectioned(markup: {
   excludes?: readonly string[]
   /** A call that is forced stands in a list of one. */
   listsForced?: boolean
-  call(tool: CallTool, schema: unknown): Format
-}): CallFormat {
+  call(tool: FunctionTool, schema: unknown): Format
+}): ToolCallFormat {
   const { trigger, open, lead, close, excludes = THINK } = markup
   return ({ tools, choice, onlyOne, schemaOf }) => {
     const tags = tools.map((tool) => markup.call(tool, schemaOf(tool)))

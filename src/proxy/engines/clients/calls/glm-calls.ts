@@ -4,8 +4,8 @@
  * all strict.
  */
 import { isRecord } from '../../../../base/json.ts'
-import type { CallTool, Schema } from './asked-calls.ts'
-import type { CallFormat } from './call-formats.ts'
+import type { FunctionTool, Schema } from './asked-calls.ts'
+import type { ToolCallFormat } from './call-formats.ts'
 import {
   anyText,
   constant,
@@ -33,7 +33,7 @@ const MARKUP = [
 const TEXT_EXCLUDES = MARKUP.filter((marker) => marker !== OPEN)
 
 /** Tools that are not strict have the keys and simple types of their schema. */
-export const glm: CallFormat = ({ tools, choice, onlyOne }) => {
+export const glm: ToolCallFormat = ({ tools, choice, onlyOne }) => {
   const isForced = choice === 'forced'
   const tags = tools.map(callTag)
   const allStrict = tools.every(({ strict }) => strict)
@@ -42,10 +42,11 @@ export const glm: CallFormat = ({ tools, choice, onlyOne }) => {
   return triggeredTags(OPEN, tags, { onlyOne, atLeastOne: choice === 'required', excludes: TEXT_EXCLUDES })
 }
 
-function callTag({ name, strict, parameters }: CallTool): Format {
+function callTag({ name, strict, parameters }: FunctionTool): Format {
   const properties = strict ? undefined : plainProperties(parameters ?? {})
   const schema = strict ? (parameters ?? true) : true
-  const content = properties === undefined ? jsonSchema(schema, 'glm_xml') : anyOf(Object.entries(properties))
+  const content =
+    properties === undefined ? jsonSchema(schema, 'glm_xml') : anyProperty(Object.entries(properties))
   return tag(OPEN + name, content, '</tool_call>')
 }
 
@@ -57,7 +58,7 @@ function plainProperties(schema: Schema): Schema | undefined {
   return isPlain && !says && schema.additionalProperties !== true ? (properties as Schema) : undefined
 }
 
-function anyOf(properties: readonly (readonly [string, unknown])[]): Format {
+function anyProperty(properties: readonly (readonly [string, unknown])[]): Format {
   const pairs = properties.map(([key, property]) =>
     sequence(
       constant(`<arg_key>${key}</arg_key><arg_value>`),
@@ -65,24 +66,24 @@ function anyOf(properties: readonly (readonly [string, unknown])[]): Format {
       constant('</arg_value>'),
     ),
   )
-  return { type: 'star', content: oneOf(pairs) }
+  return { type: 'star', content: oneFormat(pairs) }
 }
 
 function valueFormat(property: Schema): Format {
   if (Array.isArray(property.enum)) {
-    return oneOf(
+    return oneFormat(
       property.enum.map((value) => constant(typeof value === 'string' ? value : JSON.stringify(value))),
     )
   }
   const { type } = property
   if (Array.isArray(type)) {
     const others = type.filter((one) => one !== 'string').map((one) => valueFormat({ type: one }))
-    return oneOf(type.includes('string') ? [...others, anyText(MARKUP)] : others)
+    return oneFormat(type.includes('string') ? [...others, anyText(MARKUP)] : others)
   }
   if (type === undefined || type === null || type === 'string') return anyText(MARKUP)
   return jsonSchema({ type })
 }
 
-function oneOf(formats: readonly Format[]): Format {
+function oneFormat(formats: readonly Format[]): Format {
   return formats.length === 1 ? formats[0]! : either(formats)
 }

@@ -1,22 +1,22 @@
 /** Whether a server holds answers to calls in the model's own markup, as its own chat route does. */
 import type { TokenRequest } from '../wire/request.ts'
 import type { ServerVersion } from '../wire/server-version.ts'
-import { askedCalls, wantsMore } from './asked-calls.ts'
+import { getToolCallRequest, wantsMore } from './asked-calls.ts'
 
-export interface HeldCallsOptions {
+export interface ToolCallConstraintsOptions {
   /** The first version that does. */
   since: string
   /** Whether nothing else that the server says beside its version speaks against it. */
   allows?(said: Record<string, unknown>): boolean
 }
 
-export class HeldCalls {
+export class ToolCallConstraints {
   readonly #version: ServerVersion
-  readonly #options: HeldCallsOptions
+  readonly #options: ToolCallConstraintsOptions
   /** What an operator must know, once a call has found out. */
   warning: string | undefined
 
-  constructor(version: ServerVersion, options: HeldCallsOptions) {
+  constructor(version: ServerVersion, options: ToolCallConstraintsOptions) {
     this.#version = version
     this.#options = options
   }
@@ -36,7 +36,7 @@ export class HeldCalls {
     const isNew = await this.#version.isSince(since, signal)
     if (isNew && (allows?.(await this.#version.said(signal)) ?? true))
       return { ...request, body: { ...request.body, ...fields } }
-    const calls = askedCalls(request)
+    const calls = getToolCallRequest(request)
     if (calls && wantsMore(calls)) this.warning = this.#words
     return request
   }

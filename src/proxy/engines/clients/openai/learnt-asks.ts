@@ -3,7 +3,7 @@
  * what it takes a second later, and an ask without ids makes every later turn worthless. So a lesser ask is made at once
  * only after several calls, one after the other, had to resort to it, and the whole is tried again now and then.
  */
-import type { Ask } from './request.ts'
+import type { RequestLevel } from './request.ts'
 
 /** Calls that must have been refused in full and served with less. */
 const CONFIRMATIONS = 3
@@ -11,26 +11,26 @@ const CONFIRMATIONS = 3
 const RETRY_EVERY = 50
 const REMEMBERED_LIMIT = 1_000
 
-export interface AskPlan {
+export interface RequestPlan {
   /** To be tried in turn until one is accepted. */
-  readonly asks: readonly Ask[]
+  readonly asks: readonly RequestLevel[]
   /** How often the full ask had been refused when this call began. */
   readonly refusals: number
 }
 
-interface Learnt {
-  ask: Ask
+interface Capability {
+  ask: RequestLevel
   refusals: number
   /** Calls since the full ask was made last. */
   calls: number
 }
 
-export class LearntAsks {
+export class CapabilityNegotiation {
   /** By route, model and streaming: servers differ in each. */
-  readonly #learnt = new Map<string, Learnt>()
+  readonly #learnt = new Map<string, Capability>()
 
   /** @param asks from all to nothing */
-  planFor(key: string, asks: readonly Ask[]): AskPlan {
+  planFor(key: string, asks: readonly RequestLevel[]): RequestPlan {
     const learnt = this.#learnt.get(key)
     if (learnt === undefined || learnt.refusals < CONFIRMATIONS) {
       return { asks, refusals: learnt?.refusals ?? 0 }
@@ -40,7 +40,7 @@ export class LearntAsks {
   }
 
   /** One of the plan's asks was accepted. */
-  accepted(key: string, { asks, refusals }: AskPlan, ask: Ask): void {
+  accepted(key: string, { asks, refusals }: RequestPlan, ask: RequestLevel): void {
     if (ask === 'ids') this.#learnt.delete(key)
     // Asked for less from the start; or calls ran side by side, of which one refusal may have hit all: they count once.
     if (asks[0] !== 'ids' || ask === 'ids' || (this.#learnt.get(key)?.refusals ?? 0) !== refusals) return

@@ -6,10 +6,10 @@ import { askedAlternatives, isMaskBounded, wantsLogprobs, withoutEmptyTools } fr
  * `ids_whole` gives up streaming for them, as SGLang's chat demands, `logprobs` asks what OpenAI itself knows, `plain`
  * sends the agent's body.
  */
-export type Ask = 'ids' | 'ids_whole' | 'logprobs' | 'plain'
+export type RequestLevel = 'ids' | 'ids_whole' | 'logprobs' | 'plain'
 
 /** What to ask in turn until an ask is accepted. */
-export function asksFor({ stream }: GenerationRequest): Ask[] {
+export function getRequestLevels({ stream }: GenerationRequest): RequestLevel[] {
   return stream ? ['ids', 'ids_whole', 'logprobs', 'plain'] : ['ids', 'logprobs', 'plain']
 }
 
@@ -33,7 +33,7 @@ export function detailsBody(request: GenerationRequest): Record<string, unknown>
 }
 
 /** The body for an OpenAI-compatible engine. One shallow copy; fields that are `undefined` are left out of the JSON. */
-export function openaiBody(request: GenerationRequest, ask: Ask): Record<string, unknown> {
+export function openaiBody(request: GenerationRequest, ask: RequestLevel): Record<string, unknown> {
   const { body } = request
   const stream = request.stream && ask !== 'ids_whole'
   const wantsIds = ask === 'ids' || ask === 'ids_whole'

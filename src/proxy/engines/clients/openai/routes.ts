@@ -5,10 +5,10 @@ import type { GenerationRequest } from '../../../../protocol/canonical/request.t
 import type { EngineConnection, EngineResponse } from '../wire/connection.ts'
 import { readAnswer } from '../wire/generation.ts'
 import { bodyJson, routeOf } from '../wire/request.ts'
-import { LearntAsks } from './learnt-asks.ts'
-import { asksFor, detailsBody, openaiBody } from './request.ts'
+import { CapabilityNegotiation } from './learnt-asks.ts'
+import { detailsBody, getRequestLevels, openaiBody } from './request.ts'
 
-interface AskedResponse {
+interface NegotiatedResponse {
   response: EngineResponse
   /** To be called once: its first event has come, or it was refused with its first event. */
   served?(): void
@@ -18,7 +18,7 @@ interface AskedResponse {
 /** The routes of OpenAI's API on a server of unknown make or version: what it can tell is found out by asking. */
 export class OpenaiRoutes {
   readonly #connection: EngineConnection
-  readonly #learnt = new LearntAsks()
+  readonly #learnt = new CapabilityNegotiation()
   #wasAway = false
 
   constructor(connection: EngineConnection) {
@@ -79,9 +79,9 @@ export class OpenaiRoutes {
    * Asks for all there is first, and for less when that is refused as malformed (400, 422). What the agent itself did wrong
    * is refused at every step, and teaches nothing.
    */
-  async #ask(request: GenerationRequest, signal: AbortSignal): Promise<AskedResponse> {
+  async #ask(request: GenerationRequest, signal: AbortSignal): Promise<NegotiatedResponse> {
     const key = JSON.stringify([request.kind, request.body.model, request.stream])
-    const plan = this.#learnt.planFor(key, asksFor(request))
+    const plan = this.#learnt.planFor(key, getRequestLevels(request))
     let refusal: unknown
     for (const ask of plan.asks) {
       try {

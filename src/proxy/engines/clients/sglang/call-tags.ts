@@ -5,12 +5,12 @@
  */
 import { isRecord } from '../../../../base/json.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
-import { type AskedCalls, askedCalls, type CallTool } from '../calls/asked-calls.ts'
-import { type CallFormat, deepseekV32, kimiK2, qwen3Coder } from '../calls/call-formats.ts'
+import { type FunctionTool, getToolCallRequest, type ToolCallRequest } from '../calls/asked-calls.ts'
+import { deepseekV32, kimiK2, qwen3Coder, type ToolCallFormat } from '../calls/call-formats.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
 /** By the proxy's parser: the detectors that have a tag of xgrammar's (`get_structural_tag_name`). */
-const FORMATS: Readonly<Record<string, CallFormat>> = {
+const FORMATS: Readonly<Record<string, ToolCallFormat>> = {
   qwen3_coder: qwen3Coder,
   deepseek_v32: deepseekV32,
   kimi_k2: kimiK2,
@@ -68,7 +68,7 @@ export function sglangCallTag(request: TokenRequest): { response_format: object 
 }
 
 function callTag(request: TokenRequest): object | undefined {
-  const calls = askedCalls(request)
+  const calls = getToolCallRequest(request)
   if (calls === undefined) return undefined
   const isForced = calls.choice !== 'auto'
   const isFree = !calls.tools.some(({ strict }) => strict === true) || hasOtherConstraint(request.body)
@@ -87,7 +87,7 @@ function hasOtherConstraint({ response_format: format, regex, ebnf }: ChatBody):
 }
 
 /** xgrammar takes only `strict: false` for free; Kimi's parser reads nothing but objects, so forced calls are some. */
-function nativeSchema({ strict, parameters }: CallTool, isForcedKimi: boolean): unknown {
+function nativeSchema({ strict, parameters }: FunctionTool, isForcedKimi: boolean): unknown {
   if (isForcedKimi && !strict) return { type: 'object' }
   return strict === false ? true : (parameters ?? true)
 }
@@ -100,7 +100,7 @@ function withoutThinkExcludes(format: Readonly<Record<string, unknown>>): Record
 }
 
 /** SGLang lets a forced call of one function be a call of any that is offered; here the name is kept to. */
-function structures({ format, tools }: AskedCalls, isForced: boolean): object | undefined {
+function structures({ format, tools }: ToolCallRequest, isForced: boolean): object | undefined {
   const written = STRUCTURES[format]
   if (written === undefined) return undefined
   const { begin, afterName, end, trigger } = written

@@ -4,8 +4,8 @@ import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
 import type { TokenizerQuestion } from '../../port/expected-tokenizer.ts'
-import type { Scored, ScoreRequest } from '../../port/score.ts'
-import { HeldCalls } from '../calls/held-calls.ts'
+import type { ScoreRequest, ScoreResult } from '../../port/score.ts'
+import { ToolCallConstraints } from '../calls/held-calls.ts'
 import { OpenaiRoutes } from '../openai/routes.ts'
 import type { ConnectionOptions } from '../wire/connection.ts'
 import { readWith } from '../wire/generation.ts'
@@ -46,7 +46,7 @@ class SglangClient extends ServerClient implements EngineClient {
   readonly #openai: OpenaiRoutes
   readonly #tokenizer: TokenizerAnswers
   readonly #version: ServerVersion
-  readonly #heldCalls: HeldCalls
+  readonly #heldCalls: ToolCallConstraints
   readonly #sessions: SglangSessions
   /**
    * What its weights were called first: `/update_weights_from_disk` names them after their folder (`served_model_name` in
@@ -67,7 +67,7 @@ class SglangClient extends ServerClient implements EngineClient {
     this.#tokenizer = new TokenizerAnswers(this.connection, SGLANG_READING)
     this.#version = new ServerVersion(this.connection, ['/server_info', '/get_server_info'])
     this.#sessions = new SglangSessions(this.connection)
-    this.#heldCalls = new HeldCalls(this.#version, {
+    this.#heldCalls = new ToolCallConstraints(this.#version, {
       since: TAGS_SINCE,
       // Its other backends know fewer kinds of tags.
       allows: ({ grammar_backend: backend }) => (backend ?? 'xgrammar') === 'xgrammar',
@@ -83,7 +83,7 @@ class SglangClient extends ServerClient implements EngineClient {
   /** An agent's own session of the server is another way to make a prompt, which is not taken in token mode. */
   #inSession(request: GenerationRequest): GenerationRequest {
     if (!isTokenRequest(request) && isRecord(request.body.session_params)) return request
-    const session_id = this.#sessions.nameOf(request)
+    const session_id = this.#sessions.getSessionName(request)
     return { ...request, body: { ...request.body, session_id } } as GenerationRequest
   }
 
@@ -119,7 +119,7 @@ class SglangClient extends ServerClient implements EngineClient {
     yield* readWith(reader, this.connection, response, signal)
   }
 
-  async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
+  async score(request: ScoreRequest, signal: AbortSignal): Promise<ScoreResult> {
     const text = await this.connection.ask('/generate', signal, sglangScoreBody(request))
     return { tokens: readSglangScores(this.name, text, request) }
   }

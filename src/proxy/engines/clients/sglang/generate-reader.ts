@@ -84,7 +84,7 @@ export class GenerateReader implements JsonReader {
       type: 'end',
       finishReason: finish.type,
       stopReason: typeof matched === 'string' || typeof matched === 'number' ? matched : null,
-      usage: usageOf(this.#meta),
+      usage: parseUsage(this.#meta),
       weightVersion: weightVersionOf(weights),
     }
   }
@@ -123,7 +123,7 @@ export class GenerateReader implements JsonReader {
   #start({ prompt_token_ids: told }: Record<string, unknown>, isWhole: boolean): GenerationEvent {
     this.#started = true
     const { engine, promptTokenIds: sent, hasImages } = this.#options
-    const promptTokenIds = hasImages ? toldIds(told) : sent
+    const promptTokenIds = hasImages ? parseIds(told) : sent
     return { type: 'start', engine, promptTokenIds, weightVersion: firstWeightVersion(this.#meta, isWhole) }
   }
 
@@ -213,7 +213,7 @@ export class GenerateReader implements JsonReader {
 }
 
 /** undefined: it did not tell, or not in ids. */
-function toldIds(ids: unknown): PromptIds | undefined {
+function parseIds(ids: unknown): PromptIds | undefined {
   return Array.isArray(ids) && ids.every(isTokenId) ? PromptIds.from(ids) : undefined
 }
 
@@ -226,7 +226,7 @@ function tokenLogprob([logprob, , text]: TokenEntry): Omit<TokenLogprob, 'top_lo
   }
 }
 
-function usageOf(meta: Record<string, unknown>): Usage | undefined {
+function parseUsage(meta: Record<string, unknown>): Usage | undefined {
   const { prompt_tokens: prompt, completion_tokens: completion, cached_tokens: cached } = meta
   if (typeof prompt !== 'number' || typeof completion !== 'number') return undefined
   return {

@@ -134,7 +134,7 @@ function isConstrained(body: ChatBody): boolean {
 
 /** How the output is to look, as SGLang's own chat route passes it on: JSON schemas and tags as text. */
 function constraint(body: ChatBody): Record<string, unknown> {
-  refuseVllmConstraints(body)
+  rejectVllmConstraints(body)
   const format = body.response_format
   if (format === undefined || format === null) return {}
   if (isRecord(format)) {
@@ -151,7 +151,7 @@ function constraint(body: ChatBody): Record<string, unknown> {
 }
 
 /** Ignored, they would let an answer through that does not keep to them. */
-function refuseVllmConstraints(body: ChatBody): void {
+function rejectVllmConstraints(body: ChatBody): void {
   for (const field in body) {
     if (field !== 'structured_outputs' && !field.startsWith('guided_')) continue
     if (body[field] === null || body[field] === undefined) continue

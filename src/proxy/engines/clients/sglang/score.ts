@@ -36,11 +36,11 @@ export function readSglangScores(engine: string, text: string, request: ScoreReq
   const from = entries.length - ids.length
   if (from < 0) throw notScored(engine, `it tells ${entries.length} tokens of ${ids.length}`)
   return Array.from(ids, (id, at) => {
-    const [value, said] = tripleOf(entries[from + at])
+    const [value, said] = parseTriple(entries[from + at])
     if (said !== id) throw notScored(engine, 'it read other tokens than it was sent')
     const logprob = value === null ? undefined : logprobOf(value)
     if (logprob === undefined) throw notScored(engine, `it does not tell token ${at} of the completion`)
-    const top = Array.isArray(tops) ? topOf(tops[tops.length - ids.length + at]) : []
+    const top = Array.isArray(tops) ? parseTopLogprobs(tops[tops.length - ids.length + at]) : []
     return {
       logprob,
       alternatives: top.map(([value]) => value),
@@ -50,14 +50,14 @@ export function readSglangScores(engine: string, text: string, request: ScoreReq
 }
 
 /** `[logprob, token id, text or null]` */
-function tripleOf(entry: unknown): readonly unknown[] {
+function parseTriple(entry: unknown): readonly unknown[] {
   return Array.isArray(entry) ? entry : []
 }
 
-function topOf(entries: unknown): (readonly [logprob: number, id: number])[] {
+function parseTopLogprobs(entries: unknown): (readonly [logprob: number, id: number])[] {
   if (!Array.isArray(entries)) return []
   return entries.flatMap((entry) => {
-    const [value, id] = tripleOf(entry)
+    const [value, id] = parseTriple(entry)
     const logprob = logprobOf(value)
     return logprob === undefined ? [] : [[logprob, Number(id)] as const]
   })
@@ -71,7 +71,7 @@ export const SGLANG_READING: IdReading = {
     const entries = isRecord(meta) ? meta.input_token_logprobs : undefined
     if (!Array.isArray(entries) || entries.length !== ids.length) return undefined
     return ids.map((id, at) => {
-      const [, said, text] = tripleOf(entries[at])
+      const [, said, text] = parseTriple(entries[at])
       return said === id && typeof text === 'string' ? text : undefined
     })
   },

@@ -24,7 +24,7 @@ export class SglangSessions {
   }
 
   /** @returns the id for the body of a call */
-  nameOf(call: SessionOfCall): string {
+  getSessionName(call: SessionOfCall): string {
     const name = nameOfSession(call)
     if (!this.#areHeld) return name
     const names = this.#open.get(call.sessionId) ?? new Set()

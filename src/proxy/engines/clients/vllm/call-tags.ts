@@ -5,14 +5,14 @@
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
-import { type AskedCalls, askedCalls, type CallTool } from '../calls/asked-calls.ts'
+import { type FunctionTool, getToolCallRequest, type ToolCallRequest } from '../calls/asked-calls.ts'
 import * as formats from '../calls/call-formats.ts'
 import { glm } from '../calls/glm-calls.ts'
 import { constant, either, type Format, jsonSchema } from '../calls/structural-tag.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
 /** By the proxy's parser: what vLLM calls the parser's `structural_tag_model`. It has none for the others. */
-const FORMATS: Readonly<Record<string, formats.CallFormat>> = {
+const FORMATS: Readonly<Record<string, formats.ToolCallFormat>> = {
   hermes: formats.hermes,
   qwen3_coder: formats.qwen3Coder,
   mimo: formats.mimo,
@@ -30,34 +30,34 @@ export const TAGS_SINCE = '0.32'
 
 /** What of the body says how calls are to be written; undefined: nothing does. */
 export function vllmCallTag(request: TokenRequest): Record<string, unknown> | undefined {
-  const calls = askedCalls(request)
+  const calls = getToolCallRequest(request)
   const write = calls && FORMATS[calls.format]
   if (calls === undefined || write === undefined) return undefined
-  const output = calls.choice === 'auto' ? askedOutput(request.body) : undefined
-  if (!isHeld(calls, output !== undefined)) return undefined
-  const outputFormat = output && formatOfOutput(output)
+  const output = calls.choice === 'auto' ? getRequestedOutput(request.body) : undefined
+  if (!isConstrained(calls, output !== undefined)) return undefined
+  const outputFormat = output && toOutputFormat(output)
   // A constraint that has no such form is all that holds, as in vLLM.
   if (output !== undefined && outputFormat === undefined) return undefined
   // Beside another output, the free text of `auto` would let everything through.
   const choice = outputFormat ? 'required' : calls.choice
-  const written = write({ ...calls, choice, schemaOf })
+  const written = write({ ...calls, choice, schemaOf: getArgumentSchema })
   const tag = { type: 'structural_tag', format: outputFormat ? either([written, outputFormat]) : written }
   return { structured_outputs: { structural_tag: JSON.stringify(tag) }, response_format: undefined }
 }
 
 /** The arguments of a tool that is not strict are free. */
-function schemaOf({ strict, parameters }: CallTool): unknown {
+function getArgumentSchema({ strict, parameters }: FunctionTool): unknown {
   return strict ? (parameters ?? true) : true
 }
 
 /** GLM's parser has a `default_tool_strict_level`: it holds every call to its markup. */
-function isHeld({ format, tools, choice, onlyOne }: AskedCalls, hasOutput: boolean): boolean {
+function isConstrained({ format, tools, choice, onlyOne }: ToolCallRequest, hasOutput: boolean): boolean {
   if (choice !== 'auto' || format === 'glm45') return true
   return (onlyOne && !hasOutput) || tools.some(({ strict }) => strict === true)
 }
 
 /** What the answer is held to beside calls: the fields of `StructuredOutputsParams`. */
-function askedOutput(body: ChatBody): Record<string, unknown> | undefined {
+function getRequestedOutput(body: ChatBody): Record<string, unknown> | undefined {
   const { structured_outputs: given, response_format: format } = body
   const said = isRecord(given) ? given : undefined
   if (!isRecord(format) || format.type === 'text') return said
@@ -68,7 +68,7 @@ function askedOutput(body: ChatBody): Record<string, unknown> | undefined {
 }
 
 /** `structured_outputs_to_format` of the same file; undefined: it has none here. */
-function formatOfOutput(output: Record<string, unknown>): Format | undefined {
+function toOutputFormat(output: Record<string, unknown>): Format | undefined {
   const { json_object: anyObject, json, regex, choice, grammar, structural_tag: tag } = output
   if (anyObject) return jsonSchema({ type: 'object' })
   if (json !== undefined && json !== null)

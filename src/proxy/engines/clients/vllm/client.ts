@@ -6,8 +6,8 @@ import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../../port/engine-client.ts'
 import type { TokenizerQuestion } from '../../port/expected-tokenizer.ts'
-import type { Scored, ScoreRequest } from '../../port/score.ts'
-import { HeldCalls } from '../calls/held-calls.ts'
+import type { ScoreRequest, ScoreResult } from '../../port/score.ts'
+import { ToolCallConstraints } from '../calls/held-calls.ts'
 import type { ConnectionOptions, EngineConnection, EngineResponse } from '../wire/connection.ts'
 import { readAnswer } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
@@ -28,10 +28,10 @@ import {
   defaultsIn,
   detailsByIds,
   IDS_ROUTE,
+  type IdsRequestOptions,
   type IdsRoute,
   IMAGES_SINCE,
-  mayLackRoute,
-  type SentByIds,
+  isRouteMissing,
   SPANS_SINCE,
   STREAMS_SINCE,
   vllmIdsBody,
@@ -40,7 +40,7 @@ import {
 import { PromptChecks } from './prompt-checks.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
 import { readVllmScores, VLLM_READING, vllmScoreBody } from './score.ts'
-import { DetokenizedTexts } from './token-texts.ts'
+import { TokenTextCache } from './token-texts.ts'
 
 const NO_ROUTE = {
   masks: 'sampling masks are not recorded',
@@ -71,7 +71,7 @@ class VllmClient extends ServerClient implements EngineClient {
   readonly #contextLength: ContextLength
   readonly #tokenizer: TokenizerAnswers
   readonly #version: ServerVersion
-  readonly #heldCalls: HeldCalls
+  readonly #heldCalls: ToolCallConstraints
   readonly #promptChecks = new PromptChecks()
   // What this server lacks, for an operator. Until a health check fails: it may be another server after that.
   #noRoute: string | undefined
@@ -81,14 +81,14 @@ class VllmClient extends ServerClient implements EngineClient {
   /** What a call samples with that does not say it. */
   #defaults: Record<string, unknown> | undefined
   /** Of the model that was asked for last. */
-  #texts: { model: string; of: DetokenizedTexts } | undefined
+  #texts: { model: string; of: TokenTextCache } | undefined
 
   constructor(options: ConnectionOptions) {
     super(options)
     this.#contextLength = new ContextLength(this.connection)
     this.#tokenizer = new TokenizerAnswers(this.connection, VLLM_READING)
     this.#version = new ServerVersion(this.connection, ['/version'])
-    this.#heldCalls = new HeldCalls(this.#version, { since: TAGS_SINCE })
+    this.#heldCalls = new ToolCallConstraints(this.#version, { since: TAGS_SINCE })
   }
 
   generate(asked: GenerationRequest, signal: AbortSignal): GenerationStream {
@@ -150,12 +150,12 @@ class VllmClient extends ServerClient implements EngineClient {
       const json = bodyWithIds(body, 'token_ids', request)
       return await this.connection.request(IDS_ROUTE, signal, json, request)
     } catch (thrown) {
-      if (mayLackRoute(thrown)) return undefined
+      if (isRouteMissing(thrown)) return undefined
       throw thrown
     }
   }
 
-  async #sentByIds(request: TokenRequest, signal: AbortSignal): Promise<SentByIds> {
+  async #sentByIds(request: TokenRequest, signal: AbortSignal): Promise<IdsRequestOptions> {
     this.#defaults ??= defaultsIn(await this.#rendered(request, signal))
     const defaults = this.#defaults
     const maxTokens = await this.#contextLength.budget(request, signal)
@@ -210,15 +210,15 @@ class VllmClient extends ServerClient implements EngineClient {
     throw new ProxyError('engine_failed', `the engine at ${this.name} counted no tokens`)
   }
 
-  async score(request: ScoreRequest, signal: AbortSignal): Promise<Scored> {
+  async score(request: ScoreRequest, signal: AbortSignal): Promise<ScoreResult> {
     const text = await this.connection.ask('/v1/completions', signal, vllmScoreBody(request))
     return { tokens: readVllmScores(this.name, text, request) }
   }
 
   tokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
     const ask = (path: string, json: string) => this.connection.ask(path, signal, json)
-    if (this.#texts?.model !== model) this.#texts = { model, of: new DetokenizedTexts(model) }
-    return this.#texts.of.textsOf(ids, ask)
+    if (this.#texts?.model !== model) this.#texts = { model, of: new TokenTextCache(model) }
+    return this.#texts.of.getTexts(ids, ask)
   }
 
   get warning(): string | undefined {

@@ -85,7 +85,7 @@ export function detailsByIds(request: TokenRequest, route: IdsRoute): 'masks' | 
   const wantsMask = route.masks && record?.samplingMask === true && isMaskBounded(body)
   const wantsSpans = route.spans && record?.weightVersions === true
   if ((!wantsMask && !wantsSpans) || wantsLogprobs(request)) return undefined
-  const asked = Object.entries(withoutRenderedFields(body)).filter(([, value]) => isSaid(value))
+  const asked = Object.entries(withoutRenderedFields(body)).filter(([, value]) => isSet(value))
   const canBeSaid = asked.every(
     ([field, value]) =>
       HARMLESS.has(field) || isTextFormat(field, value) || (route.streams && STOP_FIELDS.includes(field)),
@@ -114,11 +114,11 @@ const DEFAULTED = [
 export function defaultsIn(rendered: unknown): Record<string, unknown> {
   const first: unknown = Array.isArray(rendered) ? rendered[0] : rendered
   const params = isRecord(first) && isRecord(first.sampling_params) ? first.sampling_params : {}
-  return Object.fromEntries(DEFAULTED.flatMap((name) => (isSaid(params[name]) ? [[name, params[name]]] : [])))
+  return Object.fromEntries(DEFAULTED.flatMap((name) => (isSet(params[name]) ? [[name, params[name]]] : [])))
 }
 
 /** What goes with a call beside what its agent says. */
-export interface SentByIds {
+export interface IdsRequestOptions {
   readonly maxTokens: number
   readonly defaults: Record<string, unknown>
   /** False: it is asked whole. Older versions leave out a last step that has no new ids, and the finish reason with it. */
@@ -128,13 +128,13 @@ export interface SentByIds {
 /** The body for a call without images, but for the `token_ids`. */
 export function vllmIdsBody(
   request: TokenRequest,
-  { maxTokens, defaults, streams }: SentByIds,
+  { maxTokens, defaults, streams }: IdsRequestOptions,
 ): Record<string, unknown> {
   const { body, record } = request
   const prompt = record?.promptLogprobs
   // A stream has no place for what is told of the prompt.
   const stream = streams && request.stream && prompt === undefined && !record?.routedExperts
-  const given = [...SAMPLING_FIELDS, ...STOP_FIELDS].filter((field) => isSaid(body[field]))
+  const given = [...SAMPLING_FIELDS, ...STOP_FIELDS].filter((field) => isSet(body[field]))
   return {
     model: body.model,
     sampling_params: {
@@ -158,12 +158,12 @@ export function vllmIdsBody(
  * many as it counts, and it tells what prompt it made.
  * @throws ProxyError `unsupported` for a constraint on the answer, which this route knows under no name of an agent's
  */
-export function vllmImagesBody(request: TokenRequest, sent: SentByIds): Record<string, unknown> {
+export function vllmImagesBody(request: TokenRequest, sent: IdsRequestOptions): Record<string, unknown> {
   const { body } = request
   for (const [field, value] of Object.entries(body)) {
     const isConstraint = field === 'structured_outputs' || field.startsWith('guided_')
     const isFormat = field === 'response_format' && !isTextFormat(field, value)
-    if ((!isConstraint && !isFormat) || !isSaid(value)) continue
+    if ((!isConstraint && !isFormat) || !isSet(value)) continue
     const message = `vLLM does not take '${field}' beside token ids and images`
     throw new ProxyError('unsupported', message, { param: field })
   }
@@ -175,12 +175,12 @@ export function vllmImagesBody(request: TokenRequest, sent: SentByIds): Record<s
  * Whether the server has no such route. One that does not know the model answers 404 too; vLLM 0.32 started without
  * `--enable-scale-out` answers 403, as may a gateway or a key for other routes.
  */
-export function mayLackRoute(thrown: unknown): boolean {
+export function isRouteMissing(thrown: unknown): boolean {
   const isRefusal = thrown instanceof ProxyError && thrown.code === 'engine_rejected'
   return isRefusal && [403, 404, 405].includes(thrown.status)
 }
 
-function isSaid(value: unknown): boolean {
+function isSet(value: unknown): boolean {
   return value !== undefined && value !== null && !(Array.isArray(value) && value.length === 0)
 }
 

@@ -16,7 +16,7 @@ const MAX_ASKED = 40_000
 const PARTIAL = '\ufffd'
 const MAX_KNOWN = 400_000
 
-export class DetokenizedTexts {
+export class TokenTextCache {
   readonly #model: string
   /** By the ids of a token, or of several that spell a character together. */
   readonly #known = new Map<string, string>()
@@ -31,7 +31,7 @@ export class DetokenizedTexts {
    * @returns undefined where the engine does not tell them apart
    * @throws ProxyError
    */
-  async textsOf(ids: Int32Array, post: Post): Promise<string[] | undefined> {
+  async getTexts(ids: Int32Array, post: Post): Promise<string[] | undefined> {
     if (!(await this.#learn([...new Set(ids)].map(String), post))) return undefined
     const runs = partialRuns(ids, (id) => this.#known.get(String(id))!)
     if (!(await this.#learn([...new Set(runs.map(({ key }) => key))], post))) return undefined
