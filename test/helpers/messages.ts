@@ -1,6 +1,6 @@
 import { getTextsUpTo, type Message, MessageTree } from '../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool } from '../../src/protocol/canonical/messages.ts'
-import { type KeyedConversation, readConversation } from '../../src/proxy/session/matching/conversation.ts'
+import { type ConversationKeys, readConversation } from '../../src/proxy/session/matching/conversation.ts'
 import type { TurnRecord } from '../../src/proxy/store/port/turn-store.ts'
 
 const tree = new MessageTree()
@@ -22,7 +22,7 @@ export function conversationOf(
   messages: readonly object[],
   tools: readonly object[] | null | undefined = null,
   tree = new MessageTree(),
-): KeyedConversation {
+): ConversationKeys {
   return readConversation(
     tree.addMessages(messages as readonly ChatMessage[]),
     tools as readonly Tool[] | null,

@@ -1,13 +1,17 @@
-import type { ForestRow, ReadNode, SampledNode } from '../../src/proxy/session/trajectories/forest.ts'
+import type {
+  CompletionTokens,
+  ForestRow,
+  PromptTokens,
+} from '../../src/proxy/session/trajectories/forest.ts'
 import type { Trajectory } from '../../src/proxy/session/trajectories/trajectories.ts'
 
 /** A forest as its rows, as docs/http-api.md says how: each row walks from its leaf to the root. */
 export function unpackForest(forest: {
-  readonly nodes: readonly (ReadNode | SampledNode)[]
+  readonly nodes: readonly (PromptTokens | CompletionTokens)[]
   readonly rows: readonly ForestRow[]
 }): (Trajectory & { session_id: string })[] {
   return forest.rows.map(({ leaf, prompt_tokens: prompt, response_tokens: response, ...row }) => {
-    const path: (ReadNode | SampledNode)[] = []
+    const path: (PromptTokens | CompletionTokens)[] = []
     for (let at = leaf; at !== null; at = path[0]!.parent) path.unshift(forest.nodes[at]!)
     const ids = path.flatMap((node) => [...node.ids])
     const mask = new Uint8Array(response)
@@ -16,7 +20,7 @@ export function unpackForest(forest: {
     for (const { turn_id: turnId, start, end, trained } of row.turns) {
       if (!trained) continue
       mask.fill(1, start, end)
-      logprobs.set((nodes.get(turnId) as SampledNode).logprobs, start)
+      logprobs.set((nodes.get(turnId) as CompletionTokens).logprobs, start)
     }
     return {
       ...row,

@@ -4,7 +4,7 @@ import type { ChatCompletionMessageParam } from 'openai/resources/chat/completio
 import t from 'tap'
 import { loadEmbeddedModel } from '../../src/embedded/engine/embedded-model.ts'
 import { rankTokens } from '../../src/embedded/engine/score.ts'
-import { CallIds } from '../../src/proxy/session/matching/call-ids.ts'
+import { ToolCallIds } from '../../src/proxy/session/matching/call-ids.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -302,7 +302,7 @@ t.test('a call of a turn that is lost shows itself in the session, its tree and 
     const proxy = await startProxy(t, { db: 'memory', ...(tokenizer && { tokenizer }) })
     const openai = client(proxy)
     await ask(openai, [user('task')])
-    const id = new CallIds().draw(undefined)
+    const id = new ToolCallIds().draw(undefined)
     const called = { id, type: 'function' as const, function: { name: 'f', arguments: '{}' } }
     const told: ChatCompletionMessageParam[] = [
       { role: 'assistant', content: null, tool_calls: [called] },

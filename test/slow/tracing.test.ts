@@ -2,7 +2,7 @@
 import t, { type Test } from 'tap'
 import type { Logger } from '../../src/base/logger.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
-import { traceIdOf } from '../../src/proxy/tracing/session-ids.ts'
+import { getTraceId } from '../../src/proxy/tracing/session-ids.ts'
 import { type FakeVllm, startFakeVllm } from '../helpers/fake-vllm.ts'
 import { type OtlpReceiver, type ReceivedSpan, startOtlpReceiver } from '../helpers/otlp-receiver.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -263,9 +263,9 @@ t.test('calls without a trace of their own are in one trace, which follows from 
       attributes['llm_proxy.turn.index'],
     ]),
     [
-      [traceIdOf('task~1'), '', 'task~1', 0],
-      [traceIdOf('task~1'), '', 'task~1', 1],
-      [traceIdOf('task~2'), '', 'task~2', 0],
+      [getTraceId('task~1'), '', 'task~1', 0],
+      [getTraceId('task~1'), '', 'task~1', 1],
+      [getTraceId('task~2'), '', 'task~2', 0],
     ],
   )
   t.match(calls[1]!.attributes, {
@@ -273,7 +273,7 @@ t.test('calls without a trace of their own are in one trace, which follows from 
     'llm_proxy.weight_version': 'step-7',
   })
   t.ok(Number(calls[1]!.attributes['llm_proxy.prompt.reused_tokens']) > 0)
-  t.not(traceIdOf('task~1'), traceIdOf('task~2'))
+  t.not(getTraceId('task~1'), getTraceId('task~2'))
 })
 
 t.test('a call that fails says with what, and each engine that was asked has a span', async (t) => {
@@ -346,7 +346,10 @@ t.test('the standard variables are honoured: service, headers, sampler', async (
   )
   t.match(spans[0]!.resource, { 'service.name': 'rollouts', 'deployment.environment.name': 'lab' })
   t.match(receiver.headers, [{ 'x-tenant': 't1' }])
-  t.match(String(headersAt(engine).traceparent), new RegExp(`^00-${traceIdOf('unsampled')}-[0-9a-f]{16}-00$`))
+  t.match(
+    String(headersAt(engine).traceparent),
+    new RegExp(`^00-${getTraceId('unsampled')}-[0-9a-f]{16}-00$`),
+  )
 })
 
 t.test('without tracing no engine is told of a trace', async (t) => {

@@ -4,7 +4,7 @@ import { openEngines } from '../../embedded/open-engines.ts'
 import type { VerifyConfig } from '../../proxy/config/options/verify.ts'
 import type { EngineClient, EngineHealth } from '../../proxy/engines/port/engine-client.ts'
 import { isFiltered } from '../../proxy/verify/hints.ts'
-import { type RecordedMasks, recordedLogprobsOf } from '../../proxy/verify/recorded-masks.ts'
+import { getRecordedLogprobs, type TurnMasks } from '../../proxy/verify/recorded-masks.ts'
 import { type VerifyRun, verifyTurns } from '../../proxy/verify/run.ts'
 import { type TurnResult, type VerifiableTurn, Verifier } from '../../proxy/verify/verifier.ts'
 import type { SessionsApi, TurnJson } from '../sessions/api.ts'
@@ -93,7 +93,7 @@ async function* recordedTurns(
   }
 }
 
-const NO_MASKS: ReadonlyMap<string, RecordedMasks> = new Map()
+const NO_MASKS: ReadonlyMap<string, TurnMasks> = new Map()
 
 const MASK_ROWS = {
   select: 'all',
@@ -105,9 +105,9 @@ const MASK_ROWS = {
 } as const
 
 /** By turn, of those that have any on record. */
-async function masksOf(api: SessionsApi, sessionId: string): Promise<ReadonlyMap<string, RecordedMasks>> {
+async function masksOf(api: SessionsApi, sessionId: string): Promise<ReadonlyMap<string, TurnMasks>> {
   const { trajectories } = await api.withTrajectories(sessionId, MASK_ROWS)
-  const masks = new Map<string, RecordedMasks>()
+  const masks = new Map<string, TurnMasks>()
   for (const { turns, sampling_mask: mask, sampling_logprobs: logprobs } of trajectories) {
     const { turn_id: turnId, start, end } = turns[0]!
     masks.set(turnId, {
@@ -119,7 +119,7 @@ async function masksOf(api: SessionsApi, sessionId: string): Promise<ReadonlyMap
 }
 
 function verifiable(sessionId: string, turn: TurnJson): VerifiableTurn {
-  const logprobsOf = recordedLogprobsOf(turn.annotations)
+  const logprobsOf = getRecordedLogprobs(turn.annotations)
   return {
     logprobsOf,
     sessionId,

@@ -30,7 +30,7 @@ export interface Family {
   samples(): Iterable<MetricSample>
 }
 
-interface Described {
+interface MetricDescription {
   name: string
   help: string
   labelNames?: readonly string[]
@@ -80,7 +80,7 @@ abstract class SeriesFamily<T> implements Family {
   readonly labelNames: readonly string[]
   protected readonly series: SeriesMap<T>
 
-  constructor({ name, help, labelNames = [] }: Described, create: () => T) {
+  constructor({ name, help, labelNames = [] }: MetricDescription, create: () => T) {
     this.name = name
     this.help = help
     this.labelNames = labelNames
@@ -92,7 +92,7 @@ abstract class SeriesFamily<T> implements Family {
 
 /** One number for each series. */
 abstract class Numbers extends SeriesFamily<number> {
-  constructor(described: Described) {
+  constructor(described: MetricDescription) {
     super(described, () => 0)
   }
 
@@ -138,7 +138,7 @@ export class Histogram extends SeriesFamily<Distribution> {
   readonly #bounds: readonly number[]
 
   /** @param buckets upper bounds, rising */
-  constructor({ buckets, ...described }: Described & { buckets: readonly number[] }) {
+  constructor({ buckets, ...described }: MetricDescription & { buckets: readonly number[] }) {
     super(described, () => ({
       counts: new Array(buckets.length + 1).fill(0),
       exemplars: new Array(buckets.length + 1).fill(undefined),

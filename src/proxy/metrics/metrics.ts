@@ -17,13 +17,13 @@ export interface MetricsSource {
   /** A request was answered with an error. @param code of the catalogue */
   requestFailed(code: string): void
   /** A trainer has read a row. @param trainerVersion that the trainer says it has */
-  rowRead(row: CountedRow, trainerVersion: string | undefined): void
+  rowRead(row: RowVersions, trainerVersion: string | undefined): void
 }
 
 /** Which weights sampled it. */
-type CountedRow = Pick<Trajectory, 'weight_version_min' | 'unversioned_turns'>
+type RowVersions = Pick<Trajectory, 'weight_version_min' | 'unversioned_turns'>
 
-interface ScrapedParts {
+interface ScrapeSources {
   backend: Backend
   store: Pick<TurnStore, 'countSessions'>
   /** Absent: the record is in memory. */
@@ -44,19 +44,20 @@ interface RolloutCounts {
 
 /** Of versions whose names end in a number, as `step-120` does. @returns undefined where one has none */
 function staleness(oldest: string, served: string | undefined): number | undefined {
-  const [from, to] = [numberOf(oldest), numberOf(served ?? '')]
+  const [from, to] = [parseVersionNumber(oldest), parseVersionNumber(served ?? '')]
   return from === undefined || to === undefined ? undefined : Math.max(0, to - from)
 }
 
 function newest(members: readonly BackendMember[]): string | undefined {
   const versions = members.flatMap(({ weightVersion }) => weightVersion ?? [])
   return versions.reduce<string | undefined>(
-    (best, version) => ((numberOf(version) ?? -1) >= (numberOf(best ?? '') ?? -1) ? version : best),
+    (best, version) =>
+      (parseVersionNumber(version) ?? -1) >= (parseVersionNumber(best ?? '') ?? -1) ? version : best,
     undefined,
   )
 }
 
-function numberOf(version: string): number | undefined {
+function parseVersionNumber(version: string): number | undefined {
   const digits = /\d{1,15}$/.exec(version)?.[0]
   return digits === undefined ? undefined : Number(digits)
 }
@@ -106,7 +107,7 @@ export class Metrics implements Disposable {
   }
 
   /** What the HTTP server needs of them. */
-  source(parts: ScrapedParts): MetricsSource {
+  source(parts: ScrapeSources): MetricsSource {
     return {
       expose: (accept) => this.#expose(parts, accept),
       requestFailed: (code) => this.#metrics.httpErrors.add(1, code),
@@ -119,7 +120,7 @@ export class Metrics implements Disposable {
     }
   }
 
-  async #expose(parts: ScrapedParts, accept: string | undefined): Promise<Exposition> {
+  async #expose(parts: ScrapeSources, accept: string | undefined): Promise<Exposition> {
     const metrics = this.#metrics
     const { backend, databasePath, prompts, store, rollouts } = parts
     readBackend(metrics, backend, this.#turns.openCount)

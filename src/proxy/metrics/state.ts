@@ -22,7 +22,7 @@ export function readBackend(metrics: ProxyMetrics, backend: Backend, openTurns: 
   const others = members.slice(MAX_MEMBERS)
   const set = (gauge: Gauge, value: (member: BackendMember) => number) => {
     for (const member of shown) gauge.set(value(member), member.name)
-    if (others.length > 0) gauge.set(sumOf(others, value), OTHER)
+    if (others.length > 0) gauge.set(sumBy(others, value), OTHER)
   }
   set(memberUp, ({ healthy }) => Number(healthy))
   set(memberUnavailable, ({ unavailable }) => Number(unavailable !== undefined))
@@ -31,7 +31,7 @@ export function readBackend(metrics: ProxyMetrics, backend: Backend, openTurns: 
   set(memberCapacity, (member) => member.capacity)
   for (const { name, weightVersion } of shown)
     if (weightVersion !== undefined) weightInfo.set(1, name, weightVersion)
-  const served = sumOf(members, (member) => member.inFlight)
+  const served = sumBy(members, (member) => member.inFlight)
   metrics.queueDepth.set(queued)
   metrics.paused.set(pausedSinceMs === undefined ? 0 : 1)
   inFlight.set(queued, 'queued')
@@ -40,18 +40,18 @@ export function readBackend(metrics: ProxyMetrics, backend: Backend, openTurns: 
   inFlight.set(Math.max(0, openTurns - queued - served), 'proxy')
 }
 
-function sumOf(members: readonly BackendMember[], value: (member: BackendMember) => number): number {
+function sumBy(members: readonly BackendMember[], value: (member: BackendMember) => number): number {
   return members.reduce((sum, member) => sum + value(member), 0)
 }
 
 /** @param path of the database; the log lies beside it */
 export async function readFiles({ databaseBytes }: ProxyMetrics, path: string): Promise<void> {
-  databaseBytes.set(await sizeOf(path), 'database')
-  databaseBytes.set(await sizeOf(`${path}-wal`), 'wal')
+  databaseBytes.set(await getFileSize(path), 'database')
+  databaseBytes.set(await getFileSize(`${path}-wal`), 'wal')
 }
 
 /** A log that is not there holds nothing. */
-async function sizeOf(path: string): Promise<number> {
+async function getFileSize(path: string): Promise<number> {
   return (await stat(path).catch(() => undefined))?.size ?? 0
 }
 

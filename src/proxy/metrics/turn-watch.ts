@@ -14,7 +14,7 @@ import type { OpenTurn, SessionRecord, TurnOutcome, TurnStore } from '../store/p
 import type { ProxyMetrics } from './proxy-metrics.ts'
 
 /** Times are of a clock that is never set, in milliseconds. */
-interface WatchedTurn {
+interface TurnTimes {
   readonly dialect: string
   readonly openedAtMs: number
   isStreamed: boolean
@@ -30,7 +30,7 @@ const FINISH_REASONS = new Set(['stop', 'length', 'tool_calls', 'content_filter'
 export class TurnWatch {
   readonly #metrics: ProxyMetrics
   /** Open turns by their id. */
-  readonly #turns = new Map<string, WatchedTurn>()
+  readonly #turns = new Map<string, TurnTimes>()
 
   constructor(metrics: ProxyMetrics) {
     this.#metrics = metrics
@@ -67,7 +67,7 @@ export class TurnWatch {
         if (turn === undefined) return call()
         turn.askedAtMs = performance.now()
         turn.isStreamed = request.stream
-        return new TimedStream(call(), turn)
+        return new StreamTimer(call(), turn)
       },
     }
     return intercept(backend, around as Interceptor<T>)
@@ -95,19 +95,19 @@ export class TurnWatch {
     return closed
   }
 
-  #count({ dialect }: WatchedTurn, { status, error, annotations }: TurnOutcome): void {
+  #count({ dialect }: TurnTimes, { status, error, annotations }: TurnOutcome): void {
     const { turns, turnErrors, lines, echoes, answeredRetries, adaptedEfforts } = this.#metrics
     turns.add(1, dialect, status)
     const joined = answeredRetriesOf({ annotations }).length
     if (joined > 0) answeredRetries.add(joined, 'running')
-    lines.add(1, lineOf(annotations))
+    lines.add(1, readAgentRole(annotations))
     for (const kind of echoNoteOf({ annotations })?.kinds ?? []) echoes.add(1, kind)
     const effort = readEffortChange({ annotations })
     if (effort) adaptedEfforts.add(1, effort.requested, effort.sent ?? 'omitted')
     if (error) turnErrors.add(1, error.code)
   }
 
-  #countAnswer(turn: WatchedTurn, outcome: TurnOutcome, closedAtMs: number): void {
+  #countAnswer(turn: TurnTimes, outcome: TurnOutcome, closedAtMs: number): void {
     const metrics = this.#metrics
     const { finishReason, inexactReason, weightVersionStart, weightVersionEnd } = outcome
     metrics.finishReasons.add(1, FINISH_REASONS.has(finishReason ?? '') ? finishReason! : 'other')
@@ -127,7 +127,7 @@ export class TurnWatch {
     metrics.overhead.observe((closedAtMs - turn.lastPieceAtMs) / 1_000, 'after')
   }
 
-  #countStream(turn: WatchedTurn, turnId: string, tokens: number): void {
+  #countStream(turn: TurnTimes, turnId: string, tokens: number): void {
     const { firstToken, perToken, longestGap } = this.#metrics
     const { openedAtMs, firstPieceAtMs: firstMs, lastPieceAtMs: lastMs, longestGapMs } = turn
     if (firstMs === undefined || lastMs === undefined) return
@@ -138,7 +138,7 @@ export class TurnWatch {
     longestGap.observeTurn(longestGapMs / 1_000, turnId)
   }
 
-  #recorded({ openedAtMs }: WatchedTurn, { status, turnId }: TurnOutcome, closedAtMs: number): void {
+  #recorded({ openedAtMs }: TurnTimes, { status, turnId }: TurnOutcome, closedAtMs: number): void {
     const nowMs = performance.now()
     this.#metrics.overhead.observe((nowMs - closedAtMs) / 1_000, 'commit')
     if (status === 'completed') this.#metrics.duration.observeTurn((nowMs - openedAtMs) / 1_000, turnId)
@@ -146,11 +146,11 @@ export class TurnWatch {
 }
 
 /** An answer with the times of its pieces noted; a layer of one promise, not of one more generator. */
-class TimedStream implements AsyncIterableIterator<readonly GenerationEvent[]> {
+class StreamTimer implements AsyncIterableIterator<readonly GenerationEvent[]> {
   readonly #events: AsyncIterator<readonly GenerationEvent[]>
-  readonly #turn: WatchedTurn
+  readonly #turn: TurnTimes
 
-  constructor(stream: GenerationStream, turn: WatchedTurn) {
+  constructor(stream: GenerationStream, turn: TurnTimes) {
     this.#events = stream[Symbol.asyncIterator]()
     this.#turn = turn
   }
@@ -231,6 +231,6 @@ function reusedTokens(annotations: string): number | undefined {
 }
 
 /** What the turn said of its line; helpers of one rollout are many, and count as one. */
-function lineOf(annotations: string): string {
+function readAgentRole(annotations: string): string {
   return /"line":\{"told":"(main|subagent|compaction|side)/.exec(annotations)?.[1] ?? 'untold'
 }

@@ -9,7 +9,7 @@ import type { EngineRequestStart, IncomingRequest } from '../../protocol/canonic
 import { inexactCode } from '../session/prompts/exactness.ts'
 import type { TurnOutcome } from '../store/port/turn-store.ts'
 
-export function attributesOfCall(call: IncomingRequest): Attributes {
+export function getRequestAttributes(call: IncomingRequest): Attributes {
   return {
     'http.request.method': call.method,
     'http.route': call.route,
@@ -28,22 +28,22 @@ function asName(value: unknown): string | undefined {
 }
 
 /** The operation, with the model that is asked for. */
-export function spanNameOf(asked: EngineRequestStart): string {
+export function getSpanName(asked: EngineRequestStart): string {
   const model = asName(asked.body.model)
-  return model === undefined ? operationOf(asked) : `${operationOf(asked)} ${model}`
+  return model === undefined ? getOperation(asked) : `${getOperation(asked)} ${model}`
 }
 
 /** `chat`, or `text_completion`. */
-function operationOf({ kind }: EngineRequestStart): string {
+function getOperation({ kind }: EngineRequestStart): string {
   return kind === 'chat' ? 'chat' : 'text_completion'
 }
 
 /** Of what is asked; stop sequences are words of the agent's, and left out. */
-export function attributesOfAsked(sessionId: string, asked: EngineRequestStart): Attributes {
+export function getEngineAttributes(sessionId: string, asked: EngineRequestStart): Attributes {
   const { body } = asked
   const number = (field: string) => (typeof body[field] === 'number' ? (body[field] as number) : undefined)
   return given({
-    'gen_ai.operation.name': operationOf(asked),
+    'gen_ai.operation.name': getOperation(asked),
     'gen_ai.provider.name': asked.memberKind,
     'gen_ai.conversation.id': sessionId,
     'session.id': sessionId,
@@ -58,14 +58,14 @@ export function attributesOfAsked(sessionId: string, asked: EngineRequestStart):
     'gen_ai.request.presence_penalty': number('presence_penalty'),
     'gen_ai.request.reasoning.level': asName(body.reasoning_effort),
     'llm_proxy.member': asked.member,
-    ...addressOf(asked.member),
+    ...getAddress(asked.member),
   })
 }
 
 /** @param askedAtMs when the engine was asked, since the epoch */
-export function attributesOfAnswer(outcome: TurnOutcome, askedAtMs: number): Attributes {
+export function getResponseAttributes(outcome: TurnOutcome, askedAtMs: number): Attributes {
   const { usage, finishReason, firstTokenAtMs, promptTokenIds, completionTokenIds } = outcome
-  const reported: ReportedUsage = usage === null ? {} : JSON.parse(usage)
+  const reported: UsageFields = usage === null ? {} : JSON.parse(usage)
   const hasIds = promptTokenIds.length > 0
   return given({
     'gen_ai.response.id': outcome.turnId,
@@ -82,9 +82,9 @@ export function attributesOfAnswer(outcome: TurnOutcome, askedAtMs: number): Att
 }
 
 /** What the record says of the turn; it stands on the span of the call and on those of the engine. */
-export function attributesOfTurn(outcome: TurnOutcome, index: number): Attributes {
+export function getTurnAttributes(outcome: TurnOutcome, index: number): Attributes {
   const { inexactReason, weightVersionStart, weightVersionEnd } = outcome
-  const { line, prompt } = JSON.parse(outcome.annotations) as TracedAnnotations
+  const { line, prompt } = JSON.parse(outcome.annotations) as SpanAnnotations
   return given({
     'llm_proxy.turn.id': outcome.turnId,
     'llm_proxy.turn.index': index,
@@ -107,12 +107,12 @@ export function errorType(thrown: unknown): string {
 }
 
 /** Those of the record that spans show. */
-interface TracedAnnotations {
+interface SpanAnnotations {
   line?: { told?: string }
   prompt?: { reason?: string; reused_tokens?: number }
 }
 
-interface ReportedUsage {
+interface UsageFields {
   prompt_tokens?: number
   completion_tokens?: number
   prompt_tokens_details?: { cached_tokens?: number } | null
@@ -120,7 +120,7 @@ interface ReportedUsage {
 }
 
 /** Engines are named by their URL; workers, and the embedded engine, by a name. */
-function addressOf(member: string): Attributes {
+function getAddress(member: string): Attributes {
   const url = URL.parse(member)
   if (url === null || !/^https?:$/.test(url.protocol)) return {}
   const port = url.port === '' ? (url.protocol === 'https:' ? 443 : 80) : Number(url.port)

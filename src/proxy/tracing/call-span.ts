@@ -20,12 +20,12 @@ import type {
 } from '../../protocol/canonical/spans.ts'
 import type { TurnOutcome } from '../store/port/turn-store.ts'
 import {
-  attributesOfAnswer,
-  attributesOfAsked,
-  attributesOfCall,
-  attributesOfTurn,
   errorType,
-  spanNameOf,
+  getEngineAttributes,
+  getRequestAttributes,
+  getResponseAttributes,
+  getSpanName,
+  getTurnAttributes,
 } from './attributes.ts'
 import { inputAttributes, outputAttributes } from './content.ts'
 import type { SessionIds } from './session-ids.ts'
@@ -38,7 +38,7 @@ export interface Tracers {
 }
 
 /** Turns that are not closed, by their ids. */
-export type OpenTurns = Map<string, TracedTurn>
+export type OpenTurns = Map<string, OtlpTurnSpan>
 
 /** Of the agent's headers only these are read: what it sends as `baggage` goes nowhere. */
 const propagator = new W3CTraceContextPropagator()
@@ -59,7 +59,7 @@ interface SpanParts {
   nowMs(): number
 }
 
-export class TracedCall implements RequestSpan {
+export class OtlpRequestSpan implements RequestSpan {
   readonly #parts: SpanParts
   readonly #span: Span
   readonly #turns: OpenTurns
@@ -73,9 +73,9 @@ export class TracedCall implements RequestSpan {
     const options = {
       kind: SpanKind.SERVER,
       startTime: nowMs() - call.ageMs,
-      attributes: attributesOfCall(call),
+      attributes: getRequestAttributes(call),
     }
-    this.#span = ids.inTraceOf(call.sessionId, () =>
+    this.#span = ids.runInTrace(call.sessionId, () =>
       tracer.startSpan(`${call.method} ${call.route}`, options, parent),
     )
     this.#parts = { call, tracer, contentChars, nowMs, context: trace.setSpan(parent, this.#span) }
@@ -88,11 +88,11 @@ export class TracedCall implements RequestSpan {
     const closed = (outcome: TurnOutcome) => {
       this.#open -= 1
       // Of several choices, those of the first that ends stand here; each has its own with its engine's span.
-      if (this.#open === 0) this.#span.setAttributes(attributesOfTurn(outcome, index))
+      if (this.#open === 0) this.#span.setAttributes(getTurnAttributes(outcome, index))
       if (outcome.status === 'failed') this.#span.setStatus({ code: SpanStatusCode.ERROR })
       this.#end()
     }
-    const turn = new TracedTurn(this.#parts, begun, closed)
+    const turn = new OtlpTurnSpan(this.#parts, begun, closed)
     this.#turns.set(turnId, turn)
     return turn
   }
@@ -119,12 +119,12 @@ export class TracedCall implements RequestSpan {
   }
 }
 
-class TracedTurn implements TurnSpans {
+class OtlpTurnSpan implements TurnSpans {
   readonly #parts: SpanParts
   readonly #begun: TurnStart
   readonly #closed: (outcome: TurnOutcome) => void
   /** They are ended with the turn, which knows what became of them. */
-  readonly #asked: TracedAsk[] = []
+  readonly #asked: OtlpEngineSpan[] = []
 
   constructor(parts: SpanParts, begun: TurnStart, closed: (outcome: TurnOutcome) => void) {
     this.#parts = parts
@@ -133,22 +133,22 @@ class TracedTurn implements TurnSpans {
   }
 
   queued(): OpenSpan {
-    return new TracedStep(this.#parts, 'queue')
+    return new OtlpStepSpan(this.#parts, 'queue')
   }
 
   asked(engine: EngineRequestStart): EngineRequestSpan {
-    const asked = new TracedAsk(this.#parts, engine)
+    const asked = new OtlpEngineSpan(this.#parts, engine)
     this.#asked.push(asked)
     return asked
   }
 
   /** @returns the span of the commit, which has begun */
   closing(outcome: TurnOutcome): OpenSpan {
-    const turn = attributesOfTurn(outcome, this.#begun.index)
+    const turn = getTurnAttributes(outcome, this.#begun.index)
     const content = this.#content(outcome)
     for (const asked of this.#asked) asked.close(outcome, turn, content)
     this.#closed(outcome)
-    return new TracedStep(this.#parts, 'commit')
+    return new OtlpStepSpan(this.#parts, 'commit')
   }
 
   #content(outcome: TurnOutcome): Attributes {
@@ -159,7 +159,7 @@ class TracedTurn implements TurnSpans {
 }
 
 /** A step of the proxy's own. */
-class TracedStep implements OpenSpan {
+class OtlpStepSpan implements OpenSpan {
   readonly #span: Span
   readonly #nowMs: () => number
 
@@ -174,7 +174,7 @@ class TracedStep implements OpenSpan {
   }
 }
 
-class TracedAsk implements EngineRequestSpan {
+class OtlpEngineSpan implements EngineRequestSpan {
   readonly traceparent: string
   readonly #span: Span
   readonly #nowMs: () => number
@@ -186,11 +186,11 @@ class TracedAsk implements EngineRequestSpan {
     this.#nowMs = nowMs
     this.#askedAtMs = nowMs()
     this.#span = tracer.startSpan(
-      spanNameOf(engine),
+      getSpanName(engine),
       {
         kind: SpanKind.CLIENT,
         startTime: this.#askedAtMs,
-        attributes: attributesOfAsked(call.sessionId, engine),
+        attributes: getEngineAttributes(call.sessionId, engine),
       },
       context,
     )
@@ -210,7 +210,7 @@ class TracedAsk implements EngineRequestSpan {
   close(outcome: TurnOutcome, turn: Attributes, content: Attributes): void {
     const { 'error.type': _ofTurn, ...others } = turn
     if (this.#hasFailed) this.#span.setAttributes(others)
-    else this.#span.setAttributes({ ...turn, ...content, ...attributesOfAnswer(outcome, this.#askedAtMs) })
+    else this.#span.setAttributes({ ...turn, ...content, ...getResponseAttributes(outcome, this.#askedAtMs) })
     this.#span.end(this.#endedAtMs ?? this.#nowMs())
   }
 }

@@ -15,7 +15,7 @@ type SpanPart =
   | { type: 'tool_call_response'; id: string; response: string }
   | { type: 'uri'; modality: 'image'; uri: string }
 
-interface SaidMessage {
+interface SpanMessage {
   role: string
   parts: SpanPart[]
 }
@@ -24,7 +24,7 @@ interface SaidMessage {
 const PART_CHARS = 64
 
 /** Room for text. What is longer is cut, and says how much is missing. */
-class Room {
+class TextBudget {
   #left: number
 
   constructor(chars: number) {
@@ -48,10 +48,10 @@ class Room {
  * @param chars how many characters of text an attribute has at most
  */
 export function inputAttributes({ lastMessage, tools, promptPieces }: TurnStart, chars: number): Attributes {
-  const room = new Room(chars)
-  const messages: SaidMessage[] = []
+  const room = new TextBudget(chars)
+  const messages: SpanMessage[] = []
   let at = lastMessage
-  for (; at !== undefined && !room.isFull; at = at.parent) messages.unshift(saidMessage(at.value, room))
+  for (; at !== undefined && !room.isFull; at = at.parent) messages.unshift(toSpanMessage(at.value, room))
   if (promptPieces.length > 0)
     messages.push({
       role: 'user',
@@ -66,14 +66,14 @@ export function inputAttributes({ lastMessage, tools, promptPieces }: TurnStart,
 
 export function outputAttributes(outcome: TurnOutcome, chars: number): Attributes {
   const { completionText, reasoning, toolCalls, finishReason } = outcome
-  const room = new Room(chars)
+  const room = new TextBudget(chars)
   const parts = answerParts(completionText, reasoning, JSON.parse(toolCalls) as ToolCall[], room)
   const reason = finishReason === 'tool_calls' ? 'tool_call' : (finishReason ?? 'error')
   return { 'gen_ai.output.messages': JSON.stringify([{ role: 'assistant', parts, finish_reason: reason }]) }
 }
 
 /** No more of it is joined than is shown. */
-function promptStart(pieces: readonly string[], room: Room, chars: number): string {
+function promptStart(pieces: readonly string[], room: TextBudget, chars: number): string {
   let [text, length] = ['', 1]
   for (const piece of pieces) {
     if (text.length < chars) text += piece
@@ -82,22 +82,22 @@ function promptStart(pieces: readonly string[], room: Room, chars: number): stri
   return room.take(text.length + 1 === length ? [...promptJson([text])].join('') : text, length)
 }
 
-function saidMessage(message: ChatMessage, room: Room): SaidMessage {
+function toSpanMessage(message: ChatMessage, room: TextBudget): SpanMessage {
   const { role } = message
   if (role === 'tool') {
-    const response = room.take(textOf(message.content))
+    const response = room.take(getText(message.content))
     return { role, parts: [{ type: 'tool_call_response', id: message.tool_call_id, response }] }
   }
   if (role !== 'assistant') return { role, parts: contentParts(message.content, room) }
   const calls = (message.tool_calls ?? []).filter((call) => call.type === 'function')
-  return { role, parts: answerParts(textOf(message.content), message.reasoning_content, calls, room) }
+  return { role, parts: answerParts(getText(message.content), message.reasoning_content, calls, room) }
 }
 
 function answerParts(
   text: string | null,
   reasoning: string | null | undefined,
   calls: readonly ToolCall[],
-  room: Room,
+  room: TextBudget,
 ): SpanPart[] {
   const parts: SpanPart[] = []
   if (reasoning) parts.push({ type: 'reasoning', content: room.take(reasoning) })
@@ -111,8 +111,8 @@ function answerParts(
 }
 
 /** Images in a message are told, and left out. */
-function contentParts(content: unknown, room: Room): SpanPart[] {
-  if (!Array.isArray(content)) return [{ type: 'text', content: room.take(textOf(content)) }]
+function contentParts(content: unknown, room: TextBudget): SpanPart[] {
+  if (!Array.isArray(content)) return [{ type: 'text', content: room.take(getText(content)) }]
   const parts: SpanPart[] = []
   for (const part of content) {
     if (room.isFull) break
@@ -121,7 +121,7 @@ function contentParts(content: unknown, room: Room): SpanPart[] {
   return parts
 }
 
-function contentPart(part: unknown, room: Room): SpanPart {
+function contentPart(part: unknown, room: TextBudget): SpanPart {
   const { text, image_url: image } = Object(part) as { text?: unknown; image_url?: { url?: unknown } }
   if (typeof text === 'string') return { type: 'text', content: room.take(text) }
   const url = image?.url
@@ -131,7 +131,7 @@ function contentPart(part: unknown, room: Room): SpanPart {
     : { type: 'uri', modality: 'image', uri: room.take(url) }
 }
 
-function textOf(content: unknown): string {
+function getText(content: unknown): string {
   if (typeof content === 'string') return content
   if (content === null || content === undefined) return ''
   if (!Array.isArray(content)) return JSON.stringify(content)

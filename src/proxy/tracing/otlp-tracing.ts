@@ -22,7 +22,7 @@ import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
 import type { IncomingRequest, RequestSpan } from '../../protocol/canonical/spans.ts'
 import type { TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
-import { type OpenTurns, TracedCall, type Tracers } from './call-span.ts'
+import { type OpenTurns, OtlpRequestSpan, type Tracers } from './call-span.ts'
 import { SessionIds } from './session-ids.ts'
 import type { Tracing, TracingTarget } from './tracing.ts'
 
@@ -39,13 +39,15 @@ export class OtlpTracing implements Tracing {
     this.#provider = new BasicTracerProvider({
       idGenerator: ids,
       resource: resource(),
-      spanProcessors: [new BatchSpanProcessor(new LoggedExporter(new OTLPTraceExporter(), endpoint, logger))],
+      spanProcessors: [
+        new BatchSpanProcessor(new LoggingExporter(new OTLPTraceExporter(), endpoint, logger)),
+      ],
     })
     this.#tracers = { tracer: this.#provider.getTracer('llm-proxy', VERSION), ids, contentChars }
   }
 
   begin(call: IncomingRequest): RequestSpan {
-    return new TracedCall(call, this.#tracers, this.#turns)
+    return new OtlpRequestSpan(call, this.#tracers, this.#turns)
   }
 
   watchStore(store: TurnStore): TurnStore {
@@ -88,7 +90,7 @@ function resource() {
 }
 
 /** An exporter whose failures are in the log: once when they begin and once when they are over. */
-class LoggedExporter implements SpanExporter {
+class LoggingExporter implements SpanExporter {
   readonly #exporter: SpanExporter
   readonly #endpoint: string
   readonly #logger: Logger

@@ -4,7 +4,7 @@ import { type IdGenerator, RandomIdGenerator } from '@opentelemetry/sdk-trace-ba
 const TRACE_ID_BYTES = 16
 
 /** Calls of one session that bring no trace of their own belong to one trace, on any node and after a restart. */
-export function traceIdOf(sessionId: string): string {
+export function getTraceId(sessionId: string): string {
   return createHash('sha256').update(sessionId).digest().subarray(0, TRACE_ID_BYTES).toString('hex')
 }
 
@@ -17,7 +17,7 @@ export class SessionIds implements IdGenerator {
   #sessionId: string | undefined
 
   /** @param make starts a root span, at once */
-  inTraceOf<T>(sessionId: string, make: () => T): T {
+  runInTrace<T>(sessionId: string, make: () => T): T {
     this.#sessionId = sessionId
     try {
       return make()
@@ -27,7 +27,7 @@ export class SessionIds implements IdGenerator {
   }
 
   generateTraceId(): string {
-    return this.#sessionId === undefined ? this.#random.generateTraceId() : traceIdOf(this.#sessionId)
+    return this.#sessionId === undefined ? this.#random.generateTraceId() : getTraceId(this.#sessionId)
   }
 
   generateSpanId(): string {

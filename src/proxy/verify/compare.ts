@@ -6,7 +6,7 @@ import type { ScoredToken } from '../engines/port/score.ts'
  * (`temperature`, SGLang's default, and vLLM's `processed_logprobs` without filters), or that among the tokens which
  * top_p, top_k and min_p had left (`mask`, vLLM's `processed_logprobs`, and what is recorded as `sampling_logprobs`).
  */
-export type LogprobsOf = 'raw' | 'temperature' | 'mask'
+export type LogprobsKind = 'raw' | 'temperature' | 'mask'
 
 export interface Tolerance {
   /** The mean of all differences of a turn may be so much, in nats. */
@@ -49,7 +49,7 @@ const VOCABULARY_SIZE = 262_144
 export function pairTokens(
   recorded: ArrayLike<number>,
   scored: readonly ScoredToken[],
-  of: LogprobsOf,
+  of: LogprobsKind,
   temperature: number,
 ): TokenPair[] {
   const isScaled = isScaling(of, temperature)
@@ -65,7 +65,7 @@ export function pairTokens(
 export type SamplingMask = readonly (readonly number[] | null)[]
 
 /** What is on record of the tokens that were sampled, and over which masks. */
-interface MaskedTokens {
+interface MaskTable {
   readonly recorded: ArrayLike<number>
   readonly tokenIds: ArrayLike<number>
   readonly mask: SamplingMask
@@ -73,7 +73,7 @@ interface MaskedTokens {
 
 /** @param scored with alternatives; where a mask has ids that are not among them, the truth is an interval */
 export function pairMasked(
-  { recorded, tokenIds, mask }: MaskedTokens,
+  { recorded, tokenIds, mask }: MaskTable,
   scored: readonly ScoredToken[],
   temperature: number,
 ): TokenPair[] {
@@ -102,7 +102,7 @@ function overMask(token: ScoredToken, id: number, left: readonly number[], tempe
 }
 
 /** Whether alternatives are needed to tell a token's logprob. */
-export function isScaling(of: LogprobsOf, temperature: number): boolean {
+export function isScaling(of: LogprobsKind, temperature: number): boolean {
   return of === 'mask' || (of === 'temperature' && temperature !== 0 && temperature !== 1)
 }
 

@@ -8,8 +8,8 @@ import type { Logger } from '../../base/logger.ts'
 import type { EngineClient, EngineHealth } from '../engines/port/engine-client.ts'
 import type { TurnReader, TurnRecord } from '../store/port/turn-store.ts'
 import { isFiltered } from './hints.ts'
-import { MASK_KINDS, recordedLogprobsOf, recordedMasks } from './recorded-masks.ts'
-import { type TurnResult, type VerifiableTurn, type VerifiedTurn, Verifier } from './verifier.ts'
+import { getRecordedLogprobs, getTurnMasks, MASK_KINDS } from './recorded-masks.ts'
+import { type TurnResult, type TurnVerification, type VerifiableTurn, Verifier } from './verifier.ts'
 
 /** Whom to ask about a turn, and what is known of it. */
 export interface DriftEngine {
@@ -60,14 +60,14 @@ const TURN_MS = 120_000
 /** The control is tried on the first of so many turns. */
 const CONTROL_EVERY = 100
 
-interface Drawn {
+interface DriftSample {
   readonly sessionId: string
   readonly turnId: string
 }
 
 export class DriftMeter {
   readonly #options: DriftMeterOptions
-  readonly #waiting: Drawn[] = []
+  readonly #waiting: DriftSample[] = []
   readonly #counts: Record<DriftVerdict, number> = { same: 0, differs: 0, skipped: 0, failed: 0, dropped: 0 }
   readonly #end = new AbortController()
   #tokens = 0
@@ -81,7 +81,7 @@ export class DriftMeter {
   }
 
   /** A turn has been recorded, and can be trained on. Returns at once. */
-  offer(turn: Drawn): void {
+  offer(turn: DriftSample): void {
     const { share, random = Math.random } = this.#options
     if (this.#end.signal.aborted || random() >= share) return
     if (this.#waiting.length >= MAX_WAITING) {
@@ -149,11 +149,11 @@ export class DriftMeter {
     const details = isFiltered(params)
       ? await this.#options.store.readDetails(sessionId, [turnId], MASK_KINDS)
       : undefined
-    const logprobsOf = recordedLogprobsOf(JSON.parse(turn.annotations))
-    return { ...turn, logprobsOf, ...recordedMasks(details?.get(turnId) ?? []), params }
+    const logprobsOf = getRecordedLogprobs(JSON.parse(turn.annotations))
+    return { ...turn, logprobsOf, ...getTurnMasks(details?.get(turnId) ?? []), params }
   }
 
-  #judge({ result, pairs }: VerifiedTurn): void {
+  #judge({ result, pairs }: TurnVerification): void {
     for (const { recorded, recomputed } of pairs) this.#difference += Math.abs(recomputed - recorded)
     this.#tokens += pairs.length
     this.#count(result.verdict, result)
@@ -166,7 +166,7 @@ export class DriftMeter {
   async #tryControl(
     verifier: Verifier,
     turn: VerifiableTurn,
-    verified: VerifiedTurn,
+    verified: TurnVerification,
     signal: AbortSignal,
   ): Promise<void> {
     if (this.#compared++ % CONTROL_EVERY !== 0) return

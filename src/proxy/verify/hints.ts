@@ -1,14 +1,14 @@
 /** What a difference looks like, for whoever has to find its cause. */
 import { compare, isWithin, type TokenPair, type Tolerance } from './compare.ts'
 
-interface HintedTurn {
+interface HintInput {
   readonly pairs: readonly TokenPair[]
   readonly params: Readonly<Record<string, unknown>>
   readonly tolerance: Tolerance
 }
 
 /** @returns undefined for a difference that looks like nothing in particular */
-export function hintOf({ pairs, params, tolerance }: HintedTurn): string | undefined {
+export function findHint({ pairs, params, tolerance }: HintInput): string | undefined {
   for (const by of [1, -1]) {
     if (isWithin(compare(shifted(pairs, by)), tolerance)) {
       return `each logprob is that of the token ${by === 1 ? 'before' : 'after'} it`

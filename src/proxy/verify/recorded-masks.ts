@@ -1,20 +1,20 @@
 /** What is on record of a turn's sampling, as the {@link Verifier} compares it. */
 import type { EngineSampling } from '../../protocol/canonical/events.ts'
 import { type TokenDataBlob, unpackTokenData } from '../../protocol/details/details.ts'
-import type { LogprobsOf, SamplingMask } from './compare.ts'
+import type { LogprobsKind, SamplingMask } from './compare.ts'
 
-export interface RecordedMasks {
+export interface TurnMasks {
   /** What was left for each sampled token, if it is on record. */
   readonly samplingMask?: SamplingMask | undefined
   /** Each sampled token's logprob among what was left, if it is on record. */
   readonly samplingLogprobs?: readonly (number | null)[] | undefined
 }
 
-/** The kinds that {@link recordedMasks} reads. */
+/** The kinds that {@link getTurnMasks} reads. */
 export const MASK_KINDS = ['sampling_mask', 'sampling_logprobs'] as const
 
 /** @throws RangeError for bytes that are no such details */
-export function recordedMasks(packed: Iterable<TokenDataBlob>): RecordedMasks {
+export function getTurnMasks(packed: Iterable<TokenDataBlob>): TurnMasks {
   const { sampling_mask: table, sampling_logprobs: logprobs } = unpackTokenData(packed)
   let end = 0
   const rows = table?.counts.map((count) => {
@@ -31,7 +31,7 @@ export function recordedMasks(packed: Iterable<TokenDataBlob>): RecordedMasks {
  * What a turn's logprobs are of, where it was measured, or who runs the proxy says so (`--logprobs-mode`).
  * @param annotations of the turn
  */
-export function recordedLogprobsOf(annotations: { sampling?: EngineSampling }): LogprobsOf | undefined {
+export function getRecordedLogprobs(annotations: { sampling?: EngineSampling }): LogprobsKind | undefined {
   const mode = annotations.sampling?.logprobsMode
   if (mode === 'raw_logprobs') return 'raw'
   if (mode === 'temperature_logprobs') return 'temperature'

@@ -13,18 +13,18 @@ import {
   firstDifference,
   isScaling,
   isWithin,
-  type LogprobsOf,
+  type LogprobsKind,
   pairMasked,
   pairTokens,
   type TokenDifference,
   type TokenPair,
   type Tolerance,
 } from './compare.ts'
-import { hintOf } from './hints.ts'
-import type { RecordedMasks } from './recorded-masks.ts'
+import { findHint } from './hints.ts'
+import type { TurnMasks } from './recorded-masks.ts'
 
 /** A recorded turn, as far as it matters here. */
-export interface VerifiableTurn extends RecordedMasks {
+export interface VerifiableTurn extends TurnMasks {
   readonly sessionId: string
   readonly turnId: string
   readonly index: number
@@ -36,7 +36,7 @@ export interface VerifiableTurn extends RecordedMasks {
   readonly completionTokenIds: ArrayLike<number>
   readonly completionLogprobs: ArrayLike<number>
   /** What its logprobs are of; absent: as engines of this kind have them by default. */
-  readonly logprobsOf?: LogprobsOf | undefined
+  readonly logprobsOf?: LogprobsKind | undefined
   readonly weightVersionStart: string | null
   readonly weightVersionEnd: string | null
 }
@@ -45,7 +45,7 @@ export interface VerifyOptions {
   /** Default: 0.05 nats in the mean, 1 for a token. */
   readonly tolerance?: Tolerance
   /** Default: as the turn says, else as engines of this kind do by default. */
-  readonly logprobsOf?: LogprobsOf | undefined
+  readonly logprobsOf?: LogprobsKind | undefined
   /** Whether turns of other weights than the engine's are compared. Default: no. */
   readonly anyWeights?: boolean
   /** The model to ask for instead of each turn's own. */
@@ -83,7 +83,7 @@ export interface TurnResult {
   /** Of a skipped one. */
   reason?: SkipReason
   /** What its logprobs were taken for; of one that was compared. */
-  logprobs?: LogprobsOf
+  logprobs?: LogprobsKind
   comparison?: Comparison
   /** Of the logprobs over the mask that are on record beside the others. */
   masked?: Comparison
@@ -92,7 +92,7 @@ export interface TurnResult {
   greedy?: GreedyCheck
 }
 
-export interface VerifiedTurn {
+export interface TurnVerification {
   readonly result: TurnResult
   /** Of a turn that was compared. */
   readonly pairs: readonly TokenPair[]
@@ -127,19 +127,19 @@ export class Verifier {
   }
 
   /** Of turns that do not say it themselves: SGLang gives logprobs after temperature, others before it. */
-  get logprobsOf(): LogprobsOf {
+  get logprobsOf(): LogprobsKind {
     return this.#options.logprobsOf ?? (this.#engine.kind === 'sglang' ? 'temperature' : 'raw')
   }
 
-  #logprobsOf(turn: VerifiableTurn): LogprobsOf {
+  #getLogprobsKind(turn: VerifiableTurn): LogprobsKind {
     return this.#options.logprobsOf ?? turn.logprobsOf ?? this.logprobsOf
   }
 
   /** @throws ProxyError as {@link Score} but for `engine_rejected`, which skips the turn */
-  async verify(turn: VerifiableTurn, signal: AbortSignal): Promise<VerifiedTurn> {
+  async verify(turn: VerifiableTurn, signal: AbortSignal): Promise<TurnVerification> {
     const { sessionId: session_id, turnId: turn_id, index } = turn
     const head = { session_id, turn_id, index }
-    const skipped = (reason: SkipReason): VerifiedTurn => ({
+    const skipped = (reason: SkipReason): TurnVerification => ({
       result: { ...head, verdict: 'skipped', reason },
       pairs: [],
       scored: [],
@@ -148,7 +148,7 @@ export class Verifier {
     if (reason !== undefined) return skipped(reason)
     try {
       const scored = await this.#score(turn, Int32Array.from(turn.promptTokenIds), signal)
-      const pairs = this.#pairsOf(turn, scored)
+      const pairs = this.#pairTokens(turn, scored)
       const masked = maskedPairs(turn, scored)
       const greedy = this.#isGreedyChecked(turn) ? await this.#sampleAgain(turn, signal) : undefined
       return { result: { ...head, ...this.#judge(turn, { pairs, masked, greedy }) }, pairs, scored }
@@ -166,7 +166,7 @@ export class Verifier {
    * @param verified of {@link verify}
    * @returns whether the difference was noticed
    */
-  async control(turn: VerifiableTurn, { scored }: VerifiedTurn, signal: AbortSignal): Promise<boolean> {
+  async control(turn: VerifiableTurn, { scored }: TurnVerification, signal: AbortSignal): Promise<boolean> {
     const truth = scored.map(({ logprob }) => logprob)
     for (const prompt of otherPrompts(turn)) {
       const changed = await this.#score(turn, prompt, signal)
@@ -175,11 +175,11 @@ export class Verifier {
     return false
   }
 
-  #pairsOf(turn: VerifiableTurn, scored: readonly ScoredToken[]): TokenPair[] {
+  #pairTokens(turn: VerifiableTurn, scored: readonly ScoredToken[]): TokenPair[] {
     const { completionLogprobs: recorded, completionTokenIds: tokenIds, samplingMask: mask = [] } = turn
-    const logprobsOf = this.#logprobsOf(turn)
-    if (logprobsOf === 'mask') return pairMasked({ recorded, tokenIds, mask }, scored, temperatureOf(turn))
-    return pairTokens(recorded, scored, logprobsOf, temperatureOf(turn))
+    const logprobsOf = this.#getLogprobsKind(turn)
+    if (logprobsOf === 'mask') return pairMasked({ recorded, tokenIds, mask }, scored, getTemperature(turn))
+    return pairTokens(recorded, scored, logprobsOf, getTemperature(turn))
   }
 
   #judge(
@@ -191,10 +191,10 @@ export class Verifier {
     const overMask = masked.length > 0 ? compare(masked) : undefined
     const isSame = isWithin(comparison, tolerance)
     const isMaskSame = overMask === undefined || isWithin(overMask, tolerance)
-    const hint = isSame ? undefined : hintOf({ pairs, params: turn.params, tolerance })
+    const hint = isSame ? undefined : findHint({ pairs, params: turn.params, tolerance })
     return {
       verdict: isSame && isMaskSame && greedy?.same !== false ? 'same' : 'differs',
-      logprobs: this.#logprobsOf(turn),
+      logprobs: this.#getLogprobsKind(turn),
       comparison,
       ...(overMask && { masked: overMask }),
       ...(isSame && !isMaskSame && { hint: MASK_DIFFERS }),
@@ -228,7 +228,7 @@ export class Verifier {
     const isAdapter = this.#health.models.some(({ id, isAdapter: is }) => id === model && is)
     const loraPath = isAdapter ? model : turn.params.lora_path
     const needsAlternatives =
-      isScaling(this.#logprobsOf(turn), temperatureOf(turn)) || turn.samplingLogprobs !== undefined
+      isScaling(this.#getLogprobsKind(turn), getTemperature(turn)) || turn.samplingLogprobs !== undefined
     const request: ScoreRequest = {
       promptTokenIds,
       completionTokenIds: Int32Array.from(turn.completionTokenIds),
@@ -240,7 +240,7 @@ export class Verifier {
   }
 
   #isGreedyChecked(turn: VerifiableTurn): boolean {
-    return this.#options.greedy === true && temperatureOf(turn) === 0 && this.#engine.takesTokenIds
+    return this.#options.greedy === true && getTemperature(turn) === 0 && this.#engine.takesTokenIds
   }
 
   /** What the engine samples after the same prompt, as long as what it sampled then. */
@@ -297,12 +297,12 @@ function maskedPairs(turn: VerifiableTurn, scored: readonly ScoredToken[]): Toke
   return pairMasked(
     tokens,
     places.map((at) => scored[at]!),
-    temperatureOf(turn),
+    getTemperature(turn),
   )
 }
 
 /** As the call said; where it did not, engines take 1. */
-function temperatureOf({ params: { temperature } }: VerifiableTurn): number {
+function getTemperature({ params: { temperature } }: VerifiableTurn): number {
   return typeof temperature === 'number' ? temperature : 1
 }
 

@@ -10,13 +10,13 @@ import { lowerGeminiRequest } from '../../../src/proxy/dialects/gemini/request.t
 import { lowerMessagesRequest } from '../../../src/proxy/dialects/messages/request.ts'
 import { lowerResponsesRequest } from '../../../src/proxy/dialects/responses/request.ts'
 import { checkResponsesRequest } from '../../../src/proxy/dialects/responses/schema.ts'
-import { CallIds } from '../../../src/proxy/session/matching/call-ids.ts'
+import { ToolCallIds } from '../../../src/proxy/session/matching/call-ids.ts'
 import { canonicalJson } from '../../../src/proxy/session/matching/canonical-json.ts'
-import { MatchIndex } from '../../../src/proxy/session/matching/match-index.ts'
+import { PrefixIndex } from '../../../src/proxy/session/matching/match-index.ts'
 import { messageKey } from '../../../src/proxy/session/matching/message-key.ts'
 import { readArguments } from '../../../src/proxy/session/matching/tool-arguments.ts'
-import { LineFinder } from '../../../src/proxy/session/roles/line-finder.ts'
-import { Retries, repeatedByLast } from '../../../src/proxy/session/trajectories/retries.ts'
+import { AgentRoleFinder } from '../../../src/proxy/session/roles/line-finder.ts'
+import { findRepeatedByLast, Retries } from '../../../src/proxy/session/trajectories/retries.ts'
 import { conversationOf, lastOfTexts } from '../../helpers/messages.ts'
 import {
   type Case,
@@ -283,22 +283,22 @@ export const REQUESTS: readonly Subject[] = [
     ],
     n: 300,
     cases: {
-      'a long conversation': fresh(talk, (messages) => new MatchIndex().match(conversationOf(messages))),
-      'results of calls': fresh(results, (messages) => new MatchIndex().match(conversationOf(messages))),
+      'a long conversation': fresh(talk, (messages) => new PrefixIndex().match(conversationOf(messages))),
+      'results of calls': fresh(results, (messages) => new PrefixIndex().match(conversationOf(messages))),
       'calls of one message': fresh(
         (n) => {
-          const ids = new CallIds()
+          const ids = new ToolCallIds()
           const calls = times(n, () => ({
             id: ids.draw(undefined),
             function: { name: 'f', arguments: '{}' },
           }))
           return [...talk(1), { role: 'assistant', tool_calls: calls }] as Message[]
         },
-        (messages) => new MatchIndex().match(conversationOf(messages)),
+        (messages) => new PrefixIndex().match(conversationOf(messages)),
       ),
       'samples of one request': (n) => () => {
         const tree = new MessageTree()
-        const index = new MatchIndex<number>()
+        const index = new PrefixIndex<number>()
         for (let at = 0; at < n; at += 1) {
           const matched = index.match(conversationOf(talk(1), null, tree))
           index.add(matched, { ...EMPTY, content: 'always the same' }, at)
@@ -312,7 +312,7 @@ export const REQUESTS: readonly Subject[] = [
       },
       'branches of one request': (n) => () => {
         const tree = new MessageTree()
-        const index = new MatchIndex<number>()
+        const index = new PrefixIndex<number>()
         for (let at = 0; at < n; at += 1) {
           const messages = [...talk(2), { role: 'user', content: `branch ${at}` }]
           index.add(index.match(conversationOf(messages, null, tree)), { ...EMPTY, content: `${at}` }, at)
@@ -349,7 +349,7 @@ export const REQUESTS: readonly Subject[] = [
         const marked = times(n, (at) => ({ ...turn, turnId: `${at}`, retryCount: at === 0 ? 0 : 1 }))
         return () => {
           const retries = new Retries()
-          for (const each of marked) repeatedByLast(retries.add(each), () => false)
+          for (const each of marked) findRepeatedByLast(retries.add(each), () => false)
           retries.ghosts(() => false)
         }
       },
@@ -368,6 +368,6 @@ function turnOf(messages: readonly Message[]) {
 }
 
 function lined(turns: readonly ReturnType<typeof turnOf>[]): void {
-  const finder = new LineFinder()
+  const finder = new AgentRoleFinder()
   for (const turn of turns) finder.add(turn)
 }

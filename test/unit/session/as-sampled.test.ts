@@ -1,9 +1,9 @@
 /** A conversation as its engine knows it, whatever its agent made of it. */
 import t from 'tap'
 import { getMessagesBetween } from '../../../src/protocol/canonical/conversation.ts'
-import type { CallIds } from '../../../src/proxy/session/matching/call-ids.ts'
-import type { MatchableTurn, SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
-import type { KnownTurn } from '../../../src/proxy/session/matching/session-turns.ts'
+import type { ToolCallIds } from '../../../src/proxy/session/matching/call-ids.ts'
+import type { IndexTurn, SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
+import type { SessionTurn } from '../../../src/proxy/session/matching/session-turns.ts'
 import { asSampled } from '../../../src/proxy/session/prompts/as-sampled.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
@@ -19,7 +19,7 @@ const saying = (...calls: object[]) => ({ role: 'assistant', content: 'Go', tool
 /** What the model calls a call, by the id that its agent was given. */
 const idsOf = (own: Record<string, string> = {}) => {
   const ids = { hasOwn: Object.keys(own).length > 0, ownOf: (id: string) => own[id], addBytes() {} }
-  return ids as unknown as CallIds
+  return ids as unknown as ToolCallIds
 }
 
 function conversation(...messages: object[]) {
@@ -27,9 +27,9 @@ function conversation(...messages: object[]) {
 }
 
 /** The turn whose answer is the second message. */
-function turnSaying(...calls: object[]): MatchableTurn<KnownTurn> {
+function turnSaying(...calls: object[]): IndexTurn<SessionTurn> {
   const said = { content: 'Go', reasoning: null, toolCalls: calls } as unknown as SampledMessage
-  return { turn: { said }, depth: 2, parent: undefined } as unknown as MatchableTurn<KnownTurn>
+  return { turn: { said }, depth: 2, parent: undefined } as unknown as IndexTurn<SessionTurn>
 }
 
 const valuesOf = (messages: readonly { value: unknown }[]) => messages.map(({ value }) => value)

@@ -1,6 +1,6 @@
 /** Summaries that their agent did not take. */
 import t from 'tap'
-import type { Line } from '../../../src/proxy/session/roles/line.ts'
+import type { AgentRole } from '../../../src/proxy/session/roles/line.ts'
 import { Compactions } from '../../../src/proxy/session/trajectories/compactions.ts'
 import { TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
 import { lastOfTexts } from '../../helpers/messages.ts'
@@ -14,7 +14,7 @@ const GOOD = 'The tests of the parser failed because of a missing bracket; I hav
 const BAD = 'Somebody asked for something, and I believe that I have done nearly all of it by now.'
 
 interface Call {
-  line: Line
+  line: AgentRole
   messages: readonly string[]
   says?: string | null
   status?: 'completed' | 'failed'

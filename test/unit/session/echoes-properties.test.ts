@@ -7,8 +7,8 @@ import fc from 'fast-check'
 import t from 'tap'
 import { type Message, MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall } from '../../../src/protocol/canonical/messages.ts'
-import { CallIds } from '../../../src/proxy/session/matching/call-ids.ts'
-import { MatchIndex } from '../../../src/proxy/session/matching/match-index.ts'
+import { ToolCallIds } from '../../../src/proxy/session/matching/call-ids.ts'
+import { PrefixIndex } from '../../../src/proxy/session/matching/match-index.ts'
 import { rebuildIndex } from '../../../src/proxy/session/matching/rebuild-index.ts'
 import type { EditedCalls } from '../../../src/proxy/store/port/turn-store.ts'
 import { conversationOf } from '../../helpers/messages.ts'
@@ -84,7 +84,7 @@ type Action = typeof action extends fc.Arbitrary<infer Made> ? Made : never
 
 class Session {
   readonly edited: EditedCalls
-  readonly index: MatchIndex<Turn>
+  readonly index: PrefixIndex<Turn>
   readonly turns: Turn[] = []
   /** For a rebuild, in call order. */
   readonly records: { turn: Turn; isExact: boolean; lastMessage: Message | undefined }[] = []
@@ -92,13 +92,13 @@ class Session {
   readonly tree = new MessageTree()
   /** Of a reader after a restart. */
   readonly recorded = new MessageTree()
-  readonly ids = new CallIds()
+  readonly ids = new ToolCallIds()
   #talks: Said[][] = [[]]
   #count = 0
 
   constructor(edited: EditedCalls) {
     this.edited = edited
-    this.index = new MatchIndex(edited)
+    this.index = new PrefixIndex(edited)
   }
 
   do({ kind, of, calls, samples, way, oldWay, isExact }: Action): void {

@@ -6,8 +6,8 @@ import { readFileSync } from 'node:fs'
 import t from 'tap'
 import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall } from '../../../src/protocol/canonical/messages.ts'
-import { CallIds, isDrawn } from '../../../src/proxy/session/matching/call-ids.ts'
-import { MatchIndex, type SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
+import { isProxyToolCallId, ToolCallIds } from '../../../src/proxy/session/matching/call-ids.ts'
+import { PrefixIndex, type SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
 import type { EditedCalls } from '../../../src/proxy/store/port/turn-store.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
@@ -30,7 +30,7 @@ const PAIRS = readFileSync(new URL('echoes.jsonl', import.meta.url), 'utf8')
   .split('\n')
   .map((line) => JSON.parse(line) as Pair)
 
-const ids = new CallIds()
+const ids = new ToolCallIds()
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const call = (id: string, args: string, name = 'run'): ToolCall => ({
   id,
@@ -45,11 +45,11 @@ const calling = (...calls: ToolCall[]): ChatMessage => ({
 const result = (id: string, content: string): ChatMessage => ({ role: 'tool', tool_call_id: id, content })
 
 class Talk {
-  readonly index: MatchIndex<string>
+  readonly index: PrefixIndex<string>
   readonly tree = new MessageTree()
 
   constructor(edited?: EditedCalls) {
-    this.index = new MatchIndex(edited)
+    this.index = new PrefixIndex(edited)
   }
 
   match(...messages: ChatMessage[]) {
@@ -177,23 +177,23 @@ t.test('a drawn id is told from all others', async (t) => {
     const [long, short] = [ids.draw('functions.bash:0'), ids.draw('a1B2c3D4e')]
     t.match(long, /^call_[0-9a-f]{24}$/)
     t.match(short, /^[0-9A-Za-z]{9}$/)
-    t.ok(isDrawn(long) && isDrawn(short))
+    t.ok(isProxyToolCallId(long) && isProxyToolCallId(short))
     const other = long.replace(/.$/, (last) => (last === '0' ? '1' : '0'))
-    t.notOk(isDrawn(other) || isDrawn(`${long}_2`))
+    t.notOk(isProxyToolCallId(other) || isProxyToolCallId(`${long}_2`))
   }
-  t.notOk(isDrawn('call_8b00a724f769c5bafe87218b'), 'one of a version before')
-  t.notOk(isDrawn('functions.bash:0'))
+  t.notOk(isProxyToolCallId('call_8b00a724f769c5bafe87218b'), 'one of a version before')
+  t.notOk(isProxyToolCallId('functions.bash:0'))
 })
 
 t.test('the model is shown the name that it gave, and none that its engine made up', async (t) => {
-  const known = new CallIds()
+  const known = new ToolCallIds()
   const [kimi, vllm, none] = [known.draw('functions.f:0'), known.draw('chatcmpl-tool-0a'), known.draw('')]
   known.learn({ [kimi]: 'functions.f:0', [vllm]: 'chatcmpl-tool-0a', [none]: null })
-  t.equal(known.ownOf(kimi), 'functions.f:0')
-  t.equal(known.ownOf(vllm), undefined)
-  t.equal(known.ownOf(none), undefined)
-  t.equal(known.ownOf('functions.f:0'), undefined, 'which this session did not draw')
+  t.equal(known.findOriginal(kimi), 'functions.f:0')
+  t.equal(known.findOriginal(vllm), undefined)
+  t.equal(known.findOriginal(none), undefined)
+  t.equal(known.findOriginal('functions.f:0'), undefined, 'which this session did not draw')
   t.equal(known.isStray(kimi), false)
-  t.equal(known.isStray(new CallIds().draw('')), true)
+  t.equal(known.isStray(new ToolCallIds().draw('')), true)
   t.equal(known.isStray('functions.f:0'), false)
 })

@@ -2,7 +2,7 @@
 import { deepStrictEqual } from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { Forest, type SampledNode } from '../../../src/proxy/session/trajectories/forest.ts'
+import { type CompletionTokens, Forest } from '../../../src/proxy/session/trajectories/forest.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
 import { turnStep } from '../../helpers/turn-step.ts'
 import { unpackForest } from '../../helpers/unpack-forest.ts'
@@ -66,7 +66,9 @@ t.test('unpacked, it is the rows', async (t) => {
       for (const [place, { parent, ids }] of forest.nodes.entries()) {
         if (!(parent === null || parent < place) || ids.length === 0) throw new Error(`node ${place}`)
       }
-      const trained = forest.nodes.filter((node): node is SampledNode => 'turn' in node && node.turn.trained)
+      const trained = forest.nodes.filter(
+        (node): node is CompletionTokens => 'turn' in node && node.turn.trained,
+      )
       const trainedTokens = trained.reduce((sum, { ids }) => sum + ids.length, 0)
       const masks = wanted.flatMap(({ response_mask: mask }) => [...mask])
       deepStrictEqual(trainedTokens, masks.filter((bit) => bit === 1).length)

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import type { Tool } from '../../../src/protocol/canonical/messages.ts'
-import { type MatchedCall, MatchIndex } from '../../../src/proxy/session/matching/match-index.ts'
+import { PrefixIndex, type PrefixMatch } from '../../../src/proxy/session/matching/match-index.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
 /** A message as an agent writes it. */
@@ -280,7 +280,7 @@ const sampled = ({ content, reasoning_content, tool_calls }: Message) => ({
 interface InFlight {
   messages: Message[]
   tools: unknown
-  matched: MatchedCall<ModelTurn>
+  matched: PrefixMatch<ModelTurn>
   expected: { parent: ModelTurn | undefined; shared: number }
   answer: Message
   name: string
@@ -288,7 +288,7 @@ interface InFlight {
 
 /** What one session has come to, in the index and in the model. */
 class Play {
-  readonly #index = new MatchIndex<ModelTurn>()
+  readonly #index = new PrefixIndex<ModelTurn>()
   readonly #model = new Model()
   readonly #inFlight: InFlight[] = []
   readonly #answered: InFlight[] = []
@@ -387,15 +387,15 @@ const lines = fc
     return { answers, requests, next: messages }
   })
 
-function indexOf({ answers, requests }: { answers: Message[]; requests: Message[][] }): MatchIndex<number> {
-  const index = new MatchIndex<number>()
+function indexOf({ answers, requests }: { answers: Message[]; requests: Message[][] }): PrefixIndex<number> {
+  const index = new PrefixIndex<number>()
   for (const [place, request] of requests.entries()) {
     index.add(index.match(read(request, null)), sampled(answers[place]!), place)
   }
   return index
 }
 
-const found = (index: MatchIndex<number>, messages: Message[]) => {
+const found = (index: PrefixIndex<number>, messages: Message[]) => {
   const { parent, sharedMessages } = index.match(read(messages, null))
   return [parent?.turn, sharedMessages]
 }

@@ -1,6 +1,6 @@
 import t from 'tap'
-import type { MatchIndex } from '../../../src/proxy/session/matching/match-index.ts'
-import { type MatchableRecord, rebuildIndex } from '../../../src/proxy/session/matching/rebuild-index.ts'
+import type { PrefixIndex } from '../../../src/proxy/session/matching/match-index.ts'
+import { type IndexTurnRecord, rebuildIndex } from '../../../src/proxy/session/matching/rebuild-index.ts'
 import { conversationOf, lastOfTexts } from '../../helpers/messages.ts'
 
 type Message = { role: 'user' | 'assistant'; content: string }
@@ -9,7 +9,7 @@ const user = (content: string): Message => ({ role: 'user', content })
 const assistant = (content: string): Message => ({ role: 'assistant', content })
 
 /** A turn on record. @param prompt how its prompt came about */
-function turn(turnId: string, messages: Message[], answer: string, prompt?: object): MatchableRecord {
+function turn(turnId: string, messages: Message[], answer: string, prompt?: object): IndexTurnRecord {
   return {
     turnId,
     status: 'completed',
@@ -22,9 +22,9 @@ function turn(turnId: string, messages: Message[], answer: string, prompt?: obje
   }
 }
 
-const rebuild = (records: MatchableRecord[]) => rebuildIndex(records, ({ turnId }) => turnId)
+const rebuild = (records: IndexTurnRecord[]) => rebuildIndex(records, ({ turnId }) => turnId)
 
-function found(index: MatchIndex<string>, messages: Message[], tools: [] | null = null): string {
+function found(index: PrefixIndex<string>, messages: Message[], tools: [] | null = null): string {
   const { parent, sharedMessages } = index.match(conversationOf(messages, tools))
   return `${parent?.turn ?? 'none'}:${sharedMessages}`
 }

@@ -1,8 +1,12 @@
 import t from 'tap'
 import { getMessagesBetween, MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool } from '../../../src/protocol/canonical/messages.ts'
-import { keyOf, readConversation, readInStretches } from '../../../src/proxy/session/matching/conversation.ts'
-import { MatchIndex, type SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
+import {
+  getMessageKey,
+  readConversation,
+  readInSlices,
+} from '../../../src/proxy/session/matching/conversation.ts'
+import { PrefixIndex, type SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
 import type { MessageKey } from '../../../src/proxy/session/matching/message-key.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
@@ -26,7 +30,7 @@ const tool = (name: string): Tool => ({
 
 /** A session in which each call is answered at once, and turns go by names. */
 class Talk {
-  readonly index = new MatchIndex<string>()
+  readonly index = new PrefixIndex<string>()
   readonly tree = new MessageTree()
 
   match(messages: Loose[], tools: Tool[] | null = null) {
@@ -552,7 +556,7 @@ t.test('what a call shares with the one before it is not looked up again', async
   for (let turn = 0; turn < 30; turn++) {
     messages.push(user(`question ${turn}`))
     const read = conversationOf(messages, null, tree)
-    for (const message of getMessagesBetween(undefined, read.last)) watch(keyOf(message))
+    for (const message of getMessagesBetween(undefined, read.last)) watch(getMessageKey(message))
     lookUps = 0
     const match = index.match(read)
     t.equal(match.sharedMessages, messages.length - 1)
@@ -578,7 +582,7 @@ t.test('results of the same text differ by the calls that they answer, whichever
     const messages = [calls[0]!, result('c1', 'first'), calls[1]!, result(answered, 'second')]
     const last = new MessageTree().addMessages(asMessages(messages))
     readConversation(last, null)
-    return keyOf(last!)
+    return getMessageKey(last!)
   }
   t.strictNotSame(lastKey('c1'), lastKey('c2'))
   t.strictSame(lastKey('c2'), lastKey('c2'))
@@ -592,7 +596,7 @@ t.test('a long conversation lets others have their turn, and is read as at once'
       : result(`c${at % 1_000 === 1 ? 0 : at - 1}`, `${at}`),
   )
   const keysOf = (last: ReturnType<MessageTree['addMessages']>) =>
-    getMessagesBetween(undefined, last).map(keyOf)
+    getMessagesBetween(undefined, last).map(getMessageKey)
   const atOnce = new MessageTree().addMessages(asMessages(messages))
   readConversation(atOnce, null)
   const long = new MessageTree().addMessages(asMessages(messages))
@@ -605,7 +609,7 @@ t.test('a long conversation lets others have their turn, and is read as at once'
   setImmediate(count)
   // Another call with the same messages comes in between.
   const other = new Promise((resolve) => setImmediate(() => resolve(readConversation(long?.parent, null))))
-  await readInStretches(long, null)
+  await readInSlices(long, null)
   isOver = true
   await other
   t.ok(turns >= 3, `${turns} turns`)

@@ -3,11 +3,11 @@ import t from 'tap'
 import { type Message, MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
 import {
-  answerText,
-  changeOf,
+  describeChange,
+  getCompletionText,
+  getMessageText,
+  getToolNames,
   isEdited,
-  messageText,
-  toolNames,
 } from '../../../src/proxy/session/trajectories/message-changes.ts'
 
 function lastOf(...messages: unknown[]): Message {
@@ -18,13 +18,13 @@ const user = (content: unknown) => ({ role: 'user', content })
 const call = { id: 'c', type: 'function', function: { name: 'run', arguments: '{"a":1}' } }
 
 t.test('a change begins a line before the first difference, and says which line that is', async (t) => {
-  t.strictSame(changeOf('text', 'one\ntwo\nthree\nfour', 'one\ntwo\nTHREE\nfour'), {
+  t.strictSame(describeChange('text', 'one\ntwo\nthree\nfour', 'one\ntwo\nTHREE\nfour'), {
     ...{ what: 'text', before: 'two\nthree\nfour', now: 'two\nTHREE\nfour', line: 3 },
   })
-  t.strictSame(changeOf('text', 'same', 'same and more'), {
+  t.strictSame(describeChange('text', 'same', 'same and more'), {
     ...{ what: 'text', before: 'same', now: 'same and more', line: 1 },
   })
-  const { before } = changeOf('text', 'x'.repeat(1_000), '')
+  const { before } = describeChange('text', 'x'.repeat(1_000), '')
   t.equal(before, `${'x'.repeat(800)}…`)
 })
 
@@ -52,17 +52,17 @@ t.test('a message is one that was edited if both conversations go on alike', asy
 })
 
 t.test('a message is read as what it says and its calls, line by line', async (t) => {
-  t.equal(messageText(lastOf(user('hello'))), 'hello')
-  t.equal(messageText(lastOf(user(null))), '')
-  t.match(messageText(lastOf(user([{ type: 'text', text: 'part' }]))), '"text": "part"')
+  t.equal(getMessageText(lastOf(user('hello'))), 'hello')
+  t.equal(getMessageText(lastOf(user(null))), '')
+  t.match(getMessageText(lastOf(user([{ type: 'text', text: 'part' }]))), '"text": "part"')
   const answer = { role: 'assistant', content: 'Looking.', tool_calls: [call, call] }
-  t.equal(messageText(lastOf(user('hello'), answer)), 'Looking.\nrun({"a":1})\nrun({"a":1})')
-  t.equal(answerText({ completionText: null, toolCalls: JSON.stringify([call]) }), 'run({"a":1})')
-  t.equal(answerText({ completionText: 'Done.', toolCalls: '[]' }), 'Done.')
+  t.equal(getMessageText(lastOf(user('hello'), answer)), 'Looking.\nrun({"a":1})\nrun({"a":1})')
+  t.equal(getCompletionText({ completionText: null, toolCalls: JSON.stringify([call]) }), 'run({"a":1})')
+  t.equal(getCompletionText({ completionText: 'Done.', toolCalls: '[]' }), 'Done.')
 })
 
 t.test('tools are named as each dialect names them', async (t) => {
   const tools = [{ type: 'function', function: { name: 'run' } }, { name: 'Bash' }, { type: 'web_search' }]
-  t.equal(toolNames(JSON.stringify(tools)), 'run\nBash\nweb_search')
-  t.equal(toolNames(null), '')
+  t.equal(getToolNames(JSON.stringify(tools)), 'run\nBash\nweb_search')
+  t.equal(getToolNames(null), '')
 })

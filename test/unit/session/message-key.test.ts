@@ -1,7 +1,7 @@
 /** What of a message tells it from others. */
 import t from 'tap'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
-import { lettersOf, messageKey } from '../../../src/proxy/session/matching/message-key.ts'
+import { countLetters, messageKey } from '../../../src/proxy/session/matching/message-key.ts'
 import { MessageNode } from '../../../src/proxy/session/matching/message-tree.ts'
 
 const keyOf = (message: object, answered?: number) => messageKey(message as ChatMessage, answered)
@@ -26,7 +26,7 @@ t.test('reasoning is what is not white space, under any of its names', async (t)
 })
 
 t.test('the letters of an answer are those of its text, its names and its arguments', async (t) => {
-  const count = (message: object) => lettersOf(assistantOf(message))
+  const count = (message: object) => countLetters(assistantOf(message))
   t.equal(count({ content: 'Hé, 2!' }), 3)
   t.equal(count({ content: [{ type: 'text', text: 'ab' }] }), 2)
   const called = { function: { name: 'run_it', arguments: '{"a":"b c"}' } }

@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { StatedLine } from '../../../src/proxy/session/roles/line.ts'
+import type { DeclaredRole } from '../../../src/proxy/session/roles/line.ts'
 import {
   type Policies,
   policyOf,
@@ -19,7 +19,7 @@ t.test('one name is the policy of every line', async (t) => {
 
 t.test('a line has its own policy, or that of what it belongs to', async (t) => {
   const policies: Policies = { main: 'actor', subagent: 'helper', 'subagent:critic': 'critic', '*': 'base' }
-  const expected: [StatedLine | undefined, string][] = [
+  const expected: [DeclaredRole | undefined, string][] = [
     [undefined, 'actor'],
     ['main', 'actor'],
     ['compaction', 'actor'],

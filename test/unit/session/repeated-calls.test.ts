@@ -11,7 +11,7 @@ import { VOLATILE_RULES } from '../../../src/proxy/dialects/common/volatile.ts'
 import { lowerMessagesRequest } from '../../../src/proxy/dialects/messages/request.ts'
 import { lowerResponsesRequest } from '../../../src/proxy/dialects/responses/request.ts'
 import { checkResponsesRequest, type InputItem } from '../../../src/proxy/dialects/responses/schema.ts'
-import { keyOf } from '../../../src/proxy/session/matching/conversation.ts'
+import { getMessageKey } from '../../../src/proxy/session/matching/conversation.ts'
 import { ChatPrompts } from '../../../src/proxy/session/prompts/chat-prompts.ts'
 import { SessionMemory } from '../../../src/proxy/session/state/session-memory.ts'
 import { writeRequest } from '../../../src/proxy/session/turn/written-request.ts'
@@ -176,7 +176,7 @@ class Session {
 
   #newKeys(last: Message | undefined): number {
     const added = getMessagesBetween(undefined, last)
-      .map(keyOf)
+      .map(getMessageKey)
       .filter((key) => !this.#keys.has(key))
     for (const key of added) this.#keys.add(key)
     return added.length

@@ -4,7 +4,7 @@ import t from 'tap'
 import { ProxyError } from '../../../src/base/errors.ts'
 import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
-import { keyOf } from '../../../src/proxy/session/matching/conversation.ts'
+import { getMessageKey } from '../../../src/proxy/session/matching/conversation.ts'
 import { TokenPrompts } from '../../../src/proxy/session/prompts/token-prompts.ts'
 import { SessionMemory } from '../../../src/proxy/session/state/session-memory.ts'
 import { MemoryTurnStore } from '../../helpers/memory-store.ts'
@@ -27,7 +27,7 @@ const message = fc.constantFrom<ChatMessage>(
 t.test('a conversation that is known in part is read as if it were new', async () => {
   const keysOf = (messages: readonly ChatMessage[], tree?: MessageTree) => {
     const keys = []
-    for (let at = conversationOf(messages, null, tree).last; at; at = at.parent) keys.push(keyOf(at))
+    for (let at = conversationOf(messages, null, tree).last; at; at = at.parent) keys.push(getMessageKey(at))
     return JSON.stringify(keys)
   }
   const calls = fc.array(fc.array(message, { maxLength: 6 }))

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { recordedConversations } from '../../../src/proxy/session/matching/rebuild-index.ts'
+import { createConversationReader } from '../../../src/proxy/session/matching/rebuild-index.ts'
 import { readSessionTurns } from '../../../src/proxy/session/matching/session-turns.ts'
 import type { TurnStep } from '../../../src/proxy/store/port/turn-store.ts'
 import { conversationOf, lastOfTexts } from '../../helpers/messages.ts'
@@ -34,7 +34,7 @@ t.test(
         yield retried
       },
     }
-    const read = recordedConversations()
+    const read = createConversationReader()
     const turns = await readSessionTurns(store, 's', read)
     const echo = { role: 'assistant', content: 'Because.' }
     const { parent } = turns.match(conversationOf([question, echo, question]))

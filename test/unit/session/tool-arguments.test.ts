@@ -1,10 +1,10 @@
 import t from 'tap'
-import { areEchoed, readArguments } from '../../../src/proxy/session/matching/tool-arguments.ts'
+import { isArgumentsEcho, readArguments } from '../../../src/proxy/session/matching/tool-arguments.ts'
 
 t.test('arguments are compared as values, whatever their spacing and order', async (t) => {
   const [sampled, echoed] = [readArguments('{"a": 1, "b": [2]}'), readArguments('{"b":[2],"a":1}')]
   t.same(sampled, echoed)
-  t.ok(areEchoed(sampled, echoed))
+  t.ok(isArgumentsEcho(sampled, echoed))
 })
 
 t.test(

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { NO_ENGINE } from '../../../src/protocol/canonical/events.ts'
-import { isTrace, parseTraceId, traceIdOf } from '../../../src/proxy/session/trajectories/traces.ts'
+import { formatTraceId, isTrace, parseTraceId } from '../../../src/proxy/session/trajectories/traces.ts'
 
 t.test('a trace is the answer of a model', async (t) => {
   const turn = { status: 'completed', engine: 'vllm', finishReason: 'stop' } as const
@@ -17,5 +17,5 @@ t.test('a trace is the answer of a model', async (t) => {
 
 t.test('the id of a trace names session and turn, whatever the id of the session has in it', async (t) => {
   for (const sessionId of ['s', 'a:b', ':', 'a/b'])
-    t.strictSame(parseTraceId(traceIdOf({ sessionId, turnId: 't1' })), { sessionId, turnId: 't1' })
+    t.strictSame(parseTraceId(formatTraceId({ sessionId, turnId: 't1' })), { sessionId, turnId: 't1' })
 })

@@ -3,8 +3,8 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import fc from 'fast-check'
 import t from 'tap'
-import type { LinedTurn } from '../../../src/proxy/session/roles/opening.ts'
-import type { TriedTurn } from '../../../src/proxy/session/trajectories/retries.ts'
+import type { RoleInput } from '../../../src/proxy/session/roles/opening.ts'
+import type { AttemptTurn } from '../../../src/proxy/session/trajectories/retries.ts'
 import {
   type Trajectory,
   TrajectoryBuilder,
@@ -18,8 +18,8 @@ import { turnStep } from '../../helpers/turn-step.ts'
 
 type RecordedTurn = TrainableTurn &
   Pick<TurnRecord, 'promptTokenIds'> &
-  LinedTurn &
-  TriedTurn &
+  RoleInput &
+  AttemptTurn &
   Pick<TurnRecord, 'completionText'>
 
 interface Sketch extends Partial<Omit<RecordedTurn, 'promptTokenIds' | 'completionTokenIds'>> {

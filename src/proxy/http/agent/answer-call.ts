@@ -10,7 +10,7 @@ import { type ChoiceEvents, rejectTooManyChoices } from '../../dialects/common/c
 import { toJsonText } from '../../dialects/common/json-text.ts'
 import type { DialectRequest, ResponseIdentity, ResponseOptions } from '../../dialects/common/lowered.ts'
 import { removeVolatileMessage, type VolatileRule } from '../../dialects/common/volatile.ts'
-import { statedLine } from '../../session/roles/stated-line.ts'
+import { findDeclaredRole } from '../../session/roles/stated-line.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
 import type { AwaitedTurn, TurnRunner } from '../../session/turn/run-turn.ts'
 import { abortedByClient } from '../transport/client-gone.ts'
@@ -123,7 +123,7 @@ export async function answerCall(
   answered.admitChoices(count)
   await nextStep()
   const { caller, headers } = request
-  const line = statedLine({ headers, request: lowered })
+  const line = findDeclaredRole({ headers, request: lowered })
   const call = {
     sessionId,
     dialect: dialect.name,

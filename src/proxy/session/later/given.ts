@@ -5,11 +5,11 @@ import { TRAINER_DATA_KINDS, type TrainerDataKind } from '../../../protocol/deta
 import type { TurnDetails, TurnReader } from '../../store/port/turn-store.ts'
 
 /** Of one turn: a number for each sampled token, null where there is none; fewer are the first ones'. */
-export type GivenNumbers = Partial<Record<TrainerDataKind, readonly (number | null)[]>>
+export type TrainerNumbers = Partial<Record<TrainerDataKind, readonly (number | null)[]>>
 
-export interface Given {
+export interface TrainerData {
   /** By index or id. */
-  readonly turns: Readonly<Record<string, GivenNumbers>>
+  readonly turns: Readonly<Record<string, TrainerNumbers>>
   /** Whose `teacher_logprobs` they are. */
   readonly teacher?: string
 }
@@ -19,10 +19,10 @@ export interface Given {
  * @throws ProxyError `turn_not_found`; `invalid_request` for a turn that is named twice, more numbers than it has tokens, or
  *   logprobs without a teacher
  */
-export async function detailsGiven(
+export async function toTokenData(
   store: Pick<TurnReader, 'readOutlines'>,
   sessionId: string,
-  { turns, teacher }: Given,
+  { turns, teacher }: TrainerData,
 ): Promise<TurnDetails[]> {
   const left = new Map(Object.entries(turns))
   const given: TurnDetails[] = []
@@ -43,7 +43,7 @@ export async function detailsGiven(
 }
 
 function checked(
-  numbers: GivenNumbers,
+  numbers: TrainerNumbers,
   turn: { index: number; sampledTokens: number; teacher: string | undefined },
 ): TokenData {
   const { index, sampledTokens, teacher } = turn

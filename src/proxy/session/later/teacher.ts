@@ -19,7 +19,7 @@ interface ScoreOptions {
   readonly teacher?: string
 }
 
-export interface ScoredSession {
+export interface SessionScores {
   /** null: there was nothing to read. */
   readonly teacher: string | null
   readonly rows: number
@@ -40,7 +40,7 @@ export async function scoreSession(
   sessionId: string,
   options: ScoreOptions,
   signal: AbortSignal,
-): Promise<ScoredSession> {
+): Promise<SessionScores> {
   const builder = new TrajectoryBuilder({ sideCalls: true })
   for await (const turn of store.readSteps(sessionId)) builder.add(turn)
   const scored: TurnDetails[] = []
@@ -99,11 +99,11 @@ async function read(
   }
   if (table === undefined)
     throw new ProxyError('engine_failed', `${engine} does not tell logprobs of a prompt`)
-  return { logprobs: logprobsOf(table, ids, row.prompt_ids.length, engine), model: name }
+  return { logprobs: selectLogprobs(table, ids, row.prompt_ids.length, engine), model: name }
 }
 
 /** @param from the first token that must be told @throws ProxyError `engine_failed` */
-function logprobsOf(table: PromptTable, ids: Int32Array, from: number, engine: string): number[] {
+function selectLogprobs(table: PromptTable, ids: Int32Array, from: number, engine: string): number[] {
   const logprobs: number[] = []
   let at = 0
   for (const [row, count] of table.counts.entries()) {

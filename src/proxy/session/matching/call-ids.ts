@@ -19,7 +19,7 @@ const MADE_BY_ENGINE = /^(?:call|chatcmpl-tool|toolu)[_-]/
 const SUM_AT = { short: 6, long: 'call_'.length + 16 }
 
 /** Whether it has the form of an id that a proxy drew, for this session or another one. */
-export function isDrawn(id: string): boolean {
+export function isProxyToolCallId(id: string): boolean {
   if (SHORT.test(id)) return id.endsWith(shortSum(id.slice(0, SUM_AT.short)))
   return LONG.test(id) && id.endsWith(longSum(id.slice(0, SUM_AT.long)))
 }
@@ -28,12 +28,12 @@ export function isDrawn(id: string): boolean {
 export function restoreId(id: string): string {
   const letters = STRIPPED.exec(id)?.[1]
   const restored = `call_${letters}`
-  return letters !== undefined && isDrawn(restored) ? restored : id
+  return letters !== undefined && isProxyToolCallId(restored) ? restored : id
 }
 
-function drawId(isShort: boolean): string {
+function createToolCallId(isShort: boolean): string {
   if (isShort) {
-    const random = lettersOf(randomBytes(SUM_AT.short))
+    const random = encodeLetters(randomBytes(SUM_AT.short))
     return random + shortSum(random)
   }
   const random = `call_${randomBytes(8).toString('hex')}`
@@ -45,12 +45,12 @@ function longSum(random: string): string {
 }
 
 function shortSum(random: string): string {
-  return lettersOf(hash('sha256', random, 'buffer').subarray(0, SHORT_SUM_BYTES))
+  return encodeLetters(hash('sha256', random, 'buffer').subarray(0, SHORT_SUM_BYTES))
 }
 
 const SHORT_SUM_BYTES = 3
 
-function lettersOf(bytes: Uint8Array): string {
+function encodeLetters(bytes: Uint8Array): string {
   return Array.from(bytes, (byte) => ALPHABET[byte % ALPHABET.length]).join('')
 }
 
@@ -58,10 +58,10 @@ function lettersOf(bytes: Uint8Array): string {
 const ID_BYTES = 200
 
 /** As turns have it on record: drawn ids, and what the model or its engine had called the call. */
-export type CallNames = Record<string, string | null>
+export type ToolCallNames = Record<string, string | null>
 
 /** The drawn ids of one session. */
-export class CallIds {
+export class ToolCallIds {
   readonly #own = new Map<string, string | null>()
   #bytes = 0
   /** Those of the session's turns on record are among them. */
@@ -82,24 +82,24 @@ export class CallIds {
   /** @param own what the model or its engine calls the call; the new id has its form */
   draw(own: string | undefined): string {
     const isShort = own !== undefined && SHORT.test(own)
-    let id = drawId(isShort)
-    while (this.#own.has(id)) id = drawId(isShort)
+    let id = createToolCallId(isShort)
+    while (this.#own.has(id)) id = createToolCallId(isShort)
     return id
   }
 
-  learn(names: CallNames): void {
+  learn(names: ToolCallNames): void {
     for (const [id, own] of Object.entries(names)) this.#learn(id, own)
   }
 
   /** The same from the annotations of a turn on record. */
   learnFrom({ annotations }: { annotations: string }): void {
     if (!annotations.includes('"call_ids"')) return
-    const { call_ids: names } = JSON.parse(annotations) as { call_ids?: CallNames }
+    const { call_ids: names } = JSON.parse(annotations) as { call_ids?: ToolCallNames }
     if (names !== undefined) this.learn(names)
   }
 
   /** What the model knows the call by; undefined: by this very id, or by none. */
-  ownOf(id: string): string | undefined {
+  findOriginal(id: string): string | undefined {
     const own = this.#own.get(restoreId(id))
     return own === null || own === undefined || MADE_BY_ENGINE.test(own) ? undefined : own
   }
@@ -107,7 +107,7 @@ export class CallIds {
   /** Whether a proxy drew it, and for no turn that is known here. */
   isStray(id: string): boolean {
     const restored = restoreId(id)
-    return !this.#own.has(restored) && isDrawn(restored)
+    return !this.#own.has(restored) && isProxyToolCallId(restored)
   }
 
   /** Counts what is kept of messages because of their ids. */
@@ -118,6 +118,6 @@ export class CallIds {
   #learn(id: string, own: string | null): void {
     if (!this.#own.has(id)) this.#bytes += ID_BYTES
     this.#own.set(id, own)
-    this.#hasOwn ||= this.ownOf(id) !== undefined
+    this.#hasOwn ||= this.findOriginal(id) !== undefined
   }
 }

@@ -5,24 +5,24 @@ import { SideTable } from '../../../base/note.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { isDrawn, restoreId } from './call-ids.ts'
+import { isProxyToolCallId, restoreId } from './call-ids.ts'
 import { canonicalJson } from './canonical-json.ts'
-import { digestOf, type MessageKey, messageKey } from './message-key.ts'
+import { computeDigest, type MessageKey, messageKey } from './message-key.ts'
 
-export interface KeyedConversation {
+export interface ConversationKeys {
   readonly toolsKey: string
   /** Its last message; the key of each is there. */
   readonly last: Message | undefined
 }
 
 /** What matching knows of a message. */
-interface KeyedMessage {
+interface MessageInfo {
   readonly key: MessageKey
   /** How many tool calls there are up to this message. */
   readonly callCount: number
 }
 
-const keyed = new SideTable<Message, KeyedMessage>()
+const keyed = new SideTable<Message, MessageInfo>()
 
 /**
  * Reads each message once, whatever number of calls repeats it.
@@ -33,7 +33,7 @@ export function readConversation(
   last: Message | undefined,
   tools: readonly Tool[] | null | undefined,
   repeats: PartMemo = NO_MEMO,
-): KeyedConversation {
+): ConversationKeys {
   try {
     for (const _stretch of readMessages(last));
     return { toolsKey: tools && tools.length > 0 ? repeats.once(toolsKey, tools) : '', last }
@@ -43,9 +43,9 @@ export function readConversation(
 }
 
 /** As {@link readConversation}, of one that may be long: other calls have their turn after each stretch of its messages. */
-export async function readInStretches(
+export async function readInSlices(
   ...[last, tools, repeats]: Parameters<typeof readConversation>
-): Promise<KeyedConversation> {
+): Promise<ConversationKeys> {
   const stretches = readMessages(last)
   try {
     while (!stretches.next().done) await yieldToEventLoop()
@@ -61,7 +61,7 @@ const STRETCH = 1_000
 /** Stops after each stretch. Another call with the same messages may read them in between, and finds the same. */
 function* readMessages(last: Message | undefined): Generator<void> {
   const added = getMessagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
-  const calls = new CallPlaces(added[0]?.parent)
+  const calls = new ToolCallPositions(added[0]?.parent)
   for (const [at, message] of added.entries()) {
     if (at % STRETCH === STRETCH - 1) yield
     keyed.put(message, readMessage(message, calls))
@@ -75,7 +75,7 @@ function explained(cause: unknown): unknown {
 }
 
 /** The key of a message of a conversation that has been read. */
-export function keyOf(message: Message): MessageKey {
+export function getMessageKey(message: Message): MessageKey {
   return keyed.of(message)!.key
 }
 
@@ -83,26 +83,26 @@ export function keyOf(message: Message): MessageKey {
  * Tools are the same by value and in the same order, which a template shows; no tools, however it is written, are one.
  */
 function toolsKey(tools: readonly Tool[]): string {
-  return digestOf(canonicalJson(tools))
+  return computeDigest(canonicalJson(tools))
 }
 
-function readMessage({ parent, value }: Message, calls: CallPlaces): KeyedMessage {
+function readMessage({ parent, value }: Message, calls: ToolCallPositions): MessageInfo {
   const answered = 'tool_call_id' in value ? answeredBy(restoreId(value.tool_call_id), calls) : undefined
   const key = messageKey(value, answered)
   return { key, callCount: callsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
 }
 
 /** An id that a proxy drew is the call's own, wherever that stands. */
-function answeredBy(id: string, calls: CallPlaces): number | string | undefined {
-  const place = calls.placeOf(id)
-  return place !== undefined && isDrawn(id) ? id : place
+function answeredBy(id: string, calls: ToolCallPositions): number | string | undefined {
+  const place = calls.getIndex(id)
+  return place !== undefined && isProxyToolCallId(id) ? id : place
 }
 
 /**
  * The places of tool calls among those of a conversation, by their ids. Some models use an id again: the latest counts.
  * However many results ask, each message is looked at once, and older ones only for an id that newer ones do not have.
  */
-class CallPlaces {
+class ToolCallPositions {
   readonly #places = new Map<string | undefined, number>()
   /** The newest message that has not been looked at. */
   #older: Message | undefined
@@ -112,7 +112,7 @@ class CallPlaces {
     this.#older = last
   }
 
-  placeOf(id: string): number | undefined {
+  getIndex(id: string): number | undefined {
     for (; this.#older !== undefined && !this.#places.has(id); this.#older = this.#older.parent) {
       const older = placesIn(this.#older)
       for (const [known, place] of older) if (!this.#places.has(known)) this.#places.set(known, place)
@@ -127,7 +127,7 @@ class CallPlaces {
 }
 
 function placesIn(message: Message): Map<string | undefined, number> {
-  const ids = keyOf(message).assistant?.toolCallIds ?? []
+  const ids = getMessageKey(message).assistant?.toolCallIds ?? []
   const before = callsUpTo(message.parent)
   return new Map(ids.map((id, at) => [id, before + at]))
 }

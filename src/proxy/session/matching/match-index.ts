@@ -4,42 +4,42 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { EditedCalls } from '../../store/port/turn-store.ts'
-import { type KeyedConversation, keyOf } from './conversation.ts'
+import { type ConversationKeys, getMessageKey } from './conversation.ts'
 import type { MessageKey } from './message-key.ts'
-import { messageKey, wordingOf } from './message-key.ts'
+import { messageKey, readWording } from './message-key.ts'
 import { MessageNode } from './message-tree.ts'
 
 /** A completed turn in the tree. `turn` is the caller's own. */
-export interface MatchableTurn<Turn> {
+export interface IndexTurn<Turn> {
   readonly turn: Turn
   /** In call order: the greater the later. */
   readonly order: number
   /** How many messages there are up to its answer. */
   readonly depth: number
-  readonly parent: MatchableTurn<Turn> | undefined
+  readonly parent: IndexTurn<Turn> | undefined
   readonly request: Node<Turn>
   readonly completion: Node<Turn>
-  continuations: readonly MatchableTurn<Turn>[]
+  continuations: readonly IndexTurn<Turn>[]
 }
 
 /** A call and the turn that it continues. */
-export interface MatchedCall<Turn> {
+export interface PrefixMatch<Turn> {
   /** undefined: the call begins a branch of its own. */
-  readonly parent: MatchableTurn<Turn> | undefined
+  readonly parent: IndexTurn<Turn> | undefined
   /** Another call had continued the parent by then: they are two branches from there on. */
   readonly isFork: boolean
   /** How many of the call's messages are the parent's, its completion included; 0 without a parent. */
   readonly sharedMessages: number
   /** The turn whose calls a message behind those has, but edited: there a branch begins. */
-  readonly edited: MatchableTurn<Turn> | undefined
+  readonly edited: IndexTurn<Turn> | undefined
   readonly order: number
-  readonly conversation: KeyedConversation
+  readonly conversation: ConversationKeys
 }
 
 /** What a turn was answered with. */
 export type SampledMessage = Pick<Completion, 'content' | 'reasoning' | 'toolCalls'>
 
-type Node<Turn> = MessageNode<MatchableTurn<Turn>>
+type Node<Turn> = MessageNode<IndexTurn<Turn>>
 
 /** A way through the tree that the messages of a call may be an echo of. */
 interface EchoPath<Turn> {
@@ -86,7 +86,7 @@ const ways = new SideTable<Message, Way>()
  *
  * `Turn` is what the caller keeps of a turn. An index is forgotten by letting go of it.
  */
-export class MatchIndex<Turn> {
+export class PrefixIndex<Turn> {
   /** By the tools that the turns were sampled under. */
   readonly #roots = new Map<string, Node<Turn>>()
   /** How often there came to be two ways where there was one. */
@@ -100,16 +100,16 @@ export class MatchIndex<Turn> {
   }
 
   /** Changes nothing but the count of calls: the same call finds the same parent, unless a turn was added since. */
-  match(conversation: KeyedConversation): MatchedCall<Turn> {
+  match(conversation: ConversationKeys): PrefixMatch<Turn> {
     const order = this.#callCount++
     const { toolsKey, last } = conversation
-    let passed = this.#passageOf(conversation)
+    let passed = this.#findPassage(conversation)
     let { paths } = passed
     let isOneWay = paths.length === 1
-    let edited: MatchableTurn<Turn> | undefined
+    let edited: IndexTurn<Turn> | undefined
     for (const message of getMessagesBetween(passed.message, last)) {
       if (paths.length === 0) break
-      const key = keyOf(message)
+      const key = getMessageKey(message)
       edited ??= this.#editedBy(paths, key)
       paths = this.#follow(paths, key)
       isOneWay &&= paths.length < 2
@@ -118,13 +118,13 @@ export class MatchIndex<Turn> {
       edited = undefined
     }
     if (isOneWay) this.#remember(passed, toolsKey)
-    const parent = choose(turnsOfMostAlike(passed.paths.filter(isAnswered)), paths)
+    const parent = choose(selectMostAlike(passed.paths.filter(isAnswered)), paths)
     const isFork = parent !== undefined && parent.continuations.length > 0
     return { parent, isFork, sharedMessages: passed.message?.depth ?? 0, edited, order, conversation }
   }
 
   /** A call on record, whose parent was found when it was live. */
-  continuing(parent: MatchableTurn<Turn> | undefined, conversation: KeyedConversation): MatchedCall<Turn> {
+  continuing(parent: IndexTurn<Turn> | undefined, conversation: ConversationKeys): PrefixMatch<Turn> {
     const order = this.#callCount++
     const sharedMessages = parent?.depth ?? 0
     return { parent, isFork: false, sharedMessages, edited: undefined, order, conversation }
@@ -134,17 +134,17 @@ export class MatchIndex<Turn> {
    * A call has been answered. From now on it can be continued, even if its answer did not reach the agent: a retry may
    * be given it.
    */
-  add(call: MatchedCall<Turn>, completion: SampledMessage, turn: Turn): MatchableTurn<Turn> {
+  add(call: PrefixMatch<Turn>, completion: SampledMessage, turn: Turn): IndexTurn<Turn> {
     const { parent, sharedMessages, order, conversation } = call
-    let request = parent?.completion ?? this.#rootOf(conversation.toolsKey)
+    let request = parent?.completion ?? this.#getRoot(conversation.toolsKey)
     // From the parent on: what the call says of older messages is an echo, and what was sampled stays.
     const isShared = ({ depth }: Message) => depth <= sharedMessages
     for (const message of getMessagesBetween(undefined, conversation.last, isShared)) {
-      request = request.descend(keyOf(message), this.#forked)
+      request = request.descend(getMessageKey(message), this.#forked)
     }
     const said = messageKey(sampledMessage(completion))
     const node = request.descend(said, this.#forked)
-    const added: MatchableTurn<Turn> = {
+    const added: IndexTurn<Turn> = {
       turn,
       order,
       depth: (conversation.last?.depth ?? 0) + 1,
@@ -164,7 +164,7 @@ export class MatchIndex<Turn> {
   }
 
   /** The latest one on the call's way that is known, or the root. */
-  #passageOf({ toolsKey, last }: KeyedConversation): Passage<Turn> {
+  #findPassage({ toolsKey, last }: ConversationKeys): Passage<Turn> {
     for (let message = last; message !== undefined; message = message.parent) {
       const way = ways.of(message)
       if (way?.index !== this || way.toolsKey !== toolsKey || way.forkCount !== this.#forkCount) continue
@@ -181,7 +181,7 @@ export class MatchIndex<Turn> {
     )
     const said = key.assistant
     if (next.length < 2 || said === undefined) return next
-    const wording = wordingOf(said)
+    const wording = readWording(said)
     return next.map(({ node, likeness }) => ({
       node,
       likeness: likeness + node.likenessTo(wording, said.reasoning),
@@ -194,7 +194,7 @@ export class MatchIndex<Turn> {
     return answer?.isKeptBy(key, this.#editedCalls) ? [answer] : node.echoedBy(key)
   }
 
-  #editedBy(paths: readonly EchoPath<Turn>[], key: MessageKey): MatchableTurn<Turn> | undefined {
+  #editedBy(paths: readonly EchoPath<Turn>[], key: MessageKey): IndexTurn<Turn> | undefined {
     if (key.assistant?.drawnCalls === undefined) return undefined
     const answers = paths.flatMap(({ node }) => node.calledBy(key) ?? [])
     return answers.find((answer) => !answer.isKeptBy(key, this.#editedCalls))?.answers[0]
@@ -205,7 +205,7 @@ export class MatchIndex<Turn> {
     ways.put(message, { index: this, toolsKey, forkCount: this.#forkCount, node: path.node })
   }
 
-  #rootOf(toolsKey: string): Node<Turn> {
+  #getRoot(toolsKey: string): Node<Turn> {
     const root: Node<Turn> = this.#roots.get(toolsKey) ?? MessageNode.root()
     this.#roots.set(toolsKey, root)
     return root
@@ -216,16 +216,16 @@ function isAnswered<Turn>({ node }: EchoPath<Turn>): boolean {
   return node.answers.length > 0
 }
 
-function turnsOfMostAlike<Turn>(paths: readonly EchoPath<Turn>[]): MatchableTurn<Turn>[] {
+function selectMostAlike<Turn>(paths: readonly EchoPath<Turn>[]): IndexTurn<Turn>[] {
   const best = paths.reduce((most, { likeness }) => Math.max(most, likeness), 0)
   return paths.filter(({ likeness }) => likeness === best).flatMap(({ node }) => node.answers)
 }
 
 /** @param requests where the call's messages end in the tree */
 function choose<Turn>(
-  turns: readonly MatchableTurn<Turn>[],
+  turns: readonly IndexTurn<Turn>[],
   requests: readonly EchoPath<Turn>[],
-): MatchableTurn<Turn> | undefined {
+): IndexTurn<Turn> | undefined {
   if (turns.length < 2) return turns[0]
   const latestFirst = turns.toSorted((left, right) => right.order - left.order)
   const known = new Set(requests.map(({ node }) => node))

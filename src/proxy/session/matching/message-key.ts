@@ -14,7 +14,7 @@
  */
 import { hash } from 'node:crypto'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import { isDrawn, restoreId } from './call-ids.ts'
+import { isProxyToolCallId, restoreId } from './call-ids.ts'
 import { canonicalJson } from './canonical-json.ts'
 import { readArguments, type ToolArguments } from './tool-arguments.ts'
 
@@ -66,7 +66,7 @@ interface LooseToolCall {
 const REASONING_FIELDS = ['reasoning_content', 'reasoning', 'thinking']
 
 /** 256 bits, so that nobody finds two messages with one key. */
-export function digestOf(text: string): string {
+export function computeDigest(text: string): string {
   return hash('sha256', text, 'base64')
 }
 
@@ -78,14 +78,14 @@ export function messageKey(message: ChatMessage, answeredCall?: number | string)
   const loose = message as LooseMessage
   return loose.role === 'assistant'
     ? assistantKey(loose)
-    : { digest: digestOf(othersText(loose, answeredCall)) }
+    : { digest: computeDigest(othersText(loose, answeredCall)) }
 }
 
 function othersText(message: LooseMessage, answeredCall: number | string | undefined): string {
   const { content, ...fields } = message
   if (answeredCall !== undefined) delete fields.tool_call_id
   const meaningful = shownMembers(fields).filter(([, value]) => !isEmpty(value))
-  return `${partsText(partsOf(content))}${canonicalJson([Object.fromEntries(meaningful), answeredCall])}`
+  return `${partsText(normalizeParts(content))}${canonicalJson([Object.fromEntries(meaningful), answeredCall])}`
 }
 
 /** The members that a prompt can show. */
@@ -99,12 +99,12 @@ function isEmpty(value: unknown): boolean {
 }
 
 /** Texts as strings, other parts by value; nothing at all for empty content, however it is written. */
-function partsOf(content: unknown): unknown[] {
-  const parts = Array.isArray(content) ? content.map(partOf) : [content]
+function normalizeParts(content: unknown): unknown[] {
+  const parts = Array.isArray(content) ? content.map(normalizePart) : [content]
   return parts.length === 1 && isEmpty(parts[0]) ? [] : parts
 }
 
-function partOf(part: unknown): unknown {
+function normalizePart(part: unknown): unknown {
   if (typeof part !== 'object' || part === null) return part
   const fields = Object.fromEntries(shownMembers(part))
   if (fields.type === 'text' && typeof fields.text === 'string') return fields.text
@@ -124,24 +124,24 @@ function partsText(parts: readonly unknown[]): string {
 }
 
 function assistantKey(message: LooseMessage): MessageKey {
-  const calls = toolCallsOf(message)
+  const calls = getToolCalls(message)
   const args = calls.map((call) => readArguments(call.function?.arguments))
   const ids = calls.map(({ id }) => (typeof id === 'string' && id !== '' ? restoreId(id) : undefined))
   return {
-    digest: digestOf(`assistant${JSON.stringify(args.map(({ text }) => text))}${frameOf(message)}`),
+    digest: computeDigest(`assistant${JSON.stringify(args.map(({ text }) => text))}${formatFrame(message)}`),
     assistant: {
-      reasoning: reasoningOf(message),
+      reasoning: getReasoning(message),
       arguments: args,
       toolCallIds: ids,
-      drawnCalls: drawnCallsOf(ids),
+      drawnCalls: toToolCallKey(ids),
       message,
     },
   }
 }
 
 /** An id that comes twice names no call. */
-function drawnCallsOf(ids: readonly (string | undefined)[]): string | undefined {
-  const isDrawnSet = ids.length > 0 && ids.every((id) => id !== undefined && isDrawn(id))
+function toToolCallKey(ids: readonly (string | undefined)[]): string | undefined {
+  const isDrawnSet = ids.length > 0 && ids.every((id) => id !== undefined && isProxyToolCallId(id))
   return isDrawnSet && new Set(ids).size === ids.length ? ids.toSorted().join(' ') : undefined
 }
 
@@ -149,9 +149,9 @@ function drawnCallsOf(ids: readonly (string | undefined)[]): string | undefined 
  * How much an assistant message says in its text and its calls: letters and digits alone, for clients change white space,
  * quotes and escapes.
  */
-export function lettersOf({ message, arguments: args }: AssistantKey): number {
-  const names = toolCallsOf(message).map((call) => String(call.function?.name ?? ''))
-  const texts = partsOf(message.content).map((part) =>
+export function countLetters({ message, arguments: args }: AssistantKey): number {
+  const names = getToolCalls(message).map((call) => String(call.function?.name ?? ''))
+  const texts = normalizeParts(message.content).map((part) =>
     typeof part === 'string' ? part : canonicalJson(part),
   )
   return [...texts, ...names, ...args.map(({ text }) => text)].reduce(
@@ -161,25 +161,25 @@ export function lettersOf({ message, arguments: args }: AssistantKey): number {
 }
 
 /** All of an assistant message that is neither reasoning nor arguments: as long as its text, and so made when it is needed. */
-function frameOf(message: LooseMessage): string {
+function formatFrame(message: LooseMessage): string {
   const fields = canonicalJson([
     isEmpty(message.name) ? null : message.name,
     isEmpty(message.function_call) ? null : message.function_call,
-    toolCallsOf(message).map(({ type, function: called, custom }) => [
+    getToolCalls(message).map(({ type, function: called, custom }) => [
       type ?? 'function',
       called?.name,
       custom,
     ]),
   ])
-  return `${partsText(trimEnds(joinTexts(partsOf(message.content))))}${fields}`
+  return `${partsText(trimEnds(joinTexts(normalizeParts(message.content))))}${fields}`
 }
 
 /** Of what an echo of a message keeps whose arguments are malformed. */
-export function frameDigestOf({ message }: AssistantKey): string {
-  return digestOf(frameOf(message))
+export function computeFrameDigest({ message }: AssistantKey): string {
+  return computeDigest(formatFrame(message))
 }
 
-function toolCallsOf({ tool_calls: calls }: LooseMessage): LooseToolCall[] {
+function getToolCalls({ tool_calls: calls }: LooseMessage): LooseToolCall[] {
   return Array.isArray(calls) ? (calls as LooseToolCall[]) : []
 }
 
@@ -202,7 +202,7 @@ function trimEnds(parts: readonly unknown[]): unknown[] {
   return trimmed.filter((part) => part !== '')
 }
 
-function reasoningOf(message: LooseMessage): string | undefined {
+function getReasoning(message: LooseMessage): string | undefined {
   for (const field of REASONING_FIELDS) {
     const value = message[field]
     if (typeof value === 'string' && value.trim() !== '') return value.trim()
@@ -211,12 +211,12 @@ function reasoningOf(message: LooseMessage): string | undefined {
 }
 
 /** How this very message is written. Needed once per recorded message, and where samples are hard to tell apart. */
-export function wordingOf({ message, toolCallIds }: AssistantKey): Wording {
-  const args = toolCallsOf(message).map((call) => call.function?.arguments ?? null)
-  const text = joinTexts(partsOf(message.content))
+export function readWording({ message, toolCallIds }: AssistantKey): Wording {
+  const args = getToolCalls(message).map((call) => call.function?.arguments ?? null)
+  const text = joinTexts(normalizeParts(message.content))
   return {
     toolCallIds: toolCallIds.join(' '),
-    arguments: args.length === 0 ? '' : digestOf(JSON.stringify(args)),
+    arguments: args.length === 0 ? '' : computeDigest(JSON.stringify(args)),
     margins: `${leadingSpace(text[0])} ${trailingSpace(text.at(-1))}`,
   }
 }

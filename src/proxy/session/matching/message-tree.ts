@@ -5,16 +5,16 @@
 import type { EditedCalls } from '../../store/port/turn-store.ts'
 import {
   type AssistantKey,
-  frameDigestOf,
-  lettersOf,
+  computeFrameDigest,
+  countLetters,
   type MessageKey,
+  readWording,
   type Wording,
-  wordingOf,
 } from './message-key.ts'
-import { areEchoed, type ToolArguments } from './tool-arguments.ts'
+import { isArgumentsEcho, type ToolArguments } from './tool-arguments.ts'
 
 /** Of an assistant message, what an echo is compared with. */
-interface SaidOnRecord {
+interface EchoReference {
   readonly reasoning: string | undefined
   readonly wording: Wording
   /** Only if arguments are malformed: all of them, and the digest of everything else. */
@@ -32,7 +32,7 @@ const NONE: readonly never[] = []
 /** A message after those before it. `Answer` is what is known of a turn that was answered with this message. */
 export class MessageNode<Answer> {
   readonly #digest: string
-  readonly #said: SaidOnRecord | undefined
+  readonly #said: EchoReference | undefined
   /**
    * With one digest, those that came first; nearly always that is one, and the only one. Several assistant messages have
    * one digest when they differ in reasoning or wording: each stays apart, because an echo may be of any of them and
@@ -49,7 +49,7 @@ export class MessageNode<Answer> {
   /** Of an answer with such calls. */
   #letters = 0
 
-  private constructor(digest: string, said: SaidOnRecord | undefined) {
+  private constructor(digest: string, said: EchoReference | undefined) {
     this.#digest = digest
     this.#said = said
   }
@@ -70,7 +70,7 @@ export class MessageNode<Answer> {
   /** @param answer the node after this one of an answer that says this; its calls name it from now on */
   noteCalls({ assistant }: MessageKey, answer: MessageNode<Answer>): void {
     if (assistant?.drawnCalls === undefined) return
-    answer.#letters = lettersOf(assistant)
+    answer.#letters = countLetters(assistant)
     this.#called ??= new Map()
     this.#called.set(assistant.drawnCalls, answer)
   }
@@ -83,7 +83,7 @@ export class MessageNode<Answer> {
   /** Whether a message with the calls of this answer is its echo. */
   isKeptBy({ digest, assistant }: MessageKey, edited: EditedCalls): boolean {
     if (digest === this.#digest || edited === 'keep') return true
-    return edited === 'auto' && this.#letters - lettersOf(assistant!) <= MAX_TIDIED_AWAY
+    return edited === 'auto' && this.#letters - countLetters(assistant!) <= MAX_TIDIED_AWAY
   }
 
   /** The recorded messages that a call's next message may be an echo of. */
@@ -91,9 +91,9 @@ export class MessageNode<Answer> {
     const alike = this.#withDigest(key.digest)
     const said = key.assistant
     if (said === undefined) return alike
-    const echoed = alike.filter((child) => child.#hasReasoningOf(said))
+    const echoed = alike.filter((child) => child.#hasSameReasoning(said))
     if (this.#malformed.length === 0) return echoed
-    const frameDigest = frameDigestOf(said)
+    const frameDigest = computeFrameDigest(said)
     const tidied = this.#malformed.filter(
       (child) => child.#digest !== key.digest && child.#isTidiedTo(said, frameDigest),
     )
@@ -105,7 +105,7 @@ export class MessageNode<Answer> {
    * @param forked called if a message may be an echo of one more than before
    */
   descend({ digest, assistant }: MessageKey, forked: () => void): MessageNode<Answer> {
-    const said = assistant && saidOnRecord(assistant)
+    const said = assistant && createEchoReference(assistant)
     const alike = this.#withDigest(digest)
     const known = alike.find((child) => child.#isWordedLike(said))
     if (known !== undefined) return known
@@ -151,7 +151,7 @@ export class MessageNode<Answer> {
    * Reasoning may be left out; another one is an edit. Of a field that it does not know, a client may keep the last
    * piece of a stream only, as openai-node's `ChatCompletionStream` does.
    */
-  #hasReasoningOf({ reasoning }: AssistantKey): boolean {
+  #hasSameReasoning({ reasoning }: AssistantKey): boolean {
     return reasoning === undefined || (this.#said?.reasoning?.endsWith(reasoning) ?? false)
   }
 
@@ -159,12 +159,12 @@ export class MessageNode<Answer> {
     const malformed = this.#said?.malformed
     return (
       malformed?.frameDigest === frameDigest &&
-      this.#hasReasoningOf(echo) &&
-      malformed.arguments.every((sampled, place) => areEchoed(sampled, echo.arguments[place]!))
+      this.#hasSameReasoning(echo) &&
+      malformed.arguments.every((sampled, place) => isArgumentsEcho(sampled, echo.arguments[place]!))
     )
   }
 
-  #isWordedLike(said: SaidOnRecord | undefined): boolean {
+  #isWordedLike(said: EchoReference | undefined): boolean {
     if (said === undefined || this.#said === undefined) return true
     const [own, other] = [this.#said.wording, said.wording]
     return (
@@ -176,13 +176,13 @@ export class MessageNode<Answer> {
   }
 }
 
-function saidOnRecord(assistant: AssistantKey): SaidOnRecord {
+function createEchoReference(assistant: AssistantKey): EchoReference {
   const isMalformed = assistant.arguments.some(({ malformed }) => malformed)
   return {
     reasoning: assistant.reasoning,
-    wording: wordingOf(assistant),
+    wording: readWording(assistant),
     malformed: isMalformed
-      ? { arguments: assistant.arguments, frameDigest: frameDigestOf(assistant) }
+      ? { arguments: assistant.arguments, frameDigest: computeFrameDigest(assistant) }
       : undefined,
   }
 }

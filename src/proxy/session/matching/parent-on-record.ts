@@ -1,10 +1,10 @@
 /** Which turn a call was found to continue, by its messages, when it was live. */
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 
-type Annotated = Pick<TurnRecord, 'annotations'>
+type TurnAnnotations = Pick<TurnRecord, 'annotations'>
 
 /** How a prompt came about, as far as it tells the parent. */
-interface PromptOnRecord {
+interface PromptAnnotation {
   reason?: string
   /** The turn whose tokens the prompt begins with. */
   from?: string
@@ -17,15 +17,15 @@ interface PromptOnRecord {
  * answer was continued since.
  * @returns its id; null: it continues none; undefined: the record does not tell
  */
-export function parentOnRecord(turn: Annotated): string | null | undefined {
-  const { parent, from, reason } = promptOnRecord(turn)
+export function getRecordedParent(turn: TurnAnnotations): string | null | undefined {
+  const { parent, from, reason } = readPromptAnnotation(turn)
   if (parent !== undefined) return parent
   return from ?? (reason === 'first' || reason === 'branched' ? null : undefined)
 }
 
-/** Only where it is not the turn whose tokens the prompt begins with; otherwise as {@link parentOnRecord}. */
-export function statedParent(turn: Annotated): string | null | undefined {
-  return promptOnRecord(turn).parent
+/** Only where it is not the turn whose tokens the prompt begins with; otherwise as {@link getRecordedParent}. */
+export function getDeclaredParent(turn: TurnAnnotations): string | null | undefined {
+  return readPromptAnnotation(turn).parent
 }
 
 /** @param from the turn whose tokens the prompt begins with */
@@ -34,12 +34,12 @@ export function parentPart(parent: string | undefined, from: string | undefined)
 }
 
 /** Why the prompt is as it is; null: that is not told. */
-export function promptReasonOf(turn: Annotated): string | null {
-  return promptOnRecord(turn).reason ?? null
+export function getPromptReason(turn: TurnAnnotations): string | null {
+  return readPromptAnnotation(turn).reason ?? null
 }
 
-function promptOnRecord({ annotations }: Annotated): PromptOnRecord {
+function readPromptAnnotation({ annotations }: TurnAnnotations): PromptAnnotation {
   // Of a turn that no engine was asked for there is none.
   if (!annotations.includes('"prompt"')) return {}
-  return (JSON.parse(annotations) as { prompt?: PromptOnRecord | null }).prompt ?? {}
+  return (JSON.parse(annotations) as { prompt?: PromptAnnotation | null }).prompt ?? {}
 }

@@ -2,12 +2,12 @@ import type { Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { parseKeepingNumbers } from '../../../protocol/canonical/written-numbers.ts'
 import type { EditedCalls, TurnRecord } from '../../store/port/turn-store.ts'
-import { type KeyedConversation, readConversation } from './conversation.ts'
-import { type MatchableTurn, MatchIndex, type SampledMessage } from './match-index.ts'
-import { parentOnRecord } from './parent-on-record.ts'
+import { type ConversationKeys, readConversation } from './conversation.ts'
+import { type IndexTurn, PrefixIndex, type SampledMessage } from './match-index.ts'
+import { getRecordedParent } from './parent-on-record.ts'
 
 /** What of a turn on record matching reads. */
-export type MatchableRecord = Pick<
+export type IndexTurnRecord = Pick<
   TurnRecord,
   'turnId' | 'status' | 'annotations' | 'lastMessage' | 'tools' | 'completionText' | 'reasoning' | 'toolCalls'
 >
@@ -19,34 +19,34 @@ export type MatchableRecord = Pick<
  * @param conversationOf how calls are read for matching, when they are live as when they are on record
  * @param editedCalls as it holds for the session
  */
-export async function rebuildIndex<Recorded extends MatchableRecord, Turn>(
+export async function rebuildIndex<Recorded extends IndexTurnRecord, Turn>(
   records: AsyncIterable<Recorded> | Iterable<Recorded>,
   turnOf: (record: Recorded) => Turn | undefined,
   conversationOf: (
     record: Recorded,
-  ) => KeyedConversation | Promise<KeyedConversation> = recordedConversations(),
+  ) => ConversationKeys | Promise<ConversationKeys> = createConversationReader(),
   editedCalls?: EditedCalls,
-): Promise<MatchIndex<Turn>> {
-  const index = new MatchIndex<Turn>(editedCalls)
-  const known = new Map<string, MatchableTurn<Turn>>()
+): Promise<PrefixIndex<Turn>> {
+  const index = new PrefixIndex<Turn>(editedCalls)
+  const known = new Map<string, IndexTurn<Turn>>()
   for await (const record of records) {
     if (record.status !== 'completed' || record.lastMessage === undefined) continue
     const turn = turnOf(record)
     if (turn === undefined) continue
     const conversation = await conversationOf(record)
-    const parentId = parentOnRecord(record)
+    const parentId = getRecordedParent(record)
     const parent = typeof parentId === 'string' ? known.get(parentId) : undefined
     const isOnRecord = parentId === null || parent !== undefined
     const call = isOnRecord ? index.continuing(parent, conversation) : index.match(conversation)
-    known.set(record.turnId, index.add(call, completionOf(record), turn))
+    known.set(record.turnId, index.add(call, toSampledMessage(record), turn))
   }
   return index
 }
 
 /** Reads the calls of turns on record, as they were when they were live. */
-export function recordedConversations(
+export function createConversationReader(
   repeats?: PartMemo,
-): (record: Pick<MatchableRecord, 'lastMessage' | 'tools'>) => KeyedConversation {
+): (record: Pick<IndexTurnRecord, 'lastMessage' | 'tools'>) => ConversationKeys {
   let latest: { json: string; tools: Tool[] } | undefined
   return ({ lastMessage, tools: json }) => {
     if (json !== null && latest?.json !== json) latest = { json, tools: parseKeepingNumbers(json) as Tool[] }
@@ -56,8 +56,8 @@ export function recordedConversations(
 }
 
 /** What a turn on record was answered with. */
-export function completionOf(
-  turn: Pick<MatchableRecord, 'completionText' | 'reasoning' | 'toolCalls'>,
+export function toSampledMessage(
+  turn: Pick<IndexTurnRecord, 'completionText' | 'reasoning' | 'toolCalls'>,
 ): SampledMessage {
   const { completionText: content, reasoning, toolCalls } = turn
   return { content, reasoning, toolCalls: JSON.parse(toolCalls) as ToolCall[] }

@@ -1,13 +1,13 @@
 /** The turns of a session that its calls go on from: as messages, and as tokens. */
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { EditedCalls, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
-import { isDrawn } from '../matching/call-ids.ts'
-import type { KeyedConversation } from './conversation.ts'
-import { type MatchedCall, MatchIndex, type SampledMessage } from './match-index.ts'
-import { completionOf, rebuildIndex } from './rebuild-index.ts'
+import { isProxyToolCallId } from '../matching/call-ids.ts'
+import type { ConversationKeys } from './conversation.ts'
+import { PrefixIndex, type PrefixMatch, type SampledMessage } from './match-index.ts'
+import { rebuildIndex, toSampledMessage } from './rebuild-index.ts'
 
 /** A turn that can be continued. Its prompt has its completion. */
-export interface KnownTurn {
+export interface SessionTurn {
   readonly turnId: string
   readonly prompt: PromptIds
   /** Whether the experts of all its tokens but the last are on record, with it and the turns that it continues. */
@@ -20,11 +20,11 @@ export interface KnownTurn {
 const TURN_BYTES = 2_000
 
 export class SessionTurns {
-  readonly #index: MatchIndex<KnownTurn>
+  readonly #index: PrefixIndex<SessionTurn>
   #bytes: number
 
   /** @param bytes what the turns of the index keep in memory */
-  constructor(index: MatchIndex<KnownTurn> = new MatchIndex(), bytes = 0) {
+  constructor(index: PrefixIndex<SessionTurn> = new PrefixIndex(), bytes = 0) {
     this.#index = index
     this.#bytes = bytes
   }
@@ -34,23 +34,23 @@ export class SessionTurns {
     return this.#bytes
   }
 
-  match(conversation: KeyedConversation): MatchedCall<KnownTurn> {
+  match(conversation: ConversationKeys): PrefixMatch<SessionTurn> {
     return this.#index.match(conversation)
   }
 
-  add(call: MatchedCall<KnownTurn>, completion: SampledMessage, turn: Omit<KnownTurn, 'said'>): void {
-    const known = { ...turn, ...saidPart(completion) }
+  add(call: PrefixMatch<SessionTurn>, completion: SampledMessage, turn: Omit<SessionTurn, 'said'>): void {
+    const known = { ...turn, ...getCompletionPart(completion) }
     this.#index.add(call, completion, known)
-    this.#bytes += bytesOf(known)
+    this.#bytes += getByteSize(known)
   }
 }
 
-function saidPart({ content, reasoning, toolCalls }: SampledMessage): Pick<KnownTurn, 'said'> {
-  const isDrawnFor = toolCalls.length > 0 && toolCalls.every(({ id }) => isDrawn(id))
+function getCompletionPart({ content, reasoning, toolCalls }: SampledMessage): Pick<SessionTurn, 'said'> {
+  const isDrawnFor = toolCalls.length > 0 && toolCalls.every(({ id }) => isProxyToolCallId(id))
   return isDrawnFor ? { said: { content, reasoning, toolCalls } } : {}
 }
 
-function bytesOf({ prompt, said }: KnownTurn): number {
+function getByteSize({ prompt, said }: SessionTurn): number {
   return TURN_BYTES + prompt.bytes + (said === undefined ? 0 : 2 * JSON.stringify(said).length)
 }
 
@@ -63,26 +63,26 @@ function bytesOf({ prompt, said }: KnownTurn): number {
 export async function readSessionTurns(
   store: Pick<TurnStore, 'readSteps'>,
   sessionId: string,
-  conversationOf: (turn: TurnStep) => KeyedConversation | Promise<KeyedConversation>,
+  conversationOf: (turn: TurnStep) => ConversationKeys | Promise<ConversationKeys>,
   editedCalls?: EditedCalls,
 ): Promise<SessionTurns> {
   /** Of any status: whatever a later prompt goes on from. */
   const prompts = new Map<string, PromptIds>()
   let bytes = 0
-  const turnOf = (turn: TurnStep): KnownTurn | undefined => {
+  const turnOf = (turn: TurnStep): SessionTurn | undefined => {
     const { turnId, exact } = turn
-    const known = { turnId, prompt: prompts.get(turnId)!, ...saidPart(completionOf(turn)) }
-    bytes += bytesOf(known)
+    const known = { turnId, prompt: prompts.get(turnId)!, ...getCompletionPart(toSampledMessage(turn)) }
+    bytes += getByteSize(known)
     // Without a prompt no engine was asked: at a limit of the session.
     return exact && known.prompt.length > 0 ? known : undefined
   }
-  const turns = notingPrompts(store.readSteps(sessionId), prompts)
+  const turns = attachPrompts(store.readSteps(sessionId), prompts)
   const index = await rebuildIndex(turns, turnOf, conversationOf, editedCalls)
   return new SessionTurns(index, bytes)
 }
 
 /** Puts each turn's prompt together: of those too that nobody continues, for another one may begin with their ids. */
-async function* notingPrompts(
+async function* attachPrompts(
   turns: AsyncIterable<TurnStep>,
   prompts: Map<string, PromptIds>,
 ): AsyncGenerator<TurnStep> {

@@ -48,15 +48,15 @@ function readValue(value: unknown): ToolArguments {
  * Whether `echoed` is what a client made of `sampled`. Malformed arguments come back as `{}` or repaired. A repair
  * brings nothing new: each of its words is in what was sampled. Arguments that say something else are an edit.
  */
-export function areEchoed(sampled: ToolArguments, echoed: ToolArguments): boolean {
+export function isArgumentsEcho(sampled: ToolArguments, echoed: ToolArguments): boolean {
   if (sampled.text === echoed.text) return true
   if (!sampled.malformed || echoed.malformed) return false
   const sampledText = sampled.text.toLowerCase()
-  return wordsOf(echoed.text).every((word) => sampledText.includes(word))
+  return extractWords(echoed.text).every((word) => sampledText.includes(word))
 }
 
 /** Letters and digits alone, in small letters: repairs change quotes, escapes and commas, `True` and `None`. */
-function wordsOf(json: string): string[] {
+function extractWords(json: string): string[] {
   const words =
     json
       .replace(/\\(?:u\w{4}|.)/g, ' ')

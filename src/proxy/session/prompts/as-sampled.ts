@@ -5,17 +5,17 @@
 import { SideTable } from '../../../base/note.ts'
 import { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import { type CallIds, restoreId } from '../matching/call-ids.ts'
-import { keyOf } from '../matching/conversation.ts'
-import { type MatchableTurn, sampledMessage } from '../matching/match-index.ts'
+import { restoreId, type ToolCallIds } from '../matching/call-ids.ts'
+import { getMessageKey } from '../matching/conversation.ts'
+import { type IndexTurn, sampledMessage } from '../matching/match-index.ts'
 import { messageKey } from '../matching/message-key.ts'
-import type { KnownTurn } from '../matching/session-turns.ts'
+import type { SessionTurn } from '../matching/session-turns.ts'
 
 type AssistantSaid = Extract<ChatMessage, { role: 'assistant' }>
 
 /** What stands in a message's place, as the echo of a turn or of none; often the message itself. */
 interface InPlace {
-  readonly turn: KnownTurn | undefined
+  readonly turn: SessionTurn | undefined
   readonly message: Message
 }
 
@@ -28,10 +28,10 @@ const inPlace = new SideTable<Message, InPlace>()
  */
 export function asSampled(
   conversation: readonly Message[],
-  parent: MatchableTurn<KnownTurn> | undefined,
-  ids: CallIds,
+  parent: IndexTurn<SessionTurn> | undefined,
+  ids: ToolCallIds,
 ): readonly Message[] {
-  const turns = new Map<number, KnownTurn>()
+  const turns = new Map<number, SessionTurn>()
   for (let turn = parent; turn !== undefined; turn = turn.parent) {
     if (turn.turn.said !== undefined) turns.set(turn.depth, turn.turn)
   }
@@ -41,7 +41,7 @@ export function asSampled(
   return shown.some((message, at) => message !== conversation[at]) ? shown : conversation
 }
 
-function messageInPlace(message: Message, turn: KnownTurn | undefined, ids: CallIds): Message {
+function messageInPlace(message: Message, turn: SessionTurn | undefined, ids: ToolCallIds): Message {
   const known = inPlace.of(message)
   if (known !== undefined && known.turn === turn) return known.message
   const value = turn?.said === undefined ? ownIdsIn(message.value, ids) : sampledIn(message, turn.said, ids)
@@ -54,21 +54,21 @@ function messageInPlace(message: Message, turn: KnownTurn | undefined, ids: Call
 /** @returns undefined: the echo says what was sampled, in the same order, and its ids are the model's */
 function sampledIn(
   echo: Message,
-  said: NonNullable<KnownTurn['said']>,
-  ids: CallIds,
+  said: NonNullable<SessionTurn['said']>,
+  ids: ToolCallIds,
 ): ChatMessage | undefined {
   const sampled = sampledMessage(said) as AssistantSaid
-  const isOwn = said.toolCalls.every(({ id }) => ids.ownOf(id) === undefined)
+  const isOwn = said.toolCalls.every(({ id }) => ids.findOriginal(id) === undefined)
   const echoedIds = ((echo.value as AssistantSaid).tool_calls ?? []).map(({ id }) => id)
   const isInOrder = said.toolCalls.every(({ id }, at) => echoedIds[at] === id)
-  if (isOwn && isInOrder && messageKey(sampled).digest === keyOf(echo).digest) return undefined
+  if (isOwn && isInOrder && messageKey(sampled).digest === getMessageKey(echo).digest) return undefined
   const { reasoning_content: reasoning, ...rest } = ownIdsIn(sampled, ids) ?? sampled
   return { ...rest, ...(reasoning !== null && { reasoning_content: reasoning }) } as ChatMessage
 }
 
 /** @returns undefined: its ids are those that the model knows, or that the proxy drew */
-function ownIdsIn(message: ChatMessage, ids: CallIds): ChatMessage | undefined {
-  const shownId = (id: string) => ids.ownOf(id) ?? restoreId(id)
+function ownIdsIn(message: ChatMessage, ids: ToolCallIds): ChatMessage | undefined {
+  const shownId = (id: string) => ids.findOriginal(id) ?? restoreId(id)
   if (message.role === 'tool') {
     const id = shownId(message.tool_call_id)
     return id === message.tool_call_id ? undefined : { ...message, tool_call_id: id }
@@ -88,7 +88,7 @@ function ownIdsIn(message: ChatMessage, ids: CallIds): ChatMessage | undefined {
 function orderResults(
   shown: Message[],
   conversation: readonly Message[],
-  { depth, turn }: { depth: number; turn: KnownTurn },
+  { depth, turn }: { depth: number; turn: SessionTurn },
 ): void {
   const order = turn.said!.toolCalls.map(({ id }) => id)
   if (order.length < 2) return

@@ -10,9 +10,9 @@ import type { GenerationEvent, GenerationStart } from '../../../protocol/canonic
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from '../../engines/port/count-tokens.ts'
 import type { TurnStore } from '../../store/port/turn-store.ts'
-import { keyOf, readInStretches } from '../matching/conversation.ts'
-import { type MatchedCall, MatchIndex } from '../matching/match-index.ts'
-import { type KnownTurn, SessionTurns } from '../matching/session-turns.ts'
+import { getMessageKey, readInSlices } from '../matching/conversation.ts'
+import { PrefixIndex, type PrefixMatch } from '../matching/match-index.ts'
+import { type SessionTurn, SessionTurns } from '../matching/session-turns.ts'
 import { type CallBudget, UNLIMITED } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { asSampled } from './as-sampled.ts'
@@ -105,19 +105,19 @@ class RenderedCall implements CallPrompt {
   readonly request: ChatGeneration
   readonly #parts: RenderedCallParts
   readonly #turns: SessionTurns
-  #call: MatchedCall<KnownTurn> | undefined
+  #call: PrefixMatch<SessionTurn> | undefined
 
   constructor(request: ChatGeneration, parts: RenderedCallParts) {
     const { memory } = parts
     this.request = request
     this.#parts = parts
     // Not from the record: to read a session again costs more than its measure is worth.
-    this.#turns = memory.turns ??= new SessionTurns(new MatchIndex(memory.editedCalls))
+    this.#turns = memory.turns ??= new SessionTurns(new PrefixIndex(memory.editedCalls))
   }
 
   async whileAsked(): Promise<void> {
     const { body, lastMessage } = this.request
-    const read = await readInStretches(lastMessage, body.tools, this.#parts.memory.requests)
+    const read = await readInSlices(lastMessage, body.tools, this.#parts.memory.requests)
     this.#call = this.#turns.match(read)
   }
 
@@ -156,7 +156,7 @@ class RenderedCall implements CallPrompt {
     // An assistant's message is an example, or edited, where each turn is known that it could be the answer of.
     if (this.#parts.memory.isWhole) return this.#turns.bytes > 0 ? 'branched' : 'first'
     const messages = getMessagesBetween(undefined, conversation.last)
-    const mayGoOn = messages.some((message) => keyOf(message).assistant !== undefined)
+    const mayGoOn = messages.some((message) => getMessageKey(message).assistant !== undefined)
     return mayGoOn ? 'unknown' : 'branched'
   }
 }

@@ -2,12 +2,12 @@
 import { SideTable } from '../../../base/note.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import { type CallIds, restoreId } from '../matching/call-ids.ts'
+import { restoreId, type ToolCallIds } from '../matching/call-ids.ts'
 import { canonicalJson } from '../matching/canonical-json.ts'
-import { keyOf } from '../matching/conversation.ts'
-import { type MatchableTurn, type MatchedCall, sampledMessage } from '../matching/match-index.ts'
+import { getMessageKey } from '../matching/conversation.ts'
+import { type IndexTurn, type PrefixMatch, sampledMessage } from '../matching/match-index.ts'
 import { messageKey } from '../matching/message-key.ts'
-import type { KnownTurn } from '../matching/session-turns.ts'
+import type { SessionTurn } from '../matching/session-turns.ts'
 import { readArguments } from '../matching/tool-arguments.ts'
 import { textOf } from './as-sampled.ts'
 
@@ -42,7 +42,7 @@ const MAX_CHARS = 200
 
 /** @returns undefined: the agent sent back what it was given */
 export function echoNote(
-  { parent, edited }: MatchedCall<KnownTurn>,
+  { parent, edited }: PrefixMatch<SessionTurn>,
   last: Message | undefined,
   unknownIds: readonly string[],
 ): { echo: EchoNote } | undefined {
@@ -56,7 +56,7 @@ export function echoNote(
   return { echo: { kinds: [...kinds], ...(turn !== undefined && changes.length > 0 && (edits as object)) } }
 }
 
-function changesOf({ turn, depth }: MatchableTurn<KnownTurn>, last: Message | undefined): EchoChange[] {
+function changesOf({ turn, depth }: IndexTurn<SessionTurn>, last: Message | undefined): EchoChange[] {
   let echo = last
   while (echo !== undefined && echo.depth > depth) echo = echo.parent
   if (turn.said === undefined || echo?.value.role !== 'assistant') return []
@@ -64,7 +64,7 @@ function changesOf({ turn, depth }: MatchableTurn<KnownTurn>, last: Message | un
   const calls = (echo.value.tool_calls ?? []) as EchoedCall[]
   const echoed = calls.map((call) => ({ ...call, id: restoreId(call.id) }))
   const inOrder = turn.said.toolCalls.every(({ id }, at) => echoed[at]?.id === id)
-  if (inOrder && messageKey(sampled).digest === keyOf(echo).digest) return []
+  if (inOrder && messageKey(sampled).digest === getMessageKey(echo).digest) return []
   const byId = new Map(echoed.map((call) => [call.id, call]))
   const changes = turn.said.toolCalls.flatMap((call) => changesOfCall(call, byId.get(call.id)))
   if (!inOrder) {
@@ -121,7 +121,7 @@ export function echoNoteOf({ annotations }: { annotations: string }): EchoNote |
 const looked = new SideTable<Message, true>()
 
 /** Ids in messages that no call of before had: those that a proxy drew, for no turn that is known here. */
-export function unknownIdsIn(last: Message | undefined, ids: CallIds): string[] {
+export function unknownIdsIn(last: Message | undefined, ids: ToolCallIds): string[] {
   const added = getMessagesBetween(undefined, last, (message) => looked.of(message) === true)
   for (const message of added) looked.put(message, true)
   return added.flatMap(({ value }) => callIdsIn(value)).filter((id) => ids.isStray(id))

@@ -23,10 +23,10 @@ import type { TokenModel } from '../../tokens/model/token-model.ts'
 import { type Unfinished, unfinishedOf } from '../../tokens/parsers/unfinished.ts'
 import type { PromptOptions, PromptRenderer, RenderedPrompt } from '../../tokens/prompt/prompt-renderer.ts'
 import type { RenderOptions } from '../../tokens/templates/chat-template.ts'
-import type { CallIds } from '../matching/call-ids.ts'
-import { type KeyedConversation, readInStretches } from '../matching/conversation.ts'
-import type { MatchedCall } from '../matching/match-index.ts'
-import type { KnownTurn, SessionTurns } from '../matching/session-turns.ts'
+import type { ToolCallIds } from '../matching/call-ids.ts'
+import { type ConversationKeys, readInSlices } from '../matching/conversation.ts'
+import type { PrefixMatch } from '../matching/match-index.ts'
+import type { SessionTurn, SessionTurns } from '../matching/session-turns.ts'
 import type { PlannedPrompt, PromptReason } from '../state/planned-prompt.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { asSampled, textOf } from './as-sampled.ts'
@@ -66,7 +66,7 @@ export async function planPrompt(
   refuseWhatTokenModeCannotDo(body)
   refuseTooLong(model, request.lastMessage)
   const options = promptOptionsOf(body, session.memory.requests)
-  const read = await readInStretches(request.lastMessage, body.tools, session.memory.requests)
+  const read = await readInSlices(request.lastMessage, body.tools, session.memory.requests)
   const conversation = await withVariables(renderer, options, read)
   const call = session.turns.match(conversation)
   const parent = call.parent?.turn
@@ -121,8 +121,8 @@ function endingOf(body: ChatBody): Ending | undefined {
 interface AskedPrompt {
   readonly model: PlanningModel
   readonly session: PlanningSession
-  readonly conversation: KeyedConversation
-  readonly call: MatchedCall<KnownTurn>
+  readonly conversation: ConversationKeys
+  readonly call: PrefixMatch<SessionTurn>
   readonly input: PromptInput
   readonly options: RenderOptions
 }
@@ -153,7 +153,7 @@ async function planEnding(asked: AskedPrompt, ending: Ending): Promise<PlannedPr
   return { ...whole, ...said }
 }
 
-function isCut({ prompt }: KnownTurn, renderer: PromptRenderer): boolean {
+function isCut({ prompt }: SessionTurn, renderer: PromptRenderer): boolean {
   return prompt.completion.length > 0 && !renderer.endsTurn(prompt.completion.at(-1))
 }
 
@@ -161,7 +161,7 @@ function isCut({ prompt }: KnownTurn, renderer: PromptRenderer): boolean {
 const HEAD_TOKENS = 16
 
 /** What the model was in the middle of when its completion was cut off. */
-function unfinishedIn({ prompt }: KnownTurn, { tokenizer, parser }: PlanningModel): Unfinished {
+function unfinishedIn({ prompt }: SessionTurn, { tokenizer, parser }: PlanningModel): Unfinished {
   const said = tokenizer.decode(prompt.completion)
   // More than the head of a turn with a reasoning block that is open.
   const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - HEAD_TOKENS), prompt.length))
@@ -195,8 +195,8 @@ async function renderWhole(
 
 function inputOf(
   { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
-  call: MatchedCall<KnownTurn>,
-  ids: CallIds,
+  call: PrefixMatch<SessionTurn>,
+  ids: ToolCallIds,
   { imageRule, seesToolImages }: Pick<PlanningModel, 'imageRule' | 'seesToolImages'>,
 ): PromptInput {
   if (lastMessage === undefined) return inputAsSent(body, imageRule)
@@ -234,8 +234,8 @@ function placedImages(ids: PromptIds, { images, imageRule }: PromptInput): Place
 export async function withVariables(
   renderer: PromptRenderer,
   options: PromptOptions,
-  conversation: KeyedConversation,
-): Promise<KeyedConversation> {
+  conversation: ConversationKeys,
+): Promise<ConversationKeys> {
   const variablesKey = await renderer.variablesKey(options)
   return { ...conversation, toolsKey: `${conversation.toolsKey} ${variablesKey}` }
 }
@@ -243,8 +243,8 @@ export async function withVariables(
 async function extend(
   model: PlanningModel,
   { messages, shown, imageRule, known }: PromptInput,
-  { sharedMessages }: MatchedCall<KnownTurn>,
-  parent: KnownTurn,
+  { sharedMessages }: PrefixMatch<SessionTurn>,
+  parent: SessionTurn,
   options: PromptOptions,
 ): Promise<{ ids: PromptIds; text: string } | { refused: PromptReason }> {
   const newMessages = messages.slice(sharedMessages)

@@ -21,9 +21,9 @@ import { type PlacedImage, placesOf } from '../../tokens/images/prompt-images.ts
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 import { leavesRoomToReason } from '../../tokens/parsers/choose-parser.ts'
 import type { PromptOptions } from '../../tokens/prompt/prompt-renderer.ts'
-import type { CallIds } from '../matching/call-ids.ts'
-import { parentPart, statedParent } from '../matching/parent-on-record.ts'
-import { recordedConversations } from '../matching/rebuild-index.ts'
+import type { ToolCallIds } from '../matching/call-ids.ts'
+import { getDeclaredParent, parentPart } from '../matching/parent-on-record.ts'
+import { createConversationReader } from '../matching/rebuild-index.ts'
 import { readSessionTurns, type SessionTurns } from '../matching/session-turns.ts'
 import { type CallBudget, UNLIMITED } from '../state/limits.ts'
 import type { PlannedPrompt } from '../state/planned-prompt.ts'
@@ -142,7 +142,7 @@ export class TokenPrompts implements Prompts {
   ): Promise<SessionTurns> {
     // Templates are shown all of them, with each call.
     messages.keepJson()
-    const read = recordedConversations(requests)
+    const read = createConversationReader(requests)
     const store = { readSteps: (id: string) => asCalled(this.#store.readSteps(id, messages), callIds) }
     const conversationOf = (turn: TurnStep) =>
       withVariables(this.#model.renderer, this.#optionsOnRecord(turn), read(turn))
@@ -306,7 +306,7 @@ class FullCall extends PlannedCall {
 }
 
 /** A message that the completion continued is one message with it. */
-async function* asCalled(turns: AsyncIterable<TurnStep>, ids: CallIds): AsyncGenerator<TurnStep> {
+async function* asCalled(turns: AsyncIterable<TurnStep>, ids: ToolCallIds): AsyncGenerator<TurnStep> {
   for await (const turn of turns) {
     // Of any turn, exact or not: agents send back what they were given.
     ids.learnFrom(turn)
@@ -318,7 +318,7 @@ async function* asCalled(turns: AsyncIterable<TurnStep>, ids: CallIds): AsyncGen
 function joined(turn: TurnStep, final: Message): TurnStep {
   const completionText = joinedText(textOf(final.value), turn.completionText)
   // An older record tells the turn whose message it continues alone, and not its parent.
-  const annotations = statedParent(turn) === undefined ? '{}' : turn.annotations
+  const annotations = getDeclaredParent(turn) === undefined ? '{}' : turn.annotations
   return { ...turn, lastMessage: final.parent, completionText, annotations }
 }
 

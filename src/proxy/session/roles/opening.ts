@@ -2,11 +2,11 @@
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
-import { digestOf, messageKey } from '../matching/message-key.ts'
-import type { Line } from './line.ts'
+import { computeDigest, messageKey } from '../matching/message-key.ts'
+import type { AgentRole } from './line.ts'
 
 /** What of a turn its line is found by. */
-export type LinedTurn = Pick<TurnRecord, 'status' | 'lastMessage' | 'tools' | 'annotations'>
+export type RoleInput = Pick<TurnRecord, 'status' | 'lastMessage' | 'tools' | 'annotations'>
 
 /** How a conversation begins. Of a part that is missing the key is empty. */
 export interface Opening {
@@ -20,25 +20,25 @@ export interface Opening {
  * A message of a conversation after those before it, without what the system says at first: that may change mid-way, as
  * tools may. Two are the same if they differ in nothing but what clients tidy.
  */
-export class Said {
-  readonly parent: Said | undefined
+export class MessagePath {
+  readonly parent: MessagePath | undefined
   readonly role: string
   /** Of the first message of the conversation. */
   readonly firstKey: string
   /** The lines of the calls that end here, by who is spoken to: system prompt and tools. */
-  readonly lines = new Map<string, Line>()
-  readonly #next = new Map<string, Said>()
+  readonly lines = new Map<string, AgentRole>()
+  readonly #next = new Map<string, MessagePath>()
 
-  constructor(parent?: Said, role = '', firstKey = '') {
+  constructor(parent?: MessagePath, role = '', firstKey = '') {
     this.parent = parent
     this.role = role
     this.firstKey = firstKey
   }
 
-  after({ key, role }: LinedMessage): Said {
+  after({ key, role }: RoleMessage): MessagePath {
     let next = this.#next.get(key)
     if (next === undefined) {
-      next = new Said(this, role, this.firstKey || key)
+      next = new MessagePath(this, role, this.firstKey || key)
       this.#next.set(key, next)
     }
     return next
@@ -46,43 +46,42 @@ export class Said {
 }
 
 /** A message as far as lines look at it. */
-interface LinedMessage {
+interface RoleMessage {
   readonly key: string
   readonly role: string
 }
 
-export interface RecordedCall {
+export interface RoleRequest {
   readonly opening: Opening
-  readonly last: Said
+  readonly last: MessagePath
 }
 
-interface SaidPlace {
+interface PathPosition {
   readonly systemKey: string
-  readonly said: Said
+  readonly said: MessagePath
 }
 
 /** Reads the calls of one reading; a message is read once, however many calls go through it. */
-export class RecordedCallReader {
-  readonly #start: SaidPlace = { systemKey: '', said: new Said() }
-  readonly #places = new Map<Message, SaidPlace>()
+export class RoleRequestReader {
+  readonly #start: PathPosition = { systemKey: '', said: new MessagePath() }
+  readonly #places = new Map<Message, PathPosition>()
   /** By their texts: of an agent that changes its first message with each call, all others are there again. */
-  readonly #messages = new Map<string, LinedMessage>()
+  readonly #messages = new Map<string, RoleMessage>()
   #latestTools = { text: '', key: '' }
 
-  read({ lastMessage, tools }: Pick<LinedTurn, 'lastMessage' | 'tools'>): RecordedCall {
+  read({ lastMessage, tools }: Pick<RoleInput, 'lastMessage' | 'tools'>): RoleRequest {
     const added = getMessagesBetween(undefined, lastMessage, (message) => this.#places.has(message))
-    for (const message of added)
-      this.#places.set(message, this.#after(this.#placeOf(message.parent), message))
-    const { systemKey, said } = this.#placeOf(lastMessage)
-    const opening = { systemKey, toolsKey: this.#toolsKeyOf(tools), firstKey: said.firstKey }
+    for (const message of added) this.#places.set(message, this.#after(this.#locate(message.parent), message))
+    const { systemKey, said } = this.#locate(lastMessage)
+    const opening = { systemKey, toolsKey: this.#getToolsKey(tools), firstKey: said.firstKey }
     return { opening, last: said }
   }
 
-  #placeOf(message: Message | undefined): SaidPlace {
+  #locate(message: Message | undefined): PathPosition {
     return message === undefined ? this.#start : this.#places.get(message)!
   }
 
-  #after({ systemKey, said }: SaidPlace, { json }: Message): SaidPlace {
+  #after({ systemKey, said }: PathPosition, { json }: Message): PathPosition {
     const message = this.#messages.get(json) ?? readMessage(json)
     this.#messages.set(json, message)
     const { role, key } = message
@@ -92,19 +91,19 @@ export class RecordedCallReader {
   }
 
   /** Short, for it is kept with each call: an agent's tools have 100 KB. */
-  #toolsKeyOf(tools: string | null): string {
+  #getToolsKey(tools: string | null): string {
     if (tools === null || tools === '[]') return ''
-    if (tools !== this.#latestTools.text) this.#latestTools = { text: tools, key: digestOf(tools) }
+    if (tools !== this.#latestTools.text) this.#latestTools = { text: tools, key: computeDigest(tools) }
     return this.#latestTools.key
   }
 }
 
-function readMessage(text: string): LinedMessage {
+function readMessage(text: string): RoleMessage {
   const message = JSON.parse(text) as ChatMessage
   try {
     return { key: messageKey(message).digest, role: message.role }
   } catch {
     // Nested too deeply to be compared by value.
-    return { key: digestOf(text), role: message.role }
+    return { key: computeDigest(text), role: message.role }
   }
 }

@@ -2,8 +2,8 @@
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { PlacedImage } from '../../tokens/images/prompt-images.ts'
 import type { RefusalReason } from '../../tokens/prompt/refusal.ts'
-import type { MatchedCall } from '../matching/match-index.ts'
-import type { KnownTurn } from '../matching/session-turns.ts'
+import type { PrefixMatch } from '../matching/match-index.ts'
+import type { SessionTurn } from '../matching/session-turns.ts'
 
 /**
  * `extended`: the recorded ids of an earlier turn, and then only what is new. `forked`: the same, where another call
@@ -27,8 +27,8 @@ export interface PlannedPrompt {
   text: string
   /** Of an answer that goes on where it was cut off: the head of its turn, and what was sampled of it. */
   prefix?: string
-  call: MatchedCall<KnownTurn>
-  parent: KnownTurn | undefined
+  call: PrefixMatch<SessionTurn>
+  parent: SessionTurn | undefined
   /** In the order of the prompt; empty: it has none. */
   images: readonly PlacedImage[]
   /** What the assistant's message says before the completion; absent: nothing. */

@@ -3,7 +3,7 @@
  * policies goes wrong in silence when one call runs on the weights of another.
  */
 import { ProxyError } from '../../../base/errors.ts'
-import { isStatedLine, type StatedLine } from '../roles/line.ts'
+import { type DeclaredRole, isDeclaredRole } from '../roles/line.ts'
 
 /** Names of models by line; `*` is for every line that has none of its own. */
 export type Policies = Readonly<Record<string, string>>
@@ -22,7 +22,7 @@ export function readPolicies(policy: string | Record<string, string> | undefined
   const entries = Object.entries(policies)
   if (entries.length > MAX_LINES) throw refused('policy', `'policy' names more than ${MAX_LINES} lines`)
   for (const [line, name] of entries) {
-    if (line !== ALL_LINES && !isStatedLine(line)) {
+    if (line !== ALL_LINES && !isDeclaredRole(line)) {
       const lines = 'main, compaction, side, subagent, subagent:<name> or *'
       throw refused('policy', `'policy' names lines: ${lines}; there is no '${line.slice(0, 100)}'`)
     }
@@ -38,14 +38,14 @@ export function readPolicies(policy: string | Record<string, string> | undefined
  * @param line as the call tells it; one that tells none is taken for the main line's
  * @returns undefined: the session names none for it
  */
-export function policyOf(policies: Policies, line: StatedLine = 'main'): string | undefined {
+export function policyOf(policies: Policies, line: DeclaredRole = 'main'): string | undefined {
   return linesFor(line)
     .map((key) => policies[key])
     .find((name) => name !== undefined)
 }
 
 /** From the narrowest to the widest. A summary is sampled by whoever works on the main line. */
-function linesFor(line: StatedLine): string[] {
+function linesFor(line: DeclaredRole): string[] {
   if (line === 'compaction') return [line, 'main', ALL_LINES]
   return line.startsWith('subagent:') ? [line, 'subagent', ALL_LINES] : [line, ALL_LINES]
 }

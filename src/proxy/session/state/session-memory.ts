@@ -7,7 +7,7 @@ import { MessageTree } from '../../../protocol/canonical/conversation.ts'
 import { RequestReader } from '../../../protocol/canonical/request-reader.ts'
 import { PromptLists } from '../../../protocol/token-ids/prompt-lists.ts'
 import type { EditedCalls } from '../../store/port/turn-store.ts'
-import { CallIds } from '../matching/call-ids.ts'
+import { ToolCallIds } from '../matching/call-ids.ts'
 import type { SessionTurns } from '../matching/session-turns.ts'
 import type { ChoicesPrompt } from './planned-prompt.ts'
 
@@ -22,7 +22,7 @@ export class SessionMemory {
   readonly requests = new RequestReader()
   readonly messages = new MessageTree()
   readonly prompts = new PromptLists()
-  readonly callIds = new CallIds()
+  readonly callIds = new ToolCallIds()
   /** What becomes of calls that the agent sends back otherwise than they were sampled. */
   editedCalls: EditedCalls = 'auto'
   /** The turns that calls go on from; undefined: not known yet. */

@@ -2,7 +2,7 @@
 import { isCutByEngine } from '../../../protocol/canonical/finish-reason.ts'
 import type { SessionMarks } from '../../store/port/marks.ts'
 import type { Reward } from '../../store/port/turn-store.ts'
-import type { Line } from '../roles/line.ts'
+import type { AgentRole } from '../roles/line.ts'
 import type { RowLayout } from './row-details.ts'
 import { beginOutside, endOutside, imagesWithin, type RowImage } from './row-images.ts'
 import type { TurnNode } from './turn-tree.ts'
@@ -24,7 +24,7 @@ export interface TrajectoryOptions {
 export interface TurnSpan {
   turn_id: string
   index: number
-  line: Line
+  line: AgentRole
   /** The model that the session named for it; null: it named none. */
   policy: string | null
   /** Offsets; equal when the cut left nothing of the turn. */
@@ -44,7 +44,7 @@ export interface TurnSpan {
 /** One row, under the names that it has on the wire. */
 export interface Trajectory {
   /** Of the last turn; of the turns before it, if that one sums them up. */
-  line: Line
+  line: AgentRole
   /** Of all its turns; null where they have none, or several. */
   policy: string | null
   prompt_ids: Int32Array
@@ -103,7 +103,7 @@ export function assignTraining(
   for (const plan of plans) {
     for (const turn of plan.chain) {
       if (!isAsked(turn)) continue
-      const { start, end } = spanOf(turn, plan, options)
+      const { start, end } = computeSpan(turn, plan, options)
       if (end - start > (best.get(turn)?.kept ?? 0)) best.set(turn, { plan, kept: end - start })
     }
   }
@@ -115,7 +115,7 @@ function keptResponse(plan: Plan, { responseLength = Number.POSITIVE_INFINITY }:
   return endOutside(plan.images, plan.base + responseLength) - plan.base
 }
 
-function spanOf(turn: TurnNode, plan: Plan, options: TrajectoryOptions): { start: number; end: number } {
+function computeSpan(turn: TurnNode, plan: Plan, options: TrajectoryOptions): { start: number; end: number } {
   const kept = keptResponse(plan, options)
   const start = turn.promptLength - plan.base
   return { start: Math.min(start, kept), end: Math.min(start + turn.completionLength, kept) }
@@ -144,7 +144,7 @@ export function assemble(
     turn_id: turn.turnId,
     index: turn.index,
     line: turn.line,
-    ...spanOf(turn, plan, options),
+    ...computeSpan(turn, plan, options),
     trained: trainedBy.get(turn) === plan,
     finish_reason: turn.finishReason,
     weight_version_start: turn.weightVersionStart,
@@ -153,7 +153,7 @@ export function assemble(
     reward: reward?.turns?.[turn.index] ?? null,
     labels: marks.turns[turn.index]?.labels ?? [],
   }))
-  const line = lineOf(chain)
+  const line = getAgentRole(chain)
   turns.forEach(({ start, end, trained }, position) => {
     if (!trained) return
     mask.fill(1, start, end)
@@ -186,7 +186,7 @@ export function assemble(
 }
 
 /** The turns before a row of one turn have reported its prompt as well. */
-export function layoutOf({ chain, base }: Plan, row: Trajectory): RowLayout {
+export function createLayout({ chain, base }: Plan, row: Trajectory): RowLayout {
   const history: TurnNode[] = []
   for (let turn = chain[0]!.parent; turn !== undefined; turn = turn.parent) history.push(turn)
   const placed = [...history.reverse(), ...chain].map((turn, place) => {
@@ -203,7 +203,7 @@ export function layoutOf({ chain, base }: Plan, row: Trajectory): RowLayout {
   }
 }
 
-function lineOf(chain: readonly TurnNode[]): Line {
+function getAgentRole(chain: readonly TurnNode[]): AgentRole {
   return chain.findLast(({ line }) => line !== 'compaction')?.line ?? 'compaction'
 }
 

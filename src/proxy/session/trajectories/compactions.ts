@@ -4,12 +4,15 @@
  */
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
-import { isMainWork, type Line } from '../roles/line.ts'
-import { textOf } from '../roles/rules/rule.ts'
+import { type AgentRole, isMainWork } from '../roles/line.ts'
+import { getText } from '../roles/rules/rule.ts'
 
-type CompactedTurn = Pick<TurnRecord, 'turnId' | 'status' | 'lastMessage' | 'completionText' | 'annotations'>
+type CompactionInput = Pick<
+  TurnRecord,
+  'turnId' | 'status' | 'lastMessage' | 'completionText' | 'annotations'
+>
 
-interface SummaryTry {
+interface SummaryAttempt {
   readonly turnId: string
   /** Of the summary, by which it is known again; empty: too short for that. */
   readonly words: string
@@ -28,11 +31,11 @@ const TOO_SHORT = 24
  */
 export class Compactions {
   readonly #rejected = new Set<string>()
-  #attempts: SummaryTry[] = []
+  #attempts: SummaryAttempt[] = []
   /** What the first attempt was asked. */
   #asked = new Set<Message>()
 
-  add({ turnId, status, lastMessage, completionText, annotations }: CompactedTurn, line: Line): void {
+  add({ turnId, status, lastMessage, completionText, annotations }: CompactionInput, line: AgentRole): void {
     if (!isMainWork(line)) return
     if (this.#attempts.length > 0) this.#lookThrough(lastMessage)
     if (status !== 'completed') return
@@ -40,7 +43,7 @@ export class Compactions {
     // Several answers to one call are samples, and no attempts.
     else if (!annotations.includes('"choice"')) {
       if (this.#attempts.length === 0) this.#asked = new Set(getMessagesBetween(undefined, lastMessage))
-      this.#attempts.push({ turnId, words: wordsOf(completionText ?? ''), isUsed: false })
+      this.#attempts.push({ turnId, words: extractWords(completionText ?? ''), isUsed: false })
     }
   }
 
@@ -51,7 +54,7 @@ export class Compactions {
 
   #lookThrough(last: Message | undefined): void {
     const said = getMessagesBetween(undefined, last, (message) => this.#asked.has(message)).map(({ value }) =>
-      plain(textOf(value)),
+      plain(getText(value)),
     )
     for (const attempt of this.#attempts)
       attempt.isUsed ||= attempt.words !== '' && said.some((text) => text.includes(attempt.words))
@@ -66,7 +69,7 @@ export class Compactions {
   }
 }
 
-function wordsOf(text: string): string {
+function extractWords(text: string): string {
   const [, summary = text] = /<summary>([\s\S]*)<\/summary>/.exec(text) ?? []
   const words = plain(summary)
   if (words.length < TOO_SHORT) return ''

@@ -8,22 +8,22 @@ import { TokenNode } from './token-tree.ts'
 import type { Trajectory, TurnSpan } from './trajectories.ts'
 
 /** Tokens that were read. */
-export interface ReadNode {
+export interface PromptTokens {
   /** The place of the node before it; null: none. */
   readonly parent: number | null
   readonly ids: Int32Array
 }
 
 /** Tokens that a turn sampled. */
-export interface SampledNode extends ReadNode {
+export interface CompletionTokens extends PromptTokens {
   readonly sessionId: string
-  readonly turn: SampledTurn
+  readonly turn: ForestTurn
   /** 0.0 where no row trains it. */
   readonly logprobs: Float64Array
 }
 
 /** `trained`: some row trains it. */
-type SampledTurn = Omit<TurnSpan, 'start' | 'end'>
+type ForestTurn = Omit<TurnSpan, 'start' | 'end'>
 
 /** A row is the path from a root to its leaf. */
 export interface ForestRow extends Omit<Trajectory, RowArrays> {
@@ -37,9 +37,9 @@ export interface ForestRow extends Omit<Trajectory, RowArrays> {
 
 type RowArrays = 'prompt_ids' | 'response_ids' | 'response_mask' | 'response_logprobs'
 
-interface PlacedForest {
+interface ForestLayout {
   /** Each comes after its parent. */
-  readonly nodes: readonly (ReadNode | SampledNode)[]
+  readonly nodes: readonly (PromptTokens | CompletionTokens)[]
   readonly rows: readonly ForestRow[]
 }
 
@@ -49,16 +49,19 @@ export class Forest {
 
   /** @param rows of all turns of the session, none of them cut; nothing is kept of their arrays but what is new */
   add(sessionId: string, rows: Iterable<Trajectory>): void {
-    const sampled = new Map<string, Sampled>()
+    const sampled = new Map<string, SampledSpan>()
     for (const row of rows)
-      this.#steps.push({ row: rowOf(sessionId, row), path: pathOf(sessionId, row, this.#roots, sampled) })
+      this.#steps.push({
+        row: toForestRow(sessionId, row),
+        path: findPath(sessionId, row, this.#roots, sampled),
+      })
   }
 
   /** Only when all is there it is known where prompts part. */
-  place(): PlacedForest {
-    const nodes: (ReadNode | SampledNode)[] = []
-    const places = new Map<TokenNode | Sampled, number | null>([[this.#roots, null]])
-    const put = (key: TokenNode | Sampled, node: ReadNode | SampledNode): number => {
+  place(): ForestLayout {
+    const nodes: (PromptTokens | CompletionTokens)[] = []
+    const places = new Map<TokenNode | SampledSpan, number | null>([[this.#roots, null]])
+    const put = (key: TokenNode | SampledSpan, node: PromptTokens | CompletionTokens): number => {
       places.set(key, nodes.length)
       return nodes.push(node) - 1
     }
@@ -84,8 +87,8 @@ export class Forest {
   }
 }
 
-interface Sampled extends Omit<SampledNode, 'parent' | 'turn' | 'logprobs'> {
-  turn: SampledTurn
+interface SampledSpan extends Omit<CompletionTokens, 'parent' | 'turn' | 'logprobs'> {
+  turn: ForestTurn
   logprobs: Float64Array
   /** What was read after it. */
   readonly below: TokenNode
@@ -93,35 +96,35 @@ interface Sampled extends Omit<SampledNode, 'parent' | 'turn' | 'logprobs'> {
 
 interface Step {
   readonly row: Omit<ForestRow, 'leaf'>
-  readonly path: readonly { read: TokenNode; sampled: Sampled }[]
+  readonly path: readonly { read: TokenNode; sampled: SampledSpan }[]
 }
 
-function pathOf(
+function findPath(
   sessionId: string,
   row: Trajectory,
   roots: TokenNode,
-  known: Map<string, Sampled>,
+  known: Map<string, SampledSpan>,
 ): Step['path'] {
   if (!row.exact) return []
-  const path: { read: TokenNode; sampled: Sampled }[] = []
+  const path: { read: TokenNode; sampled: SampledSpan }[] = []
   let read = roots.descend(row.prompt_ids)
   let end = 0
   for (const turn of row.turns) {
     read = read.descend(row.response_ids.subarray(end, turn.start))
     end = turn.end
-    const sampled = sampledBy(sessionId, turn, row, known)
+    const sampled = findSampledSpans(sessionId, turn, row, known)
     path.push({ read, sampled })
     read = sampled.below
   }
   return path
 }
 
-function sampledBy(
+function findSampledSpans(
   sessionId: string,
   { start, end, ...turn }: TurnSpan,
   row: Trajectory,
-  known: Map<string, Sampled>,
-): Sampled {
+  known: Map<string, SampledSpan>,
+): SampledSpan {
   const before = known.get(turn.turn_id)
   if (before !== undefined && !turn.trained) return before
   const logprobs = row.response_logprobs.slice(start, end)
@@ -132,7 +135,7 @@ function sampledBy(
   return sampled
 }
 
-function rowOf(sessionId: string, row: Trajectory): Step['row'] {
+function toForestRow(sessionId: string, row: Trajectory): Step['row'] {
   const { prompt_ids, response_ids, response_mask: _mask, response_logprobs: _logprobs, ...rest } = row
   return {
     session_id: sessionId,

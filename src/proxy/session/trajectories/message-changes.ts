@@ -5,7 +5,7 @@ import type { TurnRecord } from '../../store/port/turn-store.ts'
 import type { EchoNote } from '../prompts/echo-note.ts'
 
 /** The texts are parts of what was there, from a line before the first difference on; null: there was nothing. */
-export interface Change {
+export interface MessageChange {
   readonly what: string
   readonly before: string | null
   readonly now: string | null
@@ -17,7 +17,7 @@ export interface Change {
 const MAX_CHARS = 800
 
 /** @param what it is that changed, in a few words */
-export function changeOf(what: string, before: string, now: string): Change {
+export function describeChange(what: string, before: string, now: string): MessageChange {
   const [line, start] = firstDifference(before, now)
   return { what, before: excerpt(before, start), now: excerpt(now, start), line }
 }
@@ -40,7 +40,7 @@ function excerpt(text: string, start: number): string {
 }
 
 /** What a message says, its calls line by line. */
-export function messageText({ value }: Message): string {
+export function getMessageText({ value }: Message): string {
   const { content } = value
   const said = typeof content === 'string' ? content : content ? JSON.stringify(content, null, 2) : ''
   const calls = value.role === 'assistant' ? (value.tool_calls as ToolCall[] | undefined) : undefined
@@ -48,7 +48,7 @@ export function messageText({ value }: Message): string {
 }
 
 /** What a turn answered, as its message would say it. */
-export function answerText(turn: Pick<TurnRecord, 'completionText' | 'toolCalls'>): string {
+export function getCompletionText(turn: Pick<TurnRecord, 'completionText' | 'toolCalls'>): string {
   return withCalls(turn.completionText ?? '', JSON.parse(turn.toolCalls) as ToolCall[])
 }
 
@@ -58,7 +58,7 @@ function withCalls(said: string, calls: readonly ToolCall[] | undefined): string
 }
 
 /** The names of tools as sent, one a line. @param tools JSON text; null: there were none */
-export function toolNames(tools: string | null): string {
+export function getToolNames(tools: string | null): string {
   const all = JSON.parse(tools ?? '[]') as { type?: string; name?: string; function?: { name?: string } }[]
   return all.map(({ type, name, function: own }) => own?.name ?? name ?? type).join('\n')
 }
@@ -74,9 +74,9 @@ export function isEdited(
   lastBefore: Message | undefined,
   lastNow: Message | undefined,
 ): boolean {
-  const [follows, followed] = [nextOf(now, lastNow), nextOf(before, lastBefore)]
+  const [follows, followed] = [getNext(now, lastNow), getNext(before, lastBefore)]
   if (follows !== undefined && followed !== undefined && follows.json === followed.json) return true
-  const [old, text] = [messageText(before), messageText(now)]
+  const [old, text] = [getMessageText(before), getMessageText(now)]
   const [shorter, longer] = [Math.min(old.length, text.length), Math.max(old.length, text.length)]
   let head = 0
   while (head < shorter && old[head] === text[head]) head += 1
@@ -86,21 +86,21 @@ export function isEdited(
 }
 
 /** The message after this one, of those up to `last`. */
-function nextOf(message: Message, last: Message | undefined): Message | undefined {
+function getNext(message: Message, last: Message | undefined): Message | undefined {
   let at = last
   while (at !== undefined && at.parent !== message) at = at.parent
   return at
 }
 
 /** What an agent changed in the calls of a turn. Values of arguments are JSON, or text. */
-export function changesOfCalls(
+export function findToolCallChanges(
   { changes: noted = [] }: EchoNote,
   { index, toolCalls }: Pick<TurnRecord, 'index' | 'toolCalls'>,
-): { text: string; changes: Change[] } {
+): { text: string; changes: MessageChange[] } {
   const names = new Map((JSON.parse(toolCalls) as ToolCall[]).map(({ id, function: of }) => [id, of.name]))
   /** Members of arguments, by whose they are. */
   const told = new Map<string, string[]>()
-  const changes = noted.map(({ kind, call, path, sampled, echoed }): Change => {
+  const changes = noted.map(({ kind, call, path, sampled, echoed }): MessageChange => {
     const name = names.get(call ?? '') ?? 'a call'
     const whose = call === undefined ? `the ${kind} of its calls` : `${name}'s ${kind}`
     const mark = sampled === null ? '+ ' : echoed === null ? '− ' : ''

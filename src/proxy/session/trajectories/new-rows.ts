@@ -1,18 +1,18 @@
 /** Why a turn begins a row of its own: a sentence for who looks at the session, and what changed. */
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnStep } from '../../store/port/turn-store.ts'
-import { parentOnRecord, promptReasonOf } from '../matching/parent-on-record.ts'
+import { getPromptReason, getRecordedParent } from '../matching/parent-on-record.ts'
 import { echoNoteOf } from '../prompts/echo-note.ts'
-import { isMainWork, type Line } from '../roles/line.ts'
-import type { FoundLine } from '../roles/line-finder.ts'
+import { type AgentRole, isMainWork } from '../roles/line.ts'
+import type { AgentRoleMatch } from '../roles/line-finder.ts'
 import {
-  answerText,
-  type Change,
-  changeOf,
-  changesOfCalls,
+  describeChange,
+  findToolCallChanges,
+  getCompletionText,
+  getMessageText,
+  getToolNames,
   isEdited,
-  messageText,
-  toolNames,
+  type MessageChange,
 } from './message-changes.ts'
 
 /**
@@ -43,7 +43,7 @@ export interface NewRow {
   readonly turnId: string | null
   readonly text: string
   /** What the agent changed, where it did. */
-  readonly changes?: readonly Change[]
+  readonly changes?: readonly MessageChange[]
 }
 
 /** Whether it splits what could be one row. */
@@ -52,7 +52,7 @@ export function isSplit({ why }: NewRow): boolean {
 }
 
 /** What is kept of a turn. */
-interface Seen
+interface PriorTurn
   extends Pick<
     TurnStep,
     | 'turnId'
@@ -70,39 +70,39 @@ interface Seen
 }
 
 /** What followed on a message last, and whose request brought it; undefined: on none. */
-type NextSeen = Map<Message | undefined, { message: Message; turn: Seen }>
+type NextTurns = Map<Message | undefined, { message: Message; turn: PriorTurn }>
 
 export class NewRows {
-  readonly #turns = new Map<string, Seen>()
+  readonly #turns = new Map<string, PriorTurn>()
   /** By the last message of its request: the latest turn. */
-  readonly #endingAt = new Map<Message, Seen>()
+  readonly #endingAt = new Map<Message, PriorTurn>()
   /** By line, for helpers have conversations of their own. */
-  readonly #following = new Map<string, NextSeen>()
+  readonly #following = new Map<string, NextTurns>()
 
   /**
    * Takes all turns, in call order.
    * @param isFollower it follows another one in a row
    * @returns undefined of a turn that begins no row
    */
-  add(step: TurnStep, { line, rule }: FoundLine, isFollower: boolean): NewRow | undefined {
-    const seen = seenOf(step)
+  add(step: TurnStep, { line, rule }: AgentRoleMatch, isFollower: boolean): NewRow | undefined {
+    const seen = toSeenTurn(step)
     const begins = step.status === 'completed' && line !== 'side' && !isFollower
     // A helper that nobody named may be the main line behind a system prompt that was edited.
     const isGuess = rule === 'new_opening'
-    const others = this.#followingOf(isGuess ? 'main' : line)
+    const others = this.#getFollowing(isGuess ? 'main' : line)
     const found = begins ? (this.#byParent(step) ?? this.#byMessages(step, seen, others, isGuess)) : undefined
-    this.#remember(seen, this.#followingOf(line))
+    this.#remember(seen, this.#getFollowing(line))
     return found
   }
 
-  #followingOf(line: Line): NextSeen {
+  #getFollowing(line: AgentRole): NextTurns {
     const name = isMainWork(line) ? 'main' : line
     const following = this.#following.get(name) ?? new Map()
     this.#following.set(name, following)
     return following
   }
 
-  #remember(turn: Seen, following: NextSeen): void {
+  #remember(turn: PriorTurn, following: NextTurns): void {
     this.#turns.set(turn.turnId, turn)
     const { lastMessage } = turn
     if (lastMessage !== undefined) this.#endingAt.set(lastMessage, turn)
@@ -114,7 +114,7 @@ export class NewRows {
 
   /** Of a call that was found to go on from a turn by its messages. */
   #byParent(step: TurnStep): NewRow | undefined {
-    const before = this.#turns.get(parentOnRecord(step) ?? '')
+    const before = this.#turns.get(getRecordedParent(step) ?? '')
     if (before === undefined) return undefined
     const { turnId, index } = before
     if (before.status !== 'completed' || !before.exact) {
@@ -125,19 +125,19 @@ export class NewRows {
     const isShared = base === turnId
     if (isShared && shared === before.tokenCount)
       return { why: 'other_model', turnId, text: `goes on from turn ${index}, and asks another model` }
-    const reason = promptReasonOf(step)
+    const reason = getPromptReason(step)
     const where = isShared ? `: it leaves them at token ${shared}` : ''
     const how = reason === null ? '' : ` (${reason})`
     const text = `goes on from turn ${index}, but not from its tokens${where}${how}`
     return { why: 'tokens_differ', turnId, text }
   }
 
-  #byMessages(step: TurnStep, seen: Seen, following: NextSeen, isGuess: boolean): NewRow {
+  #byMessages(step: TurnStep, seen: PriorTurn, following: NextTurns, isGuess: boolean): NewRow {
     const edited = this.#editedCall(step)
     if (edited !== undefined) return edited
     const { known, added } = this.#known(seen.lastMessage, following)
     const ended = known && this.#endingAt.get(known)
-    if (ended !== undefined) return afterRequestOf(ended, seen, added)
+    if (ended !== undefined) return describeChangedRequest(ended, seen, added)
     const other = following.get(known)
     // What nobody said before begins a conversation.
     if (other === undefined || added === undefined) return CONVERSATION
@@ -146,8 +146,8 @@ export class NewRows {
     if (mayBeAnother && !isEdited(other.message, added, other.turn.lastMessage, seen.lastMessage))
       return CONVERSATION
     const { index, turnId } = other.turn
-    const place = placeOf(added, isOpening(known, added))
-    const change = changeOf(place, messageText(other.message), messageText(added))
+    const place = describePosition(added, isOpening(known, added))
+    const change = describeChange(place, getMessageText(other.message), getMessageText(added))
     const text = `${change.what} edited: it differs from turn ${index}'s at line ${change.line}`
     return { why: 'message_changed', turnId, text, changes: [change] }
   }
@@ -155,7 +155,7 @@ export class NewRows {
   /** How much of it an earlier turn had, and the first message that none had there. */
   #known(
     last: Message | undefined,
-    following: NextSeen,
+    following: NextTurns,
   ): { known: Message | undefined; added: Message | undefined } {
     let added: Message | undefined
     let at = last
@@ -167,12 +167,12 @@ export class NewRows {
     const note = echoNoteOf(step)
     const before = note?.kinds.includes('edited') ? this.#turns.get(note.from ?? '') : undefined
     if (note === undefined || before === undefined) return undefined
-    const { text, changes } = changesOfCalls(note, before)
+    const { text, changes } = findToolCallChanges(note, before)
     return { why: 'call_edited', turnId: before.turnId, text: `the agent changed ${text}`, changes }
   }
 }
 
-function seenOf(step: TurnStep): Seen {
+function toSeenTurn(step: TurnStep): PriorTurn {
   const { turnId, index, status, exact, inexactReason, tools, lastMessage, completionText, toolCalls } = step
   const { base, shared, rest } = step.promptStep
   const tokenCount = (base === null ? 0 : shared) + rest.length + step.completionTokenIds.length
@@ -193,14 +193,14 @@ function seenOf(step: TurnStep): Seen {
 const CONVERSATION: NewRow = { why: 'conversation', turnId: null, text: 'begins a conversation' }
 
 /** Its messages are those of the turn's request, and then others than its answer and what follows it. */
-function afterRequestOf(ended: Seen, seen: Seen, added: Message | undefined): NewRow {
+function describeChangedRequest(ended: PriorTurn, seen: PriorTurn, added: Message | undefined): NewRow {
   const { turnId, index } = ended
   if (added === undefined) {
     const text = `has the messages of turn ${index}: sampled again`
     return { why: 'sampled_again', turnId, text }
   }
   if (ended.tools !== seen.tools) {
-    const change = changeOf('tools', toolNames(ended.tools), toolNames(seen.tools))
+    const change = describeChange('tools', getToolNames(ended.tools), getToolNames(seen.tools))
     const text = `is offered other tools than turn ${index}`
     return { why: 'tools_changed', turnId, text, changes: [change] }
   }
@@ -208,7 +208,11 @@ function afterRequestOf(ended: Seen, seen: Seen, added: Message | undefined): Ne
     const text = `the answer of turn ${index} is missing before message ${added.depth} (${added.value.role})`
     return { why: 'answer_missing', turnId, text }
   }
-  const change = changeOf(`the answer of turn ${index}`, answerText(ended), messageText(added))
+  const change = describeChange(
+    `the answer of turn ${index}`,
+    getCompletionText(ended),
+    getMessageText(added),
+  )
   const text = `${change.what} edited: it differs at line ${change.line}`
   return { why: 'message_changed', turnId, text, changes: [change] }
 }
@@ -223,7 +227,7 @@ function isSystem({ value: { role } }: Message): boolean {
   return role === 'system' || role === 'developer'
 }
 
-function placeOf(message: Message, isFirst: boolean): string {
+function describePosition(message: Message, isFirst: boolean): string {
   if (isFirst) return 'first message'
   return isSystem(message) ? 'system prompt' : `message ${message.depth} (${message.value.role})`
 }

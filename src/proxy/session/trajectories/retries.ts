@@ -4,10 +4,10 @@
 import { type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import { answeredRetriesOf } from '../../store/port/answered-retries.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
-import { digestOf } from '../matching/message-key.ts'
+import { computeDigest } from '../matching/message-key.ts'
 
 /** What of a turn tells whether it is a try of the same call as another one. */
-export type TriedTurn = Pick<
+export type AttemptTurn = Pick<
   TurnRecord,
   | 'turnId'
   | 'index'
@@ -25,7 +25,7 @@ export type TriedTurn = Pick<
 /** Longer texts are compared by their digest: they would all be kept in memory. */
 const MAX_KEPT_CHARS = 1024
 
-export interface Try {
+export interface Attempt {
   readonly turnId: string
   readonly status: TurnRecord['status']
   readonly retryCount: number
@@ -50,12 +50,12 @@ export interface Try {
  */
 export class Retries {
   readonly #requests = new RequestKeys()
-  readonly #lives = new ProxyLives()
-  readonly #tries = new Map<string, Try[]>()
+  readonly #lives = new NodeHistory()
+  readonly #tries = new Map<string, Attempt[]>()
 
   /** @returns the tries of the turn's request so far, this one the last */
-  add(turn: TriedTurn): readonly Try[] {
-    const key = this.#requests.keyOf(turn)
+  add(turn: AttemptTurn): readonly Attempt[] {
+    const key = this.#requests.getKey(turn)
     const tries = this.#tries.get(key) ?? []
     const { turnId, status, retryCount } = turn
     const answeredCount = answeredRetriesOf(turn).at(-1)
@@ -71,54 +71,58 @@ export class Retries {
   ghosts(wasRead: (turnId: string) => boolean): Set<string> {
     const ghosts = new Set<string>()
     for (const tries of this.#tries.values()) {
-      for (const turn of repeated(tries, wasRead)) if (turn?.status === 'completed') ghosts.add(turn.turnId)
+      for (const turn of findRepeated(tries, wasRead))
+        if (turn?.status === 'completed') ghosts.add(turn.turnId)
     }
     return ghosts
   }
 }
 
 /** @param tries of one request, in call order @returns what the last one repeats, if it is a retry */
-export function repeatedByLast(
-  tries: readonly Try[],
+export function findRepeatedByLast(
+  tries: readonly Attempt[],
   wasRead: (turnId: string) => boolean,
 ): string | undefined {
   // Which of them have been spoken for, the tries before tell.
   const latest = tries.slice(-2 * MAX_TRIES)
   const last = latest.at(-1)
-  return last !== undefined && isRetry(last) ? repeated(latest, wasRead).at(-1)?.turnId : undefined
+  return last !== undefined && isRetry(last) ? findRepeated(latest, wasRead).at(-1)?.turnId : undefined
 }
 
 /** A client tries a call some times. Of a request that was marked as a retry without end, the latest tries count. */
 const MAX_TRIES = 64
 
 /** For each retry the earlier try that it repeats, which no other retry repeats; undefined: it is not on record. */
-function repeated(tries: readonly Try[], wasRead: (turnId: string) => boolean): (Try | undefined)[] {
+function findRepeated(
+  tries: readonly Attempt[],
+  wasRead: (turnId: string) => boolean,
+): (Attempt | undefined)[] {
   if (!tries.some(isRetry)) return []
-  const spokenFor = new Set<Try>()
+  const spokenFor = new Set<Attempt>()
   return tries.flatMap((retry, place) => {
     if (!isRetry(retry)) return []
     const before = tries.slice(Math.max(0, place - MAX_TRIES), place).filter((turn) => !spokenFor.has(turn))
-    const earlier = before.filter((turn) => isEarlierTry(turn, retry))
+    const earlier = before.filter((turn) => isEarlierAttempt(turn, retry))
     const first =
-      latestTry(earlier.filter(({ status }) => status !== 'completed')) ??
-      latestTry(earlier.filter(({ status, turnId }) => status === 'completed' && !wasRead(turnId)))
+      findLatestAttempt(earlier.filter(({ status }) => status !== 'completed')) ??
+      findLatestAttempt(earlier.filter(({ status, turnId }) => status === 'completed' && !wasRead(turnId)))
     if (first !== undefined) spokenFor.add(first)
     return [first]
   })
 }
 
 /** It says so, or it may be one of a client that does not tell. */
-function isRetry({ retryCount, resumedAt }: Try): boolean {
+function isRetry({ retryCount, resumedAt }: Attempt): boolean {
   return retryCount > 0 || resumedAt !== undefined
 }
 
-function isEarlierTry(turn: Try, { retryCount, resumedAt = 0 }: Try): boolean {
+function isEarlierAttempt(turn: Attempt, { retryCount, resumedAt = 0 }: Attempt): boolean {
   if (retryCount > 0) return (turn.answeredCount ?? turn.retryCount) < retryCount
   return turn.mayBeLost?.(resumedAt) ?? false
 }
 
 /** Of the highest count; of several the last. */
-function latestTry(tries: readonly Try[]): Try | undefined {
+function findLatestAttempt(tries: readonly Attempt[]): Attempt | undefined {
   const highest = Math.max(...tries.map(({ retryCount }) => retryCount))
   return tries.findLast(({ retryCount }) => retryCount === highest)
 }
@@ -127,13 +131,13 @@ function latestTry(tries: readonly Try[]): Try | undefined {
  * What each proxy that the session had was asked last. Of one that took it over from one that was lost, all turns say where; it
  * may have handed it over in order, and the turns of the next one say nothing.
  */
-class ProxyLives {
+class NodeHistory {
   readonly #lastStarts = new Map<number, number>()
   #life = 0
 
-  add(turn: TriedTurn): Pick<Try, 'resumedAt' | 'mayBeLost'> {
+  add(turn: AttemptTurn): Pick<Attempt, 'resumedAt' | 'mayBeLost'> {
     const { index, startedAtMs, endedAtMs, status, annotations } = turn
-    const resumedAt = resumedAtOf(annotations)
+    const resumedAt = readRecoveredAtIndex(annotations)
     const life = resumedAt ?? this.#life
     this.#life = life
     const isClosed = status !== 'open' && status !== 'interrupted'
@@ -145,7 +149,7 @@ class ProxyLives {
   }
 }
 
-function resumedAtOf(annotations: string): number | undefined {
+function readRecoveredAtIndex(annotations: string): number | undefined {
   // Few have it, and parsing all costs more than reading them.
   if (!annotations.includes('"resumed_at"')) return undefined
   return (JSON.parse(annotations) as { resumed_at?: number }).resumed_at
@@ -156,13 +160,13 @@ class RequestKeys {
   readonly #ids = new Map<Message, number>()
   readonly #prompts = new MessageTree()
 
-  keyOf({ lastMessage, promptPieces, tools, params }: TriedTurn): string {
+  getKey({ lastMessage, promptPieces, tools, params }: AttemptTurn): string {
     // A request has either of the two.
     const last = lastMessage ?? this.#prompts.addMessageTexts(promptPieces)
-    return `${last === undefined ? 0 : this.#idOf(last)} ${short(tools ?? '')} ${short(params)}`
+    return `${last === undefined ? 0 : this.#getId(last)} ${short(tools ?? '')} ${short(params)}`
   }
 
-  #idOf(last: Message): number {
+  #getId(last: Message): number {
     const id = this.#ids.get(last) ?? this.#ids.size + 1
     this.#ids.set(last, id)
     return id
@@ -170,5 +174,5 @@ class RequestKeys {
 }
 
 function short(text: string): string {
-  return text.length <= MAX_KEPT_CHARS ? text : digestOf(text)
+  return text.length <= MAX_KEPT_CHARS ? text : computeDigest(text)
 }

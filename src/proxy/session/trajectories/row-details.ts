@@ -9,7 +9,7 @@ import { getRowSize } from '../../../protocol/details/details.ts'
 import { getElementSize, type Tensor, toNumbers } from '../../../protocol/details/tensors.ts'
 
 /** A turn that a row has tokens of, or goes on from. */
-interface PlacedTurn {
+interface RowTurn {
   readonly turnId: string
   readonly promptLength: number
   readonly completionLength: number
@@ -25,7 +25,7 @@ interface PlacedTurn {
 
 export interface RowLayout {
   /** In call order, from the first turn that the sequence begins with; also those before a row of one turn. */
-  readonly turns: readonly PlacedTurn[]
+  readonly turns: readonly RowTurn[]
   /** The row's first token, counted from the start of its first turn's prompt. */
   readonly first: number
   /** The first token of its response, counted from there too. */
@@ -78,7 +78,7 @@ export function topLogprobs(
   layout: RowLayout,
   detailsOf: ReadonlyMap<string, TokenData>,
 ): RowDetails['top_logprobs'] {
-  return perToken(layout, (turn) => rowsOf(detailsOf.get(turn)?.top_logprobs))
+  return perToken(layout, (turn) => createRowGetter(detailsOf.get(turn)?.top_logprobs))
 }
 
 export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, TokenData>): RowDetails {
@@ -88,7 +88,7 @@ export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, Tok
   const teachers = trained.flatMap(({ turnId }) => detailsOf.get(turnId)?.teacher_logprobs?.teacher ?? [])
   const teacher = teachers.at(-1) ?? null
   return {
-    sampling_mask: perToken(layout, (turn) => rowsOf(detailsOf.get(turn)?.sampling_mask)),
+    sampling_mask: perToken(layout, (turn) => createRowGetter(detailsOf.get(turn)?.sampling_mask)),
     sampling_logprobs: numbers(({ sampling_logprobs: logprobs }) => logprobs),
     top_logprobs: topLogprobs(layout, detailsOf),
     prompt_logprobs: promptLogprobs(layout, detailsOf),
@@ -128,7 +128,7 @@ function numbersAt(numbers: readonly number[] | undefined): At<number> | undefin
 }
 
 /** The rows of a table by their number; null for one that was not reported. */
-function rowsOf(table: TokenTable | undefined): At<TokenRow> | undefined {
+function createRowGetter(table: TokenTable | undefined): At<TokenRow> | undefined {
   if (table === undefined) return undefined
   const { counts, ids, logprobs } = table
   const ends: number[] = []
@@ -153,7 +153,7 @@ function promptLogprobs(
   let isReported = false
   for (const { turnId, promptLength } of turns) {
     const table = detailsOf.get(turnId)?.prompt_logprobs
-    const at = rowsOf(table)
+    const at = createRowGetter(table)
     if (table === undefined || at === undefined) continue
     isReported = true
     const end = Math.min(promptLength, table.start + table.counts.length, first + row.length)

@@ -23,7 +23,7 @@ export interface TurnTrace {
  * The answered calls of a session in call order, each with the call that it goes on from. Without those that never
  * reached the agent, because its client tried the call again: whoever trains on each trace would train on them.
  */
-export async function* tracesOf(
+export async function* readTraces(
   store: Pick<TurnStore, 'getSession' | 'readTurns' | 'readSteps'>,
   sessionId: string,
   { sinceMs = 0, limit = Number.POSITIVE_INFINITY }: TraceQuery,
@@ -48,7 +48,7 @@ export function isTrace(turn: Pick<TurnRecord, 'status' | 'engine' | 'finishReas
 }
 
 /** Names its session, so that a turn is found by its trace alone. */
-export function traceIdOf({ sessionId, turnId }: Pick<TurnRecord, 'sessionId' | 'turnId'>): string {
+export function formatTraceId({ sessionId, turnId }: Pick<TurnRecord, 'sessionId' | 'turnId'>): string {
   return `${sessionId}:${turnId}`
 }
 
@@ -59,7 +59,7 @@ export function parseTraceId(traceId: string): { sessionId: string; turnId: stri
 }
 
 /** A call that another one goes on from. */
-interface ParentCall {
+interface ParentTurn {
   readonly turnId: string
   /** Of its request; in the other one's its answer follows. */
   readonly messageCount: number
@@ -68,12 +68,12 @@ interface ParentCall {
 }
 
 interface Lineage {
-  readonly parent: ParentCall | null
+  readonly parent: ParentTurn | null
   /** The turn that the conversation began with; a call without a parent is its own. */
   readonly root: string
 }
 
-interface KnownCall extends Lineage {
+interface LineageEntry extends Lineage {
   readonly lastMessage: Message | undefined
 }
 
@@ -83,13 +83,13 @@ interface KnownCall extends Lineage {
  */
 class Lineages {
   readonly #rows = new TrajectoryBuilder({ sideCalls: true })
-  readonly #calls = new Map<string, KnownCall>()
+  readonly #calls = new Map<string, LineageEntry>()
 
   /** Takes all turns of one reading, in call order. */
   add(turn: TurnStep): void {
     const { turnId, lastMessage } = turn
     this.#rows.add(turn)
-    const before = this.#rows.parentOf(turnId)
+    const before = this.#rows.getParent(turnId)
     const call = before && this.#calls.get(before.turnId)
     const goesOn = call !== undefined && isAnsweredIn(lastMessage, call)
     const parent = goesOn ? { ...before!, messageCount: call.lastMessage!.depth } : null
@@ -108,7 +108,7 @@ class Lineages {
 }
 
 /** Whether the messages up to `last` begin with those of the call and an answer. */
-function isAnsweredIn(last: Message | undefined, { lastMessage }: KnownCall): boolean {
+function isAnsweredIn(last: Message | undefined, { lastMessage }: LineageEntry): boolean {
   if (lastMessage === undefined || last === undefined || last.depth <= lastMessage.depth) return false
   const answer = getAncestor(last, lastMessage.depth + 1)!
   return answer.parent === lastMessage && (JSON.parse(answer.json) as { role?: unknown }).role === 'assistant'

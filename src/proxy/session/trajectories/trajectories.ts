@@ -4,20 +4,20 @@
  */
 import { noMarks, type SessionMarks } from '../../store/port/marks.ts'
 import type { Reward, TurnRecord } from '../../store/port/turn-store.ts'
-import { isMainWork, type Line } from '../roles/line.ts'
-import { type FoundLine, LineFinder } from '../roles/line-finder.ts'
-import type { LinedTurn } from '../roles/opening.ts'
+import { type AgentRole, isMainWork } from '../roles/line.ts'
+import { AgentRoleFinder, type AgentRoleMatch } from '../roles/line-finder.ts'
+import type { RoleInput } from '../roles/opening.ts'
 import { policyOnRecord } from '../state/policies.ts'
 import {
   assemble,
   assignTraining,
-  layoutOf,
+  createLayout,
   type Plan,
   type Trajectory,
   type TrajectoryOptions,
 } from './assemble-row.ts'
 import { Compactions } from './compactions.ts'
-import { Retries, repeatedByLast, type TriedTurn } from './retries.ts'
+import { type AttemptTurn, findRepeatedByLast, Retries } from './retries.ts'
 import type { RowLayout } from './row-details.ts'
 import { type RowImage, SessionImages } from './row-images.ts'
 import { type TrainableTurn, type TurnNode, TurnTree } from './turn-tree.ts'
@@ -50,7 +50,7 @@ type Exclusion = (typeof EXCLUSIONS)[number]
 /** How many turns no row is made of, by why. */
 export type ExcludedTurns = Record<Exclusion, number>
 
-export interface PlacedRow {
+export interface RowLocation {
   readonly row: Trajectory
   layout(): RowLayout
 }
@@ -58,7 +58,7 @@ export interface PlacedRow {
 /** Takes turns one by one, in call order, and keeps of them what the rows need. */
 export class TrajectoryBuilder {
   readonly #selection: Required<TurnSelection>
-  readonly #lines = new LineFinder()
+  readonly #lines = new AgentRoleFinder()
   readonly #tree = new TurnTree()
   readonly #retries = new Retries()
   readonly #compactions = new Compactions()
@@ -75,8 +75,8 @@ export class TrajectoryBuilder {
 
   /** @returns the turn's line with the rule that found it, and the images that are new with it */
   add(
-    turn: TrainableTurn & LinedTurn & TriedTurn & Pick<TurnRecord, 'completionText'>,
-  ): FoundLine & { images: readonly RowImage[] } {
+    turn: TrainableTurn & RoleInput & AttemptTurn & Pick<TurnRecord, 'completionText'>,
+  ): AgentRoleMatch & { images: readonly RowImage[] } {
     const { line, rule } = this.#lines.add(turn)
     this.#compactions.add(turn, line)
     const images = this.#images.add(turn)
@@ -90,14 +90,14 @@ export class TrajectoryBuilder {
     // Nothing of it trains, and a prompt that fills the context was seen by no engine.
     else if (isSelected && isEmpty(turn)) this.#excluded.set(turn.turnId, 'empty')
     else if (isSelected) {
-      const chosenModel = policy === null ? this.#modelOf(turn) : undefined
-      this.#tree.add({ ...turn, chosenModel }, sequence, line, repeatedByLast(tries, this.#wasRead))
+      const chosenModel = policy === null ? this.#getModel(turn) : undefined
+      this.#tree.add({ ...turn, chosenModel }, sequence, line, findRepeatedByLast(tries, this.#wasRead))
     }
     return { line, rule, images }
   }
 
   /** Most turns of a session have the parameters of the one before, and are not parsed again. */
-  #modelOf({ params }: TriedTurn): string | null {
+  #getModel({ params }: AttemptTurn): string | null {
     if (this.#lastAsked.params !== params) {
       const { model } = JSON.parse(params) as { model?: unknown }
       this.#lastAsked = { params, model: typeof model === 'string' ? model : null }
@@ -105,13 +105,13 @@ export class TrajectoryBuilder {
     return this.#lastAsked.model
   }
 
-  #selects(line: Line): boolean {
+  #selects(line: AgentRole): boolean {
     if (line === 'side' && !this.#selection.sideCalls) return false
     return this.#selection.lines === 'all' || isMainWork(line)
   }
 
   /** The turn that this one goes on from in a row; undefined: it begins one, or is in none. */
-  parentOf(turnId: string): { readonly turnId: string; readonly tokenCount: number } | undefined {
+  getParent(turnId: string): { readonly turnId: string; readonly tokenCount: number } | undefined {
     const parent = this.#tree.find(turnId)?.parent
     return parent && { turnId: parent.turnId, tokenCount: parent.promptLength + parent.completionLength }
   }
@@ -152,7 +152,7 @@ export class TrajectoryBuilder {
     options: TrajectoryOptions,
     reward: Reward | null,
     marks: SessionMarks = noMarks(),
-  ): Generator<PlacedRow> {
+  ): Generator<RowLocation> {
     const leaves = this.#tree.leaves(new Set([...this.superseded(), ...this.#rejected()]))
     const policyOf = (turn: TurnNode) => this.#policies.get(turn.turnId) ?? null
     const isAsked = (turn: TurnNode) => options.policy === undefined || policyOf(turn) === options.policy
@@ -163,7 +163,7 @@ export class TrajectoryBuilder {
       const trains = plan.chain.some((turn) => trainedBy.get(turn) === plan)
       if (!trains && options.policy !== undefined) continue
       const row = assemble(plan, options, { trainedBy, reward, marks, policyOf })
-      yield { row, layout: () => layoutOf(plan, row) }
+      yield { row, layout: () => createLayout(plan, row) }
     }
   }
 

@@ -1,6 +1,6 @@
 /** How the turns of a session hang together, judged by their token ids alone. */
 import type { TurnRecord, TurnStep } from '../../store/port/turn-store.ts'
-import type { Line } from '../roles/line.ts'
+import type { AgentRole } from '../roles/line.ts'
 import { TokenNode } from './token-tree.ts'
 
 /** What of a turn matters to training. */
@@ -23,7 +23,7 @@ export type TrainableTurn = Pick<
 
 /** A completed turn in the tree. Its prompt is not kept but read from the token tree when a row needs it. */
 export interface TurnNode extends Omit<TrainableTurn, 'completionTokenIds'> {
-  readonly line: Line
+  readonly line: AgentRole
   readonly parent: TurnNode | undefined
   hasChildren: boolean
   readonly promptLength: number
@@ -59,10 +59,10 @@ export class TurnTree {
    * @param sequence what {@link read} gave of it
    * @param repeats the id of the turn that this one is a retry of
    */
-  add(turn: TrainableTurn, sequence: TurnSequence, line: Line, repeats?: string): void {
+  add(turn: TrainableTurn, sequence: TurnSequence, line: AgentRole, repeats?: string): void {
     const node = turn.exact
       ? this.#addExact(turn, sequence, line, repeats)
-      : nodeOf(turn, this.#sequences.none, line, undefined)
+      : createNode(turn, this.#sequences.none, line, undefined)
     this.#turns.push(node)
     this.#byId.set(turn.turnId, node)
   }
@@ -72,12 +72,17 @@ export class TurnTree {
     return this.#byId.get(turnId)?.hasChildren === true
   }
 
-  #addExact(turn: TrainableTurn, sequence: TurnSequence, line: Line, repeats: string | undefined): TurnNode {
+  #addExact(
+    turn: TrainableTurn,
+    sequence: TurnSequence,
+    line: AgentRole,
+    repeats: string | undefined,
+  ): TurnNode {
     const { prompt } = sequence
     const first = repeats === undefined ? undefined : this.#byId.get(repeats)
     // The same request may have become another prompt: a template that tells the time.
     const parent = first?.prompt === prompt ? first.parent : this.#deepestWithin(prompt, turn)
-    const node = nodeOf(turn, sequence, line, parent)
+    const node = createNode(turn, sequence, line, parent)
     if (parent !== undefined) parent.hasChildren = true
     const equal = this.#byTokens.get(node.tokens)
     if (equal === undefined) this.#byTokens.set(node.tokens, [node])
@@ -113,10 +118,10 @@ export class TurnTree {
   }
 }
 
-function nodeOf(
+function createNode(
   turn: TrainableTurn,
   { prompt, promptLength, tokens, length }: TurnSequence,
-  line: Line,
+  line: AgentRole,
   parent: TurnNode | undefined,
 ): TurnNode {
   // Field by field: what is added may be a whole record, and the messages of ten thousand of them fill the memory.

@@ -2,7 +2,7 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
-import type { LineOnRecord } from '../roles/stated-line.ts'
+import type { AgentRoleAnnotation } from '../roles/stated-line.ts'
 import type { TryWord } from '../state/live-turn.ts'
 
 export interface AgentCall {
@@ -25,7 +25,7 @@ export interface AgentCall {
 
 export interface AgentWord extends TryWord {
   /** What the call is for, as it says by a header or in the words of an agent that is known. */
-  line?: LineOnRecord | undefined
+  line?: AgentRoleAnnotation | undefined
   /** Whoever has no more than the session's key is heard only where the session's creator trusts it. */
   hasAgentKey: boolean
   /** The tag of that key; null: it has none. Absent: the call came without one. */

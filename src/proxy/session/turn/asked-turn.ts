@@ -2,7 +2,7 @@
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { type CaptureOptions, undefinedIfEmpty } from '../../../protocol/details/kinds.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
-import type { LineOnRecord } from '../roles/stated-line.ts'
+import type { AgentRoleAnnotation } from '../roles/stated-line.ts'
 import { policyOf } from '../state/policies.ts'
 import type { SessionCall, SessionRules } from '../state/session-call.ts'
 import { newTurnId } from '../state/session-id.ts'
@@ -22,7 +22,7 @@ interface AskedTurn {
 interface RuledRequest {
   readonly request: CanonicalRequest
   /** As the agent tells it, where it is heard. */
-  readonly line: LineOnRecord | undefined
+  readonly line: AgentRoleAnnotation | undefined
   /** The session's model for the line; undefined: it names none. */
   readonly policy: string | undefined
 }

@@ -5,7 +5,7 @@ import type { GenerationEvent, GenerationStream } from '../../../protocol/canoni
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
-import type { CallIds, CallNames } from '../matching/call-ids.ts'
+import type { ToolCallIds, ToolCallNames } from '../matching/call-ids.ts'
 import type { AwaitedTurn, LiveTurn, TryWord } from '../state/live-turn.ts'
 import type { SessionCall } from '../state/session-call.ts'
 import { SharedAnswer } from './retries/shared-answer.ts'
@@ -166,13 +166,13 @@ class Subscribers {
 
 /** The tool calls of one answer, under the ids that the agent sees. */
 class DrawnCalls {
-  readonly #ids: CallIds
+  readonly #ids: ToolCallIds
   readonly #byIndex = new Map<number, string>()
   /** Of the calls so far: drawn ids, and what the model or its engine calls them. */
-  readonly names: CallNames = {}
+  readonly names: ToolCallNames = {}
 
   /** @param ids of the session */
-  constructor(ids: CallIds) {
+  constructor(ids: ToolCallIds) {
     this.#ids = ids
   }
 

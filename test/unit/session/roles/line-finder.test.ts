@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
-import { LineFinder } from '../../../../src/proxy/session/roles/line-finder.ts'
-import { RecordedCallReader } from '../../../../src/proxy/session/roles/opening.ts'
+import { AgentRoleFinder } from '../../../../src/proxy/session/roles/line-finder.ts'
+import { RoleRequestReader } from '../../../../src/proxy/session/roles/opening.ts'
 import { lastOfTexts } from '../../../helpers/messages.ts'
 import { assistant, type Call, find, linesOf, recorded, system, user } from './recorded-calls.ts'
 
@@ -13,7 +13,7 @@ t.test('what is kept of a call does not grow with its tools', async (t) => {
     lastMessage: lastOfTexts(['{"role":"user","content":"a"}']),
     tools: text,
   })
-  const reader = new RecordedCallReader()
+  const reader = new RoleRequestReader()
   const [first, again, other, none] = [tools, tools, `${tools} `, null].map(
     (text) => reader.read(call(text)).opening.toolsKey,
   )
@@ -200,7 +200,7 @@ t.test(
 t.test(
   'a turn on record before lines were told counts by what it looks like, and is never a side call',
   async (t) => {
-    const finder = new LineFinder()
+    const finder = new AgentRoleFinder()
     const old = (call: Call) => finder.add({ ...recorded(call), annotations: '{"prompt":{"line":null}}' })
     const title = 'You are a title generator. You output ONLY a thread title.'
     t.equal(old(callsOf(MAIN, 'task')[0]!).line, 'main')
@@ -214,5 +214,5 @@ t.test('a message that is nested beyond all measure has a line like any other', 
     ...recorded({ messages: [] }),
     requestMessages: [`{"role":"user","content":"x","y":${deep}}`],
   }
-  t.equal(new LineFinder().add(turn).line, 'main')
+  t.equal(new AgentRoleFinder().add(turn).line, 'main')
 })

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { INFERENCES } from '../../../../src/proxy/session/roles/line-finder.ts'
-import { LINE_RULES } from '../../../../src/proxy/session/roles/stated-line.ts'
+import { AGENT_ROLE_RULES } from '../../../../src/proxy/session/roles/stated-line.ts'
 
 const page = readFileSync(join(import.meta.dirname, '../../../../docs/lines.md'), 'utf8')
 
@@ -15,7 +15,7 @@ function rulesUnder(heading: string): string[] {
 t.test('docs/lines.md lists the rules that there are, in their order', async (t) => {
   t.same(
     rulesUnder('Declared roles'),
-    LINE_RULES.map(({ name }) => name),
+    AGENT_ROLE_RULES.map(({ name }) => name),
   )
   t.same(rulesUnder('Inferred roles'), INFERENCES)
 })

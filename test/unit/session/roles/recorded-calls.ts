@@ -1,9 +1,9 @@
 /** Calls of agents, as lines see them. */
 import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../../src/protocol/canonical/request.ts'
-import { type FoundLine, LineFinder } from '../../../../src/proxy/session/roles/line-finder.ts'
-import type { LinedTurn } from '../../../../src/proxy/session/roles/opening.ts'
-import { type Headers, statedLine } from '../../../../src/proxy/session/roles/stated-line.ts'
+import { AgentRoleFinder, type AgentRoleMatch } from '../../../../src/proxy/session/roles/line-finder.ts'
+import type { RoleInput } from '../../../../src/proxy/session/roles/opening.ts'
+import { findDeclaredRole, type Headers } from '../../../../src/proxy/session/roles/stated-line.ts'
 import { lastOfTexts } from '../../../helpers/messages.ts'
 
 export interface Call {
@@ -12,7 +12,7 @@ export interface Call {
   headers?: Headers
   /** Other fields of the body. */
   body?: Partial<ChatBody>
-  status?: LinedTurn['status']
+  status?: RoleInput['status']
 }
 
 export const system = (content: string): ChatMessage => ({ role: 'system', content })
@@ -26,10 +26,10 @@ export function recorded({
   headers = {},
   body,
   status = 'completed',
-}: Call): LinedTurn {
+}: Call): RoleInput {
   const functions = tools.map((name): Tool => ({ type: 'function', function: { name } }))
   const chat = { ...body, messages, ...(functions.length > 0 && { tools: functions }) }
-  const line = statedLine({ headers, request: { kind: 'chat', body: chat } })
+  const line = findDeclaredRole({ headers, request: { kind: 'chat', body: chat } })
   return {
     status,
     lastMessage: lastOfTexts(messages.map((message) => JSON.stringify(message))),
@@ -38,8 +38,8 @@ export function recorded({
   }
 }
 
-export function find(calls: readonly Call[]): FoundLine[] {
-  const finder = new LineFinder()
+export function find(calls: readonly Call[]): AgentRoleMatch[] {
+  const finder = new AgentRoleFinder()
   return calls.map((call) => finder.add(recorded(call)))
 }
 

@@ -1,11 +1,11 @@
 /** The headers and words are those of real agents: Claude Code 2.1.330, Codex 0.169.0, opencode. */
 import t from 'tap'
-import { type Headers, statedLine } from '../../../../src/proxy/session/roles/stated-line.ts'
+import { findDeclaredRole, type Headers } from '../../../../src/proxy/session/roles/stated-line.ts'
 import { assistant, type Call, system, user } from './recorded-calls.ts'
 
 function told({ messages, tools = [], headers = {}, body }: Call): string | undefined {
   const functions = tools.map((name) => ({ type: 'function' as const, function: { name } }))
-  const found = statedLine({
+  const found = findDeclaredRole({
     headers,
     request: { kind: 'chat', body: { ...body, messages, tools: functions } },
   })
@@ -32,7 +32,10 @@ t.test('a line that there is not is refused by the name of the header', async (t
 t.test('an agent that says nothing tells nothing', async (t) => {
   t.equal(by({}), undefined)
   t.equal(by({ 'user-agent': 'OpenAI/Python 2.1', 'x-stainless-retry-count': '0' }), undefined)
-  t.equal(statedLine({ headers: {}, request: { kind: 'completion', body: { prompt: 'x' } } }), undefined)
+  t.equal(
+    findDeclaredRole({ headers: {}, request: { kind: 'completion', body: { prompt: 'x' } } }),
+    undefined,
+  )
 })
 
 const CLAUDE = { 'user-agent': 'claude-cli/2.1.330 (external, sdk-cli)', 'x-app': 'cli' }

@@ -1,5 +1,5 @@
 /** A session as exports read it: the rows of its selected turns, and what was said in them. */
-import type { Line } from '../../../session/roles/line.ts'
+import type { AgentRole } from '../../../session/roles/line.ts'
 import type { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
 import { refuseHalf } from '../sessions/trajectory-query.ts'
@@ -26,7 +26,7 @@ const SAID = [
 ] as const satisfies (keyof TurnRecord)[]
 
 /** What was said in a turn, and what it came to, without its tokens. */
-export type SaidTurn = Pick<TurnRecord, (typeof SAID)[number]> & { readonly line: Line }
+export type SaidTurn = Pick<TurnRecord, (typeof SAID)[number]> & { readonly line: AgentRole }
 
 /**
  * Reads the turns into the builder. Texts stay in memory, token ids in the builder alone, each once.

@@ -7,7 +7,7 @@ import Type from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { encodeSessionId } from '../../../session/state/session-id.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'
-import { tracesOf } from '../../../session/trajectories/traces.ts'
+import { readTraces } from '../../../session/trajectories/traces.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
 import { newKeyTag } from '../../access/agent-key.ts'
 import type { Keyring } from '../../access/keyring.ts'
@@ -65,7 +65,7 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
     },
     async ({ params: { sessionId } }, reply) => {
       const session = await sessions.get(sessionId)
-      return streamJson(reply, sessionTracesToWire(session, tracesOf(store, sessionId, {})))
+      return streamJson(reply, sessionTracesToWire(session, readTraces(store, sessionId, {})))
     },
   )
   app.delete(

@@ -2,7 +2,7 @@
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../../protocol/details/kinds.ts'
-import { Forest, type ReadNode, type SampledNode } from '../../../session/trajectories/forest.ts'
+import { type CompletionTokens, Forest, type PromptTokens } from '../../../session/trajectories/forest.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 import { DetailChoice, detailMembers } from '../sessions/details.ts'
@@ -71,8 +71,8 @@ function kindsOf(details: string | undefined): readonly TokenDataKind[] {
 
 async function* forestToWire(
   values: object,
-  nodes: readonly (ReadNode | SampledNode)[],
-  details: (node: SampledNode) => AsyncIterable<string>,
+  nodes: readonly (PromptTokens | CompletionTokens)[],
+  details: (node: CompletionTokens) => AsyncIterable<string>,
 ): AsyncGenerator<string> {
   yield `${openObject(values)},"nodes":[`
   let separator = ''
@@ -95,7 +95,7 @@ async function* forestToWire(
 /** Of a node that no row trains there are none. */
 function detailsOf(
   reader: TurnReader,
-  { sessionId, turn, ids }: SampledNode,
+  { sessionId, turn, ids }: CompletionTokens,
   kinds: readonly TokenDataKind[],
 ): AsyncGenerator<string> {
   const { length } = ids

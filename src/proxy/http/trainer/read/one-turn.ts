@@ -1,7 +1,7 @@
 /** One turn of a session, shown by itself. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import { LineFinder } from '../../../session/roles/line-finder.ts'
+import { AgentRoleFinder } from '../../../session/roles/line-finder.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 import { RequestsSoFar } from '../sessions/new-parts.ts'
 import { turnToWire } from '../sessions/serialise.ts'
@@ -18,7 +18,7 @@ export async function turnByIndex(
   index: number,
   query: Static<typeof OneTurnQuery>,
 ) {
-  const lines = new LineFinder()
+  const lines = new AgentRoleFinder()
   const requests = new RequestsSoFar()
   for await (const outline of reader.readOutlines(sessionId)) {
     const line = lines.add(outline)

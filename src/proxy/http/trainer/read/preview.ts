@@ -2,7 +2,7 @@
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { getContentText } from '../../../../protocol/transcript/messages.ts'
 import { isMainWork } from '../../../session/roles/line.ts'
-import { LineFinder } from '../../../session/roles/line-finder.ts'
+import { AgentRoleFinder } from '../../../session/roles/line-finder.ts'
 import type { SessionRecord, TurnOutline, TurnReader } from '../../../store/port/turn-store.ts'
 
 /** Of a longer session the last answer is not looked for: all turns before it would be read. */
@@ -14,7 +14,7 @@ export async function previewOf(
   reader: Pick<TurnReader, 'readOutlines'>,
   { sessionId, turnCount }: SessionRecord,
 ): Promise<{ task: string | null; answer: string | null }> {
-  const lines = new LineFinder()
+  const lines = new AgentRoleFinder()
   let task: string | null = null
   let answer: string | null = null
   for await (const turn of reader.readOutlines(sessionId)) {

@@ -4,7 +4,7 @@ import { ProxyError } from '../../../../base/errors.ts'
 import { TRAINER_DATA_KINDS } from '../../../../protocol/details/kinds.ts'
 import { rowDetails } from '../../../session/trajectories/row-details.ts'
 import {
-  type PlacedRow,
+  type RowLocation,
   type Trajectory,
   TrajectoryBuilder,
 } from '../../../session/trajectories/trajectories.ts'
@@ -82,7 +82,7 @@ type NumbersOfTokens = Readonly<Record<string, readonly (number | null)[]>>
 export async function laterNumbers(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
-  { layout: layoutOf }: Pick<PlacedRow, 'layout'>,
+  { layout: layoutOf }: Pick<RowLocation, 'layout'>,
 ): Promise<NumbersOfTokens> {
   const layout = layoutOf()
   const details = rowDetails(

@@ -1,6 +1,6 @@
 /** A session's turns without texts and ids: how they hang together, what they took, where a shared prefix broke. */
 import type { Static } from 'typebox'
-import { parentOnRecord, promptReasonOf } from '../../../session/matching/parent-on-record.ts'
+import { getPromptReason, getRecordedParent } from '../../../session/matching/parent-on-record.ts'
 import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
 import { isSplit, type NewRow, NewRows } from '../../../session/trajectories/new-rows.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
@@ -36,15 +36,15 @@ export async function treeOf(steps: AsyncIterable<TurnStep>, marks: SessionMarks
       shown: shownTurn(step, found.line),
       turnId: step.turnId,
       base: base === null ? undefined : { turnId: base, tokenCount: shared },
-      messageParent: parentOnRecord(step),
-      newRow: newRows.add(step, found, rows.parentOf(step.turnId) !== undefined),
+      messageParent: getRecordedParent(step),
+      newRow: newRows.add(step, found, rows.getParent(step.turnId) !== undefined),
     })
   }
   const places = new Map(turns.map(({ turnId, shown }) => [turnId, shown.index]))
   const indexOf = (turnId: string | undefined) => places.get(turnId ?? '') ?? null
   const exclusions = rows.exclusions()
   return turns.map(({ shown, turnId, base, messageParent, newRow }) => {
-    const before = rows.parentOf(turnId)
+    const before = rows.getParent(turnId)
     const alike = before ?? base
     return {
       ...shown,
@@ -79,7 +79,7 @@ function shownTurn(turn: TurnStep, line: string): LinkedTurn['shown'] {
     status: turn.status,
     prompt_tokens: (base === null ? 0 : shared) + rest.length,
     sampled_tokens: turn.completionTokenIds.length,
-    prompt_reason: promptReasonOf(turn),
+    prompt_reason: getPromptReason(turn),
     changed_calls: echoNoteOf(turn)?.kinds ?? [],
     started_at: turn.startedAtMs / 1000,
     first_token_ms: after(turn.firstTokenAtMs),

@@ -59,7 +59,7 @@ async function addSession(reader: TurnReader, sessionId: string, figures: TurnFi
   const excluded = rows.exclusions()
   const inRows = turnIds.filter((turnId) => !excluded.has(turnId))
   // A turn that another one goes on from ends no row.
-  const parents = new Set(inRows.map((turnId) => rows.parentOf(turnId)?.turnId))
+  const parents = new Set(inRows.map((turnId) => rows.getParent(turnId)?.turnId))
   figures.rows += inRows.filter((turnId) => !parents.has(turnId)).length
   figures.sessions += 1
 }

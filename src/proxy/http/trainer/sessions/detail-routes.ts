@@ -1,7 +1,7 @@
 /** What becomes known of sampled tokens after the fact: a teacher's logprobs, a trainer's numbers. */
 import type { FastifyPluginCallback } from 'fastify'
 import type { Backend } from '../../../engines/port/backend.ts'
-import { detailsGiven } from '../../../session/later/given.ts'
+import { toTokenData } from '../../../session/later/given.ts'
 import { scoreSession } from '../../../session/later/teacher.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
@@ -35,7 +35,7 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
     }),
     async ({ params: { sessionId }, body }) => {
       await sessions.get(sessionId)
-      const given = await detailsGiven(store, sessionId, withTurnNames(body))
+      const given = await toTokenData(store, sessionId, withTurnNames(body))
       await store.addDetails(sessionId, given)
       return { session_id: sessionId, turns: given.length }
     },

@@ -3,7 +3,7 @@ import type { Static } from 'typebox'
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
-import { type FoundLine, LineFinder } from '../../../session/roles/line-finder.ts'
+import { AgentRoleFinder, type AgentRoleMatch } from '../../../session/roles/line-finder.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
 import type { ExcludedTurns, Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnSampling } from '../../../session/turn/sampling.ts'
@@ -55,7 +55,7 @@ export async function* sessionWithTurns(
   messages: 'all' | 'new' | 'none',
 ): AsyncGenerator<string> {
   const soFar = messages === 'new' ? new RequestsSoFar() : undefined
-  const lines = new LineFinder()
+  const lines = new AgentRoleFinder()
   yield `${openObject(sessionToWire(session))},"turns":[`
   const prompts: Record<string, number> = {}
   const changed: Record<string, number> = {}
@@ -89,7 +89,7 @@ function promptWordsOf({ annotations }: Pick<TurnRecord, 'annotations'>): string
  */
 export function* turnToWire(
   turn: TurnRecord | TurnOutline,
-  { line, rule }: FoundLine,
+  { line, rule }: AgentRoleMatch,
   marks: SessionMarks,
   parts: NewParts | 'none' | undefined,
 ): Generator<string> {

@@ -4,7 +4,7 @@ import { ProxyError } from '../../../../base/errors.ts'
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { computeImageDigest, getImageUrls, splitDataUrl } from '../../../../protocol/canonical/images.ts'
 import {
-  type PlacedRow,
+  type RowLocation,
   type Trajectory,
   TrajectoryBuilder,
   type TrajectoryOptions,
@@ -21,7 +21,7 @@ export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
 /** A session whose turns were read. */
 export interface ReadTrajectories {
   /** Each is put together when it is pulled. */
-  rows(): Iterable<PlacedRow>
+  rows(): Iterable<RowLocation>
   /**
    * The answer, as pieces of one JSON text; details are read row by row, as it is.
    * @param onRow called with each row

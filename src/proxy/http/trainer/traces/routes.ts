@@ -7,9 +7,9 @@ import { ProxyError } from '../../../../base/errors.ts'
 import {
   isTrace,
   parseTraceId,
+  readTraces,
   type TraceQuery,
   type TurnTrace,
-  tracesOf,
 } from '../../../session/trajectories/traces.ts'
 import { NO_MARKS } from '../../../store/port/marks.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
@@ -42,7 +42,7 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
     async ({ params: { sessionId }, query }, reply) => {
       const [asked, details] = [[store, sessionId, queryOf(query)] as const, shown(query.details)]
       const isGraph = query.format === 'compact'
-      return streamJson(reply, (isGraph ? graphToWire : tracesToWire)(tracesOf(...asked), details))
+      return streamJson(reply, (isGraph ? graphToWire : tracesToWire)(readTraces(...asked), details))
     },
   )
   app.post(
@@ -79,7 +79,7 @@ async function* tracesOfAll(
   sessionIds: readonly string[],
   query: TraceQuery,
 ): AsyncGenerator<TurnTrace> {
-  for (const sessionId of sessionIds) yield* tracesOf(store, sessionId, query)
+  for (const sessionId of sessionIds) yield* readTraces(store, sessionId, query)
 }
 
 function queryOf({ since, limit }: { since?: number; limit?: number }): TraceQuery {

@@ -1,7 +1,7 @@
 /** Turns as traces, in pieces of JSON text. */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import type { RowLayout } from '../../../session/trajectories/row-details.ts'
-import { type TurnTrace, traceIdOf } from '../../../session/trajectories/traces.ts'
+import { formatTraceId, type TurnTrace } from '../../../session/trajectories/traces.ts'
 import { samplingOf } from '../../../session/turn/sampling.ts'
 import type { TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
 import { type DetailChoice, detailMembers } from '../sessions/details.ts'
@@ -58,7 +58,7 @@ export async function* graphToWire(
     yield separator
     yield openObject({
       ...traceFacts(traced),
-      parent_trace_id: parent && traceIdOf({ sessionId: turn.sessionId, turnId: parent.turnId }),
+      parent_trace_id: parent && formatTraceId({ sessionId: turn.sessionId, turnId: parent.turnId }),
       lineage_id: lineage.root,
     })
     const newMessages = getTextsUpTo(turn.lastMessage, parent ? parent.messageCount + 1 : 0)
@@ -89,7 +89,7 @@ export async function* traceToWire(
 function traceFacts({ turn, marks }: Omit<TurnTrace, 'lineage'>) {
   const endedAtMs = turn.endedAtMs ?? turn.startedAtMs
   return {
-    trace_id: traceIdOf(turn),
+    trace_id: formatTraceId(turn),
     session_id: turn.sessionId,
     turn_id: turn.turnId,
     model: turn.model ?? '',

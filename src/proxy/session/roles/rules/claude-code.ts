@@ -3,22 +3,22 @@
  * `x-claude-code-request-class`, but only with `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1` in its environment; without that
  * the calls that are known by their words are recognized by these.
  */
-import type { StatedLine } from '../line.ts'
-import { subagentLine } from '../line.ts'
+import type { DeclaredRole } from '../line.ts'
+import { getSubagentRole } from '../line.ts'
 import {
-  type CallEvidence,
+  type AgentRoleRule,
+  getMessages,
+  getText,
   hasTools,
   header,
   isAgent,
-  type LineRule,
   lastUserText,
-  messagesOf,
-  textOf,
+  type RequestEvidence,
 } from './rule.ts'
 
 const AGENT_ID = 'x-claude-code-agent-id'
 
-const LINE_OF_CLASS: ReadonlyMap<string | undefined, StatedLine> = new Map([
+const LINE_OF_CLASS: ReadonlyMap<string | undefined, DeclaredRole> = new Map([
   ['main', 'main'],
   ['subagent', 'subagent'],
   ['workflow', 'subagent'],
@@ -27,27 +27,27 @@ const LINE_OF_CLASS: ReadonlyMap<string | undefined, StatedLine> = new Map([
   ['side_reply', 'side'],
 ])
 
-const isClaudeCode = (call: CallEvidence) => isAgent(call, /^claude-cli\//)
+const isClaudeCode = (call: RequestEvidence) => isAgent(call, /^claude-cli\//)
 
-const requestClass: LineRule = {
+const requestClass: AgentRoleRule = {
   name: 'claude_code_request_class',
   find(call) {
     const line = LINE_OF_CLASS.get(header(call, 'x-claude-code-request-class'))
     const agentId = header(call, AGENT_ID)
     // A sub-agent that sums its own conversation up does so as part of its own work.
-    return agentId !== undefined && line !== undefined && line !== 'side' ? subagentLine(agentId) : line
+    return agentId !== undefined && line !== undefined && line !== 'side' ? getSubagentRole(agentId) : line
   },
 }
 
-const agentId: LineRule = {
+const agentId: AgentRoleRule = {
   name: 'claude_code_agent_id',
   find(call) {
     const id = header(call, AGENT_ID)
-    return id === undefined ? undefined : subagentLine(id)
+    return id === undefined ? undefined : getSubagentRole(id)
   },
 }
 
-const compactionPrompt: LineRule = {
+const compactionPrompt: AgentRoleRule = {
   name: 'claude_code_compaction_prompt',
   find: (call) =>
     isClaudeCode(call) &&
@@ -56,17 +56,17 @@ const compactionPrompt: LineRule = {
       : undefined,
 }
 
-const quotaProbe: LineRule = {
+const quotaProbe: AgentRoleRule = {
   name: 'claude_code_quota_probe',
   find(call) {
-    const [only, ...others] = messagesOf(call)
-    const isProbe = others.length === 0 && textOf(only) === 'quota' && call.request.body.max_tokens === 1
+    const [only, ...others] = getMessages(call)
+    const isProbe = others.length === 0 && getText(only) === 'quota' && call.request.body.max_tokens === 1
     return isProbe && isClaudeCode(call) ? 'side' : undefined
   },
 }
 
 /** A title is asked for in JSON, of the session's text in `<session>` tags. */
-const sessionTitle: LineRule = {
+const sessionTitle: AgentRoleRule = {
   name: 'claude_code_session_title',
   find: (call) =>
     isClaudeCode(call) &&
@@ -78,7 +78,7 @@ const sessionTitle: LineRule = {
 }
 
 /** What its tool for reading web pages asks of a small model. */
-const webPage: LineRule = {
+const webPage: AgentRoleRule = {
   name: 'claude_code_web_page',
   find: (call) =>
     isClaudeCode(call) && !hasTools(call) && /^\s*Web page content:\n---\n/.test(lastUserText(call))
@@ -86,7 +86,7 @@ const webPage: LineRule = {
       : undefined,
 }
 
-export const CLAUDE_CODE_RULES: readonly LineRule[] = [
+export const CLAUDE_CODE_RULES: readonly AgentRoleRule[] = [
   requestClass,
   agentId,
   compactionPrompt,

@@ -3,31 +3,31 @@
  * says what sort of sub-agent it is in `x-openai-subagent`. `x-codex-turn-metadata` is JSON whose `request_kind` says
  * what the call is for: `turn`, `compaction`, `memory` or `prewarm`.
  */
-import { subagentLine } from '../line.ts'
-import { type CallEvidence, header, type LineRule } from './rule.ts'
+import { getSubagentRole } from '../line.ts'
+import { type AgentRoleRule, header, type RequestEvidence } from './rule.ts'
 
 const SUBAGENT = 'x-openai-subagent'
 
 /** Helpers of Codex itself, which say nothing on the task: they keep its memory, or judge what it may do. */
 const AUXILIARY = new Set(['memory_consolidation', 'guardian', 'guardian_review'])
 
-const memory: LineRule = {
+const memory: AgentRoleRule = {
   name: 'codex_memory',
   find: (call) =>
     header(call, 'x-openai-memgen-request') === 'true' || requestKind(call) === 'memory' ? 'side' : undefined,
 }
 
-const subagent: LineRule = {
+const subagent: AgentRoleRule = {
   name: 'codex_subagent',
   find(call) {
     const kind = header(call, SUBAGENT)
     if (kind === undefined) return undefined
     if (AUXILIARY.has(kind)) return 'side'
-    return kind === 'compact' ? 'compaction' : subagentLine(header(call, 'thread-id'))
+    return kind === 'compact' ? 'compaction' : getSubagentRole(header(call, 'thread-id'))
   },
 }
 
-const kindOfRequest: LineRule = {
+const kindOfRequest: AgentRoleRule = {
   name: 'codex_request_kind',
   find(call) {
     const kind = requestKind(call)
@@ -37,7 +37,7 @@ const kindOfRequest: LineRule = {
   },
 }
 
-function requestKind(call: CallEvidence): unknown {
+function requestKind(call: RequestEvidence): unknown {
   const text = header(call, 'x-codex-turn-metadata')
   if (text === undefined) return undefined
   try {
@@ -47,4 +47,4 @@ function requestKind(call: CallEvidence): unknown {
   }
 }
 
-export const CODEX_RULES: readonly LineRule[] = [memory, subagent, kindOfRequest]
+export const CODEX_RULES: readonly AgentRoleRule[] = [memory, subagent, kindOfRequest]

@@ -3,12 +3,12 @@
  * that what they continue does not tell them from it. Seen: Qwen Code 0.24.4, Gemini CLI 0.61.0, Claude Code 2.1.330, pi
  * 0.73.1, LangChain 1.4 (`SummarizationMiddleware`).
  */
-import type { StatedLine } from '../line.ts'
-import { type CallEvidence, isAgent, type LineRule, lastUserText, systemText } from './rule.ts'
+import type { DeclaredRole } from '../line.ts'
+import { type AgentRoleRule, isAgent, lastUserText, type RequestEvidence, systemText } from './rule.ts'
 
 interface KnownPrompt {
   readonly name: string
-  readonly line: StatedLine
+  readonly line: DeclaredRole
   /** The user agent; absent: an agent that does not name itself, or a library. */
   readonly agent?: RegExp
   /** How the system prompt begins. */
@@ -85,12 +85,12 @@ const KNOWN_PROMPTS: readonly KnownPrompt[] = [
   },
 ]
 
-function matches(call: CallEvidence, { agent, system, lastUser }: KnownPrompt): boolean {
+function matches(call: RequestEvidence, { agent, system, lastUser }: KnownPrompt): boolean {
   if (agent !== undefined && !isAgent(call, agent)) return false
   return system?.test(systemText(call)) ?? lastUser!.test(lastUserText(call))
 }
 
-export const KNOWN_PROMPT_RULES: readonly LineRule[] = KNOWN_PROMPTS.map((prompt) => ({
+export const KNOWN_PROMPT_RULES: readonly AgentRoleRule[] = KNOWN_PROMPTS.map((prompt) => ({
   name: prompt.name,
   find: (call) => (matches(call, prompt) ? prompt.line : undefined),
 }))

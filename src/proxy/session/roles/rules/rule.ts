@@ -1,44 +1,44 @@
 /** What the rules by which agents tell a call's line have in common. */
 import type { ChatMessage } from '../../../../protocol/canonical/messages.ts'
 import type { CanonicalRequest } from '../../../../protocol/canonical/request.ts'
-import type { StatedLine } from '../line.ts'
+import type { DeclaredRole } from '../line.ts'
 
 export type Headers = Readonly<Record<string, string | string[] | undefined>>
 
 /** A call as its agent sent it, in canonical form. */
-export interface CallEvidence {
+export interface RequestEvidence {
   readonly headers: Headers
   readonly request: CanonicalRequest
 }
 
 /** One fact about one agent. */
-export interface LineRule {
+export interface AgentRoleRule {
   readonly name: string
   /** @returns undefined: this rule has nothing to say of the call */
-  find(call: CallEvidence): StatedLine | undefined
+  find(call: RequestEvidence): DeclaredRole | undefined
 }
 
 /** The value of a header that came once. */
-export function header({ headers }: CallEvidence, name: string): string | undefined {
+export function header({ headers }: RequestEvidence, name: string): string | undefined {
   const value = headers[name]
   return typeof value === 'string' && value !== '' ? value : undefined
 }
 
 /** Whether the agent names itself so. */
-export function isAgent(call: CallEvidence, userAgent: RegExp): boolean {
+export function isAgent(call: RequestEvidence, userAgent: RegExp): boolean {
   return userAgent.test(header(call, 'user-agent') ?? '')
 }
 
-export function messagesOf({ request }: CallEvidence): readonly ChatMessage[] {
+export function getMessages({ request }: RequestEvidence): readonly ChatMessage[] {
   return request.kind === 'chat' ? request.body.messages : []
 }
 
-export function hasTools({ request }: CallEvidence): boolean {
+export function hasTools({ request }: RequestEvidence): boolean {
   return request.kind === 'chat' && (request.body.tools?.length ?? 0) > 0
 }
 
 /** The text of a message; without its images and the like. */
-export function textOf(message: ChatMessage | undefined): string {
+export function getText(message: ChatMessage | undefined): string {
   const content: unknown = message?.content
   if (typeof content === 'string') return content
   if (!Array.isArray(content)) return ''
@@ -48,12 +48,12 @@ export function textOf(message: ChatMessage | undefined): string {
 }
 
 /** What stands first in the prompt, if the system says it. */
-export function systemText(call: CallEvidence): string {
-  const [first] = messagesOf(call)
-  return first?.role === 'system' || first?.role === 'developer' ? textOf(first) : ''
+export function systemText(call: RequestEvidence): string {
+  const [first] = getMessages(call)
+  return first?.role === 'system' || first?.role === 'developer' ? getText(first) : ''
 }
 
 /** What the user, or whoever speaks for the user, said last. */
-export function lastUserText(call: CallEvidence): string {
-  return textOf(messagesOf(call).findLast(({ role }) => role === 'user'))
+export function lastUserText(call: RequestEvidence): string {
+  return getText(getMessages(call).findLast(({ role }) => role === 'user'))
 }

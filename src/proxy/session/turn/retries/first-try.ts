@@ -1,6 +1,6 @@
 /** Which earlier try of a call its client's retry asks for again. */
 import type { TryWord } from '../../state/live-turn.ts'
-import { repeatedByLast, type Try } from '../../trajectories/retries.ts'
+import { type Attempt, findRepeatedByLast } from '../../trajectories/retries.ts'
 
 /** An earlier call of the session with the very same request. */
 export interface EarlierTry extends TryWord {
@@ -41,13 +41,13 @@ export function firstTryOf(retry: TryWord, tries: readonly EarlierTry[]): Earlie
 }
 
 function byCount({ retryCount }: TryWord, tries: readonly EarlierTry[]): EarlierTry | undefined {
-  const asTurns = tries.map((each): Try => {
+  const asTurns = tries.map((each): Attempt => {
     const status = seemsDelivered(each) ? 'completed' : 'aborted'
     return { turnId: each.turnId, retryCount: each.retryCount, answeredCount: each.answeredCount, status }
   })
   const read = new Set(tries.filter(({ wasRead }) => wasRead).map(({ turnId }) => turnId))
   const retried = [...asTurns, { turnId: '', retryCount, status: 'open' } as const]
-  const repeated = repeatedByLast(retried, (turnId) => read.has(turnId))
+  const repeated = findRepeatedByLast(retried, (turnId) => read.has(turnId))
   const found = tries.find(({ turnId }) => turnId === repeated)
   if (found === undefined || !seemsDelivered(found)) return found
   const unread = tries.filter((each) => seemsDelivered(each) && !each.wasRead)

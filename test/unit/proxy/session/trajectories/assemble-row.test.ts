@@ -2,7 +2,7 @@ import t from 'tap'
 import {
   assemble,
   assignTraining,
-  layoutOf,
+  createLayout,
   type Plan,
   type TrajectoryOptions,
 } from '../../../../../src/proxy/session/trajectories/assemble-row.ts'
@@ -364,7 +364,7 @@ t.test('a turn without exact ids makes a row that says so', async (t) => {
 t.test('the layout of a row has the turns before it, and where each is trained', async (t) => {
   const [first, second] = CHAIN() as [TurnNode, TurnNode]
   const plan = planOf([second])
-  const layout = layoutOf(plan, assembleRow(plan, { promptLength: 2 }))
+  const layout = createLayout(plan, assembleRow(plan, { promptLength: 2 }))
   t.strictSame(
     layout.turns.map(({ turnId, start, end }) => [turnId, start, end]),
     [
@@ -377,7 +377,7 @@ t.test('the layout of a row has the turns before it, and where each is trained',
   const trainedBy = assignTraining([short, long], {}, () => true)
   const row = assemble(long, {}, { trainedBy, reward: null, marks: NO_MARKS, policyOf: () => null })
   t.strictSame(
-    layoutOf(long, row).turns.map(({ start, end }) => [start, end]),
+    createLayout(long, row).turns.map(({ start, end }) => [start, end]),
     [
       [0, 0],
       [4, 7],
