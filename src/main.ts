@@ -18,7 +18,7 @@ import { createTokenTextReader } from './proxy/engines/clients/texts-of-tokens.t
 import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import { RolloutOwners } from './proxy/http/nodes/rollout-owners.ts'
 import { openHealthPort } from './proxy/http/operator/health/health-port.ts'
-import { healthOf } from './proxy/http/operator/health/health-route.ts'
+import { getHealth } from './proxy/http/operator/health/health-route.ts'
 import { listen, type ServerOptions } from './proxy/http/server.ts'
 import { rejectWorkers } from './proxy/relay/refuse-workers.ts'
 import { describeHeld } from './proxy/session/state/sweeper.ts'
@@ -63,7 +63,7 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
   opened.defer(() => http.close())
   const { host, healthPort: port, basePath } = config
   const health = async () => {
-    const { code, health } = await healthOf({ backend, runner, store })
+    const { code, health } = await getHealth({ backend, runner, store })
     return { code, body: JSON.stringify(health) }
   }
   const healthPort = port === undefined ? undefined : await openHealthPort({ host, port, basePath, health })

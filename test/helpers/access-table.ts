@@ -1,6 +1,6 @@
 /** Which key opens which route: the table of `docs/security.md`, as the code decides it. */
 import type { RouteScope } from '../../src/proxy/http/access/guard.ts'
-import { type Caller, scopeRefusal } from '../../src/proxy/http/access/scopes.ts'
+import { type Caller, checkScope } from '../../src/proxy/http/access/scopes.ts'
 
 /** Who calls, by the head of its column. `this session`: the one that the path names. */
 export const CALLERS = {
@@ -32,7 +32,7 @@ export function accessTable(routes: readonly RouteScope[]): AccessRow[] {
 function cellsOf({ scope, path, knowsRuns }: RouteScope): AccessRow['cells'] {
   const sessionId = path.includes(':sessionId') ? 'runs/r/this' : undefined
   const cells = Object.entries(CALLERS).map(([name, caller]) => {
-    const refusal = scopeRefusal(scope, caller, { sessionId, knowsRuns })
+    const refusal = checkScope(scope, caller, { sessionId, knowsRuns })
     return [name, refusal ? String(refusal.status) : 'yes']
   })
   return Object.fromEntries(cells)

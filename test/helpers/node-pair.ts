@@ -1,7 +1,7 @@
 /** Two nodes of one database in this process, with an engine that repeats what it was asked, and keys of every scope. */
 import type { ServerResponse } from 'node:http'
 import type { Test } from 'tap'
-import { makeAgentKey, makeRunKey } from '../../src/proxy/http/access/agent-key.ts'
+import { createAgentKey, createRunKey } from '../../src/proxy/http/access/agent-key.ts'
 import { KEYS } from './keys.ts'
 import { PostgresServer } from './postgres.ts'
 import { startProxy, type TestProxy } from './proxy.ts'
@@ -39,8 +39,8 @@ export async function startNodePair(t: Pick<Test, 'teardown'>): Promise<NodePair
   return { owner, other, engine, server, db, open }
 }
 
-export const agentKey = (sessionId: string) => makeAgentKey(KEYS.agentKeySecrets[0]!, sessionId)
-export const runKey = (run: string) => makeRunKey(KEYS.agentKeySecrets[0]!, run)
+export const agentKey = (sessionId: string) => createAgentKey(KEYS.agentKeySecrets[0]!, sessionId)
+export const runKey = (run: string) => createRunKey(KEYS.agentKeySecrets[0]!, run)
 
 /** An LLM request of an agent. @returns what the engine says that it was asked */
 export async function ask(

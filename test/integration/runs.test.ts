@@ -1,6 +1,6 @@
 /** Training jobs that share one proxy: each has a run, whose key opens its own sessions and no others. */
 import t, { type Test } from 'tap'
-import { makeRunKey } from '../../src/proxy/http/access/agent-key.ts'
+import { createRunKey } from '../../src/proxy/http/access/agent-key.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
@@ -26,8 +26,8 @@ async function startShared(t: Test, lines: object[] = []) {
 t.test('two jobs give their sessions the same names, and neither sees the other', async (t) => {
   const ask = await startShared(t)
   const { body } = await ask(ADMIN, 'GET', '/admin/runs/job-1/key')
-  t.same(body, { run: 'job-1', run_key: makeRunKey(SECRET, 'job-1') })
-  const [one, two] = [body.run_key, makeRunKey(SECRET, 'job-2')]
+  t.same(body, { run: 'job-1', run_key: createRunKey(SECRET, 'job-1') })
+  const [one, two] = [body.run_key, createRunKey(SECRET, 'job-2')]
   for (const [key, run] of [
     [one, 'job-1'],
     [two, 'job-2'],
@@ -72,7 +72,7 @@ t.test('two jobs give their sessions the same names, and neither sees the other'
 
 t.test('a run has consumers of its own, which get its sessions and no others', async (t) => {
   const ask = await startShared(t)
-  const [one, two] = [makeRunKey(SECRET, 'job-1'), makeRunKey(SECRET, 'job-2')]
+  const [one, two] = [createRunKey(SECRET, 'job-1'), createRunKey(SECRET, 'job-2')]
   for (const key of [one, two]) {
     t.match(await ask(key, 'POST', '/consumers/trainer', {}), { body: { status: 'created' } })
     const { session_id: id } = (await ask(key, 'POST', '/sessions', {})).body
@@ -115,14 +115,14 @@ t.test('what is no run, or no deletion, is refused by name', async (t) => {
     status: 400,
     body: { detail: 'The request must name something' },
   })
-  t.equal((await ask(`${makeRunKey(SECRET, 'job-1')}x`, 'GET', '/sessions')).status, 401)
-  t.equal((await ask(makeRunKey('another-secret-of-nobody', 'job-1'), 'GET', '/sessions')).status, 401)
+  t.equal((await ask(`${createRunKey(SECRET, 'job-1')}x`, 'GET', '/sessions')).status, 401)
+  t.equal((await ask(createRunKey('another-secret-of-nobody', 'job-1'), 'GET', '/sessions')).status, 401)
 })
 
 t.test('who changed what is a line of the log, and who reads or is refused is not', async (t) => {
   const lines: object[] = []
   const ask = await startShared(t, lines)
-  const run = makeRunKey(SECRET, 'job-1')
+  const run = createRunKey(SECRET, 'job-1')
   await ask(run, 'POST', '/sessions', { session_id: 'runs/job-1/s' })
   await ask(run, 'GET', '/sessions/runs/job-1/s')
   await ask(run, 'DELETE', '/sessions/of-another')

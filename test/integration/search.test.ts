@@ -1,6 +1,6 @@
 /** Finding turns by what was said and sampled, over HTTP. */
 import t from 'tap'
-import { makeAgentKey, makeRunKey } from '../../src/proxy/http/access/agent-key.ts'
+import { createAgentKey, createRunKey } from '../../src/proxy/http/access/agent-key.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { recordTurn, STORES, startSessionsApi } from '../helpers/sessions-api.ts'
 
@@ -73,9 +73,9 @@ t.test('nobody finds what he may not read', async (t) => {
   }
   t.strictSame(await search(KEYS.adminKeys[0]), ['c', 'runs/two/b', 'runs/one/a'])
   t.strictSame(await search(KEYS.viewKeys[0], '&run=two'), ['runs/two/b'])
-  t.strictSame(await search(makeRunKey(secret, 'one')), ['runs/one/a'], 'a run sees its own')
-  t.equal(await search(makeRunKey(secret, 'one'), '&run=two'), 403)
-  t.equal(await search(makeAgentKey(secret, 'c')), 403, 'an agent nothing, not even its own')
+  t.strictSame(await search(createRunKey(secret, 'one')), ['runs/one/a'], 'a run sees its own')
+  t.equal(await search(createRunKey(secret, 'one'), '&run=two'), 403)
+  t.equal(await search(createAgentKey(secret, 'c')), 403, 'an agent nothing, not even its own')
   t.equal(await search(KEYS.workerKeys[0]), 403)
   t.equal(await search(KEYS.metricsKeys[0]), 403)
   t.equal(await search(undefined), 401)

@@ -8,9 +8,9 @@ import t from 'tap'
 import WebSocket from 'ws'
 import { HELLO_TIMEOUT_MS } from '../../src/protocol/worker/protocol.ts'
 import { Accounts } from '../../src/proxy/http/access/accounts.ts'
-import { guardRoutes, inScope, REFUSED_BODY, type RouteScope } from '../../src/proxy/http/access/guard.ts'
+import { guardRoutes, inScope, REJECTED_BODY, type RouteScope } from '../../src/proxy/http/access/guard.ts'
 import { Keyring } from '../../src/proxy/http/access/keyring.ts'
-import { Strangers } from '../../src/proxy/http/transport/strangers.ts'
+import { UnauthenticatedConnections } from '../../src/proxy/http/transport/strangers.ts'
 import { LIMITS } from '../../src/proxy/http/transport/web-server.ts'
 import { HANDSHAKE_LIMITS } from '../../src/proxy/http/worker/worker-socket.ts'
 import { type AccessRow, accessMarkdown, accessTable, type CallerName } from '../helpers/access-table.ts'
@@ -58,7 +58,7 @@ t.test('docs/security.md has the limits that the code has', async (t) => {
     `headers of a request | ${LIMITS.headerBytes / kib} KiB |`,
     `end of the headers | ${LIMITS.headersMs / 1_000} s |`,
     `end of the body | ${LIMITS.requestMs / 1_000} s |`,
-    `${REFUSED_BODY.bytes / kib} KiB of it are read and forgotten, for ${REFUSED_BODY.ms / 1_000} s |`,
+    `${REJECTED_BODY.bytes / kib} KiB of it are read and forgotten, for ${REJECTED_BODY.ms / 1_000} s |`,
     `together | ${accounts.arrivingBytes / mib} MiB,`,
     `with one agent's key | ${accounts.connections} |`,
     `TLS handshake | ${LIMITS.tlsHandshakeMs / 1_000} s |`,
@@ -95,7 +95,7 @@ t.test('without keys every cell says yes', { timeout: 120_000 }, async (t) => {
 
 t.test('a route without a scope does not start', async (t) => {
   const app = Fastify()
-  const strangers = new Strangers({ limit: 1, limitPerAddress: 1 })
+  const strangers = new UnauthenticatedConnections({ limit: 1, limitPerAddress: 1 })
   const accounts = new Accounts(1)
   guardRoutes(app, { keyring, strangers, accounts, logger: silentLogger, loopbackOnly: false })
   t.throws(() => app.get('/forgotten', () => 'secret'), { message: /GET \/forgotten has no scope/ })

@@ -4,7 +4,7 @@ import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { BALANCERS } from '../../deploy/balancers/make.ts'
-import { makeAgentKey } from '../../src/proxy/http/access/agent-key.ts'
+import { createAgentKey } from '../../src/proxy/http/access/agent-key.ts'
 import { type BalancerKind, PACKAGES, programOf, startBalancer } from '../helpers/balancer.ts'
 
 /** A server that says its name and the path that it was asked for. */
@@ -62,7 +62,7 @@ for (const kind of Object.keys(BALANCERS) as BalancerKind[]) {
           `/v1/chat/completions/${encoded}`,
         ])
           t.strictSame(await ask(url, path), { name: own, url: path }, `${id} by ${path}`)
-        const key = makeAgentKey('secret'.repeat(8), id)
+        const key = createAgentKey('secret'.repeat(8), id)
         // nginx cannot decode what is in a header.
         if (kind === 'nginx' && key.includes('%')) continue
         for (const headers of [{ authorization: `Bearer ${key}` }, { 'x-api-key': key }] as Record<

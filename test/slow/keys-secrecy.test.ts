@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
-import { makeAgentKey } from '../../src/proxy/http/access/agent-key.ts'
+import { createAgentKey } from '../../src/proxy/http/access/agent-key.ts'
 import { ended, type PipedProcess, said } from '../helpers/children.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
@@ -14,8 +14,8 @@ import { until } from '../helpers/until.ts'
 
 const ENGINE_KEY = 'engine-key-for-tests'
 const WRONG_KEY = 'a-wrong-key-for-tests'
-const AGENT_KEY = makeAgentKey(KEYS.agentKeySecrets[0]!, 's')
-const OTHER_KEY = makeAgentKey(KEYS.agentKeySecrets[0]!, 'other')
+const AGENT_KEY = createAgentKey(KEYS.agentKeySecrets[0]!, 's')
+const OTHER_KEY = createAgentKey(KEYS.agentKeySecrets[0]!, 'other')
 
 /** What each key looks like, plain and as basic authentication has it. */
 const SECRETS = [...Object.values(KEYS).flat(), ENGINE_KEY, WRONG_KEY, AGENT_KEY, OTHER_KEY].flatMap(

@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import { makeAgentKey } from '../../src/proxy/http/access/agent-key.ts'
+import { createAgentKey } from '../../src/proxy/http/access/agent-key.ts'
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
 import { said } from '../helpers/children.ts'
 import { CountingBackend } from '../helpers/counting-backend.ts'
@@ -44,11 +44,11 @@ t.test('a session is created with the key of its agent, and found with the same'
   t.same(created, {
     session_id: 's',
     status: 'created',
-    agent_key: makeAgentKey(KEYS.agentKeySecrets[0]!, 's'),
+    agent_key: createAgentKey(KEYS.agentKeySecrets[0]!, 's'),
   })
   t.same(await proxy.post('/sessions/s'), { ...created, status: 'exists' })
   const generated = await proxy.post('/sessions')
-  t.equal(generated.agent_key, makeAgentKey(KEYS.agentKeySecrets[0]!, generated.session_id))
+  t.equal(generated.agent_key, createAgentKey(KEYS.agentKeySecrets[0]!, generated.session_id))
   t.notMatch(await proxy.get('/sessions/s'), { agent_key: String })
 })
 
@@ -74,7 +74,7 @@ t.test("unmodified clients make their session's calls in every form of URL", asy
 t.test(
   'an agent whose session nobody created makes it with its first call, unless sessions are strict',
   async (t) => {
-    const key = makeAgentKey(KEYS.agentKeySecrets[1]!, 'new')
+    const key = createAgentKey(KEYS.agentKeySecrets[1]!, 'new')
     const proxy = await closedProxy(t)
     await openAi(`${proxy.url}/v1`, key).chat.completions.create(CHAT)
     t.equal((await proxy.get('/sessions/new')).num_turns, 1, 'made with the older secret')

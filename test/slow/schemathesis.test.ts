@@ -6,7 +6,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { makeAgentKey } from '../../src/proxy/http/access/agent-key.ts'
+import { createAgentKey } from '../../src/proxy/http/access/agent-key.ts'
 import { hasPython, installFromPyPI } from '../agents/parts/install.ts'
 import { runProgram } from '../agents/parts/programs.ts'
 import { KEYS } from '../helpers/keys.ts'
@@ -39,7 +39,7 @@ const CALLERS: Record<string, string | undefined> = {
   'an admin': KEYS.adminKeys[0],
   'who looks on': KEYS.viewKeys[0],
   monitoring: KEYS.metricsKeys[0],
-  'an agent': makeAgentKey(KEYS.agentKeySecrets[0]!, SESSION),
+  'an agent': createAgentKey(KEYS.agentKeySecrets[0]!, SESSION),
 }
 
 /** Without it a wait for a session takes as long as it may. */

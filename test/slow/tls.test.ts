@@ -7,7 +7,7 @@ import { connect } from 'node:tls'
 import t, { type Test } from 'tap'
 import { ask } from '../../src/cli/health.ts'
 import { readCertificate, watchCertificate } from '../../src/proxy/http/transport/certificate.ts'
-import { Strangers } from '../../src/proxy/http/transport/strangers.ts'
+import { UnauthenticatedConnections } from '../../src/proxy/http/transport/strangers.ts'
 import { createWebServer } from '../../src/proxy/http/transport/web-server.ts'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import type { AgentRunner } from '../../src/rollout/runners/runner.ts'
@@ -177,7 +177,7 @@ t.test('a rollout over HTTPS, with keys and an authority of its own', async (t) 
 })
 
 t.test("a connection with TLS is its agent's once a key has come over it", async (t) => {
-  const strangers = new Strangers({ limit: 2, limitPerAddress: 2 })
+  const strangers = new UnauthenticatedConnections({ limit: 2, limitPerAddress: 2 })
   const certificate = readCertificate(await certificateFolder(t))
   const server = createWebServer(
     (request, response) => {

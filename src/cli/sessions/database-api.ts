@@ -1,7 +1,7 @@
 import { ProxyError } from '../../base/errors.ts'
 import { exportSession } from '../../proxy/http/trainer/formats/export-session.ts'
 import { hitsToWire } from '../../proxy/http/trainer/read/filter.ts'
-import { treeOf } from '../../proxy/http/trainer/read/tree.ts'
+import { readTree } from '../../proxy/http/trainer/read/tree.ts'
 import { metadataFilter } from '../../proxy/http/trainer/sessions/metadata-filter.ts'
 import { sessionToWire, sessionWithTurns } from '../../proxy/http/trainer/sessions/serialise.ts'
 import { readTrajectories } from '../../proxy/http/trainer/sessions/trajectory-query.ts'
@@ -43,7 +43,7 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
     },
     tree: async (sessionId) => {
       const session = await findSession(reader, sessionId)
-      return { ...sessionToWire(session), turns: await treeOf(reader.readSteps(sessionId), session.marks) }
+      return { ...sessionToWire(session), turns: await readTree(reader.readSteps(sessionId), session.marks) }
     },
     conversation: async (sessionId) => {
       const session = await findSession(reader, sessionId)

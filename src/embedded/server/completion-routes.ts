@@ -5,7 +5,7 @@ import { CompletionBuilder } from '../../protocol/canonical/completion.ts'
 import type { GenerationStream } from '../../protocol/canonical/events.ts'
 import type { CanonicalRequest, ChatBody, CompletionBody } from '../../protocol/canonical/request.ts'
 import { SseReply } from '../../proxy/http/agent/sse-reply.ts'
-import { clientGone } from '../../proxy/http/transport/client-gone.ts'
+import { createDisconnectSignal } from '../../proxy/http/transport/client-gone.ts'
 import type { EmbeddedEngine } from '../engine/embedded-engine.ts'
 import { type AnswerFormat, type AnswerHead, readAnswerFields, StreamText } from './answer-wire.ts'
 import { chatFormat } from './chat-wire.ts'
@@ -89,7 +89,7 @@ async function answer(
   refuseUnknownModel(body.model, engine)
   const requestId = requestIdOf(request, body)
   const stream = body.stream === true
-  const signal = clientGone(reply)
+  const signal = createDisconnectSignal(reply)
   const events = engine.generate({ ...generation, requestId, sessionId: requestId, stream }, signal)
   const head: AnswerHead = {
     id: format.idPrefix + requestId,

@@ -4,7 +4,7 @@
  */
 import Fastify, { type FastifyInstance } from 'fastify'
 import type { ChatBody } from '../../protocol/canonical/request.ts'
-import { errorOf } from '../../proxy/http/transport/errors.ts'
+import { toRequestError } from '../../proxy/http/transport/errors.ts'
 import type { EmbeddedEngine } from '../engine/embedded-engine.ts'
 import { completionRoutes, type EngineCounters } from './completion-routes.ts'
 import { vllmError } from './errors.ts'
@@ -29,7 +29,7 @@ export function buildEngineServer(engine: EmbeddedEngine, options: EngineServerO
     onConstructorPoisoning: 'ignore',
   })
   app.setErrorHandler((thrown, _request, reply) => {
-    const error = errorOf(thrown)
+    const error = toRequestError(thrown)
     void reply.code(error.status).send(vllmError(error))
   })
   app.setNotFoundHandler((_request, reply) => void reply.code(404).send({ detail: 'Not Found' }))

@@ -24,7 +24,7 @@ import type { Trajectory } from '../session/trajectories/trajectories.ts'
 import type { AnnouncedWeights } from '../session/turn/announced-weights.ts'
 import type { TurnStore } from '../store/port/turn-store.ts'
 import { type AccountLimits, Accounts } from './access/accounts.ts'
-import { guardRoutes, inScope, REFUSED_BODY, type RouteScope } from './access/guard.ts'
+import { guardRoutes, inScope, REJECTED_BODY, type RouteScope } from './access/guard.ts'
 import { Keyring, type KeySettings, NO_KEYS } from './access/keyring.ts'
 import { type AgentRoutesOptions, agentRoutes } from './agent/routes.ts'
 import { forwardToOwner } from './nodes/forward-to-owner.ts'
@@ -45,11 +45,11 @@ import { sessionsRoutes } from './trainer/sessions/routes.ts'
 import { tracesRoutes } from './trainer/traces/routes.ts'
 import { rejectConnection } from './transport/connection-errors.ts'
 import { discardBody, OVERSIZED_BODY } from './transport/discard-body.ts'
-import { errorHeaders, errorOf, logFailure } from './transport/errors.ts'
+import { errorHeaders, logFailure, toRequestError } from './transport/errors.ts'
 import { toOriginForm } from './transport/origin-form.ts'
 import { sessionPaths } from './transport/session-paths.ts'
-import type { Strangers } from './transport/strangers.ts'
-import { createStrangers, createWebServer } from './transport/web-server.ts'
+import type { UnauthenticatedConnections } from './transport/strangers.ts'
+import { createUnauthenticatedConnections, createWebServer } from './transport/web-server.ts'
 import { type WorkerSocketOptions, workerSocket } from './worker/worker-socket.ts'
 
 /** What every application stands on, whatever its routes are. */
@@ -111,13 +111,13 @@ export interface App {
 /** What the application listens on, and who is a stranger there. */
 export interface AppSockets {
   serverFactory: FastifyServerFactory
-  strangers: Strangers
+  strangers: UnauthenticatedConnections
 }
 
 /** Whom routes may have to tell apart. */
-interface AppDoors {
+interface AppGuards {
   keyring: Keyring
-  strangers: Strangers
+  strangers: UnauthenticatedConnections
 }
 
 /** All routes of a proxy, not listening yet. */
@@ -134,7 +134,7 @@ export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App
 /** An application with these routes below its base path, not listening yet. A route without a scope does not start. */
 export async function buildAppWith(
   options: AppBase,
-  add: (app: FastifyInstance, doors: AppDoors) => Promise<void>,
+  add: (app: FastifyInstance, doors: AppGuards) => Promise<void>,
   { serverFactory, strangers }: AppSockets = plainSockets(),
 ): Promise<App> {
   const { logger, keys = NO_KEYS, loopbackOnly = false, trustedProxies = [] } = options
@@ -156,8 +156,8 @@ export async function buildAppWith(
     // What fails before there is a route: a URL that cannot be decoded, or a segment that is too long.
     clientErrorHandler: rejectConnection,
     frameworkErrors: (thrown, request, reply) => {
-      discardBody(request.raw, REFUSED_BODY)
-      sendRouteless(errorOf(thrown), request, reply)
+      discardBody(request.raw, REJECTED_BODY)
+      sendRouteless(toRequestError(thrown), request, reply)
     },
   })
   const answering = watchAnswers(fastify)
@@ -169,17 +169,17 @@ export async function buildAppWith(
   const routes = guardRoutes(fastify, { keyring, strangers, accounts, logger, loopbackOnly, verifyNode })
   if (options.toOwner) fastify.addHook('onRequest', options.toOwner)
   fastify.addHook('onError', (_request, _reply, thrown, done) => {
-    options.metrics?.requestFailed(errorOf(thrown).code)
+    options.metrics?.requestFailed(toRequestError(thrown).code)
     done()
   })
-  fastify.addHook('onResponse', auditOf(logger))
+  fastify.addHook('onResponse', createAuditHook(logger))
   fastify.addHook('preParsing', ({ charge, raw }, _reply, _payload, done) => {
     charge.watch(raw)
     done()
   })
   fastify.addHook('onSend', letBodyEnd)
   fastify.setErrorHandler((thrown, request, reply) => {
-    const error = errorOf(thrown)
+    const error = toRequestError(thrown)
     logFailure(logger, request, error)
     if (request.is404) return sendRouteless(error, request, reply)
     void reply.code(error.status).headers(errorHeaders(error)).send(detail(error))
@@ -197,7 +197,7 @@ export async function buildAppWith(
 }
 
 function plainSockets(): AppSockets {
-  const strangers = createStrangers()
+  const strangers = createUnauthenticatedConnections()
   const serverFactory: FastifyServerFactory = (handler) => createWebServer(handler, { strangers })
   return { serverFactory, strangers }
 }
@@ -205,7 +205,7 @@ function plainSockets(): AppSockets {
 async function addRoutes(
   app: FastifyInstance,
   options: AppOptions,
-  { keyring, strangers }: AppDoors,
+  { keyring, strangers }: AppGuards,
 ): Promise<void> {
   const { sessions, store, runner, backend, activity = new Activity() } = options
   const onRow = (row: Trajectory) => options.metrics?.rowRead(row, options.weights.version)
@@ -288,7 +288,7 @@ const HINTS = [
 ]
 
 /** Who changed what on record, or in the proxy, with an admin's key or a run's: one line each. */
-function auditOf(logger: Logger): onResponseHookHandler {
+function createAuditHook(logger: Logger): onResponseHookHandler {
   return ({ method, routeOptions, params, caller, ip }, { statusCode: status }, done) => {
     const { scope } = routeOptions.config
     if (scope === 'admin' && method !== 'GET' && method !== 'HEAD' && status < 400) {

@@ -11,8 +11,8 @@ import {
   readCertificate,
   watchCertificate,
 } from './transport/certificate.ts'
-import type { Strangers } from './transport/strangers.ts'
-import { createStrangers, createWebServer } from './transport/web-server.ts'
+import type { UnauthenticatedConnections } from './transport/strangers.ts'
+import { createUnauthenticatedConnections, createWebServer } from './transport/web-server.ts'
 
 export interface ListenOptions extends AppBase {
   host: string
@@ -47,7 +47,7 @@ export async function listenWith(
 ): Promise<HttpServer> {
   const { host, port, certificateFiles, basePath = '' } = options
   const certificate = certificateFiles && readCertificate(certificateFiles)
-  const strangers = createStrangers()
+  const strangers = createUnauthenticatedConnections()
   // `localhost` may be two addresses, and then Fastify makes two servers.
   const servers: ReturnType<typeof createWebServer>[] = []
   const serverFactory: FastifyServerFactory = (handler) => {
@@ -106,7 +106,7 @@ const CLOSE_MS = 5_000
 async function closeServer(
   { fastify, answering }: App,
   handles: readonly Server[],
-  strangers: Strangers,
+  strangers: UnauthenticatedConnections,
 ): Promise<void> {
   const giveUpAtMs = performance.now() + CLOSE_MS
   const poll = setInterval(() => {

@@ -5,7 +5,10 @@ import { loadConfig } from '../../../src/proxy/config/load.ts'
 import { SERVE, type ServeConfig } from '../../../src/proxy/config/options/serve.ts'
 import { buildApp } from '../../../src/proxy/http/app.ts'
 import type { HttpServer, ServerOptions } from '../../../src/proxy/http/server.ts'
-import { createStrangers, createWebServer } from '../../../src/proxy/http/transport/web-server.ts'
+import {
+  createUnauthenticatedConnections,
+  createWebServer,
+} from '../../../src/proxy/http/transport/web-server.ts'
 import { connectEngine, loggerOf } from '../world/ports.ts'
 import { Machine, pause, type World } from '../world/world.ts'
 
@@ -134,7 +137,7 @@ export class SimProxy {
 
   /** What `src/proxy/http/server.ts` does, but for the sockets. */
   async #listen(options: ServerOptions): Promise<HttpServer> {
-    const strangers = createStrangers()
+    const strangers = createUnauthenticatedConnections()
     const app = await buildApp(options, {
       strangers,
       serverFactory: (handler) => {

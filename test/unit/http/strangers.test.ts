@@ -1,6 +1,6 @@
 import { Socket } from 'node:net'
 import t from 'tap'
-import { Strangers } from '../../../src/proxy/http/transport/strangers.ts'
+import { UnauthenticatedConnections } from '../../../src/proxy/http/transport/strangers.ts'
 
 let ports = 1_000
 
@@ -15,7 +15,7 @@ function connection(remoteAddress: string, remotePort = ++ports): Socket {
 const closed = (sockets: Socket[]) => sockets.map((socket) => socket.destroyed)
 
 t.test('the oldest stranger makes room for the newest, of its own address first', async (t) => {
-  const strangers = new Strangers({ limit: 4, limitPerAddress: 2 })
+  const strangers = new UnauthenticatedConnections({ limit: 4, limitPerAddress: 2 })
   const quiet = connection('10.0.0.2')
   strangers.admit(quiet)
   const flood = Array.from({ length: 5 }, () => connection('10.0.0.3'))
@@ -30,7 +30,7 @@ t.test('the oldest stranger makes room for the newest, of its own address first'
 })
 
 t.test('who is known, or has gone, is no longer counted', async (t) => {
-  const strangers = new Strangers({ limit: 2, limitPerAddress: 2 })
+  const strangers = new UnauthenticatedConnections({ limit: 2, limitPerAddress: 2 })
   const agent = connection('10.0.0.2', 7)
   strangers.admit(agent)
   // With TLS the request comes over a socket of its own.
@@ -47,7 +47,7 @@ t.test('who is known, or has gone, is no longer counted', async (t) => {
 })
 
 t.test('the end of a server closes those that have shown nothing, and leaves the others to it', async (t) => {
-  const strangers = new Strangers({ limit: 4, limitPerAddress: 4 })
+  const strangers = new UnauthenticatedConnections({ limit: 4, limitPerAddress: 4 })
   const agent = connection('10.0.0.2')
   const silent = [connection('10.0.0.2'), connection('10.0.0.3')]
   for (const socket of [agent, ...silent]) strangers.admit(socket)

@@ -1,6 +1,6 @@
 /** Why rows begin, as `/tree` tells it: of what agents and templates do, and nothing else. */
 import t from 'tap'
-import { treeOf } from '../../../src/proxy/http/trainer/read/tree.ts'
+import { readTree } from '../../../src/proxy/http/trainer/read/tree.ts'
 import { noMarks } from '../../../src/proxy/store/port/marks.ts'
 import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { recordTurn } from '../../helpers/sessions-api.ts'
@@ -23,7 +23,7 @@ async function reasonsOf(...turns: Facts[]) {
   const at = { createdAtMs: 1, ttlMs: null, metadata: {}, samplingParams: {}, trustAgent: false }
   await store.createSession({ sessionId: 's', ...at })
   for (const [index, facts] of turns.entries()) await recordTurn(store, 's', index, facts)
-  return (await treeOf(store.readSteps('s'), noMarks())).map(({ new_row }) => new_row)
+  return (await readTree(store.readSteps('s'), noMarks())).map(({ new_row }) => new_row)
 }
 
 const prompt = (told: object, more: object = {}) => ({

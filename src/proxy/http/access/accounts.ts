@@ -9,8 +9,8 @@ import { getHeapStatistics } from 'node:v8'
 import type { FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import { hasBody } from '../transport/discard-body.ts'
-import { whenClosed } from '../transport/when-closed.ts'
-import { keysOf } from './keyring.ts'
+import { onClose } from '../transport/when-closed.ts'
+import { getKeys } from './keyring.ts'
 
 export interface AccountLimits {
   /** Of one agent's key; twice as many as its calls at least, so that there is always an idle one to close. Default: 256. */
@@ -46,7 +46,7 @@ interface Account {
 }
 
 /** What one request has of its caller's account, until its response is closed. */
-export class Charge {
+export class AccountUsage {
   readonly #accounts: Accounts
   readonly #account: Account
   #calls = 0
@@ -56,7 +56,7 @@ export class Charge {
   constructor(accounts: Accounts, account: Account, response: ServerResponse) {
     this.#accounts = accounts
     this.#account = account
-    whenClosed(response, () => {
+    onClose(response, () => {
       this.#add(-this.#calls, -this.#memoryBytes)
       this.#isClosed = true
       account.requests -= 1
@@ -146,12 +146,17 @@ export class Accounts {
   }
 
   /** A request has come. Of the connections of an agent's key that are too many, one without a call is closed. */
-  charge(name: string, isAgent: boolean, { socket }: IncomingMessage, response: ServerResponse): Charge {
+  charge(
+    name: string,
+    isAgent: boolean,
+    { socket }: IncomingMessage,
+    response: ServerResponse,
+  ): AccountUsage {
     const account = this.#accounts.get(name) ?? newAccount(name, isAgent)
     this.#accounts.set(name, account)
     account.requests += 1
     this.#connect(account, socket, response)
-    return new Charge(this, account, response)
+    return new AccountUsage(this, account, response)
   }
 
   /** A connection is counted with who called over it last: balancers use one for many. */
@@ -170,7 +175,7 @@ export class Accounts {
     const calls = connections.get(socket)
     connections.delete(socket)
     connections.set(socket, (calls ?? 0) + 1)
-    whenClosed(response, () => {
+    onClose(response, () => {
       const running = connections.get(socket)
       if (running !== undefined) connections.set(socket, running - 1)
     })
@@ -227,11 +232,11 @@ export class Accounts {
  * Whose a request is: of an agent's key its session, else the session of the path; else where it comes from, and with what
  * key, for agents of an open proxy may name their session by it.
  */
-export function accountOf({ caller, params, headers, ip }: FastifyRequest): string {
+export function getAccountName({ caller, params, headers, ip }: FastifyRequest): string {
   if (caller.is === 'agent') return `agent ${caller.sessionId}`
   const { sessionId } = params as { sessionId?: string }
   if (sessionId !== undefined) return `session ${sessionId}`
-  const [key = ''] = caller.is === 'anyone' ? keysOf(headers) : []
+  const [key = ''] = caller.is === 'anyone' ? getKeys(headers) : []
   return `address ${ip} ${key}`
 }
 

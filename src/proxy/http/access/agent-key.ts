@@ -34,19 +34,19 @@ interface AgentKeyOwner {
 }
 
 /** A tag for a new session, which no session before had. */
-export function newKeyTag(): string {
+export function createKeyTag(): string {
   return randomBytes(TAG_BYTES).toString('base64url')
 }
 
 /** @param tag of the session, for a key that ends with it */
-export function makeAgentKey(secret: string, sessionId: string, tag: string | null = null): string {
-  const proof = tag === null ? proofOf(secret, sessionId) : taggedProofOf(secret, sessionId, tag)
+export function createAgentKey(secret: string, sessionId: string, tag: string | null = null): string {
+  const proof = tag === null ? computeProof(secret, sessionId) : computeTaggedProof(secret, sessionId, tag)
   return `${PREFIX}${encodeSessionId(sessionId)}-${proof}`
 }
 
 /** @returns whose key this is by any of the secrets; undefined if it is none */
-export function ownerOfAgentKey(secrets: readonly string[], key: string): AgentKeyOwner | undefined {
-  const parts = partsOfAgentKey(key)
+export function verifyAgentKey(secrets: readonly string[], key: string): AgentKeyOwner | undefined {
+  const parts = parseAgentKey(key)
   const sessionId = parts && decodeSessionId(parts.encodedId)
   if (parts === undefined || sessionId === undefined) return undefined
   // As text: the last character of base64url has bits that decoding ignores, and four keys would be one.
@@ -55,41 +55,43 @@ export function ownerOfAgentKey(secrets: readonly string[], key: string): AgentK
   const matches = (made: (secret: string) => string) =>
     secrets.filter((secret) => equal(proof, Buffer.from(made(secret)))).length > 0
   const tag = tagIn(parts.proof)
-  const isPlain = matches((secret) => proofOf(secret, sessionId))
-  const isTagged = matches((secret) => taggedProofOf(secret, sessionId, tag))
+  const isPlain = matches((secret) => computeProof(secret, sessionId))
+  const isTagged = matches((secret) => computeTaggedProof(secret, sessionId, tag))
   return isPlain || isTagged ? { sessionId, tag: isTagged ? tag : null } : undefined
 }
 
 /** The key of whoever trains on this run. */
-export function makeRunKey(secret: string, run: string): string {
-  return `lr-${encodeSessionId(run)}-${runProofOf(secret, run)}`
+export function createRunKey(secret: string, run: string): string {
+  return `lr-${encodeSessionId(run)}-${computeRunProof(secret, run)}`
 }
 
 /** @returns which run's key this is by any of the secrets; undefined if it is none */
-export function runOfKey(secrets: readonly string[], key: string): string | undefined {
+export function verifyRunKey(secrets: readonly string[], key: string): string | undefined {
   const [, encoded = '', proof = ''] = RUN_KEY.exec(key) ?? []
   const run = decodeSessionId(encoded)
   if (run === undefined) return undefined
-  const made = secrets.filter((secret) => equal(Buffer.from(proof), Buffer.from(runProofOf(secret, run))))
+  const made = secrets.filter((secret) =>
+    equal(Buffer.from(proof), Buffer.from(computeRunProof(secret, run))),
+  )
   return made.length > 0 ? run : undefined
 }
 
-function runProofOf(secret: string, run: string): string {
+function computeRunProof(secret: string, run: string): string {
   return createHmac('sha256', secret).update(`llm-proxy run key 1\n${run}`).digest('base64url')
 }
 
 /** The session that a key names, as it stands there, and what is to prove it; undefined for another key. */
-function partsOfAgentKey(key: string): { encodedId: string; proof: string } | undefined {
+function parseAgentKey(key: string): { encodedId: string; proof: string } | undefined {
   const [, encodedId, proof] = AGENT_KEY.exec(key) ?? []
   return encodedId === undefined || proof === undefined ? undefined : { encodedId, proof }
 }
 
 /** The label keeps a proof from being one for anything else that the secret may come to sign. */
-function proofOf(secret: string, sessionId: string): string {
+function computeProof(secret: string, sessionId: string): string {
   return createHmac('sha256', secret).update(`llm-proxy agent key 1\n${sessionId}`).digest('base64url')
 }
 
-function taggedProofOf(secret: string, sessionId: string, tag: string): string {
+function computeTaggedProof(secret: string, sessionId: string, tag: string): string {
   const bytes = Buffer.from(tag, 'base64url')
   const hmac = createHmac('sha256', secret).update('llm-proxy agent key 2\n').update(bytes).update(sessionId)
   return Buffer.concat([bytes, hmac.digest().subarray(0, 32 - TAG_BYTES)]).toString('base64url')

@@ -15,10 +15,10 @@ import type {
 import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { type DiscardLimits, discardBody } from '../transport/discard-body.ts'
-import type { Strangers } from '../transport/strangers.ts'
-import { type Accounts, accountOf, type Charge } from './accounts.ts'
+import type { UnauthenticatedConnections } from '../transport/strangers.ts'
+import { type Accounts, type AccountUsage, getAccountName } from './accounts.ts'
 import type { Keyring } from './keyring.ts'
-import { type Caller, type Scope, scopeRefusal, unauthorized } from './scopes.ts'
+import { type Caller, checkScope, type Scope, unauthorized } from './scopes.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -33,7 +33,7 @@ declare module 'fastify' {
   interface FastifyRequest {
     caller: Caller
     /** What it has of its caller's account. */
-    charge: Charge
+    charge: AccountUsage
   }
 }
 
@@ -68,7 +68,7 @@ const HAVE_SHOWN_A_KEY: ReadonlySet<Caller['is']> = new Set([
 
 interface GuardOptions {
   keyring: Keyring
-  strangers: Strangers
+  strangers: UnauthenticatedConnections
   accounts: Accounts
   logger: Logger
   /** The server can be reached from its own machine only, and so from pages that are looked at there. */
@@ -78,7 +78,7 @@ interface GuardOptions {
 }
 
 /** A stranger that does not know better may send a prompt of this size, and then reads why it was refused. */
-export const REFUSED_BODY: DiscardLimits = { bytes: 256 * 1024, ms: 2_000 }
+export const REJECTED_BODY: DiscardLimits = { bytes: 256 * 1024, ms: 2_000 }
 
 /**
  * Puts the guard before everything that is registered after it.
@@ -87,19 +87,19 @@ export const REFUSED_BODY: DiscardLimits = { bytes: 256 * 1024, ms: 2_000 }
 export function guardRoutes(app: FastifyInstance, options: GuardOptions): readonly RouteScope[] {
   const { keyring, strangers, accounts, logger } = options
   const routes = collectScopes(app)
-  const refusals = new RefusalLog(logger)
+  const refusals = new RejectionLog(logger)
   app.decorateRequest('caller')
   app.decorateRequest('charge')
   app.addHook('onRequest', (request, reply, done) => {
     const { scope } = request.routeOptions.config
     const lease = scope === 'node' ? options.verifyNode?.(request) : undefined
-    const caller: Caller = lease === undefined ? keyring.callerOf(request.headers) : { is: 'node', lease }
+    const caller: Caller = lease === undefined ? keyring.identify(request.headers) : { is: 'node', lease }
     request.caller = caller
-    request.charge = accounts.charge(accountOf(request), caller.is === 'agent', request.raw, reply.raw)
-    const refusal = refusalOfRequest(request, options)
+    request.charge = accounts.charge(getAccountName(request), caller.is === 'agent', request.raw, reply.raw)
+    const refusal = checkRequest(request, options)
     if (refusal) {
       if (request.caller.is === 'stranger') refusals.add(refusal, request.ip)
-      discardBody(request.raw, REFUSED_BODY)
+      discardBody(request.raw, REJECTED_BODY)
     } else if (HAVE_SHOWN_A_KEY.has(request.caller.is)) {
       strangers.know(request.raw.socket)
     }
@@ -131,27 +131,24 @@ function collectScopes(app: FastifyInstance): readonly RouteScope[] {
   return routes
 }
 
-function refusalOfRequest(request: FastifyRequest, options: GuardOptions): ProxyError | undefined {
+function checkRequest(request: FastifyRequest, options: GuardOptions): ProxyError | undefined {
   const { caller, params, routeOptions } = request
   const { scope, knowsRuns } = routeOptions.config
-  const refusal = refusalOfPage(request, scope, options)
+  const refusal = checkPage(request, scope, options)
   if (refusal) return refusal
   if (scope !== undefined)
-    return scopeRefusal(scope, caller, { sessionId: (params as { sessionId?: string }).sessionId, knowsRuns })
+    return checkScope(scope, caller, { sessionId: (params as { sessionId?: string }).sessionId, knowsRuns })
   // A path that is none. A stranger is not told so: its body would have to be read first.
   return caller.is === 'stranger' ? unauthorized('a key', caller.hasKey) : undefined
 }
 
-function refusalOfPage(
+function checkPage(
   request: FastifyRequest,
   scope: Scope | undefined,
   { keyring, loopbackOnly }: GuardOptions,
 ): ProxyError | undefined {
   if (!keyring.isOpen && scope !== 'worker') return undefined
-  return (
-    refusalOfForeignOrigin(request) ??
-    (keyring.isOpen && loopbackOnly ? refusalOfForeignHost(request) : undefined)
-  )
+  return checkOrigin(request) ?? (keyring.isOpen && loopbackOnly ? checkHost(request) : undefined)
 }
 
 /** Node has let go of a socket that asked for an upgrade: one that got an answer instead would stay, read by nobody. */
@@ -172,14 +169,14 @@ function asksForUpgrade(raw: IncomingMessage & { upgrade?: boolean }): boolean {
  */
 
 /** @returns why the request is refused. Proxies of other programs in between must leave `Host` as it was, or be trusted */
-function refusalOfForeignOrigin({ headers, host }: FastifyRequest): ProxyError | undefined {
+function checkOrigin({ headers, host }: FastifyRequest): ProxyError | undefined {
   const { origin } = headers
-  if (origin === undefined || hostOf(origin) === host.toLowerCase()) return undefined
+  if (origin === undefined || parseHost(origin) === host.toLowerCase()) return undefined
   return new ProxyError('forbidden', 'This request comes from a web page of another origin')
 }
 
 /** @returns why the request is refused: `Host` is a name that somebody else may own */
-function refusalOfForeignHost({ hostname }: FastifyRequest): ProxyError | undefined {
+function checkHost({ hostname }: FastifyRequest): ProxyError | undefined {
   if (isIP(hostname.replace(/^\[|\]$/g, '')) || !isPublicName(hostname.toLowerCase())) return undefined
   const message = `'${hostname}' is not a name of this proxy, which listens on the loopback only: use its address, or give it keys`
   return new ProxyError('forbidden', message)
@@ -191,7 +188,7 @@ function isPublicName(name: string): boolean {
 }
 
 /** `null`, which sandboxed pages send, is no host. */
-function hostOf(origin: string): string | undefined {
+function parseHost(origin: string): string | undefined {
   return URL.parse(origin)?.host
 }
 
@@ -199,7 +196,7 @@ function hostOf(origin: string): string | undefined {
 const STRETCH_MS = 1_000
 
 /** Tells of strangers that were refused: of the first at once, then how many there were since the line before. */
-class RefusalLog {
+class RejectionLog {
   readonly #logger: Logger
   #refusedSince = 0
   #nextLineAtMs = 0

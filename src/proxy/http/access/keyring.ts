@@ -1,7 +1,7 @@
 /** The keys that the proxy accepts, and whose each one is. */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
-import { makeAgentKey, makeRunKey, ownerOfAgentKey, runOfKey } from './agent-key.ts'
+import { createAgentKey, createRunKey, verifyAgentKey, verifyRunKey } from './agent-key.ts'
 import type { Caller } from './scopes.ts'
 
 /** Several of a kind are all valid, so that one can be replaced without a gap; what is made anew is made with the first. */
@@ -22,49 +22,49 @@ export const NO_KEYS: KeySettings = {
   metricsKeys: [],
 }
 
-type KeyedCaller = 'admin' | 'worker' | 'view' | 'metrics'
+type KeyScope = 'admin' | 'worker' | 'view' | 'metrics'
 
 export class Keyring {
   /** Whether everybody may do everything. */
   readonly isOpen: boolean
   /** By what a caller with one of these keys is. */
-  readonly #digests: readonly (readonly [is: KeyedCaller, digests: readonly Buffer[]])[]
+  readonly #digests: readonly (readonly [is: KeyScope, digests: readonly Buffer[]])[]
   readonly #agentKeySecrets: readonly string[]
 
   constructor({ adminKeys, workerKeys, agentKeySecrets, viewKeys, metricsKeys }: KeySettings) {
     const keys = { admin: adminKeys, worker: workerKeys, view: viewKeys, metrics: metricsKeys }
     this.isOpen = [agentKeySecrets, ...Object.values(keys)].every((some) => some.length === 0)
-    this.#digests = Object.entries(keys).map(([is, some]) => [is as KeyedCaller, some.map(digest)])
+    this.#digests = Object.entries(keys).map(([is, some]) => [is as KeyScope, some.map(digest)])
     this.#agentKeySecrets = agentKeySecrets
   }
 
   /** The key that the agent of this session gets; undefined when agents have none. @param tag the session's, if it has one */
   agentKey(sessionId: string, tag: string | null = null): string | undefined {
     const [secret] = this.#agentKeySecrets
-    return secret === undefined ? undefined : makeAgentKey(secret, sessionId, tag)
+    return secret === undefined ? undefined : createAgentKey(secret, sessionId, tag)
   }
 
   /** The key of whoever trains on this run; undefined when there is no secret to make it with. */
   runKey(run: string): string | undefined {
     const [secret] = this.#agentKeySecrets
-    return secret === undefined ? undefined : makeRunKey(secret, run)
+    return secret === undefined ? undefined : createRunKey(secret, run)
   }
 
-  callerOf(headers: IncomingHttpHeaders): Caller {
+  identify(headers: IncomingHttpHeaders): Caller {
     if (this.isOpen) return { is: 'anyone' }
     // Clients that are told one key in their settings may send another from their environment beside it.
-    const keys = keysOf(headers)
+    const keys = getKeys(headers)
     for (const key of keys) {
-      const caller = this.#ownerOf(key)
+      const caller = this.#findOwner(key)
       if (caller) return caller
     }
     return { is: 'stranger', hasKey: keys.length > 0 }
   }
 
-  #ownerOf(key: string): Caller | undefined {
-    const owner = ownerOfAgentKey(this.#agentKeySecrets, key)
+  #findOwner(key: string): Caller | undefined {
+    const owner = verifyAgentKey(this.#agentKeySecrets, key)
     if (owner !== undefined) return { is: 'agent', sessionId: owner.sessionId, keyTag: owner.tag }
-    const run = runOfKey(this.#agentKeySecrets, key)
+    const run = verifyRunKey(this.#agentKeySecrets, key)
     if (run !== undefined) return { is: 'run', run }
     const digestOfKey = digest(key)
     // All of them, so that how long it takes does not tell whose key it is.
@@ -78,16 +78,16 @@ export class Keyring {
  * The keys of a request: `x-api-key` (Anthropic's SDKs), `x-goog-api-key` (Google's), a bearer token (OpenAI's and most others), or the password of
  * basic authentication, which a client sends that can be given no more than a URL (`ws://:key@proxy`).
  */
-export function keysOf(headers: IncomingHttpHeaders): string[] {
+export function getKeys(headers: IncomingHttpHeaders): string[] {
   const { 'x-api-key': apiKey, 'x-goog-api-key': googleKey } = headers
   const [, scheme = '', credentials] = /^(bearer|basic) +(\S+)$/i.exec(headers.authorization ?? '') ?? []
-  const fromAuthorization = scheme.toLowerCase() === 'basic' ? passwordOf(credentials!) : credentials
+  const fromAuthorization = scheme.toLowerCase() === 'basic' ? parsePassword(credentials!) : credentials
   return [apiKey, googleKey, fromAuthorization].filter(
     (key) => typeof key === 'string' && key !== '',
   ) as string[]
 }
 
-function passwordOf(credentials: string): string {
+function parsePassword(credentials: string): string {
   const text = Buffer.from(credentials, 'base64').toString()
   return text.slice(text.indexOf(':') + 1)
 }

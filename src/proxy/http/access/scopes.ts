@@ -34,13 +34,13 @@ export type Caller =
  *   with a run's key
  * @returns why the caller may not use a route of this scope; undefined if it may
  */
-export function scopeRefusal(
+export function checkScope(
   scope: Scope,
   caller: Caller,
   { sessionId, knowsRuns = false }: { sessionId?: string | undefined; knowsRuns?: boolean | undefined } = {},
 ): ProxyError | undefined {
   if (scope === 'open') return undefined
-  if (scope === 'node') return refusalOfClient(caller)
+  if (scope === 'node') return checkClient(caller)
   if (caller.is === 'anyone' || caller.is === 'node') return undefined
   switch (caller.is) {
     case 'stranger':
@@ -56,27 +56,27 @@ export function scopeRefusal(
     case 'metrics':
       return scope === 'metrics' ? undefined : forbidden('A metrics key is for /metrics and /health')
     case 'run':
-      return knowsRuns ? undefined : refusalOfRun(scope, caller.run, sessionId)
+      return knowsRuns ? undefined : checkRun(scope, caller.run, sessionId)
     case 'agent':
-      return refusalOfAgent(scope, caller.sessionId, sessionId)
+      return checkAgent(scope, caller.sessionId, sessionId)
   }
 }
 
 /** Routes for nodes are closed to every client, whatever its key. */
-function refusalOfClient(caller: Caller): ProxyError | undefined {
+function checkClient(caller: Caller): ProxyError | undefined {
   if (caller.is === 'node') return undefined
   const isStranger = caller.is === 'stranger' || caller.is === 'anyone'
   const message = 'This route is for the other nodes of the database'
   return isStranger ? new ProxyError('unauthorized', message) : forbidden(message)
 }
 
-function refusalOfRun(scope: Scope, run: string, sessionId: string | undefined): ProxyError | undefined {
+function checkRun(scope: Scope, run: string, sessionId: string | undefined): ProxyError | undefined {
   if (scope === 'worker' || scope === 'metrics' || sessionId === undefined)
     return forbidden('The key of a run is for the sessions of this run only')
-  return refusalOfForeignRun(run, sessionId)
+  return checkForeignRun(run, sessionId)
 }
 
-function refusalOfForeignRun(run: string, sessionId: string): ProxyError | undefined {
+function checkForeignRun(run: string, sessionId: string): ProxyError | undefined {
   if (runOf(sessionId) === run) return undefined
   return forbidden(`This key is for sessions named runs/${run}/… only`)
 }
@@ -86,19 +86,19 @@ function refusalOfForeignRun(run: string, sessionId: string): ProxyError | undef
  * @param asked the run that is asked for; undefined: none
  * @returns the run that the caller is held to, or asks for. @throws ProxyError `forbidden`
  */
-export function runAskedFor(caller: Caller, asked?: string): string | undefined {
+export function getRequestedRun(caller: Caller, asked?: string): string | undefined {
   if (caller.is !== 'run' || asked === caller.run) return asked
   if (asked === undefined) return caller.run
   throw forbidden(`This key is for the run ${caller.run} only`)
 }
 
 /** For routes that know runs. @throws ProxyError `forbidden` for a session of another run than the caller's */
-export function refuseForeignRun(caller: Caller, sessionId: string): void {
-  const refusal = caller.is === 'run' ? refusalOfForeignRun(caller.run, sessionId) : undefined
+export function rejectForeignRun(caller: Caller, sessionId: string): void {
+  const refusal = caller.is === 'run' ? checkForeignRun(caller.run, sessionId) : undefined
   if (refusal) throw refusal
 }
 
-function refusalOfAgent(scope: Scope, ownSession: string, sessionId = ownSession): ProxyError | undefined {
+function checkAgent(scope: Scope, ownSession: string, sessionId = ownSession): ProxyError | undefined {
   if (scope !== 'agent') return forbidden('The key of an agent is for the LLM calls of its session only')
   if (sessionId !== ownSession) return forbidden('This key belongs to another session')
   return undefined

@@ -13,7 +13,7 @@ import { removeVolatileMessage, type VolatileRule } from '../../dialects/common/
 import { findDeclaredRole } from '../../session/roles/stated-line.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
 import type { AwaitedTurn, TurnRunner } from '../../session/turn/run-turn.ts'
-import { abortedByClient } from '../transport/client-gone.ts'
+import { abortOnDisconnect } from '../transport/client-gone.ts'
 import { logFailure } from '../transport/errors.ts'
 import type { agentPolicy } from './agent-policy.ts'
 import { triesOf } from './session-of-call.ts'
@@ -139,7 +139,7 @@ export async function answerCall(
     annotations: lowered.annotations,
     span,
   }
-  const gone = abortedByClient(reply)
+  const gone = abortOnDisconnect(reply)
   const exchange = { answered, request, reply, gone }
   const named = (turn: NamedTurn) => {
     reply.headers(dialect.headers(turn.turnId))

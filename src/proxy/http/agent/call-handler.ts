@@ -3,7 +3,7 @@ import { toProxyError } from '../../../base/errors.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import type { IncomingRequest, RequestSpan, RequestTracer } from '../../../protocol/canonical/spans.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
-import { whenClosed } from '../transport/when-closed.ts'
+import { onClose } from '../transport/when-closed.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
 import { type AgentDialect, type AnsweredCall, answerCall } from './answer-call.ts'
 import { sessionBodyOf } from './session-body.ts'
@@ -75,7 +75,7 @@ function beginSpan(
     ageMs: reply.elapsedTime,
   })
   const { raw } = reply
-  whenClosed(raw, () => span.over({ status: raw.statusCode, isWhole: raw.writableFinished }))
+  onClose(raw, () => span.over({ status: raw.statusCode, isWhole: raw.writableFinished }))
   return span
 }
 

@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { clientGone } from '../transport/client-gone.ts'
+import { createDisconnectSignal } from '../transport/client-gone.ts'
 import { agentPolicy } from './agent-policy.ts'
 import type { CallHandlerOptions } from './call-handler.ts'
 import { sessionBodyOf } from './session-body.ts'
@@ -22,6 +22,6 @@ export function countTokens({ sessions, runner, ...policy }: CallHandlerOptions)
     await nextStep()
     const body = lower(read.value, repeats)
     const allowed = caller.is === 'agent' ? restrict(body).body : body
-    return runner.countTokens(sessionId, allowed, clientGone(reply))
+    return runner.countTokens(sessionId, allowed, createDisconnectSignal(reply))
   }
 }

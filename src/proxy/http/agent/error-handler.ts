@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
-import { errorHeaders, errorOf, logFailure } from '../transport/errors.ts'
+import { errorHeaders, logFailure, toRequestError } from '../transport/errors.ts'
 
 interface ErrorShape {
   /** Names the request in the answer's head. */
@@ -13,7 +13,7 @@ interface ErrorShape {
 /** Answers what failed on a dialect's routes as its clients read it. */
 export function errorHandler(logger: Logger, { idHeader, status, body }: ErrorShape) {
   return (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
-    const error = errorOf(thrown)
+    const error = toRequestError(thrown)
     logFailure(logger, request, error)
     // A turn's own, if the call had become one.
     const requestId = String(reply.getHeader(idHeader) ?? request.id)

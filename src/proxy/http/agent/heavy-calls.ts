@@ -1,5 +1,5 @@
 import type { ServerResponse } from 'node:http'
-import { whenClosed } from '../transport/when-closed.ts'
+import { onClose } from '../transport/when-closed.ts'
 
 /**
  * Lets a session begin one call at a time that brings thousands of new messages. Such a call holds the event loop, and then
@@ -33,6 +33,6 @@ export class HeavyCalls {
       for (const goOn of waiting) goOn()
     }
     const timer = setTimeout(end, HEAVY_MS)
-    whenClosed(response, end)
+    onClose(response, end)
   }
 }

@@ -14,8 +14,8 @@ import {
 import { detachBuffer } from '../../../protocol/json/give-back.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import { readBody, takeAnyBodyAsBytes } from '../transport/json-body.ts'
-import { whenClosed } from '../transport/when-closed.ts'
-import { WorkSlices } from '../transport/work-slices.ts'
+import { onClose } from '../transport/when-closed.ts'
+import { TimeSlices } from '../transport/work-slices.ts'
 import { HeavyCalls } from './heavy-calls.ts'
 import { namedSession } from './session-of-call.ts'
 
@@ -83,7 +83,7 @@ const keepPieces: preParsingHookHandler = (request, _reply, payload, done) => {
 }
 
 function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
-  const slices = new WorkSlices()
+  const slices = new TimeSlices()
   const heavy = new HeavyCalls()
   return async (request, { raw }) => {
     const { body, charge } = request
@@ -123,6 +123,6 @@ function giveBackPieces(request: FastifyRequest): void {
 
 function requestsOf(sessionId: string, sessions: Sessions, response: ServerResponse): RequestReader {
   const used = sessions.use(sessionId)
-  whenClosed(response, () => used[Symbol.dispose]())
+  onClose(response, () => used[Symbol.dispose]())
   return used.memory.requests
 }

@@ -9,7 +9,7 @@ import {
   parseSessionId,
 } from '../../session/state/session-id.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
-import { keysOf } from '../access/keyring.ts'
+import { getKeys } from '../access/keyring.ts'
 
 /** The three forms of an agent's base URL; `POST /v1/chat/completions/{session_id}` is the fourth way to name one. */
 export const BASE_PATHS = ['/:sessionId/v1', '/sessions/:sessionId/v1', '/v1'] as const
@@ -106,7 +106,7 @@ async function sessionNamedByKey(
   headers: IncomingHttpHeaders,
   sessions: Sessions,
 ): Promise<string | undefined> {
-  for (const key of keysOf(headers)) {
+  for (const key of getKeys(headers)) {
     const sessionId = decodeSessionId(key)
     if (sessionId !== undefined && (await isSession(sessionId, sessions))) return sessionId
   }

@@ -3,7 +3,7 @@ import type { FastifyReply } from 'fastify'
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
 import { errorHeaders } from '../transport/errors.ts'
 import { hijack } from '../transport/hijack.ts'
-import { whenClosed } from '../transport/when-closed.ts'
+import { onClose } from '../transport/when-closed.ts'
 
 /** What is waited for. */
 interface AwaitedAnswer {
@@ -54,7 +54,7 @@ export async function wholeAnswer(
 /** The answer is committed; if the connection closes before it was handed over, the turn must say so. */
 export function reportDelivery(turn: Pick<AwaitedAnswer, 'undelivered'>, reply: FastifyReply): void {
   const { raw } = reply
-  whenClosed(raw, () => {
+  onClose(raw, () => {
     if (!raw.writableFinished) void turn.undelivered()
   })
 }

@@ -6,7 +6,7 @@
 import type { ServerResponse } from 'node:http'
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import type { SharedRecord } from '../../store/port/shared-record.ts'
-import { whenClosed } from '../transport/when-closed.ts'
+import { onClose } from '../transport/when-closed.ts'
 import type { NodeMessage } from './node-identity.ts'
 
 /** Tells the forwarding node that the responding one waits for its acknowledgement. */
@@ -57,12 +57,12 @@ export class Deliveries {
     onOutcome: (outcome: DeliveryOutcome) => void,
   ): void {
     if (message === undefined) {
-      whenClosed(response, () => onOutcome(response.writableFinished ? 'delivered' : 'cut'))
+      onClose(response, () => onOutcome(response.writableFinished ? 'delivered' : 'cut'))
       return
     }
     const delivery = this.#track(message, sessionId, onOutcome)
     if (!response.headersSent) response.setHeader(DELIVERY_HEADER, 'tracked')
-    whenClosed(response, () => {
+    onClose(response, () => {
       if (response.writableFinished) delivery.isWritten = true
       else delivery.settle('cut')
     })
@@ -70,7 +70,7 @@ export class Deliveries {
 
   /** Applies an acknowledgement. It is ignored if the id is unknown, or another node sent the request. */
   acknowledge(from: number, id: string, isDelivered: boolean): void {
-    this.#pending.get(keyOf({ from, id }))?.settle(isDelivered ? 'delivered' : 'lost')
+    this.#pending.get(toDeliveryKey({ from, id }))?.settle(isDelivered ? 'delivered' : 'lost')
   }
 
   /**
@@ -92,7 +92,7 @@ export class Deliveries {
     sessionId: string | undefined,
     onOutcome: (outcome: DeliveryOutcome) => void,
   ): PendingDelivery {
-    const key = keyOf(message)
+    const key = toDeliveryKey(message)
     const gone = this.#shared.goneOf(message.from)
     const { promise: settled, resolve } = Promise.withResolvers<void>()
     const onGone = () => settle('lost')
@@ -123,6 +123,6 @@ export class Deliveries {
   }
 }
 
-function keyOf({ from, id }: NodeMessage): string {
+function toDeliveryKey({ from, id }: NodeMessage): string {
   return `${from} ${id}`
 }

@@ -25,7 +25,7 @@ const describeApi: FastifyPluginAsync<OpenApiOptions> = async (app, options) => 
       info: { title: 'llm-proxy', version: packageJson.version, description: packageJson.description },
       ...(options.asksForKeys && { components: { securitySchemes: SECURITY_SCHEMES } }),
     },
-    transform: operationOf(options),
+    transform: createTransform(options),
     transformObject: (made) =>
       'openapiObject' in made ? withOptionalBodies(made.openapiObject) : made.swaggerObject,
   })
@@ -44,7 +44,7 @@ export const openApi = Object.assign(describeApi, { [Symbol.for('skip-override')
 type Transform = NonNullable<FastifyDynamicSwaggerOptions['transform']>
 
 /** What the document says of a route beside its own schema. */
-function operationOf({ basePath, asksForKeys }: OpenApiOptions): Transform {
+function createTransform({ basePath, asksForKeys }: OpenApiOptions): Transform {
   return ({ schema, url, route }) => {
     const named = namedRest(url)
     const { params, querystring, body } = schema as Record<
@@ -56,7 +56,7 @@ function operationOf({ basePath, asksForKeys }: OpenApiOptions): Transform {
       url: named.url,
       schema: {
         ...(schema as FastifySchema),
-        operationId: operationIdOf(route, named.url.slice(basePath.length)),
+        operationId: toOperationId(route, named.url.slice(basePath.length)),
         ...(querystring && { querystring: withoutRequiredDefaults(querystring) }),
         ...(body && { body: withoutRequiredDefaults(body) }),
         ...(named.params && { params: named.params }),
@@ -76,7 +76,7 @@ function namedRest(url: string): { url: string; params?: TSchema } {
 }
 
 /** `GET /sessions/:sessionId/rows` is `getSessionsBySessionIdRows`. */
-function operationIdOf({ method }: RouteOptions, path: string): string {
+function toOperationId({ method }: RouteOptions, path: string): string {
   const words = path
     .replaceAll(/:(\w+)/g, 'by-$1')
     .split(/[^A-Za-z0-9]+/)

@@ -41,12 +41,13 @@ function readText(type: string | undefined, text: unknown): unknown {
 function describe(errors: FastifySchemaValidationError[]): ProxyError {
   const unknown = errors.find(({ keyword }) => keyword === 'additionalProperties')
   const error = unknown ?? errors[0]!
-  const param = [...error.instancePath.split('/').slice(1), ...namesOf(error)].join('.')
-  const message = param === '' ? `The request ${reasonOf(error)}` : `'${param}' ${reasonOf(error)}`
+  const param = [...error.instancePath.split('/').slice(1), ...getFieldNames(error)].join('.')
+  const message =
+    param === '' ? `The request ${describeReason(error)}` : `'${param}' ${describeReason(error)}`
   return new ProxyError('invalid_request', message, param === '' ? {} : { param })
 }
 
-function namesOf({ keyword, params }: FastifySchemaValidationError): string[] {
+function getFieldNames({ keyword, params }: FastifySchemaValidationError): string[] {
   const names = { required: params.requiredProperties, additionalProperties: params.additionalProperties }
   const [first] = (names[keyword as keyof typeof names] as string[] | undefined) ?? []
   return first === undefined ? [] : [first]
@@ -55,7 +56,7 @@ function namesOf({ keyword, params }: FastifySchemaValidationError): string[] {
 /** A pattern that lists what there is, with parts left open: `^(all|policy:.+)$`. */
 const CHOICES = /^\^\((.*)\)\$$/
 
-function reasonOf({ keyword, params, message }: FastifySchemaValidationError): string {
+function describeReason({ keyword, params, message }: FastifySchemaValidationError): string {
   if (keyword === 'required') return 'is required'
   if (keyword === 'additionalProperties') return 'is not a field of this request'
   if (keyword === 'minProperties') return 'must name something'

@@ -1,16 +1,16 @@
 import type { FastifyReply } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import { whenClosed } from './when-closed.ts'
+import { onClose } from './when-closed.ts'
 
 /** A signal that aborts when the client's connection closes before its answer was sent: `agent_gone`, or why we closed it. */
-export function clientGone(reply: FastifyReply): AbortSignal {
-  return abortedByClient(reply).signal
+export function createDisconnectSignal(reply: FastifyReply): AbortSignal {
+  return abortOnDisconnect(reply).signal
 }
 
 /** The same, for whoever may end the call as well. */
-export function abortedByClient({ raw }: FastifyReply): AbortController {
+export function abortOnDisconnect({ raw }: FastifyReply): AbortController {
   const controller = new AbortController()
-  whenClosed(raw, () => {
+  onClose(raw, () => {
     if (raw.writableFinished) return
     controller.abort(
       raw.errored instanceof ProxyError

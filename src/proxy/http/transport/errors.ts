@@ -7,7 +7,7 @@ import type { Logger } from '../../../base/logger.ts'
  * Fastify's own refusals (a body over the limit, a broken content-length), and clients that leave before their request
  * is whole, as errors of ours.
  */
-export function errorOf(thrown: unknown): ProxyError {
+export function toRequestError(thrown: unknown): ProxyError {
   if (thrown instanceof ProxyError || !(thrown instanceof Error)) return toProxyError(thrown)
   const { statusCode: status, code } = thrown as { statusCode?: number; code?: string }
   if (code === 'ECONNRESET') {
@@ -22,17 +22,17 @@ export function errorOf(thrown: unknown): ProxyError {
 const LINES_PER_STRETCH = 10
 const STRETCH_MS = 10_000
 
-interface FailingStretch {
+interface FailureBurst {
   endsAtMs: number
   failures: number
 }
 
 /** By logger, as each server has its own; by session the agents that had failures in this stretch. */
-const stretches = new WeakMap<Logger, Map<string, FailingStretch>>()
+const stretches = new WeakMap<Logger, Map<string, FailureBurst>>()
 
 /** @returns the failures that were left out before this one, to be reported with it; undefined: leave this one out, too */
 function leftOut(logger: Logger, sessionId: string): number | undefined {
-  const of = stretches.get(logger) ?? new Map<string, FailingStretch>()
+  const of = stretches.get(logger) ?? new Map<string, FailureBurst>()
   stretches.set(logger, of)
   const nowMs = performance.now()
   const last = of.get(sessionId)

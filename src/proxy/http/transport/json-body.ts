@@ -67,7 +67,7 @@ export function readBody(
   // Decoded all the same it would be recorded, and sampled from, with other text than was meant.
   if (!isUtf8(body)) throw new ProxyError('invalid_json', 'The request body is not valid UTF-8')
   const admit: WeightCheck = (weight) => {
-    refuseTooMany(weight)
+    rejectTooMany(weight)
     request.bodyMemoryBytes = body.length + weight.nodes * NODE_BYTES + weight.commas * ELEMENT_BYTES
   }
   const read = parseJson(body, () => reader.read(body, admit, answerOptions))
@@ -78,7 +78,7 @@ export function readBody(
   )
 }
 
-function refuseTooMany({ nodes, commas, widest }: JsonWeight): void {
+function rejectTooMany({ nodes, commas, widest }: JsonWeight): void {
   if (nodes <= BODY_VALUES.nodes && commas <= BODY_VALUES.commas && widest <= BODY_VALUES.members) return
   const message =
     `The request body holds too many values: ${BODY_VALUES.nodes} objects, lists and members, ` +

@@ -1,6 +1,6 @@
 import type { FastifyReply } from 'fastify'
 import { hijack } from './hijack.ts'
-import { whenClosed } from './when-closed.ts'
+import { onClose } from './when-closed.ts'
 
 export const NDJSON = 'application/x-ndjson'
 
@@ -44,6 +44,6 @@ export class NdjsonReply {
 
   /** Runs it when the client has left. */
   until(stop: () => void): void {
-    whenClosed(this.#reply.raw, stop)
+    onClose(this.#reply.raw, stop)
   }
 }

@@ -22,7 +22,7 @@ interface Template {
 export function sessionPaths(routes: readonly { method: string; path: string }[]) {
   const templates = new Map<string, Template[]>()
   for (const { method, path } of routes) {
-    const segments = segmentsOf(path)
+    const segments = splitPath(path)
     const place = segments.findIndex((segment) => ID_PARAMS.has(segment))
     if (place === -1) continue
     const template = { before: segments.slice(0, place), behind: segments.slice(place + 1) }
@@ -34,9 +34,9 @@ export function sessionPaths(routes: readonly { method: string; path: string }[]
     const ascii = withOneVersion(asAscii(url))
     const query = ascii.indexOf('?')
     const path = query === -1 ? ascii : ascii.slice(0, query)
-    const segments = segmentsOf(path)
+    const segments = splitPath(path)
     for (const { before, behind } of templates.get(method) ?? []) {
-      const end = endOfId(segments, before, behind)
+      const end = findIdEnd(segments, before, behind)
       if (end === undefined) continue
       if (end === before.length + 1) return ascii
       const id = segments.slice(before.length, end).join('%2F')
@@ -55,12 +55,12 @@ function withOneVersion(url: string): string {
   return url.replace(/\/v1(\/v1\/(?:messages(?:\/count_tokens)?|models)(?:\?|$))/, '$1')
 }
 
-function segmentsOf(path: string): string[] {
+function splitPath(path: string): string[] {
   return path.split('/').slice(1)
 }
 
 /** Where the segments of the id end; undefined if the path is none of this template. */
-function endOfId(
+function findIdEnd(
   segments: string[],
   before: readonly string[],
   behind: readonly string[],

@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net'
 
-interface StrangersOptions {
+interface UnauthenticatedConnectionsOptions {
   /** Connections that may be strangers' at once. */
   limit: number
   /** Of these, from one address; a flood from one machine then leaves room for others. */
@@ -12,15 +12,15 @@ interface StrangersOptions {
  * request. When there are too many, the oldest one is closed for the newest: a client that means something shows it within
  * moments, a flood of silent connections pushes out itself.
  */
-export class Strangers {
-  readonly #options: StrangersOptions
+export class UnauthenticatedConnections {
+  readonly #options: UnauthenticatedConnectionsOptions
   /** Oldest first. */
   readonly #connections = new Map<string, Connection>()
   /** The ids of the same, by address. */
   readonly #idsOf = new Map<string, Set<string>>()
   readonly #known = new WeakSet<Socket>()
 
-  constructor(options: StrangersOptions) {
+  constructor(options: UnauthenticatedConnectionsOptions) {
     this.#options = options
   }
 
@@ -33,7 +33,7 @@ export class Strangers {
     const { remoteAddress: address } = socket
     // Gone before it was looked at.
     if (address === undefined) return
-    const id = idOf(socket)
+    const id = getConnectionId(socket)
     const ids = this.#idsOf.get(address) ?? new Set()
     this.#idsOf.set(address, ids.add(id))
     this.#connections.set(id, { socket, address })
@@ -46,7 +46,7 @@ export class Strangers {
   know(socket: Socket): void {
     if (this.#known.has(socket)) return
     this.#known.add(socket)
-    this.#forget(idOf(socket))
+    this.#forget(getConnectionId(socket))
   }
 
   /** For the end of a server: with TLS it knows nothing of connections whose handshake has not ended, and waits for them. */
@@ -78,6 +78,6 @@ interface Connection {
 }
 
 /** What a connection has in common with the TLS connection in it. */
-function idOf({ localAddress, localPort, remoteAddress, remotePort }: Socket): string {
+function getConnectionId({ localAddress, localPort, remoteAddress, remotePort }: Socket): string {
   return `${localAddress} ${localPort} ${remoteAddress} ${remotePort}`
 }

@@ -8,7 +8,7 @@ import {
 } from 'node:http'
 import { createServer as createHttpsServer, type Server as HttpsServer } from 'node:https'
 import type { Certificate } from './certificate.ts'
-import { Strangers } from './strangers.ts'
+import { UnauthenticatedConnections } from './strangers.ts'
 
 /** What is slower, larger or more than this is cut off; `docs/security.md` has the same figures. */
 export const LIMITS = {
@@ -30,9 +30,12 @@ const CHECK_INTERVAL_MS = 2_000
 /** Each stranger holds a file; engines, workers and the database need some too. */
 const SHARE_OF_OPEN_FILES = 0.25
 
-export function createStrangers(): Strangers {
+export function createUnauthenticatedConnections(): UnauthenticatedConnections {
   const limit = Math.min(LIMITS.strangers, Math.floor(openFilesLimit() * SHARE_OF_OPEN_FILES))
-  return new Strangers({ limit, limitPerAddress: Math.min(LIMITS.strangersPerAddress, limit) })
+  return new UnauthenticatedConnections({
+    limit,
+    limitPerAddress: Math.min(LIMITS.strangersPerAddress, limit),
+  })
 }
 
 /**
@@ -46,7 +49,7 @@ function isWorkerSocket({ method, url = '', headers }: IncomingMessage): boolean
 interface WebServerOptions {
   /** Absent: plain HTTP. */
   certificate?: Certificate | undefined
-  strangers: Strangers
+  strangers: UnauthenticatedConnections
 }
 
 export function createWebServer(

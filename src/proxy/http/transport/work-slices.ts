@@ -9,12 +9,12 @@ import { FairQueue } from '../../../base/fair-queue.ts'
 /** Of one turn of the event loop; a step that has begun is done. */
 const SLICE_MS = 20
 
-interface WorkSlicesOptions {
+interface TimeSlicesOptions {
   sliceMs?: number
   nowMs?: () => number
 }
 
-export class WorkSlices {
+export class TimeSlices {
   readonly #sliceMs: number
   readonly #nowMs: () => number
   /** First steps of calls, and those of calls that have begun: these hold memory, and go first. */
@@ -23,7 +23,7 @@ export class WorkSlices {
   /** When this turn of the loop began its first step; undefined: it has begun none. */
   #begunAtMs: number | undefined
 
-  constructor({ sliceMs = SLICE_MS, nowMs = () => performance.now() }: WorkSlicesOptions = {}) {
+  constructor({ sliceMs = SLICE_MS, nowMs = () => performance.now() }: TimeSlicesOptions = {}) {
     this.#sliceMs = sliceMs
     this.#nowMs = nowMs
   }

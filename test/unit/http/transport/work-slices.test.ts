@@ -1,12 +1,12 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t from 'tap'
-import { WorkSlices } from '../../../../src/proxy/http/transport/work-slices.ts'
+import { TimeSlices } from '../../../../src/proxy/http/transport/work-slices.ts'
 
 /** Slices of 20 ms on a clock that only work moves, and a log of what was done. */
 function slicesWithClock() {
   let nowMs = 0
   const done: string[] = []
-  const slices = new WorkSlices({ sliceMs: 20, nowMs: () => nowMs })
+  const slices = new TimeSlices({ sliceMs: 20, nowMs: () => nowMs })
   const run = async (name: string, stepsMs: number[]) => {
     for (const [at, stepMs] of stepsMs.entries()) {
       await (at === 0 ? slices.first(name[0]!) : slices.further(name[0]!))

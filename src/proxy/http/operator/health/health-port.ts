@@ -43,7 +43,7 @@ export async function openHealthPort(options: HealthPortOptions): Promise<Health
   const workerData: HealthThreadData = { host, port: options.port, path, stuckMs }
   const thread = startThread(ENTRY_POINT, { workerData, name: 'health' })
   try {
-    const port = await portOf(thread)
+    const port = await waitForPort(thread)
     const tell = async () => thread.postMessage(await health())
     await tell()
     // A failure to ask is no news: the thread finds by itself that no report comes.
@@ -62,7 +62,7 @@ export async function openHealthPort(options: HealthPortOptions): Promise<Health
   }
 }
 
-async function portOf(thread: Worker): Promise<number> {
+async function waitForPort(thread: Worker): Promise<number> {
   const [reply] = (await once(thread, 'message')) as [HealthThreadReply]
   if ('failure' in reply)
     throw new ProxyError('start_failed', `--health-port cannot be used: ${reply.failure}`)

@@ -42,7 +42,7 @@ async function isRecording(store: Pick<TurnStore, 'check'>): Promise<boolean> {
 }
 
 /** What everybody may know. */
-export async function healthOf({
+export async function getHealth({
   backend,
   runner,
   store,
@@ -78,7 +78,7 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (
       serializerCompiler: () => JSON.stringify,
     },
     async ({ caller }, reply) => {
-      const { code, health } = await healthOf({ backend, runner, store })
+      const { code, health } = await getHealth({ backend, runner, store })
       reply.code(code)
       if (!SEES_ALL.has(caller.is)) return health
       const { members, queued, pausedSinceMs } = backend.status()

@@ -2,7 +2,7 @@
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { parentPort, workerData } from 'node:worker_threads'
-import { Strangers } from '../../transport/strangers.ts'
+import { UnauthenticatedConnections } from '../../transport/strangers.ts'
 
 export interface HealthThreadData {
   host: string
@@ -40,7 +40,7 @@ proxy.on('message', (health: HealthAnswer) => {
 const CONNECTIONS = { limit: 64, limitPerAddress: 64 }
 const REQUEST_MS = 10_000
 
-const connections = new Strangers(CONNECTIONS)
+const connections = new UnauthenticatedConnections(CONNECTIONS)
 const times = { headersTimeout: REQUEST_MS, requestTimeout: REQUEST_MS }
 const server = createServer(times, ({ method = '', url = '' }, response) => {
   const isAsked = ['GET', 'HEAD'].includes(method) && url.split('?')[0] === path

@@ -35,7 +35,7 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
     }),
     async ({ body }) => {
       const { weight, model_name: modelName = null } = body
-      return workerToWire(await registry.register({ url: engineUrlOf(body), weight, modelName }))
+      return workerToWire(await registry.register({ url: toEngineUrl(body), weight, modelName }))
     },
   )
   app.delete(
@@ -92,7 +92,7 @@ function workerToWire(entry: RegistryEntry): Static<typeof schemas.Worker> {
  * trainers write it too, does not get it twice.
  * @throws ProxyError `invalid_request`; `unsupported` for a path that does not end in `/v1`
  */
-function engineUrlOf({ url, api_path: apiPath }: { url: string; api_path: string }): string {
+function toEngineUrl({ url, api_path: apiPath }: { url: string; api_path: string }): string {
   const parsed = URL.parse(url)
   if (parsed === null || !/^https?:$/.test(parsed.protocol)) {
     // The text is not repeated: it may hold a password.

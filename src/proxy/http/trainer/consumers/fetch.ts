@@ -6,7 +6,7 @@ import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { LeaseChange } from '../../../store/port/consumers.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { openObject } from '../sessions/json-stream.ts'
-import { type ReadTrajectories, readTrajectories } from '../sessions/trajectory-query.ts'
+import { readTrajectories, type SessionTrajectories } from '../sessions/trajectory-query.ts'
 import type { FetchBody } from './schemas.ts'
 
 interface FetchParts {
@@ -16,9 +16,9 @@ interface FetchParts {
 }
 
 /** The sessions of a unit with their rows. */
-type ReadUnit = readonly { deliveries: number; trajectories: ReadTrajectories }[]
+type UnitTrajectories = readonly { deliveries: number; trajectories: SessionTrajectories }[]
 
-export class Fetch {
+export class ConsumerFetch {
   readonly #parts: FetchParts
   readonly #lease: LeaseRequest
   readonly #asked: Static<typeof FetchBody>
@@ -44,7 +44,7 @@ export class Fetch {
   async answer(signal: AbortSignal): Promise<AsyncGenerator<string>> {
     const untilMs = performance.now() + this.#asked.wait_s * 1_000
     try {
-      let first: ReadUnit | undefined
+      let first: UnitTrajectories | undefined
       do {
         const { limit } = this.#asked
         const until = { untilMs, signal }
@@ -59,7 +59,7 @@ export class Fetch {
     }
   }
 
-  async *#toWire(first: ReadUnit | undefined): AsyncGenerator<string> {
+  async *#toWire(first: UnitTrajectories | undefined): AsyncGenerator<string> {
     let isWhole = false
     try {
       yield `${openObject({ lease_id: this.#lease.leaseId })},"sessions":[`
@@ -81,7 +81,7 @@ export class Fetch {
   }
 
   /** @returns undefined: there are enough, or no more */
-  async #next(): Promise<ReadUnit | undefined> {
+  async #next(): Promise<UnitTrajectories | undefined> {
     while (this.#units < this.#asked.limit) {
       const [unit, ...rest] = this.#waiting
       if (unit === undefined) {
@@ -98,27 +98,27 @@ export class Fetch {
   }
 
   /** @returns undefined for what is discarded, and for what was removed or reset meanwhile */
-  async #read(unit: Unit): Promise<ReadUnit | undefined> {
+  async #read(unit: Unit): Promise<UnitTrajectories | undefined> {
     const sessions = await this.#readAll(unit)
     if (sessions === undefined) {
-      await this.#change('released', idsOf(unit))
+      await this.#change('released', getSessionIds(unit))
       return undefined
     }
-    const why = stalenessOf(sessions, this.#asked.min_weight_version)
+    const why = judgeStaleness(sessions, this.#asked.min_weight_version)
     if (why !== undefined) {
       this.#discarded[why] += unit.length
-      await this.#change('acknowledged', idsOf(unit))
+      await this.#change('acknowledged', getSessionIds(unit))
       return undefined
     }
     this.#units += 1
-    this.#answered.push(...idsOf(unit))
+    this.#answered.push(...getSessionIds(unit))
     for (const { session } of unit)
       this.#parts.consumers.lateRewards.delivered(session.sessionId, session.reward)
     return sessions
   }
 
-  async #readAll(unit: Unit): Promise<ReadUnit | undefined> {
-    const sessions: { deliveries: number; trajectories: ReadTrajectories }[] = []
+  async #readAll(unit: Unit): Promise<UnitTrajectories | undefined> {
+    const sessions: { deliveries: number; trajectories: SessionTrajectories }[] = []
     try {
       for (const { session, deliveries } of unit) {
         const trajectories = await readTrajectories(this.#parts.reader, session, this.#asked)
@@ -132,7 +132,7 @@ export class Fetch {
   }
 
   #release(): Promise<void> {
-    return this.#change('released', [...this.#answered, ...this.#waiting.flatMap(idsOf)])
+    return this.#change('released', [...this.#answered, ...this.#waiting.flatMap(getSessionIds)])
   }
 
   async #change(to: LeaseChange['to'], sessionIds: readonly string[]): Promise<void> {
@@ -142,12 +142,15 @@ export class Fetch {
   }
 }
 
-function idsOf(unit: Unit): string[] {
+function getSessionIds(unit: Unit): string[] {
   return unit.map(({ session }) => session.sessionId)
 }
 
 /** Why rows are not to be trained on; of several rows, the worst counts. A row without tokens has no age. */
-function stalenessOf(unit: ReadUnit, minVersion: number | undefined): 'stale' | 'unversioned' | undefined {
+function judgeStaleness(
+  unit: UnitTrajectories,
+  minVersion: number | undefined,
+): 'stale' | 'unversioned' | undefined {
   if (minVersion === undefined) return undefined
   let isUnversioned = false
   for (const { trajectories } of unit) {

@@ -8,13 +8,13 @@ import { idPrefixOfRun } from '../../../session/state/session-id.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { Consumer } from '../../../store/port/consumers.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
-import { type Caller, runAskedFor } from '../../access/scopes.ts'
+import { type Caller, getRequestedRun } from '../../access/scopes.ts'
 import { described } from '../../schemas/described.ts'
 import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
-import { clientGone } from '../../transport/client-gone.ts'
+import { createDisconnectSignal } from '../../transport/client-gone.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { streamJson } from '../sessions/json-stream.ts'
-import { Fetch } from './fetch.ts'
+import { ConsumerFetch } from './fetch.ts'
 import * as schemas from './schemas.ts'
 
 interface ConsumerRoutesOptions {
@@ -37,21 +37,21 @@ const KNOWS_RUNS = { knowsRuns: true } as const
 const VIEWED = { knowsRuns: true, scope: 'view' } as const
 const NAMED = { params: schemas.ConsumerParams, querystring: schemas.RunQuery }
 
-interface Named {
+interface ConsumerRequest {
   params: Static<typeof schemas.ConsumerParams>
   query: Static<typeof schemas.RunQuery>
   caller: Caller
 }
 
 /** @throws ProxyError `forbidden`, `invalid_request` */
-function prefixOf({ query, caller }: Pick<Named, 'query' | 'caller'>): string {
-  const run = runAskedFor(caller, query.run)
+function getNamePrefix({ query, caller }: Pick<ConsumerRequest, 'query' | 'caller'>): string {
+  const run = getRequestedRun(caller, query.run)
   return run === undefined ? '' : idPrefixOfRun(run)
 }
 
 /** A run's consumers have names of their own. */
-function nameOf(request: Named): string {
-  return prefixOf(request) + request.params.consumer
+function getConsumerName(request: ConsumerRequest): string {
+  return getNamePrefix(request) + request.params.consumer
 }
 
 function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void {
@@ -61,7 +61,7 @@ function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
       config: VIEWED,
       ...described('consumers', 'List consumers', schemas.ConsumerList, { querystring: schemas.RunQuery }),
     },
-    async (request) => ({ consumers: (await consumers.list(prefixOf(request))).map(consumerToWire) }),
+    async (request) => ({ consumers: (await consumers.list(getNamePrefix(request))).map(consumerToWire) }),
   )
   app.post(
     '/consumers/:consumer',
@@ -85,8 +85,8 @@ function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
       if (groupBy === null && groupSize > 1)
         throw new ProxyError('invalid_request', 'A group_size needs a group_by', { param: 'group_size' })
       const { created, consumer } = await consumers.create({
-        name: nameOf(request),
-        idPrefix: prefixOf(request),
+        name: getConsumerName(request),
+        idPrefix: getNamePrefix(request),
         sinceMs: Math.round(since * 1_000),
         holdMs: Math.round(hold_s * 1_000),
         selection: {
@@ -107,7 +107,7 @@ function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
       ...described('consumers', 'Read a consumer, and how far it is', schemas.CountedConsumer, NAMED),
     },
     async (request) => {
-      const name = nameOf(request)
+      const name = getConsumerName(request)
       return { ...consumerToWire(await consumers.get(name)), ...(await consumers.count(name)) }
     },
   )
@@ -119,7 +119,7 @@ function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
     },
     async (request) => ({
       consumer: request.params.consumer,
-      status: (await consumers.delete(nameOf(request))) ? 'deleted' : 'not_found',
+      status: (await consumers.delete(getConsumerName(request))) ? 'deleted' : 'not_found',
     }),
   )
 }
@@ -141,12 +141,12 @@ function fetchRoute(app: TypedApp, { consumers, reader, onRow }: ConsumerRoutesO
     async (request, reply) => {
       const { lease_id: leaseId = randomUUID(), lease_s: leaseS } = request.body
       const lease = {
-        consumer: await consumers.get(nameOf(request)),
+        consumer: await consumers.get(getConsumerName(request)),
         leaseId,
         leaseMs: Math.ceil(leaseS * 1_000),
       }
-      const fetch = new Fetch({ consumers, reader, onRow }, lease, request.body)
-      const signal = AbortSignal.any([clientGone(reply), closing.signal])
+      const fetch = new ConsumerFetch({ consumers, reader, onRow }, lease, request.body)
+      const signal = AbortSignal.any([createDisconnectSignal(reply), closing.signal])
       return streamJson(reply, await fetch.answer(signal))
     },
   )
@@ -165,7 +165,7 @@ function leaseRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
       const { lease_id: leaseId = null, session_ids: ids, lease_s: leaseS = 0 } = asked
       const sessionIds = ids ? [...new Set(ids)] : null
       const leaseMs = Math.ceil(leaseS * 1_000)
-      const consumer = nameOf(request)
+      const consumer = getConsumerName(request)
       const changed = new Set(await consumers.change({ consumer, leaseId, sessionIds, to, leaseMs }))
       return { [to]: [...changed], lost: (sessionIds ?? []).filter((sessionId) => !changed.has(sessionId)) }
     })

@@ -5,7 +5,7 @@ import type { ChatMessage, ToolCall, Usage } from '../../../../protocol/canonica
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
 import { NewPrompts } from '../sessions/new-prompts.ts'
 import { type AtifPart, atifContent } from './atif-content.ts'
-import type { SaidTurn } from './read-session.ts'
+import type { TurnText } from './read-session.ts'
 
 interface AtifResult {
   source_call_id?: string
@@ -37,7 +37,7 @@ export interface AtifCounts {
 export class AtifSteps {
   readonly steps: AtifStep[] = []
   /** The turn of each step that is one. */
-  readonly turns = new Map<AtifStep, SaidTurn>()
+  readonly turns = new Map<AtifStep, TurnText>()
   readonly #seen = new Set<Message>()
   /** What the system and the user said, as JSON. */
   readonly #texts = new Set<string>()
@@ -47,7 +47,7 @@ export class AtifSteps {
   readonly #calls = new Map<string, AtifStep>()
   readonly #prompts = new NewPrompts()
 
-  add(turn: SaidTurn): void {
+  add(turn: TurnText): void {
     const { lastMessage, promptPieces } = turn
     const timestamp = new Date(turn.startedAtMs).toISOString()
     const added = getMessagesBetween(undefined, lastMessage, (message) => this.#seen.has(message))
@@ -110,7 +110,7 @@ export class AtifSteps {
       results.push({ source_call_id: id!, content })
   }
 
-  #answer(turn: SaidTurn, timestamp: string): AtifStep {
+  #answer(turn: TurnText, timestamp: string): AtifStep {
     const { turnId, index, model, reasoning, completionText, finishReason, exact, inexactReason } = turn
     const step = this.#push({
       timestamp,
@@ -137,7 +137,7 @@ export class AtifSteps {
     if (calls.length === 0) return
     step.tool_calls = calls.map(({ id, function: { name, arguments: text } }) => {
       this.#calls.set(id, step)
-      return { tool_call_id: id, function_name: name, ...argumentsOf(text) }
+      return { tool_call_id: id, function_name: name, ...parseArguments(text) }
     })
   }
 
@@ -149,7 +149,7 @@ export class AtifSteps {
 }
 
 /** Arguments of ATIF are an object; of a call that has none, what the model wrote is beside them. */
-function argumentsOf(text: string) {
+function parseArguments(text: string) {
   try {
     const value: unknown = JSON.parse(text)
     if (isRecord(value)) return { arguments: value }
@@ -160,7 +160,7 @@ function argumentsOf(text: string) {
 }
 
 /** As the engine counts. */
-export function countsOf(usage: string | null): AtifCounts {
+export function parseTokenCounts(usage: string | null): AtifCounts {
   const { prompt_tokens, completion_tokens, prompt_tokens_details } = (
     usage === null ? {} : JSON.parse(usage)
   ) as Partial<Usage>

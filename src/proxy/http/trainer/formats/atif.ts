@@ -6,8 +6,8 @@ import { isMainWork } from '../../../session/roles/line.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 import { member, numberArray, openObject } from '../sessions/json-stream.ts'
-import { type AtifCounts, type AtifStep, AtifSteps, countsOf } from './atif-steps.ts'
-import type { SaidTurn } from './read-session.ts'
+import { type AtifCounts, type AtifStep, AtifSteps, parseTokenCounts } from './atif-steps.ts'
+import type { TurnText } from './read-session.ts'
 
 const VERSION = 'ATIF-v1.7'
 
@@ -26,7 +26,7 @@ interface AtifSource {
  */
 export function atifDocument(
   source: AtifSource,
-  turns: Iterable<SaidTurn>,
+  turns: Iterable<TurnText>,
 ): AsyncGenerator<string> | undefined {
   const lines = new Map<string, AtifSteps>()
   for (const turn of turns) {
@@ -100,11 +100,11 @@ async function* trajectory(
 async function* stepToWire(
   { reader, session, ids }: AtifSource,
   step: AtifStep,
-  turn: SaidTurn | undefined,
+  turn: TurnText | undefined,
 ): AsyncGenerator<string> {
   if (turn === undefined) return yield JSON.stringify(step)
   yield `${openObject(step)},"metrics":`
-  const counts = countsOf(turn.usage)
+  const counts = parseTokenCounts(turn.usage)
   const whole = ids && turn.exact ? await reader.getTurn(session.sessionId, turn.turnId) : undefined
   if (whole === undefined) return yield `${JSON.stringify(counts)}}`
   yield openObject({
@@ -118,8 +118,8 @@ async function* stepToWire(
   yield '}}'
 }
 
-function finalMetrics(steps: readonly AtifStep[], turns: Iterable<SaidTurn>) {
-  const counts = [...turns].map(({ usage }) => countsOf(usage))
+function finalMetrics(steps: readonly AtifStep[], turns: Iterable<TurnText>) {
+  const counts = [...turns].map(({ usage }) => parseTokenCounts(usage))
   const sum = (name: keyof AtifCounts) => counts.reduce((sum, each) => sum + (each[name] ?? 0), 0)
   return {
     total_prompt_tokens: sum('prompt_tokens'),

@@ -3,9 +3,9 @@ import type { Static } from 'typebox'
 import { isMainWork } from '../../../session/roles/line.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { selectedBy, selectionOf, told } from '../sessions/trajectory-query.ts'
+import { selectedBy, told, toTurnSelection } from '../sessions/trajectory-query.ts'
 import { atifDocument } from './atif.ts'
-import { readSession, type SaidTurn } from './read-session.ts'
+import { readSession, type TurnText } from './read-session.ts'
 import type { ExportQuery } from './schemas.ts'
 import { sftLines } from './sft.ts'
 import { trainingTrace } from './training-trace.ts'
@@ -25,7 +25,7 @@ export async function exportSession(
   onRow: (row: Trajectory) => void = () => {},
 ): Promise<Iterable<string> | AsyncIterable<string>> {
   if (query.finished_only && session.status !== 'completed') return []
-  const builder = new TrajectoryBuilder(selectionOf(query))
+  const builder = new TrajectoryBuilder(toTurnSelection(query))
   const turns = await readSession(reader, session, builder)
   if (query.format === 'atif') {
     const superseded = builder.superseded()
@@ -37,7 +37,7 @@ export async function exportSession(
   return query.format === 'sft' ? sftLines(session.sessionId, rows) : line(trainingTrace(rows, turns))
 }
 
-function isAsked({ line }: SaidTurn, { select, side_calls: sideCalls }: ExportQueryString): boolean {
+function isAsked({ line }: TurnText, { select, side_calls: sideCalls }: ExportQueryString): boolean {
   if (line === 'side') return sideCalls
   return select !== 'main' || isMainWork(line)
 }

@@ -2,7 +2,7 @@
 import type { AgentRole } from '../../../session/roles/line.ts'
 import type { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
-import { refuseHalf } from '../sessions/trajectory-query.ts'
+import { rejectPartial } from '../sessions/trajectory-query.ts'
 
 const SAID = [
   'turnId',
@@ -26,7 +26,7 @@ const SAID = [
 ] as const satisfies (keyof TurnRecord)[]
 
 /** What was said in a turn, and what it came to, without its tokens. */
-export type SaidTurn = Pick<TurnRecord, (typeof SAID)[number]> & { readonly line: AgentRole }
+export type TurnText = Pick<TurnRecord, (typeof SAID)[number]> & { readonly line: AgentRole }
 
 /**
  * Reads the turns into the builder. Texts stay in memory, token ids in the builder alone, each once.
@@ -37,13 +37,13 @@ export async function readSession(
   reader: Pick<TurnReader, 'getSession' | 'readSteps'>,
   session: SessionRecord,
   builder: TrajectoryBuilder,
-): Promise<ReadonlyMap<string, SaidTurn>> {
-  const turns = new Map<string, SaidTurn>()
+): Promise<ReadonlyMap<string, TurnText>> {
+  const turns = new Map<string, TurnText>()
   for await (const turn of reader.readSteps(session.sessionId)) {
     const { line } = builder.add(turn)
-    const said = Object.fromEntries(SAID.map((name) => [name, turn[name]])) as Omit<SaidTurn, 'line'>
+    const said = Object.fromEntries(SAID.map((name) => [name, turn[name]])) as Omit<TurnText, 'line'>
     turns.set(turn.turnId, { ...said, line })
   }
-  refuseHalf(session, await reader.getSession(session.sessionId))
+  rejectPartial(session, await reader.getSession(session.sessionId))
   return turns
 }

@@ -6,7 +6,7 @@ import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import type { Trajectory, TurnSpan } from '../../../session/trajectories/trajectories.ts'
 import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
 import { responseMessage } from '../traces/serialise.ts'
-import type { SaidTurn } from './read-session.ts'
+import type { TurnText } from './read-session.ts'
 
 /**
  * Each turn that a row trains, once, row by row: TRL folds a turn into the one before it if its prompt begins with that
@@ -17,7 +17,7 @@ import type { SaidTurn } from './read-session.ts'
  */
 export function* trainingTrace(
   rows: Iterable<Trajectory>,
-  turns: ReadonlyMap<string, SaidTurn>,
+  turns: ReadonlyMap<string, TurnText>,
 ): Generator<string> {
   yield '{"schema_version":1,"turns":['
   let separator = ''
@@ -32,7 +32,7 @@ export function* trainingTrace(
   yield ']}'
 }
 
-function* trainingTurn(row: Trajectory, span: TurnSpan, said: SaidTurn): Generator<string> {
+function* trainingTurn(row: Trajectory, span: TurnSpan, said: TurnText): Generator<string> {
   const { turn_id, start, end, weight_version_start, weight_version_end } = span
   const { index, line, policy, reward, labels } = span
   const promptLength = row.prompt_ids.length + start

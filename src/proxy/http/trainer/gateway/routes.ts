@@ -9,7 +9,7 @@ import { encodeSessionId } from '../../../session/state/session-id.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'
 import { readTraces } from '../../../session/trajectories/traces.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
-import { newKeyTag } from '../../access/agent-key.ts'
+import { createKeyTag } from '../../access/agent-key.ts'
 import type { Keyring } from '../../access/keyring.ts'
 import { described, ErrorReply } from '../../schemas/described.ts'
 import { typedApp } from '../../schemas/typed-app.ts'
@@ -36,8 +36,8 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
       body: NewGatewaySessionBody,
     }),
     async ({ body: { session_id: wanted, sampling_params: samplingParams } }) => {
-      refuseWithoutAgentKeys(keyring)
-      const keyTag = newKeyTag()
+      rejectWithoutAgentKeys(keyring)
+      const keyTag = createKeyTag()
       const { created, session } = await sessions.create({
         sessionId: wanted,
         samplingParams,
@@ -88,7 +88,7 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
 }
 
 /** @throws ProxyError `unsupported` where the admin key is the only one that makes LLM calls */
-function refuseWithoutAgentKeys(keyring: Keyring): void {
+function rejectWithoutAgentKeys(keyring: Keyring): void {
   if (keyring.isOpen || keyring.agentKey('any') !== undefined) return
   throw new ProxyError('unsupported', 'Agents have no keys of their own here: start with --agent-key-secret')
 }

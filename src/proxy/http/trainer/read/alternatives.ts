@@ -25,7 +25,7 @@ interface Sources {
 }
 
 /** @returns an entry for each token of the window that the row has; only details of its own turns are read */
-export async function alternativesOf(
+export async function readAlternatives(
   { row, layout: layoutOf }: AlternativesRow,
   { from, count }: Window,
   { details, texts }: Sources,
@@ -39,7 +39,7 @@ export async function alternativesOf(
   const rows = topLogprobs({ ...layout, turns }, await details(turns))
   const shown: (TokenRow | null)[] = []
   for (let place = from; place < end; place += 1) shown.push(rows?.[place - promptLength] ?? null)
-  const textOf = await textsOf(shown, texts)
+  const textOf = await readTexts(shown, texts)
   return shown.map((at) =>
     at === null
       ? null
@@ -52,7 +52,7 @@ export async function alternativesOf(
 }
 
 /** Each token by itself: none of them follows another one. */
-async function textsOf(
+async function readTexts(
   rows: readonly (TokenRow | null)[],
   texts: Sources['texts'],
 ): Promise<Map<number, string>> {

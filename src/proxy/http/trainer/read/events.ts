@@ -10,7 +10,7 @@ import { described, inMedia } from '../../schemas/described.ts'
 import { validatorCompiler } from '../../schemas/validate.ts'
 import { NDJSON, NdjsonReply } from '../../transport/ndjson-reply.ts'
 import { SessionParams } from '../sessions/schemas.ts'
-import { foundSession } from './found-session.ts'
+import { getSessionOrThrow } from './found-session.ts'
 import { LiveEvent, ProxyEvent } from './schemas.ts'
 
 interface EventsOptions {
@@ -66,7 +66,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
       }),
     },
     async ({ params: { sessionId } }, reply) => {
-      await foundSession(reader, sessionId)
+      await getSessionOrThrow(reader, sessionId)
       const lines = linesTo(reply)
       const tail = new Tail()
       const look = () => {
@@ -105,7 +105,7 @@ function isUp({ healthy, connected = true }: BackendMember): boolean {
   return healthy && connected
 }
 
-interface ShownLengths {
+interface TextLengths {
   text: number
   reasoning: number
   tools: string
@@ -113,10 +113,10 @@ interface ShownLengths {
 
 /** What turns have said since the look before. */
 class Tail {
-  #shown: ReadonlyMap<LiveTurn, ShownLengths> = new Map()
+  #shown: ReadonlyMap<LiveTurn, TextLengths> = new Map()
 
   additions(turns: Iterable<LiveTurn>): object[] {
-    const shown = new Map<LiveTurn, ShownLengths>()
+    const shown = new Map<LiveTurn, TextLengths>()
     const events: object[] = []
     for (const turn of turns) {
       const before = this.#shown.get(turn) ?? { text: 0, reasoning: 0, tools: '[]' }

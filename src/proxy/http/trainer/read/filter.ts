@@ -7,7 +7,7 @@ import type {
   SessionGroup,
   SessionTotals,
 } from '../../../store/port/turn-store.ts'
-import { type Caller, runAskedFor } from '../../access/scopes.ts'
+import { type Caller, getRequestedRun } from '../../access/scopes.ts'
 import { metadataFilter } from '../sessions/metadata-filter.ts'
 import type {
   ForestQuery,
@@ -20,11 +20,11 @@ import type {
 } from './schemas.ts'
 
 /** @throws ProxyError `forbidden`, `invalid_request` */
-export function filterOf(
+export function toSessionFilter(
   query: Static<typeof ListQuery | typeof GroupsQuery | typeof ForestQuery | typeof SearchQuery>,
   caller: Caller,
 ): SessionFilter {
-  const run = runAskedFor(caller, query.run)
+  const run = getRequestedRun(caller, query.run)
   const { status, since, label, q, reward_min: rewardMin, reward_max: rewardMax, inexact, failed } = query
   return {
     metadata: metadataFilter(query),

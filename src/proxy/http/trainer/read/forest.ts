@@ -8,7 +8,7 @@ import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/po
 import { DetailChoice, detailMembers } from '../sessions/details.ts'
 import { member, numberArray, openObject } from '../sessions/json-stream.ts'
 import { sessionToWire } from '../sessions/serialise.ts'
-import { refuseHalf, told } from '../sessions/trajectory-query.ts'
+import { rejectPartial, told } from '../sessions/trajectory-query.ts'
 import type { ForestQuery } from './schemas.ts'
 
 /** The samples of a group, with room; all of their tokens are in memory at once. */
@@ -18,7 +18,10 @@ const MAX_SESSIONS = 128
 const OF_PROMPTS: readonly TokenDataKind[] = ['prompt_logprobs', 'routed_experts']
 
 /** Those that match, the oldest first. @throws ProxyError `invalid_request` for more than {@link MAX_SESSIONS} */
-export async function sessionsOfForest(reader: TurnReader, filter: SessionFilter): Promise<SessionRecord[]> {
+export async function findForestSessions(
+  reader: TurnReader,
+  filter: SessionFilter,
+): Promise<SessionRecord[]> {
   const { sessions, nextCursor } = await reader.listSessions({ ...filter, order: 'asc', limit: MAX_SESSIONS })
   if (nextCursor === undefined) return sessions
   throw new ProxyError('invalid_request', `More than ${MAX_SESSIONS} sessions match: narrow the filter`)
@@ -40,13 +43,13 @@ export async function queryForest(
   }: Pick<Static<typeof ForestQuery>, 'side_calls' | 'rejected' | 'details'>,
   onRow: (row: Trajectory) => void = () => {},
 ): Promise<AsyncGenerator<string>> {
-  const kinds = kindsOf(details)
+  const kinds = parseDetailKinds(details)
   const forest = new Forest()
   const shown: object[] = []
   for (const session of sessions) {
     const builder = new TrajectoryBuilder({ sideCalls, rejected })
     for await (const turn of reader.readSteps(session.sessionId)) builder.add(turn)
-    refuseHalf(session, await reader.getSession(session.sessionId))
+    rejectPartial(session, await reader.getSession(session.sessionId))
     shown.push({ ...sessionToWire(session), excluded_turns: builder.excluded() })
     forest.add(session.sessionId, told(builder.rows({}, session.reward, session.marks), onRow))
   }
@@ -55,11 +58,13 @@ export async function queryForest(
     sessions.filter(({ status }) => status === 'completed').map(({ sessionId }) => sessionId),
   )
   const shownRows = rows.map((row) => ({ ...row, finished: completed.has(row.session_id) }))
-  return forestToWire({ sessions: shown, rows: shownRows }, nodes, (node) => detailsOf(reader, node, kinds))
+  return forestToWire({ sessions: shown, rows: shownRows }, nodes, (node) =>
+    writeNodeDetails(reader, node, kinds),
+  )
 }
 
 /** @throws ProxyError `invalid_request` */
-function kindsOf(details: string | undefined): readonly TokenDataKind[] {
+function parseDetailKinds(details: string | undefined): readonly TokenDataKind[] {
   const { kinds } = DetailChoice.parse(details)
   if (kinds.length === TOKEN_DATA_KINDS.length) return kinds.filter((kind) => !OF_PROMPTS.includes(kind))
   const refused = kinds.find((kind) => OF_PROMPTS.includes(kind))
@@ -93,7 +98,7 @@ async function* forestToWire(
 }
 
 /** Of a node that no row trains there are none. */
-function detailsOf(
+function writeNodeDetails(
   reader: TurnReader,
   { sessionId, turn, ids }: CompletionTokens,
   kinds: readonly TokenDataKind[],

@@ -2,7 +2,7 @@ import { ProxyError } from '../../../../base/errors.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 
 /** @throws ProxyError `session_not_found` */
-export async function foundSession(reader: TurnReader, sessionId: string): Promise<SessionRecord> {
+export async function getSessionOrThrow(reader: TurnReader, sessionId: string): Promise<SessionRecord> {
   const session = await reader.getSession(sessionId)
   if (session !== undefined) return session
   throw new ProxyError('session_not_found', `Session not found${await routeHint(reader, sessionId)}`)

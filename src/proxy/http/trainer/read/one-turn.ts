@@ -3,7 +3,7 @@ import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { AgentRoleFinder } from '../../../session/roles/line-finder.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { RequestsSoFar } from '../sessions/new-parts.ts'
+import { RequestHistory } from '../sessions/new-parts.ts'
 import { turnToWire } from '../sessions/serialise.ts'
 import type { OneTurnQuery } from './schemas.ts'
 
@@ -19,7 +19,7 @@ export async function turnByIndex(
   query: Static<typeof OneTurnQuery>,
 ) {
   const lines = new AgentRoleFinder()
-  const requests = new RequestsSoFar()
+  const requests = new RequestHistory()
   for await (const outline of reader.readOutlines(sessionId)) {
     const line = lines.add(outline)
     const newParts = requests.add(outline)

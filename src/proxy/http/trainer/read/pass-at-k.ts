@@ -1,6 +1,6 @@
 /** How often at least one of k samples of a task passes, by the samples that there are. */
 
-interface SampledTask {
+interface TaskSamples {
   /** Samples that have a reward. */
   readonly rewards: { readonly count: number }
   /** Those whose reward passes. */
@@ -11,7 +11,7 @@ interface SampledTask {
  * The mean over all tasks that have k samples or more, for k of 1, 2, 4 and so on, by the unbiased estimator of Chen et al.,
  * "Evaluating Large Language Models Trained on Code" (2021), section 2.1.
  */
-export function passAtK(tasks: readonly SampledTask[]): Record<string, number> {
+export function passAtK(tasks: readonly TaskSamples[]): Record<string, number> {
   const found: Record<string, number> = {}
   for (let k = 1; ; k *= 2) {
     const enough = tasks.filter(({ rewards }) => rewards.count >= k)

@@ -10,7 +10,7 @@ const MAX_TURNS = 256
 const MAX_CHARS = 300
 
 /** The last user message that the main line begins with, and its last answer that has a text; null: there is none. */
-export async function previewOf(
+export async function readPreview(
   reader: Pick<TurnReader, 'readOutlines'>,
   { sessionId, turnCount }: SessionRecord,
 ): Promise<{ task: string | null; answer: string | null }> {
@@ -19,14 +19,14 @@ export async function previewOf(
   let answer: string | null = null
   for await (const turn of reader.readOutlines(sessionId)) {
     if (!isMainWork(lines.add(turn).line)) continue
-    task ??= taskOf(turn)
+    task ??= getTask(turn)
     if (turnCount > MAX_TURNS) break
     if (turn.status === 'completed') answer = oneLine(turn.completionText ?? '') ?? answer
   }
   return { task, answer }
 }
 
-function taskOf({ lastMessage, promptPieces }: TurnOutline): string | null {
+function getTask({ lastMessage, promptPieces }: TurnOutline): string | null {
   const messages = getTextsUpTo(lastMessage).map(
     (text) => JSON.parse(text) as { role?: unknown; content?: unknown },
   )

@@ -15,17 +15,25 @@ import { jsonStream, objectPieces, streamJson } from '../sessions/json-stream.ts
 import * as schemas from '../sessions/schemas.ts'
 import { sessionToWire, sessionWithTurns } from '../sessions/serialise.ts'
 import { readTrajectories } from '../sessions/trajectory-query.ts'
-import { alternativesOf } from './alternatives.ts'
-import { filterOf, groupToWire, hitsToWire, totalsToWire } from './filter.ts'
-import { queryForest, sessionsOfForest } from './forest.ts'
-import { foundSession } from './found-session.ts'
+import { readAlternatives } from './alternatives.ts'
+import { groupToWire, hitsToWire, toSessionFilter, totalsToWire } from './filter.ts'
+import { findForestSessions, queryForest } from './forest.ts'
+import { getSessionOrThrow } from './found-session.ts'
 import { turnByIndex } from './one-turn.ts'
 import { passAtK } from './pass-at-k.ts'
-import { previewOf } from './preview.ts'
-import { idsOf, laterNumbers, readRow, readRows, rowSummary, rowTensors, type TextsOfTokens } from './rows.ts'
+import { readPreview } from './preview.ts'
+import {
+  getRowIds,
+  getTrainerData,
+  readRow,
+  readRows,
+  rowSummary,
+  rowTensors,
+  type TextsOfTokens,
+} from './rows.ts'
 import * as reads from './schemas.ts'
-import { treeOf } from './tree.ts'
-import { turnFiguresOf, turnFiguresToWire } from './turn-figures.ts'
+import { readTree } from './tree.ts'
+import { readTurnFigures, turnFiguresToWire } from './turn-figures.ts'
 
 /** The texts of tokens, by the tokenizer of this model; undefined where none is known. */
 export type ReadTokenTexts = (model: string | null, ids: Int32Array) => Promise<TextsOfTokens | undefined>
@@ -63,7 +71,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     },
     async (request, reply) => {
       const { limit, sort, order, cursor, totals } = request.query
-      const filter = filterOf(request.query, request.caller)
+      const filter = toSessionFilter(request.query, request.caller)
       const page = await reader.listSessions({ ...filter, limit, sort, order, cursor: cursor || undefined })
       return sendJson(request, reply, {
         sessions: page.sessions.map(sessionToWire),
@@ -83,7 +91,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     },
     async (request, reply) => {
       const { text: wanted, limit, per_session: perSession, cursor } = request.query
-      const filter = filterOf(request.query, request.caller)
+      const filter = toSessionFilter(request.query, request.caller)
       const search = { ...filter, wanted, limit, perSession, cursor }
       return sendJson(request, reply, hitsToWire(await reader.searchTurns(search)))
     },
@@ -99,9 +107,9 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     },
     async (request, reply) => {
       const { by, limit, pass_reward: passReward } = request.query
-      const filter = filterOf(request.query, request.caller)
+      const filter = toSessionFilter(request.query, request.caller)
       const found = await reader.groupSessions(by, filter, passReward)
-      const figures = request.query.turns ? await turnFiguresOf(reader, by, filter) : undefined
+      const figures = request.query.turns ? await readTurnFigures(reader, by, filter) : undefined
       const groups = found.map((group) => {
         const ofTurns = figures?.get(group.value)
         return {
@@ -124,7 +132,7 @@ function wholeRoutes(app: TypedApp, { reader, turnMessages = 'all', onRow }: Rea
       querystring: schemas.TurnsQuery,
     }),
     async ({ params: { sessionId }, query }, reply) => {
-      const session = await foundSession(reader, sessionId)
+      const session = await getSessionOrThrow(reader, sessionId)
       const turns = query.ids ? reader.readTurns(sessionId) : reader.readOutlines(sessionId)
       return streamJson(reply, sessionWithTurns(session, turns, query.messages ?? turnMessages))
     },
@@ -136,7 +144,7 @@ function wholeRoutes(app: TypedApp, { reader, turnMessages = 'all', onRow }: Rea
       querystring: schemas.TrajectoriesQuery,
     }),
     async ({ params: { sessionId }, query }, reply) => {
-      const session = await foundSession(reader, sessionId)
+      const session = await getSessionOrThrow(reader, sessionId)
       return streamJson(reply, (await readTrajectories(reader, session, query)).toWire(onRow))
     },
   )
@@ -151,7 +159,7 @@ function formatRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void
       querystring: ExportQuery,
     }),
     async ({ params: { sessionId }, query }, reply) => {
-      const session = await foundSession(reader, sessionId)
+      const session = await getSessionOrThrow(reader, sessionId)
       const lines = await exportSession(reader, session, query, onRow)
       return reply.type(NDJSON).send(jsonStream(lines))
     },
@@ -166,7 +174,7 @@ function forestRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void
       querystring: reads.SessionForestQuery,
     }),
     async ({ params: { sessionId }, query }, reply) => {
-      const session = await foundSession(reader, sessionId)
+      const session = await getSessionOrThrow(reader, sessionId)
       return streamJson(reply, await queryForest(reader, [session], query, onRow))
     },
   )
@@ -180,7 +188,7 @@ function forestRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void
       }),
     },
     async ({ query, caller }, reply) => {
-      const sessions = await sessionsOfForest(reader, filterOf(query, caller))
+      const sessions = await findForestSessions(reader, toSessionFilter(query, caller))
       return streamJson(reply, await queryForest(reader, sessions, query, onRow))
     },
   )
@@ -194,8 +202,8 @@ function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     }),
     async (request, reply) => {
       const { sessionId } = request.params
-      const session = await foundSession(reader, sessionId)
-      const turns = await treeOf(reader.readSteps(sessionId), session.marks)
+      const session = await getSessionOrThrow(reader, sessionId)
+      const turns = await readTree(reader.readSteps(sessionId), session.marks)
       return sendJson(request, reply, { ...sessionToWire(session), turns })
     },
   )
@@ -204,7 +212,7 @@ function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     described('sessions', 'The task of a session, and its last answer', reads.Preview, {
       params: schemas.SessionParams,
     }),
-    async ({ params }) => previewOf(reader, await foundSession(reader, params.sessionId)),
+    async ({ params }) => readPreview(reader, await getSessionOrThrow(reader, params.sessionId)),
   )
   app.get(
     '/sessions/:sessionId/turns/:index',
@@ -214,7 +222,7 @@ function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
     }),
     async (request, reply) => {
       const { sessionId, index } = request.params
-      const session = await foundSession(reader, sessionId)
+      const session = await getSessionOrThrow(reader, sessionId)
       const pieces = await turnByIndex(reader, session, Number(index), request.query)
       return sendCompressed(request, reply, jsonStream(pieces))
     },
@@ -227,7 +235,7 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
   const rowOf = async (
     { sessionId, row }: Static<typeof reads.RowParams>,
     query: Static<typeof reads.RowsQuery>,
-  ) => readRow(reader, await foundSession(reader, sessionId), Number(row), query)
+  ) => readRow(reader, await getSessionOrThrow(reader, sessionId), Number(row), query)
   app.get(
     '/sessions/:sessionId/rows',
     described('sessions', 'What the training-ready rows come to', reads.Rows, {
@@ -236,7 +244,7 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
       querystring: reads.RowsQuery,
     }),
     async (request, reply) => {
-      const session = await foundSession(reader, request.params.sessionId)
+      const session = await getSessionOrThrow(reader, request.params.sessionId)
       const { placed } = await readRows(reader, session, request.query)
       const rows = Array.from(placed, ({ row }, place) => rowSummary(row, place))
       return sendJson(request, reply, { rows })
@@ -253,8 +261,8 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
     }),
     async ({ params, query }, reply) => {
       const { row, layout, model } = await rowOf(params, query)
-      const texts = query.texts ? await tokenTexts(model, idsOf(row)) : undefined
-      const later = await laterNumbers(reader, params.sessionId, { layout })
+      const texts = query.texts ? await tokenTexts(model, getRowIds(row)) : undefined
+      const later = await getTrainerData(reader, params.sessionId, { layout })
       const tensors = rowTensors(row, Number(params.row), { later, texts })
       return reply.type('application/octet-stream').send(Readable.from(tensors, { objectMode: false }))
     },
@@ -267,7 +275,7 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
     }),
     async (request, reply) => {
       const { row, model } = await rowOf(request.params, request.query)
-      const texts = await tokenTexts(model, idsOf(row))
+      const texts = await tokenTexts(model, getRowIds(row))
       return sendJson(request, reply, texts ?? { source: null, texts: null })
     },
   )
@@ -281,7 +289,7 @@ function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): vo
     async (request, reply) => {
       const { params, query } = request
       const placed = await rowOf(params, query)
-      const alternatives = await alternativesOf(placed, query, {
+      const alternatives = await readAlternatives(placed, query, {
         details: (turns) => detailsOnRecord(reader, params.sessionId, turns, ['top_logprobs']),
         texts: (ids) => tokenTexts(placed.model, ids),
       })

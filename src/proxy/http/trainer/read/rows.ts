@@ -68,7 +68,7 @@ export interface TextsOfTokens {
 }
 
 /** The prompt and the response. */
-export function idsOf({ prompt_ids: prompt, response_ids: response }: Trajectory): Int32Array {
+export function getRowIds({ prompt_ids: prompt, response_ids: response }: Trajectory): Int32Array {
   const ids = new Int32Array(prompt.length + response.length)
   ids.set(prompt)
   ids.set(response, prompt.length)
@@ -79,7 +79,7 @@ export function idsOf({ prompt_ids: prompt, response_ids: response }: Trajectory
 type NumbersOfTokens = Readonly<Record<string, readonly (number | null)[]>>
 
 /** What became known of its tokens after the fact. */
-export async function laterNumbers(
+export async function getTrainerData(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
   { layout: layoutOf }: Pick<RowLocation, 'layout'>,
@@ -104,7 +104,7 @@ export function* rowTensors(
   { later, texts }: { later: NumbersOfTokens; texts: TextsOfTokens | undefined },
 ): Generator<Uint8Array> {
   const promptLength = row.prompt_ids.length
-  const ids = idsOf(row)
+  const ids = getRowIds(row)
   const length = ids.length
   const logprobs = new Float32Array(length)
   logprobs.set(row.response_logprobs, promptLength)
@@ -127,7 +127,7 @@ export function* rowTensors(
           return [name, { dtype: 'F32', data }]
         }),
       ),
-      ...(texts && { text_ends: { dtype: 'I32', data: endsOf(texts.texts) } }),
+      ...(texts && { text_ends: { dtype: 'I32', data: getEndOffsets(texts.texts) } }),
       // Last, for their lengths are no multiples of the others' alignment.
       mask: { dtype: 'U8', data: mask },
       ...(texts && { text: { dtype: 'U8', data: Buffer.from(texts.texts.join('')) } }),
@@ -137,7 +137,7 @@ export function* rowTensors(
 }
 
 /** In bytes. */
-function endsOf(texts: readonly string[]): Int32Array {
+function getEndOffsets(texts: readonly string[]): Int32Array {
   let end = 0
   return Int32Array.from(texts, (text) => (end += Buffer.byteLength(text)))
 }
@@ -151,7 +151,7 @@ function finite(value: number): number {
  * (https://huggingface.co/docs/safetensors/index#format). Everything is little-endian, as Node's platforms are.
  */
 
-interface NamedArray {
+interface ArrayEntry {
   dtype: 'I32' | 'F32' | 'U8'
   data: Int32Array | Float32Array | Uint8Array
 }
@@ -161,7 +161,7 @@ const ALIGNMENT = 8
 
 /** @param metadata text by name, as the format has it */
 function* safetensors(
-  tensors: Readonly<Record<string, NamedArray>>,
+  tensors: Readonly<Record<string, ArrayEntry>>,
   metadata: Readonly<Record<string, string>>,
 ): Generator<Uint8Array> {
   const header: Record<string, unknown> = { __metadata__: metadata }

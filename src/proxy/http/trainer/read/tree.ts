@@ -8,11 +8,11 @@ import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
 import type { TurnStep } from '../../../store/port/turn-store.ts'
 import type { TreeTurn } from './schemas.ts'
 
-type ShownTurn = Static<typeof TreeTurn>
+type TreeTurnJson = Static<typeof TreeTurn>
 
 /** A turn that has been read, and the ids of those that it goes on from. */
-interface LinkedTurn {
-  readonly shown: Omit<ShownTurn, keyof Links>
+interface TurnLinks {
+  readonly shown: Omit<TreeTurnJson, keyof Links>
   readonly turnId: string
   readonly base: { readonly turnId: string; readonly tokenCount: number } | undefined
   readonly messageParent: string | null | undefined
@@ -20,20 +20,20 @@ interface LinkedTurn {
 }
 
 type Links = Pick<
-  ShownTurn,
+  TreeTurnJson,
   'parent' | 'shared_tokens' | 'continues' | 'message_parent' | 'new_row' | 'excluded' | 'labels' | 'note'
 >
 
 /** The turns in call order. Which one goes on from which is asked of what makes the rows. */
-export async function treeOf(steps: AsyncIterable<TurnStep>, marks: SessionMarks): Promise<ShownTurn[]> {
+export async function readTree(steps: AsyncIterable<TurnStep>, marks: SessionMarks): Promise<TreeTurnJson[]> {
   const rows = new TrajectoryBuilder()
   const newRows = new NewRows()
-  const turns: LinkedTurn[] = []
+  const turns: TurnLinks[] = []
   for await (const step of steps) {
     const found = rows.add(step)
     const { base, shared } = step.promptStep
     turns.push({
-      shown: shownTurn(step, found.line),
+      shown: toTreeTurn(step, found.line),
       turnId: step.turnId,
       base: base === null ? undefined : { turnId: base, tokenCount: shared },
       messageParent: getRecordedParent(step),
@@ -70,7 +70,7 @@ function newRowToWire(newRow: NewRow, indexOf: (turnId: string | undefined) => n
   }
 }
 
-function shownTurn(turn: TurnStep, line: string): LinkedTurn['shown'] {
+function toTreeTurn(turn: TurnStep, line: string): TurnLinks['shown'] {
   const { base, shared, rest } = turn.promptStep
   const after = (ms: number | null) => (ms === null ? null : ms - turn.startedAtMs)
   return {

@@ -21,7 +21,7 @@ interface TurnFigures {
 }
 
 /** By the values of the groups; those of early sessions may be left out. */
-export async function turnFiguresOf(
+export async function readTurnFigures(
   reader: TurnReader,
   by: string,
   filter: SessionFilter,
@@ -65,7 +65,7 @@ async function addSession(reader: TurnReader, sessionId: string, figures: TurnFi
 }
 
 /** By how much the versions of sampled tokens are behind the highest one of their group, on average; null: none is a number. */
-function stalenessOf(versions: ReadonlyMap<number, number>): number | null {
+function computeStaleness(versions: ReadonlyMap<number, number>): number | null {
   if (versions.size === 0) return null
   const newest = [...versions.keys()].reduce((a, b) => Math.max(a, b))
   let [behind, tokens] = [0, 0]
@@ -77,5 +77,5 @@ function stalenessOf(versions: ReadonlyMap<number, number>): number | null {
 }
 
 export function turnFiguresToWire({ versions, ...figures }: TurnFigures) {
-  return { ...figures, staleness: stalenessOf(versions) }
+  return { ...figures, staleness: computeStaleness(versions) }
 }

@@ -7,7 +7,7 @@ import type { Sessions } from '../../../session/state/sessions.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
 import { described } from '../../schemas/described.ts'
 import { typedApp } from '../../schemas/typed-app.ts'
-import { clientGone } from '../../transport/client-gone.ts'
+import { createDisconnectSignal } from '../../transport/client-gone.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { AddedDetails, DetailsBody, ScoreBody, ScoredSession } from './detail-schemas.ts'
 import { withTurnNames } from './named-turns.ts'
@@ -49,7 +49,7 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
     }),
     async ({ params: { sessionId }, body }, reply) => {
       await sessions.get(sessionId)
-      const scored = await scoreSession({ store, backend }, sessionId, body, clientGone(reply))
+      const scored = await scoreSession({ store, backend }, sessionId, body, createDisconnectSignal(reply))
       return { session_id: sessionId, ...scored }
     },
   )

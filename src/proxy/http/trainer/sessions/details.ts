@@ -77,19 +77,19 @@ export async function* detailMembers(
 
 const MEMBERS: Readonly<Record<TokenDataKind, (row: RowDetails) => Generator<string>>> = {
   *sampling_mask({ sampling_mask: rows }) {
-    yield* member('sampling_mask', listOf(rows, idsText))
-    yield* member('sampling_mask_logprobs', listOf(hasLogprobs(rows) ? rows : null, logprobsText))
+    yield* member('sampling_mask', writeList(rows, idsText))
+    yield* member('sampling_mask_logprobs', writeList(hasLogprobs(rows) ? rows : null, logprobsText))
   },
   *sampling_logprobs({ sampling_logprobs: logprobs }) {
-    yield* member('sampling_logprobs', listOf(logprobs, JSON.stringify))
+    yield* member('sampling_logprobs', writeList(logprobs, JSON.stringify))
   },
   *top_logprobs({ top_logprobs: rows }) {
-    yield* member('top_logprob_ids', listOf(rows, idsText))
-    yield* member('top_logprobs', listOf(rows, logprobsText))
+    yield* member('top_logprob_ids', writeList(rows, idsText))
+    yield* member('top_logprobs', writeList(rows, logprobsText))
   },
   *prompt_logprobs({ prompt_logprobs: rows }) {
-    yield* member('prompt_logprob_ids', listOf(rows, idsText))
-    yield* member('prompt_logprobs', listOf(rows, logprobsText))
+    yield* member('prompt_logprob_ids', writeList(rows, idsText))
+    yield* member('prompt_logprobs', writeList(rows, logprobsText))
   },
   *routed_experts({ routed_experts: experts }) {
     yield* member('routed_experts', experts === null ? ['null'] : expertsText(experts))
@@ -99,7 +99,7 @@ const MEMBERS: Readonly<Record<TokenDataKind, (row: RowDetails) => Generator<str
   },
   *teacher_logprobs({ teacher, teacher_logprobs: logprobs }) {
     yield* member('teacher', [JSON.stringify(teacher)])
-    yield* member('teacher_logprobs', listOf(logprobs, JSON.stringify))
+    yield* member('teacher_logprobs', writeList(logprobs, JSON.stringify))
   },
   ...numberMembers('advantages', 'ratios', 'entropies', 'loss_weights'),
 }
@@ -107,7 +107,7 @@ const MEMBERS: Readonly<Record<TokenDataKind, (row: RowDetails) => Generator<str
 function numberMembers<Kind extends Exclude<TrainerDataKind, 'teacher_logprobs'>>(...kinds: Kind[]) {
   const members = kinds.map((kind) => [
     kind,
-    (row: RowDetails) => member(kind, listOf(row[kind], JSON.stringify)),
+    (row: RowDetails) => member(kind, writeList(row[kind], JSON.stringify)),
   ])
   return Object.fromEntries(members) as Record<Kind, (row: RowDetails) => Generator<string>>
 }
@@ -115,7 +115,7 @@ function numberMembers<Kind extends Exclude<TrainerDataKind, 'teacher_logprobs'>
 /** Entries to one piece of text. */
 const ENTRIES_PER_PIECE = 256
 
-function* listOf<Entry>(
+function* writeList<Entry>(
   entries: readonly (Entry | null)[] | null,
   text: (entry: Entry) => string,
 ): Generator<string> {

@@ -2,13 +2,13 @@ import type { Message } from '../../../../protocol/canonical/conversation.ts'
 import type { TurnRecord } from '../../../store/port/turn-store.ts'
 import { NewPrompts } from './new-prompts.ts'
 
-export type NewParts = ReturnType<RequestsSoFar['add']>
+export type NewParts = ReturnType<RequestHistory['add']>
 
 /**
  * Tells what of each request no earlier one begins with, so that a conversation can be shown without repeating itself.
  * Takes the turns of one reading.
  */
-export class RequestsSoFar {
+export class RequestHistory {
   /** By each message, the latest turn whose request goes through it. */
   readonly #turns = new Map<Message, string>()
   readonly #prompts = new NewPrompts()

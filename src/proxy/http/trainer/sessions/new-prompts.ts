@@ -14,7 +14,7 @@ const MAX_ENDS = 16
 const EMPTY = new Set(['[', '"'])
 
 /** Where in a list of pieces an earlier turn's prompt ends. */
-interface SharedBeginning {
+interface SharedPrefix {
   readonly turnId: string
   readonly position: number
   /** In the piece at `position`. */
@@ -28,7 +28,7 @@ export class NewPrompts {
   /** @returns the turn of the longest such prompt (the latest of several), and what comes after it, as pieces of a prompt */
   add({ turnId, promptPieces: pieces }: Pick<TurnRecord, 'turnId' | 'promptPieces'>) {
     let place = this.#first
-    let known: SharedBeginning | undefined
+    let known: SharedPrefix | undefined
     for (const [position, piece] of pieces.entries()) {
       known = longestEnd(place, pieces, position) ?? known
       if (position === pieces.length - 1) remember(place, piece, turnId)
@@ -62,9 +62,9 @@ function longestEnd(
   { ends }: PromptNode,
   pieces: readonly string[],
   position: number,
-): SharedBeginning | undefined {
+): SharedPrefix | undefined {
   const piece = pieces[position]!
-  let longest: SharedBeginning | undefined
+  let longest: SharedPrefix | undefined
   for (const [{ length }, turnId] of [...ends].filter(([end]) => piece.startsWith(end))) {
     // In a list of ids, 12 is no beginning of 123.
     const next = piece[length] ?? pieces[position + 1]?.[0] ?? ','
@@ -74,7 +74,7 @@ function longestEnd(
   return longest
 }
 
-function textAfter({ position, length }: SharedBeginning, pieces: readonly string[]): string {
+function textAfter({ position, length }: SharedPrefix, pieces: readonly string[]): string {
   const text = pieces.slice(position).join('').slice(length)
   return pieces[0]!.startsWith('[') ? `[${text.replace(/^,/, '')}` : `"${text}`
 }

@@ -9,10 +9,10 @@ import type { Sessions } from '../../../session/state/sessions.ts'
 import { everySession } from '../../../store/port/every-session.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import type { Keyring } from '../../access/keyring.ts'
-import { refuseForeignRun, runAskedFor } from '../../access/scopes.ts'
+import { getRequestedRun, rejectForeignRun } from '../../access/scopes.ts'
 import { described, Nothing } from '../../schemas/described.ts'
 import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
-import { clientGone } from '../../transport/client-gone.ts'
+import { createDisconnectSignal } from '../../transport/client-gone.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { MarksBody } from './mark-schemas.ts'
 import { withTurnNames } from './named-turns.ts'
@@ -51,8 +51,8 @@ function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOpti
     async ({ body, caller }) => {
       const isUnnamed = caller.is === 'run' && body.session_id === undefined
       const named = isUnnamed ? { session_id: idPrefixOfRun(caller.run) + randomUUID() } : {}
-      const request = newSessionOf({ ...body, ...named })
-      if (request.sessionId !== undefined) refuseForeignRun(caller, request.sessionId)
+      const request = toNewSessionRequest({ ...body, ...named })
+      if (request.sessionId !== undefined) rejectForeignRun(caller, request.sessionId)
       return create(request)
     },
   )
@@ -68,7 +68,7 @@ function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOpti
           param: 'session_id',
         })
       }
-      return create(newSessionOf({ ...body, session_id: sessionId }))
+      return create(toNewSessionRequest({ ...body, session_id: sessionId }))
     },
   )
   app.get(
@@ -142,7 +142,11 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
     },
     async ({ params, query }, reply) => {
       const timeoutMs = query.timeout_s * 1000
-      const { session, timedOut } = await sessions.wait(params.sessionId, timeoutMs, clientGone(reply))
+      const { session, timedOut } = await sessions.wait(
+        params.sessionId,
+        timeoutMs,
+        createDisconnectSignal(reply),
+      )
       return { ...sessionToWire(session), timed_out: timedOut }
     },
   )
@@ -169,9 +173,9 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
       }),
     },
     async ({ body, caller }) => {
-      const run = body.run === undefined ? undefined : runAskedFor(caller, body.run)
+      const run = body.run === undefined ? undefined : getRequestedRun(caller, body.run)
       const ids = new Set(body.session_ids)
-      for (const sessionId of ids) refuseForeignRun(caller, sessionId)
+      for (const sessionId of ids) rejectForeignRun(caller, sessionId)
       const ofRun =
         run === undefined ? [] : everySession(store, { idPrefix: idPrefixOfRun(run), order: 'asc' })
       for await (const { sessionId } of ofRun) ids.add(sessionId)
@@ -194,7 +198,7 @@ async function unlessMissing(sessionId: string, change: () => Promise<object>): 
   }
 }
 
-function newSessionOf(body: Static<typeof schemas.NewSessionBody>): NewSessionRequest {
+function toNewSessionRequest(body: Static<typeof schemas.NewSessionBody>): NewSessionRequest {
   const { session_id: sessionId, sampling_params: samplingParams, trust_agent: trustAgent, ...others } = body
   const { edited_calls: editedCalls, ttl_s: ttlS, ...rest } = others
   // Databases store whole milliseconds.

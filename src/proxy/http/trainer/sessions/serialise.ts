@@ -10,7 +10,7 @@ import type { TurnSampling } from '../../../session/turn/sampling.ts'
 import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
 import type { SessionRecord, TurnOutline, TurnRecord } from '../../../store/port/turn-store.ts'
 import { member, numberArray, openObject, textArray } from './json-stream.ts'
-import { type NewParts, RequestsSoFar } from './new-parts.ts'
+import { type NewParts, RequestHistory } from './new-parts.ts'
 import type { Session } from './schemas.ts'
 
 const toSeconds = (ms: number) => ms / 1000
@@ -54,7 +54,7 @@ export async function* sessionWithTurns(
   turns: AsyncIterable<TurnRecord | TurnOutline>,
   messages: 'all' | 'new' | 'none',
 ): AsyncGenerator<string> {
-  const soFar = messages === 'new' ? new RequestsSoFar() : undefined
+  const soFar = messages === 'new' ? new RequestHistory() : undefined
   const lines = new AgentRoleFinder()
   yield `${openObject(sessionToWire(session))},"turns":[`
   const prompts: Record<string, number> = {}
@@ -68,7 +68,7 @@ export async function* sessionWithTurns(
     separator = ','
     if (isTrace(turn)) traceCount += 1
     if (turn.status === 'aborted') abortedTurns += 1
-    for (const word of promptWordsOf(turn)) prompts[word] = (prompts[word] ?? 0) + 1
+    for (const word of toPromptMembers(turn)) prompts[word] = (prompts[word] ?? 0) + 1
     for (const kind of echoNoteOf(turn)?.kinds ?? []) changed[kind] = (changed[kind] ?? 0) + 1
   }
   const counts = `"prompts":${JSON.stringify(prompts)},"changed_calls":${JSON.stringify(changed)}`
@@ -76,7 +76,7 @@ export async function* sessionWithTurns(
 }
 
 /** How the turn's prompt came about, as its annotations say, and whether the engine saw another one. */
-function promptWordsOf({ annotations }: Pick<TurnRecord, 'annotations'>): string[] {
+function toPromptMembers({ annotations }: Pick<TurnRecord, 'annotations'>): string[] {
   const { prompt } = JSON.parse(annotations) as { prompt?: { reason?: string; mismatched?: boolean } }
   return [prompt?.reason ?? [], prompt?.mismatched === true ? 'mismatched' : []].flat()
 }
@@ -149,7 +149,7 @@ function* paramsToWire(params: string, prompt: readonly string[]): Generator<str
 }
 
 /** A row, and what is to be shown of it beyond ids and logprobs. */
-export interface ShownRow {
+export interface RowView {
   row: Trajectory
   /** Members of a JSON object, each after a comma. */
   details: AsyncIterable<string>
@@ -163,7 +163,7 @@ export interface ShownRow {
 export async function* sessionWithTrajectories(
   session: SessionRecord,
   excluded: ExcludedTurns,
-  rows: Iterable<ShownRow>,
+  rows: Iterable<RowView>,
   { images, ...more }: { images?: ReadonlyMap<string, string> | undefined } & Record<string, unknown>,
 ): AsyncGenerator<string> {
   yield `${openObject({ ...sessionToWire(session), ...more, excluded_turns: excluded })},"trajectories":[`
@@ -187,7 +187,7 @@ function* imagesToWire(images: ReadonlyMap<string, string>): Generator<string> {
   yield images.size === 0 ? '{}' : '}'
 }
 
-async function* rowToWire({ row, details, sampling }: ShownRow, finished: boolean): AsyncGenerator<string> {
+async function* rowToWire({ row, details, sampling }: RowView, finished: boolean): AsyncGenerator<string> {
   const { prompt_ids, response_ids, response_mask, response_logprobs, ...rest } = row
   const turns = rest.turns.map((turn) => {
     const sampled = sampling(turn.turn_id)

@@ -14,12 +14,12 @@ import { samplingOf, type TurnSampling } from '../../../session/turn/sampling.ts
 import type { SessionRecord, TurnReader, TurnStep } from '../../../store/port/turn-store.ts'
 import { DetailChoice, detailMembers } from './details.ts'
 import type { TrajectoriesQuery } from './schemas.ts'
-import { type ShownRow, sessionWithTrajectories } from './serialise.ts'
+import { type RowView, sessionWithTrajectories } from './serialise.ts'
 
 export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
 
 /** A session whose turns were read. */
-export interface ReadTrajectories {
+export interface SessionTrajectories {
   /** Each is put together when it is pulled. */
   rows(): Iterable<RowLocation>
   /**
@@ -37,10 +37,10 @@ export async function readTrajectories(
   reader: Pick<TurnReader, 'getSession' | 'readSteps' | 'readDetails'>,
   session: SessionRecord,
   query: TrajectoryQuery,
-): Promise<ReadTrajectories> {
+): Promise<SessionTrajectories> {
   const choice = DetailChoice.parse(query.details)
   const { sessionId } = session
-  const builder = new TrajectoryBuilder(selectionOf(query))
+  const builder = new TrajectoryBuilder(toTurnSelection(query))
   const samplings = new Map<string, TurnSampling>()
   const images = query.images ? new Map<string, string>() : undefined
   for await (const turn of reader.readSteps(sessionId)) {
@@ -48,10 +48,11 @@ export async function readTrajectories(
     if (added.length > 0) images && addImages(images, turn)
     if (choice.sampling) samplings.set(turn.turnId, samplingOf(turn, session.samplingParams))
   }
-  refuseHalf(session, await reader.getSession(sessionId))
+  rejectPartial(session, await reader.getSession(sessionId))
   const isLeftOut = query.finished_only && session.status !== 'completed'
-  const rows = () => (isLeftOut ? [] : builder.placedRows(optionsOf(query), session.reward, session.marks))
-  function* shown(onRow: (row: Trajectory) => void): Generator<ShownRow> {
+  const rows = () =>
+    isLeftOut ? [] : builder.placedRows(toTrajectoryOptions(query), session.reward, session.marks)
+  function* shown(onRow: (row: Trajectory) => void): Generator<RowView> {
     for (const { row, layout } of rows()) {
       onRow(row)
       const details = detailMembers(reader, sessionId, layout, choice.kinds)
@@ -66,7 +67,7 @@ export async function readTrajectories(
 }
 
 /** A session that is removed ends its reading: what was read until then is no whole session, though each row looks like one. */
-export function refuseHalf(before: SessionRecord, after: SessionRecord | undefined): void {
+export function rejectPartial(before: SessionRecord, after: SessionRecord | undefined): void {
   const hasEnded = before.endedAtMs !== null
   if (after && after.turnCount >= before.turnCount && (!hasEnded || after.endedAtMs === before.endedAtMs))
     return
@@ -92,7 +93,7 @@ function addImages(images: Map<string, string>, { lastMessage }: Pick<TurnStep, 
   }
 }
 
-export function selectionOf({
+export function toTurnSelection({
   select,
   side_calls: sideCalls,
   rejected,
@@ -100,7 +101,7 @@ export function selectionOf({
   return { lines: select === 'main' ? 'main' : 'all', sideCalls, rejected }
 }
 
-function optionsOf(query: TrajectoryQuery): TrajectoryOptions {
+function toTrajectoryOptions(query: TrajectoryQuery): TrajectoryOptions {
   const { prompt_length: promptLength, response_length: responseLength, select, per_turn: perTurn } = query
   return { ...selectedBy(select), perTurn, promptLength, responseLength }
 }

@@ -40,7 +40,7 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
       querystring: schemas.TracesQuery,
     }),
     async ({ params: { sessionId }, query }, reply) => {
-      const [asked, details] = [[store, sessionId, queryOf(query)] as const, shown(query.details)]
+      const [asked, details] = [[store, sessionId, toTraceQuery(query)] as const, shown(query.details)]
       const isGraph = query.format === 'compact'
       return streamJson(reply, (isGraph ? graphToWire : tracesToWire)(readTraces(...asked), details))
     },
@@ -54,7 +54,7 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
     async ({ body }, reply) =>
       streamJson(
         reply,
-        tracesToWire(tracesOfAll(store, body.session_ids, queryOf(body)), shown(body.details)),
+        tracesToWire(readAllTraces(store, body.session_ids, toTraceQuery(body)), shown(body.details)),
       ),
   )
   app.get(
@@ -74,7 +74,7 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
   done()
 }
 
-async function* tracesOfAll(
+async function* readAllTraces(
   store: TurnStore,
   sessionIds: readonly string[],
   query: TraceQuery,
@@ -82,6 +82,6 @@ async function* tracesOfAll(
   for (const sessionId of sessionIds) yield* readTraces(store, sessionId, query)
 }
 
-function queryOf({ since, limit }: { since?: number; limit?: number }): TraceQuery {
+function toTraceQuery({ since, limit }: { since?: number; limit?: number }): TraceQuery {
   return { sinceMs: since === undefined ? undefined : since * 1_000, limit }
 }

@@ -120,14 +120,14 @@ function* answerMembers(turn: TurnRecord): Generator<string> {
 
 async function* shownDetails(turn: TurnRecord, { reader, choice }: TraceDetails): AsyncGenerator<string> {
   const { sessionId } = turn
-  if (turn.exact) yield* detailMembers(reader, sessionId, () => layoutOf(turn), choice.kinds)
+  if (turn.exact) yield* detailMembers(reader, sessionId, () => getLayout(turn), choice.kinds)
   if (!choice.sampling) return
   const session = await reader.getSession(sessionId)
   yield* member('sampling', [JSON.stringify(samplingOf(turn, session?.samplingParams ?? {}))])
 }
 
 /** A row that the turn alone would be. */
-function layoutOf(turn: TurnRecord): RowLayout {
+function getLayout(turn: TurnRecord): RowLayout {
   const { turnId, promptTokenIds, completionTokenIds, weightVersionStart, weightVersionEnd } = turn
   const [promptLength, completionLength] = [promptTokenIds.length, completionTokenIds.length]
   const span = { start: 0, end: completionLength }

@@ -1,12 +1,12 @@
 import t from 'tap'
 import { ProxyError } from '../../../../../../src/base/errors.ts'
 import type { Backend } from '../../../../../../src/proxy/engines/port/backend.ts'
-import { healthOf } from '../../../../../../src/proxy/http/operator/health/health-route.ts'
+import { getHealth } from '../../../../../../src/proxy/http/operator/health/health-route.ts'
 import type { TurnRunner } from '../../../../../../src/proxy/session/turn/run-turn.ts'
 
 const backend = { mode: 'local', status: () => ({ members: [], queued: 0 }) } as unknown as Backend
 const runner = { isDraining: false } as TurnRunner
-const healthWith = (check: () => Promise<void>) => healthOf({ backend, runner, store: { check } })
+const healthWith = (check: () => Promise<void>) => getHealth({ backend, runner, store: { check } })
 
 t.test('a store that can commit is healthy, one that cannot is not', async (t) => {
   t.match(await healthWith(async () => {}), { code: 200, health: { status: 'ok' } })
