@@ -18,7 +18,7 @@ import type { ChatMessage } from '../../src/protocol/canonical/messages.ts'
 import { readImageRule } from '../../src/proxy/tokens/images/image-rule.ts'
 import { chooseParser, plain } from '../../src/proxy/tokens/parsers/choose-parser.ts'
 import { HARMONY_VARIABLES } from '../../src/proxy/tokens/templates/prompt-format.ts'
-import { ContentMemory } from '../../src/proxy/tokens/tokenizer/content-memory.ts'
+import { ContentCache } from '../../src/proxy/tokens/tokenizer/content-memory.ts'
 import { openRustEncoder } from '../../src/proxy/tokens/tokenizer/encoder.ts'
 import { mayCutAtSpaces } from '../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
@@ -195,7 +195,7 @@ async function openPlayer(name: string, family: Family, counts: Counts) {
   const tokenizer = loadTokenizer(directory)
   const encoder = (await openRustEncoder(directory))!
   const files = readTokenizerFiles(directory).tokenizerJson
-  const memory = new ContentMemory((text) => encoder.encode(text), files.added_tokens ?? [], {
+  const memory = new ContentCache((text) => encoder.encode(text), files.added_tokens ?? [], {
     cutsAtSpaces: mayCutAtSpaces(files),
   })
   const eosTokenIds = family.eos.map((token) => tokenizer.tokenToId(token)!)

@@ -1,7 +1,7 @@
 /** What an output parser makes of a completion, put together as an agent does. */
 import type { ToolCall, ToolCallDelta } from '../../src/protocol/canonical/messages.ts'
 import type { OutputParser } from '../../src/proxy/tokens/parsers/output-parser.ts'
-import type { ParsedDelta } from '../../src/proxy/tokens/parsers/parsed-delta.ts'
+import type { OutputDelta } from '../../src/proxy/tokens/parsers/parsed-delta.ts'
 
 /** What an agent's assistant message is made of. */
 export interface ParsedOutput {
@@ -16,7 +16,7 @@ export function parseWhole(parser: OutputParser, text: string): ParsedOutput {
 }
 
 /** Deltas of one completion, put together as an agent does. */
-export function mergeDeltas(deltas: Iterable<ParsedDelta>): ParsedOutput {
+export function mergeDeltas(deltas: Iterable<OutputDelta>): ParsedOutput {
   const merged: ParsedOutput = { content: '', reasoning: '', toolCalls: [] }
   for (const delta of deltas) {
     merged.content += delta.content ?? ''

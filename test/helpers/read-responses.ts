@@ -1,6 +1,9 @@
 /** Answers by published response templates, as `test/differential/responses.py` has them, and what is read in them here. */
 import { isDeepStrictEqual } from 'node:util'
-import type { ReadTexts, ResponseTemplate } from '../../src/proxy/tokens/templates/python/python-responses.ts'
+import type {
+  ResponseTemplate,
+  ResponseTexts,
+} from '../../src/proxy/tokens/templates/python/python-responses.ts'
 
 export interface ResponseCase {
   template: string
@@ -44,7 +47,7 @@ function isCall({ name, arguments: given }: { name: unknown; arguments: unknown 
   return typeof name === 'string' && name !== '' && given !== undefined && given !== null
 }
 
-type Delta = ReadTexts['deltas'][number]
+type Delta = ResponseTexts['deltas'][number]
 
 export function readCut(
   template: ResponseTemplate,

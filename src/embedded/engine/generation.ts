@@ -6,7 +6,7 @@ import type { TokenLogprob } from '../../protocol/canonical/messages.ts'
 import type { TokenTable } from '../../protocol/details/details.ts'
 import type { CaptureOptions } from '../../protocol/details/kinds.ts'
 import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
-import type { ParsedDelta } from '../../proxy/tokens/parsers/parsed-delta.ts'
+import type { OutputDelta } from '../../proxy/tokens/parsers/parsed-delta.ts'
 import { StopStrings } from '../../proxy/tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../proxy/tokens/tokenizer/streaming-decoder.ts'
 import type { Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
@@ -103,14 +103,14 @@ export class Generation {
     return this.#stops.flush() + this.#decoder.flush()
   }
 
-  #parse(text: string, isLast: boolean): ParsedDelta {
+  #parse(text: string, isLast: boolean): OutputDelta {
     const { parser } = this.#input
     if (parser === undefined) return text === '' ? {} : { content: text }
     const parsed = parser.push(text)
     return isLast ? joinDeltas(parsed, parser.finish()) : parsed
   }
 
-  #makeDelta(id: number, next: NextToken, parsed: ParsedDelta): GenerationDelta {
+  #makeDelta(id: number, next: NextToken, parsed: OutputDelta): GenerationDelta {
     if (parsed.toolCalls) this.#hasToolCalls = true
     const delta: GenerationDelta = { type: 'delta', ...parsed, tokenIds: [id], logprobs: [next.logprob(id)] }
     const { tokenizer } = this.#model
@@ -137,8 +137,8 @@ export class Generation {
   }
 }
 
-function joinDeltas(first: ParsedDelta, second: ParsedDelta): ParsedDelta {
-  const joined: ParsedDelta = { ...first, ...second }
+function joinDeltas(first: OutputDelta, second: OutputDelta): OutputDelta {
+  const joined: OutputDelta = { ...first, ...second }
   if (first.content && second.content) joined.content = first.content + second.content
   if (first.reasoning && second.reasoning) joined.reasoning = first.reasoning + second.reasoning
   if (first.toolCalls && second.toolCalls) joined.toolCalls = [...first.toolCalls, ...second.toolCalls]
@@ -162,7 +162,7 @@ function describeToken(
 
 /** With `return_tokens_as_token_ids` the bytes are still the text's. */
 function describe(tokenizer: Tokenizer, next: NextToken, id: number, options: LogprobsOptions) {
-  const text = tokenizer.pieceOf(id).text ?? tokenizer.decode([id])
+  const text = tokenizer.getPiece(id).text ?? tokenizer.decode([id])
   return {
     token: options.asTokenIds ? `token_id:${id}` : text,
     logprob: next.logprob(id),

@@ -8,7 +8,7 @@
 import { createInterface } from 'node:readline'
 import { isDeepStrictEqual, parseArgs } from 'node:util'
 import type { Tool } from '../../../src/protocol/canonical/messages.ts'
-import { parserNamed } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { findParser } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { mergeDeltas, type ParsedOutput, parseWhole } from '../../helpers/parsed-output.ts'
 
 interface Line {
@@ -49,7 +49,7 @@ if (Object.values(table).some((row) => row['whole: differs'] || row['cut up: dif
 
 function compare(line: Line): void {
   const { parser, detector, kind, text } = line
-  const create = () => parserNamed(parser).create({ tools, makeToolCallId: () => 'id' })
+  const create = () => findParser(parser).create({ tools, makeToolCallId: () => 'id' })
   const found = parseWhole(create(), text)
   const pieces = create()
   const deltas = [...text].map((character) => pieces.push(character))
@@ -71,7 +71,7 @@ function count({ detector, text, content, calls, parser }: Line, what: string): 
   table[detector] = row
   row[what] = (row[what] ?? 0) + 1
   if (what.endsWith('same') || row[what] > Number(options.show)) return
-  const found = parseWhole(parserNamed(parser).create({ tools, makeToolCallId: () => 'id' }), text)
+  const found = parseWhole(findParser(parser).create({ tools, makeToolCallId: () => 'id' }), text)
   console.log(
     detector,
     what,

@@ -10,7 +10,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { isDeepStrictEqual } from 'node:util'
 import type { Tool } from '../../../src/protocol/canonical/messages.ts'
-import { parserNamed } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { findParser } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { CACHE } from '../../helpers/install-once.ts'
 import { mergeDeltas, type ParsedOutput, parseWhole } from '../../helpers/parsed-output.ts'
 
@@ -130,7 +130,7 @@ function count(table: Record<string, Counts>, line: Line, tools: Tool[]): void {
   const { reader, kind, parser, opened, text } = line
   const row = `${reader}, ${kind}`
   const create = () =>
-    parserNamed(parser).create({ tools, startsInReasoning: opened, makeToolCallId: () => 'id' })
+    findParser(parser).create({ tools, startsInReasoning: opened, makeToolCallId: () => 'id' })
   const found = parseWhole(create(), text)
   const pieces = create()
   const deltas = [...text].map((character) => pieces.push(character))

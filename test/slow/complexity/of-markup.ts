@@ -6,7 +6,7 @@ import { createForcedCallParser } from '../../../src/proxy/tokens/parsers/forced
 import { JsonScanner } from '../../../src/proxy/tokens/parsers/json-scanner.ts'
 import type { OutputParser, ParserFamily } from '../../../src/proxy/tokens/parsers/output-parser.ts'
 import { readPythonCalls } from '../../../src/proxy/tokens/parsers/python-calls.ts'
-import { jsonOfTextArguments } from '../../../src/proxy/tokens/parsers/text-arguments.ts'
+import { toJsonArguments } from '../../../src/proxy/tokens/parsers/text-arguments.ts'
 import { AddedTokenFinder } from '../../../src/proxy/tokens/tokenizer/added-tokens.ts'
 import { MarkerSearch, MarkerSet } from '../../../src/proxy/tokens/tokenizer/markers.ts'
 import { StopStrings } from '../../../src/proxy/tokens/tokenizer/stop-strings.ts'
@@ -51,7 +51,7 @@ const BYTES: TokenPieces = {
   stripsFirstSpace: false,
   tokenToId: () => undefined,
   isSpecial: () => false,
-  pieceOf: (id) => PIECES[id]!,
+  getPiece: (id) => PIECES[id]!,
 }
 
 export const MARKUP: readonly Subject[] = [
@@ -94,9 +94,9 @@ export const MARKUP: readonly Subject[] = [
     cases: {
       many: (n) => {
         const many = times(n / 10, (at) => ({ name: `a${at}`, text: ' 5 ' }))
-        return () => jsonOfTextArguments('f', many, TOOLS)
+        return () => toJsonArguments('f', many, TOOLS)
       },
-      ...ofUnits((text) => () => jsonOfTextArguments('f', [{ name: 'a', text, type: 'json' }], TOOLS)),
+      ...ofUnits((text) => () => toJsonArguments('f', [{ name: 'a', text, type: 'json' }], TOOLS)),
     },
   },
   {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { ContentMemory } from '../../../src/proxy/tokens/tokenizer/content-memory.ts'
+import { ContentCache } from '../../../src/proxy/tokens/tokenizer/content-memory.ts'
 import { openRustEncoder } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { mayCutAtSpaces } from '../../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { readTokenizerFiles } from '../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
@@ -20,7 +20,7 @@ function memoryOf(maxBytes?: number) {
     encoded.push(text)
     return tokenizer.encode(text)
   }
-  return { memory: new ContentMemory(encode, SPECIAL, maxBytes === undefined ? {} : { maxBytes }), encoded }
+  return { memory: new ContentCache(encode, SPECIAL, maxBytes === undefined ? {} : { maxBytes }), encoded }
 }
 
 const message = (role: string, text: string) => `<|im_start|>${role}\n${text}<|im_end|>\n`
@@ -34,7 +34,7 @@ for (const name of REAL_MODELS) {
     const added = files.added_tokens ?? []
     const cutsAtSpaces = mayCutAtSpaces(files)
     t.equal(cutsAtSpaces, name !== 'gemma3', 'its expressions are known')
-    const memory = new ContentMemory((text) => encoder.encode(text), added, { cutsAtSpaces })
+    const memory = new ContentCache((text) => encoder.encode(text), added, { cutsAtSpaces })
     const token = fc.constantFrom(...added.map(({ content }) => content).slice(0, 40), ' <', '<|', '\n')
     const word = fc.oneof(
       fc.string({ unit: 'grapheme' }),
@@ -109,7 +109,7 @@ t.test(
       encoded.push(text)
       return tokenizer.encode(text)
     }
-    const memory = new ContentMemory(encode, SPECIAL, { cutsAtSpaces: true })
+    const memory = new ContentCache(encode, SPECIAL, { cutsAtSpaces: true })
     const letters = 'abcdefghijklmnop'
     const wordAt = (at: number) => `${at % 97}rule${letters[(at * 7919) % 13]}${letters[at % 16]}`
     const rules = Array.from({ length: 6000 }, (_, at) => wordAt(at)).join(' ')
@@ -126,7 +126,7 @@ t.test('a long prompt has a few of its texts tokenized at once, whatever number 
   let running = 0
   let most = 0
   const lengths = new Set<number>()
-  const memory = new ContentMemory(async (text, promptChars) => {
+  const memory = new ContentCache(async (text, promptChars) => {
     running += 1
     most = Math.max(most, running)
     lengths.add(promptChars)
@@ -196,7 +196,7 @@ t.test('memory is bounded, and keeps what was used last', async (t) => {
 
 t.test('what fails is tried again', async (t) => {
   let fails = true
-  const memory = new ContentMemory(async (text) => {
+  const memory = new ContentCache(async (text) => {
     if (fails) throw new Error('not now')
     return tokenizer.encode(text)
   }, SPECIAL)

@@ -56,7 +56,7 @@ for (const name of REAL_MODELS) {
     t.teardown(() => rust.close())
     const different = [...Array(listed.vocabSize + 100).keys()].filter((id) => {
       const token = listed.idToToken(id)
-      return rust.tokenOf(id) !== token || (token !== undefined && rust.idOf(token) === undefined)
+      return rust.getToken(id) !== token || (token !== undefined && rust.getId(token) === undefined)
     })
     t.same(different, [])
   })

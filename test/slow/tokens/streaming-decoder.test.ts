@@ -7,7 +7,7 @@ import { loadRealTokenizer } from '../../unit/tokens/real-models.ts'
 /** Random ids, among them every kind that is difficult: parts of characters, special ones, ones that do not exist. */
 function someIds(tokenizer: Tokenizer): fc.Arbitrary<number[]> {
   const partial = [...Array(tokenizer.vocabSize).keys()].filter(
-    (id) => tokenizer.pieceOf(id).text === undefined,
+    (id) => tokenizer.getPiece(id).text === undefined,
   )
   const written = fc.string({ unit: 'grapheme' }).map((text) => tokenizer.encode(text))
   const one = fc.oneof(

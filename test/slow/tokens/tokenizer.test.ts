@@ -70,9 +70,9 @@ t.test('a piece is a token as bytes, and as text where it is whole characters', 
   const tokenizer = loadRealTokenizer('llama3_1')
   const ids = tokenizer.encode('﷽')
   t.ok(ids.length > 1, 'one character in several tokens')
-  t.equal(Buffer.concat(ids.map((id) => tokenizer.pieceOf(id).bytes)).toString(), '﷽')
-  t.ok(ids.some((id) => tokenizer.pieceOf(id).text === undefined))
-  t.equal(tokenizer.pieceOf(tokenizer.encode(' the')[0]!).text, ' the')
+  t.equal(Buffer.concat(ids.map((id) => tokenizer.getPiece(id).bytes)).toString(), '﷽')
+  t.ok(ids.some((id) => tokenizer.getPiece(id).text === undefined))
+  t.equal(tokenizer.getPiece(tokenizer.encode(' the')[0]!).text, ' the')
 })
 
 const SENTENCE_PIECE = {

@@ -6,7 +6,7 @@ import type { ChatMessage, ToolCall } from '../../../src/protocol/canonical/mess
 import { type Trajectory, TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
-import { parserNamed } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { findParser } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { rendererFor, templateOf } from '../../helpers/templates.ts'
 import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
@@ -27,7 +27,7 @@ const WITH_NAMES =
 
 function modelOf(source: string, parser: string): TokenModel {
   const renderer = rendererFor(templateOf(source), qwen.tokenizer, { source })
-  return { ...qwen, source, renderer, parser: parserNamed(parser) } as TokenModel
+  return { ...qwen, source, renderer, parser: findParser(parser) } as TokenModel
 }
 
 const kimi = modelOf(WITH_IDS, 'kimi_k2')

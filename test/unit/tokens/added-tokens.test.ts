@@ -1,10 +1,10 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { AddedTokenFinder, type FoundToken } from '../../../src/proxy/tokens/tokenizer/added-tokens.ts'
+import { AddedTokenFinder, type TokenMatch } from '../../../src/proxy/tokens/tokenizer/added-tokens.ts'
 
 /** Each place with each length, the longest first. */
-function slowly(ids: ReadonlyMap<string, number>, text: string): FoundToken[] {
-  const found: FoundToken[] = []
+function slowly(ids: ReadonlyMap<string, number>, text: string): TokenMatch[] {
+  const found: TokenMatch[] = []
   for (let begin = 0; begin < text.length; begin += 1) {
     const [longest] = [...ids]
       .filter(([token]) => token !== '' && text.startsWith(token, begin))

@@ -1,6 +1,6 @@
 /** What a template writes between an answer and the next message: where the new part begins, and which ids close the old one. */
 import t from 'tap'
-import { findClosing, findEndOfTurn } from '../../../src/proxy/tokens/prompt/closing.ts'
+import { findBridge, findEndOfTurn } from '../../../src/proxy/tokens/prompt/closing.ts'
 import { AddedTokenFinder } from '../../../src/proxy/tokens/tokenizer/added-tokens.ts'
 
 const [EOM, EOS, USER, ASSISTANT, CALL_END] = [1, 2, 3, 4, 5]
@@ -34,7 +34,7 @@ t.test('a turn ends with the token that all that follows begins with', async (t)
 })
 
 t.test('a cut answer gets what closes it, as far as no text is between', async (t) => {
-  const closingOf = (header: string) => findClosing(header, '', { id: EOM }, finder, eosIds)
+  const closingOf = (header: string) => findBridge(header, '', { id: EOM }, finder, eosIds)
   t.strictSame(closingOf('<eom>\n<user>'), { text: '<eom>', ids: [EOM], endId: EOM })
   t.strictSame(closingOf('</call><eom>\n<user>'), { text: '</call><eom>', ids: [CALL_END, EOM], endId: EOM })
   t.strictSame(
@@ -53,7 +53,7 @@ t.test('a cut answer gets what closes it, as far as no text is between', async (
 t.test(
   'where a template forgets the token that ends turns, the new part begins where no more is the same',
   async (t) => {
-    const closingOf = (header: string, tail: string) => findClosing(header, tail, { id: EOM }, finder, eosIds)
+    const closingOf = (header: string, tail: string) => findBridge(header, tail, { id: EOM }, finder, eosIds)
     t.strictSame(closingOf('\n</call>\n<user>', '\n</call>'), { text: '\n</call>', ids: [EOM], endId: EOM })
     t.strictSame(
       closingOf('\n<user>', '\n<u'),
@@ -66,7 +66,7 @@ t.test(
 
 t.test('where openings end turns, nothing closes them but what is there when nothing follows', async (t) => {
   const closingOf = (header: string, tail: string) =>
-    findClosing(header, tail, { id: undefined }, finder, eosIds)
+    findBridge(header, tail, { id: undefined }, finder, eosIds)
   t.strictSame(closingOf('</call>\n<user>', '</call>\n'), { text: '</call>\n', ids: [], endId: undefined })
   t.strictSame(closingOf('</call> \n<user>', '</call>'), { text: '</call> \n', ids: [], endId: undefined })
   t.strictSame(closingOf('<eos><user>', '<eos>'), { text: '<eos>', ids: [EOS], endId: EOS })

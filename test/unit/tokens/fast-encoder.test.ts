@@ -1,6 +1,6 @@
 /** When the fast tokenizer is believed. With one that is wrong where the test wants it to be. */
 import t from 'tap'
-import { ContentMemory } from '../../../src/proxy/tokens/tokenizer/content-memory.ts'
+import { ContentCache } from '../../../src/proxy/tokens/tokenizer/content-memory.ts'
 import type { TextEncoder, TokenizerFault } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { FastEncoder } from '../../../src/proxy/tokens/tokenizer/fast-encoder.ts'
 import { proofTexts } from '../../../src/proxy/tokens/tokenizer/proof-texts.ts'
@@ -46,7 +46,7 @@ t.test('a share of the texts is compared, and nothing else is asked of the refer
 
 t.test('after a difference it is asked no more, and what was remembered of it is forgotten', async (t) => {
   const { encoder, asked, faults } = await setUp(/wrong/)
-  const memory = new ContentMemory((text) => encoder.encode(text), [])
+  const memory = new ContentCache((text) => encoder.encode(text), [])
   encoder.onFault(() => memory.clear())
   t.not([...(await memory.encode('wrong'))].join(), idsOf('wrong').join(), 'nobody has compared this one')
   const known = asked.fast
@@ -64,7 +64,7 @@ t.test('after a difference it is asked no more, and what was remembered of it is
 t.test('ids that were on their way when it turned out to be wrong are not remembered', async (t) => {
   const late = Promise.withResolvers<number[]>()
   const answers = [late.promise, Promise.resolve([2])]
-  const memory = new ContentMemory(() => answers.shift()!, [])
+  const memory = new ContentCache(() => answers.shift()!, [])
   const first = memory.encode('text')
   memory.clear()
   late.resolve([1])

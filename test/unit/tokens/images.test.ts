@@ -7,7 +7,7 @@ import {
   splitDataUrl,
 } from '../../../src/protocol/canonical/images.ts'
 import { readImageRule } from '../../../src/proxy/tokens/images/image-rule.ts'
-import { readImage, shownMessage, withImages } from '../../../src/proxy/tokens/images/prompt-images.ts'
+import { readImage, toTemplateMessage, withImages } from '../../../src/proxy/tokens/images/prompt-images.ts'
 import { imagePart, pngUrl, visionModel } from '../../helpers/vision-model.ts'
 
 /** Of 40 by 30 pixels, as Pillow writes them. */
@@ -196,12 +196,15 @@ t.test('a template is shown that there is an image, and none of its bytes', asyn
     role: 'user' as const,
     content: [{ type: 'text' as const, text: 'a' }, imagePart(pngUrl(56, 56))],
   }
-  const { json, images } = shownMessage(message, rule, 3)
+  const { json, images } = toTemplateMessage(message, rule, 3)
   t.strictSame(JSON.parse(json).content, [message.content[0], { type: 'shown_image' }])
   t.match(images, [{ width: 56, height: 56, tokens: 4, mediaType: 'image/png' }])
-  t.throws(() => shownMessage(message, undefined, 3), { code: 'unsupported', param: 'messages.3.content.1' })
+  t.throws(() => toTemplateMessage(message, undefined, 3), {
+    code: 'unsupported',
+    param: 'messages.3.content.1',
+  })
   const own = { role: 'user', content: [{ type: 'shown_image' }] } as never
-  t.throws(() => shownMessage(own, rule, 0), { code: 'unsupported', param: 'messages.0.content.0' })
+  t.throws(() => toTemplateMessage(own, rule, 0), { code: 'unsupported', param: 'messages.0.content.0' })
 })
 
 t.test(

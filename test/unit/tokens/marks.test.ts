@@ -1,14 +1,18 @@
 /** Whether a past that a template renders again, with more behind it, is what it was: rows go on from it or begin anew. */
 import t from 'tap'
 import {
-  endOfMarks,
+  createSentinel,
+  findSentinelsEnd,
+  getTextBeforeSentinel,
+  isSameHistory,
   losesAtMost,
-  markOf,
-  saysTheSame,
-  textBeforeMark,
 } from '../../../src/proxy/tokens/prompt/marks.ts'
 
-const [asked, said, thought] = [markOf('message', 0), markOf('message', 1), markOf('reasoning', 1)]
+const [asked, said, thought] = [
+  createSentinel('message', 0),
+  createSentinel('message', 1),
+  createSentinel('reasoning', 1),
+]
 const PAST = `<user>${asked}</user><bot><think>${thought}</think>${said}</bot>`
 
 const PASTS: Record<string, [after: string, isSame: boolean]> = {
@@ -27,11 +31,11 @@ const PASTS: Record<string, [after: string, isSame: boolean]> = {
 }
 
 for (const [name, [after, isSame]] of Object.entries(PASTS))
-  t.test(`a past ${name}`, async (t) => t.equal(saysTheSame(PAST, after), isSame))
+  t.test(`a past ${name}`, async (t) => t.equal(isSameHistory(PAST, after), isSame))
 
 t.test('two pieces that are cut out at one place are more than reasoning with its markup', async (t) => {
-  t.equal(saysTheSame(`a1b2c${asked}`, `abc${asked}`), false)
-  t.equal(saysTheSame(`a12bc${asked}`, `abc${asked}`), true)
+  t.equal(isSameHistory(`a1b2c${asked}`, `abc${asked}`), false)
+  t.equal(isSameHistory(`a12bc${asked}`, `abc${asked}`), true)
 })
 
 t.test('a past without marks may lose anything, and nothing but white space may come or move', async (t) => {
@@ -49,9 +53,9 @@ t.test('a past without marks may lose anything, and nothing but white space may 
 })
 
 t.test('marks are found by where they begin and end', async (t) => {
-  t.equal(textBeforeMark(PAST), '<user>')
-  t.equal(textBeforeMark('none'), 'none')
-  t.equal(endOfMarks(PAST, [asked, said]), PAST.length - '</bot>'.length)
-  t.equal(endOfMarks(PAST, [markOf('message', 7)]), undefined)
-  t.equal(endOfMarks(`${asked}.`, [asked, said]), asked.length)
+  t.equal(getTextBeforeSentinel(PAST), '<user>')
+  t.equal(getTextBeforeSentinel('none'), 'none')
+  t.equal(findSentinelsEnd(PAST, [asked, said]), PAST.length - '</bot>'.length)
+  t.equal(findSentinelsEnd(PAST, [createSentinel('message', 7)]), undefined)
+  t.equal(findSentinelsEnd(`${asked}.`, [asked, said]), asked.length)
 })

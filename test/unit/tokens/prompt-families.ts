@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import type { Test } from 'tap'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
-import type { RefusalReason } from '../../../src/proxy/tokens/prompt/refusal.ts'
+import type { TemplateRejectionReason } from '../../../src/proxy/tokens/prompt/refusal.ts'
 import { type Conversation, conversations, TALK, WORK } from './prompt-conversations.ts'
 import { loadModel, Rollout } from './prompt-rollout.ts'
 
@@ -10,7 +10,7 @@ interface Family {
   /** Conversations of which the template never writes a word differently later. */
   stable: Record<string, Conversation>
   /** Why a system message, or an assistant's that was not sampled, cannot follow an answer. */
-  refused?: { system?: RefusalReason; other?: RefusalReason }
+  refused?: { system?: TemplateRejectionReason; other?: TemplateRejectionReason }
 }
 
 export const FAMILIES: Record<string, Family> = {

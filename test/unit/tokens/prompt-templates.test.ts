@@ -8,7 +8,7 @@ import type {
   PromptRenderer,
   PromptRendererOptions,
 } from '../../../src/proxy/tokens/prompt/prompt-renderer.ts'
-import { REFUSALS } from '../../../src/proxy/tokens/prompt/refusal.ts'
+import { TEMPLATE_REJECTIONS } from '../../../src/proxy/tokens/prompt/refusal.ts'
 import { ChatTemplate, chatTemplateFiles } from '../../../src/proxy/tokens/templates/chat-template.ts'
 import { PythonTemplates } from '../../../src/proxy/tokens/templates/python/python-templates.ts'
 import { rendererFor, templateOf } from '../../helpers/templates.ts'
@@ -471,7 +471,7 @@ t.test('the documentation names every reason for a refusal', async (t) => {
   const page = readFileSync(new URL('../../../docs/token-mode.md', import.meta.url), 'utf8')
   const named = [...page.matchAll(/^\| `([a-z_]+)` \|/gm)].map(([, reason]) => reason)
   t.same(
-    named.filter((reason) => REFUSALS.includes(reason as never)),
-    REFUSALS,
+    named.filter((reason) => TEMPLATE_REJECTIONS.includes(reason as never)),
+    TEMPLATE_REJECTIONS,
   )
 })

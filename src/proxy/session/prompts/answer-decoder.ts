@@ -3,10 +3,10 @@ import type { GenerationDelta, GenerationEnd } from '../../../protocol/canonical
 import type { TokenLogprob } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
-import { type AnswerReader, readerOf } from '../../tokens/parsers/answer-reader.ts'
+import { createAnswerReader, type OutputReader } from '../../tokens/parsers/answer-reader.ts'
 import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
 import { createForcedCallParser } from '../../tokens/parsers/forced-calls.ts'
-import type { ParsedDelta } from '../../tokens/parsers/parsed-delta.ts'
+import type { OutputDelta } from '../../tokens/parsers/parsed-delta.ts'
 import { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 
@@ -42,7 +42,7 @@ export function decoderFor(
     oneToolCall: body.parallel_tool_calls === false,
     minTokens: typeof body.min_tokens === 'number' ? body.min_tokens : 0,
     ...(parser.reasoning && { reasoningCount: new ReasoningCount(parser.reasoning, startsInReasoning) }),
-    reader: byTemplate?.open(prefix, parserOptions.tools) ?? readerOf(parserOf()),
+    reader: byTemplate?.open(prefix, parserOptions.tools) ?? createAnswerReader(parserOf()),
   })
 }
 
@@ -68,7 +68,7 @@ interface AnswerDecoderParts {
   oneToolCall: boolean
   /** What a token reads like by itself; absent: the agent wants tokens written as `token_id:123`. */
   textOf?: (id: number) => string
-  reader: AnswerReader
+  reader: OutputReader
   /** Absent: the format has no place where reasoning begins and ends. */
   reasoningCount?: ReasoningCount
 }
@@ -138,7 +138,7 @@ export class AnswerDecoder {
     return last + stops.push(decoder.flush()) + stops.flush()
   }
 
-  #finish(end: GenerationEnd, parsed: readonly ParsedDelta[]): AnswerEvent[] {
+  #finish(end: GenerationEnd, parsed: readonly OutputDelta[]): AnswerEvent[] {
     const deltas = parsed.map((delta) => this.#note(delta)).filter(isNotEmpty)
     const finishReason = this.#calledTools && end.finishReason === 'stop' ? 'tool_calls' : end.finishReason
     // null is an engine's word for a completion that ended by itself.
@@ -197,7 +197,7 @@ export class AnswerDecoder {
     return { ...delta, logprobsContent }
   }
 
-  #note(parsed: ParsedDelta): ParsedDelta {
+  #note(parsed: OutputDelta): OutputDelta {
     if (parsed.reasoning !== undefined) this.#parts.reasoningCount?.addReasoning(parsed.reasoning)
     if (parsed.toolCalls === undefined) return parsed
     this.#calledTools ||= parsed.toolCalls.length > 0
@@ -208,7 +208,7 @@ export class AnswerDecoder {
   }
 }
 
-function isNotEmpty(parsed: ParsedDelta): boolean {
+function isNotEmpty(parsed: OutputDelta): boolean {
   return Object.values(parsed).some((part) => part !== undefined)
 }
 

@@ -10,14 +10,14 @@ import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { ImageRule } from '../../tokens/images/image-rule.ts'
 import {
-  type PlacedImage,
-  placesOf,
-  type ShownMessage,
-  shownMessage,
-  shownMessages,
+  describeImages,
+  type ImagePosition,
+  locateImages,
+  type TemplateMessage,
   type TokenImage,
+  toTemplateMessage,
+  toTemplateMessages,
   withImages,
-  withImagesInWords,
 } from '../../tokens/images/prompt-images.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 import { type Unfinished, unfinishedOf } from '../../tokens/parsers/unfinished.ts'
@@ -176,7 +176,7 @@ function isNoText(content: unknown): boolean {
 /** A call's messages, and how the template is shown them. */
 interface PromptInput {
   readonly messages: readonly ChatMessage[]
-  readonly shown: readonly ShownMessage[]
+  readonly shown: readonly TemplateMessage[]
   /** Of all messages. */
   readonly images: readonly TokenImage[]
   readonly imageRule: ImageRule | undefined
@@ -202,28 +202,28 @@ function inputOf(
   if (lastMessage === undefined) return inputAsSent(body, imageRule)
   const sent = getMessagesBetween(undefined, lastMessage)
   const sampled = asSampled(sent, call.parent, ids)
-  const said = seesToolImages ? sampled : withImagesInWords(sampled)
+  const said = seesToolImages ? sampled : describeImages(sampled)
   const messages = said.map(({ value }) => value)
-  return { ...promptInput(messages, shownMessages(said, imageRule), imageRule), known: said }
+  return { ...promptInput(messages, toTemplateMessages(said, imageRule), imageRule), known: said }
 }
 
 function inputAsSent({ messages }: ChatBody, imageRule: ImageRule | undefined): PromptInput {
-  const shown = messages.map((message, place) => shownMessage(message, imageRule, place))
+  const shown = messages.map((message, place) => toTemplateMessage(message, imageRule, place))
   return promptInput(messages, shown, imageRule)
 }
 
 function promptInput(
   messages: readonly ChatMessage[],
-  shown: readonly ShownMessage[],
+  shown: readonly TemplateMessage[],
   imageRule: ImageRule | undefined,
 ): PromptInput {
   return { messages, shown, images: shown.flatMap((message) => message.images), imageRule, known: undefined }
 }
 
 /** @throws ProxyError `unsupported` where recorded tokens have a placeholder that stands for no image */
-function placedImages(ids: PromptIds, { images, imageRule }: PromptInput): PlacedImage[] {
+function placedImages(ids: PromptIds, { images, imageRule }: PromptInput): ImagePosition[] {
   if (imageRule === undefined || images.length === 0) return []
-  const places = placesOf(ids.whole(), images, imageRule.tokenId)
+  const places = locateImages(ids.whole(), images, imageRule.tokenId)
   if (places !== undefined) return places
   const message =
     'the model has written a placeholder for an image, and the images cannot be told apart any more'

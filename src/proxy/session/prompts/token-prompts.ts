@@ -17,7 +17,7 @@ import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/re
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { TurnStep, TurnStore } from '../../store/port/turn-store.ts'
-import { type PlacedImage, placesOf } from '../../tokens/images/prompt-images.ts'
+import { type ImagePosition, locateImages } from '../../tokens/images/prompt-images.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 import { leavesRoomToReason } from '../../tokens/parsers/choose-parser.ts'
 import type { PromptOptions } from '../../tokens/prompt/prompt-renderer.ts'
@@ -267,10 +267,10 @@ class TokenCall extends PlannedCall {
   }
 
   /** Where the images are in another prompt. Other images than those that were sent cannot be trained on. */
-  #imagesIn(prompt: PromptIds, engine: string): readonly PlacedImage[] {
+  #imagesIn(prompt: PromptIds, engine: string): readonly ImagePosition[] {
     const { images } = this.parts.prompt
     if (images.length === 0) return images
-    const placed = placesOf(prompt.whole(), images, this.request.images!.tokenId)
+    const placed = locateImages(prompt.whole(), images, this.request.images!.tokenId)
     if (placed !== undefined) return placed
     throw new ProxyError(
       'engine_failed',
@@ -357,6 +357,6 @@ function originToWire(
   }
 }
 
-function imageToWire({ sha256, mediaType, width, height, at, tokens }: PlacedImage): object {
+function imageToWire({ sha256, mediaType, width, height, at, tokens }: ImagePosition): object {
   return { sha256, media_type: mediaType, width, height, at, tokens }
 }

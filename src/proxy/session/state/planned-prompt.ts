@@ -1,7 +1,7 @@
 /** The prompt of a chat call in token mode, and how it came about. */
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
-import type { PlacedImage } from '../../tokens/images/prompt-images.ts'
-import type { RefusalReason } from '../../tokens/prompt/refusal.ts'
+import type { ImagePosition } from '../../tokens/images/prompt-images.ts'
+import type { TemplateRejectionReason } from '../../tokens/prompt/refusal.ts'
 import type { PrefixMatch } from '../matching/match-index.ts'
 import type { SessionTurn } from '../matching/session-turns.ts'
 
@@ -10,7 +10,7 @@ import type { SessionTurn } from '../matching/session-turns.ts'
  * has continued that turn before. Everything else is rendered whole: `first`, nothing is recorded yet; `branched`, no
  * recorded turn begins like this call; and the reasons why the template's new part cannot be rendered by itself.
  */
-export type PromptReason = 'extended' | 'forked' | 'first' | 'branched' | RefusalReason
+export type PromptReason = 'extended' | 'forked' | 'first' | 'branched' | TemplateRejectionReason
 
 interface PromptOrigin {
   reason: PromptReason
@@ -30,7 +30,7 @@ export interface PlannedPrompt {
   call: PrefixMatch<SessionTurn>
   parent: SessionTurn | undefined
   /** In the order of the prompt; empty: it has none. */
-  images: readonly PlacedImage[]
+  images: readonly ImagePosition[]
   /** What the assistant's message says before the completion; absent: nothing. */
   saidBefore?: string
 }

@@ -98,7 +98,7 @@ export function readImageRule(
 ): ImageRule | undefined {
   const config = readProcessor(directory)
   const model = readModelJson<VisionConfig>(join(directory, 'config.json')) ?? {}
-  const family = config && FAMILIES.find(({ processors }) => processors.test(processorOf(config, model)))
+  const family = config && FAMILIES.find(({ processors }) => processors.test(getProcessor(config, model)))
   if (family === undefined) return undefined
   const tokenId =
     model.image_token_id ?? model.media_placeholder_token_id ?? addedTokens.get(family.placeholder)
@@ -111,7 +111,7 @@ export function readImageRule(
 }
 
 /** As published, Kimi's files name their processor as code alone. */
-function processorOf(
+function getProcessor(
   { image_processor_type: type, media_proc_cfg: media }: ProcessorConfig,
   model: VisionConfig,
 ): string {
@@ -141,7 +141,7 @@ function qwenCounting(config: ProcessorConfig): ImageRule['tokensOf'] {
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
   const minPixels = config.min_pixels ?? config.size?.shortest_edge ?? 56 * 56
   const maxPixels = config.max_pixels ?? config.size?.longest_edge ?? 28 * 28 * 1280
-  return (image) => squaresOf(smartResize(image, { factor, minPixels, maxPixels }), factor)
+  return (image) => countSquares(smartResize(image, { factor, minPixels, maxPixels }), factor)
 }
 
 /** Its bounds are those of a video of so many frames as one patch has; releases differ where the file says none. */
@@ -151,10 +151,10 @@ function glmCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
   const frames = config.temporal_patch_size ?? 2
   const bounds = { factor, minPixels: least / frames, maxPixels: most / frames }
-  return (image) => squaresOf(glmResize(image, bounds), factor)
+  return (image) => countSquares(glmResize(image, bounds), factor)
 }
 
-function squaresOf(seen: ImageSide | undefined, factor: number): number | undefined {
+function countSquares(seen: ImageSide | undefined, factor: number): number | undefined {
   return seen && (seen.width / factor) * (seen.height / factor)
 }
 

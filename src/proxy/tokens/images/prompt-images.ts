@@ -17,31 +17,34 @@ import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { ImageRule } from './image-rule.ts'
 import type { ImageSide } from './image-sizes.ts'
-import { SHOWN_IMAGE } from './shown-image.ts'
+import { PLACEHOLDER_IMAGE } from './shown-image.ts'
 
-export interface TokenImage extends ReadImage {
+export interface TokenImage extends ImageInfo {
   readonly tokens: number
 }
 
 /** A message as a template is given it. */
-export interface ShownMessage {
+export interface TemplateMessage {
   readonly json: string
   readonly images: readonly TokenImage[]
 }
 
 const NO_IMAGES: readonly TokenImage[] = []
 
-const shown = new SideTable<Message, ShownMessage>()
+const shown = new SideTable<Message, TemplateMessage>()
 
 /**
  * Each message is read once.
- * @throws as {@link shownMessage}
+ * @throws as {@link toTemplateMessage}
  */
-export function shownMessages(messages: readonly Message[], rule: ImageRule | undefined): ShownMessage[] {
+export function toTemplateMessages(
+  messages: readonly Message[],
+  rule: ImageRule | undefined,
+): TemplateMessage[] {
   return messages.map(
     (message) =>
       shown.of(message) ??
-      shown.put(message, shownMessage(message.value, rule, message.depth - 1, message.json)),
+      shown.put(message, toTemplateMessage(message.value, rule, message.depth - 1, message.json)),
   )
 }
 
@@ -53,11 +56,13 @@ const inWords = new SideTable<Message, Message>()
  * For a model that does not see the images of tools: such an image as words. An agent's own image is refused, as it is part
  * of the task; a tool's comes because the model asked for a file, and a refusal would end the agent.
  */
-export function withImagesInWords(messages: readonly Message[]): readonly Message[] {
-  return messages.map((message) => inWords.of(message) ?? inWords.put(message, messageInWords(message)))
+export function describeImages(messages: readonly Message[]): readonly Message[] {
+  return messages.map(
+    (message) => inWords.of(message) ?? inWords.put(message, describeMessageImages(message)),
+  )
 }
 
-function messageInWords(message: Message): Message {
+function describeMessageImages(message: Message): Message {
   const { value } = message
   if (value.role !== 'tool' || getImageParts(value).length === 0) return message
   const parts = (value.content as readonly unknown[]).map((part) =>
@@ -73,28 +78,30 @@ function messageInWords(message: Message): Message {
  * @throws ProxyError `unsupported` where the model's rule for images is not known, or an image is no `data:` URL;
  *   `invalid_request` for one that cannot be read
  */
-export function shownMessage(
+export function toTemplateMessage(
   message: ChatMessage,
   rule: ImageRule | undefined,
   place: number,
   json?: string,
-): ShownMessage {
-  refuseShown(message, place)
+): TemplateMessage {
+  rejectPlaceholder(message, place)
   const parts = getImageParts(message)
   if (parts.length === 0) return { json: json ?? JSON.stringify(message), images: NO_IMAGES }
   const images = parts.map(({ url, path }) => tokenImage(url, rule, `messages.${place}.${path}`))
   const content = (message.content as readonly unknown[]).map((part) =>
-    isImagePart(part) ? SHOWN_IMAGE : part,
+    isImagePart(part) ? PLACEHOLDER_IMAGE : part,
   )
   return { json: JSON.stringify({ ...message, content }), images }
 }
 
 /** An agent's own would be an image without pixels. */
-function refuseShown({ content }: ChatMessage, place: number): void {
+function rejectPlaceholder({ content }: ChatMessage, place: number): void {
   if (!Array.isArray(content)) return
-  const at = (content as readonly { type?: unknown }[]).findIndex((part) => part?.type === SHOWN_IMAGE.type)
+  const at = (content as readonly { type?: unknown }[]).findIndex(
+    (part) => part?.type === PLACEHOLDER_IMAGE.type,
+  )
   if (at === -1) return
-  const message = `content of type ${SHOWN_IMAGE.type} cannot be turned into tokens by the proxy`
+  const message = `content of type ${PLACEHOLDER_IMAGE.type} cannot be turned into tokens by the proxy`
   throw new ProxyError('unsupported', message, { param: `messages.${place}.content.${at}` })
 }
 
@@ -138,16 +145,16 @@ export function withImages(
 }
 
 /** An image, and where its placeholders begin in a prompt. */
-export interface PlacedImage extends TokenImage {
+export interface ImagePosition extends TokenImage {
   readonly at: number
 }
 
 /** @returns undefined if the placeholders in the ids are not those of the images */
-export function placesOf(
+export function locateImages(
   ids: Int32Array,
   images: readonly TokenImage[],
   tokenId: number,
-): PlacedImage[] | undefined {
+): ImagePosition[] | undefined {
   const wanted = images.reduce((sum, { tokens }) => sum + tokens, 0)
   if (ids.reduce((count, id) => count + Number(id === tokenId), 0) !== wanted) return undefined
   const runs = findImageRuns(ids, { tokenId, tokens: images.map(({ tokens }) => tokens) })
@@ -161,7 +168,7 @@ const READ = new Set(['gif', 'jpg', 'png', 'webp'])
 disableTypes(types.filter((type) => !READ.has(type)))
 
 /** What of an image decides how many tokens it has, its sides, read from its first bytes; and what names it. */
-interface ReadImage extends ImageSide {
+interface ImageInfo extends ImageSide {
   /** Of its bytes, in hexadecimal. */
   readonly sha256: string
   readonly mediaType: string
@@ -172,21 +179,21 @@ interface ReadImage extends ImageSide {
  * @throws ProxyError `unsupported` for another address than a `data:` URL, `invalid_request` for bytes that are no
  *   image
  */
-export function readImage(url: string | undefined, param: string): ReadImage {
+export function readImage(url: string | undefined, param: string): ImageInfo {
   const data = url === undefined ? undefined : splitDataUrl(url)
   if (data === undefined) {
     const message = 'in token mode an image is a data: URL in base64: its size decides the prompt'
     throw new ProxyError('unsupported', message, { param })
   }
   const bytes = Buffer.from(data.base64, 'base64')
-  const { width, height } = sidesOf(bytes, param)
+  const { width, height } = readSides(bytes, param)
   return { width, height, sha256: computeImageDigest(bytes), mediaType: data.mediaType }
 }
 
 /** An image tells its size before that, behind profiles and previews. A broken one is gone through byte by byte. */
 const MAX_HEADER_BYTES = 512 * 1024
 
-function sidesOf(bytes: Buffer, param: string): ImageSide {
+function readSides(bytes: Buffer, param: string): ImageSide {
   try {
     const { width, height } = imageSize(bytes.subarray(0, MAX_HEADER_BYTES))
     if (width > 0 && height > 0) return { width, height }

@@ -2,8 +2,8 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import { type ImageRule, isTextOnly, readImageRule } from '../images/image-rule.ts'
-import { SHOWN_IMAGE } from '../images/shown-image.ts'
-import { chooseParser, type ParserChoice, parserNamed } from '../parsers/choose-parser.ts'
+import { PLACEHOLDER_IMAGE } from '../images/shown-image.ts'
+import { chooseParser, findParser, type ParserChoice } from '../parsers/choose-parser.ts'
 import type { ParserFamily } from '../parsers/output-parser.ts'
 import { PromptRenderer } from '../prompt/prompt-renderer.ts'
 import { PromptThread } from '../prompt/prompt-service.ts'
@@ -16,7 +16,7 @@ import {
   type PromptFormat,
   type PromptFormatChoice,
 } from '../templates/prompt-format.ts'
-import { ContentMemory } from '../tokenizer/content-memory.ts'
+import { ContentCache } from '../tokenizer/content-memory.ts'
 import { javaScriptEncoder, type OnFault, openRustEncoder, type TextEncoder } from '../tokenizer/encoder.ts'
 import { loadFastTokenizer, openFastEncoder } from '../tokenizer/fast-encoder.ts'
 import { mayCutAtSpaces } from '../tokenizer/safe-cuts.ts'
@@ -123,7 +123,15 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
   const prompts = new PromptThread({ template: { ...template, format: promptFormat.name }, tokens })
   const templateWorks = prompts.begin()
   templateWorks.catch(() => {})
-  const read: ReadModel = { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat }
+  const read: ModelDescription = {
+    options,
+    modelFiles,
+    files,
+    template,
+    addedTokens,
+    eosTokenIds,
+    promptFormat,
+  }
   const parsers = startParsers(options.parser, template.withTools, files)
   const close = async () => {
     await Promise.all([prompts.close(), parsers.close()])
@@ -131,7 +139,7 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
   const ready = async () => {
     const { tokenizer, encoder } = await openTokenizer(directory, read)
     await templateWorks
-    return modelOf(read, tokenizer, encoder, prompts, await parsers.chosen)
+    return createTokenModel(read, tokenizer, encoder, prompts, await parsers.chosen)
   }
   return {
     ready: () =>
@@ -143,7 +151,7 @@ export async function startTokenModel(options: TokenModelOptions): Promise<Start
   }
 }
 
-interface ChosenParsers {
+interface ParserSetup {
   choice: ParserChoice
   responses: ResponseReader | undefined
 }
@@ -153,11 +161,11 @@ function startParsers(
   name: string,
   chatTemplate: string,
   { tokenizerConfig: { response_template: source } }: TokenizerFiles,
-): { chosen: Promise<ChosenParsers>; close(): Promise<void> } {
+): { chosen: Promise<ParserSetup>; close(): Promise<void> } {
   const choice: ParserChoice =
     name === 'auto'
       ? chooseParser(chatTemplate)
-      : { family: parserNamed(name), chosenBy: 'name', evidence: [] }
+      : { family: findParser(name), chosenBy: 'name', evidence: [] }
   if (name !== 'auto' || typeof source !== 'object' || source === null) {
     return { chosen: Promise.resolve({ choice, responses: undefined }), close: async () => {} }
   }
@@ -182,7 +190,7 @@ function startParsers(
 }
 
 /** What a model's files say, but for the vocabulary. */
-interface ReadModel {
+interface ModelDescription {
   options: TokenModelOptions
   modelFiles: ModelFiles
   files: TokenizerFiles
@@ -192,17 +200,17 @@ interface ReadModel {
   promptFormat: PromptFormatChoice
 }
 
-async function modelOf(
-  read: ReadModel,
+async function createTokenModel(
+  read: ModelDescription,
   tokenizer: Tokenizer,
   encoder: TextEncoder,
   prompts: PromptThread,
-  { choice: parserChoice, responses }: ChosenParsers,
+  { choice: parserChoice, responses }: ParserSetup,
 ): Promise<TokenModel> {
   const { options, modelFiles, files, template, addedTokens, eosTokenIds, promptFormat } = read
   const added = files.tokenizerJson.added_tokens ?? []
   const encode = (text: string, promptChars: number) => encoder.encode(text, promptChars)
-  const memory = new ContentMemory(encode, added, { cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson) })
+  const memory = new ContentCache(encode, added, { cutsAtSpaces: mayCutAtSpaces(files.tokenizerJson) })
   encoder.onFault?.(() => memory.clear())
   const renderer = new PromptRenderer(prompts, tokenizer, {
     source: promptFormat.name === 'harmony' ? HARMONY_VARIABLES : template.withTools + template.plain,
@@ -248,7 +256,7 @@ async function modelOf(
 
 async function openTokenizer(
   directory: string,
-  { files, addedTokens, options }: ReadModel,
+  { files, addedTokens, options }: ModelDescription,
 ): Promise<{ tokenizer: Tokenizer; encoder: TextEncoder }> {
   // Beside the library, which is read on this thread.
   const fast = options.tokenizerBackend === 'huggingface' ? undefined : loadFastTokenizer(directory)
@@ -269,7 +277,7 @@ const CALL = { id: 'call00001', type: 'function', function: { name: 'read', argu
 const SHOWN = [
   { role: 'user', content: 'Look.' },
   { role: 'assistant', content: '', tool_calls: [CALL] },
-  { role: 'tool', tool_call_id: CALL.id, name: 'read', content: [SHOWN_IMAGE] },
+  { role: 'tool', tool_call_id: CALL.id, name: 'read', content: [PLACEHOLDER_IMAGE] },
 ] as unknown as readonly ChatMessage[]
 
 /**

@@ -5,7 +5,7 @@
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import type { DeltaBuilder, WrittenCall } from './parsed-delta.ts'
+import type { DeltaBuilder, OutputToolCall } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 /**
@@ -15,14 +15,14 @@ import type { Reading, TextReader } from './text-reader.ts'
  *   grammars whose strings end with a quote that no block behind can hide: see `json-calls.ts`.
  * - `unclosed`: a value of it was not closed when the text ended. It is read again with `closesEarly`.
  */
-export type BlockReading = WrittenCall[] | 'malformed' | 'misread' | 'unclosed'
+export type BlockResult = OutputToolCall[] | 'malformed' | 'misread' | 'unclosed'
 
 export interface BlockOptions extends OutputParserOptions {
   /** No value behind here is closed properly: the closing marker of the block ends it. */
   closesEarly: boolean
 }
 
-export interface CallSyntax {
+export interface ToolCallSyntax {
   /** What a block begins with: one of these. */
   opens: readonly string[]
   /** Without one, the next block's opening marker tells where a misread one ended. */
@@ -30,7 +30,7 @@ export interface CallSyntax {
   /** Markers around a call or a group of calls, which mean nothing by themselves. */
   wrapper?: Markers | undefined
   /** Reads what stands behind the opening marker, the closing one included. */
-  read(reader: TextReader, options: BlockOptions): Reading<BlockReading>
+  read(reader: TextReader, options: BlockOptions): Reading<BlockResult>
 }
 
 export interface BlockSyntax {
@@ -43,7 +43,7 @@ export interface BlockSyntax {
   answer?: readonly Markers[]
   /** Special tokens between the parts of an answer: no text wherever they stand. */
   silent?: readonly string[]
-  call?: CallSyntax
+  call?: ToolCallSyntax
 }
 
 export interface Markers {
@@ -147,7 +147,7 @@ function* readContent(
     markers,
     ignored,
     call,
-  }: { markers: MarkerSet; ignored: readonly string[]; call: CallSyntax | undefined },
+  }: { markers: MarkerSet; ignored: readonly string[]; call: ToolCallSyntax | undefined },
   options: OutputParserOptions,
 ): Reading<void> {
   let closesEarly = false
@@ -176,7 +176,7 @@ function* readAnswerEnd(reader: TextReader, content: ContentGate, marker: string
 function* readBlock(
   reader: TextReader,
   content: ContentGate,
-  { call, open }: { call: CallSyntax; open: string },
+  { call, open }: { call: ToolCallSyntax; open: string },
   options: BlockOptions,
 ): Reading<boolean> {
   reader.startRecord()
@@ -196,7 +196,7 @@ function* readBlock(
 }
 
 /** How much of a misread block stands before and in its first closing marker. */
-function firstEndIn(body: string, { opens, close }: CallSyntax): number {
+function firstEndIn(body: string, { opens, close }: ToolCallSyntax): number {
   if (close === undefined) {
     const next = opens.map((open) => body.indexOf(open)).filter((index) => index !== -1)
     return Math.min(body.length, ...next)
@@ -249,7 +249,7 @@ class ContentGate {
     this.#held = ''
   }
 
-  addCalls(calls: readonly WrittenCall[]): void {
+  addCalls(calls: readonly OutputToolCall[]): void {
     this.#held = ''
     this.#behindCall = true
     this.#delta.addCalls(calls)

@@ -151,7 +151,7 @@ const UNKNOWN_FORMAT =
   'name the format with --tool-parser'
 
 /** @throws ProxyError `config_invalid` for an unknown name, with the known ones */
-export function parserNamed(name: string): ParserFamily {
+export function findParser(name: string): ParserFamily {
   const family =
     PARSER_FAMILIES.get(name) ?? (Object.hasOwn(OTHER_NAMES, name) ? OTHER_NAMES[name] : undefined)
   if (family !== undefined) return family

@@ -5,7 +5,7 @@
  * Sources: the models' chat templates; vLLM's `deepseekv3_tool_parser.py` and `deepseekv31_tool_parser.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { type BlockReading, blockFamily, THINK } from './block-parser.ts'
+import { type BlockResult, blockFamily, THINK } from './block-parser.ts'
 import { endsBlock, readArguments } from './json-calls.ts'
 import type { ParserFamily } from './output-parser.ts'
 import type { Reading, TextReader } from './text-reader.ts'
@@ -28,7 +28,7 @@ export const deepseek = blockFamily('deepseek_v3', [SEPARATOR], {
 /** The same reader: only what writes calls tells the two apart. */
 export const deepseekV31: ParserFamily = { ...deepseek, name: 'deepseek_v31' }
 
-function* readCall(reader: TextReader): Reading<BlockReading> {
+function* readCall(reader: TextReader): Reading<BlockResult> {
   const header = yield* reader.upTo(HEADER_ENDS)
   if (header.marker !== SEPARATOR) return 'malformed'
   const space = yield* reader.space()

@@ -10,7 +10,7 @@ import { MarkerSet } from '../tokenizer/markers.ts'
 import { readReasoning } from './block-parser.ts'
 import { readNamedCalls } from './json-calls.ts'
 import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import type { WrittenCall } from './parsed-delta.ts'
+import type { OutputToolCall } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 export function createForcedCallParser(family: ParserFamily, options: OutputParserOptions): OutputParser {
@@ -40,7 +40,7 @@ export function createForcedCallParser(family: ParserFamily, options: OutputPars
 }
 
 /** @returns the calls that the rest of the text is; else what was read of it in vain */
-function* readCalls(reader: TextReader): Reading<WrittenCall[] | string> {
+function* readCalls(reader: TextReader): Reading<OutputToolCall[] | string> {
   reader.startRecord()
   const reading = yield* readNamedCalls(reader, { name: 'name', arguments: ['parameters'] })
   yield* reader.space()

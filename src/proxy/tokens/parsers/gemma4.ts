@@ -4,9 +4,9 @@
  * Sources: the model's chat template; vLLM's `parser/gemma4.py`; SGLang's `gemma4_detector.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { type BlockOptions, type BlockReading, blockFamily } from './block-parser.ts'
+import { type BlockOptions, type BlockResult, blockFamily } from './block-parser.ts'
 import { SCALAR } from './json-scanner.ts'
-import { jsonOfText, parameterSchemas, typesOf } from './text-arguments.ts'
+import { getTypes, parameterSchemas, toJsonValue } from './text-arguments.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 const QUOTE = '<|"|>'
@@ -20,7 +20,7 @@ export const gemma4 = blockFamily('gemma4', [QUOTE], {
   call: { opens: ['<|tool_call>'], close: CLOSE, read: readCall },
 })
 
-function* readCall(reader: TextReader, { tools }: BlockOptions): Reading<BlockReading> {
+function* readCall(reader: TextReader, { tools }: BlockOptions): Reading<BlockResult> {
   const { text } = yield* reader.upTo(CLOSES)
   const head = /^\s*(?:call)?:\s*([\w.-]+)\s*(?=\{)/.exec(text)
   if (head === null) return 'malformed'
@@ -101,8 +101,8 @@ class BareReader {
     const text = this.#skip(/[^,}\]]*/y).trim()
     // The end of something else.
     if (text === '' && key === '') throw new NotBare()
-    const types = this.#depth === 1 ? typesOf(this.#schemas[key]) : []
-    if (types.length > 0) return jsonOfText(text, types)
+    const types = this.#depth === 1 ? getTypes(this.#schemas[key]) : []
+    if (types.length > 0) return toJsonValue(text, types)
     // The template writes null with Python's `str`.
     if (text === 'None') return 'null'
     return SCALAR.test(text) ? text : JSON.stringify(text)

@@ -65,7 +65,7 @@ function* readBody(
   messages: MessageJoiner,
   hasTools: boolean,
 ): Reading<string> {
-  const name = hasTools ? recipientOf(header) : undefined
+  const name = hasTools ? parseRecipient(header) : undefined
   let end: string | undefined
   if (name === undefined) {
     messages.begin(/<\|channel\|>\s*analysis/.test(header) ? 'reasoning' : 'content')
@@ -119,6 +119,6 @@ class MessageJoiner {
   }
 }
 
-function recipientOf(header: string): string | undefined {
+function parseRecipient(header: string): string | undefined {
   return /\bto=(?:functions\.)?([\w.-]+)/.exec(header)?.[1]
 }

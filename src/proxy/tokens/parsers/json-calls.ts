@@ -7,9 +7,9 @@
  * strings where the other is inside, so it does not survive the next marker.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import type { BlockReading, CallSyntax, Markers } from './block-parser.ts'
+import type { BlockResult, Markers, ToolCallSyntax } from './block-parser.ts'
 import { JsonScanner } from './json-scanner.ts'
-import type { WrittenCall } from './parsed-delta.ts'
+import type { OutputToolCall } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 interface ObjectText {
@@ -30,11 +30,11 @@ export function* readObject(reader: TextReader, begun = ''): Reading<ObjectText 
   const scanner = new JsonScanner()
   scanner.read(begun, 0)
   const text = begun + (yield* reader.scan(scanner))
-  return scanner.isWhole ? { text, members: scanner.membersOf(text) } : undefined
+  return scanner.isWhole ? { text, members: scanner.getMembers(text) } : undefined
 }
 
 /** The names that a family writes the parts of a call under. */
-export interface CallKeys {
+export interface ToolCallKeys {
   name: string
   /** The first of them that is there. */
   arguments: readonly string[]
@@ -43,7 +43,7 @@ export interface CallKeys {
 }
 
 /** What stands between two markers: an object with a name and an object of arguments. */
-export function namedCallSyntax(open: string, close: string, keys: CallKeys): CallSyntax {
+export function objectToolCallSyntax(open: string, close: string, keys: ToolCallKeys): ToolCallSyntax {
   return {
     opens: [open],
     close,
@@ -56,7 +56,11 @@ export function namedCallSyntax(open: string, close: string, keys: CallKeys): Ca
 }
 
 /** An array of such objects between two markers. The closing one may be left out: the array ends by itself. */
-export function arrayCallSyntax(opens: readonly string[], close: string, keys: CallKeys): CallSyntax {
+export function arrayToolCallSyntax(
+  opens: readonly string[],
+  close: string,
+  keys: ToolCallKeys,
+): ToolCallSyntax {
   return {
     opens,
     close,
@@ -70,7 +74,7 @@ export function arrayCallSyntax(opens: readonly string[], close: string, keys: C
 }
 
 /** Such objects one behind another between two markers. */
-export function rowCallSyntax(open: string, close: string, keys: CallKeys): CallSyntax {
+export function sequenceToolCallSyntax(open: string, close: string, keys: ToolCallKeys): ToolCallSyntax {
   return {
     opens: [open],
     close,
@@ -88,12 +92,12 @@ export function rowCallSyntax(open: string, close: string, keys: CallKeys): Call
  * @param headEnds of an id, if there is one, and of the name
  * @param headOf what the texts before them say, where that is more than the two; undefined: of no call
  */
-export function headedCallSyntax(
+export function headerToolCallSyntax(
   open: string,
   headEnds: readonly string[],
   rest: { close: string; wrapper?: Markers },
-  headOf: (heads: readonly string[]) => CallHead | undefined = bareHead,
-): CallSyntax {
+  headOf: (heads: readonly string[]) => ToolCallHead | undefined = bareHead,
+): ToolCallSyntax {
   const { close } = rest
   const ends = headEnds.map((end) => new MarkerSet([end, close]))
   return {
@@ -115,15 +119,15 @@ export function headedCallSyntax(
   }
 }
 
-type CallHead = Omit<WrittenCall, 'arguments'>
+type ToolCallHead = Omit<OutputToolCall, 'arguments'>
 
-function bareHead(heads: readonly string[]): CallHead {
+function bareHead(heads: readonly string[]): ToolCallHead {
   const [name = '', id] = heads.toReversed()
   return { ...(id && { id }), name }
 }
 
 /** A JSON array of such objects, or a single one. */
-export function* readNamedCalls(reader: TextReader, keys: CallKeys): Reading<BlockReading> {
+export function* readNamedCalls(reader: TextReader, keys: ToolCallKeys): Reading<BlockResult> {
   const callOf: CallOf = (members) => namedCall(members, keys)
   yield* reader.space()
   if (yield* reader.literal('[')) return yield* readArray(reader, callOf)
@@ -132,10 +136,10 @@ export function* readNamedCalls(reader: TextReader, keys: CallKeys): Reading<Blo
 }
 
 /** The call that the members of an object describe; undefined if they describe none. */
-type CallOf = (members: ReadonlyMap<string, string>) => WrittenCall[] | undefined
+type CallOf = (members: ReadonlyMap<string, string>) => OutputToolCall[] | undefined
 
 /** An array's objects, behind its opening bracket, and the closing one. */
-export function* readArray(reader: TextReader, callOf: CallOf): Reading<BlockReading> {
+export function* readArray(reader: TextReader, callOf: CallOf): Reading<BlockResult> {
   const reading = yield* readRow(reader, callOf, function* () {
     yield* reader.space()
     return yield* reader.literal(',')
@@ -144,8 +148,8 @@ export function* readArray(reader: TextReader, callOf: CallOf): Reading<BlockRea
 }
 
 /** @param goesOn reads what is between two objects, if another one is to come */
-function* readRow(reader: TextReader, callOf: CallOf, goesOn: () => Reading<boolean>): Reading<BlockReading> {
-  const calls: WrittenCall[] = []
+function* readRow(reader: TextReader, callOf: CallOf, goesOn: () => Reading<boolean>): Reading<BlockResult> {
+  const calls: OutputToolCall[] = []
   let isCalls = true
   do {
     const object = yield* readObject(reader)
@@ -158,7 +162,7 @@ function* readRow(reader: TextReader, callOf: CallOf, goesOn: () => Reading<bool
 }
 
 /** A call whose name stands outside the JSON. */
-export function* readArguments(reader: TextReader, call: CallHead): Reading<BlockReading> {
+export function* readArguments(reader: TextReader, call: ToolCallHead): Reading<BlockResult> {
   const object = yield* readObject(reader)
   if (object === undefined) return 'misread'
   return call.name === '' ? 'malformed' : [{ ...call, arguments: object.text }]
@@ -170,14 +174,17 @@ export function* endsBlock(reader: TextReader, close: string): Reading<boolean> 
   return (yield* reader.literal(close)) || (yield* reader.atEnd())
 }
 
-export function namedCall(members: ReadonlyMap<string, string>, keys: CallKeys): WrittenCall[] | undefined {
-  const name = stringOf(members.get(keys.name))
+export function namedCall(
+  members: ReadonlyMap<string, string>,
+  keys: ToolCallKeys,
+): OutputToolCall[] | undefined {
+  const name = parseString(members.get(keys.name))
   const written = keys.arguments.map((key) => members.get(key)).find((value) => value !== undefined)
   if (name === undefined || name === '' || !written?.startsWith('{')) return undefined
-  const id = keys.id === null ? undefined : stringOf(members.get(keys.id ?? 'id'))
+  const id = keys.id === null ? undefined : parseString(members.get(keys.id ?? 'id'))
   return [{ ...(id && { id }), name, arguments: written }]
 }
 
-function stringOf(json: string | undefined): string | undefined {
+function parseString(json: string | undefined): string | undefined {
   return json?.startsWith('"') ? (JSON.parse(json) as string) : undefined
 }

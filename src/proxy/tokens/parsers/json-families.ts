@@ -1,15 +1,15 @@
 /** The families that write the calls of an answer as JSON between markers, most of them as one array. */
 import { blockFamily, THINK, THINK_OR_CALL } from './block-parser.ts'
 import {
-  arrayCallSyntax,
-  type CallKeys,
-  headedCallSyntax,
-  namedCallSyntax,
+  arrayToolCallSyntax,
+  headerToolCallSyntax,
+  objectToolCallSyntax,
   readArray,
-  rowCallSyntax,
+  sequenceToolCallSyntax,
+  type ToolCallKeys,
 } from './json-calls.ts'
 
-const NAMED: CallKeys = { name: 'name', arguments: ['arguments', 'parameters'] }
+const NAMED: ToolCallKeys = { name: 'name', arguments: ['arguments', 'parameters'] }
 
 /**
  * Hermes, Qwen2.5, Qwen3 and many fine-tunes: `<tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>`, with
@@ -18,7 +18,7 @@ const NAMED: CallKeys = { name: 'name', arguments: ['arguments', 'parameters'] }
  */
 export const hermes = blockFamily('hermes', [], {
   reasoning: THINK_OR_CALL,
-  call: namedCallSyntax('<tool_call>', '</tool_call>', { name: 'name', arguments: ['arguments'] }),
+  call: objectToolCallSyntax('<tool_call>', '</tool_call>', { name: 'name', arguments: ['arguments'] }),
 })
 
 /**
@@ -28,7 +28,7 @@ export const hermes = blockFamily('hermes', [], {
 export const granite = blockFamily('granite', [], {
   reasoning: THINK,
   answer: [{ open: '<response>', close: '</response>' }],
-  call: arrayCallSyntax(['<|tool_call|>', '<tool_call>'], '</tool_call>', NAMED),
+  call: arrayToolCallSyntax(['<|tool_call|>', '<tool_call>'], '</tool_call>', NAMED),
 })
 
 /**
@@ -37,7 +37,7 @@ export const granite = blockFamily('granite', [], {
  */
 export const phi4Mini = blockFamily('phi4_mini_json', [], {
   reasoning: THINK,
-  call: arrayCallSyntax(['functools', '<|tool_call|>'], '<|/tool_call|>', NAMED),
+  call: arrayToolCallSyntax(['functools', '<|tool_call|>'], '<|/tool_call|>', NAMED),
 })
 
 /**
@@ -47,7 +47,7 @@ export const phi4Mini = blockFamily('phi4_mini_json', [], {
 export const hunyuanA13b = blockFamily('hunyuan_a13b', [], {
   reasoning: THINK,
   answer: [{ open: '<answer>', close: '</answer>' }],
-  call: arrayCallSyntax(['<tool_calls>'], '</tool_calls>', NAMED),
+  call: arrayToolCallSyntax(['<tool_calls>'], '</tool_calls>', NAMED),
 })
 
 /**
@@ -56,7 +56,7 @@ export const hunyuanA13b = blockFamily('hunyuan_a13b', [], {
  */
 export const nemotronJson = blockFamily('nemotron_json', [], {
   reasoning: THINK,
-  call: arrayCallSyntax(['<TOOLCALL>'], '</TOOLCALL>', NAMED),
+  call: arrayToolCallSyntax(['<TOOLCALL>'], '</TOOLCALL>', NAMED),
 })
 
 /**
@@ -70,7 +70,7 @@ export const cohere = blockFamily('cohere_command', [], {
     { open: '<|START_RESPONSE|>', close: '<|END_RESPONSE|>' },
     { open: '<|START_TEXT|>', close: '<|END_TEXT|>' },
   ],
-  call: arrayCallSyntax(['<|START_ACTION|>'], '<|END_ACTION|>', {
+  call: arrayToolCallSyntax(['<|START_ACTION|>'], '<|END_ACTION|>', {
     name: 'tool_name',
     arguments: ['parameters'],
     id: null,
@@ -81,7 +81,7 @@ export const cohere = blockFamily('cohere_command', [], {
  * Command R+: ``Action:\n```json\n[{"tool_name": "f", "parameters": {…}}]\n``` ``. Source: the model's chat template.
  */
 export const commandRPlus = blockFamily('command_r_plus', [], {
-  call: arrayCallSyntax(['Action:\n```json', 'Action: ```json', 'Action:```json'], '```', {
+  call: arrayToolCallSyntax(['Action:\n```json', 'Action: ```json', 'Action:```json'], '```', {
     name: 'tool_name',
     arguments: ['parameters'],
   }),
@@ -94,13 +94,13 @@ export const commandRPlus = blockFamily('command_r_plus', [], {
 export const apriel = blockFamily('apriel', [], {
   reasoning: { open: 'Here are my reasoning steps:', close: '[BEGIN FINAL RESPONSE]', callEndsIt: true },
   answer: [{ open: '[BEGIN FINAL RESPONSE]', close: '[END FINAL RESPONSE]' }],
-  call: arrayCallSyntax(['<tool_calls>'], '</tool_calls>', NAMED),
+  call: arrayToolCallSyntax(['<tool_calls>'], '</tool_calls>', NAMED),
 })
 
 /** MiniMax M1: `<tool_calls>\n{"name": "f", "arguments": {…}}\n…\n</tool_calls>`. Source: the model's chat template. */
 export const minimaxM1 = blockFamily('minimax_m1', [], {
   reasoning: THINK,
-  call: rowCallSyntax('<tool_calls>', '</tool_calls>', NAMED),
+  call: sequenceToolCallSyntax('<tool_calls>', '</tool_calls>', NAMED),
 })
 
 /**
@@ -108,7 +108,7 @@ export const minimaxM1 = blockFamily('minimax_m1', [], {
  * `<|function_call|>{"name": "f", "arguments": {…}}<|message_sep|>`.
  * Sources: the models' chat templates; vLLM's `gigachat3_tool_parser.py`; SGLang's `gigachat3_detector.py`.
  */
-const GIGACHAT_CALL = namedCallSyntax('<|function_call|>', '<|message_sep|>', NAMED)
+const GIGACHAT_CALL = objectToolCallSyntax('<|function_call|>', '<|message_sep|>', NAMED)
 export const gigaChat3 = blockFamily('gigachat3', ['<|role_sep|>'], {
   silent: ['<|message_sep|>'],
   call: { ...GIGACHAT_CALL, opens: [...GIGACHAT_CALL.opens, 'function call<|role_sep|>\n'] },
@@ -124,7 +124,7 @@ export const solarOpen = blockFamily(
   {
     reasoning: { open: '<|think|>', close: '<|end|>' },
     silent: ['<|begin|>assistant', '<|content|>', '<|flush|>'],
-    call: headedCallSyntax('<|tool_call:begin|>', ['<|tool_call:name|>', '<|tool_call:args|>'], {
+    call: headerToolCallSyntax('<|tool_call:begin|>', ['<|tool_call:name|>', '<|tool_call:args|>'], {
       close: '<|tool_call:end|>',
       wrapper: { open: '<|tool_calls|>', close: '<|calls|>' },
     }),
@@ -138,7 +138,7 @@ export const solarOpen = blockFamily(
  */
 export const kimi = blockFamily('kimi_k2', ['<|tool_call_argument_begin|>'], {
   reasoning: THINK_OR_CALL,
-  call: headedCallSyntax(
+  call: headerToolCallSyntax(
     '<|tool_call_begin|>',
     ['<|tool_call_argument_begin|>'],
     {
@@ -178,5 +178,5 @@ export const apertus = blockFamily('apertus', [], {
 
 /** Functionary 3.1: `<function=f>{…}</function>`. Source: the model's chat template. */
 export const functionaryV31 = blockFamily('functionary_v3_1', [], {
-  call: headedCallSyntax('<function=', ['>'], { close: '</function>' }),
+  call: headerToolCallSyntax('<function=', ['>'], { close: '</function>' }),
 })

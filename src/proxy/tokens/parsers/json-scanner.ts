@@ -67,7 +67,7 @@ export class JsonScanner implements Scanner {
   }
 
   /** The members of the object that `written` is: key and text of the value; of equal keys the last. */
-  membersOf(written: string): Map<string, string> {
+  getMembers(written: string): Map<string, string> {
     return new Map(
       this.#members.map(({ key, keyEnd, value, valueEnd }) => [
         JSON.parse(written.slice(key, keyEnd)) as string,

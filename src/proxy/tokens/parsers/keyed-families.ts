@@ -2,13 +2,13 @@
 import { MarkerSet } from '../tokenizer/markers.ts'
 import {
   type BlockOptions,
-  type BlockReading,
+  type BlockResult,
   blockFamily,
-  type CallSyntax,
   type Markers,
+  type ToolCallSyntax,
 } from './block-parser.ts'
 import type { ParserFamily } from './output-parser.ts'
-import { jsonOfTextArguments, type TextArgument } from './text-arguments.ts'
+import { type TextArgument, toJsonArguments } from './text-arguments.ts'
 import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 
 /**
@@ -27,21 +27,21 @@ export const hunyuan = hunyuanFamily('hy_v3', '')
 export const hunyuanOpenSource = hunyuanFamily('hy_v3_opensource', ':opensource')
 
 function hunyuanFamily(name: string, suffix: string): ParserFamily {
-  return keyedFamily(name, suffix, `<tool_sep${suffix}>`, markersOf('tool_calls', suffix))
+  return keyedFamily(name, suffix, `<tool_sep${suffix}>`, createMarkers('tool_calls', suffix))
 }
 
 /** @param nameEnd what may end the name of the function */
 function keyedFamily(name: string, suffix: string, nameEnd?: string, wrapper?: Markers): ParserFamily {
-  const [key, value] = [markersOf('arg_key', suffix), markersOf('arg_value', suffix)]
+  const [key, value] = [createMarkers('arg_key', suffix), createMarkers('arg_value', suffix)]
   const inner = [key.open, key.close, value.open, value.close, ...(nameEnd ? [nameEnd] : [])]
-  const call = keyedCallSyntax({ call: markersOf('tool_call', suffix), key, value, nameEnd })
+  const call = keyedCallSyntax({ call: createMarkers('tool_call', suffix), key, value, nameEnd })
   return blockFamily(name, inner, {
-    reasoning: { ...markersOf('think', suffix), callEndsIt: true },
+    reasoning: { ...createMarkers('think', suffix), callEndsIt: true },
     call: { ...call, wrapper },
   })
 }
 
-function markersOf(tag: string, suffix: string): Markers {
+function createMarkers(tag: string, suffix: string): Markers {
   return { open: `<${tag}${suffix}>`, close: `</${tag}${suffix}>` }
 }
 
@@ -55,12 +55,12 @@ function keyedCallSyntax({
   key: Markers
   value: Markers
   nameEnd: string | undefined
-}): CallSyntax {
+}): ToolCallSyntax {
   const keyEnds = new MarkerSet([key.close, call.close])
   const valueEnds = new MarkerSet([value.close])
   const earlyValueEnds = new MarkerSet([value.close, call.close])
 
-  function* readCall(reader: TextReader, { tools, closesEarly }: BlockOptions): Reading<BlockReading> {
+  function* readCall(reader: TextReader, { tools, closesEarly }: BlockOptions): Reading<BlockResult> {
     yield* reader.space()
     const name = (yield* reader.scan(new RunScanner(/[^<\n{]*/y))).trim()
     if (name === '') return 'malformed'
@@ -79,7 +79,7 @@ function keyedCallSyntax({
     }
     // What the text ends in is none: its name may be cut, and another parameter may have been to come.
     const isWhole = yield* reader.literal(call.close)
-    return isWhole ? [{ name, arguments: jsonOfTextArguments(name, written, tools) }] : 'malformed'
+    return isWhole ? [{ name, arguments: toJsonArguments(name, written, tools) }] : 'malformed'
   }
 
   return { opens: [call.open], close: call.close, read: readCall }

@@ -3,7 +3,7 @@
  * Sources: the chat template of LFM2.5; SGLang's `lfm2_detector.py`; vLLM's `lfm2_tool_parser.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { type BlockReading, blockFamily, THINK } from './block-parser.ts'
+import { type BlockResult, blockFamily, THINK } from './block-parser.ts'
 import { readNamedCalls } from './json-calls.ts'
 import { readPythonCalls } from './python-calls.ts'
 import { type Reading, TextReader } from './text-reader.ts'
@@ -17,13 +17,13 @@ export const lfm2 = blockFamily('lfm2', [], {
   call: { opens: ['<|tool_call_start|>'], close: CLOSE, read: readCalls },
 })
 
-function* readCalls(reader: TextReader): Reading<BlockReading> {
+function* readCalls(reader: TextReader): Reading<BlockResult> {
   const { text } = yield* reader.upTo(END)
   const isJson = /^\s*\[?\s*\{/.test(text)
   return isJson ? readJson(text) : (readPythonCalls(text) ?? 'malformed')
 }
 
-function readJson(text: string): BlockReading {
+function readJson(text: string): BlockResult {
   const reader = new TextReader()
   reader.push(text)
   reader.end()

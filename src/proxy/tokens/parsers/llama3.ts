@@ -4,13 +4,13 @@
  * Sources: the chat templates of Llama 3.1 and 3.2; vLLM's `llama_tool_parser.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { type CallKeys, namedCall, readObject } from './json-calls.ts'
+import { namedCall, readObject, type ToolCallKeys } from './json-calls.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import type { DeltaBuilder, WrittenCall } from './parsed-delta.ts'
+import type { DeltaBuilder, OutputToolCall } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 const PYTHON_TAG = '<|python_tag|>'
-const KEYS: CallKeys = { name: 'name', arguments: ['parameters', 'arguments'] }
+const KEYS: ToolCallKeys = { name: 'name', arguments: ['parameters', 'arguments'] }
 const CALL_KEYS = [KEYS.name, 'type', ...KEYS.arguments]
 const QUOTE = new MarkerSet(['"'])
 const NO_MARKERS = new MarkerSet([])
@@ -36,12 +36,12 @@ function* readCompletion(
 }
 
 /** undefined unless the whole text is calls and nothing else. */
-function* readCalls(reader: TextReader): Reading<WrittenCall[] | undefined> {
+function* readCalls(reader: TextReader): Reading<OutputToolCall[] | undefined> {
   yield* reader.space()
   const isTagged = yield* reader.literal(PYTHON_TAG)
   let begun = isTagged ? '' : yield* readFirstKey(reader)
   if (begun === undefined) return undefined
-  const calls: WrittenCall[] = []
+  const calls: OutputToolCall[] = []
   for (;;) {
     const object = yield* readObject(reader, begun)
     const call = object && namedCall(object.members, KEYS)

@@ -5,8 +5,8 @@
  * Sources: the model's chat template; vLLM's `parser/minimax_m3.py`; SGLang's `minimax_m3.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { type BlockOptions, type BlockReading, blockFamily } from './block-parser.ts'
-import { type ArgumentSchema, jsonOfText, parameterSchemas, typesOf } from './text-arguments.ts'
+import { type BlockOptions, type BlockResult, blockFamily } from './block-parser.ts'
+import { type ArgumentSchema, getTypes, parameterSchemas, toJsonValue } from './text-arguments.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 const NAMESPACE = ']<]minimax[>['
@@ -26,14 +26,14 @@ export const minimaxM3 = blockFamily('minimax_m3', [NAMESPACE], {
   },
 })
 
-function* readCall(reader: TextReader, { tools }: BlockOptions): Reading<BlockReading> {
+function* readCall(reader: TextReader, { tools }: BlockOptions): Reading<BlockResult> {
   const { text: name, marker } = yield* reader.upTo(NAME_END)
   if (marker !== '">' || name.trim() === '') return 'malformed'
   const { text, marker: end } = yield* reader.upTo(CLOSES)
-  const elements = end === undefined ? undefined : elementsOf(text)
+  const elements = end === undefined ? undefined : parseElements(text)
   if (elements === undefined) return 'malformed'
   const properties = parameterSchemas(name, tools)
-  return [{ name, arguments: objectOf(elements, { properties }) }]
+  return [{ name, arguments: toJsonObject(elements, { properties }) }]
 }
 
 interface Element {
@@ -43,7 +43,7 @@ interface Element {
 }
 
 /** undefined unless the text is elements and space. */
-function elementsOf(text: string): Element[] | undefined {
+function parseElements(text: string): Element[] | undefined {
   const root: Element = { name: '', text: '', children: [] }
   const open = [root]
   const [before = '', ...tags] = text.split(NAMESPACE)
@@ -64,21 +64,21 @@ function elementsOf(text: string): Element[] | undefined {
   return open.length === 1 && root.text.trim() === '' ? root.children : undefined
 }
 
-function jsonOf({ text, children }: Element, schema: unknown): string {
-  const container = containerOf(schema)
+function toJson({ text, children }: Element, schema: unknown): string {
+  const container = findContainer(schema)
   if (children.length === 0) {
-    const types = typesOf(schema)
+    const types = getTypes(schema)
     // The template writes an empty list or object as an empty element.
     const isEmpty = container !== undefined && !types.includes('string') && text.trim() === ''
     if (isEmpty) return container.kind === 'array' ? '[]' : '{}'
-    return jsonOfText(text, types)
+    return toJsonValue(text, types)
   }
   // Without a schema it is a list where the template would have written one, as in SGLang.
   const areItems = children.every(({ name }) => name === 'item')
-  if (container?.kind === 'array' || (areItems && typesOf(schema).length === 0)) {
-    return `[${children.map((child) => jsonOf(child, container?.schema.items)).join(', ')}]`
+  if (container?.kind === 'array' || (areItems && getTypes(schema).length === 0)) {
+    return `[${children.map((child) => toJson(child, container?.schema.items)).join(', ')}]`
   }
-  return objectOf(textBeside(text, children), container?.schema ?? {})
+  return toJsonObject(textBeside(text, children), container?.schema ?? {})
 }
 
 /** Text between elements is kept under a name that none of them has, as in vLLM. */
@@ -90,20 +90,20 @@ function textBeside(text: string, children: Element[]): Element[] {
 }
 
 /** Elements of one name are a list. */
-function objectOf(
+function toJsonObject(
   elements: readonly Element[],
   { properties = {}, additionalProperties }: ArgumentSchema,
 ): string {
   const members = [...Map.groupBy(elements, ({ name }) => name)].map(([name, all]) => {
     const schema = Object.hasOwn(properties, name) ? properties[name] : additionalProperties
-    const values = all.map((element) => jsonOf(element, schema))
+    const values = all.map((element) => toJson(element, schema))
     return `${JSON.stringify(name)}: ${values.length === 1 ? values[0] : `[${values.join(', ')}]`}`
   })
   return `{${members.join(', ')}}`
 }
 
 /** The first list or object that a schema allows. */
-function containerOf(schema: unknown): { kind: 'array' | 'object'; schema: ArgumentSchema } | undefined {
+function findContainer(schema: unknown): { kind: 'array' | 'object'; schema: ArgumentSchema } | undefined {
   if (typeof schema !== 'object' || schema === null) return undefined
   const own = schema as ArgumentSchema
   const types = [own.type ?? []].flat()
@@ -113,7 +113,7 @@ function containerOf(schema: unknown): { kind: 'array' | 'object'; schema: Argum
     return { kind: 'object', schema: own }
   }
   for (const choice of [own.anyOf ?? [], own.oneOf ?? []].flat()) {
-    const found = containerOf(choice)
+    const found = findContainer(choice)
     if (found !== undefined) return found
   }
   return undefined

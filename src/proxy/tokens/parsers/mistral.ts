@@ -4,7 +4,7 @@
  * Sources: mistral-common's tokenizers; vLLM's `parser/mistral.py`.
  */
 import { randomBytes } from 'node:crypto'
-import { type BlockReading, type BlockSyntax, blockFamily, blockGrammar } from './block-parser.ts'
+import { type BlockResult, type BlockSyntax, blockFamily, blockGrammar } from './block-parser.ts'
 import { readArguments, readNamedCalls } from './json-calls.ts'
 import { OutputParser, type ParserFamily } from './output-parser.ts'
 import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
@@ -20,7 +20,7 @@ export const mistral: ParserFamily = {
     new OutputParser(blockGrammar(SYNTAX), { makeToolCallId: randomMistralId, ...options }),
 }
 
-function* readCalls(reader: TextReader): Reading<BlockReading> {
+function* readCalls(reader: TextReader): Reading<BlockResult> {
   yield* reader.space()
   const name = yield* reader.scan(new RunScanner(/[\w.-]*/y))
   if (name === '') {

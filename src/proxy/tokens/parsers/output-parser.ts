@@ -4,7 +4,7 @@
  * is cut, the merged result is the same. The work grows with the text and with nothing else.
  */
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import { DeltaBuilder, type ParsedDelta } from './parsed-delta.ts'
+import { DeltaBuilder, type OutputDelta } from './parsed-delta.ts'
 import { type Reading, TextReader } from './text-reader.ts'
 
 export interface OutputParserOptions {
@@ -48,14 +48,14 @@ export class OutputParser {
   }
 
   /** What `text` completed. What may still become markup is held back until it is clear. */
-  push(text: string): ParsedDelta {
+  push(text: string): OutputDelta {
     this.#reader.push(text)
     this.#run.next()
     return this.#delta.take()
   }
 
   /** What was held back: markup that never closed is shown as the text that it was. Call once, at the end. */
-  finish(): ParsedDelta {
+  finish(): OutputDelta {
     this.#reader.end()
     this.#run.next()
     return this.#delta.take()

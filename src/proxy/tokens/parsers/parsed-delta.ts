@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 
-export interface ParsedDelta {
+export interface OutputDelta {
   content?: string
   reasoning?: string
   /** Calls come whole: whether a call is well-formed is known at its end only. */
@@ -10,7 +10,7 @@ export interface ParsedDelta {
 }
 
 /** A tool call as a family's markup says it. */
-export interface WrittenCall {
+export interface OutputToolCall {
   /** Where the model itself names the call. */
   id?: string
   name: string
@@ -20,7 +20,7 @@ export interface WrittenCall {
 
 export class DeltaBuilder {
   readonly #makeToolCallId: () => string
-  #delta: ParsedDelta = {}
+  #delta: OutputDelta = {}
   #callCount = 0
 
   /** @param makeToolCallId names a call whose model gives it no id */
@@ -36,7 +36,7 @@ export class DeltaBuilder {
     if (text !== '') this.#delta.reasoning = (this.#delta.reasoning ?? '') + text
   }
 
-  addCalls(calls: readonly WrittenCall[]): void {
+  addCalls(calls: readonly OutputToolCall[]): void {
     for (const { id = this.#makeToolCallId(), ...called } of calls) {
       this.#delta.toolCalls ??= []
       this.#delta.toolCalls.push({ index: this.#callCount++, id, type: 'function', function: called })
@@ -44,13 +44,13 @@ export class DeltaBuilder {
   }
 
   /** What was read elsewhere, with its calls as they are. */
-  add({ content = '', reasoning = '', toolCalls }: ParsedDelta): void {
+  add({ content = '', reasoning = '', toolCalls }: OutputDelta): void {
     this.addContent(content)
     this.addReasoning(reasoning)
     if (toolCalls !== undefined) this.#delta.toolCalls = [...(this.#delta.toolCalls ?? []), ...toolCalls]
   }
 
-  take(): ParsedDelta {
+  take(): OutputDelta {
     const delta = this.#delta
     this.#delta = {}
     return delta

@@ -5,10 +5,10 @@
  * only where Python's syntax can go on behind it; SGLang's `lfm2_detector.py` reads them so too.
  */
 import { SCALAR } from './json-scanner.ts'
-import type { WrittenCall } from './parsed-delta.ts'
+import type { OutputToolCall } from './parsed-delta.ts'
 
 /** undefined unless the text is a list of calls with named arguments, and nothing else. */
-export function readPythonCalls(text: string): WrittenCall[] | undefined {
+export function readPythonCalls(text: string): OutputToolCall[] | undefined {
   return unlessNotPython(() => new PythonReader(text).calls())
 }
 
@@ -62,8 +62,8 @@ class PythonReader {
     this.#text = text
   }
 
-  calls(): WrittenCall[] {
-    const calls: WrittenCall[] = []
+  calls(): OutputToolCall[] {
+    const calls: OutputToolCall[] = []
     this.#expect('[')
     do calls.push(this.#call())
     while (this.#has(','))
@@ -83,7 +83,7 @@ class PythonReader {
     if (this.#at < this.#text.length) throw new NotPython()
   }
 
-  #call(): WrittenCall {
+  #call(): OutputToolCall {
     const name = this.#name(NAME)
     this.#expect('(')
     const members = this.#list(')', () => {

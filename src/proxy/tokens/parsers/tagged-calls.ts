@@ -6,11 +6,11 @@
  * value. A parameter that begins on a line of its own ends one that lacks its closing tag, as in vLLM.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import type { BlockOptions, BlockReading, CallSyntax } from './block-parser.ts'
-import { jsonOfTextArguments, type TextArgument } from './text-arguments.ts'
+import type { BlockOptions, BlockResult, ToolCallSyntax } from './block-parser.ts'
+import { type TextArgument, toJsonArguments } from './text-arguments.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
-interface TaggedSyntax {
+interface TagSyntax {
   /** What a call begins with, up to its name: `<function=`. */
   call: string
   callClose: string
@@ -44,7 +44,7 @@ export function invokeTags(prefix: string) {
   } as const
 }
 
-export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
+export function taggedCallSyntax(syntax: TagSyntax): ToolCallSyntax {
   const { call, callClose, parameter, parameterClose, wrapper } = syntax
   const nameEnds = new MarkerSet([...Object.keys(syntax.nameEnds), '\n'])
   /** What may follow a parameter; without the call's own end, that of its wrapper ends it too. */
@@ -52,7 +52,7 @@ export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
   const valueEnds = new MarkerSet([parameterClose, `\n${parameter}`])
   const earlyValueEnds = new MarkerSet([parameterClose, `\n${parameter}`, callClose])
 
-  function* readCall(reader: TextReader, options: BlockOptions): Reading<BlockReading> {
+  function* readCall(reader: TextReader, options: BlockOptions): Reading<BlockResult> {
     const { name } = yield* readName(reader)
     if (name === '') return 'malformed'
     const written: TextArgument[] = []
@@ -63,11 +63,11 @@ export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
       if (head.name === '') return 'malformed'
       const { text, follower } = yield* readValue(reader, options.closesEarly)
       if (follower === undefined) return 'unclosed'
-      written.push({ ...head, text: textOf(text) })
+      written.push({ ...head, text: trimText(text) })
       next = follower
     }
     if (next === undefined) return 'malformed'
-    return [{ name, arguments: jsonOfTextArguments(name, written, options.tools, syntax.untyped) }]
+    return [{ name, arguments: toJsonArguments(name, written, options.tools, syntax.untyped) }]
   }
 
   /** @returns a tag's name, empty if it has none, and the type that its end says */
@@ -77,7 +77,7 @@ export function taggedCallSyntax(syntax: TaggedSyntax): CallSyntax {
     return syntax.head?.(text) ?? { name: text.trim(), ...syntax.nameEnds[marker] }
   }
 
-  function textOf(text: string): string {
+  function trimText(text: string): string {
     if (syntax.cdata) return withoutCdata(text)
     return syntax.keepsNewlines ? text : withoutOuterNewlines(text)
   }

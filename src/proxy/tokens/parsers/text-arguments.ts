@@ -14,7 +14,7 @@ export interface TextArgument {
 }
 
 /** The arguments as a JSON object; texts that are JSON of another type than string are taken over as written. */
-export function jsonOfTextArguments(
+export function toJsonArguments(
   toolName: string,
   textArguments: readonly TextArgument[],
   tools: readonly Tool[] | null | undefined,
@@ -24,7 +24,7 @@ export function jsonOfTextArguments(
   const schemas = parameterSchemas(toolName, tools)
   const members = textArguments.map(
     ({ name, text, type }) =>
-      `${JSON.stringify(name)}: ${jsonOfText(text, type ? [type] : typesOf(schemas[name]), untyped)}`,
+      `${JSON.stringify(name)}: ${toJsonValue(text, type ? [type] : getTypes(schemas[name]), untyped)}`,
   )
   return `{${members.join(', ')}}`
 }
@@ -34,7 +34,7 @@ export function jsonOfTextArguments(
  * order is vLLM's (0.33, `coerce_to_schema_type`).
  * @param types JSON Schema's types that the value may have; none if unknown
  */
-export function jsonOfText(
+export function toJsonValue(
   text: string,
   types: readonly string[],
   untyped: 'string' | 'json' = 'string',
@@ -103,14 +103,14 @@ export function parameterSchemas(
 }
 
 /** JSON Schema's types that the parameter may have; none if the schema does not say. */
-export function typesOf(schema: unknown): string[] {
+export function getTypes(schema: unknown): string[] {
   if (typeof schema !== 'object' || schema === null) return []
   const { type = [], enum: values, anyOf = [], oneOf = [], allOf = [] } = schema as ArgumentSchema
-  const own = Array.isArray(values) ? values.map(typeOf) : []
-  return [type, own, [anyOf, oneOf, allOf].flat().flatMap(typesOf)].flat()
+  const own = Array.isArray(values) ? values.map(getType) : []
+  return [type, own, [anyOf, oneOf, allOf].flat().flatMap(getTypes)].flat()
 }
 
-function typeOf(value: unknown): string {
+function getType(value: unknown): string {
   if (value === null) return 'null'
   if (Array.isArray(value)) return 'array'
   return typeof value === 'number' && Number.isInteger(value) ? 'integer' : typeof value

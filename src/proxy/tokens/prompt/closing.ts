@@ -3,7 +3,7 @@
  * token that ends the turn, which the model samples too unless its completion is cut off. Or, in GLM's way, nothing: the
  * token that opens the next message, which the model samples as well, to give up the floor.
  */
-import type { AddedTokenFinder, FoundToken } from '../tokenizer/added-tokens.ts'
+import type { AddedTokenFinder, TokenMatch } from '../tokenizer/added-tokens.ts'
 import { sharedLength } from './marks.ts'
 
 /** The tokens that a tokenizer splits every text at. */
@@ -19,7 +19,7 @@ export interface EndOfTurn {
   id: number | undefined
 }
 
-export interface Closing {
+export interface Bridge {
   /** What stands between the mark and the new part. */
   text: string
   /** Its special tokens at the end: what a completion lacks that was cut off, as far as no markup is missing. */
@@ -53,22 +53,22 @@ export function findEndOfTurn(
  * @param tail what the template writes behind the mark when nothing follows
  * @returns undefined if there is no special token where the new part could begin
  */
-export function findClosing(
+export function findBridge(
   header: string,
   tail: string,
   end: EndOfTurn,
   finder: AddedTokenFinder,
   eosIds: ReadonlySet<number>,
-): Closing | undefined {
+): Bridge | undefined {
   const tokens = [...finder.find(header)]
   const shared = sharedLength(header, tail)
   // Where openings end turns, a token that is there when nothing follows is none of them: Apertus ends calls so.
-  const ends = (token: FoundToken) =>
+  const ends = (token: TokenMatch) =>
     end.id === undefined
       ? eosIds.has(token.id) && token.end <= shared
       : token.id === end.id || eosIds.has(token.id)
   const last = tokens.findIndex(ends)
-  if (last !== -1) return closingUpTo(header, tokens.slice(0, last + 1))
+  if (last !== -1) return bridgeUpTo(header, tokens.slice(0, last + 1))
   // No token ends this message here, as DeepSeek V3 forgets it behind a call: the new part begins where the two part.
   const next = tokens.find((token) => token.end > shared)
   if (end.id !== undefined) {
@@ -80,7 +80,7 @@ export function findClosing(
 }
 
 /** Of tokens that follow each other without anything between them, all can be added; else only the last. */
-function closingUpTo(header: string, tokens: readonly FoundToken[]): Closing {
+function bridgeUpTo(header: string, tokens: readonly TokenMatch[]): Bridge {
   const adjoin = tokens.every(({ begin }, index) => begin === (tokens[index - 1]?.end ?? 0))
   const added = adjoin ? tokens : tokens.slice(-1)
   const last = tokens.at(-1)!
@@ -88,7 +88,7 @@ function closingUpTo(header: string, tokens: readonly FoundToken[]): Closing {
 }
 
 /** The special tokens that all texts begin with, whatever is between them. */
-function sharedTokens(texts: readonly string[], finder: AddedTokenFinder): FoundToken[] {
+function sharedTokens(texts: readonly string[], finder: AddedTokenFinder): TokenMatch[] {
   const length = texts.reduce(
     (shared, text) => Math.min(shared, sharedLength(texts[0]!, text)),
     texts[0]!.length,
@@ -97,7 +97,7 @@ function sharedTokens(texts: readonly string[], finder: AddedTokenFinder): Found
 }
 
 /** The one that the text begins with. */
-function firstToken(text: string, finder: AddedTokenFinder): FoundToken | undefined {
+function firstToken(text: string, finder: AddedTokenFinder): TokenMatch | undefined {
   const { value } = finder.find(text).next()
   return value?.begin === 0 ? value : undefined
 }

@@ -8,27 +8,27 @@ import { randomBytes } from 'node:crypto'
 const SECRET = Array.from(randomBytes(12), (byte) => String.fromCharCode(97 + (byte % 26))).join('')
 
 /** Of what, in order: templates may leave reasoning out later, and nothing else. */
-type Marked = 'message' | 'reasoning'
+type SentinelField = 'message' | 'reasoning'
 
-const LETTER: Record<Marked, string> = { message: 'm', reasoning: 'r' }
+const LETTER: Record<SentinelField, string> = { message: 'm', reasoning: 'r' }
 const MARK = new RegExp(`${SECRET}[mr]\\d+x`, 'g')
 
-export function markOf(marked: Marked, number: number): string {
+export function createSentinel(marked: SentinelField, number: number): string {
   return `${SECRET}${LETTER[marked]}${number}x`
 }
 
-export function hasMark(text: string): boolean {
+export function hasSentinel(text: string): boolean {
   return text.includes(SECRET)
 }
 
 /** What stands before the first mark. */
-export function textBeforeMark(text: string): string {
+export function getTextBeforeSentinel(text: string): string {
   const index = text.indexOf(SECRET)
   return index === -1 ? text : text.slice(0, index)
 }
 
 /** Where the last of these marks ends; undefined if the text has none of them. */
-export function endOfMarks(text: string, marks: readonly string[]): number | undefined {
+export function findSentinelsEnd(text: string, marks: readonly string[]): number | undefined {
   const ends = marks.map((mark) => text.lastIndexOf(mark) + mark.length)
   const found = ends.filter((end, index) => end >= marks[index]!.length)
   return found.length === 0 ? undefined : Math.max(...found)
@@ -38,7 +38,7 @@ export function endOfMarks(text: string, marks: readonly string[]): number | und
  * Whether a past that was rendered again, with more behind it, says what it said before. Reasoning may be left out, and
  * the markup around it: recorded ids keep it, as the engine saw it. What else goes, moves or comes does not stay.
  */
-export function saysTheSame(before: string, after: string): boolean {
+export function isSameHistory(before: string, after: string): boolean {
   if (before === after) return true
   const kept = after.match(MARK) ?? []
   const left = new Set(kept)
@@ -56,7 +56,7 @@ export function saysTheSame(before: string, after: string): boolean {
     return [...ends, text.slice(from)]
   }
   const was = pieces(before)
-  return pieces(after).every((piece, index) => isCutOutOf(was[index]!, piece))
+  return pieces(after).every((piece, index) => isWithoutOnePart(was[index]!, piece))
 }
 
 /**
@@ -72,7 +72,7 @@ export function losesAtMost(before: string, after: string): boolean {
 }
 
 /** Whether `rest` is `whole` less one piece. */
-function isCutOutOf(whole: string, rest: string): boolean {
+function isWithoutOnePart(whole: string, rest: string): boolean {
   return rest.length <= whole.length && whole.endsWith(rest.slice(sharedLength(rest, whole)))
 }
 

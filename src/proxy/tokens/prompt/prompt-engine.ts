@@ -10,33 +10,40 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import {
   type ChatTemplate,
-  jsonOf,
   type MessageOrJson,
   type RenderOptions,
+  toJson,
 } from '../templates/chat-template.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import { AddedTokenFinder } from '../tokenizer/added-tokens.ts'
-import { type BoundaryTokens, type Closing, type EndOfTurn, findClosing, findEndOfTurn } from './closing.ts'
-import { endOfMarks, hasMark, losesAtMost, markOf, saysTheSame, textBeforeMark } from './marks.ts'
-import type { Refused } from './refusal.ts'
+import { type BoundaryTokens, type Bridge, type EndOfTurn, findBridge, findEndOfTurn } from './closing.ts'
+import {
+  createSentinel,
+  findSentinelsEnd,
+  getTextBeforeSentinel,
+  hasSentinel,
+  isSameHistory,
+  losesAtMost,
+} from './marks.ts'
+import type { TemplateRejection } from './refusal.ts'
 import {
   ANSWER,
+  createDummyHistories,
+  createFollowingMessages,
+  createSentinelEcho,
   type EchoShape,
-  FIRST_MARK,
-  followersOf,
-  formsOf,
-  MARKED_TOOLS,
-  markedEcho,
-  pastsOf,
-  type Situation,
-  situationKey,
+  FIRST_SENTINEL,
+  getSignatureKey,
+  listEchoForms,
+  SENTINEL_TOOLS,
+  type TemplateSignature,
 } from './shape.ts'
 
 /** How a prompt begins and what is in it; its end is another matter. */
 export type PromptOptions = Omit<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>
 
 export interface NewPartRequest {
-  situation: Situation
+  situation: TemplateSignature
   /** All of the past but the echo, in case that it is needed; see {@link NewPartAnswer}. */
   history?: readonly MessageOrJson[] | undefined
   /** What the echo says, where that has such a word. */
@@ -53,7 +60,7 @@ export interface NewPart {
   endId: number | undefined
 }
 
-export type NewPartAnswer = NewPart | Refused | 'needs_history'
+export type NewPartAnswer = NewPart | TemplateRejection | 'needs_history'
 
 /** Digests of what prompts begin with, date and tools left out, for calls without and with tools; and what ends reasoning. */
 export interface Beginnings {
@@ -63,12 +70,12 @@ export interface Beginnings {
   endOfReasoning: string | undefined
 }
 
-interface KnownSituation {
+interface SignatureEntry {
   /** How often it has come up. */
   count: number
   /** Whether the short past stands for the whole; else the whole is rendered. */
   shortHolds: boolean
-  closing: Closing | undefined
+  closing: Bridge | undefined
   /** The id of the call that it closes: Apriel's writes it behind the arguments. */
   closedId?: string | undefined
 }
@@ -87,7 +94,7 @@ export class PromptEngine {
   readonly #finder: AddedTokenFinder
   readonly #eosIds: ReadonlySet<number>
   readonly #ends = new Map<string, EndOfTurn | undefined>()
-  readonly #situations = new Map<string, KnownSituation>()
+  readonly #situations = new Map<string, SignatureEntry>()
   /** What the template writes of a short past and an echo when nothing follows. */
   readonly #pasts = new Map<string, string>()
 
@@ -119,9 +126,9 @@ export class PromptEngine {
 
   /** Of an answer that is the last message: many templates leave reasoning out of those before. */
   #endOfReasoning(options: RenderOptions): string | undefined {
-    const { message, marks } = markedEcho({ ...ANSWER, reasons: true })
+    const { message, marks } = createSentinelEcho({ ...ANSWER, reasons: true })
     const [said, , reasoning] = marks
-    const user: ChatMessage = { role: 'user', content: markOf('message', FIRST_MARK) }
+    const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }
     const text = this.#tryRender([user, message], options) ?? ''
     const from = text.indexOf(reasoning!)
     const to = text.indexOf(said!, from)
@@ -149,8 +156,8 @@ export class PromptEngine {
   #newPartOfRepeated(request: NewPartRequest, options: PromptOptions): NewPartAnswer | undefined {
     const { history, newMessages } = request
     if (history === undefined) return 'needs_history'
-    const said = new Set(history.map(jsonOf))
-    return newMessages.some((message) => said.has(jsonOf(message)))
+    const said = new Set(history.map(toJson))
+    return newMessages.some((message) => said.has(toJson(message)))
       ? this.#newPart(request, options, true)
       : undefined
   }
@@ -158,7 +165,7 @@ export class PromptEngine {
   #newPart(request: NewPartRequest, options: PromptOptions, isRepeated = false): NewPartAnswer {
     const end = this.#endOfTurn(options)
     if (end === undefined) return { refused: 'no_end_of_turn' }
-    const key = `${situationKey(request.situation)}${variablesOf(options)}${isRepeated ? ' repeated' : ''}`
+    const key = `${getSignatureKey(request.situation)}${getVariablesKey(options)}${isRepeated ? ' repeated' : ''}`
     const known = this.#situations.get(key) ?? {
       count: 0,
       shortHolds: !request.situation.hasWords,
@@ -172,7 +179,7 @@ export class PromptEngine {
     const isProof = isPowerOfTwo(known.count + 1)
     if ((isProof || short === undefined) && request.history === undefined) return 'needs_history'
     // A past of marks tells what it was that went; where there is none, the texts alone have to.
-    const ofWhole = isRepeated ? isSame : saysTheSame
+    const ofWhole = isRepeated ? isSame : isSameHistory
     const staysTheSame = ofShort === undefined ? ofWhole : losesAtMost
     const whole =
       isProof || short === undefined
@@ -205,7 +212,7 @@ export class PromptEngine {
    */
   #behindShort({ situation, newMessages }: NewPartRequest, options: PromptOptions, key: string): Behind {
     const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS_JSON : null }
-    const behind = pastsOf(situation)
+    const behind = createDummyHistories(situation)
       .map((past, index) =>
         this.#behind(past, situation.echo, newMessages, dressed, (form, after) =>
           this.#staysShort(past, form, dressed, after, `${index} ${key}`),
@@ -213,13 +220,13 @@ export class PromptEngine {
       )
       .find(isFound)
     // A mark in it is a tool's or a past message's: it has to be the real one.
-    return behind !== undefined && hasMark(behind) ? undefined : behind
+    return behind !== undefined && hasSentinel(behind) ? undefined : behind
   }
 
   #behindWhole(
     { situation, history, echoText, newMessages }: NewPartRequest,
     options: PromptOptions,
-    staysTheSame: typeof saysTheSame | undefined,
+    staysTheSame: typeof isSameHistory | undefined,
   ): Behind {
     const stays: StaysAsItWas = (form, after) => {
       const before = staysTheSame && this.#pastAlone(history!, form, options)
@@ -236,8 +243,8 @@ export class PromptEngine {
     options: PromptOptions,
     stays: StaysAsItWas,
   ): Behind {
-    for (const form of formsOf(echo)) {
-      const { message, marks } = markedEcho(form)
+    for (const form of listEchoForms(echo)) {
+      const { message, marks } = createSentinelEcho(form)
       const after = cutBehind(this.#tryRender([...past, message, ...newMessages], options), marks)
       if (after !== undefined) return stays(form, after.past) ? after.behind : PAST_CHANGES
     }
@@ -258,41 +265,41 @@ export class PromptEngine {
     const key = JSON.stringify([situation, form.says, form.reasons, namesIn(form)])
     const idless = withoutIds(after, form)
     const known = this.#pasts.get(key)
-    if (known !== undefined && saysTheSame(known, idless)) return true
+    if (known !== undefined && isSameHistory(known, idless)) return true
     const before = this.#pastAlone(past, form, options)
     if (before === undefined) return true
     if (before.length <= MAX_PAST_CHARS && !form.toolCalls.some(({ id }) => before.includes(id))) {
       if (this.#pasts.size >= MAX_KNOWN_PASTS) this.#pasts.clear()
       this.#pasts.set(key, before)
     }
-    return saysTheSame(before, idless)
+    return isSameHistory(before, idless)
   }
 
   /** A past and the echo, up to its marks; undefined if the template does not show them. */
   #pastAlone(past: readonly MessageOrJson[], form: EchoShape, options: PromptOptions): string | undefined {
-    const { message, marks } = markedEcho(form)
+    const { message, marks } = createSentinelEcho(form)
     const text = this.#tryRender([...past, message], { ...options, addGenerationPrompt: false })
     return cutBehind(text, marks)?.past
   }
 
   /** What ends an answer in text. */
   #endOfTurn(options: PromptOptions): EndOfTurn | undefined {
-    const key = variablesOf(options)
+    const key = getVariablesKey(options)
     if (this.#ends.has(key)) return this.#ends.get(key)
-    const user: ChatMessage = { role: 'user', content: markOf('message', FIRST_MARK) }
-    const { message, marks } = markedEcho(ANSWER)
+    const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }
+    const { message, marks } = createSentinelEcho(ANSWER)
     const followers: ChatMessage[][] = [[user], []]
     const endWith = (tools: PromptOptions['tools']) => {
       const dressed = { ...options, tools }
       const behinds = followers.flatMap((follower) => {
         const cut = cutBehind(this.#tryRender([user, message, ...follower], dressed), marks)
         // Hunyuan's writes nothing behind an answer that is the last message.
-        return cut === undefined || cut.behind === '' ? [] : [textBeforeMark(cut.behind)]
+        return cut === undefined || cut.behind === '' ? [] : [getTextBeforeSentinel(cut.behind)]
       })
       return findEndOfTurn(behinds, this.#generationPrompt(user, dressed), this.#finder, this.#eosIds)
     }
     // Some templates render nothing without tools.
-    const end = endWith(null) ?? endWith(MARKED_TOOLS)
+    const end = endWith(null) ?? endWith(SENTINEL_TOOLS)
     if (this.#ends.size >= MAX_KNOWN) this.#ends.clear()
     this.#ends.set(key, end)
     return end
@@ -305,27 +312,27 @@ export class PromptEngine {
   }
 
   /** Found with marks for what the new messages say, so that none of it is taken for the template's. */
-  #closing({ situation }: NewPartRequest, end: EndOfTurn, options: PromptOptions): Closing | undefined {
-    const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS : null }
-    return pastsOf(situation)
+  #closing({ situation }: NewPartRequest, end: EndOfTurn, options: PromptOptions): Bridge | undefined {
+    const dressed = { ...options, tools: situation.withTools ? SENTINEL_TOOLS : null }
+    return createDummyHistories(situation)
       .map((past) => this.#closingBehind(past, situation, end, dressed))
       .find(isFound)
   }
 
   #closingBehind(
     past: readonly ChatMessage[],
-    situation: Situation,
+    situation: TemplateSignature,
     end: EndOfTurn,
     options: PromptOptions,
-  ): Closing | undefined {
-    const following = followersOf(situation)
-    for (const echo of formsOf(situation.echo)) {
-      const { message, marks } = markedEcho(echo)
+  ): Bridge | undefined {
+    const following = createFollowingMessages(situation)
+    for (const echo of listEchoForms(situation.echo)) {
+      const { message, marks } = createSentinelEcho(echo)
       const followed = cutBehind(this.#tryRender([...past, message, ...following], options), marks)
       if (followed === undefined) continue
       const alone = this.#tryRender([...past, message], { ...options, addGenerationPrompt: false })
       const tail = cutBehind(alone, marks)?.behind ?? ''
-      return findClosing(textBeforeMark(followed.behind), tail, end, this.#finder, this.#eosIds)
+      return findBridge(getTextBeforeSentinel(followed.behind), tail, end, this.#finder, this.#eosIds)
     }
     return undefined
   }
@@ -358,7 +365,7 @@ function cutBehind(
 ): { past: string; behind: string } | undefined {
   // Reasoning alone does not show where the message ends.
   const isShown = text !== undefined && marks.slice(0, 2).some((mark) => text.includes(mark))
-  const end = isShown ? endOfMarks(text, marks) : undefined
+  const end = isShown ? findSentinelsEnd(text, marks) : undefined
   return end === undefined ? undefined : { past: text!.slice(0, end), behind: text!.slice(end) }
 }
 
@@ -371,7 +378,7 @@ function namesIn({ toolCalls }: EchoShape): string[] {
   return toolCalls.map(({ function: { name } }) => name)
 }
 
-const MARKED_TOOLS_JSON = JSON.stringify(MARKED_TOOLS)
+const MARKED_TOOLS_JSON = JSON.stringify(SENTINEL_TOOLS)
 
 const BEGINNING_TOOLS = [
   {
@@ -384,7 +391,7 @@ function isFound<Found>(found: Found | undefined): found is Found {
   return found !== undefined
 }
 
-function variablesOf({ kwargs, documents, tools }: PromptOptions): string {
+function getVariablesKey({ kwargs, documents, tools }: PromptOptions): string {
   const json = JSON.stringify([kwargs, documents, tools ? true : null])
   return json.length <= MAX_KEY_CHARS ? json : hash('sha256', json, 'base64')
 }

@@ -9,12 +9,12 @@ import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { Unfinished } from '../parsers/unfinished.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
-import { saidIn, WordFinder } from '../templates/template-words.ts'
+import { getMessageText, WordFinder } from '../templates/template-words.ts'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
 import type { Beginnings, NewPart, NewPartAnswer, NewPartRequest, PromptOptions } from './prompt-engine.ts'
 import type { PromptService } from './prompt-service.ts'
-import type { Refused } from './refusal.ts'
-import { situationOf } from './shape.ts'
+import type { TemplateRejection } from './refusal.ts'
+import { createTemplateSignature } from './shape.ts'
 
 export type { PromptOptions } from './prompt-engine.ts'
 
@@ -48,7 +48,7 @@ export interface ContinuationRequest {
 }
 
 /** Prompt and completion of the earlier turn, then `glueIds`, then `newIds`: the prompt of this one. */
-export interface Continuation extends JoinedIds {
+export interface Continuation extends JoinPoint {
   /** The text behind the completion's end of turn. */
   text: string
 }
@@ -94,24 +94,24 @@ export class PromptRenderer {
   async renderContinuation(
     request: ContinuationRequest,
     options: PromptOptions = {},
-  ): Promise<Continuation | Refused> {
+  ): Promise<Continuation | TemplateRejection> {
     const { history, newMessages, texts, known } = request
     const all: readonly MessageOrJson[] = texts ?? [...history, ...newMessages]
     const words = await this.#wordFinder()
     const hasWords = history.some((message, at) => words.isIn(message, known?.[at]))
     const asked: NewPartRequest = {
       situation: {
-        ...situationOf(history, newMessages, Boolean(options.tools)),
+        ...createTemplateSignature(history, newMessages, Boolean(options.tools)),
         ...(hasWords && { hasWords }),
       },
       newMessages: all.slice(history.length),
     }
-    const short = this.#variablesOf(options)
+    const short = this.#selectVariables(options)
     let part: NewPartAnswer = 'needs_history'
     if (!hasWords) part = await this.#service.newPart(asked, { ...short, tools: options.tools ? [] : null })
     if (part === 'needs_history') {
       const echo = history.at(-1)!
-      const echoText = words.isIn(echo) ? saidIn(echo) : undefined
+      const echoText = words.isIn(echo) ? getMessageText(echo) : undefined
       const whole = { ...asked, history: all.slice(0, history.length - 1), echoText }
       part = await this.#service.newPart(whole, { ...short, tools: options.tools })
     }
@@ -121,7 +121,7 @@ export class PromptRenderer {
     const joined = joinIds(
       await this.#encode(endText + part.text),
       part,
-      this.#endOf(request.lastCompletionId),
+      this.#getCompletionEnd(request.lastCompletionId),
       this.#tokenizer,
     )
     if ('refused' in joined) return joined
@@ -134,7 +134,7 @@ export class PromptRenderer {
     if (unfinished === undefined) return []
     const { header, reasoningClose, endsLine } = unfinished
     if (reasoningClose === undefined) return header === '' ? [] : await this.#encode(header)
-    const { endOfReasoning = reasoningClose } = await this.#beginningsOf(keyOf(variables), variables)
+    const { endOfReasoning = reasoningClose } = await this.#getBeginnings(keyOf(variables), variables)
     // Of a template that ends reasoning in another way than the parser reads it, the parser's way is the safe one.
     const end = endOfReasoning.includes(reasoningClose) ? endOfReasoning : reasoningClose
     return await this.#encode(header + (endsLine ? end.replace(/^\n+/, '') : end))
@@ -146,8 +146,8 @@ export class PromptRenderer {
    * a conversation goes on over midnight, under the date that the engine saw.
    */
   async variablesKey(options: PromptOptions = {}): Promise<string> {
-    const variables = this.#variablesOf(options)
-    const { withTools, withoutTools } = await this.#beginningsOf(keyOf(variables), variables)
+    const variables = this.#selectVariables(options)
+    const { withTools, withoutTools } = await this.#getBeginnings(keyOf(variables), variables)
     return options.tools ? withTools : withoutTools
   }
 
@@ -162,7 +162,7 @@ export class PromptRenderer {
     return this.#words
   }
 
-  #beginningsOf(key: string, variables: PromptOptions): Promise<Beginnings> {
+  #getBeginnings(key: string, variables: PromptOptions): Promise<Beginnings> {
     const known = this.#beginnings.get(key)
     if (known !== undefined) return known
     const found = this.#service.beginnings(variables)
@@ -174,11 +174,11 @@ export class PromptRenderer {
 
   /** Whether this id ends a turn for the engine. */
   endsTurn(id: number | undefined): boolean {
-    return this.#endOf(id).endedItself
+    return this.#getCompletionEnd(id).endedItself
   }
 
   /** Those that can make a difference: a client may send what it likes. */
-  #variablesOf({ kwargs, documents, now }: PromptOptions): PromptOptions {
+  #selectVariables({ kwargs, documents, now }: PromptOptions): PromptOptions {
     const given = typeof kwargs === 'string' ? (JSON.parse(kwargs) as object) : (kwargs ?? {})
     const mentioned = Object.entries(given).filter(([name]) => this.#source.includes(name))
     return {
@@ -188,7 +188,7 @@ export class PromptRenderer {
     }
   }
 
-  #endOf(lastId: number | undefined): CompletionEnd {
+  #getCompletionEnd(lastId: number | undefined): CompletionEnd {
     return { lastId, endedItself: lastId !== undefined && this.#eosTokenIds.has(lastId) }
   }
 }
@@ -198,7 +198,7 @@ function keyOf(variables: PromptOptions): string {
 }
 
 /** Where recorded ids end and new ones begin. */
-interface JoinedIds {
+interface JoinPoint {
   /** What the completion lacks: the end of what it was cut off in, and the end of turn. */
   glueIds: number[]
   /** The template's separator, the new messages and the generation prompt. */
@@ -221,23 +221,23 @@ export function joinIds(
   { endId, closingIds }: Omit<NewPart, 'text'>,
   completion: CompletionEnd,
   tokenizer: Tokenizer,
-): JoinedIds | Refused {
+): JoinPoint | TemplateRejection {
   const first = ids[0]
   if (first === undefined || !tokenizer.isAdded(first)) return { refused: 'no_token_boundary' }
   if (endId === undefined) return joinAtOpening(ids, completion)
-  const glueIds = missingOf(closingIds, completion)
+  const glueIds = findMissingIds(closingIds, completion)
   return first === endId ? { glueIds, newIds: ids.slice(1) } : { refused: 'no_token_boundary' }
 }
 
 /** A completion that ended itself is not ended again, whatever it ended with (Llama's `<|eom_id|>`). */
-function missingOf(closingIds: readonly number[], { lastId, endedItself }: CompletionEnd): number[] {
+function findMissingIds(closingIds: readonly number[], { lastId, endedItself }: CompletionEnd): number[] {
   if (endedItself) return []
   const written = lastId === undefined ? -1 : closingIds.indexOf(lastId)
   return closingIds.slice(written + 1)
 }
 
 /** The completion may have opened the next message; one that opened another message cannot be gone on from. */
-function joinAtOpening(ids: TokenIds, { lastId, endedItself }: CompletionEnd): JoinedIds | Refused {
+function joinAtOpening(ids: TokenIds, { lastId, endedItself }: CompletionEnd): JoinPoint | TemplateRejection {
   if (lastId === ids[0]) return { glueIds: [], newIds: ids.slice(1) }
   return endedItself ? { refused: 'other_message_opened' } : { glueIds: [], newIds: ids }
 }

@@ -1,5 +1,5 @@
 /** Why the new part of a prompt cannot be rendered by itself. Stable names: callers count by them. */
-export const REFUSALS = [
+export const TEMPLATE_REJECTIONS = [
   /** What the template writes behind an assistant's message has no special token where a new part could begin. */
   'no_end_of_turn',
   /** The completion ended with a token that opens another message than the next one. */
@@ -12,8 +12,8 @@ export const REFUSALS = [
   'no_token_boundary',
 ] as const
 
-export type RefusalReason = (typeof REFUSALS)[number]
+export type TemplateRejectionReason = (typeof TEMPLATE_REJECTIONS)[number]
 
-export interface Refused {
-  refused: RefusalReason
+export interface TemplateRejection {
+  refused: TemplateRejectionReason
 }

@@ -4,8 +4,8 @@
  */
 import { getImageParts } from '../../../protocol/canonical/images.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
-import { SHOWN_IMAGE } from '../images/shown-image.ts'
-import { markOf } from './marks.ts'
+import { PLACEHOLDER_IMAGE } from '../images/shown-image.ts'
+import { createSentinel } from './marks.ts'
 
 /** A message without what it says. */
 export interface MessageShape {
@@ -25,7 +25,7 @@ export interface EchoShape extends MessageShape {
 }
 
 /** Texts and arguments are left out; what is here does not grow with them. */
-export interface Situation {
+export interface TemplateSignature {
   /** The short past. */
   past: readonly MessageShape[]
   echo: EchoShape
@@ -42,29 +42,33 @@ const MANY = 2
 const MAX_NEW_SHAPES = 12
 
 /** @param history ends with the echo */
-export function situationOf(
+export function createTemplateSignature(
   history: readonly ChatMessage[],
   newMessages: readonly ChatMessage[],
   withTools: boolean,
-): Situation {
+): TemplateSignature {
   const echo = history.at(-1)!
-  const shapes = history.slice(0, -1).map(shapeOf)
+  const shapes = history.slice(0, -1).map(getMessageShape)
   const pastImages = shapes.reduce((count, { images = 0 }) => count + images, 0)
   return {
     past: withAllImages(shorten(shapes), pastImages),
     ...(pastImages > 0 && { pastImages }),
-    echo: { ...shapeOf(echo), toolCalls: callsOf(echo).map(bareCall) },
-    newShapes: withoutRepeats(newMessages.map(shapeOf)).slice(0, MAX_NEW_SHAPES),
+    echo: { ...getMessageShape(echo), toolCalls: getToolCalls(echo).map(bareCall) },
+    newShapes: withoutRepeats(newMessages.map(getMessageShape)).slice(0, MAX_NEW_SHAPES),
     withTools,
   }
 }
 
 /** Equal for situations that are alike but for names and ids. */
-export function situationKey({ past, echo: { toolCalls: _names, ...echo }, ...rest }: Situation): string {
+export function getSignatureKey({
+  past,
+  echo: { toolCalls: _names, ...echo },
+  ...rest
+}: TemplateSignature): string {
   return JSON.stringify({ past, echo: { ...echo, calls: Math.min(echo.calls, MANY) }, ...rest })
 }
 
-export function shapeOf(message: ChatMessage): MessageShape {
+export function getMessageShape(message: ChatMessage): MessageShape {
   const { reasoning_content, reasoning } = message as ChatMessage & { reasoning?: unknown }
   const images = getImageParts(message).length
   return {
@@ -72,7 +76,7 @@ export function shapeOf(message: ChatMessage): MessageShape {
     role: message.role,
     says: hasText(message.content),
     reasons: hasText(reasoning_content || reasoning),
-    calls: callsOf(message).length,
+    calls: getToolCalls(message).length,
   }
 }
 
@@ -153,33 +157,37 @@ function isSameShape(left: MessageShape, right: MessageShape): boolean {
 }
 
 /** Messages of these shapes that say nothing but marks, numbered from `from` on. */
-export function standIns(shapes: readonly MessageShape[], from: number): ChatMessage[] {
+export function createDummyMessages(shapes: readonly MessageShape[], from: number): ChatMessage[] {
   let openCalls: string[] = []
   return shapes.map((shape, index) => {
     const number = from + index
-    const content = shape.says ? markOf('message', number) : ''
+    const content = shape.says ? createSentinel('message', number) : ''
     if (shape.role === 'tool') {
       const id = openCalls.shift() ?? callId(number, 0)
-      const said = withImages(content || markOf('message', number), shape)
+      const said = withImages(content || createSentinel('message', number), shape)
       return { role: 'tool', tool_call_id: id, content: said } as ChatMessage
     }
     if (shape.role !== 'assistant')
       return { role: shape.role, content: withImages(content, shape) } as ChatMessage
     const toolCalls = Array.from({ length: shape.calls }, (_, call) => emptyCall(callId(number, call)))
     openCalls = toolCalls.map(({ id }) => id)
-    return assistant(shape, content, markOf('reasoning', number), toolCalls)
+    return assistant(shape, content, createSentinel('reasoning', number), toolCalls)
   })
 }
 
 function withImages(text: string, { images = 0 }: MessageShape): string | object[] {
   if (images === 0) return text
-  const shown = Array.from({ length: images }, () => SHOWN_IMAGE)
+  const shown = Array.from({ length: images }, () => PLACEHOLDER_IMAGE)
   return text === '' ? shown : [...shown, { type: 'text', text }]
 }
 
 /** The message that stands for the echo, and the marks that it ends with. */
-export function markedEcho(echo: EchoShape): { message: ChatMessage; marks: string[] } {
-  const [text, call, reasoning] = [markOf('message', 0), markOf('message', 1), markOf('reasoning', 0)]
+export function createSentinelEcho(echo: EchoShape): { message: ChatMessage; marks: string[] } {
+  const [text, call, reasoning] = [
+    createSentinel('message', 0),
+    createSentinel('message', 1),
+    createSentinel('reasoning', 0),
+  ]
   // In each of them: gpt-oss's template shows the first one only.
   const toolCalls = echo.toolCalls.map(({ id, function: { name } }) => ({
     id,
@@ -192,15 +200,15 @@ export function markedEcho(echo: EchoShape): { message: ChatMessage; marks: stri
 }
 
 /** Numbers of an echo's own marks are below this. */
-export const FIRST_MARK = 2
+export const FIRST_SENTINEL = 2
 
 /** One tool stands for all, where a conversation has any. */
-export const MARKED_TOOLS: readonly Tool[] = [
+export const SENTINEL_TOOLS: readonly Tool[] = [
   {
     type: 'function',
     function: {
       name: 'first_tool',
-      description: markOf('message', 999),
+      description: createSentinel('message', 999),
       parameters: { type: 'object', properties: { text: { type: 'string', description: 'text' } } },
     },
   },
@@ -233,7 +241,7 @@ function bareCall({ id, function: called }: ToolCall): EchoShape['toolCalls'][nu
   return { id, function: { name: called?.name ?? '', arguments: '' } }
 }
 
-function callsOf(message: ChatMessage): readonly ToolCall[] {
+function getToolCalls(message: ChatMessage): readonly ToolCall[] {
   return message.role === 'assistant' ? ((message.tool_calls ?? []) as ToolCall[]) : []
 }
 
@@ -249,7 +257,7 @@ export const ANSWER: EchoShape = { role: 'assistant', says: true, reasons: false
  * Some templates refuse text or reasoning beside calls, and some show no calls at all: the first form is taken whose
  * marks are to be seen. What was sampled is not printed from here anyway.
  */
-export function formsOf({ text, ...echo }: EchoShape): EchoShape[] {
+export function listEchoForms({ text, ...echo }: EchoShape): EchoShape[] {
   const forms = wordlessForms(echo)
   return text === undefined ? forms : [...forms.map((form) => ({ ...form, text })), ...forms]
 }
@@ -266,21 +274,21 @@ function wordlessForms(echo: EchoShape): EchoShape[] {
  * Short pasts of a situation, to be tried in order, each made when it is asked for: some templates take one call a message, and
  * gpt-oss's refuses text beside reasoning and calls.
  */
-export function* pastsOf({ past }: Situation): Generator<ChatMessage[]> {
-  yield standIns(past, FIRST_MARK)
+export function* createDummyHistories({ past }: TemplateSignature): Generator<ChatMessage[]> {
+  yield createDummyMessages(past, FIRST_SENTINEL)
   const single = past
     .map((shape) => ({ ...shape, calls: Math.min(1, shape.calls) }))
     .filter(({ role }, index) => role !== 'tool' || past[index - 1]?.role !== 'tool')
-  yield standIns(single, FIRST_MARK)
+  yield createDummyMessages(single, FIRST_SENTINEL)
   const mute = single.map((shape) => (shape.calls === 0 ? shape : { ...shape, says: false }))
-  yield standIns(mute, FIRST_MARK)
+  yield createDummyMessages(mute, FIRST_SENTINEL)
 }
 
 /** What follows on the echo, all of it saying something. Results of the echo's calls bear their ids. */
-export function followersOf({ echo, newShapes, past }: Situation): ChatMessage[] {
+export function createFollowingMessages({ echo, newShapes, past }: TemplateSignature): ChatMessage[] {
   const says = (shape: MessageShape): MessageShape => ({ ...shape, says: true })
   const ids = echo.toolCalls.map(({ id }) => id)
-  return standIns(newShapes.map(says), FIRST_MARK + past.length).map((message) =>
+  return createDummyMessages(newShapes.map(says), FIRST_SENTINEL + past.length).map((message) =>
     message.role === 'tool' && ids.length > 0 ? { ...message, tool_call_id: ids.shift()! } : message,
   )
 }

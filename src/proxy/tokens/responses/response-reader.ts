@@ -6,9 +6,9 @@
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import type { AnswerReader } from '../parsers/answer-reader.ts'
-import { DeltaBuilder, type ParsedDelta } from '../parsers/parsed-delta.ts'
-import type { AnswerOpening, ReadTexts } from '../templates/python/python-responses.ts'
+import type { OutputReader } from '../parsers/answer-reader.ts'
+import { DeltaBuilder, type OutputDelta } from '../parsers/parsed-delta.ts'
+import type { AnswerOpening, ResponseTexts } from '../templates/python/python-responses.ts'
 import { PythonThread, type PythonThreadLimits } from '../templates/python/python-thread.ts'
 import type { ResponseJob, ResponseReply, ResponseThreadData } from './response-thread.ts'
 
@@ -45,7 +45,7 @@ export class ResponseReader {
   }
 
   /** @param prefix the text that the answer follows */
-  open(prefix: string, tools: readonly Tool[] | null | undefined): AnswerReader {
+  open(prefix: string, tools: readonly Tool[] | null | undefined): OutputReader {
     this.#answers += 1
     return new ResponseAnswer(this.#thread, this.#answers, { prefix, tools: JSON.stringify(tools ?? []) })
   }
@@ -55,7 +55,7 @@ export class ResponseReader {
   }
 }
 
-class ResponseAnswer implements AnswerReader {
+class ResponseAnswer implements OutputReader {
   readonly #thread: ResponseThread
   readonly #id: number
   readonly #opening: AnswerOpening
@@ -72,10 +72,10 @@ class ResponseAnswer implements AnswerReader {
     this.#opening = opening
   }
 
-  async read(texts: readonly string[], isEnd: boolean): Promise<ParsedDelta[]> {
+  async read(texts: readonly string[], isEnd: boolean): Promise<OutputDelta[]> {
     const chars = texts.reduce((sum, { length }) => sum + length, 0)
     if (chars <= MAX_JOB_CHARS) return await this.#readPieces(texts, isEnd)
-    const deltas: ParsedDelta[] = []
+    const deltas: OutputDelta[] = []
     for (const text of texts) deltas.push(await this.#readLong(text))
     if (isEnd) deltas.push(...(await this.#readPieces([], true)))
     return deltas
@@ -86,16 +86,16 @@ class ResponseAnswer implements AnswerReader {
     this.#isOpen = false
   }
 
-  async #readLong(text: string): Promise<ParsedDelta> {
+  async #readLong(text: string): Promise<OutputDelta> {
     const whole = new DeltaBuilder()
-    for (const piece of piecesOf(text)) {
+    for (const piece of splitText(text)) {
       const [delta] = await this.#readPieces([piece], false)
       whole.add(delta!)
     }
     return whole.take()
   }
 
-  async #readPieces(texts: readonly string[], isEnd: boolean): Promise<ParsedDelta[]> {
+  async #readPieces(texts: readonly string[], isEnd: boolean): Promise<OutputDelta[]> {
     if (this.#isRaw) return asWritten(texts, isEnd)
     try {
       const { deltas, undecided } = await this.#ask(texts, isEnd)
@@ -111,19 +111,21 @@ class ResponseAnswer implements AnswerReader {
     }
   }
 
-  async #ask(texts: readonly string[], isEnd: boolean): Promise<ReadTexts> {
+  async #ask(texts: readonly string[], isEnd: boolean): Promise<ResponseTexts> {
     const job = { kind: 'read', id: this.#id, texts, isEnd } as const
     const reply = await this.#thread.ask(this.#isOpen ? job : { ...job, opening: this.#opening })
     if (reply !== 'unknown') return reply
     // What was told of the past is not told again.
-    for (const [index, piece] of piecesOf(this.#past).entries()) {
+    for (const [index, piece] of splitText(this.#past).entries()) {
       const opening = index === 0 && { opening: this.#opening }
       await this.#thread.ask({ kind: 'read', id: this.#id, ...opening, texts: [piece], isEnd: false })
     }
-    return (await this.#thread.ask(this.#past === '' ? { ...job, opening: this.#opening } : job)) as ReadTexts
+    return (await this.#thread.ask(
+      this.#past === '' ? { ...job, opening: this.#opening } : job,
+    )) as ResponseTexts
   }
 
-  #shown({ content = '', reasoning = '', calls = [] }: ReadTexts['deltas'][number]): ParsedDelta {
+  #shown({ content = '', reasoning = '', calls = [] }: ResponseTexts['deltas'][number]): OutputDelta {
     this.#delta.addContent(content)
     this.#delta.addReasoning(reasoning)
     this.#delta.addCalls(calls)
@@ -132,13 +134,13 @@ class ResponseAnswer implements AnswerReader {
 }
 
 /** The text that nobody could read; a text without an end of it stands for the end. */
-function asWritten(texts: readonly string[], isEnd: boolean): ParsedDelta[] {
+function asWritten(texts: readonly string[], isEnd: boolean): OutputDelta[] {
   const all = isEnd ? [...texts, ''] : texts
   return all.map((content) => (content === '' ? {} : { content }))
 }
 
 /** No character is cut in two. */
-function piecesOf(text: string): string[] {
+function splitText(text: string): string[] {
   const pieces: string[] = []
   for (let start = 0; start < text.length; ) {
     const end = start + MAX_JOB_CHARS

@@ -4,8 +4,8 @@ import type { PyProxy } from 'pyodide/ffi'
 import {
   type AnswerOpening,
   PythonResponses,
-  type ReadTexts,
   type ResponseTemplate,
+  type ResponseTexts,
 } from '../templates/python/python-responses.ts'
 import { answerJobs } from '../templates/python/thread-jobs.ts'
 
@@ -19,9 +19,9 @@ export type ResponseJob =
   | { kind: 'close'; id: number }
 
 /** `unknown`: of an answer that another thread was reading. */
-export type ResponseReply = ReadTexts | 'unknown'
+export type ResponseReply = ResponseTexts | 'unknown'
 
-const NOTHING: ReadTexts = { deltas: [], undecided: 0 }
+const NOTHING: ResponseTexts = { deltas: [], undecided: 0 }
 const answers = new Map<number, PyProxy>()
 
 void answerJobs<PythonResponses, ResponseJob, ResponseReply>(PythonResponses.start, (python) => {

@@ -10,7 +10,7 @@ import { specialTokenText } from '../tokenizer/tokenizer.ts'
 import type { SpecialTokenConfig, TokenizerConfig } from '../tokenizer/tokenizer-files.ts'
 import type { PromptFormat } from './prompt-format.ts'
 import type { PythonTemplate, PythonTemplates } from './python/python-templates.ts'
-import { Exhausted } from './python/thread-jobs.ts'
+import { MemoryExhaustion } from './python/thread-jobs.ts'
 import type { TemplateWords } from './template-words.ts'
 
 /** A message, or the JSON that it came in as: numbers and the order of keys are those of the text. */
@@ -104,13 +104,13 @@ export class ChatTemplate {
 
   /**
    * @throws ProxyError `invalid_request` with the template's own words if it refuses these messages, `unsupported` for
-   *   content that is not text; {@link Exhausted}
+   *   content that is not text; {@link MemoryExhaustion}
    */
   render(messages: readonly MessageOrJson[], options: RenderOptions = {}): string {
     const { tools, kwargs, documents, now, addGenerationPrompt = true, continueFinalMessage } = options
     const template = tools ? this.#withTools : this.#plain
     const toolsJson = typeof tools === 'string' ? tools : JSON.stringify(tools ?? null)
-    const outcome = template.render(`[${messages.map(jsonOf).join(',')}]`, toolsJson, {
+    const outcome = template.render(`[${messages.map(toJson).join(',')}]`, toolsJson, {
       add_generation_prompt: addGenerationPrompt,
       ...(continueFinalMessage && { continue_final_message: true }),
       kwargs,
@@ -118,7 +118,7 @@ export class ChatTemplate {
       ...(now && { now_s: now.getTime() / 1000 }),
     })
     if ('text' in outcome) return outcome.text
-    if ('exhausted' in outcome) throw new Exhausted()
+    if ('exhausted' in outcome) throw new MemoryExhaustion()
     if ('refusal' in outcome) {
       const message = `the chat template refuses these messages: ${outcome.refusal}`
       const logMessage = 'the chat template refuses these messages'
@@ -130,7 +130,7 @@ export class ChatTemplate {
   }
 }
 
-export function jsonOf(message: MessageOrJson): string {
+export function toJson(message: MessageOrJson): string {
   return typeof message === 'string' ? message : JSON.stringify(message)
 }
 

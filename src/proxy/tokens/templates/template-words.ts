@@ -36,22 +36,22 @@ export class WordFinder {
   }
 
   #isSaidIn(message: ChatMessage): boolean {
-    return textsOf(message).some((text) => this.#inside?.test(text) || this.#whole.has(text.trim()))
+    return getTexts(message).some((text) => this.#inside?.test(text) || this.#whole.has(text.trim()))
   }
 }
 
 /** What a message says, as one text; undefined: nothing. */
-export function saidIn({ content }: ChatMessage): string | undefined {
+export function getMessageText({ content }: ChatMessage): string | undefined {
   return contentTexts(content).join('\n') || undefined
 }
 
-function textsOf(message: ChatMessage): string[] {
-  const { content, reasoning_content, reasoning, tool_calls } = message as ChatMessage & SaidFields
+function getTexts(message: ChatMessage): string[] {
+  const { content, reasoning_content, reasoning, tool_calls } = message as ChatMessage & TextFields
   const called = (tool_calls ?? []).flatMap(({ function: call }) => [call?.name, call?.arguments])
   return [...contentTexts(content), reasoning_content, reasoning, ...called].filter(isText)
 }
 
-interface SaidFields {
+interface TextFields {
   reasoning_content?: unknown
   reasoning?: unknown
   tool_calls?: readonly Partial<Pick<ToolCall & { type: 'function' }, 'function'>>[] | null

@@ -14,7 +14,7 @@ export interface AddedToken {
   normalized?: boolean
 }
 
-export interface FoundToken {
+export interface TokenMatch {
   id: number
   begin: number
   /** The character behind it. */
@@ -22,16 +22,16 @@ export interface FoundToken {
 }
 
 /** A beginning that tokens have in common. */
-interface Beginning {
+interface TokenPrefix {
   /** The token that it is; undefined: it is none. */
   id: number | undefined
   /** By the code of the next character. */
-  readonly next: Map<number, Beginning>
+  readonly next: Map<number, TokenPrefix>
 }
 
 /** Finds them as tokenizers do: the leftmost, of those the longest. */
 export class AddedTokenFinder {
-  readonly #root: Beginning = { id: undefined, next: new Map() }
+  readonly #root: TokenPrefix = { id: undefined, next: new Map() }
   readonly #firstCharacter: RegExp
 
   /** @param ids by text */
@@ -52,7 +52,7 @@ export class AddedTokenFinder {
     at.id = id
   }
 
-  *find(text: string): Generator<FoundToken> {
+  *find(text: string): Generator<TokenMatch> {
     const pattern = new RegExp(this.#firstCharacter)
     for (let match = pattern.exec(text); match !== null; match = pattern.exec(text)) {
       const found = this.#at(text, match.index)
@@ -62,8 +62,8 @@ export class AddedTokenFinder {
     }
   }
 
-  #at(text: string, begin: number): FoundToken | undefined {
-    let longest: FoundToken | undefined
+  #at(text: string, begin: number): TokenMatch | undefined {
+    let longest: TokenMatch | undefined
     let at = this.#root.next.get(text.charCodeAt(begin))
     for (let end = begin + 1; at !== undefined; end += 1) {
       if (at.id !== undefined) longest = { id: at.id, begin, end }

@@ -25,14 +25,14 @@ const ENTRY_BYTES = 200
 /** @param promptChars of the prompt that the text is a piece of */
 type EncodePiece = (text: string, promptChars: number) => Promise<ArrayLike<number>>
 
-interface ContentMemoryOptions {
+interface ContentCacheOptions {
   /** Default: 64 MiB. */
   maxBytes?: number
   /** What `mayCutAtSpaces` says of the tokenizer: long texts are known by their parts as well. Default: no. */
   cutsAtSpaces?: boolean
 }
 
-export class ContentMemory {
+export class ContentCache {
   readonly #encode: EncodePiece
   readonly #finder: AddedTokenFinder | undefined
   readonly #boundaries: ReadonlySet<number>
@@ -45,7 +45,7 @@ export class ContentMemory {
   constructor(
     encode: EncodePiece,
     addedTokens: readonly AddedToken[],
-    { maxBytes = MAX_BYTES, cutsAtSpaces = false }: ContentMemoryOptions = {},
+    { maxBytes = MAX_BYTES, cutsAtSpaces = false }: ContentCacheOptions = {},
   ) {
     this.#encode = encode
     this.#known = new LruCache(maxBytes, ({ byteLength }) => byteLength + ENTRY_BYTES)
@@ -72,7 +72,7 @@ export class ContentMemory {
     // A text as a whole is worth its place where it is short, as what ends a message is.
     if (this.#finder === undefined && text.length >= MIN_CHARS)
       return Int32Array.from(await this.#encode(text, text.length))
-    const whole = this.#piecesOf(text)
+    const whole = this.#splitContent(text)
     const pieces = this.#cutsAtSpaces ? whole.flatMap(cutAtSpaces) : whole
     const parts = new Array<Int32Array>(pieces.length)
     let next = 0
@@ -94,7 +94,7 @@ export class ContentMemory {
   }
 
   /** Each begins with a boundary, but for the first; short ones in a row are one. */
-  #piecesOf(text: string): string[] {
+  #splitContent(text: string): string[] {
     if (this.#finder === undefined || text.length < MIN_CHARS) return [text]
     const begins = [...this.#finder.find(text)]
       .filter(({ id }) => this.#boundaries.has(id))

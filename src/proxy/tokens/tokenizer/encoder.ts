@@ -105,12 +105,12 @@ export class RustEncoder implements TextEncoder, TokenNames {
     })
   }
 
-  tokenOf(id: number): string | undefined {
+  getToken(id: number): string | undefined {
     // The library would take -1, 0.5 and 2^32 for ids of other tokens.
     return id >>> 0 === id ? (this.#tokenizer.idToToken(id) ?? undefined) : undefined
   }
 
-  idOf(token: string): number | undefined {
+  getId(token: string): number | undefined {
     return this.#tokenizer.tokenToId(token) ?? undefined
   }
 

@@ -110,7 +110,7 @@ export class FastEncoder implements TextEncoder {
     try {
       return text.length <= NOW_CHARS ? this.#fast?.encodeNow(text) : await this.#fast?.encode(text)
     } catch (error) {
-      this.#fail({ why: 'fastokens cannot tokenize a text', ...fingerprintOf(text), error })
+      this.#fail({ why: 'fastokens cannot tokenize a text', ...computeFingerprint(text), error })
       return undefined
     }
   }
@@ -122,7 +122,7 @@ export class FastEncoder implements TextEncoder {
     if (expected.length === ids.length && ids.every((id, at) => id === expected[at])) return
     this.#fail({
       why: "fastokens gave other ids than Hugging Face's library for a text",
-      ...fingerprintOf(text),
+      ...computeFingerprint(text),
     })
   }
 
@@ -133,6 +133,6 @@ export class FastEncoder implements TextEncoder {
   }
 }
 
-function fingerprintOf(text: string): { textSha256: string; chars: number } {
+function computeFingerprint(text: string): { textSha256: string; chars: number } {
   return { textSha256: hash('sha256', text), chars: text.length }
 }

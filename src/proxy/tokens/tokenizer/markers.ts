@@ -23,7 +23,7 @@ export class MarkerSet {
   /** The node that `code` leads to. */
   step(node: number, code: number): number {
     for (let from = node; ; from = this.#fallbacks[from]!) {
-      const next = this.#edges.get(edgeOf(from, code))
+      const next = this.#edges.get(getEdgeKey(from, code))
       if (next !== undefined) return next
       if (from === 0) return 0
     }
@@ -43,7 +43,7 @@ export class MarkerSet {
   #add(marker: string): void {
     let node = 0
     for (let at = 0; at < marker.length; at++) {
-      const edge = edgeOf(node, marker.charCodeAt(at))
+      const edge = getEdgeKey(node, marker.charCodeAt(at))
       let next = this.#edges.get(edge)
       if (next === undefined) {
         next = this.#depths.push(at + 1) - 1
@@ -73,7 +73,7 @@ export class MarkerSet {
 
 const CODES = 0x10000
 
-function edgeOf(node: number, code: number): number {
+function getEdgeKey(node: number, code: number): number {
   return node * CODES + code
 }
 

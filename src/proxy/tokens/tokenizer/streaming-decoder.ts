@@ -44,7 +44,7 @@ export class StreamingDecoder {
 
   #pushOne(id: number): string {
     if (this.#skips && this.#tokenizer.isSpecial(id) && !this.#keptIds.has(id)) return ''
-    const { bytes, text } = this.#tokenizer.pieceOf(id)
+    const { bytes, text } = this.#tokenizer.getPiece(id)
     // Nearly every token is whole characters between whole characters: no decoder needed.
     if (text !== undefined && !this.#inCharacter) return text
     if (bytes.length === 0) return ''

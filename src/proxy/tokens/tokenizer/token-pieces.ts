@@ -30,7 +30,7 @@ export interface TokenPieces {
   tokenToId(token: string): number | undefined
   isSpecial(id: number): boolean
   /** What the token adds to a text. The same object each time. */
-  pieceOf(id: number): TokenPiece
+  getPiece(id: number): TokenPiece
 }
 
 export interface PieceRules {

@@ -129,7 +129,7 @@ export class Tokenizer implements TokenPieces {
 
   /** The vocabulary's entry, in the tokenizer's own alphabet (`Ġthe`). */
   idToToken(id: number): string | undefined {
-    return this.#vocabulary.tokenOf(id)
+    return this.#vocabulary.getToken(id)
   }
 
   /**
@@ -137,7 +137,7 @@ export class Tokenizer implements TokenPieces {
    * millisecond.
    */
   tokenToId(token: string): number | undefined {
-    return this.addedTokens.get(token) ?? this.#vocabulary.idOf(token)
+    return this.addedTokens.get(token) ?? this.#vocabulary.getId(token)
   }
 
   isSpecial(id: number): boolean {
@@ -149,10 +149,10 @@ export class Tokenizer implements TokenPieces {
     return this.#addedIds.has(id)
   }
 
-  pieceOf(id: number): TokenPiece {
+  getPiece(id: number): TokenPiece {
     const known = this.#pieces.get(id)
     if (known !== undefined) return known
-    const token = this.#vocabulary.tokenOf(id)
+    const token = this.#vocabulary.getToken(id)
     if (token === undefined) return NOTHING
     const piece = pieceFromBytes(this.#rules.bytesOf(token, this.#addedIds.has(id)))
     this.#pieces.set(id, piece)

@@ -6,8 +6,8 @@ import type { TokenizerJson } from './tokenizer-files.ts'
 export interface TokenNames {
   /** One more than the highest id; undefined: only a list tells it. */
   readonly size?: number
-  tokenOf(id: number): string | undefined
-  idOf(token: string): number | undefined
+  getToken(id: number): string | undefined
+  getId(token: string): number | undefined
 }
 
 /** @throws ProxyError `config_invalid` if there is no vocabulary */
@@ -15,8 +15,8 @@ export function listedVocabulary(tokenizerJson: TokenizerJson): TokenNames & { r
   const tokens = tokensById(tokenizerJson)
   return {
     size: tokens.length,
-    tokenOf: (id) => tokens[id],
-    idOf: (token) => {
+    getToken: (id) => tokens[id],
+    getId: (token) => {
       const id = tokens.indexOf(token)
       return id === -1 ? undefined : id
     },

@@ -2,9 +2,9 @@ import { readFileSync } from 'node:fs'
 import t from 'tap'
 import {
   chooseParser,
+  findParser,
   opensReasoning,
   PARSER_FAMILIES,
-  parserNamed,
   plain,
 } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { hermes } from '../../../../src/proxy/tokens/parsers/json-families.ts'
@@ -90,14 +90,14 @@ t.test('docs/token-mode.md lists all families, and no other', async (t) => {
 })
 
 t.test('a family can be named', async (t) => {
-  for (const [name, family] of PARSER_FAMILIES) t.equal(parserNamed(name), family)
-  t.throws(() => parserNamed('nonsense'), { code: 'config_invalid', message: /nonsense.*hermes/ })
+  for (const [name, family] of PARSER_FAMILIES) t.equal(findParser(name), family)
+  t.throws(() => findParser('nonsense'), { code: 'config_invalid', message: /nonsense.*hermes/ })
 })
 
 t.test('a prompt may end inside reasoning', async (t) => {
   t.ok(opensReasoning(hermes, '<|im_start|>assistant\n<think>\n'))
   t.notOk(opensReasoning(hermes, '<|im_start|>assistant\n<think>\n\n</think>\n\n'))
-  t.notOk(opensReasoning(parserNamed('llama3_json'), '<think>'))
+  t.notOk(opensReasoning(findParser('llama3_json'), '<think>'))
 })
 
 t.test('a model without tools in its template writes content and reasoning only', async (t) => {

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import type { Tool } from '../../../../src/protocol/canonical/messages.ts'
-import { parserNamed } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { findParser } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { mergeDeltas, type ParsedOutput, parseWhole } from '../../../helpers/parsed-output.ts'
 
 interface Vectors {
@@ -39,9 +39,9 @@ for (const detector of new Set(vectors.map((vector) => vector.detector))) {
   t.test(`as SGLang ${sglang}'s ${detector}, whole and character by character`, async (t) => {
     for (const { parser, text, content, calls } of vectors.filter((vector) => vector.detector === detector)) {
       const makeToolCallId = () => 'id'
-      const whole = parseWhole(parserNamed(parser).create({ tools, makeToolCallId }), text)
+      const whole = parseWhole(findParser(parser).create({ tools, makeToolCallId }), text)
       t.same(asTheirs(whole), { content: content.trim(), calls }, text)
-      const cut = parserNamed(parser).create({ tools, makeToolCallId })
+      const cut = findParser(parser).create({ tools, makeToolCallId })
       const deltas = [...text].map((character) => cut.push(character))
       t.same(mergeDeltas([...deltas, cut.finish()]), whole)
     }

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { parserNamed } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { findParser } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { createForcedCallParser } from '../../../../src/proxy/tokens/parsers/forced-calls.ts'
 import { mergeDeltas, parseWhole } from '../../../helpers/parsed-output.ts'
 import { TOOLS } from './parse.ts'
@@ -10,7 +10,7 @@ const NATIVE = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 /** Also that the text may come cut anywhere. */
 function read(text: string, startsInReasoning = false) {
   const create = () =>
-    createForcedCallParser(parserNamed('hermes'), {
+    createForcedCallParser(findParser('hermes'), {
       tools: TOOLS,
       startsInReasoning,
       makeToolCallId: () => 'id',
@@ -45,5 +45,5 @@ t.test("anything else is read as the model's own format", async (t) => {
 })
 
 t.test('a format that puts every text behind a header has no place for bare JSON', async (t) => {
-  t.equal(parserNamed('harmony').grammar, undefined)
+  t.equal(findParser('harmony').grammar, undefined)
 })

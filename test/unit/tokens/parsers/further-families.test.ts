@@ -1,7 +1,7 @@
 /** Families beside those that have a file of their own; texts as their templates and vLLM's parsers have them. */
 import t from 'tap'
 import type { Tool } from '../../../../src/protocol/canonical/messages.ts'
-import { PARSER_FAMILIES, parserNamed } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { findParser, PARSER_FAMILIES } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { assertCutsChangeNothing, parse, parseBriefly } from './parse.ts'
 
 const tools: Tool[] = [
@@ -13,7 +13,7 @@ const tools: Tool[] = [
     },
   },
 ]
-const read = (name: string, text: string) => parseBriefly(parserNamed(name), text, { tools })
+const read = (name: string, text: string) => parseBriefly(findParser(name), text, { tools })
 const ARRAY = '[{"name": "f", "arguments": {"text":  "]</tool_calls>"}}, {"name": "g", "arguments": {}}]'
 const CALLS = ['f({"text":  "]</tool_calls>"})', 'g({})']
 
@@ -75,7 +75,7 @@ t.test('deepseek_v32: the markup says what is a string, whatever the schema says
 
 t.test('cohere: ids that begin again in each answer are not given on', async (t) => {
   const text = '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {}}]<|END_ACTION|>'
-  t.same(parse(parserNamed('cohere_command'), text).toolCalls[0]?.id, 'id_0')
+  t.same(parse(findParser('cohere_command'), text).toolCalls[0]?.id, 'id_0')
 })
 
 t.test('kimi, mistral, cohere: calls end reasoning that was not closed', async (t) => {

@@ -7,7 +7,7 @@ function scan(...pieces: string[]) {
   const scanner = new JsonScanner()
   let length = 0
   for (const piece of pieces) if (scanner.isOpen) length += scanner.read(piece, 0)
-  const members = scanner.isWhole ? [...scanner.membersOf(pieces.join('').slice(0, length))] : undefined
+  const members = scanner.isWhole ? [...scanner.getMembers(pieces.join('').slice(0, length))] : undefined
   return { length, isOpen: scanner.isOpen, members }
 }
 

@@ -1,7 +1,7 @@
 /** What the newest families' own templates write of one answer (reasoning, a text, two calls) is what is read of it. */
 import t from 'tap'
 import type { Tool } from '../../../../src/protocol/canonical/messages.ts'
-import { parserNamed } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { findParser } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { parse, parseBriefly } from './parse.ts'
 
 const properties = {
@@ -19,7 +19,7 @@ const TEXT = 'a "q" <b>\n\\ c\n'
 const ARGS = { text: TEXT, count: 5, list: ['x', 'y'], map: { k: 'v', n: [1.5, null] }, on: true }
 const JSON_ARGS = JSON.stringify(ARGS)
 const read = (name: string, text: string, startsInReasoning = false) =>
-  parseBriefly(parserNamed(name), text, { tools, startsInReasoning })
+  parseBriefly(findParser(name), text, { tools, startsInReasoning })
 
 function dsml(name: string, isString: boolean, value: string): string {
   return `<｜DSML｜parameter name="${name}" string="${isString}">${value}</｜DSML｜parameter>\n`
@@ -85,7 +85,7 @@ for (const { name, text, opened = false, content = 'I look.', args = ARGS } of W
       reasoning,
       content: found,
       toolCalls,
-    } = parse(parserNamed(name), text, { tools, startsInReasoning: opened })
+    } = parse(findParser(name), text, { tools, startsInReasoning: opened })
     t.same({ reasoning, content: found }, { reasoning: 'hm', content })
     const calls = toolCalls.map((call) => [call.function.name, JSON.parse(call.function.arguments)])
     t.same(calls, [

@@ -1,7 +1,7 @@
 /** What engines' own parsers read in a completion is what ours read: SGLang's of reasoning, OpenAI's of harmony. */
 import { readFileSync } from 'node:fs'
 import t from 'tap'
-import { parserNamed } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { findParser } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { mergeDeltas, parseWhole } from '../../../helpers/parsed-output.ts'
 import { TOOLS } from './parse.ts'
 
@@ -29,10 +29,10 @@ for (const parser of new Set(vectors.map((vector) => vector.parser))) {
     t.ok(own.length > 30)
     for (const { text, opened, reasoning, content, detector } of own) {
       const options = { tools: null, startsInReasoning: opened }
-      const whole = parseWhole(parserNamed(parser).create(options), text)
+      const whole = parseWhole(findParser(parser).create(options), text)
       const read = { reasoning: whole.reasoning ?? '', content: whole.content }
       t.same(read, { reasoning, content }, `${detector}: ${JSON.stringify(text)}`)
-      const cut = parserNamed(parser).create(options)
+      const cut = findParser(parser).create(options)
       const deltas = [...text].map((character) => cut.push(character))
       t.same(mergeDeltas([...deltas, cut.finish()]), whole)
     }
@@ -54,7 +54,7 @@ const { harmony, vectors: completions } = read<HarmonyVectors>('harmony')
 t.test(`gpt-oss: completions as openai-harmony ${harmony} reads them`, async (t) => {
   t.ok(completions.length > 60)
   for (const { text, reasoning, content, calls } of completions) {
-    const found = parseWhole(parserNamed('harmony').create({ tools: TOOLS }), text)
+    const found = parseWhole(findParser('harmony').create({ tools: TOOLS }), text)
     t.equal(found.reasoning ?? '', reasoning.join('\n'), text)
     t.equal(found.content, content.join('\n'), text)
     t.same(

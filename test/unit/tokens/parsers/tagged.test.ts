@@ -8,7 +8,7 @@ import {
   minimaxM2,
   qwen3Coder,
 } from '../../../../src/proxy/tokens/parsers/tagged-families.ts'
-import { jsonOfText, typesOf } from '../../../../src/proxy/tokens/parsers/text-arguments.ts'
+import { getTypes, toJsonValue } from '../../../../src/proxy/tokens/parsers/text-arguments.ts'
 import { assertCutsChangeNothing, parseBriefly } from './parse.ts'
 
 const tools: Tool[] = [
@@ -151,7 +151,7 @@ t.test(
       [{ type: 'str' }, '2', '"2"'],
     ]
     for (const [schema, text, json] of CASES)
-      t.equal(jsonOfText(text, typesOf(schema)), json, `${text} of ${JSON.stringify(schema)}`)
+      t.equal(toJsonValue(text, getTypes(schema)), json, `${text} of ${JSON.stringify(schema)}`)
   },
 )
 

@@ -10,7 +10,7 @@ export interface AnswerOpening {
 }
 
 /** What Python has understood of the answers' texts so far. */
-export interface ReadTexts {
+export interface ResponseTexts {
   /** One for each text, and one more for the end. */
   deltas: { content?: string; reasoning?: string; calls?: { name: string; arguments: string }[] }[]
   /** How many code points at the end of all texts have not been told yet. */
@@ -19,7 +19,7 @@ export interface ReadTexts {
 
 export interface ResponseTemplate {
   begin(opening: AnswerOpening): PyProxy
-  read(answer: PyProxy, texts: readonly string[], isEnd: boolean): ReadTexts
+  read(answer: PyProxy, texts: readonly string[], isEnd: boolean): ResponseTexts
 }
 
 interface ResponseReaderModule extends PyProxy {
@@ -51,7 +51,7 @@ export class PythonResponses {
       return {
         begin: ({ prefix, tools }) => module.open_answer(template, prefix, tools),
         read: (answer, texts, isEnd) =>
-          JSON.parse(module.read(answer, JSON.stringify(texts), isEnd)) as ReadTexts,
+          JSON.parse(module.read(answer, JSON.stringify(texts), isEnd)) as ResponseTexts,
       }
     } catch (error) {
       // Python's traceback ends with what went wrong.

@@ -113,7 +113,7 @@ export class PythonThread<Job, Answer> {
         if (works === 'template') this.#send(worker, this.#current!)
         else this.#limitJob()
       } else if (works === 'template') this.#settle(reply)
-      else this.#lose('error' in reply ? errorOf(reply.error) : this.#startError(undefined))
+      else this.#lose('error' in reply ? toProxyError(reply.error) : this.#startError(undefined))
     })
     worker.on('error', (cause) => {
       if (this.#worker !== worker) return
@@ -145,7 +145,7 @@ export class PythonThread<Job, Answer> {
     const { resolve, reject } = this.#current!
     this.#current = undefined
     if ('answer' in reply) resolve(reply.answer)
-    else reject(errorOf(reply.error))
+    else reject(toProxyError(reply.error))
     this.#next()
   }
 
@@ -179,6 +179,6 @@ export class PythonThread<Job, Answer> {
   }
 }
 
-function errorOf({ code, message, param }: ThreadError): ProxyError {
+function toProxyError({ code, message, param }: ThreadError): ProxyError {
   return new ProxyError(code, message, param === undefined ? {} : { param })
 }

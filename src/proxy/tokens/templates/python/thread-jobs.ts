@@ -17,7 +17,7 @@ export type ThreadReply<Answer> =
 export type ThreadError = Pick<ProxyError, 'code' | 'message' | 'param'>
 
 /** There is not enough memory for what a template does; the thread that it ran on is to be replaced. */
-export class Exhausted extends Error {}
+export class MemoryExhaustion extends Error {}
 
 /**
  * Says what works, or why it does not.
@@ -37,7 +37,7 @@ export async function answerJobs<Python, Job, Answer>(
     port.on('message', (job: Job) => say(replyTo(answer, job)))
     say({ works: 'template' })
   } catch (error) {
-    say(replyOf(error))
+    say(toErrorReply(error))
   }
 }
 
@@ -45,13 +45,13 @@ function replyTo<Job, Answer>(answer: (job: Job) => Answer, job: Job): ThreadRep
   try {
     return { answer: answer(job) }
   } catch (error) {
-    return replyOf(error)
+    return toErrorReply(error)
   }
 }
 
 /** @throws what is no answer to a job */
-function replyOf(error: unknown): ThreadReply<never> {
-  if (error instanceof Exhausted) return { exhausted: true }
+function toErrorReply(error: unknown): ThreadReply<never> {
+  if (error instanceof MemoryExhaustion) return { exhausted: true }
   if (!(error instanceof ProxyError)) throw error
   const { code, message, param } = error
   return { error: { code, message, param } }
