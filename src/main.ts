@@ -25,8 +25,8 @@ import { describeHeld } from './proxy/session/state/sweeper.ts'
 import type { SharedRecord } from './proxy/store/port/shared-record.ts'
 import type { Promises } from './proxy/store/postgres/connection.ts'
 import { databaseName, isPostgresUrl } from './proxy/store/postgres/open.ts'
-import { OwnRollouts } from './rollout/server/own-rollouts.ts'
-import { passOnRollouts } from './rollout/server/pass-on.ts'
+import { InProcessRollouts } from './rollout/server/own-rollouts.ts'
+import { forwardRollouts } from './rollout/server/pass-on.ts'
 import { rolloutRoutes } from './rollout/server/routes.ts'
 import { getCertificateFiles, openParts, type ServerHooks, type ServerParts } from './server-parts.ts'
 import { InferenceWorkerClient } from './worker/inference-worker-client.ts'
@@ -58,7 +58,7 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
   const parts = await openParts(config, hooks, opened)
   const { store, backend, sessions, drift, runner, nodes } = parts
   const owners = store.shared && nodes && new RolloutOwners(store.shared, nodes)
-  const rollouts = config.runner === undefined ? undefined : new OwnRollouts(config, logger, owners)
+  const rollouts = config.runner === undefined ? undefined : new InProcessRollouts(config, logger, owners)
   const http = await (outside.listen ?? listen)(httpOptions(config, parts, rollouts, logger))
   opened.defer(() => http.close())
   const { host, healthPort: port, basePath } = config
@@ -113,7 +113,7 @@ function reachableUrl(url: string): string {
 function httpOptions(
   config: ServeConfig,
   parts: ServerParts,
-  own: OwnRollouts | undefined,
+  own: InProcessRollouts | undefined,
   logger: Logger,
 ): ServerOptions {
   const { metrics, tracing, store, relay, backend, prompts, tokenizer } = parts
@@ -164,11 +164,11 @@ function httpOptions(
 }
 
 /** Run here, or passed on. */
-function createRolloutRoutes({ rolloutServer, adminKeys }: ServeConfig, own: OwnRollouts | undefined) {
+function createRolloutRoutes({ rolloutServer, adminKeys }: ServeConfig, own: InProcessRollouts | undefined) {
   if (own) return rolloutRoutes(own)
   return rolloutServer === undefined
     ? undefined
-    : passOnRollouts({ serverUrl: rolloutServer, adminKey: adminKeys[0] })
+    : forwardRollouts({ serverUrl: rolloutServer, adminKey: adminKeys[0] })
 }
 
 /** What `/health` shows to those who may see all of it. */

@@ -3,7 +3,7 @@ import { ProxyError } from '../base/errors.ts'
 import type { BackupConfig } from '../proxy/config/options/backup.ts'
 import { isPostgresUrl } from '../proxy/store/postgres/open.ts'
 import { type CopyCounts, copyDatabase } from '../proxy/store/sqlite/backup.ts'
-import { writeWhole } from '../rollout/datasets/whole-file.ts'
+import { writeFileAtomically } from '../rollout/datasets/whole-file.ts'
 
 /** `llm-proxy backup <file>`. @returns the exit code */
 export async function run(config: BackupConfig, [to]: string[]): Promise<number> {
@@ -18,7 +18,7 @@ export async function backup({ db, force }: BackupConfig, to: string): Promise<C
     throw new ProxyError('config_invalid', '--db is a PostgreSQL database: back it up with pg_dump')
   checkTarget(db, to, force)
   let counts: CopyCounts = { sessions: 0, turns: 0 }
-  await writeWhole(to, async (partial) => {
+  await writeFileAtomically(to, async (partial) => {
     counts = copyDatabase(db, partial)
   })
   return counts

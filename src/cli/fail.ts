@@ -25,7 +25,7 @@ export function describeFailure(error: unknown): Failure {
       exitCode: error.code === 'config_invalid' ? EXIT_USAGE : EXIT_FAILED,
     }
   }
-  return { line: describeUnforeseen(error), exitCode: EXIT_FAILED }
+  return { line: describeUnexpected(error), exitCode: EXIT_FAILED }
 }
 
 function usageError(message: string): string {
@@ -38,7 +38,7 @@ function usageError(message: string): string {
 }
 
 /** The operating system's refusals speak for themselves; anything else is a fault of ours and shows where it is. */
-function describeUnforeseen(error: unknown): string {
+function describeUnexpected(error: unknown): string {
   if (!(error instanceof Error)) return oneLine(String(error))
   if ('syscall' in error) return oneLine(error.message)
   return error.stack ?? error.message

@@ -8,7 +8,7 @@ import { openSqliteReader } from '../proxy/store/sqlite/open.ts'
  * Opens it to read it only; a proxy may be writing to it meanwhile.
  * @throws ProxyError `start_failed`
  */
-export async function openRecord(db: string) {
+export async function openDatabase(db: string) {
   if (isPostgresUrl(db)) return openPostgresReader(db)
   if (existsSync(db)) return openSqliteReader(db)
   throw new ProxyError('start_failed', `there is no database ${db}: name one with --db`)

@@ -26,7 +26,7 @@ type Signal = keyof typeof SIGNAL_EXIT_CODES
  * The first process of a container gets no signal that it does not handle, so that one which came before it served would be
  * lost: it ends at once, as any other process does without this, as long as nothing else has a use for the signal.
  */
-export function endAtSignals(port: ProcessPort = process, pid: number = process.pid): void {
+export function exitOnSignals(port: ProcessPort = process, pid: number = process.pid): void {
   if (pid !== 1) return
   for (const [name, code] of Object.entries(SIGNAL_EXIT_CODES)) {
     port.on(name, () => {
@@ -87,7 +87,7 @@ function firstSignal(port: ProcessPort): Promise<Signal> {
  * went away) is logged and forgotten; after any other the state of the process is unknown, and it ends. Turns that
  * were acknowledged are on disk already.
  */
-export function watchUnforeseen(logger: Logger, port: ProcessPort = process): void {
+export function exitOnUnexpectedErrors(logger: Logger, port: ProcessPort = process): void {
   const judge = (error: unknown) => {
     if (isKnownCondition(error)) {
       logger.warn({ err: error }, 'an error was handled by nobody')
@@ -101,7 +101,11 @@ export function watchUnforeseen(logger: Logger, port: ProcessPort = process): vo
 }
 
 /** Without its store a proxy answers every call with an error for good: whoever watches the process starts it anew. */
-export function endWhenLost(lost: Promise<ProxyError>, logger: Logger, port: ProcessPort = process): void {
+export function exitOnStoreLoss(
+  lost: Promise<ProxyError>,
+  logger: Logger,
+  port: ProcessPort = process,
+): void {
   void lost.then((error) => {
     logger.error({ err: error }, 'the store is gone, the process ends')
     port.exit(1)

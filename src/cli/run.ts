@@ -1,13 +1,13 @@
 /** Entry of the command line. */
 import { VERSION } from '../base/version.ts'
 import { describeFailure } from './fail.ts'
-import { endAtSignals } from './process-life.ts'
+import { exitOnSignals } from './process-life.ts'
 import { buildProgram } from './program.ts'
 
 /** Runs `llm-proxy` with these arguments and sets the exit code of the process. */
 export async function run(args: readonly string[]): Promise<void> {
   process.stdout.on('error', endQuietlyWithoutReader)
-  endAtSignals()
+  exitOnSignals()
   try {
     const program = buildProgram(VERSION, process.env, (code) => {
       process.exitCode = code

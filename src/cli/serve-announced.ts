@@ -1,6 +1,6 @@
 import { writeSync } from 'node:fs'
 import type { Logger } from '../base/logger.ts'
-import { type Stoppable, serveUntilSignal, watchUnforeseen } from './process-life.ts'
+import { exitOnUnexpectedErrors, type Stoppable, serveUntilSignal } from './process-life.ts'
 
 /**
  * Serves until a signal, and says on stdout that it is ready, where a script finds the URL. Whoever waits for that may send a
@@ -15,7 +15,7 @@ export function serveAnnounced(
   readyLine: string,
   hints: readonly string[] = [],
 ): Promise<number> {
-  watchUnforeseen(logger)
+  exitOnUnexpectedErrors(logger)
   const served = serveUntilSignal(service, graceMs, logger)
   announce(process.stdout.isTTY ? [readyLine, ...hints] : [readyLine])
   return served

@@ -4,7 +4,7 @@ import { databaseName } from '../proxy/store/postgres/open.ts'
 import type { StartingModel } from '../proxy/tokens/model/token-model.ts'
 import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'
-import { endWhenLost } from './process-life.ts'
+import { exitOnStoreLoss } from './process-life.ts'
 import { serveAnnounced } from './serve-announced.ts'
 
 /** `llm-proxy serve`: runs the proxy until a signal. @returns the exit code */
@@ -18,7 +18,7 @@ export async function run(config: ServeConfig): Promise<number> {
     await model?.close()
     throw explainListenFailure(error, config.host, config.port)
   })
-  endWhenLost(server.lost, logger)
+  exitOnStoreLoss(server.lost, logger)
   const { url } = server
   return serveAnnounced(server, config.shutdownGraceMs, logger, readyLine(config, url), hints(url))
 }

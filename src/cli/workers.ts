@@ -8,7 +8,7 @@ const COLUMNS: readonly Column<Static<typeof Worker>>[] = [
   { header: 'name', value: (worker) => printable(worker.worker_id) },
   { header: 'url', value: (worker) => printable(worker.url || '-') },
   { header: 'kind', value: (worker) => printable(worker.engine ?? worker.kind) },
-  { header: 'state', value: stateOf },
+  { header: 'state', value: describeState },
   { header: 'load', value: (worker) => `${worker.load}/${worker.max_concurrency}`, align: 'right' },
   { header: 'weights', value: (worker) => printable(worker.weight_version ?? '-') },
   { header: 'models', value: (worker) => printable(worker.models.join(', ') || '-') },
@@ -23,7 +23,7 @@ export async function run({ json, ...address }: OperatorConfig): Promise<number>
 }
 
 /** `up`, `draining`, or why it does not serve. */
-function stateOf({ healthy, draining, error }: Static<typeof Worker>): string {
+function describeState({ healthy, draining, error }: Static<typeof Worker>): string {
   if (!healthy) return printable(error ?? 'away', 60)
   return draining ? 'draining' : 'up'
 }

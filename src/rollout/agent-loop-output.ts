@@ -4,7 +4,7 @@
  * @see https://github.com/verl-project/verl/blob/main/verl/experimental/agent_loop/agent_loop.py
  */
 import type { SessionTrajectories, TrajectoryRow } from './proxy-client.ts'
-import { type RowDetailsJson, rowDetailsOf } from './row-details.ts'
+import { type RowDetailsJson, selectRowDetails } from './row-details.ts'
 import type { AgentStatus } from './runners/runner.ts'
 
 /** With the details that its session was recorded with: `routed_experts` is verl's own name too. */
@@ -101,7 +101,7 @@ export interface RolloutResult {
  * @param session with all its rows
  * @param chosen some of these
  */
-export function resultOf(
+export function toRolloutResult(
   session: SessionTrajectories,
   chosen: SessionTrajectories,
   facts: RolloutFacts,
@@ -111,7 +111,7 @@ export function resultOf(
   const chosenTurns = turnsOf(chosen.trajectories)
   const { reward, images } = chosen
   return {
-    rows: outputsOf(session, facts, chosen.trajectories),
+    rows: toOutputs(session, facts, chosen.trajectories),
     reward,
     left_out_turns: [...turnsOf(session.trajectories)].filter((id) => !chosenTurns.has(id)).length,
     images,
@@ -123,7 +123,7 @@ export function resultOf(
  * them only, so it is counted once whatever the trainer does with rows; one that weighs rollouts equally divides by
  * `num_rows`.
  */
-export function outputsOf(
+export function toOutputs(
   session: SessionTrajectories,
   facts: RolloutFacts,
   chosen: readonly TrajectoryRow[] = session.trajectories,
@@ -138,21 +138,21 @@ export function outputsOf(
   if (rows.length === 0) {
     const inexact = session.trajectories.find((row) => !row.exact)?.inexact_reason
     const why = inexact ? `its turns are not exact: ${inexact}` : whyNothing(session)
-    return [inertOutput({ ...facts, error: facts.error ?? why }, reward, { inexactTurns })]
+    return [createPaddingOutput({ ...facts, error: facts.error ?? why }, reward, { inexactTurns })]
   }
-  const metrics = metricsOf(facts, { num_rows: rows.length, inexact_turns: inexactTurns })
+  const metrics = toMetrics(facts, { num_rows: rows.length, inexact_turns: inexactTurns })
   return rows.map((row, position) => ({
     prompt_ids: row.prompt_ids,
     response_ids: row.response_ids,
     response_mask: row.response_mask,
     response_logprobs: row.response_logprobs,
-    ...rowDetailsOf(row),
+    ...selectRowDetails(row),
     ...(row.images && { images: row.images }),
     // The line's own, where it has one.
     reward_score: row.reward ?? reward.score,
     num_turns: row.num_turns,
     metrics: { ...metrics },
-    extra_fields: extraFieldsOf(facts, reward.components, position, row),
+    extra_fields: toExtraFields(facts, reward.components, position, row),
   })) as AgentLoopOutputs
 }
 
@@ -162,7 +162,7 @@ export function outputsOf(
  * @param reward the reward that the rollout was given nevertheless; it is null without one, because a 0 would count as
  *   a judgement in the mean of the sample's group
  */
-export function inertOutput(
+export function createPaddingOutput(
   facts: RolloutFacts,
   reward: { score: number | null; components: Record<string, number> },
   counts: { failed?: 1; inexactTurns?: number } = {},
@@ -175,17 +175,17 @@ export function inertOutput(
     response_logprobs: [0],
     reward_score: reward.score,
     num_turns: 0,
-    metrics: metricsOf(facts, { failed, inert: 1, inexact_turns: inexactTurns }),
-    extra_fields: extraFieldsOf(facts, reward.components, 0),
+    metrics: toMetrics(facts, { failed, inert: 1, inexact_turns: inexactTurns }),
+    extra_fields: toExtraFields(facts, reward.components, 0),
   }
 }
 
-function metricsOf(facts: RolloutFacts, more: Partial<AgentLoopMetrics>): AgentLoopMetrics {
+function toMetrics(facts: RolloutFacts, more: Partial<AgentLoopMetrics>): AgentLoopMetrics {
   const { agentSeconds, tries } = facts
   return { agent_seconds: agentSeconds, tries, failed: 0, inert: 0, num_rows: 1, inexact_turns: 0, ...more }
 }
 
-function extraFieldsOf(
+function toExtraFields(
   { trialId, sessionId, status, error }: RolloutFacts,
   rewardComponents: Record<string, number>,
   position: number,

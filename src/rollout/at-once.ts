@@ -2,7 +2,7 @@
  * Does a task for each item, so many of them at a time, in the order of the items. When one throws, no further one is
  * begun; those that run are waited for, and the first error is thrown.
  */
-export async function atOnce<T>(
+export async function mapConcurrently<T>(
   items: Iterable<T>,
   limit: number,
   task: (item: T, index: number) => Promise<void>,

@@ -118,7 +118,7 @@ export class ProxyClient {
     if (!(answer instanceof ProxyError)) return
     const { message, cause } = answer
     const hint = 'is llm-proxy serve running there?'
-    throw new ProxyError('proxy_failed', `${message} (${reasonOf(cause)}): ${hint}`, { cause })
+    throw new ProxyError('proxy_failed', `${message} (${getReason(cause)}): ${hint}`, { cause })
   }
 
   /** @returns the key under which the session's agent calls: its own, or on a proxy without keys the session's id */
@@ -129,12 +129,12 @@ export class ProxyClient {
 
   /** `not_found`: somebody has removed it. */
   async complete(sessionId: string, signal: AbortSignal): Promise<Static<typeof Status> | 'not_found'> {
-    return (await this.#ask('POST', `${pathOf(sessionId)}/complete`, Ended, signal)).status
+    return (await this.#ask('POST', `${getSessionPath(sessionId)}/complete`, Ended, signal)).status
   }
 
   /** Its calls in flight are cancelled; from now on it takes none. */
   async abort(sessionId: string, signal: AbortSignal): Promise<void> {
-    await this.#ask('POST', `${pathOf(sessionId)}/abort`, Ended, signal)
+    await this.#ask('POST', `${getSessionPath(sessionId)}/abort`, Ended, signal)
   }
 
   /** Rewards of lines and turns that somebody has set stay. */
@@ -143,7 +143,7 @@ export class ProxyClient {
     reward: { reward: number; components: Record<string, number> },
     signal: AbortSignal,
   ): Promise<void> {
-    const path = pathOf(sessionId)
+    const path = getSessionPath(sessionId)
     const set = await this.#ask('GET', `${path}/wait?timeout_s=0`, Rewarded, signal)
     const { reward_lines: lines = {}, reward_turns: turns = {} } = set
     const kept = { lines: hasAny(lines) ? lines : undefined, turns: hasAny(turns) ? turns : undefined }
@@ -153,7 +153,7 @@ export class ProxyClient {
   /** Resolves when somebody has completed or aborted the session. */
   async untilEnded(sessionId: string, signal: AbortSignal): Promise<'completed' | 'aborted'> {
     for (;;) {
-      const path = `${pathOf(sessionId)}/wait?timeout_s=${POLL_S}`
+      const path = `${getSessionPath(sessionId)}/wait?timeout_s=${POLL_S}`
       const { status } = await this.#ask('GET', path, Session, signal)
       if (status !== 'active') return status
     }
@@ -166,7 +166,7 @@ export class ProxyClient {
     if (responseLength !== undefined) query.set('response_length', String(responseLength))
     if (images) query.set('images', 'true')
     if (record.length > 0) query.set('details', shownDetails(record).join(','))
-    return this.#ask('GET', `${pathOf(sessionId)}/trajectories?${query}`, Trajectories, signal)
+    return this.#ask('GET', `${getSessionPath(sessionId)}/trajectories?${query}`, Trajectories, signal)
   }
 
   async #ask<T extends TSchema>(
@@ -226,12 +226,12 @@ export class ProxyClient {
 }
 
 /** A name with several addresses, none of which answers, fails with an error that has a code and no words. */
-function reasonOf(cause: unknown): string {
+function getReason(cause: unknown): string {
   const { message, code } = cause as { message?: string; code?: string }
   return message || code || String(cause)
 }
 
-function pathOf(sessionId: string): string {
+function getSessionPath(sessionId: string): string {
   return `/sessions/${sessionSegment(sessionId)}`
 }
 

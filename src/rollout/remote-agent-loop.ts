@@ -10,7 +10,7 @@ import { Rollout, type RolloutOptions } from './rollout.ts'
 import { HarborRunner } from './runners/harbor-runner.ts'
 import type { AgentRunner, Sample } from './runners/runner.ts'
 import { agentFacingUrl, proxyBaseUrl } from './session-urls.ts'
-import { taskPathOf } from './task-path.ts'
+import { findTaskPath } from './task-path.ts'
 
 /** What is not given is read from the environment; docs/rollouts.md has the names. */
 export interface RemoteAgentLoopOptions extends Partial<RemoteAgentConfig> {
@@ -65,7 +65,7 @@ export class RemoteAgentLoop {
       runner: runner ?? new HarborRunner(config),
       proxy: this.#proxy,
       agentFacingUrl: agentFacingUrl(proxyUrl, config.agentHost),
-      taskPathOf: (sample) => taskPathOf(sample, config),
+      taskPathOf: (sample) => findTaskPath(sample, config),
     }
   }
 

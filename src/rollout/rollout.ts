@@ -5,12 +5,17 @@
  */
 import { type ProxyError, toProxyError } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts'
-import { inertOutput, type RolloutFacts, type RolloutResult, resultOf } from './agent-loop-output.ts'
+import {
+  createPaddingOutput,
+  type RolloutFacts,
+  type RolloutResult,
+  toRolloutResult,
+} from './agent-loop-output.ts'
 import { backoffMs, pause } from './backoff.ts'
 import type { ProxyClient, RowChoice } from './proxy-client.ts'
 import type { AgentResult, AgentRunner, AgentSettings, AgentTask, Sample } from './runners/runner.ts'
 import { sessionSegment } from './session-urls.ts'
-import { instanceIdOf, newTrialId, sessionIdOfTry } from './trial-id.ts'
+import { createSessionId, getInstanceId, newTrialId } from './trial-id.ts'
 
 export interface RolloutOptions extends RowChoice {
   proxy: ProxyClient
@@ -55,13 +60,13 @@ export class Rollout {
   async run(signal: AbortSignal): Promise<RolloutResult> {
     const { maxRetries, retryBaseDelayMs, random } = this.#options
     for (let tryNumber = 1; ; tryNumber += 1) {
-      const sessionId = sessionIdOfTry(this.#trialId, tryNumber)
+      const sessionId = createSessionId(this.#trialId, tryNumber)
       const result = await this.#try(sessionId, tryNumber, signal)
-      const facts = this.#factsOf(sessionId, tryNumber, result)
+      const facts = this.#toFacts(sessionId, tryNumber, result)
       if (this.#counts(result)) return await this.#collect(facts, signal)
       this.#tell(facts)
       if (tryNumber > maxRetries) {
-        const row = inertOutput(facts, { score: null, components: {} }, { failed: 1 })
+        const row = createPaddingOutput(facts, { score: null, components: {} }, { failed: 1 })
         return { rows: [row], reward: null, left_out_turns: 0 }
       }
       await pause(backoffMs(retryBaseDelayMs, tryNumber, random), signal)
@@ -77,7 +82,7 @@ export class Rollout {
     const { proxy } = this.#options
     const apiKey = await proxy.createSession(this.#newSession(sessionId, tryNumber), signal)
     try {
-      const result = await this.#runAgent(this.#taskOf(sessionId, tryNumber, apiKey), signal)
+      const result = await this.#runAgent(this.#createTask(sessionId, tryNumber, apiKey), signal)
       if (this.#counts(result)) return await this.#complete(sessionId, result, signal)
       await proxy.abort(sessionId, signal)
       return result
@@ -89,7 +94,7 @@ export class Rollout {
   }
 
   #newSession(sessionId: string, tryNumber: number) {
-    const instanceId = instanceIdOf(this.#sample)
+    const instanceId = getInstanceId(this.#sample)
     const metadata = { trial_id: this.#trialId, try: tryNumber }
     return {
       session_id: sessionId,
@@ -100,7 +105,7 @@ export class Rollout {
     }
   }
 
-  #taskOf(sessionId: string, tryNumber: number, apiKey: string): AgentTask {
+  #createTask(sessionId: string, tryNumber: number, apiKey: string): AgentTask {
     const { agentFacingUrl, modelName, taskPathOf, proxy, agent } = this.#options
     const sample = structuredClone(this.#sample)
     const anthropicBaseUrl = `${agentFacingUrl}/${sessionSegment(sessionId)}`
@@ -126,7 +131,7 @@ export class Rollout {
       return refuseRewards(result) ?? result
     } catch (error) {
       signal.throwIfAborted()
-      return { status: 'error', rewards: {}, error: messageOf(toProxyError(error)) }
+      return { status: 'error', rewards: {}, error: getMessage(toProxyError(error)) }
     }
   }
 
@@ -149,10 +154,10 @@ export class Rollout {
     const whole = await proxy.trajectories(facts.sessionId, { ...choice, select: 'all' }, signal)
     const isWhole = choice.select === 'all' || (choice.select === 'longest' && whole.trajectories.length <= 1)
     const chosen = isWhole ? whole : await proxy.trajectories(facts.sessionId, choice, signal)
-    return resultOf(whole, chosen, facts)
+    return toRolloutResult(whole, chosen, facts)
   }
 
-  #factsOf(sessionId: string, tries: number, { status, error }: AgentResult): RolloutFacts {
+  #toFacts(sessionId: string, tries: number, { status, error }: AgentResult): RolloutFacts {
     const agentSeconds = (performance.now() - this.#startedAtMs) / 1000
     return { trialId: this.#trialId, sessionId, status, error: error ?? null, tries, agentSeconds }
   }
@@ -182,7 +187,7 @@ function refuseRewards({ rewards, ...result }: AgentResult): AgentResult | undef
   }
 }
 
-function messageOf(error: ProxyError): string {
+function getMessage(error: ProxyError): string {
   const { cause } = error
   if (error.code === 'internal' && cause instanceof Error) return cause.message
   return cause instanceof Error ? `${error.message}: ${cause.message}` : error.message

@@ -37,7 +37,7 @@ export type RowDetailsJson = Static<typeof RowDetails>
 const ROW_DETAILS = Object.keys(rowDetailFields) as (keyof RowDetailsJson)[]
 
 /** What a row shows of them. */
-export function rowDetailsOf(row: RowDetailsJson): RowDetailsJson {
+export function selectRowDetails(row: RowDetailsJson): RowDetailsJson {
   return Object.fromEntries(ROW_DETAILS.flatMap((name) => (name in row ? [[name, row[name]]] : [])))
 }
 

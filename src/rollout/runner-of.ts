@@ -21,12 +21,12 @@ interface TaskFiles {
  * @param say tells the user, before anything runs
  * @throws ProxyError `config_invalid` when it lacks what the runner needs
  */
-export function runnerOf(
+export function createRunner(
   config: RunnerConfig & Partial<TaskFiles>,
   say: (text: string) => void,
 ): AgentRunner {
   const { command, webhookUrl, timeLimitMs, hiddenColumns } = config
-  switch (kindOf(config)) {
+  switch (getRunnerKind(config)) {
     case 'harbor':
       return new HarborTrials(config)
     case 'harbor-server':
@@ -35,14 +35,14 @@ export function runnerOf(
       if (webhookUrl === undefined) throw lacks('http', '--webhook-url')
       return new HttpRunner({ webhookUrl, timeLimitMs })
     case 'agentcore':
-      return agentCoreRunnerOf(config, say)
+      return createAgentCoreRunner(config, say)
     case 'command':
       if (command === undefined) throw lacks('command', '--command')
       return new CommandRunner({
         command,
         timeLimitMs,
         environment: config.environmentOverrides,
-        sandbox: { mode: config.sandbox, visible: config.sandboxPaths, hidden: secretsOf(config) },
+        sandbox: { mode: config.sandbox, visible: config.sandboxPaths, hidden: getSecretPaths(config) },
         verifierEnvironment: config.verifierEnv,
         warn: say,
         verifier: config.verifier,
@@ -53,7 +53,7 @@ export function runnerOf(
 }
 
 /** What is meant by the other options, if it is not said. */
-function kindOf({
+function getRunnerKind({
   runner,
   command,
   agentcoreArn,
@@ -67,7 +67,7 @@ function kindOf({
   throw new ProxyError('config_invalid', 'there are a --command and an --agentcore-arn: choose a --runner')
 }
 
-function agentCoreRunnerOf(config: RunnerConfig, warn: (text: string) => void): AgentCoreRunner {
+function createAgentCoreRunner(config: RunnerConfig, warn: (text: string) => void): AgentCoreRunner {
   const { agentcoreArn: arn, timeLimitMs } = config
   if (arn === undefined) throw lacks('agentcore', '--agentcore-arn')
   return new AgentCoreRunner({
@@ -89,7 +89,7 @@ function agentCoreRunnerOf(config: RunnerConfig, warn: (text: string) => void): 
  * What the rollouts themselves are about: tasks with their ground truth, the rows of other samples, whole data sets; and
  * what opens the proxy: keys, and the record of a proxy that runs where this does.
  */
-function secretsOf(config: RunnerConfig & Partial<TaskFiles>): string[] {
+function getSecretPaths(config: RunnerConfig & Partial<TaskFiles>): string[] {
   const { tasks, output, datasetDirs } = config
   const db = config.db ?? (process.env.LLM_PROXY_DB || SERVE.options.db.default)
   const record = ['', '-wal', '-shm'].map((suffix) => `${db}${suffix}`)

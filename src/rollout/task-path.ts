@@ -1,7 +1,7 @@
 import { realpathSync, statSync } from 'node:fs'
 import { basename, dirname, isAbsolute, join, relative, resolve } from 'node:path'
 import type { Sample } from './runners/runner.ts'
-import { instanceIdOf } from './trial-id.ts'
+import { getInstanceId } from './trial-id.ts'
 
 export interface TaskPathOptions {
   /** Directories with a task directory per instance id. */
@@ -18,14 +18,14 @@ const PLACEHOLDER = '{instance_id}'
  * directory is sent to whoever runs it: where directories are configured, links resolved, no row names what lies beside
  * them.
  */
-export function taskPathOf(
+export function findTaskPath(
   sample: Sample,
   { datasetDirs, taskPathTemplate }: TaskPathOptions,
 ): string | undefined {
   const { local_task_path: local } = sample
-  const roots = rootsOf({ datasetDirs, taskPathTemplate })
+  const roots = getAllowedRoots({ datasetDirs, taskPathTemplate })
   if (typeof local === 'string' && isDirectory(local) && isAllowed(roots, local)) return local
-  const instanceId = instanceIdOf(sample)
+  const instanceId = getInstanceId(sample)
   if (instanceId === undefined) return undefined
   if (instanceId.includes('\0')) return undefined
   const candidates = datasetDirs.map((root) => ({ root, path: join(root, instanceId) }))
@@ -36,7 +36,7 @@ export function taskPathOf(
 }
 
 /** None: nothing is configured, and the rows are trusted with the whole disk. */
-function rootsOf({ datasetDirs, taskPathTemplate }: TaskPathOptions): string[] {
+function getAllowedRoots({ datasetDirs, taskPathTemplate }: TaskPathOptions): string[] {
   return [...datasetDirs, ...(taskPathTemplate === undefined ? [] : [templateRoot(taskPathTemplate)])]
 }
 

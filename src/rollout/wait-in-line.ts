@@ -2,7 +2,7 @@
  * Waits until somebody calls what it puts into a line.
  * @throws `signal.reason`, and is out of the line in the same breath: its turn would be lost
  */
-export async function waitInLine(line: Set<() => void>, signal: AbortSignal): Promise<void> {
+export async function waitInQueue(line: Set<() => void>, signal: AbortSignal): Promise<void> {
   signal.throwIfAborted()
   const { promise, resolve, reject } = Promise.withResolvers<void>()
   const giveUp = () => {

@@ -4,7 +4,7 @@ import { delimiter, join } from 'node:path'
 import t, { type Test } from 'tap'
 import { loadConfig } from '../../src/proxy/config/load.ts'
 import { ROLLOUT } from '../../src/proxy/config/options/rollout.ts'
-import { runnerOf } from '../../src/rollout/runner-of.ts'
+import { createRunner } from '../../src/rollout/runner-of.ts'
 import { CommandRunner, type CommandRunnerOptions } from '../../src/rollout/runners/command-runner.ts'
 import type { AgentTask } from '../../src/rollout/runners/runner.ts'
 import { openSandbox } from '../../src/rollout/runners/sandbox.ts'
@@ -98,7 +98,7 @@ t.test('an agent sees no key of its trainer, wherever that is, and no record', n
   const command = `cd ${cwd}; cat *.key .env llm-proxy.db* code; ls -A /opt /var /srv; true`
   const flags = { command, tasks: 'none', sandbox: 'bwrap', adminKeys: '@admin.key' }
   const config = loadConfig(ROLLOUT, flags, { LLM_PROXY_WORKER_KEY: '@worker.key' })
-  const runner = runnerOf(config, () => {})
+  const runner = createRunner(config, () => {})
   const { output = '' } = await runner.run(agentTask(), NEVER)
   t.notMatch(output, 'the-key')
   t.match(output, 'mine', 'it reads what is beside them')

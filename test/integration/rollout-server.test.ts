@@ -7,7 +7,7 @@ import { loadConfig } from '../../src/proxy/config/load.ts'
 import { SERVE } from '../../src/proxy/config/options/serve.ts'
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import type { AgentRunner, AgentTask } from '../../src/rollout/runners/runner.ts'
-import { settingsOf } from '../../src/rollout/server/request.ts'
+import { toRolloutSettings } from '../../src/rollout/server/request.ts'
 import { Rollouts } from '../../src/rollout/server/rollouts.ts'
 import { buildRolloutServer } from '../../src/rollout/server/server.ts'
 import { startProxy } from '../helpers/proxy.ts'
@@ -64,7 +64,7 @@ async function rig(t: Test, { concurrency = 8, keys = [] as string[], graceMs = 
   const loop = new RemoteAgentLoop({ proxyUrl: proxy.url, runner: { run, close: async () => {} } }, {})
   it.rollouts = new Rollouts({
     run: (request, off) =>
-      loop.rollout(request.sampling_params ?? {}, request.sample, settingsOf(request), off),
+      loop.rollout(request.sampling_params ?? {}, request.sample, toRolloutSettings(request), off),
     concurrency,
     graceMs,
   })

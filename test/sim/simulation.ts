@@ -3,7 +3,7 @@ import { EventEmitter } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { watchUnforeseen } from '../../src/cli/process-life.ts'
+import { exitOnUnexpectedErrors } from '../../src/cli/process-life.ts'
 import { seededRandom } from '../../src/embedded/engine/random.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { runAgent } from './actors/agent.ts'
@@ -241,7 +241,7 @@ function watchErrors(world: World): () => void {
   const port = Object.assign(new EventEmitter(), {
     exit: () => world.violated('an error that nobody foresaw would have ended a process'),
   })
-  watchUnforeseen(loggerOf(world, 'process'), port)
+  exitOnUnexpectedErrors(loggerOf(world, 'process'), port)
   const onError = (error: unknown) => {
     world.log(
       'process',

@@ -10,7 +10,7 @@ import type { AgentLoopOutput, AgentLoopOutputs } from '../../src/rollout/agent-
 import { RemoteAgentLoop } from '../../src/rollout/remote-agent-loop.ts'
 import { CommandRunner } from '../../src/rollout/runners/command-runner.ts'
 import type { AgentResult, AgentRunner, AgentTask } from '../../src/rollout/runners/runner.ts'
-import { settingsOf } from '../../src/rollout/server/request.ts'
+import { toRolloutSettings } from '../../src/rollout/server/request.ts'
 import { Rollouts } from '../../src/rollout/server/rollouts.ts'
 import { buildRolloutServer } from '../../src/rollout/server/server.ts'
 import { plainTokens } from '../helpers/plain-tokens.ts'
@@ -191,7 +191,7 @@ async function askFor(url: string, task: TalkTask): Promise<AgentLoopOutputs> {
 async function startRolloutServer(t: Test, loop: RemoteAgentLoop) {
   const rollouts = new Rollouts({
     run: (request, signal) =>
-      loop.rollout(request.sampling_params ?? {}, request.sample, settingsOf(request), signal),
+      loop.rollout(request.sampling_params ?? {}, request.sample, toRolloutSettings(request), signal),
     concurrency: AT_ONCE,
     graceMs: 60_000,
   })

@@ -1,10 +1,10 @@
 /** The demo's trainer: rollouts of an agent that is a command, judged by its answer. */
 import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
-import { atOnce } from '../../rollout/at-once.ts'
+import { mapConcurrently } from '../../rollout/at-once.ts'
 import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'
 import { CommandRunner } from '../../rollout/runners/command-runner.ts'
 import type { AgentWork } from '../../rollout/runners/verifier.ts'
-import { ownCommand } from '../own-command.ts'
+import { getOwnCommand } from '../own-command.ts'
 
 export interface DemoRollout {
   task: DemoTask
@@ -31,7 +31,7 @@ export async function runRollouts({
   onDone,
 }: DemoOptions): Promise<DemoRollout[]> {
   const runner = new CommandRunner({
-    command: [...ownCommand(), 'demo-agent'],
+    command: [...getOwnCommand(), 'demo-agent'],
     verifier: judge,
     sandbox: { mode: 'none' },
     warn() {},
@@ -40,7 +40,7 @@ export async function runRollouts({
   const rollouts: DemoRollout[] = []
   const tasks = Array.from({ length: count }, (_, i) => TASKS[i % TASKS.length]!)
   try {
-    await atOnce(tasks, concurrency, async (task, index) => {
+    await mapConcurrently(tasks, concurrency, async (task, index) => {
       const rows = await loop.run(
         {},
         { instance_id: 'demo', prompt: task.question, answer: task.answer },

@@ -7,7 +7,7 @@ import { VIEW } from '../../proxy/config/options/view.ts'
 import { WORKER } from '../../proxy/config/options/worker.ts'
 import { Interrupt } from '../interrupt.ts'
 import { createLogger } from '../logger.ts'
-import { typedCommand } from '../own-command.ts'
+import { getTypedCommand } from '../own-command.ts'
 import { Progress } from '../progress.ts'
 import { COLOURED, PLAIN, rolloutTable, showTrajectory } from './report.ts'
 import { type DemoRollout, runRollouts } from './rollouts.ts'
@@ -64,10 +64,10 @@ function report(rollouts: readonly DemoRollout[], { db }: DemoConfig): void {
   )
   for (const row of rows) say(showTrajectory(row, decode, isColoured ? COLOURED : PLAIN))
   say(`\nRecorded in ${db}. To look further:`)
-  say(`  ${typedCommand()} sessions list --db ${db}`)
-  say(`  ${typedCommand()} sessions show ${sessionId} --db ${db}`)
-  say(`  ${typedCommand()} sessions export ${sessionId} --db ${db}`)
-  say(`  ${typedCommand()} view --db ${db}`)
+  say(`  ${getTypedCommand()} sessions list --db ${db}`)
+  say(`  ${getTypedCommand()} sessions show ${sessionId} --db ${db}`)
+  say(`  ${getTypedCommand()} sessions export ${sessionId} --db ${db}`)
+  say(`  ${getTypedCommand()} view --db ${db}`)
   say(`and then in a browser: http://127.0.0.1:${VIEW.options.port.default}/ui#/session/${sessionId}`)
 }
 

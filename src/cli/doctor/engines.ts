@@ -19,10 +19,10 @@ const WAIT_MS = 5_000
 const ANSWER_MS = 60_000
 
 /** @param url undefined: the embedded one */
-export async function lookAtEngine(config: ServeConfig, url: string | undefined): Promise<Finding[]> {
+export async function checkEngine(config: ServeConfig, url: string | undefined): Promise<Finding[]> {
   const about = `engine ${url === undefined ? 'embedded' : new URL(url).host}`
   try {
-    const { turn, logprobs, warnings } = await callThrough(config, url)
+    const { turn, logprobs, warnings } = await probeThroughProxy(config, url)
     const { prompt_token_ids: prompt, completion_token_ids: sampled, exact, inexact_reason } = turn
     if (!exact) {
       const seen = `answers, but its turns cannot be trained on: ${inexact_reason}`
@@ -32,7 +32,7 @@ export async function lookAtEngine(config: ServeConfig, url: string | undefined)
     }
     const from = config.tokenizer === undefined ? 'reported by the engine' : 'made in token mode'
     const seen = `answers with ${sampled.length} ids and logprobs; ${prompt.length} prompt ids, ${from}`
-    const more = url === undefined ? [] : await lookAtWords(config, url, turn)
+    const more = url === undefined ? [] : await checkPrompt(config, url, turn)
     return [ok(about, seen), logprobs, ...warnings, ...more]
   } catch (error) {
     const isOption = error instanceof ProxyError && error.code === 'config_invalid'
@@ -42,7 +42,7 @@ export async function lookAtEngine(config: ServeConfig, url: string | undefined)
   }
 }
 
-interface LookedThrough {
+interface EngineProbe {
   turn: TurnJson
   logprobs: Finding
   /** What the proxy found out about the engine on the way. */
@@ -50,7 +50,7 @@ interface LookedThrough {
 }
 
 /** A call through a proxy of these options that nobody else can reach. */
-async function callThrough(config: ServeConfig, url: string | undefined): Promise<LookedThrough> {
+async function probeThroughProxy(config: ServeConfig, url: string | undefined): Promise<EngineProbe> {
   const { startServer } = await import('../../main.ts')
   const own = {
     mode: 'local',
@@ -69,22 +69,22 @@ async function callThrough(config: ServeConfig, url: string | undefined): Promis
   try {
     // A mask is asked for where top_k bounds it.
     const masks = config.record.includes('sampling_mask') ? { top_k: MASKED_TOP_K } : {}
-    const { data = [] } = (await (await fetch(`${server.url}/doctor/v1/models`)).json()) as ListedModels
+    const { data = [] } = (await (await fetch(`${server.url}/doctor/v1/models`)).json()) as ModelList
     const model = data[0]?.id ?? 'default'
-    const turn = await callOf(server.url, 'doctor', { model, ...masks })
+    const turn = await getRecordedTurn(server.url, 'doctor', { model, ...masks })
     const [warm, hot] = [
       await firstTokens(server.url, model, WARM),
       await firstTokens(server.url, model, HOT),
     ]
     const logprobs = judgeLogprobs(warm, hot, config.logprobsMode)
-    return { turn, logprobs, warnings: await warningsOf(server.url, data[0]?.max_model_len) }
+    return { turn, logprobs, warnings: await findWarnings(server.url, data[0]?.max_model_len) }
   } finally {
     await server.stop(0)
   }
 }
 
 /** What `/health` warns of, and that the engine serves less context than the model has. */
-async function warningsOf(proxyUrl: string, served = Number.POSITIVE_INFINITY): Promise<Finding[]> {
+async function findWarnings(proxyUrl: string, served = Number.POSITIVE_INFINITY): Promise<Finding[]> {
   const health = (await (await fetch(`${proxyUrl}/health`)).json()) as {
     engines?: { warning?: string }[]
     tool_parser?: { warning?: string }
@@ -119,7 +119,7 @@ function describeEfforts({ accepted, read }: EffortFacts): string {
   return `the chat template accepts ${[list, ...nearest].join('; ')}`
 }
 
-interface ListedModels {
+interface ModelList {
   data?: { id: string; max_model_len?: number }[]
 }
 
@@ -150,7 +150,7 @@ async function firstTokens(
   return new Map(listed.map(({ token, logprob }) => [token, logprob]))
 }
 
-async function callOf(proxyUrl: string, session: string, more: object): Promise<TurnJson> {
+async function getRecordedTurn(proxyUrl: string, session: string, more: object): Promise<TurnJson> {
   const response = await chat(proxyUrl, session, more)
   const answer = (await response.json()) as ChatAnswer
   if (!response.ok) throw new Error(answer.error?.message ?? `status ${response.status}`)
@@ -162,7 +162,7 @@ async function callOf(proxyUrl: string, session: string, more: object): Promise<
 const CLOCK_OFF_MS = 5_000
 
 /** The engine's own word on the prompt, where it has `/tokenize`, and its clock. */
-async function lookAtWords(config: ServeConfig, url: string, turn: TurnJson): Promise<Finding[]> {
+async function checkPrompt(config: ServeConfig, url: string, turn: TurnJson): Promise<Finding[]> {
   const { origin, basePath, authorization } = parseEndpoint(url, config.engineApiKey)
   const askedAtMs = Date.now()
   const response = await fetch(`${origin}${basePath}/tokenize`, {
@@ -188,7 +188,7 @@ async function lookAtWords(config: ServeConfig, url: string, turn: TurnJson): Pr
       warning('token mode', seen, 'record a turn and compare it: llm-proxy verify, docs/verify.md'),
     ]
   }
-  const differs = differenceOf(turn.prompt_token_ids, tokens)
+  const differs = describeDifference(turn.prompt_token_ids, tokens)
   if (differs !== undefined) {
     return [...clock, failure('token mode', differs, "give --tokenizer the engine's own model")]
   }
@@ -201,7 +201,7 @@ async function tokensIn(response: Response): Promise<number[] | undefined> {
   return response.ok ? tokens : undefined
 }
 
-function differenceOf(ours: readonly number[], engines: readonly number[]): string | undefined {
+function describeDifference(ours: readonly number[], engines: readonly number[]): string | undefined {
   const isOther = (id: number, at: number) => id !== ours[at]
   if (ours.length === engines.length && !engines.some(isOther)) return undefined
   const other = engines.findIndex(isOther)

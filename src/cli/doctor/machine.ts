@@ -8,10 +8,10 @@ import type { ServeConfig } from '../../proxy/config/options/serve.ts'
 import { readCertificate } from '../../proxy/http/transport/certificate.ts'
 import { databaseName, isPostgresUrl, lookAtPostgres } from '../../proxy/store/postgres/open.ts'
 import { explainListenFailure, withCause } from '../fail.ts'
-import { openRecord } from '../open-record.ts'
+import { openDatabase } from '../open-record.ts'
 import { type Finding, failure, ok, warning } from './finding.ts'
 
-export function lookAtKeys(config: ServeConfig): Finding {
+export function checkKeys(config: ServeConfig): Finding {
   const { host, mode, adminKeys, agentKeySecrets } = config
   if (isOpenDoor(config)) {
     return warning(
@@ -34,7 +34,7 @@ export function lookAtKeys(config: ServeConfig): Finding {
 /** A certificate that ends sooner is worth a word. */
 const SOON_MS = 14 * 86_400_000
 
-export function lookAtTls({ host, tlsCert, tlsKey, trustedProxies }: ServeConfig): Finding {
+export function checkTls({ host, tlsCert, tlsKey, trustedProxies }: ServeConfig): Finding {
   if (tlsCert === undefined || tlsKey === undefined) {
     if (isLoopback(host) || trustedProxies.length > 0) return ok('tls', 'none here')
     return warning('tls', 'keys and prompts cross the network in plain HTTP', 'give --tls-cert and --tls-key')
@@ -51,7 +51,7 @@ export function lookAtTls({ host, tlsCert, tlsKey, trustedProxies }: ServeConfig
   }
 }
 
-export async function lookAtPort({ host, port }: ServeConfig): Promise<Finding> {
+export async function checkPort({ host, port }: ServeConfig): Promise<Finding> {
   if (port === 0) return ok('port', 'any free one')
   const server = createServer()
   const { promise, resolve, reject } = Promise.withResolvers<void>()
@@ -74,7 +74,7 @@ const WRITES = 15
 const LITTLE_SPACE_BYTES = 1024 ** 3
 
 /** Writes beside the database as a commit does, and takes it away again. */
-export function lookAtDisk({ db, durability }: ServeConfig): Finding {
+export function checkDisk({ db, durability }: ServeConfig): Finding {
   if (isPostgresUrl(db)) return ok('disk', 'none here: the record is in PostgreSQL')
   if (db === 'memory') {
     return warning('disk', 'sessions end with the process', 'give --db a file, if they are to be trained on')
@@ -115,12 +115,12 @@ function medianSyncMs(path: string): number {
   }
 }
 
-export async function lookAtDatabase({ db, durability }: ServeConfig): Promise<Finding[]> {
+export async function checkDatabase({ db, durability }: ServeConfig): Promise<Finding[]> {
   if (db === 'memory') return []
   if (!isPostgresUrl(db) && !existsSync(db)) return [ok('database', `${db} will be made`)]
   try {
-    const server = isPostgresUrl(db) ? await lookAtServer(db, durability) : []
-    const reader = await openRecord(db)
+    const server = isPostgresUrl(db) ? await checkServer(db, durability) : []
+    const reader = await openDatabase(db)
     try {
       const { sessions, turns } = await reader.totalSessions({})
       return [...server, ok('database', `${databaseName(db)} has ${sessions} sessions, ${turns} turns`)]
@@ -133,7 +133,7 @@ export async function lookAtDatabase({ db, durability }: ServeConfig): Promise<F
 }
 
 /** What the server promises of a commit. */
-async function lookAtServer(db: string, durability: ServeConfig['durability']): Promise<Finding[]> {
+async function checkServer(db: string, durability: ServeConfig['durability']): Promise<Finding[]> {
   const { server, fsync, synchronousCommit, synchronousStandbys } = await lookAtPostgres(db, durability)
   const seen = `PostgreSQL ${server}, fsync ${fsync}, synchronous_commit ${synchronousCommit}`
   if (synchronousStandbys !== '')

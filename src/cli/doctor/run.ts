@@ -3,22 +3,22 @@ import type { DoctorConfig } from '../../proxy/config/options/doctor.ts'
 import { coloured } from '../colours.ts'
 import { withCause } from '../fail.ts'
 import { printable } from '../table.ts'
-import { lookAtEngine } from './engines.ts'
+import { checkEngine } from './engines.ts'
 import { type Finding, failure, ok } from './finding.ts'
-import { lookAtDatabase, lookAtDisk, lookAtKeys, lookAtPort, lookAtTls } from './machine.ts'
+import { checkDatabase, checkDisk, checkKeys, checkPort, checkTls } from './machine.ts'
 
 /** `llm-proxy doctor`: what `serve` would find. @returns the exit code: 1 if something would fail */
 export async function run(config: DoctorConfig): Promise<number> {
   const findings: Finding[] = []
-  for await (const finding of look(config)) {
+  for await (const finding of checkAll(config)) {
     findings.push(finding)
-    if (!config.json) process.stdout.write(`${lineOf(finding)}\n`)
+    if (!config.json) process.stdout.write(`${formatFinding(finding)}\n`)
   }
   if (config.json) process.stdout.write(`${JSON.stringify(findings, undefined, 2)}\n`)
   return findings.some(({ state }) => state === 'failure') ? 1 : 0
 }
 
-async function* look(config: DoctorConfig): AsyncGenerator<Finding> {
+async function* checkAll(config: DoctorConfig): AsyncGenerator<Finding> {
   try {
     checkServeConfig(config)
     yield ok('options', `${config.mode} mode`)
@@ -26,19 +26,19 @@ async function* look(config: DoctorConfig): AsyncGenerator<Finding> {
     yield failure('options', withCause(error), 'serve does not start with them')
     return
   }
-  yield lookAtKeys(config)
-  yield lookAtTls(config)
-  yield await lookAtPort(config)
-  yield lookAtDisk(config)
-  yield* await lookAtDatabase(config)
+  yield checkKeys(config)
+  yield checkTls(config)
+  yield await checkPort(config)
+  yield checkDisk(config)
+  yield* await checkDatabase(config)
   if (config.mode === 'relay') yield ok('engines', 'are the business of workers, who dial in')
   else if (config.awaitEngines) yield ok('engines', 'are registered later')
-  else if (config.engineUrls.length === 0) yield* await lookAtEngine(config, undefined)
-  else for (const url of config.engineUrls) yield* await lookAtEngine(config, url)
+  else if (config.engineUrls.length === 0) yield* await checkEngine(config, undefined)
+  else for (const url of config.engineUrls) yield* await checkEngine(config, url)
 }
 
 /** `ok       disk      /data syncs a write in 0.4 ms` */
-function lineOf({ about, state, seen, remedy }: Finding): string {
+function formatFinding({ about, state, seen, remedy }: Finding): string {
   const what = printable(remedy === undefined ? seen : `${seen}: ${remedy}`)
   return `${coloured(state, state.padEnd(7))}  ${printable(about)}: ${what}`
 }

@@ -4,7 +4,7 @@ import { isLoopback } from '../../proxy/config/notes.ts'
 import type { RolloutConfig } from '../../proxy/config/options/rollout.ts'
 import { baseUrl } from '../../proxy/http/transport/base-url.ts'
 import { NO_PROXY } from '../../rollout/remote-agent-loop.ts'
-import { OwnRollouts } from '../../rollout/server/own-rollouts.ts'
+import { InProcessRollouts } from '../../rollout/server/own-rollouts.ts'
 import { buildRolloutServer } from '../../rollout/server/server.ts'
 import { explainListenFailure } from '../fail.ts'
 import { createLogger } from '../logger.ts'
@@ -22,7 +22,7 @@ export async function listen(config: RolloutConfig, address: string): Promise<nu
   }
   const logger = createLogger('info')
   if (config.proxyUrl === undefined) throw new ProxyError('config_invalid', NO_PROXY)
-  const own = new OwnRollouts(config, logger)
+  const own = new InProcessRollouts(config, logger)
   await using closing = new AsyncDisposableStack()
   closing.defer(() => own.close())
   const { adminKeys, proxyUrl, tlsCa } = config

@@ -12,23 +12,23 @@ import { lockForWriting } from '../../proxy/store/sqlite/writer-lock.ts'
 import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
 import { openArrow } from '../../rollout/datasets/arrow-file.ts'
 import { isArrow, isColumns } from '../../rollout/datasets/row-columns.ts'
-import { wholeLines } from '../../rollout/datasets/whole-lines.ts'
-import { instanceIdOf } from '../../rollout/trial-id.ts'
-import { type OutputRow, WrittenRow } from './output-row.ts'
+import { readCompleteLines } from '../../rollout/datasets/whole-lines.ts'
+import { getInstanceId } from '../../rollout/trial-id.ts'
+import { FileRow, type OutputRow } from './output-row.ts'
 import { writeColumns } from './rows-columns.ts'
 import type { PlannedSample } from './samples.ts'
 
 export class OutputFile {
   readonly #path: string
   readonly #linesPath: string
-  readonly #written: Map<string, WrittenRow>
+  readonly #written: Map<string, FileRow>
   readonly #unlock: () => void
   #file: FileHandle
   #lastWrite: Promise<void> = Promise.resolve()
 
-  private constructor(path: string, file: FileHandle, written: Map<string, WrittenRow>, unlock: () => void) {
+  private constructor(path: string, file: FileHandle, written: Map<string, FileRow>, unlock: () => void) {
     this.#path = path
-    this.#linesPath = linesOf(path)
+    this.#linesPath = getLinesPath(path)
     this.#file = file
     this.#written = written
     this.#unlock = unlock
@@ -39,7 +39,7 @@ export class OutputFile {
    * @throws ProxyError `start_failed`, also when it is no such file, or another process has it
    */
   static async open(path: string): Promise<OutputFile> {
-    const linesPath = linesOf(path)
+    const linesPath = getLinesPath(path)
     if (linesPath !== path && existsSync(path) && !existsSync(linesPath)) {
       const message = `${path} is there without ${linesPath}, from which it could be gone on with: choose another --output`
       throw new ProxyError('start_failed', message)
@@ -67,8 +67,8 @@ export class OutputFile {
    */
   missing(samples: readonly PlannedSample[]): PlannedSample[] {
     return samples.filter((sample) => {
-      const row = this.#written.get(keyOf(sample.taskIndex, sample.sampleIndex))
-      if (row !== undefined && !isOf(row, sample)) throw this.#ofOtherTasks(sample, row)
+      const row = this.#written.get(getSampleKey(sample.taskIndex, sample.sampleIndex))
+      if (row !== undefined && !isRowOfSample(row, sample)) throw this.#ofOtherTasks(sample, row)
       return row === undefined
     })
   }
@@ -76,22 +76,22 @@ export class OutputFile {
   /** The samples that the file has, and whose every try failed. */
   failed(samples: readonly PlannedSample[]): PlannedSample[] {
     return samples.filter(({ taskIndex, sampleIndex }) => {
-      const row = this.#written.get(keyOf(taskIndex, sampleIndex))
+      const row = this.#written.get(getSampleKey(taskIndex, sampleIndex))
       return row !== undefined && (row.metrics.failed ?? 0) > 0
     })
   }
 
   /** Takes their rows out of the file, so that it lacks them. @throws ProxyError `start_failed` */
   async takeOut(samples: readonly PlannedSample[]): Promise<void> {
-    const keys = new Set(samples.map(({ taskIndex, sampleIndex }) => keyOf(taskIndex, sampleIndex)))
+    const keys = new Set(samples.map(({ taskIndex, sampleIndex }) => getSampleKey(taskIndex, sampleIndex)))
     try {
       // A file of its own until it is whole: the rows that stay may have cost days.
       const restPath = `${this.#linesPath}.tmp`
       const rest = await open(restPath, 'w')
       try {
-        for await (const line of wholeLines(this.#linesPath)) {
+        for await (const line of readCompleteLines(this.#linesPath)) {
           const { task_index, sample_index } = parseRow(line)!
-          if (!keys.has(keyOf(task_index, sample_index))) await rest.appendFile(`${line}\n`)
+          if (!keys.has(getSampleKey(task_index, sample_index))) await rest.appendFile(`${line}\n`)
         }
         await rest.datasync()
       } finally {
@@ -110,7 +110,7 @@ export class OutputFile {
   append(sample: PlannedSample, outputs: AgentLoopOutputs): Promise<void> {
     const { taskIndex, sampleIndex, digest } = sample
     const where = { task_index: taskIndex, sample_index: sampleIndex }
-    const head = { ...where, instance_id: instanceOf(sample), task_digest: digest }
+    const head = { ...where, instance_id: readInstanceId(sample), task_digest: digest }
     const text = outputs
       .map((output) => `${JSON.stringify({ ...head, ...output } satisfies OutputRow)}\n`)
       .join('')
@@ -138,29 +138,29 @@ export class OutputFile {
     this.#unlock()
   }
 
-  #ofOtherTasks(sample: PlannedSample, { instance_id }: WrittenRow): ProxyError {
+  #ofOtherTasks(sample: PlannedSample, { instance_id }: FileRow): ProxyError {
     const { taskIndex } = sample
-    const other = instance_id !== instanceOf(sample) && instance_id !== null ? instance_id : 'another one'
+    const other = instance_id !== readInstanceId(sample) && instance_id !== null ? instance_id : 'another one'
     const message = `${this.#path} has rows of other tasks: task ${taskIndex} is ${other} there; choose another --output`
     return new ProxyError('config_invalid', message)
   }
 }
 
 /** Where the lines are. */
-function linesOf(path: string): string {
+function getLinesPath(path: string): string {
   return isColumns(path) ? `${path}.jsonl` : path
 }
 
-function keyOf(taskIndex: number, sampleIndex: number): string {
+function getSampleKey(taskIndex: number, sampleIndex: number): string {
   return `${taskIndex}.${sampleIndex}`
 }
 
-function instanceOf({ task }: PlannedSample): string | null {
-  return instanceIdOf(task) ?? null
+function readInstanceId({ task }: PlannedSample): string | null {
+  return getInstanceId(task) ?? null
 }
 
-function isOf({ instance_id, task_digest }: WrittenRow, sample: PlannedSample): boolean {
-  return instance_id === instanceOf(sample) && (task_digest ?? sample.digest) === sample.digest
+function isRowOfSample({ instance_id, task_digest }: FileRow, sample: PlannedSample): boolean {
+  return instance_id === readInstanceId(sample) && (task_digest ?? sample.digest) === sample.digest
 }
 
 function cannotWrite(path: string, error: unknown): ProxyError {
@@ -169,14 +169,14 @@ function cannotWrite(path: string, error: unknown): ProxyError {
 }
 
 /** The complete samples of a file, and where the last of them ends. */
-async function readWritten(path: string): Promise<{ written: Map<string, WrittenRow>; endBytes: number }> {
-  const written = new Map<string, WrittenRow>()
+async function readWritten(path: string): Promise<{ written: Map<string, FileRow>; endBytes: number }> {
+  const written = new Map<string, FileRow>()
   let [endBytes, readBytes, rowsOfSample] = [0, 0, 0]
   let sample: string | undefined
-  for await (const line of wholeLines(path)) {
+  for await (const line of readCompleteLines(path)) {
     readBytes += Buffer.byteLength(line) + 1
     const row = parseRow(line)
-    const key = row && keyOf(row.task_index, row.sample_index)
+    const key = row && getSampleKey(row.task_index, row.sample_index)
     if (key === undefined || (rowsOfSample > 0 && key !== sample)) {
       throw new ProxyError('start_failed', `${path} is no file of rollouts: choose another --output`)
     }
@@ -190,7 +190,7 @@ async function readWritten(path: string): Promise<{ written: Map<string, Written
   return { written, endBytes }
 }
 
-function parseRow(line: string): WrittenRow | undefined {
+function parseRow(line: string): FileRow | undefined {
   const row = parseJson(line)
-  return Value.Check(WrittenRow, row) ? row : undefined
+  return Value.Check(FileRow, row) ? row : undefined
 }

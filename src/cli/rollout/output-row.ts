@@ -3,7 +3,7 @@ import Type, { type Static } from 'typebox'
 import type { AgentLoopOutput } from '../../rollout/agent-loop-output.ts'
 
 /** By these a row is known again. */
-export const WrittenRow = Type.Object({
+export const FileRow = Type.Object({
   task_index: Type.Integer(),
   sample_index: Type.Integer(),
   instance_id: Type.Union([Type.String(), Type.Null()]),
@@ -12,6 +12,6 @@ export const WrittenRow = Type.Object({
   metrics: Type.Object({ num_rows: Type.Integer(), failed: Type.Optional(Type.Integer()) }),
 })
 
-export type WrittenRow = Static<typeof WrittenRow>
+export type FileRow = Static<typeof FileRow>
 
-export type OutputRow = Required<Omit<WrittenRow, 'metrics'>> & AgentLoopOutput
+export type OutputRow = Required<Omit<FileRow, 'metrics'>> & AgentLoopOutput

@@ -14,7 +14,7 @@ import {
   writeRowColumns,
 } from '../../rollout/datasets/row-columns.ts'
 import type { Shape } from '../../rollout/datasets/shape.ts'
-import { wholeLines } from '../../rollout/datasets/whole-lines.ts'
+import { readCompleteLines } from '../../rollout/datasets/whole-lines.ts'
 import type { RowDetailsJson } from '../../rollout/row-details.ts'
 import type { OutputRow } from './output-row.ts'
 
@@ -60,15 +60,15 @@ const COLUMNS: Record<Exclude<keyof OutputRow, keyof RowDetailsJson | 'images'>,
 
 /** @throws ProxyError `start_failed` */
 export async function writeColumns(path: string, linesPath: string): Promise<void> {
-  const columns = { ...COLUMNS, ...(await detailColumnsOf(linesPath)) }
-  await writeRowColumns(path, columns, wholeLines(linesPath))
+  const columns = { ...COLUMNS, ...(await findDetailColumns(linesPath)) }
+  await writeRowColumns(path, columns, readCompleteLines(linesPath))
 }
 
 /** Looks for their names in the text, which costs far less than to read it twice. */
-async function detailColumnsOf(linesPath: string): Promise<Record<string, Shape>> {
+async function findDetailColumns(linesPath: string): Promise<Record<string, Shape>> {
   const details: Record<keyof RowDetailsJson, Shape> = DETAIL_COLUMNS
   const missing = new Set(Object.keys(details))
-  for await (const line of wholeLines(linesPath)) {
+  for await (const line of readCompleteLines(linesPath)) {
     for (const name of missing) if (line.includes(`"${name}":`)) missing.delete(name)
   }
   return Object.fromEntries(Object.entries(details).filter(([name]) => !missing.has(name)))

@@ -1,11 +1,11 @@
 import { ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'
 import type { RolloutConfig } from '../../proxy/config/options/rollout.ts'
-import { atOnce } from '../../rollout/at-once.ts'
+import { mapConcurrently } from '../../rollout/at-once.ts'
 import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'
-import { runnerOf } from '../../rollout/runner-of.ts'
+import { createRunner } from '../../rollout/runner-of.ts'
 import type { AgentRunner } from '../../rollout/runners/runner.ts'
-import { instanceIdOf } from '../../rollout/trial-id.ts'
+import { getInstanceId } from '../../rollout/trial-id.ts'
 import { Interrupt } from '../interrupt.ts'
 import { Progress } from '../progress.ts'
 import { printable } from '../table.ts'
@@ -35,7 +35,7 @@ export async function run(config: RolloutConfig): Promise<number> {
   const samples = planSamples(await readSamples(config.tasks), config.samplesPerTask)
   let tell = say
   const logger = loggerOn((text) => tell(text))
-  const runner = runnerOf(config, (text) => tell(text))
+  const runner = createRunner(config, (text) => tell(text))
   const loop = new RemoteAgentLoop({ ...config, runner, logger })
   await using closing = new AsyncDisposableStack()
   closing.defer(() => loop.close())
@@ -100,7 +100,7 @@ async function runSamples(
     [describeTally(tally), runner.describe?.()].filter((part) => part !== undefined).join(', ')
   const hearing = runner.describe && setInterval(() => progress.update(note()), HEAR_EVERY_MS)
   try {
-    await atOnce(missing, config.concurrency, async (sample) => {
+    await mapConcurrently(missing, config.concurrency, async (sample) => {
       try {
         const outputs = await loop.run(config.samplingParams, sample.task, stop)
         await output.append(sample, outputs)
@@ -122,7 +122,9 @@ const NAMED_FAILED = 10
 function describeFailed(failed: readonly PlannedSample[], retryFailed: boolean): string {
   const names = failed
     .slice(0, NAMED_FAILED)
-    .map(({ task, taskIndex, sampleIndex }) => `${instanceIdOf(task) ?? `task ${taskIndex}`} #${sampleIndex}`)
+    .map(
+      ({ task, taskIndex, sampleIndex }) => `${getInstanceId(task) ?? `task ${taskIndex}`} #${sampleIndex}`,
+    )
   const more = failed.length > NAMED_FAILED ? ', …' : ''
   const fate = retryFailed ? 'are run again' : 'are not run again without --retry-failed'
   return printable(`${failed.length} of them failed and ${fate}: ${names.join(', ')}${more}`, FAILURE_LENGTH)

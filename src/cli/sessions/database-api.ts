@@ -7,7 +7,7 @@ import { sessionToWire, sessionWithTurns } from '../../proxy/http/trainer/sessio
 import { readTrajectories } from '../../proxy/http/trainer/sessions/trajectory-query.ts'
 import { idPrefixOfRun } from '../../proxy/session/state/session-id.ts'
 import type { SessionRecord, TurnReader } from '../../proxy/store/port/turn-store.ts'
-import { openRecord } from '../open-record.ts'
+import { openDatabase } from '../open-record.ts'
 import type { SessionsApi, ShownTurnJson } from './api.ts'
 
 /**
@@ -15,7 +15,7 @@ import type { SessionsApi, ShownTurnJson } from './api.ts'
  * @throws ProxyError `start_failed`
  */
 export async function databaseApi(path: string): Promise<SessionsApi> {
-  const reader = await openRecord(path)
+  const reader = await openDatabase(path)
   return {
     list: async ({ status, run, sort, since, label, metadata = {}, limit, cursor }) => {
       const named = Object.entries(metadata).map(([name, value]) => [`metadata.${name}`, value])

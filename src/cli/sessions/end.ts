@@ -17,7 +17,7 @@ export function remove(config: OperatorConfig, sessionIds: string[]): Promise<nu
   return forEach(config, sessionIds, { method: 'DELETE', action: '', schema: DeletedSession })
 }
 
-type Ended = Static<typeof EndedSession | typeof DeletedSession>
+type EndResult = Static<typeof EndedSession | typeof DeletedSession>
 
 async function forEach(
   { json, ...address }: OperatorConfig,
@@ -27,7 +27,11 @@ async function forEach(
   const proxy = new OperatorClient(address)
   let missing = 0
   for (const id of sessionIds) {
-    const answer = (await proxy.call(method, `/sessions/${encodeURIComponent(id)}${action}`, schema)) as Ended
+    const answer = (await proxy.call(
+      method,
+      `/sessions/${encodeURIComponent(id)}${action}`,
+      schema,
+    )) as EndResult
     if (answer.status === 'not_found') missing += 1
     const line = json ? JSON.stringify(answer) : `${printable(id)}: ${answer.status.replace('_', ' ')}`
     process.stdout.write(`${line}\n`)

@@ -13,7 +13,7 @@ import {
   writeRowColumns,
 } from '../../rollout/datasets/row-columns.ts'
 import type { Shape } from '../../rollout/datasets/shape.ts'
-import { linesOf } from '../../rollout/datasets/whole-lines.ts'
+import { splitLines } from '../../rollout/datasets/whole-lines.ts'
 import type { TrajectoryJson } from './api.ts'
 
 const SPAN: Record<keyof TrajectoryJson['turns'][number], Shape> = {
@@ -93,5 +93,5 @@ export async function writeExportColumns(
       `--format ${format} is no rows: name an --output that ends in .jsonl`,
     )
   const columns = format === 'sft' ? SFT : { ...TRAJECTORY, ...(details.length > 0 && DETAILS) }
-  await writeRowColumns(path, { session_id: TEXT, ...columns }, linesOf(pieces))
+  await writeRowColumns(path, { session_id: TEXT, ...columns }, splitLines(pieces))
 }

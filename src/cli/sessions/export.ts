@@ -4,7 +4,7 @@ import { pipeline } from 'node:stream/promises'
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
 import { isColumns } from '../../rollout/datasets/row-columns.ts'
-import { writeWhole } from '../../rollout/datasets/whole-file.ts'
+import { writeFileAtomically } from '../../rollout/datasets/whole-file.ts'
 import type { SessionsApi } from './api.ts'
 import { namedOrAll } from './list.ts'
 import { withSessionsApi } from './open-api.ts'
@@ -34,7 +34,7 @@ async function write(
 ): Promise<void> {
   if (path === undefined) await pipeline(Readable.from(pieces), process.stdout, { end: false })
   else {
-    await writeWhole(path, (partial) =>
+    await writeFileAtomically(path, (partial) =>
       pipeline(Readable.from(pieces), createWriteStream(partial, { flags: 'wx' })),
     )
   }
@@ -46,11 +46,11 @@ async function* exportLines(
   sessionIds: readonly string[],
 ): AsyncGenerator<string> {
   for await (const sessionId of namedOrAll(api, sessionIds, config.run)) {
-    yield* linesOf(api, sessionId, config)
+    yield* exportSessionLines(api, sessionId, config)
   }
 }
 
-async function* linesOf(
+async function* exportSessionLines(
   api: SessionsApi,
   sessionId: string,
   { format, select, sideCalls, rejected, finishedOnly, details }: SessionsExportConfig,

@@ -13,8 +13,8 @@ export function run(config: SessionsGrepConfig, [text]: string[]): Promise<numbe
     throw new ProxyError('config_invalid', `look for at least ${MIN_SEARCHED_CHARS} characters`)
   return withSessionsApi(config, async (api) => {
     let found = 0
-    for await (const hit of hitsOf(api, text!, config)) {
-      process.stdout.write(`${config.json ? JSON.stringify(hit) : lineOf(hit)}\n`)
+    for await (const hit of findHits(api, text!, config)) {
+      process.stdout.write(`${config.json ? JSON.stringify(hit) : formatHit(hit)}\n`)
       found += 1
     }
     return found > 0 ? 0 : 1
@@ -22,7 +22,7 @@ export function run(config: SessionsGrepConfig, [text]: string[]): Promise<numbe
 }
 
 /** Page by page; a page may be empty and not the last. Over pages, too, no session has more than its share. */
-async function* hitsOf(api: SessionsApi, text: string, { run, limit, perSession }: SessionsGrepConfig) {
+async function* findHits(api: SessionsApi, text: string, { run, limit, perSession }: SessionsGrepConfig) {
   const ofSession = new Map<string, number>()
   let left = limit
   let cursor: string | undefined
@@ -46,6 +46,13 @@ async function* hitsOf(api: SessionsApi, text: string, { run, limit, perSession 
 }
 
 /** `session#turn completion: …what stands around it…` */
-function lineOf({ session_id: sessionId, index, found_in: foundIn, before, match, after }: HitJson): string {
+function formatHit({
+  session_id: sessionId,
+  index,
+  found_in: foundIn,
+  before,
+  match,
+  after,
+}: HitJson): string {
   return `${printable(sessionId)}#${index} ${foundIn}: ${printable(before + match + after)}`
 }

@@ -2,13 +2,13 @@
 import type { Static } from 'typebox'
 import { ProxyError } from '../../base/errors.ts'
 import { VERSION } from '../../base/version.ts'
-import { oneFilePage, type RecordedAnswers } from '../../inspector/routes/one-file.ts'
+import { type ApiSnapshot, oneFilePage } from '../../inspector/routes/one-file.ts'
 import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
 import type { Rows, Tree } from '../../proxy/http/trainer/read/schemas.ts'
 import { buildView } from '../../proxy/http/view.ts'
 import { createLogger } from '../logger.ts'
 import { OperatorClient } from '../proxy-client.ts'
-import { withViewOf } from '../view/open-view.ts'
+import { withView } from '../view/open-view.ts'
 
 /** Reads of the API, by path. @throws ProxyError `session_not_found` or `start_failed` */
 type GetPath = (path: string) => Promise<Buffer>
@@ -21,7 +21,7 @@ export async function htmlPage(
   if (sessionIds.length === 0) {
     throw new ProxyError('config_invalid', 'name the sessions that --format html is to show')
   }
-  const page = async (ask: GetPath) => oneFilePage(sessionIds.join(', '), await answersOf(ask, sessionIds))
+  const page = async (ask: GetPath) => oneFilePage(sessionIds.join(', '), await fetchAnswers(ask, sessionIds))
   if (config.url !== undefined) {
     if (config.tokenizer !== undefined)
       throw new ProxyError(
@@ -31,7 +31,7 @@ export async function htmlPage(
     const proxy = new OperatorClient(config)
     return page((path) => proxy.bytes(`/${path}`))
   }
-  return withViewOf(
+  return withView(
     { db: config.db, tokenizer: config.tokenizer, logger: createLogger('silent') },
     async (options) => {
       const { fastify } = await buildView(options)
@@ -46,9 +46,9 @@ export async function htmlPage(
 }
 
 /** What the page asks for, of these sessions. */
-async function answersOf(ask: GetPath, sessionIds: readonly string[]): Promise<RecordedAnswers> {
+async function fetchAnswers(ask: GetPath, sessionIds: readonly string[]): Promise<ApiSnapshot> {
   const json = async (path: string) => JSON.parse((await ask(path)).toString())
-  const answers: RecordedAnswers = { json: {}, base64: {} }
+  const answers: ApiSnapshot = { json: {}, base64: {} }
   const sessions: object[] = []
   for (const id of sessionIds) {
     const path = `sessions/${encodeURIComponent(id)}`

@@ -4,7 +4,7 @@ import type { SessionsImportConfig } from '../../proxy/config/options/sessions.t
 import type { TurnStore } from '../../proxy/store/port/turn-store.ts'
 import { databaseName, isPostgresUrl, openPostgresStore } from '../../proxy/store/postgres/open.ts'
 import { openSqliteStore } from '../../proxy/store/sqlite/open.ts'
-import { openRecord } from '../open-record.ts'
+import { openDatabase } from '../open-record.ts'
 import { importConsumers } from './import-consumers.ts'
 import { type ImportCounts, importSessions } from './import-sessions.ts'
 
@@ -13,7 +13,7 @@ export async function run({ db, durability }: SessionsImportConfig, args: string
   const [from] = args as [string]
   if (from === db)
     throw new ProxyError('config_invalid', '--db names the database that is to be read: name another one')
-  const reader = await openRecord(from)
+  const reader = await openDatabase(from)
   try {
     const open = () =>
       isPostgresUrl(db)

@@ -24,7 +24,7 @@ const COLUMNS: readonly Column<SessionJson>[] = [
 export function run(config: SessionsListConfig): Promise<number> {
   return withSessionsApi(config, async (api) => {
     const sessions: SessionJson[] = []
-    for await (const session of listSessions(api, wantedOf(config), config.limit)) sessions.push(session)
+    for await (const session of listSessions(api, toListQuery(config), config.limit)) sessions.push(session)
     const text = config.json ? JSON.stringify(sessions, undefined, 2) : renderTable(COLUMNS, sessions)
     process.stdout.write(`${text}\n`)
     return 0
@@ -32,7 +32,7 @@ export function run(config: SessionsListConfig): Promise<number> {
 }
 
 /** @throws ProxyError `config_invalid` */
-function wantedOf({ status, run, sort, sinceMs, label, metadata }: SessionsListConfig): ListWanted {
+function toListQuery({ status, run, sort, sinceMs, label, metadata }: SessionsListConfig): ListWanted {
   return {
     status,
     run,

@@ -32,24 +32,24 @@ function proxyApi(address: ProxyAddress): SessionsApi {
   const at = (sessionId: string) => `/sessions/${encodeURIComponent(sessionId)}`
   return {
     list: ({ metadata = {}, ...asked }) => {
-      const query = queryOf(asked)
+      const query = toSearchParams(asked)
       for (const [name, value] of Object.entries(metadata)) query.set(`metadata.${name}`, value)
       return proxy.get(`/sessions?${query}`, SessionList)
     },
-    search: (asked) => proxy.get(`/search?${queryOf(asked)}`, SearchHits),
+    search: (asked) => proxy.get(`/search?${toSearchParams(asked)}`, SearchHits),
     withTurns: (sessionId) => proxy.get(`${at(sessionId)}?messages=all`, SessionWithTurns),
     tree: (sessionId) => proxy.get(`${at(sessionId)}/tree`, Tree),
     conversation: async (sessionId) =>
       (await proxy.get(`${at(sessionId)}?messages=new&ids=false`, ShownSessionWithTurns)).turns,
     withTrajectories: (sessionId, rows) =>
-      proxy.get(`${at(sessionId)}/trajectories?${queryOf(rows)}`, Trajectories),
-    exported: (sessionId, query) => proxy.pieces(`${at(sessionId)}/export?${queryOf(query)}`),
+      proxy.get(`${at(sessionId)}/trajectories?${toSearchParams(rows)}`, Trajectories),
+    exported: (sessionId, query) => proxy.pieces(`${at(sessionId)}/export?${toSearchParams(query)}`),
     close: async () => {},
   }
 }
 
 /** What is undefined is not asked. */
-function queryOf(asked: object): URLSearchParams {
+function toSearchParams(asked: object): URLSearchParams {
   const query = new URLSearchParams()
   for (const [name, value] of Object.entries(asked)) {
     if (value !== undefined) query.set(name, String(value))

@@ -24,14 +24,14 @@ const COLUMNS: readonly Column<TurnResult>[] = [
   { header: 'tokens', value: of(({ tokens }) => tokens), align: 'right' },
   { header: 'mean', value: of((comparison) => comparison.mean_difference), align: 'right' },
   { header: 'max', value: of((comparison) => comparison.max_difference), align: 'right' },
-  { header: 'first', value: firstOf, align: 'right' },
+  { header: 'first', value: describeFirstDifference, align: 'right' },
   {
     header: 'hint',
     value: ({ hint, greedy }) => hint ?? (greedy?.same === false ? 'sampled otherwise' : ''),
   },
 ]
 
-function firstOf({ first_difference: first, greedy }: TurnResult): string {
+function describeFirstDifference({ first_difference: first, greedy }: TurnResult): string {
   return String(first?.index ?? greedy?.first_difference?.index ?? '-')
 }
 

@@ -47,7 +47,7 @@ async function verifyWith(
   const { model, logprobsOf, meanTolerance, tokenTolerance, alternatives, anyWeights, greedy, limit } = config
   const tolerance = { mean: meanTolerance, token: tokenTolerance }
   // Before anything is asked of it an engine of kind auto does not say what it is.
-  const health = await healthOf(engine)
+  const health = await checkEngine(engine)
   const verifier = new Verifier(engine, health, {
     tolerance,
     logprobsOf: logprobsOf === 'auto' ? undefined : logprobsOf,
@@ -74,7 +74,7 @@ async function verifyWith(
   return EXIT_CODES[run.verdict]
 }
 
-async function healthOf(engine: EngineClient): Promise<EngineHealth> {
+async function checkEngine(engine: EngineClient): Promise<EngineHealth> {
   try {
     return await engine.checkHealth(AbortSignal.timeout(HEALTH_MS))
   } catch (cause) {
@@ -88,7 +88,7 @@ async function* recordedTurns(
 ): AsyncGenerator<VerifiableTurn> {
   for await (const sessionId of namedOrAll(api, sessionIds)) {
     const { turns } = await api.withTurns(sessionId)
-    const masks = turns.some(({ params }) => isFiltered(params)) ? await masksOf(api, sessionId) : NO_MASKS
+    const masks = turns.some(({ params }) => isFiltered(params)) ? await readMasks(api, sessionId) : NO_MASKS
     for (const turn of turns) yield { ...verifiable(sessionId, turn), ...masks.get(turn.turn_id) }
   }
 }
@@ -105,7 +105,7 @@ const MASK_ROWS = {
 } as const
 
 /** By turn, of those that have any on record. */
-async function masksOf(api: SessionsApi, sessionId: string): Promise<ReadonlyMap<string, TurnMasks>> {
+async function readMasks(api: SessionsApi, sessionId: string): Promise<ReadonlyMap<string, TurnMasks>> {
   const { trajectories } = await api.withTrajectories(sessionId, MASK_ROWS)
   const masks = new Map<string, TurnMasks>()
   for (const { turns, sampling_mask: mask, sampling_logprobs: logprobs } of trajectories) {

@@ -7,7 +7,7 @@ import type { ViewOptions } from '../../proxy/http/view.ts'
 import { databaseName } from '../../proxy/store/postgres/open.ts'
 import { loadModelFiles } from '../../proxy/tokens/model/load-model-files.ts'
 import { loadTokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
-import { openRecord } from '../open-record.ts'
+import { openDatabase } from '../open-record.ts'
 
 interface ViewSource {
   db: string
@@ -23,12 +23,12 @@ const NO_BODY_BYTES = 1024
  * Opens a database to be looked at, lends it to `use`, and closes it whatever happens.
  * @throws ProxyError `start_failed` without such a database, `config_invalid` without such a tokenizer
  */
-export async function withViewOf<T>(
+export async function withView<T>(
   { db, tokenizer: name, logger }: ViewSource,
   use: (options: ViewOptions) => Promise<T>,
 ): Promise<T> {
   const tokenizer = name === undefined ? undefined : loadTokenizer((await loadModelFiles(name)).directory)
-  const reader = await openRecord(db)
+  const reader = await openDatabase(db)
   try {
     return await use({
       reader,

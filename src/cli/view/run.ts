@@ -6,7 +6,7 @@ import { listenToViewers } from '../../proxy/http/view.ts'
 import { explainListenFailure } from '../fail.ts'
 import { createLogger } from '../logger.ts'
 import { serveAnnounced } from '../serve-announced.ts'
-import { withViewOf } from './open-view.ts'
+import { withView } from './open-view.ts'
 
 /** Reads that are on their way need not end. */
 const GRACE_MS = 1_000
@@ -20,7 +20,7 @@ export function run(config: ViewConfig): Promise<number> {
     throw new ProxyError('config_invalid', message)
   }
   const logger = createLogger(config.logLevel)
-  return withViewOf({ ...config, logger }, async (view) => {
+  return withView({ ...config, logger }, async (view) => {
     const keys = { ...NO_KEYS, viewKeys }
     const http = await listenToViewers({ ...view, host, port, basePath, keys, loopbackOnly }).catch(
       (error: unknown) => {

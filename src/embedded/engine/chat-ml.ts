@@ -24,7 +24,7 @@ export function renderChatMl(
 ): string {
   const [first] = messages
   const hasSystem = first?.role === 'system' || first?.role === 'developer'
-  const system = (hasSystem && textOf(first, 0)) || (hasSystem ? '' : DEFAULT_SYSTEM)
+  const system = (hasSystem && getText(first, 0)) || (hasSystem ? '' : DEFAULT_SYSTEM)
   const toolLines = (tools ?? []).map((tool) => `\n${pythonJson(tool)}`)
   const signatures = toolLines.length === 0 ? '' : TOOLS_HEAD + toolLines.join('') + TOOLS_TAIL
   const blocks = messages.flatMap((_, index) =>
@@ -39,7 +39,7 @@ export function renderChatMl(
 
 function renderMessage(messages: readonly ChatMessage[], index: number, start: number): string {
   const message = messages[index]!
-  const content = textOf(message, index)
+  const content = getText(message, index)
   switch (message.role) {
     case 'assistant':
       return `<|im_start|>assistant\n${renderAnswer(message, content)}<|im_end|>\n`
@@ -63,13 +63,13 @@ function renderAnswer(message: ChatMessage, content: string): string {
   for (const [index, { function: called }] of calls.entries()) {
     if (index > 0 || (said !== '' && !said.endsWith('\n'))) text += '\n'
     const { name, arguments: written } = called
-    text += `<tool_call>\n{"name": ${pythonJson(name)}, "arguments": ${argumentsOf(written)}}\n</tool_call>`
+    text += `<tool_call>\n{"name": ${pythonJson(name)}, "arguments": ${formatArguments(written)}}\n</tool_call>`
   }
   return text
 }
 
 /** Arguments that are no object stay the text that the model wrote. */
-function argumentsOf(written: unknown): string {
+function formatArguments(written: unknown): string {
   if (written === undefined || written === null || written === '') return '{}'
   if (typeof written !== 'string') return pythonJson(written)
   try {
@@ -80,7 +80,7 @@ function argumentsOf(written: unknown): string {
   }
 }
 
-function textOf({ content }: ChatMessage, index: number): string {
+function getText({ content }: ChatMessage, index: number): string {
   if (content === null || content === undefined) return ''
   if (typeof content === 'string') return content
   const texts = content.map((part, at) => {

@@ -17,7 +17,7 @@ import { Playbook } from './playbook.ts'
 import { chatPrompt, checkTokenIds, completionPrompt, type EncodedPrompt, tokenPrompt } from './prompt.ts'
 import { readPrompt } from './prompt-conversation.ts'
 import { readLogprobsOptions, readSamplingParams, type SamplingParams, tooLong } from './sampling-params.ts'
-import { type RankedToken, rankTokens } from './score.ts'
+import { rankTokens, type TokenRank } from './score.ts'
 
 export interface EmbeddedEngineOptions {
   /** The model's name in answers and lists. Requests may ask for any other. Default: `embedded`. */
@@ -128,7 +128,7 @@ export class EmbeddedEngine implements EngineClient {
   }
 
   /** @param from the first token that is ranked @throws ProxyError `engine_rejected` for ids that are none */
-  rankTokens(ids: readonly number[], from: number, count: number): RankedToken[] {
+  rankTokens(ids: readonly number[], from: number, count: number): TokenRank[] {
     checkTokenIds(this.#model, ids, 'prompt')
     return rankTokens(this.#model.ngrams, ids, from, count)
   }
@@ -155,7 +155,7 @@ export class EmbeddedEngine implements EngineClient {
 
   async #begin(request: GenerationRequest): Promise<{ promptIds: PromptIds; generation: Generation }> {
     const { kind, body } = request
-    const prompt = await this.#promptOf(request)
+    const prompt = await this.#createPrompt(request)
     const params = readSamplingParams(body, {
       contextLength: this.contextLength,
       promptLength: prompt.ids.length,
@@ -182,7 +182,7 @@ export class EmbeddedEngine implements EngineClient {
     return this.tokenizeText(text)
   }
 
-  async #promptOf(request: GenerationRequest): Promise<EncodedPrompt> {
+  async #createPrompt(request: GenerationRequest): Promise<EncodedPrompt> {
     if (isTokenRequest(request)) return tokenPrompt(this.#model, Array.from(request.promptTokenIds))
     return request.kind === 'chat'
       ? await chatPrompt(this.#encodePrompt, request.body)

@@ -116,7 +116,7 @@ export class Generation {
     const { tokenizer } = this.#model
     const { record, logprobsOptions } = this.#input
     if (record?.topLogprobs !== undefined)
-      delta.details = { top_logprobs: alternativesOf(tokenizer, next, record.topLogprobs) }
+      delta.details = { top_logprobs: getAlternatives(tokenizer, next, record.topLogprobs) }
     if (logprobsOptions) delta.logprobsContent = [describeToken(tokenizer, next, id, logprobsOptions)]
     return delta
   }
@@ -171,7 +171,7 @@ function describe(tokenizer: Tokenizer, next: NextToken, id: number, options: Lo
 }
 
 /** The most probable tokens, as a row of a detail. */
-function alternativesOf(tokenizer: Tokenizer, next: NextToken, count: number): TokenTable {
+function getAlternatives(tokenizer: Tokenizer, next: NextToken, count: number): TokenTable {
   const ids = mostProbable(next, tokenizer.vocabSize, count)
   return { counts: [ids.length], ids, logprobs: ids.map((id) => next.logprob(id)) }
 }

@@ -59,7 +59,7 @@ type Conditions = Static<typeof Conditions>
 type PlaybookAnswer = Static<typeof PlaybookAnswer>
 
 /** An answer as the model is to write it. */
-interface ForcedAnswer {
+interface AnswerText {
   /** Name of the rule. */
   rule: string
   /** Reasoning, content and tool calls in the chat template's format, without the end-of-turn token. */
@@ -111,7 +111,7 @@ export class Playbook {
   }
 
   /** The answer of the first rule that applies; undefined if none does. */
-  answer(conversation: PromptConversation, model: string | undefined): ForcedAnswer | undefined {
+  answer(conversation: PromptConversation, model: string | undefined): AnswerText | undefined {
     for (const rule of this.#rules) {
       const values = matchRule(rule, conversation, model)
       if (values === undefined) continue

@@ -73,12 +73,12 @@ export class Sampler {
     if (minP > 0) clearBelow(weights, minP * weights[indexOfLargest(weights)]!)
     if (topK > 0 && topK < weights.length) {
       const ranked = rankUntil(weights, (ids) => ids.length >= topK).slice(0, topK)
-      return cutAtMass(ranked, weights, topP * sumOfIds(ranked, weights))
+      return cutAtMass(ranked, weights, topP * sumIds(ranked, weights))
     }
     if (topP === 1) return undefined
-    const mass = topP * sumOf(weights)
+    const mass = topP * sumWeights(weights)
     return cutAtMass(
-      rankUntil(weights, (ids) => sumOfIds(ids, weights) >= mass),
+      rankUntil(weights, (ids) => sumIds(ids, weights) >= mass),
       weights,
       mass,
     )
@@ -126,7 +126,7 @@ function cutAtMass(ranked: readonly number[], weights: Float64Array, mass: numbe
 }
 
 function drawFrom(ids: readonly number[], weights: Float64Array, random: number): number {
-  let left = random * sumOfIds(ids, weights)
+  let left = random * sumIds(ids, weights)
   for (const id of ids) {
     left -= weights[id]!
     if (left < 0) return id
@@ -135,7 +135,7 @@ function drawFrom(ids: readonly number[], weights: Float64Array, random: number)
 }
 
 function drawFromAll(weights: Float64Array, random: number): number {
-  let left = random * sumOf(weights)
+  let left = random * sumWeights(weights)
   let last = 0
   for (let id = 0; id < weights.length; id++) {
     if (weights[id] === 0) continue
@@ -153,13 +153,13 @@ export function indexOfLargest(weights: Float64Array): number {
   return largest
 }
 
-function sumOf(weights: Float64Array): number {
+function sumWeights(weights: Float64Array): number {
   let sum = 0
   for (const weight of weights) sum += weight
   return sum
 }
 
-function sumOfIds(ids: readonly number[], weights: Float64Array): number {
+function sumIds(ids: readonly number[], weights: Float64Array): number {
   let sum = 0
   for (const id of ids) sum += weights[id]!
   return sum

@@ -4,7 +4,7 @@ import type { NextToken, NgramModel } from './ngram-model.ts'
 import { indexOfLargest } from './sampler.ts'
 
 /** A token with the most probable ones in its place, and its own rank among all, from 1. */
-export interface RankedToken extends ScoredToken {
+export interface TokenRank extends ScoredToken {
   readonly rank: number
   /** Most probable first. */
   readonly top: readonly { id: number; logprob: number }[]
@@ -20,7 +20,7 @@ export function rankTokens(
   ids: readonly number[],
   from: number,
   count: number,
-): RankedToken[] {
+): TokenRank[] {
   const probabilities = new Float64Array(model.vocabularySize)
   return ids.slice(from).map((id, at) => {
     const next = model.next(ids, from + at)

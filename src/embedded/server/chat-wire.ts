@@ -8,11 +8,11 @@ export const chatFormat: AnswerFormat = {
   idPrefix: 'chatcmpl-',
   wholeObject: 'chat.completion',
   chunkObject: 'chat.completion.chunk',
-  whole: wholeChat,
+  whole: toChatCompletion,
   chunks: (fields) => new ChatChunks(fields),
 }
 
-function wholeChat(head: AnswerHead, completion: Completion, fields: AnswerFields): object {
+function toChatCompletion(head: AnswerHead, completion: Completion, fields: AnswerFields): object {
   const { start, end, toolCalls } = completion
   return {
     ...head,

@@ -87,7 +87,7 @@ async function answer(
   reply: FastifyReply,
 ): Promise<unknown> {
   refuseUnknownModel(body.model, engine)
-  const requestId = requestIdOf(request, body)
+  const requestId = getRequestId(request, body)
   const stream = body.stream === true
   const signal = createDisconnectSignal(reply)
   const events = engine.generate({ ...generation, requestId, sessionId: requestId, stream }, signal)
@@ -113,7 +113,7 @@ function refuseUnknownModel(model: string | null | undefined, engine: EmbeddedEn
 }
 
 /** The header wins over the body, as in vLLM. */
-function requestIdOf(request: FastifyRequest, body: AnyCompletionRequest): string {
+function getRequestId(request: FastifyRequest, body: AnyCompletionRequest): string {
   const header = request.headers['x-request-id']
   return typeof header === 'string' ? header : (body.request_id ?? randomUUID().replaceAll('-', ''))
 }

@@ -9,11 +9,11 @@ export const completionFormat: AnswerFormat = {
   idPrefix: 'cmpl-',
   wholeObject: 'text_completion',
   chunkObject: 'text_completion',
-  whole: wholeCompletion,
+  whole: toCompletion,
   chunks: (fields) => new CompletionChunks(fields),
 }
 
-function wholeCompletion(head: AnswerHead, completion: Completion, fields: AnswerFields): object {
+function toCompletion(head: AnswerHead, completion: Completion, fields: AnswerFields): object {
   const { start, end } = completion
   return {
     ...head,

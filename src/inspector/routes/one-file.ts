@@ -3,16 +3,16 @@ import { createHash } from 'node:crypto'
 import { readPageSource } from './page-source.ts'
 
 /** Answers of the API by their paths below its root: JSON values, or binary ones as base64 text. */
-export interface RecordedAnswers {
+export interface ApiSnapshot {
   json: Record<string, unknown>
   base64: Record<string, string>
 }
 
 /** @param title plain text. Nothing in the file is loaded from elsewhere, and nothing that was recorded becomes markup. */
-export function* oneFilePage(title: string, answers: RecordedAnswers): Generator<string> {
+export function* oneFilePage(title: string, answers: ApiSnapshot): Generator<string> {
   const { script, style } = readPageSource()
   const policy =
-    `default-src 'none'; script-src '${hashOf(script)}'; style-src '${hashOf(style)}'; img-src data:; ` +
+    `default-src 'none'; script-src '${hashSource(script)}'; style-src '${hashSource(style)}'; img-src data:; ` +
     "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
   yield `<!doctype html>
 <html lang="en">
@@ -50,6 +50,6 @@ function asText(text: string): string {
   return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;')
 }
 
-function hashOf(text: string): string {
+function hashSource(text: string): string {
   return `sha256-${createHash('sha256').update(text).digest('base64')}`
 }

@@ -6,7 +6,7 @@ import type { DataType, Field, RecordBatch, Schema } from 'apache-arrow'
 import { importOptionalPackage } from '../../base/optional-package.ts'
 import type { Row } from './parquet-columns.ts'
 import { type Fields, fit, type Shape, storable } from './shape.ts'
-import { writeWhole } from './whole-file.ts'
+import { writeFileAtomically } from './whole-file.ts'
 
 type Arrow = typeof import('apache-arrow')
 
@@ -26,7 +26,7 @@ export async function writeArrowGroups(
   groups: AsyncIterable<readonly Row[]>,
 ): Promise<void> {
   const arrow = await openArrow()
-  await writeWhole(path, (partial) =>
+  await writeFileAtomically(path, (partial) =>
     pipeline(Readable.from(arrowFile(arrow, columns, groups)), createWriteStream(partial, { flags: 'wx' })),
   )
 }
@@ -37,13 +37,13 @@ async function* arrowFile(
   columns: Fields,
   groups: AsyncIterable<readonly Row[]>,
 ): AsyncGenerator<Uint8Array> {
-  const schema = new arrow.Schema(fieldsOf(arrow, columns))
+  const schema = new arrow.Schema(toFields(arrow, columns))
   const writer = new arrow.RecordBatchFileWriter()
   const pieces = writer[Symbol.asyncIterator]()
   writer.reset(undefined, schema)
   let isWritten = false
   const written = (async () => {
-    for await (const rows of groups) writer.write(batchOf(arrow, schema, columns, rows))
+    for await (const rows of groups) writer.write(toRecordBatch(arrow, schema, columns, rows))
     writer.finish()
     isWritten = true
   })()
@@ -53,11 +53,11 @@ async function* arrowFile(
   if (!isWritten) await written
 }
 
-function fieldsOf(arrow: Arrow, columns: Fields): Field[] {
-  return [...columns].map(([name, column]) => new arrow.Field(name, typeOf(arrow, column), true))
+function toFields(arrow: Arrow, columns: Fields): Field[] {
+  return [...columns].map(([name, column]) => new arrow.Field(name, toDataType(arrow, column), true))
 }
 
-function typeOf(arrow: Arrow, shape: Shape): DataType {
+function toDataType(arrow: Arrow, shape: Shape): DataType {
   const column = storable(shape)
   switch (column.kind) {
     case 'boolean':
@@ -67,17 +67,17 @@ function typeOf(arrow: Arrow, shape: Shape): DataType {
     case 'number':
       return new arrow.Float64()
     case 'list':
-      return new arrow.List(new arrow.Field('item', typeOf(arrow, column.of), true))
+      return new arrow.List(new arrow.Field('item', toDataType(arrow, column.of), true))
     case 'struct':
-      return new arrow.Struct(fieldsOf(arrow, column.fields))
+      return new arrow.Struct(toFields(arrow, column.fields))
     default:
       return new arrow.Utf8()
   }
 }
 
-function batchOf(arrow: Arrow, schema: Schema, columns: Fields, rows: readonly Row[]): RecordBatch {
+function toRecordBatch(arrow: Arrow, schema: Schema, columns: Fields, rows: readonly Row[]): RecordBatch {
   const children = [...columns].map(([name, column]) => {
-    const builder = arrow.makeBuilder({ type: typeOf(arrow, column), nullValues: [null, undefined] })
+    const builder = arrow.makeBuilder({ type: toDataType(arrow, column), nullValues: [null, undefined] })
     for (const row of rows) builder.append(fit(row[name], column))
     return builder.finish().flush()
   })

@@ -93,7 +93,7 @@ async function readTask(root: string, { path, names }: Candidate): Promise<Harbo
     for (const name of [CONFIG, INSTRUCTION]) if (!names.has(name)) throw new Incomplete(`no ${name}`)
     const instruction = await read(path, INSTRUCTION)
     if (instruction.trim() === '') throw new Incomplete(`${INSTRUCTION} is empty`)
-    return { taskId: directory, path, instruction, metadata: metadataOf(await read(path, CONFIG)) }
+    return { taskId: directory, path, instruction, metadata: parseMetadata(await read(path, CONFIG)) }
   } catch (error) {
     if (error instanceof Incomplete) return { directory, reason: error.message }
     throw error
@@ -114,7 +114,7 @@ async function read(path: string, name: string): Promise<string> {
   }
 }
 
-function metadataOf(toml: string): HarborTask['metadata'] {
+function parseMetadata(toml: string): HarborTask['metadata'] {
   const { metadata = {} } = parseToml(toml)
   if (typeof metadata !== 'object' || Array.isArray(metadata) || metadata instanceof Date) {
     throw new Incomplete(`metadata in ${CONFIG} is no table`)

@@ -1,6 +1,6 @@
 /** Rows as columns of a Parquet file. */
 import type { SchemaElement } from 'hyparquet'
-import { type Fields, fit, type Shape, shapeOf, storable, type Value } from './shape.ts'
+import { type Fields, fit, inferShape, type Shape, storable, type Value } from './shape.ts'
 
 export type Row = { readonly [column: string]: Value }
 
@@ -14,13 +14,13 @@ export interface Columns {
  * @param all these rows and others, whose types the columns must suit as well: files of several splits that have one
  *   schema can be read as one data set
  */
-export function columnsOf(rows: readonly Row[], all: readonly Row[] = rows): Columns {
-  const shape = shapeOf(all)
-  return columnsIn(shape.kind === 'struct' ? shape.fields : new Map(), rows)
+export function inferColumns(rows: readonly Row[], all: readonly Row[] = rows): Columns {
+  const shape = inferShape(all)
+  return toColumns(shape.kind === 'struct' ? shape.fields : new Map(), rows)
 }
 
 /** The columns of some rows whose shapes are known. */
-export function columnsIn(columns: Fields, rows: readonly Row[]): Columns {
+export function toColumns(columns: Fields, rows: readonly Row[]): Columns {
   return {
     schema: [{ name: 'root', num_children: columns.size }, ...elementsIn(columns)],
     columnData: [...columns].map(([name, column]) => ({
@@ -37,17 +37,17 @@ const PRIMITIVES = {
   text: { type: 'BYTE_ARRAY', converted_type: 'UTF8', logical_type: { type: 'STRING' } },
 } as const satisfies Record<string, Partial<SchemaElement>>
 
-const elementsIn = (fields: Fields) => [...fields].flatMap((field) => elementsOf(...field))
+const elementsIn = (fields: Fields) => [...fields].flatMap((field) => toSchemaElements(...field))
 
 /** Every value may be null, as in files that pyarrow writes; lists have the three levels of the format's definition. */
-function elementsOf(name: string, shape: Shape): SchemaElement[] {
+function toSchemaElements(name: string, shape: Shape): SchemaElement[] {
   const column = storable(shape)
   const optional = { name, repetition_type: 'OPTIONAL' } as const
   if (column.kind === 'list') {
     return [
       { ...optional, num_children: 1, converted_type: 'LIST', logical_type: { type: 'LIST' } },
       { name: 'list', repetition_type: 'REPEATED', num_children: 1 },
-      ...elementsOf('element', column.of),
+      ...toSchemaElements('element', column.of),
     ]
   }
   if (column.kind === 'struct') {

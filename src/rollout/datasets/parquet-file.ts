@@ -4,9 +4,9 @@ import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
 import { asyncBufferFromFile, type Compressors, parquetMetadataAsync, parquetReadObjects } from 'hyparquet'
 import { fileWriter, ParquetWriter, parquetWriteBuffer } from 'hyparquet-writer'
 import { ProxyError } from '../../base/errors.ts'
-import { type Columns, columnsIn, columnsOf, type Row } from './parquet-columns.ts'
+import { type Columns, inferColumns, type Row, toColumns } from './parquet-columns.ts'
 import type { Fields } from './shape.ts'
-import { writeWhole } from './whole-file.ts'
+import { writeFileAtomically } from './whole-file.ts'
 
 /** Snappy and none are hyparquet's own. */
 const COMPRESSORS: Compressors = {
@@ -17,7 +17,7 @@ const COMPRESSORS: Compressors = {
 
 /**
  * Writes rows to a file, whole or not at all, and only if that changes it.
- * @param all see {@link columnsOf}
+ * @param all see {@link inferColumns}
  * @returns whether the file was written; false: it holds just this already
  * @throws ProxyError `start_failed` when it cannot be written
  */
@@ -26,10 +26,10 @@ export async function writeParquet(
   rows: readonly Row[],
   all?: readonly Row[],
 ): Promise<boolean> {
-  const bytes = encode(columnsOf(rows, all))
+  const bytes = encode(inferColumns(rows, all))
   const before = await readFile(path).catch(() => undefined)
   if (before?.equals(bytes)) return false
-  await writeWhole(path, (partial) => writeFile(partial, bytes, { flag: 'wx' }))
+  await writeFileAtomically(path, (partial) => writeFile(partial, bytes, { flag: 'wx' }))
   return true
 }
 
@@ -43,11 +43,11 @@ export async function writeParquetGroups(
   columns: Fields,
   groups: AsyncIterable<readonly Row[]>,
 ): Promise<void> {
-  await writeWhole(path, async (partial) => {
-    const { schema } = columnsIn(columns, [])
+  await writeFileAtomically(path, async (partial) => {
+    const { schema } = toColumns(columns, [])
     const writer = new ParquetWriter({ writer: fileWriter(partial), schema, createdBy: 'llm-proxy' })
     for await (const rows of groups) {
-      await writer.write({ columnData: columnsIn(columns, rows).columnData, rowGroupSize: rows.length })
+      await writer.write({ columnData: toColumns(columns, rows).columnData, rowGroupSize: rows.length })
     }
     await writer.finish()
   })

@@ -27,22 +27,22 @@ const NULL: Shape = { kind: 'null' }
 const TEXT: Shape = { kind: 'text' }
 
 /** The shape that all of the values have. Values that have nothing in common share the shape of text. */
-export function shapeOf(values: Iterable<Value>): Shape {
+export function inferShape(values: Iterable<Value>): Shape {
   let shape = NULL
-  for (const value of values) shape = merged(shape, shapeOfOne(value))
+  for (const value of values) shape = merged(shape, inferValueShape(value))
   return shape
 }
 
-function shapeOfOne(value: Value): Shape {
+function inferValueShape(value: Value): Shape {
   if (value === null || value === undefined) return NULL
   if (typeof value === 'boolean') return { kind: 'boolean' }
   if (typeof value === 'bigint' || Number.isSafeInteger(value)) return { kind: 'integer' }
   if (typeof value === 'number') return { kind: 'number' }
   if (typeof value === 'string' || value instanceof Date) return TEXT
-  if (isList(value)) return { kind: 'list', of: shapeOf(value) }
+  if (isList(value)) return { kind: 'list', of: inferShape(value) }
   return {
     kind: 'struct',
-    fields: new Map(Object.entries(value).map(([name, of]) => [name, shapeOfOne(of)])),
+    fields: new Map(Object.entries(value).map(([name, of]) => [name, inferValueShape(of)])),
   }
 }
 
@@ -83,7 +83,7 @@ export function fit(value: Value, shape: Shape): unknown {
   if (column.kind === 'integer' && (typeof value === 'number' || typeof value === 'bigint'))
     return BigInt(value)
   if (column.kind === 'number') return Number(value)
-  if (column.kind === 'text') return typeof value === 'string' ? value : textOf(value)
+  if (column.kind === 'text') return typeof value === 'string' ? value : toText(value)
   if (typeof value !== 'object' || value instanceof Date) return value
   if (isList(value)) return column.kind === 'list' ? value.map((each) => fit(each, column.of)) : value
   return column.kind === 'struct' ? fitFields(value, column.fields) : value
@@ -93,7 +93,7 @@ function fitFields(value: { readonly [field: string]: Value }, fields: Fields): 
   return Object.fromEntries([...fields].map(([name, shape]) => [name, fit(value[name], shape)]))
 }
 
-function textOf(value: Value): string {
+function toText(value: Value): string {
   if (value instanceof Date) return value.toISOString()
   return JSON.stringify(value, (_key, inner) => (typeof inner === 'bigint' ? Number(inner) : inner))
 }

@@ -6,7 +6,10 @@ import { ProxyError } from '../../base/errors.ts'
  * @param write gets the path of a file that is not there yet, to be made by it
  * @throws ProxyError `start_failed` when it cannot be written; a ProxyError of `write` as it is
  */
-export async function writeWhole(path: string, write: (partial: string) => Promise<void>): Promise<void> {
+export async function writeFileAtomically(
+  path: string,
+  write: (partial: string) => Promise<void>,
+): Promise<void> {
   const partial = `${path}.${process.pid}.partial`
   try {
     await write(partial)

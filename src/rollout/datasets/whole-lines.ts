@@ -4,12 +4,12 @@ import { createReadStream } from 'node:fs'
 const READ_BYTES = 1024 * 1024
 
 /** The lines of a file; what follows the last line break is none. */
-export function wholeLines(path: string): AsyncGenerator<string> {
-  return linesOf(createReadStream(path, { encoding: 'utf8', highWaterMark: READ_BYTES }))
+export function readCompleteLines(path: string): AsyncGenerator<string> {
+  return splitLines(createReadStream(path, { encoding: 'utf8', highWaterMark: READ_BYTES }))
 }
 
 /** The same of a text in pieces. */
-export async function* linesOf(pieces: AsyncIterable<string>): AsyncGenerator<string> {
+export async function* splitLines(pieces: AsyncIterable<string>): AsyncGenerator<string> {
   let rest: string[] = []
   for await (const piece of pieces) {
     const [end, ...begun] = piece.split('\n')

@@ -1,11 +1,11 @@
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type CommandLine, type GroupEnd, lastLineOf, runGroup } from './process-group.ts'
+import { type CommandLine, type GroupEnd, getLastLine, runGroup } from './process-group.ts'
 import type { AgentResult, AgentRunner, AgentTask, Sample } from './runner.ts'
 import { openSandbox, type Sandbox, type SandboxOptions, type View } from './sandbox.ts'
 import { outerEnvironment, sessionEnvironment, textVariables } from './session-environment.ts'
-import { type RewardVerifier, rewardsOf } from './verifier.ts'
+import { type RewardVerifier, readRewards } from './verifier.ts'
 
 export interface CommandRunnerOptions {
   /** The agent. */
@@ -36,7 +36,7 @@ const GRACE_MS = 5_000
 const VARIABLE_LIMIT_BYTES = 128 * 1024 - 100
 
 /** Files of one try. What the verifier goes by is in a directory that is made when the agent has ended. */
-interface TryFiles {
+interface AttemptFiles {
   root: string
   work: string
   task: string
@@ -92,7 +92,7 @@ export class CommandRunner implements AgentRunner {
         signal,
       )
       const { output } = end
-      if (workDir !== undefined) await writeAnew(join(files.root, 'output.txt'), output)
+      if (workDir !== undefined) await replaceFile(join(files.root, 'output.txt'), output)
       if (end.timedOut) return { status: 'timeout', rewards: {}, error: 'the agent ran out of time', output }
       if (end.exitCode !== 0) return { status: 'failed', rewards: {}, error: howItEnded(end), output }
       const rewards = await this.#verify(task, files, output, signal)
@@ -104,17 +104,17 @@ export class CommandRunner implements AgentRunner {
 
   async close(): Promise<void> {}
 
-  async #makeFiles({ sessionId, sample }: AgentTask): Promise<TryFiles> {
+  async #makeFiles({ sessionId, sample }: AgentTask): Promise<AttemptFiles> {
     const { workDir, hiddenColumns = HIDDEN_COLUMNS } = this.#options
     const root =
       workDir === undefined ? await mkdtemp(join(tmpdir(), 'llm-proxy-agent-')) : join(workDir, sessionId)
     const [work, task] = [join(root, 'work'), join(root, 'task.json')]
     await mkdir(work, { recursive: true })
-    await writeAnew(task, JSON.stringify(withoutColumns(sample, hiddenColumns)))
+    await replaceFile(task, JSON.stringify(withoutColumns(sample, hiddenColumns)))
     return { root, work, task }
   }
 
-  #agentEnvironment(task: AgentTask, files: TryFiles): NodeJS.ProcessEnv {
+  #agentEnvironment(task: AgentTask, files: AttemptFiles): NodeJS.ProcessEnv {
     return {
       ...outerEnvironment(),
       ...textVariables(task.settings?.environmentOverrides ?? this.#options.environment ?? {}),
@@ -134,7 +134,7 @@ export class CommandRunner implements AgentRunner {
 
   async #verify(
     task: AgentTask,
-    { work }: TryFiles,
+    { work }: AttemptFiles,
     output: string,
     signal: AbortSignal,
   ): Promise<Record<string, number>> {
@@ -149,9 +149,9 @@ export class CommandRunner implements AgentRunner {
       AGENT_OUTPUT_FILE: files.output,
       REWARD_FILE: files.reward,
     }
-    const view = { cwd: work, writable: [files.root], readable: readableOf(task) }
+    const view = { cwd: work, writable: [files.root], readable: getReadablePaths(task) }
     try {
-      return await rewardsOf(await this.#runCommand(verifier, view, env, signal), files.reward)
+      return await readRewards(await this.#runCommand(verifier, view, env, signal), files.reward)
     } finally {
       await rm(files.root, { recursive: true, force: true })
     }
@@ -163,13 +163,13 @@ function withoutColumns(sample: Sample, hidden: readonly string[]): Sample {
 }
 
 /** The task is read-only, as every later try has the same, and comes without the answers. */
-function agentView(task: AgentTask, { work, task: taskFile }: TryFiles): View {
+function agentView(task: AgentTask, { work, task: taskFile }: AttemptFiles): View {
   const { taskPath } = task
   const masked = taskPath === undefined ? [] : ANSWERS.map((name) => join(taskPath, name))
-  return { cwd: work, readable: [taskFile, ...readableOf(task)], masked }
+  return { cwd: work, readable: [taskFile, ...getReadablePaths(task)], masked }
 }
 
-function readableOf({ taskPath }: AgentTask): string[] {
+function getReadablePaths({ taskPath }: AgentTask): string[] {
   return taskPath === undefined ? [] : [taskPath]
 }
 
@@ -182,19 +182,19 @@ async function makeVerifierFiles(sample: Sample, outputText: string): Promise<Ve
     output: join(root, 'output.txt'),
     reward: join(root, 'reward'),
   }
-  await writeAnew(files.task, JSON.stringify(sample))
-  await writeAnew(files.output, outputText)
+  await replaceFile(files.task, JSON.stringify(sample))
+  await replaceFile(files.output, outputText)
   return files
 }
 
 /** In the place of whatever is there. The flag follows no link that somebody puts there meanwhile. */
-async function writeAnew(path: string, text: string): Promise<void> {
+async function replaceFile(path: string, text: string): Promise<void> {
   await rm(path, { recursive: true, force: true })
   await writeFile(path, text, { flag: 'wx' })
 }
 
 function taskEnvironment({ trialId, sample, taskPath }: AgentTask, taskFile: string): Record<string, string> {
-  const prompt = promptTextOf(sample)
+  const prompt = getPromptText(sample)
   const fits =
     prompt !== undefined && Buffer.byteLength(prompt) < VARIABLE_LIMIT_BYTES && !prompt.includes('\0')
   return {
@@ -207,19 +207,19 @@ function taskEnvironment({ trialId, sample, taskPath }: AgentTask, taskFile: str
 
 /** `exit code 3: the last line that it printed` */
 function howItEnded({ exitCode, signal, output }: GroupEnd): string {
-  const lastLine = lastLineOf(output)
+  const lastLine = getLastLine(output)
   return `${signal === null ? `exit code ${exitCode}` : `ended by ${signal}`}${lastLine ? `: ${lastLine}` : ''}`
 }
 
 /** The row's `raw_prompt`, as verl calls it, or `prompt`: text, or the texts of its user messages. */
-function promptTextOf({ raw_prompt: rawPrompt, prompt }: Sample): string | undefined {
+function getPromptText({ raw_prompt: rawPrompt, prompt }: Sample): string | undefined {
   const given = rawPrompt ?? prompt
   if (typeof given === 'string') return given
   if (!Array.isArray(given)) return undefined
-  return given.flatMap(userTextOf).join('\n\n')
+  return given.flatMap(getUserTexts).join('\n\n')
 }
 
-function userTextOf(message: unknown): string[] {
+function getUserTexts(message: unknown): string[] {
   if (typeof message !== 'object' || message === null) return []
   const { role, content } = message as { role?: unknown; content?: unknown }
   return role === 'user' && typeof content === 'string' ? [content] : []

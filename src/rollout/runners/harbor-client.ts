@@ -3,7 +3,7 @@ import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { FormData } from 'undici'
 import { parseJson } from '../../base/json.ts'
-import { atOnce } from '../at-once.ts'
+import { mapConcurrently } from '../at-once.ts'
 import { HttpClient } from '../http-client.ts'
 import { taskArchive } from './task-archive.ts'
 
@@ -78,7 +78,7 @@ export class HarborClient {
     const archives = new Map<string, Promise<Buffer>>()
     const archiveOf = (path: string) => archives.get(path) ?? remember(archives, path, taskArchive(path))
     const runs: HarborRun[] = []
-    await atOnce(batch, concurrency, async (metadata, index) => {
+    await mapConcurrently(batch, concurrency, async (metadata, index) => {
       runs[index] = await this.#sendOrTell(metadata, archiveOf(metadata.task_path), signal)
     })
     return runs

@@ -31,7 +31,7 @@ export class HarborRunner implements AgentRunner {
   }
 
   async run(task: AgentTask, signal: AbortSignal): Promise<AgentResult> {
-    const run = await this.#client.submit(this.#metadataOf(task), signal)
+    const run = await this.#client.submit(this.#toMetadata(task), signal)
     const { status, rewards, error, ...details } = run
     return { status, rewards: rewards ?? {}, details, ...(error != null && { error }) }
   }
@@ -40,7 +40,7 @@ export class HarborRunner implements AgentRunner {
     return this.#client.close()
   }
 
-  #metadataOf(task: AgentTask): HarborMetadata {
+  #toMetadata(task: AgentTask): HarborMetadata {
     const { taskPath, openaiBaseUrl, modelName } = task
     if (taskPath === undefined) {
       throw new Error(

@@ -7,7 +7,7 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { ProxyError } from '../../base/errors.ts'
-import { type GroupEnd, lastLineOf, runGroup } from './process-group.ts'
+import { type GroupEnd, getLastLine, runGroup } from './process-group.ts'
 import type { AgentResult, AgentRunner, AgentStatus, AgentTask } from './runner.ts'
 import { sessionEnvironment, textVariables } from './session-environment.ts'
 
@@ -74,7 +74,7 @@ export class HarborTrials implements AgentRunner {
     if (end.exitCode === 0) return
     throw new ProxyError(
       'config_invalid',
-      `there is no Harbor (${lastLineOf(end.output)}): install it with Python 3.12 or newer ` +
+      `there is no Harbor (${getLastLine(end.output)}): install it with Python 3.12 or newer ` +
         '(pip install harbor), name it with --harbor-command, or name a server with --harbor-url',
     )
   }
@@ -90,7 +90,7 @@ export class HarborTrials implements AgentRunner {
       await mkdir(folder, { recursive: true })
       // It has the session's key in it.
       const config = join(folder, 'trial.json')
-      await writeFile(config, JSON.stringify(this.#configOf(task, folder)), { mode: 0o600 })
+      await writeFile(config, JSON.stringify(this.#toConfig(task, folder)), { mode: 0o600 })
       const limits = { timeLimitMs, graceMs: GRACE_MS }
       const env = { ...trainersEnvironment(), ...(this.#isOutside(task) && sessionEnvironment(task)) }
       const end = await runGroup(
@@ -98,7 +98,7 @@ export class HarborTrials implements AgentRunner {
         { cwd: folder, env: { ...env, TRIAL_CONFIG: config }, ...limits, stopSignal: 'SIGINT' },
         signal,
       )
-      return await resultOf(end, join(folder, TRIAL, 'result.json'))
+      return await readResult(end, join(folder, TRIAL, 'result.json'))
     } finally {
       if (workDir === undefined) await rm(folder, { recursive: true, force: true })
     }
@@ -110,12 +110,12 @@ export class HarborTrials implements AgentRunner {
     return OUTSIDE.test(settings?.agentName ?? this.#options.agentName ?? '')
   }
 
-  #configOf(task: AgentTask, folder: string): object {
+  #toConfig(task: AgentTask, folder: string): object {
     const options = { ...this.#options, ...task.settings }
     const { agentName, agentImportPath, harborEnvironment, agentKwargs = {} } = options
     const api = this.#isOutside(task) ? { api_base: task.openaiBaseUrl } : {}
     return {
-      task: taskOf(task),
+      task: toTaskConfig(task),
       trial_name: TRIAL,
       trials_dir: folder,
       agent: {
@@ -136,7 +136,7 @@ export class HarborTrials implements AgentRunner {
 }
 
 /** A directory, or a task of Harbor's registry: `org/name`, with `@` and a tag, revision or digest. */
-function taskOf({ taskPath, sample }: AgentTask): object {
+function toTaskConfig({ taskPath, sample }: AgentTask): object {
   if (taskPath !== undefined) return { path: taskPath }
   const { harbor_task: named } = sample
   if (typeof named === 'string' && named !== '') {
@@ -166,12 +166,17 @@ function trainersEnvironment(): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('LLM_PROXY_')))
 }
 
-async function resultOf(end: GroupEnd, path: string): Promise<AgentResult> {
+async function readResult(end: GroupEnd, path: string): Promise<AgentResult> {
   const { output } = end
   if (end.timedOut) return { status: 'timeout', rewards: {}, error: 'the trial ran out of time', output }
   const text = await readFile(path, 'utf8').catch(() => undefined)
   if (text === undefined) {
-    return { status: 'error', rewards: {}, error: `Harbor has left no result: ${lastLineOf(output)}`, output }
+    return {
+      status: 'error',
+      rewards: {},
+      error: `Harbor has left no result: ${getLastLine(output)}`,
+      output,
+    }
   }
   const {
     verifier_result: verified,

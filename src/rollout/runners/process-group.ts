@@ -97,7 +97,7 @@ export async function runGroup(
 }
 
 /** Where a program that failed says why. */
-export function lastLineOf(output: string): string {
+export function getLastLine(output: string): string {
   return output.trim().split('\n').at(-1)!
 }
 

@@ -30,11 +30,11 @@ const KILLED = 128
  * ran out, judged nothing, whatever it had written by then.
  * @throws Error when it gave none
  */
-export async function rewardsOf(end: GroupEnd, rewardFile: string): Promise<Record<string, number>> {
+export async function readRewards(end: GroupEnd, rewardFile: string): Promise<Record<string, number>> {
   if (end.timedOut) throw new Error('the verifier ran out of time')
   const said = end.output.trim()
   if (!end.started) throw new Error(`the verifier could not be run: ${said}`)
-  const killedBy = end.signal ?? signalOf(end.exitCode)
+  const killedBy = end.signal ?? getSignal(end.exitCode)
   if (killedBy !== undefined) throw new Error(`the verifier was killed: ${killedBy}; ${said}`)
   const written = await readReward(rewardFile)
   if (written !== undefined) return parseRewards(written)
@@ -45,7 +45,7 @@ export async function rewardsOf(end: GroupEnd, rewardFile: string): Promise<Reco
 }
 
 /** By which a program under a shell or in a sandbox was killed, if its exit code says that it was. */
-function signalOf(exitCode: number | null): string | undefined {
+function getSignal(exitCode: number | null): string | undefined {
   const number = (exitCode ?? 0) - KILLED
   return Object.entries(system.signals).find(([, value]) => value === number)?.[0]
 }

@@ -2,9 +2,9 @@
 import type { Logger } from '../../base/logger.ts'
 import type { RunnerConfig } from '../../proxy/config/options/rollout.ts'
 import { RemoteAgentLoop } from '../remote-agent-loop.ts'
-import { runnerOf } from '../runner-of.ts'
+import { createRunner } from '../runner-of.ts'
 import type { RolloutOwners } from './owners.ts'
-import { settingsOf } from './request.ts'
+import { toRolloutSettings } from './request.ts'
 import { Rollouts } from './rollouts.ts'
 
 /** A caller whose connection broke, or that was started again, is back within this. */
@@ -18,12 +18,12 @@ interface Proxy {
   tlsCa: string | undefined
 }
 
-export class OwnRollouts {
+export class InProcessRollouts {
   readonly rollouts: Rollouts
   readonly owners: RolloutOwners | undefined
   readonly #config: RunnerConfig
   readonly #logger: Logger
-  readonly #runner: ReturnType<typeof runnerOf>
+  readonly #runner: ReturnType<typeof createRunner>
   readonly #loop = Promise.withResolvers<RemoteAgentLoop>()
   #opened: RemoteAgentLoop | undefined
 
@@ -35,11 +35,11 @@ export class OwnRollouts {
     this.owners = owners
     this.#config = config
     this.#logger = logger
-    this.#runner = runnerOf(config, (text) => logger.warn({}, text))
+    this.#runner = createRunner(config, (text) => logger.warn({}, text))
     this.rollouts = new Rollouts({
       run: async (request, signal) => {
         const loop = await this.#loop.promise
-        return loop.rollout(request.sampling_params ?? {}, request.sample, settingsOf(request), signal)
+        return loop.rollout(request.sampling_params ?? {}, request.sample, toRolloutSettings(request), signal)
       },
       concurrency: config.concurrency,
       graceMs: CALLER_GRACE_MS,

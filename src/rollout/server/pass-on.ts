@@ -4,7 +4,7 @@ import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyReque
 import { ProxyError } from '../../base/errors.ts'
 import { HttpClient } from '../http-client.ts'
 
-export interface PassOnOptions {
+export interface ForwardRolloutsOptions {
   /** Of the rollout server. */
   serverUrl: string
   /** Its own, which is the proxy's too. */
@@ -19,7 +19,7 @@ interface SessionParams {
 const PASSED_HEADERS = ['content-type', 'retry-after', 'x-rollout-id']
 
 /** To be registered in a scope of admins: with the routes whoever may use them runs agents. */
-export function passOnRollouts(options: PassOnOptions): FastifyPluginCallback {
+export function forwardRollouts(options: ForwardRolloutsOptions): FastifyPluginCallback {
   const serverUrl = options.serverUrl.replace(/\/+$/, '')
   const authorization = options.adminKey === undefined ? {} : { authorization: `Bearer ${options.adminKey}` }
   const http = new HttpClient()

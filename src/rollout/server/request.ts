@@ -45,7 +45,7 @@ export function parseRequest(body: unknown): RolloutRequest {
   throw new ProxyError('invalid_request', `${where}: ${first?.message ?? 'is no rollout'}`)
 }
 
-export function settingsOf(request: RolloutRequest): RolloutSettings {
+export function toRolloutSettings(request: RolloutRequest): RolloutSettings {
   const { retry_base_delay_s: delayS } = request
   const agent = {
     agentName: request.agent_name,

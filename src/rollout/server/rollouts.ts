@@ -4,7 +4,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
 import type { RolloutResult } from '../agent-loop-output.ts'
 import { SessionGate } from '../runners/agentcore/session-gate.ts'
-import { instanceIdOf } from '../trial-id.ts'
+import { getInstanceId } from '../trial-id.ts'
 import type { RolloutRequest } from './request.ts'
 
 export type RolloutState = 'waiting' | 'running' | 'done' | 'failed' | 'cancelled'
@@ -104,12 +104,12 @@ export class Rollouts {
 
   /** Newest first. */
   list(): RolloutSummary[] {
-    return [...this.#entries.values()].toReversed().map(summaryOf)
+    return [...this.#entries.values()].toReversed().map(toSummary)
   }
 
   /** @throws ProxyError `rollout_not_found` */
   get(rolloutId: string): RolloutSummary {
-    return summaryOf(this.#entry(rolloutId))
+    return toSummary(this.#entry(rolloutId))
   }
 
   /**
@@ -123,7 +123,7 @@ export class Rollouts {
     await entry.answer
     // Somebody may have begun it anew.
     if (this.#entries.get(rolloutId) === entry) this.#forget(rolloutId)
-    return summaryOf(entry)
+    return toSummary(entry)
   }
 
   /** Takes no more. @returns whether all that ran came to their own end within this time; none runs afterwards */
@@ -160,7 +160,7 @@ export class Rollouts {
 
   async #run(entry: RolloutEntry): Promise<string> {
     const { request, calledOff } = entry
-    const answer = await this.#answerOf(entry)
+    const answer = await this.#toAnswer(entry)
     clearTimeout(entry.leaving)
     entry.status = calledOff.signal.aborted ? 'cancelled' : answer.error === null ? 'done' : 'failed'
     entry.endedAt = Date.now() / 1000
@@ -172,7 +172,7 @@ export class Rollouts {
     return text
   }
 
-  async #answerOf(entry: RolloutEntry) {
+  async #toAnswer(entry: RolloutEntry) {
     const { request, calledOff } = entry
     try {
       const leave = await this.#gate.enter(calledOff.signal)
@@ -228,8 +228,8 @@ function cancelled(why: string): ProxyError {
   return new ProxyError('rollout_cancelled', `The rollout was called off: ${why}`)
 }
 
-function summaryOf({ request, status, createdAt, endedAt, outcome }: RolloutEntry): RolloutSummary {
+function toSummary({ request, status, createdAt, endedAt, outcome }: RolloutEntry): RolloutSummary {
   const { rollout_id, sample } = request
   const times = { created_at: createdAt, ended_at: endedAt }
-  return { rollout_id, status, ...times, instance_id: instanceIdOf(sample) ?? null, ...outcome }
+  return { rollout_id, status, ...times, instance_id: getInstanceId(sample) ?? null, ...outcome }
 }

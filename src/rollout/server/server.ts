@@ -15,7 +15,7 @@ export function buildRolloutServer(options: RolloutServerOptions): FastifyInstan
   const { rollouts, keys } = options
   const app = Fastify({ forceCloseConnections: true })
   app.setErrorHandler((thrown, _request, reply) => {
-    const { status, code, message } = errorOf(thrown)
+    const { status, code, message } = toRequestError(thrown)
     void reply.code(status).send({ detail: message, code })
   })
   app.setNotFoundHandler(() => {
@@ -61,7 +61,7 @@ function metrics({ running, waiting, ended, seconds, tries }: Rollouts): string 
 }
 
 /** Fastify has errors of its own for what is no JSON, or too long. */
-function errorOf(thrown: unknown): ProxyError {
+function toRequestError(thrown: unknown): ProxyError {
   const { statusCode, message } = thrown as { statusCode?: number; message?: string }
   if (thrown instanceof ProxyError || statusCode === undefined || statusCode >= 500)
     return toProxyError(thrown)

@@ -1,9 +1,9 @@
 import { execFileSync } from 'node:child_process'
 import t from 'tap'
 import { VERSION } from '../../../src/base/version.ts'
-import { ownCommand } from '../../../src/cli/own-command.ts'
+import { getOwnCommand } from '../../../src/cli/own-command.ts'
 
 t.test('the own command runs this llm-proxy, from any directory', async (t) => {
-  const [file, ...args] = ownCommand()
+  const [file, ...args] = getOwnCommand()
   t.equal(execFileSync(file, [...args, '--version'], { cwd: t.testdir(), encoding: 'utf8' }), `${VERSION}\n`)
 })

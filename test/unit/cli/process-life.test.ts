@@ -2,10 +2,10 @@ import { EventEmitter } from 'node:events'
 import t from 'tap'
 import { ProxyError } from '../../../src/base/errors.ts'
 import {
-  endAtSignals,
-  endWhenLost,
+  exitOnSignals,
+  exitOnStoreLoss,
+  exitOnUnexpectedErrors,
   serveUntilSignal,
-  watchUnforeseen,
 } from '../../../src/cli/process-life.ts'
 
 /** Stands in for `process`, and notes the codes that it was told to exit with. */
@@ -44,7 +44,7 @@ t.test('the first process of a container ends at a signal that comes before it s
     ['SIGINT', 130],
   ] as const) {
     const port = fakeProcess()
-    endAtSignals(port, 1)
+    exitOnSignals(port, 1)
     port.emit(signal)
     t.strictSame(port.exits, [code], signal)
   }
@@ -52,7 +52,7 @@ t.test('the first process of a container ends at a signal that comes before it s
 
 t.test('the first process of a container drains at a signal like any other once it serves', async (t) => {
   const port = fakeProcess()
-  endAtSignals(port, 1)
+  exitOnSignals(port, 1)
   const served = serveUntilSignal({ stop: async () => ({ drained: true }) }, 0, fakeLogger(), port)
   port.emit('SIGTERM')
   t.equal(await served, 0)
@@ -61,7 +61,7 @@ t.test('the first process of a container drains at a signal like any other once 
 
 t.test('any other process leaves a signal before it serves to the system', async (t) => {
   const port = fakeProcess()
-  endAtSignals(port, 2)
+  exitOnSignals(port, 2)
   t.strictSame(port.eventNames(), [])
 })
 
@@ -69,7 +69,7 @@ t.test('a process whose store is gone says so and ends', async (t) => {
   const port = fakeProcess()
   const logger = fakeLogger()
   const { promise, resolve } = Promise.withResolvers<ProxyError>()
-  endWhenLost(promise, logger, port)
+  exitOnStoreLoss(promise, logger, port)
   resolve(new ProxyError('store_failed', "the store's writer thread is gone"))
   await promise
   t.strictSame(port.exits, [1])
@@ -107,7 +107,7 @@ t.test('an unforeseen error is logged and ends the process', async (t) => {
     for (const error of [new TypeError('x'), 'text', undefined, new ProxyError('internal', 'x')]) {
       const port = fakeProcess()
       const logger = fakeLogger()
-      watchUnforeseen(logger, port)
+      exitOnUnexpectedErrors(logger, port)
       port.emit(event, error)
       t.strictSame({ exits: port.exits, levels: logger.levels }, { exits: [1], levels: ['error'] })
     }
@@ -120,7 +120,7 @@ t.test('a known condition that nobody handled is logged and survived', async (t)
   for (const error of [new ProxyError('store_failed', 'disk full'), aborted, reset]) {
     const port = fakeProcess()
     const logger = fakeLogger()
-    watchUnforeseen(logger, port)
+    exitOnUnexpectedErrors(logger, port)
     port.emit('unhandledRejection', error)
     t.strictSame({ exits: port.exits, levels: logger.levels }, { exits: [], levels: ['warn'] })
   }

@@ -1,10 +1,10 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { finalAnswer, loadEach, samplesOf } from '../../../src/inspector/page/lib/samples.ts'
+import { finalAnswer, loadEach, toSamples } from '../../../src/inspector/page/lib/samples.ts'
 import type { Session, Turn } from '../../../src/inspector/page/lib/wire.ts'
 
 const withRewards = (...rewards: (number | null)[]) =>
-  samplesOf(rewards.map((reward, place) => ({ session_id: String(place), reward }) as Session))
+  toSamples(rewards.map((reward, place) => ({ session_id: String(place), reward }) as Session))
 
 t.test('a sample without a reward has no advantage, counts for nothing and comes last', async (t) => {
   const { samples, mean, count } = withRewards(null, 1, 0)

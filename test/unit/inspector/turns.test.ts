@@ -1,5 +1,5 @@
 import t from 'tap'
-import { spanOf, timesOf } from '../../../src/inspector/page/lib/turns.ts'
+import { getTimeSpan, getTurnTimes } from '../../../src/inspector/page/lib/turns.ts'
 import type { TreeTurn } from '../../../src/inspector/page/lib/wire.ts'
 
 const turn = (startS: number, firstMs: number | null, durationMs: number | null) =>
@@ -13,14 +13,14 @@ const turn = (startS: number, firstMs: number | null, durationMs: number | null)
 t.test(
   'a session lasts from its first call to the end of the last one to end, whatever their order',
   async (t) => {
-    t.same(spanOf([turn(10, 100, 9_000), turn(11, 100, 500)], 99_000), { fromMs: 10_000, toMs: 19_000 })
-    t.same(spanOf([turn(10, 100, 500), turn(12, null, null)], 15_000), { fromMs: 10_000, toMs: 15_000 })
-    t.same(spanOf([], 15_000), { fromMs: 0, toMs: 0 })
+    t.same(getTimeSpan([turn(10, 100, 9_000), turn(11, 100, 500)], 99_000), { fromMs: 10_000, toMs: 19_000 })
+    t.same(getTimeSpan([turn(10, 100, 500), turn(12, null, null)], 15_000), { fromMs: 10_000, toMs: 15_000 })
+    t.same(getTimeSpan([], 15_000), { fromMs: 0, toMs: 0 })
   },
 )
 
 t.test('a turn without a token waited for all of its time, and an open one goes on', async (t) => {
-  t.same(timesOf(turn(10, 100, 500), 0), { startMs: 10_000, firstMs: 10_100, endMs: 10_500 })
-  t.same(timesOf(turn(10, null, 500), 0), { startMs: 10_000, firstMs: 10_500, endMs: 10_500 })
-  t.same(timesOf(turn(10, 100, null), 12_000), { startMs: 10_000, firstMs: 10_100, endMs: 12_000 })
+  t.same(getTurnTimes(turn(10, 100, 500), 0), { startMs: 10_000, firstMs: 10_100, endMs: 10_500 })
+  t.same(getTurnTimes(turn(10, null, 500), 0), { startMs: 10_000, firstMs: 10_500, endMs: 10_500 })
+  t.same(getTurnTimes(turn(10, 100, null), 12_000), { startMs: 10_000, firstMs: 10_100, endMs: 12_000 })
 })

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { outputsOf, type RolloutFacts } from '../../../src/rollout/agent-loop-output.ts'
+import { type RolloutFacts, toOutputs } from '../../../src/rollout/agent-loop-output.ts'
 import type { SessionTrajectories, TrajectoryRow } from '../../../src/rollout/proxy-client.ts'
 
 const FACTS: RolloutFacts = {
@@ -43,7 +43,7 @@ function session(rows: TrajectoryRow[], more: Partial<SessionTrajectories> = {})
 }
 
 t.test("a row of a session is an output under verl's names", async (t) => {
-  t.strictSame(outputsOf(session([ROW]), FACTS), [
+  t.strictSame(toOutputs(session([ROW]), FACTS), [
     {
       prompt_ids: [1, 2],
       response_ids: [3, 4, 5],
@@ -73,7 +73,7 @@ t.test("a row of a session is an output under verl's names", async (t) => {
 })
 
 t.test('a session that branched is several outputs, each with the whole reward', async (t) => {
-  const outputs = outputsOf(session([ROW, { ...ROW, prompt_ids: [9] }]), FACTS)
+  const outputs = toOutputs(session([ROW, { ...ROW, prompt_ids: [9] }]), FACTS)
   t.match(outputs, [
     { prompt_ids: [1, 2], reward_score: 1.25, metrics: { num_rows: 2 }, extra_fields: { row: 0 } },
     { prompt_ids: [9], reward_score: 1.25, metrics: { num_rows: 2 }, extra_fields: { row: 1 } },
@@ -82,9 +82,9 @@ t.test('a session that branched is several outputs, each with the whole reward',
 
 t.test('a row that trains nothing, because another one trains what is left of it, is none', async (t) => {
   const shared = { ...ROW, response_ids: [3], response_mask: [0], response_logprobs: [0], truncated: true }
-  t.match(outputsOf(session([ROW, shared]), FACTS), [{ metrics: { num_rows: 1 }, extra_fields: { row: 0 } }])
-  t.equal(outputsOf(session([ROW, shared]), FACTS).length, 1)
-  t.match(outputsOf(session([shared]), FACTS), [
+  t.match(toOutputs(session([ROW, shared]), FACTS), [{ metrics: { num_rows: 1 }, extra_fields: { row: 0 } }])
+  t.equal(toOutputs(session([ROW, shared]), FACTS).length, 1)
+  t.match(toOutputs(session([shared]), FACTS), [
     {
       response_mask: [0],
       metrics: { inert: 1 },
@@ -94,7 +94,7 @@ t.test('a row that trains nothing, because another one trains what is left of it
 })
 
 t.test('a reward that nobody gave is null', async (t) => {
-  t.equal(outputsOf(session([ROW], { reward: null, reward_components: {} }), FACTS)[0].reward_score, null)
+  t.equal(toOutputs(session([ROW], { reward: null, reward_components: {} }), FACTS)[0].reward_score, null)
 })
 
 t.test('rows without exact ids are left out, and counted', async (t) => {
@@ -106,10 +106,10 @@ t.test('rows without exact ids are left out, and counted', async (t) => {
     response_logprobs: [],
     exact: false,
   }
-  t.match(outputsOf(session([inexact, ROW]), FACTS), [
+  t.match(toOutputs(session([inexact, ROW]), FACTS), [
     { prompt_ids: [1, 2], metrics: { inexact_turns: 2, num_rows: 1 } },
   ])
-  const [output, ...others] = outputsOf(session([{ ...inexact, inexact_reason: 'no ids' }]), FACTS)
+  const [output, ...others] = toOutputs(session([{ ...inexact, inexact_reason: 'no ids' }]), FACTS)
   t.strictSame(others, [])
   t.match(output, {
     response_mask: [0],
@@ -119,7 +119,7 @@ t.test('rows without exact ids are left out, and counted', async (t) => {
 })
 
 t.test('without a turn the output is inert, says so, and has the reward that was given', async (t) => {
-  t.match(outputsOf(session([]), FACTS), [
+  t.match(toOutputs(session([]), FACTS), [
     {
       prompt_ids: [0],
       response_ids: [0],
@@ -131,7 +131,7 @@ t.test('without a turn the output is inert, says so, and has the reward that was
       extra_fields: { error: 'the agent made no call' },
     },
   ])
-  t.match(outputsOf(session([], { excluded_turns: { failed: 3, open: 0, aborted: 1 } }), FACTS), [
+  t.match(toOutputs(session([], { excluded_turns: { failed: 3, open: 0, aborted: 1 } }), FACTS), [
     { extra_fields: { error: 'no call to train on: 3 failed, 1 aborted' } },
   ])
 })
@@ -139,7 +139,7 @@ t.test('without a turn the output is inert, says so, and has the reward that was
 t.test(
   'an inert output without a reward has none, so that it does not count in the mean of its group',
   async (t) => {
-    t.equal(outputsOf(session([], { reward: null }), FACTS)[0].reward_score, null)
+    t.equal(toOutputs(session([], { reward: null }), FACTS)[0].reward_score, null)
   },
 )
 
@@ -149,9 +149,9 @@ t.test('a row brings the details that it shows, under the names of verl and of t
     routed_experts: { dtype: 'uint8', shape: [5, 1, 1], known: [[0, 4]], data: 'AAAAAAA=' },
     weight_versions: null,
   }
-  const [output] = outputsOf(session([{ ...ROW, ...details }]), FACTS)
+  const [output] = toOutputs(session([{ ...ROW, ...details }]), FACTS)
   t.match(output, details)
   t.notOk('top_logprobs' in output)
-  const [plain] = outputsOf(session([ROW]), FACTS)
+  const [plain] = toOutputs(session([ROW]), FACTS)
   t.notOk('routed_experts' in plain)
 })

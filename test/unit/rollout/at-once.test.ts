@@ -1,11 +1,11 @@
 import t from 'tap'
-import { atOnce } from '../../../src/rollout/at-once.ts'
+import { mapConcurrently } from '../../../src/rollout/at-once.ts'
 
 t.test('each item is done once, some at a time, begun in order', async (t) => {
   const begun: [string, number][] = []
   let running = 0
   let most = 0
-  await atOnce(['a', 'b', 'c', 'd', 'e'], 2, async (item, index) => {
+  await mapConcurrently(['a', 'b', 'c', 'd', 'e'], 2, async (item, index) => {
     begun.push([item, index])
     running += 1
     most = Math.max(most, running)
@@ -26,7 +26,7 @@ t.test(
   'after an error nothing more is begun, what runs is waited for, and the error is thrown',
   async (t) => {
     const ended: number[] = []
-    const work = atOnce([0, 1, 2, 3], 2, async (item) => {
+    const work = mapConcurrently([0, 1, 2, 3], 2, async (item) => {
       if (item === 0) throw new Error('first')
       await new Promise((resolve) => setImmediate(resolve))
       ended.push(item)
@@ -38,5 +38,5 @@ t.test(
 )
 
 t.test('nothing to do is done at once', async () => {
-  await atOnce([], 8, async () => {})
+  await mapConcurrently([], 8, async () => {})
 })

@@ -4,7 +4,7 @@ import { gzipSync, zstdCompressSync } from 'node:zlib'
 import fc from 'fast-check'
 import { parquetWriteBuffer } from 'hyparquet-writer'
 import t, { type Test } from 'tap'
-import { columnsOf, type Row } from '../../../src/rollout/datasets/parquet-columns.ts'
+import { inferColumns, type Row } from '../../../src/rollout/datasets/parquet-columns.ts'
 import { readParquet, writeParquet } from '../../../src/rollout/datasets/parquet-file.ts'
 import type { Value } from '../../../src/rollout/datasets/shape.ts'
 
@@ -121,8 +121,8 @@ t.test('rows of one shape come back, whatever is in them', async (t) => {
 t.test('files of two splits have one schema, which suits both', async (t) => {
   const [train, val] = [[{ m: { a: 1 } }], [{ m: { a: 'x', b: true } }]]
   const all = [...train, ...val]
-  t.strictSame(columnsOf(train, all).schema, columnsOf(val, all).schema)
-  t.notSame(columnsOf(train).schema, columnsOf(val).schema)
+  t.strictSame(inferColumns(train, all).schema, inferColumns(val, all).schema)
+  t.notSame(inferColumns(train).schema, inferColumns(val).schema)
 })
 
 t.test('a file that would not change is left alone; one that would is replaced whole', async (t) => {

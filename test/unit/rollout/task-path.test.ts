@@ -1,6 +1,6 @@
 import { join } from 'node:path'
 import t from 'tap'
-import { taskPathOf } from '../../../src/rollout/task-path.ts'
+import { findTaskPath } from '../../../src/rollout/task-path.ts'
 
 t.test(
   'a task is where its row says, else in a dataset directory, else where the template says',
@@ -9,27 +9,27 @@ t.test(
     const datasetDirs = ['a', 'b', 'c'].map((name) => join(root, name))
     const options = { datasetDirs, taskPathTemplate: '/tasks/{instance_id}/task' }
     const here = join(root, 'a', 'here')
-    t.equal(taskPathOf({ instance_id: 'one', local_task_path: here }, options), here)
+    t.equal(findTaskPath({ instance_id: 'one', local_task_path: here }, options), here)
     t.equal(
-      taskPathOf({ instance_id: 'one', local_task_path: join(root, 'gone') }, options),
+      findTaskPath({ instance_id: 'one', local_task_path: join(root, 'gone') }, options),
       join(root, 'b', 'one'),
       'a path that is no directory is passed over; the first dataset directory that has the task wins',
     )
-    t.equal(taskPathOf({ instance_id: 'two' }, options), '/tasks/two/task')
-    t.equal(taskPathOf({ instance_id: 2 }, options), '/tasks/2/task')
+    t.equal(findTaskPath({ instance_id: 'two' }, options), '/tasks/two/task')
+    t.equal(findTaskPath({ instance_id: 2 }, options), '/tasks/2/task')
   },
 )
 
 t.test('a row that nothing is known of has no task directory', async (t) => {
-  t.equal(taskPathOf({ instance_id: 'one' }, { datasetDirs: [], taskPathTemplate: undefined }), undefined)
-  t.equal(taskPathOf({}, { datasetDirs: [], taskPathTemplate: '/tasks/{instance_id}' }), undefined)
+  t.equal(findTaskPath({ instance_id: 'one' }, { datasetDirs: [], taskPathTemplate: undefined }), undefined)
+  t.equal(findTaskPath({}, { datasetDirs: [], taskPathTemplate: '/tasks/{instance_id}' }), undefined)
 })
 
 t.test('a row cannot name what lies beside its dataset', async (t) => {
   const root = t.testdir({ dataset: {}, secret: {} })
   const options = { datasetDirs: [join(root, 'dataset')], taskPathTemplate: undefined }
   for (const instanceId of ['../secret', '.', '', '..']) {
-    t.equal(taskPathOf({ instance_id: instanceId }, options), undefined, instanceId)
+    t.equal(findTaskPath({ instance_id: instanceId }, options), undefined, instanceId)
   }
 })
 
@@ -40,21 +40,21 @@ t.test(
     const dataset = join(root, 'dataset')
     const templated = { datasetDirs: [], taskPathTemplate: `${dataset}/{instance_id}` }
     for (const instanceId of ['../secret', '..', '.', 'a/../../secret', 'link', 'x\0']) {
-      t.equal(taskPathOf({ instance_id: instanceId }, templated), undefined, instanceId)
+      t.equal(findTaskPath({ instance_id: instanceId }, templated), undefined, instanceId)
     }
-    t.equal(taskPathOf({ instance_id: 'a/b' }, templated), join(dataset, 'a/b'))
+    t.equal(findTaskPath({ instance_id: 'a/b' }, templated), join(dataset, 'a/b'))
     const prefixed = { datasetDirs: [], taskPathTemplate: `${dataset}/task-{instance_id}/x` }
-    t.equal(taskPathOf({ instance_id: '/../../../secret' }, prefixed), undefined)
+    t.equal(findTaskPath({ instance_id: '/../../../secret' }, prefixed), undefined)
     for (const options of [templated, { datasetDirs: [dataset], taskPathTemplate: undefined }]) {
       for (const local of [join(root, 'secret'), join(dataset, 'link'), dataset, '/']) {
         t.equal(
-          taskPathOf({ instance_id: 'two', local_task_path: local }, options)?.endsWith('two') ?? true,
+          findTaskPath({ instance_id: 'two', local_task_path: local }, options)?.endsWith('two') ?? true,
           true,
         )
       }
-      t.equal(taskPathOf({ local_task_path: join(dataset, 'one') }, options), join(dataset, 'one'))
+      t.equal(findTaskPath({ local_task_path: join(dataset, 'one') }, options), join(dataset, 'one'))
     }
     const trusting = { datasetDirs: [], taskPathTemplate: undefined }
-    t.equal(taskPathOf({ local_task_path: join(root, 'secret') }, trusting), join(root, 'secret'))
+    t.equal(findTaskPath({ local_task_path: join(root, 'secret') }, trusting), join(root, 'secret'))
   },
 )

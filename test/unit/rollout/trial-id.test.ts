@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { isSessionId } from '../../../src/proxy/session/state/session-id.ts'
-import { newTrialId, sessionIdOfTry } from '../../../src/rollout/trial-id.ts'
+import { createSessionId, newTrialId } from '../../../src/rollout/trial-id.ts'
 
 t.test('a trial id is the instance id and something random', async (t) => {
   t.match(newTrialId({ instance_id: 'django__django-1' }), /^django__django-1-[0-9a-f]{16}$/)
@@ -13,7 +13,7 @@ t.test('whatever an instance is called, each try has a valid session id of its o
   fc.assert(
     fc.property(fc.string({ maxLength: 400, unit: 'binary' }), (instanceId) => {
       const trialId = newTrialId({ instance_id: instanceId })
-      const ids = [1, 2, 1000].map((tryNumber) => sessionIdOfTry(trialId, tryNumber))
+      const ids = [1, 2, 1000].map((tryNumber) => createSessionId(trialId, tryNumber))
       return ids.every(isSessionId) && new Set(ids).size === ids.length
     }),
   )

@@ -6,7 +6,7 @@ const KEY = 'llm-proxy-key'
 /** The API's root: the page is served as `ui` below it. */
 const BASE = new URL('.', location.href)
 
-interface Recorded {
+interface AnswerEntry {
   json: Record<string, unknown>
   base64: Record<string, string>
 }
@@ -16,9 +16,9 @@ const recorded = readRecorded()
 
 export const IS_FILE = recorded !== undefined
 
-function readRecorded(): Recorded | undefined {
+function readRecorded(): AnswerEntry | undefined {
   const text = document.getElementById('recorded')?.textContent
-  return text ? (JSON.parse(text) as Recorded) : undefined
+  return text ? (JSON.parse(text) as AnswerEntry) : undefined
 }
 
 /** Set while the proxy refuses what is shown for want of a key. */
@@ -28,7 +28,7 @@ export const refusal = signal<string | undefined>(undefined)
 export const isReadOnly = signal(IS_FILE)
 
 /** Set while the proxy cannot be reached. */
-export const isAway = signal(false)
+export const isUnreachable = signal(false)
 
 /** How often it has come back: what is shown is old then. */
 export const returns = signal(0)
@@ -36,17 +36,17 @@ export const returns = signal(0)
 const LOOK_MS = 1_000
 
 /** Asks again and again until somebody answers. */
-async function untilBack(): Promise<void> {
-  if (isAway.value) return
-  isAway.value = true
+async function retryUntilReachable(): Promise<void> {
+  if (isUnreachable.value) return
+  isUnreachable.value = true
   const isBack = () =>
-    fetch(urlOf('health')).then(
+    fetch(toUrl('health')).then(
       ({ status }) => status < 502,
       () => false,
     )
   do await new Promise((resolve) => setTimeout(resolve, LOOK_MS))
   while (!(await isBack()))
-  isAway.value = false
+  isUnreachable.value = false
   returns.value += 1
 }
 
@@ -63,7 +63,7 @@ export function setKey(key: string): void {
   refusal.value = undefined
 }
 
-function urlOf(path: string): string {
+function toUrl(path: string): string {
   return new URL(path, BASE).href
 }
 
@@ -79,8 +79,8 @@ export async function getJson<T>(path: string, stop?: AbortSignal): Promise<T> {
 /** @throws ApiError also for a key that may not */
 export async function changeJson(path: string, body: object): Promise<void> {
   const headers = { 'content-type': 'application/json', ...keyHeader() }
-  const response = await fetch(urlOf(path), { method: 'PATCH', headers, body: JSON.stringify(body) })
-  if (!response.ok) throw await errorOf(response)
+  const response = await fetch(toUrl(path), { method: 'PATCH', headers, body: JSON.stringify(body) })
+  if (!response.ok) throw await toApiError(response)
 }
 
 export async function getBytes(path: string, stop?: AbortSignal): Promise<ArrayBuffer> {
@@ -106,14 +106,14 @@ export async function* getLines<T>(path: string, stop: AbortSignal): AsyncGenera
 }
 
 async function get(path: string, stop?: AbortSignal): Promise<Response> {
-  if (recorded !== undefined) return answerOf(recorded, path)
+  if (recorded !== undefined) return toResponse(recorded, path)
   const sent = { headers: keyHeader(), ...(stop && { signal: stop }) }
-  const response = await fetch(urlOf(path), sent).catch((error) => {
-    if (!stop?.aborted) void untilBack()
+  const response = await fetch(toUrl(path), sent).catch((error) => {
+    if (!stop?.aborted) void retryUntilReachable()
     throw error
   })
   if (response.ok) return response
-  const error = await errorOf(response)
+  const error = await toApiError(response)
   // A key that views is right but for rollouts, which are an admin's.
   if (error.status === 401 || (error.status === 403 && path !== 'rollouts')) refusal.value = error.message
   throw error
@@ -124,13 +124,13 @@ function keyHeader(): Record<string, string> {
   return key === null ? {} : { authorization: `Bearer ${key}` }
 }
 
-async function errorOf(response: Response): Promise<ApiError> {
+async function toApiError(response: Response): Promise<ApiError> {
   const { detail } = (await response.json().catch(() => ({}))) as { detail?: string }
   return new ApiError(response.status, detail ?? `${response.status} ${response.statusText}`)
 }
 
 /** Of the list of sessions there is one page, whatever is asked of it. */
-function answerOf({ json, base64 }: Recorded, path: string): Response {
+function toResponse({ json, base64 }: AnswerEntry, path: string): Response {
   const name = path.startsWith('sessions?') ? 'sessions' : path
   const value = json[name]
   if (value !== undefined) return Response.json(value)
@@ -140,7 +140,7 @@ function answerOf({ json, base64 }: Recorded, path: string): Response {
 }
 
 /** For a terminal; the key stays where it is. */
-export function curlOf(path: string): string {
+export function formatCurl(path: string): string {
   const auth = sessionStorage.getItem(KEY) === null ? '' : ` -H "authorization: Bearer $LLM_PROXY_VIEW_KEY"`
-  return `curl -sf${auth} '${urlOf(path)}'`
+  return `curl -sf${auth} '${toUrl(path)}'`
 }

@@ -1,5 +1,5 @@
 /** Which of its classes a token has: the style sheet has a colour for each, in light and in dark. */
-import type { ReadRow } from './row-texts.ts'
+import type { RowData } from './row-texts.ts'
 
 /** Or by the name of what was added to the tokens. */
 export type ColourBy = 'logprob' | 'mask' | 'turn' | 'weights' | (string & {})
@@ -11,12 +11,12 @@ export const STEPS = 10
 const LEAST = -6
 
 /** From 0 (certain) to STEPS - 1. @param logprob of a trained token */
-function stepOf(logprob: number): number {
+function getColourStep(logprob: number): number {
   return Math.min(STEPS - 1, Math.max(0, Math.floor((logprob / LEAST) * STEPS)))
 }
 
 /** The least and the greatest of the numbers that are there; undefined: there is none. */
-export function rangeOf(numbers: Float32Array): { least: number; most: number } | undefined {
+export function findRange(numbers: Float32Array): { least: number; most: number } | undefined {
   let [least, most] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]
   for (const value of numbers) {
     if (value < least) least = value
@@ -26,21 +26,21 @@ export function rangeOf(numbers: Float32Array): { least: number; most: number } 
 }
 
 /** From the greatest number to the least, as from certain to unlikely. */
-function classesOfNumbers(numbers: Float32Array): (place: number) => string {
-  const { least, most } = rangeOf(numbers) ?? { least: 0, most: 0 }
+function createNumberClassGetter(numbers: Float32Array): (place: number) => string {
+  const { least, most } = findRange(numbers) ?? { least: 0, most: 0 }
   const step = (value: number) =>
     most === least ? 0 : Math.round(((most - value) / (most - least)) * (STEPS - 1))
   return (place) => (Number.isNaN(numbers[place]) ? 'read' : `p${step(numbers[place]!)}`)
 }
 
 /** One class name for each token. Only trained tokens are on the scale of logprobs. */
-export function classesOf(read: ReadRow, by: ColourBy): (place: number) => string {
+export function createClassGetter(read: RowData, by: ColourBy): (place: number) => string {
   const { mask, logprobs, turns, row, added } = read
   const numbers = added.get(by)
-  if (numbers !== undefined) return classesOfNumbers(numbers)
+  if (numbers !== undefined) return createNumberClassGetter(numbers)
   switch (by) {
     case 'logprob':
-      return (place) => (mask[place] === 1 ? `p${stepOf(logprobs[place]!)}` : 'read')
+      return (place) => (mask[place] === 1 ? `p${getColourStep(logprobs[place]!)}` : 'read')
     case 'mask':
       return (place) => (mask[place] === 1 ? 'trained' : turns[place]! >= 0 ? 'elsewhere' : 'read')
     case 'turn': {

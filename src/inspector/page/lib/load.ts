@@ -1,8 +1,8 @@
 /** Data of a view: loaded when it is shown, loaded anew when it should be, forgotten with it. */
 import { useEffect, useState } from 'preact/hooks'
-import { isAway, returns } from './api.ts'
+import { isUnreachable, returns } from './api.ts'
 
-export interface Loaded<T> {
+export interface LoadState<T> {
   value: T | undefined
   error: Error | undefined
   loading: boolean
@@ -12,8 +12,8 @@ export interface Loaded<T> {
  * @param load is run anew when one of `keys` changes, and when a proxy that was away is back; what was there before stays until
  *   the new is
  */
-export function useLoaded<T>(load: (stop: AbortSignal) => Promise<T>, keys: readonly unknown[]): Loaded<T> {
-  const [state, setState] = useState<Loaded<T>>({ value: undefined, error: undefined, loading: true })
+export function useLoad<T>(load: (stop: AbortSignal) => Promise<T>, keys: readonly unknown[]): LoadState<T> {
+  const [state, setState] = useState<LoadState<T>>({ value: undefined, error: undefined, loading: true })
   useEffect(() => {
     const controller = new AbortController()
     setState((before) => ({ ...before, loading: true }))
@@ -24,7 +24,7 @@ export function useLoaded<T>(load: (stop: AbortSignal) => Promise<T>, keys: read
       (error: Error) => {
         if (controller.signal.aborted) return
         setState((before) =>
-          isAway.value && before.value !== undefined
+          isUnreachable.value && before.value !== undefined
             ? { ...before, loading: false }
             : { value: undefined, error, loading: false },
         )

@@ -38,7 +38,7 @@ export function href(path: readonly (string | number)[], query: Query = {}): str
 }
 
 /** The view changes at once: a key that comes before the browser's own event is one for the new view. */
-export function go(to: string): void {
+export function navigate(to: string): void {
   location.hash = to
   route.value = read()
 }

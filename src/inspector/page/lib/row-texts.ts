@@ -2,12 +2,12 @@
 import { getBytes, sessionPath } from './api.ts'
 import type { Row } from './wire.ts'
 
-export interface ReadRow extends RowTokens {
+export interface RowData extends RowTokens {
   sessionId: string
 }
 
 /** One request, as putting a long row together costs the proxy more than sending it. */
-export async function loadRow(sessionId: string, row: number, stop?: AbortSignal): Promise<ReadRow> {
+export async function loadRow(sessionId: string, row: number, stop?: AbortSignal): Promise<RowData> {
   const path = sessionPath(sessionId, `/rows/${row}/tokens?texts=true`)
   return { sessionId, ...readRowTokens(await getBytes(path, stop)) }
 }
@@ -16,12 +16,12 @@ export async function loadRow(sessionId: string, row: number, stop?: AbortSignal
 const UTF8 = new TextDecoder('utf-8', { ignoreBOM: true })
 
 /** What stands for a token: its text, or its id. */
-export function textAt(read: ReadRow, place: number): string {
+export function textAt(read: RowData, place: number): string {
   return textBetween(read, place, place + 1)
 }
 
 /** @param end the first token that is not among them */
-export function textBetween({ texts, ids }: ReadRow, from: number, end: number): string {
+export function textBetween({ texts, ids }: RowData, from: number, end: number): string {
   if (texts === null) return [...ids.subarray(from, end)].map((id) => ` ${id}`).join('')
   const start = from === 0 ? 0 : texts.ends[from - 1]!
   return from >= end ? '' : UTF8.decode(texts.utf8.subarray(start, texts.ends[end - 1]))

@@ -21,7 +21,7 @@ export interface Samples {
   isFlat: boolean
 }
 
-export function samplesOf(sessions: readonly Session[]): Samples {
+export function toSamples(sessions: readonly Session[]): Samples {
   const rewards = sessions.flatMap(({ reward }) => reward ?? [])
   const mean = rewards.reduce((sum, reward) => sum + reward / rewards.length, 0)
   // Compared, not computed: rounding would leave equal rewards a tiny deviation, and divide by it.

@@ -1,7 +1,7 @@
 import type { TreeTurn } from './wire.ts'
 
 /** A turn that begins a row where it could have gone on in another one. */
-export function isBroken({ new_row: begins }: TreeTurn): boolean {
+export function isRowSplit({ new_row: begins }: TreeTurn): boolean {
   return begins?.split === true
 }
 
@@ -23,7 +23,7 @@ export interface Span {
 }
 
 /** When a turn began, gave its first token and ended. One without a token waited all the time; an open one goes on. */
-export function timesOf(turn: TreeTurn, nowMs: number) {
+export function getTurnTimes(turn: TreeTurn, nowMs: number) {
   const startMs = turn.started_at * 1_000
   const endMs = turn.duration_ms === null ? nowMs : startMs + turn.duration_ms
   const firstMs = turn.first_token_ms === null ? endMs : startMs + turn.first_token_ms
@@ -31,11 +31,11 @@ export function timesOf(turn: TreeTurn, nowMs: number) {
 }
 
 /** From the first call to the end of the last. */
-export function spanOf(turns: readonly TreeTurn[], nowMs: number): Span {
+export function getTimeSpan(turns: readonly TreeTurn[], nowMs: number): Span {
   let [fromMs, toMs] = [Number.POSITIVE_INFINITY, 0]
   const isOpen = turns.some(({ status }) => status === 'open')
   for (const turn of turns) {
-    const { startMs, endMs } = timesOf(turn, isOpen ? nowMs : turn.started_at * 1_000)
+    const { startMs, endMs } = getTurnTimes(turn, isOpen ? nowMs : turn.started_at * 1_000)
     fromMs = Math.min(fromMs, startMs)
     toMs = Math.max(toMs, endMs)
   }

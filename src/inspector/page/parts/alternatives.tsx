@@ -2,8 +2,8 @@
 import { useMemo } from 'preact/hooks'
 import { getJson, sessionPath } from '../lib/api.ts'
 import { number, revealInvisible } from '../lib/format.ts'
-import { useLoaded } from '../lib/load.ts'
-import type { ReadRow } from '../lib/row-texts.ts'
+import { useLoad } from '../lib/load.ts'
+import type { RowData } from '../lib/row-texts.ts'
 import type { Alternatives } from '../lib/wire.ts'
 
 /** Tokens that are asked for at once: the pointer goes to a neighbour next. */
@@ -13,18 +13,18 @@ const REST_MS = 120
 
 type AlternativesBlock = Alternatives['alternatives']
 
-export function AlternativesOf({ read, place }: { read: ReadRow; place: number }) {
+export function AlternativesView({ read, place }: { read: RowData; place: number }) {
   const known = useMemo(() => new Map<number, AlternativesBlock>(), [read])
   const block = Math.floor(place / BLOCK)
   const isSampled = read.mask[place] === 1
-  const loaded = useLoaded(
+  const loaded = useLoad(
     async (stop) => {
       if (!isSampled) return undefined
       const before = known.get(block)
       if (before !== undefined) return { read, block, alternatives: before }
       await new Promise((resolve) => setTimeout(resolve, REST_MS))
       if (stop.aborted) return undefined
-      const { alternatives } = await getJson<Alternatives>(pathOf(read, block), stop)
+      const { alternatives } = await getJson<Alternatives>(getAlternativesPath(read, block), stop)
       known.set(block, alternatives)
       return { read, block, alternatives }
     },
@@ -45,6 +45,6 @@ export function AlternativesOf({ read, place }: { read: ReadRow; place: number }
   )
 }
 
-function pathOf({ sessionId, row }: ReadRow, block: number): string {
+function getAlternativesPath({ sessionId, row }: RowData, block: number): string {
   return sessionPath(sessionId, `/rows/${row.row}/alternatives?from=${block * BLOCK}&count=${BLOCK}`)
 }

@@ -3,9 +3,9 @@
  * which get an element for each token when they come near what is seen.
  */
 import { useLayoutEffect, useRef } from 'preact/hooks'
-import { type ColourBy, classesOf } from '../lib/colours.ts'
+import { type ColourBy, createClassGetter } from '../lib/colours.ts'
 import { revealInvisible } from '../lib/format.ts'
-import { type ReadRow, textAt, textBetween } from '../lib/row-texts.ts'
+import { type RowData, textAt, textBetween } from '../lib/row-texts.ts'
 
 /** Tokens to a block. */
 const BLOCK = 400
@@ -14,7 +14,7 @@ const BLOCK = 400
 const NEAR = '600px'
 
 interface HeatMapProps {
-  read: ReadRow
+  read: RowData
   by: ColourBy
   /** Kept in sight; -1: none. */
   selected: number
@@ -78,7 +78,7 @@ export function HeatMap({
 }
 
 interface BlocksOptions {
-  read: ReadRow
+  read: RowData
   from: number
   to: number
   marked: ReadonlySet<number> | undefined
@@ -123,7 +123,7 @@ class Blocks {
   paint(by: ColourBy): void {
     if (this.#by === by) return
     this.#by = by
-    const classOf = classesOf(this.#options.read, by)
+    const classOf = createClassGetter(this.#options.read, by)
     for (const span of this.#box.querySelectorAll('span')) {
       const kept = [...span.classList].filter(
         (name) => name === 'nl' || name === 'differs' || name === 'here',
@@ -151,7 +151,7 @@ class Blocks {
     this.#bare.delete(block)
     this.#near.unobserve(block)
     const { read, to, marked } = this.#options
-    const classOf = classesOf(read, this.#by)
+    const classOf = createClassGetter(read, this.#by)
     const spans: HTMLElement[] = []
     for (let place = start; place < Math.min(to, start + BLOCK); place += 1) {
       const span = document.createElement('span')

@@ -1,19 +1,19 @@
 /** Logprobs along a row. */
 import { useMemo } from 'preact/hooks'
 import type uPlot from 'uplot'
-import type { ReadRow } from '../lib/row-texts.ts'
+import type { RowData } from '../lib/row-texts.ts'
 import { Chart } from './chart.tsx'
 
 /** Points that a screen can show; of each stretch the lowest is kept. */
 const MAX_POINTS = 4_000
 
-export function LogprobChart({ read, pick }: { read: ReadRow; pick(place: number): void }) {
+export function LogprobChart({ read, pick }: { read: RowData; pick(place: number): void }) {
   const data = useMemo(() => lowest(read), [read])
   return <Chart data={data} hasPoints={false} range={(low) => [Math.min(-1, low), 0]} pick={pick} />
 }
 
 /** Of each stretch the lowest logprob that is trained; null where none is. */
-function lowest({ ids, mask, logprobs }: ReadRow): uPlot.AlignedData {
+function lowest({ ids, mask, logprobs }: RowData): uPlot.AlignedData {
   const step = Math.max(1, Math.ceil(ids.length / MAX_POINTS))
   const places: number[] = []
   const values: (number | null)[] = []

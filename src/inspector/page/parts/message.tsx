@@ -5,7 +5,7 @@ import { revealInvisible } from '../lib/format.ts'
 import type { Turn } from '../lib/wire.ts'
 import { Diff, Long } from './long-text.tsx'
 
-export interface Shown {
+export interface MessageContent {
   system: boolean
   reasoning: boolean
   tools: boolean
@@ -16,7 +16,7 @@ export interface Shown {
 interface MessageViewProps {
   message: MessageWire
   calls: readonly ToolCallView[]
-  shown: Shown
+  shown: MessageContent
 }
 
 export function MessageView({ message, calls, shown }: MessageViewProps) {
@@ -39,7 +39,15 @@ export function MessageView({ message, calls, shown }: MessageViewProps) {
   )
 }
 
-export function Answer({ turn, calls, shown }: { turn: Turn; calls: readonly ToolCallView[]; shown: Shown }) {
+export function Answer({
+  turn,
+  calls,
+  shown,
+}: {
+  turn: Turn
+  calls: readonly ToolCallView[]
+  shown: MessageContent
+}) {
   const isEmpty = turn.completion_text === '' && calls.length === 0 && !turn.reasoning_content
   return (
     <div class="message sampled">

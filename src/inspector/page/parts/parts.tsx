@@ -1,9 +1,9 @@
 /** Small parts that several screens show. */
 import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
-import { curlOf, getBytes, IS_FILE } from '../lib/api.ts'
+import { formatCurl, getBytes, IS_FILE } from '../lib/api.ts'
 import { number, revealInvisible } from '../lib/format.ts'
-import type { Loaded } from '../lib/load.ts'
+import type { LoadState } from '../lib/load.ts'
 
 export function Tag({ kind, children }: { kind: string; children: ComponentChildren }) {
   return <span class={`tag ${kind}`}>{children}</span>
@@ -37,7 +37,7 @@ export function Empty({ title, children }: { title: string; children?: Component
 }
 
 /** The view of a value, or of its coming, or of what went wrong. */
-export function Await<T>({ of, children }: { of: Loaded<T>; children: (value: T) => ComponentChildren }) {
+export function Await<T>({ of, children }: { of: LoadState<T>; children: (value: T) => ComponentChildren }) {
   if (of.value !== undefined) return <>{children(of.value)}</>
   if (of.error !== undefined) return <Empty title="This could not be read">{of.error.message}</Empty>
   return <div class="empty quiet">Loading …</div>
@@ -83,9 +83,9 @@ export function Sources({ paths }: { paths: readonly string[] }) {
     })
   }
   const copy = async (path: string) => {
-    await navigator.clipboard.writeText(curlOf(path)).then(
+    await navigator.clipboard.writeText(formatCurl(path)).then(
       () => setCopied(path),
-      () => setRaw({ path, text: curlOf(path) }),
+      () => setRaw({ path, text: formatCurl(path) }),
     )
   }
   return (

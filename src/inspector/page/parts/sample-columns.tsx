@@ -3,7 +3,7 @@ import { useEffect, useRef } from 'preact/hooks'
 import { summarizeToolCall, type ToolCallWire } from '../../../protocol/transcript/calls.ts'
 import { getJson, sessionPath } from '../lib/api.ts'
 import { number, revealInvisible } from '../lib/format.ts'
-import { useLoaded } from '../lib/load.ts'
+import { useLoad } from '../lib/load.ts'
 import { href } from '../lib/route.ts'
 import { finalAnswer, loadEach, type Sample } from '../lib/samples.ts'
 import type { Turn } from '../lib/wire.ts'
@@ -24,7 +24,7 @@ interface SampleColumnsProps {
 export function SampleColumns({ samples, by, selected }: SampleColumnsProps) {
   const box = useRef<HTMLElement>(null)
   const shown = samples.slice(0, MAX_COLUMNS)
-  const turns = useLoaded(
+  const turns = useLoad(
     (stop) =>
       loadEach(shown, async (id) => {
         const path = sessionPath(id, '?messages=none&ids=false')

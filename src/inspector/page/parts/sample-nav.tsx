@@ -2,9 +2,9 @@
 import { getJson, IS_FILE } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
-import { useLoaded } from '../lib/load.ts'
-import { go, href, route } from '../lib/route.ts'
-import { GROUP_KEYS, groupPath, samplesOf } from '../lib/samples.ts'
+import { useLoad } from '../lib/load.ts'
+import { href, navigate, route } from '../lib/route.ts'
+import { GROUP_KEYS, groupPath, toSamples } from '../lib/samples.ts'
 import type { SessionList, Tree } from '../lib/wire.ts'
 
 interface SampleNavProps {
@@ -25,14 +25,14 @@ function Neighbours({
   value,
 }: SampleNavProps & { by: string; value: string }) {
   const path = groupPath(by, value)
-  const sessions = useLoaded(async (stop) => (await getJson<SessionList>(path, stop)).sessions, [path]).value
-  const ids = sessions && samplesOf(sessions).samples.map(({ session }) => session.session_id)
+  const sessions = useLoad(async (stop) => (await getJson<SessionList>(path, stop)).sessions, [path]).value
+  const ids = sessions && toSamples(sessions).samples.map(({ session }) => session.session_id)
   const place = ids?.indexOf(id) ?? -1
   const others = {
     before: place > 0 ? ids?.[place - 1] : undefined,
     after: place >= 0 ? ids?.[place + 1] : undefined,
   }
-  const open = (to: string | undefined) => to !== undefined && go(href(['session', to], { by }))
+  const open = (to: string | undefined) => to !== undefined && navigate(href(['session', to], { by }))
   useKeys([
     { key: ']', help: 'Next sample of the group', run: () => open(others.after) },
     { key: '[', help: 'Sample before, of the group', run: () => open(others.before) },

@@ -3,7 +3,7 @@ import type { ComponentChildren } from 'preact'
 import { IS_FILE } from '../lib/api.ts'
 import { clockTime, duration, number, revealInvisible, short } from '../lib/format.ts'
 import { href } from '../lib/route.ts'
-import { isBroken, weightVersions } from '../lib/turns.ts'
+import { isRowSplit, weightVersions } from '../lib/turns.ts'
 import type { Row, Tree } from '../lib/wire.ts'
 import { type Marking, MarksView } from './marks.tsx'
 import { Reward, Tag } from './parts.tsx'
@@ -24,7 +24,7 @@ interface SessionFactsProps {
 export function SessionFacts({ tree, rows, marking, edits }: SessionFactsProps) {
   const prompt = tree.turns.reduce((sum, turn) => sum + turn.prompt_tokens, 0)
   const shared = tree.turns.reduce((sum, turn) => sum + turn.shared_tokens, 0)
-  const broken = tree.turns.filter(isBroken).length
+  const broken = tree.turns.filter(isRowSplit).length
   const versions = weightVersions(tree.turns)
   return (
     <header class="facts">

@@ -2,10 +2,10 @@
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect, useLayoutEffect, useRef } from 'preact/hooks'
-import { getJson, IS_FILE, isAway, isReadOnly, refusal, setKey } from '../lib/api.ts'
+import { getJson, IS_FILE, isReadOnly, isUnreachable, refusal, setKey } from '../lib/api.ts'
 import { commands, useKeys } from '../lib/keys.ts'
-import { useLoaded } from '../lib/load.ts'
-import { go, href, route } from '../lib/route.ts'
+import { useLoad } from '../lib/load.ts'
+import { href, navigate, route } from '../lib/route.ts'
 import type { Health } from '../lib/wire.ts'
 
 const ALL_VIEWS = [
@@ -18,22 +18,22 @@ const ALL_VIEWS = [
 ] as const
 
 /** A file has its own sessions alone, and a proxy may have no rollouts. */
-function viewsOf(health: Health | undefined) {
+function getViews(health: Health | undefined) {
   if (IS_FILE) return ALL_VIEWS.filter(({ name }) => name === 'sessions' || name === 'compare')
   return ALL_VIEWS.filter(({ name }) => name !== 'rollouts' || health?.rollouts)
 }
 
 export function Shell({ children }: { children: ComponentChildren }) {
   const helps = useSignal(false)
-  const health = useLoaded((stop) => getJson<Health>('health', stop), [refusal.value]).value
+  const health = useLoad((stop) => getJson<Health>('health', stop), [refusal.value]).value
   useEffect(() => {
     isReadOnly.value = IS_FILE || health?.mode === 'view'
   }, [health])
   const [view = 'sessions'] = route.value.path
-  const views = viewsOf(health)
+  const views = getViews(health)
   const title = views.find(({ name }) => name === view)?.title
   useKeys([
-    ...views.map(({ name, title, key }) => ({ key, help: title, run: () => go(href([name])) })),
+    ...views.map(({ name, title, key }) => ({ key, help: title, run: () => navigate(href([name])) })),
     { key: '?', help: 'Show or hide the keys', run: () => (helps.value = !helps.value) },
     {
       key: 'Escape',
@@ -66,7 +66,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
           </button>
         </span>
       </header>
-      {isAway.value && (
+      {isUnreachable.value && (
         <p class="away" role="status">
           The proxy does not answer. This page goes on when it does.
         </p>

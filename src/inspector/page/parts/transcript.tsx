@@ -8,7 +8,7 @@ import { clockTime, duration, number, revealInvisible } from '../lib/format.ts'
 import type { Marks, TreeTurn, Turn } from '../lib/wire.ts'
 import { Diff } from './long-text.tsx'
 import { type Marking, MarksView, type MarkTarget } from './marks.tsx'
-import { Answer, MessageView, type Shown } from './message.tsx'
+import { Answer, type MessageContent, MessageView } from './message.tsx'
 import { Empty, Reward, Tag } from './parts.tsx'
 import { TurnSettings } from './turn-settings.tsx'
 
@@ -18,7 +18,7 @@ interface TranscriptProps {
   turns: readonly Turn[]
   /** Index of the turn that is kept in sight. */
   selected: number
-  shown: Shown
+  shown: MessageContent
   tokensOf(index: number): string | undefined
   /** By index, of turns that have their own. */
   rewards: Readonly<Record<string, number>>
@@ -66,7 +66,7 @@ export function Transcript(props: TranscriptProps) {
   )
 }
 
-interface ReadTurn {
+interface TurnWithMessages {
   turn: Turn
   added: NewMessages
   /** The calls of each message that was added. */
@@ -74,7 +74,7 @@ interface ReadTurn {
   sampled: readonly ToolCallView[]
 }
 
-function readTurns(turns: readonly Turn[]): ReadTurn[] {
+function readTurns(turns: readonly Turn[]): TurnWithMessages[] {
   const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
   const reader = new ToolCallReader()
   const readAll = (calls: readonly unknown[]) => calls.map((call) => reader.read(call as ToolCallWire))
@@ -86,9 +86,9 @@ function readTurns(turns: readonly Turn[]): ReadTurn[] {
 }
 
 interface TurnViewProps {
-  read: ReadTurn
+  read: TurnWithMessages
   selected: boolean
-  shown: Shown
+  shown: MessageContent
   tokens: string | undefined
   reward: number | undefined
   marks: Marks

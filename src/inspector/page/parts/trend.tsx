@@ -3,7 +3,7 @@ import { useMemo, useState } from 'preact/hooks'
 import type uPlot from 'uplot'
 import { getJson } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
-import { useLoaded } from '../lib/load.ts'
+import { useLoad } from '../lib/load.ts'
 import type { Group, Groups } from '../lib/wire.ts'
 import { Chart } from './chart.tsx'
 import { Chip } from './parts.tsx'
@@ -43,14 +43,14 @@ interface TrendProps {
 export function Trend({ groups, path, open }: TrendProps) {
   const [name, setName] = useState('mean reward')
   const isOfTurns = name in TURN_FIGURES
-  const read = useLoaded(
+  const read = useLoad(
     async (stop) => (isOfTurns ? (await getJson<Groups>(`${path}&turns=true`, stop)).groups : undefined),
     [path, isOfTurns],
   )
-  const components = useMemo(() => componentsOf(groups), [groups])
+  const components = useMemo(() => getComponentFigures(groups), [groups])
   const figures: Record<string, Figure> = { ...FIGURES, ...components, ...TURN_FIGURES }
   const shown = isOfTurns ? read.value : groups
-  const points = useMemo(() => pointsOf(shown ?? groups), [shown, groups])
+  const points = useMemo(() => toPoints(shown ?? groups), [shown, groups])
   const data = useMemo((): uPlot.AlignedData => {
     const figure = figures[name] ?? FIGURES['mean reward']!
     return [points.map(({ x }) => x), points.map(({ group }) => figure(group))]
@@ -84,14 +84,14 @@ export function Trend({ groups, path, open }: TrendProps) {
   )
 }
 
-function componentsOf(groups: readonly Group[]): Record<string, Figure> {
+function getComponentFigures(groups: readonly Group[]): Record<string, Figure> {
   const names = new Set(groups.flatMap(({ reward_components: components }) => Object.keys(components)))
   return Object.fromEntries(
     [...names].map((name) => [`reward: ${name}`, ({ reward_components: means }) => means[name] ?? null]),
   )
 }
 
-function pointsOf(groups: readonly Group[]): { x: number; group: Group }[] {
+function toPoints(groups: readonly Group[]): { x: number; group: Group }[] {
   return groups
     .map((group) => ({ x: group.value === '' ? Number.NaN : Number(group.value), group }))
     .filter(({ x, group }) => Number.isFinite(x) && typeof group.value !== 'boolean')

@@ -1,6 +1,6 @@
 /** The turns of a session, one line each, with what their prompts share with the turns before. */
 import { duration, number, revealInvisible, short } from '../lib/format.ts'
-import { isBroken, lineKind, type Span, timesOf } from '../lib/turns.ts'
+import { getTurnTimes, isRowSplit, lineKind, type Span } from '../lib/turns.ts'
 import type { TreeTurn } from '../lib/wire.ts'
 import { Reward } from './parts.tsx'
 import { VirtualRows } from './virtual-table.tsx'
@@ -63,7 +63,7 @@ function Line({
   selected: boolean
   select(): void
 }) {
-  const broken = isBroken(turn)
+  const broken = isRowSplit(turn)
   const end = leftOut(turn) ?? turn.error?.code ?? turn.finish_reason ?? turn.status
   const isBad = turn.status === 'failed' || turn.status === 'interrupted'
   return (
@@ -128,7 +128,7 @@ function PrefixBar({ turn, most }: { turn: TreeTurn; most: number }) {
         width={Math.max(sampled, turn.sampled_tokens > 0 ? 0.8 : 0)}
         height="10"
       />
-      {isBroken(turn) && <rect class="cut" x={Math.max(0, shared - 0.8)} y="0" width="1.6" height="10" />}
+      {isRowSplit(turn) && <rect class="cut" x={Math.max(0, shared - 0.8)} y="0" width="1.6" height="10" />}
     </svg>
   )
 }
@@ -153,7 +153,7 @@ function BarKey({ isTimed }: { isTimed: boolean }) {
 }
 
 function TimeBar({ turn, span: { fromMs, toMs } }: { turn: TreeTurn; span: Span }) {
-  const { startMs, firstMs, endMs } = timesOf(turn, toMs)
+  const { startMs, firstMs, endMs } = getTurnTimes(turn, toMs)
   const scale = (ms: number) => (ms / Math.max(1, toMs - fromMs)) * 200
   const label = `began after ${duration(startMs - fromMs)}, first token after ${duration(turn.first_token_ms)}, took ${duration(turn.duration_ms)}`
   return (

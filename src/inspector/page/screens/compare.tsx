@@ -4,9 +4,9 @@ import { useMemo, useState } from 'preact/hooks'
 import { sessionPath } from '../lib/api.ts'
 import { number, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
-import { useLoaded } from '../lib/load.ts'
+import { useLoad } from '../lib/load.ts'
 import { href, route, setQuery } from '../lib/route.ts'
-import { loadRow, type ReadRow, textBetween } from '../lib/row-texts.ts'
+import { loadRow, type RowData, textBetween } from '../lib/row-texts.ts'
 import { HeatMap } from '../parts/heat-map.tsx'
 import { Await, Empty, Reward, Sources } from '../parts/parts.tsx'
 
@@ -23,7 +23,7 @@ interface RowPlace {
   row: number
 }
 
-function placeOf(text: string | null): RowPlace | undefined {
+function parseRowReference(text: string | null): RowPlace | undefined {
   if (text === null || text === '') return undefined
   const mark = text.lastIndexOf('#')
   if (mark === -1) return { sessionId: text, row: 0 }
@@ -32,7 +32,7 @@ function placeOf(text: string | null): RowPlace | undefined {
 
 export function Compare() {
   const asked = route.value.query
-  const [a, b] = [placeOf(asked.get('a')), placeOf(asked.get('b'))]
+  const [a, b] = [parseRowReference(asked.get('a')), parseRowReference(asked.get('b'))]
   return (
     <div class="compare scroll">
       <div class="filters">
@@ -68,7 +68,7 @@ export function Compare() {
 }
 
 function Both({ a, b }: { a: RowPlace; b: RowPlace }) {
-  const rows = useLoaded(
+  const rows = useLoad(
     (stop) => Promise.all([loadRow(a.sessionId, a.row, stop), loadRow(b.sessionId, b.row, stop)]),
     [a.sessionId, a.row, b.sessionId, b.row],
   )
@@ -86,7 +86,7 @@ function firstDifference(left: ArrayLike<number>, right: ArrayLike<number>): num
   return left.length === right.length ? -1 : end
 }
 
-function Difference({ left, right }: { left: ReadRow; right: ReadRow }) {
+function Difference({ left, right }: { left: RowData; right: RowData }) {
   const parts = useMemo(() => firstDifference(left.ids, right.ids), [left, right])
   const [turn, setTurn] = useState(0)
   const turns = Math.max(left.row.turns.length, right.row.turns.length)
@@ -139,7 +139,7 @@ function Difference({ left, right }: { left: ReadRow; right: ReadRow }) {
 }
 
 /** @param parts where the rows part; -1: nowhere */
-function Side({ read, parts }: { read: ReadRow; parts: number }) {
+function Side({ read, parts }: { read: RowData; parts: number }) {
   const marked = useMemo(() => new Set([parts]), [parts])
   const { sessionId, row, ids } = read
   return (
@@ -165,7 +165,7 @@ function Side({ read, parts }: { read: ReadRow; parts: number }) {
   )
 }
 
-function sampledBy(read: ReadRow, turn: number): { ids: number[]; from: number } {
+function sampledBy(read: RowData, turn: number): { ids: number[]; from: number } {
   const span = read.row.turns[turn]
   if (span === undefined) return { ids: [], from: 0 }
   const from = read.row.prompt_tokens + span.start
@@ -173,8 +173,8 @@ function sampledBy(read: ReadRow, turn: number): { ids: number[]; from: number }
 }
 
 interface TurnProps {
-  left: ReadRow
-  right: ReadRow
+  left: RowData
+  right: RowData
 }
 
 function TurnLine({

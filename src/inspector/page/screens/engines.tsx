@@ -1,13 +1,13 @@
 /** Who serves, what waits, and how prompts come about. */
 import { getJson } from '../lib/api.ts'
 import { ago, duration, number, revealInvisible } from '../lib/format.ts'
-import { useLoaded, useTick } from '../lib/load.ts'
+import { useLoad, useTick } from '../lib/load.ts'
 import type { Health, Member } from '../lib/wire.ts'
 import { Await, Bar, Empty, Sources, Tag } from '../parts/parts.tsx'
 
 export function Engines() {
   const tick = useTick()
-  const state = useLoaded(
+  const state = useLoad(
     async (stop) => {
       const health = await getJson<Health>('health', stop)
       const members = health.mode === 'view' ? [] : await getJson<Member[]>('admin/workers', stop)
@@ -22,7 +22,7 @@ export function Engines() {
   )
 }
 
-function callsOf(members: readonly Member[]): number {
+function countRequests(members: readonly Member[]): number {
   return members.reduce((sum, { load }) => sum + load, 0)
 }
 
@@ -77,7 +77,7 @@ function Cards({ health, members, isRelay }: CardsProps) {
       <Card title={isRelay ? 'workers' : 'engines'}>
         {members.filter(({ healthy }) => healthy).length} <small>of {members.length} healthy</small>
       </Card>
-      <Card title="in flight">{callsOf(members)}</Card>
+      <Card title="in flight">{countRequests(members)}</Card>
       <Card title="waiting">{health.queued ?? 0}</Card>
       <Card title="weights">
         {versions.length === 0 ? '–' : versions.map((version) => revealInvisible(version)).join(', ')}

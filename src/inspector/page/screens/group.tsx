@@ -3,9 +3,9 @@ import { useMemo, useState } from 'preact/hooks'
 import { getJson, sessionPath } from '../lib/api.ts'
 import { duration, number, revealInvisible, short } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
-import { useLoaded } from '../lib/load.ts'
-import { go, href, route, setQuery } from '../lib/route.ts'
-import { groupPath, loadEach, type Sample, samplesOf } from '../lib/samples.ts'
+import { useLoad } from '../lib/load.ts'
+import { href, navigate, route, setQuery } from '../lib/route.ts'
+import { groupPath, loadEach, type Sample, toSamples } from '../lib/samples.ts'
 import { weightVersions } from '../lib/turns.ts'
 import type { Session, SessionList, Tree } from '../lib/wire.ts'
 import { Labels, labelsIn } from '../parts/marks.tsx'
@@ -17,7 +17,7 @@ const MAX_TREES = 64
 
 export function GroupScreen({ by, value }: { by: string; value: string }) {
   const path = groupPath(by, value)
-  const sessions = useLoaded(async (stop) => (await getJson<SessionList>(path, stop)).sessions, [path])
+  const sessions = useLoad(async (stop) => (await getJson<SessionList>(path, stop)).sessions, [path])
   return (
     <div class="group scroll">
       <Await of={sessions}>
@@ -39,16 +39,16 @@ export function GroupScreen({ by, value }: { by: string; value: string }) {
 function Samples({ by, value, sessions }: { by: string; value: string; sessions: readonly Session[] }) {
   const [selected, select] = useState(0)
   const [first, setFirst] = useState<string | undefined>()
-  const { samples, mean, std, count, isFlat } = useMemo(() => samplesOf(sessions), [sessions])
+  const { samples, mean, std, count, isFlat } = useMemo(() => toSamples(sessions), [sessions])
   const isSideBySide = route.value.query.get('view') === 'answers'
-  const trees = useLoaded(
+  const trees = useLoad(
     (stop) => loadEach(samples.slice(0, MAX_TREES), (id) => getJson<Tree>(sessionPath(id, '/tree'), stop)),
     [samples],
   ).value
   const components = [...new Set(sessions.flatMap(({ reward_components }) => Object.keys(reward_components)))]
   const compare = (id: string) => {
     if (first === undefined || first === id) setFirst(first === id ? undefined : id)
-    else go(href(['compare'], { a: `${first}#0`, b: `${id}#0` }))
+    else navigate(href(['compare'], { a: `${first}#0`, b: `${id}#0` }))
   }
   const withCurrent = (run: (id: string) => void) => () => {
     const current = samples[selected]?.session.session_id
@@ -58,11 +58,15 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
   useKeys([
     { key: 'j', help: 'Next sample', run: () => select((at) => Math.min(samples.length - 1, at + 1)) },
     { key: 'k', help: 'Sample before', run: () => select((at) => Math.max(0, at - 1)) },
-    { key: 'Enter', help: 'Open the sample', run: withCurrent((id) => go(href(['session', id], { by }))) },
+    {
+      key: 'Enter',
+      help: 'Open the sample',
+      run: withCurrent((id) => navigate(href(['session', id], { by }))),
+    },
     { key: 'v', help: 'Answers side by side, or the table', run: changeView },
     { key: 'c', help: 'Compare with another: once on each', run: withCurrent(compare) },
   ])
-  const ranges = rangesOf(samples, components)
+  const ranges = findRanges(samples, components)
   return (
     <>
       <h1>
@@ -139,7 +143,7 @@ interface Ranges {
   components: ReadonlyMap<string, [number, number]>
 }
 
-function rangesOf(samples: readonly Sample[], components: readonly string[]): Ranges {
+function findRanges(samples: readonly Sample[], components: readonly string[]): Ranges {
   const rangeOf = (measure: (sample: Sample) => number | null | undefined): [number, number] => {
     const known = samples.flatMap((sample) => measure(sample) ?? [])
     return [Math.min(0, ...known), Math.max(0, ...known)]

@@ -3,8 +3,8 @@ import { useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
 import { ago, number, revealInvisible, short } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
-import { useLoaded } from '../lib/load.ts'
-import { go, href, route, setQuery } from '../lib/route.ts'
+import { useLoad } from '../lib/load.ts'
+import { href, navigate, route, setQuery } from '../lib/route.ts'
 import { GROUP_KEYS } from '../lib/samples.ts'
 import type { Group, Groups as GroupsAnswer, SessionList } from '../lib/wire.ts'
 import { Await, Bar, Empty, Sources } from '../parts/parts.tsx'
@@ -12,7 +12,7 @@ import { Trend } from '../parts/trend.tsx'
 import { VirtualRows } from '../parts/virtual-table.tsx'
 
 export function Groups() {
-  const keys = useLoaded((stop) => getJson<SessionList>('sessions?limit=100', stop), []).value
+  const keys = useLoad((stop) => getJson<SessionList>('sessions?limit=100', stop), []).value
   const known = [...new Set(keys?.sessions.flatMap(({ metadata }) => Object.keys(metadata)) ?? [])]
   const by = route.value.query.get('by') ?? GROUP_KEYS.find((key) => known.includes(key)) ?? known[0]
   const options = by === undefined || known.includes(by) ? known : [by, ...known]
@@ -42,7 +42,7 @@ export function Groups() {
 
 function GroupTable({ by }: { by: string }) {
   const path = `groups?by=${encodeURIComponent(by)}&limit=100000`
-  const answer = useLoaded((stop) => getJson<GroupsAnswer>(path, stop), [path])
+  const answer = useLoad((stop) => getJson<GroupsAnswer>(path, stop), [path])
   const [selected, select] = useState(0)
   const groups = answer.value?.groups ?? []
   const move = (to: number) => select((at) => Math.max(0, Math.min(groups.length - 1, at + to)))
@@ -52,7 +52,7 @@ function GroupTable({ by }: { by: string }) {
     {
       key: 'Enter',
       help: 'Open the group',
-      run: () => groups[selected] && go(groupHref(by, groups[selected])),
+      run: () => groups[selected] && navigate(groupHref(by, groups[selected])),
     },
   ])
   const means = groups.flatMap(({ rewards }) => rewards.mean ?? [])
@@ -64,7 +64,7 @@ function GroupTable({ by }: { by: string }) {
     <Await of={answer}>
       {() => (
         <>
-          <Trend groups={groups} path={path} open={(group) => go(groupHref(by, group))} />
+          <Trend groups={groups} path={path} open={(group) => navigate(groupHref(by, group))} />
           <div class="table groups-table">
             <div class="head row">
               {['Group', 'Samples', 'Mean', '', 'Std', 'Min … max', 'Failed', 'Sampled', 'First'].map(

@@ -1,7 +1,7 @@
 /** What agents are run for trainers, here or by the rollout server that is asked. */
 import { getJson } from '../lib/api.ts'
 import { ago, duration, number, revealInvisible } from '../lib/format.ts'
-import { useLoaded, useTick } from '../lib/load.ts'
+import { useLoad, useTick } from '../lib/load.ts'
 import { href } from '../lib/route.ts'
 import type { Rollout } from '../lib/wire.ts'
 import { Await, Empty, Sources, Tag } from '../parts/parts.tsx'
@@ -13,7 +13,7 @@ const COLUMNS = ['Rollout', 'Task', 'State', 'Reward', 'Tries', 'Took', 'Begun',
 
 export function Rollouts() {
   const tick = useTick()
-  const state = useLoaded((stop) => getJson<{ rollouts: Rollout[] }>('rollouts', stop), [tick])
+  const state = useLoad((stop) => getJson<{ rollouts: Rollout[] }>('rollouts', stop), [tick])
   return (
     <div class="engines scroll">
       <Await of={state}>{({ rollouts }) => <List rollouts={rollouts} />}</Await>

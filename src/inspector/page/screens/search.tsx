@@ -3,7 +3,7 @@ import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
 import { ago, number, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
-import { useLoaded } from '../lib/load.ts'
+import { useLoad } from '../lib/load.ts'
 import { href, route, setQuery } from '../lib/route.ts'
 import type { SearchHits } from '../lib/wire.ts'
 import { Await, Empty, Reward, Sources } from '../parts/parts.tsx'
@@ -59,20 +59,20 @@ function Hits({ text }: { text: string }) {
           more={place === last ? (next) => setCursors([...cursors, next]) : undefined}
         />
       ))}
-      <Sources paths={[pathOf(text, undefined)]} />
+      <Sources paths={[getSearchPath(text, undefined)]} />
     </>
   )
 }
 
-function pathOf(text: string, cursor: string | undefined): string {
+function getSearchPath(text: string, cursor: string | undefined): string {
   return `search?${new URLSearchParams({ text, ...(cursor !== undefined && { cursor }) })}`
 }
 
 /** A page of the API may be empty because its time was over. */
 async function firstWithHits(text: string, cursor: string | undefined, stop: AbortSignal) {
-  let page = await getJson<SearchHits>(pathOf(text, cursor), stop)
+  let page = await getJson<SearchHits>(getSearchPath(text, cursor), stop)
   while (page.hits.length === 0 && page.next_cursor !== null)
-    page = await getJson<SearchHits>(pathOf(text, page.next_cursor), stop)
+    page = await getJson<SearchHits>(getSearchPath(text, page.next_cursor), stop)
   return page
 }
 
@@ -84,7 +84,7 @@ interface PageProps {
 }
 
 function Page({ text, cursor, more }: PageProps) {
-  const page = useLoaded((stop) => firstWithHits(text, cursor, stop), [text, cursor])
+  const page = useLoad((stop) => firstWithHits(text, cursor, stop), [text, cursor])
   return (
     <Await of={page}>
       {({ hits, next_cursor: next }) => (

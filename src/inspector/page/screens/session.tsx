@@ -4,12 +4,12 @@ import { getJson, getLines, sessionPath } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
 import { duration, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
-import { useLoaded } from '../lib/load.ts'
-import { go, href, route, setQuery } from '../lib/route.ts'
-import { isBroken, lineKind, type Span, spanOf } from '../lib/turns.ts'
+import { useLoad } from '../lib/load.ts'
+import { href, navigate, route, setQuery } from '../lib/route.ts'
+import { getTimeSpan, isRowSplit, lineKind, type Span } from '../lib/turns.ts'
 import type { LiveEvent, Row, Tree, TreeTurn, Turn } from '../lib/wire.ts'
 import type { Marking, MarkTarget } from '../parts/marks.tsx'
-import type { Shown } from '../parts/message.tsx'
+import type { MessageContent } from '../parts/message.tsx'
 import { Await, Chip, Sources } from '../parts/parts.tsx'
 import { SessionFacts } from '../parts/session-facts.tsx'
 import { Transcript } from '../parts/transcript.tsx'
@@ -20,15 +20,15 @@ export function SessionScreen({ sessionId }: { sessionId: string }) {
   const reload = useCallback(() => setRefresh((before) => before + 1), [])
   useEvents(reload, (event) => event.session_id === sessionId)
   const path = sessionPath(sessionId, '/tree')
-  const tree = useLoaded((stop) => getJson<Tree>(path, stop), [path, refresh])
+  const tree = useLoad((stop) => getJson<Tree>(path, stop), [path, refresh])
   return <Await of={tree}>{(value) => <Session tree={value} refresh={refresh} reload={reload} />}</Await>
 }
 
 function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reload(): void }) {
   const { session_id: sessionId, turns } = tree
   const whole = sessionPath(sessionId, '?messages=new&ids=false')
-  const conversation = useLoaded((stop) => getJson<{ turns: Turn[] }>(whole, stop), [whole, refresh])
-  const rows = useLoaded(
+  const conversation = useLoad((stop) => getJson<{ turns: Turn[] }>(whole, stop), [whole, refresh])
+  const rows = useLoad(
     async (stop) => (await getJson<{ rows: Row[] }>(sessionPath(sessionId, '/rows'), stop)).rows,
     [sessionId, refresh],
   )
@@ -38,8 +38,13 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
     () => (line === null ? turns : turns.filter((turn) => turn.line === line)),
     [turns, line],
   )
-  const [shown, setShown] = useState<Shown>({ system: false, reasoning: true, tools: true, markdown: false })
-  const toggle = (name: keyof Shown) => setShown((before) => ({ ...before, [name]: !before[name] }))
+  const [shown, setShown] = useState<MessageContent>({
+    system: false,
+    reasoning: true,
+    tools: true,
+    markdown: false,
+  })
+  const toggle = (name: keyof MessageContent) => setShown((before) => ({ ...before, [name]: !before[name] }))
   const at = Number(asked.get('turn') ?? shownTurns[0]?.index ?? 0)
   const place = Math.max(
     0,
@@ -50,11 +55,14 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
     return row && href(['tokens', sessionId, row.row], { turn: index })
   }
   const splits = useMemo(
-    () => new Map(turns.filter(isBroken).map(({ index, new_row: begins }) => [index, begins])),
+    () => new Map(turns.filter(isRowSplit).map(({ index, new_row: begins }) => [index, begins])),
     [turns],
   )
   const isTimed = asked.get('bars') === 'time'
-  const span = useMemo(() => (isTimed ? spanOf(shownTurns, Date.now()) : undefined), [shownTurns, isTimed])
+  const span = useMemo(
+    () => (isTimed ? getTimeSpan(shownTurns, Date.now()) : undefined),
+    [shownTurns, isTimed],
+  )
   const [marked, setMarked] = useState<MarkTarget | undefined>()
   const marking = useMemo(
     (): Marking => ({ sessionId, edit: setMarked, changed: reload }),
@@ -113,7 +121,7 @@ interface SessionKeys {
   place: number
   /** Where its tokens are shown; undefined: it has none. */
   tokens: string | undefined
-  toggle(name: keyof Shown): void
+  toggle(name: keyof MessageContent): void
   isTimed: boolean
   mark(what: MarkTarget): void
 }
@@ -125,7 +133,7 @@ function useSessionKeys({ turns, place, tokens, toggle, isTimed, mark }: Session
     { key: 'k', help: 'Turn before', run: () => selectTurn(turns, place - 1) },
     { key: 'n', help: 'Next turn that splits a row', run: () => broken(1) },
     { key: 'p', help: 'Turn before that splits a row', run: () => broken(-1) },
-    { key: 'Enter', help: 'Tokens of the turn', run: () => tokens !== undefined && go(tokens) },
+    { key: 'Enter', help: 'Tokens of the turn', run: () => tokens !== undefined && navigate(tokens) },
     { key: 'l', help: 'Labels and note of the turn', run: () => turns[place] && mark(turns[place].index) },
     { key: 'L', help: 'Labels and note of the session', run: () => mark('session') },
     { key: 'w', help: 'When the calls ran, or their tokens', run: () => showTime(!isTimed) },
@@ -147,7 +155,7 @@ function selectTurn(turns: readonly TreeTurn[], place: number): void {
 }
 
 function nextBroken(turns: readonly TreeTurn[], from: number, step: 1 | -1): number {
-  for (let at = from + step; at >= 0 && at < turns.length; at += step) if (isBroken(turns[at]!)) return at
+  for (let at = from + step; at >= 0 && at < turns.length; at += step) if (isRowSplit(turns[at]!)) return at
   return from
 }
 
@@ -155,10 +163,10 @@ interface SwitchesProps {
   turns: readonly TreeTurn[]
   /** The one that is shown; null: all. */
   line: string | null
-  shown: Shown
+  shown: MessageContent
   /** From the first call to the end of the last one, while bars show it. */
   span: Span | undefined
-  toggle(name: keyof Shown): void
+  toggle(name: keyof MessageContent): void
 }
 
 function Switches({ turns, line, shown, span, toggle }: SwitchesProps) {

@@ -5,8 +5,8 @@ import { getJson, IS_FILE, sessionPath } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
 import { ago, number, revealInvisible, short } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
-import { useLoaded } from '../lib/load.ts'
-import { go, href, route, setQuery } from '../lib/route.ts'
+import { useLoad } from '../lib/load.ts'
+import { href, navigate, route, setQuery } from '../lib/route.ts'
 import type { Session, SessionList, Totals } from '../lib/wire.ts'
 import { Histogram } from '../parts/histogram.tsx'
 import { Labels, labelsIn } from '../parts/marks.tsx'
@@ -45,7 +45,7 @@ function usePages(query: string, refresh: number) {
   const [sessions, setSessions] = useState<readonly Session[]>([])
   const [wanted, setWanted] = useState(PAGE)
   const cursor = useRef<string | null>('')
-  const first = useLoaded(
+  const first = useLoad(
     (stop) => getJson<SessionList>(`sessions?limit=${PAGE}&totals=true&${query}`, stop),
     [query, refresh],
   )
@@ -94,7 +94,7 @@ export function Sessions() {
   const move = (by: number) => select((at) => Math.max(0, Math.min(count - 1, at + by)))
   const open = () => {
     const session = sessions[selected]
-    if (session) go(href(['session', session.session_id]))
+    if (session) navigate(href(['session', session.session_id]))
   }
   useKeys([
     { key: 'j', help: 'Next session', run: () => move(1) },
@@ -106,7 +106,7 @@ export function Sessions() {
   ])
   return (
     <div class="sessions">
-      {!IS_FILE && <Filters search={search} totals={totals} labels={labelsOf(sessions)} />}
+      {!IS_FILE && <Filters search={search} totals={totals} labels={collectLabels(sessions)} />}
       {totals && <Summary of={totals} />}
       <div class="table sessions-table">
         <div class="head row">
@@ -262,7 +262,7 @@ function SessionRow({ session, selected }: { session: Session | undefined; selec
   )
 }
 
-function labelsOf(sessions: readonly Session[]): string[] {
+function collectLabels(sessions: readonly Session[]): string[] {
   return [...new Set(sessions.flatMap(labelsIn))].sort().slice(0, MAX_LABELS)
 }
 

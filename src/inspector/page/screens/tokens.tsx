@@ -1,14 +1,14 @@
 /** The tokens of one training-ready row. */
 import { useMemo, useState } from 'preact/hooks'
 import { getJson, sessionPath } from '../lib/api.ts'
-import { type ColourBy, rangeOf, STEPS } from '../lib/colours.ts'
+import { type ColourBy, findRange, STEPS } from '../lib/colours.ts'
 import { number, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
-import { useLoaded } from '../lib/load.ts'
-import { go, href, route, setQuery } from '../lib/route.ts'
-import { loadRow, type ReadRow, textAt } from '../lib/row-texts.ts'
+import { useLoad } from '../lib/load.ts'
+import { href, navigate, route, setQuery } from '../lib/route.ts'
+import { loadRow, type RowData, textAt } from '../lib/row-texts.ts'
 import type { Row } from '../lib/wire.ts'
-import { AlternativesOf } from '../parts/alternatives.tsx'
+import { AlternativesView } from '../parts/alternatives.tsx'
 import { HeatMap } from '../parts/heat-map.tsx'
 import { LogprobChart } from '../parts/logprob-chart.tsx'
 import { Await, Chip, Empty, Sources, Tag } from '../parts/parts.tsx'
@@ -17,15 +17,15 @@ import { Await, Chip, Empty, Sources, Tag } from '../parts/parts.tsx'
 const UNLIKELY = Math.log(0.01)
 
 /** What tokens can be coloured by. */
-function coloursOf({ added }: ReadRow): readonly ColourBy[] {
+function getColourings({ added }: RowData): readonly ColourBy[] {
   return ['logprob', 'mask', 'turn', 'weights', ...added.keys()]
 }
 
 export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
-  const read = useLoaded((stop) => loadRow(sessionId, row, stop), [sessionId, row])
+  const read = useLoad((stop) => loadRow(sessionId, row, stop), [sessionId, row])
   // After the row itself: to sum up all of them costs the proxy as much again.
   const isRead = read.value !== undefined
-  const rows = useLoaded(
+  const rows = useLoad(
     async (stop) => {
       if (!isRead) return undefined
       return (await getJson<{ rows: Row[] }>(sessionPath(sessionId, '/rows'), stop)).rows
@@ -41,7 +41,7 @@ export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
           <select
             value={row}
             aria-label="Row"
-            onChange={(event) => go(href(['tokens', sessionId, event.currentTarget.value]))}
+            onChange={(event) => navigate(href(['tokens', sessionId, event.currentTarget.value]))}
           >
             {(rows ?? [{ row, line: '', response_tokens: 0 }]).map((each) => (
               <option key={each.row} value={each.row}>
@@ -59,12 +59,12 @@ export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
   )
 }
 
-function RowView({ read }: { read: ReadRow }) {
+function RowView({ read }: { read: RowData }) {
   const asked = route.value.query
-  const colours = coloursOf(read)
+  const colours = getColourings(read)
   const by = colours.find((name) => name === asked.get('by')) ?? 'logprob'
   const [over, setOver] = useState<{ place: number; box: DOMRect } | undefined>()
-  const start = useMemo(() => startOf(read, asked.get('turn')), [read])
+  const start = useMemo(() => findCompletionStart(read, asked.get('turn')), [read])
   const selected = asked.has('t') ? Number(asked.get('t')) : start
   const unlikely = useMemo(() => unlikelyTokens(read), [read])
   useTokenKeys({ read, selected, unlikely, by })
@@ -95,13 +95,13 @@ function RowView({ read }: { read: ReadRow }) {
         />
       </div>
       <TokenBar read={read} place={over?.place ?? selected} />
-      <AlternativesOf read={read} place={over?.place ?? selected} />
+      <AlternativesView read={read} place={over?.place ?? selected} />
     </>
   )
 }
 
 /** Their places in the row. */
-function unlikelyTokens({ ids, mask, logprobs }: ReadRow): number[] {
+function unlikelyTokens({ ids, mask, logprobs }: RowData): number[] {
   const places: number[] = []
   for (let place = 0; place < ids.length; place += 1)
     if (mask[place] === 1 && logprobs[place]! < UNLIKELY) places.push(place)
@@ -113,7 +113,7 @@ function pick(place: number | undefined): void {
 }
 
 interface TokenKeys {
-  read: ReadRow
+  read: RowData
   selected: number
   unlikely: readonly number[]
   by: ColourBy
@@ -121,14 +121,14 @@ interface TokenKeys {
 
 function useTokenKeys({ read, selected, unlikely, by }: TokenKeys): void {
   const { sessionId, row, ids, turns } = read
-  const colours = coloursOf(read)
+  const colours = getColourings(read)
   const turnStarts = row.turns.map(({ start }) => row.prompt_tokens + start)
   const nextOf = (places: readonly number[]) => places.find((place) => place > selected)
   const lastOf = (places: readonly number[]) => places.findLast((place) => place < selected)
   const nextColours = colours[(colours.indexOf(by) + 1) % colours.length]
   const openTurn = () => {
     const turn = turns[selected] ?? -1
-    if (turn >= 0) go(href(['session', sessionId], { turn }))
+    if (turn >= 0) navigate(href(['session', sessionId], { turn }))
   }
   useKeys([
     { key: 'n', help: 'Next unlikely token (1 in 100 or less)', run: () => pick(nextOf(unlikely)) },
@@ -143,7 +143,7 @@ function useTokenKeys({ read, selected, unlikely, by }: TokenKeys): void {
 }
 
 /** @param unlikely how many of its tokens are */
-function RowSummary({ read: { row, texts }, unlikely }: { read: ReadRow; unlikely: number }) {
+function RowSummary({ read: { row, texts }, unlikely }: { read: RowData; unlikely: number }) {
   return (
     <span class="summary">
       <b>{number(row.prompt_tokens)}</b> prompt · <b>{number(row.response_tokens)}</b> response ·{' '}
@@ -156,7 +156,7 @@ function RowSummary({ read: { row, texts }, unlikely }: { read: ReadRow; unlikel
 }
 
 /** Where a turn's sampled tokens begin. */
-function startOf({ row }: ReadRow, turn: string | null): number {
+function findCompletionStart({ row }: RowData, turn: string | null): number {
   const span = turn === null ? undefined : row.turns.find(({ index }) => index === Number(turn))
   return span ? row.prompt_tokens + span.start : -1
 }
@@ -173,9 +173,9 @@ function Scale({ from, to }: { from: string; to: string }) {
   )
 }
 
-function Legend({ by, read }: { by: ColourBy; read: ReadRow }) {
+function Legend({ by, read }: { by: ColourBy; read: RowData }) {
   if (by === 'logprob') return <Scale from="certain" to="unlikely" />
-  const range = rangeOf(read.added.get(by) ?? new Float32Array())
+  const range = findRange(read.added.get(by) ?? new Float32Array())
   if (range !== undefined) return <Scale from={number(range.most, 4)} to={number(range.least, 4)} />
   if (by === 'mask') {
     return (
@@ -202,7 +202,7 @@ function Legend({ by, read }: { by: ColourBy; read: ReadRow }) {
 }
 
 /** All that is known of one token. */
-function TokenBar({ read, place }: { read: ReadRow; place: number }) {
+function TokenBar({ read, place }: { read: RowData; place: number }) {
   const { ids, mask, logprobs, turns, row, texts, added } = read
   if (place < 0 || place >= ids.length) {
     return (

@@ -6,13 +6,13 @@ import { AgentCoreEndpoint } from './endpoint.ts'
 import { EnvelopeResults } from './envelope-results.ts'
 import { Ledger } from './ledger.ts'
 import type { LimiterClock } from './rate-limiter.ts'
-import { AgentCoreRefusal } from './refusals.ts'
+import { AgentCoreError } from './refusals.ts'
 import { ResultBucket } from './result-bucket.ts'
 import { ResultQueue } from './result-queue.ts'
 import type { AgentCoreSession, ResultSource } from './result-source.ts'
 import { SessionGate } from './session-gate.ts'
 import { SessionStops } from './session-stops.ts'
-import { StoredResults } from './stored-results.ts'
+import { S3Results } from './stored-results.ts'
 
 export interface AgentCoreRunnerOptions {
   /** Of the runtime that has the agent. Credentials are found as every AWS client finds them. */
@@ -81,7 +81,7 @@ export class AgentCoreRunner implements AgentRunner {
       maxCalls: 2 * maxSessions,
       onThrottled: () => this.#counts.throttled(),
     })
-    this.#results = resultsOf(options, this.#endpoint, { warn, random })
+    this.#results = createResultSource(options, this.#endpoint, { warn, random })
     this.#gate = new SessionGate(maxSessions)
     this.#stops = new SessionStops({ endpoint: this.#endpoint, retryBaseMs, random, warn })
     this.#timeLimitMs = options.timeLimitMs ?? TIME_LIMIT_MS
@@ -106,7 +106,7 @@ export class AgentCoreRunner implements AgentRunner {
     } catch (error) {
       signal.throwIfAborted()
       if (limit.aborted) result = await this.#timedOut(session)
-      else if (error instanceof AgentCoreRefusal) result = error.result
+      else if (error instanceof AgentCoreError) result = error.result
       else throw error
     } finally {
       this.#counts.ended(result?.status === 'completed')
@@ -168,7 +168,7 @@ interface Tellers {
   random: () => number
 }
 
-function resultsOf(
+function createResultSource(
   options: AgentCoreRunnerOptions,
   endpoint: AgentCoreEndpoint,
   { warn, random }: Tellers,
@@ -179,10 +179,10 @@ function resultsOf(
   const { region } = endpoint
   if (bucketName === undefined) throw lacks(results, '--agentcore-bucket')
   const bucket = new ResultBucket(bucketName, region)
-  if (results === 's3') return new StoredResults({ endpoint, bucket, experiment })
+  if (results === 's3') return new S3Results({ endpoint, bucket, experiment })
   if (queueUrl === undefined) throw lacks(results, '--agentcore-queue')
   const queue = new ResultQueue({ url: queueUrl, region, experiment, random, warn })
-  return new StoredResults({ endpoint, bucket, queue, experiment })
+  return new S3Results({ endpoint, bucket, queue, experiment })
 }
 
 function lacks(results: string, flag: string): ProxyError {

@@ -9,8 +9,8 @@ import { parseJson } from '../../../base/json.ts'
 import { importOptionalPackage } from '../../../base/optional-package.ts'
 import { raceAbort } from '../../../base/until-abort.ts'
 import { backoffMs, pause } from '../../backoff.ts'
-import { type LimiterClock, limiterOf, type RateLimiter } from './rate-limiter.ts'
-import { AgentCoreRefusal, agentCoreRefusal, type RefusalKind } from './refusals.ts'
+import { getRateLimiter, type LimiterClock, type RateLimiter } from './rate-limiter.ts'
+import { AgentCoreError, type AgentCoreErrorKind, toAgentCoreError } from './refusals.ts'
 import type { AgentCoreSession } from './result-source.ts'
 
 export interface EndpointOptions {
@@ -34,7 +34,7 @@ const TRIES = 8
 /** How long a start that was called off is waited for: a cold one takes seconds. */
 const START_LIMIT_MS = 60_000
 const MAX_PAYLOAD_BYTES = 100_000_000
-const NOT_TAKEN: readonly RefusalKind[] = ['throttled', 'quota', 'conflict']
+const NOT_TAKEN: readonly AgentCoreErrorKind[] = ['throttled', 'quota', 'conflict']
 const ARN = /^arn:[\w-]+:bedrock-agentcore:([\w-]+):\d*:runtime\/.+$/
 
 type Sdk = typeof import('@aws-sdk/client-bedrock-agentcore')
@@ -60,7 +60,7 @@ export class AgentCoreEndpoint {
     }
     this.region = region
     this.#options = options
-    this.#limiter = limiterOf(options.arn, options.tps, options.clock)
+    this.#limiter = getRateLimiter(options.arn, options.tps, options.clock)
   }
 
   /** @throws ProxyError `config_invalid` when there are no credentials */
@@ -87,7 +87,7 @@ export class AgentCoreEndpoint {
       return this.#invokeAnew(session.id, body, signal)
     })
     return starting.catch((error: unknown) => {
-      if (error instanceof AgentCoreRefusal && error.isBeforeStart) session.isBegun = false
+      if (error instanceof AgentCoreError && error.isBeforeStart) session.isBegun = false
       throw error
     })
   }
@@ -120,7 +120,7 @@ export class AgentCoreEndpoint {
       await this.#send(() => client.send(command, { abortSignal: signal }), signal)
       return 'stopped'
     } catch (error) {
-      if (error instanceof AgentCoreRefusal && error.kind === 'gone') return 'gone'
+      if (error instanceof AgentCoreError && error.kind === 'gone') return 'gone'
       throw error
     }
   }
@@ -154,7 +154,7 @@ export class AgentCoreEndpoint {
     return this.#send(async () => {
       const { response, statusCode = 200 } = await client.send(command, { abortSignal: signal })
       const answer = response === undefined ? '' : await text(addAbortSignal(signal, response as Readable))
-      if (statusCode >= 300) throw new AgentCoreRefusal('agent', `status ${statusCode}: ${answer}`)
+      if (statusCode >= 300) throw new AgentCoreError('agent', `status ${statusCode}: ${answer}`)
       return parseJson(answer)
     }, signal)
   }
@@ -169,7 +169,7 @@ export class AgentCoreEndpoint {
       return await call()
     } catch (error) {
       signal.throwIfAborted()
-      const refusal = agentCoreRefusal(error)
+      const refusal = toAgentCoreError(error)
       if (refusal.kind === 'throttled') {
         this.#limiter.throttled()
         this.#options.onThrottled()
@@ -178,13 +178,17 @@ export class AgentCoreEndpoint {
     }
   }
 
-  async #tries<T>(again: readonly RefusalKind[], signal: AbortSignal, call: () => Promise<T>): Promise<T> {
+  async #tries<T>(
+    again: readonly AgentCoreErrorKind[],
+    signal: AbortSignal,
+    call: () => Promise<T>,
+  ): Promise<T> {
     const { retryBaseMs, random } = this.#options
     for (let failures = 1; ; failures += 1) {
       try {
         return await call()
       } catch (error) {
-        if (!(error instanceof AgentCoreRefusal) || !again.includes(error.kind) || failures === TRIES)
+        if (!(error instanceof AgentCoreError) || !again.includes(error.kind) || failures === TRIES)
           throw error
         await pause(backoffMs(retryBaseMs, failures, random), signal)
       }
@@ -214,7 +218,7 @@ export class AgentCoreEndpoint {
 function encode(payload: object): Uint8Array {
   const body = Buffer.from(JSON.stringify(payload))
   if (body.byteLength <= MAX_PAYLOAD_BYTES) return body
-  throw new AgentCoreRefusal(
+  throw new AgentCoreError(
     'refused',
     `the row has ${body.byteLength} bytes, of which AgentCore takes ${MAX_PAYLOAD_BYTES}`,
   )

@@ -8,7 +8,7 @@ import { isRecord } from '../../../base/json.ts'
 import { pause } from '../../backoff.ts'
 import type { AgentResult } from '../runner.ts'
 import type { AgentCoreEndpoint } from './endpoint.ts'
-import { AgentCoreRefusal } from './refusals.ts'
+import { AgentCoreError } from './refusals.ts'
 import { quoted, readResult } from './result.ts'
 import type { AgentCoreSession, ResultSource } from './result-source.ts'
 
@@ -38,10 +38,10 @@ export class EnvelopeResults implements ResultSource {
     const { id, inputId, payload, model } = session
     const start = { ...payload, _config: model, ...envelope(id, { operation: 'start', background: true }) }
     const answer = await this.#endpoint.start(session, start, signal)
-    if (!isState(answer, id)) return answerOf(answer, inputId)
+    if (!isState(answer, id)) return toAgentResult(answer, inputId)
     let state = answer
     for (let waitMs = FIRST_POLL_MS; ; waitMs = Math.min(LONGEST_POLL_MS, waitMs * POLL_GROWTH)) {
-      const result = resultOf(state, inputId)
+      const result = parseState(state, inputId)
       if (result !== undefined) return result
       await pause(waitMs, signal)
       state = await this.#ask(id, signal)
@@ -49,7 +49,7 @@ export class EnvelopeResults implements ResultSource {
   }
 
   async lastLook({ id, inputId }: AgentCoreSession): Promise<AgentResult | undefined> {
-    return resultOf(await this.#ask(id, AbortSignal.timeout(LONGEST_POLL_MS)), inputId)
+    return parseState(await this.#ask(id, AbortSignal.timeout(LONGEST_POLL_MS)), inputId)
   }
 
   async close(): Promise<void> {}
@@ -57,7 +57,7 @@ export class EnvelopeResults implements ResultSource {
   async #ask(id: string, signal: AbortSignal): Promise<Static<typeof State>> {
     const answer = await this.#endpoint.ask(id, envelope(id, { operation: 'get' }), signal)
     if (isState(answer, id)) return answer
-    throw new AgentCoreRefusal('agent', `it answered a poll with ${quoted(answer)}`)
+    throw new AgentCoreError('agent', `it answered a poll with ${quoted(answer)}`)
   }
 }
 
@@ -71,14 +71,14 @@ function isState(answer: unknown, id: string): answer is Static<typeof State> {
 }
 
 /** Of an app without the envelope. */
-function answerOf(answer: unknown, inputId: string): AgentResult {
+function toAgentResult(answer: unknown, inputId: string): AgentResult {
   if (!isRecord(answer) || answer.status !== 'processing') return readResult(answer, inputId)
   const error = 'its program leaves results in S3: say --results s3 with --agentcore-bucket'
   return { status: 'error', rewards: {}, error }
 }
 
 /** @returns undefined while it is at work */
-function resultOf(state: Static<typeof State>, inputId: string): AgentResult | undefined {
+function parseState(state: Static<typeof State>, inputId: string): AgentResult | undefined {
   switch (state.status) {
     case 'in_progress':
       return undefined

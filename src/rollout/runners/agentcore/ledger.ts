@@ -63,7 +63,7 @@ export class Ledger {
     const file = await open(path, 'ax', 0o600)
     const started = getProcessStart(process.pid)
     const head: Static<typeof Head> = { version: 1, ...endpoint, host: hostname(), pid: process.pid }
-    await file.appendFile(lineOf({ ...head, ...(started !== undefined && { started }) }))
+    await file.appendFile(toLine({ ...head, ...(started !== undefined && { started }) }))
     const ledger = new Ledger(folder, endpoint, path, file)
     try {
       await ledger.takeOver()
@@ -115,7 +115,7 @@ export class Ledger {
 
   #append(...entries: Static<typeof Entry>[]): Promise<void> {
     const written = this.#lastWrite.then(async () => {
-      await this.#file.appendFile(entries.map(lineOf).join(''))
+      await this.#file.appendFile(entries.map(toLine).join(''))
       await this.#file.datasync()
     })
     // One that failed is its caller's to tell; those that follow are written all the same.
@@ -124,7 +124,7 @@ export class Ledger {
   }
 }
 
-function lineOf(value: object): string {
+function toLine(value: object): string {
   return `${JSON.stringify(value)}\n`
 }
 
@@ -145,13 +145,13 @@ async function leftOpen(
     const head = parseJson(first!)
     if (!Value.Check(Head, head)) continue
     if (head.arn !== endpoint.arn || head.qualifier !== endpoint.qualifier) continue
-    if (await isDead(path, head)) left.set(path, sessionsOf(lines))
+    if (await isDead(path, head)) left.set(path, findOpenSessions(lines))
   }
   return left
 }
 
 /** A line that a crash cut off says nothing: its session was not started yet, or is stopped once more. */
-function sessionsOf(lines: readonly string[]): string[] {
+function findOpenSessions(lines: readonly string[]): string[] {
   const open = new Set<string>()
   for (const line of lines) {
     const entry = parseJson(line)

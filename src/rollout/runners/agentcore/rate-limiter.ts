@@ -3,7 +3,7 @@
  * of calls take turns, and within a kind the first to ask goes first, so that neither a thousand polls keep a session
  * from being stopped, nor a thousand starts. No second, wherever it begins, has more calls than the rate.
  */
-import { waitInLine } from '../../wait-in-line.ts'
+import { waitInQueue } from '../../wait-in-line.ts'
 
 export type CallKind = 'start' | 'stop' | 'poll'
 
@@ -71,7 +71,7 @@ export class RateLimiter {
 
   /** Resolves when the call may be made. @throws `signal.reason`; the call is not counted then */
   acquire(kind: CallKind, signal: AbortSignal): Promise<void> {
-    const turn = waitInLine(this.#waiting[kind], signal)
+    const turn = waitInQueue(this.#waiting[kind], signal)
     this.#schedule()
     return turn
   }
@@ -123,7 +123,7 @@ export class RateLimiter {
 const limiters = new Map<string, RateLimiter>()
 
 /** The limiter of an endpoint, the same for all of this process; the lowest rate that was asked for counts. */
-export function limiterOf(endpoint: string, perSecond: number, clock?: LimiterClock): RateLimiter {
+export function getRateLimiter(endpoint: string, perSecond: number, clock?: LimiterClock): RateLimiter {
   const known = limiters.get(endpoint)
   known?.lowerTo(perSecond)
   if (known !== undefined) return known

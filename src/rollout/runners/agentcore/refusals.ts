@@ -12,9 +12,9 @@ import { quoted } from './result.ts'
  * - `refused`: nothing was begun, and never will be: the key, the role or the request is wrong.
  * - `lost`: nobody knows whether the call was heard.
  */
-export type RefusalKind = 'throttled' | 'quota' | 'conflict' | 'agent' | 'gone' | 'refused' | 'lost'
+export type AgentCoreErrorKind = 'throttled' | 'quota' | 'conflict' | 'agent' | 'gone' | 'refused' | 'lost'
 
-const KINDS: Readonly<Record<string, RefusalKind>> = {
+const KINDS: Readonly<Record<string, AgentCoreErrorKind>> = {
   ThrottlingException: 'throttled',
   ThrottledException: 'throttled',
   TooManyRequestsException: 'throttled',
@@ -25,7 +25,7 @@ const KINDS: Readonly<Record<string, RefusalKind>> = {
   ResourceNotFoundException: 'gone',
 }
 
-const WORDS: Readonly<Record<RefusalKind, string>> = {
+const WORDS: Readonly<Record<AgentCoreErrorKind, string>> = {
   throttled: 'AgentCore throttled each try to call its session',
   quota: 'the account has no place for its session',
   conflict: 'its session was busy with something else',
@@ -35,11 +35,11 @@ const WORDS: Readonly<Record<RefusalKind, string>> = {
   lost: 'nobody knows whether its session was started',
 }
 
-export class AgentCoreRefusal extends Error {
+export class AgentCoreError extends Error {
   override readonly name = 'Refusal'
-  readonly kind: RefusalKind
+  readonly kind: AgentCoreErrorKind
 
-  constructor(kind: RefusalKind, detail: string, options: ErrorOptions = {}) {
+  constructor(kind: AgentCoreErrorKind, detail: string, options: ErrorOptions = {}) {
     super(`${WORDS[kind]}: ${quoted(detail)}`, options)
     this.kind = kind
   }
@@ -64,16 +64,16 @@ interface ServiceError {
 }
 
 /** @param error what a client of the SDK threw */
-export function agentCoreRefusal(error: unknown): AgentCoreRefusal {
-  if (error instanceof AgentCoreRefusal) return error
+export function toAgentCoreError(error: unknown): AgentCoreError {
+  if (error instanceof AgentCoreError) return error
   const { name, message, $fault, $metadata } = error as ServiceError
   const detail = `${name}: ${message}`
-  return new AgentCoreRefusal(KINDS[name] ?? kindOf($fault, $metadata?.httpStatusCode), detail, {
+  return new AgentCoreError(KINDS[name] ?? getErrorKind($fault, $metadata?.httpStatusCode), detail, {
     cause: error,
   })
 }
 
-function kindOf(fault: ServiceError['$fault'], status: number | undefined): RefusalKind {
+function getErrorKind(fault: ServiceError['$fault'], status: number | undefined): AgentCoreErrorKind {
   if (status === 429) return 'throttled'
   return fault === 'client' && status !== undefined && status >= 400 && status < 500 ? 'refused' : 'lost'
 }

@@ -3,7 +3,7 @@ import type { Message, SQSClient } from '@aws-sdk/client-sqs'
 import { ProxyError } from '../../../base/errors.ts'
 import { importOptionalPackage } from '../../../base/optional-package.ts'
 import { backoffMs, pause } from '../../backoff.ts'
-import { isTestEvent, sessionOfObjectKey, writtenKeys } from './sqs-records.ts'
+import { isTestEvent, parseSessionId, writtenKeys } from './sqs-records.ts'
 
 export interface ResultQueueOptions {
   url: string
@@ -109,7 +109,7 @@ export class ResultQueue {
   #take({ Body = '' }: Message): boolean {
     const keys = writtenKeys(Body)
     const isOurs = (key: string) => key.startsWith(`${this.#options.experiment}/`)
-    for (const key of keys.filter(isOurs)) this.#expected.get(sessionOfObjectKey(key))?.(key)
+    for (const key of keys.filter(isOurs)) this.#expected.get(parseSessionId(key))?.(key)
     // What is about nothing of ours may be another program's, which waits for it.
     return keys.length > 0 ? keys.every(isOurs) : isTestEvent(Body)
   }
@@ -121,13 +121,13 @@ export class ResultQueue {
       () => import('@aws-sdk/client-sqs'),
     ).then((sdk) => ({
       sdk,
-      client: new sdk.SQSClient({ region: regionOf(this.url) ?? this.#options.region }),
+      client: new sdk.SQSClient({ region: parseRegion(this.url) ?? this.#options.region }),
     }))
     return this.#opened
   }
 }
 
 /** `us-west-2` of `https://sqs.us-west-2.amazonaws.com/…` */
-function regionOf(url: string): string | undefined {
+function parseRegion(url: string): string | undefined {
   return /^https?:\/\/(?:sqs(?:-fips)?|queue)\.([a-z0-9-]+)\.(?:amazonaws|api\.aws)/.exec(url)?.[1]
 }

@@ -18,7 +18,7 @@ export function readResult(result: unknown, inputId: string): AgentResult {
     const error = typeof reason === 'string' && reason !== '' ? reason : `status_code ${quoted(status)}`
     return { status: 'failed', rewards: {}, error, details }
   }
-  const rewards = rewardsOf(result.reward ?? result.rewards)
+  const rewards = parseRewards(result.reward ?? result.rewards)
   if (rewards === undefined)
     return wrong(`its reward is no number: ${quoted(result.reward ?? result.rewards)}`)
   return { status: 'completed', rewards, details }
@@ -34,9 +34,9 @@ export function parseResult(text: string, inputId: string): AgentResult {
 }
 
 /** @returns undefined when it is none */
-function rewardsOf(given: unknown): Record<string, number> | undefined {
+function parseRewards(given: unknown): Record<string, number> | undefined {
   if (given === undefined || given === null) return {}
-  if (Array.isArray(given)) return given.length === 0 ? {} : rewardsOf(given.at(-1))
+  if (Array.isArray(given)) return given.length === 0 ? {} : parseRewards(given.at(-1))
   if (isRecord(given)) {
     return Object.values(given).every(Number.isFinite) ? (given as Record<string, number>) : undefined
   }

@@ -1,4 +1,4 @@
-import { waitInLine } from '../../wait-in-line.ts'
+import { waitInQueue } from '../../wait-in-line.ts'
 
 /** At most so many sessions at a time; whoever came first goes first. */
 export class SessionGate {
@@ -22,7 +22,7 @@ export class SessionGate {
   /** @returns gives the place back, once however often it is called @throws `signal.reason` */
   async enter(signal: AbortSignal): Promise<() => void> {
     signal.throwIfAborted()
-    if (this.#inside >= this.#limit) await waitInLine(this.#waiting, signal)
+    if (this.#inside >= this.#limit) await waitInQueue(this.#waiting, signal)
     else this.#inside += 1
     let isInside = true
     return () => {

@@ -2,7 +2,7 @@
 import { backoffMs, pause } from '../../backoff.ts'
 import type { AgentCoreEndpoint } from './endpoint.ts'
 import type { Ledger } from './ledger.ts'
-import { AgentCoreRefusal } from './refusals.ts'
+import { AgentCoreError } from './refusals.ts'
 
 export interface SessionStopsOptions {
   endpoint: AgentCoreEndpoint
@@ -59,7 +59,7 @@ export class SessionStops {
       } catch (error) {
         signal.throwIfAborted()
         // The ledger keeps it for a run that may.
-        if (!(error instanceof AgentCoreRefusal) || error.kind === 'refused')
+        if (!(error instanceof AgentCoreError) || error.kind === 'refused')
           return this.#warnOnce(error as Error)
         await pause(backoffMs(retryBaseMs, failures, random), signal)
       }

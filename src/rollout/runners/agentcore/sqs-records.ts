@@ -39,7 +39,7 @@ export function isTestEvent(body: string): boolean {
  * The AgentCore session whose result is at a key: the last part is `{session}.json`, or `{input}_{session}.json` as
  * older apps write it. Our sessions' ids have no `_` in them.
  */
-export function sessionOfObjectKey(key: string): string {
+export function parseSessionId(key: string): string {
   const name = key.slice(key.lastIndexOf('/') + 1).replace(/\.json$/, '')
   return name.slice(name.lastIndexOf('_') + 1)
 }

@@ -11,7 +11,7 @@ import type { ResultBucket } from './result-bucket.ts'
 import type { ResultQueue } from './result-queue.ts'
 import type { AgentCoreSession, ResultSource } from './result-source.ts'
 
-export interface StoredResultsOptions {
+export interface S3ResultsOptions {
   endpoint: AgentCoreEndpoint
   bucket: ResultBucket
   /** Without it S3 is asked. */
@@ -27,10 +27,10 @@ const LOOK_GROWTH = 1.5
 const LOOK_BESIDE_QUEUE_MS = 60_000
 const LAST_LOOK_MS = 10_000
 
-export class StoredResults implements ResultSource {
-  readonly #options: StoredResultsOptions
+export class S3Results implements ResultSource {
+  readonly #options: S3ResultsOptions
 
-  constructor(options: StoredResultsOptions) {
+  constructor(options: S3ResultsOptions) {
     this.#options = options
   }
 
@@ -42,7 +42,7 @@ export class StoredResults implements ResultSource {
   async run(session: AgentCoreSession, signal: AbortSignal): Promise<AgentResult> {
     const over = new AbortController()
     const untilOver = AbortSignal.any([signal, over.signal])
-    const place = { key: this.#keyOf(session) }
+    const place = { key: this.#getObjectKey(session) }
     const announced = this.#options.queue?.expect(session.id)
     try {
       // A result may be there before the call that started the agent returns.
@@ -55,7 +55,7 @@ export class StoredResults implements ResultSource {
   }
 
   async lastLook(session: AgentCoreSession): Promise<AgentResult | undefined> {
-    return this.#look(session, this.#keyOf(session), AbortSignal.timeout(LAST_LOOK_MS))
+    return this.#look(session, this.#getObjectKey(session), AbortSignal.timeout(LAST_LOOK_MS))
   }
 
   async close(): Promise<void> {
@@ -63,7 +63,7 @@ export class StoredResults implements ResultSource {
     await this.#options.bucket.close()
   }
 
-  #keyOf({ id, inputId }: AgentCoreSession): string {
+  #getObjectKey({ id, inputId }: AgentCoreSession): string {
     return `${this.#options.experiment}/${inputId}/${id}.json`
   }
 

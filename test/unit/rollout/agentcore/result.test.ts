@@ -1,5 +1,5 @@
 import t from 'tap'
-import { AgentCoreRefusal, agentCoreRefusal } from '../../../../src/rollout/runners/agentcore/refusals.ts'
+import { AgentCoreError, toAgentCoreError } from '../../../../src/rollout/runners/agentcore/refusals.ts'
 import { parseResult, readResult } from '../../../../src/rollout/runners/agentcore/result.ts'
 
 for (const [given, rewards] of [
@@ -78,9 +78,9 @@ t.test('each error of AgentCore is one outcome', async (t) => {
     [thrown('InternalServerException', { $fault: 'server' }), 'lost', 'error', false],
     [thrown('Error', { code: 'ECONNRESET' }), 'lost', 'error', false],
   ] as const) {
-    const refusal = agentCoreRefusal(error)
+    const refusal = toAgentCoreError(error)
     t.match(refusal, { kind, isBeforeStart, result: { status, rewards: {}, error: /: \w+: why$/ } })
-    t.equal(agentCoreRefusal(refusal), refusal)
+    t.equal(toAgentCoreError(refusal), refusal)
   }
-  t.match(new AgentCoreRefusal('agent', 'x'.repeat(1_000)).message.length, 223)
+  t.match(new AgentCoreError('agent', 'x'.repeat(1_000)).message.length, 223)
 })

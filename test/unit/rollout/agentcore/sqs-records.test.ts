@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import {
   isTestEvent,
-  sessionOfObjectKey,
+  parseSessionId,
   writtenKeys,
 } from '../../../../src/rollout/runners/agentcore/sqs-records.ts'
 
@@ -54,9 +54,9 @@ t.test('no text makes it throw, and any key comes back', async (t) => {
 })
 
 t.test('the session is the end of the last part of the key', async (t) => {
-  t.equal(sessionOfObjectKey('exp/input_1/llm-proxy-a-1.json'), 'llm-proxy-a-1')
-  t.equal(sessionOfObjectKey('exp/in_put_llm-proxy-a-1.json'), 'llm-proxy-a-1')
-  t.equal(sessionOfObjectKey('other'), 'other')
+  t.equal(parseSessionId('exp/input_1/llm-proxy-a-1.json'), 'llm-proxy-a-1')
+  t.equal(parseSessionId('exp/in_put_llm-proxy-a-1.json'), 'llm-proxy-a-1')
+  t.equal(parseSessionId('other'), 'other')
 })
 
 t.test("the test event of a new queue is told from others' messages", async (t) => {
