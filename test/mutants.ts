@@ -1,7 +1,7 @@
 /**
  * Mutation testing by StrykerJS: small faults are planted in a file, and those that its unit tests do not notice are listed.
  *
- *     npm run test:mutants -- src/proxy/session/matching/match-index.ts src/proxy/session/turn/run-turn.ts
+ *     npm run test:mutants -- src/proxy/session/matching/prefix-index.ts src/proxy/session/turn/run-turn.ts
  *
  *     --sample 0.1   only a tenth of the lines, the same ones each time
  *     --seed 2       other lines

@@ -3,7 +3,7 @@ import { ProxyError } from '../base/errors.ts'
 import type { BackupConfig } from '../proxy/config/options/backup.ts'
 import { isPostgresUrl } from '../proxy/store/postgres/open.ts'
 import { type CopyCounts, copyDatabase } from '../proxy/store/sqlite/backup.ts'
-import { writeFileAtomically } from '../rollout/datasets/whole-file.ts'
+import { writeFileAtomically } from '../rollout/datasets/atomic-file.ts'
 
 /** `llm-proxy backup <file>`. @returns the exit code */
 export async function run(config: BackupConfig, [to]: string[]): Promise<number> {

@@ -1,4 +1,4 @@
-import { SIGNAL_EXIT_CODES } from './process-life.ts'
+import { SIGNAL_EXIT_CODES } from './process-lifecycle.ts'
 
 /** The first SIGINT or SIGTERM calls the work off; a second one ends the process at once. */
 export class Interrupt {

@@ -1,7 +1,7 @@
 /** Entry of the command line. */
 import { VERSION } from '../base/version.ts'
 import { describeFailure } from './fail.ts'
-import { exitOnSignals } from './process-life.ts'
+import { exitOnSignals } from './process-lifecycle.ts'
 import { buildProgram } from './program.ts'
 
 /** Runs `llm-proxy` with these arguments and sets the exit code of the process. */

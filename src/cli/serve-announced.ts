@@ -1,6 +1,6 @@
 import { writeSync } from 'node:fs'
 import type { Logger } from '../base/logger.ts'
-import { exitOnUnexpectedErrors, type Stoppable, serveUntilSignal } from './process-life.ts'
+import { exitOnUnexpectedErrors, type Stoppable, serveUntilSignal } from './process-lifecycle.ts'
 
 /**
  * Serves until a signal, and says on stdout that it is ready, where a script finds the URL. Whoever waits for that may send a

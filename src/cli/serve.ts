@@ -4,7 +4,7 @@ import { databaseName } from '../proxy/store/postgres/open.ts'
 import type { StartingModel } from '../proxy/tokens/model/token-model.ts'
 import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'
-import { exitOnStoreLoss } from './process-life.ts'
+import { exitOnStoreLoss } from './process-lifecycle.ts'
 import { serveAnnounced } from './serve-announced.ts'
 
 /** `llm-proxy serve`: runs the proxy until a signal. @returns the exit code */

@@ -15,7 +15,7 @@ import { type Dial, dialOut } from './proxy-connection.ts'
 import { ProxyLink } from './proxy-link.ts'
 import { ProxyLinks, type ProxyName } from './proxy-links.ts'
 import { shownUrl, workerSocketUrl } from './proxy-url.ts'
-import { WorkerCache } from './worker-memory.ts'
+import { WorkerCache } from './worker-cache.ts'
 
 interface InferenceWorkerClientOptions {
   /**

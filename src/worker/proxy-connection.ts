@@ -2,7 +2,7 @@
 import { isIPv4, type LookupFunction } from 'node:net'
 import WebSocket, { type ClientOptions } from 'ws'
 import type { Clock } from '../base/clock.ts'
-import { detachBuffer } from '../protocol/json/give-back.ts'
+import { detachBuffer } from '../protocol/json/detach-buffer.ts'
 import { type Frame, helloAckV2, parseFrame } from '../protocol/worker/frames.ts'
 import {
   CLOSE,
@@ -12,8 +12,8 @@ import {
   type WorkerHelloAckV2,
   type WorkerHelloV2,
 } from '../protocol/worker/protocol.ts'
-import type { FrameJson } from '../protocol/worker/requests-on-wire.ts'
-import type { FrameContent, ProxyCache } from './worker-memory.ts'
+import type { FrameJson } from '../protocol/worker/request-frames.ts'
+import type { FrameContent, ProxyCache } from './worker-cache.ts'
 
 interface DialOptions extends ClientOptions {
   /** Says which address the URL's host has; `ws` hands it on to the socket. */

@@ -3,12 +3,6 @@ import { ProxyError, toProxyError } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts'
 import type { GenerationRequest } from '../protocol/canonical/request.ts'
 import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'
-import {
-  createChunkFrame,
-  createFailureFrame,
-  createPromptForgottenFrame,
-  createResponseFrame,
-} from '../protocol/worker/answers-on-wire.ts'
 import type { Frame } from '../protocol/worker/frames.ts'
 import * as frames from '../protocol/worker/frames.ts'
 import {
@@ -22,13 +16,19 @@ import {
   type WorkerHelloV2,
   type WorkerStatus,
 } from '../protocol/worker/protocol.ts'
-import { type FrameJson, requestFromV2 } from '../protocol/worker/requests-on-wire.ts'
+import { type FrameJson, requestFromV2 } from '../protocol/worker/request-frames.ts'
+import {
+  createChunkFrame,
+  createFailureFrame,
+  createPromptForgottenFrame,
+  createResponseFrame,
+} from '../protocol/worker/response-frames.ts'
 import type { Dispatcher, Lease } from '../proxy/engines/dispatch/dispatcher.ts'
 import type { Backend } from '../proxy/engines/port/backend.ts'
 import { keepConnected } from './backoff.ts'
 import { type ConnectionEnd, ProxyConnection, type ProxyConnectionOptions } from './proxy-connection.ts'
-import { WorkerRequestState } from './served-call.ts'
-import { ProxyCache, type WorkerCache } from './worker-memory.ts'
+import { ProxyCache, type WorkerCache } from './worker-cache.ts'
+import { WorkerRequestState } from './worker-request-state.ts'
 
 interface ProxyLinkOptions extends Pick<ProxyConnectionOptions, 'url' | 'address' | 'ca' | 'clock' | 'dial'> {
   /** One of these is the proxy's, if it asks for any. */

@@ -2,13 +2,13 @@
 import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import type { Test } from 'tap'
+import { TOKEN_DATA_KINDS } from '../../src/protocol/token-data/kinds.ts'
 import {
   packTokenData,
   type TokenData,
   type TokenDataBlob,
   unpackTokenData,
-} from '../../src/protocol/details/details.ts'
-import { TOKEN_DATA_KINDS } from '../../src/protocol/details/kinds.ts'
+} from '../../src/protocol/token-data/token-data.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { NewSession, OpenTurn, TurnOutcome, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { lastOfTexts, type TurnOfTexts, withTexts } from '../helpers/messages.ts'

@@ -2,8 +2,9 @@
  * The details that a row must show, found the slow way: each token of the row is looked up in the plan of the
  * conversation, without what the code under test knows of turns, rows and cuts.
  */
-import type { TokenData, TokenTable } from '../../src/protocol/details/details.ts'
-import { type Tensor, toNumbers } from '../../src/protocol/details/tensors.ts'
+
+import { type Tensor, toNumbers } from '../../src/protocol/token-data/tensors.ts'
+import type { TokenData, TokenTable } from '../../src/protocol/token-data/token-data.ts'
 import type { Trajectory } from '../../src/proxy/session/trajectories/trajectories.ts'
 
 export interface ToldTurn {

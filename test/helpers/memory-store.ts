@@ -2,8 +2,8 @@
 import { setImmediate as nextPage } from 'node:timers/promises'
 import { ProxyError } from '../../src/base/errors.ts'
 import { getTextsUpTo, type Message, MessageTree } from '../../src/protocol/canonical/conversation.ts'
-import type { TokenDataBlob } from '../../src/protocol/details/details.ts'
-import type { TokenDataKind } from '../../src/protocol/details/kinds.ts'
+import type { TokenDataKind } from '../../src/protocol/token-data/kinds.ts'
+import type { TokenDataBlob } from '../../src/protocol/token-data/token-data.ts'
 import { getSharedLength } from '../../src/protocol/token-ids/token-ids.ts'
 import { type Annotations, answerFor } from '../../src/proxy/store/port/answered-retries.ts'
 import type {

@@ -1,7 +1,7 @@
 /** What an output parser makes of a completion, put together as an agent does. */
 import type { ToolCall, ToolCallDelta } from '../../src/protocol/canonical/messages.ts'
+import type { OutputDelta } from '../../src/proxy/tokens/parsers/output-delta.ts'
 import type { OutputParser } from '../../src/proxy/tokens/parsers/output-parser.ts'
-import type { OutputDelta } from '../../src/proxy/tokens/parsers/parsed-delta.ts'
 
 /** What an agent's assistant message is made of. */
 export interface ParsedOutput {

@@ -2,7 +2,7 @@
  * Details that a token tells of itself: whoever knows the token knows what must stand beside it, wherever it ended up.
  * Numbers have many digits, so that one that was rounded on its way is not taken for the one that was sent.
  */
-import type { TokenData, TokenTable } from '../../src/protocol/details/details.ts'
+import type { TokenData, TokenTable } from '../../src/protocol/token-data/token-data.ts'
 
 export const LAYERS = 2
 export const EXPERTS_PER_TOKEN = 3

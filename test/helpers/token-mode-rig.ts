@@ -2,7 +2,7 @@
 import type { Test } from 'tap'
 import type { ChatMessage, Usage } from '../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
-import type { TokenData } from '../../src/protocol/details/details.ts'
+import type { TokenData } from '../../src/protocol/token-data/token-data.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { TokenPrompts } from '../../src/proxy/session/prompts/token-prompts.ts'
 import { Sessions } from '../../src/proxy/session/state/sessions.ts'

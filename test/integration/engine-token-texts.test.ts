@@ -1,7 +1,7 @@
 /** In chat mode the texts of tokens are the engine's, where it tells. */
 import t from 'tap'
 import { embeddedModelFolder, loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
-import { createTokenTextReader, tokenTexts } from '../../src/proxy/engines/clients/texts-of-tokens.ts'
+import { createTokenTextReader, tokenTexts } from '../../src/proxy/engines/clients/token-text-reader.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { startEngine } from '../helpers/engine.ts'

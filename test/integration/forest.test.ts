@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { packTokenData } from '../../src/protocol/details/details.ts'
+import { packTokenData } from '../../src/protocol/token-data/token-data.ts'
 import { TokenForest } from '../../src/proxy/http/trainer/read/schemas.ts'
 import {
   recordTurn,

@@ -4,7 +4,7 @@ import type { ChatCompletionMessageParam } from 'openai/resources/chat/completio
 import t from 'tap'
 import { loadEmbeddedModel } from '../../src/embedded/engine/embedded-model.ts'
 import { rankTokens } from '../../src/embedded/engine/score.ts'
-import { ToolCallIds } from '../../src/proxy/session/matching/call-ids.ts'
+import { ToolCallIds } from '../../src/proxy/session/matching/tool-call-ids.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'

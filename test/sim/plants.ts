@@ -86,12 +86,12 @@ export const PLANTS: readonly Plant[] = [
     seed: 16,
     edits: [
       {
-        file: 'src/worker/outgoing-call.ts',
+        file: 'src/worker/frame-sender.ts',
         find: 'this.#kept.filter((frame) => frame.seq > received).map(',
         put: 'this.#kept.map(',
       },
       {
-        file: 'src/proxy/relay/incoming-call.ts',
+        file: 'src/proxy/relay/frame-receiver.ts',
         find: "    if (seq <= this.#received) return 'duplicate'\n",
         put: '',
       },
@@ -102,7 +102,7 @@ export const PLANTS: readonly Plant[] = [
     seed: 62,
     edits: [
       {
-        file: 'src/proxy/relay/incoming-call.ts',
+        file: 'src/proxy/relay/frame-receiver.ts',
         find: "    if (seq <= this.#received) return 'duplicate'\n",
         put: '',
       },

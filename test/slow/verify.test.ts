@@ -1,7 +1,7 @@
 /** `llm-proxy verify` as a program, over what a proxy recorded with the embedded engine. */
 import OpenAI from 'openai'
 import t, { type Test } from 'tap'
-import { packTokenData } from '../../src/protocol/details/details.ts'
+import { packTokenData } from '../../src/protocol/token-data/token-data.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { HalvedEngine, startEngine } from '../helpers/engine.ts'

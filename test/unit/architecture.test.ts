@@ -190,15 +190,15 @@ const graphOf = (imports: Record<string, string[]>): ImportGraph => new Map(Obje
 t.test('an import against the direction is a violation', async (t) => {
   for (const [file, target] of [
     ['src/proxy/session/turn/run-turn.ts', 'src/proxy/http/app.ts'],
-    ['src/proxy/dialects/chat/answer.ts', 'src/proxy/session/state/sessions.ts'],
+    ['src/proxy/dialects/chat/response.ts', 'src/proxy/session/state/sessions.ts'],
     ['src/proxy/engines/clients/openai/client.ts', 'src/proxy/store/sqlite/open.ts'],
-    ['src/proxy/relay/relay-call.ts', 'src/proxy/engines/clients/wire/connection.ts'],
+    ['src/proxy/relay/relay-request.ts', 'src/proxy/engines/clients/wire/connection.ts'],
     ['src/proxy/store/port/turn-store.ts', 'src/proxy/store/sqlite/schema.ts'],
     ['src/proxy/http/server.ts', 'src/main.ts'],
     ['src/proxy/http/app.ts', 'src/inspector/routes/routes.ts'],
     ['src/proxy/engines/clients/open-servers.ts', 'src/embedded/open-engines.ts'],
     ['src/main.ts', 'src/cli/run.ts'],
-    ['src/worker/proxy-link.ts', 'src/proxy/relay/relay-call.ts'],
+    ['src/worker/proxy-link.ts', 'src/proxy/relay/relay-request.ts'],
     ['src/rollout/rollout.ts', 'src/proxy/http/trainer/sessions/schemas.ts'],
     ['src/proxy/http/server.ts', 'src/rollout/remote-agent-loop.ts'],
     ['src/base/errors.ts', 'src/protocol/canonical/events.ts'],

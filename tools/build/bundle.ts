@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { createRequire, isBuiltin } from 'node:module'
 import { dirname, join, relative, resolve } from 'node:path'
 import { type BuildOptions, build, type Metafile, type Plugin } from 'esbuild'
-import { INSIDE } from '../../src/base/own-files.ts'
+import { INSIDE } from '../../src/base/assets.ts'
 import { HOST } from './node-base.ts'
 
 export interface Bundle {
@@ -109,7 +109,7 @@ function filesOf(path: string): string[] {
 }
 
 function nativeModules(root: string, found: FoundFiles): Plugin {
-  const loader = JSON.stringify(join(root, 'src/base/own-files.ts'))
+  const loader = JSON.stringify(join(root, 'src/base/assets.ts'))
   return {
     name: 'native-modules',
     setup({ onLoad }) {

@@ -1,6 +1,6 @@
 /** The demo's trainer: rollouts of an agent that is a command, judged by its answer. */
 import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
-import { mapConcurrently } from '../../rollout/at-once.ts'
+import { mapConcurrently } from '../../rollout/map-concurrently.ts'
 import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'
 import { CommandRunner } from '../../rollout/runners/command-runner.ts'
 import type { AgentWork } from '../../rollout/runners/verifier.ts'

@@ -3,7 +3,7 @@ import {
   type FirstTokens,
   type LogprobsMode,
   readLogprobsMode,
-} from '../../proxy/engines/dispatch/measured-logprobs.ts'
+} from '../../proxy/engines/dispatch/logprobs-probe.ts'
 import { type Finding, failure, ok, warning } from './finding.ts'
 
 const ABOUT = 'logprobs'

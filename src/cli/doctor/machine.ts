@@ -8,7 +8,7 @@ import type { ServeConfig } from '../../proxy/config/options/serve.ts'
 import { readCertificate } from '../../proxy/http/transport/certificate.ts'
 import { databaseName, isPostgresUrl, lookAtPostgres } from '../../proxy/store/postgres/open.ts'
 import { explainListenFailure, withCause } from '../fail.ts'
-import { openDatabase } from '../open-record.ts'
+import { openDatabase } from '../open-database.ts'
 import { type Finding, failure, ok, warning } from './finding.ts'
 
 export function checkKeys(config: ServeConfig): Finding {

@@ -2,6 +2,7 @@
  * The rows of a run as columns, in a Parquet or an Arrow file, made of the file of lines when all samples are in it.
  */
 import type { AgentLoopExtraFields, AgentLoopMetrics } from '../../rollout/agent-loop-output.ts'
+import { readCompleteLines } from '../../rollout/datasets/complete-lines.ts'
 import {
   BOOLEAN,
   DETAIL_COLUMNS,
@@ -14,7 +15,6 @@ import {
   writeRowColumns,
 } from '../../rollout/datasets/row-columns.ts'
 import type { Shape } from '../../rollout/datasets/shape.ts'
-import { readCompleteLines } from '../../rollout/datasets/whole-lines.ts'
 import type { RowDetailsJson } from '../../rollout/row-details.ts'
 import type { OutputRow } from './output-row.ts'
 

@@ -7,7 +7,7 @@ import { sessionToWire, sessionWithTurns } from '../../proxy/http/trainer/sessio
 import { readTrajectories } from '../../proxy/http/trainer/sessions/trajectory-query.ts'
 import { idPrefixOfRun } from '../../proxy/session/state/session-id.ts'
 import type { SessionRecord, TurnReader } from '../../proxy/store/port/turn-store.ts'
-import { openDatabase } from '../open-record.ts'
+import { openDatabase } from '../open-database.ts'
 import type { SessionsApi, ShownTurnJson } from './api.ts'
 
 /**

@@ -1,6 +1,7 @@
 /** Training rows of sessions as columns, in a Parquet or an Arrow file. */
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
+import { splitLines } from '../../rollout/datasets/complete-lines.ts'
 import {
   BOOLEAN,
   DETAIL_COLUMNS,
@@ -13,7 +14,6 @@ import {
   writeRowColumns,
 } from '../../rollout/datasets/row-columns.ts'
 import type { Shape } from '../../rollout/datasets/shape.ts'
-import { splitLines } from '../../rollout/datasets/whole-lines.ts'
 import type { TrajectoryJson } from './api.ts'
 
 const SPAN: Record<keyof TrajectoryJson['turns'][number], Shape> = {

@@ -2,7 +2,7 @@
  * Imports sessions. The destination wins: a session that is there is replaced only where all that it holds is the beginning of
  * what the source has, as an import that was cut off leaves it.
  */
-import { TOKEN_DATA_KINDS } from '../../protocol/details/kinds.ts'
+import { TOKEN_DATA_KINDS } from '../../protocol/token-data/kinds.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type { ConsumerReader } from '../../proxy/store/port/consumers.ts'
 import { everySession } from '../../proxy/store/port/every-session.ts'

@@ -4,7 +4,7 @@ import type { SessionsImportConfig } from '../../proxy/config/options/sessions.t
 import type { TurnStore } from '../../proxy/store/port/turn-store.ts'
 import { databaseName, isPostgresUrl, openPostgresStore } from '../../proxy/store/postgres/open.ts'
 import { openSqliteStore } from '../../proxy/store/sqlite/open.ts'
-import { openDatabase } from '../open-record.ts'
+import { openDatabase } from '../open-database.ts'
 import { importConsumers } from './import-consumers.ts'
 import { type ImportCounts, importSessions } from './import-sessions.ts'
 

@@ -1,6 +1,5 @@
 /** What was said in a session, for a terminal: nothing in it can move the cursor or look like a line of ours. */
 import { styleText } from 'node:util'
-import { ToolCallReader, type ToolCallView, type ToolCallWire } from '../../protocol/transcript/calls.ts'
 import { type DiffLine, diffLines } from '../../protocol/transcript/diff-lines.ts'
 import {
   getContentText,
@@ -9,6 +8,7 @@ import {
   type MessageWire,
 } from '../../protocol/transcript/messages.ts'
 import { getSettings } from '../../protocol/transcript/settings.ts'
+import { ToolCallReader, type ToolCallView, type ToolCallWire } from '../../protocol/transcript/tool-calls.ts'
 import { revealInvisible } from '../../protocol/transcript/visible.ts'
 import { formatNumber } from '../table.ts'
 import type { ShownTurnJson, TreeJson } from './api.ts'

@@ -2,12 +2,12 @@ import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
 import { loadEmbeddedTokenizer } from '../../embedded/engine/embedded-model.ts'
 import { uiRoutes } from '../../inspector/routes/routes.ts'
-import { createTokenTextReader } from '../../proxy/engines/clients/texts-of-tokens.ts'
+import { createTokenTextReader } from '../../proxy/engines/clients/token-text-reader.ts'
 import type { ViewOptions } from '../../proxy/http/view.ts'
 import { databaseName } from '../../proxy/store/postgres/open.ts'
 import { loadModelFiles } from '../../proxy/tokens/model/load-model-files.ts'
 import { loadTokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
-import { openDatabase } from '../open-record.ts'
+import { openDatabase } from '../open-database.ts'
 
 interface ViewSource {
   db: string

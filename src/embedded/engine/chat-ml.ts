@@ -4,7 +4,7 @@
  */
 import { ProxyError } from '../../base/errors.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../protocol/canonical/messages.ts'
-import { getRawNumber } from '../../protocol/canonical/written-numbers.ts'
+import { getRawNumber } from '../../protocol/canonical/number-texts.ts'
 
 const DEFAULT_SYSTEM = 'You are a helpful assistant.'
 

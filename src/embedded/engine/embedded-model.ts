@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs'
-import { folderPath } from '../../base/own-files.ts'
+import { folderPath } from '../../base/assets.ts'
 import { loadTokenizer, longestTokenChars, type Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
 import { NgramModel } from './ngram-model.ts'
 

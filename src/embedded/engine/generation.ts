@@ -3,10 +3,10 @@
  */
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../protocol/canonical/messages.ts'
-import type { TokenTable } from '../../protocol/details/details.ts'
-import type { CaptureOptions } from '../../protocol/details/kinds.ts'
+import type { CaptureOptions } from '../../protocol/token-data/kinds.ts'
+import type { TokenTable } from '../../protocol/token-data/token-data.ts'
+import type { OutputDelta } from '../../proxy/tokens/parsers/output-delta.ts'
 import type { OutputParser } from '../../proxy/tokens/parsers/output-parser.ts'
-import type { OutputDelta } from '../../proxy/tokens/parsers/parsed-delta.ts'
 import { StopStrings } from '../../proxy/tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../proxy/tokens/tokenizer/streaming-decoder.ts'
 import type { Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'

@@ -1,6 +1,7 @@
 /** What the inspector's page is made of. */
+
+import { readAsset } from '../../base/assets.ts'
 import { ProxyError } from '../../base/errors.ts'
-import { readAsset } from '../../base/own-files.ts'
 
 interface PageSource {
   script: string

@@ -1,6 +1,6 @@
 /** A completion put together from its generation events. */
-import type { TokenData } from '../details/details.ts'
-import { TokenDataBuilder } from '../details/fold.ts'
+import type { TokenData } from '../token-data/token-data.ts'
+import { TokenDataBuilder } from '../token-data/token-data-builder.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent, GenerationStart } from './events.ts'
 import type { TokenLogprob, ToolCall, ToolCallDelta } from './messages.ts'
 

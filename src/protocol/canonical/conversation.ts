@@ -6,8 +6,8 @@
  * What anybody knows of a message hangs on it (see {@link SideTable}): it is found once, and goes with the message.
  */
 import { hash } from 'node:crypto'
-import { type Attachable, createAttachmentSlots, SideTable } from '../../base/note.ts'
-import { appendJson, getChunks, type JsonList } from '../json/growing-json.ts'
+import { type Attachable, createAttachmentSlots, SideTable } from '../../base/side-table.ts'
+import { appendJson, getChunks, type JsonList } from '../json/growable-json.ts'
 import type { ChatMessage } from './messages.ts'
 
 /** A message, and by its parents all messages before it. Nobody changes what it says. */

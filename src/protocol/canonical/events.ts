@@ -5,7 +5,7 @@
  * Events travel in batches (`readonly GenerationEvent[]`): one batch is what one read of the engine's socket
  * brought, so that a fast engine costs one write to the agent per read and not one per token.
  */
-import type { TokenData } from '../details/details.ts'
+import type { TokenData } from '../token-data/token-data.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { TokenLogprob, ToolCallDelta, Usage } from './messages.ts'
 

@@ -7,19 +7,19 @@
  * What is repeated is the very object of before; so nobody may change it. An element is the object of before only if
  * everything before it in the list is so, too.
  */
-import { LruCache } from '../../base/recently-used.ts'
+import { LruCache } from '../../base/lru-cache.ts'
 import { findElements, findStringEnd, LETTERS, skipSpace } from '../json/json-list.ts'
 import { addWeights, type JsonWeight, WEIGHTLESS, weigh } from '../json/json-weight.ts'
-import { BytePrefix, DigestPrefix, type VerifiedPrefix } from '../json/known-bytes.ts'
 import { isNestedTooDeeply, MAX_NESTING } from '../json/nesting.ts'
-import { type AddWeight, MAX_PARTS, PartCache } from './known-parts.ts'
+import { BytePrefix, DigestPrefix, type VerifiedPrefix } from '../json/verified-prefix.ts'
 import {
   keepNumberTexts,
   LIST_FIELDS,
   MAX_NUMBER_LENGTH,
   mayContainTools,
   parseRequest,
-} from './written-numbers.ts'
+} from './number-texts.ts'
+import { type AddWeight, MAX_PARTS, PartCache } from './part-cache.ts'
 
 /** Shorter requests are parsed in no time; they are read by parts only for the bytes of a list that is written otherwise. */
 const MIN_BYTES = 4 * 1024

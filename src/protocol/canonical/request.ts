@@ -3,7 +3,7 @@
  * with every field the agent sent, known or not. Dialects make it, the session layer overrides its sampling, engine
  * clients and workers serve it.
  */
-import type { CaptureOptions } from '../details/kinds.ts'
+import type { CaptureOptions } from '../token-data/kinds.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { PromptLists } from '../token-ids/prompt-lists.ts'
 import type { Message } from './conversation.ts'

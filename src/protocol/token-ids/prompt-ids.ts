@@ -3,7 +3,7 @@
  * that one's completion, and a little more. A session's memory so grows with its tokens and not with the square of its
  * turns, and two prompts that go on from the same one are compared from there on. The store's rows say it alike.
  */
-import { createAttachmentSlots } from '../../base/note.ts'
+import { createAttachmentSlots } from '../../base/side-table.ts'
 import { concatIds, getSharedLength, type TokenIds } from './token-ids.ts'
 
 const NO_IDS = new Int32Array(0)

@@ -3,8 +3,8 @@
  * of an earlier one, as a rule, and comparing the two takes a thirtieth of the time of reading or writing that JSON: 10 µs
  * instead of 300 for 40,000 ids.
  */
-import { appendJson, getChunks, type JsonList } from '../json/growing-json.ts'
-import { DigestPrefix } from '../json/known-bytes.ts'
+import { appendJson, getChunks, type JsonList } from '../json/growable-json.ts'
+import { DigestPrefix } from '../json/verified-prefix.ts'
 import { PromptIds } from './prompt-ids.ts'
 import { readIds, writeIds } from './token-ids-json.ts'
 

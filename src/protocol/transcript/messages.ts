@@ -1,5 +1,5 @@
 /** What a turn adds to what was said before, and the texts and pictures of messages. */
-import type { ToolCallWire } from './calls.ts'
+import type { ToolCallWire } from './tool-calls.ts'
 
 export interface MessageWire {
   role?: string

@@ -3,7 +3,7 @@
  * name of the call: the prompt of a call that goes on from there is then sent as what it adds, in either direction. At 40,000
  * tokens 200 KB less have to be packed, sent and unpacked each time.
  */
-import { SideTable } from '../../base/note.ts'
+import { SideTable } from '../../base/side-table.ts'
 import type { Message } from '../canonical/conversation.ts'
 import type { GenerationRequest } from '../canonical/request.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'

@@ -48,7 +48,7 @@ import { discardBody, OVERSIZED_BODY } from './transport/discard-body.ts'
 import { errorHeaders, logFailure, toRequestError } from './transport/errors.ts'
 import { toOriginForm } from './transport/origin-form.ts'
 import { sessionPaths } from './transport/session-paths.ts'
-import type { UnauthenticatedConnections } from './transport/strangers.ts'
+import type { UnauthenticatedConnections } from './transport/unauthenticated-connections.ts'
 import { createUnauthenticatedConnections, createWebServer } from './transport/web-server.ts'
 import { type WorkerSocketOptions, workerSocket } from './worker/worker-socket.ts'
 

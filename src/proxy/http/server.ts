@@ -11,7 +11,7 @@ import {
   readCertificate,
   watchCertificate,
 } from './transport/certificate.ts'
-import type { UnauthenticatedConnections } from './transport/strangers.ts'
+import type { UnauthenticatedConnections } from './transport/unauthenticated-connections.ts'
 import { createUnauthenticatedConnections, createWebServer } from './transport/web-server.ts'
 
 export interface ListenOptions extends AppBase {

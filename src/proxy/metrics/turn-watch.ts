@@ -2,8 +2,9 @@
  * What turns, their engines and their record tell, watched from outside: at the store's port a turn begins and ends, at
  * the backend's its answer comes. A piece of an answer costs a look at the clock, everything else happens once a turn.
  */
-import { type Interceptor, intercept } from '../../base/around.ts'
+
 import { ProxyError } from '../../base/errors.ts'
+import { type Interceptor, intercept } from '../../base/interceptor.ts'
 import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
 import { readEffortChange } from '../../protocol/canonical/reasoning-effort.ts'
 import type { Backend } from '../engines/port/backend.ts'

@@ -2,9 +2,9 @@
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'
-import { LruCache } from '../../base/recently-used.ts'
+import { LruCache } from '../../base/lru-cache.ts'
 import type { GenerationRequest } from '../../protocol/canonical/request.ts'
-import { detachBuffer } from '../../protocol/json/give-back.ts'
+import { detachBuffer } from '../../protocol/json/detach-buffer.ts'
 import type { Frame } from '../../protocol/worker/frames.ts'
 import * as frames from '../../protocol/worker/frames.ts'
 import {
@@ -26,9 +26,9 @@ import {
   type WorkerStatusRequest,
 } from '../../protocol/worker/protocol.ts'
 import { attachReportedPrompt, findBasePrompt } from '../../protocol/worker/reported-prompts.ts'
-import { requestJson, withoutCapture } from '../../protocol/worker/requests-on-wire.ts'
+import { requestJson, withoutCapture } from '../../protocol/worker/request-frames.ts'
 import type { ModelInfo, Unavailable } from '../engines/port/engine-client.ts'
-import { RelayRequest } from './relay-call.ts'
+import { RelayRequest } from './relay-request.ts'
 import type { RelaySocket } from './relay-socket.ts'
 import { StatusRequests } from './status-requests.ts'
 

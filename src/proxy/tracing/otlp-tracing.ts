@@ -17,12 +17,12 @@ import {
   type ReadableSpan,
   type SpanExporter,
 } from '@opentelemetry/sdk-trace-base'
-import { intercept } from '../../base/around.ts'
+import { intercept } from '../../base/interceptor.ts'
 import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
 import type { IncomingRequest, RequestSpan } from '../../protocol/canonical/spans.ts'
 import type { TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
-import { type OpenTurns, OtlpRequestSpan, type Tracers } from './call-span.ts'
+import { type OpenTurns, OtlpRequestSpan, type Tracers } from './request-span.ts'
 import { SessionIds } from './session-ids.ts'
 import type { Tracing, TracingTarget } from './tracing.ts'
 

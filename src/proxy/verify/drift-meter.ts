@@ -8,7 +8,7 @@ import type { Logger } from '../../base/logger.ts'
 import type { EngineClient, EngineHealth } from '../engines/port/engine-client.ts'
 import type { TurnReader, TurnRecord } from '../store/port/turn-store.ts'
 import { isFiltered } from './hints.ts'
-import { getRecordedLogprobs, getTurnMasks, MASK_KINDS } from './recorded-masks.ts'
+import { getRecordedLogprobs, getTurnMasks, MASK_KINDS } from './turn-masks.ts'
 import { type TurnResult, type TurnVerification, type VerifiableTurn, Verifier } from './verifier.ts'
 
 /** Whom to ask about a turn, and what is known of it. */

@@ -21,7 +21,7 @@ import {
   type Tolerance,
 } from './compare.ts'
 import { findHint } from './hints.ts'
-import type { TurnMasks } from './recorded-masks.ts'
+import type { TurnMasks } from './turn-masks.ts'
 
 /** A recorded turn, as far as it matters here. */
 export interface VerifiableTurn extends TurnMasks {

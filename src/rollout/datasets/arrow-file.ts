@@ -4,9 +4,9 @@ import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type { DataType, Field, RecordBatch, Schema } from 'apache-arrow'
 import { importOptionalPackage } from '../../base/optional-package.ts'
+import { writeFileAtomically } from './atomic-file.ts'
 import type { Row } from './parquet-columns.ts'
 import { type Fields, fit, type Shape, storable } from './shape.ts'
-import { writeFileAtomically } from './whole-file.ts'
 
 type Arrow = typeof import('apache-arrow')
 

@@ -4,9 +4,9 @@ import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
 import { asyncBufferFromFile, type Compressors, parquetMetadataAsync, parquetReadObjects } from 'hyparquet'
 import { fileWriter, ParquetWriter, parquetWriteBuffer } from 'hyparquet-writer'
 import { ProxyError } from '../../base/errors.ts'
+import { writeFileAtomically } from './atomic-file.ts'
 import { type Columns, inferColumns, type Row, toColumns } from './parquet-columns.ts'
 import type { Fields } from './shape.ts'
-import { writeFileAtomically } from './whole-file.ts'
 
 /** Snappy and none are hyparquet's own. */
 const COMPRESSORS: Compressors = {

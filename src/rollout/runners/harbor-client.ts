@@ -3,8 +3,8 @@ import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { FormData } from 'undici'
 import { parseJson } from '../../base/json.ts'
-import { mapConcurrently } from '../at-once.ts'
 import { HttpClient } from '../http-client.ts'
+import { mapConcurrently } from '../map-concurrently.ts'
 import { taskArchive } from './task-archive.ts'
 
 /** The form field `metadata`, as JSON. Names are the wire's; what a run does not have is null. */

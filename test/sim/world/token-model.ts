@@ -10,7 +10,7 @@ import { PromptRenderer } from '../../../src/proxy/tokens/prompt/prompt-renderer
 import type { PromptService } from '../../../src/proxy/tokens/prompt/prompt-service.ts'
 import { ChatTemplate, readChatTemplate } from '../../../src/proxy/tokens/templates/chat-template.ts'
 import { PythonTemplates } from '../../../src/proxy/tokens/templates/python/python-templates.ts'
-import { ContentCache } from '../../../src/proxy/tokens/tokenizer/content-memory.ts'
+import { ContentCache } from '../../../src/proxy/tokens/tokenizer/content-cache.ts'
 import { loadTokenizer, readAddedTokens } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { readTokenizerFiles } from '../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
 import type { Vocabulary } from '../actors/oracle.ts'

@@ -22,7 +22,7 @@ const READERS = [
   'src/proxy/engines/clients/wire/*.ts',
   'src/proxy/http/transport/json-body.ts',
   'src/protocol/worker/{frames,protocol,token-ids,*-on-wire}.ts',
-  'src/proxy/relay/answers-v1.ts',
+  'src/proxy/relay/responses-v1.ts',
   'src/proxy/session/roles/**/*.ts',
   'src/proxy/session/matching/*.ts',
   'src/proxy/tokens/parsers/*.ts',
@@ -31,7 +31,7 @@ const READERS = [
 
 /** Files there that walk through nothing of anybody's, or only write. */
 const WALK_THROUGH_NOTHING = [
-  'src/protocol/json/give-back.ts',
+  'src/protocol/json/detach-buffer.ts',
   // Types, and folds of events that add each one once.
   'src/protocol/canonical/{completion,spans,events,messages,request}.ts',
   'src/protocol/token-ids/{prompt-ids,prompt-lists,token-ids}.ts',
@@ -46,7 +46,7 @@ const WALK_THROUGH_NOTHING = [
   'src/proxy/engines/clients/wire/{server-client,session-words,tokenizer-answers}.ts',
   'src/proxy/engines/clients/wire/{models,sampled-ids,request,score,text-ids,weight-version}.ts',
   // Written by the proxy, and read with the frames' own schemas.
-  'src/protocol/worker/requests-on-wire.ts',
+  'src/protocol/worker/request-frames.ts',
 ]
 
 for (const { name, cases, n = 8_000 } of SUBJECTS) {

@@ -2,10 +2,10 @@
 
 import { MessagesStreamWriter } from '../../../src/proxy/dialects/messages/stream.ts'
 import { PARSER_FAMILIES } from '../../../src/proxy/tokens/parsers/choose-parser.ts'
-import { createForcedCallParser } from '../../../src/proxy/tokens/parsers/forced-calls.ts'
+import { createForcedCallParser } from '../../../src/proxy/tokens/parsers/forced-tool-calls.ts'
 import { JsonScanner } from '../../../src/proxy/tokens/parsers/json-scanner.ts'
 import type { OutputParser, ParserFamily } from '../../../src/proxy/tokens/parsers/output-parser.ts'
-import { readPythonCalls } from '../../../src/proxy/tokens/parsers/python-calls.ts'
+import { readPythonCalls } from '../../../src/proxy/tokens/parsers/python-tool-calls.ts'
 import { toJsonArguments } from '../../../src/proxy/tokens/parsers/text-arguments.ts'
 import { AddedTokenFinder } from '../../../src/proxy/tokens/tokenizer/added-tokens.ts'
 import { MarkerSearch, MarkerSet } from '../../../src/proxy/tokens/tokenizer/markers.ts'

@@ -5,17 +5,17 @@ import { getImageUrls, splitDataUrl } from '../../../src/protocol/canonical/imag
 import { lowerChatRequest } from '../../../src/proxy/dialects/chat/request.ts'
 import { unseal } from '../../../src/proxy/dialects/common/sealed-reasoning.ts'
 import { lowerCompletionRequest } from '../../../src/proxy/dialects/completions/request.ts'
-import { EVENT_FRAME, GeminiStreamWriter } from '../../../src/proxy/dialects/gemini/answer.ts'
 import { lowerGeminiRequest } from '../../../src/proxy/dialects/gemini/request.ts'
+import { EVENT_FRAME, GeminiStreamWriter } from '../../../src/proxy/dialects/gemini/response.ts'
 import { lowerMessagesRequest } from '../../../src/proxy/dialects/messages/request.ts'
 import { lowerResponsesRequest } from '../../../src/proxy/dialects/responses/request.ts'
 import { checkResponsesRequest } from '../../../src/proxy/dialects/responses/schema.ts'
-import { ToolCallIds } from '../../../src/proxy/session/matching/call-ids.ts'
 import { canonicalJson } from '../../../src/proxy/session/matching/canonical-json.ts'
-import { PrefixIndex } from '../../../src/proxy/session/matching/match-index.ts'
 import { messageKey } from '../../../src/proxy/session/matching/message-key.ts'
+import { PrefixIndex } from '../../../src/proxy/session/matching/prefix-index.ts'
 import { readArguments } from '../../../src/proxy/session/matching/tool-arguments.ts'
-import { AgentRoleFinder } from '../../../src/proxy/session/roles/line-finder.ts'
+import { ToolCallIds } from '../../../src/proxy/session/matching/tool-call-ids.ts'
+import { AgentRoleFinder } from '../../../src/proxy/session/roles/agent-role-finder.ts'
 import { findRepeatedByLast, Retries } from '../../../src/proxy/session/trajectories/retries.ts'
 import { conversationOf, lastOfTexts } from '../../helpers/messages.ts'
 import {
@@ -69,7 +69,7 @@ export const REQUESTS: readonly Subject[] = [
       'src/proxy/dialects/chat/*',
       'src/proxy/dialects/common/check.ts',
       'src/proxy/dialects/common/choices.ts',
-      'src/proxy/dialects/common/lowered.ts',
+      'src/proxy/dialects/common/dialect-request.ts',
     ],
     n: 500,
     cases: {
@@ -273,13 +273,13 @@ export const REQUESTS: readonly Subject[] = [
   {
     name: 'matching',
     covers: [
-      'src/proxy/session/matching/match-index.ts',
-      'src/proxy/session/matching/call-ids.ts',
+      'src/proxy/session/matching/prefix-index.ts',
+      'src/proxy/session/matching/tool-call-ids.ts',
       'src/proxy/session/matching/conversation.ts',
       'src/proxy/session/matching/message-tree.ts',
       'src/proxy/session/matching/rebuild-index.ts',
       'src/protocol/canonical/conversation.ts',
-      'src/base/note.ts',
+      'src/base/side-table.ts',
     ],
     n: 300,
     cases: {

@@ -1,20 +1,20 @@
 /** Readers of bytes and frames: bodies of agents, answers of engines, frames of workers. */
 
+import { parseKeepingNumbers, parseRequest } from '../../../src/protocol/canonical/number-texts.ts'
 import { parseEffortRejection } from '../../../src/protocol/canonical/reasoning-effort.ts'
 import { RequestReader } from '../../../src/protocol/canonical/request-reader.ts'
-import { parseKeepingNumbers, parseRequest } from '../../../src/protocol/canonical/written-numbers.ts'
 import { findElements } from '../../../src/protocol/json/json-list.ts'
 import { weigh } from '../../../src/protocol/json/json-weight.ts'
-import { BytePrefix, DigestPrefix } from '../../../src/protocol/json/known-bytes.ts'
 import { isNestedTooDeeply } from '../../../src/protocol/json/nesting.ts'
+import { BytePrefix, DigestPrefix } from '../../../src/protocol/json/verified-prefix.ts'
 import { readIds, writeIds } from '../../../src/protocol/token-ids/token-ids-json.ts'
-import { createChunkFrame, parseChunk } from '../../../src/protocol/worker/answers-on-wire.ts'
 import * as frames from '../../../src/protocol/worker/frames.ts'
+import { createChunkFrame, parseChunk } from '../../../src/protocol/worker/response-frames.ts'
 import { packTokenIds, unpackTokenIds } from '../../../src/protocol/worker/token-ids.ts'
 import { AnswerReader } from '../../../src/proxy/engines/clients/wire/answer-reader.ts'
 import { parseAnswer } from '../../../src/proxy/engines/clients/wire/parse-answer.ts'
 import { SseParser } from '../../../src/proxy/engines/clients/wire/sse.ts'
-import { toEvents } from '../../../src/proxy/relay/answers-v1.ts'
+import { toEvents } from '../../../src/proxy/relay/responses-v1.ts'
 import {
   type Case,
   deepValues,
@@ -162,8 +162,8 @@ export const WIRES: readonly Subject[] = [
   {
     name: 'events of a frame',
     covers: [
-      'src/protocol/worker/answers-on-wire.ts',
-      'src/proxy/relay/answers-v1.ts',
+      'src/protocol/worker/response-frames.ts',
+      'src/proxy/relay/responses-v1.ts',
       'src/protocol/worker/token-ids.ts',
     ],
     cases: {
@@ -209,7 +209,7 @@ export const WIRES: readonly Subject[] = [
       'src/protocol/json/json-weight.ts',
       'src/protocol/json/json-list.ts',
       'src/protocol/json/nesting.ts',
-      'src/protocol/canonical/written-numbers.ts',
+      'src/protocol/canonical/number-texts.ts',
     ],
     cases: {
       ...documents((json) => {
@@ -239,7 +239,7 @@ export const WIRES: readonly Subject[] = [
   },
   {
     name: 'bytes that have been read before',
-    covers: ['src/protocol/json/known-bytes.ts', 'src/protocol/json/secret-tag.ts'],
+    covers: ['src/protocol/json/verified-prefix.ts', 'src/protocol/json/secret-tag.ts'],
     cases: {
       'as they were': (n) => {
         const bytes = Buffer.alloc(16 * n, 'x')

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { ContentCache } from '../../../src/proxy/tokens/tokenizer/content-memory.ts'
+import { ContentCache } from '../../../src/proxy/tokens/tokenizer/content-cache.ts'
 import { openRustEncoder } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { mayCutAtSpaces } from '../../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { readTokenizerFiles } from '../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { parseRequest } from '../../../src/protocol/canonical/written-numbers.ts'
+import { parseRequest } from '../../../src/protocol/canonical/number-texts.ts'
 import { PromptThread } from '../../../src/proxy/tokens/prompt/prompt-service.ts'
 import { chatTemplateFiles } from '../../../src/proxy/tokens/templates/chat-template.ts'
 import type { PythonThreadLimits } from '../../../src/proxy/tokens/templates/python/python-thread.ts'

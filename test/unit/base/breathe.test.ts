@@ -1,6 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t from 'tap'
-import { yieldToEventLoop } from '../../../src/base/breathe.ts'
+import { yieldToEventLoop } from '../../../src/base/yield-to-event-loop.ts'
 
 t.test(
   'of works that wait one goes on in each turn of the event loop, in the order in which they asked',

@@ -6,7 +6,7 @@ import {
   exitOnStoreLoss,
   exitOnUnexpectedErrors,
   serveUntilSignal,
-} from '../../../src/cli/process-life.ts'
+} from '../../../src/cli/process-lifecycle.ts'
 
 /** Stands in for `process`, and notes the codes that it was told to exit with. */
 function fakeProcess() {

@@ -3,9 +3,9 @@ import t from 'tap'
 import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
-import { ChatStreamWriter, chatCompletion } from '../../../src/proxy/dialects/chat/answer.ts'
+import { ChatStreamWriter, chatCompletion } from '../../../src/proxy/dialects/chat/response.ts'
 import { ChoicesWriter, sumUsage } from '../../../src/proxy/dialects/common/choices.ts'
-import { CompletionStreamWriter, textCompletion } from '../../../src/proxy/dialects/completions/answer.ts'
+import { CompletionStreamWriter, textCompletion } from '../../../src/proxy/dialects/completions/response.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
 const answerOptions = { logprobs: false, tokenIds: true, reasoning: true, streamUsage: true }

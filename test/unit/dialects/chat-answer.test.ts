@@ -5,7 +5,7 @@ import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts
 import type { GenerationDelta, GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../src/protocol/canonical/messages.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
-import { ChatStreamWriter, chatCompletion } from '../../../src/proxy/dialects/chat/answer.ts'
+import { ChatStreamWriter, chatCompletion } from '../../../src/proxy/dialects/chat/response.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
 const quiet = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: false }

@@ -2,8 +2,8 @@ import t from 'tap'
 import { CompletionBuilder } from '../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
-import { CompletionStreamWriter, textCompletion } from '../../../src/proxy/dialects/completions/answer.ts'
 import { lowerCompletionRequest } from '../../../src/proxy/dialects/completions/request.ts'
+import { CompletionStreamWriter, textCompletion } from '../../../src/proxy/dialects/completions/response.ts'
 
 const identity = { turnId: 'T', createdS: 5, model: 'asked' }
 const entry = (token: string, logprob: number) => ({

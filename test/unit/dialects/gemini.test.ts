@@ -10,9 +10,9 @@ import type {
 } from '../../../src/protocol/canonical/events.ts'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
-import { ArrayFrame, GeminiStreamWriter, geminiAnswer } from '../../../src/proxy/dialects/gemini/answer.ts'
 import { googleError } from '../../../src/proxy/dialects/gemini/error.ts'
 import { lowerGeminiCount, lowerGeminiRequest } from '../../../src/proxy/dialects/gemini/request.ts'
+import { ArrayFrame, GeminiStreamWriter, geminiAnswer } from '../../../src/proxy/dialects/gemini/response.ts'
 
 const CALL = { model: 'm', stream: false }
 const contents = [{ role: 'user', parts: [{ text: 'go' }] }]

@@ -10,8 +10,8 @@ import type {
   GenerationEvent,
 } from '../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
-import { message } from '../../../src/proxy/dialects/messages/answer.ts'
 import { lowerMessagesRequest } from '../../../src/proxy/dialects/messages/request.ts'
+import { message } from '../../../src/proxy/dialects/messages/response.ts'
 import { MessagesStreamWriter } from '../../../src/proxy/dialects/messages/stream.ts'
 
 const identity = { turnId: 'ab-cd', createdS: 5, model: 'asked' }

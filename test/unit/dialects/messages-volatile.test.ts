@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
 import { lowerChatRequest } from '../../../src/proxy/dialects/chat/request.ts'
-import type { DialectRequest } from '../../../src/proxy/dialects/common/lowered.ts'
+import type { DialectRequest } from '../../../src/proxy/dialects/common/dialect-request.ts'
 import {
   removeVolatile,
   removeVolatileMessage,

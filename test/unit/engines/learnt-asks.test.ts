@@ -1,5 +1,5 @@
 import t from 'tap'
-import { CapabilityNegotiation } from '../../../src/proxy/engines/clients/openai/learnt-asks.ts'
+import { CapabilityNegotiation } from '../../../src/proxy/engines/clients/openai/capability-negotiation.ts'
 
 const ALL = ['ids', 'logprobs', 'plain'] as const
 

@@ -5,7 +5,7 @@ import type { GenerationEvent, GenerationStream } from '../../../src/protocol/ca
 import type { TokenLogprob } from '../../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
 import { createLocalBackend } from '../../../src/proxy/engines/dispatch/local-backend.ts'
-import type { LogprobsMode } from '../../../src/proxy/engines/dispatch/measured-logprobs.ts'
+import type { LogprobsMode } from '../../../src/proxy/engines/dispatch/logprobs-probe.ts'
 import type { EngineClient, EngineHealth } from '../../../src/proxy/engines/port/engine-client.ts'
 import { chatRequest, collect, noAbort } from '../../conformance/engine-client.ts'
 import { FakeClock } from '../../helpers/fake-clock.ts'

@@ -1,6 +1,6 @@
 import { Socket } from 'node:net'
 import t from 'tap'
-import { UnauthenticatedConnections } from '../../../src/proxy/http/transport/strangers.ts'
+import { UnauthenticatedConnections } from '../../../src/proxy/http/transport/unauthenticated-connections.ts'
 
 let ports = 1_000
 

@@ -6,7 +6,7 @@ import {
   MessageTree,
 } from '../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
-import { parseRequest } from '../../../src/protocol/canonical/written-numbers.ts'
+import { parseRequest } from '../../../src/protocol/canonical/number-texts.ts'
 
 const LONG = 'What an agent says. '.repeat(20)
 const user = (content: string): ChatMessage => ({ role: 'user', content })

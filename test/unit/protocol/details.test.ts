@@ -1,10 +1,14 @@
 import { inspect } from 'node:util'
 import fc from 'fast-check'
 import t from 'tap'
-import { packTokenData, type TokenData, unpackTokenData } from '../../../src/protocol/details/details.ts'
-import { TokenDataBuilder } from '../../../src/protocol/details/fold.ts'
-import { getCaptureNames, parseCaptureOptions } from '../../../src/protocol/details/kinds.ts'
-import { packTensors, unpackTensors } from '../../../src/protocol/details/tensors.ts'
+import { getCaptureNames, parseCaptureOptions } from '../../../src/protocol/token-data/kinds.ts'
+import { packTensors, unpackTensors } from '../../../src/protocol/token-data/tensors.ts'
+import {
+  packTokenData,
+  type TokenData,
+  unpackTokenData,
+} from '../../../src/protocol/token-data/token-data.ts'
+import { TokenDataBuilder } from '../../../src/protocol/token-data/token-data-builder.ts'
 import { detailsOf } from '../../helpers/reported-details.ts'
 
 const ids = fc.array(fc.integer({ min: 0, max: 2 ** 31 - 1 }), { maxLength: 6 })

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { detachBuffer } from '../../../src/protocol/json/give-back.ts'
+import { detachBuffer } from '../../../src/protocol/json/detach-buffer.ts'
 import { joinForNow } from '../../../src/proxy/engines/clients/wire/joined.ts'
 
 t.test('bytes that share their memory with others are left alone, all others are freed', (t) => {

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { BytePrefix, DigestPrefix, type VerifiedPrefix } from '../../../src/protocol/json/known-bytes.ts'
+import { BytePrefix, DigestPrefix, type VerifiedPrefix } from '../../../src/protocol/json/verified-prefix.ts'
 
 /** What is known of bytes may end here, where it is not all. */
 const UNIT_BYTES = 16 * 1024

@@ -1,9 +1,9 @@
 /** How calls, messages and settings of a recorded turn are read for people, in a page and in a terminal. */
 import t from 'tap'
-import { summarizeToolCall, ToolCallReader } from '../../../src/protocol/transcript/calls.ts'
 import { diffLines, patchLines } from '../../../src/protocol/transcript/diff-lines.ts'
 import { getContentText, getImages, getNewMessages } from '../../../src/protocol/transcript/messages.ts'
 import { getSettings } from '../../../src/protocol/transcript/settings.ts'
+import { summarizeToolCall, ToolCallReader } from '../../../src/protocol/transcript/tool-calls.ts'
 import { revealInvisible } from '../../../src/protocol/transcript/visible.ts'
 
 const call = (name: string, given: unknown) => ({

@@ -5,13 +5,6 @@ import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../../../src/base/e
 import type { GenerationDelta, GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
-import {
-  createChunkFrame,
-  createFailureFrame,
-  createResponseFrame,
-  parseChunk,
-  parseResponseEnd,
-} from '../../../src/protocol/worker/answers-on-wire.ts'
 import * as frames from '../../../src/protocol/worker/frames.ts'
 import { MIN_REPORTED_IDS } from '../../../src/protocol/worker/reported-prompts.ts'
 import {
@@ -19,9 +12,16 @@ import {
   requestJson,
   requestToV1,
   requestToV2,
-} from '../../../src/protocol/worker/requests-on-wire.ts'
+} from '../../../src/protocol/worker/request-frames.ts'
+import {
+  createChunkFrame,
+  createFailureFrame,
+  createResponseFrame,
+  parseChunk,
+  parseResponseEnd,
+} from '../../../src/protocol/worker/response-frames.ts'
 import { packTokenIds, unpackTokenIds } from '../../../src/protocol/worker/token-ids.ts'
-import { toEvents } from '../../../src/proxy/relay/answers-v1.ts'
+import { toEvents } from '../../../src/proxy/relay/responses-v1.ts'
 
 const ids = fc.array(fc.nat({ max: 2 ** 31 - 1 }), { maxLength: 20 })
 const text = fc.string({ unit: 'binary' })

@@ -3,8 +3,8 @@ import fc from 'fast-check'
 import t from 'tap'
 import type { GenerationEvent } from '../../../src/protocol/canonical/events.ts'
 import { MAX_FRAME_BYTES } from '../../../src/protocol/worker/protocol.ts'
-import { FrameReceiver } from '../../../src/proxy/relay/incoming-call.ts'
-import { FrameSender } from '../../../src/worker/outgoing-call.ts'
+import { FrameReceiver } from '../../../src/proxy/relay/frame-receiver.ts'
+import { FrameSender } from '../../../src/worker/frame-sender.ts'
 
 const WINDOW_BYTES = 30
 

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { mapConcurrently } from '../../../src/rollout/at-once.ts'
+import { mapConcurrently } from '../../../src/rollout/map-concurrently.ts'
 
 t.test('each item is done once, some at a time, begun in order', async (t) => {
   const begun: [string, number][] = []

@@ -1,9 +1,9 @@
 /** A conversation as its engine knows it, whatever its agent made of it. */
 import t from 'tap'
 import { getMessagesBetween } from '../../../src/protocol/canonical/conversation.ts'
-import type { ToolCallIds } from '../../../src/proxy/session/matching/call-ids.ts'
-import type { IndexTurn, SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
+import type { IndexTurn, SampledMessage } from '../../../src/proxy/session/matching/prefix-index.ts'
 import type { SessionTurn } from '../../../src/proxy/session/matching/session-turns.ts'
+import type { ToolCallIds } from '../../../src/proxy/session/matching/tool-call-ids.ts'
 import { asSampled } from '../../../src/proxy/session/prompts/as-sampled.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 

@@ -1,6 +1,6 @@
 /** Summaries that their agent did not take. */
 import t from 'tap'
-import type { AgentRole } from '../../../src/proxy/session/roles/line.ts'
+import type { AgentRole } from '../../../src/proxy/session/roles/agent-role.ts'
 import { Compactions } from '../../../src/proxy/session/trajectories/compactions.ts'
 import { TrajectoryBuilder } from '../../../src/proxy/session/trajectories/trajectories.ts'
 import { lastOfTexts } from '../../helpers/messages.ts'

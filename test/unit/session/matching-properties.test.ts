@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import type { Tool } from '../../../src/protocol/canonical/messages.ts'
-import { PrefixIndex, type PrefixMatch } from '../../../src/proxy/session/matching/match-index.ts'
+import { PrefixIndex, type PrefixMatch } from '../../../src/proxy/session/matching/prefix-index.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
 /** A message as an agent writes it. */

@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { PrefixIndex } from '../../../src/proxy/session/matching/match-index.ts'
+import type { PrefixIndex } from '../../../src/proxy/session/matching/prefix-index.ts'
 import { type IndexTurnRecord, rebuildIndex } from '../../../src/proxy/session/matching/rebuild-index.ts'
 import { conversationOf, lastOfTexts } from '../../helpers/messages.ts'
 

@@ -6,8 +6,8 @@ import {
   readConversation,
   readInSlices,
 } from '../../../src/proxy/session/matching/conversation.ts'
-import { PrefixIndex, type SampledMessage } from '../../../src/proxy/session/matching/match-index.ts'
 import type { MessageKey } from '../../../src/proxy/session/matching/message-key.ts'
+import { PrefixIndex, type SampledMessage } from '../../../src/proxy/session/matching/prefix-index.ts'
 import { conversationOf } from '../../helpers/messages.ts'
 
 type Loose = Record<string, unknown>

@@ -1,5 +1,5 @@
 import t from 'tap'
-import type { DeclaredRole } from '../../../src/proxy/session/roles/line.ts'
+import type { DeclaredRole } from '../../../src/proxy/session/roles/agent-role.ts'
 import {
   type Policies,
   policyOf,

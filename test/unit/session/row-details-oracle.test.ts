@@ -5,8 +5,12 @@
 import { deepStrictEqual } from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { type ExpertTable, packTokenData, type TokenData } from '../../../src/protocol/details/details.ts'
-import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../src/protocol/details/kinds.ts'
+import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../src/protocol/token-data/kinds.ts'
+import {
+  type ExpertTable,
+  packTokenData,
+  type TokenData,
+} from '../../../src/protocol/token-data/token-data.ts'
 import { detailMembers } from '../../../src/proxy/http/trainer/sessions/details.ts'
 import {
   TrajectoryBuilder,

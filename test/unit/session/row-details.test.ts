@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import type { TokenData } from '../../../src/protocol/details/details.ts'
+import type { TokenData } from '../../../src/protocol/token-data/token-data.ts'
 import { type RowDetails, rowDetails } from '../../../src/proxy/session/trajectories/row-details.ts'
 import {
   type Trajectory,

@@ -1,6 +1,6 @@
 /** What a template writes between an answer and the next message: where the new part begins, and which ids close the old one. */
 import t from 'tap'
-import { findBridge, findEndOfTurn } from '../../../src/proxy/tokens/prompt/closing.ts'
+import { findBridge, findEndOfTurn } from '../../../src/proxy/tokens/prompt/bridge.ts'
 import { AddedTokenFinder } from '../../../src/proxy/tokens/tokenizer/added-tokens.ts'
 
 const [EOM, EOS, USER, ASSISTANT, CALL_END] = [1, 2, 3, 4, 5]

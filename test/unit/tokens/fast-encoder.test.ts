@@ -1,6 +1,6 @@
 /** When the fast tokenizer is believed. With one that is wrong where the test wants it to be. */
 import t from 'tap'
-import { ContentCache } from '../../../src/proxy/tokens/tokenizer/content-memory.ts'
+import { ContentCache } from '../../../src/proxy/tokens/tokenizer/content-cache.ts'
 import type { TextEncoder, TokenizerFault } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { FastEncoder } from '../../../src/proxy/tokens/tokenizer/fast-encoder.ts'
 import { proofTexts } from '../../../src/proxy/tokens/tokenizer/proof-texts.ts'

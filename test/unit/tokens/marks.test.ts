@@ -6,7 +6,7 @@ import {
   getTextBeforeSentinel,
   isSameHistory,
   losesAtMost,
-} from '../../../src/proxy/tokens/prompt/marks.ts'
+} from '../../../src/proxy/tokens/prompt/sentinels.ts'
 
 const [asked, said, thought] = [
   createSentinel('message', 0),

@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import type { Test } from 'tap'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
-import type { TemplateRejectionReason } from '../../../src/proxy/tokens/prompt/refusal.ts'
+import type { TemplateRejectionReason } from '../../../src/proxy/tokens/prompt/template-rejection.ts'
 import { type Conversation, conversations, TALK, WORK } from './prompt-conversations.ts'
 import { loadModel, Rollout } from './prompt-rollout.ts'
 

@@ -8,7 +8,7 @@ import type {
   PromptRenderer,
   PromptRendererOptions,
 } from '../../../src/proxy/tokens/prompt/prompt-renderer.ts'
-import { TEMPLATE_REJECTIONS } from '../../../src/proxy/tokens/prompt/refusal.ts'
+import { TEMPLATE_REJECTIONS } from '../../../src/proxy/tokens/prompt/template-rejection.ts'
 import { ChatTemplate, chatTemplateFiles } from '../../../src/proxy/tokens/templates/chat-template.ts'
 import { PythonTemplates } from '../../../src/proxy/tokens/templates/python/python-templates.ts'
 import { rendererFor, templateOf } from '../../helpers/templates.ts'

@@ -2,7 +2,7 @@ import t from 'tap'
 import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../../src/protocol/token-ids/prompt-ids.ts'
 import { PromptLists } from '../../../src/protocol/token-ids/prompt-lists.ts'
-import { ProxyCache, UNUSED_TTL_MS, WorkerCache } from '../../../src/worker/worker-memory.ts'
+import { ProxyCache, UNUSED_TTL_MS, WorkerCache } from '../../../src/worker/worker-cache.ts'
 
 const IDS = Array.from({ length: 100_000 }, (_, id) => id)
 const ID_BYTES = Buffer.from(IDS.join())

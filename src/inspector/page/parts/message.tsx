@@ -1,6 +1,7 @@
 /** What one message says, or what a turn sampled. Text of models and tools is text, whatever is in it. */
-import type { ToolCallView } from '../../../protocol/transcript/calls.ts'
+
 import { getContentText, getImages, type MessageWire } from '../../../protocol/transcript/messages.ts'
+import type { ToolCallView } from '../../../protocol/transcript/tool-calls.ts'
 import { revealInvisible } from '../lib/format.ts'
 import type { Turn } from '../lib/wire.ts'
 import { Diff, Long } from './long-text.tsx'

@@ -1,6 +1,6 @@
 /** The samples of one task in columns: their rewards, their last answers, and what they did turn by turn. */
 import { useEffect, useRef } from 'preact/hooks'
-import { summarizeToolCall, type ToolCallWire } from '../../../protocol/transcript/calls.ts'
+import { summarizeToolCall, type ToolCallWire } from '../../../protocol/transcript/tool-calls.ts'
 import { getJson, sessionPath } from '../lib/api.ts'
 import { number, revealInvisible } from '../lib/format.ts'
 import { useLoad } from '../lib/load.ts'

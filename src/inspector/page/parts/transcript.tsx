@@ -1,9 +1,13 @@
 /** What was said, turn by turn: only what is new in each. */
 import { memo } from 'preact/compat'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
-import { ToolCallReader, type ToolCallView, type ToolCallWire } from '../../../protocol/transcript/calls.ts'
 import { diffLines } from '../../../protocol/transcript/diff-lines.ts'
 import { getNewMessages, type NewMessages } from '../../../protocol/transcript/messages.ts'
+import {
+  ToolCallReader,
+  type ToolCallView,
+  type ToolCallWire,
+} from '../../../protocol/transcript/tool-calls.ts'
 import { clockTime, duration, number, revealInvisible } from '../lib/format.ts'
 import type { Marks, TreeTurn, Turn } from '../lib/wire.ts'
 import { Diff } from './long-text.tsx'

@@ -4,8 +4,8 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { createChecker, createListChecker, nullable } from '../common/check.ts'
 import { parseChoiceCount } from '../common/choices.ts'
-import type { DialectRequest } from '../common/lowered.ts'
-import { invalid } from '../common/refusals.ts'
+import type { DialectRequest } from '../common/dialect-request.ts'
+import { invalid } from '../common/request-errors.ts'
 
 /** Parts beyond `type` are the engine's business: text, images, audio, files, and what comes after them. */
 const ContentPart = Type.Object({ type: Type.String() })

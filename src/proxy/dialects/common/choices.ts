@@ -2,7 +2,7 @@
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { Usage } from '../../../protocol/canonical/messages.ts'
-import { invalid } from './refusals.ts'
+import { invalid } from './request-errors.ts'
 
 /** Some events of one choice. */
 export interface ChoiceEvents {

@@ -4,7 +4,7 @@
  * what it took out is returned, so that a turn can show it.
  */
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import type { DialectRequest } from './lowered.ts'
+import type { DialectRequest } from './dialect-request.ts'
 
 export interface VolatileRule {
   readonly name: string

@@ -4,8 +4,8 @@ import type { CompletionBody } from '../../../protocol/canonical/request.ts'
 import { MAX_TOKEN_ID } from '../../../protocol/token-ids/token-ids.ts'
 import { createChecker, nullable } from '../common/check.ts'
 import { parseChoiceCount } from '../common/choices.ts'
-import type { DialectRequest } from '../common/lowered.ts'
-import { unsupported } from '../common/refusals.ts'
+import type { DialectRequest } from '../common/dialect-request.ts'
+import { unsupported } from '../common/request-errors.ts'
 
 const TokenId = Type.Integer({ minimum: 0, maximum: MAX_TOKEN_ID })
 

@@ -3,7 +3,7 @@ import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { assistantMessage, systemMessage, toMessageContent } from '../common/messages.ts'
-import { unsupported } from '../common/refusals.ts'
+import { unsupported } from '../common/request-errors.ts'
 import {
   decodeSignature,
   type PartWithPath,

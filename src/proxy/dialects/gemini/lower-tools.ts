@@ -1,7 +1,7 @@
 /** Gemini's tools, their schemas and the choice between them as those of Chat Completions. */
 import { isRecord } from '../../../base/json.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import { invalid } from '../common/refusals.ts'
+import { invalid } from '../common/request-errors.ts'
 import { toJsonSchema } from './json-schema.ts'
 import { camelMembers } from './names.ts'
 import type { FunctionCallingConfig, FunctionDeclaration } from './schema.ts'

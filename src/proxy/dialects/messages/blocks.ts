@@ -5,11 +5,11 @@
 import Type from 'typebox'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
-import { formatToolArguments } from '../common/call-input.ts'
 import { createChecker, nullable } from '../common/check.ts'
 import { asError, type ContentPart, fileInWords } from '../common/messages.ts'
-import { unsupported } from '../common/refusals.ts'
+import { unsupported } from '../common/request-errors.ts'
 import { unseal } from '../common/sealed-reasoning.ts'
+import { formatToolArguments } from '../common/tool-input.ts'
 import { describeTool } from './lower-tools.ts'
 import { type Block, Content, type ToolParam } from './schema.ts'
 

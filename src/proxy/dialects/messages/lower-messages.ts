@@ -2,7 +2,7 @@
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { assistantMessage, systemMessage, toMessageContent } from '../common/messages.ts'
-import { unsupported } from '../common/refusals.ts'
+import { unsupported } from '../common/request-errors.ts'
 import {
   type BlockWithPath,
   getReferencedTools,

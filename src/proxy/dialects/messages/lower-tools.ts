@@ -1,6 +1,6 @@
 /** Anthropic's tools and tool choice as those of Chat Completions. */
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import { invalid, unsupported } from '../common/refusals.ts'
+import { invalid, unsupported } from '../common/request-errors.ts'
 import type { ToolChoice, ToolParam } from './schema.ts'
 
 /**

@@ -7,7 +7,7 @@ import type {
   GenerationStart,
 } from '../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
-import type { ResponseIdentity, ResponseOptions } from '../common/lowered.ts'
+import type { ResponseIdentity, ResponseOptions } from '../common/dialect-request.ts'
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
 import { ToolCallOrder } from '../common/tool-call-order.ts'
 import {
@@ -19,7 +19,7 @@ import {
   toolUseBlock,
   toolUseId,
   usage,
-} from './answer.ts'
+} from './response.ts'
 
 export function sseEvent(type: string, fields: object = {}): string {
   return `event: ${type}\ndata: ${JSON.stringify({ type, ...fields })}\n\n`

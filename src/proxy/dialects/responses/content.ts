@@ -2,7 +2,7 @@
 import Type, { type Static } from 'typebox'
 import { nullable } from '../common/check.ts'
 import { without } from '../common/other-fields.ts'
-import { invalid, unsupported } from '../common/refusals.ts'
+import { invalid, unsupported } from '../common/request-errors.ts'
 
 const Part = Type.Object({
   type: Type.String(),

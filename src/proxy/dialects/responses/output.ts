@@ -8,9 +8,9 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationDelta } from '../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import { ToolCallOrder } from '../common/tool-call-order.ts'
-import { ToolCallInProgress } from './calls.ts'
 import type { OutputItem, ResponseEvent } from './output-item.ts'
 import { MessageItem, ReasoningItem } from './text-items.ts'
+import { ToolCallInProgress } from './tool-calls.ts'
 import type { WireTools } from './tools.ts'
 
 export interface OutputOptions {

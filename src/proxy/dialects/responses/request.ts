@@ -2,11 +2,11 @@
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
+import type { DialectRequest } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
-import type { DialectRequest } from '../common/lowered.ts'
 import { systemMessage } from '../common/messages.ts'
 import { without } from '../common/other-fields.ts'
-import { invalid, unsupported } from '../common/refusals.ts'
+import { invalid, unsupported } from '../common/request-errors.ts'
 import { type InputTools, lowerItems } from './items.ts'
 import {
   checkJsonSchemaFormat,

@@ -5,7 +5,7 @@
 import Type from 'typebox'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { createChecker, nullable } from '../common/check.ts'
-import { unsupported } from '../common/refusals.ts'
+import { unsupported } from '../common/request-errors.ts'
 import { FREEFORM_PARAMETERS } from './freeform.ts'
 import type { ChosenTool, ToolChoice, ToolParam } from './schema.ts'
 

@@ -5,7 +5,7 @@
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
-import { LruCache } from '../../../base/recently-used.ts'
+import { LruCache } from '../../../base/lru-cache.ts'
 import { isEngineFault, OutlierDetector } from './outlier-detector.ts'
 import { PauseWatch } from './pause-watch.ts'
 import type { Member, Requirements } from './placement.ts'

@@ -4,7 +4,7 @@ import type { EngineClient, EngineHealth } from '../port/engine-client.ts'
 import type { Dispatcher } from './dispatcher.ts'
 import { type EngineHealthReport, EngineHealthWatch, type EngineHealthWatchOptions } from './engine-health.ts'
 import type { LearnedEfforts } from './learned-efforts.ts'
-import { LogprobsProbe } from './measured-logprobs.ts'
+import { LogprobsProbe } from './logprobs-probe.ts'
 import type { Ability } from './placement.ts'
 
 export interface EnginePoolOptions

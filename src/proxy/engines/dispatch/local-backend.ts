@@ -10,7 +10,7 @@ import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from './dispatc
 import { EnginePool } from './engine-pool.ts'
 import { type FailureVerdict, judgeResponse, withFailover } from './failover.ts'
 import { EffortNegotiation, LearnedEfforts } from './learned-efforts.ts'
-import type { LogprobsMode } from './measured-logprobs.ts'
+import type { LogprobsMode } from './logprobs-probe.ts'
 import { isEngineFault } from './outlier-detector.ts'
 import { createUnlistedPolicyError, type MemberLoad } from './placement.ts'
 import { WeightStamp } from './weight-stamp.ts'

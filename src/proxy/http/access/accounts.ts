@@ -9,7 +9,7 @@ import { getHeapStatistics } from 'node:v8'
 import type { FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import { hasBody } from '../transport/discard-body.ts'
-import { onClose } from '../transport/when-closed.ts'
+import { onClose } from '../transport/on-close.ts'
 import { getKeys } from './keyring.ts'
 
 export interface AccountLimits {

@@ -15,7 +15,7 @@ import type {
 import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { type DiscardLimits, discardBody } from '../transport/discard-body.ts'
-import type { UnauthenticatedConnections } from '../transport/strangers.ts'
+import type { UnauthenticatedConnections } from '../transport/unauthenticated-connections.ts'
 import { type Accounts, type AccountUsage, getAccountName } from './accounts.ts'
 import type { Keyring } from './keyring.ts'
 import { type Caller, checkScope, type Scope, unauthorized } from './scopes.ts'

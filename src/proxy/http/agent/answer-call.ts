@@ -7,13 +7,17 @@ import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { PartMemo, RequestContent } from '../../../protocol/canonical/request-reader.ts'
 import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
 import { type ChoiceEvents, rejectTooManyChoices } from '../../dialects/common/choices.ts'
+import type {
+  DialectRequest,
+  ResponseIdentity,
+  ResponseOptions,
+} from '../../dialects/common/dialect-request.ts'
 import { toJsonText } from '../../dialects/common/json-text.ts'
-import type { DialectRequest, ResponseIdentity, ResponseOptions } from '../../dialects/common/lowered.ts'
 import { removeVolatileMessage, type VolatileRule } from '../../dialects/common/volatile.ts'
-import { findDeclaredRole } from '../../session/roles/stated-line.ts'
+import { findDeclaredRole } from '../../session/roles/declared-role.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
 import type { AwaitedTurn, TurnRunner } from '../../session/turn/run-turn.ts'
-import { abortOnDisconnect } from '../transport/client-gone.ts'
+import { abortOnDisconnect } from '../transport/disconnect-signal.ts'
 import { logFailure } from '../transport/errors.ts'
 import type { agentPolicy } from './agent-policy.ts'
 import { triesOf } from './session-of-call.ts'

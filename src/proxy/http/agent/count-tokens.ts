@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { createDisconnectSignal } from '../transport/client-gone.ts'
+import { createDisconnectSignal } from '../transport/disconnect-signal.ts'
 import { agentPolicy } from './agent-policy.ts'
 import type { CallHandlerOptions } from './call-handler.ts'
 import { sessionBodyOf } from './session-body.ts'

@@ -1,15 +1,15 @@
 /** Gemini's part of the agent routes: content, whole and streamed, token counting, models, and errors in Google's shape. */
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
+import { googleError } from '../../dialects/gemini/error.ts'
+import { type GeminiPath, lowerGeminiCount, lowerGeminiRequest } from '../../dialects/gemini/request.ts'
 import {
   ArrayFrame,
   EVENT_FRAME,
   GeminiStreamWriter,
   geminiAnswer,
   type StreamFrame,
-} from '../../dialects/gemini/answer.ts'
-import { googleError } from '../../dialects/gemini/error.ts'
-import { type GeminiPath, lowerGeminiCount, lowerGeminiRequest } from '../../dialects/gemini/request.ts'
+} from '../../dialects/gemini/response.ts'
 import { GeminiRequest } from '../../dialects/gemini/schema.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { ModelInfo } from '../../engines/port/engine-client.ts'

@@ -1,5 +1,5 @@
 import type { ServerResponse } from 'node:http'
-import { onClose } from '../transport/when-closed.ts'
+import { onClose } from '../transport/on-close.ts'
 
 /**
  * Lets a session begin one call at a time that brings thousands of new messages. Such a call holds the event loop, and then

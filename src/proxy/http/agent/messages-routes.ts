@@ -1,8 +1,8 @@
 /** Anthropic's part of the agent routes: Messages, token counting, and errors in its own shape. */
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
-import { message } from '../../dialects/messages/answer.ts'
 import { anthropicError, anthropicErrorEvent, anthropicStatus } from '../../dialects/messages/error.ts'
 import { lowerCountTokensRequest, lowerMessagesRequest } from '../../dialects/messages/request.ts'
+import { message } from '../../dialects/messages/response.ts'
 import { CountTokensRequest, MessagesRequest } from '../../dialects/messages/schema.ts'
 import { MessagesStreamWriter, PING } from '../../dialects/messages/stream.ts'
 import type { AgentDialect } from './answer-call.ts'

@@ -2,14 +2,14 @@
 import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import type { ResponseIdentity, ResponseOptions } from '../../dialects/common/lowered.ts'
+import type { ResponseIdentity, ResponseOptions } from '../../dialects/common/dialect-request.ts'
 import {
   type FindTurn,
   findResponse,
   inputItems,
   readHistory,
   recordedResponse,
-} from '../../dialects/responses/record.ts'
+} from '../../dialects/responses/history.ts'
 import { lowerResponsesRequest } from '../../dialects/responses/request.ts'
 import { createResponse, parseTurnId, type ResponseFrame } from '../../dialects/responses/response.ts'
 import { checkResponsesRequest, ResponsesRequest } from '../../dialects/responses/schema.ts'

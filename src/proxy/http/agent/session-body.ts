@@ -11,11 +11,11 @@ import {
   type RequestContent,
   RequestReader,
 } from '../../../protocol/canonical/request-reader.ts'
-import { detachBuffer } from '../../../protocol/json/give-back.ts'
+import { detachBuffer } from '../../../protocol/json/detach-buffer.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import { readBody, takeAnyBodyAsBytes } from '../transport/json-body.ts'
-import { onClose } from '../transport/when-closed.ts'
-import { TimeSlices } from '../transport/work-slices.ts'
+import { onClose } from '../transport/on-close.ts'
+import { TimeSlices } from '../transport/time-slices.ts'
 import { HeavyCalls } from './heavy-calls.ts'
 import { namedSession } from './session-of-call.ts'
 

@@ -3,7 +3,7 @@ import type { FastifyReply } from 'fastify'
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
 import { errorHeaders } from '../transport/errors.ts'
 import { hijack } from '../transport/hijack.ts'
-import { onClose } from '../transport/when-closed.ts'
+import { onClose } from '../transport/on-close.ts'
 
 /** What is waited for. */
 interface AwaitedAnswer {

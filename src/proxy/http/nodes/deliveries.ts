@@ -6,7 +6,7 @@
 import type { ServerResponse } from 'node:http'
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import type { SharedRecord } from '../../store/port/shared-record.ts'
-import { onClose } from '../transport/when-closed.ts'
+import { onClose } from '../transport/on-close.ts'
 import type { NodeMessage } from './node-identity.ts'
 
 /** Tells the forwarding node that the responding one waits for its acknowledgement. */

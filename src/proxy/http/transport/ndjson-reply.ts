@@ -1,6 +1,6 @@
 import type { FastifyReply } from 'fastify'
 import { hijack } from './hijack.ts'
-import { onClose } from './when-closed.ts'
+import { onClose } from './on-close.ts'
 
 export const NDJSON = 'application/x-ndjson'
 

@@ -8,7 +8,7 @@ import {
 } from 'node:http'
 import { createServer as createHttpsServer, type Server as HttpsServer } from 'node:https'
 import type { Certificate } from './certificate.ts'
-import { UnauthenticatedConnections } from './strangers.ts'
+import { UnauthenticatedConnections } from './unauthenticated-connections.ts'
 
 /** What is slower, larger or more than this is cut off; `docs/security.md` has the same figures. */
 export const LIMITS = {

@@ -1,5 +1,5 @@
 /** Rewards that come after a consumer has fetched their session without one: the session is not delivered again. */
-import { LruCache } from '../../../base/recently-used.ts'
+import { LruCache } from '../../../base/lru-cache.ts'
 import type { Activity } from '../state/activity.ts'
 
 /** Sessions that are remembered; a reward that comes after so many others is not counted. */

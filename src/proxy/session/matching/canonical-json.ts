@@ -1,4 +1,4 @@
-import { getRawNumber } from '../../../protocol/canonical/written-numbers.ts'
+import { getRawNumber } from '../../../protocol/canonical/number-texts.ts'
 
 /**
  * A JSON value as text that is the same for equal values: without spaces, keys in order; numbers that were

@@ -1,13 +1,14 @@
 /** A call as matching sees it: its messages, each with a key, and a key for the tools. */
-import { yieldToEventLoop } from '../../../base/breathe.ts'
+
 import { ProxyError } from '../../../base/errors.ts'
-import { SideTable } from '../../../base/note.ts'
+import { SideTable } from '../../../base/side-table.ts'
+import { yieldToEventLoop } from '../../../base/yield-to-event-loop.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { isProxyToolCallId, restoreId } from './call-ids.ts'
 import { canonicalJson } from './canonical-json.ts'
 import { computeDigest, type MessageKey, messageKey } from './message-key.ts'
+import { isProxyToolCallId, restoreId } from './tool-call-ids.ts'
 
 export interface ConversationKeys {
   readonly toolsKey: string

@@ -14,9 +14,9 @@
  */
 import { hash } from 'node:crypto'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import { isProxyToolCallId, restoreId } from './call-ids.ts'
 import { canonicalJson } from './canonical-json.ts'
 import { readArguments, type ToolArguments } from './tool-arguments.ts'
+import { isProxyToolCallId, restoreId } from './tool-call-ids.ts'
 
 export interface MessageKey {
   /** Equal for equal messages. Of an assistant message it leaves the reasoning out. */

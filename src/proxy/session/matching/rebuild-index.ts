@@ -1,10 +1,10 @@
 import type { Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
+import { parseKeepingNumbers } from '../../../protocol/canonical/number-texts.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { parseKeepingNumbers } from '../../../protocol/canonical/written-numbers.ts'
 import type { EditedCalls, TurnRecord } from '../../store/port/turn-store.ts'
 import { type ConversationKeys, readConversation } from './conversation.ts'
-import { type IndexTurn, PrefixIndex, type SampledMessage } from './match-index.ts'
-import { getRecordedParent } from './parent-on-record.ts'
+import { type IndexTurn, PrefixIndex, type SampledMessage } from './prefix-index.ts'
+import { getRecordedParent } from './recorded-parent.ts'
 
 /** What of a turn on record matching reads. */
 export type IndexTurnRecord = Pick<

@@ -1,10 +1,10 @@
 /** The turns of a session that its calls go on from: as messages, and as tokens. */
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { EditedCalls, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
-import { isProxyToolCallId } from '../matching/call-ids.ts'
 import type { ConversationKeys } from './conversation.ts'
-import { PrefixIndex, type PrefixMatch, type SampledMessage } from './match-index.ts'
+import { PrefixIndex, type PrefixMatch, type SampledMessage } from './prefix-index.ts'
 import { rebuildIndex, toSampledMessage } from './rebuild-index.ts'
+import { isProxyToolCallId } from './tool-call-ids.ts'
 
 /** A turn that can be continued. Its prompt has its completion. */
 export interface SessionTurn {

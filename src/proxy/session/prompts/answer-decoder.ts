@@ -3,10 +3,10 @@ import type { GenerationDelta, GenerationEnd } from '../../../protocol/canonical
 import type { TokenLogprob } from '../../../protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
-import { createAnswerReader, type OutputReader } from '../../tokens/parsers/answer-reader.ts'
 import { opensReasoning } from '../../tokens/parsers/choose-parser.ts'
-import { createForcedCallParser } from '../../tokens/parsers/forced-calls.ts'
-import type { OutputDelta } from '../../tokens/parsers/parsed-delta.ts'
+import { createForcedCallParser } from '../../tokens/parsers/forced-tool-calls.ts'
+import type { OutputDelta } from '../../tokens/parsers/output-delta.ts'
+import { createAnswerReader, type OutputReader } from '../../tokens/parsers/output-reader.ts'
 import { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 

@@ -2,14 +2,14 @@
  * A conversation as its engine knows it. Agents rewrite the calls that they were given: where a message is the echo of a
  * turn, what was sampled stands in its place, and calls have the ids that the model itself gave them.
  */
-import { SideTable } from '../../../base/note.ts'
+import { SideTable } from '../../../base/side-table.ts'
 import { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import { restoreId, type ToolCallIds } from '../matching/call-ids.ts'
 import { getMessageKey } from '../matching/conversation.ts'
-import { type IndexTurn, sampledMessage } from '../matching/match-index.ts'
 import { messageKey } from '../matching/message-key.ts'
+import { type IndexTurn, sampledMessage } from '../matching/prefix-index.ts'
 import type { SessionTurn } from '../matching/session-turns.ts'
+import { restoreId, type ToolCallIds } from '../matching/tool-call-ids.ts'
 
 type AssistantSaid = Extract<ChatMessage, { role: 'assistant' }>
 

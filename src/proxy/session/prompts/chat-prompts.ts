@@ -11,7 +11,7 @@ import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/re
 import type { CountTokens } from '../../engines/port/count-tokens.ts'
 import type { TurnStore } from '../../store/port/turn-store.ts'
 import { getMessageKey, readInSlices } from '../matching/conversation.ts'
-import { PrefixIndex, type PrefixMatch } from '../matching/match-index.ts'
+import { PrefixIndex, type PrefixMatch } from '../matching/prefix-index.ts'
 import { type SessionTurn, SessionTurns } from '../matching/session-turns.ts'
 import { type CallBudget, UNLIMITED } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'

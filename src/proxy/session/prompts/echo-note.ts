@@ -1,14 +1,14 @@
 /** What an agent changed in the calls that it was given: an annotation of the turn that came with the change. */
-import { SideTable } from '../../../base/note.ts'
+import { SideTable } from '../../../base/side-table.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import { restoreId, type ToolCallIds } from '../matching/call-ids.ts'
 import { canonicalJson } from '../matching/canonical-json.ts'
 import { getMessageKey } from '../matching/conversation.ts'
-import { type IndexTurn, type PrefixMatch, sampledMessage } from '../matching/match-index.ts'
 import { messageKey } from '../matching/message-key.ts'
+import { type IndexTurn, type PrefixMatch, sampledMessage } from '../matching/prefix-index.ts'
 import type { SessionTurn } from '../matching/session-turns.ts'
 import { readArguments } from '../matching/tool-arguments.ts'
+import { restoreId, type ToolCallIds } from '../matching/tool-call-ids.ts'
 import { textOf } from './as-sampled.ts'
 
 /**

@@ -1,6 +1,6 @@
 /** Prompts that cannot fit, whatever their tokens are: known before they are rendered, which takes a minute for 15 MiB. */
 import { ProxyError } from '../../../base/errors.ts'
-import { SideTable } from '../../../base/note.ts'
+import { SideTable } from '../../../base/side-table.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'

@@ -3,7 +3,7 @@ import { getMessagesBetween, type Message } from '../../../protocol/canonical/co
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { computeDigest, messageKey } from '../matching/message-key.ts'
-import type { AgentRole } from './line.ts'
+import type { AgentRole } from './agent-role.ts'
 
 /** What of a turn its line is found by. */
 export type RoleInput = Pick<TurnRecord, 'status' | 'lastMessage' | 'tools' | 'annotations'>

@@ -4,7 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ProxyError } from '../../../base/errors.ts'
-import { parseCaptureOptions } from '../../../protocol/details/kinds.ts'
+import { parseCaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
 import { type CallBudget, Spending } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'

@@ -1,6 +1,6 @@
 /** What a session is created with. */
 import { ProxyError } from '../../../base/errors.ts'
-import { parseCaptureOptions } from '../../../protocol/details/kinds.ts'
+import { parseCaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { EditedCalls, SessionLimits } from '../../store/port/turn-store.ts'
 import { readPolicies } from './policies.ts'
 

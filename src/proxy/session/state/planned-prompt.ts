@@ -1,8 +1,8 @@
 /** The prompt of a chat call in token mode, and how it came about. */
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { ImagePosition } from '../../tokens/images/prompt-images.ts'
-import type { TemplateRejectionReason } from '../../tokens/prompt/refusal.ts'
-import type { PrefixMatch } from '../matching/match-index.ts'
+import type { TemplateRejectionReason } from '../../tokens/prompt/template-rejection.ts'
+import type { PrefixMatch } from '../matching/prefix-index.ts'
 import type { SessionTurn } from '../matching/session-turns.ts'
 
 /**

@@ -3,7 +3,7 @@
  * policies goes wrong in silence when one call runs on the weights of another.
  */
 import { ProxyError } from '../../../base/errors.ts'
-import { type DeclaredRole, isDeclaredRole } from '../roles/line.ts'
+import { type DeclaredRole, isDeclaredRole } from '../roles/agent-role.ts'
 
 /** Names of models by line; `*` is for every line that has none of its own. */
 export type Policies = Readonly<Record<string, string>>

@@ -1,6 +1,6 @@
 /** One agent call of a session, from its place there until its turn is on record. */
 import type { ProxyError } from '../../../base/errors.ts'
-import type { CaptureOptions } from '../../../protocol/details/kinds.ts'
+import type { CaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
 import type { CallBudget, Spending, SpentTurn } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'

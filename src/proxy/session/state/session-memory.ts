@@ -7,8 +7,8 @@ import { MessageTree } from '../../../protocol/canonical/conversation.ts'
 import { RequestReader } from '../../../protocol/canonical/request-reader.ts'
 import { PromptLists } from '../../../protocol/token-ids/prompt-lists.ts'
 import type { EditedCalls } from '../../store/port/turn-store.ts'
-import { ToolCallIds } from '../matching/call-ids.ts'
 import type { SessionTurns } from '../matching/session-turns.ts'
+import { ToolCallIds } from '../matching/tool-call-ids.ts'
 import type { ChoicesPrompt } from './planned-prompt.ts'
 
 /** Of what remembers next to nothing. As measured. */

@@ -2,7 +2,7 @@
 import { isCutByEngine } from '../../../protocol/canonical/finish-reason.ts'
 import type { SessionMarks } from '../../store/port/marks.ts'
 import type { Reward } from '../../store/port/turn-store.ts'
-import type { AgentRole } from '../roles/line.ts'
+import type { AgentRole } from '../roles/agent-role.ts'
 import type { RowLayout } from './row-details.ts'
 import { beginOutside, endOutside, imagesWithin, type RowImage } from './row-images.ts'
 import type { TurnNode } from './turn-tree.ts'

@@ -4,7 +4,7 @@
  */
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
-import { type AgentRole, isMainWork } from '../roles/line.ts'
+import { type AgentRole, isMainWork } from '../roles/agent-role.ts'
 import { getText } from '../roles/rules/rule.ts'
 
 type CompactionInput = Pick<

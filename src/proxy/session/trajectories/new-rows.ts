@@ -1,10 +1,10 @@
 /** Why a turn begins a row of its own: a sentence for who looks at the session, and what changed. */
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnStep } from '../../store/port/turn-store.ts'
-import { getPromptReason, getRecordedParent } from '../matching/parent-on-record.ts'
+import { getPromptReason, getRecordedParent } from '../matching/recorded-parent.ts'
 import { echoNoteOf } from '../prompts/echo-note.ts'
-import { type AgentRole, isMainWork } from '../roles/line.ts'
-import type { AgentRoleMatch } from '../roles/line-finder.ts'
+import { type AgentRole, isMainWork } from '../roles/agent-role.ts'
+import type { AgentRoleMatch } from '../roles/agent-role-finder.ts'
 import {
   describeChange,
   findToolCallChanges,

@@ -4,9 +4,15 @@
  * turn reported it. Of several turns that tell the same place the earliest counts: it is the one that sampled, or first
  * read, the token.
  */
-import type { ExpertTable, TokenData, TokenTable, VersionSpan } from '../../../protocol/details/details.ts'
-import { getRowSize } from '../../../protocol/details/details.ts'
-import { getElementSize, type Tensor, toNumbers } from '../../../protocol/details/tensors.ts'
+
+import { getElementSize, type Tensor, toNumbers } from '../../../protocol/token-data/tensors.ts'
+import type {
+  ExpertTable,
+  TokenData,
+  TokenTable,
+  VersionSpan,
+} from '../../../protocol/token-data/token-data.ts'
+import { getRowSize } from '../../../protocol/token-data/token-data.ts'
 
 /** A turn that a row has tokens of, or goes on from. */
 interface RowTurn {

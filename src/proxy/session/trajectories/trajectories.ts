@@ -4,8 +4,8 @@
  */
 import { noMarks, type SessionMarks } from '../../store/port/marks.ts'
 import type { Reward, TurnRecord } from '../../store/port/turn-store.ts'
-import { type AgentRole, isMainWork } from '../roles/line.ts'
-import { AgentRoleFinder, type AgentRoleMatch } from '../roles/line-finder.ts'
+import { type AgentRole, isMainWork } from '../roles/agent-role.ts'
+import { AgentRoleFinder, type AgentRoleMatch } from '../roles/agent-role-finder.ts'
 import type { RoleInput } from '../roles/opening.ts'
 import { policyOnRecord } from '../state/policies.ts'
 import {

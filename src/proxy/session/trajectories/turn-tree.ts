@@ -1,6 +1,6 @@
 /** How the turns of a session hang together, judged by their token ids alone. */
 import type { TurnRecord, TurnStep } from '../../store/port/turn-store.ts'
-import type { AgentRole } from '../roles/line.ts'
+import type { AgentRole } from '../roles/agent-role.ts'
 import { TokenNode } from './token-tree.ts'
 
 /** What of a turn matters to training. */

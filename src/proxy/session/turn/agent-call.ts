@@ -2,7 +2,7 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
-import type { AgentRoleAnnotation } from '../roles/stated-line.ts'
+import type { AgentRoleAnnotation } from '../roles/declared-role.ts'
 import type { TryWord } from '../state/live-turn.ts'
 
 export interface AgentCall {

@@ -1,8 +1,8 @@
 /** A call under the rules of its session: what is asked of an engine for it, and what goes on record of that. */
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
-import { type CaptureOptions, undefinedIfEmpty } from '../../../protocol/details/kinds.ts'
+import { type CaptureOptions, undefinedIfEmpty } from '../../../protocol/token-data/kinds.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
-import type { AgentRoleAnnotation } from '../roles/stated-line.ts'
+import type { AgentRoleAnnotation } from '../roles/declared-role.ts'
 import { policyOf } from '../state/policies.ts'
 import type { SessionCall, SessionRules } from '../state/session-call.ts'
 import { newTurnId } from '../state/session-id.ts'

@@ -5,7 +5,7 @@ import type { GenerationEvent, GenerationStream } from '../../../protocol/canoni
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
-import type { ToolCallIds, ToolCallNames } from '../matching/call-ids.ts'
+import type { ToolCallIds, ToolCallNames } from '../matching/tool-call-ids.ts'
 import type { AwaitedTurn, LiveTurn, TryWord } from '../state/live-turn.ts'
 import type { SessionCall } from '../state/session-call.ts'
 import { SharedAnswer } from './retries/shared-answer.ts'

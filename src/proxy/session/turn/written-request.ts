@@ -1,7 +1,7 @@
 /** A request as it goes on record. */
 import { ProxyError } from '../../../base/errors.ts'
+import { formatTools } from '../../../protocol/canonical/number-texts.ts'
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
-import { formatTools } from '../../../protocol/canonical/written-numbers.ts'
 import { encodeElements } from '../../../protocol/json/json-member.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import { promptPieces } from '../prompts/prompt-pieces.ts'

@@ -6,8 +6,8 @@
  */
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
-import type { TokenDataBlob } from '../../../protocol/details/details.ts'
-import type { TokenDataKind } from '../../../protocol/details/kinds.ts'
+import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
+import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { ConsumerReader, ConsumerStore } from './consumers.ts'
 import type { ImportReader, ImportStore } from './imports.ts'

@@ -2,7 +2,7 @@
  * What the writer knows of a table's rows by their keys: what a group of calls changes, above what is on record. A key of which
  * neither tells is taken for absent, and noted: if it turns out to be there, the group is worked out once more.
  */
-import { LruCache } from '../../../base/recently-used.ts'
+import { LruCache } from '../../../base/lru-cache.ts'
 
 /** What one group has asked for, changed, and can take back. */
 export class Attempt {

@@ -1,7 +1,7 @@
 /** The rows that a page of turns is made of, fetched before it is made: what makes it waits for nothing. */
 import type { Client } from 'pg'
-import type { TokenDataBlob } from '../../../protocol/details/details.ts'
-import type { TokenDataKind } from '../../../protocol/details/kinds.ts'
+import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
+import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import { unpackIds } from '../record/packing.ts'
 import type { Reader } from '../record/reader.ts'
 import {

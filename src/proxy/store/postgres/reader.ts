@@ -1,7 +1,7 @@
 /** Answers reads from the database, several at a time. Runs on the reader thread; knows nothing of threads. */
 import type { Client } from 'pg'
-import type { TokenDataBlob } from '../../../protocol/details/details.ts'
-import type { TokenDataKind } from '../../../protocol/details/kinds.ts'
+import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
+import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import type {
   AvailableQuery,
   AvailableSession,

@@ -1,5 +1,5 @@
 /** Rows of sessions as the writer's logic sees them while it works out a group of calls. Asks nothing of the database. */
-import { LruCache } from '../../../base/recently-used.ts'
+import { LruCache } from '../../../base/lru-cache.ts'
 import { changedMarks, type MarksChange } from '../port/marks.ts'
 import { sessionMoved } from '../port/shared-record.ts'
 import type { CreatedSession, Reward, SessionRecord, SessionStatus } from '../port/turn-store.ts'

@@ -1,6 +1,6 @@
 /** The tables of the record as the writer's logic sees them while it works out a group of calls. Asks nothing of the database. */
 import { hash as digest } from 'node:crypto'
-import { LruCache } from '../../../base/recently-used.ts'
+import { LruCache } from '../../../base/lru-cache.ts'
 import type { StoredText } from '../record/packing.ts'
 import {
   type EndedRow,

@@ -1,6 +1,7 @@
 /** Answers reads from the database. Runs on the reader thread; knows nothing of threads. */
-import type { TokenDataBlob } from '../../../protocol/details/details.ts'
-import type { TokenDataKind } from '../../../protocol/details/kinds.ts'
+
+import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
+import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import type { ConsumerReader } from '../port/consumers.ts'
 import type { ImportReader } from '../port/imports.ts'
 import type {

@@ -1,6 +1,7 @@
 /** What the main thread knows to be on record, so that the next request of a session need not be sent whole. */
-import { SideTable } from '../../../base/note.ts'
-import { LruCache } from '../../../base/recently-used.ts'
+
+import { LruCache } from '../../../base/lru-cache.ts'
+import { SideTable } from '../../../base/side-table.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { MIN_SHARED_TOKENS, type OpenTurn, type TurnOutcome } from '../port/turn-store.ts'

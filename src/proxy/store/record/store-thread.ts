@@ -1,7 +1,7 @@
 /** The main thread's end of one of the store's threads. */
 import type { Transferable } from 'node:worker_threads'
+import { startThread } from '../../../base/assets.ts'
 import { ProxyError } from '../../../base/errors.ts'
-import { startThread } from '../../../base/own-files.ts'
 import { fromWireError, type Methods, type OpeningReport, type Reply, type ThreadCall } from './calls.ts'
 
 export type StoreRole = 'writer' | 'reader'

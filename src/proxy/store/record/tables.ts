@@ -2,7 +2,7 @@
  * What the record's own logic asks of a database: rows, found by their keys and put. `sqlite/` answers with prepared
  * statements, `postgres/` from rows that it has fetched before. The columns are the same in both.
  */
-import type { TokenDataBlob } from '../../../protocol/details/details.ts'
+import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import type { MarksChange } from '../port/marks.ts'
 import type { CreatedSession, Reward, SessionRecord, SessionStatus, TurnStatus } from '../port/turn-store.ts'
 import type { StoredText } from './packing.ts'

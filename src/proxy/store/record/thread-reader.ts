@@ -1,8 +1,8 @@
 /** Reads sessions and turns through the reader thread. */
 import type { ProxyError } from '../../../base/errors.ts'
 import { getAncestor, type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
-import type { TokenDataBlob } from '../../../protocol/details/details.ts'
-import type { TokenDataKind } from '../../../protocol/details/kinds.ts'
+import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
+import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import type {
   AvailableQuery,
   AvailableSession,

@@ -1,7 +1,7 @@
 /** The port's methods that change something, carried to the writer thread; reads go to the reader thread. */
 import type { Transferable } from 'node:worker_threads'
-import { intercept } from '../../../base/around.ts'
 import { ProxyError } from '../../../base/errors.ts'
+import { intercept } from '../../../base/interceptor.ts'
 import type { Consumer, GivenSession, GroupMember, LeaseChange, NewLease } from '../port/consumers.ts'
 import type { ImportedItem } from '../port/imports.ts'
 import type { MarksChange } from '../port/marks.ts'

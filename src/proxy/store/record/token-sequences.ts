@@ -3,7 +3,7 @@
  * completion ids; the next prompt of the conversation begins with it, so that only what is new must be stored.
  */
 import { ProxyError } from '../../../base/errors.ts'
-import { LruCache } from '../../../base/recently-used.ts'
+import { LruCache } from '../../../base/lru-cache.ts'
 import { getSharedLength } from '../../../protocol/token-ids/token-ids.ts'
 import { MIN_SHARED_TOKENS } from '../port/turn-store.ts'
 import { checkSum, IDS_SUMMED } from './check-sums.ts'

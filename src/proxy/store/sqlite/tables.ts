@@ -1,7 +1,7 @@
 /** The tables of the record, by prepared statements. */
 import { hash } from 'node:crypto'
 import type Database from 'better-sqlite3'
-import type { TokenDataBlob } from '../../../protocol/details/details.ts'
+import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import {
   type EndedRow,
   MAX_ANSWERS,

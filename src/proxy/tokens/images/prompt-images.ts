@@ -4,7 +4,7 @@
  */
 import { disableTypes, imageSize, types } from 'image-size'
 import { ProxyError } from '../../../base/errors.ts'
-import { SideTable } from '../../../base/note.ts'
+import { SideTable } from '../../../base/side-table.ts'
 import { Message } from '../../../protocol/canonical/conversation.ts'
 import {
   computeImageDigest,
@@ -17,7 +17,7 @@ import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { ImageRule } from './image-rule.ts'
 import type { ImageSide } from './image-sizes.ts'
-import { PLACEHOLDER_IMAGE } from './shown-image.ts'
+import { PLACEHOLDER_IMAGE } from './placeholder-image.ts'
 
 export interface TokenImage extends ImageInfo {
   readonly tokens: number

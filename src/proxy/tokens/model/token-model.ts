@@ -2,7 +2,7 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import { type ImageRule, isTextOnly, readImageRule } from '../images/image-rule.ts'
-import { PLACEHOLDER_IMAGE } from '../images/shown-image.ts'
+import { PLACEHOLDER_IMAGE } from '../images/placeholder-image.ts'
 import { chooseParser, findParser, type ParserChoice } from '../parsers/choose-parser.ts'
 import type { ParserFamily } from '../parsers/output-parser.ts'
 import { PromptRenderer } from '../prompt/prompt-renderer.ts'
@@ -16,7 +16,7 @@ import {
   type PromptFormat,
   type PromptFormatChoice,
 } from '../templates/prompt-format.ts'
-import { ContentCache } from '../tokenizer/content-memory.ts'
+import { ContentCache } from '../tokenizer/content-cache.ts'
 import { javaScriptEncoder, type OnFault, openRustEncoder, type TextEncoder } from '../tokenizer/encoder.ts'
 import { loadFastTokenizer, openFastEncoder } from '../tokenizer/fast-encoder.ts'
 import { mayCutAtSpaces } from '../tokenizer/safe-cuts.ts'

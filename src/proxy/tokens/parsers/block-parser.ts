@@ -4,8 +4,8 @@
  * {@link BlockSyntax}.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
+import type { DeltaBuilder, OutputToolCall } from './output-delta.ts'
 import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import type { DeltaBuilder, OutputToolCall } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 /**

@@ -1,10 +1,10 @@
 /** The families that write an answer as messages, each behind a header that says whom it is for. */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { blockGrammar } from './block-parser.ts'
-import { readArguments } from './json-calls.ts'
+import { readArguments } from './json-tool-calls.ts'
+import type { DeltaBuilder } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import type { DeltaBuilder } from './parsed-delta.ts'
-import { invokeTags, taggedCallSyntax } from './tagged-calls.ts'
+import { invokeTags, taggedCallSyntax } from './tagged-tool-calls.ts'
 import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 
 const RECIPIENT_MARK = '>>>'

@@ -6,7 +6,7 @@
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockResult, blockFamily, THINK } from './block-parser.ts'
-import { endsBlock, readArguments } from './json-calls.ts'
+import { endsBlock, readArguments } from './json-tool-calls.ts'
 import type { ParserFamily } from './output-parser.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 

@@ -7,8 +7,8 @@
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { JsonScanner } from './json-scanner.ts'
+import type { DeltaBuilder } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import type { DeltaBuilder } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 const MESSAGE = '<|message|>'

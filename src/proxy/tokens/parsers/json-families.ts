@@ -7,7 +7,7 @@ import {
   readArray,
   sequenceToolCallSyntax,
   type ToolCallKeys,
-} from './json-calls.ts'
+} from './json-tool-calls.ts'
 
 const NAMED: ToolCallKeys = { name: 'name', arguments: ['arguments', 'parameters'] }
 

@@ -4,8 +4,8 @@
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockResult, blockFamily, THINK } from './block-parser.ts'
-import { readNamedCalls } from './json-calls.ts'
-import { readPythonCalls } from './python-calls.ts'
+import { readNamedCalls } from './json-tool-calls.ts'
+import { readPythonCalls } from './python-tool-calls.ts'
 import { type Reading, TextReader } from './text-reader.ts'
 
 const CLOSE = '<|tool_call_end|>'

@@ -4,9 +4,9 @@
  * Sources: the chat templates of Llama 3.1 and 3.2; vLLM's `llama_tool_parser.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { namedCall, readObject, type ToolCallKeys } from './json-calls.ts'
+import { namedCall, readObject, type ToolCallKeys } from './json-tool-calls.ts'
+import type { DeltaBuilder, OutputToolCall } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
-import type { DeltaBuilder, OutputToolCall } from './parsed-delta.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 const PYTHON_TAG = '<|python_tag|>'

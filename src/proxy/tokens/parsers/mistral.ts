@@ -5,7 +5,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import { type BlockResult, type BlockSyntax, blockFamily, blockGrammar } from './block-parser.ts'
-import { readArguments, readNamedCalls } from './json-calls.ts'
+import { readArguments, readNamedCalls } from './json-tool-calls.ts'
 import { OutputParser, type ParserFamily } from './output-parser.ts'
 import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 

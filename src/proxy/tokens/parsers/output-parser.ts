@@ -4,7 +4,7 @@
  * is cut, the merged result is the same. The work grows with the text and with nothing else.
  */
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import { DeltaBuilder, type OutputDelta } from './parsed-delta.ts'
+import { DeltaBuilder, type OutputDelta } from './output-delta.ts'
 import { type Reading, TextReader } from './text-reader.ts'
 
 export interface OutputParserOptions {

@@ -1,6 +1,6 @@
 /** The families that write each parameter of a call as an element with plain text in it. */
 import { blockFamily, type Markers, THINK, THINK_OR_CALL } from './block-parser.ts'
-import { invokeTags, taggedCallSyntax } from './tagged-calls.ts'
+import { invokeTags, taggedCallSyntax } from './tagged-tool-calls.ts'
 
 const FUNCTION_TAGS = {
   call: '<function=',

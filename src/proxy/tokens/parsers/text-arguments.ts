@@ -4,7 +4,7 @@
  */
 import { parseJson } from '../../../base/json.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import { readPythonValue } from './python-calls.ts'
+import { readPythonValue } from './python-tool-calls.ts'
 
 export interface TextArgument {
   name: string

@@ -16,7 +16,7 @@ import {
 } from '../templates/chat-template.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
 import { AddedTokenFinder } from '../tokenizer/added-tokens.ts'
-import { type BoundaryTokens, type Bridge, type EndOfTurn, findBridge, findEndOfTurn } from './closing.ts'
+import { type BoundaryTokens, type Bridge, type EndOfTurn, findBridge, findEndOfTurn } from './bridge.ts'
 import {
   createSentinel,
   findSentinelsEnd,
@@ -24,8 +24,8 @@ import {
   hasSentinel,
   isSameHistory,
   losesAtMost,
-} from './marks.ts'
-import type { TemplateRejection } from './refusal.ts'
+} from './sentinels.ts'
+import type { TemplateRejection } from './template-rejection.ts'
 import {
   ANSWER,
   createDummyHistories,
@@ -37,7 +37,7 @@ import {
   listEchoForms,
   SENTINEL_TOOLS,
   type TemplateSignature,
-} from './shape.ts'
+} from './template-signature.ts'
 
 /** How a prompt begins and what is in it; its end is another matter. */
 export type PromptOptions = Omit<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>

@@ -13,8 +13,8 @@ import { getMessageText, WordFinder } from '../templates/template-words.ts'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
 import type { Beginnings, NewPart, NewPartAnswer, NewPartRequest, PromptOptions } from './prompt-engine.ts'
 import type { PromptService } from './prompt-service.ts'
-import type { TemplateRejection } from './refusal.ts'
-import { createTemplateSignature } from './shape.ts'
+import type { TemplateRejection } from './template-rejection.ts'
+import { createTemplateSignature } from './template-signature.ts'
 
 export type { PromptOptions } from './prompt-engine.ts'
 

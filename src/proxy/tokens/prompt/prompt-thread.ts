@@ -9,7 +9,7 @@ import {
 import { PythonTemplates } from '../templates/python/python-templates.ts'
 import { answerJobs } from '../templates/python/thread-jobs.ts'
 import type { TemplateWords } from '../templates/template-words.ts'
-import type { BoundaryTokens } from './closing.ts'
+import type { BoundaryTokens } from './bridge.ts'
 import {
   type Beginnings,
   type NewPartAnswer,

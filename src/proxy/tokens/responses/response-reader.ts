@@ -6,8 +6,8 @@
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import type { OutputReader } from '../parsers/answer-reader.ts'
-import { DeltaBuilder, type OutputDelta } from '../parsers/parsed-delta.ts'
+import { DeltaBuilder, type OutputDelta } from '../parsers/output-delta.ts'
+import type { OutputReader } from '../parsers/output-reader.ts'
 import type { AnswerOpening, ResponseTexts } from '../templates/python/python-responses.ts'
 import { PythonThread, type PythonThreadLimits } from '../templates/python/python-thread.ts'
 import type { ResponseJob, ResponseReply, ResponseThreadData } from './response-thread.ts'

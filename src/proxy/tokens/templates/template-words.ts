@@ -2,7 +2,7 @@
  * Messages that say something which their template looks for: a switch such as `/no_think`, markup that it takes for its
  * own. The template gets such a text as it is; all others are alike to it.
  */
-import { SideTable } from '../../../base/note.ts'
+import { SideTable } from '../../../base/side-table.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 

@@ -5,7 +5,7 @@
  */
 import { hash } from 'node:crypto'
 import { join } from 'node:path'
-import { loadOwnAddon } from '../../../base/own-files.ts'
+import { loadOwnAddon } from '../../../base/assets.ts'
 import type { OnFault, TextEncoder, TokenizerFault } from './encoder.ts'
 import { proofTexts } from './proof-texts.ts'
 

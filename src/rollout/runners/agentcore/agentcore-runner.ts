@@ -4,15 +4,15 @@ import { isRecord } from '../../../base/json.ts'
 import type { AgentResult, AgentRunner, AgentTask } from '../runner.ts'
 import { AgentCoreEndpoint } from './endpoint.ts'
 import { EnvelopeResults } from './envelope-results.ts'
+import { AgentCoreError } from './errors.ts'
 import { Ledger } from './ledger.ts'
 import type { LimiterClock } from './rate-limiter.ts'
-import { AgentCoreError } from './refusals.ts'
 import { ResultBucket } from './result-bucket.ts'
 import { ResultQueue } from './result-queue.ts'
 import type { AgentCoreSession, ResultSource } from './result-source.ts'
+import { S3Results } from './s3-results.ts'
 import { SessionGate } from './session-gate.ts'
 import { SessionStops } from './session-stops.ts'
-import { S3Results } from './stored-results.ts'
 
 export interface AgentCoreRunnerOptions {
   /** Of the runtime that has the agent. Credentials are found as every AWS client finds them. */

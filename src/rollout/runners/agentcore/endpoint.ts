@@ -7,10 +7,10 @@ import type { BedrockAgentCoreClient } from '@aws-sdk/client-bedrock-agentcore'
 import { ProxyError } from '../../../base/errors.ts'
 import { parseJson } from '../../../base/json.ts'
 import { importOptionalPackage } from '../../../base/optional-package.ts'
-import { raceAbort } from '../../../base/until-abort.ts'
+import { raceAbort } from '../../../base/race-abort.ts'
 import { backoffMs, pause } from '../../backoff.ts'
+import { AgentCoreError, type AgentCoreErrorKind, toAgentCoreError } from './errors.ts'
 import { getRateLimiter, type LimiterClock, type RateLimiter } from './rate-limiter.ts'
-import { AgentCoreError, type AgentCoreErrorKind, toAgentCoreError } from './refusals.ts'
 import type { AgentCoreSession } from './result-source.ts'
 
 export interface EndpointOptions {

@@ -8,7 +8,7 @@ import { isRecord } from '../../../base/json.ts'
 import { pause } from '../../backoff.ts'
 import type { AgentResult } from '../runner.ts'
 import type { AgentCoreEndpoint } from './endpoint.ts'
-import { AgentCoreError } from './refusals.ts'
+import { AgentCoreError } from './errors.ts'
 import { quoted, readResult } from './result.ts'
 import type { AgentCoreSession, ResultSource } from './result-source.ts'
 

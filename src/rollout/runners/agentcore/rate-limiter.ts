@@ -3,7 +3,7 @@
  * of calls take turns, and within a kind the first to ask goes first, so that neither a thousand polls keep a session
  * from being stopped, nor a thousand starts. No second, wherever it begins, has more calls than the rate.
  */
-import { waitInQueue } from '../../wait-in-line.ts'
+import { waitInQueue } from '../../wait-in-queue.ts'
 
 export type CallKind = 'start' | 'stop' | 'poll'
 

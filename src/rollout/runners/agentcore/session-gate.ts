@@ -1,4 +1,4 @@
-import { waitInQueue } from '../../wait-in-line.ts'
+import { waitInQueue } from '../../wait-in-queue.ts'
 
 /** At most so many sessions at a time; whoever came first goes first. */
 export class SessionGate {

@@ -1,8 +1,8 @@
 /** Ends sessions in the background: each stop is tried until it is answered, or the runner is closed. */
 import { backoffMs, pause } from '../../backoff.ts'
 import type { AgentCoreEndpoint } from './endpoint.ts'
+import { AgentCoreError } from './errors.ts'
 import type { Ledger } from './ledger.ts'
-import { AgentCoreError } from './refusals.ts'
 
 export interface SessionStopsOptions {
   endpoint: AgentCoreEndpoint

@@ -1,6 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t from 'tap'
-import { TimeSlices } from '../../../../src/proxy/http/transport/work-slices.ts'
+import { TimeSlices } from '../../../../src/proxy/http/transport/time-slices.ts'
 
 /** Slices of 20 ms on a clock that only work moves, and a log of what was done. */
 function slicesWithClock() {

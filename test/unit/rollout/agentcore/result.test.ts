@@ -1,5 +1,5 @@
 import t from 'tap'
-import { AgentCoreError, toAgentCoreError } from '../../../../src/rollout/runners/agentcore/refusals.ts'
+import { AgentCoreError, toAgentCoreError } from '../../../../src/rollout/runners/agentcore/errors.ts'
 import { parseResult, readResult } from '../../../../src/rollout/runners/agentcore/result.ts'
 
 for (const [given, rewards] of [

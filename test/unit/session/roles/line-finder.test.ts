@@ -1,6 +1,6 @@
 import t from 'tap'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
-import { AgentRoleFinder } from '../../../../src/proxy/session/roles/line-finder.ts'
+import { AgentRoleFinder } from '../../../../src/proxy/session/roles/agent-role-finder.ts'
 import { RoleRequestReader } from '../../../../src/proxy/session/roles/opening.ts'
 import { lastOfTexts } from '../../../helpers/messages.ts'
 import { assistant, type Call, find, linesOf, recorded, system, user } from './recorded-calls.ts'

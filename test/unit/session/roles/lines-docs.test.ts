@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { INFERENCES } from '../../../../src/proxy/session/roles/line-finder.ts'
-import { AGENT_ROLE_RULES } from '../../../../src/proxy/session/roles/stated-line.ts'
+import { INFERENCES } from '../../../../src/proxy/session/roles/agent-role-finder.ts'
+import { AGENT_ROLE_RULES } from '../../../../src/proxy/session/roles/declared-role.ts'
 
 const page = readFileSync(join(import.meta.dirname, '../../../../docs/lines.md'), 'utf8')
 

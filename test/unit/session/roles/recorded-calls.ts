@@ -1,9 +1,12 @@
 /** Calls of agents, as lines see them. */
 import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messages.ts'
 import type { ChatBody } from '../../../../src/protocol/canonical/request.ts'
-import { AgentRoleFinder, type AgentRoleMatch } from '../../../../src/proxy/session/roles/line-finder.ts'
+import {
+  AgentRoleFinder,
+  type AgentRoleMatch,
+} from '../../../../src/proxy/session/roles/agent-role-finder.ts'
+import { findDeclaredRole, type Headers } from '../../../../src/proxy/session/roles/declared-role.ts'
 import type { RoleInput } from '../../../../src/proxy/session/roles/opening.ts'
-import { findDeclaredRole, type Headers } from '../../../../src/proxy/session/roles/stated-line.ts'
 import { lastOfTexts } from '../../../helpers/messages.ts'
 
 export interface Call {

@@ -1,6 +1,6 @@
 /** The headers and words are those of real agents: Claude Code 2.1.330, Codex 0.169.0, opencode. */
 import t from 'tap'
-import { findDeclaredRole, type Headers } from '../../../../src/proxy/session/roles/stated-line.ts'
+import { findDeclaredRole, type Headers } from '../../../../src/proxy/session/roles/declared-role.ts'
 import { assistant, type Call, system, user } from './recorded-calls.ts'
 
 function told({ messages, tools = [], headers = {}, body }: Call): string | undefined {

@@ -1,6 +1,6 @@
 import t from 'tap'
 import { findParser } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
-import { createForcedCallParser } from '../../../../src/proxy/tokens/parsers/forced-calls.ts'
+import { createForcedCallParser } from '../../../../src/proxy/tokens/parsers/forced-tool-calls.ts'
 import { mergeDeltas, parseWhole } from '../../../helpers/parsed-output.ts'
 import { TOOLS } from './parse.ts'
 

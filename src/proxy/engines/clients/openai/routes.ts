@@ -5,7 +5,7 @@ import type { GenerationRequest } from '../../../../protocol/canonical/request.t
 import type { EngineConnection, EngineResponse } from '../wire/connection.ts'
 import { readAnswer } from '../wire/generation.ts'
 import { bodyJson, routeOf } from '../wire/request.ts'
-import { CapabilityNegotiation } from './learnt-asks.ts'
+import { CapabilityNegotiation } from './capability-negotiation.ts'
 import { detailsBody, getRequestLevels, openaiBody } from './request.ts'
 
 interface NegotiatedResponse {

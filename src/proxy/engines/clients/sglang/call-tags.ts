@@ -5,8 +5,12 @@
  */
 import { isRecord } from '../../../../base/json.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
-import { type FunctionTool, getToolCallRequest, type ToolCallRequest } from '../calls/asked-calls.ts'
-import { deepseekV32, kimiK2, qwen3Coder, type ToolCallFormat } from '../calls/call-formats.ts'
+import { deepseekV32, kimiK2, qwen3Coder, type ToolCallFormat } from '../tool-calls/tool-call-formats.ts'
+import {
+  type FunctionTool,
+  getToolCallRequest,
+  type ToolCallRequest,
+} from '../tool-calls/tool-call-request.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
 /** By the proxy's parser: the detectors that have a tag of xgrammar's (`get_structural_tag_name`). */

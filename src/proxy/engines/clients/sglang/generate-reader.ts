@@ -15,8 +15,8 @@ import type {
   GenerationEvent,
 } from '../../../../protocol/canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../../../protocol/canonical/messages.ts'
-import type { TokenData } from '../../../../protocol/details/details.ts'
-import type { CaptureOptions } from '../../../../protocol/details/kinds.ts'
+import type { CaptureOptions } from '../../../../protocol/token-data/kinds.ts'
+import type { TokenData } from '../../../../protocol/token-data/token-data.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import type { ReaderOptions } from '../wire/answer-reader.ts'

@@ -5,10 +5,14 @@
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
-import { type FunctionTool, getToolCallRequest, type ToolCallRequest } from '../calls/asked-calls.ts'
-import * as formats from '../calls/call-formats.ts'
-import { glm } from '../calls/glm-calls.ts'
-import { constant, either, type Format, jsonSchema } from '../calls/structural-tag.ts'
+import { glm } from '../tool-calls/glm-tool-calls.ts'
+import { constant, either, type Format, jsonSchema } from '../tool-calls/structural-tag.ts'
+import * as formats from '../tool-calls/tool-call-formats.ts'
+import {
+  type FunctionTool,
+  getToolCallRequest,
+  type ToolCallRequest,
+} from '../tool-calls/tool-call-request.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
 /** By the proxy's parser: what vLLM calls the parser's `structural_tag_model`. It has none for the others. */

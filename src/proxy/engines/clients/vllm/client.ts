@@ -7,7 +7,7 @@ import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../../port/engine-client.ts'
 import type { TokenizerQuestion } from '../../port/expected-tokenizer.ts'
 import type { ScoreRequest, ScoreResult } from '../../port/score.ts'
-import { ToolCallConstraints } from '../calls/held-calls.ts'
+import { ToolCallConstraints } from '../tool-calls/tool-call-constraints.ts'
 import type { ConnectionOptions, EngineConnection, EngineResponse } from '../wire/connection.ts'
 import { readAnswer } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
@@ -40,7 +40,7 @@ import {
 import { PromptChecks } from './prompt-checks.ts'
 import { vllmBody, vllmTokenBody, vllmTokenizeBody } from './request.ts'
 import { readVllmScores, VLLM_READING, vllmScoreBody } from './score.ts'
-import { TokenTextCache } from './token-texts.ts'
+import { TokenTextCache } from './token-text-cache.ts'
 
 const NO_ROUTE = {
   masks: 'sampling masks are not recorded',

@@ -11,7 +11,7 @@ import type {
   GenerationEvent,
 } from '../../../../protocol/canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../../../protocol/canonical/messages.ts'
-import type { CaptureOptions } from '../../../../protocol/details/kinds.ts'
+import type { CaptureOptions } from '../../../../protocol/token-data/kinds.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import { addMessage } from './answer-message.ts'

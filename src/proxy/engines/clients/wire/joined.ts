@@ -1,4 +1,4 @@
-import { detachBuffer } from '../../../../protocol/json/give-back.ts'
+import { detachBuffer } from '../../../../protocol/json/detach-buffer.ts'
 
 /** Longer answers are put together in a buffer of their own: nobody should keep that much for them. */
 const MAX_BYTES = 4 * 1024 * 1024

@@ -5,8 +5,8 @@
  */
 import { once } from 'node:events'
 import type { Worker } from 'node:worker_threads'
+import { startThread } from '../../../../base/assets.ts'
 import { ProxyError } from '../../../../base/errors.ts'
-import { startThread } from '../../../../base/own-files.ts'
 import { baseUrl } from '../../transport/base-url.ts'
 import type { HealthAnswer, HealthThreadData, HealthThreadReply } from './health-thread.ts'
 

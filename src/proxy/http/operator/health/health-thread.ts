@@ -2,7 +2,7 @@
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { parentPort, workerData } from 'node:worker_threads'
-import { UnauthenticatedConnections } from '../../transport/strangers.ts'
+import { UnauthenticatedConnections } from '../../transport/unauthenticated-connections.ts'
 
 export interface HealthThreadData {
   host: string

@@ -2,7 +2,7 @@
  * A session in ATIF, Harbor's Agent Trajectory Interchange Format, version 1.7: `harbor/models/trajectories` of Harbor
  * 0.25.0, which also reads it.
  */
-import { isMainWork } from '../../../session/roles/line.ts'
+import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 import { member, numberArray, openObject } from '../sessions/json-stream.ts'

@@ -1,6 +1,6 @@
 /** A session in a format of others, as lines of JSON. */
 import type { Static } from 'typebox'
-import { isMainWork } from '../../../session/roles/line.ts'
+import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
 import { selectedBy, told, toTurnSelection } from '../sessions/trajectory-query.ts'

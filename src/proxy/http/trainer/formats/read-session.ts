@@ -1,5 +1,5 @@
 /** A session as exports read it: the rows of its selected turns, and what was said in them. */
-import type { AgentRole } from '../../../session/roles/line.ts'
+import type { AgentRole } from '../../../session/roles/agent-role.ts'
 import type { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
 import { rejectPartial } from '../sessions/trajectory-query.ts'

@@ -1,6 +1,6 @@
 /** What else might have been sampled at some places of a row. */
 import type { Static } from 'typebox'
-import type { TokenData } from '../../../../protocol/details/details.ts'
+import type { TokenData } from '../../../../protocol/token-data/token-data.ts'
 import { type RowLayout, type TokenRow, topLogprobs } from '../../../session/trajectories/row-details.ts'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TextsOfTokens } from './rows.ts'

@@ -10,7 +10,7 @@ import { described, inMedia } from '../../schemas/described.ts'
 import { validatorCompiler } from '../../schemas/validate.ts'
 import { NDJSON, NdjsonReply } from '../../transport/ndjson-reply.ts'
 import { SessionParams } from '../sessions/schemas.ts'
-import { getSessionOrThrow } from './found-session.ts'
+import { getSessionOrThrow } from './get-session.ts'
 import { LiveEvent, ProxyEvent } from './schemas.ts'
 
 interface EventsOptions {

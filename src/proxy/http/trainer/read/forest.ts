@@ -1,7 +1,7 @@
 /** Sessions as one forest of tokens, as JSON. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../../protocol/details/kinds.ts'
+import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../../protocol/token-data/kinds.ts'
 import { type CompletionTokens, Forest, type PromptTokens } from '../../../session/trajectories/forest.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'

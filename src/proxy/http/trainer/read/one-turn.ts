@@ -1,9 +1,9 @@
 /** One turn of a session, shown by itself. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import { AgentRoleFinder } from '../../../session/roles/line-finder.ts'
+import { AgentRoleFinder } from '../../../session/roles/agent-role-finder.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { RequestHistory } from '../sessions/new-parts.ts'
+import { RequestHistory } from '../sessions/request-history.ts'
 import { turnToWire } from '../sessions/serialise.ts'
 import type { OneTurnQuery } from './schemas.ts'
 

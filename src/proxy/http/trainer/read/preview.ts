@@ -1,8 +1,8 @@
 /** What a session is about, and what it came to, in a line each. */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { getContentText } from '../../../../protocol/transcript/messages.ts'
-import { isMainWork } from '../../../session/roles/line.ts'
-import { AgentRoleFinder } from '../../../session/roles/line-finder.ts'
+import { isMainWork } from '../../../session/roles/agent-role.ts'
+import { AgentRoleFinder } from '../../../session/roles/agent-role-finder.ts'
 import type { SessionRecord, TurnOutline, TurnReader } from '../../../store/port/turn-store.ts'
 
 /** Of a longer session the last answer is not looked for: all turns before it would be read. */

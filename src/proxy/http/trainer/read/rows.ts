@@ -1,7 +1,7 @@
 /** Training-ready rows one by one: what they come to, and their tokens as binary. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
-import { TRAINER_DATA_KINDS } from '../../../../protocol/details/kinds.ts'
+import { TRAINER_DATA_KINDS } from '../../../../protocol/token-data/kinds.ts'
 import { rowDetails } from '../../../session/trajectories/row-details.ts'
 import {
   type RowLocation,

@@ -1,6 +1,6 @@
 /** A session's turns without texts and ids: how they hang together, what they took, where a shared prefix broke. */
 import type { Static } from 'typebox'
-import { getPromptReason, getRecordedParent } from '../../../session/matching/parent-on-record.ts'
+import { getPromptReason, getRecordedParent } from '../../../session/matching/recorded-parent.ts'
 import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
 import { isSplit, type NewRow, NewRows } from '../../../session/trajectories/new-rows.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'

@@ -7,7 +7,7 @@ import Type, {
   type TSchema,
   type TUnion,
 } from 'typebox'
-import { TRAINER_DATA_KINDS, type TrainerDataKind } from '../../../../protocol/details/kinds.ts'
+import { TRAINER_DATA_KINDS, type TrainerDataKind } from '../../../../protocol/token-data/kinds.ts'
 import { nullable, STRICT } from '../../schemas/described.ts'
 
 const ids = (description?: string) =>

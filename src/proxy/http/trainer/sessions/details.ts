@@ -1,12 +1,12 @@
 /** Details of rows and traces as JSON, written piece by piece: those of a long row come to many megabytes. */
 import { ProxyError } from '../../../../base/errors.ts'
-import { type TokenData, unpackTokenData } from '../../../../protocol/details/details.ts'
 import {
   TOKEN_DATA_KINDS,
   type TokenDataKind,
   type TrainerDataKind,
-} from '../../../../protocol/details/kinds.ts'
-import type { Tensor } from '../../../../protocol/details/tensors.ts'
+} from '../../../../protocol/token-data/kinds.ts'
+import type { Tensor } from '../../../../protocol/token-data/tensors.ts'
+import { type TokenData, unpackTokenData } from '../../../../protocol/token-data/token-data.ts'
 import {
   type RowDetails,
   type RowExperts,

@@ -3,8 +3,8 @@
  * `x-claude-code-request-class`, but only with `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1` in its environment; without that
  * the calls that are known by their words are recognized by these.
  */
-import type { DeclaredRole } from '../line.ts'
-import { getSubagentRole } from '../line.ts'
+import type { DeclaredRole } from '../agent-role.ts'
+import { getSubagentRole } from '../agent-role.ts'
 import {
   type AgentRoleRule,
   getMessages,

@@ -3,7 +3,7 @@
  * says what sort of sub-agent it is in `x-openai-subagent`. `x-codex-turn-metadata` is JSON whose `request_kind` says
  * what the call is for: `turn`, `compaction`, `memory` or `prewarm`.
  */
-import { getSubagentRole } from '../line.ts'
+import { getSubagentRole } from '../agent-role.ts'
 import { type AgentRoleRule, header, type RequestEvidence } from './rule.ts'
 
 const SUBAGENT = 'x-openai-subagent'

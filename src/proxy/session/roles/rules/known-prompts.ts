@@ -3,7 +3,7 @@
  * that what they continue does not tell them from it. Seen: Qwen Code 0.24.4, Gemini CLI 0.61.0, Claude Code 2.1.330, pi
  * 0.73.1, LangChain 1.4 (`SummarizationMiddleware`).
  */
-import type { DeclaredRole } from '../line.ts'
+import type { DeclaredRole } from '../agent-role.ts'
 import { type AgentRoleRule, isAgent, lastUserText, type RequestEvidence, systemText } from './rule.ts'
 
 interface KnownPrompt {

@@ -2,7 +2,7 @@
  * opencode. A sub-agent runs in a session of its own, whose parent is in a header. Titles, summaries and compaction
  * have system prompts of their own, in the session of what they are about.
  */
-import { getSubagentRole } from '../line.ts'
+import { getSubagentRole } from '../agent-role.ts'
 import { type AgentRoleRule, header, isAgent, type RequestEvidence, systemText } from './rule.ts'
 
 const SESSION_IDS = ['x-session-id', 'x-session-affinity', 'x-opencode-session']

@@ -1,7 +1,7 @@
 /** What the rules by which agents tell a call's line have in common. */
 import type { ChatMessage } from '../../../../protocol/canonical/messages.ts'
 import type { CanonicalRequest } from '../../../../protocol/canonical/request.ts'
-import type { DeclaredRole } from '../line.ts'
+import type { DeclaredRole } from '../agent-role.ts'
 
 export type Headers = Readonly<Record<string, string | string[] | undefined>>
 

@@ -7,7 +7,7 @@ import { hash } from 'node:crypto'
 import { zstdDecompressSync } from 'node:zlib'
 import { loadPyodide, type PyodideAPI, version } from 'pyodide'
 import type { PyProxy } from 'pyodide/ffi'
-import { filesPath, readAsset } from '../../../../base/own-files.ts'
+import { filesPath, readAsset } from '../../../../base/assets.ts'
 
 /** Its own files that it runs from. */
 const PYODIDE_FILES: [URL, ...URL[]] = [

@@ -3,8 +3,8 @@
  * people's programs: a job that takes too long or too much memory fails alone, and the thread is replaced.
  */
 import type { Worker } from 'node:worker_threads'
+import { startThread } from '../../../../base/assets.ts'
 import { ProxyError } from '../../../../base/errors.ts'
-import { startThread } from '../../../../base/own-files.ts'
 import type { ThreadError, ThreadProgress, ThreadReply } from './thread-jobs.ts'
 
 export interface PythonThreadLimits {

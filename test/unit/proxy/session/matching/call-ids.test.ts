@@ -4,7 +4,7 @@ import {
   isProxyToolCallId,
   restoreId,
   ToolCallIds,
-} from '../../../../../src/proxy/session/matching/call-ids.ts'
+} from '../../../../../src/proxy/session/matching/tool-call-ids.ts'
 
 const LONG = /^call_[0-9a-f]{24}$/
 const SHORT = /^[0-9A-Za-z]{9}$/

@@ -1,8 +1,8 @@
 /** Details in answers of OpenAI's routes: of vLLM's, of SGLang's, and of servers that took over a name of theirs. */
 import { isRecord } from '../../../../../base/json.ts'
 import type { TokenLogprob } from '../../../../../protocol/canonical/messages.ts'
-import type { TokenData } from '../../../../../protocol/details/details.ts'
-import type { CaptureOptions } from '../../../../../protocol/details/kinds.ts'
+import type { CaptureOptions } from '../../../../../protocol/token-data/kinds.ts'
+import type { TokenData } from '../../../../../protocol/token-data/token-data.ts'
 import type { PromptIds } from '../../../../../protocol/token-ids/prompt-ids.ts'
 import {
   expertsInInt32,

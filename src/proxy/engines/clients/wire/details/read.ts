@@ -3,19 +3,19 @@
  * that is half known is not known. `docs/engine-wire.md` lists where each engine says them, with the source.
  */
 import { isRecord } from '../../../../../base/json.ts'
-import type {
-  ExpertTable,
-  PromptTable,
-  TokenTable,
-  VersionSpan,
-} from '../../../../../protocol/details/details.ts'
 import {
   createIntegerTensor,
   getElementSize,
   type Tensor,
   type TensorType,
   toNumbers,
-} from '../../../../../protocol/details/tensors.ts'
+} from '../../../../../protocol/token-data/tensors.ts'
+import type {
+  ExpertTable,
+  PromptTable,
+  TokenTable,
+  VersionSpan,
+} from '../../../../../protocol/token-data/token-data.ts'
 import type { PromptIds } from '../../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../../protocol/token-ids/token-ids.ts'
 import { weightVersionOf } from '../weight-version.ts'

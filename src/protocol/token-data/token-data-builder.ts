@@ -1,0 +1,105 @@
+/** The details of a completion, put together from those of its pieces. */
+import { isTokenId } from '../token-ids/token-ids.ts'
+import { packTokenData, type TokenData, type TokenDataBlob, type TokenTable } from './token-data.ts'
+
+/** Rows of a table that grows. */
+class TableBuilder {
+  readonly counts: number[] = []
+  readonly ids: number[] = []
+  logprobs: number[] | undefined
+
+  /** Rows that were not reported, up to so many. */
+  pad(rows: number): void {
+    while (this.counts.length < rows) this.counts.push(0)
+  }
+
+  add({ counts, ids, logprobs }: TokenTable): void {
+    // One piece may tell logprobs and another one not: what was not reported is NaN.
+    if (logprobs) this.logprobs ??= this.ids.map(() => Number.NaN)
+    for (const count of counts) this.counts.push(count)
+    for (const id of ids) this.ids.push(id)
+    if (this.logprobs === undefined) return
+    for (let at = 0; at < ids.length; at += 1) this.logprobs.push(logprobs?.[at] ?? Number.NaN)
+  }
+
+  table(): TokenTable {
+    const { counts, ids, logprobs } = this
+    return { counts, ids, ...(logprobs && { logprobs }) }
+  }
+}
+
+/** Kinds that come a row per sampled token. */
+const PER_TOKEN = ['sampling_mask', 'top_logprobs'] as const
+
+/**
+ * What is reported per token comes with the tokens, and holds its place when some pieces bring none. What is reported of the
+ * whole replaces what was reported of it before: engines that stream repeat it, longer each time.
+ */
+export class TokenDataBuilder {
+  readonly #tables = new Map<(typeof PER_TOKEN)[number], TableBuilder>()
+  #samplingLogprobs: number[] | undefined
+  readonly #whole: Pick<TokenData, 'prompt_logprobs' | 'routed_experts' | 'weight_versions'> = {}
+
+  /**
+   * @param before tokens of the completion before this piece
+   * @param tokens tokens of this piece; rows that are not as many are not these tokens', and are left out
+   */
+  add(details: TokenData, before: number, tokens: number): void {
+    for (const kind of PER_TOKEN) {
+      const table = details[kind]
+      if (table === undefined || table.counts.length !== tokens || !table.ids.every(isTokenId)) continue
+      const fold = this.#getTable(kind)
+      fold.pad(before)
+      fold.add(table)
+    }
+    if (details.sampling_logprobs?.length === tokens)
+      this.#addSamplingLogprobs(details.sampling_logprobs, before)
+    const { prompt_logprobs: prompt, routed_experts: experts, weight_versions: versions } = details
+    if (prompt?.ids.every(isTokenId)) this.#whole.prompt_logprobs = prompt
+    if (experts !== undefined) this.#whole.routed_experts = experts
+    if (versions !== undefined) this.#whole.weight_versions = versions
+  }
+
+  /** What sampled the first token, where the engine told it of each; a stream does so at its end. */
+  get firstVersion(): string | undefined {
+    return this.#whole.weight_versions?.[0]?.version
+  }
+
+  get hasExperts(): boolean {
+    return this.#whole.routed_experts !== undefined
+  }
+
+  /** @param tokens of the whole completion */
+  details(tokens: number): TokenData {
+    const details: TokenData = { ...this.#whole }
+    for (const [kind, fold] of this.#tables) {
+      fold.pad(tokens)
+      details[kind] = fold.table()
+    }
+    if (this.#samplingLogprobs) {
+      padWithNaN(this.#samplingLogprobs, tokens)
+      details.sampling_logprobs = this.#samplingLogprobs
+    }
+    return details
+  }
+
+  pack(tokens: number): TokenDataBlob[] {
+    return packTokenData(this.details(tokens))
+  }
+
+  #getTable(kind: (typeof PER_TOKEN)[number]): TableBuilder {
+    const fold = this.#tables.get(kind) ?? new TableBuilder()
+    this.#tables.set(kind, fold)
+    return fold
+  }
+
+  #addSamplingLogprobs(logprobs: readonly number[], before: number): void {
+    this.#samplingLogprobs ??= []
+    padWithNaN(this.#samplingLogprobs, before)
+    for (const logprob of logprobs) this.#samplingLogprobs.push(logprob)
+  }
+}
+
+function padWithNaN(values: number[], length: number): void {
+  while (values.length < length) values.push(Number.NaN)
+}

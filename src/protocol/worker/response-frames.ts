@@ -1,0 +1,270 @@
+/** Version 2's answers on the wire: generation events and errors, there and back. */
+import { type ErrorCode, ProxyError } from '../../base/errors.ts'
+import type {
+  EngineSampling,
+  GenerationDelta,
+  GenerationEnd,
+  GenerationEvent,
+  GenerationStart,
+} from '../canonical/events.ts'
+import type { TokenLogprob, Usage } from '../canonical/messages.ts'
+import { isTokenDataKind, packTokenData, type TokenData, unpackTokenData } from '../token-data/token-data.ts'
+import { PromptIds } from '../token-ids/prompt-ids.ts'
+import {
+  type CompletionChunk,
+  type CompletionResponseV2,
+  type DeltaOnWire,
+  type ErrorOnWire,
+  PROMPT_FORGOTTEN,
+  type StartOnWire,
+} from './protocol.ts'
+import { packTokenIds, unpackTokenIds } from './token-ids.ts'
+
+/** As it is before it is written as JSON, which leaves out what is undefined. */
+type BeforeJson<T> = T extends object
+  ? { [K in keyof T]: T extends Record<K, T[K]> ? BeforeJson<T[K]> : BeforeJson<T[K]> | undefined }
+  : T
+
+/**
+ * What was ready at once as one chunk; undefined when `events` has nothing but an end.
+ * @param base ids that the proxy has: of the prompt only what differs from them is sent
+ */
+export function createChunkFrame(
+  requestId: string,
+  events: readonly GenerationEvent[],
+  base?: PromptIds,
+): ((seq: number) => string) | undefined {
+  let start: BeforeJson<StartOnWire> | undefined
+  const deltas: DeltaOnWire[] = []
+  for (const event of events) {
+    if (event.type === 'delta') deltas.push(deltaToWire(event))
+    else if (event.type === 'start') start = startToWire(event, base)
+  }
+  if (start === undefined && deltas.length === 0) return undefined
+  return numbered<CompletionChunk>('completion_chunk', requestId, { start, deltas })
+}
+
+/** The last frame of a completion that is whole. */
+export function createResponseFrame(requestId: string, end: GenerationEnd): (seq: number) => string {
+  return numbered<CompletionResponseV2>('completion_response', requestId, {
+    finish_reason: end.finishReason,
+    stop_reason: end.stopReason,
+    usage: end.usage && { ...end.usage },
+    prompt_token_ids: end.promptTokenIds && packTokenIds(end.promptTokenIds.whole()),
+    weight_version: end.weightVersion,
+    error: null,
+  })
+}
+
+/** The last frame of a call that failed. */
+export function createFailureFrame(requestId: string, error: ProxyError): (seq: number) => string {
+  return failedWith(requestId, errorToWire(error))
+}
+
+/** The worker needs the whole prompt. */
+export function createPromptForgottenFrame(requestId: string): (seq: number) => string {
+  const message = 'the worker has forgotten the prompt that this one goes on from'
+  return failedWith(requestId, { code: PROMPT_FORGOTTEN, message, status: 409 })
+}
+
+function failedWith(requestId: string, error: BeforeJson<ErrorOnWire>): (seq: number) => string {
+  return numbered<CompletionResponseV2>('completion_response', requestId, { finish_reason: null, error })
+}
+
+/** A frame as text, once it has its number. */
+function numbered<Frame extends CompletionChunk | CompletionResponseV2>(
+  type: Frame['type'],
+  requestId: string,
+  rest: BeforeJson<Omit<Frame, 'type' | 'request_id' | 'seq'>>,
+): (seq: number) => string {
+  return (seq) => JSON.stringify({ type, request_id: requestId, seq, ...rest })
+}
+
+/**
+ * @param workerId goes before the engine's name, for the record
+ * @param base as the worker knows it
+ * @throws RangeError on token ids that are none
+ */
+export function parseChunk(chunk: CompletionChunk, workerId: string, base?: PromptIds): GenerationEvent[] {
+  const events: GenerationEvent[] = chunk.deltas.map(deltaFromWire)
+  if (chunk.start) events.unshift(startFromWire(chunk.start, workerId, base))
+  return events
+}
+
+/**
+ * @throws ProxyError that the worker reports; `engine_failed` where it does not say why the completion ended
+ * @throws RangeError on token ids that are none
+ */
+export function parseResponseEnd(response: CompletionResponseV2): GenerationEnd {
+  if (response.error) throw errorFromWire(response.error)
+  const {
+    finish_reason: finishReason,
+    stop_reason: stopReason,
+    usage,
+    prompt_token_ids: packed,
+    weight_version: weightVersion,
+  } = response
+  // One that was cut off would train as one that ended itself.
+  if (finishReason === null) throw new ProxyError('engine_failed', 'The worker told no finish reason')
+  return {
+    type: 'end',
+    finishReason,
+    ...(stopReason !== undefined && { stopReason }),
+    ...(usage && { usage: usage as unknown as Usage }),
+    ...(packed !== undefined && { promptTokenIds: new PromptIds(unpackTokenIds(packed)) }),
+    ...(weightVersion !== undefined && { weightVersion }),
+  }
+}
+
+function startToWire(
+  { engine, model, promptTokenIds, weightVersion, sampling }: GenerationStart,
+  base: PromptIds | undefined,
+): BeforeJson<StartOnWire> {
+  return {
+    engine,
+    model,
+    ...(promptTokenIds && promptToWire(promptTokenIds, base)),
+    weight_version: weightVersion,
+    sampling: sampling && samplingToWire(sampling),
+  }
+}
+
+function samplingToWire({ logprobsMode, defaults }: EngineSampling) {
+  return { logprobs_mode: logprobsMode, defaults }
+}
+
+function samplingFromWire({
+  logprobs_mode: logprobsMode,
+  defaults,
+}: NonNullable<StartOnWire['sampling']>): EngineSampling {
+  return { ...(logprobsMode !== undefined && { logprobsMode }), ...(defaults && { defaults }) }
+}
+
+function promptToWire(
+  ids: PromptIds,
+  base: PromptIds | undefined,
+): Pick<StartOnWire, 'prompt_token_ids' | 'prompt_shared'> {
+  // What was sampled after the base, if this side knows it at all, the other one may not know yet.
+  const shared = base === undefined ? 0 : Math.min(base.sharedWith(ids), base.length)
+  const rest = packTokenIds(ids.slice(shared, ids.length))
+  return { ...(shared > 0 && { prompt_shared: shared }), prompt_token_ids: rest }
+}
+
+function promptFromWire(
+  { prompt_token_ids: packed, prompt_shared: shared = 0 }: StartOnWire,
+  base: PromptIds | undefined,
+): PromptIds | undefined {
+  if (packed === undefined) return undefined
+  const rest = unpackTokenIds(packed)
+  if (shared > (base?.length ?? 0)) throw new RangeError('prompt begins with one that it was not told of')
+  return new PromptIds(rest, base, shared)
+}
+
+function startFromWire(start: StartOnWire, workerId: string, base: PromptIds | undefined): GenerationStart {
+  const { engine, model, weight_version: weightVersion, sampling } = start
+  const promptTokenIds = promptFromWire(start, base)
+  return {
+    type: 'start',
+    engine: `${workerId}/${engine}`,
+    ...(model !== undefined && { model }),
+    ...(promptTokenIds && { promptTokenIds }),
+    ...(weightVersion !== undefined && { weightVersion }),
+    ...(sampling && { sampling: samplingFromWire(sampling) }),
+  }
+}
+
+// One object and few branches per piece in each direction: this is the path that fifty thousand pieces a second take.
+
+function deltaToWire(delta: GenerationDelta): DeltaOnWire {
+  const wire: DeltaOnWire = {}
+  if (delta.content !== undefined) wire.content = delta.content
+  if (delta.reasoning !== undefined) wire.reasoning = delta.reasoning
+  if (delta.refusal !== undefined) wire.refusal = delta.refusal
+  if (delta.toolCalls !== undefined) wire.tool_calls = delta.toolCalls
+  if (delta.tokenIds !== undefined) wire.token_ids = delta.tokenIds
+  if (delta.logprobs !== undefined) wire.log_probs = delta.logprobs
+  if (delta.logprobsContent !== undefined) wire.logprobs_content = delta.logprobsContent.map(asRecord)
+  if (delta.details !== undefined) wire.details = detailsToWire(delta.details)
+  if (delta.extra !== undefined) wire.extra = delta.extra
+  return wire
+}
+
+function deltaFromWire(wire: DeltaOnWire): GenerationDelta {
+  const delta: GenerationDelta = { type: 'delta' }
+  if (wire.content !== undefined) delta.content = wire.content
+  if (wire.reasoning !== undefined) delta.reasoning = wire.reasoning
+  if (wire.refusal !== undefined) delta.refusal = wire.refusal
+  if (wire.tool_calls !== undefined) delta.toolCalls = wire.tool_calls
+  if (wire.token_ids !== undefined) delta.tokenIds = wire.token_ids.map(orNaN)
+  if (wire.log_probs !== undefined) delta.logprobs = wire.log_probs.map(orNaN)
+  if (wire.logprobs_content !== undefined) {
+    delta.logprobsContent = wire.logprobs_content as unknown as TokenLogprob[]
+  }
+  if (wire.details !== undefined) delta.details = detailsFromWire(wire.details)
+  if (wire.extra !== undefined) delta.extra = wire.extra
+  return delta
+}
+
+function detailsToWire(details: TokenData): NonNullable<DeltaOnWire['details']> {
+  const packed = packTokenData(details).map(({ kind, body }) => [kind, Buffer.from(body).toString('base64')])
+  return Object.fromEntries(packed)
+}
+
+/** Kinds that only a newer worker knows are left out. @throws RangeError on what is no packed detail */
+function detailsFromWire(wire: NonNullable<DeltaOnWire['details']>): TokenData {
+  return unpackTokenData(
+    Object.entries(wire).flatMap(([kind, text]) =>
+      isTokenDataKind(kind) ? [{ kind, body: Buffer.from(text, 'base64') }] : [],
+    ),
+  )
+}
+
+/** null on the wire is a number that the engine did not tell, or that JSON cannot write. */
+function orNaN(value: number | null): number {
+  return value ?? Number.NaN
+}
+
+function asRecord(entry: TokenLogprob): Record<string, unknown> {
+  return entry as unknown as Record<string, unknown>
+}
+
+function errorToWire(error: ProxyError): BeforeJson<ErrorOnWire> {
+  return {
+    code: error.code,
+    message: error.message,
+    status: error.status,
+    param: error.param,
+    retry_after_s: error.retryAfterS,
+    engine_body: error.engineBody,
+    log_message: error.logMessage.slice(0, 1_000),
+  }
+}
+
+/**
+ * What a worker may say of a call: how its engines fared, and that the request is wrong. The other codes are the proxy's
+ * own: an agent must not be told by a worker that its key is wrong or its session over, nor a turn that its agent has left.
+ */
+const WORKERS_CODES: ReadonlySet<string> = new Set<ErrorCode>([
+  'invalid_request',
+  'unsupported',
+  'context_length_exceeded',
+  'engine_rejected',
+  'engine_failed',
+  'engine_lost',
+  'engine_unreachable',
+  'engine_timeout',
+  'no_worker',
+  'queue_full',
+  'shutting_down',
+])
+
+function errorFromWire(wire: ErrorOnWire): ProxyError {
+  const code = WORKERS_CODES.has(wire.code) ? (wire.code as ErrorCode) : 'engine_failed'
+  return new ProxyError(code, wire.message, {
+    status: wire.status,
+    ...(wire.param !== undefined && { param: wire.param }),
+    ...(wire.retry_after_s !== undefined && { retryAfterS: wire.retry_after_s }),
+    ...(wire.engine_body !== undefined && { engineBody: wire.engine_body }),
+    logMessage: wire.log_message ?? `the worker reported ${code}`,
+  })
+}

@@ -1,0 +1,163 @@
+/**
+ * OpenAI Chat Completions, the answer, whole and streamed:
+ * https://platform.openai.com/docs/api-reference/chat/object and …/chat-streaming. Token ids are where vLLM
+ * (`choices[].token_ids`, `prompt_token_ids` at the root) and LiteLLM (`provider_specific_fields`) have them.
+ */
+import type { Completion } from '../../../protocol/canonical/completion.ts'
+import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
+import type { Usage } from '../../../protocol/canonical/messages.ts'
+import { sumUsage } from '../common/choices.ts'
+import type { ResponseIdentity, ResponseOptions } from '../common/dialect-request.ts'
+
+/** The body of an answer that was not streamed, with each of its choices. Of all of them `end` must be set. */
+export function chatCompletion(
+  identity: ResponseIdentity,
+  answerOptions: ResponseOptions,
+  ...completions: readonly [Completion, ...Completion[]]
+): object {
+  const [first] = completions
+  const usage = completions.length === 1 ? first.end?.usage : sumUsage(completions)
+  return {
+    id: `chatcmpl-${identity.turnId}`,
+    object: 'chat.completion',
+    created: identity.createdS,
+    model: first.start?.model ?? identity.model,
+    choices: completions.map((completion, index) => toChoice(completion, index, answerOptions)),
+    usage,
+    ...(answerOptions.tokenIds && { prompt_token_ids: promptIds(first) }),
+  }
+}
+
+function toChoice(completion: Completion, index: number, answerOptions: ResponseOptions): object {
+  const { end, toolCalls } = completion
+  const message = {
+    role: 'assistant',
+    content: completion.content ?? (saysElse(completion) ? null : ''),
+    refusal: completion.refusal,
+    ...(answerOptions.reasoning && completion.reasoning !== null && reasoningFields(completion.reasoning)),
+    ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
+    ...completion.extra,
+  }
+  return {
+    index,
+    message,
+    logprobs: answerOptions.logprobs ? { content: completion.logprobsContent, refusal: null } : null,
+    finish_reason: end?.finishReason ?? null,
+    stop_reason: end?.stopReason,
+    ...(answerOptions.tokenIds && tokenFields(completion.tokenIds)),
+  }
+}
+
+/** Under both names: vLLM of today has `reasoning` alone; SGLang, LiteLLM and vLLM before 0.12 `reasoning_content`. */
+function reasoningFields(reasoning: string): object {
+  return { reasoning_content: reasoning, reasoning }
+}
+
+/** OpenAI has null where something stands in the place of the text, and agents read an empty answer as text. */
+function saysElse({ toolCalls, refusal, extra }: Completion): boolean {
+  return toolCalls.length > 0 || refusal !== null || 'function_call' in extra || 'audio' in extra
+}
+
+function tokenFields(tokenIds: readonly number[]): object {
+  return { token_ids: tokenIds, provider_specific_fields: { token_ids: tokenIds } }
+}
+
+function promptIds({ start }: Pick<Completion, 'start'>): number[] | null {
+  return start?.promptTokenIds ? Array.from(start.promptTokenIds) : null
+}
+
+/** Writes a stream of `chat.completion.chunk` server-sent events, one batch of events at a time. */
+export class ChatStreamWriter {
+  readonly #identity: ResponseIdentity
+  readonly #answerOptions: ResponseOptions
+  #head = ''
+  #tail = ''
+
+  constructor(identity: ResponseIdentity, answerOptions: ResponseOptions) {
+    this.#identity = identity
+    this.#answerOptions = answerOptions
+    this.#frame(identity.model)
+  }
+
+  /** The text to send for these events; empty when none of them shows. */
+  write(events: readonly GenerationEvent[]): string {
+    let text = ''
+    for (const event of events) {
+      if (event.type === 'delta') text += this.#delta(event)
+      else if (event.type === 'end') text += this.#end(event)
+      else {
+        if (event.model) this.#frame(event.model)
+        const ids = this.#answerOptions.tokenIds
+          ? `,"prompt_token_ids":${JSON.stringify(promptIds({ start: event }))}`
+          : ''
+        text += this.#chunk('{"role":"assistant","content":""}', ',"logprobs":null,"finish_reason":null', ids)
+      }
+    }
+    return text
+  }
+
+  /** What is the same in each chunk is put into words once: this runs for every token. */
+  #frame(model: string): void {
+    const { turnId, createdS, choice = 0 } = this.#identity
+    const root = { id: `chatcmpl-${turnId}`, object: 'chat.completion.chunk', created: createdS, model }
+    this.#head = `data: ${JSON.stringify(root).slice(0, -1)},"system_fingerprint":null,"choices":[{"index":${choice},"delta":`
+    this.#tail = this.#answerOptions.streamUsage ? ',"usage":null}\n\n' : '}\n\n'
+  }
+
+  #chunk(delta: string, choiceFields: string, rootFields = ''): string {
+    return `${this.#head}${delta}${choiceFields}}]${rootFields}${this.#tail}`
+  }
+
+  #delta(delta: GenerationDelta): string {
+    const message = messageDelta(delta, this.#answerOptions.reasoning)
+    const tokens = this.#tokens(delta)
+    if (message === '{}' && tokens === undefined) return ''
+    return this.#chunk(message, `${tokens ?? ',"logprobs":null'},"finish_reason":null`)
+  }
+
+  /** The choice's token fields; undefined when the agent wants none or the piece has none. */
+  #tokens(delta: GenerationDelta): string | undefined {
+    const { logprobs, tokenIds } = this.#answerOptions
+    const showLogprobs = logprobs && delta.logprobsContent !== undefined
+    const showIds = tokenIds && delta.tokenIds !== undefined
+    if (!showLogprobs && !showIds) return undefined
+    const entries = showLogprobs ? JSON.stringify({ content: delta.logprobsContent, refusal: null }) : 'null'
+    const ids = showIds ? `,${JSON.stringify(tokenFields(delta.tokenIds ?? [])).slice(1, -1)}` : ''
+    return `,"logprobs":${entries}${ids}`
+  }
+
+  #end(end: GenerationEnd): string {
+    const stop = end.stopReason === undefined ? '' : `,"stop_reason":${JSON.stringify(end.stopReason)}`
+    const last = this.#chunk(
+      '{}',
+      `,"logprobs":null,"finish_reason":${JSON.stringify(end.finishReason)}${stop}`,
+    )
+    return this.#identity.choice === undefined ? last + this.finish(end.usage) : last
+  }
+
+  /** The end of the stream, for all choices. */
+  finish(usage: Usage | undefined): string {
+    return `${this.#usage(usage)}data: [DONE]\n\n`
+  }
+
+  #usage(usage: Usage | undefined): string {
+    if (!this.#answerOptions.streamUsage || !usage) return ''
+    const beforeChoices = this.#head.slice(0, this.#head.lastIndexOf('"choices":'))
+    return `${beforeChoices}"choices":[],"usage":${JSON.stringify(usage)}}\n\n`
+  }
+}
+
+function messageDelta(delta: GenerationDelta, showReasoning: boolean): string {
+  const reasoning = showReasoning ? delta.reasoning : undefined
+  // Most pieces are text and nothing else, and there is one for every token.
+  if ((delta.toolCalls ?? reasoning ?? delta.refusal ?? delta.extra) === undefined) {
+    return delta.content === undefined ? '{}' : `{"content":${JSON.stringify(delta.content)}}`
+  }
+  return JSON.stringify({
+    content: delta.content,
+    ...(reasoning !== undefined && reasoningFields(reasoning)),
+    refusal: delta.refusal,
+    tool_calls: delta.toolCalls,
+    ...delta.extra,
+  })
+}

@@ -1,0 +1,118 @@
+/** OpenAI Completions (legacy), the answer: https://platform.openai.com/docs/api-reference/completions/object */
+import type { Completion } from '../../../protocol/canonical/completion.ts'
+import type { GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
+import type { TokenLogprob, Usage } from '../../../protocol/canonical/messages.ts'
+import { sumUsage } from '../common/choices.ts'
+import type { ResponseIdentity, ResponseOptions } from '../common/dialect-request.ts'
+
+/** The body of an answer that was not streamed, with each of its choices. */
+export function textCompletion(
+  identity: ResponseIdentity,
+  answerOptions: ResponseOptions,
+  ...completions: readonly [Completion, ...Completion[]]
+): object {
+  const [first] = completions
+  const usage = completions.length === 1 ? first.end?.usage : sumUsage(completions)
+  return {
+    ...root(identity, first.start?.model),
+    choices: completions.map((completion, index) => toChoice(completion, index, answerOptions)),
+    usage,
+  }
+}
+
+function toChoice(completion: Completion, index: number, answerOptions: ResponseOptions): object {
+  const { start, end } = completion
+  return {
+    index,
+    text: completion.content ?? '',
+    logprobs: answerOptions.logprobs ? legacyLogprobs(completion.logprobsContent, 0) : null,
+    finish_reason: end?.finishReason ?? null,
+    stop_reason: end?.stopReason,
+    ...(answerOptions.tokenIds && { token_ids: completion.tokenIds, ...promptIds(start) }),
+  }
+}
+
+function root(identity: ResponseIdentity, model: string | undefined): object {
+  return {
+    id: `cmpl-${identity.turnId}`,
+    object: 'text_completion',
+    created: identity.createdS,
+    model: model ?? identity.model,
+  }
+}
+
+/** vLLM has the prompt's ids on the choice here, where chat has them at the root. */
+function promptIds(start: GenerationStart | undefined): object {
+  return { prompt_token_ids: start?.promptTokenIds ? Array.from(start.promptTokenIds) : null }
+}
+
+/** Parallel lists instead of chat's entries. `offset` is where the first token begins in the text, in characters. */
+function legacyLogprobs(entries: readonly TokenLogprob[], offset: number): object {
+  let at = offset
+  return {
+    tokens: entries.map((entry) => entry.token),
+    token_logprobs: entries.map((entry) => entry.logprob),
+    top_logprobs: entries.map((entry) =>
+      Object.fromEntries(entry.top_logprobs.map((top) => [top.token, top.logprob])),
+    ),
+    text_offset: entries.map((entry) => {
+      const start = at
+      at += entry.token.length
+      return start
+    }),
+  }
+}
+
+/** Writes a stream of `text_completion` server-sent events. */
+export class CompletionStreamWriter {
+  readonly #identity: ResponseIdentity
+  readonly #answerOptions: ResponseOptions
+  #start: GenerationStart | undefined
+  #promptIdsSent = false
+  #offset = 0
+
+  constructor(identity: ResponseIdentity, answerOptions: ResponseOptions) {
+    this.#identity = identity
+    this.#answerOptions = answerOptions
+  }
+
+  write(events: readonly GenerationEvent[]): string {
+    let text = ''
+    for (const event of events) {
+      if (event.type === 'start') this.#start = event
+      else if (event.type === 'end') {
+        const stop = event.stopReason === undefined ? {} : { stop_reason: event.stopReason }
+        text += this.#chunk({ text: '', logprobs: null, finish_reason: event.finishReason, ...stop })
+        if (this.#identity.choice === undefined) text += this.finish(event.usage)
+      } else {
+        const entries = this.#answerOptions.logprobs ? event.logprobsContent : undefined
+        const ids = this.#answerOptions.tokenIds ? event.tokenIds : undefined
+        if (!event.content && !entries && !ids) continue
+        text += this.#chunk({
+          text: event.content ?? '',
+          logprobs: entries ? legacyLogprobs(entries, this.#offset) : null,
+          finish_reason: null,
+          token_ids: ids,
+        })
+        this.#offset += event.content?.length ?? 0
+      }
+    }
+    return text
+  }
+
+  /** The end of the stream, for all choices. */
+  finish(usage: Usage | undefined): string {
+    const last = this.#answerOptions.streamUsage && usage ? this.#event({ choices: [], usage }) : ''
+    return `${last}data: [DONE]\n\n`
+  }
+
+  #chunk(choice: object): string {
+    const ids = this.#answerOptions.tokenIds && !this.#promptIdsSent ? promptIds(this.#start) : {}
+    this.#promptIdsSent = true
+    return this.#event({ choices: [{ index: this.#identity.choice ?? 0, ...choice, ...ids }] })
+  }
+
+  #event(fields: object): string {
+    return `data: ${JSON.stringify({ ...root(this.#identity, this.#start?.model), ...fields })}\n\n`
+  }
+}

@@ -1,0 +1,125 @@
+/** Anthropic Messages, the answer that is not streamed: https://platform.claude.com/docs/en/api/messages */
+import type { Completion } from '../../../protocol/canonical/completion.ts'
+import type { GenerationEnd, GenerationStart } from '../../../protocol/canonical/events.ts'
+import { isCutOff } from '../../../protocol/canonical/finish-reason.ts'
+import type { ResponseIdentity, ResponseOptions } from '../common/dialect-request.ts'
+import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
+import { parseToolInput } from '../common/tool-input.ts'
+
+/** The body of an answer that was not streamed. `completion.end` must be set. */
+export function message(
+  identity: ResponseIdentity,
+  answerOptions: ResponseOptions,
+  completion: Completion,
+): object {
+  const { start, end } = completion
+  return {
+    ...messageHead(identity, start),
+    content: contentBlocks(identity, answerOptions, completion),
+    ...(end && stopFields(end, completion.toolCalls.length > 0)),
+    usage: usage(start, end, completion.tokenIds.length),
+  }
+}
+
+/**
+ * A message before anything is said. Here as everywhere a key without a value is left out, but for the two that the API
+ * always sends: clients that check what they get (the AI SDK) refuse others that are null.
+ */
+export function messageHead({ turnId, model }: ResponseIdentity, start: GenerationStart | undefined): object {
+  return {
+    // Claude Code takes letters and digits for an id, no dashes.
+    id: `msg_${turnId.replaceAll('-', '')}`,
+    type: 'message',
+    role: 'assistant',
+    model: start?.model ?? model,
+    content: [],
+    stop_reason: null,
+    stop_sequence: null,
+  }
+}
+
+function contentBlocks(
+  identity: ResponseIdentity,
+  answerOptions: ResponseOptions,
+  completion: Completion,
+): object[] {
+  const { reasoning, content, refusal, toolCalls } = completion
+  const text = `${content ?? ''}${refusal ?? ''}`
+  const blocks: object[] = []
+  if (reasoning && answerOptions.reasoning) blocks.push(thinkingBlock(reasoning, SIGNATURE))
+  else if (reasoning && answerOptions.sealedReasoning) blocks.push(thinkingBlock('', seal(reasoning)))
+  // The API has no texts of white space alone; it stands between reasoning and tool calls and says nothing.
+  if (hasText(text)) blocks.push(textBlock(text))
+  toolCalls.forEach((call, index) => {
+    const id = call.id || toolUseId(identity, index)
+    blocks.push(toolUseBlock(id, call.function.name, parseToolInput(call.function.arguments)))
+  })
+  return blocks
+}
+
+export function hasText(text: string): boolean {
+  return /\S/.test(text)
+}
+
+export function textBlock(text: string): object {
+  return { type: 'text', text }
+}
+
+export function thinkingBlock(thinking: string, signature: string): object {
+  return { type: 'thinking', thinking, signature }
+}
+
+export function toolUseBlock(id: string, name: string, input: object): object {
+  return { type: 'tool_use', id, name, input, caller: { type: 'direct' } }
+}
+
+/** For a call that came without an id: workers of version 1 may leave it out. */
+export function toolUseId({ turnId }: ResponseIdentity, index: number): string {
+  return `toolu_${turnId.replaceAll('-', '')}_${index}`
+}
+
+/** Why the model stopped, in Anthropic's words. */
+export function stopFields({ finishReason, stopReason }: GenerationEnd, calledTools: boolean): object {
+  const stopped = typeof stopReason === 'string' && finishReason === 'stop'
+  return {
+    stop_reason: stopped ? 'stop_sequence' : toStopReason(finishReason, calledTools),
+    stop_sequence: stopped ? stopReason : null,
+  }
+}
+
+function toStopReason(finishReason: string, calledTools: boolean): string {
+  if (isCutOff(finishReason)) return 'max_tokens'
+  if (finishReason === 'content_filter') return 'refusal'
+  // Engines say `stop` for a call that the request forced.
+  return finishReason === 'tool_calls' || calledTools ? 'tool_use' : 'end_turn'
+}
+
+/** `PromptTokenUsageInfo` of vLLM (`vllm/entrypoints/serve/engine/protocol.py`), with `--enable-prompt-tokens-details`. */
+interface CacheTokens {
+  cached_tokens?: number | null
+  created_cache_tokens?: number | null
+}
+
+/**
+ * Tokens by the engine's own count, else by the ids that it reported. Anthropic counts input that was read
+ * from the cache, or written to it, apart from the rest.
+ */
+export function usage(
+  start: GenerationStart | undefined,
+  end: GenerationEnd | undefined,
+  outputTokens: number,
+): object {
+  const counted = end?.usage
+  const input = counted?.prompt_tokens ?? start?.promptTokenIds?.length ?? 0
+  const details: CacheTokens | null | undefined = counted?.prompt_tokens_details
+  const read = details?.cached_tokens ?? 0
+  const created = details?.created_cache_tokens ?? 0
+  const thinking = counted?.completion_tokens_details?.reasoning_tokens
+  return {
+    input_tokens: Math.max(0, input - read - created),
+    cache_creation_input_tokens: created,
+    cache_read_input_tokens: read,
+    output_tokens: counted?.completion_tokens ?? outputTokens,
+    ...(thinking !== undefined && { output_tokens_details: { thinking_tokens: thinking } }),
+  }
+}

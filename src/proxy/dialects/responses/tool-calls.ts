@@ -1,0 +1,212 @@
+/** Tool calls as output items, while the model writes them. */
+import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
+import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
+import { parseToolInput } from '../common/tool-input.ts'
+import { FreeformReader, freeformCallId } from './freeform.ts'
+import type { ItemInProgress, ItemStatus, OutputItem, ResponseEvent } from './output-item.ts'
+import type { WireTool, WireTools } from './tools.ts'
+
+/** What every kind of call has in common: until it is known how to name the call, its pieces wait. */
+interface ToolCallOptions {
+  /** `{turnId}_{n}`, which each kind of item puts its own prefix before. */
+  itemId: string
+  wireTools: WireTools
+  /** Takes the next place in the output: when the agent is told of the call, so that places are in that order. */
+  place(): number
+}
+
+/** One call of the model, whatever kind of tool it calls. */
+export class ToolCallInProgress implements ItemInProgress {
+  readonly #options: ToolCallOptions
+  #id = ''
+  #name = ''
+  /** What came before the name. */
+  #early = ''
+  #item: ToolCallItem | undefined
+
+  constructor(options: ToolCallOptions) {
+    this.#options = options
+  }
+
+  add({ id, function: piece }: ToolCallDelta): ResponseEvent[] {
+    if (id) this.#id = id
+    if (piece?.name) this.#name += piece.name
+    const added = piece?.arguments ?? ''
+    if (this.#item !== undefined) return this.#item.add(added)
+    this.#early += added
+    if (this.#name === '') return []
+    this.#item = this.#start()
+    return this.#item.add(this.#early)
+  }
+
+  close(status: ItemStatus): ResponseEvent[] {
+    if (this.#item !== undefined) return this.#item.close(status)
+    const item = this.#start()
+    return [...item.add(this.#early), ...item.close(status)]
+  }
+
+  #start(): ToolCallItem {
+    const { itemId, wireTools, place } = this.#options
+    const tool = wireTools.get(this.#name) ?? { type: 'function', name: this.#name }
+    return new ITEM_OF[tool.type]({ tool, itemId, callId: this.#id, place })
+  }
+}
+
+interface ToolCallFacts extends Omit<ToolCallOptions, 'wireTools'> {
+  tool: WireTool
+  callId: string
+}
+
+/** The agent is told of a call as soon as it is known what kind of item it is. */
+abstract class ToolCallItem implements ItemInProgress {
+  protected readonly facts: ToolCallFacts
+  /** Of the item's id. */
+  protected abstract readonly prefix: string
+  #outputIndex: number | undefined
+
+  constructor(facts: ToolCallFacts) {
+    this.facts = facts
+  }
+
+  abstract add(piece: string): ResponseEvent[]
+  abstract close(status: ItemStatus): ResponseEvent[]
+
+  /** The event that tells of the call, the first time. */
+  protected open(type: string, fields: object): ResponseEvent[] {
+    if (this.#outputIndex !== undefined) return []
+    this.#outputIndex = this.facts.place()
+    return [this.#itemEvent('added', type, fields, 'in_progress')]
+  }
+
+  /** Only once it is open. */
+  protected event(type: string, fields: object): ResponseEvent {
+    return { type, item_id: this.#id, output_index: this.#outputIndex, ...fields }
+  }
+
+  protected done(type: string, fields: object, status: ItemStatus): ResponseEvent {
+    return this.#itemEvent('done', type, fields, status)
+  }
+
+  get #id(): string {
+    return `${this.prefix}_${this.facts.itemId}`
+  }
+
+  protected get nameFields() {
+    const { name, namespace } = this.facts.tool
+    return { name, ...(namespace !== undefined && { namespace }) }
+  }
+
+  #itemEvent(what: 'added' | 'done', type: string, fields: object, status: ItemStatus): ResponseEvent {
+    const item: OutputItem = { type, id: this.#id, call_id: this.facts.callId, ...fields, status }
+    return { type: `response.output_item.${what}`, output_index: this.#outputIndex, item }
+  }
+}
+
+class FunctionCall extends ToolCallItem {
+  protected readonly prefix = 'fc'
+  #arguments = ''
+
+  add(piece: string): ResponseEvent[] {
+    const events = this.open('function_call', { ...this.nameFields, arguments: '' })
+    if (piece === '') return events
+    this.#arguments += piece
+    return [...events, this.event('response.function_call_arguments.delta', { delta: piece })]
+  }
+
+  close(status: ItemStatus): ResponseEvent[] {
+    const called = { ...this.nameFields, arguments: this.#arguments }
+    const { name, arguments: written } = called
+    return [
+      ...this.add(''),
+      this.event('response.function_call_arguments.done', { name, arguments: written }),
+      this.done('function_call', called, status),
+    ]
+  }
+}
+
+class CustomCall extends ToolCallItem {
+  protected readonly prefix = 'ctc'
+  readonly #reader = new FreeformReader()
+
+  add(piece: string): ResponseEvent[] {
+    const delta = this.#reader.add(piece)
+    // The call id depends on the form of the arguments.
+    return this.#reader.state === 'head' ? [] : this.#give(delta)
+  }
+
+  close(status: ItemStatus): ResponseEvent[] {
+    const last = this.#give(this.#reader.end())
+    const { input } = this.#reader
+    return [
+      ...last,
+      this.event('response.custom_tool_call_input.done', { input }),
+      this.done('custom_tool_call', this.#fields(input), status),
+    ]
+  }
+
+  #give(delta: string): ResponseEvent[] {
+    const events = this.open('custom_tool_call', this.#fields(''))
+    return delta === '' ? events : [...events, this.event('response.custom_tool_call_input.delta', { delta })]
+  }
+
+  #fields(input: string) {
+    const call_id = freeformCallId(this.facts.callId, this.#reader.isRaw)
+    return { call_id, ...this.nameFields, input }
+  }
+}
+
+/** The API has no pieces of such a call. Arguments that are no action reach the agent as a function call. */
+class LocalShellCall extends ToolCallItem {
+  protected readonly prefix = 'lsh'
+  #arguments = ''
+
+  add(piece: string): ResponseEvent[] {
+    this.#arguments += piece
+    return []
+  }
+
+  close(status: ItemStatus): ResponseEvent[] {
+    const action = shellAction(this.#arguments)
+    if (action !== undefined) {
+      const added = this.open('local_shell_call', { action })
+      return [...added, this.done('local_shell_call', { action }, status)]
+    }
+    const call = new FunctionCall(this.facts)
+    return [...call.add(this.#arguments), ...call.close(status)]
+  }
+}
+
+/** A search whose arguments are an object in this API, and so are sent when they are complete. */
+class ToolSearchCall extends ToolCallItem {
+  protected readonly prefix = 'tsc'
+  #arguments = ''
+
+  add(piece: string): ResponseEvent[] {
+    this.#arguments += piece
+    return []
+  }
+
+  close(status: ItemStatus): ResponseEvent[] {
+    const fields = { execution: 'client', arguments: parseToolInput(this.#arguments) }
+    const added = this.open('tool_search_call', fields)
+    return [...added, this.done('tool_search_call', fields, status)]
+  }
+}
+
+function shellAction(written: string): object | undefined {
+  try {
+    const said = JSON.parse(written)
+    const { command } = said
+    const isCommand = Array.isArray(command) && command.every((word) => typeof word === 'string')
+    return isCommand && !isNestedTooDeeply(said) ? { type: 'exec', env: {}, ...said } : undefined
+  } catch {
+    return undefined
+  }
+}
+
+const ITEM_OF = {
+  function: FunctionCall,
+  custom: CustomCall,
+  local_shell: LocalShellCall,
+  tool_search: ToolSearchCall,
+}

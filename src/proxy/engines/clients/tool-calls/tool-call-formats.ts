@@ -1,0 +1,181 @@
+/**
+ * Calls in a model's own markup, as structural tags. Source: xgrammar's `builtin_structural_tag.py` (0.2.8), which vLLM
+ * and SGLang share, and for Hermes and MiniMax vLLM's `tool_parsers/structural_tag_registry.py` (0.32).
+ */
+
+import {
+  constant,
+  type Format,
+  jsonSchema,
+  type SchemaStyle,
+  sequence,
+  tag,
+  tagList,
+  triggeredTags,
+} from './structural-tag.ts'
+import type { FunctionTool, ToolCallRequest } from './tool-call-request.ts'
+
+/** @param schemaOf what the arguments of a tool are held to; true: nothing */
+export type ToolCallFormat = (calls: ToolCallFormatInput) => Format
+
+export interface ToolCallFormatInput extends Omit<ToolCallRequest, 'format'> {
+  /** What the arguments of a tool are held to; true: to nothing. */
+  schemaOf(tool: FunctionTool): unknown
+}
+
+const THINK = ['<think>', '</think>']
+
+/** Qwen3-Coder, Qwen3.5 and their like. */
+export const qwen3Coder = freeStanding({
+  trigger: '<tool_call>\n<function=',
+  begin: (name) => `<tool_call>\n<function=${name}>\n`,
+  end: '\n</function>\n</tool_call>',
+  style: 'qwen_xml',
+})
+
+/** MiMo V2. */
+export const mimo = freeStanding({
+  trigger: '<tool_call>',
+  begin: (name) => `<tool_call><function=${name}>`,
+  end: '</function></tool_call>',
+  style: 'qwen_xml',
+  excludes: [...THINK, '</tool_call>', '<function='],
+})
+
+export const llama3 = freeStanding({
+  trigger: '{"name": ',
+  begin: (name) => `{"name": "${name}", "parameters": `,
+  end: '}',
+  style: 'json',
+})
+
+/** With and without newlines between the markers and the object. */
+export const hermes: ToolCallFormat = ({ tools, choice, onlyOne, schemaOf }) => {
+  const tags = tools.flatMap((tool) => {
+    const begin = `{"name": "${tool.name}", "arguments": `
+    const content = jsonSchema(schemaOf(tool))
+    return [
+      tag(`<tool_call>\n${begin}`, content, '}\n</tool_call>'),
+      tag(`<tool_call>${begin}`, content, '}</tool_call>'),
+    ]
+  })
+  if (choice === 'auto') return triggeredTags('<tool_call>', tags, { onlyOne })
+  return tagList(tags, onlyOne || choice === 'forced')
+}
+
+/** DeepSeek V3 and R1. */
+export const deepseekV3 = wrapped({
+  open: '<｜tool▁calls▁begin｜>',
+  close: '<｜tool▁calls▁end｜>',
+  separator: '\n',
+  begin: (name) => `<｜tool▁call▁begin｜>function<｜tool▁sep｜>${name}\n\`\`\`json\n`,
+  end: '\n```<｜tool▁call▁end｜>',
+})
+
+export const deepseekV31 = wrapped({
+  open: '<｜tool▁calls▁begin｜>',
+  close: '<｜tool▁calls▁end｜>',
+  separator: '',
+  begin: (name) => `<｜tool▁call▁begin｜>${name}<｜tool▁sep｜>`,
+  end: '<｜tool▁call▁end｜>',
+})
+
+export const deepseekV32 = sectioned({
+  trigger: '<｜DSML｜function_calls>',
+  open: '<｜DSML｜function_calls>\n',
+  lead: '\n\n',
+  close: '</｜DSML｜function_calls>',
+  call: ({ name }, schema) =>
+    tag(`<｜DSML｜invoke name="${name}">\n`, jsonSchema(schema, 'deepseek_xml'), '</｜DSML｜invoke>\n'),
+})
+
+export const minimaxM2 = sectioned({
+  trigger: '<minimax:tool_call>',
+  open: '<minimax:tool_call>\n',
+  lead: '\n',
+  close: '</minimax:tool_call>',
+  listsForced: true,
+  call: ({ name }, schema) =>
+    tag(`<invoke name="${name}">\n`, jsonSchema(schema, 'minimax_xml'), '</invoke>\n'),
+})
+
+export const kimiK2 = sectioned({
+  trigger: '<|tool_calls_section_begin|>',
+  open: '<|tool_calls_section_begin|>',
+  lead: '',
+  close: '<|tool_calls_section_end|>',
+  excludes: [...THINK, '<|tool_call_begin|>'],
+  call: ({ name }, schema) =>
+    tag(
+      `<|tool_call_begin|>functions.${name}:`,
+      sequence(
+        { type: 'regex', pattern: '\\d+' },
+        constant('<|tool_call_argument_begin|>'),
+        jsonSchema(schema),
+      ),
+      '<|tool_call_end|>',
+    ),
+})
+
+/** Each call stands by itself. */
+function freeStanding(markup: {
+  trigger: string
+  begin(name: string): string
+  end: string
+  style: SchemaStyle
+  excludes?: string[]
+}): ToolCallFormat {
+  return ({ tools, choice, onlyOne, schemaOf }) => {
+    const tags = tools.map((tool) =>
+      tag(markup.begin(tool.name), jsonSchema(schemaOf(tool), markup.style), markup.end),
+    )
+    if (choice === 'forced') return tags[0]!
+    const more = { onlyOne, atLeastOne: choice === 'required', excludes: markup.excludes ?? THINK }
+    return triggeredTags(markup.trigger, tags, more)
+  }
+}
+
+/** All calls stand in one pair of markers; a forced call is one tag with them. */
+function wrapped(markup: {
+  open: string
+  close: string
+  separator: string
+  begin(name: string): string
+  end: string
+}): ToolCallFormat {
+  const { open, close } = markup
+  return ({ tools, choice, onlyOne, schemaOf }) => {
+    const callTag = (tool: FunctionTool, before = '', after = '') =>
+      tag(before + markup.begin(tool.name), jsonSchema(schemaOf(tool)), markup.end + after)
+    if (choice === 'forced') return callTag(tools[0]!, open, close)
+    const calls = tagList(
+      tools.map((tool) => callTag(tool)),
+      onlyOne,
+      markup.separator,
+    )
+    const section = tag(open, calls, close)
+    return choice === 'required' ? section : triggeredTags(open, [section], { onlyOne, excludes: THINK })
+  }
+}
+
+/** The same, where a section that is forced is a sequence. */
+function sectioned(markup: {
+  trigger: string
+  open: string
+  /** What stands before a section that is forced. */
+  lead: string
+  close: string
+  excludes?: readonly string[]
+  /** A call that is forced stands in a list of one. */
+  listsForced?: boolean
+  call(tool: FunctionTool, schema: unknown): Format
+}): ToolCallFormat {
+  const { trigger, open, lead, close, excludes = THINK } = markup
+  return ({ tools, choice, onlyOne, schemaOf }) => {
+    const tags = tools.map((tool) => markup.call(tool, schemaOf(tool)))
+    const isForced = choice === 'forced'
+    const calls = isForced && !markup.listsForced ? tags[0]! : tagList(tags, onlyOne || isForced)
+    if (choice !== 'auto') return sequence(constant(lead + open), calls, constant(close))
+    return triggeredTags(trigger, [tag(open, calls, close)], { onlyOne, excludes })
+  }
+}

@@ -1,0 +1,67 @@
+/** What a trainer knows of sampled tokens, to be kept with their turns. */
+import { ProxyError } from '../../../base/errors.ts'
+import { TRAINER_DATA_KINDS, type TrainerDataKind } from '../../../protocol/token-data/kinds.ts'
+import { packTokenData, type TokenData } from '../../../protocol/token-data/token-data.ts'
+import type { TurnDetails, TurnReader } from '../../store/port/turn-store.ts'
+
+/** Of one turn: a number for each sampled token, null where there is none; fewer are the first ones'. */
+export type TrainerNumbers = Partial<Record<TrainerDataKind, readonly (number | null)[]>>
+
+export interface TrainerData {
+  /** By index or id. */
+  readonly turns: Readonly<Record<string, TrainerNumbers>>
+  /** Whose `teacher_logprobs` they are. */
+  readonly teacher?: string
+}
+
+/**
+ * @returns the same as details of the turns
+ * @throws ProxyError `turn_not_found`; `invalid_request` for a turn that is named twice, more numbers than it has tokens, or
+ *   logprobs without a teacher
+ */
+export async function toTokenData(
+  store: Pick<TurnReader, 'readOutlines'>,
+  sessionId: string,
+  { turns, teacher }: TrainerData,
+): Promise<TurnDetails[]> {
+  const left = new Map(Object.entries(turns))
+  const given: TurnDetails[] = []
+  for await (const { turnId, index, sampledTokens } of store.readOutlines(sessionId)) {
+    const names = new Set([String(index), turnId])
+    const named = [...names].filter((name) => left.has(name))
+    if (named.length > 1)
+      throw refused(`'turns' has turn ${index} twice: by its index and by its id`, 'turns')
+    const [name] = named
+    if (name === undefined) continue
+    const numbers = left.get(name)!
+    left.delete(name)
+    given.push({ turnId, details: packTokenData(checked(numbers, { index, sampledTokens, teacher })) })
+  }
+  const [missing] = left.keys()
+  if (missing === undefined) return given
+  throw new ProxyError('turn_not_found', `The session has no turn '${missing}'`, { param: 'turns' })
+}
+
+function checked(
+  numbers: TrainerNumbers,
+  turn: { index: number; sampledTokens: number; teacher: string | undefined },
+): TokenData {
+  const { index, sampledTokens, teacher } = turn
+  const details: { -readonly [Kind in keyof TokenData]: TokenData[Kind] } = {}
+  for (const kind of TRAINER_DATA_KINDS) {
+    const values = numbers[kind]?.map((value) => value ?? Number.NaN)
+    if (values === undefined) continue
+    if (values.length > sampledTokens) {
+      const message = `'${kind}' of turn ${index} has ${values.length} numbers for ${sampledTokens} tokens`
+      throw refused(message, `turns.${index}.${kind}`)
+    }
+    if (kind !== 'teacher_logprobs') details[kind] = values
+    else if (teacher !== undefined) details[kind] = { teacher, logprobs: values }
+    else throw refused("'teacher_logprobs' need a 'teacher': the name of whose they are", 'teacher')
+  }
+  return details
+}
+
+function refused(message: string, param: string): ProxyError {
+  return new ProxyError('invalid_request', message, { param })
+}

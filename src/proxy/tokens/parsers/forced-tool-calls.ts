@@ -1,0 +1,50 @@
+/**
+ * Calls of an engine that is held to a JSON schema: behind the reasoning, if there is any, the answer is an array of
+ * `{"name": …, "parameters": …}` and nothing else, as in vLLM and SGLang.
+ *
+ * Engines begin to hold the model to the schema at once or, if they were told how it reasons, behind its reasoning. So
+ * a prompt that opened reasoning may be followed by either. An engine that could not be held to anything writes the
+ * family's own markup, which is read as ever.
+ */
+import { MarkerSet } from '../tokenizer/markers.ts'
+import { readReasoning } from './block-parser.ts'
+import { readNamedCalls } from './json-tool-calls.ts'
+import type { OutputToolCall } from './output-delta.ts'
+import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
+import type { Reading, TextReader } from './text-reader.ts'
+
+export function createForcedCallParser(family: ParserFamily, options: OutputParserOptions): OutputParser {
+  const { reasoning, grammar } = family
+  if (grammar === undefined) return family.create(options)
+  const readFreely = grammar
+  const reasoningEnd = new MarkerSet(reasoning ? [reasoning.close] : [])
+
+  function* readCompletion(...[reader, delta]: Parameters<Grammar>): Reading<void> {
+    const first = yield* readCalls(reader)
+    if (Array.isArray(first)) return delta.addCalls(first)
+    reader.putBack(first)
+    const space = yield* reader.space()
+    const opened = options.startsInReasoning || (reasoning && (yield* reader.literal(reasoning.open)))
+    if (!opened) {
+      reader.putBack(space)
+      return yield* readFreely(reader, delta, options)
+    }
+    yield* readReasoning(reader, delta, { open: reasoning!.open, ends: reasoningEnd })
+    const behind = yield* readCalls(reader)
+    if (Array.isArray(behind)) return delta.addCalls(behind)
+    reader.putBack(behind)
+    yield* readFreely(reader, delta, { ...options, startsInReasoning: false })
+  }
+
+  return new OutputParser(readCompletion, options)
+}
+
+/** @returns the calls that the rest of the text is; else what was read of it in vain */
+function* readCalls(reader: TextReader): Reading<OutputToolCall[] | string> {
+  reader.startRecord()
+  const reading = yield* readNamedCalls(reader, { name: 'name', arguments: ['parameters'] })
+  yield* reader.space()
+  const isAll = yield* reader.atEnd()
+  const record = reader.stopRecord()
+  return Array.isArray(reading) && isAll ? reading : record
+}

@@ -1,0 +1,195 @@
+/**
+ * Calls written as Python: `[f(a=1, b="x"), g(c={'k': True})]`.
+ *
+ * Templates that teach this write strings between quotes without escaping what is in them. So a quote ends a string
+ * only where Python's syntax can go on behind it; SGLang's `lfm2_detector.py` reads them so too.
+ */
+import { SCALAR } from './json-scanner.ts'
+import type { OutputToolCall } from './output-delta.ts'
+
+/** undefined unless the text is a list of calls with named arguments, and nothing else. */
+export function readPythonCalls(text: string): OutputToolCall[] | undefined {
+  return unlessNotPython(() => new PythonReader(text).calls())
+}
+
+/** A list, an object or another literal as JSON; undefined if the text is none. */
+export function readPythonValue(text: string): string | undefined {
+  return unlessNotPython(() => new PythonReader(text).value())
+}
+
+function unlessNotPython<T>(read: () => T): T | undefined {
+  try {
+    return read()
+  } catch (error) {
+    if (error instanceof NotPython) return undefined
+    throw error
+  }
+}
+
+class NotPython extends Error {}
+
+/** Values deeper than this are no arguments that a tool takes. */
+const MAX_DEPTH = 100
+const SPACE = /\s*/y
+const NAME = /[\p{L}_][\p{L}\p{N}_.-]*/uy
+const ARGUMENT_NAME = /[\p{L}_][\p{L}\p{N}_]*/uy
+const NUMBER = /[-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?/y
+/** A quote and what may stand behind the end of a string. */
+const QUOTE_END = /(['"])\s*(?=[,)\]}:]|$)/y
+const CONSTANTS: Readonly<Record<string, string>> = {
+  True: 'true',
+  true: 'true',
+  False: 'false',
+  false: 'false',
+  None: 'null',
+  null: 'null',
+}
+const ESCAPES: Readonly<Record<string, string>> = {
+  n: '\n',
+  t: '\t',
+  r: '\r',
+  '\\': '\\',
+  "'": "'",
+  '"': '"',
+}
+
+class PythonReader {
+  readonly #text: string
+  #at = 0
+  #depth = 0
+
+  constructor(text: string) {
+    this.#text = text
+  }
+
+  calls(): OutputToolCall[] {
+    const calls: OutputToolCall[] = []
+    this.#expect('[')
+    do calls.push(this.#call())
+    while (this.#has(','))
+    this.#expect(']')
+    this.#end()
+    return calls
+  }
+
+  value(): string {
+    const json = this.#value()
+    this.#end()
+    return json
+  }
+
+  #end(): void {
+    this.#match(SPACE)
+    if (this.#at < this.#text.length) throw new NotPython()
+  }
+
+  #call(): OutputToolCall {
+    const name = this.#name(NAME)
+    this.#expect('(')
+    const members = this.#list(')', () => {
+      const key = this.#name(ARGUMENT_NAME)
+      this.#expect('=')
+      return `${JSON.stringify(key)}: ${this.#value()}`
+    })
+    return { name, arguments: `{${members.join(', ')}}` }
+  }
+
+  /** Items up to `close`, with commas between them, one of which may be the last. */
+  #list(close: string, item: () => string): string[] {
+    const items: string[] = []
+    while (!this.#has(close)) {
+      items.push(item())
+      if (!this.#has(',')) {
+        this.#expect(close)
+        break
+      }
+    }
+    return items
+  }
+
+  /** As JSON. */
+  #value(): string {
+    if (++this.#depth > MAX_DEPTH) throw new NotPython()
+    const json = this.#unboundedValue()
+    this.#depth--
+    return json
+  }
+
+  #unboundedValue(): string {
+    if (this.#has('{')) return `{${this.#list('}', () => this.#member()).join(', ')}}`
+    if (this.#has('[')) return `[${this.#list(']', () => this.#value()).join(', ')}]`
+    if (this.#has('(')) return `[${this.#list(')', () => this.#value()).join(', ')}]`
+    const quote = this.#text[this.#at]
+    if (quote === '"' || quote === "'") return JSON.stringify(this.#string(quote))
+    const number = this.#match(NUMBER)
+    if (number !== undefined && number !== '') return jsonNumber(number)
+    const constant = CONSTANTS[this.#name(ARGUMENT_NAME)]
+    if (constant === undefined) throw new NotPython()
+    return constant
+  }
+
+  #member(): string {
+    this.#match(SPACE)
+    const quote = this.#text[this.#at]
+    if (quote !== '"' && quote !== "'") throw new NotPython()
+    const key = this.#string(quote)
+    this.#expect(':')
+    return `${JSON.stringify(key)}: ${this.#value()}`
+  }
+
+  #string(quote: string): string {
+    let value = ''
+    for (this.#at++; this.#at < this.#text.length; this.#at++) {
+      const char = this.#text[this.#at]!
+      if (char === quote && this.#endsString()) {
+        this.#at++
+        return value
+      }
+      const escaped = char === '\\' ? ESCAPES[this.#text[this.#at + 1] ?? ''] : undefined
+      if (escaped !== undefined) this.#at++
+      value += escaped ?? char
+    }
+    throw new NotPython()
+  }
+
+  #endsString(): boolean {
+    QUOTE_END.lastIndex = this.#at
+    return QUOTE_END.test(this.#text)
+  }
+
+  #name(pattern: RegExp): string {
+    this.#match(SPACE)
+    const name = this.#match(pattern)
+    if (name === undefined) throw new NotPython()
+    return name
+  }
+
+  #has(char: string): boolean {
+    this.#match(SPACE)
+    if (this.#text[this.#at] !== char) return false
+    this.#at++
+    this.#match(SPACE)
+    return true
+  }
+
+  #expect(char: string): void {
+    if (!this.#has(char)) throw new NotPython()
+  }
+
+  #match(pattern: RegExp): string | undefined {
+    pattern.lastIndex = this.#at
+    const found = pattern.exec(this.#text)?.[0]
+    this.#at += found?.length ?? 0
+    return found
+  }
+}
+
+/** Python's numbers are JSON's but for underscores, leading signs and points. */
+function jsonNumber(written: string): string {
+  const plain = written
+    .replaceAll('_', '')
+    .replace(/^\+/, '')
+    .replace(/^(-?)\./, '$10.')
+  if (!SCALAR.test(plain)) throw new NotPython()
+  return plain
+}
