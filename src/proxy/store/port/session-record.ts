@@ -44,7 +44,7 @@ export interface SessionRecord {
   samplingParams: Record<string, unknown>
   /** Whether an agent that has no more than the session's key is heard on its own record. */
   trustAgent: boolean
-  /** What its turns are recorded with, by the names of `parseRequestedDetails`; null: what the proxy records of any. */
+  /** What its turns are recorded with, by the names of `parseCaptureOptions`; null: what the proxy records of any. */
   record: readonly string[] | null
   /** Names of models by line, which override what the agent asks for; empty: none does. */
   policies: Record<string, string>

@@ -18,7 +18,7 @@ const Head = Type.Object({
   qualifier: Type.String(),
   host: Type.String(),
   pid: Type.Integer(),
-  /** When the process began, as `processStart` tells it; not there where nobody can tell. */
+  /** When the process began, as `getProcessStart` tells it; not there where nobody can tell. */
   started: Type.Optional(Type.String()),
 })
 const Entry = Type.Object({ opened: Type.Optional(Type.String()), closed: Type.Optional(Type.String()) })
