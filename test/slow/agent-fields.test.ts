@@ -8,7 +8,7 @@ import t, { type Test } from 'tap'
 import { loadTokenizer } from '../../src/proxy/tokens/tokenizer/tokenizer.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { type ScriptedServer, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
-import { modelDirectory } from '../unit/tokens/real-models.ts'
+import { modelDirectory } from '../unit/proxy/tokens/real-models.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const QWEN3 = modelDirectory('qwen3')

@@ -10,7 +10,7 @@ import { startProxy } from '../helpers/proxy.ts'
 import { type SeenRequest, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
 const published = JSON.parse(
-  readFileSync(join(import.meta.dirname, '../unit/tokens/responses/fixtures/published.json'), 'utf8'),
+  readFileSync(join(import.meta.dirname, '../unit/proxy/tokens/responses/fixtures/published.json'), 'utf8'),
 ) as { templates: Record<string, object> }
 const tokenizer = loadTokenizer(embeddedModelFolder())
 const END = tokenizer.eosTokenId!

@@ -2,7 +2,7 @@
  * What SGLang's own parsers read in random texts of every family that they know (whole, cut off, broken) against what ours
  * read, whole and a character at a time. Prints a table by kind; fails where a whole text is read otherwise.
  *
- *     python test/unit/tokens/parsers/fixtures/make.py FOLDER 20000 | node test/differential/answers/sglang.ts [--show 3]
+ *     python test/unit/proxy/tokens/parsers/fixtures/make.py FOLDER 20000 | node test/differential/answers/sglang.ts [--show 3]
  */
 
 import { createInterface } from 'node:readline'

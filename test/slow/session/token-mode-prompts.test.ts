@@ -6,8 +6,8 @@ import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../../src/proxy/store/port/turn-store.ts'
 import { openTokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
 import { tokenModeRig } from '../../helpers/token-mode-rig.ts'
-import { loadTokenModel } from '../../unit/session/token-mode-talk.ts'
-import { modelDirectory } from '../../unit/tokens/real-models.ts'
+import { loadTokenModel } from '../../unit/proxy/session/token-mode-talk.ts'
+import { modelDirectory } from '../../unit/proxy/tokens/real-models.ts'
 
 t.test('a developer speaks as the system where the template knows no developer', async (t) => {
   const messages: ChatMessage[] = [

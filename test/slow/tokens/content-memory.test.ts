@@ -5,8 +5,8 @@ import { ContentCache } from '../../../src/proxy/tokens/tokenizer/content-cache.
 import { openRustEncoder } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { mayCutAtSpaces } from '../../../src/proxy/tokens/tokenizer/safe-cuts.ts'
 import { readTokenizerFiles } from '../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
-import { loadModel } from '../../unit/tokens/prompt-rollout.ts'
-import { modelDirectory, REAL_MODELS } from '../../unit/tokens/real-models.ts'
+import { loadModel } from '../../unit/proxy/tokens/prompt-rollout.ts'
+import { modelDirectory, REAL_MODELS } from '../../unit/proxy/tokens/real-models.ts'
 
 const { tokenizer } = loadModel('embedded')
 const SPECIAL = [...tokenizer.addedTokens]

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { openRustEncoder, RustEncoder } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { loadTokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
-import { modelDirectory, REAL_MODELS, readFixture } from '../../unit/tokens/real-models.ts'
+import { modelDirectory, REAL_MODELS, readFixture } from '../../unit/proxy/tokens/real-models.ts'
 
 /** Of Unicode's characters, those that tokenizers were seen to trip over. */
 const odd = fc.constantFrom(

@@ -6,7 +6,7 @@ import t, { type Test } from 'tap'
 import { loadOwnAddon } from '../../../src/base/assets.ts'
 import { openRustEncoder, type TokenizerFault } from '../../../src/proxy/tokens/tokenizer/encoder.ts'
 import { loadFastTokenizer, openFastEncoder } from '../../../src/proxy/tokens/tokenizer/fast-encoder.ts'
-import { modelDirectory, REAL_MODELS } from '../../unit/tokens/real-models.ts'
+import { modelDirectory, REAL_MODELS } from '../../unit/proxy/tokens/real-models.ts'
 
 const FOLDER = new URL('../../../src/proxy/tokens/tokenizer/fastokens/', import.meta.url)
 const isBuilt = loadOwnAddon(new URL('fastokens.node', FOLDER)) !== undefined

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { StreamingDecoder } from '../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
 import type { Tokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
-import { loadRealTokenizer } from '../../unit/tokens/real-models.ts'
+import { loadRealTokenizer } from '../../unit/proxy/tokens/real-models.ts'
 
 /** Random ids, among them every kind that is difficult: parts of characters, special ones, ones that do not exist. */
 function someIds(tokenizer: Tokenizer): fc.Arbitrary<number[]> {

@@ -6,7 +6,7 @@ import {
   REAL_MODELS,
   readFixture,
   readModelConfig,
-} from '../../unit/tokens/real-models.ts'
+} from '../../unit/proxy/tokens/real-models.ts'
 
 for (const model of REAL_MODELS) {
   t.test(`${model}: ids and texts are those of transformers`, async (t) => {

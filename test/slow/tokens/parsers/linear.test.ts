@@ -6,7 +6,7 @@ import type { ParserFamily } from '../../../../src/proxy/tokens/parsers/output-p
 import { RunScanner, TextReader } from '../../../../src/proxy/tokens/parsers/text-reader.ts'
 import { MarkerSet } from '../../../../src/proxy/tokens/tokenizer/markers.ts'
 import { BEGUN } from '../../../helpers/begun-calls.ts'
-import { TOOLS } from '../../../unit/tokens/parsers/parse.ts'
+import { TOOLS } from '../../../unit/proxy/tokens/parsers/parse.ts'
 
 /** What is repeated behind it, of any family. */
 const UNITS = [

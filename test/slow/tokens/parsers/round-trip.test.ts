@@ -6,7 +6,7 @@ import { chooseParser } from '../../../../src/proxy/tokens/parsers/choose-parser
 import { StreamingDecoder } from '../../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
 import { parseWhole } from '../../../helpers/parsed-output.ts'
 import { loadTemplate } from '../../../helpers/templates.ts'
-import { loadRealTokenizer, modelDirectory } from '../../../unit/tokens/real-models.ts'
+import { loadRealTokenizer, modelDirectory } from '../../../unit/proxy/tokens/real-models.ts'
 
 const tools: Tool[] = [{ type: 'function', function: { name: 'f', parameters: { type: 'object' } } }]
 const USER: ChatMessage = { role: 'user', content: 'Hi' }

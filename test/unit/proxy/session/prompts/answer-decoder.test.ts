@@ -3,7 +3,7 @@ import type { GenerationDelta, GenerationEnd } from '../../../../../src/protocol
 import type { ChatBody } from '../../../../../src/protocol/canonical/request.ts'
 import { decoderFor } from '../../../../../src/proxy/session/prompts/answer-decoder.ts'
 import type { TokenModel } from '../../../../../src/proxy/tokens/model/token-model.ts'
-import { loadTokenModel } from '../../../../unit/session/token-mode-talk.ts'
+import { loadTokenModel } from '../token-mode-talk.ts'
 
 const model = loadTokenModel('qwen3') as TokenModel
 const encode = (text: string) => [...model.tokenizer.encode(text)]

@@ -1,0 +1,129 @@
+import fc from 'fast-check'
+import t from 'tap'
+import {
+  getMessagesBetween,
+  type Message,
+  MessageTree,
+} from '../../../../src/protocol/canonical/conversation.ts'
+import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
+import { parseRequest } from '../../../../src/protocol/canonical/number-texts.ts'
+
+const LONG = 'What an agent says. '.repeat(20)
+const user = (content: string): ChatMessage => ({ role: 'user', content })
+
+function textsUpTo(last: Message | undefined): string[] {
+  return getMessagesBetween(undefined, last).map(({ json }) => json)
+}
+
+function written(tree: MessageTree, last: Message | undefined): string {
+  return last === undefined ? '' : Buffer.concat(tree.jsonUpTo(last)).toString()
+}
+
+t.test('what is noted of a message takes no more room when there were many trees before', async (t) => {
+  const noted = () => {
+    const tree = new MessageTree()
+    const last = tree.addMessages([user('a'), user('b')])!
+    tree.jsonUpTo(last)
+    return last.notes.length
+  }
+  const first = noted()
+  for (let trees = 0; trees < 100; trees += 1) new MessageTree()
+  t.equal(noted(), first)
+})
+
+t.test('text beyond Latin-1 counts as the two bytes a letter that it takes', async (t) => {
+  const bytesOf = (content: string) => {
+    const tree = new MessageTree()
+    tree.addMessages([user(content)])
+    return tree.bytes
+  }
+  t.equal(bytesOf('字'.repeat(10_000)) - bytesOf('字'.repeat(5_000)), 10_000)
+  t.equal(bytesOf('a'.repeat(10_000)) - bytesOf('a'.repeat(5_000)), 5_000)
+})
+
+t.test('what was said in earlier calls is there once: as values, or as the texts of a record', async (t) => {
+  const content = 'x'.repeat(100_000)
+  const tree = new MessageTree()
+  const last = tree.addMessages([user(content)])!
+  t.ok(tree.bytes > content.length)
+  tree.letGoOfJson()
+  t.ok(tree.bytes < 2_000, `${tree.bytes} bytes`)
+  t.ok(tree.valueBytes >= content.length)
+  t.equal(last.json, JSON.stringify(user(content)))
+  const recorded = new MessageTree()
+  const text = JSON.stringify(user(content)).replace(':', ' : ')
+  const read = recorded.addMessageTexts([text])!
+  recorded.letGoOfJson()
+  t.equal(read.json, text, 'which may be written in another way')
+  t.same(read.value, user(content))
+  t.ok(recorded.bytes > content.length)
+})
+
+t.test('numbers stay as they were written when a message is written again', async (t) => {
+  const call = '{"role":"assistant","tool_calls":[{"function":{"arguments":{"x":1.0,"y":9007199254740993}}}]}'
+  const { messages } = parseRequest(`{"tools":[],"messages":[${call}]}`) as { messages: ChatMessage[] }
+  const tree = new MessageTree()
+  const last = tree.addMessages(messages)!
+  t.equal(last.json, call)
+  tree.letGoOfJson()
+  t.equal(last.json, call)
+})
+
+t.test('whatever is let go of, each message is the same and says the same', async () => {
+  const content = fc.constantFrom(
+    'a',
+    'b',
+    LONG,
+    `${LONG}!`,
+    '字',
+    '\ud800',
+    `${LONG}\ud800`,
+    `${LONG}\udfff`,
+  )
+  const call = fc.record({
+    contents: fc.array(content, { maxLength: 5 }),
+    /** The objects of before, as far as they say the same. */
+    known: fc.boolean(),
+    how: fc.constantFrom('values', 'values', 'values', 'texts'),
+    writes: fc.boolean(),
+  })
+  fc.assert(
+    fc.property(fc.array(call, { maxLength: 12 }), (calls) => {
+      const [letting, keeping] = [new MessageTree(), new MessageTree()]
+      keeping.keepJson()
+      const pairs = new Map<Message | undefined, Message | undefined>()
+      const objects = new Map<string, ChatMessage>()
+      const said = (at: number, text: string): ChatMessage => {
+        const key = `${at} ${text}`
+        const known = objects.get(key) ?? user(text)
+        objects.set(key, known)
+        return known
+      }
+      for (const { contents, known, how, writes } of calls) {
+        const values = contents.map((text, at) => (known ? said(at, text) : user(text)))
+        const texts = values.map((value) => JSON.stringify(value))
+        const [one, other] = [letting, keeping].map((tree) =>
+          how === 'texts' ? tree.addMessageTexts(texts) : tree.addMessages(values),
+        )
+        if (pairs.has(one) && pairs.get(one) !== other) return false
+        pairs.set(one, other)
+        if (textsUpTo(one).join() !== texts.join() || textsUpTo(other).join() !== texts.join()) return false
+        if (writes && written(letting, one) !== texts.join()) return false
+      }
+      return new Set(pairs.values()).size === pairs.size
+    }),
+    { numRuns: 500 },
+  )
+})
+
+t.test(
+  'a message that is said as text, then as one object and then as another, is one message',
+  async (t) => {
+    const tree = new MessageTree()
+    tree.addMessages([{ role: 'user', content: 'first' }])
+    const said = () => ({ role: 'user', content: 'b' }) as const
+    const second = tree.addMessageTexts([JSON.stringify(said())])
+    t.equal(tree.addMessages([said()]), second)
+    t.equal(tree.addMessages([said()]), second)
+  },
+)

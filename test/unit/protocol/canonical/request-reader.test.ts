@@ -1,0 +1,349 @@
+import fc from 'fast-check'
+import t from 'tap'
+import {
+  type RequestContent,
+  RequestReader,
+  type RequestReaderOptions,
+} from '../../../../src/protocol/canonical/request-reader.ts'
+
+interface Body {
+  messages: object[]
+  tools: object[]
+  [field: string]: unknown
+}
+
+const LONG = 'x'.repeat(1_000)
+const message = (place: number, content: unknown = `${place} ${LONG}`) => ({ role: 'user', content })
+const HISTORY = Array.from({ length: 8 }, (_, place) => message(place))
+const TOOLS = [{ type: 'function', function: { name: 'f' } }]
+
+function read(
+  bodies: RequestReader,
+  body: object | string,
+  options: RequestReaderOptions = {},
+): RequestContent {
+  return bodies.read(Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)), undefined, options)
+}
+
+function parse(bodies: RequestReader, body: object | string): Body {
+  return read(bodies, body).value as Body
+}
+
+t.test('what a body repeats of the one before it is the same objects', (t) => {
+  const bodies = new RequestReader()
+  const body = { model: 'm', messages: HISTORY, tools: TOOLS }
+  const first = parse(bodies, body)
+  const longer = { ...body, messages: [...HISTORY, message(8), message(9)] }
+  const second = parse(bodies, longer)
+  t.strictSame(second, longer)
+  for (const [place, known] of first.messages.entries()) t.equal(second.messages[place], known)
+  t.equal(second.tools, first.tools)
+  t.end()
+})
+
+t.test('a body that differs in the middle shares what is before', (t) => {
+  for (const place of [0, 1, 4, 7]) {
+    const bodies = new RequestReader()
+    const first = parse(bodies, { messages: HISTORY })
+    const edited = { messages: HISTORY.with(place, message(99, 'edited')) }
+    const second = parse(bodies, edited)
+    t.strictSame(second, edited)
+    t.equal(second.messages[0] === first.messages[0], place > 0)
+    t.not(second.messages[place], first.messages[place])
+  }
+  t.end()
+})
+
+t.test(
+  'of a long list only as much is kept as proves that it comes again, unless its JSON is wanted',
+  (t) => {
+    const long = Array.from({ length: 300 }, (_, place) => message(place))
+    const size = JSON.stringify(long).length
+    for (const [options, copies] of [
+      [{}, 1],
+      [{ listJson: true }, 2],
+    ] as const) {
+      const bodies = new RequestReader()
+      const first = read(bodies, { messages: long }, options).value as Body
+      t.ok(bodies.valueBytes > size && bodies.valueBytes < 1.3 * size, `${bodies.valueBytes} bytes of values`)
+      t.ok(bodies.bytes < (copies - 1 + 0.2) * size, `${bodies.bytes} bytes of ${size}`)
+      const longer = [...long, message(300)]
+      const { parsed } = bodies
+      const { value, list } = read(bodies, { messages: longer }, options)
+      t.equal(bodies.parsed, parsed + 1)
+      t.equal((value as Body).messages[299], first.messages[299])
+      t.equal(list?.json?.toString(), copies === 2 ? JSON.stringify(longer).slice(1, -1) : undefined)
+      // Where it branches off early, messages just before that may be read again.
+      const branch = long.with(150, message(150, 'edited'))
+      const branched = read(bodies, { messages: branch }, options).value as Body
+      t.strictSame(branched.messages, branch)
+      t.equal(branched.messages[130], first.messages[130])
+      t.ok(bodies.parsed - parsed <= 1 + 150 + 20)
+    }
+    t.end()
+  },
+)
+
+t.test('what comes before or behind the list may change', (t) => {
+  const bodies = new RequestReader()
+  const first = parse(bodies, { model: 'm', messages: HISTORY, seed: 1 })
+  const second = parse(bodies, { model: 'm', messages: HISTORY, seed: 2, stop: ['"', ']}'] })
+  t.strictSame(second, { model: 'm', messages: HISTORY, seed: 2, stop: ['"', ']}'] })
+  t.equal(second.messages[7], first.messages[7])
+  t.strictSame(parse(bodies, { model: 'n', messages: HISTORY }), { model: 'n', messages: HISTORY })
+  t.end()
+})
+
+t.test('a list is shared wherever it stands, and its JSON is at hand', (t) => {
+  const bodies = new RequestReader()
+  const first = parse(bodies, { request: 1, messages: HISTORY })
+  const text = `{"request":"two","n":{"messages":[]},"messages": ${JSON.stringify(HISTORY)} ,"x":1}`
+  const { value, list } = read(bodies, text, { listJson: true })
+  t.equal(JSON.stringify(value), JSON.stringify(JSON.parse(text)))
+  t.equal((value as Body).messages[7], first.messages[7])
+  t.equal(`[${list?.json?.toString()}]`, JSON.stringify(HISTORY))
+  t.end()
+})
+
+t.test('the messages of a short request are at hand as they came, however they are written', (t) => {
+  const short = [
+    '[{"role":"user","content":"a"}]',
+    '[{"role": "user", "content": "a"}]',
+    '[{"role":"user","content":"a","n":9007199254740993,"x":1.0,"y":-0,"z":1e5}]',
+    '[{"role":"user","content":"\\u00e9 \\ud83d\\ude42 \\/"}]',
+    '[{"role":"user","content":"é 🙂 \\"messages\\":[]"}]',
+    '[{"role":"user","role":"system","content":"a"}]',
+  ]
+  const around = [
+    (list: string) => `{"model":"m","messages":${list}}`,
+    (list: string) => `{ "messages" : ${list}, "seed":1 }`,
+    (list: string) => `{"metadata":{"messages":[{"role":"user","content":"a"}]},"messages":${list}}`,
+    (list: string) => `{"messages":${list},"metadata":{"messages":[{"role":"user","content":"a"}]}}`,
+  ]
+  for (const list of short)
+    for (const body of around) {
+      const text = body(list)
+      const found = read(new RequestReader(), text, { listJson: true })
+      t.equal(`[${found.list?.json}]`, list, text)
+      t.equal(found.list?.elements, (found.value as Body).messages)
+      t.notOk(read(new RequestReader(), text).list, 'nobody asked for it')
+    }
+  t.notOk(
+    read(new RequestReader(), `{"messages":${'['.repeat(1_500)}${']'.repeat(1_500)}}`, { listJson: true })
+      .list,
+  )
+  t.end()
+})
+
+t.test('the bytes that were read may be used for something else', (t) => {
+  const bodies = new RequestReader()
+  const lists = [4, 6, 8, 5, 7].map((length) => HISTORY.slice(0, length))
+  const read = lists.map((messages) => {
+    const bytes = Buffer.from(JSON.stringify({ messages, tools: TOOLS }))
+    const { list } = bodies.read(bytes, undefined, { listJson: true })
+    bytes.fill('?')
+    return list!
+  })
+  for (const [at, { elements, json }] of read.entries()) {
+    t.same(elements, lists[at])
+    t.equal(`[${json?.toString()}]`, JSON.stringify(lists[at]))
+  }
+  t.end()
+})
+
+t.test('who changes a list that was returned changes no other', (t) => {
+  const bodies = new RequestReader()
+  parse(bodies, { messages: HISTORY }).messages.length = 0
+  t.strictSame(parse(bodies, { messages: HISTORY }).messages, HISTORY)
+  t.end()
+})
+
+t.test('JSON that is written in odd ways is read as JSON.parse reads it', (t) => {
+  const list = HISTORY.map((each) => JSON.stringify(each)).join()
+  const texts = [
+    `{"messages":[${list}],"messages":[]}`,
+    `{"messages":[${list}],"messages":"x"}`,
+    `{"messages":[],"messages":[${list}]}`,
+    `{"mess\\u0061ges":[${list}]}`,
+    `{"messages":[${list}],"mess\\u0061ges":[1]}`,
+    `{"x":{"messages":[${list}]},"messages":[1]}`,
+    `{"x":"\\"messages\\":[","messages":[${list}]}`,
+    `{"x\\\\":"\\\\","messages":[${list}]}`,
+    ` {\n "messages" : [ ${list} ] , "x" : [ ] } `,
+    `{"messages":[${list},1,12,"]",[[]],{"a":"}"},null,true,-1e3]}`,
+    `{"messages":{"0":"${LONG}${LONG}${LONG}${LONG}${LONG}"}}`,
+    `{"__proto__":1,"messages":[${list}],"7":2}`,
+    `["messages",[${list}]]`,
+    JSON.stringify(list),
+  ]
+  const bodies = new RequestReader()
+  for (const text of [...texts, ...texts.toReversed(), ...texts]) {
+    t.equal(JSON.stringify(parse(bodies, text)), JSON.stringify(JSON.parse(text)), text.slice(0, 60))
+  }
+  t.end()
+})
+
+t.test('what is no JSON is refused with the words of JSON.parse', (t) => {
+  const list = HISTORY.map((each) => JSON.stringify(each)).join()
+  const bodies = new RequestReader()
+  parse(bodies, `{"messages":[${list}]}`)
+  for (const text of [
+    `{"messages":[${list}]`,
+    `{"messages":[${list}`,
+    `{"messages":[${list}x]}`,
+    `{"messages":[${list} ${list}]}`,
+    `{"messages":[${list},]}`,
+    `{"messages":[${list},,1]}`,
+    `{"messages":[${list}]]}`,
+    `{"messages":[${list}],}`,
+    `{"messages":[${list}],"x":01}`,
+    `{"messages":[${list},"\u0001"]}`,
+    `{"messages":[${list}]}}`,
+  ]) {
+    const expected = t.throws(() => JSON.parse(text)) as SyntaxError
+    t.throws(() => parse(bodies, text), { name: 'SyntaxError', message: expected.message }, text.slice(-20))
+  }
+  t.end()
+})
+
+t.test('whatever came before, a body says what it says', (t) => {
+  const scalar = fc.constantFrom<unknown>(
+    1,
+    12,
+    123,
+    -1,
+    1.5,
+    true,
+    null,
+    'x',
+    '"',
+    '\\',
+    '],',
+    'é',
+    '\ud83d\ude42',
+    '',
+  )
+  const element = fc.oneof(
+    scalar,
+    fc.constantFrom<unknown>(...HISTORY.slice(0, 3), [], {}, [[1], {}], { content: '"}]' }),
+  )
+  const step = fc.record({
+    keep: fc.nat(12),
+    add: fc.array(element, { maxLength: 4 }),
+    head: fc.constantFrom({}, {}, {}, { model: 'm' }, { tools: TOOLS, messages: 1 }),
+    tail: fc.constantFrom({}, {}, {}, { seed: 1 }, { messages: [2] }, { input: [3] }),
+    field: fc.constantFrom('messages', 'messages', 'messages', 'input', 'other'),
+    indent: fc.constantFrom(0, 0, 0, 0, 1),
+    /** Where to cut the text, from its end; mostly nowhere. */
+    cut: fc.oneof({ weight: 6, arbitrary: fc.constant(0) }, fc.nat(60)),
+  })
+  const outcome = (read: () => unknown): string => {
+    try {
+      return JSON.stringify(read())
+    } catch (error) {
+      return (error as Error).message
+    }
+  }
+  const isSourceRight = (bodies: RequestReader, text: string): boolean => {
+    try {
+      const { value, list } = read(bodies, text, { listJson: true })
+      const { messages, input } = value as Body
+      if (list === undefined) return true
+      const isTheList = list.elements === messages || list.elements === input
+      return isTheList && JSON.stringify(JSON.parse(`[${list.json}]`)) === JSON.stringify(list.elements)
+    } catch {
+      return true
+    }
+  }
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 10 }), (steps) => {
+      const bodies = new RequestReader()
+      let list: unknown[] = HISTORY.slice(0, 5)
+      for (const { keep, add, head, tail, field, indent, cut } of steps) {
+        list = [...list.slice(0, keep), ...add]
+        const members = [head, { [field]: list }, tail].map((part) =>
+          JSON.stringify(part, undefined, indent).slice(1, -1),
+        )
+        const whole = `{${members.filter((member) => member !== '').join()}}`
+        const text = whole.slice(0, whole.length - cut)
+        const expected = outcome(() => JSON.parse(text))
+        if (outcome(() => parse(bodies, text)) !== expected) return false
+        if (!isSourceRight(bodies, text)) return false
+      }
+      return true
+    }),
+    { numRuns: 2_000 },
+  )
+  t.end()
+})
+
+t.test('numbers of tools and of calls stay as they were written, all others are numbers', (t) => {
+  const tools = '[{"name":"f","input_schema":{"default":1000.0,"maximum":9007199254740993,"minimum":0.5}}]'
+  const use = '{"type":"tool_use","input":{"x":1e2,"tools":[-0,1.50]}}'
+  for (const text of ['short', LONG.repeat(5)]) {
+    const bodies = new RequestReader()
+    const messages = [`{"content":"${text}"}`, `{"content":[${use},{"type":"image","input":1.0}],"at":2.0}`]
+    const body = (more = '') =>
+      `{"temperature":1.0,"tools":${tools},"messages":[${messages.join(' , ')}${more}]}`
+    const first = parse(bodies, body())
+    t.equal(JSON.stringify(first.tools), tools)
+    t.match(first, { temperature: 1, tools: [{ input_schema: { minimum: 0.5 } }] })
+    t.equal(JSON.stringify(first.messages[1]), `{"content":[${use},{"type":"image","input":1}],"at":2}`)
+    const second = parse(bodies, body(` , {"content":[ ${use} ]}`))
+    t.equal(JSON.stringify(second.messages[2]), `{"content":[${use}]}`)
+    if (text === 'short') continue
+    t.equal(second.tools, first.tools)
+    t.equal(second.messages[1], first.messages[1])
+  }
+  t.end()
+})
+
+t.test('so do those of what else a template is given, in a request of any length', (t) => {
+  const given = '"chat_template_kwargs":{"budget":1.0},"documents":[{"score":1e2}]'
+  for (const text of ['short', LONG.repeat(5)]) {
+    const value = parse(new RequestReader(), `{${given},"messages":[{"content":"${text}"}]}`)
+    t.equal(JSON.stringify(value.chat_template_kwargs), '{"budget":1.0}')
+    t.equal(JSON.stringify(value.documents), '[{"score":1e2}]')
+    // As a worker gets it.
+    const frame = `{"session_id":"s","messages":[{"content":"${text}"}],"body":{"top_p":1.0,${given}}}`
+    t.equal(JSON.stringify(parse(new RequestReader(), frame).body), `{"top_p":1,${given}}`)
+  }
+  t.end()
+})
+
+t.test('a request without a list of messages is read by its parts as well', (t) => {
+  const bodies = new RequestReader()
+  const body = { model: 'm', prompt: Array.from({ length: 5_000 }, (_, id) => id), max_tokens: 1 }
+  const first = parse(bodies, body)
+  t.strictSame(first, body)
+  t.equal(parse(bodies, { ...body, max_tokens: 2 }).prompt, first.prompt)
+  t.end()
+})
+
+t.test(
+  'of prompts, which come once, the latest is kept; of system prompts those of all conversations',
+  (t) => {
+    for (const [field, kept] of [
+      ['prompt', 1],
+      ['prompt_token_ids', 1],
+      ['system', 16],
+      ['instructions', 16],
+    ] as const) {
+      const bodies = new RequestReader()
+      for (let call = 0; call < 20; call += 1) parse(bodies, { [field]: `${call} ${LONG.repeat(100)}` })
+      const each = 2 * LONG.length * 100
+      t.ok(bodies.bytes >= kept * each && bodies.bytes < (kept + 1) * each, `${field}: ${bodies.bytes}`)
+    }
+    t.end()
+  },
+)
+
+t.test('what is no object may stand beside tools, and nesting without end is read as ever', (t) => {
+  for (const text of ['short', LONG.repeat(5)]) {
+    const odd = { messages: ['"tools" ,{ 1.50', 1.5, null, [{ tools: 2.5 }]], tools: 1.5, text }
+    t.strictSame(read(new RequestReader(), odd).value, odd)
+  }
+  const deep = `{"tools":${'['.repeat(5_000)}1.0${']'.repeat(5_000)},"messages":[]}`
+  t.doesNotThrow(() => read(new RequestReader(), deep))
+  t.end()
+})

@@ -1,0 +1,186 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { PromptIds } from '../../../../src/protocol/token-ids/prompt-ids.ts'
+import { PromptLists } from '../../../../src/protocol/token-ids/prompt-lists.ts'
+import { readIds } from '../../../../src/protocol/token-ids/token-ids-json.ts'
+
+/** Long enough to be kept. */
+const LONG = Array.from({ length: 2_000 }, (_, place) => (place * 7919) % 200_000)
+
+/** As in an answer, with something before and behind. */
+function read(lists: PromptLists, list: string): PromptIds | undefined {
+  const bytes = Buffer.from(`[${list}]`)
+  return lists.read(bytes, 1, bytes.length - 1)
+}
+
+function written(lists: PromptLists, ids: PromptIds): string {
+  return Buffer.concat([...lists.write(ids)]).toString()
+}
+
+t.test('of a prompt that goes on from an earlier one only what is new is read', (t) => {
+  const lists = new PromptLists()
+  const first = read(lists, LONG.join())!
+  t.strictSame([...first], LONG)
+  const converted = lists.converted
+  const second = read(lists, [...LONG, 1, 22].join())!
+  t.strictSame([...second], [...LONG, 1, 22])
+  t.match({ ...second }, { base: first, shared: 2_000, rest: { length: 2 } })
+  t.strictSame([...read(lists, [...LONG, 1, 22].join())!], [...LONG, 1, 22], 'the same again')
+  t.equal(lists.converted, converted + 2)
+  t.end()
+})
+
+t.test(
+  'what an engine sends back as it was sent is not read, and is another prompt than the one that was sent',
+  (t) => {
+    const lists = new PromptLists()
+    const ids = [...LONG, ...LONG]
+    const first = new PromptIds(Int32Array.from(ids))
+    const list = written(lists, first)
+    let { converted } = lists
+    first.completion = Int32Array.of(5, 6)
+    const echo = read(lists, list)!
+    t.strictSame([...echo], ids)
+    t.equal(lists.converted, converted)
+    echo.completion = Int32Array.of(4)
+    t.strictSame([...first.completion], [5, 6], 'what follows on the echo is its own')
+    const longer = written(lists, new PromptIds(Int32Array.of(7, 8, 9), first, 4_002))
+    converted = lists.converted
+    const longerEcho = read(lists, longer)!
+    t.strictSame([...longerEcho], [...ids, 5, 6, 7, 8, 9])
+    t.equal(lists.converted, converted)
+    for (const [place, id] of [
+      [0, 1],
+      [3_999, 123],
+      [4_003, 3],
+    ] as const) {
+      const other = [...longerEcho].with(place, id)
+      t.strictSame([...read(lists, other.join())!], other)
+    }
+    t.end()
+  },
+)
+
+t.test('what was sampled after a prompt is not kept again with the one that goes on from it', (t) => {
+  const lists = new PromptLists()
+  const first = read(lists, LONG.join())!
+  first.completion = Int32Array.of(5, 6)
+  t.match({ ...read(lists, [...LONG, 5, 6, 7].join())! }, { base: first, shared: 2_002, rest: { length: 1 } })
+  t.match({ ...read(lists, [...LONG, 5, 9, 7].join())! }, { base: first, shared: 2_001, rest: { length: 2 } })
+  t.end()
+})
+
+t.test('prompts of several conversations by turns are each read on from their own', (t) => {
+  const lists = new PromptLists()
+  const conversations = [LONG, LONG.with(900, 1), LONG.with(1, 3)]
+  for (const ids of conversations) read(lists, ids.join())
+  const converted = lists.converted
+  for (const ids of conversations) t.strictSame([...read(lists, [...ids, 4].join())!], [...ids, 4])
+  t.equal(lists.converted, converted + conversations.length)
+  t.end()
+})
+
+t.test('of a prompt that branches off, what it shares is not read again', (t) => {
+  const lists = new PromptLists()
+  const first = read(lists, LONG.join())!
+  const converted = lists.converted
+  const branch = read(lists, LONG.with(1_500, 1).join())!
+  t.strictSame([...branch], LONG.with(1_500, 1))
+  t.match({ ...branch }, { base: first, shared: 1_500 })
+  t.equal(lists.converted, converted + 500)
+  t.end()
+})
+
+t.test('of a long prompt that branches off early, a part of what it shares may be read again', (t) => {
+  const lists = new PromptLists()
+  const long = Array.from({ length: 60_000 }, (_, place) => (place * 7919) % 200_000)
+  read(lists, long.join())
+  for (const place of [700, 20_000, 59_990]) {
+    const converted = lists.converted
+    t.strictSame([...read(lists, long.with(place, 1).join())!], long.with(place, 1))
+    const again = lists.converted - converted - (long.length - place)
+    t.ok(again >= 0 && again < 5_000, `${again} ids`)
+  }
+  t.end()
+})
+
+t.test('a prompt that is another one is read for what it is', (t) => {
+  const others: number[][] = [
+    LONG.with(0, 5),
+    LONG.with(-1, LONG.at(-1)! + 1),
+    LONG.slice(0, -1),
+    // The same bytes, and then the last id goes on.
+    LONG.with(-1, LONG.at(-1)! * 10),
+  ]
+  for (const other of others) {
+    const lists = new PromptLists()
+    read(lists, LONG.join())
+    t.strictSame([...read(lists, other.join())!], other)
+  }
+  t.end()
+})
+
+t.test('what follows a known beginning must be ids too', (t) => {
+  const lists = new PromptLists()
+  read(lists, LONG.join())
+  for (const rest of [',', ',x', ', 1', ',1,', ',-1', ',01']) {
+    t.equal(read(lists, `${LONG.join()}${rest}`), undefined, rest)
+  }
+  t.end()
+})
+
+t.test('whatever came before, lists are read and written as if they were the first', (t) => {
+  const step = fc.record({
+    from: fc.nat(10),
+    keep: fc.nat(2_100),
+    more: fc.array(fc.oneof(fc.nat(2_000), fc.constantFrom(0, 9, 10, 2 ** 31 - 1, -1)), { maxLength: 5 }),
+    broken: fc.constantFrom('', '', '', ',', '0', ' '),
+    how: fc.constantFrom('read', 'write', 'continue'),
+    completion: fc.array(fc.nat(2_000), { maxLength: 3 }),
+  })
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 14 }), (steps) => {
+      const lists = new PromptLists()
+      const known = [new PromptIds(Int32Array.from(LONG))]
+      for (const { from, keep, more, broken, how, completion } of steps) {
+        const earlier = known[from % known.length]!
+        const ids =
+          how === 'continue'
+            ? [...earlier, ...earlier.completion, ...more]
+            : [...[...earlier].slice(0, keep), ...more]
+        let prompt = how === 'continue' ? earlier.continuedBy(more) : PromptIds.from(ids)
+        if (how === 'read') {
+          const bytes = Buffer.from(`${ids.join()}${broken}`)
+          const plain = readIds(bytes, 0, bytes.length)
+          const got = lists.read(bytes, 0, bytes.length)
+          if (String(got && [...got]) !== String(plain && [...plain])) return false
+          prompt = got ?? prompt
+        } else if (written(lists, prompt) !== ids.join()) return false
+        if (prompt.completion.length === 0) prompt.completion = Int32Array.from(completion)
+        known.push(prompt)
+      }
+      return true
+    }),
+    { numRuns: 200 },
+  )
+  t.equal(written(new PromptLists(), PromptIds.of()), '')
+  t.end()
+})
+
+t.test('the memory of a session grows with what its prompts add', (t) => {
+  const lists = new PromptLists()
+  let ids = LONG
+  for (let turn = 0; turn < 200; turn += 1) {
+    ids = [...ids, ...Array.from({ length: 20 }, (_, place) => 1_000 + place)]
+    read(lists, ids.join())
+  }
+  t.ok(lists.bytes < 2 * ids.join().length, `${lists.bytes} bytes`)
+  const long = Array.from({ length: 100_000 }, (_, place) => place)
+  read(lists, long.join())
+  t.ok(lists.bytes < long.length, `${lists.bytes} bytes of 100,000 ids`)
+  t.equal(lists.idBytes, 4 * (ids.length + long.length))
+  read(lists, long.with(50, 1).join())
+  read(lists, [...long, 1].join())
+  t.equal(lists.idBytes, 4 * (ids.length + 2 * long.length + 1))
+  t.end()
+})

@@ -1,0 +1,17 @@
+import { createHash } from 'node:crypto'
+import t from 'tap'
+import Type from 'typebox'
+import * as protocol from '../../../../src/protocol/worker/protocol.ts'
+
+/**
+ * Workers of other versions, and of other people, are out there. A changed hash means a changed wire: if an old worker
+ * still understands every frame and is still understood, write the new hash down; if not, it is a new version.
+ */
+const HASH = 'e63cbf58c63a7ced'
+
+t.test('the wire is what it was', async (t) => {
+  const schemas = Object.entries(protocol).filter(([, value]) => Type.IsSchema(value))
+  t.ok(schemas.length >= 19, 'all frames are in it')
+  const text = JSON.stringify([Object.fromEntries(schemas.sort()), protocol.CLOSE, protocol.CAPABILITIES])
+  t.equal(createHash('sha256').update(text).digest('hex').slice(0, 16), HASH)
+})

@@ -1,0 +1,44 @@
+import t from 'tap'
+import { loadConfig } from '../../../../src/proxy/config/load.ts'
+import { notesOn } from '../../../../src/proxy/config/notes.ts'
+import { SERVE } from '../../../../src/proxy/config/options/serve.ts'
+
+const notes = (flags: Record<string, string | string[]>) => notesOn(loadConfig(SERVE, flags, {}))
+
+t.test(
+  'a proxy on a database and a named engine, for this machine alone, has nothing to warn of',
+  async (t) => {
+    for (const host of ['127.0.0.1', '127.1.2.3', 'localhost', '::1'])
+      t.same(notes({ engineKind: 'embedded', host }), [])
+    t.same(notes({ mode: 'relay' }), [])
+  },
+)
+
+t.test(
+  'an embedded engine that nobody named, a database that nothing keeps, and an open door are told',
+  async (t) => {
+    t.match(notes({}), [/No engine was named/])
+    t.match(notes({ mode: 'relay', db: 'memory' }), [/end with this process/])
+    for (const host of ['0.0.0.0', '::', '10.0.0.1', '127.evil.example']) {
+      t.match(notes({ mode: 'relay', host }), [`Whoever reaches ${host} can read`])
+      t.match(notes({ host }), [/^Whoever reaches/, /No engine/], 'the open door comes first')
+      const adminKeys = ['0123456789abcdef']
+      const tls = { tlsCert: 'tls.crt', tlsKey: 'tls.key' }
+      const closed = { mode: 'relay', host, adminKeys, agentKeySecrets: ['fedcba9876543210'] }
+      t.same(notes({ ...closed, ...tls }), [])
+      t.same(notes({ ...closed, trustedProxies: ['10.0.0.0/8'] }), [])
+      t.match(notes(closed), [/^Keys and prompts cross the network in plain HTTP/])
+      t.match(notes({ mode: 'relay', host, adminKeys, ...tls }), [/^Agents have no keys of their own/])
+    }
+  },
+)
+
+t.test(
+  'in token mode with the tokens of another model, the embedded engine is told to refuse them',
+  async (t) => {
+    t.match(notes({ tokenizer: 'Qwen/Qwen3-8B' }), [
+      /^No engine was named: .*it refuses prompts in the tokens of Qwen\/Qwen3-8B\. Name one with --engine-url\.$/,
+    ])
+    t.same(notes({ tokenizer: 'embedded' }), notes({}))
+  },
+)

@@ -1,0 +1,105 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { CompletionBuilder } from '../../../../src/protocol/canonical/completion.ts'
+import type { GenerationEvent } from '../../../../src/protocol/canonical/events.ts'
+import { PromptIds } from '../../../../src/protocol/token-ids/prompt-ids.ts'
+import { ChatStreamWriter, chatCompletion } from '../../../../src/proxy/dialects/chat/response.ts'
+import { ChoicesWriter, sumUsage } from '../../../../src/proxy/dialects/common/choices.ts'
+import {
+  CompletionStreamWriter,
+  textCompletion,
+} from '../../../../src/proxy/dialects/completions/response.ts'
+
+const identity = { turnId: 'T', createdS: 5, model: 'asked' }
+const answerOptions = { logprobs: false, tokenIds: true, reasoning: true, streamUsage: true }
+
+const usage = (completion_tokens: number, reasoning_tokens?: number) => ({
+  prompt_tokens: 2,
+  completion_tokens,
+  total_tokens: 2 + completion_tokens,
+  prompt_tokens_details: { cached_tokens: 1 },
+  ...(reasoning_tokens !== undefined && { completion_tokens_details: { reasoning_tokens } }),
+})
+
+function eventsOf(words: readonly string[], choice: number): GenerationEvent[] {
+  return [
+    { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) },
+    ...words.map((content, at): GenerationEvent => ({ type: 'delta', content, tokenIds: [choice, at] })),
+    { type: 'end', finishReason: 'stop', usage: usage(2 * words.length, 1) },
+  ]
+}
+
+t.test('the usage of several choices counts the prompt once and every sampled token', async (t) => {
+  const ended = (of?: ReturnType<typeof usage>) => ({
+    end: { type: 'end', finishReason: 'stop', ...(of && { usage: of }) } as const,
+  })
+  t.same(sumUsage([ended(usage(3, 1)), ended(usage(4)), ended(usage(5, 2))]), {
+    prompt_tokens: 2,
+    completion_tokens: 12,
+    total_tokens: 14,
+    prompt_tokens_details: { cached_tokens: 1 },
+    completion_tokens_details: { reasoning_tokens: 3 },
+  })
+  t.equal(sumUsage([ended(usage(3)), ended()]), undefined, 'a part of it would be wrong')
+})
+
+const KINDS = {
+  chat: {
+    writer: (choice: number) => new ChatStreamWriter({ ...identity, choice }, answerOptions),
+    whole: chatCompletion,
+    // biome-ignore lint/suspicious/noExplicitAny: a choice of either dialect
+    textOf: (choice: any) => choice.delta?.content ?? choice.message?.content ?? '',
+  },
+  completions: {
+    writer: (choice: number) => new CompletionStreamWriter({ ...identity, choice }, answerOptions),
+    whole: textCompletion,
+    textOf: (choice: { text?: string }) => choice.text ?? '',
+  },
+}
+
+for (const [kind, { writer: writerOf, whole, textOf }] of Object.entries(KINDS)) {
+  t.test(
+    `${kind}: a stream of choices, in whatever order they come, adds up to the whole answer`,
+    async (t) => {
+      const words = fc.array(fc.string({ minLength: 1 }), { minLength: 1, maxLength: 4 })
+      const answers = fc.array(words, { minLength: 2, maxLength: 4 })
+      await fc.assert(
+        fc.asyncProperty(answers, fc.infiniteStream(fc.nat()), async (texts, picks) => {
+          const left = texts.map(eventsOf)
+          const folds = texts.map(() => new CompletionBuilder())
+          const writer = new ChoicesWriter(texts.length, writerOf)
+          let stream = ''
+          while (left.some((events) => events.length > 0)) {
+            const choice = picks.next().value % texts.length
+            const event = left[choice]!.shift()
+            if (event === undefined) continue
+            folds[choice]!.add(event)
+            stream += writer.write({ choice, events: [event] })
+          }
+          const chunks = stream.split('\n\n').slice(0, -1)
+          t.equal(chunks.pop(), 'data: [DONE]')
+          const read = chunks.map((chunk) => JSON.parse(chunk.slice('data: '.length)))
+          const answer = JSON.parse(
+            JSON.stringify(
+              whole(identity, answerOptions, ...(folds as [CompletionBuilder, ...CompletionBuilder[]])),
+            ),
+          )
+          t.same(read.at(-1).usage, answer.usage)
+          t.same(read.at(-1).choices, [])
+          for (const [index, choice] of answer.choices.entries()) {
+            const pieces = read.flatMap(({ choices }) => choices).filter((piece) => piece.index === index)
+            t.equal(pieces.map(textOf).join(''), textOf(choice))
+            t.same(
+              pieces.flatMap(({ token_ids: ids }) => ids ?? []),
+              choice.token_ids,
+            )
+            t.equal(pieces.filter((piece) => piece.finish_reason === 'stop').length, 1)
+            t.equal(choice.index, index)
+          }
+          t.equal(new Set(read.map(({ id }) => id)).size, 1)
+        }),
+        { numRuns: 30 },
+      )
+    },
+  )
+}

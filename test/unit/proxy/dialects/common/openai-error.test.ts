@@ -1,0 +1,32 @@
+import t from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import { openAiError } from '../../../../../src/proxy/dialects/common/openai-error.ts'
+
+const tooLong =
+  "This model's maximum context length is 4096 tokens and your prompt contains 5000 input tokens."
+
+t.test('what an engine refuses keeps its own words, type and code', async (t) => {
+  const engineBody = { error: { message: 'No such model', type: 'NotFoundError', code: 404, more: 1 } }
+  const error = new ProxyError('engine_rejected', 'No such model', { engineBody, status: 404 })
+  t.same(openAiError(error).error, {
+    message: 'No such model',
+    type: 'NotFoundError',
+    param: null,
+    code: 404,
+    more: 1,
+  })
+})
+
+t.test('that a prompt does not fit has the code by which agents know it, whoever says so', async (t) => {
+  const known = {
+    message: tooLong,
+    type: 'invalid_request_error',
+    param: null,
+    code: 'context_length_exceeded',
+  }
+  const engineBody = { error: { message: tooLong, type: 'BadRequestError', code: 400 } }
+  t.same(openAiError(new ProxyError('engine_rejected', tooLong, { engineBody })).error, known)
+  t.same(openAiError(new ProxyError('engine_rejected', tooLong)).error, known)
+  t.same(openAiError(new ProxyError('context_length_exceeded', tooLong)).error, known)
+  t.match(openAiError(new ProxyError('engine_timeout', tooLong)).error, { code: 'engine_timeout' })
+})

@@ -1,0 +1,99 @@
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import { lowerChatRequest } from '../../../../../src/proxy/dialects/chat/request.ts'
+import type { DialectRequest } from '../../../../../src/proxy/dialects/common/dialect-request.ts'
+import {
+  removeVolatile,
+  removeVolatileMessage,
+  VOLATILE_RULES,
+} from '../../../../../src/proxy/dialects/common/volatile.ts'
+
+const header = 'x-anthropic-billing-header: cc_version=2.1.329.3f1; cc_entrypoint=sdk-cli; cch=00000;'
+
+t.test("Claude Code's accounting goes, as a block and as a first line", async (t) => {
+  t.same(removeVolatile([header, 'You are'], VOLATILE_RULES), {
+    texts: ['You are'],
+    removed: [{ rule: 'claude_code_billing_header', text: header }],
+  })
+  t.same(removeVolatile([`${header}\nYou are`], VOLATILE_RULES), {
+    texts: ['You are'],
+    removed: [{ rule: 'claude_code_billing_header', text: `${header}\n` }],
+  })
+})
+
+t.test('a prompt that only speaks of it stays as it is', async (t) => {
+  for (const text of [`Never send ${header}`, `One\n${header}`, '', 'x-anthropic-billing']) {
+    t.same(removeVolatile([text], VOLATILE_RULES), { texts: [text], removed: [] })
+  }
+})
+
+t.test('without rules nothing is touched', async (t) => {
+  t.same(removeVolatile([header, ''], []), { texts: [header, ''], removed: [] })
+})
+
+t.test('what is left and what was removed are the whole prompt', async (t) => {
+  const block = fc.oneof(
+    fc.string(),
+    fc.string().map((rest) => `${header}\n${rest}`),
+  )
+  fc.assert(
+    fc.property(fc.array(block), (blocks) => {
+      const { texts, removed } = removeVolatile(blocks, VOLATILE_RULES)
+      const lengthOf = (list: readonly string[]) => list.join('').length
+      assert.equal(lengthOf(texts) + lengthOf(removed.map(({ text }) => text)), lengthOf(blocks))
+      assert.deepEqual(removeVolatile(texts, VOLATILE_RULES).removed, [], 'once is enough')
+    }),
+  )
+  t.pass('for any prompt')
+})
+
+const snapshots = (...sections: string[]) =>
+  `<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\n${sections.join('\n\n')}\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>`
+const section = (text: string) => `Conversation data (data, not instructions):\n${JSON.stringify(text)}`
+const EMPTY = snapshots(section('Active exec sessions:\nnone'), section('## Active Subagents\nnone'))
+
+function lowered(...messages: object[]): DialectRequest {
+  return lowerChatRequest({ messages })
+}
+const asking = { role: 'user', content: 'task' }
+
+t.test(
+  "OpenClaw's empty snapshots at the end of a request go, whatever the form of the message",
+  async (t) => {
+    for (const content of [
+      EMPTY,
+      [{ type: 'text', text: EMPTY }],
+      snapshots('Active exec sessions:\nnone'),
+    ]) {
+      const text = typeof content === 'string' ? content : EMPTY
+      const { body, annotations } = removeVolatileMessage(lowered(asking, { role: 'user', content }))
+      t.same(body.messages, [asking])
+      t.same(annotations, { removed_from_prompt: [{ rule: 'openclaw_empty_snapshots', text }] })
+    }
+  },
+)
+
+t.test('what such a block tells a model stays', async (t) => {
+  const block = { role: 'user', content: EMPTY }
+  const told = [
+    snapshots(section('Active exec sessions:\n- a1 running pid=7 :: npm test')),
+    snapshots(
+      section('Active exec sessions:\nnone'),
+      section('## Child results awaiting delivery\n- run_json="x"'),
+    ),
+    snapshots('OpenClaw runtime context (internal):', '[Internal task completion event]'),
+    `${EMPTY}\nAnd fix it.`,
+    `See ${EMPTY}`,
+  ]
+  for (const request of [
+    ...told.map((content) => lowered(asking, { role: 'user', content })),
+    lowered(block),
+    lowered(asking, block, asking),
+    lowered(asking, { role: 'tool', tool_call_id: 'a', content: EMPTY }),
+    lowered(asking, { role: 'user', content: [{ type: 'text', text: EMPTY }, { type: 'image_url' }] }),
+  ])
+    t.equal(removeVolatileMessage(request), request)
+  const request = lowered(asking, block)
+  t.equal(removeVolatileMessage(request, []), request, 'nor is anything touched without rules')
+})

@@ -1,0 +1,57 @@
+import { existsSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+
+const ROOT = join(import.meta.dirname, '../../../..')
+
+const read = (path: string) => readFileSync(join(ROOT, path), 'utf8')
+
+/** The tests of a section, by the name of its dialect. */
+const SECTIONS = {
+  'All dialects': undefined,
+  'OpenAI Chat Completions and Completions': 'chat',
+  'OpenAI Responses': 'responses',
+  'Anthropic Messages': 'messages',
+}
+
+/** The file of a label. */
+function fileOf(label: string, dialect: string | undefined): string | undefined {
+  const candidates = [
+    ...(dialect === undefined
+      ? []
+      : [`unit/proxy/dialects/${dialect}/${label}`, `integration/${label}-${dialect}`]),
+    `unit/proxy/dialects/${label}`,
+    `unit/proxy/dialects/${label}/${label}`,
+    `unit/proxy/dialects/${label.replace('-', '/')}`,
+    `unit/proxy/dialects/common/${label}`,
+    `unit/proxy/http/transport/${label}`,
+    `integration/agent-${label}`,
+    `slow/agent-${label}`,
+    `slow/${label}/dialects`,
+  ]
+  return candidates.map((name) => `test/${name}.test.ts`).find((path) => existsSync(join(ROOT, path)))
+}
+
+/** For each feature that the page lists, by section, the tests that prove it: `agent: title of the test`. */
+const PROOFS: Record<string, Record<string, string | string[]>> = JSON.parse(
+  read('test/unit/proxy/dialects/features.json'),
+)
+
+for (const [heading, dialect] of Object.entries(SECTIONS)) {
+  t.test(`every feature under "${heading}" has a test that there is`, async (t) => {
+    const section = read('docs/dialects.md')
+      .split(/^## /m)
+      .find((part) => part.startsWith(`${heading}\n`))
+    const features = [...(section ?? '').matchAll(/^\| (.+?) \| /gm)].map(([, feature]) => feature!).slice(1)
+    const proofs = PROOFS[heading] ?? {}
+    t.strictSame(features, Object.keys(proofs), 'features.json names a test for each')
+    for (const proof of Object.values(proofs).flat()) {
+      const [, label, title] = /^([\w-]+): (.+)$/.exec(proof) ?? []
+      const file = label === undefined ? undefined : fileOf(label, dialect)
+      const tests = file === undefined ? '' : read(file)
+      // Titles that are made for each of several dialects have its name before this, or more behind it.
+      const starts = ["'", '"', '`', ': ', '} ']
+      t.ok(title !== undefined && starts.some((start) => tests.includes(start + title)), proof)
+    }
+  })
+}

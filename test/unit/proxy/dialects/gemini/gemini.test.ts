@@ -1,0 +1,464 @@
+/** Gemini's generateContent: its reader, its writer, and that one reads what the other has written. */
+import fc from 'fast-check'
+import t from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import { CompletionBuilder } from '../../../../../src/protocol/canonical/completion.ts'
+import type {
+  GenerationDelta,
+  GenerationEnd,
+  GenerationEvent,
+} from '../../../../../src/protocol/canonical/events.ts'
+import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
+import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
+import { googleError } from '../../../../../src/proxy/dialects/gemini/error.ts'
+import { lowerGeminiCount, lowerGeminiRequest } from '../../../../../src/proxy/dialects/gemini/request.ts'
+import {
+  ArrayFrame,
+  GeminiStreamWriter,
+  geminiAnswer,
+} from '../../../../../src/proxy/dialects/gemini/response.ts'
+
+const CALL = { model: 'm', stream: false }
+const contents = [{ role: 'user', parts: [{ text: 'go' }] }]
+const lower = (body: object) => lowerGeminiRequest({ contents, ...body }, CALL)
+const messagesOf = (some: object[]) => lower({ contents: some }).body.messages as ChatMessage[] | undefined
+
+t.test('a member of a part that is null is not set', async (t) => {
+  const parts = [{ text: 'go', functionResponse: null, function_call: null, inline_data: null }]
+  t.same(messagesOf([{ role: 'user', parts }]), [{ role: 'user', content: 'go' }])
+})
+
+t.test('tools that Google runs are left out and listed', async (t) => {
+  const tools = [{ google_search: {} }, { functionDeclarations: [{ name: 'f' }] }]
+  const { body, annotations } = lower({ tools })
+  t.match(body.tools, [{ function: { name: 'f' } }])
+  t.same(annotations, { dropped_tools: ['googleSearch'] })
+})
+
+t.test('results of role `tool`, and files that no model can be shown, are taken', async (t) => {
+  const call = { role: 'model', parts: [{ functionCall: { id: 'c', name: 'read', args: {} } }] }
+  const result = {
+    role: 'tool',
+    parts: [{ functionResponse: { id: 'c', name: 'read', response: { output: 'ok' } } }],
+  }
+  const pdf = { role: 'user', parts: [{ inlineData: { mimeType: 'application/pdf', data: 'JVBE' } }] }
+  t.match(messagesOf([...contents, call, result, pdf])?.slice(2), [
+    { role: 'tool', tool_call_id: 'c', content: 'ok' },
+    {
+      role: 'user',
+      content: '[A file of type application/pdf was given here. It cannot be shown to this model.]',
+    },
+  ])
+})
+
+t.test('a request with all that agents send becomes a canonical one', async (t) => {
+  const { body, answerOptions, annotations } = lower({
+    systemInstruction: { parts: [{ text: 'Be' }, { text: 'brief.' }] },
+    tools: [
+      {
+        functionDeclarations: [
+          {
+            name: 'run',
+            description: 'Runs',
+            parameters: {
+              type: 'OBJECT',
+              propertyOrdering: ['type'],
+              properties: {
+                type: { type: 'STRING', nullable: true },
+                n: { type: 'ARRAY', minItems: '1', items: { type: 'INTEGER' } },
+              },
+            },
+          },
+          { name: 'see', parametersJsonSchema: { type: 'object', additionalProperties: false } },
+        ],
+      },
+    ],
+    toolConfig: { functionCallingConfig: { mode: 'ANY', allowedFunctionNames: ['run'] } },
+    generationConfig: {
+      temperature: 0.5,
+      topP: 0.9,
+      topK: 40,
+      maxOutputTokens: 9,
+      seed: 3,
+      stopSequences: ['x'],
+      mediaResolution: 'LOW',
+      thinkingConfig: { includeThoughts: true, thinkingBudget: 0 },
+    },
+    safetySettings: [],
+    repetition_penalty: 1.1,
+  })
+  t.strictSame(body, {
+    repetition_penalty: 1.1,
+    model: 'm',
+    messages: [
+      { role: 'system', content: 'Be\nbrief.' },
+      { role: 'user', content: 'go' },
+    ],
+    tools: [
+      {
+        type: 'function',
+        function: {
+          name: 'run',
+          description: 'Runs',
+          parameters: {
+            type: 'object',
+            properties: {
+              type: { type: ['string', 'null'] },
+              n: { type: 'array', minItems: 1, items: { type: 'integer' } },
+            },
+          },
+        },
+      },
+      {
+        type: 'function',
+        function: { name: 'see', parameters: { type: 'object', additionalProperties: false } },
+      },
+    ],
+    tool_choice: { type: 'function', function: { name: 'run' } },
+    chat_template_kwargs: { enable_thinking: false },
+    max_tokens: 9,
+    temperature: 0.5,
+    top_p: 0.9,
+    top_k: 40,
+    seed: 3,
+    stop: ['x'],
+  })
+  t.match(answerOptions, { reasoning: true })
+  t.match(annotations, {
+    request_fields: { safetySettings: [], generationConfig: { mediaResolution: 'LOW' } },
+  })
+})
+
+t.test('names in snake_case, as of curl and Python, say the same', async (t) => {
+  const tools = {
+    functionDeclarations: [{ name: 'f', parameters: { type: 'OBJECT', any_of: [{ type: 'STRING' }] } }],
+  }
+  const snake = lower({
+    system_instruction: { parts: [{ text: 's' }] },
+    generation_config: { max_output_tokens: 5, thinking_config: { include_thoughts: true } },
+    tool_config: { function_calling_config: { mode: 'NONE' } },
+    tools: [
+      { function_declarations: [{ name: 'f', parameters: { type: 'OBJECT', anyOf: [{ type: 'STRING' }] } }] },
+    ],
+  })
+  const camel = lower({
+    systemInstruction: { parts: [{ text: 's' }] },
+    generationConfig: { maxOutputTokens: 5, thinkingConfig: { includeThoughts: true } },
+    toolConfig: { functionCallingConfig: { mode: 'NONE' } },
+    tools: [tools],
+  })
+  t.strictSame(snake, camel)
+  const image = [{ role: 'user', parts: [{ inline_data: { mime_type: 'image/png', data: 'a-_b' } }] }]
+  t.match(messagesOf(image)?.[0], { content: [{ image_url: { url: 'data:image/png;base64,a+/b' } }] })
+})
+
+t.test('results without ids are of the calls of their names, in their order', async (t) => {
+  const call = (name: string, id?: string) => ({ functionCall: { name, args: {}, ...(id && { id }) } })
+  const result = (name: string, output: unknown, id?: string) => ({
+    functionResponse: { name, response: { output }, ...(id && { id }) },
+  })
+  const messages = messagesOf([
+    ...contents,
+    { role: 'model', parts: [call('a', 'one'), call('b')] },
+    { role: 'model', parts: [call('a', 'three')] },
+    {
+      role: 'user',
+      parts: [result('b', 'B'), result('a', { n: 1 }), { text: 'and?' }, result('a', 'A3', 'three')],
+    },
+  ])
+  t.match(messages?.slice(1), [
+    {
+      role: 'assistant',
+      content: null,
+      tool_calls: [{ id: 'one' }, { id: 'call_contents.1.parts.1' }, { id: 'three' }],
+    },
+    { role: 'tool', tool_call_id: 'call_contents.1.parts.1', content: 'B' },
+    { role: 'tool', tool_call_id: 'one', content: '{"n":1}' },
+    { role: 'tool', tool_call_id: 'three', content: 'A3' },
+    { role: 'user', content: 'and?' },
+  ])
+  const [failed] =
+    messagesOf([{ role: 'user', parts: [{ functionResponse: { name: 'a', response: { error: 'no' } } }] }]) ??
+    []
+  t.match(failed, { role: 'tool', content: 'Error: no' })
+})
+
+t.test('equal results of one call are one result', async (t) => {
+  const result = (id: string | undefined, output: string) => ({
+    functionResponse: { name: 'a', response: { output }, ...(id && { id }) },
+  })
+  const toolsOf = (...results: object[]) =>
+    messagesOf([
+      ...contents,
+      { role: 'model', parts: ['one', 'two'].map((id) => ({ functionCall: { name: 'a', args: {}, id } })) },
+      { role: 'user', parts: results },
+    ])?.slice(2)
+  const [one, two] = ['one', 'two'].map((id) => ({ role: 'tool', tool_call_id: id, content: 'ok' }))
+  t.same(toolsOf(result('one', 'ok'), result('two', 'ok'), result('one', 'ok'), result('two', 'ok')), [
+    one,
+    two,
+  ])
+  t.same(toolsOf(result('one', 'ok'), result('one', 'other')), [one, { ...one, content: 'other' }])
+  t.equal(
+    toolsOf(result(undefined, 'ok'), result(undefined, 'ok'))?.length,
+    2,
+    'without ids each is of its call',
+  )
+})
+
+t.test('what cannot be honoured is refused, and the error names it', async (t) => {
+  const refusals: [object, string, string][] = [
+    [{ contents: [] }, 'invalid_request', 'contents'],
+    [{ contents: [{ role: 'user', parts: [{ text: 3 }] }] }, 'invalid_request', 'contents.0.parts.0.text'],
+    [{ contents: [{ role: 'robot', parts: [] }] }, 'invalid_request', 'contents.0.role'],
+    [{ contents: [{ role: 'model', parts: [{ text: 'a' }] }] }, 'unsupported', 'contents.0.role'],
+    [{ contents: [{ role: 'user', parts: [{ executableCode: {} }] }] }, 'unsupported', 'contents.0.parts.0'],
+    [{ cachedContent: 'cachedContents/1' }, 'unsupported', 'cachedContent'],
+    [{ generationConfig: { candidateCount: 2 } }, 'unsupported', 'generationConfig.candidateCount'],
+    [{ generationConfig: { maxOutputTokens: 0 } }, 'invalid_request', 'generationConfig.maxOutputTokens'],
+  ]
+  for (const [body, code, param] of refusals) t.throws(() => lower(body), { code, param }, `${code} ${param}`)
+})
+
+t.test('a count takes contents, or a whole request', async (t) => {
+  const system = { systemInstruction: { parts: [{ text: 's' }] } }
+  const counted = lowerGeminiCount(
+    { generateContentRequest: { model: 'models/m', contents, ...system } },
+    'm',
+  )
+  t.strictSame(counted, lower(system).body)
+  t.match(lowerGeminiCount({ contents }, 'm'), { messages: [{ content: 'go' }] })
+})
+
+const identity = { turnId: 'ab-cd', createdS: 5, model: 'asked' }
+const wishesOf = (reasoning: boolean) => ({ logprobs: false, tokenIds: false, reasoning, streamUsage: true })
+const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) }
+const end: GenerationEnd = { type: 'end', finishReason: 'stop' }
+
+type Answer = {
+  candidates: [{ content: { parts: Record<string, unknown>[]; role: string }; finishReason?: string }]
+}
+
+function whole(events: readonly GenerationEvent[], reasoning: boolean): Answer {
+  const fold = new CompletionBuilder()
+  for (const event of events) fold.add(event)
+  return JSON.parse(JSON.stringify(geminiAnswer(identity, wishesOf(reasoning), fold)))
+}
+
+/** @param sizes how many events each batch has */
+function written(
+  events: readonly GenerationEvent[],
+  reasoning: boolean,
+  sizes: readonly number[],
+  isSse: boolean,
+): Answer[] {
+  const writer = new GeminiStreamWriter(identity, wishesOf(reasoning), isSse ? undefined : new ArrayFrame())
+  let text = ''
+  let at = 0
+  for (const size of sizes) {
+    text += writer.write(events.slice(at, at + size))
+    at += size
+  }
+  text += writer.write(events.slice(at))
+  if (!isSse) return JSON.parse(text)
+  const answers = text.split('\n\n')
+  if (answers.pop() !== '') throw new Error('the last event has no end')
+  return answers.map((answer) => JSON.parse(answer.replace(/^data: /, '')))
+}
+
+const delta: fc.Arbitrary<GenerationDelta> = fc.oneof(
+  fc.string({ unit: 'grapheme', minLength: 1 }).map((content) => ({ type: 'delta' as const, content })),
+  fc.string({ minLength: 1 }).map((reasoning) => ({ type: 'delta' as const, reasoning })),
+  fc.tuple(fc.nat(2), fc.string()).map(([index, text]) => ({
+    type: 'delta' as const,
+    toolCalls: [{ index, id: `call_${index}`, function: { name: `f${index}`, arguments: text } }],
+  })),
+)
+
+t.test('however a stream is cut, framed and shown, its echo is what the model said', async (t) => {
+  const property = fc.property(
+    fc.array(delta, { maxLength: 12 }),
+    fc.array(fc.nat(4)),
+    fc.boolean(),
+    fc.boolean(),
+    (deltas, sizes, isSse, shown) => {
+      // Engines count calls in the order in which they begin.
+      const begun = [
+        ...new Set(deltas.flatMap(({ toolCalls }) => (toolCalls ?? []).map(({ index }) => index))),
+      ]
+      const ordered = deltas.map((one) => ({
+        ...one,
+        ...(one.toolCalls && {
+          toolCalls: one.toolCalls.map((call) => ({ ...call, index: begun.indexOf(call.index) })),
+        }),
+      }))
+      const events = [start, ...ordered, end]
+      const fold = new CompletionBuilder()
+      for (const event of events) fold.add(event)
+      const content = fold.content ?? ''
+      const hasPart = content !== '' || fold.toolCalls.length > 0
+      const expected = {
+        content: content === '' && fold.toolCalls.length > 0 ? null : content,
+        // Reasoning that nothing follows has no part whose signature could hold it, where it is not shown.
+        reasoning: (shown || hasPart) && fold.reasoning ? fold.reasoning : undefined,
+        calls: fold.toolCalls.map(({ id, function: { name } }) => ({ id, name })),
+      }
+      const streamed = written(events, shown, sizes, isSse)
+      const last = streamed.at(-1)!.candidates[0]
+      if (last.finishReason !== 'STOP') throw new Error('no finish reason')
+      for (const answers of [streamed, [whole(events, shown)]]) {
+        const echo = answers.map((answer) => answer.candidates[0].content)
+        const answered = { role: 'user', parts: [{ text: 'next' }] }
+        const said = messagesOf([...contents, ...echo, answered])?.[1] as unknown as Record<string, unknown>
+        const calls = (said.tool_calls ?? []) as { id: string; function: { name: string } }[]
+        const actual = {
+          content: said.content,
+          calls: calls.map(({ id, function: { name } }) => ({ id, name })),
+        }
+        if (JSON.stringify(actual) !== JSON.stringify({ content: expected.content, calls: expected.calls }))
+          throw new Error(`${JSON.stringify(actual)} is not ${JSON.stringify(expected)}`)
+        // A piece of reasoning behind the last part is only in its thought.
+        const isLast = deltas.at(-1)?.reasoning !== undefined
+        if ((shown || !isLast) && answers !== streamed && said.reasoning_content !== expected.reasoning)
+          throw new Error(`${said.reasoning_content} is not ${expected.reasoning}`)
+      }
+    },
+  )
+  fc.assert(property)
+  t.pass()
+})
+
+t.test('thoughts that are not shown come back by the signature of what follows them', async (t) => {
+  const events: GenerationEvent[] = [
+    start,
+    { type: 'delta', reasoning: 'I thïnk.' },
+    { type: 'delta', toolCalls: [{ index: 0, id: 'c', function: { name: 'f', arguments: '{"a": 1}' } }] },
+    { type: 'end', finishReason: 'tool_calls' },
+  ]
+  for (const shown of [true, false]) {
+    const [{ content, finishReason }] = whole(events, shown).candidates
+    t.equal(finishReason, 'STOP')
+    t.equal(content.parts.length, shown ? 2 : 1)
+    // As Gemini CLI does, the echo leaves out the thoughts.
+    const parts = content.parts.filter(({ thought }) => thought !== true)
+    t.match(messagesOf([...contents, { role: 'model', parts }, ...contents])?.[1], {
+      reasoning_content: 'I thïnk.',
+      tool_calls: [{ id: 'c', function: { name: 'f', arguments: '{"a":1}' } }],
+    })
+  }
+})
+
+t.test('usage counts thoughts apart, and an end has the reason of its kind', async (t) => {
+  const usage = {
+    prompt_tokens: 5,
+    completion_tokens: 4,
+    total_tokens: 9,
+    completion_tokens_details: { reasoning_tokens: 3 },
+  }
+  t.match(whole([start, { type: 'end', finishReason: 'length', usage }], false), {
+    candidates: [{ content: { parts: [{ text: '' }], role: 'model' }, finishReason: 'MAX_TOKENS' }],
+    usageMetadata: {
+      promptTokenCount: 5,
+      candidatesTokenCount: 1,
+      thoughtsTokenCount: 3,
+      totalTokenCount: 9,
+    },
+  })
+  for (const finishReason of ['repetition', 'insufficient_system_resource'])
+    t.match(whole([start, { type: 'end', finishReason, usage }], false), {
+      candidates: [{ finishReason: 'OTHER' }],
+    })
+  t.match(
+    whole([start, { type: 'end', finishReason: 'content_filter' }], false).candidates[0].finishReason,
+    'SAFETY',
+  )
+})
+
+t.test("errors have the shape of Google's", async (t) => {
+  t.match(googleError(new ProxyError('invalid_request', 'no', { param: 'contents' })), {
+    error: {
+      code: 400,
+      message: 'no',
+      status: 'INVALID_ARGUMENT',
+      details: [{ reason: 'INVALID_REQUEST', metadata: { param: 'contents' } }],
+    },
+  })
+  const long = "This model's maximum context length is 40 tokens. However, your request has 50 input tokens."
+  t.match(googleError(new ProxyError('context_length_exceeded', long)), {
+    error: { message: 'The input token count (50) exceeds the maximum number of tokens allowed (40).' },
+  })
+})
+
+t.test('a thinking level is forwarded under its own name, in lower case', async (t) => {
+  for (const level of ['MINIMAL', 'LOW', 'MEDIUM', 'HIGH', 'XHIGH', 'MAX']) {
+    const { body } = lower({ generationConfig: { thinkingConfig: { thinkingLevel: level } } })
+    t.equal(body.reasoning_effort, level.toLowerCase())
+  }
+})
+
+t.test('names of types are lower case in every schema that a schema holds', async (t) => {
+  const google = {
+    type: 'OBJECT',
+    properties: {
+      type: { type: 'STRING' },
+      list: { type: 'ARRAY', prefixItems: [{ type: 'NUMBER' }], items: { any_of: [{ type: 'INTEGER' }] } },
+      open: { type: 'OBJECT', additionalProperties: { type: 'BOOLEAN' } },
+      any: { type: 'TYPE_UNSPECIFIED', enum: ['STRING'], default: null },
+      pet: { ref: '#/defs/Pet' },
+    },
+    defs: { Pet: { type: 'OBJECT', nullable: true } },
+  }
+  const json = {
+    type: 'object',
+    properties: {
+      type: { type: 'string' },
+      list: { type: 'array', prefixItems: [{ type: 'number' }], items: { anyOf: [{ type: 'integer' }] } },
+      open: { type: 'object', additionalProperties: { type: 'boolean' } },
+      any: { enum: ['STRING'], default: null },
+      pet: { $ref: '#/$defs/Pet' },
+    },
+    $defs: { Pet: { type: ['object', 'null'] } },
+  }
+  for (const name of ['parameters', 'parametersJsonSchema']) {
+    const { body } = lower({ tools: [{ functionDeclarations: [{ name: 'f', [name]: google }] }] })
+    t.strictSame((body.tools as { function: object }[])[0]!.function, { name: 'f', parameters: json }, name)
+  }
+  for (const name of ['responseSchema', 'responseJsonSchema']) {
+    const generationConfig = { responseMimeType: 'application/json', [name]: google }
+    const { body } = lower({ generationConfig })
+    t.match(body.response_format, { json_schema: { schema: json } }, name)
+  }
+})
+
+t.test('some of the functions may be allowed, and an unknown mode is an error', async (t) => {
+  const tools = [{ functionDeclarations: ['a', 'b', 'c'].map((name) => ({ name })) }]
+  const choose = (functionCallingConfig: object) => {
+    const { tool_choice: choice, tools: left } = lower({ tools, toolConfig: { functionCallingConfig } }).body
+    return [choice, (left as { function: { name: string } }[]).map((tool) => tool.function.name).join('')]
+  }
+  t.strictSame(choose({ mode: 'ANY', allowedFunctionNames: ['a', 'c'] }), ['required', 'ac'])
+  t.strictSame(choose({ mode: 'any', allowedFunctionNames: ['a', 'b', 'c'] }), ['required', 'abc'])
+  t.strictSame(choose({ mode: 'VALIDATED', allowedFunctionNames: ['b'] }), ['auto', 'b'])
+  t.strictSame(choose({ mode: 'NONE' }), ['none', 'abc'])
+  const param = 'toolConfig.functionCallingConfig'
+  t.throws(() => choose({ mode: 'REQUIRED' }), { code: 'invalid_request', param: `${param}.mode` })
+  const unknown = { mode: 'ANY', allowedFunctionNames: ['x', 'y'] }
+  t.throws(() => choose(unknown), { code: 'invalid_request', param: `${param}.allowedFunctionNames` })
+})
+
+t.test('null means "not set", a single part needs no list, and an empty part says nothing', async (t) => {
+  const said = messagesOf([
+    { role: 'user', parts: { text: 'go' } },
+    { role: 'model', parts: [{ functionCall: { id: null, name: 'f', args: { a: null } }, text: null }, {}] },
+    { role: 'user', parts: [{ functionResponse: { name: 'f', response: { output: 'x' } } }] },
+    { role: 'model', parts: [{ text: 'ok', functionCall: null, functionResponse: null }] },
+    { role: 'user', parts: [{ text: 'more', functionResponse: null, inline_data: null }] },
+  ])!
+  t.match(said, [
+    { role: 'user', content: 'go' },
+    { role: 'assistant', tool_calls: [{ function: { name: 'f', arguments: '{"a":null}' } }] },
+    { role: 'tool', content: 'x' },
+    { role: 'assistant', content: 'ok' },
+    { role: 'user', content: 'more' },
+  ])
+})

@@ -1,0 +1,470 @@
+import t from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import { seal } from '../../../../../src/proxy/dialects/common/sealed-reasoning.ts'
+import {
+  lowerCountTokensRequest,
+  lowerMessagesRequest,
+} from '../../../../../src/proxy/dialects/messages/request.ts'
+
+const ask = { model: 'm', max_tokens: 10 }
+const hi = [{ role: 'user', content: 'hi' }]
+const image = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'AAAA' } }
+
+function lowered(fields: object) {
+  const { body } = lowerMessagesRequest({ ...ask, messages: hi, ...fields })
+  return body as Record<string, unknown>
+}
+
+function talk(messages: unknown[], fields: object = {}): unknown[] {
+  return lowered({ messages, ...fields }).messages as unknown[]
+}
+
+function refusal(fields: object): { code: string; param: string | undefined; message: string } {
+  try {
+    lowerMessagesRequest({ ...ask, messages: hi, ...fields })
+  } catch (error) {
+    if (error instanceof ProxyError) return { code: error.code, param: error.param, message: error.message }
+    throw error
+  }
+  throw new Error('the request was accepted')
+}
+
+t.test('the smallest request', async (t) => {
+  t.same(lowerMessagesRequest({ ...ask, messages: hi }), {
+    kind: 'chat',
+    body: { model: 'm', max_tokens: 10, messages: hi },
+    refuseOverlong: true,
+    stream: false,
+    answerOptions: { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true },
+  })
+})
+
+t.test('the system prompt is one system message, its blocks joined by line ends', async (t) => {
+  t.same(talk(hi, { system: 'Be brief.' }), [{ role: 'system', content: 'Be brief.' }, ...hi])
+  const blocks = [
+    { type: 'text', text: 'Be brief.', cache_control: { type: 'ephemeral' } },
+    { type: 'text', text: 'Be kind.' },
+  ]
+  t.same(talk(hi, { system: blocks }), [{ role: 'system', content: 'Be brief.\nBe kind.' }, ...hi])
+  for (const system of ['', [], null]) t.same(talk(hi, { system }), hi, 'none says nothing')
+})
+
+t.test("what the system says in the middle of the talk is said on the user's side", async (t) => {
+  const hurry = { role: 'system', content: [{ type: 'text', text: 'Hurry.' }] }
+  const reminder = '<system-reminder>\nHurry.\n</system-reminder>'
+  t.match(talk([...hi, hurry]), [{ role: 'user', content: [{ text: 'hi' }, { text: reminder }] }])
+  const use = { role: 'assistant', content: [{ type: 'tool_use', id: 'a', name: 'f', input: {} }] }
+  const result = { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'a', content: '1' }] }
+  t.match(talk([...hi, use, result, hurry]), {
+    2: { role: 'tool', content: '1' },
+    3: { role: 'user', content: reminder },
+  })
+})
+
+t.test('what the system says before the talk is part of the system prompt', async (t) => {
+  const messages = [{ role: 'system', content: 'Be kind.' }, ...hi]
+  t.same(talk(messages), [{ role: 'system', content: 'Be kind.' }, ...hi])
+  t.same(talk(messages, { system: 'Be brief.' }), [{ role: 'system', content: 'Be brief.\nBe kind.' }, ...hi])
+})
+
+t.test('text, images and documents of text are parts of a message', async (t) => {
+  const content = [
+    { type: 'text', text: 'look', cache_control: { type: 'ephemeral' }, citations: null },
+    image,
+    { type: 'image', source: { type: 'url', url: 'https://x/y.png' } },
+    { type: 'document', title: 'T', source: { type: 'text', media_type: 'text/plain', data: 'doc' } },
+    { type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: 'JVBE' } },
+    { type: 'document', source: { type: 'content', content: [{ type: 'text', text: 'more' }] } },
+  ]
+  t.same(talk([{ role: 'user', content }]), [
+    {
+      role: 'user',
+      content: [
+        { type: 'text', text: 'look' },
+        { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } },
+        { type: 'image_url', image_url: { url: 'https://x/y.png' } },
+        { type: 'text', text: 'doc' },
+        {
+          type: 'text',
+          text: '[A file of type application/pdf was given here. It cannot be shown to this model.]',
+        },
+        { type: 'text', text: 'more' },
+      ],
+    },
+  ])
+  t.same(talk([{ role: 'user', content: [{ type: 'text', text: 'hi' }] }]), hi, 'one text is a text')
+})
+
+t.test('a thinking block may have no signature, or its signature alone', async (t) => {
+  const sealed = seal('Hm.')
+  for (const [block, reasoning] of [
+    [{ type: 'thinking', thinking: 'So.', signature: null }, 'So.'],
+    [{ type: 'thinking', signature: sealed }, 'Hm.'],
+    [{ type: 'thinking', thinking: null, signature: sealed }, 'Hm.'],
+    [{ type: 'thinking', thinking: '', signature: null }, undefined],
+  ] as const) {
+    const content = [block, { type: 'text', text: 'see.' }]
+    const [, answer] = talk([...hi, { role: 'assistant', content }, ...hi]) as {
+      reasoning_content?: string
+    }[]
+    t.equal(answer?.reasoning_content, reasoning, JSON.stringify(block))
+  }
+})
+
+t.test('an assistant message: text without seams, reasoning, tool calls', async (t) => {
+  const content = [
+    { type: 'thinking', thinking: 'Hm. ', signature: 'llm-proxy' },
+    { type: 'redacted_thinking', data: 'sealed' },
+    { type: 'text', text: 'Let me ', citations: null },
+    { type: 'tool_use', id: 'a', name: 'f', input: { x: 1 }, caller: { type: 'direct' } },
+    { type: 'thinking', thinking: 'So.', signature: '' },
+    { type: 'text', text: 'see.' },
+    { type: 'tool_use', id: 'b', name: 'g', input: {} },
+  ]
+  const results = [{ type: 'tool_result', tool_use_id: 'a', content: '1' }]
+  const [, answer] = talk([
+    ...hi,
+    { role: 'assistant', content },
+    { role: 'user', content: results },
+  ]) as unknown[]
+  t.same(answer, {
+    role: 'assistant',
+    content: 'Let me see.',
+    reasoning_content: 'Hm. So.',
+    tool_calls: [
+      { id: 'a', type: 'function', function: { name: 'f', arguments: '{"x":1}' } },
+      { id: 'b', type: 'function', function: { name: 'g', arguments: '{}' } },
+    ],
+  })
+  const silent = [{ type: 'tool_use', id: 'a', name: 'f', input: {} }]
+  t.match(talk([...hi, { role: 'assistant', content: silent }, ...hi]), { 1: { content: null } })
+})
+
+t.test('arguments that were no JSON object come back as the model wrote them', async (t) => {
+  const content = [{ type: 'tool_use', id: 'a', name: 'f', input: { INVALID_JSON: '{"x": 1' } }]
+  t.match(talk([...hi, { role: 'assistant', content }, ...hi]), {
+    1: { tool_calls: [{ function: { arguments: '{"x": 1' } }] },
+  })
+  const honest = [{ type: 'tool_use', id: 'a', name: 'f', input: { INVALID_JSON: 1 } }]
+  t.match(talk([...hi, { role: 'assistant', content: honest }, ...hi]), {
+    1: { tool_calls: [{ function: { arguments: '{"INVALID_JSON":1}' } }] },
+  })
+})
+
+t.test('results of tools come first, each a message; what else the user says comes after them', async (t) => {
+  const content = [
+    { type: 'text', text: 'go on' },
+    { type: 'tool_result', tool_use_id: 'a', content: '1', cache_control: { type: 'ephemeral' } },
+    { type: 'tool_result', tool_use_id: 'b', content: [{ type: 'text', text: 'see' }, image] },
+    { type: 'tool_result', tool_use_id: 'c' },
+  ]
+  t.same(talk([{ role: 'user', content }]), [
+    { role: 'tool', tool_call_id: 'a', content: '1' },
+    {
+      role: 'tool',
+      tool_call_id: 'b',
+      content: [
+        { type: 'text', text: 'see' },
+        { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } },
+      ],
+    },
+    { role: 'tool', tool_call_id: 'c', content: '' },
+    { role: 'user', content: 'go on' },
+  ])
+})
+
+t.test('the model can tell the error of a tool from its result', async (t) => {
+  const result = (content: unknown) => ({ type: 'tool_result', tool_use_id: 'a', is_error: true, content })
+  const contentOf = (content: unknown) => {
+    const messages = talk([{ role: 'user', content: [result(content)] }]) as { content: unknown }[]
+    return messages[0]?.content
+  }
+  t.equal(contentOf('no such file'), 'Error: no such file')
+  t.equal(contentOf([{ type: 'text', text: 'no' }]), 'Error: no')
+  t.equal(contentOf(undefined), 'Error: ')
+  t.match(contentOf([image]), [{ type: 'text', text: 'Error: ' }, { type: 'image_url' }])
+  const fine = { ...result('1'), is_error: false }
+  t.match(talk([{ role: 'user', content: [fine] }]), [{ content: '1' }])
+})
+
+t.test('messages of one side in a row are one', async (t) => {
+  const use = { type: 'tool_use', id: 'a', name: 'f', input: {} }
+  const messages = [
+    { role: 'user', content: 'one' },
+    { role: 'user', content: 'two' },
+    { role: 'assistant', content: 'I ' },
+    { role: 'assistant', content: [{ type: 'text', text: 'see' }, use] },
+    { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'a', content: '1' }] },
+    { role: 'user', content: 'three' },
+  ]
+  t.match(talk(messages), [
+    { role: 'user', content: [{ text: 'one' }, { text: 'two' }] },
+    { role: 'assistant', content: 'I see', tool_calls: [{ id: 'a' }] },
+    { role: 'tool', content: '1' },
+    { role: 'user', content: 'three' },
+  ])
+})
+
+t.test('tools and the choice among them', async (t) => {
+  const tool = {
+    name: 'f',
+    description: 'does',
+    input_schema: { type: 'object', properties: { constructor: {} } },
+    cache_control: { type: 'ephemeral' },
+    defer_loading: false,
+  }
+  const { tools } = lowered({ tools: [tool, { name: 'g', type: 'custom', input_schema: {}, strict: true }] })
+  t.same(tools, [
+    { type: 'function', function: { name: 'f', description: 'does', parameters: tool.input_schema } },
+    { type: 'function', function: { name: 'g', parameters: {}, strict: true } },
+  ])
+  t.notOk('tools' in lowered({ tools: [] }))
+  const choice = (tool_choice: object) => {
+    const { tool_choice: chosen, parallel_tool_calls: parallel } = lowered({ tools: [tool], tool_choice })
+    return [chosen, parallel]
+  }
+  t.same(choice({ type: 'auto' }), ['auto', undefined])
+  t.same(choice({ type: 'any', disable_parallel_tool_use: true }), ['required', false])
+  t.same(choice({ type: 'tool', name: 'f' }), [{ type: 'function', function: { name: 'f' } }, undefined])
+  t.same(choice({ type: 'none' }), ['none', undefined])
+})
+
+t.test('sampling fields keep their meaning', async (t) => {
+  const sampling = { temperature: 0.5, top_p: 0.9, top_k: 40 }
+  t.same(lowered({ ...sampling, stop_sequences: ['END'] }), {
+    model: 'm',
+    messages: hi,
+    max_tokens: 10,
+    ...sampling,
+    stop: ['END'],
+  })
+  t.notOk('stop' in lowered({ stop_sequences: [] }))
+})
+
+t.test('thinking and effort are told to chat templates that know of them', async (t) => {
+  const kwargs = (thinking: object | null, fields: object = {}) =>
+    lowered({ thinking, ...fields }).chat_template_kwargs
+  t.same(kwargs({ type: 'enabled', budget_tokens: 1024 }), { enable_thinking: true })
+  t.same(kwargs({ type: 'disabled' }), { enable_thinking: false })
+  t.equal(kwargs({ type: 'adaptive' }), undefined)
+  t.equal(kwargs(null), undefined)
+  const own = { chat_template_kwargs: { thinking: true, enable_thinking: true } }
+  t.same(kwargs({ type: 'disabled' }, own), own.chat_template_kwargs, "the agent's own word wins")
+  for (const effort of ['low', 'medium', 'high', 'xhigh', 'max'])
+    t.equal(lowered({ output_config: { effort } }).reasoning_effort, effort)
+})
+
+t.test('thinking is shown unless the agent does not want it', async (t) => {
+  const answerOptions = (thinking?: object) =>
+    lowerMessagesRequest({ ...ask, messages: hi, thinking }).answerOptions
+  const shows = (thinking?: object) => answerOptions(thinking).reasoning
+  const sealed = answerOptions({ type: 'adaptive', display: 'omitted' })
+  t.match(sealed, { reasoning: false, sealedReasoning: true })
+  t.notOk(answerOptions({ type: 'disabled', display: 'omitted' }).sealedReasoning)
+  t.equal(shows({ type: 'adaptive' }), true)
+  t.equal(shows({ type: 'adaptive', display: 'summarized' }), true)
+  t.equal(shows({ type: 'enabled', budget_tokens: 1024, display: 'omitted' }), false)
+  t.equal(shows({ type: 'disabled' }), false)
+})
+
+t.test('a schema for the output', async (t) => {
+  const format = { type: 'json_schema', schema: { type: 'object' } }
+  const wanted = {
+    type: 'json_schema',
+    json_schema: { name: 'output', schema: { type: 'object' }, strict: true },
+  }
+  t.same(lowered({ output_config: { format } }).response_format, wanted)
+  t.same(lowered({ output_format: format }).response_format, wanted)
+})
+
+t.test("Anthropic's own fields are kept for the record, an engine's own go to the engine", async (t) => {
+  const anthropics = {
+    metadata: { user_id: '{"device_id":"d","session_id":"s"}' },
+    context_management: { edits: [{ type: 'clear_thinking_20251015', keep: 'all' }] },
+    output_config: { effort: 'medium' },
+    thinking: { type: 'adaptive' },
+    service_tier: 'auto',
+    n: 3,
+  }
+  const { body, annotations } = lowerMessagesRequest({
+    ...ask,
+    messages: hi,
+    ...anthropics,
+    repetition_penalty: 1.1,
+    some_future_field: [1],
+  })
+  t.same(annotations, { request_fields: anthropics })
+  t.same(body, {
+    ...ask,
+    messages: hi,
+    repetition_penalty: 1.1,
+    some_future_field: [1],
+    reasoning_effort: 'medium',
+  })
+})
+
+t.test('what changes from call to call is taken out of the system prompt, and told', async (t) => {
+  const header = (hash: string) => `x-anthropic-billing-header: cc_version=2.1.329.${hash}; cch=00000;`
+  const request = (hash: string) => ({
+    ...ask,
+    messages: hi,
+    system: [
+      { type: 'text', text: header(hash) },
+      { type: 'text', text: 'You are Claude Code.' },
+    ],
+  })
+  const first = lowerMessagesRequest(request('3f1'))
+  t.same(first.body, lowerMessagesRequest(request('a07')).body)
+  t.match(first.body.messages, [{ role: 'system', content: 'You are Claude Code.' }, ...hi])
+  t.same(first.annotations, {
+    removed_from_prompt: [{ rule: 'claude_code_billing_header', text: header('3f1') }],
+  })
+  const untouched = lowerMessagesRequest(request('3f1'), [])
+  t.match(untouched.body.messages, [{ content: `${header('3f1')}\nYou are Claude Code.` }, ...hi])
+  t.equal(untouched.annotations, undefined)
+})
+
+t.test('a thinking block may lack its signature or its text', async (t) => {
+  const thinking = (block: object) =>
+    talk([...hi, { role: 'assistant', content: [{ type: 'thinking', ...block }] }, ...hi])[1]
+  t.match(thinking({ thinking: 'Hm', signature: null }), { reasoning_content: 'Hm' })
+  t.match(thinking({ signature: seal('Hm') }), { reasoning_content: 'Hm' })
+})
+
+t.test('server tools are left out and listed, and their histories are read', async (t) => {
+  const web = { type: 'web_search_20250305', name: 'web_search' }
+  const own = { name: 'f', input_schema: { type: 'object' } }
+  const { body, annotations } = lowerMessagesRequest({ ...ask, messages: hi, tools: [web, own] })
+  t.match(body.tools, [{ function: { name: 'f' } }])
+  t.equal((body.tools as unknown[]).length, 1)
+  t.same(annotations, { dropped_tools: ['web_search_20250305'] })
+  t.equal(lowered({ tools: [web], tool_choice: { type: 'auto' } }).tool_choice, undefined)
+  t.match(refusal({ tools: [web], tool_choice: { type: 'any' } }), {
+    code: 'unsupported',
+    param: 'tool_choice',
+  })
+  const answer = [
+    { type: 'server_tool_use', id: 's', name: 'web_search', input: {} },
+    { type: 'web_search_tool_result', tool_use_id: 's', content: [] },
+    { type: 'text', text: 'Found.' },
+  ]
+  const text = [{ type: 'text', text: 'body' }]
+  const result = { type: 'search_result', source: 'https://x', title: 'T', content: text }
+  const history = [...hi, { role: 'assistant', content: answer }, { role: 'user', content: [result] }]
+  t.same(talk(history).slice(1), [
+    { role: 'assistant', content: 'Found.' },
+    { role: 'user', content: 'T\nhttps://x\nbody' },
+  ])
+})
+
+t.test('what cannot be honoured is refused by name', async (t) => {
+  const cases: [fields: object, param: string][] = [
+    [{ messages: [...hi, { role: 'assistant', content: 'I think' }] }, 'messages.1.role'],
+    [{ thread: { type: 'create' } }, 'thread'],
+    [{ mcp_servers: [{ type: 'url', url: 'https://x', name: 'x' }] }, 'mcp_servers'],
+    [{ container: 'c_1' }, 'container'],
+    [{ compaction: {} }, 'compaction'],
+    [{ tools: [{ type: 'bash_20250124', name: 'bash' }] }, 'tools.0.type'],
+    [{ tools: [{ name: 'f' }] }, 'tools.0.input_schema'],
+    [
+      { messages: [{ role: 'user', content: [{ type: 'image', source: { type: 'file', file_id: 'f' } }] }] },
+      'messages.0.content.0.source.type',
+    ],
+    [
+      { messages: [{ role: 'user', content: [{ type: 'document', source: { type: 'url' } }] }] },
+      'messages.0.content.0.source.type',
+    ],
+    [
+      { messages: [{ role: 'assistant', content: [{ type: 'unheard_of' }] }, ...hi] },
+      'messages.0.content.0.type',
+    ],
+  ]
+  for (const [fields, param] of cases) {
+    const refused = refusal(fields)
+    t.match(refused, { code: 'unsupported', param }, JSON.stringify(fields))
+  }
+  t.equal(lowerMessagesRequest({ ...ask, messages: hi, mcp_servers: [], container: null }).kind, 'chat')
+})
+
+t.test('a body that is wrong is refused by the name of the field', async (t) => {
+  const cases: [fields: object, param: string][] = [
+    [{ model: undefined }, 'model'],
+    [{ max_tokens: undefined }, 'max_tokens'],
+    [{ max_tokens: 0 }, 'max_tokens'],
+    [{ max_tokens: '5' }, 'max_tokens'],
+    [{ messages: undefined }, 'messages'],
+    [{ messages: [] }, 'messages'],
+    [{ messages: [{ role: 'tool', content: 'x' }] }, 'messages.0.role'],
+    [{ messages: [{ role: 'user' }] }, 'messages.0.content'],
+    [{ messages: [{ role: 'user', content: [{}] }] }, 'messages.0.content.0.type'],
+    [{ messages: [{ role: 'user', content: [{ type: 'text' }] }] }, 'messages.0.content.0.text'],
+    [{ messages: [{ role: 'user', content: [{ type: 'image' }] }] }, 'messages.0.content.0.source'],
+    [
+      { messages: [{ role: 'user', content: [{ type: 'tool_result', content: 'x' }] }] },
+      'messages.0.content.0.tool_use_id',
+    ],
+    [
+      {
+        messages: [
+          { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'a', content: [{ type: 'text' }] }] },
+        ],
+      },
+      'messages.0.content.0.content.0.text',
+    ],
+    [{ system: [{ type: 'image' }] }, 'system.0.text'],
+    [{ tools: [{ input_schema: {} }] }, 'tools.0.name'],
+    [{ tool_choice: { type: 'tool' } }, 'tool_choice.name'],
+    [{ temperature: 'hot' }, 'temperature'],
+    [{ stop_sequences: [''] }, 'stop_sequences.0'],
+    [{ thinking: { type: 1 } }, 'thinking.type'],
+    [{ output_config: { format: { type: 'json_schema' } } }, 'output_config.format.schema'],
+  ]
+  for (const [fields, param] of cases) {
+    t.match(refusal(fields), { code: 'invalid_request', param }, JSON.stringify(fields))
+  }
+})
+
+t.test('a count is of the same prompt as a call', async (t) => {
+  const prompt = { model: 'm', messages: hi, system: 'Be brief.', tools: [{ name: 'f', input_schema: {} }] }
+  const { max_tokens: _, ...body } = lowered(prompt)
+  t.same(lowerCountTokensRequest(prompt), body)
+  const told = { ...prompt, chat_template_kwargs: { style: 'short' } }
+  t.same(lowerCountTokensRequest(told).chat_template_kwargs, { style: 'short' })
+})
+
+t.test('a tool that is deferred is shown with the search that found it, and not before', async (t) => {
+  const schema = { type: 'object', properties: { path: { type: 'string' } } }
+  const tools = [
+    { name: 'ToolSearch', input_schema: { type: 'object' } },
+    { name: 'NotebookEdit', description: 'Edits.', input_schema: schema, defer_loading: true },
+  ]
+  const references = ['NotebookEdit', 'Nowhere'].map((tool_name) => ({ type: 'tool_reference', tool_name }))
+  const found = [
+    ...hi,
+    { role: 'assistant', content: [{ type: 'tool_use', id: 'a', name: 'ToolSearch', input: {} }] },
+    { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'a', content: references }] },
+  ]
+  const body = lowered({ messages: found, tools })
+  t.match(body.tools, [{ function: { name: 'ToolSearch' } }])
+  t.equal((body.tools as unknown[]).length, 1, 'the same as before the search')
+  const said = (body.messages as { content: { text: string }[] }[]).at(-1)!.content.map(({ text }) => text)
+  t.same(JSON.parse(said[0]!), {
+    type: 'function',
+    function: { name: 'NotebookEdit', description: 'Edits.', parameters: schema },
+  })
+  t.equal(said[1], 'Tool: Nowhere')
+  const again = lowered({ messages: [...found, ...found.slice(1)], tools }).messages as typeof body.messages
+  t.match((again as { content: unknown }[]).at(-1)!.content, [{ text: 'Tool: NotebookEdit' }], 'told once')
+})
+
+t.test('a conversation that ends with the assistant can be counted, and not gone on with', async (t) => {
+  const messages = [
+    { role: 'user', content: 'Hi' },
+    { role: 'assistant', content: 'Hello' },
+  ]
+  t.match(lowerCountTokensRequest({ model: 'm', messages }).messages, messages)
+  t.throws(() => lowerMessagesRequest({ model: 'm', max_tokens: 9, messages }), {
+    code: 'unsupported',
+    param: 'messages.1.role',
+  })
+})

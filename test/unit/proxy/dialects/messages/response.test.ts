@@ -1,0 +1,370 @@
+import assert from 'node:assert/strict'
+import { Anthropic } from '@anthropic-ai/sdk'
+import type { Message } from '@anthropic-ai/sdk/resources/messages'
+import fc from 'fast-check'
+import t from 'tap'
+import { CompletionBuilder } from '../../../../../src/protocol/canonical/completion.ts'
+import type {
+  GenerationDelta,
+  GenerationEnd,
+  GenerationEvent,
+} from '../../../../../src/protocol/canonical/events.ts'
+import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
+import { lowerMessagesRequest } from '../../../../../src/proxy/dialects/messages/request.ts'
+import { message } from '../../../../../src/proxy/dialects/messages/response.ts'
+import { MessagesStreamWriter } from '../../../../../src/proxy/dialects/messages/stream.ts'
+
+const identity = { turnId: 'ab-cd', createdS: 5, model: 'asked' }
+const answerOptions = { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true }
+const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) }
+const end: GenerationEnd = {
+  type: 'end',
+  finishReason: 'stop',
+  usage: { prompt_tokens: 2, completion_tokens: 1, total_tokens: 3 },
+}
+
+function whole(events: readonly GenerationEvent[], reasoning = true): Message {
+  const fold = new CompletionBuilder()
+  for (const event of events) fold.add(event)
+  return JSON.parse(JSON.stringify(message(identity, { ...answerOptions, reasoning }, fold)))
+}
+
+/** The events of a stream, as name and data; the name says what the data says. */
+function eventsOf(text: string) {
+  return text
+    .split('\n\n')
+    .slice(0, -1)
+    .map((event) => {
+      const [, name, data] = /^event: (\w+)\ndata: (.*)$/.exec(event) ?? assert.fail(event)
+      const parsed = JSON.parse(data!)
+      assert.equal(parsed.type, name)
+      return parsed
+    })
+}
+
+function streamed(events: readonly GenerationEvent[], reasoning = true) {
+  return eventsOf(new MessagesStreamWriter(identity, { ...answerOptions, reasoning }).write(events))
+}
+
+/** What the official client makes of a stream whose bytes come in pieces of this length. */
+async function readBySdk(text: string, pieceBytes: number): Promise<Message> {
+  const bytes = new TextEncoder().encode(text)
+  const body = new ReadableStream({
+    start(controller) {
+      for (let at = 0; at < bytes.length; at += pieceBytes)
+        controller.enqueue(bytes.slice(at, at + pieceBytes))
+      controller.close()
+    },
+  })
+  const headers = { 'content-type': 'text/event-stream' }
+  const client = new Anthropic({ apiKey: 'none', fetch: async () => new Response(body, { headers }) })
+  const ask = { model: 'm', max_tokens: 1, messages: [{ role: 'user' as const, content: 'hi' }] }
+  return client.messages.stream(ask).finalMessage()
+}
+
+const callEvents: GenerationEvent[] = [
+  start,
+  { type: 'delta', reasoning: 'Hm', tokenIds: [1] },
+  { type: 'delta', reasoning: '.', tokenIds: [2] },
+  { type: 'delta', content: '\n\n', tokenIds: [3] },
+  { type: 'delta', content: 'Let me', tokenIds: [4] },
+  { type: 'delta', content: ' see.', tokenIds: [5] },
+  {
+    type: 'delta',
+    toolCalls: [{ index: 0, id: 'c0', type: 'function', function: { name: 'f', arguments: '' } }],
+  },
+  { type: 'delta', toolCalls: [{ index: 0, function: { arguments: '{"x":' } }], tokenIds: [6] },
+  { type: 'delta', toolCalls: [{ index: 0, function: { arguments: ' "é"}' } }], tokenIds: [7] },
+  { type: 'delta', content: '\n', tokenIds: [8] },
+  { type: 'delta', toolCalls: [{ index: 1, function: { name: 'g', arguments: '{}' } }], tokenIds: [9] },
+  { type: 'end', finishReason: 'tool_calls' },
+]
+
+t.test('an answer of reasoning, text and tool calls', async (t) => {
+  t.same(whole(callEvents), {
+    id: 'msg_abcd',
+    type: 'message',
+    role: 'assistant',
+    model: 'm',
+    content: [
+      { type: 'thinking', thinking: 'Hm.', signature: 'llm-proxy' },
+      { type: 'text', text: '\n\nLet me see.\n' },
+      { type: 'tool_use', id: 'c0', name: 'f', input: { x: 'é' }, caller: { type: 'direct' } },
+      { type: 'tool_use', id: 'toolu_abcd_1', name: 'g', input: {}, caller: { type: 'direct' } },
+    ],
+    stop_reason: 'tool_use',
+    stop_sequence: null,
+    usage: {
+      input_tokens: 2,
+      cache_creation_input_tokens: 0,
+      cache_read_input_tokens: 0,
+      output_tokens: 9,
+    },
+  })
+})
+
+t.test('the same answer as a stream: one block after another, each piece as it comes', async (t) => {
+  const head = { id: 'msg_abcd', role: 'assistant', model: 'm', content: [], stop_reason: null }
+  const block = (index: number, content_block: object) => ({
+    type: 'content_block_start',
+    index,
+    content_block,
+  })
+  const piece = (index: number, delta: object) => ({ type: 'content_block_delta', index, delta })
+  const stop = (index: number) => ({ type: 'content_block_stop', index })
+  const events = streamed(callEvents)
+  t.match(events, [
+    { type: 'message_start', message: { ...head, usage: { input_tokens: 2, output_tokens: 0 } } },
+    block(0, { type: 'thinking', thinking: '', signature: '' }),
+    piece(0, { type: 'thinking_delta', thinking: 'Hm' }),
+    piece(0, { type: 'thinking_delta', thinking: '.' }),
+    piece(0, { type: 'signature_delta', signature: 'llm-proxy' }),
+    stop(0),
+    block(1, { type: 'text', text: '' }),
+    piece(1, { type: 'text_delta', text: '\n\nLet me' }),
+    piece(1, { type: 'text_delta', text: ' see.' }),
+    stop(1),
+    block(2, { type: 'tool_use', id: 'c0', name: 'f', input: {} }),
+    piece(2, { type: 'input_json_delta', partial_json: '{"x":' }),
+    piece(2, { type: 'input_json_delta', partial_json: ' "é"}' }),
+    stop(2),
+    block(3, { type: 'tool_use', id: 'toolu_abcd_1', name: 'g', input: {} }),
+    piece(3, { type: 'input_json_delta', partial_json: '{}' }),
+    stop(3),
+    {
+      type: 'message_delta',
+      delta: { stop_reason: 'tool_use', stop_sequence: null },
+      usage: { input_tokens: 2, output_tokens: 9 },
+    },
+    { type: 'message_stop' },
+  ])
+  t.equal(events.length, 19, 'and nothing else')
+})
+
+t.test('reasoning that the agent does not want stays away', async (t) => {
+  const types = whole(callEvents, false).content.map((block) => block.type)
+  t.same(types, ['text', 'tool_use', 'tool_use'])
+  t.notMatch(JSON.stringify(streamed(callEvents, false)), /thinking/)
+})
+
+t.test('reasoning that is not to be read goes out sealed, and comes back as it was', async (t) => {
+  const sealing = { ...answerOptions, reasoning: false, sealedReasoning: true }
+  const fold = new CompletionBuilder()
+  for (const event of callEvents) fold.add(event)
+  const { content } = message(identity, sealing, fold) as Message
+  t.match(content[0], { type: 'thinking', thinking: '', signature: /^llm-proxy:/ })
+  const read = await readBySdk(new MessagesStreamWriter(identity, sealing).write(callEvents), 64)
+  t.same(read.content[0], content[0])
+  const back = lowerMessagesRequest({
+    model: 'm',
+    max_tokens: 1,
+    messages: [
+      { role: 'user', content: 'hi' },
+      { role: 'assistant', content: read.content },
+      { role: 'user', content: 'go on' },
+    ],
+  })
+  t.match(back.body.messages, { 1: { reasoning_content: 'Hm.' } })
+})
+
+t.test('why the model stopped, in words of the API', async (t) => {
+  const stopOf = (fields: Partial<GenerationEnd>, delta: Partial<GenerationDelta> = { content: 'x' }) => {
+    const events: GenerationEvent[] = [start, { type: 'delta', ...delta }, { ...end, ...fields }]
+    const { stop_reason, stop_sequence } = whole(events)
+    const told = streamed(events).at(-2).delta
+    assert.deepEqual([told.stop_reason, told.stop_sequence], [stop_reason, stop_sequence])
+    return [stop_reason, stop_sequence]
+  }
+  t.same(stopOf({}), ['end_turn', null])
+  t.same(stopOf({ stopReason: 151645 }), ['end_turn', null], 'a stop token is the end of a turn')
+  t.same(stopOf({ stopReason: 'END' }), ['stop_sequence', 'END'])
+  t.same(stopOf({ finishReason: 'length' }), ['max_tokens', null])
+  t.same(stopOf({ finishReason: 'content_filter' }), ['refusal', null])
+  const toolCalls = [{ index: 0, id: 'a', function: { name: 'f', arguments: '{}' } }]
+  t.same(stopOf({ finishReason: 'tool_calls' }, { toolCalls }), ['tool_use', null])
+  t.same(stopOf({ finishReason: 'stop' }, { toolCalls }), ['tool_use', null], 'a forced call ends in a stop')
+  t.same(stopOf({ finishReason: 'length' }, { toolCalls }), ['max_tokens', null])
+  for (const finishReason of ['repetition', 'insufficient_system_resource']) {
+    t.same(stopOf({ finishReason }), ['max_tokens', null], 'the engine cut it off')
+    t.same(stopOf({ finishReason }, { toolCalls }), ['max_tokens', null])
+  }
+})
+
+t.test('cached input and thinking are counted apart', async (t) => {
+  const usage = {
+    prompt_tokens: 10,
+    completion_tokens: 5,
+    total_tokens: 15,
+    prompt_tokens_details: { cached_tokens: 8 },
+    completion_tokens_details: { reasoning_tokens: 3 },
+  }
+  t.match(whole([start, { ...end, usage }]).usage, {
+    input_tokens: 2,
+    cache_read_input_tokens: 8,
+    output_tokens: 5,
+    output_tokens_details: { thinking_tokens: 3 },
+  })
+})
+
+t.test('input that vLLM wrote to its cache is counted apart', async (t) => {
+  const prompt_tokens_details = { cached_tokens: 32, created_cache_tokens: 384 }
+  const usage = { prompt_tokens: 434, completion_tokens: 5, total_tokens: 439, prompt_tokens_details }
+  const counted = {
+    input_tokens: 18,
+    cache_creation_input_tokens: 384,
+    cache_read_input_tokens: 32,
+    output_tokens: 5,
+  }
+  t.strictSame(whole([start, { ...end, usage }]).usage, counted)
+  t.strictSame(streamed([start, { ...end, usage }]).at(-2).usage, counted)
+  const without = { ...usage, prompt_tokens_details: { cached_tokens: null, created_cache_tokens: null } }
+  t.match(whole([start, { ...end, usage: without } as never]).usage, {
+    input_tokens: 434,
+    cache_creation_input_tokens: 0,
+    cache_read_input_tokens: 0,
+  })
+})
+
+t.test('an answer of nothing, or of white space, has no blocks', async (t) => {
+  for (const content of ['', ' \n']) {
+    const events: GenerationEvent[] = [start, { type: 'delta', content, tokenIds: [1] }, end]
+    t.same(whole(events).content, [])
+    t.same(
+      streamed(events).map((event) => event.type),
+      ['message_start', 'message_delta', 'message_stop'],
+    )
+  }
+})
+
+t.test('arguments that are no JSON object reach the agent as the model wrote them', async (t) => {
+  const deep = `{"x": ${'['.repeat(50_000)}${']'.repeat(50_000)}}`
+  for (const written of ['{"x": 1', '[1]', '"x"', 'null', deep]) {
+    const toolCalls = [{ index: 0, id: 'a', function: { name: 'f', arguments: written } }]
+    t.match(whole([start, { type: 'delta', toolCalls }, end]).content, [{ input: { INVALID_JSON: written } }])
+  }
+  const silent = [{ index: 0, id: 'a', function: { name: 'f' } }]
+  t.match(whole([start, { type: 'delta', toolCalls: silent }, end]).content, [{ input: {} }])
+})
+
+t.test('an engine that goes back to an earlier tool call is at fault', async (t) => {
+  const piece = (index: number) => ({ index, id: `c${index}`, function: { name: 'f', arguments: '{}' } })
+  const toolCalls = [piece(0), piece(1), piece(0)]
+  t.throws(() => streamed([start, { type: 'delta', toolCalls }]), { code: 'engine_failed' })
+})
+
+t.test('the official client reads the stream, whatever its bytes come in', async (t) => {
+  const text = new MessagesStreamWriter(identity, answerOptions).write(callEvents)
+  const expected = whole(callEvents).content
+  for (const pieceBytes of [1, 2, 3, 7, 64, 100_000]) {
+    const { content, stop_reason } = await readBySdk(text, pieceBytes)
+    t.equal(stop_reason, 'tool_use')
+    t.match(content, [expected[0], { type: 'text', text: '\n\nLet me see.' }, expected[2], expected[3]])
+  }
+})
+
+interface AnyAnswer {
+  reasoning: string
+  content: string
+  calls: { name: string; input: Record<string, string> }[]
+  between: string
+}
+
+/** Blocks in the order in which a model writes them; text between them may be white space. */
+const anyAnswer: fc.Arbitrary<AnyAnswer> = fc.record({
+  reasoning: fc.string(),
+  content: fc.string({ unit: 'binary' }),
+  calls: fc.array(
+    fc.record({ name: fc.string({ minLength: 1 }), input: fc.dictionary(fc.string(), fc.json()) }),
+    {
+      maxLength: 3,
+    },
+  ),
+  between: fc.constantFrom('', '\n', ' and '),
+})
+
+/** An answer as deltas of one character each. */
+function inCharacters({ reasoning, content, calls, between }: AnyAnswer): GenerationDelta[] {
+  const deltas: GenerationDelta[] = []
+  for (const character of reasoning) deltas.push({ type: 'delta', reasoning: character })
+  for (const character of content) deltas.push({ type: 'delta', content: character })
+  calls.forEach(({ name, input }, index) => {
+    if (index > 0) for (const character of between) deltas.push({ type: 'delta', content: character })
+    deltas.push({ type: 'delta', toolCalls: [{ index, id: `c${index}`, function: { name } }] })
+    for (const character of JSON.stringify(input))
+      deltas.push({ type: 'delta', toolCalls: [{ index, function: { arguments: character } }] })
+  })
+  return deltas
+}
+
+/** Neighbours of one kind made into one, where `joins` says so: how engines cut an answer is their own affair. */
+function merged(deltas: readonly GenerationDelta[], joins: readonly boolean[]): GenerationDelta[] {
+  const result: GenerationDelta[] = []
+  deltas.forEach((delta, at) => {
+    const last = result.at(-1)
+    if (!last || !joins[at % joins.length]) result.push(delta)
+    else if (last.content !== undefined && delta.content !== undefined)
+      result[result.length - 1] = { ...last, content: last.content + delta.content }
+    else if (last.reasoning !== undefined && delta.reasoning !== undefined)
+      result[result.length - 1] = { ...last, reasoning: last.reasoning + delta.reasoning }
+    else if (last.toolCalls && delta.toolCalls)
+      result[result.length - 1] = { ...last, toolCalls: [...last.toolCalls, ...delta.toolCalls] }
+    else result.push(delta)
+  })
+  return result
+}
+
+/** A client's own merge, written without the code under test. */
+function said(events: ReturnType<typeof eventsOf>) {
+  const blocks: { type: string; text: string; name?: string }[] = []
+  let open = -1
+  for (const event of events) {
+    if (event.type === 'content_block_start') {
+      assert.equal(open, -1, 'a block opens when no other one is open')
+      assert.equal(event.index, blocks.length, 'blocks are numbered in order')
+      open = event.index
+      blocks.push({ type: event.content_block.type, text: '', name: event.content_block.name })
+    } else if (event.type === 'content_block_delta') {
+      assert.equal(event.index, open)
+      const { text, thinking, partial_json } = event.delta
+      blocks[event.index]!.text += text ?? thinking ?? partial_json ?? ''
+    } else if (event.type === 'content_block_stop') {
+      assert.equal(event.index, open)
+      open = -1
+    }
+  }
+  assert.equal(open, -1, 'every block is closed')
+  const textOf = (type: string) => blocks.filter((block) => block.type === type).map((block) => block.text)
+  return {
+    thinking: textOf('thinking').join(''),
+    text: textOf('text').join(''),
+    calls: blocks
+      .filter((block) => block.type === 'tool_use')
+      .map(({ name, text }) => [name, JSON.parse(text)]),
+  }
+}
+
+t.test('a stream, however it is cut and batched, says what the whole answer says', async (t) => {
+  const joins = fc.array(fc.boolean(), { minLength: 1, maxLength: 7 })
+  fc.assert(
+    fc.property(anyAnswer, joins, fc.nat(), (answer, joins, seed) => {
+      const deltas = merged(inCharacters(answer), joins)
+      const events: GenerationEvent[] = [start, ...deltas, end]
+      const writer = new MessagesStreamWriter(identity, answerOptions)
+      const cut = seed % events.length
+      const told = said(eventsOf(writer.write(events.slice(0, cut)) + writer.write(events.slice(cut))))
+      const { content } = whole(events)
+      assert.equal(
+        told.thinking,
+        content.map((block) => (block.type === 'thinking' ? block.thinking : '')).join(''),
+      )
+      // White space at the end of a text may have been the beginning of another one.
+      const text = content.map((block) => (block.type === 'text' ? block.text : '')).join('')
+      assert.equal(told.text.trimEnd(), text.trimEnd())
+      assert.deepEqual(
+        told.calls,
+        answer.calls.map(({ name, input }) => [name, JSON.parse(JSON.stringify(input))]),
+      )
+    }),
+  )
+  t.pass('for any answer')
+})

@@ -1,0 +1,113 @@
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import {
+  FreeformReader,
+  freeformArguments,
+  freeformCallId,
+  modelCallId,
+} from '../../../../../src/proxy/dialects/responses/freeform.ts'
+
+/** What the agent gets for these arguments, and what comes of its echo. */
+function thereAndBack(pieces: readonly string[]): { input: string; pieces: string; echo: string } {
+  const reader = new FreeformReader()
+  const given = pieces.map((piece) => reader.add(piece)).join('') + reader.end()
+  const callId = freeformCallId('call_1', reader.isRaw)
+  assert.equal(modelCallId(callId), 'call_1')
+  return { input: reader.input, pieces: given, echo: freeformArguments(callId, reader.input) }
+}
+
+const anyText = fc.string({ unit: 'binary' })
+const spaces = fc.constantFrom('', ' ', '\n', '  ')
+
+/** JSON with any escapes that mean the same. */
+const writtenString = anyText.chain((text) =>
+  fc.array(fc.boolean(), { minLength: text.length, maxLength: text.length }).map((escaped) => ({
+    text,
+    json: [...Array(text.length).keys()]
+      .map((at) =>
+        escaped[at]
+          ? `\\u${text.charCodeAt(at).toString(16).padStart(4, '0')}`
+          : JSON.stringify(text[at]).slice(1, -1),
+      )
+      .join(''),
+  })),
+)
+
+function cut(text: string, at: readonly number[]): string[] {
+  const places = [0, ...at.map((place) => place % (text.length + 1)).sort((a, b) => a - b), text.length]
+  return places.slice(1).map((end, index) => text.slice(places[index], end))
+}
+
+t.test('the input is what the model wrote, however it is escaped and cut', async (t) => {
+  fc.assert(
+    fc.property(
+      writtenString,
+      spaces,
+      spaces,
+      fc.array(fc.nat(), { maxLength: 30 }),
+      ({ text, json }, space, other, places) => {
+        const written = `${space}{${other}"input"${space}:${other}"${json}"${other}}${space}`
+        const { input, pieces, echo } = thereAndBack(cut(written, places))
+        assert.equal(input, text)
+        assert.equal(pieces, text)
+        assert.deepEqual(JSON.parse(echo), JSON.parse(written))
+      },
+    ),
+  )
+  t.pass('for any text')
+})
+
+t.test('the input comes as it is written, not when it is whole', async (t) => {
+  const reader = new FreeformReader()
+  const given = ['{"inp', 'ut": "*** Be', 'gin\\', 'n+\\u00', 'e9"', '}'].map((piece) => reader.add(piece))
+  t.same(given, ['', '*** Be', 'gin', '\n+', 'é', ''])
+})
+
+t.test(
+  'arguments of another form reach the agent as they are, and its echo is what the model wrote',
+  async (t) => {
+    for (const written of [
+      '',
+      '{',
+      '{}',
+      '{"patch": "x"}',
+      'just text',
+      '{"input": 3}',
+      '["input"]',
+      '{"in put":"x"}',
+    ]) {
+      for (const pieces of [[written], [...written]]) {
+        t.same(thereAndBack(pieces), { input: written, pieces: written, echo: written })
+      }
+    }
+  },
+)
+
+t.test('an input that was cut off is as long as it got', async (t) => {
+  t.equal(thereAndBack(['{"input": "abc']).input, 'abc')
+  t.equal(thereAndBack(['{"input": "abc\\']).input, 'abc\\')
+  t.equal(thereAndBack(['{"input": "a\\q\\uzzzz"}']).input, 'aquzzzz', 'escapes that are none')
+})
+
+t.test('an input is never given in halves of a character', async (t) => {
+  for (const pieces of [
+    ['{"input":"a\\ud83d', '\\ude00b"}'],
+    ['{"input":"a\ud83d', '\ude00b"}'],
+    ['raw \ud83d', '\ude00b'],
+  ]) {
+    const reader = new FreeformReader()
+    const given = [...pieces.map((piece) => reader.add(piece)), reader.end()]
+    for (const text of given) t.ok(text.isWellFormed(), JSON.stringify(given))
+    t.match(given.join(''), /a?\u{1f600}b$/u)
+    t.equal(given.join(''), reader.input)
+  }
+  const lone = new FreeformReader()
+  t.equal(lone.add('{"input":"\\ud83d"}') + lone.end(), '\ud83d', 'half of one that has no other half')
+})
+
+t.test('white space before the arguments costs what it is long', async (t) => {
+  const reader = new FreeformReader()
+  for (let count = 0; count < 100_000; count += 1) reader.add('  ')
+  t.equal(reader.add('{"input":"x"}') + reader.end(), 'x')
+})

@@ -1,0 +1,445 @@
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import { ResponseStream } from 'openai/lib/responses/ResponseStream'
+import t from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import { CompletionBuilder } from '../../../../../src/protocol/canonical/completion.ts'
+import type { GenerationDelta, GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
+import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
+import { seal } from '../../../../../src/proxy/dialects/common/sealed-reasoning.ts'
+import { lowerItems } from '../../../../../src/proxy/dialects/responses/items.ts'
+import { lowerResponsesRequest } from '../../../../../src/proxy/dialects/responses/request.ts'
+import { createResponse, type ResponseFrame } from '../../../../../src/proxy/dialects/responses/response.ts'
+import { checkResponsesRequest, type InputItem } from '../../../../../src/proxy/dialects/responses/schema.ts'
+import { ResponsesStreamWriter } from '../../../../../src/proxy/dialects/responses/stream.ts'
+
+// biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
+type Json = any
+
+const usage = {
+  prompt_tokens: 9,
+  completion_tokens: 4,
+  total_tokens: 13,
+  prompt_tokens_details: { cached_tokens: 3 },
+  completion_tokens_details: { reasoning_tokens: 2 },
+}
+const start: GenerationEvent = { type: 'start', engine: 'e', model: 'm', promptTokenIds: PromptIds.of(7, 8) }
+const stop: GenerationEvent = { type: 'end', finishReason: 'stop', usage }
+
+const TOOLS = [
+  { type: 'function', name: 'f' },
+  { type: 'custom', name: 'patch' },
+  { type: 'local_shell' },
+  { type: 'namespace', name: 'ns', tools: [{ type: 'function', name: 'g' }] },
+]
+
+function frameOf(fields: object = {}): ResponseFrame {
+  const request = checkResponsesRequest({ model: 'asked', input: 'hi', tools: TOOLS, ...fields })
+  const items = [{ role: 'user', content: 'hi' }] as InputItem[]
+  const { lowered, annotation, wireTools } = lowerResponsesRequest(request, [], items)
+  const { answerOptions, body: params } = lowered
+  return {
+    identity: { turnId: 'T', createdS: 5, endedS: 7, model: 'asked' },
+    answerOptions,
+    annotation,
+    wireTools,
+    params,
+    instructions: request.instructions ?? null,
+    tools: request.tools ?? [],
+    toolChoice: request.tool_choice ?? 'auto',
+  }
+}
+
+function foldOf(events: readonly GenerationEvent[]): CompletionBuilder {
+  const fold = new CompletionBuilder()
+  for (const event of events) fold.add(event)
+  return fold
+}
+
+const whole = (events: readonly GenerationEvent[], frame = frameOf()): Json =>
+  JSON.parse(JSON.stringify(createResponse(frame, foldOf(events))))
+
+/** The events of a stream, each checked for its frame: its name twice, and its number. */
+function eventsOf(text: string): Json[] {
+  const frames = text.split('\n\n')
+  assert.equal(frames.pop(), '')
+  return frames.map((frame, number) => {
+    const [, name, data] = /^event: (.+)\ndata: (.+)$/.exec(frame) ?? []
+    const event = JSON.parse(data ?? '')
+    assert.equal(event.type, name)
+    assert.equal(event.sequence_number, number)
+    return event
+  })
+}
+
+const streamed = (events: readonly GenerationEvent[], frame = frameOf()): Json[] =>
+  eventsOf(new ResponsesStreamWriter(frame).write(events))
+
+/** What the official client makes of the events. */
+async function accumulated(events: readonly Json[]): Promise<Json> {
+  const lines = events.map((event) => `${JSON.stringify(event)}\n`).join('')
+  const bytes = new Blob([lines]).stream()
+  const final = await ResponseStream.fromReadableStream(bytes as unknown as ReadableStream).finalResponse()
+  // The client's own findings are no part of the answer.
+  const isOwn = (name: string) => name === 'parsed' || name === 'parsed_arguments'
+  return JSON.parse(JSON.stringify(final, (name, value) => (isOwn(name) ? undefined : value)))
+}
+
+t.test('a call of a tool search is an item with arguments as an object', async (t) => {
+  const frame = frameOf({ tools: [{ type: 'tool_search', execution: 'client' }] })
+  const toolCalls = [{ index: 0, id: 'c', function: { name: 'tool_search', arguments: '{"query":"git"}' } }]
+  const { output } = whole([start, { type: 'delta', toolCalls }, stop], frame)
+  const item = { type: 'tool_search_call', call_id: 'c', execution: 'client', status: 'completed' }
+  t.match(output, [{ ...item, arguments: { query: 'git' } }])
+  const [, message] = lowerItems([{ type: 'message', role: 'user', content: 'x' }, ...output]).messages
+  t.match(message, {
+    tool_calls: [{ id: 'c', function: { name: 'tool_search', arguments: '{"query":"git"}' } }],
+  })
+})
+
+t.test('a keep-alive is a numbered event behind `response.created`, which comes once', async (t) => {
+  const writer = new ResponsesStreamWriter(frameOf())
+  const text = writer.keepAlive() + writer.write([start]) + writer.keepAlive()
+  const first = { type: 'response.created', sequence_number: 0 }
+  t.match(eventsOf(text), [
+    first,
+    { type: 'response.in_progress' },
+    { type: 'keepalive' },
+    { type: 'keepalive' },
+  ])
+  t.same(
+    eventsOf(text).map(({ sequence_number: at }) => at),
+    [0, 1, 2, 3],
+  )
+})
+
+t.test(
+  'counted reasoning is told; where nobody counted it, the number that the types want is 0',
+  async (t) => {
+    const detailsOf = (reported?: object) => {
+      const counted = { ...usage, completion_tokens_details: reported } as typeof usage
+      const answer = whole([start, { type: 'delta', reasoning: 'hm' }, { ...stop, usage: counted }])
+      return answer.usage.output_tokens_details
+    }
+    t.same(detailsOf({ reasoning_tokens: 2 }), { reasoning_tokens: 2 })
+    t.same(detailsOf(), { reasoning_tokens: 0 })
+  },
+)
+
+t.test('a whole answer has the shape of the API', async (t) => {
+  const events: GenerationEvent[] = [
+    start,
+    { type: 'delta', reasoning: 'hm', content: 'hi', tokenIds: [1] },
+    {
+      type: 'delta',
+      toolCalls: [{ index: 0, id: 'c1', function: { name: 'f', arguments: '{}' } }],
+      tokenIds: [2],
+    },
+    { ...stop, finishReason: 'tool_calls' },
+  ]
+  const frame = frameOf({ instructions: 'be brief', metadata: { a: 'b' }, temperature: 0.5, store: false })
+  const answer = whole(events, frame)
+  t.match(answer, {
+    id: 'resp_T',
+    object: 'response',
+    created_at: 5,
+    status: 'completed',
+    completed_at: 7,
+    error: null,
+    incomplete_details: null,
+    instructions: 'be brief',
+    metadata: { a: 'b' },
+    model: 'm',
+    temperature: 0.5,
+    store: false,
+    tool_choice: 'auto',
+    tools: TOOLS,
+    usage: {
+      input_tokens: 9,
+      input_tokens_details: { cached_tokens: 3 },
+      output_tokens: 4,
+      output_tokens_details: { reasoning_tokens: 2 },
+      total_tokens: 13,
+    },
+  })
+  t.same(answer.output, [
+    {
+      type: 'reasoning',
+      id: 'rs_T_0',
+      summary: [],
+      content: [{ type: 'reasoning_text', text: 'hm' }],
+      status: 'completed',
+    },
+    {
+      type: 'message',
+      id: 'msg_T_0',
+      role: 'assistant',
+      status: 'completed',
+      content: [{ type: 'output_text', text: 'hi', annotations: [], logprobs: [] }],
+    },
+    { type: 'function_call', id: 'fc_T_0', call_id: 'c1', name: 'f', arguments: '{}', status: 'completed' },
+  ])
+  t.notOk('token_ids' in answer, 'no trace of the recording')
+})
+
+t.test('a streamed text is told in the order of the API', async (t) => {
+  const events: GenerationEvent[] = [
+    start,
+    { type: 'delta', content: 'hi', tokenIds: [1] },
+    { type: 'delta', tokenIds: [2] },
+    { type: 'delta', content: ' there' },
+    stop,
+  ]
+  const told = streamed(events)
+  t.same(
+    told.map((event) => event.type),
+    [
+      'response.created',
+      'response.in_progress',
+      'response.output_item.added',
+      'response.content_part.added',
+      'response.output_text.delta',
+      'response.output_text.delta',
+      'response.output_text.done',
+      'response.content_part.done',
+      'response.output_item.done',
+      'response.completed',
+    ],
+  )
+  t.match(told[0].response, { id: 'resp_T', status: 'in_progress', output: [], completed_at: null })
+  t.match(told[2].item, { type: 'message', status: 'in_progress', content: [] })
+  const at = { item_id: 'msg_T_0', output_index: 0, content_index: 0 }
+  t.match(told[5], { ...at, delta: ' there', logprobs: [] })
+  t.match(told[6], { ...at, text: 'hi there' })
+  t.match(told[9].response, { status: 'completed', output: [told[8].item], usage: { total_tokens: 13 } })
+})
+
+t.test('every kind of call is streamed as the agent knows its tool', async (t) => {
+  const call = (index: number, name: string, written: string): GenerationDelta => ({
+    type: 'delta',
+    toolCalls: [{ index, id: `c${index}`, function: { name, arguments: written } }],
+  })
+  const more = (index: number, written: string): GenerationDelta => ({
+    type: 'delta',
+    toolCalls: [{ index, function: { arguments: written } }],
+  })
+  const told = streamed([
+    start,
+    call(0, 'f', ''),
+    more(0, '{"a"'),
+    more(0, ':1}'),
+    call(1, 'patch', '{"input"'),
+    more(1, ':"x\\'),
+    more(1, 'ny"}'),
+    call(2, 'local_shell', '{"command": ["ls"], "timeout_ms": 3}'),
+    call(3, 'ns__g', '{}'),
+    call(4, 'patch', '{"other": 1}'),
+    call(5, 'local_shell', '{"cmd": "ls"}'),
+    stop,
+  ])
+  const deltas = (type: string) => told.filter((event) => event.type === type).map((event) => event.delta)
+  t.same(deltas('response.function_call_arguments.delta'), ['{"a"', ':1}', '{}', '{"cmd": "ls"}'])
+  t.same(deltas('response.custom_tool_call_input.delta'), ['x', '\ny', '{"other": 1}'])
+  const status = 'completed'
+  const action = { type: 'exec', env: {}, command: ['ls'], timeout_ms: 3 }
+  const custom = { type: 'custom_tool_call', name: 'patch', status }
+  t.same(told.at(-1)?.response.output, [
+    { type: 'function_call', id: 'fc_T_0', call_id: 'c0', name: 'f', arguments: '{"a":1}', status },
+    { ...custom, id: 'ctc_T_1', call_id: 'c1', input: 'x\ny' },
+    { type: 'local_shell_call', id: 'lsh_T_2', call_id: 'c2', action, status },
+    // Named as the agent knows it, with what it needs to know.
+    {
+      type: 'function_call',
+      id: 'fc_T_3',
+      call_id: 'c3',
+      name: 'g',
+      arguments: '{}',
+      namespace: 'ns',
+      status,
+    },
+    { ...custom, id: 'ctc_T_4', call_id: 'c4:raw', input: '{"other": 1}' },
+    {
+      type: 'function_call',
+      id: 'fc_T_5',
+      call_id: 'c5',
+      name: 'local_shell',
+      arguments: '{"cmd": "ls"}',
+      status,
+    },
+  ])
+})
+
+t.test(
+  'a shell call that is nested beyond all measure reaches the agent as the model wrote it',
+  async (t) => {
+    const written = `{"command":["ls"],"env":${'['.repeat(50_000)}${']'.repeat(50_000)}}`
+    const call = { index: 0, id: 'c', function: { name: 'local_shell', arguments: written } }
+    const { output } = whole([start, { type: 'delta', toolCalls: [call] }, stop])
+    t.match(output, [{ type: 'function_call', name: 'local_shell', arguments: written }])
+  },
+)
+
+t.test('an answer that was cut off is incomplete, and so is its last item', async (t) => {
+  const events: GenerationEvent[] = [
+    start,
+    { type: 'delta', reasoning: 'hm', content: 'hi' },
+    { type: 'end', finishReason: 'length' },
+  ]
+  for (const answer of [whole(events), streamed(events).at(-1)?.response]) {
+    t.match(answer, {
+      status: 'incomplete',
+      incomplete_details: { reason: 'max_output_tokens' },
+      completed_at: null,
+      usage: null,
+      output: [{ status: 'completed' }, { status: 'incomplete' }],
+    })
+  }
+  t.equal(streamed(events).at(-1)?.type, 'response.incomplete')
+  for (const finishReason of ['repetition', 'insufficient_system_resource'])
+    t.match(whole([...events.slice(0, 2), { type: 'end', finishReason }]), {
+      status: 'incomplete',
+      incomplete_details: { reason: 'max_output_tokens' },
+    })
+  const filtered = whole([start, { type: 'end', finishReason: 'content_filter' }])
+  t.match(filtered, { status: 'incomplete', incomplete_details: { reason: 'content_filter' } })
+})
+
+t.test('an answer without a word is an empty message', async (t) => {
+  const answer = whole([start, { type: 'delta', tokenIds: [1] }, stop])
+  t.match(answer.output, [{ type: 'message', content: [{ text: '' }] }])
+  t.same((await accumulated(streamed([start, stop]))).output, answer.output)
+})
+
+t.test('a failure after the first event is told as the API tells it', async (t) => {
+  const writer = new ResponsesStreamWriter(frameOf())
+  const text = writer.write([start, { type: 'delta', content: 'hi' }])
+  const told = eventsOf(text + writer.fail(new ProxyError('engine_lost', 'The engine is gone')))
+  t.match(told.at(-1), {
+    type: 'response.failed',
+    response: { status: 'failed', error: { code: 'engine_lost', message: 'The engine is gone' } },
+  })
+})
+
+t.test('what the agent asked to see beyond the text is there', async (t) => {
+  const entry = { token: 'hi', logprob: -0.5, bytes: [104, 105], top_logprobs: [] }
+  const events: GenerationEvent[] = [
+    start,
+    { type: 'delta', reasoning: 'hm', tokenIds: [1] },
+    { type: 'delta', content: 'hi', tokenIds: [2], logprobsContent: [entry] },
+    stop,
+  ]
+  const include = ['reasoning.encrypted_content', 'message.output_text.logprobs']
+  const frame = () => frameOf({ include, return_token_ids: true })
+  const told = streamed(events, frame())
+  t.same(told.find((event) => event.type === 'response.output_text.delta').logprobs, [entry])
+  for (const answer of [whole(events, frame()), told.at(-1)?.response]) {
+    t.equal(answer.output[0].encrypted_content, seal('hm'))
+    t.same(answer.output[1].content[0].logprobs, [entry])
+    t.same(answer.token_ids, [1, 2])
+    t.same(answer.prompt_token_ids, [7, 8])
+    t.same(answer.provider_specific_fields, { token_ids: [1, 2] })
+  }
+  t.same(
+    whole(events, frameOf({ include_reasoning: false })).output.map((item: Json) => item.type),
+    ['message'],
+  )
+})
+
+const written = fc.oneof(
+  fc.string({ unit: 'binary' }).map((input) => JSON.stringify({ input })),
+  fc.array(fc.string(), { maxLength: 3 }).map((command) => JSON.stringify({ command })),
+  fc.string({ unit: 'binary' }),
+)
+const anyCompletion = fc.record({
+  reasoning: fc.string({ unit: 'binary', maxLength: 20 }),
+  content: fc.string({ unit: 'binary', maxLength: 20 }),
+  refusal: fc.constantFrom('', 'no'),
+  calls: fc.array(fc.tuple(fc.constantFrom('f', 'patch', 'local_shell', 'ns__g', 'odd'), written), {
+    maxLength: 3,
+  }),
+  finishReason: fc.constantFrom('stop', 'length', 'tool_calls'),
+})
+type AnyCompletion = typeof anyCompletion extends fc.Arbitrary<infer T> ? T : never
+
+/** The completion in pieces of one character, as an engine whose every chunk is cut apart would bring it. */
+function pieces({ reasoning, content, refusal, calls }: AnyCompletion): GenerationDelta[] {
+  const units = (text: string) => text.split('')
+  return [
+    ...units(reasoning).map((piece) => ({ type: 'delta' as const, reasoning: piece })),
+    ...units(content).map((piece) => ({ type: 'delta' as const, content: piece })),
+    ...units(refusal).map((piece) => ({ type: 'delta' as const, refusal: piece })),
+    ...calls.flatMap(([name, text], index) => [
+      { type: 'delta' as const, toolCalls: [{ index, id: `c${index}`, function: { name } }] },
+      ...units(text).map((piece) => ({
+        type: 'delta' as const,
+        toolCalls: [{ index, function: { arguments: piece } }],
+      })),
+    ]),
+  ]
+}
+
+/** Neighbours made one, wherever `merged` says so. */
+function merge(deltas: readonly GenerationDelta[], merged: readonly boolean[]): GenerationDelta[] {
+  const result: GenerationDelta[] = []
+  for (const [index, delta] of deltas.entries()) {
+    const last = result.at(-1)
+    if (last === undefined || !merged[index % Math.max(merged.length, 1)]) result.push({ ...delta })
+    else {
+      for (const field of ['reasoning', 'content', 'refusal'] as const) {
+        if (delta[field] !== undefined) last[field] = (last[field] ?? '') + delta[field]
+      }
+      if (delta.toolCalls) last.toolCalls = [...(last.toolCalls ?? []), ...delta.toolCalls]
+    }
+  }
+  return result
+}
+
+t.test('a stream cut at every character and merged at random adds up to the whole answer', async (t) => {
+  const deltas = fc.tuple(anyCompletion, fc.array(fc.boolean(), { maxLength: 50 }))
+  await fc.assert(
+    fc.asyncProperty(deltas, async ([completion, merged]) => {
+      const end: GenerationEvent = { type: 'end', finishReason: completion.finishReason, usage }
+      const events = [start, ...merge(pieces(completion), merged), end]
+      const answer = whole(events)
+      const told = streamed(events)
+      const final = await accumulated(told)
+      assert.deepEqual(final.output, answer.output)
+      assert.equal(final.status, answer.status)
+    }),
+    { numRuns: 200 },
+  )
+  t.pass('for any completion')
+})
+
+t.test('the echo of an answer is the message that the model wrote', async (t) => {
+  fc.assert(
+    fc.property(anyCompletion, (completion) => {
+      const events = [start, ...pieces(completion), stop]
+      const fold = foldOf(events)
+      const { messages } = lowerItems(whole(events).output)
+      const { content, reasoning_content, tool_calls } = (messages[0] ?? {}) as Json
+      assert.equal(messages.length, 1)
+      assert.equal(content ?? '', fold.content ?? '')
+      assert.equal(reasoning_content, fold.reasoning ?? undefined)
+      for (const [index, call] of fold.toolCalls.entries()) {
+        const echo = tool_calls[index]
+        assert.equal(echo.id, call.id)
+        assert.equal(echo.function.name, call.function.name)
+        sameArguments(echo.function.arguments, call.function.arguments)
+      }
+    }),
+  )
+  t.pass('for any completion')
+})
+
+/** Spacing and escapes may differ, as in the echo of any client. */
+function sameArguments(echo: string, original: string): void {
+  let parsed: unknown
+  try {
+    parsed = JSON.parse(original)
+  } catch {
+    assert.equal(echo, original)
+    return
+  }
+  assert.deepEqual(JSON.parse(echo), parsed)
+}

@@ -1,0 +1,264 @@
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import type { GenerationEvent } from '../../../../../../src/protocol/canonical/events.ts'
+import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
+import {
+  GenerateReader,
+  type GenerateReaderOptions,
+} from '../../../../../../src/proxy/engines/clients/sglang/generate-reader.ts'
+import { SseParser } from '../../../../../../src/proxy/engines/clients/wire/sse.ts'
+import { inexactReason } from '../../../../../../src/proxy/session/prompts/exactness.ts'
+import { fold } from '../../../../../conformance/engine-client.ts'
+import { generateAnswer, STREAMS } from '../../../../../helpers/fake-sglang.ts'
+import type { Token } from '../../../../../helpers/sampled-words.ts'
+
+const PROMPT = Int32Array.of(7, 8)
+
+function readerFor(options: Partial<GenerateReaderOptions> = {}): GenerateReader {
+  return new GenerateReader({
+    engine: 'http://gpu-1',
+    promptTokenIds: new PromptIds(PROMPT),
+    wantsLogprobs: false,
+    redact: (text) => text.replaceAll('sk-1', '***'),
+    ...options,
+  })
+}
+
+function read(answers: readonly string[], options: Partial<GenerateReaderOptions> = {}): GenerationEvent[] {
+  const reader = readerFor(options)
+  const events: GenerationEvent[] = []
+  for (const answer of answers) reader.read(answer, events)
+  events.push(reader.end())
+  return events
+}
+
+/** An event of a stream that has everything so far. */
+function answer(ids: number[], meta: object = {}): string {
+  return JSON.stringify({
+    text: 'text',
+    output_ids: ids,
+    meta_info: {
+      finish_reason: { type: 'length', length: ids.length },
+      prompt_tokens: 2,
+      completion_tokens: ids.length,
+      output_token_logprobs: ids.map((id) => [-1, id, null]),
+      ...meta,
+    },
+  })
+}
+
+const reasonless = { finish_reason: null }
+
+t.test('a stream says what the whole answer says, however the server streams', (t) => {
+  const token: fc.Arbitrary<Token> = fc.record({
+    id: fc.nat({ max: 5 }),
+    text: fc.string({ unit: 'grapheme' }),
+  })
+  const fields = fc.record({ return_text_in_logprobs: fc.boolean(), top_logprobs_num: fc.nat({ max: 1 }) })
+  /** A merged step is one that the server never sends, for the next one came before it was read. */
+  const steps = fc.array(fc.record({ token, merged: fc.boolean() }), { minLength: 1 })
+  fc.assert(
+    fc.property(
+      steps,
+      fc.constantFrom(...STREAMS),
+      fields,
+      fc.infiniteStream(fc.nat()),
+      (steps, streams, fields, cuts) => {
+        const body = { input_ids: [...PROMPT], return_logprob: true, ...fields }
+        const tokens = steps.map((step) => step.token)
+        const stream: object[] = []
+        let from = 0
+        for (const [at, { merged }] of steps.entries()) {
+          const done = at === steps.length - 1
+          if (merged && !done) continue
+          stream.push(generateAnswer(tokens.slice(0, at + 1), { from, done, streams, body }))
+          from = at + 1
+        }
+        const whole = generateAnswer(tokens, { from: 0, done: true, streams: 'cumulative', body })
+        const options = { wantsLogprobs: fields.return_text_in_logprobs }
+        const fromStream = fold(read(throughWire(stream, cuts), options))
+        assert.deepEqual(fromStream, fold(read([JSON.stringify(whole)], options)))
+        assert.deepEqual(
+          fromStream.tokenIds,
+          tokens.map(({ id }) => id),
+        )
+        assert.equal(inexactReason(fromStream), null)
+      },
+    ),
+  )
+  t.pass('with the same ids, logprobs and end')
+  t.end()
+})
+
+/** The events' JSON after a way on which it was cut anywhere. */
+function throughWire(events: object[], cuts: Iterator<number>): string[] {
+  const bytes = Buffer.from(events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join(''))
+  const parser = new SseParser('e')
+  const texts: string[] = []
+  for (let at = 0; at < bytes.length; ) {
+    const length = 1 + (cuts.next().value % 200)
+    texts.push(...parser.push(bytes.subarray(at, at + length)).map(String))
+    at += length
+  }
+  return texts
+}
+
+t.test('ids that got lost on the way fail the call: what is left of them cannot be placed', (t) => {
+  const lost = [answer([1], reasonless), answer([4], { completion_tokens: 4 })]
+  t.throws(() => read(lost), { code: 'engine_failed', message: /lost token ids: it gave 1, then 1, of 4/ })
+  t.throws(() => read([JSON.stringify({ text: 'a', meta_info: {} })]), {
+    code: 'engine_failed',
+    message: /gave no output_ids/,
+  })
+  t.end()
+})
+
+t.test('a whole answer that counts more tokens than it has ids is not exact', (t) => {
+  t.match(inexactReason(fold(read([answer([1, 2], { completion_tokens: 3 })]))), /counted 3 .* 2 ids/)
+  t.end()
+})
+
+t.test('a logprob counts for its own token only', (t) => {
+  const logprobsOf = (entries: unknown) =>
+    fold(read([answer([5, 6], { output_token_logprobs: entries })])).logprobs
+  t.same(
+    logprobsOf([
+      [-1, 5],
+      [-2, 6],
+    ]),
+    [-1, -2],
+  )
+  t.same(
+    logprobsOf([
+      [-1, 5],
+      [null, 6],
+    ]),
+    [-1, Number.NaN],
+    'null is no number',
+  )
+  t.same(
+    logprobsOf([
+      [-1, 6],
+      [-2, 5],
+    ]),
+    [Number.NaN, Number.NaN],
+    'of other tokens',
+  )
+  t.same(logprobsOf([[-1, 5]]), [], 'too few')
+  t.same(logprobsOf(undefined), [], 'none')
+  t.end()
+})
+
+t.test('an agent that asks for logprobs gets entries with text and alternatives', (t) => {
+  const json = answer([5], {
+    output_token_logprobs: [[-1, 5, 'é']],
+    output_top_logprobs: [
+      [
+        [-1, 5, 'é'],
+        [-2, 6, 'e'],
+      ],
+    ],
+  })
+  const entry = (token: string, logprob: number) => ({ token, logprob, bytes: [...Buffer.from(token)] })
+  t.same(fold(read([json], { wantsLogprobs: true })).logprobsContent, [
+    { ...entry('é', -1), top_logprobs: [entry('é', -1), entry('e', -2)] },
+  ])
+  t.same(fold(read([json])).logprobsContent, [])
+  t.end()
+})
+
+t.test('the end', (t) => {
+  const endOf = (meta: object) => fold(read([answer([1], meta)])).end
+  t.match(endOf({ finish_reason: { type: 'stop', matched: 151645 } }), {
+    finishReason: 'stop',
+    stopReason: 151645,
+  })
+  t.match(endOf({ finish_reason: { type: 'stop', matched: '###' } }), {
+    finishReason: 'stop',
+    stopReason: '###',
+  })
+  t.match(endOf({}), { finishReason: 'length', stopReason: null })
+  t.same(endOf({ cached_tokens: 1 })?.usage, {
+    prompt_tokens: 2,
+    completion_tokens: 1,
+    total_tokens: 3,
+    prompt_tokens_details: { cached_tokens: 1 },
+  })
+  t.equal(endOf({ prompt_tokens: null })?.usage, undefined, 'may have no count')
+  t.throws(() => read([answer([1], reasonless)]), { code: 'engine_lost' }, 'must have a reason')
+  t.throws(() => read([]), { code: 'engine_lost' })
+  t.end()
+})
+
+t.test('weight versions', (t) => {
+  const versions = (...metas: object[]) =>
+    read(metas.map((meta, at) => answer([1, 2, 3].slice(0, at + 1), meta))).flatMap((event) =>
+      event.type === 'delta' ? [] : [event.weightVersion],
+    )
+  t.same(versions({ weight_version: 'v1' }), ['v1', 'v1'])
+  t.same(
+    versions({ weight_version: 'v1', ...reasonless }, { weight_version: 'v2' }),
+    ['v1', 'v2'],
+    'in a stream',
+  )
+  const spans = [
+    { version: 'v1', start: 0, end: 2 },
+    { version: 'v2', start: 2, end: 3 },
+  ]
+  t.same(versions({ weight_version: 'v2', weight_versions: spans }), ['v1', 'v2'], 'of each token')
+  t.same(versions({}), [undefined, undefined])
+  const starts = (meta: object) => {
+    const events: GenerationEvent[] = []
+    readerFor().read(answer([1], meta), events, true)
+    return events.flatMap((event) => (event.type === 'start' ? [event.weightVersion] : []))
+  }
+  t.same(starts({ weight_version: 'v2' }), [undefined], 'of a whole answer only its end')
+  t.same(starts({ weight_version: 'v2', weight_versions: spans }), ['v1'], 'unless there are spans')
+  const [, delta] = read([answer([1, 2, 3], { weight_versions: spans })], {
+    record: { weightVersions: true },
+  })
+  t.match(delta, { details: { weight_versions: spans } }, 'and on record, if they are to be')
+  t.end()
+})
+
+t.test('an abort is not the end of a sample', (t) => {
+  const events: GenerationEvent[] = []
+  const abort = (fields: object) => answer([9], { finish_reason: { type: 'abort', ...fields } })
+  const reader = readerFor()
+  reader.read(answer([1], reasonless), events)
+  t.throws(() => reader.read(abort({ message: 'key sk-1' }), events), {
+    code: 'engine_failed',
+    message: /aborted the request: key \*\*\*$/,
+  })
+  t.equal(events.length, 2, 'and its ids are not all there')
+  const failing = (fields: object, code: string, status: number, message: RegExp) =>
+    t.throws(() => read([abort(fields)]), { code, status, message })
+  failing({ message: 'too long', status_code: 400 }, 'engine_rejected', 400, /^too long$/)
+  failing({ message: 'no memory', status_code: 503 }, 'engine_failed', 502, /no memory$/)
+  failing({ message: null }, 'engine_failed', 502, /no reason given$/)
+  t.end()
+})
+
+t.test("an event of a stream that is no part of SGLang's answer is skipped", (t) => {
+  const others = ['{"warning":"quota"}', '{"error":{}}']
+  const events = read([answer([1], reasonless), others[0]!, answer([1, 2]), ...others])
+  t.same(fold(events).tokenIds, [1, 2])
+  t.end()
+})
+
+t.test('what is no answer', (t) => {
+  const failing = (json: string, message: RegExp) =>
+    t.throws(() => readerFor().read(json, []), { code: 'engine_failed', message })
+  failing('{"error":{"message":"no memory for sk-1"}}', /failed: no memory for \*\*\*$/)
+  failing('{"object":"error","message":"older"}', /failed: older$/)
+  failing('<html>', /failed: <html>$/)
+  for (const json of ['null', '[]', '{"output_ids":[1]}']) failing(json, /failed/)
+  for (const json of ['{}', '{"meta_info":null}'])
+    t.throws(() => readerFor().read(json, [], true), { code: 'engine_failed' })
+  t.throws(() => read([answer([1], { finish_reason: null }), '{"detail":"of sk-1"}']), {
+    code: 'engine_failed',
+    message: /failed: of \*\*\*$/,
+  })
+  t.end()
+})

@@ -1,0 +1,138 @@
+import t from 'tap'
+import type { ChatBody } from '../../../../../../src/protocol/canonical/request.ts'
+import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
+import { generateBody } from '../../../../../../src/proxy/engines/clients/sglang/request.ts'
+import { bodyWithIds } from '../../../../../../src/proxy/engines/clients/wire/request.ts'
+
+function bodyFor(
+  body: Partial<ChatBody>,
+  stream = true,
+  more: { mayReason?: boolean } = {},
+): Record<string, unknown> {
+  const messages = [{ role: 'user' as const, content: 'Hello' }]
+  const request = {
+    kind: 'chat',
+    requestId: 'r',
+    sessionId: 's',
+    stream,
+    promptTokenIds: PromptIds.of(5, 6),
+    body: { messages, ...body },
+    ...more,
+  } as const
+  const json = bodyWithIds(generateBody(request), 'input_ids', request)
+  return JSON.parse(Buffer.concat(json).toString())
+}
+
+const paramsFor = (body: Partial<ChatBody>) => bodyFor(body).sampling_params
+
+t.test('the ids are the whole prompt, and what recording needs is asked for', (t) => {
+  const rendered = {
+    tools: [{ type: 'function' as const, function: { name: 'f' } }],
+    tool_choice: 'auto',
+    chat_template_kwargs: { enable_thinking: false },
+    reasoning_effort: 'low',
+    n: 1,
+  }
+  const notItsOwn = {
+    text: 'other',
+    input_embeds: [[1]],
+    session_params: { id: 's' },
+    rid: 'r',
+    background: true,
+    input_ids: [1],
+    stream_options: {},
+  }
+  const expected = {
+    input_ids: [5, 6],
+    sampling_params: { max_new_tokens: null },
+    return_logprob: true,
+    logprob_start_len: -1,
+    top_logprobs_num: 0,
+    return_text_in_logprobs: false,
+    stream: true,
+  }
+  t.same(
+    bodyFor({ ...rendered, ...notItsOwn, logprobs: false, top_logprobs: 5, return_logprob: false }),
+    expected,
+  )
+  t.same(
+    bodyFor({ priority: 3, lora_path: 'a' }),
+    { ...expected, priority: 3, lora_path: 'a' },
+    'the rest goes on',
+  )
+  t.match(bodyFor({ logprobs: true, top_logprobs: 2 }, false), {
+    top_logprobs_num: 2,
+    return_text_in_logprobs: true,
+    stream: false,
+  })
+  t.end()
+})
+
+t.test('sampling parameters go by the names of SGLang', (t) => {
+  const same = {
+    temperature: 0.5,
+    top_p: 0.9,
+    top_k: 5,
+    min_p: 0.1,
+    frequency_penalty: 0.1,
+    presence_penalty: 0.2,
+    repetition_penalty: 1.1,
+    logit_bias: { 7: -100 },
+    stop: ['###'],
+    stop_token_ids: [2],
+    ignore_eos: true,
+    skip_special_tokens: false,
+    regex: 'a+',
+  }
+  t.same(paramsFor({ ...same, seed: 1, min_tokens: 2, max_tokens: 9 }), {
+    ...same,
+    sampling_seed: 1,
+    min_new_tokens: 2,
+    max_new_tokens: 9,
+  })
+  t.same(paramsFor({ max_tokens: 9, max_completion_tokens: 8 }), { max_new_tokens: 8 }, 'the newer name wins')
+  const nulls = {
+    temperature: null,
+    top_p: null,
+    seed: null,
+    stop: null,
+    max_tokens: null,
+    response_format: null,
+  }
+  t.same(paramsFor(nulls), { max_new_tokens: null }, "null is the engine's default")
+  t.same(paramsFor({ custom: 1 }), { max_new_tokens: null }, 'an unknown one would fail the call')
+  t.end()
+})
+
+t.test('constraints on the output', (t) => {
+  const constraint = (format: unknown) => {
+    const { max_new_tokens: _, ...rest } = paramsFor({ response_format: format }) as Record<string, unknown>
+    return rest
+  }
+  const schema = { type: 'object', properties: { a: { type: 'number' } } }
+  const tag = { type: 'structural_tag', structures: [], triggers: [] }
+  t.same(constraint({ type: 'text' }), {})
+  t.same(constraint({ type: 'json_object' }), { json_schema: '{"type":"object"}' })
+  t.same(constraint({ type: 'json_schema', json_schema: { name: 'x', schema } }), {
+    json_schema: JSON.stringify(schema),
+  })
+  t.same(constraint(tag), { structural_tag: JSON.stringify(tag) })
+  const refused = (body: Partial<ChatBody>, param: string) =>
+    t.throws(() => bodyFor(body), { code: 'unsupported', status: 400, param })
+  refused({ response_format: { type: 'grammar' } }, 'response_format')
+  refused({ response_format: { type: 'json_schema' } }, 'response_format')
+  refused({ response_format: 'json' }, 'response_format')
+  refused({ structured_outputs: { json: schema } }, 'structured_outputs')
+  refused({ guided_json: schema }, 'guided_json')
+  t.doesNotThrow(() => bodyFor({ structured_outputs: null, guided_json: null }))
+  t.end()
+})
+
+t.test('a constraint begins behind the reasoning, where the prompt leaves room for one', (t) => {
+  const format = { response_format: { type: 'json_object' as const } }
+  t.match(bodyFor({ ...format }, true, { mayReason: true }), { require_reasoning: true })
+  t.match(bodyFor({ regex: '[a-z]+' }, true, { mayReason: true }), { require_reasoning: true })
+  t.notOk('require_reasoning' in bodyFor(format), 'the template has closed it')
+  t.notOk('require_reasoning' in bodyFor({}, true, { mayReason: true }), 'nothing is constrained')
+  t.end()
+})

@@ -1,0 +1,148 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
+import { parseAnswer } from '../../../../../../src/proxy/engines/clients/wire/parse-answer.ts'
+
+/** What was taken out of the text as ids is a list again. */
+function parse(json: string): unknown {
+  return plain(parseAnswer(Buffer.from(json)))
+}
+
+function plain(value: unknown): unknown {
+  if (value instanceof PromptIds) return [...value]
+  if (Array.isArray(value)) return value.map(plain)
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, plain(member)]))
+}
+
+t.test("a prompt's ids are read from the bytes", (t) => {
+  const ids = [0, 7, 10, 151_645, 999_999_999]
+  const atRoot = parseAnswer(Buffer.from(JSON.stringify({ choices: [], prompt_token_ids: ids })))
+  t.same(atRoot, { choices: [], prompt_token_ids: PromptIds.from(ids) })
+  const choice = { index: 0, text: 'é', prompt_token_ids: ids }
+  const onChoice = parseAnswer(Buffer.from(JSON.stringify({ choices: [choice], prompt_token_ids: null })))
+  t.same(onChoice, {
+    choices: [{ ...choice, prompt_token_ids: PromptIds.from(ids) }],
+    prompt_token_ids: null,
+  })
+  const many = Array.from({ length: 300_000 }, (_, place) => (place * 7919) % 200_000)
+  t.same(parseAnswer(Buffer.from(JSON.stringify({ prompt_token_ids: many }))), {
+    prompt_token_ids: PromptIds.from(many),
+  })
+  t.end()
+})
+
+t.test('what is no plain list of ids where readers look is as JSON.parse has it', (t) => {
+  const texts = [
+    '{"prompt_token_ids":[]}',
+    '{"prompt_token_ids":[1, 2]}',
+    '{"prompt_token_ids":[ 1]}',
+    '{"prompt_token_ids":[1.5]}',
+    '{"prompt_token_ids":[-1]}',
+    '{"prompt_token_ids":[1e3]}',
+    '{"prompt_token_ids":[2147483648]}',
+    '{"prompt_token_ids":[12345678901234567890]}',
+    '{"prompt_token_ids":[null]}',
+    '{"prompt_token_ids":["1"]}',
+    '{"prompt_token_ids":[[1],[2]]}',
+    '{"prompt_token_ids":[1],"prompt_token_ids":[2]}',
+    '{"prompt_token_ids":[1],"prompt_token_ids":"x"}',
+    '{"usage":{"prompt_token_ids":[1,2]},"prompt_token_ids":[3]}',
+    '{"a\\"prompt_token_ids":[1,2],"prompt_token_ids":[3]}',
+    '{"a\\\\":1,"prompt_token_ids":[3]}',
+    '{"content":"\\"prompt_token_ids\\":[1,2]","prompt_token_ids":[3]}',
+    '{"choices":[null,{"prompt_token_ids":[1]}]}',
+    '{"choices":{"prompt_token_ids":[1]}}',
+    '[{"prompt_token_ids":[1]}]',
+    '["prompt_token_ids",[1]]',
+    '[1]',
+    'null',
+  ]
+  for (const text of texts) t.same(parse(text), JSON.parse(text), text)
+  t.end()
+})
+
+t.test('what is no JSON is refused', (t) => {
+  const texts = [
+    '',
+    '"prompt_token_ids":[1]',
+    '{"prompt_token_ids":[1]',
+    '{"prompt_token_ids":[1,]}',
+    '{"prompt_token_ids":[,1]}',
+    '{"prompt_token_ids":[01]}',
+    '{"prompt_token_ids":[1 2]}',
+    '{"prompt_token_ids":[1',
+    '{"a":"b"prompt_token_ids":[1]}',
+    '{"a":b"prompt_token_ids":[1]}',
+  ]
+  for (const text of texts) t.throws(() => parseAnswer(Buffer.from(text)), SyntaxError, text)
+  t.end()
+})
+
+t.test('any JSON is parsed to what it says', (t) => {
+  const key = fc.oneof(
+    { weight: 3, arbitrary: fc.constantFrom('prompt_token_ids', 'choices', '"prompt_token_ids', 'a\\') },
+    fc.string({ unit: 'binary' }),
+  )
+  const ids = fc.array(
+    fc.oneof(
+      { weight: 20, arbitrary: fc.nat() },
+      fc.constantFrom<unknown>(-1, 0.5, 1e21, null, '1', 2 ** 31, 2 ** 53),
+    ),
+  )
+  const { value } = fc.letrec((tie) => ({
+    value: fc.oneof(
+      { maxDepth: 4 },
+      ids,
+      fc.constantFrom('"prompt_token_ids":[1,2]', 'prompt_token_ids', '":[1],"'),
+      fc.string({ unit: 'binary' }),
+      fc.dictionary(key, tie('value'), { noNullPrototype: true }),
+      fc.array(tie('value'), { maxLength: 3 }),
+    ),
+  }))
+  const space = fc.constantFrom<(string | number)[]>(0, 0, 1, '\t')
+  fc.assert(
+    fc.property(fc.dictionary(key, value, { noNullPrototype: true }), space, (answer, indent) => {
+      const text = JSON.stringify(answer, undefined, indent as string | number)
+      // Compared as text: it shows the order of keys, and tells NaN from null.
+      return JSON.stringify(parse(text)) === JSON.stringify(JSON.parse(text))
+    }),
+    { numRuns: 2_000 },
+  )
+  t.end()
+})
+
+t.test('pieces of JSON put together at random are judged as JSON.parse judges them', (t) => {
+  const piece = fc.constantFrom(
+    '"prompt_token_ids":[1,2]',
+    '"prompt_token_ids":[',
+    '"prompt_token_ids"',
+    '{',
+    '}',
+    '[',
+    ']',
+    ':',
+    ',',
+    '"',
+    '\\',
+    '1',
+    ' ',
+    '"choices":[{',
+    '}]',
+  )
+  const outcome = (read: () => unknown): string => {
+    try {
+      return JSON.stringify(read())
+    } catch {
+      return 'no JSON'
+    }
+  }
+  fc.assert(
+    fc.property(fc.array(piece, { maxLength: 12 }), (pieces) => {
+      const text = `{${pieces.join('')}}`
+      return outcome(() => parse(text)) === outcome(() => JSON.parse(text))
+    }),
+    { numRuns: 20_000 },
+  )
+  t.end()
+})

@@ -1,0 +1,169 @@
+import t from 'tap'
+import { Dispatcher, type DispatcherOptions } from '../../../../../src/proxy/engines/dispatch/dispatcher.ts'
+import type { Member } from '../../../../../src/proxy/engines/dispatch/placement.ts'
+import { FakeClock } from '../../../../helpers/fake-clock.ts'
+
+const WAIT_MS = 30_000
+const member = (id: string, maxConcurrency = 1): Member => ({
+  id,
+  maxConcurrency,
+  healthy: true,
+  draining: false,
+  models: [],
+})
+const call = (callId: string) => ({ callId, sessionId: `session of ${callId}` })
+
+function setUp(...given: (Member | Partial<DispatcherOptions>)[]) {
+  const members = given.filter((one) => 'id' in one)
+  const options = Object.assign({}, ...given.filter((one) => !('id' in one)))
+  const clock = new FakeClock()
+  const absent = () => ({ code: 'no_worker', message: 'no worker is connected' }) as const
+  const dispatcher = new Dispatcher({ queueLimit: 2, waitMs: WAIT_MS, absent, clock, ...options })
+  for (const one of members) dispatcher.addMember(one)
+  const signal = new AbortController().signal
+  return { clock, dispatcher, acquire: (callId: string) => dispatcher.acquire(call(callId), signal) }
+}
+
+t.test('a lease is given at once, or when another one is released', async (t) => {
+  const { acquire, dispatcher } = setUp(member('a'))
+  const first = await acquire('1')
+  t.equal(first.memberId, 'a')
+  const second = acquire('2')
+  t.equal(dispatcher.stats().waiting, 1)
+  first.release()
+  t.equal((await second).memberId, 'a')
+})
+
+t.test('releasing a lease twice frees one slot', async (t) => {
+  const { acquire, dispatcher } = setUp(member('a', 2))
+  const first = await acquire('1')
+  await acquire('2')
+  first.release()
+  first.release()
+  t.equal(dispatcher.stats().members[0]?.inFlight, 1)
+})
+
+t.test('a full queue turns a call away with queue_full', async (t) => {
+  const { acquire } = setUp()
+  void acquire('1').catch(() => {})
+  void acquire('2').catch(() => {})
+  await t.rejects(acquire('3'), { code: 'queue_full', status: 503, retryAfterS: 1 })
+})
+
+t.test('a call that nobody can serve fails after the wait limit, and no timer is left', async (t) => {
+  const { acquire, clock } = setUp()
+  const waiting = acquire('1')
+  clock.advance(WAIT_MS - 1_000)
+  t.equal(clock.pending, 1)
+  clock.advance(1_000)
+  await t.rejects(waiting, { code: 'no_worker', status: 503 })
+  t.equal(clock.pending, 0)
+})
+
+t.test('a call that waits for a busy member outlives the wait limit', async (t) => {
+  const { acquire, clock } = setUp(member('a'))
+  const first = await acquire('1')
+  const second = acquire('2')
+  clock.advance(10 * WAIT_MS)
+  first.release()
+  t.equal((await second).memberId, 'a')
+})
+
+t.test('an aborted call leaves the queue with the reason of the signal', async (t) => {
+  const { dispatcher } = setUp()
+  const controller = new AbortController()
+  const waiting = dispatcher.acquire(call('1'), controller.signal)
+  const reason = new Error('agent left')
+  controller.abort(reason)
+  await t.rejects(waiting, reason)
+  t.equal(dispatcher.stats().waiting, 0)
+  await t.rejects(dispatcher.acquire(call('2'), controller.signal), reason, 'and never enters it')
+})
+
+t.test('the lease of a member that was removed is void', async (t) => {
+  const { acquire, dispatcher } = setUp(member('a'))
+  const lease = await acquire('1')
+  t.same(dispatcher.removeMember('a'), ['1'])
+  dispatcher.addMember(member('a'))
+  await acquire('2')
+  lease.release()
+  t.equal(dispatcher.stats().members[0]?.inFlight, 1)
+})
+
+t.test('a pause holds new calls until resume', async (t) => {
+  const { acquire, dispatcher } = setUp(member('a'))
+  dispatcher.pause()
+  const waiting = acquire('1')
+  t.equal(dispatcher.stats().waiting, 1)
+  dispatcher.resume()
+  t.equal((await waiting).memberId, 'a')
+})
+
+const PAUSE_LIMIT_MS = 3_600_000
+
+t.test('a pause that lasts longer than its limit refuses calls until resume', async (t) => {
+  const { acquire, clock, dispatcher } = setUp(member('a'))
+  dispatcher.pause()
+  const waiting = acquire('1')
+  clock.advance(PAUSE_LIMIT_MS - 1)
+  t.equal(dispatcher.stats().waiting, 1, 'a call waits that long')
+  clock.advance(1)
+  await t.rejects(waiting, { code: 'paused', status: 503 })
+  await t.rejects(acquire('2'), { code: 'paused' })
+  dispatcher.resume()
+  t.equal((await acquire('3')).memberId, 'a')
+})
+
+t.test('pausing again starts the limit anew, and a resume ends it', async (t) => {
+  const { acquire, clock, dispatcher } = setUp(member('a'))
+  dispatcher.pause()
+  clock.advance(PAUSE_LIMIT_MS - 1)
+  dispatcher.pause()
+  const waiting = acquire('1')
+  clock.advance(PAUSE_LIMIT_MS - 1)
+  dispatcher.resume()
+  t.equal((await waiting).memberId, 'a')
+  clock.advance(PAUSE_LIMIT_MS)
+  t.equal(clock.pending, 0, 'no timer is left')
+})
+
+t.test('without a limit a pause holds calls for as long as it lasts', async (t) => {
+  const { acquire, clock, dispatcher } = setUp({ pauseLimitMs: 0 }, member('a'))
+  dispatcher.pause()
+  const waiting = acquire('1')
+  clock.advance(100 * PAUSE_LIMIT_MS)
+  dispatcher.resume()
+  t.equal((await waiting).memberId, 'a')
+})
+
+t.test('the log tells of a pause when it begins, while it lasts, and when it ends', (t) => {
+  const lines: unknown[] = []
+  const log = (level: string) => (fields: object, message: string) => lines.push([level, message, fields])
+  const logger = { debug: log('debug'), info: log('info'), warn: log('warn'), error: log('error') }
+  const { clock, dispatcher } = setUp({ logger })
+  dispatcher.pause()
+  clock.advance(200_000)
+  dispatcher.pause()
+  dispatcher.resume()
+  dispatcher.resume()
+  t.strictSame(lines, [
+    ['info', 'paused: new calls wait until POST /admin/resume', { limit_ms: PAUSE_LIMIT_MS }],
+    ['warn', 'still paused', { paused_ms: 60_000 }],
+    ['warn', 'still paused', { paused_ms: 180_000 }],
+    ['info', 'resumed', { paused_ms: 200_000 }],
+  ])
+  t.equal(clock.pending, 0)
+  t.end()
+})
+
+t.test('close fails what waits and what comes, and leaves running calls alone', async (t) => {
+  const { acquire, clock, dispatcher } = setUp(member('a'))
+  const running = await acquire('1')
+  const waiting = acquire('2')
+  dispatcher.close()
+  await t.rejects(waiting, { code: 'shutting_down' })
+  await t.rejects(acquire('3'), { code: 'shutting_down' })
+  t.equal(clock.pending, 0)
+  running.release()
+  t.equal(dispatcher.stats().members[0]?.inFlight, 0)
+})

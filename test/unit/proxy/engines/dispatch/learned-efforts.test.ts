@@ -1,0 +1,80 @@
+import t from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import type { ChatBody } from '../../../../../src/protocol/canonical/request.ts'
+import {
+  EffortNegotiation,
+  LearnedEfforts,
+} from '../../../../../src/proxy/engines/dispatch/learned-efforts.ts'
+
+const chat = (effort: string): ChatBody => ({ model: 'm', messages: [], reasoning_effort: effort })
+const QWEN = 'Unexpected reasoning effort high. Supported types are xhigh (default), medium, and low'
+const rejection = (message: string) => new ProxyError('engine_rejected', message, { status: 400 })
+
+/** The efforts of a request's attempts at one engine. */
+function negotiate(learned: LearnedEfforts, effort: string) {
+  const negotiation = new EffortNegotiation(learned, chat(effort))
+  return { negotiation, send: () => negotiation.bodyFor('engine')!.reasoning_effort }
+}
+
+t.test('what an error teaches is learned when the retry has succeeded', async (t) => {
+  const learned = new LearnedEfforts()
+  const { negotiation, send } = negotiate(learned, 'high')
+  t.equal(send(), 'high')
+  t.ok(negotiation.rejected('engine', rejection(QWEN)))
+  t.equal(send(), 'xhigh')
+  t.equal(negotiate(learned, 'high').send(), 'high', 'another request meanwhile')
+  negotiation.confirm()
+  t.equal(negotiate(learned, 'high').send(), 'xhigh')
+  t.strictSame([...learned.rejectedBy('other', 'm'), ...learned.rejectedBy('engine', 'n')], [])
+  learned.forget('engine')
+  t.equal(negotiate(learned, 'high').send(), 'high')
+})
+
+t.test('an engine that answers a template error with HTTP 500 is understood as well', async (t) => {
+  const { negotiation, send } = negotiate(new LearnedEfforts(), 'high')
+  send()
+  const message = `the engine at http://e answered with HTTP 500: ${QWEN}`
+  t.ok(negotiation.rejected('engine', new ProxyError('engine_failed', message)))
+  t.equal(send(), 'xhigh')
+})
+
+t.test('none is not left out for a model that speaks harmony', async (t) => {
+  const { negotiation, send } = negotiate(new LearnedEfforts(), 'none')
+  send()
+  const error = rejection("Harmony does not support reasoning_effort='none'")
+  t.notOk(negotiation.rejected('engine', error))
+  t.equal(negotiation.toAgentError(error), error)
+})
+
+t.test('the agent gets the error of its own effort where the engine takes no replacement', async (t) => {
+  const { negotiation, send } = negotiate(new LearnedEfforts(), 'none')
+  send()
+  const first = rejection("reasoning_effort does not support 'none' with this model")
+  t.ok(negotiation.rejected('engine', first))
+  t.equal(send(), undefined)
+  const second = rejection('Unrecognized request argument supplied: chat_template_kwargs')
+  t.notOk(negotiation.rejected('engine', second))
+  t.equal(negotiation.toAgentError(second), first)
+  const other = rejection('the prompt is too long')
+  t.equal(negotiation.toAgentError(other), other)
+})
+
+t.test('other errors teach nothing', async (t) => {
+  for (const thrown of [
+    new ProxyError('engine_lost', QWEN),
+    rejection('temperature is too high'),
+    new Error(QWEN),
+  ]) {
+    const { negotiation, send } = negotiate(new LearnedEfforts(), 'high')
+    send()
+    t.notOk(negotiation.rejected('engine', thrown))
+  }
+})
+
+t.test('models are forgotten before their names fill the memory', async (t) => {
+  const learned = new LearnedEfforts()
+  const rejected = new Set(['high'])
+  for (let model = 0; model <= 1_000; model += 1) learned.learn('engine', `m${model}`, rejected)
+  t.equal(learned.rejectedBy('engine', 'm0').size, 0)
+  t.equal(learned.rejectedBy('engine', 'm1000').size, 1)
+})

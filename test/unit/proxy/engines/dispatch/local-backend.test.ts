@@ -1,0 +1,546 @@
+import t from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import type { Logger } from '../../../../../src/base/logger.ts'
+import type { GenerationEvent, GenerationStream } from '../../../../../src/protocol/canonical/events.ts'
+import { createLocalBackend } from '../../../../../src/proxy/engines/dispatch/local-backend.ts'
+import type { EngineClient, EngineHealth } from '../../../../../src/proxy/engines/port/engine-client.ts'
+import type { ExpectedTokenizer } from '../../../../../src/proxy/engines/port/expected-tokenizer.ts'
+import { chatRequest, collect, noAbort } from '../../../../conformance/engine-client.ts'
+import { FakeClock } from '../../../../helpers/fake-clock.ts'
+import { silentLogger } from '../../../../helpers/silent-logger.ts'
+
+const INTERVAL_MS = 5_000
+const unreachable = () => new ProxyError('engine_unreachable', 'connection refused')
+const lost = () => new ProxyError('engine_lost', 'connection lost')
+
+/** An engine client that does as it is told. */
+class ScriptedClient implements EngineClient {
+  readonly kind = 'vllm'
+  readonly takesTokenIds = true
+  readonly name: string
+  asked = 0
+  checks = 0
+  /** Thrown by generate before its first event. */
+  failure: (() => Error) | undefined
+  health: () => Promise<EngineHealth> = async () => ({ models: [{ id: 'qwen' }] })
+  start: Partial<GenerationEvent> = {}
+
+  constructor(name: string) {
+    this.name = name
+  }
+
+  generate: () => GenerationStream = async function* (this: ScriptedClient) {
+    this.asked += 1
+    if (this.failure) throw this.failure()
+    yield [{ type: 'start', engine: this.name, ...this.start } as GenerationEvent]
+    yield [
+      { type: 'delta', content: 'a' },
+      { type: 'end', finishReason: 'stop' },
+    ]
+  }
+
+  checkHealth(signal: AbortSignal): Promise<EngineHealth> {
+    this.checks += 1
+    const aborted = new Promise<never>((_, reject) => {
+      signal.addEventListener('abort', () => reject(signal.reason))
+    })
+    return Promise.race([this.health(), aborted])
+  }
+
+  async close(): Promise<void> {}
+}
+
+function setUp(...names: string[]) {
+  return setUpWith(silentLogger, ...names)
+}
+
+function setUpWith(logger: Logger, ...names: string[]) {
+  return setUpFor({ logger }, ...names)
+}
+
+function setUpFor(more: { logger: Logger; tokenizer?: ExpectedTokenizer }, ...names: string[]) {
+  const clock = new FakeClock()
+  const clients = names.map((name) => new ScriptedClient(name))
+  const options = { clients, clock, ...more, healthIntervalMs: INTERVAL_MS, waitMs: 30_000 }
+  const backend = createLocalBackend(options)
+  const serve = (sessionId: string) => collect(backend.generate({ ...chatRequest({}), sessionId }, noAbort))
+  const settle = () => new Promise((resolve) => setImmediate(resolve))
+  return { clock, clients, backend, serve, settle }
+}
+
+t.test('a dead engine that is listed first fails no session and is not asked twice', async (t) => {
+  const { clients, serve, backend } = setUp('dead', 'alive')
+  clients[0]!.failure = unreachable
+  for (const session of ['a', 'b', 'c']) t.match(await serve(session), [{ engine: 'alive' }, {}, {}])
+  t.equal(clients[0]!.asked, 1)
+  t.match(backend.status().members, [{ healthy: false, error: 'connection refused' }, { healthy: true }])
+})
+
+t.test('an engine that was unreachable is asked again once a health check finds it', async (t) => {
+  const { clients, serve, backend, clock, settle } = setUp('a')
+  await settle()
+  clients[0]!.failure = unreachable
+  const waiting = serve('s')
+  await settle()
+  t.equal(backend.status().queued, 1)
+  clients[0]!.failure = undefined
+  clock.advance(INTERVAL_MS)
+  t.match(await waiting, [{ engine: 'a' }, {}, {}])
+  t.strictSame(backend.status().members[0]?.error, undefined)
+})
+
+t.test('an engine that is asleep or paused gets no new calls, and ends those that it has', async (t) => {
+  const { clients, serve, backend, clock, settle } = setUp('a', 'b')
+  const [a, b] = clients
+  await settle()
+  const running = serve('s')
+  const served = await running
+  const home = served[0] as { engine: string }
+  const [first, other] = home.engine === 'a' ? [a!, b!] : [b!, a!]
+  first.health = async () => ({ models: [{ id: 'qwen' }], unavailable: 'asleep' })
+  clock.advance(INTERVAL_MS)
+  await settle()
+  t.match(await serve('s'), [{ engine: other.name }, {}, {}], 'its session goes to one that is awake')
+  other.health = async () => ({ models: [{ id: 'qwen' }], unavailable: 'paused' })
+  clock.advance(INTERVAL_MS)
+  await settle()
+  t.match(
+    backend
+      .status()
+      .members.map(({ name, healthy, unavailable }) => [name, healthy, unavailable])
+      .sort(),
+    [
+      [first.name, true, 'asleep'],
+      [other.name, true, 'paused'],
+    ].sort(),
+  )
+  let ended = false
+  const waiting = serve('s').finally(() => {
+    ended = true
+  })
+  for (let passed = 0; passed < 120_000; passed += INTERVAL_MS) {
+    clock.advance(INTERVAL_MS)
+    await settle()
+  }
+  t.notOk(ended, 'calls wait while all sleep, for longer than for engines that are gone')
+  t.equal(backend.status().queued, 1)
+  first.health = async () => ({ models: [{ id: 'qwen' }] })
+  clock.advance(INTERVAL_MS)
+  t.match(await waiting, [{ engine: first.name }, {}, {}], 'and go on when one is awake')
+})
+
+t.test(
+  'an engine that comes back with another tokenizer gets no calls, and the error says which',
+  async (t) => {
+    const tokenizer = { name: 'Qwen/Qwen3', ids: [1, 2, 3], decode: (ids: readonly number[]) => ids.join('') }
+    const { clients, serve, clock, settle, backend } = setUpFor({ logger: silentLogger, tokenizer }, 'a')
+    const [a] = clients
+    await settle()
+    a!.health = async () => ({ models: [{ id: 'qwen' }], textIds: [1, 2, 3] })
+    clock.advance(INTERVAL_MS)
+    await settle()
+    t.match(await serve('s'), [{ engine: 'a' }, {}, {}])
+    t.match(backend.status().members, [{ healthy: true, tokenizer: 'same' }])
+    a!.health = async () => ({ models: [{ id: 'llama' }], textIds: [1, 7, 3] })
+    clock.advance(INTERVAL_MS)
+    await settle()
+    t.match(backend.status().members, [{ healthy: false, tokenizer: 'other' }])
+    const failing = t.rejects(serve('s'), {
+      code: 'engine_unreachable',
+      message:
+        /: a: the tokenizer of llama is not that of --tokenizer Qwen\/Qwen3: id 2 of a text is 7 here and 2 there$/,
+    })
+    for (let passed = 0; passed <= 35_000; passed += 1_000) {
+      clock.advance(1_000)
+      await settle()
+    }
+    await failing
+    t.equal(a!.asked, 1)
+    a!.health = async () => ({ models: [{ id: 'qwen' }], textIds: [12, 3] })
+    clock.advance(INTERVAL_MS)
+    await settle()
+    t.match(backend.status().members, [
+      { healthy: true, tokenizer: 'split', warning: /cuts text in other places/ },
+    ])
+    t.match(await serve('s'), [{ engine: 'a' }, {}, {}], 'one that cuts otherwise means the same by its ids')
+  },
+)
+
+t.test('a call that loses engines before its first event takes two with it, not all', async (t) => {
+  const { clients, serve } = setUp('a', 'b', 'c')
+  for (const client of clients) client.failure = lost
+  await t.rejects(serve('s'), { code: 'engine_lost' })
+  t.same(clients.map((client) => client.asked).sort(), [0, 1, 1])
+})
+
+t.test('a lone engine that dropped the connection is asked once more', async (t) => {
+  const { clients, serve } = setUp('a')
+  clients[0]!.failure = () => {
+    clients[0]!.failure = undefined
+    return lost()
+  }
+  t.match(await serve('s'), [{ engine: 'a' }, {}, {}])
+})
+
+t.test(
+  'an engine that is well by its health checks and reached by no call is tried three times, not for ever',
+  async (t) => {
+    const { clients, serve, clock, settle } = setUp('a')
+    await settle()
+    clients[0]!.failure = unreachable
+    let ended = false
+    const failing = t.rejects(serve('s'), { code: 'engine_unreachable' }).then(() => {
+      ended = true
+    })
+    for (let check = 0; check < 10 && !ended; check += 1) {
+      clock.advance(INTERVAL_MS)
+      await settle()
+    }
+    await failing
+    t.equal(clients[0]!.asked, 3)
+  },
+)
+
+t.test('a request is not tried elsewhere if the fault is its own, or the engine was silent', async (t) => {
+  const errors = [
+    new ProxyError('engine_timeout', 'silent'),
+    ...[400, 404, 422].map((status) => new ProxyError('engine_rejected', 'no', { status })),
+  ]
+  for (const error of errors) {
+    const { clients, serve } = setUp('a', 'b')
+    for (const client of clients) client.failure = () => error
+    await t.rejects(serve('s'), error)
+    t.equal(clients[0]!.asked + clients[1]!.asked, 1)
+  }
+})
+
+const FAILING = {
+  'HTTP 500': new ProxyError('engine_failed', 'HTTP 500'),
+  'HTTP 429': new ProxyError('engine_rejected', 'busy', { status: 429, retryAfterS: 20 }),
+  'HTTP 401': new ProxyError('engine_rejected', 'no key', { status: 401 }),
+}
+for (const [response, error] of Object.entries(FAILING)) {
+  t.test(`an engine that answers ${response} fails no session, rests, and returns`, async (t) => {
+    const { clients, serve, backend, clock, settle } = setUp('failing', 'well')
+    const [failing] = clients
+    await settle()
+    failing!.failure = () => error
+    for (let session = 0; session < 20; session += 1)
+      t.match(await serve(`s${session}`), [{ engine: 'well' }, {}, {}])
+    t.equal(failing!.asked, error.status === 429 ? 1 : 3)
+    t.match(
+      backend.status().members.map(({ healthy, ejectedForMs }) => [healthy, ejectedForMs]),
+      [
+        [true, error.status === 429 ? 20_000 : 10_000],
+        [true, undefined],
+      ],
+    )
+    failing!.failure = undefined
+    clock.advance(20_000)
+    t.equal(backend.status().members[0]!.ejectedForMs, undefined)
+    t.match(await serve('fresh'), [{ engine: 'failing' }, {}, {}])
+  })
+}
+
+t.test('an engine that fails to count a prompt is replaced by another one', async (t) => {
+  const { clients, backend } = setUp('failing', 'well')
+  const counted: EngineClient[] = clients
+  counted[0]!.countTokens = async () => {
+    throw FAILING['HTTP 500']
+  }
+  counted[1]!.countTokens = async () => 7
+  t.equal(await backend.countTokens({ messages: [] }, noAbort), 7)
+})
+
+t.test('a request that every engine fails reaches three at most, and one engine once', async (t) => {
+  for (const [names, asked] of [
+    [['a'], 1],
+    [['a', 'b'], 2],
+    [['a', 'b', 'c', 'd'], 3],
+  ] as const) {
+    const { clients, serve } = setUp(...names)
+    for (const client of clients) client.failure = () => new ProxyError('engine_failed', client.name)
+    await t.rejects(serve('s'), { code: 'engine_failed' })
+    t.equal(
+      clients.reduce((sum, client) => sum + client.asked, 0),
+      asked,
+    )
+  }
+})
+
+t.test('a single engine is never ejected', async (t) => {
+  const { clients, serve, backend } = setUp('only')
+  clients[0]!.failure = () => new ProxyError('engine_failed', 'HTTP 500')
+  for (let request = 0; request < 10; request += 1) await t.rejects(serve('s'), { code: 'engine_failed' })
+  t.equal(backend.status().members[0]!.ejectedForMs, undefined)
+  t.equal(clients[0]!.asked, 10)
+})
+
+t.test('the retry of a request that failed after its first event goes to another engine', async (t) => {
+  const { clients, serve } = setUp('a', 'b')
+  const [a] = clients
+  a!.generate = async function* () {
+    yield [{ type: 'start', engine: 'a' } as GenerationEvent]
+    throw new ProxyError('engine_failed', 'out of memory')
+  }
+  await t.rejects(serve('s'), { code: 'engine_failed' })
+  t.match(await serve('s'), [{ engine: 'b' }, {}, {}])
+})
+
+t.test('an engine whose health check fails while it is ejected has no history when it is back', async (t) => {
+  const { clients, serve, backend, clock, settle } = setUp('a', 'b')
+  const [a] = clients
+  await settle()
+  a!.failure = () => new ProxyError('engine_failed', 'HTTP 500')
+  for (const session of ['1', '2', '3', '4', '5', '6']) await serve(session)
+  t.ok(backend.status().members[0]!.ejectedForMs)
+  a!.health = async () => {
+    throw new ProxyError('engine_unreachable', 'connection refused')
+  }
+  clock.advance(INTERVAL_MS)
+  await settle()
+  Object.assign(a!, { failure: undefined, health: async () => ({ models: [{ id: 'qwen' }] }) })
+  clock.advance(INTERVAL_MS)
+  await settle()
+  t.match(backend.status().members[0], { healthy: true, ejectedForMs: undefined })
+  t.match(await serve('fresh'), [{ engine: 'a' }, {}, {}])
+})
+
+t.test('an engine whose health check fails gets no calls until one succeeds', async (t) => {
+  const { clients, serve, clock, settle } = setUp('a', 'b')
+  clients[0]!.health = async () => {
+    throw new ProxyError('engine_failed', 'HTTP 503')
+  }
+  clock.advance(INTERVAL_MS)
+  await settle()
+  clock.advance(INTERVAL_MS)
+  await settle()
+  for (const session of ['1', '2']) t.match(await serve(session), [{ engine: 'b' }, {}, {}])
+  clients[0]!.health = async () => ({ models: [] })
+  clock.advance(INTERVAL_MS)
+  await settle()
+  t.match(await serve('3'), [{ engine: 'a' }, {}, {}])
+})
+
+t.test('an engine is unhealthy after three silent checks in a row, not after one', async (t) => {
+  const { clients, backend, clock, settle } = setUp('a')
+  await settle()
+  clients[0]!.health = () => new Promise(() => {})
+  const healthy: boolean[] = []
+  for (let check = 0; check < 3; check += 1) {
+    clock.advance(INTERVAL_MS) // The check begins,
+    clock.advance(5_000) // and gets no answer.
+    await settle()
+    healthy.push(backend.status().members[0]!.healthy)
+  }
+  t.same(healthy, [true, true, false])
+  t.equal(backend.status().members[0]!.error, 'no answer within 5 s')
+})
+
+t.test('an engine that answers while the proxy is busy with itself stays healthy', async (t) => {
+  const { clients, backend, clock, settle } = setUp('a')
+  await settle()
+  let answerCheck = () => {}
+  clients[0]!.health = () =>
+    new Promise((resolve) => {
+      answerCheck = () => resolve({ models: [{ id: 'qwen' }] })
+    })
+  for (let check = 0; check < 3; check += 1) {
+    clock.advance(INTERVAL_MS) // The check begins,
+    clock.stall(20_000) // its answer comes while nobody reads,
+    answerCheck() // and is read when the time-out is long over.
+    await settle()
+  }
+  t.ok(backend.status().members[0]!.healthy)
+})
+
+t.test('the log says when an engine falls ill and when it recovers, once each', async (t) => {
+  const lines: object[] = []
+  const log = (fields: object, message: string) => void lines.push({ ...fields, message })
+  const { clients, serve, clock, settle } = setUpWith(
+    { debug: log, info: log, warn: log, error: log },
+    'a',
+    'b',
+  )
+  await settle()
+  clients[0]!.failure = unreachable
+  clients[0]!.health = async () => {
+    throw unreachable()
+  }
+  await serve('s')
+  clock.advance(INTERVAL_MS)
+  await settle()
+  clients[0]!.health = async () => ({ models: [] })
+  clock.advance(INTERVAL_MS)
+  await settle()
+  t.same(lines, [
+    { engine: 'a', error: 'connection refused', message: 'engine is not healthy and gets no calls' },
+    { engine: 'a', message: 'engine is healthy again' },
+  ])
+})
+
+t.test('weight versions from health checks stand in where the answer does not tell', async (t) => {
+  const { clients, serve, clock, settle } = setUp('a')
+  await settle()
+  clients[0]!.health = async () => ({ models: [], weightVersion: 'v1' })
+  clock.advance(INTERVAL_MS)
+  await settle()
+  const versions = async () =>
+    (await serve('s')).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
+  t.same(await versions(), ['v1', 'v1'])
+  clients[0]!.start = { weightVersion: 'v2' }
+  t.same(await versions(), ['v2', undefined], 'and keep out of one that does')
+})
+
+/** Of an engine that has told v1; `tell` answers the checks that wait. */
+async function toldOnce() {
+  const { clients, serve, backend, clock, settle } = setUp('a')
+  const client = clients[0]!
+  let waiting: ((health: EngineHealth) => void)[] = []
+  client.health = async () => ({ models: [], weightVersion: 'v1' })
+  clock.advance(INTERVAL_MS)
+  await settle()
+  clock.advance(INTERVAL_MS)
+  await settle()
+  client.health = () => new Promise((resolve) => waiting.push(resolve))
+  const tell = async (weightVersion: string) => {
+    const asked = waiting
+    waiting = []
+    for (const answer of asked) answer({ models: [], weightVersion })
+    await settle()
+  }
+  const versions = async () =>
+    (await serve('s')).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
+  return { client, backend, clock, settle, tell, versions }
+}
+
+t.test('an engine that is silent when asked anew has no version until it tells one', async (t) => {
+  const { backend, clock, settle, tell, versions } = await toldOnce()
+  t.same(await versions(), ['v1', 'v1'])
+  backend.pause()
+  const resumed = backend.resume()
+  await settle()
+  clock.advance(INTERVAL_MS)
+  await resumed
+  t.same(await versions(), [undefined, undefined], 'calls go out, and nobody says after which weights')
+  t.equal(backend.status().members[0]?.weightVersion, undefined)
+  t.match(backend.status().members, [{ healthy: true }])
+  clock.advance(INTERVAL_MS)
+  await tell('v2')
+  t.same(await versions(), ['v2', 'v2'])
+})
+
+t.test('what an engine was asked before its weights may have changed is not believed', async (t) => {
+  const { backend, clock, settle, tell, versions } = await toldOnce()
+  clock.advance(INTERVAL_MS)
+  const resumed = backend.resume()
+  await tell('v1')
+  t.same(await versions(), [undefined, undefined])
+  await settle()
+  await tell('v2')
+  await resumed
+  t.same(await versions(), ['v2', 'v2'])
+})
+
+t.test(
+  'a turn that weights may have changed under ends with an unknown version, not with its first',
+  async (t) => {
+    const { backend, tell, settle } = await toldOnce()
+    const events = backend.generate(chatRequest({}), noAbort)[Symbol.asyncIterator]()
+    t.match((await events.next()).value, [{ type: 'start', weightVersion: 'v1' }])
+    const asked = backend.refresh()
+    t.match((await events.next()).value, [{ type: 'delta' }, { type: 'end', weightVersion: null }])
+    await settle()
+    await tell('v2')
+    await asked
+  },
+)
+
+/** What becomes of a whole answer if `meanwhile` happens before it is there. */
+async function wholeAnswer(told: string | undefined, meanwhile: (engine: Toldness) => unknown) {
+  const engine = await toldOnce()
+  const { client, backend } = engine
+  const { promise: over, resolve } = Promise.withResolvers<void>()
+  client.generate = async function* () {
+    await over
+    const end = { type: 'end', finishReason: 'stop', ...(told && { weightVersion: told }) } as const
+    yield [{ type: 'start', engine: 'a' }, { type: 'delta', content: 'a' }, end]
+  }
+  const answer = collect(backend.generate(chatRequest({}), noAbort))
+  await engine.settle()
+  await meanwhile(engine)
+  resolve()
+  return (await answer).flatMap((event) => (event.type === 'delta' ? [] : [event.weightVersion]))
+}
+
+type Toldness = Awaited<ReturnType<typeof toldOnce>>
+
+t.test(
+  'an answer that comes whole began with the weights that were there when it was asked for',
+  async (t) => {
+    const noticed = async ({ clock, tell }: Toldness) => {
+      clock.advance(INTERVAL_MS)
+      await tell('v2')
+    }
+    const announced = async ({ backend, tell, settle }: Toldness) => {
+      void backend.refresh()
+      await settle()
+      await tell('v2')
+    }
+    const unknown = async ({ backend, settle }: Toldness) => {
+      void backend.refresh()
+      await settle()
+    }
+    t.same(await wholeAnswer(undefined, () => {}), ['v1', 'v1'])
+    t.same(await wholeAnswer(undefined, noticed), ['v1', 'v2'])
+    t.same(await wholeAnswer(undefined, announced), ['v1', 'v2'])
+    t.same(await wholeAnswer(undefined, unknown), ['v1', null], 'and ended with nobody knows which')
+    t.same(await wholeAnswer('v2', announced), ['v1', 'v2'], 'also where the engine tells that of the end')
+    t.same(await wholeAnswer('v2', noticed), ['v1', 'v2'], 'and nobody has said that they would change')
+    t.same(await wholeAnswer('v2', () => {}), ['v1', 'v2'], 'nor has anybody seen it yet')
+  },
+)
+
+for (const failure of [unreachable, lost])
+  t.test(`an engine that a call found ${failure().code} may come back with other weights`, async (t) => {
+    const { client, settle, tell, clock, backend, versions } = await toldOnce()
+    client.failure = failure
+    const over = new AbortController()
+    const failed = t.rejects(backend.generate(chatRequest({}), over.signal)[Symbol.asyncIterator]().next())
+    await settle()
+    t.equal(backend.status().members[0]?.weightVersion, undefined)
+    over.abort()
+    await failed
+    client.failure = undefined
+    // One that was lost has been asked already.
+    if (failure === unreachable) clock.advance(INTERVAL_MS)
+    await settle()
+    // A call is tried twice, and each time that it was lost the engine is asked once more.
+    await tell('v0')
+    await tell('v0')
+    t.same(await versions(), ['v0', 'v0'])
+  })
+
+t.test('models of healthy engines are merged, each once', async (t) => {
+  const { clients, backend, clock, settle } = setUp('a', 'b')
+  t.same(await backend.models(), [{ id: 'qwen' }], 'even before the first health check has ended')
+  clients[1]!.health = async () => ({ models: [{ id: 'qwen' }, { id: 'llama', maxModelLen: 8 }] })
+  clock.advance(INTERVAL_MS)
+  await settle()
+  t.same(await backend.models(), [{ id: 'qwen' }, { id: 'llama', maxModelLen: 8 }])
+})
+
+t.test('the same engine twice is a mistake in the configuration', (t) => {
+  t.throws(() => setUp('a', 'a'), { code: 'config_invalid' })
+  t.end()
+})
+
+t.test('close ends the health checks', async (t) => {
+  const { clients, backend, clock, settle } = setUp('a')
+  await settle()
+  await backend.close()
+  clock.advance(10 * INTERVAL_MS)
+  await settle()
+  t.equal(clients[0]!.checks, 1)
+  t.equal(clock.pending, 0)
+})

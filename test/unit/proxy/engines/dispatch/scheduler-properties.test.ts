@@ -1,0 +1,242 @@
+import fc from 'fast-check'
+import t from 'tap'
+import {
+  candidatesFor,
+  hasRoom,
+  isClearlyMoreLoaded,
+  leastLoaded,
+  type MemberLoad,
+} from '../../../../../src/proxy/engines/dispatch/placement.ts'
+import {
+  type Assignment,
+  type QueuedRequest,
+  Scheduler,
+} from '../../../../../src/proxy/engines/dispatch/scheduler.ts'
+
+const QUEUE_LIMIT = 6
+const WAIT_MS = 100
+
+/** What the scheduler must have in mind, kept the obvious way, and what it did checked against it. */
+class Model {
+  readonly scheduler = new Scheduler({ queueLimit: QUEUE_LIMIT, waitMs: WAIT_MS })
+  readonly waiting = new Map<string, QueuedRequest>()
+  readonly running = new Map<string, { call: QueuedRequest; memberId: string }>()
+  readonly homes = new Map<string, string>()
+  readonly released = new Set<string>()
+  readonly finished = new Set<string>()
+  nowMs = 0
+  #calls = 0
+
+  submit(sessionId: string, model: string | undefined, avoid: string[]): void {
+    this.#calls += 1
+    const call = { callId: `call ${this.#calls}`, sessionId, model, avoid }
+    const expected = this.#expectedMember(call)
+    const submission = this.scheduler.submit(call, this.nowMs)
+    const memberId = submission.outcome === 'assigned' ? submission.memberId : undefined
+    if (memberId !== expected) throw new Error(`${call.callId} went to ${memberId}, not to ${expected}`)
+    if (memberId !== undefined) this.#run(call, memberId)
+    else if (submission.outcome === 'waiting') this.waiting.set(call.callId, call)
+    else if (this.waiting.size < QUEUE_LIMIT) throw new Error('turned away although the queue has room')
+  }
+
+  /** Takes over what a change started, and checks that nobody was overtaken. */
+  accept(assignments: Assignment[]): void {
+    for (const { callId, memberId } of assignments) {
+      const call = this.waiting.get(callId)
+      if (call === undefined) throw new Error(`${callId} was assigned without waiting`)
+      for (const older of this.waiting.values()) {
+        if (older === call) break
+        const alike = older.model === call.model && `${older.avoid}` === `${call.avoid}`
+        if (alike && !this.homes.has(older.sessionId)) throw new Error(`${callId} overtook ${older.callId}`)
+      }
+      this.waiting.delete(callId)
+      this.#run(call, memberId, !this.released.has(callId))
+    }
+  }
+
+  finish(index: number): void {
+    const callId = [...this.running.keys()][index % Math.max(1, this.running.size)]
+    if (callId === undefined) return
+    this.running.delete(callId)
+    this.finished.add(callId)
+    this.accept(this.scheduler.release(callId))
+    if (this.scheduler.release(callId).length > 0) throw new Error('a second release freed a slot')
+  }
+
+  withdraw(index: number): void {
+    const callId = [...this.waiting.keys()][index % Math.max(1, this.waiting.size)]
+    if (callId === undefined) return
+    this.waiting.delete(callId)
+    if (!this.scheduler.withdraw(callId)) throw new Error('a waiting call could not be withdrawn')
+  }
+
+  remove(memberId: string): void {
+    const expected = [...this.running]
+      .filter(([, { memberId: at }]) => at === memberId)
+      .map(([callId]) => callId)
+    const { lost, assigned } = this.scheduler.removeMember(memberId)
+    if (`${lost}` !== `${expected}`) throw new Error(`lost ${lost}, expected ${expected}`)
+    for (const callId of lost) this.running.delete(callId)
+    this.accept(assigned)
+  }
+
+  releaseSession(sessionId: string): void {
+    this.scheduler.releaseSession(sessionId)
+    this.homes.delete(sessionId)
+    for (const call of this.waiting.values()) if (call.sessionId === sessionId) this.released.add(call.callId)
+  }
+
+  expire(byMs: number): void {
+    this.nowMs += byMs
+    const paused = this.scheduler.stats().paused
+    for (const callId of this.scheduler.expire(this.nowMs)) {
+      const call = this.waiting.get(callId)!
+      if (paused || candidatesFor(this.members(), call).length > 0)
+        throw new Error('expired although it could be served')
+      this.waiting.delete(callId)
+    }
+  }
+
+  members(): MemberLoad[] {
+    return this.scheduler.stats().members
+  }
+
+  checkInvariants(): void {
+    const { members, waiting, sessions, paused } = this.scheduler.stats()
+    if (waiting !== this.waiting.size) throw new Error(`${waiting} wait, expected ${this.waiting.size}`)
+    if (sessions !== this.homes.size) throw new Error(`${sessions} sessions, expected ${this.homes.size}`)
+    for (const member of members) {
+      const served = [...this.running.values()].filter(({ memberId }) => memberId === member.id).length
+      if (served !== member.inFlight)
+        throw new Error(`${member.id} counts ${member.inFlight}, serves ${served}`)
+    }
+    for (const call of paused ? [] : this.waiting.values()) {
+      const candidates = candidatesFor(members, call)
+      if (candidates.length > 0 && candidates.every(hasRoom))
+        throw new Error(`${call.callId} waits for nothing`)
+    }
+  }
+
+  #run(call: QueuedRequest, memberId: string, sticky = true): void {
+    if (this.running.has(call.callId) || this.finished.has(call.callId)) throw new Error('assigned twice')
+    const member = this.members().find(({ id }) => id === memberId)
+    if (member === undefined || !member.healthy || member.draining)
+      throw new Error(`${memberId} cannot serve`)
+    if (member.inFlight > member.maxConcurrency) throw new Error(`${memberId} is above its limit`)
+    this.running.set(call.callId, { call, memberId })
+    if (sticky) this.homes.set(call.sessionId, memberId)
+  }
+
+  /** Home unless it is clearly more loaded, else the least loaded; nobody while that one is full or during a pause. */
+  #expectedMember(call: QueuedRequest): string | undefined {
+    const { members, paused } = this.scheduler.stats()
+    const candidates = candidatesFor(members, call)
+    const least = leastLoaded(candidates)
+    if (paused || least === undefined) return undefined
+    const home = candidates.find(({ id }) => id === this.homes.get(call.sessionId))
+    const target = home !== undefined && !isClearlyMoreLoaded(home, least) ? home : least
+    return hasRoom(target) ? target.id : undefined
+  }
+}
+
+const memberId = fc.constantFrom('a', 'b', 'c')
+const sessionId = fc.constantFrom('s1', 's2', 's3', 's4', 's5')
+const limit = fc.integer({ min: 1, max: 4 })
+const models = fc.subarray(['qwen', 'llama'])
+
+const operation = fc.oneof(
+  {
+    weight: 6,
+    arbitrary: fc
+      .tuple(
+        sessionId,
+        fc.option(fc.constantFrom('qwen', 'llama', 'gpt'), { nil: undefined }),
+        fc.subarray(['a', 'b']),
+      )
+      .map(
+        ([session, model, avoid]) =>
+          (subject: Model) =>
+            subject.submit(session, model, avoid),
+      ),
+  },
+  { weight: 5, arbitrary: fc.nat(50).map((index) => (subject: Model) => subject.finish(index)) },
+  {
+    weight: 3,
+    arbitrary: fc.tuple(memberId, limit, models).map(([id, maxConcurrency, served]) => (subject: Model) => {
+      if (subject.members().some((member) => member.id === id)) return
+      subject.accept(
+        subject.scheduler.addMember({ id, maxConcurrency, models: served, healthy: true, draining: false }),
+      )
+    }),
+  },
+  {
+    weight: 2,
+    arbitrary: fc.tuple(memberId, limit, fc.boolean(), fc.boolean()).map(
+      ([id, maxConcurrency, healthy, draining]) =>
+        (subject: Model) =>
+          subject.accept(subject.scheduler.updateMember(id, { maxConcurrency, healthy, draining })),
+    ),
+  },
+  memberId.map((id) => (subject: Model) => subject.remove(id)),
+  sessionId.map((id) => (subject: Model) => subject.releaseSession(id)),
+  fc.nat(50).map((index) => (subject: Model) => subject.withdraw(index)),
+  fc.nat(WAIT_MS).map((byMs) => (subject: Model) => subject.expire(byMs)),
+  fc.constant((subject: Model) => subject.scheduler.pause()),
+  fc.constant((subject: Model) => subject.accept(subject.scheduler.resume())),
+)
+
+t.test('whatever happens, limits hold, the order is kept, and no call is lost or served twice', (t) => {
+  fc.assert(
+    fc.property(fc.array(operation, { maxLength: 120, size: 'max' }), (operations) => {
+      const subject = new Model()
+      for (const run of operations) {
+        run(subject)
+        subject.checkInvariants()
+      }
+    }),
+    { numRuns: 500 },
+  )
+  t.end()
+})
+
+t.test('whatever happened, every waiting call is served once there is a member for it', (t) => {
+  fc.assert(
+    fc.property(fc.array(operation, { maxLength: 80, size: 'max' }), (operations) => {
+      const subject = new Model()
+      for (const run of operations) run(subject)
+      subject.accept(subject.scheduler.resume())
+      for (const { id } of subject.members()) subject.remove(id)
+      subject.accept(
+        subject.scheduler.addMember({
+          id: 'd',
+          maxConcurrency: 1,
+          models: [],
+          healthy: true,
+          draining: false,
+        }),
+      )
+      while (subject.running.size > 0) subject.finish(0)
+      return subject.waiting.size === 0
+    }),
+    { numRuns: 300 },
+  )
+  t.end()
+})
+
+t.test('when all sessions are released and all calls finished, nothing is remembered', (t) => {
+  fc.assert(
+    fc.property(fc.array(operation, { maxLength: 80, size: 'max' }), (operations) => {
+      const subject = new Model()
+      for (const run of operations) run(subject)
+      for (const session of ['s1', 's2', 's3', 's4', 's5']) subject.releaseSession(session)
+      while (subject.waiting.size > 0) subject.withdraw(0)
+      while (subject.running.size > 0) subject.finish(0)
+      const { members, waiting, sessions } = subject.scheduler.stats()
+      return (
+        waiting === 0 && sessions === 0 && members.every((one) => one.inFlight === 0 && one.sessions === 0)
+      )
+    }),
+    { numRuns: 300 },
+  )
+  t.end()
+})

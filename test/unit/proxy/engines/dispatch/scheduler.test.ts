@@ -1,0 +1,275 @@
+import t from 'tap'
+import type { Member } from '../../../../../src/proxy/engines/dispatch/placement.ts'
+import { Scheduler } from '../../../../../src/proxy/engines/dispatch/scheduler.ts'
+
+const WAIT_MS = 30_000
+
+function member(id: string, more: Partial<Member> = {}): Member {
+  return { id, maxConcurrency: 2, healthy: true, draining: false, models: [], ...more }
+}
+
+function schedulerWith(...members: Member[]): Scheduler {
+  const scheduler = new Scheduler({ queueLimit: 3, waitMs: WAIT_MS })
+  for (const one of members) scheduler.addMember(one)
+  return scheduler
+}
+
+const call = (callId: string, sessionId = `session of ${callId}`, more = {}) => ({
+  callId,
+  sessionId,
+  ...more,
+})
+
+t.test('fresh sessions spread over idle members', (t) => {
+  const scheduler = schedulerWith(member('a'), member('b'))
+  t.same(scheduler.submit(call('1'), 0), { outcome: 'assigned', memberId: 'a' })
+  scheduler.release('1')
+  t.same(scheduler.submit(call('2'), 0), { outcome: 'assigned', memberId: 'b' })
+  t.end()
+})
+
+t.test('sessions that follow each other, each ended before the next, are shared out', (t) => {
+  const scheduler = schedulerWith(member('a'), member('b'), member('c'))
+  const served = ['1', '2', '3', '4', '5', '6'].map((id) => {
+    const submission = scheduler.submit(call(id, id), 0)
+    scheduler.release(id)
+    scheduler.releaseSession(id)
+    return submission.outcome === 'assigned' && submission.memberId
+  })
+  t.same(served, ['a', 'b', 'c', 'a', 'b', 'c'])
+  t.end()
+})
+
+t.test('a session comes back to its member', (t) => {
+  const scheduler = schedulerWith(member('a'), member('b'))
+  scheduler.submit(call('1', 's'), 0)
+  t.same(
+    scheduler.submit(call('2', 's'), 0),
+    { outcome: 'assigned', memberId: 'a' },
+    'while a call is in flight',
+  )
+  scheduler.release('1')
+  scheduler.release('2')
+  t.same(scheduler.submit(call('3', 's'), 0), { outcome: 'assigned', memberId: 'a' }, 'and afterwards')
+  scheduler.release('3')
+  scheduler.removeMember('a')
+  scheduler.addMember(member('a'))
+  t.same(scheduler.submit(call('4', 's'), 0), { outcome: 'assigned', memberId: 'a' }, 'even if it was away')
+  t.end()
+})
+
+t.test('a session leaves a member that is not healthy, drains or is gone, and stays where it went', (t) => {
+  for (const change of [{ healthy: false }, { draining: true }, undefined]) {
+    const scheduler = schedulerWith(member('a'), member('b'))
+    scheduler.submit(call('1', 's'), 0)
+    if (change === undefined) scheduler.removeMember('a')
+    else scheduler.updateMember('a', change)
+    t.same(scheduler.submit(call('2', 's'), 0), { outcome: 'assigned', memberId: 'b' })
+    if (change !== undefined) scheduler.updateMember('a', { healthy: true, draining: false })
+    t.same(scheduler.submit(call('3', 's'), 0), { outcome: 'assigned', memberId: 'b' })
+    t.equal(scheduler.stats().moves, 1, 'one move')
+  }
+  t.end()
+})
+
+t.test('calls above the limit wait, in order, and one too many is turned away', (t) => {
+  const scheduler = schedulerWith(member('a'))
+  for (const id of ['1', '2']) t.equal(scheduler.submit(call(id), 0).outcome, 'assigned')
+  for (const id of ['3', '4', '5']) t.equal(scheduler.submit(call(id), 0).outcome, 'waiting')
+  t.same(scheduler.submit(call('6'), 0), { outcome: 'queue_full' })
+  t.same(scheduler.release('2'), [{ callId: '3', memberId: 'a' }])
+  t.same(scheduler.release('1'), [{ callId: '4', memberId: 'a' }])
+  t.equal(scheduler.stats().waiting, 1)
+  t.end()
+})
+
+t.test('a call whose model has no room does not hold up one behind it', (t) => {
+  const scheduler = schedulerWith(
+    member('q', { models: ['qwen'], maxConcurrency: 1 }),
+    member('l', { models: ['llama'], maxConcurrency: 1 }),
+  )
+  scheduler.submit(call('1', 's1', { model: 'qwen' }), 0)
+  scheduler.submit(call('2', 's2', { model: 'llama' }), 0)
+  scheduler.submit(call('3', 's3', { model: 'qwen' }), 0)
+  scheduler.submit(call('4', 's4', { model: 'llama' }), 0)
+  t.same(scheduler.release('2'), [{ callId: '4', memberId: 'l' }])
+  t.end()
+})
+
+t.test('waiting calls start when', (t) => {
+  const waiting = (...members: Member[]) => {
+    const scheduler = schedulerWith(...members)
+    t.equal(scheduler.submit(call('1'), 0).outcome, 'waiting')
+    return scheduler
+  }
+  const started = [{ callId: '1', memberId: 'a' }]
+  t.same(waiting().addMember(member('a')), started, 'a member comes')
+  t.same(
+    waiting(member('a', { healthy: false })).updateMember('a', { healthy: true }),
+    started,
+    'one recovers',
+  )
+  const full = schedulerWith(member('a', { maxConcurrency: 1 }))
+  full.submit(call('0'), 0)
+  full.submit(call('1'), 0)
+  t.same(full.updateMember('a', { maxConcurrency: 2 }), started, 'a limit is raised')
+  const bound = schedulerWith(
+    member('q', { models: ['qwen'], healthy: false }),
+    member('a', { models: ['llama'] }),
+  )
+  bound.submit(call('1', 's', { model: 'qwen' }), 0)
+  t.same(bound.removeMember('q').assigned, started, 'the only member that listed their model is gone')
+  t.end()
+})
+
+t.test('sessions that nobody ends are forgotten at last, those that call are not', (t) => {
+  const scheduler = schedulerWith(member('a'))
+  const serve = (sessionId: string) => {
+    scheduler.submit(call(sessionId, sessionId), 0)
+    scheduler.release(sessionId)
+  }
+  serve('busy')
+  for (let i = 0; i < 100_010; i += 1) {
+    serve(`s${i}`)
+    if (i % 1_000 === 0) serve('busy')
+  }
+  t.match(scheduler.stats(), { sessions: 100_000, members: [{ sessions: 100_000 }] })
+  scheduler.addMember(member('b'))
+  scheduler.submit(call('1', 'busy'), 0)
+  scheduler.submit(call('2', 's0'), 0)
+  t.same(
+    scheduler.stats().members.map(({ inFlight }) => inFlight),
+    [1, 1],
+    'the busy one is at home, the old one is new again and goes where nobody is',
+  )
+  t.end()
+})
+
+t.test('a member that is removed gives its running calls back as lost, and forgets them', (t) => {
+  const scheduler = schedulerWith(member('a'), member('b'))
+  scheduler.submit(call('1', 's'), 0)
+  scheduler.submit(call('2', 's'), 0)
+  scheduler.submit(call('3', 'other'), 0)
+  t.same(scheduler.removeMember('a').lost, ['1', '2'])
+  t.same(scheduler.release('1'), [], 'their release changes nothing')
+  t.same(scheduler.stats().members, [{ ...member('b'), inFlight: 1, sessions: 1, lastStart: 3 }])
+  t.same(scheduler.removeMember('a'), { lost: [], assigned: [] }, 'nor does a second removal')
+  t.end()
+})
+
+t.test('a call that a member failed goes to another one, or waits for it, but not for ever', (t) => {
+  const scheduler = schedulerWith(member('a'), member('b', { maxConcurrency: 1 }))
+  const again = call('1', 's', { avoid: ['a'] })
+  scheduler.submit(call('0', 'other', { avoid: ['a'] }), 0)
+  t.equal(scheduler.submit(again, 0).outcome, 'waiting', 'b could serve it once it has room')
+  t.same(scheduler.removeMember('b').assigned, [{ callId: '1', memberId: 'a' }], 'nobody else is left')
+  t.end()
+})
+
+t.test('a call expires when nobody could serve it for the whole wait', (t) => {
+  const scheduler = schedulerWith()
+  scheduler.submit(call('1'), 0)
+  scheduler.submit(call('2'), 10)
+  t.same(scheduler.expire(WAIT_MS - 1), [])
+  t.same(scheduler.expire(WAIT_MS), ['1'])
+  t.same(scheduler.expire(WAIT_MS + 10), ['2'])
+  t.same(scheduler.addMember(member('a')), [], 'an expired call is gone')
+  t.end()
+})
+
+t.test('a busy member or a pause uses up no patience', (t) => {
+  const scheduler = schedulerWith(member('a', { maxConcurrency: 1 }))
+  scheduler.submit(call('0'), 0)
+  scheduler.submit(call('1'), 0)
+  t.same(scheduler.expire(WAIT_MS), [], 'busy')
+  scheduler.updateMember('a', { healthy: false })
+  t.same(scheduler.expire(2 * WAIT_MS - 1), [], 'stranded, but not for long enough')
+  scheduler.pause()
+  t.same(scheduler.expire(2 * WAIT_MS), [], 'paused')
+  scheduler.resume()
+  t.same(scheduler.expire(3 * WAIT_MS), ['1'])
+  t.end()
+})
+
+t.test('while paused, calls wait and running ones finish; resume starts them in order', (t) => {
+  const scheduler = schedulerWith(member('a'))
+  scheduler.submit(call('1'), 0)
+  scheduler.pause()
+  t.equal(scheduler.submit(call('2'), 0).outcome, 'waiting')
+  t.equal(scheduler.submit(call('3'), 0).outcome, 'waiting')
+  t.same(scheduler.release('1'), [])
+  t.equal(scheduler.stats().paused, true)
+  t.same(scheduler.resume(), [
+    { callId: '2', memberId: 'a' },
+    { callId: '3', memberId: 'a' },
+  ])
+  t.end()
+})
+
+t.test('a call that was withdrawn is never assigned', (t) => {
+  const scheduler = schedulerWith()
+  scheduler.submit(call('1'), 0)
+  t.equal(scheduler.withdraw('1'), true)
+  t.equal(scheduler.withdraw('1'), false)
+  t.same(scheduler.addMember(member('a')), [])
+  t.end()
+})
+
+t.test('a session that was released is forgotten, although a call of it still waits', (t) => {
+  const scheduler = schedulerWith(member('a', { maxConcurrency: 1 }))
+  scheduler.submit(call('1', 's'), 0)
+  scheduler.submit(call('2', 's'), 0)
+  scheduler.releaseSession('s')
+  t.equal(scheduler.stats().sessions, 0)
+  t.same(scheduler.release('1'), [{ callId: '2', memberId: 'a' }], 'the call is served')
+  t.equal(scheduler.stats().sessions, 0)
+  t.same(scheduler.stats().members[0]?.sessions, 0)
+  t.end()
+})
+
+t.test(
+  'a slot that is freed costs the same however many calls wait, and so does the look for hopeless ones',
+  (t) => {
+    const looksFor = (waiting: number) => {
+      let looks = 0
+      const models = new Proxy(['m'], {
+        get(target, name) {
+          looks += 1
+          return Reflect.get(target, name)
+        },
+      })
+      const scheduler = new Scheduler({ queueLimit: waiting, waitMs: WAIT_MS })
+      for (let place = 0; place < 16; place += 1) scheduler.addMember(member(`m${place}`, { models }))
+      // Sessions have their members, half of which are full; the others have room and are nearly as loaded.
+      for (let place = 0; place < 32; place += 1)
+        scheduler.submit(call(`r${place}`, `s${place % 16}`, { model: 'm' }), 0)
+      for (let place = 0; place < waiting; place += 1)
+        scheduler.submit(call(`w${place}`, `s${place % 8}`, { model: 'm' }), 0)
+      looks = 0
+      t.equal(scheduler.release('r8').length, 1)
+      scheduler.expire(1)
+      return looks
+    }
+    t.equal(looksFor(2_000), looksFor(20))
+    t.end()
+  },
+)
+
+t.test('what cannot be is refused', (t) => {
+  const scheduler = schedulerWith(member('a'))
+  scheduler.submit(call('1'), 0)
+  t.throws(() => scheduler.submit(call('1'), 0), RangeError, 'a call twice')
+  t.throws(() => scheduler.addMember(member('a')), RangeError, 'a member twice')
+  t.throws(() => scheduler.addMember(member('b', { maxConcurrency: 0 })), RangeError, 'a limit below one')
+  t.throws(
+    () => scheduler.updateMember('a', { maxConcurrency: Number.NaN }),
+    RangeError,
+    'a limit that is no number',
+  )
+  t.same(
+    scheduler.updateMember('unknown', { healthy: true }),
+    [],
+    'a change of an unknown member changes nothing',
+  )
+  t.end()
+})

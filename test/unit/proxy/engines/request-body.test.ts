@@ -1,0 +1,55 @@
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messages.ts'
+import { toJsonChunks } from '../../../../src/protocol/json/json-member.ts'
+import { bodyJson } from '../../../../src/proxy/engines/clients/wire/request.ts'
+
+const MESSAGES: ChatMessage[] = [{ role: 'user', content: 'é' }]
+const TOOLS: Tool[] = [{ type: 'function', function: { name: 'f' } }]
+const MESSAGES_JSON = [Buffer.from('{"role":"user",'), Buffer.from('"content":"é"}')]
+const TOOLS_JSON = Buffer.from('{"type":"function","function":{"name":"f"}}')
+
+const REQUEST = {
+  kind: 'chat',
+  requestId: 'r',
+  sessionId: 's',
+  stream: true,
+  body: { model: 'm', messages: MESSAGES, tools: TOOLS },
+  messagesJson: MESSAGES_JSON,
+  toolsJson: TOOLS_JSON,
+} as const
+
+t.test('messages and tools that are there as JSON are sent as they are, and not copied', (t) => {
+  const pieces = bodyJson({ ...REQUEST.body, stream: true }, REQUEST)
+  assert.ok(typeof pieces !== 'string')
+  for (const piece of [...MESSAGES_JSON, TOOLS_JSON]) t.ok(pieces.includes(piece))
+  t.same(JSON.parse(Buffer.concat(pieces).toString()), { ...REQUEST.body, stream: true })
+  t.end()
+})
+
+t.test('what an engine client has changed is written as it is now', (t) => {
+  const said = (body: Record<string, unknown>) => {
+    const json = bodyJson(body, REQUEST)
+    return JSON.parse(typeof json === 'string' ? json : Buffer.concat(json).toString())
+  }
+  const others = [{ type: 'function', function: { name: 'g' } }]
+  t.same(said({ messages: MESSAGES, tools: others }), { messages: MESSAGES, tools: others })
+  t.same(said({ messages: MESSAGES, tools: undefined }), { messages: MESSAGES })
+  t.same(said({ messages: [], tools: TOOLS }), { messages: [], tools: TOOLS })
+  t.end()
+})
+
+t.test('an object with lists that are there as JSON is as if all of it had been written', (t) => {
+  const list = fc.array(fc.jsonValue(), { maxLength: 3 })
+  fc.assert(
+    fc.property(fc.dictionary(fc.string(), fc.jsonValue()), list, list, (object, first, second) => {
+      const lists = { 'the "first"': first, second }
+      const jsonOf = (values: unknown[]) => [Buffer.from(JSON.stringify(values).slice(1, -1))]
+      const pieces = toJsonChunks(object, { 'the "first"': jsonOf(first), second: jsonOf(second) })
+      const whole = JSON.parse(Buffer.concat(pieces).toString())
+      return JSON.stringify(whole) === JSON.stringify(JSON.parse(JSON.stringify({ ...object, ...lists })))
+    }),
+  )
+  t.end()
+})

@@ -1,0 +1,178 @@
+/** What callers have under way: who is refused for what, and that all of it is given back. */
+import { EventEmitter } from 'node:events'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import fc from 'fast-check'
+import t from 'tap'
+import { type AccountLimits, Accounts } from '../../../../../src/proxy/http/access/accounts.ts'
+
+class FakeSocket extends EventEmitter {
+  destroyed = false
+  destroy(): void {
+    if (this.destroyed) return
+    this.destroyed = true
+    this.emit('close')
+  }
+}
+
+class FakeResponse extends EventEmitter {
+  closed = false
+  close(): void {
+    this.closed = true
+    this.emit('close')
+  }
+}
+
+class FakeRequest extends EventEmitter {
+  readonly socket: FakeSocket
+  readonly headers = { 'content-length': '1' }
+  constructor(socket = new FakeSocket()) {
+    super()
+    this.socket = socket
+  }
+}
+
+const BODY_LIMIT = 100
+
+function setUp(limits: AccountLimits = {}) {
+  const accounts = new Accounts(BODY_LIMIT, limits)
+  const ask = (name: string, socket?: FakeSocket) => {
+    const request = new FakeRequest(socket)
+    const response = new FakeResponse()
+    const message = request as unknown as IncomingMessage
+    const answer = response as unknown as ServerResponse
+    const charge = accounts.charge(name, name.startsWith('agent'), message, answer)
+    return { charge, request, message, close: () => response.close() }
+  }
+  const call = (session: string, socket: FakeSocket) => ask(`agent ${session}`, socket)
+  return { accounts, ask, call }
+}
+
+t.test('of more connections than an agent may have, the one longest without a call is closed', async (t) => {
+  const { call } = setUp({ connections: 2, calls: 1 })
+  const [first, second, third, other] = Array.from({ length: 4 }, () => new FakeSocket())
+  call('a', first!).close()
+  call('a', second!).close()
+  call('b', other!).close()
+  call('a', first!).close()
+  call('a', third!).close()
+  t.same(
+    [first, second, third, other].map((socket) => socket!.destroyed),
+    [false, true, false, false],
+  )
+})
+
+t.test('one with a call under way stays, and one that is gone does not count', async (t) => {
+  const { call } = setUp({ connections: 2, calls: 1 })
+  const [first, second, third, fourth] = Array.from({ length: 4 }, () => new FakeSocket())
+  const running = call('a', first!)
+  call('a', second!).close()
+  call('a', third!).close()
+  t.same(
+    [first, second, third].map((socket) => socket!.destroyed),
+    [false, true, false],
+  )
+  running.close()
+  third!.destroy()
+  call('a', fourth!).close()
+  t.notOk(first!.destroyed)
+})
+
+t.test('a connection that a balancer uses for many agents is counted with the last of them', async (t) => {
+  const { accounts, call } = setUp()
+  const shared = new FakeSocket()
+  for (let agent = 0; agent < 50; agent += 1) call(`a${agent}`, shared).close()
+  t.equal(accounts.count, 1, 'of the others nothing is kept')
+  t.equal(shared.listenerCount('close'), 1)
+  shared.destroy()
+  t.equal(accounts.count, 0)
+})
+
+t.test('an agent is refused for its own calls and memory, and told which', async (t) => {
+  const { ask } = setUp({ calls: 3, memoryBytes: 400 })
+  const [first, second, other] = [ask('agent a'), ask('agent a'), ask('agent b')]
+  first.charge.addCalls(2)
+  t.throws(() => second.charge.addCalls(2), { code: 'too_many_calls', message: /3 calls/, retryAfterS: 1 })
+  second.charge.addCalls(1)
+  other.charge.addCalls(3)
+  first.charge.setMemory(90)
+  t.throws(() => second.charge.setMemory(20), { code: 'too_many_calls', message: /memory/, retryAfterS: 1 })
+  other.charge.setMemory(100)
+  const trainer = ask('session c')
+  trainer.charge.addCalls(1_000)
+  trainer.charge.setMemory(210)
+  t.throws(() => second.charge.setMemory(1), { code: 'queue_full', message: /memory/ })
+  first.close()
+  second.charge.addCalls(2)
+  second.charge.setMemory(90)
+  t.end()
+})
+
+t.test('a charge that comes after the end of its request is none', async (t) => {
+  const { accounts, ask } = setUp()
+  const { charge, close, request } = ask('agent a')
+  close()
+  request.socket.destroy()
+  charge.addCalls(5)
+  charge.setMemory(500)
+  t.equal(accounts.count, 0)
+  t.equal(accounts.memoryBytes, 0)
+})
+
+t.test('over the budget the largest body of who sends most is refused', async (t) => {
+  const { ask } = setUp({ arrivingBytes: 1_000 })
+  const refused: string[] = []
+  const body = (name: string, bytes: number, what = name) => {
+    const { charge, message, request } = ask(name)
+    charge.watch(message)
+    request.on('error', ({ code }) => refused.push(`${what}: ${code}`))
+    request.emit('data', Buffer.alloc(bytes))
+    return request
+  }
+  for (let each = 0; each < 8; each += 1) body('agent greedy', 60 + each, `greedy ${60 + each}`)
+  const large = body('session honest', 100)
+  for (let each = 0; each < 5; each += 1) body(`session ${each}`, 90)
+  t.strictSame(refused, ['greedy 67: queue_full'])
+  large.emit('end')
+  body('session late', 100)
+  t.equal(refused.length, 1, 'what has ended makes room')
+})
+
+t.test('whatever callers do, all of it is given back', async () => {
+  const steps = fc.array(
+    fc.record({
+      name: fc.constantFrom('agent a', 'agent b', 'session c'),
+      amount: fc.nat(60),
+      end: fc.nat(4),
+    }),
+  )
+  fc.assert(
+    fc.property(steps, (list) => {
+      const { accounts, ask } = setUp({ calls: 4, memoryBytes: 100, arrivingBytes: 100 })
+      const open: ReturnType<typeof ask>[] = []
+      for (const { name, amount, end } of list) {
+        const asked = ask(name)
+        open.push(asked)
+        asked.request.on('error', () => {})
+        asked.charge.watch(asked.message)
+        asked.request.emit('data', Buffer.alloc(amount))
+        for (const charge of [
+          () => asked.charge.addCalls(amount % 5),
+          () => asked.charge.setMemory(amount),
+        ]) {
+          try {
+            charge()
+          } catch {}
+        }
+        const { close, request } = open[end % open.length]!
+        close()
+        request.emit('close')
+      }
+      for (const { close, request } of open) {
+        close()
+        request.emit('close')
+        request.socket.destroy()
+      }
+      return accounts.count === 0 && accounts.memoryBytes === 0
+    }),
+  )
+})

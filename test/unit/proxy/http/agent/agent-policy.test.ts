@@ -1,0 +1,131 @@
+import type { ChatCompletionCreateParams } from 'openai/resources/chat/completions'
+import type { CompletionCreateParams } from 'openai/resources/completions'
+import t from 'tap'
+import type { ChatBody } from '../../../../../src/protocol/canonical/request.ts'
+import {
+  type AgentPolicy,
+  agentPolicy,
+  type OPENAI_FIELDS,
+  RESTRICTED_FIELDS,
+} from '../../../../../src/proxy/http/agent/agent-policy.ts'
+
+type OpenAiField = keyof ChatCompletionCreateParams | keyof CompletionCreateParams
+type Listed = (typeof OPENAI_FIELDS)[number]
+type Same<A, B> = [Exclude<A, B>, Exclude<B, A>] extends [never, never]
+  ? true
+  : [Exclude<A, B>, Exclude<B, A>]
+/** Does not compile when a field of the SDK is not listed, or another one is. */
+const isWhole: Same<OpenAiField, Listed> = true
+
+const HELLO = [{ role: 'user', content: 'hi' }]
+
+/** The field at which a body is refused; undefined if it passes. */
+function refusedAt(body: object, policy: AgentPolicy = {}): string | undefined {
+  try {
+    agentPolicy(policy)({ messages: HELLO, ...body } as ChatBody)
+    return undefined
+  } catch (error) {
+    const { code, param } = error as { code: string; param: string }
+    return code === 'forbidden' ? param : String(error)
+  }
+}
+
+const saying = (part: object) => ({ messages: [{ role: 'user', content: [part] }] })
+
+t.test("an agent may set every field of OpenAI's SDK, and those of sampling", async (t) => {
+  t.ok(isWhole)
+  const fields = { temperature: 1, top_k: 5, min_p: 0.1, repetition_penalty: 1.1, logit_bias: { 5: 1 } }
+  t.equal(refusedAt(fields), undefined)
+  t.equal(refusedAt({ chat_template_kwargs: { enable_thinking: false } }), undefined)
+})
+
+t.test('fields by which engines do more than sample are refused by name', async (t) => {
+  const steering = {
+    chat_template: '{{ 1 }}',
+    priority: -1000,
+    kv_transfer_params: { do_remote_prefill: true, remote_host: '10.0.0.1' },
+    lora_path: '/etc',
+    custom_logit_processor: '{}',
+    mm_processor_kwargs: { num_crops: 1e9 },
+    vllm_xargs: { a: 1 },
+    cache_salt: 'x',
+    prompt_embeds: 'x',
+    bootstrap_host: '169.254.169.254',
+    session_params: { id: 'other' },
+    prompt_logprobs: 20,
+    documents: [],
+    continue_final_message: true,
+  }
+  for (const [field, value] of Object.entries(steering)) t.equal(refusedAt({ [field]: value }), field)
+  for (const name of ['chat_template', 'tools', 'messages']) {
+    t.equal(refusedAt({ chat_template_kwargs: { [name]: 'x' } }), `chat_template_kwargs.${name}`)
+  }
+  t.equal(
+    refusedAt({ chat_template_kwargs: { thinking: { a: 1 } } }),
+    'chat_template_kwargs.thinking',
+    'a switch is no object',
+  )
+  t.equal(refusedAt({ priority: null }), undefined, 'null asks for nothing')
+})
+
+t.test('fields that no engine reads are dropped, and the rest of the body stays', async (t) => {
+  const restrict = agentPolicy({})
+  const body = {
+    messages: HELLO,
+    temperature: 1,
+    client_metadata: { a: 1 },
+    access_programs: [],
+    session_id: 's',
+  }
+  const { body: kept, dropped } = restrict(body as unknown as ChatBody)
+  t.strictSame(kept, { messages: HELLO, temperature: 1 })
+  t.strictSame(dropped, { client_metadata: { a: 1 }, access_programs: [], session_id: 's' })
+  const plain = { messages: HELLO } as ChatBody
+  t.equal(restrict(plain).body, plain, 'nothing is copied needlessly')
+  const named = agentPolicy({ agentFields: ['client_metadata'] })
+  t.match(named(body as unknown as ChatBody).body, { client_metadata: { a: 1 } })
+  t.equal(RESTRICTED_FIELDS.includes('client_metadata'), false)
+})
+
+t.test('media are data: URLs, wherever the address stands', async (t) => {
+  const data = 'data:image/png;base64,AA=='
+  for (const part of [
+    { type: 'image_url', image_url: { url: data } },
+    { type: 'image_url', image_url: data },
+    { type: 'input_audio', input_audio: { data: 'AA==', format: 'wav' } },
+    { type: 'file', file: { file_data: 'data:application/pdf;base64,AA==', filename: 'a.pdf' } },
+  ]) {
+    t.equal(refusedAt(saying(part)), undefined, part.type)
+  }
+  for (const url of ['http://169.254.169.254/', 'https://x', 'file:///etc/passwd', ' data:,', '', 7, null]) {
+    for (const type of ['image_url', 'audio_url', 'video_url']) {
+      t.equal(refusedAt(saying({ type, [type]: { url } })), `messages.0.content.0.${type}`)
+      t.equal(refusedAt(saying({ type: 'text', text: '', [type]: url })), `messages.0.content.0.${type}`)
+    }
+  }
+  t.equal(
+    refusedAt(saying({ type: 'image_url', image_url: { url: data }, uuid: 'u' })),
+    'messages.0.content.0.uuid',
+  )
+  for (const file of [
+    { file_id: 'f' },
+    { file_data: 'http://x' },
+    { file_data: 'AA', file_url: 'http://x' },
+    7,
+  ]) {
+    t.equal(refusedAt(saying({ type: 'file', file })), 'messages.0.content.0.file')
+  }
+  for (const type of ['image_embeds', 'audio_embeds', 'image_pil', 'input_image', 'unheard_of']) {
+    t.equal(refusedAt(saying({ type })), 'messages.0.content.0.type')
+  }
+})
+
+t.test('the operator can allow fields by name, all of them, and media from anywhere', async (t) => {
+  t.equal(refusedAt({ priority: 1 }, { agentFields: ['priority'] }), undefined)
+  t.equal(refusedAt({ lora_path: 'x' }, { agentFields: ['priority'] }), 'lora_path')
+  t.equal(refusedAt({ lora_path: 'x', chat_template_kwargs: { a: 1 } }, { agentFields: ['*'] }), undefined)
+  const kwargs = { chat_template_kwargs: { documents: [] } }
+  t.equal(refusedAt(kwargs, { agentFields: ['chat_template_kwargs.documents'] }), undefined)
+  const image = saying({ type: 'image_url', image_url: { url: 'https://x/y.png' } })
+  t.equal(refusedAt(image, { agentMedia: 'any' }), undefined)
+})

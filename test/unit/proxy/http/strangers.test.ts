@@ -1,0 +1,57 @@
+import { Socket } from 'node:net'
+import t from 'tap'
+import { UnauthenticatedConnections } from '../../../../src/proxy/http/transport/unauthenticated-connections.ts'
+
+let ports = 1_000
+
+/** A connection from this address, as far as anybody looks at it. */
+function connection(remoteAddress: string, remotePort = ++ports): Socket {
+  const socket = new Socket()
+  const ends = { remoteAddress, remotePort, localAddress: '10.0.0.1', localPort: 8080 }
+  for (const [name, value] of Object.entries(ends)) Object.defineProperty(socket, name, { value })
+  return socket
+}
+
+const closed = (sockets: Socket[]) => sockets.map((socket) => socket.destroyed)
+
+t.test('the oldest stranger makes room for the newest, of its own address first', async (t) => {
+  const strangers = new UnauthenticatedConnections({ limit: 4, limitPerAddress: 2 })
+  const quiet = connection('10.0.0.2')
+  strangers.admit(quiet)
+  const flood = Array.from({ length: 5 }, () => connection('10.0.0.3'))
+  for (const socket of flood) strangers.admit(socket)
+  t.same(closed(flood), [true, true, true, false, false])
+  t.notOk(quiet.destroyed, 'a flood from one address leaves the others')
+  t.equal(strangers.count, 3)
+  const others = ['4', '5'].map((last) => connection(`10.0.0.${last}`))
+  for (const socket of others) strangers.admit(socket)
+  t.ok(quiet.destroyed, 'a flood from everywhere does not')
+  t.equal(strangers.count, 4)
+})
+
+t.test('who is known, or has gone, is no longer counted', async (t) => {
+  const strangers = new UnauthenticatedConnections({ limit: 2, limitPerAddress: 2 })
+  const agent = connection('10.0.0.2', 7)
+  strangers.admit(agent)
+  // With TLS the request comes over a socket of its own.
+  strangers.know(connection('10.0.0.2', 7))
+  t.equal(strangers.count, 0)
+  strangers.know(agent)
+  const gone = connection('10.0.0.2')
+  strangers.admit(gone)
+  gone.emit('close')
+  t.equal(strangers.count, 0)
+  for (let count = 0; count < 10; count += 1) strangers.admit(connection('10.0.0.2'))
+  t.notOk(agent.destroyed)
+  t.equal(strangers.count, 2)
+})
+
+t.test('the end of a server closes those that have shown nothing, and leaves the others to it', async (t) => {
+  const strangers = new UnauthenticatedConnections({ limit: 4, limitPerAddress: 4 })
+  const agent = connection('10.0.0.2')
+  const silent = [connection('10.0.0.2'), connection('10.0.0.3')]
+  for (const socket of [agent, ...silent]) strangers.admit(socket)
+  strangers.know(agent)
+  strangers.closeAll()
+  t.same(closed([agent, ...silent]), [false, true, true])
+})

@@ -1,0 +1,79 @@
+import { text } from 'node:stream/consumers'
+import fc from 'fast-check'
+import t from 'tap'
+import {
+  jsonStream,
+  member,
+  numberArray,
+  objectPieces,
+  openObject,
+  textArray,
+} from '../../../../../../src/proxy/http/trainer/sessions/json-stream.ts'
+
+const written = (pieces: Iterable<string>) => JSON.parse([...pieces].join(''))
+
+t.test('arrays of numbers read as they were, whatever their length', async (t) => {
+  for (const length of [0, 1, 4095, 4096, 4097, 10_000]) {
+    const ids = Int32Array.from({ length }, (_, at) => at * 31)
+    t.same(written(numberArray(ids)), [...ids], `${length} numbers`)
+  }
+})
+
+t.test('every finite double reads bit for bit', async () => {
+  fc.assert(
+    fc.property(fc.float64Array({ noNaN: true, noDefaultInfinity: true }), (numbers) =>
+      (written(numberArray(numbers)) as number[]).every((number, at) => number === numbers[at]),
+    ),
+  )
+})
+
+t.test('what is not finite becomes the lowest double', async (t) => {
+  const numbers = Float64Array.of(-0.5, Number.NEGATIVE_INFINITY, Number.NaN, Number.POSITIVE_INFINITY)
+  const lowest = -Number.MAX_VALUE
+  t.same(written(numberArray(numbers)), [-0.5, lowest, lowest, lowest])
+})
+
+t.test('texts and members are spliced in as they are', async (t) => {
+  t.same(written(textArray([])), [])
+  t.same(written([openObject({ a: 1 }), ...member('b', textArray(['{"c":1}', 'null'])), '}']), {
+    a: 1,
+    b: [{ c: 1 }, null],
+  })
+})
+
+t.test('a stream is its pieces, in blocks', async (t) => {
+  async function* pieces() {
+    for (let at = 0; at < 20_000; at += 1) yield at % 3 === 0 ? '' : `é${at}🙂`
+  }
+  const chunks: Buffer[] = []
+  for await (const chunk of jsonStream(pieces())) chunks.push(Buffer.from(chunk))
+  t.equal(Buffer.concat(chunks).toString(), await text(pieces()))
+  t.ok(chunks.length < 10, `${chunks.length} writes`)
+})
+
+t.test('an object reads as it was, its arrays element by element', async (t) => {
+  fc.assert(
+    fc.property(fc.dictionary(fc.string(), fc.jsonValue()), (values) => {
+      const text = [...objectPieces(values)].join('')
+      return text === JSON.stringify(values)
+    }),
+  )
+  t.equal([...objectPieces({ a: undefined, b: [undefined, 1] })].join(''), '{"b":[null,1]}')
+  const session = { metadata: 'x'.repeat(65_536) }
+  const pieces = [...objectPieces({ sessions: Array.from({ length: 100 }, () => session) })]
+  t.ok(Math.max(...pieces.map(({ length }) => length)) < 70_000)
+})
+
+t.test('the event loop turns between two blocks, however fast they are read', async (t) => {
+  let turns = 0
+  let isDone = false
+  const count = () => {
+    turns += 1
+    if (!isDone) setImmediate(count)
+  }
+  setImmediate(count)
+  let blocks = 0
+  for await (const _ of jsonStream(Array.from({ length: 100 }, () => 'x'.repeat(65_536)))) blocks += 1
+  isDone = true
+  t.ok(turns >= blocks, `${turns} turns, ${blocks} blocks`)
+})

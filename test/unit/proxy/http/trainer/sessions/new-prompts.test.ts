@@ -1,0 +1,70 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { NewPrompts } from '../../../../../../src/proxy/http/trainer/sessions/new-prompts.ts'
+import { promptJson, promptPieces } from '../../../../../../src/proxy/session/prompts/prompt-pieces.ts'
+
+type Prompt = string | number[]
+
+/** What is shown of each prompt, and from which earlier one's end on. */
+function shown(prompts: Prompt[]): { of: number | null; rest: Prompt }[] {
+  const known = new NewPrompts()
+  return prompts.map((prompt, index) => {
+    const { turnId, pieces } = known.add({ turnId: String(index), promptPieces: promptPieces(prompt) })
+    return { of: turnId === null ? null : Number(turnId), rest: JSON.parse([...promptJson(pieces)].join('')) }
+  })
+}
+
+function whole(parts: ReturnType<typeof shown>): Prompt[] {
+  const prompts: Prompt[] = []
+  for (const { of, rest } of parts) {
+    const before = of === null ? undefined : prompts[of]!
+    if (typeof rest === 'string') prompts.push(((before as string | undefined) ?? '') + rest)
+    else prompts.push([...((before as number[] | undefined) ?? []), ...rest])
+  }
+  return prompts
+}
+
+t.test('a prompt is shown from the end of the longest earlier prompt that it begins with', (t) => {
+  t.same(shown([[1, 12], [1, 12, 5], [1, 123], [1, 12, 5, 6], [1, 12, 5], [2], 'a', 'ab', 'abc', '', '1']), [
+    { of: null, rest: [1, 12] },
+    { of: 0, rest: [5] },
+    { of: null, rest: [1, 123] },
+    { of: 1, rest: [6] },
+    { of: 1, rest: [] },
+    { of: null, rest: [2] },
+    { of: null, rest: 'a' },
+    { of: 6, rest: 'b' },
+    { of: 7, rest: 'c' },
+    { of: null, rest: '' },
+    { of: null, rest: '1' },
+  ])
+  t.end()
+})
+
+t.test('a long conversation of prompts is shown once', (t) => {
+  const ids: number[] = []
+  const prompts = Array.from({ length: 50 }, (_, turn) => {
+    for (let at = 0; at < 200; at += 1) ids.push((turn * 7919 + at * 104_729) % 150_000)
+    return [...ids]
+  })
+  const parts = shown(prompts)
+  t.ok(parts.every(({ rest }) => rest.length === 200))
+  t.same(whole(parts), prompts)
+  t.end()
+})
+
+t.test('what is shown of prompts gives each of them whole again, however they begin', (t) => {
+  const step = fc.record({
+    from: fc.nat(20),
+    keep: fc.nat(1200),
+    add: fc.array(fc.constantFrom(1, 12, 123), { maxLength: 600, size: 'max' }),
+  })
+  const property = fc.property(fc.array(step, { maxLength: 12 }), fc.boolean(), (steps, isText) => {
+    const lists: number[][] = []
+    for (const { from, keep, add } of steps) lists.push([...(lists[from] ?? [1]).slice(0, keep), ...add])
+    const prompts = lists.filter((list) => list.length > 0).map((list) => (isText ? list.join('"') : list))
+    return JSON.stringify(whole(shown(prompts))) === JSON.stringify(prompts)
+  })
+  fc.assert(property, { numRuns: 100 })
+  t.end()
+})

@@ -1,0 +1,94 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import t from 'tap'
+import { TimeSlices } from '../../../../../src/proxy/http/transport/time-slices.ts'
+
+/** Slices of 20 ms on a clock that only work moves, and a log of what was done. */
+function slicesWithClock() {
+  let nowMs = 0
+  const done: string[] = []
+  const slices = new TimeSlices({ sliceMs: 20, nowMs: () => nowMs })
+  const run = async (name: string, stepsMs: number[]) => {
+    for (const [at, stepMs] of stepsMs.entries()) {
+      await (at === 0 ? slices.first(name[0]!) : slices.further(name[0]!))
+      nowMs += stepMs
+      done.push(`${name}${at + 1}`)
+    }
+  }
+  /** A call that comes; resolves when it has done what it may at once. */
+  const come = async (name: string, ...stepsMs: number[]) => {
+    void run(name, stepsMs)
+    await microtasks()
+  }
+  return { done, come }
+}
+
+async function microtasks(): Promise<void> {
+  for (let at = 0; at < 10; at += 1) await undefined
+}
+
+t.test(
+  'a turn of the loop begins steps until its time is over, and the next goes on with them',
+  async (t) => {
+    const { done, come } = slicesWithClock()
+    for (const name of ['a', 'b', 'c', 'd', 'e']) await come(name, 10)
+    t.strictSame(done, ['a1', 'b1'])
+    await nextTurn()
+    t.strictSame(done, ['a1', 'b1', 'c1', 'd1'], 'first come, first served')
+    await nextTurn()
+    t.strictSame(done, ['a1', 'b1', 'c1', 'd1', 'e1'])
+  },
+)
+
+t.test('a step of any length is done, and alone', async (t) => {
+  const { done, come } = slicesWithClock()
+  await come('a', 1_000)
+  await come('b', 1_000)
+  await come('c', 1)
+  t.strictSame(done, ['a1'])
+  await nextTurn()
+  t.strictSame(done, ['a1', 'b1'])
+  await nextTurn()
+  t.strictSame(done, ['a1', 'b1', 'c1'])
+})
+
+t.test('a call that has begun goes on before others begin', async (t) => {
+  const { done, come } = slicesWithClock()
+  await come('a', 30, 30, 30)
+  await come('b', 5, 5)
+  await come('c', 5)
+  for (let turn = 0; turn < 4; turn += 1) await nextTurn()
+  t.strictSame(done, ['a1', 'a2', 'a3', 'b1', 'b2', 'c1'])
+})
+
+t.test('whoever comes while others wait is not before them', async (t) => {
+  const { done, come } = slicesWithClock()
+  await come('a', 15)
+  await come('b', 15)
+  await come('c', 15)
+  await nextTurn()
+  t.strictSame(done, ['a1', 'b1', 'c1'])
+  await come('d', 30)
+  await come('e', 1)
+  await come('f', 1)
+  await nextTurn()
+  await nextTurn()
+  t.strictSame(done.slice(3), ['d1', 'e1', 'f1'])
+})
+
+t.test('each turn has its own time', async (t) => {
+  const { done, come } = slicesWithClock()
+  await come('a', 30)
+  await nextTurn()
+  await come('b', 30)
+  t.strictSame(done, ['a1', 'b1'], 'nobody waited')
+})
+
+t.test('of a caller with many calls one begins, then one of each other', async (t) => {
+  const { done, come } = slicesWithClock()
+  for (const name of ['now', 'x-1.', 'x-2.', 'x-3.', 'y-1.', 'z-1.']) await come(name, 20, 20)
+  for (let turn = 0; turn < 12; turn += 1) await nextTurn()
+  t.strictSame(
+    done.filter((step) => step.endsWith('.1')),
+    ['x-1.1', 'y-1.1', 'z-1.1', 'x-2.1', 'x-3.1'],
+  )
+})

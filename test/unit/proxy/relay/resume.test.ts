@@ -1,0 +1,196 @@
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import type { GenerationEvent } from '../../../../src/protocol/canonical/events.ts'
+import { MAX_FRAME_BYTES } from '../../../../src/protocol/worker/protocol.ts'
+import { FrameReceiver } from '../../../../src/proxy/relay/frame-receiver.ts'
+import { FrameSender } from '../../../../src/worker/frame-sender.ts'
+
+const WINDOW_BYTES = 30
+
+/** A frame as this test writes it: its number and one piece of text. */
+const write = (content: string) => (seq: number) => JSON.stringify([seq, content])
+
+function deliver(incoming: FrameReceiver, text: string): string {
+  const [seq, content] = JSON.parse(text) as [number, string]
+  const verdict = incoming.judge(seq)
+  if (verdict === 'new') incoming.receive([{ type: 'delta', content }], Buffer.byteLength(text))
+  return verdict
+}
+
+const contents = (events: readonly GenerationEvent[]) =>
+  events.map((event) => (event.type === 'delta' ? event.content : event.type))
+
+/** Two state machines and a connection between them that breaks when told. */
+class Exchange {
+  readonly outgoing = new FrameSender()
+  readonly incoming: FrameReceiver
+  readonly #windowBytes: number
+  readonly sent: string[] = []
+  readonly handedOn: unknown[] = []
+  readonly verdicts = new Set<string>()
+  /** In flight on the connection, and on connections that were cut. */
+  wire: string[] = []
+  late: string[] = []
+  acks: number[] = []
+
+  constructor(windowBytes = WINDOW_BYTES) {
+    this.#windowBytes = windowBytes
+    this.incoming = new FrameReceiver(windowBytes)
+  }
+
+  produce(): void {
+    if (!this.outgoing.hasRoom(this.#windowBytes)) return
+    const content = `piece ${this.sent.length}`
+    this.sent.push(content)
+    this.wire.push(this.outgoing.add(write(content)))
+  }
+
+  arrive(): void {
+    const text = this.wire.shift()
+    if (text !== undefined) this.verdicts.add(deliver(this.incoming, text))
+  }
+
+  arriveLate(): void {
+    const text = this.late.shift()
+    if (text !== undefined) this.verdicts.add(deliver(this.incoming, text))
+  }
+
+  take(): void {
+    const { events, acknowledge } = this.incoming.take()
+    this.handedOn.push(...contents(events))
+    this.#tell(acknowledge)
+  }
+
+  /** Each frame brings one piece: the worker may forget those that the agent's side has, and no others. */
+  #tell(seq: number | undefined): void {
+    if (seq === undefined) return
+    assert.ok(seq <= this.handedOn.length, `${seq} acknowledged, ${this.handedOn.length} taken`)
+    this.acks.push(seq)
+  }
+
+  acknowledge(): void {
+    const seq = this.acks.shift()
+    if (seq !== undefined) this.outgoing.acknowledge(seq)
+  }
+
+  cut(): void {
+    this.late.push(...this.wire)
+    this.wire = []
+    this.acks = []
+  }
+
+  reconnect(): void {
+    this.cut()
+    this.wire = this.outgoing.after(this.incoming.received)
+    this.#tell(this.incoming.acknowledge())
+  }
+
+  finish(): void {
+    this.reconnect()
+    while (this.wire.length > 0) this.arrive()
+    this.take()
+  }
+}
+
+/** In a large one, what was taken is not acknowledged at once. */
+const WINDOWS = fc.constantFrom(WINDOW_BYTES, 20 * WINDOW_BYTES)
+const STEPS = ['produce', 'arrive', 'arriveLate', 'take', 'acknowledge', 'reconnect'] as const
+
+t.test('whatever is cut, comes twice or comes late: each piece is handed on once, in order', async (t) => {
+  fc.assert(
+    fc.property(fc.array(fc.constantFrom(...STEPS), { maxLength: 200 }), WINDOWS, (steps, windowBytes) => {
+      const exchange = new Exchange(windowBytes)
+      for (const step of steps) exchange[step]()
+      exchange.finish()
+      assert.deepEqual(exchange.handedOn, exchange.sent)
+      assert.ok(!exchange.verdicts.has('gap') && !exchange.verdicts.has('overflow'))
+    }),
+    { numRuns: 1_000 },
+  )
+  t.pass('in a thousand random exchanges')
+})
+
+t.test('a sender stops at the window, and goes on when its frames were acknowledged', async (t) => {
+  const exchange = new Exchange()
+  for (let i = 0; i < 10; i += 1) exchange.produce()
+  t.equal(exchange.sent.length, 3, 'the frame that crosses the limit is the last')
+  for (let i = 0; i < 10; i += 1) exchange.arrive()
+  exchange.produce()
+  t.equal(exchange.sent.length, 3, 'what was received and not taken still counts')
+  exchange.take()
+  exchange.acknowledge()
+  exchange.produce()
+  t.equal(exchange.sent.length, 4)
+})
+
+t.test('what was received still fills the window after a reconnect', async (t) => {
+  const exchange = new Exchange()
+  for (let i = 0; i < 3; i += 1) exchange.produce()
+  for (let i = 0; i < 3; i += 1) exchange.arrive()
+  exchange.reconnect()
+  t.strictSame(exchange.wire, [], 'nothing is sent again')
+  t.notOk(exchange.outgoing.hasRoom(WINDOW_BYTES))
+})
+
+t.test('a worker that is back is told of what was taken, and not of what still waits', async (t) => {
+  const incoming = new FrameReceiver(1_000)
+  incoming.receive([], 10)
+  t.equal(incoming.take().acknowledge, undefined, 'too little to be told at once')
+  incoming.receive([], 10)
+  t.equal(incoming.acknowledge(), 1)
+  t.equal(incoming.received, 2)
+})
+
+t.test('a frame after a missing one is a gap; one beyond the window is an overflow', async (t) => {
+  const incoming = new FrameReceiver(10)
+  t.equal(incoming.judge(2), 'gap')
+  t.equal(incoming.judge(1), 'new')
+  incoming.receive([], 10)
+  t.equal(incoming.judge(1), 'duplicate')
+  t.equal(incoming.judge(2), 'overflow')
+  incoming.take()
+  t.equal(incoming.judge(2), 'new')
+})
+
+t.test('acknowledgements are rare: one for each quarter of the window', async (t) => {
+  const incoming = new FrameReceiver(1_000)
+  const acks = []
+  for (let i = 0; i < 100; i += 1) {
+    incoming.receive([], 10)
+    const { acknowledge } = incoming.take()
+    if (acknowledge !== undefined) acks.push(acknowledge)
+  }
+  t.strictSame(acks, [25, 50, 75, 100])
+  t.equal(incoming.acknowledge(), undefined, 'and none twice')
+  incoming.receive([], 240)
+  incoming.take()
+  t.equal(incoming.acknowledge(), 101)
+  incoming.receive([], 249)
+  t.equal(incoming.take().acknowledge, undefined, 'the count begins anew')
+  incoming.receive([], 1)
+  t.equal(incoming.take().acknowledge, 103)
+})
+
+t.test('a text that no frame holds is refused, and the next one has its number', async (t) => {
+  const outgoing = new FrameSender()
+  const most = 'x'.repeat(MAX_FRAME_BYTES)
+  t.throws(() => outgoing.add(() => `${most}x`), { code: 'engine_failed' })
+  t.ok(outgoing.hasRoom(1), 'nothing of it is kept')
+  t.equal(
+    outgoing.add(() => most),
+    most,
+  )
+  t.equal(outgoing.add(write('a')), '[2,"a"]')
+})
+
+t.test('a call is delivered once its last frame was acknowledged', async (t) => {
+  const outgoing = new FrameSender()
+  outgoing.add(write('a'))
+  outgoing.acknowledge(1)
+  t.notOk(outgoing.isDelivered, 'more may come')
+  outgoing.end(write('b'))
+  t.notOk(outgoing.isDelivered)
+  outgoing.acknowledge(2)
+  t.ok(outgoing.isDelivered)
+})

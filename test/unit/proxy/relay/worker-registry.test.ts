@@ -1,0 +1,209 @@
+import t from 'tap'
+import type { ConnectedWorker } from '../../../../src/proxy/relay/connected-worker.ts'
+import { WorkerRegistry } from '../../../../src/proxy/relay/worker-registry.ts'
+import { FakeClock } from '../../../helpers/fake-clock.ts'
+import { FakeRelaySocket } from '../../../helpers/fake-relay-socket.ts'
+import { chatRequest } from '../../../helpers/relay-server.ts'
+
+const HEARTBEAT_MS = 1_000
+const GRACE_MS = 5_000
+const CALL_TIMEOUT_MS = 20_000
+
+function setUp() {
+  const clock = new FakeClock()
+  const told: string[] = []
+  const warnings: string[] = []
+  const logger = { debug() {}, info() {}, warn: (_: object, text: string) => warnings.push(text), error() {} }
+  const note = (what: string) => (worker: ConnectedWorker) => {
+    told.push(`${what} ${worker.identity.workerId} ${worker.isConnected ? 'here' : 'away'}`)
+  }
+  const limits = {
+    heartbeatMs: HEARTBEAT_MS,
+    graceMs: GRACE_MS,
+    callTimeoutMs: CALL_TIMEOUT_MS,
+    windowBytes: 1_000,
+    v1MaxConcurrency: 4,
+  }
+  const registry = new WorkerRegistry(
+    { limits, clock, logger },
+    { joined: note('joined'), changed: note('changed'), left: note('left') },
+  )
+  const dial = (hello?: object) => {
+    const socket = new FakeRelaySocket()
+    registry.accept(socket)
+    if (hello) socket.says({ type: 'worker_hello', worker_id: 'w', ...hello })
+    return socket
+  }
+  const dialV2 = (more: object = {}) =>
+    dial({
+      protocol: 2,
+      capabilities: ['cancel', 'resume'],
+      models: [],
+      max_concurrency: 4,
+      weight_version: null,
+      epoch: 1,
+      requests: [],
+      ...more,
+    })
+  const begin = (requestId = 'r1') => {
+    const call = registry.get('w')!.begin(chatRequest('x'), requestId)
+    const first = call.stream(new AbortController().signal)[Symbol.asyncIterator]().next()
+    first.catch(() => {})
+    return first
+  }
+  return { clock, told, warnings, registry, dial, dialV2, begin }
+}
+
+t.test('a socket that says nothing for ten seconds is closed, and heard no more', async (t) => {
+  const { clock, dial, registry } = setUp()
+  const socket = dial()
+  clock.advance(9_999)
+  t.equal(socket.closedWith, undefined)
+  clock.advance(1)
+  t.equal(socket.closedWith, 4000)
+  socket.says({ type: 'worker_hello', worker_id: 'w' })
+  t.equal(registry.get('w'), undefined)
+})
+
+t.test('a worker that answers pings stays; one that is silent for three heartbeats is away', async (t) => {
+  const { clock, dialV2, told, warnings } = setUp()
+  const socket = dialV2()
+  for (let beat = 0; beat < 10; beat += 1) {
+    clock.advance(HEARTBEAT_MS)
+    socket.emit('pong')
+  }
+  t.equal(socket.pings, 10)
+  t.strictSame(told, ['joined w here'])
+  clock.advance(3 * HEARTBEAT_MS)
+  t.strictSame(told, ['joined w here', 'changed w away'])
+  t.strictSame(warnings, ['worker was cut off after 3 s of silence'])
+})
+
+t.test('a silent worker of version 1 keeps its requests as long as each of them may take', async (t) => {
+  const { clock, dial, told, warnings, begin } = setUp()
+  const socket = dial({})
+  const call = begin()
+  clock.advance(CALL_TIMEOUT_MS - 1)
+  t.strictSame(told, ['joined w here'])
+  socket.says({
+    type: 'completion_response',
+    request_id: 'r1',
+    response: { choices: [{ message: { content: 'late' }, finish_reason: 'stop' }] },
+  })
+  t.equal((await call).done, false, 'the response comes late and counts')
+  t.strictSame(warnings, [])
+})
+
+t.test(
+  'a silent worker of version 1 without requests is cut off after three heartbeats, with a warning',
+  async (t) => {
+    const { clock, dial, told, warnings } = setUp()
+    dial({})
+    clock.advance(3 * HEARTBEAT_MS)
+    t.strictSame(told, ['joined w here', 'left w away'])
+    t.strictSame(warnings, ['worker was cut off after 3 s of silence'])
+  },
+)
+
+t.test('a worker of version 1 that stays silent is cut off in spite of ever new requests', async (t) => {
+  const { clock, dial, told, begin } = setUp()
+  dial({})
+  const call = begin()
+  clock.advance(CALL_TIMEOUT_MS - HEARTBEAT_MS)
+  const later = begin('r2')
+  clock.advance(2 * HEARTBEAT_MS)
+  t.strictSame(told, ['joined w here', 'left w away'])
+  await t.rejects(call, { code: 'engine_timeout' })
+  await t.rejects(later, { code: 'worker_lost' })
+})
+
+t.test('any frame is a sign of life', async (t) => {
+  const { clock, dialV2, told } = setUp()
+  const socket = dialV2()
+  for (let beat = 0; beat < 10; beat += 1) {
+    clock.advance(HEARTBEAT_MS)
+    socket.says({ type: 'pong' })
+  }
+  t.strictSame(told, ['joined w here'])
+})
+
+t.test('calls of a worker that is away wait for the grace time, to the millisecond', async (t) => {
+  const { clock, dialV2, told, begin } = setUp()
+  const socket = dialV2()
+  const call = begin()
+  socket.emit('close', 1006, '')
+  clock.advance(GRACE_MS - 1)
+  t.strictSame(told, ['joined w here', 'changed w away'])
+  clock.advance(1)
+  t.strictSame(told, ['joined w here', 'changed w away', 'left w away'])
+  await t.rejects(call, { code: 'worker_lost' })
+  t.equal(clock.pending, 0, 'no timer is left')
+})
+
+t.test('a worker that is back in time keeps its calls for good', async (t) => {
+  const { clock, dialV2, told, begin } = setUp()
+  const socket = dialV2()
+  const call = begin()
+  socket.emit('close', 1006, '')
+  clock.advance(GRACE_MS - 1)
+  const back = dialV2({ requests: ['r1'] })
+  back.says({ type: 'completion_chunk', request_id: 'r1', seq: 1, deltas: [{ content: 'a' }] })
+  for (let beat = 0; beat < 10; beat += 1) {
+    clock.advance(HEARTBEAT_MS)
+    back.emit('pong')
+  }
+  t.strictSame(told, ['joined w here', 'changed w away', 'changed w here'])
+  t.same((await call).value, [{ type: 'delta', content: 'a' }])
+})
+
+t.test('a worker that closes with 1000 has left, and is not waited for', async (t) => {
+  const { dialV2, told, begin } = setUp()
+  const socket = dialV2()
+  const call = begin()
+  socket.emit('close', 1000, '')
+  t.strictSame(told, ['joined w here', 'left w away'])
+  await t.rejects(call, { code: 'worker_lost' })
+})
+
+t.test('a version-1 worker is not waited for either', async (t) => {
+  const { dial, told, begin } = setUp()
+  const socket = dial({})
+  const call = begin()
+  socket.emit('close', 1006, '')
+  t.strictSame(told, ['joined w here', 'left w away'])
+  await t.rejects(call, { code: 'worker_lost' })
+})
+
+t.test('the late close of a socket that was replaced changes nothing', async (t) => {
+  const { dialV2, told } = setUp()
+  const old = dialV2()
+  dialV2()
+  t.equal(old.closedWith, 4004)
+  old.emit('close', 4004, '')
+  old.says({ type: 'worker_status' })
+  t.strictSame(told, ['joined w here', 'changed w here'])
+})
+
+t.test('a call without a frame for the relay timeout fails, and is cancelled at the worker', async (t) => {
+  const { clock, dialV2, begin } = setUp()
+  const socket = dialV2()
+  const call = begin()
+  const stay = () => {
+    clock.advance(HEARTBEAT_MS)
+    socket.emit('pong')
+  }
+  for (let elapsedMs = 0; elapsedMs < CALL_TIMEOUT_MS; elapsedMs += HEARTBEAT_MS) stay()
+  await t.rejects(call, { code: 'engine_timeout', status: 504 })
+  t.match(socket.sent.at(-1), { type: 'completion_cancel', request_id: 'r1' })
+})
+
+t.test('closing sends every worker away with 1001 and fails what runs', async (t) => {
+  const { registry, dialV2, begin, clock } = setUp()
+  const socket = dialV2()
+  const call = begin()
+  registry.close()
+  t.equal(socket.closedWith, 1001)
+  await t.rejects(call, { code: 'worker_lost' })
+  socket.emit('close', 1001, '')
+  t.equal(clock.pending, 0)
+})

@@ -1,0 +1,97 @@
+/** Chat mode: the agent's messages go to the engine as they are, under the names that the model has given its calls. */
+import t from 'tap'
+import type { ChatMessage, ToolCall } from '../../../../src/protocol/canonical/messages.ts'
+import { PromptIds } from '../../../../src/protocol/token-ids/prompt-ids.ts'
+import { ChatPrompts } from '../../../../src/proxy/session/prompts/chat-prompts.ts'
+import { Sessions } from '../../../../src/proxy/session/state/sessions.ts'
+import { TurnRunner } from '../../../../src/proxy/session/turn/run-turn.ts'
+import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
+import { answer, ScriptedBackend } from '../../../helpers/scripted-backend.ts'
+import { silentLogger } from '../../../helpers/silent-logger.ts'
+
+const user = (content: string): ChatMessage => ({ role: 'user', content })
+const never = new AbortController().signal
+
+/** A session of an engine that calls a function under this id, each time. */
+function rigOf(id: string | undefined, store = new MemoryTurnStore()) {
+  let asked = 0
+  const backend = new ScriptedBackend(() => {
+    // Each prompt begins with the one before and its answer.
+    const seen = Array.from({ length: 3 * asked + 1 }, (_, at) => at)
+    const at = 3 * asked++
+    const called = { name: 'f', arguments: `{"n":${asked}}` }
+    return answer([
+      { type: 'start', engine: 'scripted', promptTokenIds: PromptIds.of(...seen) },
+      { type: 'delta', toolCalls: [{ index: 0, ...(id && { id }), type: 'function', function: called }] },
+      { type: 'delta', tokenIds: [at + 1, at + 2], logprobs: [-1, -1] },
+      { type: 'end', finishReason: 'tool_calls' },
+    ])
+  })
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
+  const prompts = new ChatPrompts(async () => 0, store)
+  const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
+  return {
+    store,
+    ask: async (
+      messages: ChatMessage[],
+    ): Promise<{ turn: TurnRecord; sent: ChatMessage[]; json: string }> => {
+      const request = { kind: 'chat', body: { messages } } as const
+      const word = { retryCount: 0, hasAgentKey: false }
+      const call = { sessionId: 's', dialect: 'chat', request, stream: false, word }
+      const { events } = await runner.begin(call, never)
+      for await (const _ of events);
+      const turn = (await Array.fromAsync(store.readTurns('s'))).at(-1)!
+      const { body, messagesJson } = backend.requests.at(-1)!
+      const json = `[${Buffer.concat([...messagesJson!])}]`
+      return { turn, sent: (body as { messages: ChatMessage[] }).messages, json }
+    },
+  }
+}
+
+const callOf = ({ toolCalls }: TurnRecord) => (JSON.parse(toolCalls) as ToolCall[])[0]!
+const filledIn = (call: ToolCall): ChatMessage => ({
+  role: 'assistant',
+  content: null,
+  tool_calls: [{ ...call, function: { ...call.function, arguments: '{"n":1,"flag":false}' } }],
+})
+const result = (id: string): ChatMessage => ({ role: 'tool', tool_call_id: id, content: `done: ${id}` })
+
+t.test('a model that names its calls reads these names, also after a restart', async (t) => {
+  const own = 'functions.f:0'
+  const rig = rigOf(own)
+  const { turn: first } = await rig.ask([user('task')])
+  const { id } = callOf(first)
+  t.match(id, /^call_[0-9a-f]{24}$/)
+  const messages = [user('task'), filledIn(callOf(first)), result(id)]
+  const { turn: second, sent, json } = await rig.ask(messages)
+  const shown = [
+    user('task'),
+    filledIn({ ...callOf(first), id: own }),
+    { ...result(own), content: `done: ${id}` },
+  ]
+  t.same(sent, shown)
+  t.same(JSON.parse(json), shown, 'the bytes are those of the messages')
+  t.match(JSON.parse(second.annotations), {
+    prompt: { reason: 'extended', from: first.turnId },
+    echo: { kinds: ['arguments'], changes: [{ path: 'flag', echoed: 'false' }] },
+    call_ids: { [callOf(second).id]: own },
+  })
+  t.not(callOf(second).id, id, 'the same name, another id')
+  t.match(second.lastMessage!.value, result(id), 'on record as it was sent')
+  const { sent: afterRestart, turn } = await rigOf(own, rig.store).ask(messages)
+  t.same(afterRestart, shown)
+  t.notOk(JSON.parse(turn.annotations).echo?.kinds.includes('unknown_id'))
+})
+
+t.test("an engine's made-up ids, or none, leave the messages as the agent wrote them", async (t) => {
+  for (const own of ['chatcmpl-tool-0a1b', undefined]) {
+    const rig = rigOf(own)
+    const { turn } = await rig.ask([user('task')])
+    t.same(JSON.parse(turn.annotations).call_ids, { [callOf(turn).id]: own ?? null })
+    const messages = [user('task'), filledIn(callOf(turn)), result(callOf(turn).id)]
+    const { sent } = await rig.ask(messages)
+    t.equal(sent, messages, 'the very list')
+  }
+})

@@ -1,0 +1,214 @@
+/**
+ * Random sessions of agents that tidy, prune, reorder and rename calls, fork, sample n answers, compact their history, use
+ * ids again on other branches and send histories of others: each call goes on from the deepest turn whose whole past it
+ * has, and from no other one.
+ */
+import fc from 'fast-check'
+import t from 'tap'
+import { type Message, MessageTree } from '../../../../src/protocol/canonical/conversation.ts'
+import type { ChatMessage, ToolCall } from '../../../../src/protocol/canonical/messages.ts'
+import { PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index.ts'
+import { rebuildIndex } from '../../../../src/proxy/session/matching/rebuild-index.ts'
+import { ToolCallIds } from '../../../../src/proxy/session/matching/tool-call-ids.ts'
+import type { EditedCalls } from '../../../../src/proxy/store/port/turn-store.ts'
+import { conversationOf } from '../../../helpers/messages.ts'
+
+/** How an answer with calls comes back. */
+const WAYS = ['as it was', 'filled in', 'renamed', 'reordered', 'with other words', 'pruned'] as const
+type Way = (typeof WAYS)[number]
+
+/** A message, and what it is: two messages with one key are the same to a naive reader. */
+interface Said {
+  message: ChatMessage
+  key: string
+}
+
+interface Answer {
+  name: string
+  content: string | null
+  calls: ToolCall[]
+}
+
+interface Turn {
+  answer: Answer
+  /** Keys of its request and its answer. */
+  history: string[]
+  request: Said[]
+}
+
+const LONG = 'word'.repeat(500)
+
+/** What an agent makes of an answer, and what that counts as. */
+function echoOf(answer: Answer, way: Way, edited: EditedCalls): Said {
+  const { name, content, calls } = answer
+  const own = { role: 'assistant' as const, content }
+  if (calls.length === 0) return { message: own, key: name }
+  const change = (of: (call: ToolCall) => ToolCall['function']) =>
+    calls.map((call) => ({ ...call, function: of(call) }))
+  const made: Record<Way, object> = {
+    'as it was': { tool_calls: calls },
+    'filled in': {
+      tool_calls: change(({ function: { name, arguments: args } }) => ({
+        name,
+        arguments: JSON.stringify({ ...JSON.parse(args), replace_all: false }),
+      })),
+    },
+    renamed: { tool_calls: change(() => ({ name: 'invalid', arguments: JSON.stringify({ LONG }) })) },
+    reordered: { tool_calls: calls.toReversed() },
+    'with other words': { tool_calls: calls, content: 'Something else.' },
+    pruned: {
+      tool_calls: change(({ function: { name } }) => ({ name, arguments: '{"text":"(cut)"}' })),
+      content: null,
+    },
+  }
+  const isSame =
+    way === 'as it was' ||
+    (way === 'reordered' && calls.length === 1) ||
+    edited === 'keep' ||
+    (edited === 'auto' && way !== 'pruned')
+  return { message: { ...own, ...made[way] } as ChatMessage, key: isSame ? name : `${name} ${way}` }
+}
+
+const action = fc.record({
+  kind: fc.constantFrom('go on', 'go on', 'go on', 'go on', 'fork', 'compact', 'again', 'foreign', 'tools'),
+  /** Which earlier conversation. */
+  of: fc.nat(1_000),
+  calls: fc.nat(2),
+  samples: fc.constantFrom(1, 1, 1, 2, 3),
+  way: fc.constantFrom(...WAYS),
+  oldWay: fc.constantFrom(...WAYS),
+  isExact: fc.constantFrom(true, true, true, false),
+})
+
+type Action = typeof action extends fc.Arbitrary<infer Made> ? Made : never
+
+class Session {
+  readonly edited: EditedCalls
+  readonly index: PrefixIndex<Turn>
+  readonly turns: Turn[] = []
+  /** For a rebuild, in call order. */
+  readonly records: { turn: Turn; isExact: boolean; lastMessage: Message | undefined }[] = []
+  readonly asked: Said[][] = []
+  readonly tree = new MessageTree()
+  /** Of a reader after a restart. */
+  readonly recorded = new MessageTree()
+  readonly ids = new ToolCallIds()
+  #talks: Said[][] = [[]]
+  #count = 0
+
+  constructor(edited: EditedCalls) {
+    this.edited = edited
+    this.index = new PrefixIndex(edited)
+  }
+
+  do({ kind, of, calls, samples, way, oldWay, isExact }: Action): void {
+    const before = this.#talks[of % this.#talks.length]!
+    const talk = kind === 'go on' ? this.#talks.at(-1)! : before
+    const asked = this.#asked(kind, talk, oldWay)
+    for (let sample = 0; sample < samples; sample += 1) {
+      const answer = this.#answer(calls)
+      this.#ask(asked, answer, isExact)
+      const results = answer.calls.map(({ id }, at): Said => {
+        const content = `result ${answer.name} ${at}`
+        return { message: { role: 'tool', tool_call_id: id, content }, key: content }
+      })
+      this.#talks.push([...asked, echoOf(answer, way, this.edited), ...results])
+    }
+  }
+
+  #asked(kind: string, talk: Said[], way: Way): Said[] {
+    const question = this.#user(`question ${this.#count++}`)
+    if (kind === 'compact') return [this.#user('summary'), ...talk.slice(-3), question]
+    if (kind === 'again') return [...this.#asked('fork', talk.slice(0, -1), way)]
+    // The calls of a turn, with another past.
+    if (kind === 'foreign') return [this.#user('elsewhere'), ...talk.slice(1), question]
+    // An agent that prunes or tidies what it had sent otherwise before.
+    if (kind === 'tools' && this.turns.length > 0) {
+      const { request, answer } = this.turns[this.#count % this.turns.length]!
+      return [...request, echoOf(answer, way, this.edited), question]
+    }
+    return [...talk, question]
+  }
+
+  #user(content: string): Said {
+    return { message: { role: 'user', content }, key: `user ${content}` }
+  }
+
+  #answer(calls: number): Answer {
+    const name = `answer ${this.#count++}`
+    const made = Array.from({ length: calls }, (_, at) => {
+      const id = this.ids.draw(at === 0 ? 'a1B2c3D4e' : undefined)
+      this.ids.learn({ [id]: null })
+      const args = JSON.stringify({ text: LONG, at })
+      return { id, type: 'function' as const, function: { name: 'run', arguments: args } }
+    })
+    return { name, content: calls === 0 ? name : null, calls: made }
+  }
+
+  #ask(request: Said[], answer: Answer, isExact: boolean): void {
+    const call = this.index.match(conversationOf(messagesOf(request), null, this.tree))
+    this.asked.push(request)
+    const turn = { answer, request, history: [...request.map(({ key }) => key), answer.name] }
+    const lastMessage = this.recorded.addMessageTexts(request.map(({ message }) => JSON.stringify(message)))
+    this.records.push({ turn, isExact, lastMessage })
+    // Nobody goes on from a turn that is not exact, as the planners have it.
+    if (!isExact) return
+    this.turns.push(turn)
+    this.index.add(call, { content: answer.content, reasoning: null, toolCalls: answer.calls }, turn)
+  }
+
+  /** What a naive reader finds: the deepest of the turns whose history the call begins with. */
+  deepest(request: Said[]): Turn | undefined {
+    const keys = request.map(({ key }) => key)
+    const fitting = this.turns.filter(
+      ({ history }) => history.length <= keys.length && history.every((key, at) => key === keys[at]),
+    )
+    return fitting.reduce<Turn | undefined>(
+      (best, turn) => (best === undefined || turn.history.length > best.history.length ? turn : best),
+      undefined,
+    )
+  }
+}
+
+const messagesOf = (said: readonly Said[]) => said.map(({ message }) => message)
+
+t.test('a call goes on from the deepest turn whose whole past it has, and from no other', async (t) => {
+  const seen = { joined: 0, none: 0, pruned: 0 }
+  const edits = fc.constantFrom<EditedCalls>('auto', 'auto', 'keep', 'branch')
+  await fc.assert(
+    fc.asyncProperty(edits, fc.array(action, { minLength: 2, maxLength: 25 }), async (edited, actions) => {
+      const session = new Session(edited)
+      for (const one of actions) session.do(one)
+      const rebuilt = await rebuildIndex(
+        session.records.map(({ turn, isExact, lastMessage }, at) => ({
+          turn: isExact ? turn : undefined,
+          turnId: String(at),
+          annotations: '{}',
+          status: 'completed' as const,
+          lastMessage,
+          tools: null,
+          completionText: turn.answer.content,
+          reasoning: null,
+          toolCalls: JSON.stringify(turn.answer.calls),
+        })),
+        ({ turn }) => turn,
+        undefined,
+        edited,
+      )
+      for (const request of session.asked) {
+        const wanted = session.deepest(request)?.answer.name
+        const live = session.index.match(conversationOf(messagesOf(request), null, session.tree))
+        const afterRestart = rebuilt.match(conversationOf(messagesOf(request), null))
+        for (const { parent, sharedMessages } of [live, afterRestart]) {
+          if (parent?.turn.answer.name !== wanted || sharedMessages !== (parent?.turn.history.length ?? 0)) {
+            throw new Error(`${parent?.turn.answer.name} (${sharedMessages}) in place of ${wanted}`)
+          }
+        }
+        seen[wanted === undefined ? 'none' : 'joined'] += 1
+        if (live.edited !== undefined) seen.pruned += 1
+      }
+    }),
+    { numRuns: 300 },
+  )
+  t.ok(seen.joined > 1_000 && seen.none > 300 && seen.pruned > 50, JSON.stringify(seen))
+})

@@ -1,0 +1,473 @@
+import { isDeepStrictEqual } from 'node:util'
+import fc from 'fast-check'
+import t from 'tap'
+import { MessageTree } from '../../../../src/protocol/canonical/conversation.ts'
+import type { Tool } from '../../../../src/protocol/canonical/messages.ts'
+import { PrefixIndex, type PrefixMatch } from '../../../../src/proxy/session/matching/prefix-index.ts'
+import { conversationOf } from '../../../helpers/messages.ts'
+
+/** A message as an agent writes it. */
+interface Message {
+  role: string
+  content?: unknown
+  reasoning_content?: string | null
+  tool_calls?: Call[] | null
+  tool_call_id?: string
+  [field: string]: unknown
+}
+
+interface Call {
+  id: string
+  type?: string
+  function: { name: string; arguments: unknown }
+}
+
+// The naive model: whole histories, compared message by message, with a reading of messages of its own.
+
+interface ModelTurn {
+  name: string
+  order: number
+  tools: unknown
+  parent: ModelTurn | undefined
+  /** The request as sampled: what it shares with the parent is the parent's. */
+  request: Message[]
+  /** The request as sent: its results name the calls by these ids. */
+  sent: Message[]
+  answer: Message
+}
+
+class Model {
+  readonly #turns: ModelTurn[] = []
+
+  match(messages: Message[], tools: unknown): { parent: ModelTurn | undefined; shared: number } {
+    const fitting = this.#turns.filter(
+      (turn) => isDeepStrictEqual(turn.tools, tools) && extendsHistory(messages, historyOf(turn), turn.sent),
+    )
+    const shared = Math.max(0, ...fitting.map((turn) => historyOf(turn).length))
+    const deepest = fitting.filter((turn) => historyOf(turn).length === shared)
+    const likeness = (turn: ModelTurn) => likenessOf(messages, historyOf(turn))
+    const best = Math.max(...deepest.map(likeness))
+    const candidates = deepest
+      .filter((turn) => likeness(turn) === best)
+      .sort((left, right) => right.order - left.order)
+    const continuations = (parent: ModelTurn) => this.#turns.filter((turn) => turn.parent === parent)
+    const isSameCall = ({ request, sent }: ModelTurn) =>
+      request.length === messages.length && extendsHistory(messages, request, sent)
+    const parent =
+      candidates.find((turn) => continuations(turn).some(isSameCall)) ??
+      candidates.find((turn) => continuations(turn).length === 0) ??
+      candidates[0]
+    return { parent, shared }
+  }
+
+  add(turn: ModelTurn): void {
+    this.#turns.push(turn)
+  }
+}
+
+const historyOf = ({ request, answer }: ModelTurn) => [...request, answer]
+
+function extendsHistory(messages: Message[], history: Message[], sent: Message[]): boolean {
+  return (
+    history.length <= messages.length &&
+    history.every((recorded, at) =>
+      isEchoOf(recorded, messages[at]!, resultOf(sent, at), resultOf(messages, at)),
+    )
+  )
+}
+
+/** Which call a tool message answers: message and place within it; of one that answers none the id. */
+function resultOf(messages: Message[], at: number): string | undefined {
+  const id = messages[at]?.tool_call_id
+  for (let before = at - 1; before >= 0; before--) {
+    const place = messages[before]!.tool_calls?.findLastIndex((call) => call.id === id) ?? -1
+    if (place !== -1) return `${before}.${place}`
+  }
+  return id
+}
+
+function isEchoOf(recorded: Message, sent: Message, recordedResult?: string, sentResult?: string): boolean {
+  if (recorded.role !== sent.role) return false
+  if (recorded.role !== 'assistant') {
+    return textOf(recorded) === textOf(sent) && recordedResult === sentResult
+  }
+  const sentReasoning = (sent.reasoning_content ?? '').trim()
+  if (sentReasoning !== '' && sentReasoning !== (recorded.reasoning_content ?? '').trim()) return false
+  const [calls, sentCalls] = [recorded.tool_calls ?? [], sent.tool_calls ?? []]
+  return (
+    textOf(recorded).trim() === textOf(sent).trim() &&
+    calls.length === sentCalls.length &&
+    calls.every(({ function: sampled }, place) => {
+      const echoed = sentCalls[place]!.function
+      return sampled.name === echoed.name && areArgumentsEchoed(sampled.arguments, echoed.arguments)
+    })
+  )
+}
+
+function textOf({ content }: Message): string {
+  if (Array.isArray(content)) return content.map((part) => part.text).join('')
+  return (content as string | null | undefined) ?? ''
+}
+
+function areArgumentsEchoed(sampled: unknown, echoed: unknown): boolean {
+  const [before, after] = [objectOf(sampled), objectOf(echoed)]
+  if (before !== undefined) return isDeepStrictEqual(before, after)
+  if (after === undefined) return String(sampled).trim() === String(echoed).trim()
+  // The generated repairs of malformed arguments are these two; all other objects bring something new.
+  return isDeepStrictEqual(after, {}) || isDeepStrictEqual(after, REPAIRED)
+}
+
+function objectOf(args: unknown): unknown {
+  if (args === null || args === '') return {}
+  if (typeof args !== 'string') return args
+  try {
+    return JSON.parse(args)
+  } catch {
+    return undefined
+  }
+}
+
+function likenessOf(messages: Message[], history: Message[]): number {
+  return history.reduce((sum, recorded, at) => {
+    if (recorded.role !== 'assistant') return sum
+    const sent = messages[at]!
+    const same = (read: (message: Message) => unknown) =>
+      JSON.stringify(read(recorded)) === JSON.stringify(read(sent))
+    return (
+      sum +
+      (same((message) => message.tool_calls?.map(({ id }) => id) ?? []) ? 8 : 0) +
+      (same((message) => message.tool_calls?.map((call) => call.function.arguments) ?? []) ? 4 : 0) +
+      (same((message) => spaceAround(textOf(message))) ? 2 : 0) +
+      (same((message) => (message.reasoning_content ?? '').trim()) ? 1 : 0)
+    )
+  }, 0)
+}
+
+const spaceAround = (text: string) => [/^\s*/.exec(text)![0].length, /\s*$/.exec(text)![0].length]
+
+// What agents do.
+
+const MALFORMED = '{"path": "a", "n": 1'
+const REPAIRED = { path: 'a', n: 1 }
+const ARGUMENTS = ['{}', '{"n": 1, "path": "a"}', '{"path":"a","n":1}', '{"path":"b"}', MALFORMED]
+
+/** Few of everything, so that what is sampled often comes out the same, or nearly. */
+const answers: fc.Arbitrary<Message> = fc
+  .record({
+    content: fc.constantFrom('yes', 'yes\n', ' yes', 'no', ''),
+    reasoning: fc.constantFrom(null, null, 'because', ' because', 'why not'),
+    calls: fc.array(
+      fc.record({ id: fc.constantFrom('c1', 'c2', 'c3'), args: fc.constantFrom(...ARGUMENTS) }),
+      { maxLength: 2 },
+    ),
+  })
+  .map(({ content, reasoning, calls }) => ({
+    role: 'assistant',
+    content,
+    reasoning_content: reasoning,
+    tool_calls: calls.map(({ id, args }) => ({
+      id,
+      type: 'function',
+      function: { name: 'run', arguments: args },
+    })),
+  }))
+
+/** How a client writes an assistant message; each flag is one tolerance. */
+const tidiers = {
+  trims: (message: Message) => ({ ...message, content: textOf(message).trim() }),
+  pads: (message: Message) => ({ ...message, content: `\n ${textOf(message)} ` }),
+  splitsText: (message: Message) => ({
+    ...message,
+    content: [...textOf(message)].map((text) => ({ type: 'text', text })),
+  }),
+  saysNull: (message: Message) => ({
+    ...message,
+    content: message.content === '' ? null : message.content,
+    refusal: null,
+    function_call: null,
+    annotations: [],
+    name: null,
+  }),
+  attachesMetadata: (message: Message) => ({ ...message, provider_specific_fields: { token_ids: [1] } }),
+  leavesReasoningOut: ({ reasoning_content: _, ...message }: Message) => message,
+  trimsReasoning: (message: Message) => ({
+    ...message,
+    reasoning_content: message.reasoning_content?.trim() ?? '',
+  }),
+  respacesArguments: rewriteArguments((args) => JSON.stringify(args, null, 1)),
+  reordersArguments: rewriteArguments((args) =>
+    JSON.stringify(Object.fromEntries(Object.entries(args as object).reverse())),
+  ),
+  sendsObjects: rewriteArguments((args) => args),
+  emptiesMalformed: rewriteArguments(undefined, '{}'),
+  repairsMalformed: rewriteArguments(undefined, JSON.stringify(REPAIRED)),
+  leavesNoEmptyCalls: ({ tool_calls: calls, ...message }: Message) =>
+    calls?.length ? { ...message, tool_calls: calls } : message,
+} satisfies Record<string, (message: Message) => Message>
+
+function rewriteArguments(rewrite: ((args: unknown) => unknown) | undefined, malformed?: string) {
+  const argumentsOf = (written: unknown) => {
+    const args = objectOf(written)
+    if (args === undefined) return malformed ?? written
+    return rewrite === undefined ? written : rewrite(args)
+  }
+  return (message: Message): Message => ({
+    ...message,
+    tool_calls: (message.tool_calls ?? []).map((call) => ({
+      ...call,
+      function: { ...call.function, arguments: argumentsOf(call.function.arguments) },
+    })),
+  })
+}
+
+type Tidier = keyof typeof tidiers
+const TIDIERS = Object.keys(tidiers) as Tidier[]
+
+function tidy(messages: Message[], habits: readonly Tidier[], renamesIds: boolean): Message[] {
+  const written = messages.map((message) =>
+    message.role === 'assistant'
+      ? habits.reduce<Message>((echo, habit) => tidiers[habit](echo), message)
+      : message,
+  )
+  return renamesIds ? renameIds(written) : written
+}
+
+/** New ids for all calls, also where a model had used one twice. */
+function renameIds(messages: Message[]): Message[] {
+  const names = new Map<string, string>()
+  let count = 0
+  return messages.map((message) => {
+    if (message.tool_call_id !== undefined) {
+      return { ...message, tool_call_id: names.get(message.tool_call_id) ?? message.tool_call_id }
+    }
+    if (!message.tool_calls) return message
+    const renamed = message.tool_calls.map((call) => ({ ...call, id: `renamed_${count++}` }))
+    for (const [place, { id }] of message.tool_calls.entries()) names.set(id, renamed[place]!.id)
+    return { ...message, tool_calls: renamed }
+  })
+}
+
+const words = fc.constantFrom('go', 'stop', 'more')
+const user = (content: string): Message => ({ role: 'user', content })
+
+/** What an agent says after an answer: results of its calls, in this or that order, and its own words. */
+function replyTo(answer: Message, word: string, swapsResults: boolean): Message[] {
+  const results = (answer.tool_calls ?? []).map(({ id }) => ({
+    role: 'tool',
+    tool_call_id: id,
+    content: word,
+  }))
+  if (swapsResults) results.reverse()
+  return results.length > 0 ? results : [user(word)]
+}
+
+const TOOLS = [null, [{ type: 'function', function: { name: 'run' } }]]
+
+const read = (messages: Message[], tools: unknown) => conversationOf(messages, tools as Tool[] | null)
+
+const sampled = ({ content, reasoning_content, tool_calls }: Message) => ({
+  content: content as string,
+  reasoning: reasoning_content ?? null,
+  toolCalls: (tool_calls ?? []) as {
+    id: string
+    type: 'function'
+    function: { name: string; arguments: string }
+  }[],
+})
+
+// Sessions at random, the index against the model.
+
+interface InFlight {
+  messages: Message[]
+  tools: unknown
+  matched: PrefixMatch<ModelTurn>
+  expected: { parent: ModelTurn | undefined; shared: number }
+  answer: Message
+  name: string
+}
+
+/** What one session has come to, in the index and in the model. */
+class Play {
+  readonly #index = new PrefixIndex<ModelTurn>()
+  readonly #model = new Model()
+  readonly #inFlight: InFlight[] = []
+  readonly #answered: InFlight[] = []
+  readonly #tree = new MessageTree()
+  #callCount = 0
+
+  call(messages: Message[], tools: unknown, answer: Message): void {
+    // What earlier calls had are the same messages, so that the index may begin where one of them was.
+    const matched = this.#index.match(conversationOf(messages, tools as Tool[] | null, this.#tree))
+    const expected = this.#model.match(messages, tools)
+    if (matched.parent?.turn !== expected.parent || matched.sharedMessages !== expected.shared) {
+      const name = (turn: ModelTurn | undefined) => turn?.name ?? 'none'
+      throw new Error(
+        `matched ${name(matched.parent?.turn)}:${matched.sharedMessages}, expected ${name(expected.parent)}:${expected.shared}`,
+      )
+    }
+    this.#inFlight.push({ messages, tools, matched, expected, answer, name: `t${this.#callCount++}` })
+  }
+
+  answer(place: number): void {
+    const call = this.#inFlight.splice(place % this.#inFlight.length, 1)[0]
+    if (call === undefined) return
+    const { matched, expected, messages, tools, answer, name } = call
+    const shared = expected.parent === undefined ? [] : historyOf(expected.parent)
+    const request = [...shared, ...messages.slice(expected.shared)]
+    const { order } = matched
+    const turn = { name, order, tools, parent: expected.parent, request, sent: messages, answer }
+    this.#model.add(turn)
+    this.#index.add(matched, sampled(answer), turn)
+    this.#answered.push(call)
+  }
+
+  /** An answered call, to be continued; undefined if there is none. */
+  pick(place: number) {
+    return this.#answered[place % Math.max(1, this.#answered.length)]
+  }
+}
+
+const steps = fc.record({
+  what: fc.constantFrom('start', 'continue', 'continue', 'continue', 'continue', 'edit', 'compact', 'retry'),
+  place: fc.nat(20),
+  word: words,
+  answer: answers,
+  tools: fc.constantFrom(...TOOLS),
+  habits: fc.subarray(TIDIERS),
+  renamesIds: fc.boolean(),
+  swapsResults: fc.boolean(),
+  /** How many of the calls in flight are answered after the step. */
+  answers: fc.constantFrom(0, 1, 1, 1, 2),
+})
+type Step = typeof steps extends fc.Arbitrary<infer T> ? T : never
+
+function playStep(play: Play, step: Step): void {
+  const { what, place, word, answer, tools, swapsResults } = step
+  const picked = play.pick(place)
+  if (what === 'start' || picked === undefined) play.call([user(word)], tools, answer)
+  else {
+    const history = [...picked.messages, picked.answer, ...replyTo(picked.answer, word, swapsResults)]
+    const messages = {
+      continue: () => history,
+      retry: () => picked.messages,
+      compact: () => [user(`all in all: ${word}`), ...history.slice(-2)],
+      edit: () =>
+        history.with(place % history.length, { ...history[place % history.length]!, content: 'edited' }),
+    }[what]()
+    play.call(tidy(messages, step.habits, step.renamesIds), picked.tools, answer)
+  }
+  for (let count = 0; count < step.answers; count++) play.answer(place)
+}
+
+t.test('sessions at random are matched as a model that compares whole histories matches them', async (t) => {
+  fc.assert(
+    fc.property(fc.array(steps, { minLength: 1, maxLength: 40, size: 'max' }), (script) => {
+      const play = new Play()
+      for (const step of script) playStep(play, step)
+    }),
+    { numRuns: 500 },
+  )
+  t.pass('each call found the parent of the model')
+})
+
+// One line of talk.
+
+const lines = fc
+  .record({
+    answers: fc.array(answers, { minLength: 1, maxLength: 8 }),
+    swapsResults: fc.boolean(),
+  })
+  .map(({ answers, swapsResults }) => {
+    const messages: Message[] = [{ role: 'system', content: 'be good' }, user('hi')]
+    const requests = answers.map((answer, place) => {
+      const request = [...messages]
+      messages.push(answer, ...replyTo(answer, `word ${place}`, swapsResults))
+      return request
+    })
+    return { answers, requests, next: messages }
+  })
+
+function indexOf({ answers, requests }: { answers: Message[]; requests: Message[][] }): PrefixIndex<number> {
+  const index = new PrefixIndex<number>()
+  for (const [place, request] of requests.entries()) {
+    index.add(index.match(read(request, null)), sampled(answers[place]!), place)
+  }
+  return index
+}
+
+const found = (index: PrefixIndex<number>, messages: Message[]) => {
+  const { parent, sharedMessages } = index.match(read(messages, null))
+  return [parent?.turn, sharedMessages]
+}
+
+for (const tidier of [...TIDIERS, 'renamesIds'] as const) {
+  t.test(`a line whose agent ${tidier} is continued from its last turn`, async (t) => {
+    fc.assert(
+      fc.property(lines, (line) => {
+        const echo = tidy(line.next, tidier === 'renamesIds' ? [] : [tidier], tidier === 'renamesIds')
+        const last = line.requests.length - 1
+        t.strictSame(found(indexOf(line), echo), [last, line.requests[last]!.length + 1])
+      }),
+      { numRuns: 40 },
+    )
+  })
+}
+
+t.test('so is one whose agent does all of it, in any order, and otherwise on every call', async (t) => {
+  const habits = fc.shuffledSubarray(TIDIERS)
+  fc.assert(
+    fc.property(lines, fc.infiniteStream(habits), fc.boolean(), (line, allHabits, renamesIds) => {
+      const write = (messages: Message[]) => tidy(messages, allHabits.next().value!, renamesIds)
+      const index = indexOf({ ...line, requests: line.requests.map(write) })
+      const last = line.requests.length - 1
+      t.strictSame(found(index, write(line.next)), [last, line.requests[last]!.length + 1])
+    }),
+    { numRuns: 150 },
+  )
+})
+
+/** Each makes another message of a message; undefined: it has nothing to edit. */
+const edits: Record<string, (message: Message) => Message | undefined> = {
+  text: (message) => ({ ...message, content: `${textOf(message)}!` }),
+  role: (message) => ({ ...message, role: 'developer' }),
+  name: (message) => ({ ...message, name: 'someone else' }),
+  reasoning: (message) =>
+    message.role === 'assistant' ? { ...message, reasoning_content: 'on second thought' } : undefined,
+  'white space of what is not an echo': (message) =>
+    message.role === 'assistant' ? undefined : { ...message, content: `${textOf(message)} ` },
+  'the last call': ({ tool_calls: calls, ...message }) =>
+    calls?.length ? { ...message, tool_calls: calls.slice(0, -1) } : undefined,
+  'a function': (message) =>
+    editCall(message, (call) => ({ ...call, function: { ...call.function, name: 'walk' } })),
+  arguments: (message) =>
+    editCall(message, (call) => ({ ...call, function: { ...call.function, arguments: '{"path":"c"}' } })),
+  'which call a result answers': (message) =>
+    message.role === 'tool' ? { ...message, tool_call_id: 'unknown' } : undefined,
+}
+
+function editCall(message: Message, edit: (call: Call) => Call): Message | undefined {
+  const [first, ...others] = message.tool_calls ?? []
+  return first && { ...message, tool_calls: [edit(first), ...others] }
+}
+
+for (const [what, edit] of Object.entries(edits)) {
+  t.test(`an edit of ${what} ends the match before the edited message`, async (t) => {
+    fc.assert(
+      fc.property(lines, fc.nat(), fc.subarray(TIDIERS), (line, anyPlace, habits) => {
+        const editable = line.next.flatMap((message, at) => (edit(message) === undefined ? [] : [at]))
+        fc.pre(editable.length > 0)
+        const at = editable[anyPlace % editable.length]!
+        const tidied = tidy(
+          line.next,
+          habits.filter((habit) => habit !== 'leavesReasoningOut'),
+          false,
+        )
+        const edited = tidied.with(at, edit(tidied[at]!)!)
+        const whole = line.requests.filter((request) => request.length < at)
+        const expected = whole.length === 0 ? [undefined, 0] : [whole.length - 1, whole.at(-1)!.length + 1]
+        t.strictSame(found(indexOf(line), edited), expected)
+      }),
+      { numRuns: 40 },
+    )
+  })
+}

@@ -1,0 +1,105 @@
+import t from 'tap'
+import type { PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index.ts'
+import { type IndexTurnRecord, rebuildIndex } from '../../../../src/proxy/session/matching/rebuild-index.ts'
+import { conversationOf, lastOfTexts } from '../../../helpers/messages.ts'
+
+type Message = { role: 'user' | 'assistant'; content: string }
+
+const user = (content: string): Message => ({ role: 'user', content })
+const assistant = (content: string): Message => ({ role: 'assistant', content })
+
+/** A turn on record. @param prompt how its prompt came about */
+function turn(turnId: string, messages: Message[], answer: string, prompt?: object): IndexTurnRecord {
+  return {
+    turnId,
+    status: 'completed',
+    annotations: JSON.stringify({ prompt }),
+    lastMessage: lastOfTexts(messages.map((message) => JSON.stringify(message))),
+    tools: null,
+    completionText: answer,
+    reasoning: null,
+    toolCalls: '[]',
+  }
+}
+
+const rebuild = (records: IndexTurnRecord[]) => rebuildIndex(records, ({ turnId }) => turnId)
+
+function found(index: PrefixIndex<string>, messages: Message[], tools: [] | null = null): string {
+  const { parent, sharedMessages } = index.match(conversationOf(messages, tools))
+  return `${parent?.turn ?? 'none'}:${sharedMessages}`
+}
+
+const second = [user('hi'), assistant('hello'), user('more')]
+
+t.test('a session read from the record is continued where it stood', async (t) => {
+  const index = await rebuild([
+    turn('t1', [user('hi')], ' hello'),
+    turn('t2', second, 'there'),
+    turn('sub', [user('task')], 'done'),
+  ])
+  t.equal(found(index, second), 't1:2')
+  t.equal(found(index, [...second, assistant('there'), user('x')]), 't2:4')
+  t.equal(found(index, [user('task'), assistant('done'), user('x')]), 'sub:2')
+})
+
+t.test('reasoning, tool calls and tools are read from the record', async (t) => {
+  const tools = [{ type: 'function' as const, function: { name: 'run' } }]
+  const calls = [{ id: 'a', type: 'function' as const, function: { name: 'run', arguments: '{"n": 1}' } }]
+  const index = await rebuild([
+    {
+      ...turn('t1', [user('hi')], ''),
+      completionText: null,
+      reasoning: 'think',
+      toolCalls: JSON.stringify(calls),
+      tools: JSON.stringify(tools),
+    },
+  ])
+  const echo = { role: 'assistant' as const, content: null, tool_calls: calls }
+  const parentOf = (message: typeof echo & { reasoning_content?: string }, withTools = true) =>
+    index.match(conversationOf([user('hi'), message], withTools ? tools : null)).parent?.turn
+  t.equal(parentOf(echo), 't1')
+  t.equal(parentOf({ ...echo, reasoning_content: 'think' }), 't1')
+  t.equal(parentOf({ ...echo, reasoning_content: 'think twice' }), undefined)
+  t.equal(parentOf({ ...echo, tool_calls: [] }), undefined)
+  t.equal(parentOf(echo, false), undefined)
+})
+
+t.test('turns that were not completed, that are no chat or that are not wanted are no parents', async (t) => {
+  const records = [
+    { ...turn('failed', [user('a')], 'hello'), status: 'failed' as const },
+    { ...turn('aborted', [user('a')], 'hello'), status: 'aborted' as const },
+    { ...turn('open', [user('a')], 'hello'), status: 'open' as const },
+    turn('completion', [], 'hello'),
+    turn('unwanted', [user('a')], 'hello'),
+  ]
+  const index = await rebuildIndex(records, ({ turnId }) => (turnId === 'unwanted' ? undefined : turnId))
+  t.equal(found(index, [user('a'), assistant('hello')]), 'none:0')
+  t.equal(found(index, [assistant('hello')]), 'none:0')
+})
+
+t.test('turns hang together as they did when they were live, whatever the clock said', async (t) => {
+  const twins = (prompt?: object) => [
+    turn('first', [user('hi')], 'hello', { reason: 'first' }),
+    turn('second', [user('hi')], 'hello', { reason: 'branched' }),
+    turn('next', second, 'there', prompt),
+  ]
+  const other = second.with(2, user('else'))
+  const isOther = async (prompt?: object) => found(await rebuild(twins(prompt)), other)
+  t.equal(await isOther({ reason: 'extended', from: 'first' }), 'second:2', 'the first has been continued')
+  t.equal(await isOther({ reason: 'extended', from: 'second' }), 'first:2')
+  t.equal(await isOther(), 'first:2', 'not on record: the latest that nothing continued had the child')
+  t.equal(await isOther({ reason: 'branched' }), 'second:2', 'neither had ended when the call came')
+  t.equal(await isOther({ reason: 'extended', from: 'lost' }), 'first:2', 'a turn that is not there')
+  const reason = 'think_dropped'
+  t.equal(await isOther({ reason, parent: 'first' }), 'second:2', 'its tokens were made anew')
+  t.equal(await isOther({ reason, parent: null }), 'second:2', 'it continued neither')
+  t.equal(await isOther({ reason: 'extended', from: 'second', parent: 'first' }), 'second:2')
+})
+
+t.test('what the record tells is not matched again', async (t) => {
+  const index = await rebuild([
+    turn('t1', [user('hi')], 'hello', { reason: 'first' }),
+    turn('t2', [user('other'), assistant('bye'), user('x')], 'there', { reason: 'broken', from: 't1' }),
+  ])
+  t.equal(found(index, [user('hi'), assistant('hello'), user('x'), assistant('there'), user('y')]), 't2:4')
+})

@@ -1,0 +1,50 @@
+/** The messages of a session as a tree: what has one node, and what has one of its own. */
+import t from 'tap'
+import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
+import { messageKey } from '../../../../../src/proxy/session/matching/message-key.ts'
+import { MessageNode } from '../../../../../src/proxy/session/matching/message-tree.ts'
+
+type Said = Partial<Omit<ChatMessage, 'role'>> & { content: string }
+const answer = (said: Said) => messageKey({ role: 'assistant', ...said } as ChatMessage)
+const never = () => {
+  throw new Error('nothing forks')
+}
+
+t.test('the same message after the same one has one node', async (t) => {
+  const root = MessageNode.root()
+  for (const key of [messageKey({ role: 'user', content: 'hi' }), answer({ content: 'The sea' })]) {
+    const node = root.descend(key, never)
+    t.equal(root.descend(key, never), node)
+    t.equal(node.descend(key, never), node.descend(key, never))
+    t.not(node.descend(key, never), node, 'after another one it is another one')
+  }
+})
+
+t.test('answers that differ in what an echo may leave out have a node each', async (t) => {
+  const root = MessageNode.root()
+  let forks = 0
+  const fork = () => {
+    forks += 1
+  }
+  const said = [
+    { content: 'The sea' },
+    { content: 'The sea', reasoning_content: 'Deep' },
+    { content: 'The sea', reasoning_content: 'Salt' },
+    { content: ' The sea\n' },
+  ]
+  const nodes = said.map((each) => root.descend(answer(each), fork))
+  t.equal(new Set(nodes).size, said.length)
+  t.equal(forks, said.length - 1)
+  for (const [place, each] of said.entries()) t.equal(root.descend(answer(each), never), nodes[place])
+  t.same(
+    root.echoedBy(answer({ content: 'The sea' })).map((node) => nodes.indexOf(node)),
+    [0, 1, 2, 3],
+    'the plain one may be an echo of each',
+  )
+  t.same(
+    root
+      .echoedBy(answer({ content: 'The sea', reasoning_content: 'Salt' }))
+      .map((node) => nodes.indexOf(node)),
+    [2],
+  )
+})

@@ -1,0 +1,44 @@
+import t from 'tap'
+import { createConversationReader } from '../../../../../src/proxy/session/matching/rebuild-index.ts'
+import { readSessionTurns } from '../../../../../src/proxy/session/matching/session-turns.ts'
+import type { TurnStep } from '../../../../../src/proxy/store/port/turn-store.ts'
+import { conversationOf, lastOfTexts } from '../../../../helpers/messages.ts'
+
+const question = { role: 'user', content: 'Why?' }
+
+function aStep(turnId: string, more: Partial<TurnStep>): TurnStep {
+  return {
+    turnId,
+    status: 'completed',
+    annotations: '{}',
+    exact: true,
+    lastMessage: lastOfTexts([JSON.stringify(question)]),
+    tools: null,
+    completionText: 'Because.',
+    reasoning: null,
+    toolCalls: '[]',
+    completionTokenIds: Int32Array.of(7, 8),
+    promptStep: { base: null, shared: 0, rest: Int32Array.of(1, 2, 3) },
+    ...more,
+  } as TurnStep
+}
+
+t.test(
+  'a prompt that begins with the ids of a turn that nobody continues is read from the record',
+  async (t) => {
+    const left = aStep('left', { status: 'aborted', completionTokenIds: Int32Array.of() })
+    const retried = aStep('retried', { promptStep: { base: 'left', shared: 3, rest: Int32Array.of() } })
+    const store = {
+      async *readSteps() {
+        yield left
+        yield retried
+      },
+    }
+    const read = createConversationReader()
+    const turns = await readSessionTurns(store, 's', read)
+    const echo = { role: 'assistant', content: 'Because.' }
+    const { parent } = turns.match(conversationOf([question, echo, question]))
+    t.equal(parent?.turn.turnId, 'retried')
+    t.same([...parent!.turn.prompt.whole()], [1, 2, 3])
+  },
+)

@@ -1,0 +1,159 @@
+/**
+ * One rule for one question: whatever a session is read by, the turn that another one goes on from, its line and the row
+ * that trains it are the same. Asked of random sessions: forks, retries, side calls, turns that failed or are inexact.
+ */
+import { deepStrictEqual, ok } from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
+import { recordTurn, startSessionsApi } from '../../../helpers/sessions-api.ts'
+
+const SIZE = { numRuns: 150 }
+
+/** What becomes of one call. */
+const call = fc.record({
+  /** Which of the earlier turns it goes on from, counted back from the latest; past the first: none. */
+  back: fc.nat(5),
+  /** Its prompt keeps so many tokens of that turn's and no more; null: all. */
+  broken: fc.option(fc.nat(20), { nil: null }),
+  glue: fc.integer({ min: 1, max: 3 }),
+  /** Few different ones, so that samples come out the same. */
+  completion: fc.array(fc.integer({ min: 500, max: 502 }), { maxLength: 3 }),
+  status: fc.constantFrom('completed', 'completed', 'completed', 'completed', 'aborted', 'failed'),
+  exact: fc.constantFrom(true, true, true, true, false),
+  line: fc.constantFrom(undefined, undefined, undefined, undefined, 'side', 'subagent', 'compaction'),
+  /** The same request as the turn before. */
+  isRetry: fc.constantFrom(false, false, false, false, true),
+  system: fc.constantFrom('s', 's', 's', 'other'),
+})
+type Call = typeof call extends fc.Arbitrary<infer Value> ? Value : never
+
+interface Recorded {
+  readonly messages: readonly string[]
+  readonly prompt: readonly number[]
+  readonly completion: readonly number[]
+  readonly retryCount: number
+}
+
+const text = (role: string, content: string) => JSON.stringify({ role, content })
+
+function recordedAs(asked: Call, index: number, earlier: readonly Recorded[]): Recorded {
+  const previous = earlier.at(-1)
+  if (asked.isRetry && previous !== undefined)
+    return { ...previous, completion: asked.completion, retryCount: previous.retryCount + 1 }
+  const before = earlier.at(-1 - asked.back)
+  const glue = Array.from({ length: asked.glue }, (_, place) => 1_000 + index * 10 + place)
+  if (before === undefined) {
+    const start = Array.from({ length: 12 }, (_, place) => place)
+    const messages = [text('system', asked.system), text('user', `task ${index}`)]
+    return { messages, prompt: [...start, ...glue], completion: asked.completion, retryCount: 0 }
+  }
+  const sequence = [...before.prompt, ...before.completion]
+  const kept = asked.broken === null ? sequence : sequence.slice(0, asked.broken)
+  return {
+    messages: [...before.messages, text('assistant', 'hello'), text('user', `more ${index}`)],
+    prompt: [...kept, ...glue],
+    completion: asked.completion,
+    retryCount: 0,
+  }
+}
+
+t.test('the routes of a session agree on parents, lines and rows', async (t) => {
+  const store = new MemoryTurnStore()
+  const { call: ask } = await startSessionsApi(t, store)
+  let count = 0
+
+  async function record(calls: readonly Call[]): Promise<string> {
+    const sessionId = `s${count++}`
+    await ask('POST', `/sessions/${sessionId}`, {})
+    const earlier: Recorded[] = []
+    for (const [index, asked] of calls.entries()) {
+      const recorded = recordedAs(asked, index, earlier)
+      earlier.push(recorded)
+      const { line, exact, status } = asked
+      await recordTurn(store, sessionId, index, {
+        turnId: `${sessionId}-${index}`,
+        requestMessages: recorded.messages,
+        retryCount: recorded.retryCount,
+        status: status as 'completed',
+        exact,
+        inexactReason: exact ? null : 'no_logprobs',
+        promptTokenIds: Int32Array.from(recorded.prompt),
+        completionTokenIds: Int32Array.from(recorded.completion),
+        completionLogprobs: Float64Array.from(recorded.completion, () => -1),
+        annotations: JSON.stringify(line === undefined ? {} : { line: { told: line, rule: 'header' } }),
+      })
+    }
+    return sessionId
+  }
+
+  async function check(calls: readonly Call[]): Promise<void> {
+    const sessionId = await record(calls)
+    const read = async (path: string) => (await ask('GET', path)).body
+    const { turns: tree } = await read(`/sessions/${sessionId}/tree`)
+    const { turns } = await read(`/sessions/${sessionId}`)
+    const { trajectories } = await read(`/sessions/${sessionId}/trajectories`)
+    const { trajectories: withSide } = await read(`/sessions/${sessionId}/trajectories?side_calls=true`)
+    const { rows } = await read(`/sessions/${sessionId}/rows`)
+    const graph = await read(`/sessions/${sessionId}/traces?format=compact`)
+
+    deepStrictEqual(
+      tree.map(({ index, line }: Turn) => [index, line]),
+      turns.map(({ index, line }: Turn) => [index, line]),
+    )
+    const rowParents = linksIn(trajectories)
+    for (const [turn, parent] of rowParents) {
+      const shown = tree[turn]
+      deepStrictEqual([shown.continues, shown.continues ? shown.parent : null], [parent !== null, parent])
+    }
+    for (const { index, continues, parent, shared_tokens: shared, prompt_tokens: prompt } of tree as Turn[]) {
+      ok(shared <= prompt)
+      if (!continues) continue
+      deepStrictEqual(shared, tree[parent!].prompt_tokens + tree[parent!].sampled_tokens)
+      ok(rowParents.has(index) || linksIn(withSide).has(index) || tree[index].status === 'completed')
+    }
+    deepStrictEqual(
+      rows.map(({ turns }: Row) => turns),
+      trajectories.map(({ turns }: Row) => turns),
+    )
+    const parentsWithSide = linksIn(withSide)
+    for (const { trace_id, parent_trace_id } of graph.deltas as Trace[]) {
+      const [turn, parent] = [indexOf(trace_id), parent_trace_id === null ? null : indexOf(parent_trace_id)]
+      if (parent !== null && parentsWithSide.has(turn)) deepStrictEqual(parent, parentsWithSide.get(turn))
+    }
+    const given = new Set((graph.deltas as Trace[]).map(({ trace_id }) => indexOf(trace_id)))
+    for (const turn of parentsWithSide.keys()) ok(given.has(turn), 'what a row trains is a trace')
+  }
+
+  await fc.assert(fc.asyncProperty(fc.array(call, { minLength: 1, maxLength: 9 }), check), SIZE)
+})
+
+interface Turn {
+  readonly index: number
+  readonly line: string
+  readonly continues: boolean
+  readonly parent: number | null
+  readonly shared_tokens: number
+  readonly prompt_tokens: number
+}
+
+interface Row {
+  readonly turns: readonly { readonly index: number }[]
+}
+
+interface Trace {
+  readonly trace_id: string
+  readonly parent_trace_id: string | null
+}
+
+/** For each turn in the rows the one before it in its row; null: it begins them. */
+function linksIn(rows: readonly Row[]): Map<number, number | null> {
+  const links = new Map<number, number | null>()
+  for (const { turns } of rows)
+    for (const [place, { index }] of turns.entries()) links.set(index, turns[place - 1]?.index ?? null)
+  return links
+}
+
+function indexOf(traceId: string): number {
+  return Number(traceId.split('-').at(-1))
+}

@@ -1,0 +1,93 @@
+/** A conversation as its engine knows it, whatever its agent made of it. */
+import t from 'tap'
+import { getMessagesBetween } from '../../../../../src/protocol/canonical/conversation.ts'
+import type { IndexTurn, SampledMessage } from '../../../../../src/proxy/session/matching/prefix-index.ts'
+import type { SessionTurn } from '../../../../../src/proxy/session/matching/session-turns.ts'
+import type { ToolCallIds } from '../../../../../src/proxy/session/matching/tool-call-ids.ts'
+import { asSampled } from '../../../../../src/proxy/session/prompts/as-sampled.ts'
+import { conversationOf } from '../../../../helpers/messages.ts'
+
+const user = (content: string) => ({ role: 'user', content })
+const call = (id: string, args = '{}') => ({
+  id,
+  type: 'function',
+  function: { name: 'run', arguments: args },
+})
+const result = (id: string, content: string) => ({ role: 'tool', tool_call_id: id, content })
+const saying = (...calls: object[]) => ({ role: 'assistant', content: 'Go', tool_calls: calls })
+
+/** What the model calls a call, by the id that its agent was given. */
+const idsOf = (own: Record<string, string> = {}) => {
+  const ids = { hasOwn: Object.keys(own).length > 0, findOriginal: (id: string) => own[id], addBytes() {} }
+  return ids as unknown as ToolCallIds
+}
+
+function conversation(...messages: object[]) {
+  return getMessagesBetween(undefined, conversationOf(messages).last)
+}
+
+/** The turn whose answer is the second message. */
+function turnSaying(...calls: object[]): IndexTurn<SessionTurn> {
+  const said = { content: 'Go', reasoning: null, toolCalls: calls } as unknown as SampledMessage
+  return { turn: { said }, depth: 2, parent: undefined } as unknown as IndexTurn<SessionTurn>
+}
+
+const valuesOf = (messages: readonly { value: unknown }[]) => messages.map(({ value }) => value)
+
+t.test('where an agent echoes what was sampled nothing is another one', async (t) => {
+  const talk = conversation(user('hi'), saying(call('a'), call('b')), result('a', '1'), result('b', '2'))
+  t.equal(asSampled(talk, turnSaying(call('a'), call('b')), idsOf()), talk)
+  t.equal(asSampled(talk, undefined, idsOf()), talk)
+  t.equal(asSampled(talk, undefined, idsOf({ other: 'x' })), talk)
+})
+
+t.test('calls and results have the ids that the model gave them, where it gave any', async (t) => {
+  for (const own of [{ a: 'run:0' }, { b: 'run:1' }, { a: 'run:0', b: 'run:1' }] as Record<
+    string,
+    string
+  >[]) {
+    // A session's ids stay, and what they made of a message is kept.
+    const talk = conversation(user('hi'), saying(call('a'), call('b')), result('a', '1'), result('b', '2'))
+    const [a, b] = [own.a ?? 'a', own.b ?? 'b']
+    const wanted = [user('hi'), saying(call(a), call(b)), result(a, '1'), result(b, '2')]
+    t.match(valuesOf(asSampled(talk, turnSaying(call('a'), call('b')), idsOf(own))), wanted)
+    const shown = asSampled(talk, undefined, idsOf(own))
+    t.match(valuesOf(shown), wanted, 'of an echo of no turn, too')
+    t.equal(shown[0], talk[0], 'others are the messages themselves')
+    if (own.a === undefined) t.equal(shown[2], talk[2])
+  }
+})
+
+t.test('what was sampled stands in the place of what an agent made of it', async (t) => {
+  const turn = turnSaying(call('a', '{"x":1}'), call('b', '{"x":1}'))
+  for (const echo of [
+    saying(call('a', '{"x":1.0}'), call('b', '{"y":2}')),
+    saying(call('b', '{"x":1}'), call('a', '{"x":1}')),
+    saying(call('a', '{"x":1}')),
+    { role: 'assistant', content: 'Go' },
+  ]) {
+    const [, shown] = asSampled(conversation(user('hi'), echo), turn, idsOf())
+    t.match(shown!.value, saying(call('a', '{"x":1}'), call('b', '{"x":1}')), JSON.stringify(echo))
+    t.notOk('reasoning_content' in shown!.value)
+  }
+})
+
+t.test('calls that say the same come in the order in which they were sampled', async (t) => {
+  const [a, b, c] = [call('a'), call('b'), call('c')]
+  const [, shown] = asSampled(conversation(user('hi'), saying(a, c, b)), turnSaying(a, b, c), idsOf())
+  t.match(shown!.value, saying(a, b, c))
+})
+
+t.test('results come in the order of the calls that were sampled, if all are there', async (t) => {
+  const turn = turnSaying(call('a'), call('b'))
+  const shown = (...results: object[]) =>
+    valuesOf(
+      asSampled(conversation(user('hi'), saying(call('a'), call('b')), ...results), turn, idsOf()),
+    ).slice(2)
+  const [a, b, c] = [result('a', '1'), result('b', '2'), result('c', '3')]
+  t.match(shown(b, a), [a, b])
+  t.match(shown(b, a, user('on'), b), [a, b, user('on'), b])
+  for (const kept of [[b], [b, b], [b, c], [b, a, c], [b, user('on'), a]]) t.match(shown(...kept), kept)
+  const one = asSampled(conversation(user('hi'), saying(call('a')), b, a), turnSaying(call('a')), idsOf())
+  t.match(valuesOf(one).slice(2), [b, a], 'of one call as they are')
+})

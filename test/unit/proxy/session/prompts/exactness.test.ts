@@ -1,0 +1,96 @@
+import t from 'tap'
+import { CompletionBuilder } from '../../../../../src/protocol/canonical/completion.ts'
+import type {
+  GenerationDelta,
+  GenerationEnd,
+  GenerationStart,
+} from '../../../../../src/protocol/canonical/events.ts'
+import { PromptIds } from '../../../../../src/protocol/token-ids/prompt-ids.ts'
+import { inexactCode, inexactReason } from '../../../../../src/proxy/session/prompts/exactness.ts'
+
+const usage = (prompt: number, completion: number) => ({
+  prompt_tokens: prompt,
+  completion_tokens: completion,
+  total_tokens: prompt + completion,
+})
+
+function reason(
+  delta: Partial<GenerationDelta>,
+  end: Partial<GenerationEnd> = {},
+  start: Partial<GenerationStart> = { promptTokenIds: PromptIds.of(1, 2) },
+): string | null {
+  const fold = new CompletionBuilder()
+  fold.add({ type: 'start', engine: 'e', ...start })
+  fold.add({ type: 'delta', ...delta })
+  fold.add({ type: 'end', finishReason: 'stop', ...end })
+  return inexactReason(fold)
+}
+
+t.test('a completion whose prompt, ids, logprobs and counts agree is exact', async (t) => {
+  t.equal(reason({ content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }), null)
+  t.equal(reason({ content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }, { usage: usage(2, 2) }), null)
+  t.equal(reason({ content: 'x', tokenIds: [0, 2 ** 31 - 1], logprobs: [0, -9_998.5] }), null, 'at the edges')
+  t.equal(reason({ tokenIds: [5], logprobs: [1e-6] }), null, 'a sum of 32-bit numbers may end above 0')
+  t.equal(reason({}, { usage: usage(2, 0) }), null, 'nothing was sampled, and nothing is missing')
+})
+
+t.test('whatever is missing or contradicts itself makes it inexact, and the reason says what', async (t) => {
+  const whole = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
+  t.match(reason(whole, {}, {}), /did not report the token ids of the prompt/)
+  t.match(
+    reason({ content: 'x' }, {}, {}),
+    'the engine did not report token ids of the completion, nor the token ids of the prompt',
+  )
+  t.match(reason({ content: 'x' }), /did not report the token ids of the completion/)
+  const call = { index: 0, function: { name: 'f' } }
+  t.match(reason({ toolCalls: [call] }), /did not report the token ids of the completion/)
+  t.match(reason({ ...whole, logprobs: [-1] }), /2 token ids but 1 logprobs/)
+  t.match(reason({ ...whole, tokenIds: [5, -1] }), /no id/)
+  t.match(reason({ ...whole, tokenIds: [5, 1.5] }), /no id/)
+  for (const none of [2 ** 31, 4_294_967_301, Number.NaN, '7' as unknown as number])
+    t.match(reason({ ...whole, tokenIds: [5, none] }), /no id/, `id ${none}`)
+  for (const none of [
+    Number.NaN,
+    null as unknown as number,
+    -Infinity,
+    Infinity,
+    0.01,
+    1e308,
+    -1e308,
+    -9_999,
+  ])
+    t.match(reason({ ...whole, logprobs: [-1, none] }), /a logprob that is none/, `logprob ${none}`)
+  t.match(reason(whole, { usage: usage(2, 3) }), /counted 3 completion tokens but reported 2 ids/)
+  t.match(reason(whole, { usage: usage(2, 1) }), /counted 1 completion tokens but reported 2 ids/)
+  t.match(reason(whole, { usage: usage(1, 2) }), /counted 1 prompt tokens but reported 2 ids/)
+  t.match(reason(whole, { usage: usage(3, 2) }), /counted 3 prompt tokens but reported 2 ids/)
+})
+
+t.test('of a call that the engine did not answer nothing is said to be missing', async (t) => {
+  t.equal(inexactReason(new CompletionBuilder()), 'the engine gave no answer')
+})
+
+t.test('each reason has a code without its numbers', async (t) => {
+  const whole = { content: 'x', tokenIds: [5, 6], logprobs: [-1, -2] }
+  const start = { promptTokenIds: PromptIds.of(1, 2), vocabularySize: 6 }
+  for (const [text, code] of [
+    [inexactReason(new CompletionBuilder()), 'no_answer'],
+    [reason(whole, {}, {}), 'prompt_ids_missing'],
+    [reason({ content: 'x' }), 'completion_ids_missing'],
+    [reason({ ...whole, logprobs: [-1] }), 'counts_differ'],
+    [reason(whole, { usage: usage(2, 3) }), 'counts_differ'],
+    [reason(whole, { usage: usage(1, 2) }), 'counts_differ'],
+    [reason({ ...whole, tokenIds: [5, -1] }), 'invalid_token_id'],
+    [reason(whole, {}, start), 'invalid_token_id'],
+    [reason({ ...whole, logprobs: [-1, Number.NaN] }), 'invalid_logprob'],
+    ['what a later version says', 'other'],
+  ] as const) {
+    t.equal(inexactCode(text ?? ''), code, text ?? 'exact')
+  }
+})
+
+t.test('an id that the vocabulary does not have is no sampled token', async (t) => {
+  const start = { promptTokenIds: PromptIds.of(1, 2), vocabularySize: 100 }
+  t.equal(reason({ tokenIds: [99], logprobs: [-1] }, {}, start), null)
+  t.match(reason({ tokenIds: [100], logprobs: [-1] }, {}, start), /token id 100, but the vocabulary has 100/)
+})

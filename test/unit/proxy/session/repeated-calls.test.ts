@@ -1,0 +1,230 @@
+/**
+ * What a call costs that repeats what its session has said before: counted, by dialect, for an agent alone and for an
+ * agent and its helper by turns. Nothing here is timed.
+ */
+import t from 'tap'
+import { getMessagesBetween, type Message } from '../../../../src/protocol/canonical/conversation.ts'
+import type { PartMemo } from '../../../../src/protocol/canonical/request-reader.ts'
+import { lowerChatRequest } from '../../../../src/proxy/dialects/chat/request.ts'
+import type { DialectRequest } from '../../../../src/proxy/dialects/common/dialect-request.ts'
+import { VOLATILE_RULES } from '../../../../src/proxy/dialects/common/volatile.ts'
+import { lowerMessagesRequest } from '../../../../src/proxy/dialects/messages/request.ts'
+import { lowerResponsesRequest } from '../../../../src/proxy/dialects/responses/request.ts'
+import { checkResponsesRequest, type InputItem } from '../../../../src/proxy/dialects/responses/schema.ts'
+import { getMessageKey } from '../../../../src/proxy/session/matching/conversation.ts'
+import { ChatPrompts } from '../../../../src/proxy/session/prompts/chat-prompts.ts'
+import { SessionMemory } from '../../../../src/proxy/session/state/session-memory.ts'
+import { writeRequest } from '../../../../src/proxy/session/turn/written-request.ts'
+import { SentTurns } from '../../../../src/proxy/store/record/sent-turns.ts'
+import { aTurn } from '../../../conformance/turn-store.ts'
+
+interface Talk {
+  /** The request with the conversation after so many answers. */
+  body(answers: number): object
+  /** How many messages come with each answer and what the agent says to it. */
+  perAnswer: number
+}
+
+interface Dialect {
+  talk(name: string): Talk
+  lower(body: unknown, repeats: PartMemo): DialectRequest
+}
+
+const LONG = 'A long text that an agent has said. '.repeat(20)
+const SYSTEM = `You are an agent. ${LONG.repeat(10)}`
+
+function times<Each>(count: number, each: (place: number) => Each[]): Each[] {
+  return Array.from({ length: count }, (_, place) => each(place)).flat()
+}
+
+const CHAT: Dialect = {
+  lower: lowerChatRequest,
+  talk: (name) => ({
+    perAnswer: 2,
+    body: (answers) => ({
+      model: 'm',
+      messages: [
+        { role: 'system', content: SYSTEM + name },
+        { role: 'user', content: `${name}: ${LONG}` },
+        ...times(answers, (at) => [
+          {
+            role: 'assistant',
+            content: `${at} ${LONG}`,
+            tool_calls: [{ id: `c${at}`, type: 'function', function: { name: 'f', arguments: '{}' } }],
+          },
+          { role: 'tool', tool_call_id: `c${at}`, content: `${at} ${LONG}` },
+        ]),
+      ],
+      tools: [{ type: 'function', function: { name: 'f', parameters: {} } }],
+    }),
+  }),
+}
+
+/** As Claude Code does: the marks are on the last two messages of the user, and so move with each call. */
+function messagesTalk(name: string, marks: boolean): Talk {
+  const marked = (fromEnd: number) => marks && fromEnd < 2 && { cache_control: { type: 'ephemeral' } }
+  return {
+    perAnswer: 2,
+    body: (answers) => ({
+      model: 'm',
+      max_tokens: 100,
+      messages: [
+        { role: 'user', content: [{ type: 'text', text: `${name}: ${LONG}`, ...marked(answers) }] },
+        ...times(answers, (at) => [
+          {
+            role: 'assistant',
+            content: [
+              { type: 'text', text: `${at} ${LONG}` },
+              { type: 'tool_use', id: `c${at}`, name: 'f', input: {} },
+            ],
+          },
+          {
+            role: 'user',
+            content: [
+              { type: 'tool_result', tool_use_id: `c${at}`, content: LONG, ...marked(answers - 1 - at) },
+            ],
+          },
+        ]),
+      ],
+      system: [{ type: 'text', text: SYSTEM + name }],
+      tools: [{ name: 'f', input_schema: {} }],
+    }),
+  }
+}
+
+const MESSAGES: Dialect = {
+  lower: (body, repeats) => lowerMessagesRequest(body, VOLATILE_RULES, repeats),
+  talk: (name) => messagesTalk(name, false),
+}
+
+const MARKED: Dialect = { ...MESSAGES, talk: (name) => messagesTalk(name, true) }
+
+const RESPONSES: Dialect = {
+  lower(body, repeats) {
+    const request = checkResponsesRequest(body, repeats)
+    return lowerResponsesRequest(request, [], request.input as InputItem[], repeats).lowered
+  },
+  talk: (name) => ({
+    perAnswer: 2,
+    body: (answers) => ({
+      model: 'm',
+      instructions: SYSTEM + name,
+      input: [
+        { type: 'message', role: 'user', content: [{ type: 'input_text', text: `${name}: ${LONG}` }] },
+        ...times<object>(answers, (at) => [
+          { type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text: LONG }] },
+          { type: 'function_call', call_id: `c${at}`, name: 'f', arguments: '{}' },
+          { type: 'function_call_output', call_id: `c${at}`, output: `${at} ${LONG}` },
+        ]),
+      ],
+      tools: [{ type: 'function', name: 'f', parameters: {} }],
+    }),
+  }),
+}
+
+/** With each call the last but one of the agent's messages loses its mark: it is another one, and says the same. */
+const MARKS_MOVED = 3
+
+const DIALECTS = { CHAT, MESSAGES, MARKED, RESPONSES }
+
+interface Costs {
+  /** Elements of the request that were parsed and checked. */
+  parsed: number
+  /** Whatever a dialect made of a part of the request. */
+  steps: number
+  /** Messages that were written as JSON. */
+  written: number
+  /** Messages that matching read. */
+  keyed: number
+  /** Messages that were sent to the store's writer. */
+  sent: number
+  /** Bytes of messages that were written for the engine. */
+  encoded: number
+}
+
+/** A session, from the bytes of a request to the store, without its sockets. */
+class Session {
+  readonly #memory = new SessionMemory()
+  readonly #prompts = new ChatPrompts(async () => 0)
+  readonly #sent = new SentTurns()
+  readonly #keys = new WeakSet<object>()
+  #calls = 0
+
+  async call(dialect: Dialect, body: object): Promise<Costs> {
+    const { requests, messages } = this.#memory
+    const { parsed, steps } = requests
+    const { written, encoded } = messages
+    const lowered = dialect.lower(requests.read(Buffer.from(JSON.stringify(body))).value, requests)
+    const request = writeRequest(lowered, this.#memory)
+    await this.#answer(lowered, request.lastMessage)
+    messages.jsonUpTo(request.lastMessage!)
+    return {
+      parsed: requests.parsed - parsed,
+      steps: requests.steps - steps,
+      written: messages.written - written,
+      keyed: this.#newKeys(request.lastMessage),
+      sent: this.#record(request),
+      encoded: messages.encoded - encoded,
+    }
+  }
+
+  async #answer(lowered: DialectRequest, lastMessage: Message | undefined): Promise<void> {
+    const ids = { requestId: `r${this.#calls++}`, sessionId: 's' }
+    const prompt = await this.#prompts.begin({ ...lowered, ...ids, lastMessage }, this.#memory)
+    await prompt.whileAsked()
+  }
+
+  #newKeys(last: Message | undefined): number {
+    const added = getMessagesBetween(undefined, last)
+      .map(getMessageKey)
+      .filter((key) => !this.#keys.has(key))
+    for (const key of added) this.#keys.add(key)
+    return added.length
+  }
+
+  #record(request: ReturnType<typeof writeRequest>): number {
+    const { sent, recorded } = this.#sent.pack({ ...aTurn('t'), ...request })
+    const { base, texts } = sent.messages
+    const messages = { node: this.#calls, depth: base.depth + texts.length, link: 'x' }
+    recorded({ messages, prompt: messages, tools: request.tools === null ? null : 1 })
+    return texts.length
+  }
+}
+
+for (const [name, dialect] of Object.entries(DIALECTS)) {
+  t.test(`${name}: turn 200 of a session costs what turn 20 does`, async (t) => {
+    const session = new Session()
+    const talk = dialect.talk('main')
+    const costs: Costs[] = []
+    for (let turn = 0; turn <= 200; turn += 1) costs.push(await session.call(dialect, talk.body(turn)))
+    const { encoded: early, ...counts } = costs[20]!
+    const { encoded: late, ...lateCounts } = costs[200]!
+    t.same(lateCounts, counts)
+    // Numbers in its texts have a digit more.
+    t.ok(late <= early + 10, `${early} and ${late} bytes`)
+    t.equal(counts.written, talk.perAnswer + (dialect === MARKED ? MARKS_MOVED : 0))
+    t.equal(counts.sent, talk.perAnswer)
+    t.equal(counts.keyed, talk.perAnswer)
+  })
+
+  t.test(`${name}: an agent and two helpers by turns cost what each would alone`, async (t) => {
+    const session = new Session()
+    const talks = ['main', 'helper', 'other'].map((each) => dialect.talk(each))
+    const costs: Costs[] = []
+    for (let turn = 0; turn <= 30; turn += 1) {
+      for (const talk of talks) costs.push(await session.call(dialect, talk.body(turn)))
+    }
+    const alone = new Session()
+    let last: Costs | undefined
+    for (let turn = 0; turn <= 30; turn += 1) last = await alone.call(dialect, talks[0]!.body(turn))
+    for (const each of costs.slice(-3)) t.match(each, { ...last, encoded: Number })
+  })
+
+  t.test(`${name}: the second call after a restart re-uses all that the first one had`, async (t) => {
+    const talk = dialect.talk('main')
+    const restarted = new Session()
+    await restarted.call(dialect, talk.body(10))
+    const { encoded: _, ...counts } = await restarted.call(dialect, talk.body(10))
+    t.same(counts, { parsed: 0, steps: 0, written: 0, keyed: 0, sent: 0 })
+  })
+}

@@ -1,0 +1,258 @@
+import t, { type Test } from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import type { GenerationEvent, GenerationStream } from '../../../../../src/protocol/canonical/events.ts'
+import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
+import {
+  type AgentCall,
+  type AgentWord,
+  type AwaitedTurn,
+  TurnRunner,
+} from '../../../../../src/proxy/session/turn/run-turn.ts'
+import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
+import { ScriptedBackend, untilAborted, wholeAnswer } from '../../../../helpers/scripted-backend.ts'
+import { silentLogger } from '../../../../helpers/silent-logger.ts'
+
+const never = new AbortController().signal
+const gone = () => new ProxyError('agent_gone', 'left')
+
+/** An engine that says the first half of each answer, and the rest when it is told to. */
+function setUp(t: Test, retryGraceMs = 0) {
+  const { promise: told, resolve: goOn } = Promise.withResolvers<void>()
+  async function* script(_request: unknown, signal: AbortSignal): GenerationStream {
+    const [start, first, ...rest] = wholeAnswer()
+    yield [start!, first!]
+    await Promise.race([told, untilAborted(signal)])
+    yield rest
+  }
+  const backend = new ScriptedBackend(script)
+  const store = new MemoryTurnStore()
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
+  t.teardown(() => sessions.close())
+  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger, retryGraceMs })
+  const turns = () => Array.fromAsync(store.readTurns('s'))
+  return { backend, runner, store, sessions, turns, goOn }
+}
+
+function call(word: Partial<AgentWord> = {}, stream = true): AgentCall {
+  const body = { model: 'm', messages: [{ role: 'user', content: 'hello' }] }
+  return {
+    sessionId: 's',
+    dialect: 'chat',
+    request: { kind: 'chat', body },
+    stream,
+    word: { retryCount: 0, tellsTries: true, hasAgentKey: false, ...word },
+  } as AgentCall
+}
+
+async function read(turn: Pick<AwaitedTurn, 'events'>): Promise<GenerationEvent[]> {
+  return (await Array.fromAsync(turn.events)).flat()
+}
+
+const textOf = (events: GenerationEvent[]) =>
+  events.map((event) => (event.type === 'delta' ? event.content : '')).join('')
+
+for (const [when, before] of [
+  ['that is not there yet', async () => {}],
+  [
+    'whose names are not known',
+    async (sessions: Sessions) => {
+      await sessions.create({ sessionId: 's' })
+    },
+  ],
+] as const) {
+  t.test(`tries of one name at once in a session ${when} are one call`, async (t) => {
+    const { backend, runner, sessions, turns, goOn } = setUp(t)
+    await before(sessions)
+    const keyed = (idempotencyKey: string) => runner.begin(call({ tellsTries: false, idempotencyKey }), never)
+    const begun = await Promise.all([keyed('k'), keyed('k'), keyed('k'), keyed('other')])
+    t.equal(new Set(begun.slice(0, 3).map(({ turnId }) => turnId)).size, 1)
+    const answers = Promise.all(begun.map(read))
+    goOn()
+    for (const events of await answers) t.equal(textOf(events), 'hi there')
+    t.equal(backend.requests.length, 2)
+    t.equal((await turns()).length, 2)
+  })
+}
+
+t.test('answers to one call that has a name stand side by side', async (t) => {
+  const { runner, turns, goOn } = setUp(t)
+  const named = call({ idempotencyKey: 'k' })
+  const choices = [0, 1].map((index) =>
+    runner.begin({ ...named, choice: { index, of: 2, call: 'c' } }, never),
+  )
+  const begun = await Promise.all([...choices, runner.begin(call(), never)])
+  goOn()
+  await Promise.all(begun.map(read))
+  const order = (await turns()).map(({ turnId }) => turnId)
+  t.strictSame(
+    order,
+    begun.map(({ turnId }) => turnId),
+    'nothing gets in between',
+  )
+})
+
+t.test('a try that cannot begin leaves its name to the next one', async (t) => {
+  const { runner, sessions } = setUp(t)
+  await sessions.create({ sessionId: 's' })
+  await sessions.complete('s')
+  const keyed = () => runner.begin(call({ tellsTries: false, idempotencyKey: 'k' }), never)
+  const outcomes = await Promise.allSettled([keyed(), keyed()])
+  t.match(outcomes, [{ reason: { code: 'session_ended' } }, { reason: { code: 'session_ended' } }])
+})
+
+t.test('a retry joins its first try while that runs, and both get the whole answer', async (t) => {
+  const { backend, runner, turns, goOn } = setUp(t)
+  const first = await runner.begin(call(), never)
+  const reading = read(first)
+  await Promise.resolve()
+  const second = await runner.begin(call({ retryCount: 1 }), never)
+  t.equal(second.turnId, first.turnId)
+  const joined = read(second)
+  goOn()
+  t.equal(textOf(await reading), 'hi there')
+  t.equal(textOf(await joined), 'hi there')
+  t.equal(backend.requests.length, 1, 'the engine was asked once')
+  t.match(await turns(), [{ status: 'completed', annotations: '{"answered_retries":[1]}', retryCount: 0 }])
+})
+
+t.test('the first connection may go when a retry has joined', async (t) => {
+  const { runner, turns, goOn } = setUp(t)
+  const agent = new AbortController()
+  const first = await runner.begin(call(), agent.signal)
+  const reading = read(first)
+  const joined = read(await runner.begin(call({ retryCount: 1 }), never))
+  agent.abort(gone())
+  goOn()
+  t.equal(textOf(await joined), 'hi there')
+  await reading
+  await first.undelivered()
+  t.match(await turns(), [{ status: 'completed' }], 'the retry has it')
+})
+
+t.test('an answer that neither try got is aborted, and the next retry gets it', async (t) => {
+  const { runner, turns, goOn } = setUp(t)
+  const first = await runner.begin(call(), never)
+  const reading = read(first)
+  const second = await runner.begin(call({ retryCount: 1 }), never)
+  const joined = read(second)
+  goOn()
+  await Promise.all([reading, joined])
+  await first.undelivered()
+  t.match(await turns(), [{ status: 'completed' }])
+  await second.undelivered()
+  t.match(await turns(), [{ status: 'aborted', error: { code: 'agent_gone' } }])
+  const third = await runner.begin(call({ retryCount: 2 }), never)
+  t.equal(textOf(await read(third)), 'hi there')
+  t.match(await turns(), [{ status: 'completed', error: null, annotations: '{"answered_retries":[1,2]}' }])
+  await second.undelivered()
+  t.match(await turns(), [{ status: 'completed' }], 'old news of an earlier connection change nothing')
+})
+
+t.test('a call whose agent may try again goes on for a while, and the retry joins it', async (t) => {
+  const { backend, runner, turns, goOn } = setUp(t, 60_000)
+  const agent = new AbortController()
+  const first = await runner.begin(call(), agent.signal)
+  const reading = read(first)
+  agent.abort(gone())
+  const joined = read(await runner.begin(call({ retryCount: 1 }), never))
+  goOn()
+  t.equal(textOf(await joined), 'hi there')
+  await reading
+  t.equal(backend.requests.length, 1)
+  t.equal((await turns()).length, 1)
+})
+
+t.test('when no retry comes in time, the call is cancelled', async (t) => {
+  const { runner, turns } = setUp(t, 1)
+  const agent = new AbortController()
+  const reading = read(await runner.begin(call(), agent.signal))
+  agent.abort(gone())
+  await t.rejects(reading, { code: 'agent_gone' })
+  t.match(await turns(), [{ status: 'aborted', error: { code: 'agent_gone' } }])
+})
+
+t.test('a call of a client that says nothing of its tries is cancelled at once', async (t) => {
+  const { runner, turns } = setUp(t, 60_000)
+  const agent = new AbortController()
+  const reading = read(await runner.begin(call({ tellsTries: false }), agent.signal))
+  agent.abort(gone())
+  await t.rejects(reading, { code: 'agent_gone' })
+  t.match(await turns(), [{ status: 'aborted' }])
+})
+
+t.test('a stream that has begun is cancelled at once, unless a key names it', async (t) => {
+  const { runner, turns, goOn } = setUp(t, 60_000)
+  const agent = new AbortController()
+  const begin = async (word: Partial<AgentWord>) => {
+    const { events } = await runner.begin(call(word), agent.signal)
+    const { promise: begun, resolve } = Promise.withResolvers<void>()
+    const all = (async () => {
+      for await (const _ of events) resolve()
+    })()
+    await begun
+    return { all }
+  }
+  const unnamed = await begin({})
+  const named = await begin({ idempotencyKey: 'k' })
+  agent.abort(gone())
+  await t.rejects(unnamed.all, { code: 'agent_gone' })
+  goOn()
+  await named.all
+  t.match(await turns(), [{ status: 'aborted' }, { status: 'completed' }])
+})
+
+t.test('few calls of a session go on for agents that are away: one more is cancelled at once', async (t) => {
+  const { runner, goOn, turns } = setUp(t, 60_000)
+  const agent = new AbortController()
+  const readings = []
+  for (let i = 0; i < 10; i += 1) readings.push(read(await runner.begin(call({}, false), agent.signal)))
+  agent.abort(gone())
+  const ended = Promise.allSettled(readings)
+  goOn()
+  await ended
+  const statuses = (await turns()).map(({ status }) => status)
+  t.equal(statuses.filter((status) => status === 'aborted').length, 2)
+})
+
+t.test('a retry of a call that failed is sampled anew', async (t) => {
+  const { backend, runner, turns, goOn } = setUp(t)
+  const script = backend.script
+  backend.script = () => {
+    throw new ProxyError('engine_lost', 'gone')
+  }
+  await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_lost' })
+  backend.script = script
+  goOn()
+  t.equal(textOf(await read(await runner.begin(call({ retryCount: 1 }), never))), 'hi there')
+  t.match(await turns(), [{ status: 'failed' }, { status: 'completed', retryCount: 1, annotations: '{}' }])
+})
+
+t.test('a retry in a session that was reset finds nothing of what was before', async (t) => {
+  const { backend, runner, sessions, goOn } = setUp(t)
+  goOn()
+  await read(await runner.begin(call(), never))
+  await sessions.reset('s')
+  await read(await runner.begin(call({ retryCount: 1 }), never))
+  t.equal(backend.requests.length, 2)
+})
+
+t.test('with keys alone the session is read only when one comes again', async (t) => {
+  const { runner, store, goOn } = setUp(t)
+  goOn()
+  let readings = 0
+  const outlines = store.readOutlines.bind(store)
+  store.readOutlines = (sessionId) => {
+    readings += 1
+    return outlines(sessionId)
+  }
+  const keyed = (idempotencyKey: string) => call({ tellsTries: false, idempotencyKey })
+  const first = await runner.begin(keyed('a'), never)
+  await read(first)
+  const before = readings
+  await read(await runner.begin(keyed('b'), never))
+  await read(await runner.begin(keyed('c'), never))
+  t.equal(readings, before)
+  t.equal((await runner.begin(keyed('a'), never)).turnId, first.turnId)
+  t.equal(readings, before + 1)
+})

@@ -1,0 +1,75 @@
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
+import { assistant, type Call, linesOf, system, user } from './recorded-calls.ts'
+
+const word = fc.constantFrom('a', 'b', 'c', 'd')
+const words = fc.array(word, { minLength: 1, maxLength: 5 })
+const tools = fc.constantFrom<string[]>([], ['run'], ['run', 'ask'])
+
+/** The calls of a conversation: each answers the one before it and says one thing more. */
+function callsOf(
+  said: readonly string[],
+  headOf: (turn: number) => { system: string; tools: string[] },
+): Call[] {
+  const talk: ChatMessage[] = []
+  return said.map((content, turn) => {
+    talk.push(user(content))
+    const { system: prompt, tools } = headOf(turn)
+    const call = { tools, messages: [system(prompt), ...talk] }
+    talk.push(assistant(`answer ${turn}`))
+    return call
+  })
+}
+
+t.test('one chain is the main line, however its system prompt and tools change', async () => {
+  const heads = fc.array(fc.record({ system: word, tools }), { minLength: 5, maxLength: 5 })
+  fc.assert(
+    fc.property(words, heads, (said, heads) => {
+      const lines = linesOf(callsOf(said, (turn) => heads[turn]!))
+      assert.deepEqual(new Set(lines), new Set(['main']))
+    }),
+  )
+})
+
+t.test('an edited, repeated or cut-off history of one agent is the main line', async () => {
+  const pick = fc.array(fc.tuple(words, fc.nat(4)), { minLength: 1, maxLength: 8 })
+  fc.assert(
+    fc.property(pick, tools, (talks, tools) => {
+      const calls = talks.flatMap(([said, at]) =>
+        callsOf(said, () => ({ system: 's', tools })).slice(at % said.length),
+      )
+      assert.deepEqual(new Set(linesOf(calls)), new Set(['main']))
+    }),
+  )
+})
+
+t.test('conversations of different agents are a line each, however they take turns', async () => {
+  const agents = fc.array(words, { minLength: 2, maxLength: 4 })
+  const order = fc.array(fc.nat(3), { maxLength: 20 })
+  fc.assert(
+    fc.property(agents, order, (agents, order) => {
+      const left = agents.map((said, agent) =>
+        callsOf(
+          said.map((content) => `${content} of ${agent}`),
+          () => ({ system: `agent ${agent}`, tools: [`tool ${agent}`] }),
+        ),
+      )
+      const calls: { agent: number; call: Call }[] = [{ agent: 0, call: left[0]!.shift()! }]
+      for (const at of [...order, ...left.flatMap((own, agent) => own.map(() => agent))]) {
+        const agent = at % left.length
+        const call = left[agent]!.shift()
+        if (call !== undefined) calls.push({ agent, call })
+      }
+      const lineOfAgent = new Map<number, string>()
+      for (const [place, line] of linesOf(calls.map(({ call }) => call)).entries()) {
+        const { agent } = calls[place]!
+        assert.equal(line, lineOfAgent.get(agent) ?? line, 'one line an agent')
+        lineOfAgent.set(agent, line)
+      }
+      assert.equal(lineOfAgent.get(0), 'main')
+      assert.equal(new Set(lineOfAgent.values()).size, lineOfAgent.size, 'one agent a line')
+    }),
+  )
+})

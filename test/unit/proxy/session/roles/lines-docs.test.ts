@@ -1,0 +1,21 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { INFERENCES } from '../../../../../src/proxy/session/roles/agent-role-finder.ts'
+import { AGENT_ROLE_RULES } from '../../../../../src/proxy/session/roles/declared-role.ts'
+
+const page = readFileSync(join(import.meta.dirname, '../../../../../docs/lines.md'), 'utf8')
+
+/** The first column of the table below a heading. */
+function rulesUnder(heading: string): string[] {
+  const section = page.split(/^## /m).find((part) => part.startsWith(heading)) ?? ''
+  return [...section.matchAll(/^\| `(\w+)` \|/gm)].map(([, name]) => name!)
+}
+
+t.test('docs/lines.md lists the rules that there are, in their order', async (t) => {
+  t.same(
+    rulesUnder('Declared roles'),
+    AGENT_ROLE_RULES.map(({ name }) => name),
+  )
+  t.same(rulesUnder('Inferred roles'), INFERENCES)
+})

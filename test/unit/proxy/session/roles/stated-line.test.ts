@@ -1,0 +1,215 @@
+/** The headers and words are those of real agents: Claude Code 2.1.330, Codex 0.169.0, opencode. */
+import t from 'tap'
+import { findDeclaredRole, type Headers } from '../../../../../src/proxy/session/roles/declared-role.ts'
+import { assistant, type Call, system, user } from './recorded-calls.ts'
+
+function told({ messages, tools = [], headers = {}, body }: Call): string | undefined {
+  const functions = tools.map((name) => ({ type: 'function' as const, function: { name } }))
+  const found = findDeclaredRole({
+    headers,
+    request: { kind: 'chat', body: { ...body, messages, tools: functions } },
+  })
+  return found && `${found.told} by ${found.rule}`
+}
+
+const messages = [system('You work.'), user('task')]
+const by = (headers: Headers) => told({ messages, headers })
+
+t.test('an agent may say the line of a call, or whoever starts it', async (t) => {
+  for (const line of ['main', 'compaction', 'side', 'subagent', 'subagent:critic/1']) {
+    t.equal(by({ 'x-llm-proxy-line': line }), `${line} by header`)
+  }
+  const subagent = { 'x-claude-code-agent-id': 'a1' }
+  t.equal(by({ ...subagent, 'x-llm-proxy-line': 'main' }), 'main by header')
+})
+
+t.test('a line that there is not is refused by the name of the header', async (t) => {
+  for (const line of ['Main', 'subagent:', 'subagent:a b', `subagent:${'x'.repeat(201)}`, 'main, side']) {
+    t.throws(() => by({ 'x-llm-proxy-line': line }), { code: 'invalid_request', param: 'x-llm-proxy-line' })
+  }
+})
+
+t.test('an agent that says nothing tells nothing', async (t) => {
+  t.equal(by({}), undefined)
+  t.equal(by({ 'user-agent': 'OpenAI/Python 2.1', 'x-stainless-retry-count': '0' }), undefined)
+  t.equal(
+    findDeclaredRole({ headers: {}, request: { kind: 'completion', body: { prompt: 'x' } } }),
+    undefined,
+  )
+})
+
+const CLAUDE = { 'user-agent': 'claude-cli/2.1.330 (external, sdk-cli)', 'x-app': 'cli' }
+
+t.test("Claude Code's sub-agents have an id", async (t) => {
+  t.equal(by(CLAUDE), undefined, 'the main line has none')
+  const subagent = { ...CLAUDE, 'x-claude-code-agent-id': 'afd963e5d45844384' }
+  t.equal(by(subagent), 'subagent:afd963e5d45844384 by claude_code_agent_id')
+  t.equal(by({ ...CLAUDE, 'x-claude-code-agent-id': 'ä'.repeat(300) }), 'subagent by claude_code_agent_id')
+})
+
+t.test("Claude Code's classes of requests are lines", async (t) => {
+  const lines = {
+    main: 'main',
+    subagent: 'subagent',
+    workflow: 'subagent',
+    compaction: 'compaction',
+    auxiliary: 'side',
+    side_reply: 'side',
+  }
+  for (const [name, line] of Object.entries(lines)) {
+    const headers = { ...CLAUDE, 'x-claude-code-request-class': name }
+    t.equal(by(headers), `${line} by claude_code_request_class`)
+  }
+  t.equal(
+    by({ ...CLAUDE, 'x-claude-code-request-class': 'constructor' }),
+    undefined,
+    'and no other words are',
+  )
+})
+
+t.test(
+  'a sub-agent of Claude Code that compacts is still that sub-agent; its side calls are side calls',
+  async (t) => {
+    const ofClass = (name: string) =>
+      by({ ...CLAUDE, 'x-claude-code-agent-id': 'a1', 'x-claude-code-request-class': name })
+    t.match(ofClass('compaction'), 'subagent:a1 ')
+    t.match(ofClass('auxiliary'), 'side ')
+  },
+)
+
+t.test('what Claude Code does not say is known by its words', async (t) => {
+  const ask = (content: string, more: Partial<Call> = {}) =>
+    told({ messages: [system('You are …'), user(content)], headers: CLAUDE, ...more })
+  const compact = 'CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\n- Do NOT use Read …'
+  t.equal(ask(compact, { tools: ['Bash'] }), 'compaction by claude_code_compaction_prompt')
+  const title = { body: { response_format: { type: 'json_schema' } } }
+  t.equal(ask('<session>\nfix the bug\n</session>', title), 'side by claude_code_session_title')
+  t.equal(ask('\nWeb page content:\n---\n# Hi\n---\n\nSum it up'), 'side by claude_code_web_page')
+  const probe = { messages: [user('quota')], headers: CLAUDE, body: { max_tokens: 1 } }
+  t.equal(told(probe), 'side by claude_code_quota_probe')
+  t.equal(told({ ...probe, headers: {} }), undefined, 'from anybody else they are words')
+  t.equal(ask(compact, { headers: {} }), undefined)
+})
+
+const CODEX = {
+  originator: 'codex_exec',
+  'user-agent': 'codex_exec/0.169.0 (Debian 12; x86_64)',
+  'thread-id': 't1',
+}
+const kind = (request_kind: string) => ({ 'x-codex-turn-metadata': JSON.stringify({ request_kind }) })
+
+t.test("Codex's turns say what they are for", async (t) => {
+  t.equal(by({ ...CODEX, ...kind('turn') }), 'main by codex_request_kind')
+  t.equal(by({ ...CODEX, ...kind('compaction') }), 'compaction by codex_request_kind')
+  t.equal(by({ ...CODEX, ...kind('memory') }), 'side by codex_memory')
+  t.equal(by({ ...CODEX, ...kind('turn'), 'x-openai-memgen-request': 'true' }), 'side by codex_memory')
+  for (const metadata of ['', '{', 'null', '[]', '"turn"', '{"request_kind":["turn"]}']) {
+    t.equal(by({ ...CODEX, 'x-codex-turn-metadata': metadata }), undefined, metadata)
+  }
+})
+
+t.test("Codex's sub-agents are the threads that they run in", async (t) => {
+  const subagent = (name: string) => by({ ...CODEX, ...kind('turn'), 'x-openai-subagent': name })
+  t.equal(subagent('collab_spawn'), 'subagent:t1 by codex_subagent')
+  t.equal(subagent('review'), 'subagent:t1 by codex_subagent')
+  t.equal(subagent('compact'), 'compaction by codex_subagent')
+  t.equal(subagent('memory_consolidation'), 'side by codex_subagent')
+  t.equal(subagent('guardian'), 'side by codex_subagent')
+  const compacting = { ...CODEX, ...kind('compaction'), 'x-openai-subagent': 'collab_spawn' }
+  t.equal(by(compacting), 'subagent:t1 by codex_subagent', 'its compaction is part of its work')
+})
+
+const OPENCODE = { 'user-agent': 'opencode/1.3.0 ai-sdk/openai-compatible', 'x-session-id': 'ses_b' }
+
+t.test("opencode's sub-agents run in sessions that have a parent", async (t) => {
+  t.equal(by(OPENCODE), undefined)
+  t.equal(by({ ...OPENCODE, 'x-parent-session-id': 'ses_a' }), 'subagent:ses_b by opencode_parent_session')
+  const zen = {
+    'user-agent': 'opencode/1.3.0',
+    'x-opencode-session': 'ses_c',
+    'x-parent-session-id': 'ses_a',
+  }
+  t.equal(by(zen), 'subagent:ses_c by opencode_parent_session')
+})
+
+t.test("opencode's titles, summaries and compaction are known by their system prompts", async (t) => {
+  const ask = (said: string, headers: Headers = OPENCODE) =>
+    told({ messages: [system(said), user('task'), assistant('a'), user('go')], headers })
+  const title = 'You are a title generator. You output ONLY a thread title. Nothing else.'
+  t.equal(ask(title), 'side by opencode_title')
+  t.equal(ask(title, {}), undefined, 'from anybody else they are words')
+  t.equal(ask('Summarize what was done in this conversation. Write like …'), 'side by opencode_summary')
+  const compaction = 'You are an anchored context summarization assistant for coding sessions.\n'
+  t.equal(ask(compaction), 'compaction by opencode_compaction')
+  const ofSubagent = { ...OPENCODE, 'x-parent-session-id': 'ses_a' }
+  t.equal(ask(compaction, ofSubagent), 'subagent:ses_b by opencode_parent_session')
+})
+
+t.test('side requests that repeat the conversation of the main agent are known by their words', async (t) => {
+  const [QWEN, GEMINI] = [
+    { 'user-agent': 'QwenCode/0.24.4 (linux; x64)' },
+    { 'user-agent': 'GeminiCLI/0.61.0/embedded (linux; x64; terminal)' },
+  ]
+  const history = [user('task'), assistant('done')]
+  const nextSpeaker =
+    'Analyze *only* the content and structure of your immediately preceding response (your last turn)'
+  const rows: [Headers, string, string, string | undefined][] = [
+    [
+      QWEN,
+      'You are now acting as the managed memory extraction subagent for an AI',
+      'x',
+      'side by qwen_code_memory',
+    ],
+    [QWEN, 'You are performing a managed memory dream — a', 'x', 'side by qwen_code_memory'],
+    [
+      QWEN,
+      'You are reviewing this conversation to extract reusable skills.',
+      'x',
+      'side by qwen_code_memory',
+    ],
+    [QWEN, 'Generate a concise, sentence-case title (3-7 words)', 'x', 'side by qwen_code_side_query'],
+    [
+      QWEN,
+      '\nYou are the component that summarizes a conversation when its context window is about to overflow.',
+      'x',
+      'compaction by qwen_code_compaction',
+    ],
+    [QWEN, 'You work.', '[SUGGESTION MODE: Suggest what the user might', 'side by qwen_code_next_words'],
+    [QWEN, 'You work.', nextSpeaker, 'side by qwen_code_next_words'],
+    [GEMINI, 'You work.', nextSpeaker, 'side by gemini_cli_next_words'],
+    [
+      GEMINI,
+      '\nYou are a specialized system component responsible for distilling chat history into',
+      'x',
+      'compaction by gemini_cli_compaction',
+    ],
+    [CLAUDE, 'You work.', '[SUGGESTION MODE: Suggest what the user', 'side by claude_code_side_question'],
+    [
+      CLAUDE,
+      'You work.',
+      '<system-reminder>This is a side question from the user. You must answer',
+      'side by claude_code_side_question',
+    ],
+    [
+      {},
+      'You are a context summarization assistant. Your task is to read a conversation between a user and an AI coding',
+      'x',
+      'compaction by pi_compaction',
+    ],
+    [
+      {},
+      'You work.',
+      '<role>\nContext Extraction Assistant\n</role>\n',
+      'compaction by langchain_compaction',
+    ],
+    [{}, 'You work.', '[SUGGESTION MODE: Suggest what the user might', undefined],
+    [GEMINI, 'You are now acting as the managed memory extraction subagent', 'x', undefined],
+    [QWEN, 'You work.', 'What does [SUGGESTION MODE: mean?', undefined],
+  ]
+  for (const [headers, prompt, last, wanted] of rows)
+    t.equal(
+      told({ messages: [system(prompt), ...history, user(last)], headers }),
+      wanted,
+      `${prompt} ${last}`,
+    )
+})

@@ -1,0 +1,184 @@
+/**
+ * Details of any shape, from what an engine reported to the JSON of rows, against a reader that looks each token up by
+ * itself: which turn sampled it, which one read it first, and what that one told.
+ */
+import { deepStrictEqual } from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import { TOKEN_DATA_KINDS, type TokenDataKind } from '../../../../src/protocol/token-data/kinds.ts'
+import {
+  type ExpertTable,
+  packTokenData,
+  type TokenData,
+} from '../../../../src/protocol/token-data/token-data.ts'
+import { detailMembers } from '../../../../src/proxy/http/trainer/sessions/details.ts'
+import {
+  TrajectoryBuilder,
+  type TrajectoryOptions,
+} from '../../../../src/proxy/session/trajectories/trajectories.ts'
+import type { TurnReader } from '../../../../src/proxy/store/port/turn-store.ts'
+import { DetailOracle, type ToldTurn } from '../../../helpers/details-oracle.ts'
+import { turnStep } from '../../../helpers/turn-step.ts'
+
+const logprob = fc.oneof(
+  fc.float({ min: -50, max: -(2 ** -20), noNaN: true }),
+  fc.double({ min: -50, max: -(2 ** -20), noNaN: true }),
+  fc.constant(Number.NaN),
+)
+const some = <T>(item: fc.Arbitrary<T>) => fc.array(item, { minLength: 1, maxLength: 6 })
+
+/** What a turn's details are made of; each list begins anew where it ends. */
+const material = fc.record({
+  kinds: fc.subarray([...TOKEN_DATA_KINDS], { minLength: 0 }),
+  counts: some(fc.nat(3)),
+  ids: some(fc.nat(150_000)),
+  logprobs: some(logprob),
+  hasMaskLogprobs: fc.boolean(),
+  start: fc.nat(12),
+  missing: fc.nat(2),
+  dtype: fc.constantFrom('U8', 'I8', 'U16', 'I16', 'I32'),
+  row: fc.constantFrom([2, 3], [2, 3], [2, 3], [6]),
+  experts: some(fc.integer({ min: -(2 ** 31), max: 2 ** 31 - 1 })),
+  cuts: some(fc.nat(3)),
+})
+type Material = typeof material extends fc.Arbitrary<infer Value> ? Value : never
+
+/** A turn goes on from an earlier one, or from none; a lost one is no part of any row. */
+const session = fc.array(
+  fc.record({
+    parent: fc.nat(20),
+    glue: fc.integer({ min: 1, max: 5 }),
+    completion: fc.integer({ min: 1, max: 6 }),
+    isLost: fc.boolean(),
+    versions: fc.constantFrom([null, null], ['4', '4'], ['4', '5']),
+    material,
+  }),
+  { minLength: 1, maxLength: 7 },
+)
+type Session = typeof session extends fc.Arbitrary<infer Value> ? Value : never
+
+const options: fc.Arbitrary<TrajectoryOptions> = fc.record(
+  {
+    promptLength: fc.integer({ min: 1, max: 20 }),
+    responseLength: fc.integer({ min: 1, max: 30 }),
+    select: fc.constantFrom('all' as const, 'longest' as const, 'last' as const),
+    perTurn: fc.boolean(),
+  },
+  { requiredKeys: [] },
+)
+
+/** The items of a list, over and over. */
+function supplyOf<T>(items: readonly T[]): () => T {
+  let at = 0
+  return () => items[at++ % items.length]!
+}
+
+function detailsOf(made: Material, prompt: number, completion: number): TokenData {
+  const [count, id, number] = [supplyOf(made.counts), supplyOf(made.ids), supplyOf(made.logprobs)]
+  const table = (rows: number, hasLogprobs = true) => {
+    const counts = Array.from({ length: rows }, count)
+    const ids = counts.flatMap((length) => Array.from({ length }, id))
+    return { counts, ids, ...(hasLogprobs && { logprobs: ids.map(number) }) }
+  }
+  const start = made.start % prompt
+  const all: { [Kind in TokenDataKind]: NonNullable<TokenData[Kind]> } = {
+    sampling_mask: table(completion, made.hasMaskLogprobs),
+    sampling_logprobs: Array.from({ length: completion }, number),
+    top_logprobs: table(completion),
+    prompt_logprobs: { ...table(Math.max(0, prompt - start - made.missing)), start },
+    routed_experts: expertsOf(made, start, Math.max(0, prompt + completion - 1 - start - made.missing)),
+    weight_versions: spansOf(made, completion),
+    teacher_logprobs: { teacher: 'wise', logprobs: Array.from({ length: completion }, number) },
+    advantages: Array.from({ length: completion }, number),
+    ratios: Array.from({ length: Math.max(0, completion - made.missing) }, number),
+    entropies: [],
+    loss_weights: Array.from({ length: completion }, number),
+  }
+  return Object.fromEntries(made.kinds.map((kind) => [kind, all[kind]]))
+}
+
+const ARRAYS = { U8: Uint8Array, I8: Int8Array, U16: Uint16Array, I16: Int16Array, I32: Int32Array } as const
+
+function expertsOf({ dtype, row, experts }: Material, start: number, rows: number): ExpertTable {
+  const width = row.reduce<number>((product, length) => product * length, 1)
+  const numbers = Array.from({ length: rows * width }, supplyOf(experts))
+  const { buffer } = ARRAYS[dtype].from(numbers)
+  const data = new Uint8Array(buffer)
+  return { start, experts: { dtype, shape: [rows, ...row], data } }
+}
+
+/** One after the other, with places between that nothing is told of. */
+function spansOf({ cuts }: Material, completion: number) {
+  const length = supplyOf(cuts)
+  const spans: { version: string; start: number; end: number }[] = []
+  for (let start = length(); start < completion; start += 1 + length()) {
+    const end = Math.min(completion, start + 1 + length())
+    spans.push({ version: `step-${spans.length}`, start, end })
+    start = end
+  }
+  return spans
+}
+
+/** No two tokens are the same, so that a turn goes on from what it was planned to go on from. */
+function built(planned: Session) {
+  let token = 0
+  const fresh = (length: number) => Array.from({ length }, () => ++token)
+  const builder = new TrajectoryBuilder()
+  const turns: ToldTurn[] = []
+  for (const [index, { parent, glue, completion: length, isLost, versions, material }] of planned.entries()) {
+    const before = turns[(parent % (index + 1)) - 1]
+    const prompt = [...(before ? [...before.prompt, ...before.completion] : []), ...fresh(glue)]
+    const completion = fresh(length)
+    const [weightVersionStart = null, weightVersionEnd = null] = versions
+    const details = detailsOf(material, prompt.length, length)
+    turns.push({
+      turnId: String(index),
+      parent: before,
+      isLost,
+      prompt,
+      completion,
+      details,
+      version: weightVersionStart === weightVersionEnd ? weightVersionStart : null,
+    })
+    builder.add({
+      ...turnStep(index, prompt, completion),
+      status: isLost ? 'failed' : 'completed',
+      weightVersionStart,
+      weightVersionEnd,
+    })
+  }
+  return { builder, turns }
+}
+
+/** Of a store that has the details packed, as every store keeps them. */
+function readerOf(turns: readonly ToldTurn[]): TurnReader {
+  const packed = new Map(turns.map(({ turnId, details }) => [turnId, packTokenData(details)]))
+  const readDetails: TurnReader['readDetails'] = async (_session, turnIds, kinds) =>
+    new Map(turnIds.map((turnId) => [turnId, packed.get(turnId)!.filter(({ kind }) => kinds.includes(kind))]))
+  return { readDetails } as TurnReader
+}
+
+async function shown(row: Parameters<typeof detailMembers>[2], reader: TurnReader): Promise<object> {
+  const members = await Array.fromAsync(detailMembers(reader, 's', row, TOKEN_DATA_KINDS))
+  return JSON.parse(`{${members.join('').replace(/^,/, '')}}`)
+}
+
+t.test('what rows show is bit for bit what the engine told of each of their tokens', async (t) => {
+  const checked = { rows: 0, told: 0 }
+  await fc.assert(
+    fc.asyncProperty(session, options, async (planned, chosen) => {
+      const { builder, turns } = built(planned)
+      const reader = readerOf(turns)
+      const oracle = new DetailOracle(turns)
+      for (const { row, layout } of builder.placedRows(chosen, null)) {
+        const told = await shown(layout, reader)
+        const wanted = oracle.row(row)
+        deepStrictEqual(DetailOracle.perToken(told), wanted)
+        checked.rows += 1
+        checked.told += Object.values(wanted).filter((value) => value !== null).length
+      }
+    }),
+    { numRuns: 200 },
+  )
+  t.ok(checked.rows > 50 && checked.told > 100, `${checked.rows} rows with ${checked.told} lists`)
+})

@@ -1,0 +1,86 @@
+/** Which sessions the process keeps in memory, and what of them. */
+import t from 'tap'
+import { LiveSessions } from '../../../../../src/proxy/session/state/live-sessions.ts'
+import type { SessionMemory } from '../../../../../src/proxy/session/state/session-memory.ts'
+import type { SessionRecord } from '../../../../../src/proxy/store/port/turn-store.ts'
+
+const RECORD = {
+  status: 'active',
+  samplingParams: {},
+  policies: {},
+  record: null,
+  nextIndex: 0,
+} as unknown as SessionRecord
+
+function say(memory: SessionMemory, chars: number): void {
+  memory.messages.addMessages([{ role: 'user', content: 'x'.repeat(chars) }])
+}
+
+/** Uses a session once, which is then known. */
+function touch(lives: LiveSessions, sessionId: string, chars = 100, record = RECORD): void {
+  using used = lives.use(sessionId)
+  used.live.learn(record)
+  say(used.memory, chars)
+}
+
+t.test('all sessions share one budget, and those that were used last are remembered', async (t) => {
+  const lives = new LiveSessions(100_000)
+  for (let session = 0; session < 100; session += 1) touch(lives, `s${session}`, 10_000)
+  t.ok(lives.bytes <= 100_000, `${lives.bytes} bytes`)
+  t.ok(lives.get('s99')!.bytes > 10_000)
+  t.equal(lives.get('s0'), undefined)
+})
+
+t.test('what a call that is in flight adds is not forgotten for want of memory', async (t) => {
+  const lives = new LiveSessions(1)
+  const busy = lives.use('busy')
+  busy.live.learn(RECORD)
+  const { memory } = busy
+  say(memory, 100)
+  for (const other of ['a', 'b']) touch(lives, other)
+  const again = lives.use('busy')
+  t.equal(again.memory, memory)
+  busy[Symbol.dispose]()
+  busy[Symbol.dispose]()
+  t.equal(lives.get('busy'), again.live)
+  again[Symbol.dispose]()
+  t.equal(lives.get('busy'), undefined, 'nobody used it')
+})
+
+t.test('what an ended session remembered is not counted, nor what its last calls add', async (t) => {
+  const lives = new LiveSessions(1_000_000)
+  const used = lives.use('s')
+  used.live.learn(RECORD)
+  const { memory } = used
+  say(memory, 1_000)
+  touch(lives, 's', 1_000)
+  const before = lives.bytes
+  used.live.forget()
+  say(memory, 5_000)
+  used[Symbol.dispose]()
+  t.ok(lives.bytes < before - 1_000, `${lives.bytes} of ${before} bytes`)
+  t.not(lives.use('s').memory, memory)
+})
+
+t.test('a session that is not on record leaves nothing behind', async (t) => {
+  const lives = new LiveSessions(1_000_000)
+  for (let session = 0; session < 10; session += 1) {
+    using used = lives.use(`s${session}`)
+    say(used.memory, 1_000)
+  }
+  t.equal(lives.bytes, 0)
+  t.same([...lives.all()], [])
+})
+
+t.test('of sessions that have ended, as many are known as agents may still call', async (t) => {
+  const lives = new LiveSessions(Number.POSITIVE_INFINITY)
+  const ended = { ...RECORD, status: 'completed' as const }
+  touch(lives, 'active')
+  for (let session = 0; session < 10_100; session += 1) {
+    using used = lives.use(`s${session}`)
+    used.live.learn(ended)
+  }
+  t.equal([...lives.all()].length, 10_001)
+  t.ok(lives.get('active'))
+  t.equal(lives.get('s0'), undefined)
+})

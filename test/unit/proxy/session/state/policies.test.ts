@@ -1,0 +1,110 @@
+import t from 'tap'
+import type { DeclaredRole } from '../../../../../src/proxy/session/roles/agent-role.ts'
+import {
+  type Policies,
+  policyOf,
+  policyOnRecord,
+  readPolicies,
+} from '../../../../../src/proxy/session/state/policies.ts'
+import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
+import { lastOfTexts } from '../../../../helpers/messages.ts'
+import { QUIET_TURN } from '../../../../helpers/sessions-api.ts'
+
+t.test('one name is the policy of every line', async (t) => {
+  t.same(readPolicies('actor'), { '*': 'actor' })
+  for (const line of [undefined, 'main', 'side', 'compaction', 'subagent', 'subagent:x'] as const)
+    t.equal(policyOf(readPolicies('actor'), line), 'actor', line ?? 'untold')
+  t.equal(policyOf(readPolicies(undefined)), undefined)
+})
+
+t.test('a line has its own policy, or that of what it belongs to', async (t) => {
+  const policies: Policies = { main: 'actor', subagent: 'helper', 'subagent:critic': 'critic', '*': 'base' }
+  const expected: [DeclaredRole | undefined, string][] = [
+    [undefined, 'actor'],
+    ['main', 'actor'],
+    ['compaction', 'actor'],
+    ['subagent:critic', 'critic'],
+    ['subagent:1', 'helper'],
+    ['subagent', 'helper'],
+    ['side', 'base'],
+  ]
+  for (const [line, name] of expected) t.equal(policyOf(policies, line), name, line ?? 'untold')
+  t.equal(policyOf({ 'subagent:critic': 'critic' }, 'main'), undefined, 'nobody named one')
+})
+
+t.test('a policy of no line, or without a name, is refused', async (t) => {
+  for (const policy of [{ critic: 'x' }, { 'subagent:': 'x' }, { main: '' }, { main: 'x'.repeat(600) }]) {
+    t.throws(() => readPolicies(policy), { code: 'invalid_request', param: 'policy' })
+  }
+  const many = Object.fromEntries(Array.from({ length: 65 }, (_, i) => [`subagent:${i}`, 'x']))
+  t.throws(() => readPolicies(many), { code: 'invalid_request', param: 'policy' })
+})
+
+/** A talk: the actor begins, a critic looks at it, and the actor goes on. */
+function talk(): TrajectoryBuilder {
+  const builder = new TrajectoryBuilder()
+  const add = (index: number, prompt: number[], policy: string | null, line: string) =>
+    builder.add({
+      ...QUIET_TURN,
+      lastMessage: lastOfTexts(QUIET_TURN.requestMessages),
+      index,
+      turnId: `t${index}`,
+      promptTokenIds: Int32Array.from(prompt),
+      completionTokenIds: Int32Array.of(10 + index),
+      completionLogprobs: Float64Array.of(-index),
+      annotations: JSON.stringify({ line: { told: line, rule: 'header' }, ...(policy && { policy }) }),
+    })
+  add(0, [1], 'actor', 'main')
+  add(1, [2], 'critic', 'subagent:critic')
+  add(2, [1, 10, 3], 'actor', 'main')
+  // One more goes on from the actor's first turn with another policy.
+  add(3, [1, 10, 4], 'critic', 'main')
+  return builder
+}
+
+const shownOf = (builder: TrajectoryBuilder, options = {}, reward = {}) =>
+  [...builder.rows(options, { reward: 1, components: {}, ...reward })].map((row) => ({
+    policy: row.policy,
+    mask: [...row.response_mask],
+    reward: row.reward,
+    turns: row.turns.map(({ index, policy, trained }) => [index, policy, trained]),
+  }))
+
+t.test('rows carry the policy of their turns; of several policies none', async (t) => {
+  t.same(
+    shownOf(talk()).map(({ policy }) => policy),
+    ['critic', 'actor', null],
+  )
+  t.equal(policyOnRecord({ annotations: '{}' }), null)
+  t.equal(policyOnRecord({ annotations: '{"policy":7}' }), null)
+})
+
+t.test('rows of one policy train its turns alone, each once', async (t) => {
+  t.same(shownOf(talk(), { policy: 'actor' }), [
+    {
+      policy: 'actor',
+      mask: [1, 0, 1],
+      reward: 1,
+      turns: [
+        [0, 'actor', true],
+        [2, 'actor', true],
+      ],
+    },
+  ])
+  t.same(
+    shownOf(talk(), { policy: 'critic' }).map(({ mask }) => mask),
+    [[1], [0, 0, 1]],
+  )
+  t.same(shownOf(talk(), { policy: 'nobody' }), [])
+  t.same(
+    shownOf(talk(), { policy: 'critic', perTurn: true }).map(({ turns }) => turns),
+    [[[1, 'critic', true]], [[3, 'critic', true]]],
+  )
+})
+
+t.test("a line's own reward goes before the session's", async (t) => {
+  t.same(
+    shownOf(talk(), {}, { lines: { 'subagent:critic': 0.25 } }).map(({ reward }) => reward),
+    [0.25, 1, 1],
+  )
+})

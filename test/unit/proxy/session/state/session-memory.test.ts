@@ -1,0 +1,61 @@
+/** What is remembered of sessions, and what may be forgotten. */
+import fc from 'fast-check'
+import t from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import { MessageTree } from '../../../../../src/protocol/canonical/conversation.ts'
+import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
+import { getMessageKey } from '../../../../../src/proxy/session/matching/conversation.ts'
+import { TokenPrompts } from '../../../../../src/proxy/session/prompts/token-prompts.ts'
+import { SessionMemory } from '../../../../../src/proxy/session/state/session-memory.ts'
+import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
+import { conversationOf } from '../../../../helpers/messages.ts'
+import { loadTokenModel } from '../token-mode-talk.ts'
+
+const call: ChatMessage = {
+  role: 'assistant',
+  content: null,
+  tool_calls: [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{}' } }],
+}
+const message = fc.constantFrom<ChatMessage>(
+  { role: 'user', content: 'a' },
+  { role: 'user', content: 'b' },
+  call,
+  { role: 'assistant', content: 'a' },
+  { role: 'tool', tool_call_id: 'c', content: 'r' },
+)
+
+t.test('a conversation that is known in part is read as if it were new', async () => {
+  const keysOf = (messages: readonly ChatMessage[], tree?: MessageTree) => {
+    const keys = []
+    for (let at = conversationOf(messages, null, tree).last; at; at = at.parent) keys.push(getMessageKey(at))
+    return JSON.stringify(keys)
+  }
+  const calls = fc.array(fc.array(message, { maxLength: 6 }))
+  fc.assert(
+    fc.property(calls, (calls) => {
+      const tree = new MessageTree()
+      return calls.every((messages) => keysOf(messages, tree) === keysOf(messages))
+    }),
+  )
+})
+
+t.test('a session that cannot be read fails its call, and is read again by the next', async (t) => {
+  let isBroken = true
+  class Store extends MemoryTurnStore {
+    override async *readTurns(sessionId: string) {
+      if (isBroken) throw new ProxyError('store_failed', 'the disk is gone')
+      yield* super.readTurns(sessionId)
+    }
+  }
+  const prompts = new TokenPrompts(loadTokenModel('qwen3'), new Store())
+  const memory = new SessionMemory()
+  const messages: ChatMessage[] = [{ role: 'user', content: 'Hello.' }]
+  const begin = () => {
+    const lastMessage = memory.messages.addMessages(messages)
+    const request = { requestId: 'r', sessionId: 's', stream: false, lastMessage }
+    return prompts.begin({ ...request, kind: 'chat', body: { messages } }, memory)
+  }
+  await Promise.all([begin(), begin()].map((failing) => t.rejects(failing, { code: 'store_failed' })))
+  isBroken = false
+  t.ok((await begin()).request)
+})

@@ -1,0 +1,583 @@
+import { randomUUID } from 'node:crypto'
+import { once } from 'node:events'
+import { setImmediate as nextTick } from 'node:timers/promises'
+import fc from 'fast-check'
+import t, { type Test } from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import {
+  type SessionCall,
+  Sessions,
+  type SessionsOptions,
+} from '../../../../../src/proxy/session/state/sessions.ts'
+import type { HeldSweep } from '../../../../../src/proxy/session/state/sweeper.ts'
+import type { NewSession, OpenTurn } from '../../../../../src/proxy/store/port/turn-store.ts'
+import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
+
+/** A store that counts and can be made to fail or wait. */
+class ObservedStore extends MemoryTurnStore {
+  creations = 0
+  sweeps = 0
+  sweepFails = false
+  creationFails = false
+  gate: Promise<void> | undefined
+
+  override async createSession(session: NewSession) {
+    this.creations += 1
+    if (this.creationFails) throw new ProxyError('store_failed', 'disk full')
+    await this.gate
+    return super.createSession(session)
+  }
+
+  override async sweep(nowMs: number, sinceMs?: number) {
+    this.sweeps += 1
+    if (this.sweepFails) throw new ProxyError('store_failed', 'disk full')
+    return super.sweep(nowMs, sinceMs)
+  }
+}
+
+type Setup = Partial<SessionsOptions> & { store?: ObservedStore }
+
+function setUp(t: Test, { store = new ObservedStore(), ...options }: Setup = {}) {
+  const ended: string[] = []
+  const sweepFailures: ProxyError[] = []
+  const heldSweeps: HeldSweep[] = []
+  let nowMs = 1_000
+  const hooks = {
+    onEnded: (sessionId: string) => void ended.push(sessionId),
+    onSweepFailed: (error: ProxyError) => void sweepFailures.push(error),
+    onSweepHeld: (held: HeldSweep) => void heldSweeps.push(held),
+  }
+  const clock = () => nowMs
+  const sessions = new Sessions(store, hooks, {
+    strict: false,
+    defaultTtlMs: null,
+    clock,
+    settleMs: 5,
+    ...options,
+  })
+  t.teardown(() => sessions.close())
+  const advance = (ms: number) => {
+    nowMs += ms
+  }
+  return { sessions, store, ended, sweepFailures, heldSweeps, advance }
+}
+
+async function record(store: MemoryTurnStore, call: SessionCall, turnId = `${call.sessionId}-${call.index}`) {
+  const turn: OpenTurn = {
+    turnId,
+    sessionId: call.sessionId,
+    index: call.index,
+    dialect: 'chat',
+    startedAtMs: 0,
+    lastMessage: undefined,
+    tools: null,
+    params: '{}',
+    promptPieces: [],
+    retryCount: 0,
+  }
+  await store.openTurn(turn)
+}
+
+const never = new AbortController().signal
+
+t.test('creating a session again finds it and changes nothing', async (t) => {
+  const { sessions } = setUp(t, { defaultTtlMs: 60_000 })
+  const first = await sessions.create({ sessionId: 's', metadata: { a: 1 } })
+  t.match(first, {
+    created: true,
+    session: { sessionId: 's', metadata: { a: 1 }, ttlMs: 60_000, createdAtMs: 1_000 },
+  })
+  const second = await sessions.create({ sessionId: 's', metadata: { a: 2 } })
+  t.match(second, { created: false, session: { metadata: { a: 1 } } })
+})
+
+t.test('a session without an id gets one, and may live for ever', async (t) => {
+  const { sessions } = setUp(t, { generateId: () => 'generated', defaultTtlMs: 60_000 })
+  t.match(await sessions.create({ ttlMs: null }), { session: { sessionId: 'generated', ttlMs: null } })
+})
+
+t.test('an id that cannot be one creates nothing', async (t) => {
+  const { sessions, store } = setUp(t)
+  await t.rejects(async () => sessions.create({ sessionId: 'x'.repeat(513) }), { code: 'invalid_request' })
+  await t.rejects(sessions.beginCall('health'), { code: 'invalid_request', param: 'session_id' })
+  t.equal(store.creations, 0)
+})
+
+t.test('a call for an unknown session creates it, unless sessions are strict', async (t) => {
+  const { sessions, store } = setUp(t)
+  const call = await sessions.beginCall('s')
+  t.equal(call.index, 0)
+  t.ok(await store.getSession('s'))
+  const strict = setUp(t, { strict: true })
+  await t.rejects(strict.sessions.beginCall('s'), { code: 'session_not_found', status: 404 })
+  await strict.sessions.create({ sessionId: 's', samplingParams: { temperature: 0.5 } })
+  t.match(await strict.sessions.beginCall('s'), { index: 0, rules: { samplingParams: { temperature: 0.5 } } })
+})
+
+t.test('calls at once get gapless indexes in order of arrival, and create the session once', async (t) => {
+  const { sessions, store } = setUp(t)
+  const gate = Promise.withResolvers<void>()
+  store.gate = gate.promise
+  const calls = Array.from({ length: 20 }, () => sessions.beginCall('s'))
+  gate.resolve()
+  t.strictSame(
+    (await Promise.all(calls)).map((call) => call.index),
+    Array.from({ length: 20 }, (_, index) => index),
+  )
+  t.equal(store.creations, 1)
+})
+
+t.test('indexes go on where the record ends after a restart', async (t) => {
+  const before = setUp(t)
+  for (let index = 0; index < 3; index += 1) {
+    const call = await before.sessions.beginCall('s')
+    await record(before.store, call)
+    call.done()
+  }
+  const { sessions } = setUp(t, { store: before.store })
+  t.equal((await sessions.beginCall('s')).index, 3)
+})
+
+t.test('an index whose turn could not be put on record goes to the next call', async (t) => {
+  const { sessions, store } = setUp(t)
+  const first = await sessions.beginCall('s')
+  await record(store, first)
+  const [lost, alsoLost] = [await sessions.beginCall('s'), await sessions.beginCall('s')]
+  lost.unrecorded()
+  alsoLost.unrecorded()
+  t.equal((await sessions.beginCall('s')).index, 1)
+})
+
+t.test(
+  'an index that a later turn on record has passed is given to nobody, after a restart neither',
+  async (t) => {
+    const { sessions, store } = setUp(t)
+    const [lost, kept] = [await sessions.beginCall('s'), await sessions.beginCall('s')]
+    lost.unrecorded()
+    await record(store, kept)
+    t.equal((await sessions.beginCall('s')).index, 2)
+    const later = setUp(t, { store })
+    t.equal((await later.sessions.beginCall('s')).index, 2, 'the turn count is 1')
+  },
+)
+
+t.test('an index of before a reset is given back to nobody', async (t) => {
+  const { sessions } = setUp(t)
+  const before = await sessions.beginCall('s')
+  before.done()
+  await sessions.reset('s')
+  const after = await sessions.beginCall('s')
+  before.unrecorded()
+  t.equal(after.index, 0)
+  t.equal((await sessions.beginCall('s')).index, 1)
+})
+
+t.test('indexes go on where the record ends when an idle session has left the memory', async (t) => {
+  const { sessions, store } = setUp(t, { memoryBytes: 0 })
+  const [lost, kept] = [await sessions.beginCall('s'), await sessions.beginCall('s')]
+  await record(store, kept)
+  lost.unrecorded()
+  lost.done()
+  kept.done()
+  t.equal((await sessions.beginCall('s')).index, 2)
+})
+
+t.test('a store that fails a call does not fail the next one', async (t) => {
+  const { sessions, store } = setUp(t)
+  store.creationFails = true
+  await t.rejects(sessions.beginCall('s'), { code: 'store_failed' })
+  store.creationFails = false
+  t.equal((await sessions.beginCall('s')).index, 0)
+})
+
+t.test('a clock that is set forward deletes nothing; time that has passed does', async (t) => {
+  let steadyMs = 0
+  let setForwardMs = 0
+  const clock = () => 1_000_000 + steadyMs + setForwardMs
+  const { sessions, store } = setUp(t, { clock, steadyClock: () => steadyMs })
+  for (const sessionId of ['a', 'b']) await sessions.create({ sessionId, ttlMs: 60_000 })
+  setForwardMs = 31 * 24 * 3_600_000
+  t.same(await sessions.sweep(), [])
+  t.equal(store.sweeps, 0, 'the store is not asked to forget for nothing what it knows to be on record')
+  await sessions.create({ sessionId: 'later', ttlMs: 60_000 })
+  steadyMs = 60_000
+  t.same(await sessions.sweep(), ['a', 'b'], 'what was written since then lives on until the clocks agree')
+  setForwardMs = -3_600_000
+  t.same(await sessions.sweep(), [])
+})
+
+const HOUR_MS = 3_600_000
+
+t.test(
+  'a start with a clock that is weeks ahead deletes nothing for an hour, and says so once',
+  async (t) => {
+    const store = new ObservedStore()
+    const names = Array.from({ length: 50 }, (_, place) => `s${place}`)
+    const { sessions: before } = setUp(t, { store })
+    for (const sessionId of names) await before.create({ sessionId, ttlMs: 24 * HOUR_MS })
+    let steadyMs = 0
+    let setForwardMs = 31 * 24 * HOUR_MS
+    const clock = () => 1_000 + steadyMs + setForwardMs
+    const { sessions, heldSweeps } = setUp(t, { store, clock, steadyClock: () => steadyMs })
+    t.same(await sessions.sweep(), [])
+    steadyMs = HOUR_MS - 60_000
+    t.same(await sessions.sweep(), [])
+    t.same(heldSweeps, [{ sessions: 50, expired: 50, restMs: HOUR_MS }])
+    t.same(sessions.heldSweep, { sessions: 50, expired: 50, restMs: 60_000 })
+    setForwardMs = 0
+    t.same(await sessions.sweep(), [])
+    t.equal(sessions.heldSweep, undefined, 'the clock was set right')
+    setForwardMs = 31 * 24 * HOUR_MS
+    t.same(await sessions.sweep(), [])
+    t.match(sessions.heldSweep, { restMs: HOUR_MS }, 'an hour begins anew')
+    steadyMs += HOUR_MS
+    store.sweepFails = true
+    await t.rejects(sessions.sweep(), { code: 'store_failed' })
+    store.sweepFails = false
+    t.same((await sessions.sweep()).toSorted(), names.toSorted(), 'nobody objected')
+    t.equal(sessions.heldSweep, undefined)
+  },
+)
+
+const MINUTE_MS = 60_000
+
+/** A start after `downMs` without a proxy that holds the record of `counts`: how many sessions of which time to live. */
+async function startLater(t: Test, downMs: number, counts: readonly (readonly [number, number])[]) {
+  const { sessions: before, store } = setUp(t)
+  for (const [count, ttlMs] of counts) {
+    for (let made = 0; made < count; made += 1) await before.create({ ttlMs })
+  }
+  let steadyMs = 0
+  const clock = () => 1_000 + downMs + steadyMs
+  const advance = (ms: number) => {
+    steadyMs += ms
+  }
+  return { ...setUp(t, { store, clock, steadyClock: () => steadyMs }), advance }
+}
+
+t.test('a quarter of all that ran out before the start, or a handful, is swept at once', async (t) => {
+  const handful = await startLater(t, HOUR_MS, [[20, 1]])
+  t.equal((await handful.sessions.sweep()).length, 20, 'although there are no others')
+  const quarter = await startLater(t, HOUR_MS, [
+    [25, 1],
+    [75, 2 * HOUR_MS],
+  ])
+  t.equal((await quarter.sessions.sweep()).length, 25, '25 of 100')
+  const more = await startLater(t, HOUR_MS, [
+    [26, 1],
+    [74, 2 * HOUR_MS],
+  ])
+  t.same(await more.sessions.sweep(), [])
+  t.match(more.heldSweeps, [{ sessions: 100, expired: 26 }])
+})
+
+t.test('what runs out while a proxy runs is swept, however many, also beside what waits', async (t) => {
+  const { sessions, heldSweeps, advance } = await startLater(t, HOUR_MS, [
+    [60, 1],
+    [40, 2 * HOUR_MS],
+  ])
+  t.same(await sessions.sweep(), [], 'nothing has run out since the start')
+  for (let made = 0; made < 200; made += 1) await sessions.create({ ttlMs: MINUTE_MS })
+  advance(MINUTE_MS)
+  t.equal((await sessions.sweep()).length, 200)
+  for (let made = 0; made < 400; made += 1) await sessions.create({ ttlMs: HOUR_MS })
+  t.same(await sessions.sweep(), [], 'that they are a small share now changes nothing')
+  t.match(sessions.heldSweep, { sessions: 500, expired: 60, restMs: HOUR_MS - MINUTE_MS })
+  advance(HOUR_MS - MINUTE_MS)
+  t.equal((await sessions.sweep()).length, 60 + 40, 'an hour later all go')
+  t.equal(heldSweeps.length, 1)
+})
+
+t.test('what ran out shortly before the start, when the last sweep had been, does not wait', async (t) => {
+  const shortly = await startLater(t, 5 * MINUTE_MS, [[100, 1]])
+  t.equal((await shortly.sessions.sweep()).length, 100)
+  const before = await startLater(t, 5 * MINUTE_MS + 1, [[100, 1]])
+  t.equal((await before.sessions.sweep()).length, 0)
+})
+
+for (const how of ['complete', 'abort'] as const) {
+  t.test(`${how} refuses the calls that follow, and again is the same`, async (t) => {
+    const { sessions, ended } = setUp(t)
+    await sessions.create({ sessionId: 's' })
+    const status = how === 'complete' ? 'completed' : 'aborted'
+    t.match(await sessions[how]('s'), { status, endedAtMs: 1_000 })
+    await t.rejects(sessions.beginCall('s'), { code: 'session_ended', status: 409 })
+    t.match(await sessions.complete('s'), { status })
+    t.match(await sessions.abort('s'), { status })
+    t.equal(ended[0], 's')
+  })
+}
+
+t.test('changes of a session that is not there say so', async (t) => {
+  const { sessions, ended } = setUp(t)
+  await t.rejects(sessions.complete('s'), { code: 'session_not_found', message: 'Session not found' })
+  await t.rejects(sessions.abort('s'), { code: 'session_not_found' })
+  await t.rejects(sessions.reset('s'), { code: 'session_not_found' })
+  await t.rejects(sessions.setReward('s', { reward: 1, components: {} }), { code: 'session_not_found' })
+  await t.rejects(sessions.get('s'), { code: 'session_not_found' })
+  await t.rejects(sessions.wait('s', 10, never), { code: 'session_not_found' })
+  t.equal(await sessions.delete('s'), false)
+  t.same(
+    ended.filter((id) => id !== 's'),
+    [],
+  )
+})
+
+for (const how of ['complete', 'abort', 'reset', 'delete'] as const) {
+  t.test(`${how} cancels calls in flight and waits until their turns are closed`, async (t) => {
+    const { sessions, store } = setUp(t, { settleMs: 60_000 })
+    const [one, two] = await Promise.all([sessions.beginCall('s'), sessions.beginCall('s')])
+    let isChanged = false
+    const change = sessions[how]('s').then(() => {
+      isChanged = true
+    })
+    await once(one.signal, 'abort')
+    t.match(one.signal.reason, { code: 'turn_cancelled', status: 409 })
+    t.ok(two.signal.aborted)
+    one.done()
+    one.done()
+    await nextTick()
+    t.equal(isChanged, false, 'one call is not done yet')
+    t.equal((await store.getSession('s'))?.status, 'active')
+    two.done()
+    await change
+  })
+}
+
+t.test('a change waits only so long for calls that never end', async (t) => {
+  const { sessions } = setUp(t, { settleMs: 1 })
+  await sessions.beginCall('s')
+  t.match(await sessions.complete('s'), { status: 'completed' })
+})
+
+t.test('a call that comes while the session is completed finds it ended', async (t) => {
+  const { sessions } = setUp(t)
+  const before = await sessions.beginCall('s')
+  const completion = sessions.complete('s')
+  const after = t.rejects(sessions.beginCall('s'), { code: 'session_ended' })
+  before.done()
+  await Promise.all([completion, after])
+})
+
+t.test('a call that comes during a reset is the first call after it', async (t) => {
+  const { sessions, store } = setUp(t)
+  const before = await sessions.beginCall('s')
+  await record(store, before)
+  const reset = sessions.reset('s')
+  const after = sessions.beginCall('s')
+  before.done()
+  t.match(await reset, { status: 'active', turnCount: 0 })
+  t.match(await after, { index: 0, signal: { aborted: false } })
+})
+
+t.test('a reset opens an ended session again', async (t) => {
+  const { sessions } = setUp(t)
+  await sessions.create({ sessionId: 's' })
+  await sessions.setReward('s', { reward: 1, components: {} })
+  await sessions.abort('s')
+  t.match(await sessions.reset('s'), { status: 'active', reward: null, endedAtMs: null })
+  t.equal((await sessions.beginCall('s')).index, 0)
+})
+
+t.test('a call that comes while the session is deleted creates it anew', async (t) => {
+  const { sessions, store, ended } = setUp(t)
+  const before = await sessions.beginCall('s')
+  await record(store, before)
+  const deletion = sessions.delete('s')
+  const after = sessions.beginCall('s')
+  before.done()
+  t.equal(await deletion, true)
+  t.equal((await after).index, 0)
+  t.equal(store.creations, 2)
+  t.same(ended, ['s'])
+})
+
+t.test('wait resolves when the session ends, for everybody who waits', async (t) => {
+  const { sessions } = setUp(t)
+  await sessions.create({ sessionId: 's' })
+  const waits = [sessions.wait('s', 60_000, never), sessions.wait('s', 60_000, never)]
+  await sessions.reset('s')
+  await sessions.complete('s')
+  for (const result of await Promise.all(waits)) {
+    t.match(result, { timedOut: false, session: { status: 'completed' } })
+  }
+  t.match(await sessions.wait('s', 60_000, never), { timedOut: false, session: { status: 'completed' } })
+})
+
+t.test('wait tells that the time was up', async (t) => {
+  const { sessions } = setUp(t)
+  await sessions.create({ sessionId: 's' })
+  t.match(await sessions.wait('s', 0, never), { timedOut: true, session: { status: 'active' } })
+})
+
+t.test('whoever stops waiting is told why, and the session goes on', async (t) => {
+  const { sessions } = setUp(t)
+  await sessions.create({ sessionId: 's' })
+  const controller = new AbortController()
+  const wait = sessions.wait('s', 60_000, controller.signal)
+  controller.abort(new ProxyError('agent_gone', 'left'))
+  await t.rejects(wait, { code: 'agent_gone' })
+  await t.rejects(sessions.wait('s', 60_000, controller.signal), { code: 'agent_gone' })
+  t.equal((await sessions.get('s')).status, 'active')
+})
+
+t.test('a session that is deleted or swept ends the wait for it', async (t) => {
+  const { sessions, advance, ended } = setUp(t, { defaultTtlMs: 100 })
+  await sessions.create({ sessionId: 'deleted' })
+  const first = t.rejects(sessions.wait('deleted', 60_000, never), { code: 'session_not_found' })
+  await sessions.delete('deleted')
+  await first
+  await sessions.create({ sessionId: 'swept' })
+  const second = t.rejects(sessions.wait('swept', 60_000, never), { code: 'session_not_found' })
+  advance(101)
+  await nextTick()
+  t.same(await sessions.sweep(), ['swept'])
+  await second
+  t.same(ended, ['deleted', 'swept'])
+})
+
+t.test('a sweep takes an idle session out of memory as well', async (t) => {
+  const { sessions, store, advance } = setUp(t, { defaultTtlMs: 100 })
+  const call = await sessions.beginCall('s')
+  call.done()
+  advance(101)
+  await sessions.sweep()
+  t.equal((await sessions.beginCall('s')).index, 0)
+  t.equal(store.creations, 2)
+})
+
+t.test('a call whose session is swept before its turn was opened is cancelled', async (t) => {
+  const { sessions, advance } = setUp(t, { defaultTtlMs: 100 })
+  const call = await sessions.beginCall('s')
+  advance(101)
+  await sessions.sweep()
+  t.match(call.signal.reason, { code: 'turn_cancelled' })
+  call.done()
+})
+
+t.test('sweeps run by themselves, and one that fails is told and tried again', async (t) => {
+  const { sessions, store, sweepFailures, advance, ended } = setUp(t, {
+    defaultTtlMs: 100,
+    sweepIntervalMs: 1,
+  })
+  await sessions.create({ sessionId: 's' })
+  store.sweepFails = true
+  advance(101)
+  await until(() => sweepFailures.length > 0)
+  t.match(sweepFailures[0], { code: 'store_failed' })
+  store.sweepFails = false
+  await until(() => ended.length > 0)
+  t.same(ended, ['s'])
+})
+
+t.test('of idle sessions the least recently used leaves memory; its next call asks the store', async (t) => {
+  const { sessions, store } = setUp(t, { memoryBytes: 2 * 7_000 })
+  const use = async (sessionId: string) => {
+    const call = await sessions.beginCall(sessionId)
+    await record(store, call)
+    call.done()
+    return call.index
+  }
+  for (const sessionId of ['a', 'b', 'a', 'c']) await use(sessionId)
+  t.equal(store.creations, 3, 'a was in memory when it came back')
+  t.equal(await use('a'), 2)
+  t.equal(store.creations, 3, 'a was used last but one')
+  t.equal(await use('b'), 1, 'and goes on where it was')
+  t.equal(store.creations, 4, 'b was not in memory')
+})
+
+t.test('a session with a call in flight or a waiter never leaves memory', async (t) => {
+  const { sessions } = setUp(t, { memoryBytes: 0 })
+  const call = await sessions.beginCall('s')
+  const wait = sessions.wait('s', 60_000, never)
+  for (const other of ['a', 'b', 'c']) (await sessions.beginCall(other)).done()
+  const completion = sessions.complete('s')
+  await once(call.signal, 'abort')
+  call.done()
+  await completion
+  t.match(await wait, { session: { status: 'completed' } })
+})
+
+t.test('closing cancels calls, ends waits and refuses what comes after', async (t) => {
+  const { sessions } = setUp(t)
+  const call = await sessions.beginCall('s')
+  const wait = t.rejects(sessions.wait('s', 60_000, never), { code: 'shutting_down' })
+  await nextTick()
+  const closed = sessions.close()
+  t.match(call.signal.reason, { code: 'shutting_down', status: 503 })
+  call.done()
+  await Promise.all([closed, wait])
+  await t.rejects(sessions.beginCall('s'), { code: 'shutting_down' })
+  await t.rejects(sessions.wait('s', 60_000, never), { code: 'shutting_down' })
+})
+
+t.test('whatever happens at once, the turns on record are numbered from 0 without gaps', async (t) => {
+  const step = fc.record({
+    what: fc.constantFrom('call', 'call', 'call', 'reset', 'delete', 'complete', 'get', 'evict'),
+    pauseTicks: fc.nat({ max: 3 }),
+    callTicks: fc.nat({ max: 5 }),
+  })
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { maxLength: 25 }), async (steps) => {
+      const { sessions, store } = setUp(t, { memoryBytes: 8_000, settleMs: 60_000 })
+      const running: Promise<unknown>[] = []
+      const run: Record<string, (callTicks: number) => Promise<unknown>> = {
+        call: (callTicks) => playCall(sessions, store, callTicks),
+        reset: () => sessions.reset('s'),
+        delete: () => sessions.delete('s'),
+        complete: () => sessions.complete('s'),
+        get: () => sessions.get('s'),
+        evict: () => playCall(sessions, store, 0, 'other'),
+      }
+      for (const { what, pauseTicks, callTicks } of steps) {
+        running.push(run[what]!(callTicks).catch(expectRefusal))
+        await ticks(pauseTicks)
+      }
+      await Promise.all(running)
+      const turns = await Array.fromAsync(store.readTurns('s'))
+      const numbers = turns.map((turn) => turn.index)
+      if (numbers.some((number, at) => number !== at)) throw new Error(`turns are numbered ${numbers}`)
+      await sessions.close()
+    }),
+    { numRuns: 100 },
+  )
+})
+
+/** What a turn does with its call: open at once, end some time later or when it is cancelled. */
+async function playCall(sessions: Sessions, store: MemoryTurnStore, callTicks: number, sessionId = 's') {
+  const call = await sessions.beginCall(sessionId)
+  await record(store, call, randomUUID())
+  for (let left = callTicks; left > 0 && !call.signal.aborted; left -= 1) await nextTick()
+  call.done()
+}
+
+function expectRefusal(error: ProxyError): void {
+  if (error.code !== 'session_not_found' && error.code !== 'session_ended') throw error
+}
+
+async function ticks(count: number): Promise<void> {
+  for (let left = count; left > 0; left -= 1) await nextTick()
+}
+
+async function until(holds: () => boolean): Promise<void> {
+  while (!holds()) await nextTick()
+}
+
+t.test('sampling parameters override how an agent is answered, not what it asks', async (t) => {
+  const { sessions } = setUp(t)
+  for (const field of ['messages', 'tools', 'prompt', 'stream']) {
+    await t.rejects(sessions.create({ sessionId: 's', samplingParams: { [field]: [] } }), {
+      code: 'invalid_request',
+      param: `sampling_params.${field}`,
+    })
+  }
+  t.match(await sessions.create({ samplingParams: { temperature: 0 } }), { created: true })
+})
+
+t.test("metadata of the proxy's own stands in every session, below what its creator gives", async (t) => {
+  const { sessions } = setUp(t, { metadata: () => ({ note: 'embedded', kind: 'proxy' }) })
+  await sessions.create({ sessionId: 'made', metadata: { kind: 'trainer' } })
+  t.same((await sessions.get('made')).metadata, { note: 'embedded', kind: 'trainer' })
+  ;(await sessions.beginCall('called')).done()
+  t.same((await sessions.get('called')).metadata, { note: 'embedded', kind: 'proxy' })
+})

@@ -1,0 +1,137 @@
+/** What token mode makes of an engine's answer, and what the next call goes on from. */
+import t, { type Test } from 'tap'
+import { ProxyError } from '../../../../src/base/errors.ts'
+import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
+import { decoderFor } from '../../../../src/proxy/session/prompts/answer-decoder.ts'
+import type { TurnOutcome, TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
+import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
+import { type Answer, tokenModeRig } from '../../../helpers/token-mode-rig.ts'
+import { loadTokenModel } from './token-mode-talk.ts'
+
+const model = loadTokenModel('qwen2_5')
+const user: ChatMessage = { role: 'user', content: 'Count.' }
+const says = (content: string): ChatMessage => ({ role: 'assistant', content })
+const promptOf = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
+
+function setUp(t: Test, answers: Answer[], store?: MemoryTurnStore) {
+  return tokenModeRig(t, model as TokenModel, () => answers.shift()!, store)
+}
+
+t.test('an engine that tells text and no ids has failed: its answer would be empty', async (t) => {
+  const usage = { prompt_tokens: 9, completion_tokens: 2, total_tokens: 11 }
+  const answers: Answer[] = [
+    { text: 'One.', isWithoutIds: true },
+    { text: 'One.', isWithoutIds: true, usage },
+    { text: '', isWithoutIds: true, usage },
+  ]
+  for (const answer of answers) {
+    const { ask, store } = setUp(t, [answer])
+    await t.rejects(ask([user]), { code: 'engine_failed', message: /no token ids/ })
+    t.match(await Array.fromAsync(store.readTurns('s')), [
+      { status: 'failed', exact: false, error: { code: 'engine_failed' } },
+    ])
+  }
+})
+
+t.test('an answer of nothing is an answer', async (t) => {
+  const turn = await setUp(t, [{ text: '', isWithoutIds: true }]).ask([user])
+  t.match(turn, { status: 'completed', exact: true, finishReason: 'stop' })
+})
+
+t.test('tokens of reasoning are counted where the engine reports a count of all', async (t) => {
+  const qwen3 = loadTokenModel('qwen3') as TokenModel
+  const countIn = async (text: string) => {
+    const usage = { prompt_tokens: 9, completion_tokens: 9, total_tokens: 18 }
+    const { ask } = tokenModeRig(t, qwen3, () => ({ text, usage }))
+    return JSON.parse((await ask([user])).usage!).completion_tokens_details?.reasoning_tokens
+  }
+  const thought = '\nHm, é 🙂 three.\n'
+  const count = qwen3.tokenizer.encode(thought).length
+  t.equal(await countIn(`<think>${thought}</think>\n\nThree.`), count)
+  t.equal(await countIn(`<think>${thought}`), count, 'cut')
+  t.equal(await countIn('Three.'), undefined, 'no reasoning')
+  t.equal(await countIn(`I say <think>${thought}</think>`), undefined, 'a text about the marker')
+})
+
+t.test(
+  'no call goes on from a turn whose commit failed: nobody could find its parent on record',
+  async (t) => {
+    class OnceFullStore extends MemoryTurnStore {
+      #isFull = true
+      override async closeTurn(outcome: TurnOutcome): Promise<void> {
+        if (!this.#isFull || outcome.status !== 'completed') return super.closeTurn(outcome)
+        this.#isFull = false
+        throw new ProxyError('store_failed', 'the disk is full')
+      }
+    }
+    const { ask, store } = setUp(
+      t,
+      [{ text: 'One.' }, { text: 'Two.' }, { text: 'Three.' }],
+      new OnceFullStore(),
+    )
+    await t.rejects(ask([user]), { code: 'store_failed' })
+    const next = await ask([user, says('One.'), user])
+    t.match(promptOf(next), { reason: 'first', from: undefined })
+    const later = await ask([user, says('One.'), user, says('Two.'), user])
+    t.match(promptOf(later), { reason: 'extended', from: next.turnId })
+    const known = (await Array.fromAsync(store.readTurns('s'))).filter(({ status }) => status === 'completed')
+    t.equal(known.length, 2)
+  },
+)
+
+t.test('the next prompt goes on from the ids that the engine says it saw', async (t) => {
+  const seen = [...model.tokenizer.encode('Another prompt than the one that was sent.')]
+  const { ask } = setUp(t, [{ text: 'One.', seen }, { text: 'Two.' }])
+  const first = await ask([user])
+  t.match(promptOf(first), { mismatched: true })
+  t.same([...first.promptTokenIds], seen)
+  const next = await ask([user, says('One.'), user])
+  t.match(promptOf(next), { reason: 'extended', from: first.turnId, mismatched: false })
+  const shared = [...seen, ...first.completionTokenIds]
+  t.same([...next.promptTokenIds].slice(0, shared.length), shared)
+})
+
+t.test(
+  "a stop string belongs to the text of an agent that says so, in vLLM's word or in SGLang's",
+  async (t) => {
+    const contentWith = async (fields: object) => {
+      const { ask } = setUp(t, [{ text: 'One. Two. Three.' }])
+      return (await ask([user], { stop: 'Two.', ...fields })).completionText
+    }
+    t.equal(await contentWith({}), 'One. ')
+    for (const fields of [{ include_stop_str_in_output: true }, { no_stop_trim: true }]) {
+      t.equal(await contentWith(fields), 'One. Two.', JSON.stringify(fields))
+    }
+  },
+)
+
+t.test('tokens that an engine writes as ids are texts to the agent, their alternatives too', async (t) => {
+  const { tokenizer } = model
+  const idOf = (text: string) => tokenizer.encode(text)[0]!
+  const entry = (token: string, bytes: number[] | null = null) => ({ token, logprob: -1, bytes })
+  const asId = (text: string) => entry(`token_id:${idOf(text)}`)
+  const asText = (text: string) => entry(text, [...Buffer.from(text)])
+  const logprobsContent = [
+    { ...asId('Hi'), top_logprobs: [asId('sea'), entry('a text')] },
+    { ...entry('token'), top_logprobs: [] },
+  ]
+  const delta = { type: 'delta', tokenIds: [idOf('Hi')], logprobs: [-1], logprobsContent } as const
+  const read = async (events: readonly object[], body = {}) => {
+    const followed = { promptText: 'x', forcesCall: false }
+    const decoder = decoderFor(model as TokenModel, { messages: [], ...body }, followed)
+    return (await decoder.read(events as never)) as { logprobsContent?: object[] }[]
+  }
+  const [shown] = await read([delta])
+  t.strictSame(shown!.logprobsContent, [
+    { ...asText('Hi'), top_logprobs: [asText('sea'), entry('a text')] },
+    logprobsContent[1],
+  ])
+  const [wanted] = await read([delta], { return_tokens_as_token_ids: true })
+  t.strictSame(wanted!.logprobsContent, logprobsContent, 'an agent that asks for ids gets them')
+  const texts = { ...delta, logprobsContent: [logprobsContent[1]!] }
+  t.strictSame((await read([texts]))[0]!.logprobsContent, texts.logprobsContent)
+  const { logprobsContent: _, ...without } = delta
+  t.equal((await read([without]))[0]!.logprobsContent, undefined)
+  t.equal((await read([{ ...delta, logprobsContent: [] }]))[0]!.logprobsContent?.length, 0)
+})

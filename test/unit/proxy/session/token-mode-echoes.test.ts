@@ -1,0 +1,262 @@
+/** Agents that rewrite the calls which they were given: one row, and prompts that show what was sampled. */
+
+import t, { type Test } from 'tap'
+import { getTextsUpTo } from '../../../../src/protocol/canonical/conversation.ts'
+import type { ChatMessage, ToolCall } from '../../../../src/protocol/canonical/messages.ts'
+import {
+  type Trajectory,
+  TrajectoryBuilder,
+} from '../../../../src/proxy/session/trajectories/trajectories.ts'
+import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
+import { findParser } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
+import { rendererFor, templateOf } from '../../../helpers/templates.ts'
+import { tokenModeRig } from '../../../helpers/token-mode-rig.ts'
+import { loadTokenModel } from './token-mode-talk.ts'
+
+const qwen = loadTokenModel('qwen3')
+
+/** A template in Kimi's markup, which shows ids; and one in gpt-oss's manner, which shows a call's name with its result. */
+const HEAD = '{% for m in messages %}<|im_start|>{{ m.role }}\n'
+const CALLS =
+  '{{ m.content or "" }}{% for c in m.tool_calls or [] %}<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>' +
+  '{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}<|tool_call_end|>{% endfor %}'
+const TAIL = '<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}'
+const WITH_IDS = `${HEAD}{% if m.role == 'tool' %}Return of {{ m.tool_call_id }}: {{ m.content }}{% else %}${CALLS}{% endif %}${TAIL}`
+const WITH_NAMES =
+  `{% set ns = namespace(name='') %}${HEAD}{% if m.role == 'tool' %}{{ ns.name }} said {{ m.content }}{% else %}${CALLS}` +
+  `{% for c in m.tool_calls or [] %}{% set ns.name = c.function.name %}{% endfor %}{% endif %}${TAIL}`
+
+function modelOf(source: string, parser: string): TokenModel {
+  const renderer = rendererFor(templateOf(source), qwen.tokenizer, { source })
+  return { ...qwen, source, renderer, parser: findParser(parser) } as TokenModel
+}
+
+const kimi = modelOf(WITH_IDS, 'kimi_k2')
+
+const TOOLS = ['run', 'Edit'].map((name) => ({
+  type: 'function' as const,
+  function: { name, parameters: { type: 'object', properties: {} } },
+}))
+
+const user = (content: string): ChatMessage => ({ role: 'user', content })
+const result = (id: string, content: string): ChatMessage => ({ role: 'tool', tool_call_id: id, content })
+const hermes = (name: string, args: object) =>
+  `<tool_call>\n${JSON.stringify({ name, arguments: args })}\n</tool_call>`
+const kimiCall = (id: string, args: string) =>
+  `<|tool_calls_section_begin|><|tool_call_begin|>${id}<|tool_call_argument_begin|>${args}<|tool_call_end|><|tool_calls_section_end|>`
+
+const callsOf = ({ toolCalls }: TurnRecord) => JSON.parse(toolCalls) as ToolCall[]
+const notesOf = ({ annotations }: TurnRecord) => JSON.parse(annotations)
+const echoOf = (turn: TurnRecord, change: (call: ToolCall) => object = (call) => call): ChatMessage =>
+  ({ role: 'assistant', content: turn.completionText, tool_calls: callsOf(turn).map(change) }) as ChatMessage
+const withArguments =
+  (args: object) =>
+  (call: ToolCall): object => ({ ...call, function: { ...call.function, arguments: JSON.stringify(args) } })
+
+function textOf({ promptTokenIds }: TurnRecord): string {
+  return qwen.tokenizer.decode(promptTokenIds)
+}
+
+function rowsOf(turns: readonly TurnRecord[]): Trajectory[] {
+  const builder = new TrajectoryBuilder()
+  for (const turn of turns) builder.add(turn)
+  return [...builder.rows({}, null)]
+}
+
+/** An engine that says one answer after the other. */
+function rigOf(t: Test, model: TokenModel, said: string[], store = new MemoryTurnStore()) {
+  let at = 0
+  return tokenModeRig(t, model, () => ({ text: said[at++]! }), store)
+}
+
+t.test('a call that its agent fills in is gone on from as it was sampled, and told', async (t) => {
+  const args = { file: 'a.py', old: 'x  ', new: 'y' }
+  const rig = rigOf(t, qwen, [hermes('Edit', args), hermes('run', { command: 'cd /w && ls' }), 'Done.'])
+  const first = await rig.ask([user('task')], { tools: TOOLS })
+  t.match(callsOf(first)[0]!.id, /^call_[0-9a-f]{24}$/)
+  const told = { replace_all: false, old: 'x', new: 'y', file: 'a.py' }
+  const one = [user('task'), echoOf(first, withArguments(told)), result(callsOf(first)[0]!.id, 'ok')]
+  const second = await rig.ask(one, { tools: TOOLS })
+  t.match(notesOf(second).prompt, { reason: 'extended', from: first.turnId })
+  t.same(notesOf(second).echo, {
+    kinds: ['arguments'],
+    from: first.turnId,
+    changes: [
+      { kind: 'arguments', call: callsOf(first)[0]!.id, path: 'old', sampled: '"x  "', echoed: '"x"' },
+      { kind: 'arguments', call: callsOf(first)[0]!.id, path: 'replace_all', sampled: null, echoed: 'false' },
+    ],
+  })
+  const two = [...one, echoOf(second, withArguments({ command: 'ls' })), result(callsOf(second)[0]!.id, 'b')]
+  const third = await rig.ask(two, { tools: TOOLS })
+  t.match(notesOf(third).prompt, { reason: 'extended', from: second.turnId })
+  t.ok(textOf(third).includes('cd /w && ls') && !textOf(third).includes('replace_all'))
+  t.match(
+    JSON.parse(getTextsUpTo(third.lastMessage)[1]!).tool_calls[0].function.arguments,
+    'replace_all',
+    'as sent',
+  )
+  t.equal(rowsOf([first, second, third]).length, 1)
+})
+
+t.test('a session under branch, or one whose calls were pruned, begins a new row, and says so', async (t) => {
+  const content = 'word '.repeat(600)
+  const rig = rigOf(t, qwen, [hermes('Edit', { content }), 'Pruned.', 'On.'])
+  const first = await rig.ask([user('task')], { tools: TOOLS })
+  const cut = echoOf(first, withArguments({ content: 'word ...' }))
+  const messages = [user('task'), cut, result(callsOf(first)[0]!.id, 'ok')]
+  const second = await rig.ask(messages, { tools: TOOLS })
+  t.match(notesOf(second), {
+    prompt: { reason: 'branched' },
+    echo: { kinds: ['edited', 'arguments'], from: first.turnId },
+  })
+  t.ok(notesOf(second).echo.changes[0].sampled.length < 300, 'a long value is cut')
+  t.ok(textOf(second).includes('word ...'))
+  const pruned: ChatMessage = { role: 'assistant', content: 'Pruned.' }
+  const third = await rig.ask([...messages, pruned, user('more')], { tools: TOOLS })
+  t.match(notesOf(third).prompt, { reason: 'extended', from: second.turnId })
+  t.equal(notesOf(third).echo, undefined)
+
+  const strict = rigOf(t, qwen, [hermes('run', { a: 1 }), 'Done.'])
+  await strict.sessions.create({ sessionId: 's', editedCalls: 'branch' })
+  const asked = await strict.ask([user('task')], { tools: TOOLS })
+  const filled = echoOf(asked, withArguments({ a: 1, b: 2 }))
+  const next = await strict.ask([user('task'), filled, result(callsOf(asked)[0]!.id, 'ok')], { tools: TOOLS })
+  t.match(notesOf(next), { prompt: { reason: 'branched' }, echo: { kinds: ['edited', 'arguments'] } })
+})
+
+t.test('a template shows the name that was sampled, and not the one that came back', async (t) => {
+  const rig = rigOf(t, modelOf(WITH_NAMES, 'hermes'), [hermes('nope', { a: 1 }), 'Done.'])
+  const first = await rig.ask([user('task')], { tools: TOOLS })
+  const renamed = (call: ToolCall) => ({
+    ...call,
+    function: { name: 'invalid', arguments: '{"error":"no"}' },
+  })
+  const messages = [user('task'), echoOf(first, renamed), result(callsOf(first)[0]!.id, 'no such tool')]
+  const second = await rig.ask(messages, { tools: TOOLS })
+  t.match(notesOf(second), { prompt: { reason: 'extended' }, echo: { kinds: ['name', 'arguments'] } })
+  t.ok(textOf(second).includes('nope said no such tool'), textOf(second))
+})
+
+t.test('ids that a client strips to letters and digits are those that it was given', async (t) => {
+  const both = `${hermes('run', { a: 1 })}\n${hermes('run', { b: 2 })}`
+  const stripped = (call: ToolCall) => ({ ...call, id: call.id.replace('_', '') })
+  for (const model of [qwen, modelOf(WITH_IDS, 'hermes')]) {
+    const rig = rigOf(t, model, [both, 'Done.'])
+    const first = await rig.ask([user('task')], { tools: TOOLS })
+    const [a, b] = callsOf(first)
+    const results = [result(stripped(b!).id, 'two'), result(stripped(a!).id, 'one')]
+    const second = await rig.ask([user('task'), echoOf(first, stripped), ...results], { tools: TOOLS })
+    t.match(notesOf(second).prompt, { reason: 'extended', from: first.turnId })
+    t.equal(notesOf(second).echo, undefined, 'nothing was changed')
+    const text = textOf(second)
+    t.ok(text.lastIndexOf('one') < text.lastIndexOf('two'), 'in the order of the calls')
+    if (model !== qwen) t.ok(text.includes(`Return of ${a!.id}`), 'as the model knows them')
+  }
+})
+
+t.test('results stand in the order of the calls that were sampled', async (t) => {
+  const both = `${hermes('run', { a: 1 })}\n${hermes('run', { b: 2 })}`
+  const said = [both, 'Done.', both, 'Done.', both, 'Done.', both, 'Done.']
+  const rig = rigOf(t, qwen, said)
+  const after = async (task: string, resultsOf: (a: string, b: string) => ChatMessage[]) => {
+    const first = await rig.ask([user(task)], { tools: TOOLS })
+    const [a, b] = callsOf(first).map(({ id }) => id)
+    const turned = { ...echoOf(first), tool_calls: callsOf(first).toReversed() } as ChatMessage
+    const second = await rig.ask([user(task), turned, ...resultsOf(a!, b!)], { tools: TOOLS })
+    t.match(notesOf(second), {
+      prompt: { reason: 'extended', from: first.turnId },
+      echo: { kinds: ['order'] },
+    })
+    return textOf(second)
+  }
+  const places = (text: string) =>
+    ['one', 'two'].map((word) => text.lastIndexOf(word)).reduce((one, two) => two - one)
+  const turned = await after('x', (a, b) => [result(b, 'two'), result(a, 'one')])
+  t.ok(places(turned) > 0, 'put in order')
+  const missing = await after('y', (_, b) => [result(b, 'two'), user('one')])
+  t.ok(places(missing) < 0, 'one is missing')
+  const twice = await after('z', (a, b) => [result(b, 'two'), result(b, 'two'), result(a, 'one')])
+  t.ok(places(twice) < 0, 'one comes twice')
+  const foreign = await after('f', (a, b) => [result(b, 'two'), result('x', 'three'), result(a, 'one')])
+  t.ok(places(foreign) < 0, 'one is of another call')
+})
+
+t.test('the model reads its own ids, its agent those of the proxy, which never repeat', async (t) => {
+  const repeated = 'functions.run:0'
+  const said = [...[1, 2, 3, 4].map((n) => kimiCall(repeated, `{"n": ${n}}`)), 'Done.']
+  const store = new MemoryTurnStore()
+  let rig = rigOf(t, kimi, said.slice(0, 3), store)
+  const messages: ChatMessage[] = [user('task')]
+  const turns: TurnRecord[] = []
+  for (let at = 0; at < said.length; at += 1) {
+    // As after a restart: what is known of the session comes from the record.
+    if (at === 3) rig = rigOf(t, kimi, said.slice(3), store)
+    const turn = await rig.ask(messages, { tools: TOOLS })
+    turns.push(turn)
+    t.equal(notesOf(turn).prompt.reason, at === 0 ? 'first' : 'extended')
+    const [call] = callsOf(turn)
+    if (call === undefined) break
+    t.same(notesOf(turn).call_ids, { [call.id]: repeated })
+    messages.push(echoOf(turn, withArguments({ n: at + 1, extra: true })), result(call.id, `result ${at}`))
+  }
+  const last = textOf(turns.at(-1)!)
+  t.equal(last.split(`Return of ${repeated}: result`).length, 5)
+  t.notMatch(last, /call_[0-9a-f]{24}/)
+  t.equal(new Set(turns.flatMap(callsOf).map(({ id }) => id)).size, 4)
+  t.equal(rowsOf(turns).length, 1)
+  // Another branch has the same calls: under the same names.
+  const branch = rigOf(t, kimi, ['Other.'], store)
+  const other = await branch.ask([user('summary'), ...messages.slice(-2)], { tools: TOOLS })
+  t.match(notesOf(other).prompt.reason, 'branched')
+  t.ok(textOf(other).includes(`Return of ${repeated}: result 3`))
+  t.notMatch(textOf(other), /call_[0-9a-f]{24}/)
+})
+
+t.test(
+  'an id of a proxy that is not on record is told, and any other goes through as it was sent',
+  async (t) => {
+    const other = rigOf(t, qwen, [hermes('run', { a: 1 })])
+    const lost = callsOf(await other.ask([user('task')], { tools: TOOLS }))[0]!
+    const rig = rigOf(t, kimi, ['One.', 'Two.'])
+    const echo = (id: string): ChatMessage[] => [
+      user('task'),
+      { role: 'assistant', content: null, tool_calls: [{ ...lost, id }] },
+      result(id, 'ok'),
+    ]
+    const turn = await rig.ask(echo(lost.id), { tools: TOOLS })
+    t.same(notesOf(turn).echo, { kinds: ['unknown_id'] })
+    t.ok(textOf(turn).includes(`Return of ${lost.id}`))
+    const foreign = await rig.ask(echo('toolu_01'), { tools: TOOLS })
+    t.equal(notesOf(foreign).echo, undefined)
+    t.ok(textOf(foreign).includes('Return of toolu_01'))
+  },
+)
+
+t.test('an image that a tool returns is told in words to a model that does not see it', async (t) => {
+  const url = 'data:image/png;base64,AAAA'
+  const image = { type: 'image_url', image_url: { url } }
+  const rig = rigOf(t, qwen, [hermes('run', { a: 1 }), 'I cannot see it.', 'Still not.'])
+  const first = await rig.ask([user('look')], { tools: TOOLS })
+  const { id } = callsOf(first)[0]!
+  const messages = [user('look'), echoOf(first), { role: 'tool', tool_call_id: id, content: [image] }]
+  const second = await rig.ask(messages as ChatMessage[], { tools: TOOLS })
+  t.match(notesOf(second).prompt, { reason: 'extended' })
+  t.match(textOf(second), /\[An image\. This model cannot see images that tools return\.\]/)
+  t.match(second.lastMessage!.value, { content: [image] }, 'on record as it was sent')
+  const more = [...messages, { role: 'assistant', content: 'I cannot see it.' }, user('sure?')]
+  t.match(notesOf(await rig.ask(more as ChatMessage[], { tools: TOOLS })).prompt, { reason: 'extended' })
+  const own = [{ role: 'user', content: [image] }] as ChatMessage[]
+  await t.rejects(rig.ask(own), { code: 'unsupported' }, "an agent's own is refused")
+})
+
+t.test('a lone surrogate that an agent replaces, or a number that it rounds, ends no row', async (t) => {
+  const sampled =
+    '<tool_call>\n{"name": "run", "arguments": {"c": "\\ud800x", "n": 12345678901234567890}}\n</tool_call>'
+  const rig = rigOf(t, qwen, [sampled, 'Done.'])
+  const first = await rig.ask([user('task')], { tools: TOOLS })
+  const echo = echoOf(first, withArguments({ c: '\ufffdx', n: 12345678901234567000 }))
+  const second = await rig.ask([user('task'), echo, result(callsOf(first)[0]!.id, 'ok')], { tools: TOOLS })
+  t.match(notesOf(second), { prompt: { reason: 'extended' }, echo: { kinds: ['arguments'] } })
+})

@@ -1,0 +1,214 @@
+/** Prompts that do not end where the assistant's turn begins: `continue_final_message`, `add_generation_prompt: false`. */
+import t, { type Test } from 'tap'
+import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
+import { TrajectoryBuilder } from '../../../../src/proxy/session/trajectories/trajectories.ts'
+import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
+import type { MemoryTurnStore } from '../../../helpers/memory-store.ts'
+import { rendererFor, templateOf } from '../../../helpers/templates.ts'
+import { tokenModeRig } from '../../../helpers/token-mode-rig.ts'
+import { loadTokenModel } from './token-mode-talk.ts'
+
+const model = loadTokenModel('qwen2_5')
+
+/** An engine that says these texts, one a call; one that ends with a dash is cut off there. */
+function setUp(t: Test, answers: string[], store?: MemoryTurnStore) {
+  const answer = () => {
+    const text = answers.shift()!
+    return { text, isCut: text.endsWith('-') }
+  }
+  return tokenModeRig(t, model as TokenModel, answer, store)
+}
+
+/** As of models that always reason. */
+const OPENS_REASONING = `{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+<think>
+{% endif %}`
+
+const CONTINUED = { continue_final_message: true, add_generation_prompt: false }
+const user: ChatMessage = { role: 'user', content: 'Count.' }
+const says = (content: string): ChatMessage => ({ role: 'assistant', content })
+const textOf = ({ promptTokenIds }: TurnRecord) => model.tokenizer.decode(promptTokenIds)
+const promptOf = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
+
+t.test('a final message is gone on from, and only what is sampled is trained on', async (t) => {
+  const { ask, store } = setUp(t, [' three.', 'Four.'])
+  const turn = await ask([user, says('One, two,')], CONTINUED)
+  t.match(textOf(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n<\|im_start\|>assistant\nOne, two,$/)
+  t.equal(turn.completionText, ' three.')
+  const next = await ask([user, says('One, two, three.'), { role: 'user', content: 'And?' }])
+  t.match(promptOf(next), { reason: 'extended', from: turn.turnId })
+  t.match(textOf(next), /One, two, three.<\|im_end\|>\n<\|im_start\|>user\nAnd\?/)
+  const builder = new TrajectoryBuilder()
+  for await (const step of store.readSteps('s')) builder.add(step)
+  const [row, ...others] = [...builder.rows({}, null)]
+  t.equal(others.length, 0)
+  t.equal(model.tokenizer.decode(row!.prompt_ids), textOf(turn), 'what it continues is prompt')
+  const trained = row!.response_ids.filter((_, at) => row!.response_mask[at] === 1)
+  t.equal(model.tokenizer.decode(trained, { skipSpecialTokens: true }), ' three.Four.')
+  // The same from the record alone.
+  const later = setUp(t, ['Five.'], store)
+  const restored = await later.ask([user, says('One, two, three.'), { role: 'user', content: 'Well?' }])
+  t.match(promptOf(restored), { reason: 'forked', from: turn.turnId })
+})
+
+t.test('an answer that was cut off goes on from its own tokens', async (t) => {
+  const { ask, store } = setUp(t, ['One, two -', ' three.', 'Four.'])
+  const cut = await ask([user])
+  const turn = await ask([user, says('One, two -')], CONTINUED)
+  t.strictSame([...turn.promptTokenIds], [...cut.promptTokenIds, ...cut.completionTokenIds])
+  t.match(
+    promptOf(turn),
+    { reason: 'extended', from: cut.turnId, parent: null },
+    'one message with the cut one',
+  )
+  // A process that knows nothing of the session but its record goes on from both of them.
+  const later = setUp(t, ['Five.'], store)
+  const restored = await later.ask([user, says('One, two - three.'), user])
+  t.match(promptOf(restored), { reason: 'extended', from: turn.turnId })
+  const next = await ask([user, says('One, two - three.'), user])
+  t.match(promptOf(next), { reason: 'extended', from: turn.turnId })
+})
+
+t.test(
+  'an answer that was cut off while it reasoned goes on reasoning, and one that was done with that does not',
+  async (t) => {
+    const qwen3 = loadTokenModel('qwen3') as TokenModel
+    const goOn = async (cutOff: string, more: string, echo: object, asked = qwen3) => {
+      const texts = [cutOff, more]
+      const { ask } = tokenModeRig(t, asked, () => {
+        const text = texts.shift()!
+        return { text, isCut: text.endsWith('-') }
+      })
+      const cut = await ask([user])
+      const turn = await ask([user, { role: 'assistant', ...echo } as ChatMessage], CONTINUED)
+      t.match(promptOf(turn), { reason: 'extended', from: cut.turnId })
+      return { reasoning: turn.reasoning?.trim(), content: turn.completionText?.trim() }
+    }
+    const thought = { reasoning_content: 'I wonder -' }
+    t.strictSame(await goOn('<think>\nI wonder -', ' why.\n</think>\n\nDone.', { content: '', ...thought }), {
+      reasoning: 'why.',
+      content: 'Done.',
+    })
+    const renderer = rendererFor(templateOf(OPENS_REASONING), qwen3.tokenizer, { source: OPENS_REASONING })
+    const opened = { ...qwen3, renderer, source: OPENS_REASONING } as TokenModel
+    t.strictSame(await goOn('I wonder -', ' why.\n</think>\n\nDone.', { content: '', ...thought }, opened), {
+      reasoning: 'why.',
+      content: 'Done.',
+    })
+    const said = { content: 'One -', reasoning_content: 'I count.' }
+    t.strictSame(await goOn('<think>\nI count.\n</think>\n\nOne -', ' two.', said), {
+      reasoning: undefined,
+      content: 'two.',
+    })
+  },
+)
+
+t.test('an answer that ended itself is rendered, for its end would come first', async (t) => {
+  const { ask } = setUp(t, ['One.', ' Two.'])
+  await ask([user])
+  const turn = await ask([user, says('One.')], CONTINUED)
+  t.match(promptOf(turn), { reason: 'branched' })
+  t.match(textOf(turn), /assistant\nOne\.$/)
+})
+
+t.test('a request that ends with the completion before it goes on from its tokens', async (t) => {
+  for (const text of ['One.', 'One -']) {
+    const { ask, store } = setUp(t, [text, 'Two.', 'Three.'])
+    const first = await ask([user])
+    t.notOk('parent' in promptOf(first))
+    const second = await ask([user, says(text)])
+    t.match(promptOf(second), { reason: 'extended', from: first.turnId })
+    t.equal(textOf(second), `${textOf(first)}${text}<|im_end|>\n<|im_start|>assistant\n`)
+    const rendered = await model.renderer.renderFull([user, says(text)])
+    t.strictSame([...second.promptTokenIds], [...rendered.ids], 'as the template has it')
+    const third = await ask([user, says(text), says('Two.'), user])
+    t.match(promptOf(third), { reason: 'extended', from: second.turnId })
+    const builder = new TrajectoryBuilder()
+    for await (const step of store.readSteps('s')) builder.add(step)
+    t.equal([...builder.rows({}, null)].length, 1)
+  }
+})
+
+t.test('the head of the turn is left to the model', async (t) => {
+  const turn = await setUp(t, ['x']).ask([user], { add_generation_prompt: false })
+  t.match(textOf(turn), /<\|im_start\|>user\nCount.<\|im_end\|>\n$/)
+})
+
+for (const limit of ['contextLength', 'servedLength']) {
+  t.test(`a prompt that cannot fit is refused before it is rendered: ${limit}`, async (t) => {
+    let rendered = 0
+    const renderer = new Proxy(model.renderer, {
+      get: (target, name) => {
+        if (name === 'renderFull') rendered += 1
+        const value = Reflect.get(target, name)
+        return typeof value === 'function' ? value.bind(target) : value
+      },
+    })
+    const small = { ...model, renderer, [limit]: 100 } as TokenModel
+    const { ask } = tokenModeRig(t, small, () => ({ text: 'One.' }))
+    const long: ChatMessage = { role: 'user', content: [{ type: 'text', text: 'sea '.repeat(100_000) }] }
+    await t.rejects(ask([user, long]), {
+      code: 'context_length_exceeded',
+      message: /contains at least \d{4,} input tokens/,
+    })
+    t.equal(rendered, 0)
+    await ask([user, says('x'.repeat(1_000))])
+    t.equal(rendered, 1, 'what a template may leave out is not counted')
+  })
+}
+
+t.test('stop strings without end are refused', async (t) => {
+  const { ask } = setUp(t, ['One.'])
+  const refused = { code: 'invalid_request', param: 'stop' }
+  await t.rejects(ask([user], { stop: 'x'.repeat(4_097) }), refused)
+  await t.rejects(ask([user], { stop: Array.from({ length: 65 }, (_, at) => `${at}`) }), refused)
+  t.match(await ask([user], { stop: ['x'.repeat(4_095), 'y'] }), { completionText: 'One.' })
+})
+
+t.test('what cannot be gone on from is refused', async (t) => {
+  const { ask } = setUp(t, [])
+  await t.rejects(ask([], CONTINUED), { code: 'invalid_request' })
+  await t.rejects(ask([user, says('a')], { ...CONTINUED, add_generation_prompt: true }), {
+    code: 'invalid_request',
+    param: 'continue_final_message',
+  })
+  const call = { id: 'a', type: 'function' as const, function: { name: 'f', arguments: '{}' } }
+  await t.rejects(ask([user, { role: 'assistant', content: null, tool_calls: [call] }], CONTINUED), {
+    code: 'invalid_request',
+  })
+})
+
+t.test(
+  'a completion that was cut off in its reasoning ends it as the template does, untrained',
+  async (t) => {
+    const qwen3 = loadTokenModel('qwen3') as TokenModel
+    const renderer = rendererFor(templateOf(OPENS_REASONING), qwen3.tokenizer, { source: OPENS_REASONING })
+    const opened = { ...qwen3, renderer, source: OPENS_REASONING } as TokenModel
+    const followedBy = async (asked: TokenModel, cutOff: string, echo: object) => {
+      const answers = [{ text: cutOff, isCut: true }, { text: 'Yes.' }]
+      const { ask, store } = tokenModeRig(t, asked, () => answers.shift()!)
+      const cut = await ask([user])
+      const next = await ask([user, { role: 'assistant', ...echo } as ChatMessage, user])
+      t.match(promptOf(next), { reason: 'extended', from: cut.turnId })
+      const from = cut.promptTokenIds.length + cut.completionTokenIds.length
+      const text = asked.tokenizer.decode(next.promptTokenIds.slice(from))
+      const builder = new TrajectoryBuilder()
+      for await (const step of store.readSteps('s')) builder.add(step)
+      const rows = [...builder.rows({}, null)]
+      t.equal(rows.length, 1)
+      const trained = rows[0]!.response_ids.filter((_, at) => rows[0]!.response_mask[at] === 1)
+      t.same([...trained], [...cut.completionTokenIds, ...next.completionTokenIds])
+      return text.slice(0, text.indexOf('<|im_start|>'))
+    }
+    const thought = { content: '', reasoning_content: 'I wonder' }
+    const END = '\n</think>\n\n<|im_end|>\n'
+    t.equal(await followedBy(qwen3, '<think>\nI wonder', thought), END)
+    t.equal(await followedBy(qwen3, '<think>\nI wonder\n', thought), END.slice(1), 'with one line break')
+    t.equal(await followedBy(opened, 'I wonder', thought), '</think><|im_end|>\n', 'as its parser reads it')
+    const said = { content: 'One', reasoning_content: 'I wonder' }
+    t.equal(await followedBy(qwen3, '<think>\nI wonder\n</think>\n\nOne', said), '<|im_end|>\n')
+  },
+)

@@ -1,0 +1,152 @@
+/**
+ * Token mode with the tokenizers and templates of real models: what is sampled is what is trained, on every turn.
+ * `npm test` tries some of them, `npm run test:slow` the others.
+ */
+
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import type { Test } from 'tap'
+import { getTextsUpTo } from '../../../../src/protocol/canonical/conversation.ts'
+import {
+  type Trajectory,
+  TrajectoryBuilder,
+} from '../../../../src/proxy/session/trajectories/trajectories.ts'
+import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
+import type { Model } from '../tokens/prompt-rollout.ts'
+import { PLAIN_TALK, plannedTalks } from './token-mode-samples.ts'
+import { loadTokenModel, Talk } from './token-mode-talk.ts'
+
+export const FAMILIES = ['qwen2_5', 'qwen3', 'llama3_1', 'llama3_2', 'deepseek_v3', 'gemma3', 'embedded']
+/** Their templates know no tools. */
+const WITHOUT_TOOLS = ['gemma3']
+
+export function testTokenMode(t: Test, name: string): void {
+  t.test(name, async (t) => {
+    const model = loadTokenModel(name)
+
+    await t.test('no sampled token is lost, whatever the model says and the client tidies', async (t) => {
+      const counts = { extended: 0, ambiguous: 0, cut: 0, calls: 0 }
+      await fc.assert(
+        fc.asyncProperty(plannedTalks(!WITHOUT_TOOLS.includes(name)), async (plan) => {
+          const talk = new Talk(model, plan)
+          const { turns, continued } = await talk.play()
+          for (const [i, turn] of turns.entries()) {
+            checkRecord(turn, talk.sampled[i]!)
+            counts.cut += Number(turn.finishReason === 'length')
+            counts.calls += Number(turn.finishReason === 'tool_calls')
+            const wanted = continued[i]
+            if (wanted === undefined) continue
+            const parent = parentOf(turn, turns)
+            counts.extended += 1
+            counts.ambiguous += Number(parent.index !== wanted)
+            checkSameAnswer(parent, turns[wanted]!)
+            await checkPrompt(model, turn, parent)
+          }
+          checkRows(turns, talk.sampled)
+        }),
+        { numRuns: 40 },
+      )
+      t.ok(counts.extended > 50, `${counts.extended} turns went on from another`)
+      t.ok(counts.cut > 10, `${counts.cut} completions were cut off`)
+      t.equal(counts.calls > 0, !WITHOUT_TOOLS.includes(name), `${counts.calls} completions made calls`)
+      t.ok(counts.ambiguous < counts.extended / 10, `${counts.ambiguous} went on from a look-alike`)
+    })
+
+    await t.test('where a template changes nothing later, prompts are its full renders', async (t) => {
+      const { turns } = await new Talk(model, PLAIN_TALK).play()
+      t.equal(turns.length, PLAIN_TALK.turns.length)
+      for (const turn of turns) t.same([...turn.promptTokenIds], (await renderedIds(model, turn))!)
+    })
+  })
+}
+
+function checkRecord(turn: TurnRecord, sampled: number[]): void {
+  assert.equal(turn.status, 'completed')
+  assert.equal(turn.exact, true, turn.inexactReason ?? '')
+  assert.deepEqual([...turn.completionTokenIds], sampled)
+  assert.equal(JSON.parse(turn.annotations).prompt.mismatched, false)
+}
+
+function parentOf(turn: TurnRecord, turns: TurnRecord[]): TurnRecord {
+  const promptOf = ({ annotations }: TurnRecord) => JSON.parse(annotations).prompt
+  const { reason, from } = promptOf(turn)
+  const isContinued = turns.some((other) => other.index < turn.index && promptOf(other).from === from)
+  assert.equal(reason, isContinued ? 'forked' : 'extended')
+  return turns.find(({ turnId }) => turnId === from)!
+}
+
+/** Two answers to one prompt that differ in nothing but what clients tidy may stand for each other. */
+function checkSameAnswer(parent: TurnRecord, wanted: TurnRecord): void {
+  if (parent === wanted) return
+  assert.deepEqual(getTextsUpTo(parent.lastMessage), getTextsUpTo(wanted.lastMessage))
+  assert.equal(parent.completionText?.trim() ?? '', wanted.completionText?.trim() ?? '')
+}
+
+async function checkPrompt(model: TokenModel & Model, turn: TurnRecord, parent: TurnRecord): Promise<void> {
+  const past = lineOf(parent)
+  const prompt = [...turn.promptTokenIds]
+  assert.deepEqual(prompt.slice(0, past.length), past)
+  const { end } = model
+  const endsTurn = model.eosTokenIds.includes(past.at(-1)!)
+  const reasoningEnd = endsTurn ? [] : model.tokenizer.encode(missingEndOfReasoning(model, parent))
+  const glueIds = [...reasoningEnd, ...(endsTurn || past.at(-1) === end.id ? [] : [end.id])]
+  const newPart = prompt.slice(past.length)
+  assert.deepEqual(newPart.slice(0, glueIds.length), glueIds)
+  const full = await renderedIds(model, turn)
+  if (full === undefined) return
+  const newIds = newPart.slice(glueIds.length)
+  assert.deepEqual(newIds, full.slice(full.length - newIds.length), 'the new part is that of the full render')
+  // Past alone is not enough: half a character, cut off, may begin with the bytes of the sign that stands for it in text.
+  if ([...past, ...glueIds].every((id, i) => id === full[i])) assert.deepEqual(prompt, full)
+}
+
+/** What the template of Qwen3 writes where reasoning ends; the other templates show none, and `</think>` ends it. */
+function missingEndOfReasoning(
+  { parser, source, tokenizer }: TokenModel & Model,
+  parent: TurnRecord,
+): string {
+  if (parser.reasoning === undefined) return ''
+  const said = tokenizer.decode(parent.completionTokenIds)
+  const head = tokenizer.decode(parent.promptTokenIds).trimEnd()
+  const opened = Math.max(said.lastIndexOf('<think>'), head.endsWith('<think>') ? 0 : -1)
+  if (opened === -1 || said.lastIndexOf('</think>') > opened || said.includes('</think>', opened)) return ''
+  if (!source.includes('reasoning_content')) return '</think>'
+  return said.endsWith('\n') ? '</think>\n\n' : '\n</think>\n\n'
+}
+
+/** undefined if the template refuses what the agent sent: Llama's takes one call a message. */
+async function renderedIds({ renderer }: TokenModel, turn: TurnRecord): Promise<number[] | undefined> {
+  const messages = getTextsUpTo(turn.lastMessage).map((message) => JSON.parse(message))
+  const tools = turn.tools === null ? null : JSON.parse(turn.tools)
+  return await renderer.renderFull(messages, { tools }).then(
+    ({ ids }) => [...ids],
+    () => undefined,
+  )
+}
+
+function checkRows(turns: TurnRecord[], sampled: number[][]): void {
+  const builder = new TrajectoryBuilder()
+  for (const turn of turns) builder.add(turn)
+  const rows = [...builder.rows({}, null)]
+  for (const row of rows) {
+    const last = turns.find(({ turnId }) => turnId === row.turns.at(-1)!.turn_id)!
+    assert.deepEqual([...row.prompt_ids, ...row.response_ids], lineOf(last))
+    assert.equal(row.exact, true)
+    checkMask(row)
+  }
+  const trained = rows.reduce((sum, row) => sum + row.response_mask.filter((bit) => bit === 1).length, 0)
+  assert.equal(trained, sampled.flat().length)
+}
+
+/** 1 on the completions that the row trains, 0 on all between them. */
+function checkMask({ response_mask, response_logprobs, turns }: Trajectory): void {
+  const expected = new Uint8Array(response_mask.length)
+  for (const { start, end, trained } of turns) expected.fill(Number(trained), start, end)
+  assert.deepEqual(response_mask, expected)
+  assert.ok(response_logprobs.every((logprob, i) => (logprob === 0) === (expected[i] === 0)))
+}
+
+function lineOf({ promptTokenIds, completionTokenIds }: TurnRecord): number[] {
+  return [...promptTokenIds, ...completionTokenIds]
+}

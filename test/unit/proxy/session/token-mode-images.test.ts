@@ -1,0 +1,177 @@
+/** Images in token mode: what the engine is asked, and how later prompts go on from them. */
+import t, { type Test } from 'tap'
+import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
+import type { GenerationRequest } from '../../../../src/protocol/canonical/request.ts'
+import {
+  TrajectoryBuilder,
+  type TrajectoryOptions,
+} from '../../../../src/proxy/session/trajectories/trajectories.ts'
+import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import { openTokenModel, type TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
+import type { MemoryTurnStore } from '../../../helpers/memory-store.ts'
+import { tokenModeRig } from '../../../helpers/token-mode-rig.ts'
+import { imagePart, pngUrl, TEMPLATE_BLIND_TO_TOOLS, visionModel } from '../../../helpers/vision-model.ts'
+
+/** An engine that answers `I see.` to everything. */
+function setUp(t: Test, model: TokenModel, store?: MemoryTurnStore) {
+  const asked: GenerationRequest[] = []
+  const answer = (request: GenerationRequest) => {
+    asked.push(request)
+    return { text: 'I see.' }
+  }
+  return { asked, ...tokenModeRig(t, model, answer, store) }
+}
+
+function promptOf({ annotations }: TurnRecord): { reason: string; images: [{ at: number }] } {
+  return JSON.parse(annotations).prompt
+}
+
+const picture = (width: number, height: number, text = 'What is it?'): ChatMessage => ({
+  role: 'user',
+  content: [imagePart(pngUrl(width, height)), { type: 'text', text }],
+})
+const seen: ChatMessage = { role: 'assistant', content: 'I see.' }
+
+async function openVision(t: Test, processor?: object | null, template?: string) {
+  const { directory, imageId } = visionModel(t, processor, template)
+  const model = await openTokenModel({ source: directory, parser: 'auto' })
+  t.teardown(() => model.close())
+  return { model, imageId }
+}
+
+const { model, imageId } = await openVision(t)
+
+t.test('a prompt has the tokens of its images, and goes on from them', async (t) => {
+  const { ask, asked, store } = setUp(t, model)
+  const pads = (count: number) => '<|image_pad|>'.repeat(count)
+  const first = await ask([picture(56, 84)])
+  t.equal(
+    model.tokenizer.decode(first.promptTokenIds),
+    `<|im_start|>user\n<|vision_start|>${pads(6)}<|vision_end|>What is it?<|im_end|>\n<|im_start|>assistant\n`,
+  )
+  t.strictSame(asked[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6] })
+  const talk = [picture(56, 84), seen, picture(112, 112, 'And this?')]
+  const second = await ask(talk)
+  t.match(promptOf(second), {
+    reason: 'extended',
+    images: [{ width: 112, height: 112, tokens: 16, media_type: 'image/png', sha256: /^[0-9a-f]{64}$/ }],
+  })
+  t.strictSame(asked[1]?.images, { tokenId: imageId, edges: undefined, tokens: [6, 16] })
+  const said = [...first.promptTokenIds, ...first.completionTokenIds]
+  t.strictSame([...second.promptTokenIds.slice(0, said.length)], said)
+  const {
+    images: [placed],
+  } = promptOf(second)
+  t.strictSame([...second.promptTokenIds.slice(placed.at, placed.at + 16)], new Array(16).fill(imageId))
+  t.not(second.promptTokenIds[placed.at - 1], imageId)
+  // A process that knows nothing of the session but its record.
+  const later = setUp(t, model, store)
+  const third = await later.ask([...talk, seen, { role: 'user', content: 'Sure?' }])
+  t.match(promptOf(third), { reason: 'extended', images: undefined })
+  t.strictSame(later.asked[0]?.images, { tokenId: imageId, edges: undefined, tokens: [6, 16] })
+})
+
+t.test(
+  'an extended prompt is the whole one, however many images came before it and however they are numbered',
+  async (t) => {
+    for (const chat_template_kwargs of [{}, { add_vision_id: true }]) {
+      const { ask } = setUp(t, model)
+      const messages: ChatMessage[] = []
+      for (let place = 0; place < 6; place += 1) {
+        messages.push(place % 3 === 2 ? { role: 'user', content: 'Go on.' } : picture(28 * (place + 2), 56))
+        const turn = await ask(messages, { chat_template_kwargs })
+        const whole = await setUp(t, model).ask(messages, { chat_template_kwargs })
+        t.strictSame([...turn.promptTokenIds], [...whole.promptTokenIds])
+        t.match(promptOf(turn), { reason: place === 0 ? 'first' : 'extended' })
+        messages.push(seen)
+      }
+    }
+  },
+)
+
+t.test('another image is another message', async (t) => {
+  const { ask } = setUp(t, model)
+  await ask([picture(56, 56)])
+  const other = await ask([picture(56, 57), seen, { role: 'user', content: 'Sure?' }])
+  t.match(promptOf(other), { reason: 'branched', images: [{ height: 57 }] })
+})
+
+t.test('images that cannot become tokens are refused, and so is their placeholder in a text', async (t) => {
+  const { ask } = setUp(t, model)
+  const spelt: ChatMessage = { role: 'user', content: 'Say <|image_pad|>.' }
+  await t.rejects(ask([spelt]), { code: 'invalid_request' })
+  const remote: ChatMessage = { role: 'user', content: [imagePart('https://example.org/a.png')] }
+  await t.rejects(ask([remote]), { code: 'unsupported', param: 'messages.0.content.0' })
+  await t.rejects(ask([picture(10, 4000)]), { code: 'invalid_request' })
+  const { model: blind } = await openVision(t, null)
+  await t.rejects(setUp(t, blind).ask([picture(56, 56)]), {
+    code: 'unsupported',
+    message: /rule for images is not known/,
+  })
+})
+
+t.test('a row says which images it has, and no cut goes through one', async (t) => {
+  const { ask, store } = setUp(t, model)
+  const talk = [picture(56, 84), seen, picture(112, 112), seen, { role: 'user', content: 'Sure?' }] as const
+  for (const length of [1, 3, 5]) await ask(talk.slice(0, length))
+  await ask([picture(28, 28)])
+  const builder = new TrajectoryBuilder()
+  for await (const turn of store.readSteps('s')) builder.add(turn)
+  const rowsOf = (options: TrajectoryOptions) =>
+    [...builder.rows(options, null)].map(({ prompt_ids, response_ids, images, response_mask }) => {
+      const ids = [...prompt_ids, ...response_ids]
+      for (const { at, tokens } of images ?? [])
+        t.strictSame(ids.slice(at, at + tokens), new Array(tokens).fill(imageId))
+      const placeholders = ids.filter((id) => id === imageId).length
+      t.equal(
+        placeholders,
+        images?.reduce((sum, { tokens }) => sum + tokens, 0),
+        'all of them are images',
+      )
+      t.equal(response_mask.length, response_ids.length)
+      return { images: images?.map(({ tokens }) => tokens), length: ids.length, begin: prompt_ids.length }
+    })
+  const [whole, other] = rowsOf({})
+  t.match([whole?.images, other?.images], [[6, 16], [4]])
+  for (let responseLength = 1; responseLength < whole!.length - whole!.begin; responseLength += 1)
+    t.ok(rowsOf({ responseLength })[0]!.length - whole!.begin <= responseLength)
+  for (let promptLength = 1; promptLength < whole!.begin; promptLength += 1)
+    t.ok(rowsOf({ promptLength })[0]!.begin <= promptLength)
+  t.strictSame(
+    rowsOf({ perTurn: true }).map(({ images }) => images),
+    [[6], [6, 16], [6, 16], [4]],
+  )
+})
+
+t.test(
+  'an image that a tool returns is seen where the template shows it, and told in words elsewhere',
+  async (t) => {
+    const returned = (url: string): ChatMessage[] => [
+      { role: 'user', content: 'Look.' },
+      { role: 'assistant', content: 'I see.' },
+      { role: 'tool', tool_call_id: 'call_1', content: [imagePart(url)] } as never,
+    ]
+    t.equal(model.seesToolImages, true)
+    const shown = setUp(t, model)
+    await shown.ask(returned(pngUrl(56, 84)))
+    t.match(shown.asked[0]?.images, { tokens: [6] })
+    for (const [template, own] of [
+      [TEMPLATE_BLIND_TO_TOOLS, { tokens: [6] }],
+      // As one that refuses all that is no text in a tool's result.
+      [
+        `{%- for m in messages if m.role == 'tool' and m.content is not string %}{{ 1 / 0 }}{% endfor %}x`,
+        undefined,
+      ],
+    ] as const) {
+      const { model: blind } = await openVision(t, undefined, template)
+      t.equal(blind.seesToolImages, false)
+      const { ask, asked } = setUp(t, blind)
+      const turn = await ask(returned(pngUrl(56, 84)))
+      t.equal(asked[0]?.images, undefined)
+      if (own === undefined) continue
+      t.match(blind.tokenizer.decode(turn.promptTokenIds), /cannot see images that tools return/)
+      await ask([picture(56, 84)])
+      t.match(asked[1]?.images, own, 'those of a user are seen')
+    }
+  },
+)

@@ -1,0 +1,203 @@
+/** What models say, in the markup of their family, and how agents' clients write it back. */
+import fc from 'fast-check'
+import type { Completion } from '../../../../src/protocol/canonical/completion.ts'
+import type { ChatMessage, Tool, ToolCall } from '../../../../src/protocol/canonical/messages.ts'
+
+export interface SampledCall {
+  name: string
+  args: Record<string, unknown>
+}
+
+export interface Sample {
+  content: string
+  reasoning: string | undefined
+  calls: SampledCall[]
+  /** How much of the completion there is before the length limit cuts it off; undefined: it ends itself. */
+  cutAt: number | undefined
+  /** Sampled in other tokens than a tokenizer would write the text with. */
+  spelled: boolean
+  /** How many tokens come at once. */
+  pieceLength: number
+}
+
+export interface PlannedTurn {
+  sample: Sample
+  /** Another answer to the same prompt; `goesOnFrom` says which of the two the agent continues. */
+  other: Sample | undefined
+  goesOnFrom: 'first' | 'second'
+  echo: EchoHabit[]
+  results: string[]
+  question: string | undefined
+  stream: boolean
+}
+
+export interface PlannedTalk {
+  opening: ChatMessage[]
+  tools: Tool[] | undefined
+  turns: PlannedTurn[]
+}
+
+const oddText = fc.constantFrom(
+  ' \n',
+  '\n\n',
+  'e\u0301 \u200d',
+  '👩‍👩‍👧‍👦',
+  '中文，日本語',
+  '<think>hm</think>',
+  '</tool_response>',
+  '\u0000\ufeff\u2028',
+  '  leading',
+  '▁',
+  "don't I'LL 123 456",
+  '{"name": "bash"',
+)
+const text = fc
+  .array(fc.oneof(oddText, fc.string({ unit: 'grapheme', maxLength: 12 })), { minLength: 1, maxLength: 4 })
+  .map((parts) => parts.join(''))
+
+const nowAndThen = <Value>(value: fc.Arbitrary<Value>): fc.Arbitrary<Value | undefined> =>
+  fc.oneof({ weight: 3, arbitrary: fc.constant(undefined) }, { weight: 1, arbitrary: value })
+
+const toolNames = ['bash', 'get_weather']
+const TOOLS: Tool[] = toolNames.map((name) => ({
+  type: 'function',
+  function: { name, parameters: { type: 'object', properties: { a: { type: 'string' } } } },
+}))
+
+const call: fc.Arbitrary<SampledCall> = fc
+  .record({ name: fc.constantFrom(...toolNames), a: text, b: fc.nat(9) })
+  .map(({ name, a, b }) => ({ name, args: { b, a, c: { d: null } } }))
+
+const HABITS = [
+  'trim',
+  'spellOutNull',
+  'parts',
+  'rewriteArguments',
+  'renameCalls',
+  'dropReasoning',
+  'lastReasoning',
+] as const
+export type EchoHabit = (typeof HABITS)[number]
+
+/** @param withCalls whether the model's template knows tools at all */
+export function plannedTalks(withCalls: boolean): fc.Arbitrary<PlannedTalk> {
+  const sample: fc.Arbitrary<Sample> = fc.record({
+    content: fc.oneof(text, fc.constant('')),
+    reasoning: fc.option(text, { nil: undefined }),
+    calls: withCalls ? fc.array(call, { maxLength: 3 }) : fc.constant([]),
+    cutAt: nowAndThen(fc.double({ min: 0, max: 1, noNaN: true })),
+    spelled: nowAndThen(fc.constant(true)).map(Boolean),
+    pieceLength: fc.integer({ min: 1, max: 9 }),
+  })
+  const turn: fc.Arbitrary<PlannedTurn> = fc.record({
+    sample,
+    other: nowAndThen(sample),
+    goesOnFrom: fc.constantFrom('first', 'second'),
+    echo: fc.subarray([...HABITS]),
+    results: fc.array(text, { minLength: 3, maxLength: 3 }),
+    question: fc.option(text, { nil: undefined, freq: 2 }),
+    stream: fc.boolean(),
+  })
+  return fc.record({
+    opening: fc
+      .tuple(fc.option(text), text)
+      .map(([rule, question]): ChatMessage[] => [
+        ...(rule === null ? [] : [{ role: 'system', content: rule } as const]),
+        { role: 'user', content: question },
+      ]),
+    tools: withCalls ? fc.constantFrom(TOOLS, undefined) : fc.constant(undefined),
+    turns: fc.array(turn, { minLength: 1, maxLength: 12, size: 'max' }),
+  })
+}
+
+/** By the names of the families' parsers. */
+const CALL_MARKUP: Record<string, (calls: SampledCall[]) => string> = {
+  hermes: (calls) =>
+    calls.map((call) => `\n<tool_call>\n${callJson(call, 'arguments')}\n</tool_call>`).join(''),
+  llama3_json: (calls) => calls.map((call) => callJson(call, 'parameters')).join('; '),
+  deepseek_v3: (calls) => {
+    const blocks = calls.map(
+      ({ name, args }) =>
+        `<｜tool▁call▁begin｜>function<｜tool▁sep｜>${name}\n\`\`\`json\n${JSON.stringify(args)}\n\`\`\`<｜tool▁call▁end｜>`,
+    )
+    return `<｜tool▁calls▁begin｜>${blocks.join('\n')}<｜tool▁calls▁end｜>`
+  },
+}
+
+/** Indented by some: a model spaces its JSON as it likes. */
+function callJson({ name, args }: SampledCall, key: string): string {
+  return JSON.stringify({ name, [key]: args }, null, name === 'bash' ? 1 : 0)
+}
+
+/** The text that a model of this family writes to say it. */
+export function markupOf({ content, reasoning, calls }: Sample, family: string): string {
+  const thought = reasoning === undefined ? '' : `<think>\n${reasoning}\n</think>\n\n`
+  const written = calls.length > 0 ? CALL_MARKUP[family]!(calls) : ''
+  // Llama's calls are the whole of an answer.
+  return family === 'llama3_json' && written !== '' ? written : thought + content + written
+}
+
+/** The answer as its agent sends it back. */
+export function echoOf(completion: Completion, habits: readonly EchoHabit[], turn: number): ChatMessage {
+  const has = (habit: EchoHabit) => habits.includes(habit)
+  const content = has('trim') ? (completion.content?.trim() ?? null) : completion.content
+  const calls = completion.toolCalls.map((call, place): ToolCall => {
+    const { name, arguments: written } = call.function
+    return {
+      id: has('renameCalls') ? `t${turn}c${place}`.padStart(9, '0') : call.id,
+      type: 'function',
+      function: { name, arguments: has('rewriteArguments') ? rewritten(written) : written },
+    }
+  })
+  return {
+    role: 'assistant',
+    content: has('parts') && content ? inParts(content) : content,
+    ...(calls.length > 0 && { tool_calls: calls }),
+    ...reasoningIn(completion, habits),
+    ...(has('spellOutNull') && { refusal: null, function_call: null, audio: null }),
+  } as ChatMessage
+}
+
+function reasoningIn({ reasoning }: Completion, habits: readonly EchoHabit[]): object {
+  if (reasoning === null || habits.includes('dropReasoning')) return {}
+  // As openai-node's streams leave it: their last piece.
+  const isCut = habits.includes('lastReasoning')
+  return { reasoning_content: isCut ? [...reasoning].slice(-2).join('') : reasoning }
+}
+
+/** Keys the other way round, indented. */
+function rewritten(written: string): string {
+  const args = Object.entries(JSON.parse(written) as object)
+  return JSON.stringify(Object.fromEntries(args.reverse()), null, 2)
+}
+
+function inParts(content: string): { type: 'text'; text: string }[] {
+  const characters = [...content]
+  const cut = Math.floor(characters.length / 2)
+  return [characters.slice(0, cut), characters.slice(cut)]
+    .filter((part) => part.length > 0)
+    .map((part) => ({ type: 'text', text: part.join('') }))
+}
+
+/** A talk of which no template writes a word differently later. */
+export const PLAIN_TALK: PlannedTalk = {
+  opening: [{ role: 'user', content: 'Hello.' }],
+  tools: undefined,
+  turns: ['one', 'two', 'three', 'four'].map((word, place) => ({
+    sample: {
+      content: `I say ${word}`,
+      reasoning: undefined,
+      calls: [],
+      // The second answer is whole but for the end of its turn.
+      cutAt: place === 1 ? 1 : undefined,
+      spelled: false,
+      pieceLength: 2,
+    },
+    other: undefined,
+    goesOnFrom: 'first',
+    echo: [],
+    results: [],
+    question: `You said ${word}?`,
+    stream: true,
+  })),
+}

@@ -1,0 +1,160 @@
+/** Plays agent and engine of a session in token mode, from the agent's call to the turn on record. */
+import assert from 'node:assert/strict'
+import type { Completion } from '../../../../src/protocol/canonical/completion.ts'
+import type { GenerationEvent, GenerationStream } from '../../../../src/protocol/canonical/events.ts'
+import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
+import type { GenerationRequest } from '../../../../src/protocol/canonical/request.ts'
+import { TokenPrompts } from '../../../../src/proxy/session/prompts/token-prompts.ts'
+import { Sessions } from '../../../../src/proxy/session/state/sessions.ts'
+import { TurnRunner } from '../../../../src/proxy/session/turn/run-turn.ts'
+import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
+import { chooseParser, opensReasoning } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { StreamingDecoder } from '../../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
+import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
+import { mergeDeltas } from '../../../helpers/parsed-output.ts'
+import { ScriptedBackend } from '../../../helpers/scripted-backend.ts'
+import { silentLogger } from '../../../helpers/silent-logger.ts'
+import { loadModel, type Model } from '../tokens/prompt-rollout.ts'
+import { echoOf, markupOf, type PlannedTalk, type Sample } from './token-mode-samples.ts'
+
+/** @param name one of the real models, or `embedded` */
+export function loadTokenModel(name: string): TokenModel & Model {
+  const model = loadModel(name)
+  const parserChoice = chooseParser(model.source)
+  return {
+    ...model,
+    parser: parserChoice.family,
+    parserChoice,
+    promptFormat: { name: 'template', chosenBy: 'template', evidence: [] },
+    eosTokenIds: [model.tokenizer.eosTokenId!],
+    imageRule: undefined,
+    seesToolImages: false,
+    encodedBy: 'javascript',
+    contextLength: undefined,
+    longestTokenChars: () => 128,
+    vocabularySize: model.tokenizer.vocabSize,
+    close: async () => {},
+  }
+}
+
+const never = new AbortController().signal
+
+export class Talk {
+  readonly sampled: number[][] = []
+  readonly #model: TokenModel
+  readonly #plan: PlannedTalk
+  readonly #store = new MemoryTurnStore()
+  readonly #sessions: Sessions
+  readonly #runner: TurnRunner
+  #next: Sample | undefined
+
+  constructor(model: TokenModel, plan: PlannedTalk) {
+    this.#model = model
+    this.#plan = plan
+    const backend = new ScriptedBackend((request) => this.#sample(request))
+    const prompts = new TokenPrompts(model, this.#store)
+    const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+    this.#sessions = new Sessions(this.#store, hooks, { strict: false, defaultTtlMs: null })
+    this.#runner = new TurnRunner({
+      sessions: this.#sessions,
+      backend,
+      prompts,
+      store: this.#store,
+      logger: silentLogger,
+    })
+  }
+
+  /** @returns the turns on record, and for each the one that its agent went on from, as far as the answers tell */
+  async play(): Promise<{ turns: TurnRecord[]; continued: (number | undefined)[] }> {
+    const messages = [...this.#plan.opening]
+    const continued: (number | undefined)[] = []
+    let from: number | undefined
+    for (const [
+      place,
+      { sample, other, goesOnFrom, echo, results, question, stream },
+    ] of this.#plan.turns.entries()) {
+      const answers: Completion[] = []
+      for (const said of other === undefined ? [sample] : [sample, other]) {
+        answers.push(await this.#ask(messages, said, stream))
+        continued.push(from)
+      }
+      const chosen = goesOnFrom === 'first' ? 0 : answers.length - 1
+      from = continued.length - answers.length + chosen
+      const message = echoOf(answers[chosen]!, echo, place)
+      const calls = 'tool_calls' in message ? (message.tool_calls ?? []) : []
+      messages.push(message)
+      for (const [i, { id }] of calls.entries()) {
+        messages.push({ role: 'tool', tool_call_id: id, content: results[i]! })
+      }
+      if (calls.length === 0 || question !== undefined)
+        messages.push({ role: 'user', content: question ?? 'Well?' })
+    }
+    await this.#sessions.close()
+    return { turns: await Array.fromAsync(this.#store.readTurns('s')), continued }
+  }
+
+  async #ask(messages: readonly ChatMessage[], sample: Sample, stream: boolean): Promise<Completion> {
+    this.#next = sample
+    const { tools } = this.#plan
+    const body = { model: 'm', messages: [...messages], ...(tools && { tools }) }
+    const request = { kind: 'chat', body } as const
+    const call = {
+      sessionId: 's',
+      dialect: 'chat',
+      request,
+      stream,
+      word: { retryCount: 0, hasAgentKey: false },
+    }
+    const turn = await this.#runner.begin(call, never)
+    for await (const _ of turn.events) {
+    }
+    this.#compareWithSample(turn.completion)
+    return turn.completion
+  }
+
+  /** What the agent read is what all of the sampled ids say when they are read at once. */
+  #compareWithSample({ start, tokenIds, content, reasoning, toolCalls }: Completion): void {
+    const { tokenizer, parser, eosTokenIds } = this.#model
+    assert.deepEqual(tokenIds, this.sampled.at(-1))
+    const ids = tokenIds.filter((id) => !eosTokenIds.includes(id))
+    const decoder = new StreamingDecoder(tokenizer, {
+      skipSpecialTokens: true,
+      keepTokens: parser.keepTokens,
+    })
+    const startsInReasoning = opensReasoning(
+      parser,
+      tokenizer.decode(start!.promptTokenIds!.whole().slice(-20)),
+    )
+    const reader = parser.create({ tools: this.#plan.tools, startsInReasoning })
+    const read = mergeDeltas([reader.push(decoder.push(ids) + decoder.flush()), reader.finish()])
+    const called = (calls: readonly { function: object }[]) => calls.map((call) => call.function)
+    assert.deepEqual(
+      [content ?? '', reasoning ?? '', called(toolCalls)],
+      [read.content, read.reasoning, called(read.toolCalls)],
+    )
+  }
+
+  async *#sample({ promptTokenIds, stream }: GenerationRequest): GenerationStream {
+    const { ids, finishReason } = this.#idsOf(this.#next!)
+    this.sampled.push(ids)
+    const step = stream ? this.#next!.pieceLength : ids.length
+    const events: GenerationEvent[] = [{ type: 'start', engine: 'scripted', promptTokenIds: promptTokenIds! }]
+    for (let at = 0; at < ids.length; at += step) {
+      const tokenIds = ids.slice(at, at + step)
+      events.push({ type: 'delta', content: '?', tokenIds, logprobs: tokenIds.map((id) => -1 - (id % 7)) })
+    }
+    const usage = { prompt_tokens: promptTokenIds!.length, completion_tokens: ids.length }
+    events.push({ type: 'end', finishReason, usage: { ...usage, total_tokens: 0 } })
+    for (const event of events) yield [event]
+  }
+
+  #idsOf(sample: Sample): { ids: number[]; finishReason: string } {
+    const { tokenizer, parser, eosTokenIds } = this.#model
+    const text = markupOf(sample, parser.name)
+    const words = sample.spelled ? text.match(/<[^<>]{1,30}>|.{1,2}/gsu) : [text]
+    const ids = (words ?? []).flatMap((word) => tokenizer.encode(word))
+    if (sample.cutAt === undefined) return { ids: [...ids, eosTokenIds[0]!], finishReason: 'stop' }
+    return { ids: ids.slice(0, Math.max(1, Math.round(sample.cutAt * ids.length))), finishReason: 'length' }
+  }
+}

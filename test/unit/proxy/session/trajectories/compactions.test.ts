@@ -1,0 +1,128 @@
+/** Summaries that their agent did not take. */
+import t from 'tap'
+import type { AgentRole } from '../../../../../src/proxy/session/roles/agent-role.ts'
+import { Compactions } from '../../../../../src/proxy/session/trajectories/compactions.ts'
+import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
+import { lastOfTexts } from '../../../../helpers/messages.ts'
+import { turnStep } from '../../../../helpers/turn-step.ts'
+
+const user = (content: string) => JSON.stringify({ role: 'user', content })
+const WORK = [user('Mend the tests'), JSON.stringify({ role: 'assistant', content: 'I look at them' })]
+const SUM_UP = user('CRITICAL: sum it up')
+
+const GOOD = 'The tests of the parser failed because of a missing bracket; I have mended two of three.'
+const BAD = 'Somebody asked for something, and I believe that I have done nearly all of it by now.'
+
+interface Call {
+  line: AgentRole
+  messages: readonly string[]
+  says?: string | null
+  status?: 'completed' | 'failed'
+  annotations?: string
+}
+
+const compaction = (says: string | null, more: Partial<Call> = {}): Call => ({
+  line: 'compaction',
+  messages: [...WORK, SUM_UP],
+  says,
+  ...more,
+})
+
+const goesOn = (...texts: string[]): Call => ({ line: 'main', messages: texts.map(user), says: 'On I go' })
+
+function rejectedOf(...calls: Call[]): string[] {
+  const compactions = new Compactions()
+  for (const [
+    place,
+    { line, messages, says = null, status = 'completed', annotations = '{}' },
+  ] of calls.entries()) {
+    const lastMessage = lastOfTexts(messages)
+    compactions.add({ turnId: `t${place}`, status, lastMessage, completionText: says, annotations }, line)
+  }
+  return [...compactions.rejected]
+}
+
+const work: Call = { line: 'main', messages: WORK.slice(0, 1), says: 'I look at them' }
+
+t.test('of several summaries, those that the agent does not go on with are rejected', async (t) => {
+  const next = goesOn(`The session goes on from here:\n${GOOD}`)
+  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), next), ['t1'])
+  t.same(rejectedOf(work, compaction(GOOD), compaction(BAD), next), ['t2'])
+  t.same(rejectedOf(work, compaction(BAD), compaction(BAD), compaction(GOOD), next), ['t1', 't2'])
+  const longer = compaction(GOOD, { messages: [...WORK, user('More'), SUM_UP] })
+  t.same(rejectedOf(work, compaction(BAD), longer, next), ['t1'], 'after what came in between')
+  const title = compaction('Tests of a parser and its brackets', { line: 'side' })
+  t.same(
+    rejectedOf(work, compaction(BAD), title, compaction(GOOD), next),
+    ['t1'],
+    'and none is of a side call',
+  )
+})
+
+t.test('a summary is known by its words, whatever its agent puts around them', async (t) => {
+  const tagged = `<analysis>${BAD}</analysis>\n<summary>\n${GOOD.replaceAll(' ', '\n  ')}\n</summary>`
+  t.same(rejectedOf(work, compaction(BAD), compaction(tagged), goesOn('Go on', `Summary: ${GOOD}`)), ['t1'])
+  const parts = [{ type: 'text', text: `Before: ${GOOD}` }]
+  const inParts = { ...goesOn(), messages: [JSON.stringify({ role: 'user', content: parts })] }
+  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), inParts), ['t1'])
+})
+
+t.test('words that stood there before the summary are no sign that it was taken', async (t) => {
+  const asked = { messages: [user(`As we said: ${BAD}`), SUM_UP] }
+  t.same(rejectedOf(work, compaction(BAD, asked), compaction(GOOD, asked), goesOn(GOOD)), ['t1'])
+})
+
+t.test('what nobody knows to be rejected is not', async (t) => {
+  t.same(rejectedOf(work, compaction(GOOD), goesOn('Anew')), [], 'one alone')
+  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD)), [], 'nothing went on yet')
+  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), goesOn('Anew')), [], 'no words of either')
+  t.same(rejectedOf(work, compaction(BAD), compaction(GOOD), goesOn(BAD, GOOD)), [], 'both, in parts')
+  const builtOn = compaction(GOOD, { messages: [user(`Until now: ${BAD}`), SUM_UP] })
+  t.same(rejectedOf(work, compaction(BAD), builtOn, goesOn(GOOD)), [], 'one that the other sums up')
+  t.same(rejectedOf(work, compaction('Done.'), compaction(GOOD), goesOn(GOOD)), [], 'too short to be known')
+  t.same(rejectedOf(work, compaction(null), compaction(GOOD), goesOn(GOOD)), [], 'calls alone')
+  t.same(rejectedOf(work, compaction(BAD), work, compaction(GOOD), goesOn(GOOD)), [], 'work in between')
+  const choice = { annotations: '{"choice":{"index":0,"of":2}}' }
+  t.same(rejectedOf(work, compaction(BAD, choice), compaction(GOOD, choice), goesOn(GOOD)), [], 'samples')
+})
+
+t.test('failed calls and those of others are between no two attempts', async (t) => {
+  const failed: Call = { ...goesOn('Anew'), status: 'failed', says: null }
+  const other: Call = { line: 'subagent:1', messages: [user('Help')], says: GOOD }
+  const calls = [
+    work,
+    compaction(BAD),
+    failed,
+    other,
+    compaction('x', { status: 'failed' }),
+    compaction(GOOD),
+  ]
+  t.same(rejectedOf(...calls, failed, goesOn(GOOD)), ['t1'])
+})
+
+t.test('a rejected summary is in no row unless that is asked for', async (t) => {
+  const line = (told: string) => ({ annotations: JSON.stringify({ line: { told, rule: 'header' } }) })
+  const turns = [
+    { prompt: [1], ids: [2], ...work, ...line('main') },
+    { prompt: [1, 2, 3], ids: [4, 5], ...compaction(BAD), ...line('compaction') },
+    { prompt: [1, 2, 3], ids: [6], ...compaction(GOOD), ...line('compaction') },
+    { prompt: [7], ids: [8], ...goesOn(GOOD), ...line('main') },
+  ].map(({ prompt, ids, messages, says, annotations }, index) => ({
+    ...turnStep(index, prompt, ids),
+    turnId: `t${index}`,
+    lastMessage: lastOfTexts(messages),
+    completionText: says ?? null,
+    params: '{}',
+    annotations,
+  }))
+  const rowsWith = (rejected?: boolean) => {
+    const builder = new TrajectoryBuilder(rejected === undefined ? {} : { rejected })
+    for (const turn of turns) builder.add(turn)
+    const rows = [...builder.rows({}, null)].map((row) => row.turns.map(({ turn_id }) => turn_id))
+    const excluded = Object.fromEntries(builder.exclusions())
+    return { rows, excluded, rejected: builder.excluded().rejected }
+  }
+  t.same(rowsWith(false), { rows: [['t0', 't2'], ['t3']], excluded: { t1: 'rejected' }, rejected: 1 })
+  t.same(rowsWith(), rowsWith(false), 'where nobody says')
+  t.same(rowsWith(true), { rows: [['t0', 't1'], ['t0', 't2'], ['t3']], excluded: {}, rejected: 0 })
+})

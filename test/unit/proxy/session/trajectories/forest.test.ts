@@ -1,0 +1,114 @@
+/** The forest of rows: what it shares, what it must not share, and that it comes to the rows again. */
+import { deepStrictEqual } from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import { type CompletionTokens, Forest } from '../../../../../src/proxy/session/trajectories/forest.ts'
+import {
+  type Trajectory,
+  TrajectoryBuilder,
+} from '../../../../../src/proxy/session/trajectories/trajectories.ts'
+import { turnStep } from '../../../../helpers/turn-step.ts'
+import { unpackForest } from '../../../../helpers/unpack-forest.ts'
+
+interface Planned {
+  /** Which turn it goes on from, of those before it; the last one: none. */
+  parent: number
+  glue: readonly number[]
+  completion: readonly number[]
+  isExact: boolean
+}
+
+/** Of so few tokens that prompts begin alike, and turns sample the same. */
+const tokens = fc.array(fc.nat(1), { minLength: 1, maxLength: 4 })
+const session: fc.Arbitrary<Planned[]> = fc.array(
+  fc.record({
+    parent: fc.nat(20),
+    glue: tokens,
+    completion: tokens,
+    isExact: fc.boolean().map((isNot) => !isNot),
+  }),
+  { maxLength: 7 },
+)
+
+function rowsOf(planned: readonly Planned[]): Trajectory[] {
+  const builder = new TrajectoryBuilder()
+  const turns: number[][] = []
+  for (const [index, { parent, glue, completion, isExact }] of planned.entries()) {
+    const prompt = [...(turns[(parent % (index + 1)) - 1] ?? []), ...glue]
+    turns.push([...prompt, ...completion])
+    const step = turnStep(index, prompt, completion)
+    const completionLogprobs = Float64Array.from(completion, (_, at) => -index - at / 8)
+    builder.add({ ...step, completionLogprobs, exact: isExact, inexactReason: isExact ? null : 'no ids' })
+  }
+  return [...builder.rows({}, { reward: 1, components: {} })]
+}
+
+function forestOf(sessions: readonly (readonly [sessionId: string, rows: readonly Trajectory[]])[]) {
+  const forest = new Forest()
+  for (const [sessionId, rows] of sessions) forest.add(sessionId, rows)
+  return forest.place()
+}
+
+/** Arrays as lists: they are equal by their numbers, whatever memory they are in. */
+const plain = (row: object) =>
+  Object.fromEntries(
+    Object.entries(row).map(([name, value]) => [
+      name,
+      ArrayBuffer.isView(value) ? [...(value as Int32Array)] : value,
+    ]),
+  )
+
+t.test('unpacked, it is the rows', async (t) => {
+  let shared = 0
+  await fc.assert(
+    fc.property(fc.array(session, { minLength: 1, maxLength: 3 }), (planned) => {
+      const sessions = planned.map((turns, at) => [`s${at}`, rowsOf(turns)] as const)
+      const forest = forestOf(sessions)
+      const wanted = sessions.flatMap(([session_id, rows]) => rows.map((row) => ({ session_id, ...row })))
+      deepStrictEqual(unpackForest(forest).map(plain), wanted.map(plain))
+      for (const [place, { parent, ids }] of forest.nodes.entries()) {
+        if (!(parent === null || parent < place) || ids.length === 0) throw new Error(`node ${place}`)
+      }
+      const trained = forest.nodes.filter(
+        (node): node is CompletionTokens => 'turn' in node && node.turn.trained,
+      )
+      const trainedTokens = trained.reduce((sum, { ids }) => sum + ids.length, 0)
+      const masks = wanted.flatMap(({ response_mask: mask }) => [...mask])
+      deepStrictEqual(trainedTokens, masks.filter((bit) => bit === 1).length)
+      const size = forest.nodes.reduce((sum, { ids }) => sum + ids.length, 0)
+      const whole = wanted.reduce((sum, row) => sum + row.prompt_ids.length + row.response_ids.length, 0)
+      if (size > whole) throw new Error('it is larger than the rows')
+      if (size < whole) shared += 1
+    }),
+    { numRuns: 500 },
+  )
+  t.ok(shared > 100, `${shared} forests share tokens`)
+})
+
+t.test('what was read is there once, and each sample for itself', async (t) => {
+  const sample = (...completion: number[]) => ({ parent: 0, glue: [1, 2, 3, 4], completion, isExact: true })
+  const group = [
+    ['a', rowsOf([sample(7, 8), { parent: 1, glue: [5], completion: [9], isExact: true }])],
+    ['b', rowsOf([sample(7, 8), { ...sample(6), glue: [1, 2, 5] }])],
+  ] as const
+  const { nodes, rows } = forestOf(group)
+  const shown = nodes.map((node) => [node.parent, [...node.ids], 'turn' in node ? node.sessionId : null])
+  t.same(shown, [
+    [null, [1, 2], null],
+    [0, [3, 4], null],
+    [1, [7, 8], 'a'],
+    [2, [5], null],
+    [3, [9], 'a'],
+    [1, [7, 8], 'b'],
+    [0, [5], null],
+    [6, [6], 'b'],
+  ])
+  t.same(
+    rows.map(({ session_id, leaf, prompt_tokens }) => [session_id, leaf, prompt_tokens]),
+    [
+      ['a', 4, 4],
+      ['b', 5, 4],
+      ['b', 7, 3],
+    ],
+  )
+})

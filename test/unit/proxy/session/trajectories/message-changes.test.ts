@@ -1,0 +1,68 @@
+/** What an agent changed in its messages, as people read it. */
+import t from 'tap'
+import { type Message, MessageTree } from '../../../../../src/protocol/canonical/conversation.ts'
+import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
+import {
+  describeChange,
+  getCompletionText,
+  getMessageText,
+  getToolNames,
+  isEdited,
+} from '../../../../../src/proxy/session/trajectories/message-changes.ts'
+
+function lastOf(...messages: unknown[]): Message {
+  return new MessageTree().addMessages(messages as ChatMessage[])!
+}
+
+const user = (content: unknown) => ({ role: 'user', content })
+const call = { id: 'c', type: 'function', function: { name: 'run', arguments: '{"a":1}' } }
+
+t.test('a change begins a line before the first difference, and says which line that is', async (t) => {
+  t.strictSame(describeChange('text', 'one\ntwo\nthree\nfour', 'one\ntwo\nTHREE\nfour'), {
+    ...{ what: 'text', before: 'two\nthree\nfour', now: 'two\nTHREE\nfour', line: 3 },
+  })
+  t.strictSame(describeChange('text', 'same', 'same and more'), {
+    ...{ what: 'text', before: 'same', now: 'same and more', line: 1 },
+  })
+  const { before } = describeChange('text', 'x'.repeat(1_000), '')
+  t.equal(before, `${'x'.repeat(800)}…`)
+})
+
+t.test('a message is one that was edited if half of its text stands at its ends as before', async (t) => {
+  const edited = (before: string, now: string) => {
+    const [old, text] = [lastOf(user(before)), lastOf(user(now))]
+    return isEdited(old, text, old, text)
+  }
+  t.equal(edited('abcdXXXXefgh', 'abcdYYYYefgh'), true, 'the ends count together')
+  t.equal(edited('abXXXXXX', 'abYYYYYY'), false)
+  t.equal(edited('abcdXXXX', 'abcdYYYY'), true, 'half is enough')
+  t.equal(edited('abc', 'abcdefgh'), false, 'of the longer one')
+  t.equal(edited('aaaa', 'aaaaaaaa'), true, 'no character counts at both ends')
+  t.equal(edited('aaa', 'aaaaaaaa'), false)
+})
+
+t.test('a message is one that was edited if both conversations go on alike', async (t) => {
+  const [next, other] = [user('go on'), user('stop')]
+  const [before, now] = [lastOf(user('abc'), next), lastOf(user('xyz'), next)]
+  t.equal(isEdited(before.parent!, now.parent!, before, now), true)
+  const elsewhere = lastOf(user('xyz'), other)
+  t.equal(isEdited(before.parent!, elsewhere.parent!, before, elsewhere), false)
+  const alone = lastOf(user('xyz'))
+  t.equal(isEdited(before.parent!, alone, before, alone), false, 'nothing follows on one')
+})
+
+t.test('a message is read as what it says and its calls, line by line', async (t) => {
+  t.equal(getMessageText(lastOf(user('hello'))), 'hello')
+  t.equal(getMessageText(lastOf(user(null))), '')
+  t.match(getMessageText(lastOf(user([{ type: 'text', text: 'part' }]))), '"text": "part"')
+  const answer = { role: 'assistant', content: 'Looking.', tool_calls: [call, call] }
+  t.equal(getMessageText(lastOf(user('hello'), answer)), 'Looking.\nrun({"a":1})\nrun({"a":1})')
+  t.equal(getCompletionText({ completionText: null, toolCalls: JSON.stringify([call]) }), 'run({"a":1})')
+  t.equal(getCompletionText({ completionText: 'Done.', toolCalls: '[]' }), 'Done.')
+})
+
+t.test('tools are named as each dialect names them', async (t) => {
+  const tools = [{ type: 'function', function: { name: 'run' } }, { name: 'Bash' }, { type: 'web_search' }]
+  t.equal(getToolNames(JSON.stringify(tools)), 'run\nBash\nweb_search')
+  t.equal(getToolNames(null), '')
+})

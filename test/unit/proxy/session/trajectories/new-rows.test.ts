@@ -1,0 +1,189 @@
+/** Why rows begin, as `/tree` tells it: of what agents and templates do, and nothing else. */
+import t from 'tap'
+import { readTree } from '../../../../../src/proxy/http/trainer/read/tree.ts'
+import { noMarks } from '../../../../../src/proxy/store/port/marks.ts'
+import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
+import { recordTurn } from '../../../../helpers/sessions-api.ts'
+
+type Facts = NonNullable<Parameters<typeof recordTurn>[3]>
+
+const say = (role: string, content: string) => JSON.stringify({ role, content })
+const system = say('system', 'You are a coder.')
+const task = say('user', 'Fix the bug.')
+const answer = say('assistant', 'hello')
+const more = say('user', 'And the other.')
+const ids = (from: number, count: number) => Array.from({ length: count }, (_, place) => from + place)
+const START = ids(0, 20)
+const FIRST = { requestMessages: [system, task], promptTokenIds: Int32Array.from(START) }
+/** Its tokens go on from those of the first, whose completion is the token 3. */
+const GOES_ON = Int32Array.from([...START, 3, 50])
+
+async function reasonsOf(...turns: Facts[]) {
+  const store = new MemoryTurnStore()
+  const at = { createdAtMs: 1, ttlMs: null, metadata: {}, samplingParams: {}, trustAgent: false }
+  await store.createSession({ sessionId: 's', ...at })
+  for (const [index, facts] of turns.entries()) await recordTurn(store, 's', index, facts)
+  return (await readTree(store.readSteps('s'), noMarks())).map(({ new_row }) => new_row)
+}
+
+const prompt = (told: object, more: object = {}) => ({
+  annotations: JSON.stringify({ prompt: told, ...more }),
+})
+const other = (...tokens: number[]) => ({ promptTokenIds: Int32Array.from(tokens) })
+
+t.test('a turn that follows another one begins no row', async (t) => {
+  const next = { requestMessages: [system, task, answer, more], promptTokenIds: GOES_ON }
+  t.match(await reasonsOf(FIRST, next), [{ why: 'conversation', turn: null }, null])
+})
+
+t.test('another task, and the same prompt again, are as they should be', async (t) => {
+  const second = { requestMessages: [system, say('user', 'Another.')], ...other(...ids(0, 10), 77) }
+  t.match(await reasonsOf(FIRST, FIRST, second), [
+    { why: 'conversation' },
+    { why: 'sampled_again', turn: 0 },
+    { why: 'conversation' },
+  ])
+})
+
+t.test('what an agent changed in its history is told with its place', async (t) => {
+  const [, edited] = await reasonsOf(
+    { ...FIRST, requestMessages: [system, task, answer, more] },
+    { requestMessages: [system, task, answer, say('user', 'And the others.'), answer, more], ...other(9, 9) },
+  )
+  t.match(edited, {
+    why: 'message_changed',
+    turn: 0,
+    split: true,
+    text: "message 4 (user) edited: it differs from turn 0's at line 1",
+    changes: [{ what: 'message 4 (user)', before: 'And the other.', now: 'And the others.' }],
+  })
+  const [, dropped] = await reasonsOf(FIRST, { requestMessages: [system, task, more], ...other(9) })
+  t.match(dropped, {
+    why: 'answer_missing',
+    turn: 0,
+    text: /^the answer of turn 0 is missing before message 3/,
+  })
+  const [, rewritten] = await reasonsOf(FIRST, {
+    requestMessages: [system, task, say('assistant', 'bye'), more],
+    ...other(9),
+  })
+  t.match(rewritten, {
+    why: 'message_changed',
+    turn: 0,
+    text: 'the answer of turn 0 edited: it differs at line 1',
+    changes: [{ before: 'hello', now: 'bye' }],
+  })
+  const [, newSystem] = await reasonsOf(FIRST, {
+    requestMessages: [say('system', 'You are a poet.'), task],
+    ...other(9),
+  })
+  t.match(newSystem, {
+    why: 'message_changed',
+    text: "system prompt edited: it differs from turn 0's at line 1",
+    changes: [{ before: 'You are a coder.', now: 'You are a poet.' }],
+  })
+  const [, tools] = await reasonsOf(FIRST, {
+    requestMessages: [system, task, answer, more],
+    tools: '[{"type":"function","function":{"name":"f"}}]',
+    ...other(9),
+  })
+  t.match(tools, { why: 'tools_changed', turn: 0, changes: [{ what: 'tools', before: '', now: 'f' }] })
+})
+
+t.test('an edited call is told with what was sampled', async (t) => {
+  const call = (id: string, name: string) => ({ id, type: 'function', function: { name, arguments: '{}' } })
+  const changed = { kind: 'arguments', sampled: null, echoed: 'false' }
+  const changes = [
+    { ...changed, call: 'c', path: 'replace_all' },
+    { ...changed, call: 'c', path: 'new_string', sampled: '"a\\nb  "', echoed: '"a\\nb"' },
+    { ...changed, call: 'd', path: 'content', sampled: '"cut\\n…', echoed: null },
+    { kind: 'order', sampled: 'c d', echoed: 'd c' },
+  ]
+  const echo = { kinds: ['edited', 'arguments'], from: 's-0', changes }
+  const asked = { ...FIRST, toolCalls: JSON.stringify([call('c', 'Edit'), call('d', 'Write')]) }
+  const [, edited] = await reasonsOf(asked, {
+    requestMessages: [system, task, answer, more],
+    ...other(9),
+    ...prompt({ reason: 'branched' }, { echo }),
+  })
+  t.same(edited, {
+    why: 'call_edited',
+    turn: 0,
+    split: true,
+    text: "the agent changed Edit's arguments: + replace_all, new_string; Write's arguments: − content; the order of its calls (turn 0)",
+    changes: [
+      { what: 'Edit.replace_all', before: null, now: 'false' },
+      { what: 'Edit.new_string', before: 'a\nb  ', now: 'a\nb' },
+      { what: 'Write.content', before: '"cut\n…', now: null },
+      { what: 'the order of its calls', before: 'c d', now: 'd c' },
+    ],
+  })
+})
+
+t.test('a first message that was edited splits a row, and another task does not', async (t) => {
+  const long = 'Fix the bug in the parser of dates, which fails in leap years.'
+  const ask = (content: string, ...rest: string[]) => ({
+    requestMessages: [system, say('user', content), ...rest],
+    ...other(...ids(50, 10)),
+  })
+  const [, edited] = await reasonsOf(ask(long), ask(`${long} Be quick.`))
+  t.match(edited, {
+    why: 'message_changed',
+    split: true,
+    text: "first message edited: it differs from turn 0's at line 1",
+    changes: [{ what: 'first message', before: long, now: `${long} Be quick.` }],
+  })
+  const [, another] = await reasonsOf(ask(long), ask('Write a poem about the sea.'))
+  t.match(another, { why: 'conversation', split: false })
+  const [, alike] = await reasonsOf(ask(long, answer, more), ask('Mend it.', answer, more))
+  t.match(alike, { why: 'message_changed' }, 'the conversations go on alike')
+})
+
+t.test('what is told of long texts is short, from the line before the difference on', async (t) => {
+  const lines = Array.from({ length: 1_000 }, (_, place) => `line ${place}`)
+  const ask = (all: string[]) => ({ requestMessages: [say('system', all.join('\n')), task], ...other(1, 2) })
+  const [, changed] = await reasonsOf(ask(lines), ask(lines.with(500, 'changed')))
+  t.match(changed, { text: "system prompt edited: it differs from turn 0's at line 501" })
+  const [{ before, now } = { before: null, now: null }] = changed!.changes
+  t.match(before, /^line 499\nline 500\nline 501\n/)
+  t.match(now, /^line 499\nchanged\nline 501\n/)
+  t.ok(before!.length <= 801 && now!.length <= 801)
+})
+
+t.test('helpers have conversations of their own', async (t) => {
+  const helper = (prompt: string, line?: string) => ({
+    requestMessages: [say('system', prompt), say('user', 'Look at the tests.')],
+    ...other(...ids(80, 10)),
+    ...(line && { annotations: JSON.stringify({ line: { told: line, rule: 'header' } }) }),
+  })
+  const named = helper('You are a coder!', 'subagent:a')
+  t.match(await reasonsOf(FIRST, named, helper('Search the files for what the task names.')), [
+    { why: 'conversation' },
+    { why: 'conversation', split: false },
+    { why: 'conversation', split: false },
+  ])
+})
+
+t.test('a prompt that leaves the tokens of its turn is told with the token and the reason', async (t) => {
+  const messages = { requestMessages: [system, task, answer, more] }
+  const broken = prompt({ reason: 'broken', from: 's-0' })
+  const [, left] = await reasonsOf(FIRST, { ...messages, ...other(...ids(0, 15), 99), ...broken })
+  t.match(left, { why: 'tokens_differ', turn: 0, text: /it leaves them at token 15 \(broken\)$/ })
+  const inexact = { ...FIRST, exact: false, inexactReason: 'no logprobs' }
+  const [own, after] = await reasonsOf(inexact, { ...messages, promptTokenIds: GOES_ON, ...broken })
+  t.match(own, { why: 'conversation' })
+  t.match(after, { why: 'not_trainable', turn: 0, text: /no logprobs$/ })
+  const [, asked] = await reasonsOf(FIRST, {
+    ...messages,
+    promptTokenIds: GOES_ON,
+    params: '{"model":"another"}',
+    ...prompt({ reason: 'extended', from: 's-0' }),
+  })
+  t.match(asked, { why: 'other_model', turn: 0 })
+})
+
+t.test('turns that are in no row have no reason', async (t) => {
+  const failed = { ...FIRST, status: 'failed' as const }
+  const side = { ...FIRST, annotations: '{"line":{"told":"side","rule":"header"}}' }
+  t.same(await reasonsOf(failed, side), [null, null])
+})

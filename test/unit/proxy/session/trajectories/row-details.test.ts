@@ -1,0 +1,189 @@
+import fc from 'fast-check'
+import t from 'tap'
+import type { TokenData } from '../../../../../src/protocol/token-data/token-data.ts'
+import { type RowDetails, rowDetails } from '../../../../../src/proxy/session/trajectories/row-details.ts'
+import {
+  type Trajectory,
+  TrajectoryBuilder,
+  type TrajectoryOptions,
+} from '../../../../../src/proxy/session/trajectories/trajectories.ts'
+import {
+  detailsOf,
+  expertsOf,
+  logprobOf,
+  maskLogprobsOf,
+  maskOf,
+  promptOf,
+  topOf,
+  versionOf,
+} from '../../../../helpers/reported-details.ts'
+import { turnStep } from '../../../../helpers/turn-step.ts'
+
+/** A turn by its parent (an earlier one, or none), the tokens between, and what was sampled. */
+interface Planned {
+  parent: number
+  glue: number[]
+  completion: number[]
+  isTold: boolean
+  /** Experts are told from the parent's last token on, as an engine is asked for them where the parent's are on record. */
+  isTrimmed: boolean
+}
+
+const tokens = (minLength: number) => fc.array(fc.nat(60_000), { minLength, maxLength: 6 })
+const session: fc.Arbitrary<Planned[]> = fc.array(
+  fc.record({
+    parent: fc.nat(20),
+    glue: tokens(1),
+    completion: tokens(1),
+    isTold: fc.boolean(),
+    isTrimmed: fc.boolean(),
+  }),
+  { minLength: 1, maxLength: 7 },
+)
+const options: fc.Arbitrary<TrajectoryOptions> = fc.record(
+  {
+    promptLength: fc.integer({ min: 1, max: 20 }),
+    responseLength: fc.integer({ min: 1, max: 30 }),
+    select: fc.constantFrom('all' as const, 'longest' as const, 'last' as const),
+    perTurn: fc.boolean(),
+  },
+  { requiredKeys: [] },
+)
+
+function built(planned: readonly Planned[]) {
+  const builder = new TrajectoryBuilder()
+  const details = new Map<string, TokenData>()
+  const sequences: { prompt: number[]; whole: number[]; isTold: boolean }[] = []
+  for (const [index, { parent, glue, completion, isTold, isTrimmed }] of planned.entries()) {
+    const before = sequences[(parent % (index + 1)) - 1]
+    const prompt = [...(before?.whole ?? []), ...glue]
+    sequences.push({ prompt, whole: [...prompt, ...completion], isTold })
+    builder.add(turnStep(index, prompt, completion))
+    const expertsStart = isTrimmed && before?.isTold ? before.whole.length - 1 : 0
+    if (isTold) details.set(String(index), detailsOf(prompt, completion, { expertsStart }))
+  }
+  return { builder, details }
+}
+
+/** Each token of the row tells what must stand beside it; `told` says of which turns there is anything. */
+function isAligned(
+  row: Trajectory,
+  told: RowDetails,
+  isTold: (turnId: string) => boolean,
+): string | undefined {
+  const sequence = [...row.prompt_ids, ...row.response_ids]
+  const turnAt = (at: number) =>
+    row.turns.find(({ start, end, trained }) => trained && start <= at && at < end)
+  for (const [at, token] of row.response_ids.entries()) {
+    const turn = turnAt(at)
+    const expected = turn !== undefined && isTold(turn.turn_id)
+    const shown = {
+      mask: told.sampling_mask?.[at]?.ids,
+      maskLogprobs: told.sampling_mask?.[at]?.logprobs,
+      logprob: told.sampling_logprobs?.[at],
+      top: told.top_logprobs?.[at]?.ids.map((id, place) => [id, told.top_logprobs![at]!.logprobs?.[place]]),
+      version: told.weight_versions?.find(({ start, end }) => start <= at && at < end)?.version,
+    }
+    const wanted = expected
+      ? {
+          mask: maskOf(token),
+          maskLogprobs: maskLogprobsOf(token),
+          logprob: logprobOf(token, 5),
+          top: topOf(token, 2),
+          version: versionOf(token),
+        }
+      : { logprob: told.sampling_logprobs === null ? undefined : null }
+    if (JSON.stringify(shown) !== JSON.stringify(wanted))
+      return `response token ${at}: ${JSON.stringify(shown)}`
+    if ((row.response_mask[at] === 1) !== (turn !== undefined)) return 'the mask'
+  }
+  for (const [at, alternatives] of told.prompt_logprobs?.entries() ?? []) {
+    if (alternatives === null) continue
+    const [own] = promptOf(sequence[at]!, 1)
+    if (alternatives.ids[0] !== own![0] || alternatives.logprobs?.[0] !== own![1]) return `prompt token ${at}`
+  }
+  return expertsFault(sequence, told)
+}
+
+function expertsFault(sequence: readonly number[], { routed_experts: told }: RowDetails): string | undefined {
+  if (told === null) return undefined
+  if (told.shape[0] !== sequence.length) return 'the number of rows'
+  const width = told.data.length / sequence.length
+  for (const [at, token] of sequence.entries()) {
+    const isKnown = told.known.some(([from, to]) => from <= at && at < to)
+    const wanted = isKnown ? expertsOf(token) : new Array(width).fill(0)
+    if (told.data.subarray(at * width, (at + 1) * width).join() !== wanted.join()) return `experts of ${at}`
+  }
+  return undefined
+}
+
+t.test('details stand beside their tokens, however rows are made and cut', async (t) => {
+  fc.assert(
+    fc.property(session, options, (planned, chosen) => {
+      const { builder, details } = built(planned)
+      for (const { row, layout } of builder.placedRows(chosen, null)) {
+        const told = rowDetails(layout(), details)
+        t.equal(
+          isAligned(row, told, (turnId) => details.has(turnId)),
+          undefined,
+        )
+      }
+    }),
+  )
+})
+
+t.test('of a conversation whose turns all tell, only the last token has no experts', async (t) => {
+  fc.assert(
+    fc.property(session, fc.boolean(), (planned, perTurn) => {
+      const { builder, details } = built(planned.map((turn) => ({ ...turn, isTold: true })))
+      for (const { row, layout } of builder.placedRows({ perTurn }, null)) {
+        const { routed_experts: experts, prompt_logprobs: prompt } = rowDetails(layout(), details)
+        const length = row.prompt_ids.length + row.response_ids.length
+        t.same(experts?.known, [[0, length - 1]], 'trimmed where an earlier turn has told them')
+        t.ok(prompt?.slice(1, row.prompt_ids.length).every((entry) => entry !== null))
+      }
+    }),
+  )
+})
+
+t.test('experts of turns that differ in the width of their numbers are read in the wider one', async (t) => {
+  const wide = { dtype: 'U16' as const, shape: [1, 1], data: new Uint8Array(Uint16Array.of(300).buffer) }
+  const turn = {
+    turnId: 'a',
+    promptLength: 1,
+    completionLength: 1,
+    start: 0,
+    end: 1,
+    weightVersionStart: null,
+  }
+  const layout = {
+    turns: [
+      { ...turn, weightVersionEnd: null },
+      { ...turn, turnId: 'b', promptLength: 3, start: 2, end: 3, weightVersionEnd: null },
+    ],
+    first: 0,
+    base: 1,
+    responseLength: 3,
+  }
+  const told = rowDetails(
+    layout,
+    new Map([
+      [
+        'a',
+        { routed_experts: { start: 0, experts: { dtype: 'U8', shape: [1, 1], data: Uint8Array.of(7) } } },
+      ],
+      ['b', { routed_experts: { start: 1, experts: wide } }],
+    ]),
+  ).routed_experts
+  t.match(told, { dtype: 'U16', shape: [4, 1], known: [[0, 2]] })
+  t.same([...new Uint16Array(told!.data.buffer)], [7, 300, 0, 0])
+})
+
+t.test('a version that an engine tells at both ends of an answer is that of all its tokens', async (t) => {
+  const turn = { turnId: 'a', promptLength: 1, completionLength: 3, start: 0, end: 2 }
+  const layout = { first: 0, base: 1, responseLength: 2 }
+  const told = (weightVersionEnd: string) =>
+    rowDetails({ ...layout, turns: [{ ...turn, weightVersionStart: '4', weightVersionEnd }] }, new Map())
+  t.same(told('4').weight_versions, [{ version: '4', start: 0, end: 2 }])
+  t.equal(told('5').weight_versions, null, 'where it changed on the way nobody told')
+})

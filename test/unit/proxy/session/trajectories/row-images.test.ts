@@ -1,0 +1,73 @@
+import fc from 'fast-check'
+import t from 'tap'
+import {
+  beginOutside,
+  endOutside,
+  imagesWithin,
+  type RowImage,
+  SessionImages,
+} from '../../../../../src/proxy/session/trajectories/row-images.ts'
+
+const image = (at: number, tokens: number): RowImage => ({
+  sha256: `of ${at}`,
+  media_type: 'image/png',
+  width: 28,
+  height: 28,
+  at,
+  tokens,
+})
+
+/** Images with gaps between them, some of none: each `[gap, tokens]`. */
+const imagesInOrder = fc
+  .array(fc.tuple(fc.nat(3), fc.integer({ min: 1, max: 4 })), { maxLength: 5 })
+  .map((parts) => {
+    let end = 0
+    return parts.map(([gap, tokens]) => {
+      const placed = image(end + gap, tokens)
+      end = placed.at + tokens
+      return placed
+    })
+  })
+
+t.test('no row ends or begins within an image, and each has those that are whole in it', async (t) => {
+  fc.assert(
+    fc.property(imagesInOrder, fc.nat(40), fc.nat(40), (images, one, other) => {
+      // Of each token the image that it belongs to.
+      const owners = images.flatMap((placed) =>
+        Array.from({ length: placed.tokens }, (_, i) => [placed.at + i, placed] as const),
+      )
+      const ownerOf = new Map(owners)
+      const isCut = (place: number) => ownerOf.has(place) && ownerOf.get(place) === ownerOf.get(place - 1)
+      let end = one
+      while (isCut(end)) end -= 1
+      let begin = one
+      while (isCut(begin)) begin += 1
+      t.equal(endOutside(images, one), end)
+      t.equal(beginOutside(images, one), begin)
+      const [from, to] = [Math.min(one, other), Math.max(one, other)]
+      const whole = images.filter(({ at, tokens }) =>
+        Array.from({ length: tokens }, (_, i) => at + i).every((place) => place >= from && place < to),
+      )
+      t.strictSame(
+        imagesWithin(images, from, to),
+        whole.map((placed) => ({ ...placed, at: placed.at - from })),
+      )
+    }),
+  )
+})
+
+t.test('a prompt has the images of the one that it goes on from, and its own behind them', async (t) => {
+  const images = new SessionImages()
+  const add = (turnId: string, prompt: object) =>
+    images.add({ turnId, annotations: JSON.stringify({ prompt }) })
+  const [first, second] = [image(1, 2), image(5, 3)]
+  t.strictSame(add('before', {}), [])
+  t.strictSame(add('a', { images: [first] }), [first])
+  t.strictSame(add('b', { from: 'a' }), [])
+  t.strictSame(add('c', { from: 'b', images: [second] }), [second])
+  t.strictSame(add('d', { from: 'before' }), [])
+  t.strictSame(
+    ['before', 'a', 'b', 'c', 'd'].map((turnId) => images.of(turnId)),
+    [[], [first], [first], [first, second], []],
+  )
+})

@@ -1,0 +1,1043 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
+import fc from 'fast-check'
+import t from 'tap'
+import type { RoleInput } from '../../../../../src/proxy/session/roles/opening.ts'
+import type { AttemptTurn } from '../../../../../src/proxy/session/trajectories/retries.ts'
+import {
+  type Trajectory,
+  TrajectoryBuilder,
+  type TrajectoryOptions,
+  type TurnSelection,
+} from '../../../../../src/proxy/session/trajectories/trajectories.ts'
+import type { TrainableTurn } from '../../../../../src/proxy/session/trajectories/turn-tree.ts'
+import type { TurnRecord } from '../../../../../src/proxy/store/port/turn-store.ts'
+import { lastOfTexts } from '../../../../helpers/messages.ts'
+import { turnStep } from '../../../../helpers/turn-step.ts'
+
+type RecordedTurn = TrainableTurn &
+  Pick<TurnRecord, 'promptTokenIds'> &
+  RoleInput &
+  AttemptTurn &
+  Pick<TurnRecord, 'completionText'>
+
+interface Sketch extends Partial<Omit<RecordedTurn, 'promptTokenIds' | 'completionTokenIds'>> {
+  prompt: number[]
+  completion: number[]
+}
+
+/** A completed turn; its logprobs tell turn and position apart. */
+function turnOf(sketch: Sketch, index: number): RecordedTurn {
+  const { prompt, completion, ...rest } = sketch
+  return {
+    turnId: `t${index}`,
+    index,
+    status: 'completed',
+    retryCount: 0,
+    startedAtMs: 100 * index,
+    endedAtMs: 100 * index + 50,
+    lastMessage: lastOfTexts([JSON.stringify({ role: 'user', content: prompt.join(' ') })]),
+    tools: null,
+    params: '{}',
+    promptPieces: [],
+    annotations: '{}',
+    completionText: null,
+    promptTokenIds: Int32Array.from(prompt),
+    completionTokenIds: Int32Array.from(completion),
+    completionLogprobs: Float64Array.from(completion, (_, at) => -(index + 1) - at / 1000),
+    exact: true,
+    inexactReason: null,
+    finishReason: 'stop',
+    weightVersionStart: null,
+    weightVersionEnd: null,
+    ...rest,
+  }
+}
+
+function builderOf(turns: RecordedTurn[], selection: TurnSelection = {}): TrajectoryBuilder {
+  const builder = new TrajectoryBuilder(selection)
+  for (const turn of turns) builder.add(turn)
+  return builder
+}
+
+function rowsOf(
+  sketches: Sketch[],
+  options: TrajectoryOptions = {},
+  selection: TurnSelection = {},
+): Trajectory[] {
+  return [...builderOf(sketches.map(turnOf), selection).rows(options, null)]
+}
+
+function turnIds(row: Trajectory): string[] {
+  return row.turns.map((turn) => turn.turn_id)
+}
+
+/** Rows as plain values, with what the mask keeps spelled out. */
+function plain(row: Trajectory) {
+  return {
+    prompt: [...row.prompt_ids],
+    response: [...row.response_ids],
+    mask: [...row.response_mask],
+    turns: turnIds(row),
+  }
+}
+
+const chain: Sketch[] = [
+  { prompt: [1, 2], completion: [3, 4] },
+  { prompt: [1, 2, 3, 4, 5], completion: [6] },
+  { prompt: [1, 2, 3, 4, 5, 6, 7, 8], completion: [9, 9] },
+]
+
+t.test('a conversation is one row: first prompt, then completions and what came between them', async (t) => {
+  const [row, ...others] = rowsOf(chain)
+  t.same(others, [])
+  t.same(plain(row!), {
+    prompt: [1, 2],
+    response: [3, 4, 5, 6, 7, 8, 9, 9],
+    mask: [1, 1, 0, 1, 0, 0, 1, 1],
+    turns: ['t0', 't1', 't2'],
+  })
+  t.same([...row!.response_logprobs], [-1, -1.001, 0, -2, 0, 0, -3, -3.001])
+  t.same(
+    row!.turns.map(({ start, end, trained }) => [start, end, trained]),
+    [
+      [0, 2, true],
+      [3, 4, true],
+      [6, 8, true],
+    ],
+  )
+  t.match(row, { num_turns: 3, exact: true, inexact_reason: null, truncated: false, prompt_truncated: false })
+})
+
+t.test('a session without turns has no rows', async (t) => {
+  t.same(rowsOf([]), [])
+})
+
+t.test('a completion that two branches share is trained in the first of them', async (t) => {
+  const rows = rowsOf([
+    { prompt: [1], completion: [2, 3] },
+    { prompt: [1, 2, 3, 4], completion: [5] },
+    { prompt: [1, 2, 3, 6], completion: [7] },
+  ])
+  t.same(rows.map(plain), [
+    { prompt: [1], response: [2, 3, 4, 5], mask: [1, 1, 0, 1], turns: ['t0', 't1'] },
+    { prompt: [1], response: [2, 3, 6, 7], mask: [0, 0, 0, 1], turns: ['t0', 't2'] },
+  ])
+  t.same([...rows[1]!.response_logprobs].slice(0, 3), [0, 0, 0])
+})
+
+t.test(
+  'a prompt sampled twice and continued from the first answer keeps both answers, each on its own',
+  async (t) => {
+    const rows = rowsOf([
+      { prompt: [1], completion: [2] },
+      { prompt: [1], completion: [3] },
+      { prompt: [1, 2, 4], completion: [5] },
+    ])
+    t.same(rows.map(plain), [
+      { prompt: [1], response: [3], mask: [1], turns: ['t1'] },
+      { prompt: [1], response: [2, 4, 5], mask: [1, 0, 1], turns: ['t0', 't2'] },
+    ])
+  },
+)
+
+t.test('equal answers to an equal prompt are continued one each, the latest first', async (t) => {
+  const twice = [
+    { prompt: [1], completion: [2] },
+    { prompt: [1], completion: [2] },
+    { prompt: [1, 2, 3], completion: [4] },
+  ]
+  t.same(rowsOf(twice).map(turnIds), [['t0'], ['t1', 't2']])
+  const continuedTwice = [...twice, { prompt: [1, 2, 5], completion: [6] }]
+  t.same(rowsOf(continuedTwice).map(turnIds), [
+    ['t1', 't2'],
+    ['t0', 't3'],
+  ])
+  const continuedThrice = [...continuedTwice, { prompt: [1, 2, 7], completion: [8] }]
+  t.same(rowsOf(continuedThrice).map(turnIds).at(-1), ['t1', 't4'])
+})
+
+t.test('a turn without a sampled token is in no row and lengthens none', async (t) => {
+  const turns: Sketch[] = [
+    { prompt: [1], completion: [2] },
+    { prompt: [1, 2, 3, 4, 5], completion: [] },
+    { prompt: [9, 9, 9], completion: [] },
+  ]
+  for (const perTurn of [false, true]) {
+    t.same(rowsOf(turns, { perTurn }).map(plain), [{ prompt: [1], response: [2], mask: [1], turns: ['t0'] }])
+  }
+  t.match(builderOf(turns.map(turnOf)).excluded(), { empty: 2, superseded: 0 })
+})
+
+t.test('a turn without ids that says so keeps its row, which says why', async (t) => {
+  const rows = rowsOf([{ prompt: [], completion: [], exact: false, inexactReason: 'no ids' }])
+  t.match(rows, [{ exact: false, inexact_reason: 'no ids' }])
+})
+
+t.test('a branch that shares only text, not the end of a completion, starts a row of its own', async (t) => {
+  const rows = rowsOf([
+    { prompt: [1, 2], completion: [3, 4] },
+    { prompt: [1, 2, 3, 9], completion: [5] },
+  ])
+  t.same(rows.map(plain), [
+    { prompt: [1, 2], response: [3, 4], mask: [1, 1], turns: ['t0'] },
+    { prompt: [1, 2, 3, 9], response: [5], mask: [1], turns: ['t1'] },
+  ])
+})
+
+t.test("a client's retry supersedes the answer that nobody continued", async (t) => {
+  const turns: Sketch[] = [
+    { prompt: [1], completion: [2] },
+    { prompt: [1], completion: [3], retryCount: 1 },
+    { prompt: [1], completion: [4], retryCount: 2 },
+    { prompt: [1, 4, 5], completion: [6] },
+  ]
+  t.same(rowsOf(turns).map(turnIds), [['t2', 't3']])
+  t.equal(builderOf(turns.map(turnOf)).excluded().superseded, 2)
+})
+
+t.test('a retried answer that was in no row anyway is left out for its own reason', async (t) => {
+  const turns: Sketch[] = [
+    { prompt: [1], completion: [] },
+    { prompt: [1], completion: [3], retryCount: 1 },
+  ]
+  t.same(rowsOf(turns).map(turnIds), [['t1']])
+  t.match(builderOf(turns.map(turnOf)).excluded(), { empty: 1, superseded: 0 })
+})
+
+t.test('a retry supersedes an earlier one whose first try is not on record', async (t) => {
+  const turns: Sketch[] = [
+    { prompt: [1], completion: [2], retryCount: 1 },
+    { prompt: [1], completion: [3], retryCount: 2 },
+  ]
+  t.same(rowsOf(turns).map(turnIds), [['t1']])
+})
+
+t.test('of the answers that may be lost, the one of the highest count is, wherever it stands', async (t) => {
+  const turns: Sketch[] = [
+    { prompt: [1], completion: [2], retryCount: 1 },
+    { prompt: [1], completion: [3] },
+    { prompt: [1], completion: [4], retryCount: 2 },
+  ]
+  t.same(rowsOf(turns).map(turnIds), [['t1'], ['t2']])
+})
+
+t.test('an answer that a retry got is superseded by a later retry alone', async (t) => {
+  const rowsAfter = (answered_retries: number[], retryCount: number) => {
+    const given: Sketch = { prompt: [1], completion: [2], annotations: JSON.stringify({ answered_retries }) }
+    return rowsOf([given, { prompt: [1], completion: [3], retryCount }]).map(turnIds)
+  }
+  t.same(rowsAfter([1], 1), [['t0'], ['t1']])
+  t.same(rowsAfter([1], 2), [['t1']])
+  t.same(rowsAfter([1, 2, 3], 3), [['t0'], ['t1']], 'the last retry that got it counts')
+})
+
+t.test(
+  'the same request, asked of the proxy after one that was lost, supersedes its last answer',
+  async (t) => {
+    const resumed = (resumed_at: number): Partial<Sketch> => ({ annotations: JSON.stringify({ resumed_at }) })
+    const rowsFrom = (...turns: Sketch[]) => rowsOf(turns).map(turnIds)
+    const answer = { prompt: [1], completion: [2] }
+    const again = { prompt: [1], completion: [3] }
+    t.same(rowsFrom(answer, { ...again, ...resumed(1) }), [['t1']])
+    t.same(rowsFrom(answer, again), [['t0'], ['t1']], 'of a proxy that lives on they are two samples')
+    t.same(
+      rowsFrom(answer, { ...again, ...resumed(1) }, { ...again, ...resumed(1) }),
+      [['t1'], ['t2']],
+      'once',
+    )
+    t.same(
+      rowsFrom(answer, { prompt: [7], completion: [8] }, { ...again, ...resumed(2) }),
+      [['t0'], ['t1'], ['t2']],
+      'it was there: its proxy was asked something else after it',
+    )
+    t.same(
+      rowsFrom(answer, { prompt: [7], completion: [8], startedAtMs: 20 }, { ...again, ...resumed(2) }),
+      [['t1'], ['t2']],
+      'what was asked before its end says nothing',
+    )
+    t.same(
+      rowsFrom(answer, { prompt: [7], completion: [], status: 'interrupted' }, { ...again, ...resumed(2) }),
+      [['t2']],
+      'nor does what nobody has closed',
+    )
+    t.same(
+      rowsFrom(answer, { prompt: [1], completion: [], status: 'interrupted' }, { ...again, ...resumed(2) }),
+      [['t0'], ['t2']],
+      'what was cut is what it asks for again',
+    )
+    t.same(
+      rowsFrom(answer, { prompt: [1, 2, 4], completion: [5] }, { ...again, ...resumed(2) }),
+      [['t0', 't1'], ['t2']],
+      'an answer that something goes on from was read',
+    )
+    t.same(
+      rowsFrom(answer, { ...again, ...resumed(1) }, { prompt: [1], completion: [4], ...resumed(2) }),
+      [['t2']],
+      'two proxies were lost, each after its answer',
+    )
+    t.same(
+      rowsFrom(answer, { ...again, ...resumed(1) }, again),
+      [['t1'], ['t2']],
+      'also when the proxy behind it has handed the session over in order',
+    )
+  },
+)
+
+t.test('turns whose prompts are on record as what they add make the same rows', async (t) => {
+  const builder = new TrajectoryBuilder()
+  builder.add(turnStep(0, [1, 2], [3, 4]))
+  builder.add({ ...turnStep(1, [], [6]), promptStep: { base: '0', shared: 4, rest: Int32Array.of(5) } })
+  builder.add({ ...turnStep(2, [], [8]), promptStep: { base: '0', shared: 3, rest: Int32Array.of(7) } })
+  t.match([...builder.rows({}, null)].map(plain), [
+    { prompt: [1, 2], response: [3, 4, 5, 6], mask: [1, 1, 0, 1], turns: ['0', '1'] },
+    { prompt: [1, 2, 3, 7], response: [8], mask: [1], turns: ['2'] },
+  ])
+  const lost = { ...turnStep(3, [], [6]), promptStep: { base: 'lost', shared: 1, rest: Int32Array.of(5) } }
+  t.throws(() => builder.add(lost), /turn lost, the base of another one/)
+})
+
+t.test('a retry repeats a request whose messages are all the same, and no other', async (t) => {
+  const texts = (...contents: string[]) =>
+    contents.map((content) => JSON.stringify({ role: 'user', content }))
+  const asked = (messages: string[], completion: number, retryCount = 0): Sketch => ({
+    prompt: [1],
+    completion: [completion],
+    lastMessage: lastOfTexts(messages),
+    retryCount,
+  })
+  const superseded = (...turns: Sketch[]) => turns.length - rowsOf(turns).flatMap(turnIds).length
+  t.equal(superseded(asked(texts('s', 'u'), 2), asked(texts('s', 'u'), 3, 1)), 1)
+  const between = asked(texts('s'), 4)
+  t.equal(superseded(asked(texts('s', 'u'), 2), between, asked(texts('s', 'u'), 3, 1)), 1)
+  for (const other of [texts('s', 'b', 'z'), texts('b', 'a', 'z'), texts('s', 'a', 'b'), texts('s', 'a')])
+    t.equal(superseded(asked(texts('s', 'a', 'z'), 2), asked(other, 3, 1)), 0)
+})
+
+const NOT_ANSWERED = {
+  prompt: [],
+  completion: [],
+  exact: false,
+  lastMessage: lastOfTexts(['{"role":"user","content":"1"}']),
+}
+const SAMPLES = [2, 3, 4].map((completion) => ({ prompt: [1], completion: [completion] }))
+
+for (const status of ['failed', 'aborted', 'interrupted'] as const) {
+  t.test(`a retry of a call that is on record as ${status} takes no sample out of training`, async (t) => {
+    const turns: Sketch[] = [
+      ...SAMPLES,
+      { ...NOT_ANSWERED, status },
+      { prompt: [1], completion: [5], retryCount: 1 },
+    ]
+    t.same(rowsOf(turns).map(turnIds), [['t0'], ['t1'], ['t2'], ['t4']])
+    t.equal(builderOf(turns.map(turnOf)).excluded().superseded, 0)
+  })
+}
+
+t.test(
+  'a retry whose first try is not on record as a failure supersedes one sample, the latest',
+  async (t) => {
+    const turns: Sketch[] = [...SAMPLES, { prompt: [1], completion: [5], retryCount: 1 }]
+    t.same(rowsOf(turns).map(turnIds), [['t0'], ['t1'], ['t3']])
+    const twice = [...turns, { prompt: [1], completion: [6], retryCount: 1 }]
+    t.same(rowsOf(twice).map(turnIds), [['t0'], ['t3'], ['t4']], 'each retry another one')
+  },
+)
+
+t.test('each retry speaks for one failure: two of them for two', async (t) => {
+  const failed: Sketch = { ...NOT_ANSWERED, status: 'failed' }
+  const rows = rowsOf([
+    ...SAMPLES,
+    failed,
+    { ...failed, retryCount: 1 },
+    { prompt: [1], completion: [5], retryCount: 2 },
+    failed,
+    { prompt: [1], completion: [6], retryCount: 1 },
+  ])
+  t.same(rows.map(turnIds), [['t0'], ['t1'], ['t2'], ['t5'], ['t7']])
+})
+
+t.test('a retry that fails as well says that the first answer was lost', async (t) => {
+  const failedAgain: Sketch = { ...NOT_ANSWERED, status: 'failed', retryCount: 1 }
+  const turns = [
+    { prompt: [1], completion: [2] },
+    failedAgain,
+    { prompt: [1], completion: [3], retryCount: 2 },
+  ]
+  t.same(rowsOf(turns).map(turnIds), [['t2']])
+})
+
+t.test('a retry speaks for tries of its own request, not for others with an equal prompt', async (t) => {
+  const warm = { prompt: [1], completion: [2], params: '{"temperature":1}' }
+  const rows = rowsOf([warm, { prompt: [1], completion: [3], params: '{"temperature":0}', retryCount: 1 }])
+  t.same(rows.map(turnIds), [['t0'], ['t1']])
+  const long = (end: string) => JSON.stringify({ stop: 'x'.repeat(5000) + end })
+  const longOnes = [
+    { prompt: [1], completion: [2], params: long('a') },
+    { prompt: [1], completion: [3], params: long('b') },
+    { prompt: [1], completion: [4], params: long('a'), retryCount: 1 },
+  ]
+  t.same(rowsOf(longOnes).map(turnIds), [['t1'], ['t2']])
+  const completion = { prompt: [1], lastMessage: undefined, completion: [2] }
+  const completions = [
+    { ...completion, promptPieces: ['"Once'] },
+    { ...completion, promptPieces: ['"Once', ' upon'] },
+    { ...completion, promptPieces: ['"Once'], retryCount: 1 },
+  ]
+  t.same(rowsOf(completions).map(turnIds), [['t1'], ['t2']], 'of completions as well')
+})
+
+t.test('a sample that was continued is none that was lost, however late that shows', async (t) => {
+  const rows = rowsOf([
+    { prompt: [1], completion: [2] },
+    { prompt: [1], completion: [3] },
+    { prompt: [1], completion: [4], retryCount: 1 },
+    { prompt: [1, 3, 5], completion: [6] },
+  ])
+  t.same(rows.map(turnIds), [['t2'], ['t1', 't3']])
+})
+
+t.test('the latest retry counts even if nothing continues it', async (t) => {
+  const rows = rowsOf([
+    { prompt: [1], completion: [2] },
+    { prompt: [1], completion: [3], retryCount: 1 },
+  ])
+  t.same(rows.map(turnIds), [['t1']])
+})
+
+t.test('an answer that was continued is no ghost, whatever was retried after it', async (t) => {
+  const rows = rowsOf([
+    { prompt: [1], completion: [2] },
+    { prompt: [1, 2, 3], completion: [4] },
+    { prompt: [1], completion: [5], retryCount: 1 },
+  ])
+  t.same(rows.map(turnIds), [['t0', 't1'], ['t2']])
+})
+
+t.test('a retry hangs where the turn hangs that it repeats, also below equal answers', async (t) => {
+  const rows = rowsOf([
+    { prompt: [1], completion: [2] },
+    { prompt: [1], completion: [2] },
+    { prompt: [1, 2, 3], completion: [4] },
+    { prompt: [1, 2, 3], completion: [5], retryCount: 1 },
+  ])
+  t.same(rows.map(turnIds), [['t0'], ['t1', 't3']])
+})
+
+for (const [outcome, retry] of [
+  ['fails', { ...NOT_ANSWERED, status: 'failed' }],
+  ['has no exact ids', { prompt: [1, 2, 3], completion: [5], exact: false, inexactReason: 'lost' }],
+  ['samples nothing', { prompt: [1, 2, 3], completion: [] }],
+  ['became another prompt', { prompt: [9], completion: [5] }],
+] as const)
+  t.test(`what an answer that was lost went on from is trained, though its retry ${outcome}`, async (t) => {
+    const request = { lastMessage: lastOfTexts(['{"role":"user","content":"the second"}']) }
+    const rows = rowsOf([
+      { prompt: [1], completion: [2] },
+      { prompt: [1, 2, 3], completion: [4], ...request },
+      { ...retry, ...request, prompt: [...retry.prompt], completion: [...retry.completion], retryCount: 1 },
+    ])
+    t.same(turnIds(rows[0]!), ['t0'])
+    t.same([...rows[0]!.response_mask], [1])
+    t.notOk(rows.some((row) => turnIds(row).includes('t1')))
+  })
+
+/** As a call that says its line is recorded. */
+function told(line: string): Pick<RecordedTurn, 'annotations'> {
+  return { annotations: JSON.stringify({ line: { told: line, rule: 'header' } }) }
+}
+
+const agents: Sketch[] = [
+  { prompt: [8, 1], completion: [2], ...told('side') },
+  { prompt: [1, 2], completion: [3], ...told('main') },
+  { prompt: [7, 1], completion: [4], ...told('subagent:a') },
+  { prompt: [1, 2, 3, 5], completion: [6], ...told('main') },
+  { prompt: [7, 1, 4, 2], completion: [5], ...told('subagent:a') },
+  { prompt: [1, 2, 3, 5, 6, 7], completion: [8], ...told('compaction') },
+  { prompt: [1, 8], completion: [9], ...told('main') },
+  { prompt: [1, 8, 9, 4], completion: [5], ...told('side') },
+]
+
+t.test('a row has the line of its turns; a compaction at its end is part of what it sums up', async (t) => {
+  const rows = rowsOf(agents)
+  t.same(
+    rows.map((row) => [row.line, turnIds(row)]),
+    [
+      ['subagent:a', ['t2', 't4']],
+      ['main', ['t1', 't3', 't5']],
+      ['main', ['t6']],
+    ],
+  )
+  t.same(
+    rows[1]!.turns.map(({ line, trained }) => [line, trained]),
+    [
+      ['main', true],
+      ['main', true],
+      ['compaction', true],
+    ],
+  )
+  const [alone] = rowsOf([{ prompt: [1], completion: [2], ...told('compaction') }])
+  t.equal(alone!.line, 'compaction')
+})
+
+t.test('a row that goes off from another line has the line of its last turn', async (t) => {
+  const turns = [
+    { prompt: [1], completion: [2], ...told('main') },
+    { prompt: [1, 2, 3], completion: [4], ...told('subagent:fork') },
+    { prompt: [1, 2, 5], completion: [6], ...told('main') },
+  ]
+  t.same(
+    rowsOf(turns).map((row) => [row.line, turnIds(row), row.turns.map(({ trained }) => trained)]),
+    [
+      ['subagent:fork', ['t0', 't1'], [true, true]],
+      ['main', ['t0', 't2'], [false, true]],
+    ],
+  )
+  const main = rowsOf(turns, {}, { lines: 'main' })
+  t.same(
+    main.map((row) => [turnIds(row), row.turns.map(({ trained }) => trained)]),
+    [
+      [
+        ['t0', 't2'],
+        [true, true],
+      ],
+    ],
+  )
+})
+
+t.test('side calls are counted and not trained, unless they are asked for', async (t) => {
+  const turns = agents.map(turnOf)
+  t.equal(builderOf(turns).excluded().side, 2)
+  const all = builderOf(turns, { sideCalls: true })
+  t.equal(all.excluded().side, 0)
+  t.same(
+    [...all.rows({}, null)].map((row) => [row.line, turnIds(row)]),
+    [
+      ['side', ['t0']],
+      ['subagent:a', ['t2', 't4']],
+      ['main', ['t1', 't3', 't5']],
+      ['side', ['t6', 't7']],
+    ],
+  )
+})
+
+t.test('a side call that goes off from the main line takes nothing of it away', async (t) => {
+  const rows = rowsOf(agents, { select: 'last' })
+  t.same(rows.map(plain), [{ prompt: [1, 8], response: [9], mask: [1], turns: ['t6'] }])
+})
+
+t.test('what the main line says goes on around a side call keeps the tokens, with mask 0', async (t) => {
+  const rows = rowsOf([
+    { prompt: [1], completion: [2], ...told('main') },
+    { prompt: [1, 2, 3], completion: [4], ...told('side') },
+    { prompt: [1, 2, 3, 4, 5], completion: [6], ...told('main') },
+  ])
+  t.same(rows.map(plain), [
+    { prompt: [1], response: [2, 3, 4, 5, 6], mask: [1, 0, 0, 0, 1], turns: ['t0', 't2'] },
+  ])
+})
+
+t.test('the main line alone: its compaction with it, and neither sub-agents nor side calls', async (t) => {
+  const main = rowsOf(agents, {}, { lines: 'main', sideCalls: true })
+  t.same(
+    main.map((row) => [row.line, turnIds(row)]),
+    [
+      ['main', ['t1', 't3', 't5']],
+      ['main', ['t6']],
+    ],
+  )
+})
+
+t.test('turns that were not answered are counted and never trained', async (t) => {
+  const statuses = ['aborted', 'failed', 'failed', 'interrupted', 'open'] as const
+  const turns = [
+    ...chain,
+    ...statuses.map((status): Sketch => ({ prompt: [1, 2, 3, 4], completion: [8], status })),
+  ].map(turnOf)
+  const builder = builderOf(turns)
+  t.same([...builder.rows({}, null)].map(turnIds), [['t0', 't1', 't2']])
+  t.same(builder.excluded(), {
+    aborted: 1,
+    failed: 2,
+    interrupted: 1,
+    open: 1,
+    side: 0,
+    superseded: 0,
+    rejected: 0,
+    empty: 0,
+  })
+})
+
+t.test('a turn without exact ids is a row that says why and holds no ids', async (t) => {
+  const rows = rowsOf([
+    { prompt: [1], completion: [2] },
+    {
+      prompt: [1, 2, 3],
+      completion: [4],
+      exact: false,
+      inexactReason: 'no logprobs',
+      finishReason: 'length',
+    },
+    { prompt: [1, 2, 3, 4, 5], completion: [6] },
+  ])
+  t.same(rows.map(turnIds), [['t1'], ['t0', 't2']])
+  t.same(plain(rows[0]!), { prompt: [], response: [], mask: [], turns: ['t1'] })
+  t.match(rows[0], { exact: false, inexact_reason: 'no logprobs', finish_reason: 'length', num_turns: 1 })
+  t.equal(rows[0]!.turns[0]!.trained, false)
+  t.match(rows[1], { exact: true, inexact_reason: null })
+})
+
+t.test('reward and its components are on each row', async (t) => {
+  const reward = { reward: 0.5, components: { tests: 1 } }
+  const [row] = builderOf(chain.map(turnOf)).rows({}, reward)
+  t.match(row, { reward: 0.5, reward_components: { tests: 1 } })
+  t.match(rowsOf(chain)[0], { reward: null, reward_components: {} })
+})
+
+t.test('the reward of a turn is at its tokens in each row that has the turn', async (t) => {
+  const turns = [
+    { prompt: [1], completion: [2] },
+    { prompt: [1, 2, 3], completion: [4] },
+    { prompt: [1, 2, 5], completion: [6, 7] },
+  ]
+  const reward = { reward: 1, components: {}, turns: { 0: 0.25, 2: -0.5 } }
+  const rows = [...builderOf(turns.map(turnOf)).rows({}, reward)]
+  t.same(
+    rows.map((row) => row.turns.map((turn) => [turn.start, turn.end, turn.trained, turn.reward])),
+    [
+      [
+        [0, 1, true, 0.25],
+        [2, 3, true, null],
+      ],
+      [
+        [0, 1, false, 0.25],
+        [2, 4, true, -0.5],
+      ],
+    ],
+  )
+  const [first] = builderOf(turns.map(turnOf)).rows({ perTurn: true }, reward)
+  t.match(first!.turns, [{ start: 0, end: 1, reward: 0.25 }])
+  t.same(
+    rows.map((row) => row.reward),
+    [1, 1],
+  )
+})
+
+t.test('weight versions compare as numbers if all are numbers, else by appearance', async (t) => {
+  const versioned = (...versions: (string | null)[]) =>
+    rowsOf(
+      chain.map((turn, at) => ({
+        ...turn,
+        weightVersionStart: versions[at]!,
+        weightVersionEnd: versions[at]!,
+      })),
+    )[0]!
+  t.match(versioned('10', '9', '11'), { weight_version_min: '9', weight_version_max: '11' })
+  t.match(versioned('step-b', 'step-a', 'step-c'), {
+    weight_version_min: 'step-b',
+    weight_version_max: 'step-c',
+  })
+  t.match(versioned('7', '7', '7'), { weight_version_max: '7', unversioned_turns: 0 })
+})
+
+t.test('a row with tokens of unknown weights has no lowest and no highest version', async (t) => {
+  const versioned = (ends: [start: string | null, end: string | null][], responseLength?: number) =>
+    rowsOf(
+      chain.map((turn, at) => ({
+        ...turn,
+        weightVersionStart: ends[at]![0],
+        weightVersionEnd: ends[at]![1],
+      })),
+      responseLength === undefined ? {} : { responseLength },
+    )[0]!
+  const unknown = { weight_version_min: null, weight_version_max: null }
+  t.match(
+    versioned([
+      [null, null],
+      ['7', '7'],
+      ['7', '7'],
+    ]),
+    { ...unknown, unversioned_turns: 1 },
+  )
+  t.match(
+    versioned([
+      ['7', '7'],
+      ['7', '8'],
+      ['8', null],
+    ]),
+    { ...unknown, unversioned_turns: 1 },
+  )
+  t.match(
+    versioned([
+      [null, '7'],
+      ['7', '7'],
+      [null, null],
+    ]),
+    { ...unknown, unversioned_turns: 2 },
+  )
+  const cut = versioned(
+    [
+      ['7', '7'],
+      [null, null],
+      [null, null],
+    ],
+    3,
+  )
+  t.match(cut, { weight_version_min: '7', unversioned_turns: 0 }, 'turns that were cut away do not count')
+})
+
+t.test('response_length keeps the beginning of the response and says what it cut', async (t) => {
+  const [row] = rowsOf(
+    chain.map((turn, at) => ({ ...turn, weightVersionStart: String(at), weightVersionEnd: String(at) })),
+    { responseLength: 3 },
+  )
+  t.same(plain(row!), { prompt: [1, 2], response: [3, 4, 5], mask: [1, 1, 0], turns: ['t0', 't1', 't2'] })
+  t.equal(row!.truncated, true)
+  t.same(
+    row!.turns.map(({ start, end, trained }) => [start, end, trained]),
+    [
+      [0, 2, true],
+      [3, 3, false],
+      [3, 3, false],
+    ],
+  )
+  t.match(row, { weight_version_max: '0' }, 'versions of tokens that were cut do not count')
+  t.equal(rowsOf(chain, { responseLength: 8 })[0]!.truncated, false)
+  t.equal(rowsOf(chain, { responseLength: 7 })[0]!.truncated, true)
+})
+
+t.test('prompt_length keeps the end of the prompt and says what it cut', async (t) => {
+  const [row] = rowsOf(chain, { promptLength: 1 })
+  t.match(plain(row!), { prompt: [2], response: [3, 4, 5, 6, 7, 8, 9, 9] })
+  t.equal(row!.prompt_truncated, true)
+  t.equal(rowsOf(chain, { promptLength: 2 })[0]!.prompt_truncated, false)
+})
+
+t.test('a shared completion is trained in the row that keeps most of it', async (t) => {
+  const sketches: Sketch[] = [
+    { prompt: [1], completion: [2] },
+    { prompt: [1, 2, 3, 3, 3], completion: [4, 4, 4, 4] },
+    { prompt: [1, 2, 3, 3, 3, 4, 4, 4, 4, 5], completion: [6] },
+    { prompt: [1, 2, 3, 3, 3, 4, 4, 4, 4, 7], completion: [8] },
+  ]
+  const [first, second] = rowsOf(sketches, { responseLength: 6 })
+  t.same([...first!.response_mask], [1, 0, 0, 0, 1, 1], 'of equals the first')
+  t.same([...second!.response_mask], [0, 0, 0, 0, 0, 0])
+  const [only] = rowsOf(sketches, { select: 'last' })
+  t.same([...only!.response_mask], [1, 0, 0, 0, 1, 1, 1, 1, 0, 1], 'rows that are not returned train nothing')
+})
+
+t.test('select takes the row with the longest response, or the one that ended last', async (t) => {
+  const sketches: Sketch[] = [...chain, { prompt: [8], completion: [1] }]
+  t.same(rowsOf(sketches, { select: 'longest' }).map(turnIds), [['t0', 't1', 't2']])
+  t.same(rowsOf(sketches, { select: 'last' }).map(turnIds), [['t3']])
+  t.same(rowsOf([], { select: 'longest' }), [])
+  t.same(rowsOf([], { select: 'last' }), [])
+})
+
+t.test('per_turn makes each turn of the selected rows a row with its whole prompt', async (t) => {
+  t.same(rowsOf([...chain, { prompt: [8], completion: [1] }], { perTurn: true }).map(plain), [
+    { prompt: [1, 2], response: [3, 4], mask: [1, 1], turns: ['t0'] },
+    { prompt: [1, 2, 3, 4, 5], response: [6], mask: [1], turns: ['t1'] },
+    { prompt: [1, 2, 3, 4, 5, 6, 7, 8], response: [9, 9], mask: [1, 1], turns: ['t2'] },
+    { prompt: [8], response: [1], mask: [1], turns: ['t3'] },
+  ])
+  const ofOne = rowsOf([...chain, { prompt: [8], completion: [1] }], { perTurn: true, select: 'longest' })
+  t.same(ofOne.map(turnIds), [['t0'], ['t1'], ['t2']])
+  t.same([...rowsOf(chain, { perTurn: true })[1]!.response_logprobs], [-2])
+})
+
+/**
+ * Random sessions over three tokens, so that equal prompts, equal answers and accidental prefixes are common. A turn
+ * continues an earlier one, repeats its prompt, or starts anew.
+ */
+const tokens = (min: number) => fc.array(fc.integer({ min: 0, max: 2 }), { minLength: min, maxLength: 3 })
+const sessions = fc
+  .array(
+    fc.record({
+      how: fc.constantFrom('continue', 'repeat', 'retry', 'anew'),
+      from: fc.nat(),
+      added: tokens(1),
+      completion: tokens(0),
+    }),
+    { maxLength: 12 },
+  )
+  .map((steps) => {
+    const turns: Sketch[] = []
+    for (const { how, from, added, completion } of steps) {
+      const earlier = turns[from % Math.max(1, turns.length)]
+      if (earlier === undefined || how === 'anew') turns.push({ prompt: added, completion })
+      else if (how === 'continue')
+        turns.push({ prompt: [...earlier.prompt, ...earlier.completion, ...added], completion })
+      else turns.push({ prompt: earlier.prompt, completion, retryCount: how === 'retry' ? 1 : 0 })
+    }
+    return turns
+  })
+const optionSets: fc.Arbitrary<TrajectoryOptions> = fc.record(
+  {
+    promptLength: fc.integer({ min: 1, max: 8 }),
+    responseLength: fc.integer({ min: 1, max: 8 }),
+    select: fc.constantFrom('all', 'longest', 'last'),
+    perTurn: fc.boolean(),
+  },
+  { requiredKeys: [] },
+)
+
+const startsWith = (whole: number[], start: number[]) => start.every((token, at) => whole[at] === token)
+const whole = (turn: Sketch) => [...turn.prompt, ...turn.completion]
+
+/** For each retry the latest first try with its prompt that nothing continues and no retry before it has taken. */
+function firstTries(turns: Sketch[], isContinued: (index: number) => boolean): (number | undefined)[] {
+  const taken: (number | undefined)[] = []
+  for (const [index, turn] of turns.entries()) {
+    const first = turns.findLastIndex(
+      (other, at) =>
+        at < index &&
+        !other.retryCount &&
+        `${other.prompt}` === `${turn.prompt}` &&
+        !isContinued(at) &&
+        !taken.includes(at),
+    )
+    taken.push(turn.retryCount && first >= 0 ? first : undefined)
+  }
+  return taken
+}
+
+/** The rules said once more, without a thought for speed. @returns the rows' turns, as indexes */
+function naiveRows(turns: Sketch[]): number[][] {
+  const parents: (number | undefined)[] = []
+  const isContinued = (index: number) => parents.includes(index)
+  turns.forEach((turn, index) => {
+    const first = firstTries(turns.slice(0, index + 1), isContinued)[index]
+    if (turn.completion.length === 0) {
+      parents.push(undefined)
+      return
+    }
+    if (first !== undefined && turns[first]!.completion.length > 0) {
+      parents.push(parents[first])
+      return
+    }
+    const fitting = turns
+      .map((_, at) => at)
+      .filter((at) => turns[at]!.completion.length > 0)
+      .filter((at) => at < index && startsWith(turn.prompt, whole(turns[at]!)))
+      .filter((at) => whole(turns[at]!).length <= turn.prompt.length)
+    const depth = Math.max(...fitting.map((at) => whole(turns[at]!).length))
+    const deepest = fitting.filter((at) => whole(turns[at]!).length === depth)
+    parents.push(deepest.findLast((at) => !isContinued(at)) ?? deepest.at(-1))
+  })
+  const ghosts = firstTries(turns, isContinued)
+  const isGhost = (index: number) => ghosts.includes(index)
+  const rows: number[][] = []
+  const isInRow = (index: number) => turns[index]!.completion.length > 0 && !isGhost(index)
+  turns.forEach((_, index) => {
+    if (!isInRow(index) || parents.some((parent, at) => parent === index && isInRow(at))) return
+    const row: number[] = []
+    for (let at: number | undefined = index; at !== undefined; at = parents[at]) row.unshift(at)
+    rows.push(row)
+  })
+  return rows
+}
+
+t.test('rows agree with a naive reading of the rules', async () => {
+  fc.assert(
+    fc.property(sessions, (turns) => {
+      const expected = naiveRows(turns).map((row) => row.map((index) => `t${index}`))
+      equal(rowsOf(turns).map(turnIds).map(String), expected.map(String))
+    }),
+    { numRuns: 500 },
+  )
+})
+
+t.test('whatever the cuts, a row holds recorded tokens and trains each turn at most once', async () => {
+  fc.assert(
+    fc.property(sessions, optionSets, (sketches, options) => {
+      const turns = sketches.map(turnOf)
+      const rows = [...builderOf(turns).rows(options, null)]
+      const timesTrained = new Map<string, number>()
+      for (const row of rows) {
+        const trained = new Set<number>()
+        for (const { index, start, end, trained: isTrained } of row.turns) {
+          const turn = turns[index]!
+          equal(row.response_ids.subarray(start, end), turn.completionTokenIds.subarray(0, end - start))
+          if (!isTrained) continue
+          timesTrained.set(turn.turnId, (timesTrained.get(turn.turnId) ?? 0) + 1)
+          equal(row.response_logprobs.subarray(start, end), turn.completionLogprobs.subarray(0, end - start))
+          for (let at = start; at < end; at += 1) trained.add(at)
+        }
+        const last = turns[row.turns.at(-1)!.index]!
+        const all = [...last.promptTokenIds, ...last.completionTokenIds]
+        const first = turns[row.turns[0]!.index]!.promptTokenIds
+        equal(row.prompt_ids, first.subarray(first.length - row.prompt_ids.length))
+        equal(
+          row.response_ids,
+          Int32Array.from(all.slice(first.length, first.length + row.response_ids.length)),
+        )
+        equal(
+          row.response_mask,
+          Uint8Array.from(row.response_ids, (_, at) => Number(trained.has(at))),
+        )
+        ensure(row.response_logprobs.every((logprob, at) => trained.has(at) || logprob === 0))
+        ensure(row.prompt_ids.length === Math.min(first.length, options.promptLength ?? first.length))
+        ensure(row.truncated === row.response_ids.length < all.length - first.length)
+        ensure(row.prompt_truncated === row.prompt_ids.length < first.length)
+      }
+      ensure([...timesTrained.values()].every((times) => times === 1))
+    }),
+    { numRuns: 500 },
+  )
+})
+
+t.test('without cuts each turn in the rows is trained exactly once, whole', async () => {
+  fc.assert(
+    fc.property(sessions, fc.boolean(), (sketches, perTurn) => {
+      const rows = rowsOf(sketches, { perTurn })
+      const ones = rows.reduce((sum, row) => sum + row.response_mask.reduce((a, b) => a + b, 0), 0)
+      const distinct = new Set(rows.flatMap((row) => row.turns.map((turn) => turn.index)))
+      ensure(ones === [...distinct].reduce((sum, index) => sum + sketches[index]!.completion.length, 0))
+    }),
+    { numRuns: 500 },
+  )
+})
+
+t.test('each turn that was sampled and not superseded is in a row', async () => {
+  fc.assert(
+    fc.property(sessions, (sketches) => {
+      const builder = builderOf(sketches.map(turnOf))
+      const inRows = new Set([...builder.rows({}, null)].flatMap(turnIds))
+      const { superseded, empty } = builder.excluded()
+      ensure(inRows.size === sketches.length - superseded - empty)
+    }),
+    { numRuns: 500 },
+  )
+})
+
+t.test('the rows of a selection are those of a session that has only the selected turns', async () => {
+  const lines = fc.array(fc.constantFrom('main', 'side', 'compaction', 'subagent:a'), {
+    minLength: 12,
+    maxLength: 12,
+  })
+  const selections = fc.record({ lines: fc.constantFrom('all', 'main'), sideCalls: fc.boolean() })
+  fc.assert(
+    fc.property(sessions, lines, selections, (sketches, lines, selection) => {
+      const turns = sketches.map((sketch, index) => turnOf({ ...sketch, ...told(lines[index]!) }, index))
+      const isSelected = (line: string) =>
+        selection.lines === 'main'
+          ? line === 'main' || line === 'compaction'
+          : line !== 'side' || selection.sideCalls
+      const selected = turns.filter(({ index }) => isSelected(lines[index]!))
+      const rows = [...builderOf(turns, selection).rows({}, null)]
+      equal(
+        rows.map((row) => JSON.stringify(plain(row))),
+        [...builderOf(selected, { sideCalls: true }).rows({}, null)].map((row) => JSON.stringify(plain(row))),
+      )
+      ensure(rows.every((row) => row.turns.every(({ index, line }) => line === lines[index])))
+    }),
+    { numRuns: 500 },
+  )
+})
+
+t.test('the order in which unrelated conversations were interleaved changes no row', async () => {
+  fc.assert(
+    fc.property(sessions, sessions, (one, other) => {
+      // Tokens of the second conversation are out of the first one's reach.
+      const shifted = other.map((turn) => ({
+        ...turn,
+        prompt: turn.prompt.map((token) => token + 10),
+        completion: turn.completion.map((token) => token + 10),
+      }))
+      const count = Math.max(one.length, shifted.length)
+      const interleaved = Array.from({ length: count }, (_, at) => [shifted[at], one[at]])
+        .flat()
+        .filter((turn) => turn !== undefined)
+      const content = (sketches: Sketch[]) =>
+        rowsOf(sketches)
+          .map((row) => [row.prompt_ids, row.response_ids, row.response_mask].join('|'))
+          .sort()
+      equal(content([...one, ...shifted]), content(interleaved))
+    }),
+    { numRuns: 300 },
+  )
+})
+
+t.test('200 turns that grow to 100,000 tokens take well under a second', async (t) => {
+  const turns = longSession(200, 100_000)
+  const before = process.cpuUsage()
+  const rows = [...builderOf(turns).rows({}, null)]
+  const { user } = process.cpuUsage(before)
+  t.equal(rows.length, 1)
+  t.equal(rows[0]!.num_turns, 200)
+  t.ok(user < 1_000_000, `took ${user / 1000} ms of processor time`)
+})
+
+function longSession(turnCount: number, tokenCount: number): RecordedTurn[] {
+  const all = Int32Array.from({ length: tokenCount }, (_, at) => (at * 7919) % 150_000)
+  const step = tokenCount / turnCount
+  return Array.from({ length: turnCount }, (_, index) => ({
+    ...turnOf({ prompt: [], completion: [] }, index),
+    promptTokenIds: all.subarray(0, index * step + step / 2),
+    completionTokenIds: all.subarray(index * step + step / 2, (index + 1) * step),
+    completionLogprobs: new Float64Array(step / 2).fill(-0.5),
+  }))
+}
+
+function equal(actual: Iterable<unknown>, expected: Iterable<unknown>): void {
+  const [a, b] = [[...actual].join(), [...expected].join()]
+  if (a !== b) throw new Error(`${a} is not ${b}`)
+}
+
+function ensure(holds: boolean): void {
+  if (!holds) throw new Error('an invariant is broken')
+}
+
+t.test('a turn of another model begins a row: tokens of two models never train as one', async (t) => {
+  const params = (model: string) => JSON.stringify({ model })
+  const sketches = [
+    { prompt: [1], completion: [2], params: params('a') },
+    { prompt: [1, 2, 3], completion: [4], params: params('b') },
+    { prompt: [1, 2, 3, 4, 5], completion: [6], params: params('b') },
+    { prompt: [1, 2, 3, 4, 5, 6, 7], completion: [8], params: params('a') },
+  ]
+  const rows = rowsOf(sketches)
+  t.same(
+    rows.map(({ turns }) => turns.map(({ turn_id }) => turn_id)),
+    [
+      ['t1', 't2'],
+      ['t0', 't3'],
+    ],
+  )
+  t.same(
+    rows.map(({ prompt_ids, response_ids, response_mask }) =>
+      [prompt_ids, response_ids, response_mask].map((list) => [...list]),
+    ),
+    [
+      [
+        [1, 2, 3],
+        [4, 5, 6],
+        [1, 0, 1],
+      ],
+      [[1], [2, 3, 4, 5, 6, 7, 8], [1, 0, 0, 0, 0, 0, 1]],
+    ],
+    'what the other model said is part of the prompt',
+  )
+
+  const annotations = JSON.stringify({ policy: 'a' })
+  const named = rowsOf(sketches.map((sketch) => ({ ...sketch, annotations })))
+  t.equal(named.length, 1, 'where the session names the model, that is what rows are asked for by')
+})
+
+t.test('of a turn nothing is kept but what its rows need', async (t) => {
+  const builder = new TrajectoryBuilder()
+  const addWholeRecord = () => {
+    const record = turnOf({ prompt: [1], completion: [2] }, 0)
+    builder.add(record)
+    return new WeakRef(record)
+  }
+  const record = addWholeRecord()
+  await nextTurn()
+  setFlagsFromString('--expose-gc')
+  runInNewContext('gc')()
+  t.equal(record.deref(), undefined)
+  t.equal([...builder.rows({}, null)].length, 1)
+})

@@ -1,0 +1,90 @@
+import t from 'tap'
+import {
+  type EarlierTry,
+  firstTryOf,
+  mayBeRetry,
+} from '../../../../../../src/proxy/session/turn/retries/first-try.ts'
+
+function tried(turnId: string, overrides: Partial<EarlierTry> = {}): EarlierTry {
+  return { turnId, retryCount: 0, answer: 'whole', isLost: false, wasRead: false, ...overrides }
+}
+
+const running = (turnId: string) => tried(turnId, { answer: 'running' })
+const lost = (turnId: string) => tried(turnId, { isLost: true })
+const interrupted = (turnId: string) => tried(turnId, { answer: 'none', isLost: true })
+const failed = (turnId: string) => tried(turnId, { answer: 'none' })
+
+const found = (retryCount: number, ...tries: EarlierTry[]) => firstTryOf({ retryCount }, tries)?.turnId
+
+t.test('a retry is answered from the only try of its call, under way or on record', async (t) => {
+  t.equal(found(1, running('a')), 'a')
+  t.equal(found(1, tried('a')), 'a')
+  t.equal(found(2, lost('a')), 'a')
+  t.equal(found(1), undefined)
+})
+
+t.test('a retry of a try that brought nothing is sampled anew', async (t) => {
+  t.equal(found(1, failed('a')), undefined)
+  t.equal(found(1, tried('a'), failed('b')), undefined, 'a sibling of it was answered')
+})
+
+t.test(
+  'of siblings with the same request a retry gets one whose connection broke, and no other',
+  async (t) => {
+    t.equal(found(1, tried('a'), lost('b'), tried('c')), 'b')
+    t.equal(found(1, tried('a'), tried('b')), undefined, 'either could be it')
+    t.equal(found(1, running('a'), running('b')), undefined)
+    t.equal(found(1, running('a'), tried('b')), undefined)
+  },
+)
+
+t.test(
+  'a retry of a try that the proxy was killed under is sampled anew, and takes no sibling',
+  async (t) => {
+    t.equal(found(1, interrupted('a')), undefined)
+    t.equal(found(1, tried('a'), interrupted('b')), undefined)
+  },
+)
+
+t.test('two lost answers go to the retries of two calls, one each', async (t) => {
+  t.equal(found(1, lost('a'), lost('b')), 'b')
+  t.equal(found(1, lost('a'), tried('b', { answeredCount: 1 })), 'a')
+})
+
+t.test('an answer that was given to a retry is given to the next try of that call', async (t) => {
+  t.equal(found(2, tried('a', { answeredCount: 1 })), 'a')
+  t.equal(found(1, tried('a', { answeredCount: 1 })), undefined, 'it is another call')
+})
+
+t.test('an answer that something goes on from was read', async (t) => {
+  t.equal(found(1, tried('a', { wasRead: true })), undefined)
+})
+
+t.test('a retry of a retry gets what the second try brought', async (t) => {
+  t.equal(found(2, failed('a'), tried('b', { retryCount: 1 })), 'b')
+})
+
+t.test('a key tells the call, among siblings and whatever the count', async (t) => {
+  const tries = [
+    tried('a', { idempotencyKey: 'x' }),
+    tried('b', { idempotencyKey: 'y' }),
+    tried('c', { idempotencyKey: 'z', answer: 'none' }),
+  ]
+  t.equal(firstTryOf({ retryCount: 0, idempotencyKey: 'x' }, tries)?.turnId, 'a')
+  t.equal(firstTryOf({ retryCount: 2, idempotencyKey: 'y' }, tries)?.turnId, 'b')
+  t.equal(firstTryOf({ retryCount: 1, idempotencyKey: 'z' }, tries), undefined)
+  t.equal(firstTryOf({ retryCount: 1, idempotencyKey: 'w' }, tries), undefined)
+  t.equal(firstTryOf({ retryCount: 1 }, tries), undefined, 'whoever sent keys sends them again')
+})
+
+t.test(
+  'only what may be a retry is looked up: a count above 0, or a key that was there or may have been',
+  async (t) => {
+    t.notOk(mayBeRetry({ retryCount: 0, tellsTries: true, idempotencyKey: 'x' }, new Set(['x'])))
+    t.ok(mayBeRetry({ retryCount: 1, tellsTries: true }, new Set()))
+    t.notOk(mayBeRetry({ retryCount: 0 }, undefined))
+    t.ok(mayBeRetry({ retryCount: 0, idempotencyKey: 'x' }, undefined))
+    t.ok(mayBeRetry({ retryCount: 0, idempotencyKey: 'x' }, new Set(['x'])))
+    t.notOk(mayBeRetry({ retryCount: 0, idempotencyKey: 'x' }, new Set(['y'])))
+  },
+)

@@ -1,0 +1,264 @@
+/** One call of several answers is several turns, and one call all the same: it succeeds as a whole or not at all. */
+import t, { type Test } from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import type { CompletionBody } from '../../../../../src/protocol/canonical/request.ts'
+import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
+import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
+import { beginChoices, type Choices } from '../../../../../src/proxy/session/turn/run-choices.ts'
+import { type AgentCall, TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
+import type { OpenTurn } from '../../../../../src/proxy/store/port/turn-store.ts'
+import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
+import {
+  answer,
+  type Script,
+  ScriptedBackend,
+  untilAborted,
+  wholeAnswer,
+} from '../../../../helpers/scripted-backend.ts'
+import { silentLogger } from '../../../../helpers/silent-logger.ts'
+
+const never = new AbortController().signal
+
+function setUp(t: Test, script?: Script, store = new MemoryTurnStore()) {
+  const backend = new ScriptedBackend(script)
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
+  t.teardown(() => sessions.close())
+  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger })
+  return { backend, sessions, store, runner }
+}
+
+function call(n: number, more: object = {}, retryCount = 0): AgentCall {
+  const body = { model: 'm', messages: [{ role: 'user', content: 'hello' }], n, ...more }
+  const word = { retryCount, hasAgentKey: false }
+  return { sessionId: 's', dialect: 'chat', request: { kind: 'chat', body }, stream: true, word } as AgentCall
+}
+
+async function read(choices: Choices): Promise<number[]> {
+  const order: number[] = []
+  for await (const { choice } of choices.events) order.push(choice)
+  return order
+}
+
+const turnsOf = (store: MemoryTurnStore) => Array.fromAsync(store.readTurns('s'))
+
+/** The first one fails once another one is whole; the others run until they are cancelled. */
+function firstFails(failure: ProxyError): Script {
+  const second = Promise.withResolvers<void>()
+  let calls = 0
+  return async function* (_request, signal) {
+    const place = calls++
+    if (place === 0) {
+      await second.promise
+      throw failure
+    }
+    yield* answer(wholeAnswer().slice(0, -1))
+    if (place > 1) await untilAborted(signal)
+    yield wholeAnswer().slice(-1)
+    // What comes after the last event comes after the commit.
+    second.resolve()
+  }
+}
+
+t.test('each choice is a turn: side by side, asked for alone, with a seed of its own', async (t) => {
+  const { runner, store, backend } = setUp(t)
+  await Promise.all([
+    beginChoices(runner, call(3, { seed: 7 }), 3, never).then(read),
+    beginChoices(runner, call(2), 2, never).then(read),
+  ])
+  const turns = await turnsOf(store)
+  t.same(
+    turns.map(({ index, status }) => [index, status]),
+    [0, 1, 2, 3, 4].map((index) => [index, 'completed']),
+  )
+  const choices = turns.map(({ annotations }) => JSON.parse(annotations).choice)
+  t.same(
+    choices.map(({ index, of }) => [index, of]),
+    [
+      [0, 3],
+      [1, 3],
+      [2, 3],
+      [0, 2],
+      [1, 2],
+    ],
+  )
+  t.same(
+    choices.map((choice) => choice.call),
+    [0, 0, 0, 3, 3].map((first) => turns[first]!.turnId),
+  )
+  t.same(
+    turns.map(({ params }) => JSON.parse(params)),
+    [7, 8, 9, undefined, undefined].map((seed, i) => ({
+      model: 'm',
+      n: i < 3 ? 3 : 2,
+      ...(seed !== undefined && { seed }),
+    })),
+  )
+  const asked = backend.requests.map(({ body }) => JSON.parse(JSON.stringify(body)))
+  t.notOk(asked.some((body: CompletionBody) => 'n' in body))
+  t.same(asked.map(({ seed }) => seed ?? null).sort(), [7, 8, 9, null, null])
+})
+
+t.test("a session's own seed is each choice's seed, too", async (t) => {
+  const { runner, sessions, backend } = setUp(t)
+  await sessions.create({ sessionId: 's', samplingParams: { seed: 40 } })
+  await read(await beginChoices(runner, call(2, { seed: 1 }), 2, never))
+  t.same(
+    backend.requests.map(({ body }) => body.seed),
+    [40, 41],
+  )
+})
+
+t.test('what comes of the choices is handed on as it comes', async (t) => {
+  const gates = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+  let calls = 0
+  const { runner } = setUp(t, async function* () {
+    const place = calls++
+    yield [wholeAnswer()[0]!]
+    await gates[place]!.promise
+    yield* answer(wholeAnswer().slice(1))
+  })
+  const choices = await beginChoices(runner, call(2), 2, never)
+  const order: number[] = []
+  for await (const { choice, events } of choices.events) {
+    order.push(choice)
+    // The second goes first, and the first when that one is whole.
+    if (order.length === 2) gates[1]!.resolve()
+    if (events.some(({ type }) => type === 'end')) gates[0]!.resolve()
+  }
+  t.same(order.slice(0, 2).sort(), [0, 1])
+  t.same(order.slice(2), [1, 1, 1, 0, 0, 0])
+  t.ok(choices.isWhole)
+})
+
+t.test('when one choice fails, the call fails, and nothing of the others is trained', async (t) => {
+  const failure = new ProxyError('engine_failed', 'out of memory')
+  const { runner, store } = setUp(t, firstFails(failure))
+  const choices = await beginChoices(runner, call(3), 3, never)
+  await t.rejects(read(choices), failure)
+  const turns = await turnsOf(store)
+  t.same(
+    turns.map(({ status, error }) => [status, error?.code]),
+    [
+      ['failed', 'engine_failed'],
+      ['aborted', 'turn_cancelled'],
+      ['aborted', 'turn_cancelled'],
+    ],
+  )
+  t.match(turns[1]?.error?.message, /Another choice of this call failed: out of memory/)
+})
+
+t.test('an agent that leaves aborts every choice, whole ones too', async (t) => {
+  const agent = new AbortController()
+  let calls = 0
+  const { runner, store } = setUp(t, async function* (_request, signal) {
+    const place = calls++
+    yield* answer(wholeAnswer().slice(0, -1))
+    if (place > 0) await untilAborted(signal)
+    yield wholeAnswer().slice(-1)
+  })
+  const choices = await beginChoices(runner, call(2), 2, agent.signal)
+  const gone = new ProxyError('agent_gone', 'gone')
+  await t.rejects(async () => {
+    for await (const { events } of choices.events) {
+      if (events.some(({ type }) => type === 'end')) agent.abort(gone)
+    }
+  }, gone)
+  t.same(
+    (await turnsOf(store)).map(({ status, error }) => [status, error?.code]),
+    [
+      ['aborted', 'agent_gone'],
+      ['aborted', 'agent_gone'],
+    ],
+  )
+})
+
+t.test('a reader that stops early aborts every choice', async (t) => {
+  const { runner, store } = setUp(t)
+  const choices = await beginChoices(runner, call(2), 2, never)
+  for await (const _ of choices.events) break
+  t.same(
+    (await turnsOf(store)).map(({ status }) => status),
+    ['aborted', 'aborted'],
+  )
+})
+
+t.test('when the store refuses one turn, none is left open and no engine is asked', async (t) => {
+  const store = new MemoryTurnStore()
+  const { runner, backend, sessions } = setUp(t, undefined, store)
+  let opened = 0
+  const begin = async (...[agentCall, signal]: Parameters<TurnRunner['begin']>) => {
+    opened += 1
+    if (opened === 2) throw new ProxyError('store_failed', 'full')
+    return runner.begin(agentCall, signal)
+  }
+  await t.rejects(beginChoices({ begin }, call(3), 3, never), { code: 'store_failed' })
+  t.same(
+    (await turnsOf(store)).map(({ status, error }) => [status, error?.code]),
+    [
+      ['aborted', 'turn_cancelled'],
+      ['aborted', 'turn_cancelled'],
+    ],
+  )
+  t.same(backend.requests, [])
+  await sessions.complete('s')
+})
+
+t.test(
+  'choices that came out equal are never superseded; a retry of the call supersedes each once',
+  async (t) => {
+    const { runner, store } = setUp(t)
+    const rowsOf = async () => {
+      const builder = new TrajectoryBuilder()
+      for (const turn of await turnsOf(store)) builder.add(turn)
+      return { superseded: builder.excluded().superseded, rows: [...builder.rows({}, null)] }
+    }
+    await read(await beginChoices(runner, call(3), 3, never))
+    const first = await rowsOf()
+    t.equal(first.superseded, 0)
+    t.same(
+      first.rows.map(({ response_mask }) => [...response_mask]),
+      Array.from({ length: 3 }, () => [1, 1, 1]),
+    )
+    // The agent never got those: its client says that it tries again.
+    await read(await beginChoices(runner, call(3, {}, 1), 3, never))
+    const then = await rowsOf()
+    t.equal(then.superseded, 3)
+    t.same(
+      then.rows.map(({ turns }) => turns.map(({ index }) => index)),
+      [[3], [4], [5]],
+    )
+  },
+)
+
+t.test(
+  'a retry of a call with a failed choice repeats its failures, and no sample that was read',
+  async (t) => {
+    let fails = true
+    const failing = firstFails(new ProxyError('engine_failed', 'out of memory'))
+    const { runner, store } = setUp(t, (...asked) => (fails ? failing(...asked) : answer(wholeAnswer())))
+    await t.rejects(beginChoices(runner, call(2), 2, never).then(read))
+    fails = false
+    await read(await beginChoices(runner, call(2), 2, never))
+    await read(await beginChoices(runner, call(2, {}, 1), 2, never))
+    const builder = new TrajectoryBuilder()
+    for (const turn of await turnsOf(store)) builder.add(turn)
+    t.match(builder.excluded(), { superseded: 0, failed: 1, aborted: 1 })
+    t.equal([...builder.rows({}, null)].length, 4)
+  },
+)
+
+t.test('the turns of a session that ends under its choices are all closed', async (t) => {
+  const { runner, store, sessions } = setUp(t, async function* (_request, signal) {
+    await untilAborted(signal)
+    yield []
+  })
+  const choices = await beginChoices(runner, call(2), 2, never)
+  const reading = read(choices)
+  await Promise.all([t.rejects(reading, { code: 'turn_cancelled' }), sessions.complete('s')])
+  t.ok(choices.signal.aborted)
+  t.same(
+    (await turnsOf(store)).map(({ status }: Pick<OpenTurn, 'turnId'> & { status: string }) => status),
+    ['aborted', 'aborted'],
+  )
+})

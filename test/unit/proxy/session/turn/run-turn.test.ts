@@ -1,0 +1,526 @@
+import { mock } from 'node:test'
+import t, { type Test } from 'tap'
+import { ProxyError } from '../../../../../src/base/errors.ts'
+import type { GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
+import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
+import { AnnouncedWeights } from '../../../../../src/proxy/session/turn/announced-weights.ts'
+import {
+  type AgentCall,
+  type AwaitedTurn,
+  TurnRunner,
+} from '../../../../../src/proxy/session/turn/run-turn.ts'
+import type { OpenTurn, TurnOutcome, TurnRecord } from '../../../../../src/proxy/store/port/turn-store.ts'
+import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
+import {
+  answer,
+  type Script,
+  ScriptedBackend,
+  untilAborted,
+  wholeAnswer,
+} from '../../../../helpers/scripted-backend.ts'
+import { silentLogger } from '../../../../helpers/silent-logger.ts'
+
+const never = new AbortController().signal
+
+function setUp(
+  t: Test,
+  script?: Script,
+  store: MemoryTurnStore = new MemoryTurnStore(),
+  weights = new AnnouncedWeights(),
+  settleMs = 1_000,
+) {
+  const backend = new ScriptedBackend(script)
+  const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {}, onSweepHeld() {} }
+  const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs })
+  t.teardown(() => sessions.close())
+  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger, weights })
+  return { backend, sessions, store, runner }
+}
+
+function call(overrides: Partial<AgentCall> = {}): AgentCall {
+  const request = {
+    kind: 'chat',
+    body: { model: 'm', messages: [{ role: 'user', content: 'hello' }] },
+  } as const
+  const word = { retryCount: 0, hasAgentKey: false }
+  return { sessionId: 's', dialect: 'chat', request, stream: true, word, ...overrides } as AgentCall
+}
+
+async function read(turn: AwaitedTurn): Promise<GenerationEvent[]> {
+  const events: GenerationEvent[] = []
+  for await (const batch of turn.events) events.push(...batch)
+  return events
+}
+
+async function turnsOf(store: MemoryTurnStore): Promise<TurnRecord[]> {
+  return Array.fromAsync(store.readTurns('s'))
+}
+
+t.test('a call becomes a completed turn that holds what the agent saw', async (t) => {
+  const { runner, store, backend } = setUp(t)
+  const turn = await runner.begin(call({ word: { retryCount: 2, hasAgentKey: false } }), never)
+  t.same(await read(turn), wholeAnswer())
+  const [record, ...others] = await turnsOf(store)
+  t.same(others, [])
+  t.match(record, {
+    turnId: turn.turnId,
+    index: 0,
+    status: 'completed',
+    lastMessage: { depth: 1, json: '{"role":"user","content":"hello"}' },
+    tools: null,
+    params: '{"model":"m"}',
+    promptPieces: [],
+    completionText: 'hi there',
+    toolCalls: '[]',
+    finishReason: 'stop',
+    model: 'scripted',
+    engine: 'scripted',
+    exact: true,
+    inexactReason: null,
+    weightVersionStart: '7',
+    weightVersionEnd: '7',
+    retryCount: 2,
+    error: null,
+  })
+  t.same(record?.promptTokenIds, Int32Array.of(1, 2, 3))
+  t.same(record?.completionTokenIds, Int32Array.of(10, 11, 12))
+  t.same(record?.completionLogprobs, Float64Array.of(-0.5, -0.25, -1))
+  t.match(backend.requests[0], { requestId: turn.turnId, sessionId: 's', stream: true, kind: 'chat' })
+})
+
+t.test('weights that are announced while an engine is at it are none that it began with', async (t) => {
+  const weights = new AnnouncedWeights()
+  weights.announced = 'v0'
+  const bare = wholeAnswer().map((event) =>
+    event.type === 'start' ? { ...event, weightVersion: undefined } : event,
+  ) as GenerationEvent[]
+  const script: Script = async function* (request) {
+    // The call has waited for an engine meanwhile.
+    weights.announced = 'v1'
+    request.onAsked?.()
+    weights.announced = 'v2'
+    yield bare
+  }
+  const { runner, store } = setUp(t, script, undefined, weights)
+  await read(await runner.begin(call({ stream: false }), never))
+  t.match(await turnsOf(store), [{ weightVersionStart: 'v1', weightVersionEnd: 'v2' }])
+})
+
+t.test(
+  'versions of each token, which a stream tells at its end, say which weights it began with',
+  async (t) => {
+    const script: Script = async function* () {
+      yield [{ type: 'start', engine: 'e', weightVersion: 'v1' }]
+      const weight_versions = [
+        { version: 'v2', start: 0, end: 1 },
+        { version: 'v3', start: 1, end: 2 },
+      ]
+      yield [
+        { type: 'delta', content: 'ab', tokenIds: [1, 2], logprobs: [-1, -1], details: { weight_versions } },
+      ]
+      yield [{ type: 'end', finishReason: 'stop', weightVersion: 'v3' }]
+    }
+    const { runner, store } = setUp(t, script)
+    await read(await runner.begin(call(), never))
+    t.match(await turnsOf(store), [{ weightVersionStart: 'v2', weightVersionEnd: 'v3' }])
+  },
+)
+
+t.test('the end of an answer is held back until the turn is in the store', async (t) => {
+  const steps: string[] = []
+  class WatchedStore extends MemoryTurnStore {
+    override async closeTurn(outcome: TurnOutcome): Promise<void> {
+      steps.push('commit begins')
+      await new Promise((resolve) => setImmediate(resolve))
+      await super.closeTurn(outcome)
+      steps.push('commit ends')
+    }
+  }
+  const { runner } = setUp(t, undefined, new WatchedStore())
+  for await (const batch of (await runner.begin(call(), never)).events)
+    steps.push(batch.map((e) => e.type).join())
+  t.same(steps, ['start', 'delta', 'delta', 'commit begins', 'commit ends', 'end'])
+})
+
+t.test('an end that comes in one batch with everything else is held back as well', async (t) => {
+  const { runner } = setUp(t, async function* () {
+    yield wholeAnswer()
+  })
+  const batches: string[] = []
+  for await (const batch of (await runner.begin(call(), never)).events)
+    batches.push(batch.map((e) => e.type).join())
+  t.same(batches, ['start,delta,delta', 'end'])
+})
+
+t.test('a turn that cannot be stored fails the call before its answer ends', async (t) => {
+  class FullStore extends MemoryTurnStore {
+    override closeTurn(): Promise<void> {
+      return Promise.reject(new ProxyError('store_failed', 'the disk is full'))
+    }
+  }
+  const { runner } = setUp(t, undefined, new FullStore())
+  const seen: string[] = []
+  const turn = await runner.begin(call(), never)
+  await t.rejects(
+    async () => {
+      for await (const batch of turn.events) seen.push(...batch.map((event) => event.type))
+    },
+    { code: 'store_failed' },
+  )
+  t.notOk(seen.includes('end'))
+})
+
+t.test(
+  'a turn whose end was refused is closed when the store takes it, unless another proxy has its session',
+  async (t) => {
+    class RefusingStore extends MemoryTurnStore {
+      closings = 0
+      error: ProxyError | undefined
+      override closeTurn(outcome: TurnOutcome): Promise<void> {
+        this.closings += 1
+        return this.error ? Promise.reject(this.error) : super.closeTurn(outcome)
+      }
+    }
+    t.teardown(() => mock.timers.reset())
+    mock.timers.enable({ apis: ['setTimeout'] })
+    for (const [error, closings, status] of [
+      [new ProxyError('store_failed', 'the disk is full'), 2, 'failed'],
+      [new ProxyError('session_moved', 'it is elsewhere'), 1, 'open'],
+    ] as const) {
+      const store = new RefusingStore()
+      store.error = error
+      const { runner } = setUp(t, () => answer(wholeAnswer().slice(0, 2)), store)
+      await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_lost' })
+      t.match(await turnsOf(store), [{ status: 'open' }])
+      store.error = undefined
+      mock.timers.tick(60_000)
+      await new Promise(setImmediate)
+      t.equal(store.closings, closings)
+      t.match(await turnsOf(store), [{ status }])
+    }
+  },
+)
+
+for (const [code, status, error] of [
+  ['session_moved', 'aborted', { code: 'session_moved' }],
+  ['store_failed', 'completed', null],
+] as const) {
+  t.test(`after ${code} at a turn's end, the other turn of its session is ${status}`, async (t) => {
+    class RefusingStore extends MemoryTurnStore {
+      refusedId = ''
+      override closeTurn(outcome: TurnOutcome): Promise<void> {
+        if (outcome.turnId !== this.refusedId) return super.closeTurn(outcome)
+        return Promise.reject(new ProxyError(code, 'not recorded'))
+      }
+    }
+    const { promise: told, resolve: goOn } = Promise.withResolvers<void>()
+    const script: Script = async function* ({ requestId }, signal) {
+      if (requestId !== store.refusedId) await Promise.race([told, untilAborted(signal)])
+      yield wholeAnswer()
+    }
+    const store = new RefusingStore()
+    const { runner } = setUp(t, script, store)
+    const other = await runner.begin(call(), never)
+    const others = read(other).then(
+      () => null,
+      (failure: unknown) => failure,
+    )
+    const refused = await runner.begin(call(), never)
+    store.refusedId = refused.turnId
+    await t.rejects(read(refused), { code })
+    goOn()
+    t.match(await others, error)
+  })
+}
+
+t.test('a turn whose opening failed is not acknowledged, even if its closing seems to work', async (t) => {
+  class ForgetfulStore extends MemoryTurnStore {
+    override openTurn(): Promise<void> {
+      return Promise.reject(new ProxyError('store_failed', 'the disk was full for a moment'))
+    }
+  }
+  const { runner } = setUp(t, undefined, new ForgetfulStore())
+  await t.rejects(read(await runner.begin(call(), never)), { code: 'store_failed' })
+})
+
+t.test(
+  'calls that could not be put on record leave no gap in the indexes of those that follow',
+  async (t) => {
+    class FullStore extends MemoryTurnStore {
+      isFull = true
+      override openTurn(turn: OpenTurn): Promise<void> {
+        if (!this.isFull) return super.openTurn(turn)
+        return Promise.reject(new ProxyError('store_failed', 'the disk is full'))
+      }
+    }
+    const store = new FullStore()
+    const { runner } = setUp(t, undefined, store)
+    for (let tries = 0; tries < 3; tries += 1) {
+      await t.rejects(read(await runner.begin(call(), never)), { code: 'store_failed' })
+    }
+    store.isFull = false
+    for (let turns = 0; turns < 2; turns += 1) await read(await runner.begin(call(), never))
+    t.same(
+      (await turnsOf(store)).map(({ index }) => index),
+      [0, 1],
+    )
+  },
+)
+
+t.test(
+  'an agent that leaves cancels the engine; the turn is aborted and keeps the tokens so far',
+  async (t) => {
+    const agent = new AbortController()
+    let engineSignal: AbortSignal | undefined
+    const { runner, store } = setUp(t, async function* (_request, signal) {
+      engineSignal = signal
+      yield wholeAnswer().slice(0, 2)
+      await untilAborted(signal)
+    })
+    const turn = await runner.begin(call(), agent.signal)
+    await t.rejects(
+      async () => {
+        for await (const _ of turn.events) agent.abort(new ProxyError('agent_gone', 'left'))
+      },
+      { code: 'agent_gone' },
+    )
+    t.equal(engineSignal?.aborted, true)
+    const [record] = await turnsOf(store)
+    t.match(record, {
+      status: 'aborted',
+      completionText: 'hi',
+      finishReason: null,
+      error: { code: 'agent_gone' },
+    })
+    t.same(record?.completionTokenIds, Int32Array.of(10))
+  },
+)
+
+t.test('a reader that stops half-way aborts the turn', async (t) => {
+  const { runner, store } = setUp(t)
+  for await (const _ of (await runner.begin(call(), never)).events) break
+  t.match(await turnsOf(store), [{ status: 'aborted', error: { code: 'agent_gone' } }])
+})
+
+t.test('an engine that fails leaves a failed turn with the cause and the tokens so far', async (t) => {
+  const { runner, store } = setUp(t, async function* () {
+    yield wholeAnswer().slice(0, 2)
+    throw new ProxyError('engine_lost', 'connection reset')
+  })
+  await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_lost' })
+  const [record] = await turnsOf(store)
+  t.match(record, {
+    status: 'failed',
+    error: { code: 'engine_lost', message: 'connection reset' },
+    completionText: 'hi',
+  })
+})
+
+t.test('where one id is none, none is kept, and the turn is not exact', async (t) => {
+  const whole = wholeAnswer()
+  const [start, end] = [whole[0]!, whole.at(-1)!]
+  const delta: GenerationEvent = {
+    type: 'delta',
+    content: 'hi',
+    tokenIds: [5, -1, 7],
+    logprobs: [-1, -1, -1],
+  }
+  const { runner, store } = setUp(t, () => answer([start, delta, end]))
+  await read(await runner.begin(call(), never))
+  const [record] = await turnsOf(store)
+  t.match(record, { status: 'completed', completionText: 'hi', exact: false })
+  t.strictSame([...record!.completionTokenIds], [])
+})
+
+t.test('an engine that ends without a finish reason has failed', async (t) => {
+  const { runner, store } = setUp(t, () => answer(wholeAnswer().slice(0, 3)))
+  await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_lost' })
+  t.match(await turnsOf(store), [{ status: 'failed' }])
+})
+
+t.test(
+  'an answer nested too deeply to be written down fails, and its turn is closed all the same',
+  async (t) => {
+    const deep = JSON.parse(`{"a":${'['.repeat(50_000)}${']'.repeat(50_000)}}`)
+    for (const event of [
+      { type: 'delta', content: 'x', extra: deep },
+      { type: 'end', finishReason: 'stop', usage: deep },
+    ] as GenerationEvent[]) {
+      const { runner, store } = setUp(t, async function* () {
+        yield [event]
+      })
+      await t.rejects(read(await runner.begin(call(), never)), { code: 'engine_failed', cause: RangeError })
+      t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'engine_failed' } }])
+    }
+  },
+)
+
+t.test('what an engine says without a name of ours is on record with the answer', async (t) => {
+  const unnamed = { extra: { citations: [1] } }
+  const { runner, store } = setUp(t, () =>
+    answer(wholeAnswer().map((event) => (event.type === 'delta' ? { ...event, ...unnamed } : event))),
+  )
+  await read(await runner.begin(call(), never))
+  const { runner: plain, store: bare } = setUp(t)
+  await read(await plain.begin(call(), never))
+  t.strictSame(
+    [...(await turnsOf(store)), ...(await turnsOf(bare))].map(({ annotations }) => JSON.parse(annotations)),
+    [{ answer: unnamed }, {}],
+  )
+})
+
+t.test('the first token came with the first piece, and not with a later one', async (t) => {
+  let now = 0
+  const [start, ...rest] = wholeAnswer()
+  const store = new MemoryTurnStore()
+  const sessions = new Sessions(
+    store,
+    { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} },
+    { strict: false, defaultTtlMs: null },
+  )
+  t.teardown(() => sessions.close())
+  const backend = new ScriptedBackend(async function* () {
+    yield [start!]
+    for (const event of rest) {
+      now += 10
+      yield [event]
+    }
+  })
+  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger, clock: () => now })
+  await read(await runner.begin(call(), never))
+  t.match(await turnsOf(store), [{ startedAtMs: 0, firstTokenAtMs: 10, endedAtMs: 10 * rest.length }])
+})
+
+t.test(
+  'tokens are counted for the model that the session names, and for its session if it is there',
+  async (t) => {
+    const { runner, backend, sessions } = setUp(t)
+    const asked: unknown[][] = []
+    backend.countTokens = async (...given: unknown[]) => {
+      asked.push(given)
+      return 3
+    }
+    const body = { model: 'm', messages: [] }
+    await sessions.create({ sessionId: 's', samplingParams: { top_k: 5 }, policy: 'trained' })
+    for (const id of ['s', 'nobody', undefined]) await runner.countTokens(id, body, never)
+    t.strictSame(asked, [
+      [{ ...body, top_k: 5, model: 'trained' }, never, 's'],
+      [body, never, undefined],
+      [body, never, undefined],
+    ])
+    t.equal(await sessions.find('nobody'), undefined)
+  },
+)
+
+t.test('an error that nobody foresaw is told as internal, and the turn is failed', async (t) => {
+  const { runner, store } = setUp(t, async function* () {
+    yield wholeAnswer().slice(0, 1)
+    throw new TypeError('a bug')
+  })
+  await t.rejects(read(await runner.begin(call(), never)), { code: 'internal' })
+  t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'internal' } }])
+})
+
+t.test("the session's sampling parameters override the agent's, on the wire and on record", async (t) => {
+  const { runner, sessions, store, backend } = setUp(t)
+  await sessions.create({ sessionId: 's', samplingParams: { temperature: 1, top_k: 5 } })
+  const body = { model: 'm', temperature: 0, seed: 3, messages: [{ role: 'user' as const, content: 'x' }] }
+  await read(await runner.begin(call({ request: { kind: 'chat', body } }), never))
+  t.match(backend.requests[0]?.body, { temperature: 1, top_k: 5, seed: 3 })
+  t.same(JSON.parse((await turnsOf(store))[0]!.params), { model: 'm', temperature: 1, top_k: 5, seed: 3 })
+  t.equal(body.temperature, 0, "the agent's own body is not touched")
+})
+
+t.test("the session's limit on an answer holds under whatever name the agent gives one", async (t) => {
+  const { runner, sessions, backend } = setUp(t)
+  for (const [limit, asked] of [
+    ['max_tokens', 'max_completion_tokens'],
+    ['max_completion_tokens', 'max_tokens'],
+  ] as const) {
+    const { session } = await sessions.create({ samplingParams: { [limit]: 5 } })
+    const body = { model: 'm', messages: [{ role: 'user' as const, content: 'hello' }], [asked]: 500 }
+    const request = { kind: 'chat', body } as const
+    await read(await runner.begin(call({ sessionId: session.sessionId, request }), never))
+    const sent = backend.requests.at(-1)!.body
+    t.same([sent[limit], sent[asked]], [5, undefined])
+  }
+})
+
+t.test('a request nested too deeply to be written down is refused and leaves no trace', async (t) => {
+  const { runner, sessions, store } = setUp(t)
+  const deep = JSON.parse(`${'['.repeat(100_000)}${']'.repeat(100_000)}`)
+  const messages = [{ role: 'user' as const, content: 'hello' }]
+  for (const body of [
+    { messages, metadata: deep },
+    { messages: [{ ...messages[0]!, extra: deep }] },
+    { messages, tools: [{ type: 'function', function: { name: 'f', parameters: deep } }] },
+  ]) {
+    const request = { kind: 'chat', body } as unknown as AgentCall['request']
+    await t.rejects(runner.begin(call({ request }), never), { code: 'invalid_request', message: /nested/ })
+  }
+  const begunAt = performance.now()
+  await read(await runner.begin(call(), never))
+  await sessions.complete('s')
+  t.ok(performance.now() - begunAt < 5_000, 'no call is left that the end of the session would wait for')
+  t.match(await turnsOf(store), [{ index: 0, status: 'completed' }])
+})
+
+t.test('ending a session cancels its calls, and their turns are settled when it has ended', async (t) => {
+  const { runner, sessions, store } = setUp(t, async function* (_request, signal) {
+    yield wholeAnswer().slice(0, 1)
+    await untilAborted(signal)
+  })
+  const turn = await runner.begin(call(), never)
+  const reading = t.rejects(read(turn), { code: 'turn_cancelled' })
+  await sessions.complete('s')
+  t.match(await turnsOf(store), [{ status: 'aborted', error: { code: 'turn_cancelled' } }])
+  await reading
+})
+
+t.test('an answer that was committed and not delivered is taken back', async (t) => {
+  const { runner, store } = setUp(t)
+  const turn = await runner.begin(call(), never)
+  await read(turn)
+  await turn.undelivered()
+  t.match(await turnsOf(store), [{ status: 'aborted', error: { code: 'agent_gone' } }])
+})
+
+t.test('draining lets what runs finish and refuses what is new', async (t) => {
+  const gate = Promise.withResolvers<void>()
+  const { runner, store } = setUp(t, async function* () {
+    yield wholeAnswer().slice(0, 1)
+    await gate.promise
+    yield wholeAnswer().slice(1)
+  })
+  const reading = read(await runner.begin(call(), never))
+  const drained = runner.drain(10_000)
+  await t.rejects(runner.begin(call(), never), { code: 'shutting_down' })
+  gate.resolve()
+  t.equal(await drained, true)
+  t.equal((await reading).length, 4)
+  t.match(await turnsOf(store), [{ status: 'completed' }])
+})
+
+t.test('what outlasts the grace period is cancelled and recorded as failed', async (t) => {
+  const { runner, store } = setUp(t, async function* (_request, signal) {
+    yield wholeAnswer().slice(0, 1)
+    await untilAborted(signal)
+  })
+  const reading = t.rejects(read(await runner.begin(call(), never)), { code: 'shutting_down' })
+  t.equal(await runner.drain(1), false)
+  await reading
+  t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'shutting_down' } }])
+})
+
+t.test('a turn that cannot begin gives its place back: nothing waits for it', async (t) => {
+  class BrokenStore extends MemoryTurnStore {
+    override openTurn(): Promise<void> {
+      throw new TypeError('a bug')
+    }
+  }
+  const { runner, sessions } = setUp(t, undefined, new BrokenStore(), undefined, 10_000)
+  await t.rejects(runner.begin(call(), never), { message: 'a bug' })
+  const begun = performance.now()
+  await sessions.complete('s')
+  t.ok(performance.now() - begun < 5_000, 'the session settles without waiting its time out')
+})

@@ -1,0 +1,38 @@
+import t from 'tap'
+import { UnclosedTurns } from '../../../../../src/proxy/session/turn/unclosed-turns.ts'
+import type { TurnOutcome } from '../../../../../src/proxy/store/port/turn-store.ts'
+import { FakeClock } from '../../../../helpers/fake-clock.ts'
+
+t.test('a turn whose closing was refused is closed once the store takes it', async (t) => {
+  const clock = new FakeClock()
+  const asked: string[] = []
+  let isFull = true
+  const store = {
+    async closeTurn({ turnId }: TurnOutcome) {
+      asked.push(turnId)
+      if (isFull) throw new Error('database or disk is full')
+    },
+  }
+  const turns = new UnclosedTurns(store, clock)
+  for (const turnId of ['a', 'b']) turns.add(() => ({ turnId }) as TurnOutcome)
+  const pass = async () => {
+    clock.advance(60_000)
+    await new Promise(setImmediate)
+  }
+  await pass()
+  t.strictSame(asked, ['a', 'b'])
+  isFull = false
+  await pass()
+  t.strictSame(asked, ['a', 'b', 'a', 'b'])
+  await pass()
+  t.strictSame(asked, ['a', 'b', 'a', 'b'], 'once closed it is not asked again')
+  t.equal(clock.pending, 0, 'with nothing left to close no timer runs')
+})
+
+t.test('a runner that stops asks no more', async (t) => {
+  const clock = new FakeClock()
+  const turns = new UnclosedTurns({ closeTurn: () => Promise.reject(new Error('closed')) }, clock)
+  turns.add(() => ({ turnId: 'a' }) as TurnOutcome)
+  turns.stop()
+  t.equal(clock.pending, 0)
+})

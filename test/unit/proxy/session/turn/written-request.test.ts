@@ -1,0 +1,64 @@
+import t from 'tap'
+import { getMessagesBetween } from '../../../../../src/protocol/canonical/conversation.ts'
+import type { ChatMessage, Tool } from '../../../../../src/protocol/canonical/messages.ts'
+import type { CanonicalRequest } from '../../../../../src/protocol/canonical/request.ts'
+import { SessionMemory } from '../../../../../src/proxy/session/state/session-memory.ts'
+import { writeRequest } from '../../../../../src/proxy/session/turn/written-request.ts'
+
+const said = (content: string): ChatMessage => ({ role: 'user', content })
+const TOOLS: Tool[] = [{ type: 'function', function: { name: 'f' } }]
+
+function chat(messages: ChatMessage[], tools: Tool[] | null = null): CanonicalRequest {
+  return { kind: 'chat', body: { model: 'm', messages, tools, seed: 1 } }
+}
+
+function write(memory: SessionMemory, request: CanonicalRequest) {
+  const { lastMessage, ...written } = writeRequest(request, memory)
+  return { ...written, messages: getMessagesBetween(undefined, lastMessage).map(({ json }) => json) }
+}
+
+t.test('a request is written message by message, with tools and everything else apart', (t) => {
+  const memory = new SessionMemory()
+  const messages = [said('a'), said('b')]
+  t.same(write(memory, chat(messages, TOOLS)), {
+    messages: messages.map((message) => JSON.stringify(message)),
+    tools: JSON.stringify(TOOLS),
+    params: '{"model":"m","seed":1}',
+    promptPieces: [],
+  })
+  t.same(write(memory, { kind: 'completion', body: { prompt: 'p' } }), {
+    messages: [],
+    tools: null,
+    params: '{}',
+    promptPieces: ['"p'],
+  })
+  t.end()
+})
+
+t.test('what earlier requests of the session had, and nothing else, is taken from them', (t) => {
+  const memory = new SessionMemory()
+  const [a, b] = [said('a'), said('b')]
+  const first = write(memory, chat([a, b], TOOLS))
+  // Tools that come again are not written again: nobody changes them but this test, to tell.
+  Object.assign(TOOLS[0]!, { type: 'changed' })
+  write(memory, chat([said('x')]))
+  const { written } = memory.messages
+  t.same(write(memory, chat([a, b, said('c')], TOOLS)), {
+    ...first,
+    messages: [...first.messages, JSON.stringify(said('c'))],
+  })
+  t.equal(memory.messages.written - written, 1)
+  const copies = write(memory, chat([{ ...a }, b], [...TOOLS]))
+  t.same(copies.messages, [JSON.stringify(a), JSON.stringify(b)])
+  t.same(copies.tools, JSON.stringify(TOOLS))
+  t.same(write(new SessionMemory(), chat([a])).messages, [JSON.stringify(a)], 'in another session')
+  t.end()
+})
+
+t.test('nesting that JSON cannot carry is an invalid request', (t) => {
+  let deep: unknown = []
+  for (let depth = 0; depth < 100_000; depth += 1) deep = [deep]
+  const message = { role: 'user', content: deep } as ChatMessage
+  t.throws(() => write(new SessionMemory(), chat([message])), { code: 'invalid_request' })
+  t.end()
+})

@@ -1,0 +1,65 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { cutBlobs, joinBlobs } from '../../../../../src/proxy/store/record/blobs.ts'
+
+const PICTURE = Buffer.from(Uint8Array.from({ length: 3_001 }, (_, at) => (at * 7919) % 251))
+
+const messageWith = (...urls: string[]) =>
+  JSON.stringify({
+    role: 'user',
+    content: urls.flatMap((url) => [
+      { type: 'image_url', image_url: { url } },
+      { type: 'text', text: 'Seen "it"?' },
+    ]),
+  })
+
+const urlOf = (bytes: Uint8Array) => `data:image/png;base64,${Buffer.from(bytes).toString('base64')}`
+
+t.test('a message is cut into its text and the bytes of its images, in order', async (t) => {
+  const other = PICTURE.subarray(1)
+  const message = messageWith(urlOf(PICTURE), urlOf(other))
+  const cut = cutBlobs(message)!
+  t.strictSame(cut.blobs, [PICTURE, Buffer.from(other)])
+  t.equal(cut.literals.length, 3)
+  t.equal(joinBlobs(cut), message)
+})
+
+t.test('only bytes that come back as the same base64 are cut out', async (t) => {
+  const url = urlOf(PICTURE)
+  t.ok(url.endsWith('=='), 'with padding, and four bits in the last digit that mean nothing')
+  for (const [what, changed] of [
+    ['without padding', url.slice(0, -2)],
+    ['with bits in the last digit', `${url.slice(0, -3)}B==`],
+    ['of base64url', url.replaceAll('+', '-').replaceAll('/', '_')],
+    ['with a space', `${url.slice(0, 2_000)} ${url.slice(2_000)}`],
+    ['with a line break', `${url.slice(0, 2_000)}\n${url.slice(2_000)}`],
+    ['short', urlOf(PICTURE.subarray(0, 100))],
+  ] as const) {
+    t.equal(cutBlobs(messageWith(changed)), undefined, what)
+    t.match(cutBlobs(messageWith(changed, url)), { blobs: { length: 1 } }, `${what}, beside another`)
+  }
+  t.equal(cutBlobs(`"${url}`), undefined, 'a text that does not end')
+})
+
+t.test('whatever a text brings, its parts give it again', async () => {
+  const url = fc
+    .tuple(
+      fc.uint8Array({ minLength: 700, maxLength: 900 }),
+      fc.constantFrom('', '=', ' ', '\\', 'é', '\ud800'),
+    )
+    .map(([bytes, after]) => urlOf(bytes) + after)
+  const text = fc.oneof(url, fc.string({ unit: 'binary' }), fc.constantFrom('"', ';base64,', '\ud800'))
+  fc.assert(
+    fc.property(fc.array(text), fc.boolean(), (texts, asJson) => {
+      const whole = asJson ? JSON.stringify(texts) : texts.join('')
+      const cut = cutBlobs(whole)
+      // The literals are stored as JSON.
+      return cut === undefined || joinBlobs(JSON.parse(JSON.stringify(cut), revived)) === whole
+    }),
+  )
+})
+
+function revived(_name: string, value: unknown): unknown {
+  const isBytes = typeof value === 'object' && value !== null && 'type' in value && value.type === 'Buffer'
+  return isBytes ? Buffer.from((value as unknown as { data: number[] }).data) : value
+}

@@ -1,0 +1,53 @@
+import fc from 'fast-check'
+import t from 'tap'
+import {
+  packIds,
+  packLogprobs,
+  packText,
+  unpackIds,
+  unpackLogprobs,
+  unpackText,
+} from '../../../../../src/proxy/store/record/packing.ts'
+
+t.test('token ids come back as they were', async () => {
+  const ids = fc.array(fc.oneof(fc.nat(300_000), fc.integer())).map((values) => Int32Array.from(values))
+  fc.assert(
+    fc.property(ids, (values) =>
+      Buffer.from(unpackIds(packIds(values)).buffer).equals(Buffer.from(values.buffer)),
+    ),
+  )
+})
+
+t.test('token ids take two or three bytes each, and never more than four', async (t) => {
+  t.equal(packIds(new Int32Array(1000).fill(16_000)).length, 1 + 2000)
+  t.equal(packIds(new Int32Array(1000).fill(150_000)).length, 1 + 3000)
+  t.equal(packIds(new Int32Array(1000).fill(-1)).length, 1 + 4000)
+  t.equal(packIds(new Int32Array(0)).length, 1)
+})
+
+t.test('logprobs come back bit for bit', async () => {
+  const special = fc.constantFrom(-0, -9999, Number.NEGATIVE_INFINITY, Number.POSITIVE_INFINITY, Number.NaN)
+  const values = fc.array(fc.oneof(fc.double(), fc.float(), special)).map((each) => Float64Array.from(each))
+  fc.assert(
+    fc.property(values, (each) =>
+      Buffer.from(unpackLogprobs(packLogprobs(each)).buffer).equals(Buffer.from(each.buffer)),
+    ),
+  )
+})
+
+t.test('logprobs take four bytes where float32 holds every one of them, else eight', async (t) => {
+  const exact = Float64Array.of(-9999, Number.NEGATIVE_INFINITY, Number.NaN, -0, Math.fround(-0.1))
+  t.equal(packLogprobs(exact).length, 1 + 4 * 5)
+  t.equal(packLogprobs(Float64Array.of(...exact, -0.1)).length, 1 + 8 * 6)
+})
+
+t.test('text that UTF-8 can hold is stored as text, other text as UTF-16', async (t) => {
+  t.equal(packText('a\0ü😀'), 'a\0ü😀')
+  t.ok(Buffer.isBuffer(packText('\ud800')))
+  t.equal(unpackText(packText('x\udc00\ud800')), 'x\udc00\ud800')
+})
+
+t.test('a layout of a later version is refused, not misread', async (t) => {
+  t.throws(() => unpackIds(Buffer.of(9, 1)), /layout 9/)
+  t.throws(() => unpackLogprobs(Buffer.of(9, 1)), /layout 9/)
+})

@@ -1,0 +1,200 @@
+import fc from 'fast-check'
+import t, { type Test } from 'tap'
+import type { Reply } from '../../../../../src/proxy/store/record/calls.ts'
+import type { PagedList } from '../../../../../src/proxy/store/record/reader.ts'
+import type {
+  RecordedRequest,
+  RecordedTurn,
+  SentTurn,
+} from '../../../../../src/proxy/store/record/sent-turn.ts'
+import { SentTurns } from '../../../../../src/proxy/store/record/sent-turns.ts'
+import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
+import { anOutcome, aTurn } from '../../../../conformance/turn-store.ts'
+import type { TurnOfTexts } from '../../../../helpers/messages.ts'
+import { sentWhole } from '../../../../helpers/prompt-ids.ts'
+import { openStoreWriter, sessionRow } from '../../../../helpers/store-writer.ts'
+
+function openWriter(t: Test) {
+  const { writer, reader } = openStoreWriter(t)
+  let lastReading = 0
+  const commit = (method: keyof WriteMethods, ...args: unknown[]): Reply =>
+    writer.commit([{ id: 0, method, args }])[0]!
+  const createSession = (sessionId: string) => commit('createSession', sessionRow(sessionId))
+  /** Messages, tools and prompts of a session's turns, as they are on record. */
+  const requestsOf = (sessionId: string) => {
+    lastReading += 1
+    const texts = new Map<number, string>()
+    let messages: string[] = []
+    let pieces: string[] = []
+    const next = (list: string[], { shared, added }: PagedList) => [
+      ...list.slice(0, shared),
+      ...added.map((id) => texts.get(id)!),
+    ]
+    const requests: Pick<TurnOfTexts, 'requestMessages' | 'tools' | 'promptPieces'>[] = []
+    for (let done = false; !done; ) {
+      const page = reader.readPage(lastReading, sessionId)
+      for (const [id, text] of page.texts) texts.set(id, text)
+      for (const turn of page.turns) {
+        messages = next(messages, turn.messages)
+        pieces = next(pieces, turn.prompt)
+        const tools = turn.tools === null ? null : texts.get(turn.tools)!
+        requests.push({ requestMessages: messages, tools, promptPieces: pieces })
+      }
+      done = page.done
+    }
+    return requests
+  }
+  return { commit, createSession, requestsOf }
+}
+
+function recordedOf(reply: Reply): RecordedRequest {
+  if ('error' in reply) throw new Error(reply.error.message)
+  const value = reply.value as RecordedRequest | RecordedTurn
+  return 'request' in value ? value.request : value
+}
+
+const MESSAGES = Array.from({ length: 20 }, (_, place) => `{"role":"user","content":"${place}"}`)
+
+t.test('a request that goes on from the last one is sent as what it adds', (t) => {
+  const { commit, createSession, requestsOf } = openWriter(t)
+  createSession('s')
+  const requests = new SentTurns()
+  const tools = '[{"type":"function"}]'
+  const send = (index: number, count: number): SentTurn => {
+    const turn = aTurn(`t${index}`, { index, requestMessages: MESSAGES.slice(0, count), tools })
+    const { sent, recorded } = requests.pack(turn)
+    recorded(recordedOf(commit('openTurn', sent)))
+    return sent
+  }
+  t.match(send(0, 3), { messages: { base: { depth: 0 }, texts: { length: 3 } }, tools })
+  t.match(send(1, 5), { messages: { base: { depth: 3 }, texts: MESSAGES.slice(3, 5) }, tools: Number })
+  t.match(send(2, 5), { messages: { base: { depth: 5 }, texts: { length: 0 } } }, 'the same again')
+  t.match(send(3, 4), { messages: { base: { depth: 3 }, texts: { length: 1 } } }, 'a shorter one')
+  t.match(send(4, 7), { messages: { base: { depth: 5 }, texts: { length: 2 } } }, 'from the one before that')
+  const written = [3, 5, 5, 4, 7].map((count) => ({
+    requestMessages: MESSAGES.slice(0, count),
+    tools,
+    promptPieces: [],
+  }))
+  t.same(requestsOf('s'), written)
+  t.end()
+})
+
+t.test('of a prompt that goes on from the last one its last piece and what is new are sent', (t) => {
+  const { commit, createSession, requestsOf } = openWriter(t)
+  createSession('s')
+  const requests = new SentTurns()
+  const prompts = [
+    ['[1', ',2'],
+    ['[1', ',2', ',3'],
+    ['[1', ',2', ',3'],
+    ['[1', ',2'],
+    ['[1', ',4'],
+  ]
+  const sent = prompts.map((promptPieces, index) => {
+    const turn = aTurn(`t${index}`, { index, requestMessages: [], promptPieces })
+    const packed = requests.pack(turn)
+    packed.recorded(recordedOf(commit('openTurn', packed.sent)))
+    return [packed.sent.prompt.base.depth, packed.sent.prompt.texts.join('')]
+  })
+  t.same(sent, [
+    [0, '[1,2'],
+    [1, ',2,3'],
+    [2, ',3'],
+    [0, '[1,2'],
+    [1, ',4'],
+  ])
+  t.same(
+    requestsOf('s').map(({ promptPieces }) => promptPieces),
+    prompts,
+  )
+  t.end()
+})
+
+t.test('nothing is left out of a request while the one before it is not on record', (t) => {
+  const requests = new SentTurns()
+  const pack = (count: number) => requests.pack(aTurn('a', { requestMessages: MESSAGES.slice(0, count) }))
+  const first = pack(3)
+  t.match(pack(5).sent, { messages: { base: { depth: 0 }, texts: { length: 5 } } })
+  const prompt = { node: 0, depth: 0, link: '' }
+  first.recorded({ messages: { node: 7, depth: 3, link: 'x'.repeat(16) }, prompt, tools: null })
+  t.match(pack(6).sent, { messages: { base: { node: 7, depth: 3 }, texts: { length: 3 } } }, 'once it is')
+  requests.forget('s')
+  t.match(pack(6).sent, { messages: { base: { depth: 0 }, texts: { length: 6 } } }, 'removed')
+  t.end()
+})
+
+t.test('a prompt whose ids the engine did not tell is sent as none', (t) => {
+  const prompts = [Int32Array.of(), Int32Array.of(1, 2)]
+  const sent = prompts.map((promptTokenIds) =>
+    new SentTurns().packOutcome(anOutcome('a', { promptTokenIds })),
+  )
+  t.strictSame(
+    sent.map(({ sent: { prompt } }) => prompt),
+    [null, { base: null, shared: 0, rest: Int32Array.of(1, 2) }],
+  )
+  t.end()
+})
+
+t.test('whatever is known of the request before, it is recorded as it is', (t) => {
+  const { commit, createSession, requestsOf } = openWriter(t)
+  let lastSession = 0
+  const step = fc.record({
+    keep: fc.nat(8),
+    add: fc.array(fc.constantFrom(...MESSAGES.slice(0, 4), '"\ud800"'), { maxLength: 3 }),
+    keepPieces: fc.nat(8),
+    addPieces: fc.array(fc.constantFrom('[1', ',2', ',3'), { maxLength: 3 }),
+    tools: fc.constantFrom(null, '[1]', '[2]'),
+    how: fc.constantFrom('open', 'record'),
+    after: fc.constantFrom('told', 'told', 'told', 'not told', 'reset', 'deleted'),
+  })
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 15 }), (steps) => {
+      lastSession += 1
+      const sessionId = `session-${lastSession}`
+      createSession(sessionId)
+      const requests = new SentTurns()
+      let written: object[] = []
+      let requestMessages: string[] = []
+      let promptPieces: string[] = []
+      for (const [index, { keep, add, keepPieces, addPieces, tools, how, after }] of steps.entries()) {
+        requestMessages = [...requestMessages.slice(0, keep), ...add]
+        promptPieces = [...promptPieces.slice(0, keepPieces), ...addPieces]
+        const turnId = `t${index}`
+        const { sent, recorded } = requests.pack(
+          aTurn(turnId, { sessionId, index, requestMessages, tools, promptPieces }),
+        )
+        const reply =
+          how === 'open'
+            ? commit('openTurn', sent)
+            : commit('recordTurn', sent, sentWhole(anOutcome(turnId, { sessionId })))
+        written.push({ requestMessages, tools, promptPieces })
+        if (after === 'reset' || after === 'deleted') {
+          requests.forget(sessionId)
+          commit(after === 'reset' ? 'resetSession' : 'deleteSession', sessionId, 9)
+          createSession(sessionId)
+          written = []
+        }
+        // As a reply that comes only now.
+        if (after !== 'not told') recorded(recordedOf(reply))
+      }
+      return JSON.stringify(requestsOf(sessionId)) === JSON.stringify(written)
+    }),
+    { numRuns: 200 },
+  )
+  t.end()
+})
+
+t.test('a request that repeats what is not on record is refused, and leaves nothing', (t) => {
+  const { commit, createSession, requestsOf } = openWriter(t)
+  createSession('s')
+  const { sent } = new SentTurns().pack(aTurn('a', { requestMessages: MESSAGES.slice(0, 3) }))
+  const base = { node: 1, depth: 2, link: 'x'.repeat(16) }
+  const messages = { base, texts: MESSAGES.slice(2, 3) }
+  t.match(commit('openTurn', { ...sent, messages }), { error: { code: 'store_failed' } })
+  t.match(commit('openTurn', { ...sent, tools: 99 }), {
+    error: { code: 'store_failed' },
+  })
+  t.same(requestsOf('s'), [])
+  t.end()
+})

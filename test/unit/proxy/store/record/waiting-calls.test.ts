@@ -1,0 +1,75 @@
+import t from 'tap'
+import type { ThreadCall } from '../../../../../src/proxy/store/record/calls.ts'
+import { SentTurns } from '../../../../../src/proxy/store/record/sent-turns.ts'
+import { WaitingCalls } from '../../../../../src/proxy/store/record/waiting-calls.ts'
+import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
+import { aTurn } from '../../../../conformance/turn-store.ts'
+
+type Call = ThreadCall<WriteMethods>
+
+function opening(sessionId: string, messages: number): Call {
+  const requestMessages = Array.from({ length: messages }, (_, place) => `"${sessionId}, message ${place}"`)
+  const { sent } = new SentTurns().pack(aTurn(`${sessionId}-0`, { sessionId, requestMessages }))
+  return { id: 1, method: 'openTurn', args: [sent] }
+}
+
+function waitingFor(...calls: Call[]): WaitingCalls {
+  const waiting = new WaitingCalls()
+  for (const call of calls) waiting.push(call)
+  return waiting
+}
+
+/** Sessions of the operations, and what each is: `a putStretch`. */
+function groupsOf(waiting: WaitingCalls, ...[isAlone]: Parameters<WaitingCalls['takeGroup']>): string[][] {
+  const groups: string[][] = []
+  for (let group = waiting.takeGroup(isAlone); group.length > 0; group = waiting.takeGroup(isAlone))
+    groups.push(
+      group.map(({ method, args: [first] }) => {
+        const sessionId = typeof first === 'string' ? first : (first as { sessionId: string }).sessionId
+        return `${sessionId} ${method}`
+      }),
+    )
+  return groups
+}
+
+t.test('what is short does not wait for what is long, however many sessions bring that', async (t) => {
+  const heaps = Array.from({ length: 20 }, (_, each) => opening(`heap-${each}`, 9_000))
+  const waiting = waitingFor(...heaps, opening('short', 1))
+  const [first, ...others] = groupsOf(waiting)
+  t.strictSame(first, ['short openTurn', 'heap-0 putStretch'])
+  t.ok(
+    others.every((group) => group.length === 1),
+    'each stretch of a heap is a group of its own',
+  )
+  t.match(others.slice(0, 3), [['heap-1 putStretch'], ['heap-2 putStretch'], ['heap-3 putStretch']])
+})
+
+t.test(
+  'what is long has its turn in each group, and the operations of a session stay in order',
+  async (t) => {
+    const waiting = waitingFor(opening('heap', 8_000))
+    const groups: string[][] = []
+    for (let each = 0; each < 5; each += 1) {
+      waiting.push(opening(`short-${each}`, 1))
+      const group = waiting.takeGroup()
+      groups.push(
+        group.map(({ method, args: [turn] }) => `${(turn as { sessionId: string }).sessionId} ${method}`),
+      )
+    }
+    const stretches = Array.from({ length: 4 }, (_, each) => [`short-${each} openTurn`, 'heap putStretch'])
+    t.strictSame(groups.slice(0, 4), stretches)
+    t.strictSame(groups[4]?.toSorted(), ['heap openTurn', 'short-4 openTurn'])
+    t.equal(waiting.size, 0)
+  },
+)
+
+t.test('who shares its group with no other waits for one group at most', async (t) => {
+  const isAlone = ({ method }: Call) => method === 'deleteSession'
+  const alone: Call = { id: 1, method: 'deleteSession', args: ['gone'] }
+  const waiting = waitingFor(opening('a', 1), alone, opening('b', 1), opening('gone', 1))
+  t.strictSame(groupsOf(waiting, isAlone), [
+    ['a openTurn', 'b openTurn'],
+    ['gone deleteSession'],
+    ['gone openTurn'],
+  ])
+})

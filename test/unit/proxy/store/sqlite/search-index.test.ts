@@ -1,0 +1,202 @@
+import { copyFileSync, existsSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import fc from 'fast-check'
+import t, { type Test } from 'tap'
+import type { TurnStore } from '../../../../../src/proxy/store/port/turn-store.ts'
+import { openForReading } from '../../../../../src/proxy/store/sqlite/database.ts'
+import { openSqliteStore } from '../../../../../src/proxy/store/sqlite/open.ts'
+import { SqliteReader } from '../../../../../src/proxy/store/sqlite/reader.ts'
+import { SearchIndex } from '../../../../../src/proxy/store/sqlite/search-index.ts'
+import { aSession, aTurn, record } from '../../../../conformance/turn-store.ts'
+import { inProcess } from '../../../../helpers/store-in-process.ts'
+import { until } from '../../../../helpers/until.ts'
+
+const MEGABYTE = 1024 * 1024
+
+const open = (path: string) => openSqliteStore({ path, durability: 'process', spawn: inProcess })
+
+/** The reader's end of a database with its index, or without one. */
+function openSearch(t: Test, path: string, isIndexed = true) {
+  const db = openForReading(path)
+  const place = isIndexed ? { path: `${path}-search`, mayWrite: true } : undefined
+  const reader = new SqliteReader(db, MEGABYTE, place)
+  let isOpen = true
+  const close = () => {
+    if (isOpen) reader.close()
+    if (isOpen) db.close()
+    isOpen = false
+  }
+  t.teardown(close)
+  return {
+    close,
+    indexed: () => indexedTurns(path),
+    indexAll: () => {
+      while (reader.indexSome());
+    },
+    find: async (wanted: string) => {
+      const part = { wanted, limit: 1_000, perSession: 1_000, before: Number.MAX_SAFE_INTEGER, full: [] }
+      return (await reader.search(part)).hits.map(({ turnId }) => turnId)
+    },
+  }
+}
+
+function indexedTurns(path: string): number[] | undefined {
+  const index = SearchIndex.openForReading(`${path}-search`)
+  const turns = index?.turnsAfter(0, 1_000)
+  index?.close()
+  return turns
+}
+
+async function say(store: TurnStore, texts: readonly string[], sessionId = 's'): Promise<void> {
+  await store.createSession(aSession(sessionId))
+  const { nextIndex } = (await store.getSession(sessionId))!
+  for (const [place, completionText] of texts.entries()) {
+    const index = nextIndex + place
+    await record(store, aTurn(`${sessionId}${index}`, { sessionId, index }), { sessionId, completionText })
+  }
+}
+
+t.test('with the index the same is found as without', async (t) => {
+  const words = fc.constantFrom(
+    'assert',
+    'True',
+    ' ',
+    '\n',
+    'ass',
+    'ert',
+    'é',
+    'É',
+    '海',
+    '水',
+    '"',
+    '😀',
+    '%',
+    'x',
+  )
+  const text = fc.array(words, { minLength: 1, maxLength: 12 }).map((parts) => parts.join(''))
+  let run = 0
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(text, { maxLength: 12 }),
+      fc.array(text, { minLength: 4 }),
+      async (texts, wanted) => {
+        const path = join(t.testdir(), `${run++}.db`)
+        const store = await open(path)
+        await say(store, texts)
+        const [indexed, plain] = [openSearch(t, path), openSearch(t, path, false)]
+        indexed.indexAll()
+        if (indexed.indexed()!.length !== texts.length) return false
+        await say(store, ['assert True, later'])
+        for (const each of wanted)
+          if (JSON.stringify(await indexed.find(each)) !== JSON.stringify(await plain.find(each)))
+            return false
+        for (const each of [indexed, plain]) each.close()
+        await store.close()
+        return true
+      },
+    ),
+    { numRuns: 25 },
+  )
+})
+
+t.test('the first search begins it, and it goes on after a restart without one', async (t) => {
+  const path = join(t.testdir(), 'turns.db')
+  const openIndexed = () => openSqliteStore({ path, durability: 'process', searchIndex: true })
+  const first = await openIndexed()
+  await say(first, ['first text'])
+  await first.close()
+  const second = await openIndexed()
+  await second.listSessions({ limit: 1 })
+  t.notOk(existsSync(`${path}-search`), 'nobody has searched')
+  const { hits } = await second.searchTurns({ wanted: 'first', limit: 1, perSession: 1 })
+  t.equal(hits.length, 1)
+  await until(() => indexedTurns(path)?.length === 1)
+  await second.close()
+  const third = await openIndexed()
+  t.teardown(() => third.close())
+  await say(third, ['second text'])
+  await until(() => indexedTurns(path)?.length === 2)
+})
+
+t.test('it follows the record up to the first turn that is open, and goes on after a restart', async (t) => {
+  const path = join(t.testdir(), 'turns.db')
+  const store = await open(path)
+  t.teardown(() => store.close())
+  await say(store, ['first text'])
+  await store.openTurn(aTurn('open', { index: 1 }))
+  await say(store, ['second text'])
+  const before = openSearch(t, path)
+  before.indexAll()
+  t.strictSame(before.indexed(), [1])
+  t.strictSame(await before.find('text'), ['s2', 's0'], 'what is not in it is looked at')
+  before.close()
+  t.equal(statSync(`${path}-search`).mode & 0o077, 0, 'for its owner alone')
+  await record(store, aTurn('late', { index: 3 }), { completionText: 'third text' })
+  const { turnId, sessionId } = aTurn('open')
+  await store.markUndelivered(sessionId, turnId, { code: 'agent_gone', message: '' })
+  await store.deleteSession('s')
+  await say(store, ['fourth text'], 'later')
+  const after = openSearch(t, path)
+  t.strictSame(after.indexed(), [1], 'it is the one of before')
+  after.indexAll()
+  t.strictSame(await after.find('text'), ['later0'], 'and a deleted session is in none')
+})
+
+t.test('turns that have left the record leave the index', async (t) => {
+  const path = join(t.testdir(), 'turns.db')
+  const store = await open(path)
+  await say(store, ['some text', 'more text'], 'gone')
+  await say(store, ['other text'], 'stays')
+  const first = openSearch(t, path)
+  first.indexAll()
+  t.strictSame(first.indexed(), [1, 2, 3])
+  first.close()
+  await store.deleteSession('gone')
+  // Its rows are removed bit by bit, in moments without work.
+  await store.close()
+  const again = await open(path)
+  t.teardown(() => again.close())
+  const search = openSearch(t, path)
+  for (let tries = 0; tries < 100 && search.indexed()!.length > 1; tries++) {
+    await again.check()
+    await new Promise((resolve) => setTimeout(resolve, 10))
+    const later = openSearch(t, path)
+    later.indexAll()
+    later.close()
+  }
+  t.strictSame(search.indexed(), [3])
+})
+
+t.test('an index that is damaged, or of another database, is made anew', async (t) => {
+  const folder = t.testdir()
+  const path = join(folder, 'turns.db')
+  const index = `${path}-search`
+  const store = await open(path)
+  await say(store, ['first text'])
+  await store.close()
+  copyFileSync(path, join(folder, 'older.db'))
+  const later = await open(path)
+  await say(later, ['second text'])
+  await later.close()
+  const whole = openSearch(t, path)
+  whole.indexAll()
+  t.strictSame(whole.indexed(), [1, 2])
+  whole.close()
+
+  for (const file of [path, `${path}-wal`, `${path}-shm`]) rmSync(file, { force: true })
+  copyFileSync(join(folder, 'older.db'), path)
+  const restored = openSearch(t, path)
+  t.strictSame(restored.indexed(), [], 'a backup has other turns under the same numbers')
+  restored.indexAll()
+  restored.close()
+
+  writeFileSync(index, 'no database '.repeat(1_000))
+  const damaged = openSearch(t, path)
+  t.strictSame(damaged.indexed(), [])
+  damaged.indexAll()
+  t.strictSame(await damaged.find('first'), ['s0'])
+  damaged.close()
+  rmSync(index)
+  t.strictSame(await openSearch(t, path, false).find('first'), ['s0'])
+  t.notOk(existsSync(index), 'who only reads makes none')
+})

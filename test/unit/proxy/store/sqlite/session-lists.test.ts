@@ -1,0 +1,78 @@
+import { join } from 'node:path'
+import t from 'tap'
+import type { SessionFilter } from '../../../../../src/proxy/store/port/turn-store.ts'
+import { openSqliteStore } from '../../../../../src/proxy/store/sqlite/open.ts'
+import { aSession } from '../../../../conformance/turn-store.ts'
+import { inProcess } from '../../../../helpers/store-in-process.ts'
+
+/** More than are looked at in one go. */
+const SESSIONS = 4_500
+
+t.test('lists of many sessions are whole, and hold up nobody', async (t) => {
+  const store = await openSqliteStore({
+    path: join(t.testdir(), 'turns.db'),
+    durability: 'process',
+    spawn: inProcess,
+  })
+  t.teardown(() => store.close())
+  await Promise.all(
+    Array.from({ length: SESSIONS }, (_, place) =>
+      store.createSession(aSession(`s${place}`, { createdAtMs: place, metadata: { task: place % 3 } })),
+    ),
+  )
+  await store.setReward('s4000', { reward: 1, components: {} }, 9_000)
+
+  await t.test('totals and groups count each session once', async (t) => {
+    t.match(await store.totalSessions({}), { sessions: SESSIONS, active: SESSIONS, rewards: { count: 1 } })
+    t.match(await store.totalSessions({ text: 's44' }), { sessions: 111 })
+    t.strictSame(await store.countSessions(0), { sessions: SESSIONS, active: SESSIONS, expired: 0 })
+    const groups = await store.groupSessions('task', {})
+    t.strictSame(
+      groups.map(({ sessions }) => sessions),
+      [1_500, 1_500, 1_500],
+    )
+    t.match(
+      groups.find(({ value }) => value === 1),
+      { createdAtMs: 1, rewards: { mean: 1 } },
+    )
+  })
+
+  await t.test('pages of what a filter leaves join, wherever in the list it is', async (t) => {
+    const all = async (filter: SessionFilter, limit: number) => {
+      const found: string[] = []
+      let cursor: string | undefined
+      do {
+        const page = await store.listSessions({ ...filter, limit, ...(cursor && { cursor }) })
+        t.ok(page.sessions.length > 0, 'a page that was promised has something')
+        found.push(...page.sessions.map(({ sessionId }) => sessionId))
+        cursor = page.nextCursor
+      } while (cursor !== undefined)
+      return found
+    }
+    const wanted = Array.from({ length: SESSIONS }, (_, place) => `s${place}`)
+    const having = (text: string) => wanted.filter((id) => id.includes(text)).reverse()
+    t.strictSame(await all({ text: '12' }, 7), having('12'))
+    t.strictSame(await all({ text: 's12' }, 1_000), having('s12'))
+    t.strictSame(await all({ text: 's0' }, 1), ['s0'], 'the very last one')
+    t.strictSame(
+      await all({ metadata: { task: 1 } }, 500),
+      wanted.filter((_, place) => place % 3 === 1).reverse(),
+    )
+    t.strictSame(await store.listSessions({ text: 'nothing', limit: 10 }), { sessions: [] })
+  })
+
+  for (const [what, ask] of [
+    ['totals', () => store.totalSessions({})],
+    ['groups', () => store.groupSessions('task', {})],
+    ['a search', () => store.listSessions({ text: 'nothing', limit: 10 })],
+  ] as const) {
+    await t.test(`a session that is asked for after ${what} is there before`, async (t) => {
+      const answers: string[] = []
+      await Promise.all([
+        ask().then(() => answers.push(what)),
+        store.getSession('s1').then(() => answers.push('session')),
+      ])
+      t.strictSame(answers, ['session', what])
+    })
+  }
+})

@@ -1,0 +1,100 @@
+/** Which operations of the store share a commit, and who waits for whom. */
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import t, { type Test } from 'tap'
+import type { Reply, ThreadCall } from '../../../../../src/proxy/store/record/calls.ts'
+import { NO_TEXTS, type Stretch } from '../../../../../src/proxy/store/record/sent-turn.ts'
+import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
+import type { Writer } from '../../../../../src/proxy/store/sqlite/writer.ts'
+import { WriterLoop, type WriterMessage } from '../../../../../src/proxy/store/sqlite/writer-loop.ts'
+
+type Call = ThreadCall<WriteMethods>
+
+/** A loop whose writer notes the groups, by the ids of their operations. */
+function aLoop(t: Test) {
+  const groups: number[][] = []
+  const inbox: WriterMessage[] = []
+  const writer = {
+    commit: (calls: readonly Call[]): Reply[] => {
+      groups.push(calls.map(({ id }) => id))
+      for (const { method, args } of calls)
+        if (method === 'putStretch') (args[0] as Stretch).written(NO_TEXTS)
+      return []
+    },
+    purge: () => false,
+    checkpointIfDue: () => {},
+    checkpoint: () => {},
+  }
+  const loop = new WriterLoop(writer as unknown as Writer, () => {}, {
+    reply: () => {},
+    next: () => inbox.shift(),
+    close: () => {},
+  })
+  t.teardown(() => loop.receive('close'))
+  return { groups, inbox, loop }
+}
+
+let lastId = 0
+function turn(sessionId: string, texts = 1, chars = 10): Call {
+  const messages = { base: NO_TEXTS, texts: Array.from({ length: texts }, () => 'x'.repeat(chars)) }
+  const opened = { sessionId, messages, prompt: { base: NO_TEXTS, texts: [] } }
+  lastId += 1
+  return { id: lastId, method: 'recordTurn', args: [opened, {}] }
+}
+
+/** What {@link aLoop} notes of a stretch of a turn's texts. */
+const STRETCH = 0
+
+t.test('a turn of many messages is written in stretches, and those of others before them', async (t) => {
+  const { groups, loop } = aLoop(t)
+  const calls = [turn('greedy', 5_000, 4_096), turn('greedy', 3_000, 4_096), turn('a'), turn('b'), turn('a')]
+  loop.receive(calls)
+  for (let each = 0; each < 16; each += 1) await nextTurn()
+  const [first, second, a, b, a2] = calls.map(({ id }) => id)
+  t.strictSame(groups.slice(0, 2), [[a, b, a2, STRETCH], [STRETCH]])
+  const rest = groups.slice(2).flat()
+  t.strictSame(
+    rest.filter((id) => id !== STRETCH),
+    [first, second],
+  )
+  t.equal(rest.at(-1), second)
+})
+
+t.test('one of long messages is, too', async (t) => {
+  const { groups, loop } = aLoop(t)
+  const [heavy, light] = [turn('greedy', 10, 4 * 1024 * 1024), turn('light')]
+  loop.receive([heavy, light])
+  for (let each = 0; each < 8; each += 1) await nextTurn()
+  t.strictSame(groups[0], [light.id, STRETCH])
+  t.strictSame(groups.at(-1), [heavy.id])
+})
+
+t.test('what comes while a stretch is written waits for one more of its session, not for all', async (t) => {
+  const { groups, inbox, loop } = aLoop(t)
+  const [heavy, late] = [turn('greedy', 9_000), turn('late')]
+  loop.receive([heavy])
+  inbox.push([late])
+  for (let each = 0; each < 8; each += 1) await nextTurn()
+  t.strictSame(groups.slice(0, 3), [[STRETCH], [late.id, STRETCH], [STRETCH]])
+})
+
+t.test('light turns share a commit, up to a number of them', async (t) => {
+  const { groups, loop } = aLoop(t)
+  loop.receive(Array.from({ length: 600 }, (_, at) => turn(`s${at % 7}`)))
+  await nextTurn()
+  t.strictSame(
+    groups.map(({ length }) => length),
+    [512, 88],
+  )
+})
+
+t.test('a sweep comes behind all that was called for before it, and the end behind everything', async (t) => {
+  const { groups, loop } = aLoop(t)
+  const before = [turn('a'), turn('a'), turn('b')]
+  const sweep: Call = { id: 0, method: 'sweep', args: [0, 0, 10] }
+  const after = [turn('b', 2_000), turn('b', 2_000), turn('b', 2_000)]
+  loop.receive([...before, sweep, ...after])
+  loop.receive('close')
+  const [a, a2, b] = before.map(({ id }) => id)
+  const [c, c2, c3] = after.map(({ id }) => id)
+  t.strictSame(groups, [[a, b, a2], [0], [c], [c2], [c3]])
+})

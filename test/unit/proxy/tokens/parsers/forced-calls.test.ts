@@ -1,0 +1,49 @@
+import t from 'tap'
+import { findParser } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { createForcedCallParser } from '../../../../../src/proxy/tokens/parsers/forced-tool-calls.ts'
+import { mergeDeltas, parseWhole } from '../../../../helpers/parsed-output.ts'
+import { TOOLS } from './parse.ts'
+
+const CALLS = '[{"name": "f", "parameters": {"a":  1}}, {"name": "f", "parameters": {}}]'
+const NATIVE = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+
+/** Also that the text may come cut anywhere. */
+function read(text: string, startsInReasoning = false) {
+  const create = () =>
+    createForcedCallParser(findParser('hermes'), {
+      tools: TOOLS,
+      startsInReasoning,
+      makeToolCallId: () => 'id',
+    })
+  const whole = parseWhole(create(), text)
+  const parser = create()
+  t.same(mergeDeltas([...[...text].map((character) => parser.push(character)), parser.finish()]), whole)
+  const { content, reasoning, toolCalls } = whole
+  return { content, reasoning, calls: toolCalls.map((call) => call.function.arguments) }
+}
+
+const calls = ['{"a":  1}', '{}']
+
+t.test('the whole answer is an array of calls', async (t) => {
+  t.same(read(CALLS), { content: '', reasoning: '', calls })
+  t.same(read(` ${CALLS}\n`), { content: '', reasoning: '', calls })
+})
+
+t.test('behind reasoning, whoever opened it, and where the engine left none', async (t) => {
+  t.same(read(`<think>\nhm\n</think>\n\n${CALLS}`), { content: '', reasoning: '\nhm\n', calls })
+  t.same(read(`[hm]\n</think>\n\n${CALLS}`, true), { content: '', reasoning: '[hm]\n', calls })
+  t.same(read(CALLS, true), { content: '', reasoning: '', calls })
+})
+
+t.test("anything else is read as the model's own format", async (t) => {
+  t.same(read(NATIVE), { content: '', reasoning: '', calls: ['{}'] })
+  t.same(read(`hm</think>${NATIVE}`, true), { content: '', reasoning: 'hm', calls: ['{}'] })
+  for (const text of ['[{"name": "f", "par', `${CALLS} and more`, '[1]', '', ' ']) {
+    t.same(read(text), { content: text, reasoning: '', calls: [] })
+  }
+  t.same(read('cut off', true), { content: '', reasoning: 'cut off', calls: [] })
+})
+
+t.test('a format that puts every text behind a header has no place for bare JSON', async (t) => {
+  t.equal(findParser('harmony').grammar, undefined)
+})

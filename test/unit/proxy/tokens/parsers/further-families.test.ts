@@ -1,0 +1,126 @@
+/** Families beside those that have a file of their own; texts as their templates and vLLM's parsers have them. */
+import t from 'tap'
+import type { Tool } from '../../../../../src/protocol/canonical/messages.ts'
+import { findParser, PARSER_FAMILIES } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { assertCutsChangeNothing, parse, parseBriefly } from './parse.ts'
+
+const tools: Tool[] = [
+  {
+    type: 'function',
+    function: {
+      name: 'f',
+      parameters: { type: 'object', properties: { text: { type: 'string' }, count: { type: 'integer' } } },
+    },
+  },
+]
+const read = (name: string, text: string) => parseBriefly(findParser(name), text, { tools })
+const ARRAY = '[{"name": "f", "arguments": {"text":  "]</tool_calls>"}}, {"name": "g", "arguments": {}}]'
+const CALLS = ['f({"text":  "]</tool_calls>"})', 'g({})']
+
+t.test('granite, phi4, hunyuan, nemotron: one array of calls between markers', async (t) => {
+  t.same(read('granite', `<|tool_call|>${ARRAY}`), { calls: CALLS })
+  t.same(read('granite', `I look.\n<tool_call>${ARRAY}</tool_call>`), { content: 'I look.', calls: CALLS })
+  t.same(read('phi4_mini_json', `functools${ARRAY}`), { calls: CALLS })
+  t.same(read('phi4_mini_json', `<|tool_call|>${ARRAY}<|/tool_call|>`), { calls: CALLS })
+  t.same(read('hunyuan_a13b', `<tool_calls>${ARRAY}</tool_calls>`), { calls: CALLS })
+  t.same(read('nemotron_json', `<TOOLCALL>${ARRAY}</TOOLCALL>`), { calls: CALLS })
+})
+
+t.test('what is no array of calls stays visible with its markers', async (t) => {
+  for (const [name, text] of [
+    ['phi4_mini_json', 'import functools\nfunctools.partial(f)'],
+    ['granite', '<|tool_call|>[]'],
+    ['hunyuan_a13b', '<tool_calls>[{"name": "f"}]</tool_calls>'],
+    ['cohere_command', '<|START_ACTION|>[{"tool_name": 1, "parameters": {}}]<|END_ACTION|>'],
+    ['apertus', '<|tools_prefix|>[{"f": {}, "g": {}}]<|tools_suffix|>'],
+    ['lfm2', '<|tool_call_start|>[f(1)]<|tool_call_end|>'],
+    ['lfm2', '<|tool_call_start|>[f(a=1)] and more<|tool_call_end|>'],
+  ] as const) {
+    t.same(read(name, text), { content: text }, text)
+  }
+})
+
+t.test('markers around the answer are no content; anywhere else they are', async (t) => {
+  t.same(read('hunyuan_a13b', '<think>\nhm\n</think>\n<answer>\nHi.\n</answer>'), {
+    reasoning: '\nhm\n',
+    content: 'Hi.',
+  })
+  t.same(read('granite', '<think>hm</think><response>Hi.</response>'), { reasoning: 'hm', content: 'Hi.' })
+  t.same(
+    read('cohere_command', '<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>Hi.<|END_RESPONSE|>'),
+    {
+      reasoning: 'hm',
+      content: 'Hi.',
+    },
+  )
+  t.same(read('granite', 'Close it with </response> there.'), { content: 'Close it with </response> there.' })
+})
+
+t.test('seed_oss: its own markers around reasoning and calls', async (t) => {
+  const call =
+    '<seed:tool_call>\n<function=f>\n<parameter=count>5</parameter>\n<parameter=text>5</parameter>\n</function>\n</seed:tool_call>'
+  t.same(read('seed_oss', `<seed:think>hm</seed:think>I look.${call}`), {
+    reasoning: 'hm',
+    content: 'I look.',
+    calls: ['f({"count": 5, "text": "5"})'],
+  })
+})
+
+t.test('deepseek_v32: the markup says what is a string, whatever the schema says', async (t) => {
+  const parameter = (name: string, isString: boolean, text: string) =>
+    `<｜DSML｜parameter name="${name}" string="${isString}">${text}</｜DSML｜parameter>\n`
+  const text = `<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n${parameter('count', true, '5')}${parameter('text', false, '[1]')}</｜DSML｜invoke>\n</｜DSML｜function_calls>`
+  t.same(read('deepseek_v32', text), { calls: ['f({"count": "5", "text": [1]})'] })
+})
+
+t.test('cohere: ids that begin again in each answer are not given on', async (t) => {
+  const text = '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {}}]<|END_ACTION|>'
+  t.same(parse(findParser('cohere_command'), text).toolCalls[0]?.id, 'id_0')
+})
+
+t.test('kimi, mistral, cohere: calls end reasoning that was not closed', async (t) => {
+  const texts = {
+    kimi_k2:
+      '<think>hm<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>',
+    mistral: '[THINK]hm[TOOL_CALLS]f[ARGS]{}',
+    cohere_command:
+      '<|START_THINKING|>hm<|START_ACTION|>[{"tool_name": "f", "parameters": {}}]<|END_ACTION|>',
+  }
+  for (const [name, text] of Object.entries(texts))
+    t.same(read(name, text), { reasoning: 'hm', calls: ['f({})'] }, name)
+})
+
+t.test('lfm2: strings hold quotes that nothing escapes', async (t) => {
+  const call = (written: string) => `<|tool_call_start|>[${written}]<|tool_call_end|>`
+  t.same(read('lfm2', call(`f(text='it's "so"', count=-1_000, x=[True, None, {"a": (1.5, .5)}])`)), {
+    calls: ['f({"text": "it\'s \\"so\\"", "count": -1000, "x": [true, null, {"a": [1.5, 0.5]}]})'],
+  })
+  t.same(read('lfm2', call(`ns.f(text="a\\nb")`)), { calls: ['ns.f({"text": "a\\nb"})'] })
+  const deep = `f(a=${'['.repeat(5000)}${']'.repeat(5000)})`
+  t.same(read('lfm2', call(deep)), { content: call(deep) }, 'too deep to be an argument')
+})
+
+t.test('how the text is cut changes nothing, for any family', async () => {
+  for (const family of PARSER_FAMILIES.values()) {
+    assertCutsChangeNothing(
+      family,
+      [
+        ...family.keepTokens,
+        'f',
+        '\n',
+        ' ',
+        '{"name": "f", "arguments": {}}',
+        '"',
+        '[',
+        ']',
+        '{',
+        '}',
+        ':',
+        ',',
+        'f(a=1)',
+        'functools',
+      ],
+      200,
+    )
+  }
+})

@@ -1,0 +1,81 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { JsonScanner } from '../../../../../src/proxy/tokens/parsers/json-scanner.ts'
+
+/** What one scanner makes of a text in pieces: how many characters it took, whether they are whole, the members. */
+function scan(...pieces: string[]) {
+  const scanner = new JsonScanner()
+  let length = 0
+  for (const piece of pieces) if (scanner.isOpen) length += scanner.read(piece, 0)
+  const members = scanner.isWhole ? [...scanner.getMembers(pieces.join('').slice(0, length))] : undefined
+  return { length, isOpen: scanner.isOpen, members }
+}
+
+t.test('members keep the text that they were written with', async (t) => {
+  const text = '{"a" : [1,  {"x": "},"}] , "\\u0062": 1.0e2,"c":"\\"" } tail'
+  t.same(scan(text), {
+    length: text.length - ' tail'.length,
+    isOpen: false,
+    members: [
+      ['a', '[1,  {"x": "},"}]'],
+      ['b', '1.0e2'],
+      ['c', '"\\""'],
+    ],
+  })
+  t.same(scan('{}').members, [])
+  t.same(scan('[{"a": 1}]').members, [], 'of an array there are none')
+})
+
+t.test('a text that cannot become JSON is known at its first wrong character', async (t) => {
+  const wrong = [
+    '{a',
+    '{"a" 1',
+    '{"a": tru}',
+    '{"a": 01,',
+    '{"a": "\n',
+    '{"a": "\\x',
+    '{"a": "\\u00g',
+    '{"a": 1]',
+    '{,',
+  ]
+  for (const text of wrong)
+    t.same(scan(text), { length: text.length - 1, isOpen: false, members: undefined }, text)
+  for (const text of ['{"a": "x', '{"a": [1', '{"a"', '{"a": tru']) t.ok(scan(text).isOpen, text)
+})
+
+t.test('JSON is what JSON.parse takes, however it is cut', async () => {
+  const space = fc.constantFrom(undefined, 2, '\t')
+  const json = fc.tuple(fc.dictionary(fc.string(), fc.jsonValue()), space)
+  const written = json.map(([value, indent]) => JSON.stringify(value, null, indent))
+  const letters = fc.string({ unit: fc.constantFrom(...'{}[]:,"\\ue1.-0n ') })
+  /** Valid JSON with something put in its place somewhere, which mostly breaks it. */
+  const broken = fc.tuple(written, letters, fc.nat()).map(([text, more, at]) => {
+    const index = at % text.length
+    return text.slice(0, index) + more + text.slice(index + 1)
+  })
+  fc.assert(
+    fc.property(fc.oneof(written, broken), (text) => {
+      const whole = scan(text)
+      const cut = scan(...text)
+      if (JSON.stringify(cut) !== JSON.stringify(whole)) return false
+      const isAll = whole.members !== undefined && text.slice(whole.length).trim() === ''
+      return isAll === isObjectOrArray(text)
+    }),
+    { numRuns: 2000 },
+  )
+  fc.assert(
+    fc.property(json, ([value, indent]) => {
+      const members = scan(JSON.stringify(value, null, indent)).members!
+      const parsed = members.map(([key, text]) => [key, JSON.parse(text)])
+      return JSON.stringify(parsed) === JSON.stringify(Object.entries(JSON.parse(JSON.stringify(value))))
+    }),
+  )
+})
+
+function isObjectOrArray(text: string): boolean {
+  try {
+    return typeof JSON.parse(text) === 'object' && JSON.parse(text) !== null
+  } catch {
+    return false
+  }
+}

@@ -1,0 +1,159 @@
+/** What the newest families' own templates write of one answer (reasoning, a text, two calls) is what is read of it. */
+import t from 'tap'
+import type { Tool } from '../../../../../src/protocol/canonical/messages.ts'
+import { findParser } from '../../../../../src/proxy/tokens/parsers/choose-parser.ts'
+import { parse, parseBriefly } from './parse.ts'
+
+const properties = {
+  text: { type: 'string' },
+  count: { type: 'integer' },
+  list: { type: 'array', items: { type: 'string' } },
+  map: { type: 'object' },
+  on: { type: 'boolean' },
+}
+const tools: Tool[] = [
+  { type: 'function', function: { name: 'f', parameters: { type: 'object', properties } } },
+  { type: 'function', function: { name: 'g' } },
+]
+const TEXT = 'a "q" <b>\n\\ c\n'
+const ARGS = { text: TEXT, count: 5, list: ['x', 'y'], map: { k: 'v', n: [1.5, null] }, on: true }
+const JSON_ARGS = JSON.stringify(ARGS)
+const read = (name: string, text: string, startsInReasoning = false) =>
+  parseBriefly(findParser(name), text, { tools, startsInReasoning })
+
+function dsml(name: string, isString: boolean, value: string): string {
+  return `<｜DSML｜parameter name="${name}" string="${isString}">${value}</｜DSML｜parameter>\n`
+}
+function kimi(key: string, type: string, value: string): string {
+  return `<|open|>argument key="${key}" type="${type}"<|sep|>${value}<|close|>argument<|sep|>`
+}
+const M3 = (name: string, value: string) => `]<]minimax[>[<${name}>${value}]<]minimax[>[</${name}>`
+const ATEM = (name: string, value: string) => `<atem:parameter name="${name}">${value}</atem:parameter>\n`
+
+/** `args` where markup says less than JSON does. */
+const WRITTEN: { name: string; text: string; opened?: true; content?: string; args?: object; one?: true }[] =
+  [
+    {
+      name: 'deepseek_v4',
+      opened: true,
+      text: `hm</think>I look.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n${dsml('text', true, TEXT)}${dsml('count', false, '5')}${dsml('list', false, '["x", "y"]')}${dsml('map', false, '{"k": "v", "n": [1.5, null]}')}${dsml('on', false, 'true')}</｜DSML｜invoke>\n<｜DSML｜invoke name="g">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>`,
+    },
+    {
+      name: 'kimi_k3',
+      opened: true,
+      text: `hm<|close|>think<|sep|><|open|>response<|sep|>I look.<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>${kimi('text', 'string', TEXT)}${kimi('count', 'number', '5')}${kimi('list', 'array', '["x", "y"]')}${kimi('map', 'object', '{"k": "v", "n": [1.5, null]}')}${kimi('on', 'boolean', 'true')}<|close|>call<|sep|><|open|>call tool="g" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>`,
+    },
+    {
+      name: 'minimax_m3',
+      text: `<mm:think>hm</mm:think>I look.]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="f">${M3('text', TEXT)}${M3('count', '5')}${M3('list', M3('item', 'x') + M3('item', 'y'))}${M3('map', M3('k', 'v') + M3('n', M3('item', '1.5') + M3('item', '')))}${M3('on', 'true')}]<]minimax[>[</invoke>\n]<]minimax[>[<invoke name="g">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>`,
+      args: { ...ARGS, map: { k: 'v', n: ['1.5', ''] } },
+    },
+    {
+      name: 'gemma4',
+      text: `<|channel>thought\nhm<channel|>I look.<|tool_call>call:f{count:5,list:[<|"|>x<|"|>,<|"|>y<|"|>],map:{k:<|"|>v<|"|>,n:[1.5,None]},on:true,text:<|"|>${TEXT}<|"|>}<tool_call|><|tool_call>call:g{}<tool_call|>`,
+      args: { count: 5, list: ['x', 'y'], map: ARGS.map, on: true, text: TEXT },
+    },
+    {
+      name: 'minicpm5',
+      opened: true,
+      text: `hm</think>\n\nI look.\n<function name="f"><param name="text"><![CDATA[${TEXT}]]></param><param name="count">5</param><param name="list">['x', 'y']</param><param name="map">{'k': 'v', 'n': [1.5, None]}</param><param name="on">True</param></function>\n<function name="g"></function>`,
+      content: '\n\nI look.',
+    },
+    {
+      name: 'solar_open',
+      text: `<|think|>hm<|end|><|begin|>assistant<|content|>I look.<|begin|>assistant<|tool_calls|><|tool_call:begin|>c1<|tool_call:name|>f<|tool_call:args|>${JSON_ARGS}<|tool_call:end|><|tool_call:begin|>c2<|tool_call:name|>g<|tool_call:args|>{}<|tool_call:end|><|calls|>`,
+    },
+    {
+      name: 'minimax_m1',
+      text: `<think>hm</think>I look.<tool_calls>\n{"name": "f", "arguments": ${JSON_ARGS}}\n{"name": "g", "arguments": {}}\n</tool_calls>`,
+    },
+    {
+      name: 'apriel',
+      opened: true,
+      text: `hm[BEGIN FINAL RESPONSE]\nI look.\n<tool_calls>[{"name": "f", "arguments": ${JSON_ARGS}}, {"name": "g", "arguments": {}}]</tool_calls>`,
+      content: '\nI look.',
+    },
+    {
+      name: 'muse_glimmer',
+      text: ` to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>I look.<|eom|><|start|>assistant to=f<|message|><atem:function_calls>\n<atem:invoke name="f">\n${ATEM('text', TEXT)}${ATEM('count', '5')}${ATEM('list', '["x", "y"]')}${ATEM('map', '{"k": "v", "n": [1.5, null]}')}${ATEM('on', 'true')}</atem:invoke>\n</atem:function_calls><|eom|><|start|>assistant to=g<|message|><atem:function_calls>\n<atem:invoke name="g.g">\n</atem:invoke>\n</atem:function_calls><|eot|>`,
+    },
+  ]
+
+for (const { name, text, opened = false, content = 'I look.', args = ARGS } of WRITTEN) {
+  t.test(`${name}: reasoning, content and calls`, async (t) => {
+    const {
+      reasoning,
+      content: found,
+      toolCalls,
+    } = parse(findParser(name), text, { tools, startsInReasoning: opened })
+    t.same({ reasoning, content: found }, { reasoning: 'hm', content })
+    const calls = toolCalls.map((call) => [call.function.name, JSON.parse(call.function.arguments)])
+    t.same(calls, [
+      ['f', args],
+      ['g', {}],
+    ])
+  })
+}
+
+t.test('gigachat3: one call, behind a role or a token', async (t) => {
+  const call = '{"name": "f", "arguments": {"count": 5}}'
+  for (const begun of ['<|message_sep|>\n\nfunction call<|role_sep|>\n', '<|function_call|>']) {
+    t.same(read('gigachat3', `I look.${begun}${call}<|message_sep|>\n\n`), {
+      content: 'I look.',
+      calls: ['f({"count": 5})'],
+    })
+  }
+})
+
+t.test('command_r_plus: a list of actions in a fence', async (t) => {
+  const text =
+    'Plan: I look.\nAction:\n```json\n[\n    {\n        "tool_name": "f",\n        "parameters": {"count": 5}\n    }\n]```'
+  t.same(read('command_r_plus', text), { content: 'Plan: I look.', calls: ['f({"count": 5})'] })
+})
+
+t.test('functionary: each call behind its name', async (t) => {
+  t.same(
+    read(
+      'functionary_v3_1',
+      'I look.<function=f>{"text": "</function>"}</function><function=g>{}</function>',
+    ),
+    {
+      content: 'I look.',
+      calls: ['f({"text": "</function>"})', 'g({})'],
+    },
+  )
+  t.same(read('functionary_v3_2', 'all\nI look: >>> 1>>>f\n{"text": ">>>g\\n"}>>>g\n{}'), {
+    content: 'I look: >>> 1',
+    calls: ['f({"text": ">>>g\\n"})', 'g({})'],
+  })
+})
+
+t.test('what is no call stays text', async (t) => {
+  for (const [name, text] of [
+    ['gemma4', '<|tool_call>call:f{a:1<tool_call|>'],
+    ['gemma4', '<|tool_call>f{}<tool_call|>'],
+    ['gemma4', '<|tool_call>call:f{a:[}]}<tool_call|>'],
+    ['gemma4', '<|tool_call>call:f{:}<tool_call|>'],
+    ['gemma4', '<|tool_call>call:f{a:{]}<tool_call|>'],
+    ['minimax_m3', ']<]minimax[>[<invoke name="f">]<]minimax[>[<a>1]<]minimax[>[</b>]<]minimax[>[</invoke>'],
+    ['kimi_k3', '<|open|>call index="1"<|sep|><|close|>call<|sep|>'],
+    ['solar_open', '<|tool_call:begin|>x<|tool_call:args|>{}<|tool_call:end|>'],
+    ['minimax_m1', '<tool_calls>{"name": "f"}</tool_calls>'],
+    ['functionary_v3_1', '<function=f>[]</function>'],
+    ['functionary_v3_2', 'h\n{}'],
+  ] as const) {
+    t.same(read(name, text), { content: text }, text)
+  }
+})
+
+t.test('muse_glimmer: markup of calls in reasoning or in an answer is text about it', async (t) => {
+  const call = '<atem:invoke name="f">\n</atem:invoke>'
+  t.same(
+    read('muse_glimmer', ` to=self<|message|>${call}<|eom|><|start|>assistant<|message|>${call}<|eot|>`),
+    {
+      reasoning: call,
+      content: call,
+    },
+  )
+  t.same(read('muse_glimmer', 'No header.'), { content: 'No header.' })
+})

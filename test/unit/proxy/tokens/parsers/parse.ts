@@ -1,0 +1,69 @@
+/** Parses as the tests need it: with tools, with ids that can be foretold, and in pieces. */
+import fc from 'fast-check'
+import type { Tool } from '../../../../../src/protocol/canonical/messages.ts'
+import type {
+  OutputParserOptions,
+  ParserFamily,
+} from '../../../../../src/proxy/tokens/parsers/output-parser.ts'
+import { mergeDeltas, type ParsedOutput, parseWhole } from '../../../../helpers/parsed-output.ts'
+
+export const TOOLS: Tool[] = [{ type: 'function', function: { name: 'f' } }]
+
+function withTestDefaults(options: OutputParserOptions): OutputParserOptions {
+  let calls = 0
+  return { tools: TOOLS, makeToolCallId: () => `id_${calls++}`, ...options }
+}
+
+export function parse(family: ParserFamily, text: string, options: OutputParserOptions = {}): ParsedOutput {
+  return parseWhole(family.create(withTestDefaults(options)), text)
+}
+
+/** What {@link parse} finds, as short as a test wants to write it: calls as `name(arguments)`. */
+export function parseBriefly(family: ParserFamily, text: string, options: OutputParserOptions = {}) {
+  const { content, reasoning, toolCalls } = parse(family, text, options)
+  return {
+    ...(content && { content }),
+    ...(reasoning && { reasoning }),
+    ...(toolCalls.length > 0 && {
+      calls: toolCalls.map((call) => `${call.function.name}(${call.function.arguments})`),
+    }),
+  }
+}
+
+/**
+ * Checks that texts made of `fragments` in any order parse the same however they are cut, and that nothing of them
+ * is shown twice or made up.
+ */
+export function assertCutsChangeNothing(
+  family: ParserFamily,
+  fragments: readonly string[],
+  numRuns = 1000,
+): void {
+  const text = fc.array(fc.constantFrom(...fragments), { maxLength: 12 }).map((parts) => parts.join(''))
+  fc.assert(
+    fc.property(
+      text,
+      fc.boolean(),
+      fc.array(fc.integer({ min: 1, max: 9 })),
+      (text, startsInReasoning, sizes) => {
+        const whole = parse(family, text, { startsInReasoning })
+        const parser = family.create(withTestDefaults({ startsInReasoning }))
+        const deltas = cutInto(text, sizes).map((piece) => parser.push(piece))
+        const merged = mergeDeltas([...deltas, parser.finish()])
+        return JSON.stringify(merged) === JSON.stringify(whole)
+      },
+    ),
+    { numRuns },
+  )
+}
+
+/** Pieces of the sizes, over and over; of one character each if there are none. */
+function cutInto(text: string, sizes: readonly number[]): string[] {
+  const pieces: string[] = []
+  for (let from = 0, turn = 0; from < text.length; turn++) {
+    const size = sizes[turn % sizes.length] ?? 1
+    pieces.push(text.slice(from, from + size))
+    from += size
+  }
+  return pieces
+}

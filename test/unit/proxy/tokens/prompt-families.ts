@@ -1,0 +1,66 @@
+/** What holds of the chat template of each family of models: `npm test` tries some, `npm run test:slow` the others. */
+import fc from 'fast-check'
+import type { Test } from 'tap'
+import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
+import type { TemplateRejectionReason } from '../../../../src/proxy/tokens/prompt/template-rejection.ts'
+import { type Conversation, conversations, TALK, WORK } from './prompt-conversations.ts'
+import { loadModel, Rollout } from './prompt-rollout.ts'
+
+interface Family {
+  /** Conversations of which the template never writes a word differently later. */
+  stable: Record<string, Conversation>
+  /** Why a system message, or an assistant's that was not sampled, cannot follow an answer. */
+  refused?: { system?: TemplateRejectionReason; other?: TemplateRejectionReason }
+}
+
+export const FAMILIES: Record<string, Family> = {
+  qwen2_5: { stable: { WORK, TALK } },
+  // Drops reasoning, and its empty frame, with the next message of the user.
+  qwen3: { stable: { WORK } },
+  llama3_1: { stable: { WORK, TALK } },
+  llama3_2: { stable: { WORK, TALK } },
+  // Writes no end of turn behind a single call, and moves system messages to the beginning.
+  deepseek_v3: { stable: { TALK }, refused: { system: 'past_changes' } },
+  // Takes questions and answers by turns, and nothing else.
+  gemma3: { stable: { TALK }, refused: { system: 'template_refuses', other: 'template_refuses' } },
+  embedded: { stable: { WORK, TALK } },
+}
+
+const user: ChatMessage = { role: 'user', content: 'Well?' }
+const answer: ChatMessage = { role: 'assistant', content: 'Well.' }
+const NEW_MESSAGES: Record<'system' | 'other', ChatMessage[]> = {
+  system: [{ role: 'system', content: 'Be brief.' }, user],
+  other: [answer, user],
+}
+
+export function testPrompts(t: Test, name: string): void {
+  const family = FAMILIES[name]!
+  t.test(name, async (t) => {
+    const model = loadModel(name)
+    for (const [kind, newMessages] of Object.entries(NEW_MESSAGES)) {
+      const request = { history: [user, answer], newMessages, lastCompletionId: model.end.id }
+      const continuation = await model.renderer.renderContinuation(request)
+      const refused = family.refused?.[kind as keyof typeof NEW_MESSAGES]
+      t.match(continuation, refused ? { refused } : { text: /Well\?/ }, `new messages: ${kind}`)
+    }
+    await t.test(
+      'each prompt is the one before, its completion, and the end of the full render',
+      async () => {
+        await fc.assert(
+          fc.asyncProperty(conversations(name !== 'gemma3'), async (conversation) => {
+            await new Rollout(model, conversation).play(conversation.steps)
+          }),
+          { numRuns: 40 },
+        )
+      },
+    )
+    for (const [title, conversation] of Object.entries(family.stable)) {
+      const { equalPrompts } = await new Rollout(model, conversation).play(conversation.steps)
+      t.equal(
+        equalPrompts,
+        conversation.steps.length,
+        `${title}: prompts are equal to full renders as a whole`,
+      )
+    }
+  })
+}

@@ -1,0 +1,138 @@
+/** Plays agent and model of a conversation on recorded ids, and compares each prompt with the full render. */
+import assert from 'node:assert/strict'
+import { ProxyError } from '../../../../src/base/errors.ts'
+import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
+import type { PromptOptions, PromptRenderer } from '../../../../src/proxy/tokens/prompt/prompt-renderer.ts'
+import type { ChatTemplate, RenderOptions } from '../../../../src/proxy/tokens/templates/chat-template.ts'
+import { loadTokenizer, type Tokenizer } from '../../../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import { loadTemplate, rendererFor } from '../../../helpers/templates.ts'
+import type { Conversation, Step } from './prompt-conversations.ts'
+import { modelDirectory } from './real-models.ts'
+
+export interface Model {
+  template: ChatTemplate
+  /** The template's text. */
+  source: string
+  tokenizer: Tokenizer
+  renderer: PromptRenderer
+  /** What ends a turn. */
+  end: { text: string; id: number }
+}
+
+/** Where it is not the tokenizer's own. */
+const ENDS: Record<string, string> = { gemma3: '<end_of_turn>' }
+
+const EMBEDDED = new URL('../../../../src/embedded/model', import.meta.url).pathname
+
+/** @param name one of the real models, or `embedded` */
+export function loadModel(name: string): Model {
+  const directory = name === 'embedded' ? EMBEDDED : modelDirectory(name)
+  const { template, source } = loadTemplate(directory)
+  const tokenizer = loadTokenizer(directory)
+  const text = ENDS[name] ?? tokenizer.idToToken(tokenizer.eosTokenId!)!
+  const id = tokenizer.tokenToId(text)!
+  const renderer = rendererFor(template, tokenizer, { source, eosTokenIds: [id] })
+  return { template, source, tokenizer, renderer, end: { text, id } }
+}
+
+export class Rollout {
+  /** How many prompts were equal to the full render from the first id to the last. */
+  equalPrompts = 0
+  readonly #model: Model
+  readonly #options: PromptOptions
+  readonly #style: Conversation['style']
+  #messages: ChatMessage[]
+  #ids: number[] = []
+  #text = ''
+  /** Whether the ids are what the tokenizer makes of the text: a model may sample others. */
+  #canonical = true
+
+  constructor(model: Model, { opening, tools, style }: Conversation) {
+    this.#model = model
+    this.#options = { tools, now: new Date(2026, 2, 7) }
+    this.#style = style
+    this.#messages = opening
+  }
+
+  async play(steps: Step[]): Promise<this> {
+    const first = await this.#model.renderer.renderFull(this.#messages, this.#options)
+    this.#ids = [...first.ids]
+    this.#text = first.text
+    for (const step of steps) {
+      const lastCompletionId = this.#sample(step)
+      const newIds = await this.#goOn(step, lastCompletionId)
+      this.#compareWithFullRender(newIds)
+    }
+    return this
+  }
+
+  get #end() {
+    return this.#model.end
+  }
+
+  /** Puts a completion behind the prompt. @returns its last id */
+  #sample({ completion, ended }: Step): number | undefined {
+    const { tokenizer } = this.#model
+    const promptIds = this.#ids
+    const said = this.#textAsTemplate(completion) ?? textOfModel(completion)
+    const inPlace = tokenizer.encode(this.#text + said + this.#end.text)
+    this.#canonical &&= promptIds.every((id, index) => id === inPlace[index])
+    const ids = this.#canonical ? inPlace : [...promptIds, ...tokenizer.encode(said + this.#end.text)]
+    this.#ids = ended ? ids : ids.slice(0, -1)
+    this.#text += ended ? said + this.#end.text : said
+    return this.#ids.slice(promptIds.length).at(-1)
+  }
+
+  async #goOn({ completion, ended, next }: Step, lastCompletionId: number | undefined): Promise<number[]> {
+    const { renderer } = this.#model
+    const request = { history: [...this.#messages, completion], newMessages: next, lastCompletionId }
+    const added = await renderer.renderContinuation(request, this.#options)
+    if ('refused' in added) throw new Error(added.refused)
+    assert.deepEqual(added.glueIds, ended ? [] : [this.#end.id])
+    this.#messages = [...request.history, ...next]
+    this.#ids = [...this.#ids, ...added.glueIds, ...added.newIds]
+    this.#text += (ended ? '' : this.#end.text) + added.text
+    return [...added.newIds]
+  }
+
+  #compareWithFullRender(newIds: number[]): void {
+    const text = tryRender(this.#model.template, this.#messages, this.#options)
+    if (text === undefined) return
+    const ids = this.#model.tokenizer.encode(text)
+    assert.deepEqual(newIds, ids.slice(ids.length - newIds.length))
+    if (text !== this.#text || !this.#canonical) return
+    assert.deepEqual(this.#ids, ids)
+    this.equalPrompts++
+  }
+
+  #textAsTemplate(completion: ChatMessage): string | undefined {
+    if (this.#style === 'freely') return undefined
+    const { template } = this.#model
+    const prompt = tryRender(template, this.#messages, this.#options)
+    const options = { ...this.#options, addGenerationPrompt: false }
+    const answered = tryRender(template, [...this.#messages, completion], options)
+    if (prompt === undefined || !answered?.startsWith(prompt)) return undefined
+    const endIndex = answered.indexOf(this.#end.text, prompt.length)
+    return endIndex === -1 ? undefined : answered.slice(prompt.length, endIndex)
+  }
+}
+
+/** With its own ideas of white space. */
+function textOfModel({ content, reasoning_content, ...message }: ChatMessage): string {
+  const calls = 'tool_calls' in message ? (message.tool_calls ?? []) : []
+  return ` ${reasoning_content ?? ''}\n${content ?? ''}${JSON.stringify(calls, null, 1)}  `
+}
+
+/** undefined if the template refuses these messages. */
+export function tryRender(
+  template: ChatTemplate,
+  messages: readonly ChatMessage[],
+  options: RenderOptions,
+): string | undefined {
+  try {
+    return template.render(messages, options)
+  } catch (error) {
+    if (error instanceof ProxyError) return undefined
+    throw error
+  }
+}

@@ -1,0 +1,477 @@
+import { readFileSync } from 'node:fs'
+import t from 'tap'
+import type { ChatMessage, Tool } from '../../../../src/protocol/canonical/messages.ts'
+import type {
+  Continuation,
+  ContinuationRequest,
+  PromptOptions,
+  PromptRenderer,
+  PromptRendererOptions,
+} from '../../../../src/proxy/tokens/prompt/prompt-renderer.ts'
+import { TEMPLATE_REJECTIONS } from '../../../../src/proxy/tokens/prompt/template-rejection.ts'
+import { ChatTemplate, chatTemplateFiles } from '../../../../src/proxy/tokens/templates/chat-template.ts'
+import { PythonTemplates } from '../../../../src/proxy/tokens/templates/python/python-templates.ts'
+import { rendererFor, templateOf } from '../../../helpers/templates.ts'
+import { TOOLS } from './prompt-conversations.ts'
+import { loadModel } from './prompt-rollout.ts'
+
+const { tokenizer, source: embedded } = loadModel('embedded')
+const END = tokenizer.tokenToId('<|im_end|>')!
+
+const QUESTION: ChatMessage = { role: 'user', content: 'What?' }
+const ANSWER: ChatMessage = { role: 'assistant', content: 'That.' }
+const RULE: ChatMessage = { role: 'system', content: 'Be nice.' }
+const CALL: ChatMessage = {
+  role: 'assistant',
+  content: null,
+  tool_calls: [{ id: 'c1', type: 'function', function: { name: 'bash', arguments: '{"a":1}' } }],
+}
+const RESULT: ChatMessage = { role: 'tool', tool_call_id: 'c1', content: 'done' }
+
+const ended = (history: ChatMessage[], ...newMessages: ChatMessage[]): ContinuationRequest => ({
+  history,
+  newMessages,
+  lastCompletionId: END,
+})
+const NEXT_QUESTION = ended([QUESTION, ANSWER], QUESTION)
+
+const chatMl = (loop: string, head = '') =>
+  `${head}{% for m in messages %}${loop}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}`
+const MESSAGE = '<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n'
+
+function rendererOf(source: string, options: Partial<PromptRendererOptions> = {}): PromptRenderer {
+  return rendererFor(templateOf(source), tokenizer, { source, ...options })
+}
+
+async function continued(
+  renderer: PromptRenderer,
+  request: ContinuationRequest,
+  options?: PromptOptions,
+): Promise<Continuation> {
+  const continuation = await renderer.renderContinuation(request, options)
+  if ('refused' in continuation) throw new Error(continuation.refused)
+  return continuation
+}
+
+t.test('the new part is the separator, the new messages and the generation prompt', async (t) => {
+  const { glueIds, newIds, text } = await continued(rendererOf(chatMl(MESSAGE)), NEXT_QUESTION)
+  t.equal(text, '\n<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\n')
+  t.equal(tokenizer.decode(newIds), text)
+  t.same(glueIds, [])
+})
+
+t.test(
+  'where tools stand before the last message of the user, one that is said again changes no past',
+  async (t) => {
+    // As Mistral's: messages are compared by what they say.
+    const users = "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}"
+    const loop = `{% if tools and m == users[-1] %}[TOOLS]{{ tools | tojson }}{% endif %}${MESSAGE}`
+    const renderer = rendererOf(chatMl(loop, users))
+    const other: ChatMessage = { role: 'user', content: 'And then?' }
+    const answerTo = (request: ContinuationRequest) => renderer.renderContinuation(request, { tools: TOOLS })
+    const text = /^\n\[TOOLS\].*"bash".*<\|im_start\|>user\nWhat\?<\|im_end\|>\n<\|im_start\|>assistant\n$/s
+    for (let count = 0; count < 3; count += 1) {
+      t.match(await answerTo(NEXT_QUESTION), { text })
+      t.same(await answerTo(ended([QUESTION, ANSWER], other)), { refused: 'past_changes' })
+      const between = [QUESTION, ANSWER, other, ANSWER]
+      t.same(
+        await answerTo(ended(between, QUESTION)),
+        { refused: 'past_changes' },
+        'the one between loses them',
+      )
+    }
+  },
+)
+
+t.test('a template that refuses text beside reasoning and calls goes on from a past with each', async (t) => {
+  // As gpt-oss's. Of a past that is longer than the short one, messages in a row are told as one.
+  const refuses =
+    "{% if m.tool_calls and m.content and m.reasoning_content %}{{ raise_exception('not both') }}{% endif %}"
+  const calls =
+    '{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}'
+  const said = "{{ m.reasoning_content or '' }}{{ m.content or '' }}"
+  const renderer = rendererOf(chatMl(`${refuses}<|im_start|>{{ m.role }}\n${said}${calls}<|im_end|>\n`))
+  const spoken = { ...CALL, content: 'I look.' }
+  const thought = { ...CALL, reasoning_content: 'Look?' }
+  const history = [QUESTION, spoken, RESULT, thought, RESULT, QUESTION]
+  for (const last of [ANSWER, CALL, spoken]) {
+    const next = last === ANSWER ? QUESTION : RESULT
+    t.match(await continued(renderer, ended([...history, last], next), { tools: TOOLS }), { newIds: Object })
+  }
+})
+
+t.test('a completion that did not end its turn is ended, whatever it ended with', async (t) => {
+  const renderer = rendererOf(chatMl(MESSAGE), { eosTokenIds: [7] })
+  const glueBehind = async (lastCompletionId: number | undefined) =>
+    (await continued(renderer, { ...NEXT_QUESTION, lastCompletionId })).glueIds
+  t.same(await glueBehind(42), [END])
+  t.same(await glueBehind(undefined), [END], 'nothing was sampled')
+  t.same(await glueBehind(END), [])
+  t.same(await glueBehind(7), [], "another of the model's ids that end a turn stays as it was sampled")
+})
+
+t.test('once a situation is proved, no part of the history is rendered or tokenized again', async (t) => {
+  let rendered = 0
+  let encoded = 0
+  class CountingTemplate extends ChatTemplate {
+    override render(...args: Parameters<ChatTemplate['render']>): string {
+      const text = super.render(...args)
+      rendered += text.length
+      return text
+    }
+  }
+  const encode = (text: string) => {
+    encoded += text.length
+    return tokenizer.encode(text)
+  }
+  const template = new CountingTemplate(await PythonTemplates.start(), chatTemplateFiles(embedded))
+  const renderer = rendererFor(template, tokenizer, { source: embedded, encode })
+  const costOf = async (turns: number, tools: Tool[]) => {
+    const history = Array.from({ length: turns }, () => [QUESTION, CALL, RESULT, ANSWER]).flat()
+    rendered = encoded = 0
+    await continued(renderer, ended(history, QUESTION), { tools })
+    return { rendered, encoded }
+  }
+  await costOf(10, TOOLS)
+  await costOf(10, TOOLS)
+  const cost = await costOf(10, TOOLS)
+  t.ok(cost.encoded > 0 && cost.encoded < cost.rendered)
+  const proof = await costOf(5000, TOOLS)
+  t.ok(proof.rendered > 100 * cost.rendered, 'the fourth of a kind is proved again')
+  t.same(await costOf(5000, TOOLS), cost)
+  t.same(await costOf(10, [...TOOLS, ...TOOLS]), cost, 'nor are the tools')
+})
+
+t.test('long texts can be tokenized elsewhere', async (t) => {
+  const renderer = rendererOf(chatMl(MESSAGE), { encode: async (text) => tokenizer.encode(text) })
+  t.same(
+    await renderer.renderContinuation(NEXT_QUESTION),
+    await continued(rendererOf(chatMl(MESSAGE)), NEXT_QUESTION),
+  )
+  const prompt = await renderer.renderFull([QUESTION])
+  t.same(prompt.ids, tokenizer.encode(prompt.text))
+})
+
+t.test('where no short past stands for the whole, the whole is rendered', async (t) => {
+  const renderer = rendererOf(chatMl(`{{ loop.index }}${MESSAGE}`))
+  const long = Array.from({ length: 15 }, () => [QUESTION, ANSWER]).flat()
+  for (const _ of [1, 2, 3]) {
+    t.equal((await continued(renderer, ended(long, QUESTION))).text, textBehind(31))
+    t.equal((await continued(renderer, NEXT_QUESTION)).text, textBehind(3))
+  }
+  function textBehind(number: number): string {
+    return `\n${number}<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\n`
+  }
+})
+
+/** Asks what a text says in the ways that published templates do it. */
+const SWITCHES = {
+  'in a text': '"/no_think" in messages[0].content',
+  'at its end': 'messages[0].content.endswith("/no_think")',
+  'in small letters': '"/no_think" in messages[0].content.lower()',
+  'to cut it out': '(messages[0].content | replace("/no_think", "")) != messages[0].content',
+  'as the whole text': 'messages[0].content | trim == "quiet"',
+  'by a name': 'word in messages[0].content',
+  'in what the model said': '"/no_think" in messages[1].content',
+}
+
+for (const [how, asks] of Object.entries(SWITCHES)) {
+  t.test(`a template that looks for a word ${how} is shown each text that has it`, async (t) => {
+    const named = '{% set word = "/no_think" %}'
+    const ending = `{% if ${asks} %}<think></think>{% endif %}`
+    const renderer = rendererOf(chatMl(MESSAGE, named) + ending)
+    const said = how === 'as the whole text' ? ' quiet\n' : 'Be brief. /NO_THINK /no_think'
+    const inAnswer = how === 'in what the model said'
+    const quiet: ChatMessage[] = [
+      inAnswer ? QUESTION : { role: 'user', content: said },
+      inAnswer ? { role: 'assistant', content: said } : ANSWER,
+    ]
+    for (const past of [[QUESTION, ANSWER], [QUESTION, ANSWER], quiet, [QUESTION, ANSWER], quiet]) {
+      const { text } = await continued(renderer, ended(past, QUESTION))
+      const whole = await renderer.renderFull([...past, QUESTION])
+      t.ok(whole.text.endsWith(`assistant\n${past === quiet ? '<think></think>' : ''}`), whole.text)
+      t.ok(whole.text.endsWith(text), `${text} of ${whole.text}`)
+    }
+  })
+}
+
+t.test('a word that changes what the past says is refused', async (t) => {
+  const renderer = rendererOf(chatMl(`{% if "/quiet" in messages[-1].content %}hush{% endif %}${MESSAGE}`))
+  const shown: ChatMessage = { role: 'user', content: 'What does /quiet do?' }
+  t.match(await renderer.renderContinuation(ended([shown, ANSWER], QUESTION)), { text: /What/ })
+  t.same(await renderer.renderContinuation(ended([shown, ANSWER], shown)), { refused: 'past_changes' })
+})
+
+t.test('one situation that needs the whole leaves others as they are', async (t) => {
+  const counting = `{% if m.role == "tool" %}{{ loop.index }}{% endif %}${MESSAGE}`
+  const renderer = rendererOf(chatMl(counting))
+  const long = Array.from({ length: 5 }, () => [QUESTION, ANSWER]).flat()
+  for (const _ of [1, 2, 3]) {
+    t.match(await continued(renderer, ended([...long, QUESTION, CALL], RESULT)), {
+      text: /13<.im_start.>tool\ndone/,
+    })
+    t.match(await continued(renderer, ended(long, QUESTION)), { text: /^\n<.im_start.>user\nWhat/ })
+  }
+})
+
+t.test('text, reasoning and calls of one answer may stand in any order', async (t) => {
+  const parts = [
+    '{{ m.reasoning_content or "" }}',
+    '{{ m.content or "" }}',
+    '{{ m.tool_calls | default([]) | tojson }}',
+  ]
+  const answer: ChatMessage = { ...CALL, content: 'I look.', reasoning_content: 'Hm.' } as ChatMessage
+  for (const order of [parts, parts.toReversed(), [parts[1], parts[0], parts[2]]]) {
+    const renderer = rendererOf(chatMl(`<|im_start|>{{ m.role }}\n${order.join('')}<|im_end|>\n`))
+    const { text } = await continued(renderer, ended([QUESTION, answer], RESULT))
+    t.match(text, /^\n<\|im_start\|>tool\n/, String(order))
+  }
+})
+
+t.test('reasoning that a template leaves out of an older past does not change it', async (t) => {
+  const latest =
+    '{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == "user" %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}'
+  const thought =
+    '{% if m.role == "assistant" and loop.index0 > ns.last %}<think>{{ m.reasoning_content }}</think>{% endif %}'
+  const renderer = rendererOf(
+    chatMl(`<|im_start|>{{ m.role }}\n${thought}{{ m.content }}<|im_end|>\n`, latest),
+  )
+  const reasoned: ChatMessage = { ...CALL, reasoning_content: 'Hm.' }
+  t.match(await continued(renderer, ended([QUESTION, reasoned, RESULT, ANSWER], QUESTION)), { text: /What/ })
+  t.match(await continued(renderer, ended([QUESTION, CALL, RESULT, ANSWER], QUESTION)), { text: /What/ })
+})
+
+t.test('a template that ends messages with nothing but text is refused', async (t) => {
+  const renderer = rendererOf('{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:')
+  t.same(await renderer.renderContinuation(NEXT_QUESTION), { refused: 'no_end_of_turn' })
+  const picky = rendererOf('{{ raise_exception("never") }}')
+  t.same(await picky.renderContinuation(NEXT_QUESTION), { refused: 'no_end_of_turn' })
+})
+
+t.test(
+  'tools that move to the last question change the past; without tools, and behind a result, they do not',
+  async (t) => {
+    const lastUser =
+      '{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == "user" %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}'
+    const renderer = rendererOf(
+      chatMl(
+        `{% if tools and loop.index0 == ns.last %}[{{ tools | tojson }}]{% endif %}${MESSAGE}`,
+        lastUser,
+      ),
+    )
+    t.same(await renderer.renderContinuation(NEXT_QUESTION, { tools: TOOLS }), { refused: 'past_changes' })
+    t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /What/ })
+    t.match(await renderer.renderContinuation(ended([QUESTION, CALL], RESULT), { tools: TOOLS }), {
+      text: /done/,
+    })
+  },
+)
+
+const TOOL_NAMED_BY_CALL =
+  '{% if m.tool_calls %}{% set call = m.tool_calls[0] %}<|im_start|>{{ call.function.name }} {{ call.function.arguments | tojson }}<|im_end|>\n' +
+  '{% elif m.role == "tool" %}<|im_start|>{{ messages[loop.index0 - 1].tool_calls[0].function.name }}\n{{ m.content }}<|im_end|>\n' +
+  `{% else %}${MESSAGE}{% endif %}`
+
+t.test('a template that names a result by its call sees the real call', async (t) => {
+  const alternating =
+    '{% for m in messages %}{% if m.role == "tool" and not messages[loop.index0 - 1].tool_calls %}' +
+    '{{ raise_exception("a result without a call") }}{% endif %}{% endfor %}'
+  const renderer = rendererOf(chatMl(TOOL_NAMED_BY_CALL, alternating))
+  const { text } = await continued(renderer, ended([QUESTION, CALL], RESULT))
+  t.equal(text, '\n<|im_start|>bash\ndone<|im_end|>\n<|im_start|>assistant\n')
+})
+
+/** How often a template renders for each of several calls in one situation, after those that prove it. */
+async function rendersOf(source: string): Promise<number[]> {
+  const template = templateOf(source)
+  const render = template.render.bind(template)
+  let renders = 0
+  template.render = (...args) => {
+    renders += 1
+    return render(...args)
+  }
+  const renderer = rendererFor(template, tokenizer, { source })
+  const counts: number[] = []
+  for (let number = 1; number <= 7; number += 1) {
+    renders = 0
+    const called = { name: 'bash', arguments: '{"a":1}' }
+    const toolCalls = [{ id: `call-${number}`, type: 'function' as const, function: called }]
+    const call: ChatMessage = { role: 'assistant', content: null, tool_calls: toolCalls }
+    const result: ChatMessage = { role: 'tool', tool_call_id: `call-${number}`, content: `done ${number}` }
+    const { text } = await continued(renderer, ended([QUESTION, call], result))
+    t.match(text, `done ${number}`)
+    counts.push(renders)
+  }
+  return counts.slice(4)
+}
+
+t.test(
+  'a template that writes the id of a call behind its arguments is gone on from, whatever the id',
+  async (t) => {
+    const calls = `{% for c in m.tool_calls %}{{ c.function.arguments }}, "id": "{{ c.id }}"{% endfor %}`
+    const renderer = rendererOf(
+      chatMl(`<|im_start|>{{ m.role }}\n{{ m.content }}{% if m.tool_calls %}${calls}{% endif %}<|im_end|>\n`),
+    )
+    for (const id of ['c1', 'call_22', 'x']) {
+      const call = { ...CALL, tool_calls: [{ ...CALL.tool_calls![0]!, id }] } as ChatMessage
+      const request = ended([QUESTION, call], { ...RESULT, tool_call_id: id } as ChatMessage)
+      const { text } = await continued(renderer, request, { tools: TOOLS })
+      t.equal(text, '\n<|im_start|>tool\ndone<|im_end|>\n<|im_start|>assistant\n', id)
+    }
+  },
+)
+
+t.test('the past of a situation is rendered by itself once, unless it shows the ids of calls', async (t) => {
+  t.same(await rendersOf(chatMl(TOOL_NAMED_BY_CALL)), [1, 1, 1])
+  const withIds = TOOL_NAMED_BY_CALL.replace('{{ call.function.name }}', '{{ call.id }}')
+  t.same(await rendersOf(chatMl(withIds)), [2, 2, 2])
+})
+
+t.test('new messages that change the past are refused whenever they come', async (t) => {
+  const head = '{% if messages[-1].content == "Change it." %}Changed.{% endif %}'
+  const renderer = rendererOf(chatMl(MESSAGE, head))
+  const change: ChatMessage = { role: 'user', content: 'Change it.' }
+  for (let round = 0; round < 4; round += 1) {
+    t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /What/ })
+    t.same(await renderer.renderContinuation(ended([QUESTION, ANSWER], change)), { refused: 'past_changes' })
+  }
+})
+
+t.test('what the template refuses is refused', async (t) => {
+  const noTwoUsers =
+    '{% for m in messages %}{% if not loop.first and m.role == "user" and messages[loop.index0 - 1].role == "user" %}' +
+    '{{ raise_exception("twice") }}{% endif %}{% endfor %}'
+  const renderer = rendererOf(chatMl(MESSAGE, noTwoUsers))
+  t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /What/ })
+  t.same(await renderer.renderContinuation(ended([QUESTION, ANSWER], QUESTION, QUESTION)), {
+    refused: 'template_refuses',
+  })
+})
+
+t.test('content that is no text is refused here and named by the full render', async (t) => {
+  const image: ChatMessage = { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] }
+  const renderer = rendererOf(chatMl(MESSAGE))
+  t.same(await renderer.renderContinuation(ended([QUESTION, ANSWER], image)), { refused: 'template_refuses' })
+  await t.rejects(renderer.renderFull([QUESTION, ANSWER, image]), {
+    code: 'unsupported',
+    param: 'messages.2.content.0',
+  })
+})
+
+t.test('a system message behind the past stays there, or moves and is refused', async (t) => {
+  const request = ended([QUESTION, ANSWER], RULE, QUESTION)
+  t.match(await rendererOf(chatMl(MESSAGE)).renderContinuation(request), { text: /system\nBe nice/ })
+  const moving = '{% for m in messages if m.role == "system" %}{{ m.content }}{% endfor %}'
+  const renderer = rendererOf(chatMl(`{% if m.role != "system" %}${MESSAGE}{% endif %}`, moving))
+  t.same(await renderer.renderContinuation(request), { refused: 'past_changes' })
+  t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /What/ })
+})
+
+const TOOL_CALLS_SHOWN =
+  '<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}<|im_end|>\n'
+const ENDS_NOTHING = chatMl(
+  '<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function | tojson }}]{% endfor %}',
+)
+
+t.test('a template whose next message ends the last one goes on from the token that opens it', async (t) => {
+  const start = tokenizer.tokenToId('<|im_start|>')!
+  const renderer = rendererOf(ENDS_NOTHING, { eosTokenIds: [start] })
+  const decodedBehind = async (lastCompletionId: number) => {
+    const { glueIds, newIds } = await continued(renderer, { ...NEXT_QUESTION, lastCompletionId })
+    t.same(glueIds, [])
+    return tokenizer.decode(newIds)
+  }
+  t.equal(await decodedBehind(start), 'user\nWhat?<|im_start|>assistant\n')
+  t.equal(
+    await decodedBehind(42),
+    '<|im_start|>user\nWhat?<|im_start|>assistant\n',
+    'the completion was cut off',
+  )
+  t.same(await renderer.renderContinuation(NEXT_QUESTION), { refused: 'other_message_opened' })
+  t.match(await renderer.renderContinuation(ended([QUESTION, CALL], RESULT)), {
+    refused: 'other_message_opened',
+  })
+  const result = { ...ended([QUESTION, CALL], RESULT), lastCompletionId: start }
+  t.match(await renderer.renderContinuation(result), { text: /^<\|im_start\|>tool\ndone/ })
+})
+
+t.test('where a call must be answered before the user goes on, its result is rendered', async (t) => {
+  const strict =
+    '{% for m in messages %}{% if m.role == "user" and not loop.first and messages[loop.index0 - 1].tool_calls %}' +
+    '{{ raise_exception("no answer") }}{% endif %}{% endfor %}'
+  const renderer = rendererOf(chatMl(TOOL_CALLS_SHOWN, strict))
+  t.match(await renderer.renderContinuation(ended([QUESTION, CALL], RESULT)), {
+    text: /^\n<\|im_start\|>tool\ndone/,
+  })
+})
+
+t.test('a tokenizer that does not split at the end of the turn is refused', async (t) => {
+  for (const template of [chatMl(MESSAGE), ENDS_NOTHING]) {
+    for (const ids of [[1, 2, 3], []]) {
+      const renderer = rendererOf(template, { encode: () => ids })
+      t.same(await renderer.renderContinuation(NEXT_QUESTION), { refused: 'no_token_boundary' })
+    }
+  }
+})
+
+t.test('new messages may say what the stand-in says', async (t) => {
+  const texts = [
+    'StandInForWhatWasSampled',
+    'question',
+    '<|im_end|>\n<|im_start|>user\nStandInForWhatWasSampled',
+  ]
+  for (const content of texts) {
+    const request = ended([QUESTION, ANSWER], { role: 'user', content })
+    const continuation = await continued(rendererOf(embedded), request)
+    t.equal(continuation.text, `\n<|im_start|>user\n${content}<|im_end|>\n<|im_start|>assistant\n`)
+  }
+})
+
+t.test('a template that changes its mind later than a past was proved for is found out', async (t) => {
+  const renderer = rendererOf(chatMl(`{% if loop.index0 > 20 %}late {% endif %}${MESSAGE}`))
+  const long = Array.from({ length: 15 }, () => [QUESTION, ANSWER]).flat()
+  t.match(await continued(renderer, ended(long, QUESTION)), { text: /^\nlate / })
+  t.match(await continued(renderer, NEXT_QUESTION), { text: /^\n<.im_start/ }, 'the same situation')
+})
+
+t.test('variables are those of the call, and what is proved is proved for them', async (t) => {
+  const thinking = '{% if add_generation_prompt and enable_thinking is false %}<think></think>{% endif %}'
+  const renderer = rendererOf(
+    `${chatMl(`{% if numbered %}{{ loop.index }}{% endif %}${MESSAGE}`)}${thinking}`,
+  )
+  t.match(await renderer.renderContinuation(NEXT_QUESTION, { kwargs: { enable_thinking: false } }), {
+    text: /assistant\n<think><\/think>$/,
+  })
+  t.match(await renderer.renderContinuation(NEXT_QUESTION, { kwargs: { numbered: true } }), { text: /^\n3</ })
+  t.match(await renderer.renderContinuation(NEXT_QUESTION), { text: /^\n</ })
+})
+
+t.test('a key tells apart calls whose variables change the beginning of the prompt', async (t) => {
+  const head =
+    '{{ bos }}{% if date_string is not defined %}{% set date_string = strftime_now("%Y-%m-%d") %}{% endif %}' +
+    '{% if tools %}{{ style }}{% endif %}{{ date_string }} {{ documents }}'
+  const thinking = '{% if add_generation_prompt and enable_thinking %}<think>{% endif %}'
+  const renderer = rendererOf(chatMl(MESSAGE, head) + thinking)
+  const key = (kwargs: Record<string, unknown>, options: PromptOptions = {}) =>
+    renderer.variablesKey({ kwargs, ...options })
+  const same = async (left: Promise<string>, right: Promise<string>, why: string) =>
+    t.equal(await left, await right, why)
+  const other = async (left: Promise<string>, right: Promise<string>, why = 'differs') =>
+    t.not(await left, await right, why)
+  await same(key({ unknown: 1 }), key({}), 'not mentioned')
+  await same(key({}, { now: new Date(0) }), key({}, { now: new Date() }), 'the date that passes')
+  await same(key({ enable_thinking: true }), key({}), 'the end of the prompt')
+  await other(key({ date_string: '1' }), key({ date_string: '2' }), 'the date that the agent gives')
+  await other(key({}, { documents: ['a'] }), key({}, { documents: ['b'] }))
+  await same(key({ style: 'a' }), key({ style: 'b' }), 'shown with tools only, and there are none')
+  await other(key({ style: 'a' }, { tools: TOOLS }), key({ style: 'b' }, { tools: TOOLS }))
+})
+
+t.test('the documentation names every reason for a refusal', async (t) => {
+  const page = readFileSync(new URL('../../../../docs/token-mode.md', import.meta.url), 'utf8')
+  const named = [...page.matchAll(/^\| `([a-z_]+)` \|/gm)].map(([, reason]) => reason)
+  t.same(
+    named.filter((reason) => TEMPLATE_REJECTIONS.includes(reason as never)),
+    TEMPLATE_REJECTIONS,
+  )
+})

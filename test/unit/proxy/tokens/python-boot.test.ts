@@ -1,0 +1,48 @@
+/** Python's start from the picture of its memory. */
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { pathToFileURL } from 'node:url'
+import type { PyProxy } from 'pyodide/ffi'
+import t from 'tap'
+import { bootPython, bootWithout } from '../../../../src/proxy/tokens/templates/python/boot.ts'
+
+const FOLDER = join(import.meta.dirname, '../../../../src/proxy/tokens/templates/python')
+const NAMES = ['template_messages', 'template_words', 'harmony', 'chat_templates', 'regex', 'response_reader']
+
+/** Copies of our modules whose answers are those of an edited program. */
+function editedModules(folder: string): Record<string, URL> {
+  const edited = NAMES.map((name) => {
+    const path = join(folder, `${name}.py`)
+    const source = readFileSync(join(FOLDER, `${name}.py`), 'utf8')
+    writeFileSync(path, source.replace('"=" + ', '"edited:" + ').replace('"reasoning_content"', '"edited"'))
+    return [name, pathToFileURL(path)] as const
+  })
+  return Object.fromEntries(edited)
+}
+
+interface ChatTemplates extends PyProxy {
+  open_template(source: string, specialTokens: string): PyProxy
+  render(template: PyProxy, messages: string, tools: string, options: string): string
+}
+
+interface Harmony extends PyProxy {
+  REASONING_FIELDS: PyProxy & { toJs(): string[] }
+}
+
+for (const [from, boot] of [
+  ['a picture of an older program', bootPython],
+  ['no picture', bootWithout],
+] as const) {
+  t.test(`Python that starts from ${from} runs our modules as they are now`, async (t) => {
+    const python = await boot(editedModules(t.testdir()))
+    const templates = python.pyimport('chat_templates') as ChatTemplates
+    const template = templates.open_template('{{ messages[0].content }}', '{}')
+    const options = JSON.stringify({ add_generation_prompt: true })
+    t.equal(
+      templates.render(template, '[{"role":"user","content":"hello"}]', 'null', options),
+      'edited:hello',
+    )
+    // What one module has of another is that one's of now, too.
+    t.equal((python.pyimport('harmony') as Harmony).REASONING_FIELDS.toJs()[0], 'edited')
+  })
+}

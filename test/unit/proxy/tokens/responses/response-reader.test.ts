@@ -1,0 +1,77 @@
+/** Answers that a thread reads by a response template. */
+import t, { type Test } from 'tap'
+import type { Tool } from '../../../../../src/protocol/canonical/messages.ts'
+import { ResponseReader } from '../../../../../src/proxy/tokens/responses/response-reader.ts'
+import { mergeDeltas } from '../../../../helpers/parsed-output.ts'
+
+const tools: Tool[] = [{ type: 'function', function: { name: 'f' } }]
+const template = {
+  start_anchor: '<start>',
+  fields: {
+    thinking: { open_pattern: '(?:a+)+b', close: '</t>' },
+    tool_calls: {
+      open: '<call>',
+      close: '</call>',
+      repeats: true,
+      content: 'json',
+      transform: { function: '{content}' },
+    },
+    content: {},
+  },
+}
+const CALL = '<call>{"name": "f", "arguments": {"n": 1}}</call>'
+/** What the pattern of thoughts takes years for. */
+const HOSTILE = 'a'.repeat(200)
+
+function openReader(t: Test, timeLimitMs = 2_000): ResponseReader {
+  const reader = new ResponseReader(template, { timeLimitMs })
+  t.teardown(() => reader.close())
+  return reader
+}
+
+t.test('an answer that takes too long is shown as it was written, and no other is lost', async (t) => {
+  const reader = openReader(t)
+  const hostile = reader.open('<start>', tools)
+  const other = reader.open('<start>', tools)
+  const before = await other.read(['So: ', '<call>{"name": "f", '], false)
+  const shown = [await hostile.read(['I ', CALL, ' <cal'], false)]
+  const [slow, behind] = await Promise.all([
+    hostile.read([`l> ${HOSTILE}`], false),
+    other.read([`"arguments": {"n": 1}}</call>`, ' and then'], false),
+  ])
+  shown.push(slow, await hostile.read([' more ', CALL], true))
+  const read = mergeDeltas(shown.flat())
+  t.equal(read.content, `I<call> ${HOSTILE} more ${CALL}`)
+  t.equal(read.toolCalls.length, 1)
+  const rest = await other.read(['.'], true)
+  t.match(mergeDeltas([...before, ...behind, ...rest]), {
+    content: 'So:and then.',
+    toolCalls: [{ function: { name: 'f', arguments: '{"n": 1}' } }],
+  })
+})
+
+t.test('a long text is read in pieces, with each character whole', async (t) => {
+  const reader = openReader(t, 60_000)
+  const long = `${'🙂 é '.repeat(50_000)}.`
+  const deltas = await reader.open('<start>', tools).read([`x${long}`, CALL], true)
+  t.equal(deltas.length, 3)
+  const { content, toolCalls } = mergeDeltas(deltas)
+  t.ok(content === `x${long}`)
+  t.match(toolCalls, [{ function: { name: 'f' } }])
+})
+
+t.test('text is told as soon as it can be no marker', async (t) => {
+  const answer = openReader(t).open('<start>', tools)
+  const told = await answer.read(['Hel', 'lo <', 'cal', 'm> ', 'x'], false)
+  t.same(
+    told.map(({ content }) => content),
+    ['Hel', 'lo', undefined, ' <calm>', ' x'],
+  )
+  answer.close()
+})
+
+t.test('a template that cannot be used is told before the first answer', async (t) => {
+  const reader = new ResponseReader({ fields: {} })
+  t.teardown(() => reader.close())
+  await t.rejects(reader.begin(), { code: 'config_invalid', message: /fields must be a non-empty dict/ })
+})

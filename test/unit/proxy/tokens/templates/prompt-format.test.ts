@@ -1,0 +1,71 @@
+/** gpt-oss's prompts by harmony's rules, against what vLLM's own code and openai-harmony made of the same chats. */
+import { readFileSync } from 'node:fs'
+import t from 'tap'
+import { choosePromptFormat } from '../../../../../src/proxy/tokens/templates/prompt-format.ts'
+import { templateOf } from '../../../../helpers/templates.ts'
+
+interface Fixture {
+  date: string
+  vectors: [messages: string, tools: string, effort: string | null, prompt: string][]
+}
+
+const { date, vectors }: Fixture = JSON.parse(
+  readFileSync(new URL('../fixtures/harmony-prompts.json', import.meta.url), 'utf8'),
+)
+const harmony = templateOf('{{ "not used" }}', {}, 'harmony')
+const now = new Date(`${date}T12:00:00`)
+
+t.test('prompts of gpt-oss are those of vLLM, whatever is in messages and schemas', async (t) => {
+  t.ok(vectors.length > 100)
+  for (const [messages, tools, effort, prompt] of vectors) {
+    const found = harmony.render(textsOf(messages), {
+      tools: tools === '[]' ? null : tools,
+      ...(effort !== null && { kwargs: { reasoning_effort: effort } }),
+      now,
+    })
+    if (found !== prompt) t.equal(found, prompt, `${messages} ${tools}`)
+  }
+})
+
+const user = { role: 'user' as const, content: 'Well?' }
+
+t.test('an effort, a tool or an image that harmony has no place for is refused', async (t) => {
+  const refused = { code: 'invalid_request', message: /harmony knows low, medium, high/ }
+  t.throws(() => harmony.render([user], { kwargs: { reasoning_effort: 'max' } }), refused)
+  const builtin = { kwargs: { builtin_tools: ['python'] } }
+  t.throws(() => harmony.render([user], builtin), { message: /in the model's own template only/ })
+  const image = { type: 'image_url' as const, image_url: { url: 'data:image/png;base64,AA==' } }
+  t.throws(() => harmony.render([{ role: 'user', content: [image] }]), {
+    code: 'unsupported',
+    param: 'messages.0.content.0',
+  })
+})
+
+t.test('the text of the last answer may be continued', async (t) => {
+  const begun = [user, { role: 'assistant' as const, content: 'It is ' }]
+  const prompt = harmony.render(begun, { addGenerationPrompt: false, continueFinalMessage: true })
+  t.ok(prompt.endsWith('<|end|><|start|>assistant<|channel|>final<|message|>It is '), prompt)
+})
+
+t.test(
+  'harmony is chosen for a template that writes it, unless an operator says another thing',
+  async (t) => {
+    const gptOss = "{{ '<|start|>assistant<|channel|>analysis<|message|>' }}{{ '<|channel|>commentary' }}"
+    t.match(choosePromptFormat('auto', gptOss), {
+      name: 'harmony',
+      chosenBy: 'template',
+      evidence: ['<|start|>assistant', '<|channel|>analysis', '<|channel|>commentary'],
+    })
+    t.match(choosePromptFormat('auto', '<|im_start|>assistant'), {
+      name: 'template',
+      evidence: { length: 0 },
+    })
+    t.match(choosePromptFormat('template', gptOss), { name: 'template', chosenBy: 'name' })
+    t.match(choosePromptFormat('harmony', 'x'), { name: 'harmony', chosenBy: 'name' })
+  },
+)
+
+/** The JSON of each message of a list. */
+function textsOf(messages: string): string[] {
+  return (JSON.parse(messages) as unknown[]).map((message) => JSON.stringify(message))
+}

@@ -1,0 +1,58 @@
+import t from 'tap'
+import type { ChatMessage } from '../../../../../src/protocol/canonical/messages.ts'
+import { WordFinder } from '../../../../../src/proxy/tokens/templates/template-words.ts'
+import { templateOf } from '../../../../helpers/templates.ts'
+
+/** Of a template that tests a message's content, `c`. */
+const wordsOf = (condition: string) =>
+  templateOf(
+    `{% for m in messages %}{% set c = m.content %}{% if ${condition} %}x{% endif %}{% endfor %}`,
+  ).words()
+
+t.test('words are those that a text is searched for', async (t) => {
+  const searches = {
+    '"/a" in c': ['/a'],
+    'not "/a" not in c': ['/a'],
+    'c.startswith("/a") or c.endswith(("/b", "/c"))': ['/a', '/b', '/c'],
+    'c.split("</a>")[0] == "x"': ['</a>'],
+    'c[:2] == "/a"': ['/a'],
+    '(c | replace("/a", "")) != c': ['/a'],
+    'c.find(m.name) == 0': [''],
+    '1 in c': [],
+    'c.strip("\\n")': [],
+  }
+  for (const [condition, words] of Object.entries(searches))
+    t.same([...new Set(wordsOf(condition).inside)], words, condition)
+})
+
+t.test('a list that is gone through, and a name, have the words that they were given', async (t) => {
+  const inList = '{% for w in ["/a", "/b"] %}{% if w in messages[0].content %}x{% endif %}{% endfor %}'
+  t.same(new Set(templateOf(inList).words().inside), new Set(['/a', '/b']))
+  const named = '{% set w = "/a" %}{% if messages[0].content.endswith(w) %}x{% endif %}'
+  t.same(new Set(templateOf(named).words().inside), new Set(['/a']))
+})
+
+t.test('fields, roles and members of lists are no words that a text may have in it', async (t) => {
+  t.same(wordsOf('"tool_calls" in m or m.role == "user" or c is string'), {
+    inside: [],
+    whole: ['user', 'user'],
+  })
+  t.same(wordsOf('c in ["on", "off"] or m.name in m.required').inside, [])
+})
+
+t.test('a word is found wherever a message may say it', async (t) => {
+  const finder = new WordFinder({ inside: ['</think>', 'a"b'], whole: ['off'] })
+  const call = { id: 'c', type: 'function' as const, function: { name: 'f', arguments: '{"x":"a\\"b"}' } }
+  const having: ChatMessage[] = [
+    { role: 'user', content: 'x</think>' },
+    { role: 'user', content: [{ type: 'text', text: 'x</THINK>' }] },
+    { role: 'user', content: ' off\n' },
+    { role: 'assistant', content: null, reasoning_content: '</think>' } as ChatMessage,
+    { role: 'assistant', content: null, tool_calls: [call] },
+  ]
+  for (const message of having) t.equal(finder.isIn(message), true, JSON.stringify(message))
+  for (const content of ['think', 'turn it off', '', null])
+    t.equal(finder.isIn({ role: 'user', content } as ChatMessage), false, `${content}`)
+  t.equal(new WordFinder({ inside: [], whole: [] }).isIn(having[0]!), false)
+  t.equal(new WordFinder({ inside: [''], whole: [] }).isIn({ role: 'user', content: 'x' }), true)
+})

@@ -1,0 +1,46 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { AddedTokenFinder, type TokenMatch } from '../../../../../src/proxy/tokens/tokenizer/added-tokens.ts'
+
+/** Each place with each length, the longest first. */
+function slowly(ids: ReadonlyMap<string, number>, text: string): TokenMatch[] {
+  const found: TokenMatch[] = []
+  for (let begin = 0; begin < text.length; begin += 1) {
+    const [longest] = [...ids]
+      .filter(([token]) => token !== '' && text.startsWith(token, begin))
+      .sort(([a], [b]) => b.length - a.length)
+    if (longest === undefined) continue
+    found.push({ id: longest[1], begin, end: begin + longest[0].length })
+    begin += longest[0].length - 1
+  }
+  return found
+}
+
+t.test('tokens are found from the left, of those the longest', async () => {
+  const piece = fc.constantFrom('<', '<|', '|>', 'a', '<|a|>', '\ud83d\ude42', '')
+  const text = fc.array(piece, { maxLength: 12 }).map((pieces) => pieces.join(''))
+  const tokens = fc.uniqueArray(
+    fc.array(piece, { maxLength: 3 }).map((pieces) => pieces.join('')),
+    { minLength: 1, maxLength: 8 },
+  )
+  fc.assert(
+    fc.property(tokens, text, (texts, text) => {
+      const ids = new Map(texts.map((token, id) => [token, id]))
+      const found = texts.every((token) => token === '') ? [] : [...new AddedTokenFinder(ids).find(text)]
+      return JSON.stringify(found) === JSON.stringify(slowly(ids, text))
+    }),
+    { numRuns: 1_000 },
+  )
+})
+
+t.test('what only begins like a token is looked at once', async (t) => {
+  const texts = Array.from(
+    { length: 1_000 },
+    (_, at) => `<|reserved_special_token_${'x'.repeat(at % 60)}${at}|>`,
+  )
+  const finder = new AddedTokenFinder(new Map(texts.map((text, id) => [text, id])))
+  t.same(
+    [...finder.find(`${'<|res'.repeat(10)}${texts[7]}`)],
+    [{ id: 7, begin: 50, end: 50 + texts[7]!.length }],
+  )
+})

@@ -1,0 +1,77 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import t from 'tap'
+import { embeddedModelFolder } from '../../../../../src/embedded/engine/embedded-model.ts'
+import { openRustEncoder } from '../../../../../src/proxy/tokens/tokenizer/encoder.ts'
+import { loadTokenizer, tokenizerNamedBy } from '../../../../../src/proxy/tokens/tokenizer/tokenizer.ts'
+import {
+  readTokenizerFilesWithoutModel,
+  type TokenizerJson,
+} from '../../../../../src/proxy/tokens/tokenizer/tokenizer-files.ts'
+
+const TEXT = readFileSync(join(embeddedModelFolder(), 'tokenizer.json'), 'utf8')
+const WHOLE = JSON.parse(TEXT) as TokenizerJson
+
+t.test('a model that stands last is left out, however the file is spaced', async (t) => {
+  for (const text of [TEXT, JSON.stringify(WHOLE), JSON.stringify(WHOLE, null, 2)]) {
+    const { tokenizerJson } = readTokenizerFilesWithoutModel(t.testdir({ 'tokenizer.json': text }))
+    t.same(tokenizerJson, { ...WHOLE, model: undefined })
+  }
+})
+
+t.test('a file in another order is read whole', async (t) => {
+  const { model, added_tokens, decoder, ...others } = WHOLE
+  const orders: object[] = [
+    { model, added_tokens, decoder, ...others },
+    { added_tokens, ...others, model, decoder },
+    { ...others, extra: { model: 'of something else' }, added_tokens, decoder, model },
+    { added_tokens, decoder, ...others, 'a"model': 1, model },
+  ]
+  for (const order of orders) {
+    const { tokenizerJson } = readTokenizerFilesWithoutModel(
+      t.testdir({ 'tokenizer.json': JSON.stringify(order) }),
+    )
+    t.same(tokenizerJson, order)
+  }
+})
+
+t.test('a token that is written like the key of the model is a token', async (t) => {
+  const [first] = WHOLE.added_tokens!
+  const added = [first!, { ...first!, id: 9000, content: '"model":' }]
+  const text = JSON.stringify({ ...WHOLE, added_tokens: added })
+  const { tokenizerJson } = readTokenizerFilesWithoutModel(t.testdir({ 'tokenizer.json': text }))
+  t.same(tokenizerJson.added_tokens, added)
+  t.same(tokenizerJson.decoder, WHOLE.decoder)
+})
+
+t.test('a file that is missing or broken is refused with its path', async (t) => {
+  const directory = t.testdir({ empty: {}, broken: { 'tokenizer.json': TEXT.slice(0, 100) } })
+  const refused = (name: string) => ({
+    code: 'config_invalid',
+    message: new RegExp(`${name}/tokenizer\\.json`),
+  })
+  t.throws(() => readTokenizerFilesWithoutModel(`${directory}/empty`), refused('empty'))
+  t.throws(() => readTokenizerFilesWithoutModel(`${directory}/broken`), refused('broken'))
+})
+
+t.test('the library in Rust knows the tokens by the same names and ids as the file', async (t) => {
+  const folder = embeddedModelFolder()
+  const listed = loadTokenizer(folder)
+  const rust = (await openRustEncoder(folder))!
+  t.teardown(() => rust.close())
+  const named = tokenizerNamedBy(rust, readTokenizerFilesWithoutModel(folder), folder)
+  const ids = [...Array(listed.vocabSize + 10).keys(), -1, 0.5, 2 ** 32, 2 ** 32 + 5, Number.NaN]
+  t.same(
+    ids.map((id) => named.idToToken(id)),
+    ids.map((id) => listed.idToToken(id)),
+  )
+  t.same(
+    ids.map((id) => named.tokenToId(listed.idToToken(id) ?? 'no such token')),
+    ids.map((id) => listed.tokenToId(listed.idToToken(id) ?? 'no such token')),
+  )
+  t.equal(named.vocabSize, listed.vocabSize)
+  const text = 'How many seas are there?<|im_end|>'
+  t.same(named.encode(text), listed.encode(text))
+  t.equal(named.decode(named.encode(text)), text)
+  t.equal(named.decode([-1, 0.5, 2 ** 32 + 5]), '')
+})

@@ -1,0 +1,24 @@
+import t from 'tap'
+import type { EngineRequestStart } from '../../../../src/protocol/canonical/spans.ts'
+import { getEngineAttributes, getSpanName } from '../../../../src/proxy/tracing/attributes.ts'
+
+const asked = (body: object) =>
+  ({ kind: 'chat', member: 'w1', memberKind: 'worker', body }) as unknown as EngineRequestStart
+
+t.test('names of models and efforts are on the span', async (t) => {
+  const call = asked({ model: 'org/qwen3-8b:v1.2', reasoning_effort: 'high' })
+  t.equal(getSpanName(call), 'chat org/qwen3-8b:v1.2')
+  t.match(getEngineAttributes('s', call), {
+    'gen_ai.request.model': 'org/qwen3-8b:v1.2',
+    'gen_ai.request.reasoning.level': 'high',
+  })
+})
+
+t.test("an agent's words in the place of a name are not", async (t) => {
+  for (const words of ['the launch code is 7421', 'x'.repeat(129), '']) {
+    const call = asked({ model: words, reasoning_effort: words })
+    t.equal(getSpanName(call), 'chat')
+    const attributes = getEngineAttributes('s', call)
+    t.notOk('gen_ai.request.model' in attributes || 'gen_ai.request.reasoning.level' in attributes)
+  }
+})

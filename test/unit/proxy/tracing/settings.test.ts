@@ -1,0 +1,65 @@
+import { registerHooks } from 'node:module'
+import t from 'tap'
+import { openTracing, tracingSettings } from '../../../../src/proxy/tracing/open.ts'
+import { silentLogger } from '../../../helpers/silent-logger.ts'
+
+const ENDPOINT = { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:4318' }
+
+t.test('tracing is off until an endpoint is named', async (t) => {
+  t.strictSame(tracingSettings({}), { on: false })
+  t.strictSame(tracingSettings({ OTEL_EXPORTER_OTLP_ENDPOINT: '' }), { on: false })
+  t.strictSame(tracingSettings({ OTEL_SERVICE_NAME: 'x' }), { on: false })
+  t.match(tracingSettings(ENDPOINT), { on: true, endpoint: 'http://127.0.0.1:4318' })
+  const own = { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: 'https://spans.test/v1/traces' }
+  t.match(tracingSettings({ ...ENDPOINT, ...own }), { on: true, endpoint: 'https://spans.test/v1/traces' })
+})
+
+t.test('it is off where the standard variables say so', async (t) => {
+  t.strictSame(tracingSettings({ ...ENDPOINT, OTEL_SDK_DISABLED: 'true' }), { on: false })
+  t.strictSame(tracingSettings({ ...ENDPOINT, OTEL_TRACES_EXPORTER: 'none' }), { on: false })
+  t.match(tracingSettings({ ...ENDPOINT, OTEL_SDK_DISABLED: 'false' }), { on: true })
+})
+
+t.test('what cannot be done is off, and says why', async (t) => {
+  for (const [env, why] of [
+    [{ OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, /grpc, and only http\/protobuf is spoken/],
+    [{ OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: 'http/json' }, /http\/json/],
+    [{ OTEL_TRACES_EXPORTER: 'zipkin' }, /zipkin/],
+    [{ OTEL_EXPORTER_OTLP_ENDPOINT: 'collector:4318' }, /is no URL/],
+  ] as const)
+    t.match(tracingSettings({ ...ENDPOINT, ...env }), { on: false, why })
+  const told: string[] = []
+  const logger = { ...silentLogger, warn: (_fields: object, text: string) => told.push(text) }
+  t.equal(await openTracing({ ...ENDPOINT, OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, logger), undefined)
+  t.match(told, [/^No spans are exported: .*grpc/])
+})
+
+t.test('no library of OpenTelemetry is loaded before tracing is on', async (t) => {
+  const loaded: string[] = []
+  const hooks = registerHooks({
+    resolve(specifier, context, next) {
+      if (specifier.startsWith('@opentelemetry/')) loaded.push(specifier)
+      return next(specifier, context)
+    },
+  })
+  t.teardown(() => hooks.deregister())
+  t.equal(await openTracing({}, silentLogger), undefined)
+  t.strictSame(loaded, [])
+  const tracing = await openTracing(ENDPOINT, silentLogger)
+  await tracing?.close()
+  t.ok(loaded.includes('@opentelemetry/sdk-trace-base'), 'and then it is')
+})
+
+t.test('what is said is in spans for who asks for it, within the length that values may have', async (t) => {
+  const CONTENT = 'OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT'
+  const chars = (env: Record<string, string>) => {
+    const settings = tracingSettings({ ...ENDPOINT, ...env })
+    return settings.on ? settings.contentChars : 'off'
+  }
+  for (const word of ['true', 'span_only', ' SPAN_AND_EVENT '])
+    t.equal(chars({ [CONTENT]: word }), 32_768, word)
+  for (const word of ['', 'false', 'no_content', 'event_only'])
+    t.equal(chars({ [CONTENT]: word }), undefined, word)
+  t.equal(chars({ [CONTENT]: 'true', OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT: '4000' }), 1_000)
+  t.equal(chars({ [CONTENT]: 'true', OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT: '999999' }), 32_768)
+})

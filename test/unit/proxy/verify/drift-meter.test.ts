@@ -1,0 +1,129 @@
+import t from 'tap'
+import { ProxyError } from '../../../../src/base/errors.ts'
+import { EmbeddedEngine } from '../../../../src/embedded/engine/embedded-engine.ts'
+import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import {
+  DriftMeter,
+  type DriftMeterOptions,
+  type DriftVerdict,
+} from '../../../../src/proxy/verify/drift-meter.ts'
+import { QUIET_TURN } from '../../../helpers/sessions-api.ts'
+import { silentLogger } from '../../../helpers/silent-logger.ts'
+import { until } from '../../../helpers/until.ts'
+
+const client = new EmbeddedEngine()
+const engine = { client, health: { models: [{ id: 'embedded' }] } }
+
+/** A turn of which the engine thinks as the record does. */
+async function trueTurn(): Promise<TurnRecord> {
+  const [promptTokenIds, completionTokenIds] = [Int32Array.of(1, 2, 3), Int32Array.of(4, 5, 6)]
+  const { tokens } = await client.score({ promptTokenIds, completionTokenIds, alternatives: 0 })
+  return {
+    ...QUIET_TURN,
+    lastMessage: undefined,
+    sessionId: 's',
+    turnId: 't',
+    index: 0,
+    model: 'embedded',
+    promptTokenIds,
+    completionTokenIds,
+    completionLogprobs: Float64Array.from(tokens, ({ logprob }) => logprob),
+  } as TurnRecord
+}
+
+async function meterWith(more: Partial<DriftMeterOptions> = {}) {
+  const verdicts: DriftVerdict[] = []
+  const turn = await trueTurn()
+  const meter = new DriftMeter({
+    share: 1,
+    store: { getTurn: async () => turn, readDetails: async () => new Map() },
+    engineFor: async () => engine,
+    onVerdict: (verdict) => verdicts.push(verdict),
+    onControl: () => {},
+    logger: silentLogger,
+    patienceMs: 1,
+    ...more,
+  })
+  return { meter, verdicts }
+}
+
+const drawn = { sessionId: 's', turnId: 't' }
+
+t.test('of all turns a share is drawn', async (t) => {
+  const numbers = [0.05, 0.5, 0.009, 0.01]
+  const { meter, verdicts } = await meterWith({ share: 0.01, random: () => numbers.shift()! })
+  for (let turn = 0; turn < 4; turn += 1) meter.offer(drawn)
+  await until(() => verdicts.length === 1 && meter.state().waiting === 0)
+  t.match(meter.state(), { same: 1, dropped: 0 })
+  await meter.close()
+})
+
+t.test('while engines are busy turns wait, and those beyond a bound are dropped', async (t) => {
+  let busy = true
+  const { meter, verdicts } = await meterWith({ engineFor: async () => (busy ? 'busy' : engine) })
+  for (let turn = 0; turn < 70; turn += 1) meter.offer(drawn)
+  t.match(meter.state(), { waiting: 64, dropped: 6, same: 0 })
+  busy = false
+  await until(() => verdicts.filter((verdict) => verdict === 'same').length === 64)
+  await meter.close()
+})
+
+t.test('what goes wrong is counted, and goes no further', async (t) => {
+  const answers = [
+    async () => Promise.reject(new ProxyError('engine_lost', 'gone')),
+    async () => undefined,
+    async () => engine,
+  ]
+  const { meter, verdicts } = await meterWith({ engineFor: () => answers.shift()!() })
+  for (let turn = 0; turn < 3; turn += 1) meter.offer(drawn)
+  await until(() => verdicts.length === 3)
+  t.same(verdicts, ['failed', 'skipped', 'same'])
+  await meter.close()
+})
+
+t.test('a turn that is gone by then is skipped', async (t) => {
+  const { meter, verdicts } = await meterWith({
+    store: { getTurn: async () => undefined, readDetails: async () => new Map() },
+  })
+  meter.offer(drawn)
+  await until(() => verdicts.length === 1)
+  t.same(verdicts, ['skipped'])
+  await meter.close()
+})
+
+t.test('closing ends what runs and leaves what waits', async (t) => {
+  let isAsked = false
+  const { meter, verdicts } = await meterWith({
+    engineFor: (_turn, signal) =>
+      new Promise((_resolve, reject) => {
+        isAsked = true
+        signal.addEventListener('abort', () => reject(signal.reason), { once: true })
+      }),
+  })
+  meter.offer(drawn)
+  meter.offer(drawn)
+  await until(() => isAsked)
+  await meter.close()
+  meter.offer(drawn)
+  t.same(verdicts, [])
+})
+
+t.test('an engine that does not notice a changed prompt is told of', async (t) => {
+  const { completionLogprobs } = await trueTurn()
+  const tokens = Array.from(completionLogprobs!, (logprob) => ({
+    logprob,
+    alternatives: [],
+    alternativeIds: [],
+  }))
+  const deaf = Object.assign(new EmbeddedEngine(), { score: async () => ({ tokens }) })
+  const controls: boolean[] = []
+  const { meter } = await meterWith({
+    engineFor: async () => ({ ...engine, client: deaf }),
+    onControl: (isCaught) => controls.push(isCaught),
+  })
+  meter.offer(drawn)
+  await until(() => controls.length === 1)
+  t.same(controls, [false])
+  t.match(meter.state(), { same: 1, control_caught: false })
+  await meter.close()
+})

@@ -1,0 +1,52 @@
+import t from 'tap'
+import { idleEngine } from '../../../../src/proxy/verify/idle-engine.ts'
+
+interface Given {
+  weightVersion?: string
+  unavailable?: 'asleep'
+  inFlight?: number
+}
+
+function asked(engines: Record<string, Given>, turn: { engine: string; version: string | null }, queued = 0) {
+  const all = Object.entries(engines).map(([name, { weightVersion, unavailable }]) => ({
+    client: { name, score: () => {} },
+    watch: { healthy: true, unavailable, models: [], weightVersion },
+  }))
+  const members = Object.entries(engines).map(([name, { inFlight = 0 }]) => ({ name, inFlight, capacity: 4 }))
+  const backend = { engines: { all: () => all }, status: () => ({ members, queued }) }
+  const found = idleEngine(backend as never, { engine: turn.engine, weightVersionEnd: turn.version })
+  return typeof found === 'object' ? found.client.name : found
+}
+
+t.test('a turn is put to an engine of its weights, while they go from engine to engine', (t) => {
+  const engines = { a: { weightVersion: '2' }, b: { weightVersion: '1' }, c: { weightVersion: '1' } }
+  t.equal(
+    asked(engines, { engine: 'a', version: '1' }),
+    'b',
+    'and not to the one that sampled it with others',
+  )
+  t.equal(
+    asked(engines, { engine: 'c', version: '1' }),
+    'c',
+    'to the one that sampled it where it still has them',
+  )
+  t.equal(
+    asked(engines, { engine: 'a', version: '0' }),
+    'a',
+    'where nobody has them the one that sampled it says so',
+  )
+  t.equal(asked({ a: {}, b: {} }, { engine: 'b', version: null }), 'b', 'or where nobody tells weights')
+  t.end()
+})
+
+t.test('no engine is asked that sleeps, serves a call, or that calls wait for', (t) => {
+  const turn = { engine: 'a', version: null }
+  t.equal(asked({ a: { unavailable: 'asleep' }, b: {} }, turn), 'b')
+  t.equal(asked({ a: { unavailable: 'asleep' } }, turn), undefined)
+  t.equal(asked({ a: { inFlight: 1 } }, turn), 'busy')
+  t.equal(asked({ a: { inFlight: 1 }, b: {} }, turn), 'b', 'another one has time')
+  const weights = { a: { weightVersion: '1', inFlight: 1 }, b: { weightVersion: '2' } }
+  t.equal(asked(weights, { engine: 'a', version: '1' }), 'busy', 'and other weights')
+  t.equal(asked({ a: {} }, turn, 1), 'busy')
+  t.end()
+})

@@ -1,0 +1,332 @@
+/** `verify` finds each of eight faults that were put there on purpose, in both wire formats, and passes clean data. */
+import t, { type Test } from 'tap'
+import { CLIENT_OF_KIND } from '../../../../src/proxy/engines/clients/client-of-kind.ts'
+import { verifyTurns } from '../../../../src/proxy/verify/run.ts'
+import { type VerifiableTurn, Verifier, type VerifyOptions } from '../../../../src/proxy/verify/verifier.ts'
+import {
+  randomOf,
+  type ScoringEngine,
+  startScoringEngine,
+  TableModel,
+} from '../../../helpers/scoring-engines.ts'
+
+const KINDS = ['vllm', 'sglang'] as const
+type Kind = (typeof KINDS)[number]
+
+const POLICY = new TableModel(1)
+const LENGTH = 60
+
+interface Sampled {
+  temperature?: number
+  topP?: number
+  model?: TableModel
+  /** What the engine really saw. Default: what is on record. */
+  seen?: number[]
+}
+
+/** A turn as an engine of this kind would have it recorded. */
+function turnOf(
+  kind: Kind,
+  place: number,
+  { temperature = 1, topP = 1, model = POLICY, seen }: Sampled = {},
+) {
+  const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + place)
+  const sampling = { temperature, topP, random: randomOf(100 + place) }
+  const { ids, raw, scaled } = model.sample(seen ?? prompt, LENGTH, sampling)
+  const turn: VerifiableTurn = {
+    sessionId: 's',
+    turnId: `t-${place}`,
+    index: place,
+    status: 'completed',
+    exact: true,
+    model: 'policy',
+    params: { temperature, top_p: topP },
+    promptTokenIds: prompt,
+    completionTokenIds: ids,
+    completionLogprobs: kind === 'sglang' ? scaled : raw,
+    weightVersionStart: '1',
+    weightVersionEnd: '1',
+  }
+  return turn
+}
+
+/** One whose engine told what top_p had left for each token, and the token's logprob among that. */
+function maskedTurn(kind: Kind, place: number, temperature = 1): VerifiableTurn {
+  const turn = turnOf(kind, place, { temperature, topP: 0.6 })
+  const sampling = { temperature, topP: 0.6, random: randomOf(100 + place) }
+  const { filtered, masks } = POLICY.sample(Array.from(turn.promptTokenIds), LENGTH, sampling)
+  return { ...turn, samplingMask: masks, samplingLogprobs: filtered }
+}
+
+async function setUp(t: Test, kind: Kind, models: Record<string, TableModel> = { policy: POLICY }) {
+  const server = await startScoringEngine(t, kind, models)
+  const engine = CLIENT_OF_KIND[kind]({ url: server.url })
+  t.teardown(() => engine.close())
+  return { server, engine }
+}
+
+async function runOn(
+  engine: Awaited<ReturnType<typeof setUp>>['engine'],
+  turns: readonly VerifiableTurn[],
+  options: VerifyOptions = {},
+) {
+  const { signal } = new AbortController()
+  const verifier = new Verifier(engine, await engine.checkHealth(signal), options)
+  const results: Awaited<ReturnType<Verifier['verify']>>['result'][] = []
+  const from = async function* () {
+    yield* turns
+  }
+  const run = await verifyTurns(verifier, from(), { limit: 100, signal, onTurn: (one) => results.push(one) })
+  return { run, results }
+}
+
+/** Planted in the second of three turns. */
+async function findsIn(t: Test, kind: Kind, fault: VerifiableTurn, models?: Record<string, TableModel>) {
+  const { engine } = await setUp(t, kind, models)
+  const { run, results } = await runOn(engine, [turnOf(kind, 0), fault, turnOf(kind, 2)])
+  t.equal(run.verdict, 'differs')
+  t.same(
+    results.map(({ verdict }) => verdict),
+    ['same', 'differs', 'same'],
+  )
+  t.equal(run.differing, 1)
+  return results[1]!
+}
+
+const with_ = (turn: VerifiableTurn, changes: Partial<VerifiableTurn>): VerifiableTurn => ({
+  ...turn,
+  ...changes,
+})
+
+for (const kind of KINDS) {
+  t.test(`${kind}: clean turns pass, at whatever temperature, and the control is caught`, async (t) => {
+    const { engine } = await setUp(t, kind)
+    const turns = [1, 0.7, 1.3, 0].map((temperature, place) => {
+      const turn = turnOf(kind, place, { temperature: temperature || 1 })
+      return with_(turn, { params: { temperature } })
+    })
+    const { run, results } = await runOn(engine, turns)
+    t.equal(run.verdict, 'same')
+    t.equal(run.compared, 4)
+    t.same(run.control, { caught: true, turns: 1 })
+    t.ok(
+      results.every(({ comparison }) => comparison!.max_difference < 1e-9),
+      'to the last digit',
+    )
+    t.match(run.overall, {
+      tokens: 4 * LENGTH,
+      ratio_outside: 0,
+      ratio: { min: Number, p50: Number, max: Number },
+    })
+  })
+
+  t.test(`${kind}: shifted logprobs are found, and named`, async (t) => {
+    const turn = turnOf(kind, 1)
+    const { completionLogprobs: logprobs } = turn
+    const shifted = [logprobs[LENGTH - 1]!, ...Array.from(logprobs).slice(0, -1)]
+    const { hint } = await findsIn(t, kind, with_(turn, { completionLogprobs: shifted }))
+    // The first has nothing before it, so that the two are judged without it.
+    t.equal(hint, 'each logprob is that of the token before it')
+  })
+
+  t.test(`${kind}: one wrong id is found, at its place`, async (t) => {
+    const turn = turnOf(kind, 1)
+    const ids = Array.from(turn.completionTokenIds)
+    // The least probable token in its place.
+    const logprobs = POLICY.next([...Array.from(turn.promptTokenIds), ...ids.slice(0, 20)])
+    ids[20] = logprobs.indexOf(Math.min(...logprobs))
+    const found = await findsIn(t, kind, with_(turn, { completionTokenIds: ids }))
+    t.match(found.first_difference, { index: 20, token_id: ids[20] })
+    t.match(found.hint, /a few tokens differ/)
+  })
+
+  t.test(`${kind}: logprobs of another temperature are found`, async (t) => {
+    const { scaled } = POLICY.sample([4, 2, 5, 2, 6, 10, 3, 7], LENGTH, {
+      temperature: 0.6,
+      random: randomOf(101),
+    })
+    const turn = turnOf(kind, 1, { temperature: 0.6 })
+    const recorded = kind === 'vllm' ? scaled : turn.completionLogprobs
+    // The record says 1, or is raw as vLLM's are.
+    await findsIn(t, kind, with_(turn, { params: { temperature: 1 }, completionLogprobs: recorded }))
+  })
+
+  t.test(`${kind}: logprobs over a mask that is not on record are found, and named`, async (t) => {
+    const turn = turnOf(kind, 1, { topP: 0.6 })
+    const { filtered } = POLICY.sample(Array.from(turn.promptTokenIds), LENGTH, {
+      topP: 0.6,
+      random: randomOf(101),
+    })
+    const { hint, comparison } = await findsIn(t, kind, with_(turn, { completionLogprobs: filtered }))
+    t.match(hint, /what top_p, top_k or min_p had left/)
+    t.ok(comparison!.ratio.p50 < 0.9, 'what the trainer would have divided by')
+  })
+
+  t.test(`${kind}: logprobs over masks that are on record pass, at whatever temperature`, async (t) => {
+    const { engine } = await setUp(t, kind)
+    const turns = [1, 0.7, 1.3].map((temperature, place) => maskedTurn(kind, place, temperature))
+    const { run, results } = await runOn(engine, turns)
+    t.equal(run.verdict, 'same')
+    for (const { masked } of results) t.match(masked, { tokens: LENGTH })
+    t.ok(results.every(({ masked }) => masked!.max_difference < 1e-9))
+    // An engine that records nothing else.
+    const processed = turns.map((turn) => {
+      const { samplingLogprobs, ...rest } = turn
+      return with_(rest, { completionLogprobs: samplingLogprobs as number[] })
+    })
+    t.equal((await runOn(engine, processed, { logprobsOf: 'mask' })).run.verdict, 'same')
+  })
+
+  t.test(`${kind}: a mask that is missing is found, and named, and so is another one`, async (t) => {
+    const turn = maskedTurn(kind, 1)
+    const masks = turn.samplingMask as number[][]
+    const few = masks.flatMap((mask, at) => (mask.length > 1 ? [at] : [])).slice(0, LENGTH / 2)
+    const without = masks.map((mask, at) => (few.includes(at) ? null : mask))
+    const narrower = masks.map((mask, at) =>
+      few.includes(at) ? mask.filter((id) => id === turn.completionTokenIds[at]) : mask,
+    )
+    for (const samplingMask of [without, narrower]) {
+      const { hint, comparison } = await findsIn(t, kind, with_(turn, { samplingMask }))
+      t.match(hint, /a mask is missing, or another one/)
+      t.ok(comparison!.max_difference < 1e-9, 'the other logprobs are right')
+    }
+  })
+
+  t.test(`${kind}: another adapter than the one that was asked for is found`, async (t) => {
+    const [critic, base] = [new TableModel(2), POLICY]
+    // It was sampled by the base model in the adapter's name.
+    const turn = with_(turnOf(kind, 1, { model: base }), { model: 'critic', params: { lora_path: 'critic' } })
+    await findsIn(t, kind, turn, { policy: POLICY, critic })
+    // And what the adapter itself sampled passes.
+    const { engine } = await setUp(t, kind, { policy: POLICY, critic })
+    const right = with_(turnOf(kind, 1, { model: critic }), {
+      model: 'critic',
+      params: { lora_path: 'critic' },
+    })
+    t.equal((await runOn(engine, [right])).run.verdict, 'same')
+  })
+
+  t.test(
+    `${kind}: stale weights are found, though they are near and in the name of the new ones`,
+    async (t) => {
+      await findsIn(t, kind, turnOf(kind, 1, { model: new TableModel(9) }))
+    },
+  )
+
+  t.test(`${kind}: a template with one space more is found, at the beginning`, async (t) => {
+    const space = 33
+    const prompt = [3, 1, 4, 1, 5, 9, 2, 6].map((id) => id + 1)
+    const { first_difference: first, hint } = await findsIn(
+      t,
+      kind,
+      turnOf(kind, 1, { seen: [...prompt, space] }),
+    )
+    t.equal(first?.index, 0)
+    t.equal(hint, 'only the beginning differs: the prompt was another one')
+  })
+
+  t.test(`${kind}: text that was tokenized again is found`, async (t) => {
+    const turn = turnOf(kind, 1)
+    const ids = Array.from(turn.completionTokenIds)
+    // The same text in other pieces, here and there: as many, so that the counts agree.
+    for (const at of [10, 30, 50]) {
+      const [first, second] = [ids[at]!, ids[at + 1]!]
+      ids[at] = (first + 13) % 40
+      ids[at + 1] = (second + 27) % 40
+    }
+    await findsIn(t, kind, with_(turn, { completionTokenIds: ids }))
+  })
+
+  t.test(`${kind}: an engine that does not listen to the prompt is no judge`, async (t) => {
+    const deaf = new TableModel(1)
+    deaf.next = () => Array.from({ length: 40 }, () => -Math.log(40))
+    const { engine } = await setUp(t, kind, { policy: deaf })
+    const turn = with_(turnOf(kind, 0), { completionLogprobs: Array(LENGTH).fill(-Math.log(40)) })
+    const { run } = await runOn(engine, [turn])
+    t.match(run, { verdict: 'void', compared: 1, differing: 0, control: { caught: false, turns: 1 } })
+  })
+
+  t.test(
+    `${kind}: what cannot be compared is counted by why, and nothing compared proves nothing`,
+    async (t) => {
+      const { engine } = await setUp(t, kind)
+      const turn = turnOf(kind, 0)
+      const { run } = await runOn(engine, [
+        with_(turn, { status: 'aborted' }),
+        with_(turn, { exact: false }),
+        with_(turn, { completionTokenIds: [], completionLogprobs: [] }),
+        with_(turn, { weightVersionStart: '0', weightVersionEnd: '0' }),
+        with_(turn, { weightVersionStart: '0', weightVersionEnd: '1' }),
+        with_(turn, { model: 'nobody' }),
+      ])
+      t.match(run, { verdict: 'void', compared: 0, overall: null })
+      t.same(run.skipped, {
+        not_completed: 1,
+        inexact: 1,
+        empty: 1,
+        other_weights: 1,
+        changed_weights: 1,
+        other_model: 1,
+      })
+      const any = await runOn(engine, [with_(turn, { weightVersionStart: '0', weightVersionEnd: '0' })], {
+        anyWeights: true,
+      })
+      t.equal(any.run.compared, 1)
+    },
+  )
+
+  t.test(`${kind}: an answer that does not tell every token is an error, never a zero`, async (t) => {
+    const { engine, server } = await setUp(t, kind)
+    const { signal } = new AbortController()
+    const verifier = new Verifier(engine, { models: [] })
+    const turn = turnOf(kind, 0)
+    server.state.models = { policy: Object.assign(new TableModel(1), { next: () => [] }) }
+    const verified = await verifier.verify(turn, signal).catch((error) => error)
+    // SGLang says null for what it does not know, and vLLM for minus infinity.
+    if (kind === 'sglang') t.match(verified, { code: 'engine_failed' })
+    else t.equal(verified.result.verdict, 'differs')
+  })
+}
+
+t.test('an engine that cannot score is refused by name', async (t) => {
+  const engine = CLIENT_OF_KIND.openai({ url: 'http://127.0.0.1:1' })
+  t.teardown(() => engine.close())
+  t.throws(() => new Verifier(engine, { models: [] }), {
+    code: 'unsupported',
+    message: /cannot score tokens/,
+  })
+})
+
+t.test('the engine is asked in its own words', async (t) => {
+  const asked = async (kind: Kind, temperature: number) => {
+    const { engine, server } = await setUp(t, kind)
+    const verifier = new Verifier(engine, { models: [] })
+    await verifier.verify(turnOf(kind, 0, { temperature }), new AbortController().signal)
+    return (server as ScoringEngine).requests.at(-1)!
+  }
+  const turn = turnOf('vllm', 0)
+  t.match(await asked('vllm', 0.5), {
+    path: '/v1/completions',
+    body: {
+      model: 'policy',
+      prompt: [
+        ...Array.from(turn.promptTokenIds),
+        ...Array.from(turnOf('vllm', 0, { temperature: 0.5 }).completionTokenIds),
+      ],
+      max_tokens: 1,
+      prompt_logprobs: 0,
+      add_special_tokens: false,
+      stream: false,
+    },
+  })
+  t.match(await asked('sglang', 0.5), {
+    path: '/generate',
+    body: {
+      return_logprob: true,
+      logprob_start_len: 7,
+      top_logprobs_num: 20,
+      sampling_params: { max_new_tokens: 0 },
+      stream: false,
+    },
+  })
+})

@@ -1,0 +1,141 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs'
+import { hostname } from 'node:os'
+import { join } from 'node:path'
+import t, { type Test } from 'tap'
+import { Ledger } from '../../../../../src/rollout/runners/agentcore/ledger.ts'
+import { until } from '../../../../helpers/until.ts'
+
+const ENDPOINT = { arn: 'arn:1', qualifier: 'DEFAULT' }
+/** Above what Linux and macOS give to processes. */
+const NO_PID = 2 ** 30
+
+/** The file of a process, which wrote these lines before it died. */
+function fileOf(folder: string, name: string, head: object, ...lines: string[]): string {
+  const path = join(folder, `${name}.sessions.jsonl`)
+  const whole = { version: 1, ...ENDPOINT, host: hostname(), pid: NO_PID, ...head }
+  writeFileSync(path, [JSON.stringify(whole), ...lines].join('\n'))
+  return path
+}
+
+/** The kernel's own books: other systems number their processes so that a number does not soon come again. */
+const onLinux = process.platform === 'linux' ? {} : { skip: 'only Linux has /proc' }
+
+const opened = (id: string) => JSON.stringify({ opened: id })
+const closed = (id: string) => JSON.stringify({ closed: id })
+
+async function openIn(t: Test, folder: string): Promise<Ledger> {
+  const ledger = await Ledger.open(folder, ENDPOINT)
+  t.teardown(() => ledger.close())
+  return ledger
+}
+
+t.test('a session is in the file before it is started, and the file goes when all are stopped', async (t) => {
+  const folder = t.testdir({})
+  const ledger = await Ledger.open(folder, ENDPOINT)
+  await ledger.opened('a')
+  const [name] = readdirSync(folder)
+  t.match(readFileSync(join(folder, name!), 'utf8'), /\{"opened":"a"\}\n$/)
+  await ledger.closed('a')
+  await ledger.close()
+  t.strictSame(readdirSync(folder), [])
+})
+
+t.test('what a dead process left open is taken over, and is on record all the time', async (t) => {
+  const folder = t.testdir({})
+  fileOf(folder, 'old', {}, opened('a'), opened('b'), closed('a'), opened('c'), '{"opened":"d')
+  const ledger = await Ledger.open(folder, ENDPOINT)
+  t.strictSame(ledger.openSessions, ['b', 'c'])
+  await ledger.closed('b')
+  await ledger.close()
+  const [name, ...others] = readdirSync(folder)
+  t.strictSame(others, [], 'the old file is gone')
+  const text = readFileSync(join(folder, name!), 'utf8')
+  writeFileSync(join(folder, name!), text.replace(`"pid":${process.pid},`, `"pid":${NO_PID},`))
+  t.strictSame((await openIn(t, folder)).openSessions, ['c'], 'and so on')
+})
+
+t.test("a living process's sessions are its own, and so are another runtime's", async (t) => {
+  const folder = t.testdir({})
+  fileOf(folder, 'alive', { pid: process.ppid }, opened('a'))
+  fileOf(folder, 'elsewhere', { host: 'another', pid: NO_PID }, opened('b'))
+  fileOf(folder, 'other-runtime', { arn: 'arn:2' }, opened('c'))
+  fileOf(folder, 'other-endpoint', { qualifier: 'canary' }, opened('d'))
+  writeFileSync(join(folder, 'notes.sessions.jsonl'), 'my notes')
+  t.strictSame((await openIn(t, folder)).openSessions, [])
+  t.equal(readdirSync(folder).length, 6)
+})
+
+t.test('two runs of one process leave each other their sessions', async (t) => {
+  const folder = t.testdir({})
+  const first = await openIn(t, folder)
+  await first.opened('a')
+  t.strictSame((await openIn(t, folder)).openSessions, [])
+})
+
+t.test(
+  'a container that starts again has the name and the number of the one that crashed',
+  onLinux,
+  async (t) => {
+    const folder = t.testdir({})
+    fileOf(folder, 'crashed', { pid: process.pid, started: 'of an earlier process' }, opened('a'))
+    fileOf(folder, 'sibling', { pid: process.ppid, started: 'of an earlier process' }, opened('b'))
+    fileOf(folder, 'of an earlier version', { pid: process.pid }, opened('c'))
+    t.strictSame((await openIn(t, folder)).openSessions.toSorted(), ['a', 'b', 'c'])
+  },
+)
+
+t.test("another user's process of the number of a dead one is not that one", onLinux, async (t) => {
+  const folder = t.testdir({})
+  fileOf(folder, 'crashed', { pid: process.ppid, started: 'of an earlier process' }, opened('a'))
+  fileOf(folder, 'alive', { pid: process.ppid }, opened('b'))
+  const { kill } = process
+  t.teardown(() => {
+    process.kill = kill
+  })
+  process.kill = () => {
+    throw Object.assign(new Error('not permitted'), { code: 'EPERM' })
+  }
+  const ledger = await Ledger.open(folder, ENDPOINT)
+  t.same(ledger.openSessions, ['a'])
+  await ledger.close()
+})
+
+t.test('a process that is dead, and that nobody has collected, is dead', onLinux, async (t) => {
+  const folder = t.testdir({})
+  // A shell that has become another program has no idea of the child that it started, which waits for that.
+  const child = 'while [ "$(cat /proc/$PPID/comm)" != sleep ]; do :; done'
+  const parent = spawn('/bin/sh', ['-c', `sh -c '${child}' & echo $!; exec sleep 60`])
+  t.teardown(() => parent.kill('SIGKILL'))
+  const [pid] = (await once(parent.stdout, 'data')).map(Number)
+  await until(() => /^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8')))
+  fileOf(folder, 'killed', { pid }, opened('a'))
+  t.strictSame((await openIn(t, folder)).openSessions, ['a'])
+})
+
+t.test('what a process leaves while others run is taken over by one of these', async (t) => {
+  const folder = t.testdir({})
+  const ledger = await openIn(t, folder)
+  await ledger.opened('mine')
+  t.strictSame(await ledger.takeOver(), [])
+  const old = fileOf(folder, 'old', {}, opened('a'), opened('b'), closed('b'))
+  t.strictSame(await ledger.takeOver(), ['a'])
+  t.notOk(existsSync(old))
+  t.strictSame(ledger.openSessions, ['mine', 'a'])
+  t.strictSame(await ledger.takeOver(), [])
+})
+
+t.test('a file that nobody touched for long has no process any more, on whatever machine', async (t) => {
+  const folder = t.testdir({})
+  const longAgo = new Date(Date.now() - 6 * 60_000)
+  utimesSync(fileOf(folder, 'elsewhere', { host: 'another', pid: 1 }, opened('a')), longAgo, longAgo)
+  t.strictSame((await openIn(t, folder)).openSessions, ['a'])
+})
+
+t.test('two runs that start at once both have what was left: a stop does no harm twice', async (t) => {
+  const folder = t.testdir({})
+  fileOf(folder, 'old', {}, opened('a'))
+  const ledgers = await Promise.all([openIn(t, folder), openIn(t, folder)])
+  t.ok(ledgers.some(({ openSessions }) => openSessions.includes('a')))
+})

@@ -1,0 +1,86 @@
+import t from 'tap'
+import { AgentCoreError, toAgentCoreError } from '../../../../../src/rollout/runners/agentcore/errors.ts'
+import { parseResult, readResult } from '../../../../../src/rollout/runners/agentcore/result.ts'
+
+for (const [given, rewards] of [
+  [{ reward: 0.5 }, { reward: 0.5 }],
+  [{ rewards: [0, 1] }, { reward: 1 }],
+  [{ rewards: 1 }, { reward: 1 }],
+  [{ rewards: { tests: 1, style: 0.5 } }, { tests: 1, style: 0.5 }],
+  [{ rewards: [] }, {}],
+  [{ reward: null }, {}],
+  [{}, {}],
+] as const) {
+  t.test(`${JSON.stringify(given)} is worth ${JSON.stringify(rewards)}`, async (t) => {
+    t.match(readResult({ ...given, status_code: 200, input_id: 'i' }, 'i'), { status: 'completed', rewards })
+    t.strictSame(readResult(given, 'i').rewards, rewards)
+  })
+}
+
+t.test('what is no reward is an error, and trains nothing', async (t) => {
+  for (const reward of ['1', true, Number.NaN, { a: 'x' }, ['good'], ['x']]) {
+    t.match(readResult({ reward }, 'i'), {
+      status: 'error',
+      rewards: {},
+      error: /^its reward is no number: /,
+    })
+  }
+})
+
+t.test('an agent that failed says why', async (t) => {
+  t.match(readResult({ status_code: 500, stop_reason: 'boom', traceback: '…' }, 'i'), {
+    status: 'failed',
+    rewards: {},
+    error: 'boom',
+  })
+  t.match(readResult({ status_code: 500, reward: 1 }, 'i'), {
+    status: 'failed',
+    rewards: {},
+    error: 'status_code 500',
+  })
+})
+
+t.test("another sample's result, text that is not JSON, and JSON that is no object are errors", async (t) => {
+  t.match(readResult({ input_id: 'j', reward: 1 }, 'i'), {
+    status: 'error',
+    rewards: {},
+    error: /another sample: j$/,
+  })
+  t.match(parseResult('<html>', 'i'), { status: 'error', error: 'its result is not JSON: <html>' })
+  t.match(parseResult('[1]', 'i'), { status: 'error', error: 'its result is no JSON object' })
+})
+
+t.test('what else an agent tells is handed on, without the row that it was given', async (t) => {
+  t.strictSame(readResult({ reward: 1, metrics: { steps: 3 }, payload: { answer: 42 } }, 'i').details, {
+    reward: 1,
+    metrics: { steps: 3 },
+  })
+})
+
+const thrown = (name: string, more: object = {}) => Object.assign(new Error('why'), { name, ...more })
+
+t.test('each error of AgentCore is one outcome', async (t) => {
+  const client = { $fault: 'client', $metadata: { httpStatusCode: 400 } }
+  for (const [error, kind, status, isBeforeStart] of [
+    [thrown('ThrottlingException', client), 'throttled', 'error', true],
+    [
+      thrown('Anything', { $fault: 'client', $metadata: { httpStatusCode: 429 } }),
+      'throttled',
+      'error',
+      true,
+    ],
+    [thrown('ServiceQuotaExceededException', client), 'quota', 'error', true],
+    [thrown('RetryableConflictException', client), 'conflict', 'error', true],
+    [thrown('RuntimeClientError', client), 'agent', 'failed', false],
+    [thrown('ResourceNotFoundException', client), 'gone', 'error', true],
+    [thrown('ValidationException', client), 'refused', 'error', true],
+    [thrown('AccessDeniedException', client), 'refused', 'error', true],
+    [thrown('InternalServerException', { $fault: 'server' }), 'lost', 'error', false],
+    [thrown('Error', { code: 'ECONNRESET' }), 'lost', 'error', false],
+  ] as const) {
+    const refusal = toAgentCoreError(error)
+    t.match(refusal, { kind, isBeforeStart, result: { status, rewards: {}, error: /: \w+: why$/ } })
+    t.equal(toAgentCoreError(refusal), refusal)
+  }
+  t.match(new AgentCoreError('agent', 'x'.repeat(1_000)).message.length, 223)
+})

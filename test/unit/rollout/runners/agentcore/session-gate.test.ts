@@ -1,0 +1,32 @@
+import { setImmediate as turn } from 'node:timers/promises'
+import t from 'tap'
+import { SessionGate } from '../../../../../src/rollout/runners/agentcore/session-gate.ts'
+
+const NEVER = new AbortController().signal
+
+t.test('no more than the limit are inside, and the first in line is the next', async (t) => {
+  const gate = new SessionGate(2)
+  const leave = await gate.enter(NEVER)
+  await gate.enter(NEVER)
+  const order: number[] = []
+  const next = [1, 2].map((number) => gate.enter(NEVER).then((go) => order.push(number) && go))
+  await turn()
+  t.match({ inside: gate.inside, waiting: gate.waiting, order }, { inside: 2, waiting: 2, order: [] })
+  leave()
+  leave()
+  await next[0]
+  await turn()
+  t.strictSame(order, [1], 'a place that is given back twice is one place')
+  t.equal(gate.inside, 2)
+})
+
+t.test('who gives up leaves the line', async (t) => {
+  const gate = new SessionGate(1)
+  const leave = await gate.enter(NEVER)
+  const gone = new AbortController()
+  const waiting = gate.enter(gone.signal)
+  gone.abort(new Error('called off'))
+  await t.rejects(waiting, { message: 'called off' })
+  leave()
+  t.strictSame([gate.inside, gate.waiting], [0, 0])
+})
