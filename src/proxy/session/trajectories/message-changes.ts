@@ -66,16 +66,17 @@ export function getToolNames(tools: string | null): string {
 /**
  * Whether a message that stands where another one stood is that one, edited, and not the start of something else: they
  * have at least half of their text in common at their ends, or both conversations go on alike.
- * @param last messages of the two requests
+ * @param turn the turn whose request has the message `before`
+ * @param lastNow the last message of the request that has the message `now`
  */
 export function isEdited(
   before: Message,
   now: Message,
-  lastBefore: Message | undefined,
+  turn: AnsweredMessages,
   lastNow: Message | undefined,
 ): boolean {
-  const [follows, followed] = [getNext(now, lastNow), getNext(before, lastBefore)]
-  if (follows !== undefined && followed !== undefined && follows.json === followed.json) return true
+  const follows = getNext(now, lastNow)
+  if (follows !== undefined && isFollowedBy(before, follows, turn)) return true
   const [old, text] = [getMessageText(before), getMessageText(now)]
   const [shorter, longer] = [Math.min(old.length, text.length), Math.max(old.length, text.length)]
   let head = 0
@@ -85,8 +86,22 @@ export function isEdited(
   return (head + tail) * 2 >= longer
 }
 
+/** What a turn was sent and what it answered. */
+type AnsweredMessages = Pick<TurnRecord, 'lastMessage' | 'completionText' | 'toolCalls'>
+
+/** Returns whether `next` follows the message in the turn's request, or is the turn's answer to it. */
+export function isFollowedBy(message: Message, next: Message, turn: AnsweredMessages): boolean {
+  if (message === turn.lastMessage) return isAnswerOf(turn, next)
+  return getNext(message, turn.lastMessage)?.json === next.json
+}
+
+export function isAnswerOf(turn: AnsweredMessages, message: Message): boolean {
+  const text = getCompletionText(turn)
+  return message.value.role === 'assistant' && text !== '' && text === getMessageText(message)
+}
+
 /** The message after this one, of those up to `last`. */
-function getNext(message: Message, last: Message | undefined): Message | undefined {
+export function getNext(message: Message, last: Message | undefined): Message | undefined {
   let at = last
   while (at !== undefined && at.parent !== message) at = at.parent
   return at

@@ -10,8 +10,11 @@ import {
   findToolCallChanges,
   getCompletionText,
   getMessageText,
+  getNext,
   getToolNames,
+  isAnswerOf,
   isEdited,
+  isFollowedBy,
   type MessageChange,
 } from './message-changes.ts'
 
@@ -78,21 +81,53 @@ export class NewRows {
   readonly #endingAt = new Map<Message, PriorTurn>()
   /** By line, for helpers have conversations of their own. */
   readonly #following = new Map<string, NextTurns>()
+  /** The latest completed turn of each line. */
+  readonly #latest = new Map<AgentRole, PriorTurn>()
+  /** The turns that a turn of the line continues. A compaction beside the main line splits no row. */
+  readonly #continued = new Map<AgentRole, Set<string>>()
 
   /**
    * Takes all turns, in call order.
-   * @param isFollower it follows another one in a row
+   * @param parentId the turn whose tokens this one continues, if any
    * @returns undefined of a turn that begins no row
    */
-  add(step: TurnStep, { line, rule }: AgentRoleMatch, isFollower: boolean): NewRow | undefined {
+  add(step: TurnStep, found: AgentRoleMatch, parentId: string | undefined): NewRow | undefined {
     const seen = toSeenTurn(step)
-    const begins = step.status === 'completed' && line !== 'side' && !isFollower
+    const { line } = found
+    const isTrained = step.status === 'completed' && line !== 'side'
+    const newRow = isTrained ? this.#find(step, seen, found, parentId) : undefined
+    if (isTrained) {
+      this.#latest.set(line, seen)
+      if (parentId !== undefined) this.#continued.set(line, this.#continuedIn(line).add(parentId))
+    }
+    this.#remember(seen, this.#getFollowing(line))
+    return newRow
+  }
+
+  #find(
+    step: TurnStep,
+    seen: PriorTurn,
+    { line, rule }: AgentRoleMatch,
+    parentId: string | undefined,
+  ): NewRow | undefined {
+    if (parentId !== undefined) return this.#byFork(step, seen, line, parentId)
     // A helper that nobody named may be the main line behind a system prompt that was edited.
     const isGuess = rule === 'new_opening'
-    const others = this.#getFollowing(isGuess ? 'main' : line)
-    const found = begins ? (this.#byParent(step) ?? this.#byMessages(step, seen, others, isGuess)) : undefined
-    this.#remember(seen, this.#getFollowing(line))
-    return found
+    return this.#byParent(step) ?? this.#byMessages(step, seen, isGuess ? 'main' : line, isGuess)
+  }
+
+  /** Explains a second continuation of a turn: the turn's tokens can be in only one row with what follows them. */
+  #byFork(step: TurnStep, seen: PriorTurn, line: AgentRole, parentId: string): NewRow | undefined {
+    const parent = this.#turns.get(parentId)
+    if (parent === undefined || !this.#continuedIn(line).has(parentId)) return undefined
+    const newRow = this.#byMessages(step, seen, line, false)
+    if (newRow !== CONVERSATION) return newRow
+    const text = `continues turn ${parent.index}, which another turn continues differently`
+    return { why: 'message_changed', turnId: parentId, text }
+  }
+
+  #continuedIn(line: AgentRole): Set<string> {
+    return this.#continued.get(line) ?? new Set()
   }
 
   #getFollowing(line: AgentRole): NextTurns {
@@ -132,10 +167,14 @@ export class NewRows {
     return { why: 'tokens_differ', turnId, text }
   }
 
-  #byMessages(step: TurnStep, seen: PriorTurn, following: NextTurns, isGuess: boolean): NewRow {
+  #byMessages(step: TurnStep, seen: PriorTurn, line: AgentRole, isGuess: boolean): NewRow {
     const edited = this.#editedCall(step)
     if (edited !== undefined) return edited
+    const following = this.#getFollowing(line)
     const { known, added } = this.#known(seen.lastMessage, following)
+    const latest = this.#latest.get(line)
+    const dropped = latest && added && describeDropped(latest, seen, known, added)
+    if (dropped !== undefined) return dropped
     const ended = known && this.#endingAt.get(known)
     if (ended !== undefined) return describeChangedRequest(ended, seen, added)
     const other = following.get(known)
@@ -143,8 +182,7 @@ export class NewRows {
     if (other === undefined || added === undefined) return CONVERSATION
     // So does another agent behind the same system prompt, unless it says almost the same.
     const mayBeAnother = isGuess || isOpening(known, added)
-    if (mayBeAnother && !isEdited(other.message, added, other.turn.lastMessage, seen.lastMessage))
-      return CONVERSATION
+    if (mayBeAnother && !isEdited(other.message, added, other.turn, seen.lastMessage)) return CONVERSATION
     const { index, turnId } = other.turn
     const place = describePosition(added, isOpening(known, added))
     const change = describeChange(place, getMessageText(other.message), getMessageText(added))
@@ -215,6 +253,31 @@ function describeChangedRequest(ended: PriorTurn, seen: PriorTurn, added: Messag
   )
   const text = `${change.what} edited: it differs at line ${change.line}`
   return { why: 'message_changed', turnId, text, changes: [change] }
+}
+
+/**
+ * Detects a sliding window: behind `known`, the request continues with a later message or with the answer of the turn
+ * before it in its line.
+ */
+function describeDropped(
+  latest: PriorTurn,
+  seen: PriorTurn,
+  known: Message | undefined,
+  added: Message,
+): NewRow | undefined {
+  const { turnId, index, lastMessage } = latest
+  const from = `from message ${added.depth} on`
+  const next = getNext(added, seen.lastMessage)
+  let at = lastMessage
+  let same: Message | undefined
+  for (; at !== undefined && at !== known; at = at.parent)
+    if (at.json === added.json && at.parent !== known) same = at
+  if (at !== known || lastMessage === known) return undefined
+  if (same !== undefined && next !== undefined && isFollowedBy(same, next, latest))
+    return { why: 'answer_missing', turnId, text: `messages of turn ${index} were dropped, ${from}` }
+  if (!isAnswerOf(latest, added)) return undefined
+  const text = `the messages before turn ${index}'s answer were dropped, ${from}`
+  return { why: 'answer_missing', turnId, text }
 }
 
 /** The first message that is not the system's differs. */

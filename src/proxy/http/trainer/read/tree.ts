@@ -37,7 +37,7 @@ export async function readTree(steps: AsyncIterable<TurnStep>, marks: SessionMar
       turnId: step.turnId,
       base: base === null ? undefined : { turnId: base, tokenCount: shared },
       messageParent: getRecordedParent(step),
-      newRow: newRows.add(step, found, rows.getParent(step.turnId) !== undefined),
+      newRow: newRows.add(step, found, rows.getParent(step.turnId)?.turnId),
     })
   }
   const places = new Map(turns.map(({ turnId, shown }) => [turnId, shown.index]))

@@ -14,6 +14,7 @@ function lastOf(...messages: unknown[]): Message {
   return new MessageTree().addMessages(messages as ChatMessage[])!
 }
 
+const unanswered = (lastMessage: Message) => ({ lastMessage, completionText: null, toolCalls: '[]' })
 const user = (content: unknown) => ({ role: 'user', content })
 const call = { id: 'c', type: 'function', function: { name: 'run', arguments: '{"a":1}' } }
 
@@ -31,7 +32,7 @@ t.test('a change begins a line before the first difference, and says which line 
 t.test('a message is one that was edited if half of its text stands at its ends as before', async (t) => {
   const edited = (before: string, now: string) => {
     const [old, text] = [lastOf(user(before)), lastOf(user(now))]
-    return isEdited(old, text, old, text)
+    return isEdited(old, text, unanswered(old), text)
   }
   t.equal(edited('abcdXXXXefgh', 'abcdYYYYefgh'), true, 'the ends count together')
   t.equal(edited('abXXXXXX', 'abYYYYYY'), false)
@@ -44,11 +45,11 @@ t.test('a message is one that was edited if half of its text stands at its ends 
 t.test('a message is one that was edited if both conversations go on alike', async (t) => {
   const [next, other] = [user('go on'), user('stop')]
   const [before, now] = [lastOf(user('abc'), next), lastOf(user('xyz'), next)]
-  t.equal(isEdited(before.parent!, now.parent!, before, now), true)
+  t.equal(isEdited(before.parent!, now.parent!, unanswered(before), now), true)
   const elsewhere = lastOf(user('xyz'), other)
-  t.equal(isEdited(before.parent!, elsewhere.parent!, before, elsewhere), false)
+  t.equal(isEdited(before.parent!, elsewhere.parent!, unanswered(before), elsewhere), false)
   const alone = lastOf(user('xyz'))
-  t.equal(isEdited(before.parent!, alone, before, alone), false, 'nothing follows on one')
+  t.equal(isEdited(before.parent!, alone, unanswered(before), alone), false, 'nothing follows on one')
 })
 
 t.test('a message is read as what it says and its calls, line by line', async (t) => {

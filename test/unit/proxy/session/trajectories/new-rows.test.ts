@@ -187,3 +187,64 @@ t.test('turns that are in no row have no reason', async (t) => {
   const side = { ...FIRST, annotations: '{"line":{"told":"side","rule":"header"}}' }
   t.same(await reasonsOf(failed, side), [null, null])
 })
+
+t.test('an edit behind a recorded response splits a row, though its prompt begins with a turn', async (t) => {
+  const call = say('assistant', 'hello')
+  const result = say('tool', 'A long listing of files.')
+  const second = { requestMessages: [system, task, call, result], promptTokenIds: GOES_ON }
+  const later = (text: string, ...tokens: number[]) => ({
+    requestMessages: [system, task, call, say('tool', text), answer, more],
+    promptTokenIds: Int32Array.from([...START, 3, ...tokens]),
+  })
+  const [, , cleared] = await reasonsOf(FIRST, second, later('[cleared]', 60, 61))
+  t.match(cleared, {
+    why: 'message_changed',
+    turn: 1,
+    split: true,
+    text: "message 4 (tool) edited: it differs from turn 1's at line 1",
+    changes: [{ before: 'A long listing of files.', now: '[cleared]' }],
+  })
+  const [, , again] = await reasonsOf(FIRST, second, second)
+  t.match(again, { why: 'sampled_again', turn: 1, split: false }, 'a parallel sample of a later turn')
+  const side = { ...second, annotations: '{"line":{"told":"side","rule":"header"}}' }
+  t.same((await reasonsOf(FIRST, side, second))[2], null, 'a side call takes no row')
+  const compaction = { ...second, annotations: '{"line":{"told":"compaction","rule":"header"}}' }
+  t.same((await reasonsOf(FIRST, compaction, later('A listing.', 60)))[2], null, 'nor does a compaction')
+})
+
+t.test('a sliding window drops messages and edits none', async (t) => {
+  const [first, last] = [say('assistant', 'hello'), say('assistant', 'and then')]
+  const result = say('tool', 'One.')
+  const second = {
+    requestMessages: [system, task, first, result],
+    promptTokenIds: GOES_ON,
+    completionText: 'and then',
+  }
+  const window = (...messages: string[]) => ({ requestMessages: messages, ...other(9, 9) })
+  const [, , answers] = await reasonsOf(FIRST, second, window(system, task, last, more))
+  t.match(answers, {
+    why: 'answer_missing',
+    turn: 1,
+    split: true,
+    text: "the messages before turn 1's answer were dropped, from message 3 on",
+  })
+  const [, , opening] = await reasonsOf(FIRST, second, window(system, result, last, more))
+  t.match(opening, {
+    why: 'answer_missing',
+    turn: 1,
+    split: true,
+    text: 'messages of turn 1 were dropped, from message 2 on',
+  })
+})
+
+t.test(
+  'a first message that was edited before its own answer splits a row without a system message',
+  async (t) => {
+    const asked = { requestMessages: [task], promptTokenIds: Int32Array.from(START) }
+    const [, edited] = await reasonsOf(asked, {
+      requestMessages: [say('user', 'Now: write a poem.'), answer, more],
+      ...other(9, 9),
+    })
+    t.match(edited, { why: 'message_changed', turn: 0, split: true })
+  },
+)
