@@ -126,7 +126,7 @@ async def test_a_server_that_has_answered_before_is_waited_for_longer() -> None:
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_server_that_stays_away_is_named() -> None:
-    with pytest.raises(ProxyApiError, match="nobody runs rollouts at http") as refused:
+    with pytest.raises(ProxyApiError, match="no rollout server at http") as refused:
         await ask("http://127.0.0.1:9")
     assert (refused.value.status, refused.value.code) == (0, "unreachable")
 

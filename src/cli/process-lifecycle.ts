@@ -64,7 +64,7 @@ async function stop(service: Stoppable, graceMs: number, logger: Logger): Promis
     else logger.warn({ grace_ms: graceMs }, 'stopped; calls that outlasted the grace period were cut off')
     return drained ? 0 : 1
   } catch (error) {
-    logger.error({ err: error }, 'failed to stop in good order')
+    logger.error({ err: error }, 'shutdown failed')
     return 1
   }
 }
@@ -93,7 +93,7 @@ export function exitOnUnexpectedErrors(logger: Logger, port: ProcessPort = proce
       logger.warn({ err: error }, 'an error was handled by nobody')
       return
     }
-    logger.error({ err: error }, 'unforeseen error, the process ends')
+    logger.error({ err: error }, 'unexpected error, exiting')
     port.exit(1)
   }
   port.on('uncaughtException', judge)
@@ -107,7 +107,7 @@ export function exitOnStoreLoss(
   port: ProcessPort = process,
 ): void {
   void lost.then((error) => {
-    logger.error({ err: error }, 'the store is gone, the process ends')
+    logger.error({ err: error }, 'lost the database, exiting')
     port.exit(1)
   })
 }

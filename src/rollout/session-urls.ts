@@ -25,7 +25,7 @@ function parseHost(agentHost: string): string {
   if (URL.canParse(`http://${host}`) && !/[/?#@\s]/.test(host)) return host
   throw new ProxyError(
     'config_invalid',
-    `LLM_PROXY_IP: "${agentHost}" will not do; give an address, such as 10.0.0.1`,
+    `LLM_PROXY_IP: invalid value "${agentHost}": expected an address, such as 10.0.0.1`,
   )
 }
 

@@ -82,7 +82,7 @@ export class ProxyLinks {
         found.set(address, left ?? this.#begin({ url, address }, () => addresses.lookSoon()))
       },
       gone: (address) => {
-        logger.info({ host, address }, 'proxy no longer behind its name')
+        logger.info({ host, address }, 'proxy address no longer in DNS')
         const link = found.get(address)
         if (link === undefined) return
         found.delete(address)

@@ -18,7 +18,7 @@ const SCREENS: readonly { path: string; shows: string; keys?: string; opens?: st
   { path: 'groups?by=step', shows: 'staleness, versions' },
   { path: 'group/instance_id/%22sea%22', shows: 'run-2' },
   { path: 'compare?a=run-1%230&b=run-2%230', shows: 'run-2' },
-  { path: 'engines', shows: 'How prompts came about' },
+  { path: 'engines', shows: 'Prompts by origin' },
   { path: 'search?text=looking', shows: 'turn 0' },
 ]
 

@@ -65,7 +65,7 @@ t.test('an unknown command or flag is refused in one line, with what was probabl
 })
 
 t.test('a wrong value is refused in one line that names its origin', async (t) => {
-  const allowed = 'will not do; give a whole number from 0 to 65535'
+  const allowed = 'expected an integer from 0 to 65535'
   await refused(t, ['--port', 'x'], `--port: "x" ${allowed}`)
   await refused(t, [], `PROXY_PORT: "y" ${allowed}`, { PROXY_PORT: 'y' })
   await refused(t, [], 'LLM_PROXY_PROT is not a setting of llm-proxy (did you mean LLM_PROXY_PORT?)', {

@@ -94,7 +94,7 @@ t.test(
       findings.find(({ about }) => about === 'engine'),
       {
         state: 'warning',
-        seen: /^the prompt of a chat with a tool is another one by its own chat route: \d+ ids here and \d+ by/,
+        seen: /^prompt mismatch for a chat with a tool: the engine's chat endpoint renders \d+ tokens/,
         remedy: /docs\/engines.md/,
       },
     )

@@ -292,7 +292,7 @@ t.test('a command line that lacks something is refused before anything runs', as
     ],
     [
       ['--listen', '8090', '--command', 'true', ...proxy],
-      '--listen: "8090" will not do; give one as 127.0.0.1:8090',
+      '--listen: invalid value "8090": expected an address such as 127.0.0.1:8090',
     ],
     [
       ['--listen', '0.0.0.0:0', '--command', 'true', ...proxy],

@@ -97,7 +97,7 @@ sampled
       -depth = 3
       +depth = 4000`,
   )
-  t.match(second, /^ {2}… after 1 message and what turn 0 sampled\ntool\n {2}ok\n/m)
+  t.match(second, /^ {2}… 1 earlier message and the completion of turn 0 not repeated\ntool\n {2}ok\n/m)
   t.match(second, /\n {2}ok\n {2}… 180 more characters \(--full shows them\)\n/)
   t.match(second, '  ⟨ESC⟩[2J⟨ESC⟩[1;1Hsampled\n  ── turn 9⟨BEL⟩⟨CR⟩⟨U+009B⟩31m\n')
 })

@@ -321,7 +321,7 @@ t.test('without keys on an address that others reach, it needs --open and warns 
   t.match(await runLlmProxy(reached), {
     code: 2,
     stdout: '',
-    stderr: /^llm-proxy: whoever reaches .* --open\n$/,
+    stderr: /^llm-proxy: refusing to listen on .* --open\n$/,
   })
   const child = startLlmProxy([...reached, '--open'])
   t.teardown(() => child.kill('SIGKILL'))

@@ -318,7 +318,7 @@ t.test('without options, everything comes from the environment', async (t) => {
   })
 })
 
-t.test('a setting that will not do is refused with the name of its variable', async (t) => {
+t.test('an invalid setting is rejected with the name of its variable', async (t) => {
   const env = { PROXY_SERVER_URL: 'http://proxy:8080', HARBOR_SERVER_URL: 'http://harbor:8080' }
   for (const [name, value] of Object.entries({
     REMOTE_AGENT_KWARGS: '{"max_turns": 3',

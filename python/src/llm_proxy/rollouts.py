@@ -81,7 +81,7 @@ class Rollouts:
                 answer = _done(asked.url, (yield asked))
             except httpx.HTTPError as error:
                 refusal = _NobodyThereError(
-                    f"nobody runs rollouts at {asked.url}: {error or type(error).__name__}"
+                    f"no rollout server at {asked.url}: {error or type(error).__name__}"
                 )
             except ProxyApiError as error:
                 refusal = error

@@ -36,7 +36,7 @@ export async function checkEngine(config: ServeConfig, url: string | undefined):
     return [ok(about, seen), logprobs, ...warnings, ...more]
   } catch (error) {
     const isOption = error instanceof ProxyError && error.code === 'config_invalid'
-    if (isOption) return [failure('options', withCause(error), 'mend the one that it names')]
+    if (isOption) return [failure('options', withCause(error), 'correct the one that it names')]
     const remedy = 'see that it runs, and that --engine-url and its key are right'
     return [failure(about, withCause(error), remedy)]
   }
@@ -206,6 +206,6 @@ function describeDifference(ours: readonly number[], engines: readonly number[])
   if (ours.length === engines.length && !engines.some(isOther)) return undefined
   const other = engines.findIndex(isOther)
   const at = other === -1 ? engines.length : other
-  const ids = `${ours[at] ?? 'its end'}, the engine's ${engines[at] ?? 'its end'}`
-  return `other prompt ids than the engine's own: ${ours.length} and ${engines.length}, from the ${at + 1}th on (here ${ids})`
+  const ids = `${ours[at] ?? 'end of prompt'} here, ${engines[at] ?? 'end of prompt'} there`
+  return `prompt ids differ from the engine's (${ours.length} vs ${engines.length}), first at position ${at + 1} (${ids})`
 }

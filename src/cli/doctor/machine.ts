@@ -16,7 +16,7 @@ export function checkKeys(config: ServeConfig): Finding {
   if (isOpenDoor(config)) {
     return warning(
       'keys',
-      `--open: whoever reaches ${host} may do everything`,
+      `--open: anyone who can reach ${host} may do everything`,
       'give --admin-key, or listen on 127.0.0.1',
     )
   }
@@ -62,7 +62,7 @@ export async function checkPort({ host, port }: ServeConfig): Promise<Finding> {
     return ok('port', `${port} on ${host} is free`)
   } catch (error) {
     const why = withCause(explainListenFailure(error, host, port))
-    return warning('port', why, 'no matter if that is the proxy itself')
+    return warning('port', why, 'expected if this proxy is running')
   } finally {
     server.close()
   }
@@ -128,7 +128,7 @@ export async function checkDatabase({ db, durability }: ServeConfig): Promise<Fi
       await reader.close()
     }
   } catch (error) {
-    return [failure('database', withCause(error), 'name another one with --db, or mend this one')]
+    return [failure('database', withCause(error), 'name another database with --db, or repair this one')]
   }
 }
 

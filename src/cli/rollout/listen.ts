@@ -44,7 +44,10 @@ function parseAddress(address: string): { host: string; port: number } {
   const url = URL.canParse(`http://${address}`) ? new URL(`http://${address}`) : undefined
   const port = Number(/:(\d+)$/.exec(address)?.[1])
   if (url === undefined || !Number.isInteger(port) || port > 65_535 || /[/?#@\s]/.test(address)) {
-    throw new ProxyError('config_invalid', `--listen: "${address}" will not do; give one as 127.0.0.1:8090`)
+    throw new ProxyError(
+      'config_invalid',
+      `--listen: invalid value "${address}": expected an address such as 127.0.0.1:8090`,
+    )
   }
   return { host: url.hostname.replace(/^\[(.*)\]$/, '$1'), port }
 }

@@ -41,7 +41,7 @@ export function* transcript(
     const begins = newRows.get(turn.index)
     if (begins) yield* newRowLines(begins, full)
     const { from, echoOf, messages } = getNewMessages(turn, byId.get(turn.request_messages_of ?? ''))
-    if (from > 0) yield styled('dim', `  … after ${counted(from, 'message')}${echoed(echoOf)}`)
+    if (from > 0) yield styled('dim', `  … ${counted(from, 'earlier message')}${echoed(echoOf)} not repeated`)
     const read = (calls: readonly unknown[]) => calls.map((call) => reader.read(call as ToolCallWire))
     for (const message of messages) yield* messageLines(message, read(message.tool_calls ?? []), full)
     yield* answerLines(turn, read(turn.tool_calls), full)
@@ -57,7 +57,7 @@ function* newRowLines({ text, changes }: NewRowJson, full: boolean): Generator<s
 }
 
 function echoed(turn: number | undefined): string {
-  return turn === undefined ? '' : ` and what turn ${turn} sampled`
+  return turn === undefined ? '' : ` and the completion of turn ${turn}`
 }
 
 function heading(turn: ShownTurnJson, reward: number | undefined): string {

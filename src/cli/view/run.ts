@@ -16,7 +16,7 @@ export function run(config: ViewConfig): Promise<number> {
   const { host, port, basePath, viewKeys, db } = config
   const loopbackOnly = isLoopback(host)
   if (!loopbackOnly && viewKeys.length === 0) {
-    const message = `whoever reaches ${host} would read every session: give a --view-key, or leave out --host`
+    const message = `refusing to listen on ${host} without a key: anyone who can reach it could read every session. Set --view-key, or leave --host out`
     throw new ProxyError('config_invalid', message)
   }
   const logger = createLogger(config.logLevel)

@@ -33,7 +33,7 @@ export function checkServeConfig(config: ServeConfig): void {
     )
   }
   if ((config.tlsCert === undefined) !== (config.tlsKey === undefined)) {
-    refuse('tls-cert and tls-key belong together: give both, or none for plain HTTP')
+    refuse('--tls-cert and --tls-key must be given together')
   }
   if (config.verifyEngineUrl !== undefined && config.verifyShare === 0) {
     refuse('verify-engine-url is for the turns of verify-share: give that as well, or leave it out')
@@ -45,8 +45,8 @@ export function checkServeConfig(config: ServeConfig): void {
   checkKeys(config)
   if (isOpenDoor(config) && !config.open) {
     refuse(
-      `whoever reaches ${config.host} could read, change and delete every session: give an admin-key, listen on ` +
-        '127.0.0.1, or allow it with --open',
+      `refusing to listen on ${config.host} without a key: anyone who can reach it could read, change or delete every ` +
+        'session. Set --admin-key, use --host 127.0.0.1, or pass --open',
     )
   }
 }

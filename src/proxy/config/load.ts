@@ -136,9 +136,9 @@ function parseOne(option: OptionSpec, value: unknown, from: string): unknown {
   if (text !== undefined) refusePlaceholder(option, text, from)
   const parsed = text === undefined ? undefined : parseValue(option, text)
   if (parsed !== undefined) return parsed
-  const shown = option.secret ? 'the value' : withoutCredentials(JSON.stringify(value))
+  const shown = option.secret ? 'invalid value' : `invalid value ${withoutCredentials(JSON.stringify(value))}`
   const hint = option.type === 'enum' && text !== undefined ? didYouMean(text, option.values) : ''
-  throw new ProxyError('config_invalid', `${from}: ${shown} will not do; give ${expectation(option)}${hint}`)
+  throw new ProxyError('config_invalid', `${from}: ${shown}: expected ${expectation(option)}${hint}`)
 }
 
 /** A file may hold a number or a boolean where the option is one; everything else must be text. */

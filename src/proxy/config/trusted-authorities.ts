@@ -13,6 +13,6 @@ export function trustedAuthorities(path: string | undefined): { ca?: string[] } 
     createSecureContext({ ca })
     return { ca }
   } catch (error) {
-    throw new ProxyError('config_invalid', `tls-ca ${path} will not do: ${(error as Error).message}`)
+    throw new ProxyError('config_invalid', `tls-ca: cannot use ${path}: ${(error as Error).message}`)
   }
 }

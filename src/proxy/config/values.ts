@@ -61,7 +61,7 @@ export function parseValue(
   }
 }
 
-/** What the option expects, to follow "give": `a whole number from 0 to 65535`. */
+/** Returns what the option expects, to follow "expected": `an integer from 0 to 65535`. */
 export function expectation(option: OptionSpec): string {
   switch (option.type) {
     case 'text':

@@ -114,7 +114,7 @@ export class ProxyMetrics {
   )
   readonly renderedTokens = this.#counter(
     'prompt_tokens_rendered_total',
-    'Prompt tokens rendered and tokenized anew (token mode)',
+    'Prompt tokens rendered and tokenized, not reused (token mode)',
   )
   readonly lines = this.#counter('turns_by_line_total', 'Turns that ended, by line', ['line'])
   readonly weightInfo = this.#gauge(

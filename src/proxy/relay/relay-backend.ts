@@ -211,8 +211,8 @@ export class RelayBackend implements Backend, Registry {
     if (warning === this.#warned.get(workerId)) return
     this.#warned.set(workerId, warning)
     const fields = { worker_id: workerId }
-    if (warning === undefined) this.#logger.info(fields, 'worker gives everything again')
-    else this.#logger.warn(fields, `worker may give less than it should: ${warning}`)
+    if (warning === undefined) this.#logger.info(fields, 'worker recovered')
+    else this.#logger.warn(fields, `worker warning: ${warning}`)
   }
 
   #refusals(): string {

@@ -160,7 +160,7 @@ export class DriftMeter {
     if (result.verdict !== 'differs') return
     const { session_id, turn_id, comparison, hint } = result
     const facts = { session_id, turn_id, mean_difference: comparison?.mean_difference, hint }
-    this.#options.logger.warn(facts, 'an engine thinks otherwise of a recorded turn')
+    this.#options.logger.warn(facts, 're-scored logprobs differ from the recorded ones; run llm-proxy verify')
   }
 
   async #tryControl(

@@ -225,7 +225,7 @@ export class Rollouts {
 }
 
 function cancelled(why: string): ProxyError {
-  return new ProxyError('rollout_cancelled', `The rollout was called off: ${why}`)
+  return new ProxyError('rollout_cancelled', `The rollout was cancelled: ${why}`)
 }
 
 function toSummary({ request, status, createdAt, endedAt, outcome }: RolloutEntry): RolloutSummary {

@@ -126,7 +126,7 @@ class ProxyConnection:
                 try:
                     self._receive(message)
                 except frames.BadFrameError as error:
-                    reason = f"the proxy sent a frame that will not do: {error}"
+                    reason = f"the proxy sent an invalid frame: {error}"
                     await socket.close(code=frames.CLOSE_PROTOCOL_ERROR, message=reason.encode()[:120])
                     return reason
 

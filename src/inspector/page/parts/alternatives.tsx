@@ -34,7 +34,7 @@ export function AlternativesView({ read, place }: { read: RowData; place: number
   const here = isSampled && isHere ? loaded.alternatives[place - block * BLOCK] : undefined
   return (
     <div class="alternatives">
-      {here && <span class="quiet">it might have been</span>}
+      {here && <span class="quiet">alternatives</span>}
       {here?.map(({ id, logprob, text }) => (
         <span key={id} class={id === read.ids[place] ? 'sampled' : ''} title={`id ${id}, logprob ${logprob}`}>
           <code>{text === null ? id : revealInvisible(JSON.stringify(text))}</code>{' '}

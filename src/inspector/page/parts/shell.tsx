@@ -68,7 +68,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
       </header>
       {isUnreachable.value && (
         <p class="away" role="status">
-          The proxy does not answer. This page goes on when it does.
+          Proxy unreachable. Reconnecting…
         </p>
       )}
       {refusal.value === undefined ? (
@@ -101,7 +101,7 @@ function AskKey({ why }: { why: string }) {
   return (
     <main>
       <form class="key" onSubmit={take}>
-        <h1>A key, please</h1>
+        <h1>API key required</h1>
         <p>{why}.</p>
         <input
           ref={input}

@@ -132,8 +132,8 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
       {split && <SplitWhy split={split} />}
       {from > 0 && (
         <p class="goes-on quiet">
-          … after {number(from)} {from === 1 ? 'message that was' : 'messages that were'} said before
-          {echoOf !== undefined && `, and what turn ${echoOf} sampled`}
+          … {number(from)} earlier {from === 1 ? 'message' : 'messages'}
+          {echoOf !== undefined && ` and the completion of turn ${echoOf}`} not repeated
         </p>
       )}
       {messages.map((message, place) => (

@@ -14,8 +14,8 @@ type Figure = (group: Group) => number | null
 
 const FIGURES: Record<string, Figure> = {
   'mean reward': ({ rewards }) => rewards.mean,
-  'turns a session': ({ turns, sessions }) => turns / sessions,
-  'tokens a session': ({ sampled_tokens: sampled, sessions }) => sampled / sessions,
+  'turns per session': ({ turns, sessions }) => turns / sessions,
+  'tokens per session': ({ sampled_tokens: sampled, sessions }) => sampled / sessions,
   'failed sessions': ({ failed }) => failed,
   'inexact sessions': ({ inexact }) => inexact,
 }

@@ -45,7 +45,7 @@ function State({ health, members }: { health: Health; members: readonly Member[]
       ) : (
         <Members members={members} />
       )}
-      <h2>How prompts came about</h2>
+      <h2>Prompts by origin</h2>
       <PromptReasons counts={health.prompts ?? {}} />
       {health.notes?.map((note) => (
         <p key={note} class="note">

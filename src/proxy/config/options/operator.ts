@@ -75,7 +75,7 @@ export const WORKERS_LIST = defineCommand('workers list', 'List engines or worke
 
 export const PAUSE = defineCommand(
   'pause',
-  'Hold new calls back and wait until running ones have ended; exit 1 if some still run',
+  'Queue new requests and wait for running requests to finish; exit 1 on timeout',
   {
     ...groupedFlags('Pause', {
       drainTimeoutMs: {

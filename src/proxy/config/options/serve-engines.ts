@@ -144,7 +144,7 @@ export const drift = grouped('Drift', {
     min: '0',
     max: '1',
     default: '0',
-    help: 'Share of turns, such as 0.01, whose logprobs an idle engine computes again in the background',
+    help: 'Fraction of turns (such as 0.01) to re-score on an idle engine',
   },
   verifyEngineUrl: {
     flag: 'verify-engine-url',
@@ -161,9 +161,7 @@ export const relayMode = grouped('Relay mode', {
     min: '1ms',
     default: '300s',
     env: ['RELAY_TIMEOUT'],
-    help:
-      'Longest time for a call at a worker of protocol version 1, and longest silence about a call at one ' +
-      'of version 2',
+    help: 'Idle timeout of a relayed request (total timeout for version-1 workers)',
   },
   workerGraceMs: {
     flag: 'worker-grace',

@@ -33,7 +33,7 @@ const server = grouped('Server', {
     hidden: true,
     type: 'boolean',
     default: 'false',
-    help: 'Listen beyond this machine without keys: whoever reaches it may read, change and delete everything',
+    help: 'Listen beyond this machine without keys: anyone who can reach it may read, change and delete everything',
   },
   port: {
     ...port,

@@ -54,7 +54,7 @@ export const SESSIONS_LIST = {
       label: {
         flag: 'label',
         type: 'text',
-        help: 'Only sessions that somebody has given this label, or one of their turns',
+        help: 'Only sessions with this label, or with a turn that has it',
       },
       metadata: {
         flag: 'metadata',

@@ -221,8 +221,8 @@ export class EngineHealthWatch {
     this.#tokenizerInLog = this.warning
     if (client.warning === this.#warningInLog) return
     this.#warningInLog = client.warning
-    if (client.warning === undefined) logger?.info(fields, 'engine gives everything again')
-    else logger?.warn(fields, `engine may give less than it should: ${client.warning}`)
+    if (client.warning === undefined) logger?.info(fields, 'engine warning cleared')
+    else logger?.warn(fields, `engine warning: ${client.warning}`)
   }
 }
 

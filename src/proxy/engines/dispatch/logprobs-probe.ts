@@ -117,7 +117,7 @@ export class LogprobsProbe {
     this.#known = known
     this.#logger?.info(
       { engine: this.#client.name, logprobs: known.mode ?? 'unknown' },
-      'logprobs are measured',
+      "detected the engine's logprobs mode",
     )
   }
 

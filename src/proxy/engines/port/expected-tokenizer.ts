@@ -106,9 +106,9 @@ export function describePrompts(
     const [own, engines] = [ours[chat], theirs[chat]]
     const at = own && engines && firstDifference(own, engines)
     if (at === undefined) continue
-    const lengths = `${engines!.length} ids here and ${own!.length} by --tokenizer ${name}`
-    const place = `id ${at + 1} is ${engines![at] ?? 'missing'} here and ${own![at] ?? 'missing'} there`
-    return `the prompt of ${chat} is another one by its own chat route: ${lengths}, ${place}`
+    const lengths = `the engine's chat endpoint renders ${engines!.length} tokens, --tokenizer ${name} renders ${own!.length}`
+    const difference = `(engine: ${engines![at] ?? 'none'}, tokenizer: ${own![at] ?? 'none'})`
+    return `prompt mismatch for ${chat}: ${lengths}; first difference at position ${at + 1} ${difference}`
   }
   return undefined
 }

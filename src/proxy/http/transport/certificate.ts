@@ -28,7 +28,7 @@ export function readCertificate({ certPath, keyPath }: CertificateFiles): Certif
     const { message } = error as Error
     throw new ProxyError(
       'config_invalid',
-      `tls-cert ${certPath} and tls-key ${keyPath} will not do: ${message}`,
+      `tls-cert and tls-key: cannot use ${certPath} and ${keyPath}: ${message}`,
     )
   }
 }

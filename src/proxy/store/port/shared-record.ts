@@ -90,7 +90,7 @@ export interface SharedRecord {
 
 /** What a call gets whose session is another proxy's by now. */
 export function sessionMoved(sessionId: string): ProxyError {
-  return new ProxyError('session_moved', `Session ${sessionId} is another proxy's by now`, { retryAfterS: 1 })
+  return new ProxyError('session_moved', `Session ${sessionId} has moved to another node`, { retryAfterS: 1 })
 }
 
 export function isMoved(error: unknown): boolean {

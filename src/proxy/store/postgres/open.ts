@@ -47,7 +47,7 @@ export function isPostgresUrl(db: string): boolean {
   if (/^postgres(ql)?$/i.test(scheme)) return true
   throw new ProxyError(
     'start_failed',
-    `--db names a ${scheme} database: a file or postgres://… can be recorded in`,
+    `--db: unsupported scheme "${scheme}": use a file path or postgres://…`,
   )
 }
 

@@ -108,8 +108,8 @@ function rejectPlaceholder({ content }: ChatMessage, place: number): void {
 function tokenImage(url: string | undefined, rule: ImageRule | undefined, param: string): TokenImage {
   if (rule === undefined) {
     const message =
-      "this model's rule for images is not known to the proxy: token mode takes those of Qwen, Gemma 4, GLM and Kimi " +
-      'K2.5 by their preprocessor_config.json; run it in chat mode'
+      'images are not supported for this model in token mode (supported by their preprocessor_config.json: Qwen, ' +
+      'Gemma 4, GLM, Kimi K2.5); use chat mode'
     throw new ProxyError('unsupported', message, { param })
   }
   const image = readImage(url, param)

@@ -66,7 +66,7 @@ function localDirectory(source: string): string | undefined {
 function modelId(source: string): string {
   if (/^\w[\w.-]*(\/\w[\w.-]*)?$/.test(source) && !source.includes('..') && !source.includes('--'))
     return source
-  throw new ProxyError('config_invalid', `${source} is no file, no directory and no model id`)
+  throw new ProxyError('config_invalid', `${source} is not a file, a directory or a model id`)
 }
 
 /** `config.json` and `generation_config.json`, as far as they are read here; multimodal models nest the former. */

@@ -16,7 +16,7 @@ t.test('options that belong together pass', async (t) => {
 })
 
 t.test('beyond this machine a proxy has keys, or somebody said that it is open', async (t) => {
-  const needs = { code: 'config_invalid', message: /whoever reaches .*give an admin-key, .* --open$/ }
+  const needs = { code: 'config_invalid', message: /refusing to listen on .*Set --admin-key, .* --open$/ }
   for (const host of ['0.0.0.0', '::', '10.0.0.1']) {
     t.throws(check({ host }), needs)
     t.throws(check({ host, mode: 'relay' }), needs)

@@ -60,7 +60,7 @@ t.test('a key that can be guessed or cannot be sent is refused, and not shown', 
   ]) {
     t.throws(
       () => load({ adminKeys: [key] }),
-      refused(/^--admin-key: the value will not do; give a key of 16 or more printable characters/),
+      refused(/^--admin-key: invalid value: expected a key of 16 or more printable characters/),
     )
   }
   const path = join(t.testdir({ 'proxy.json': `{"admin_key": "${ONE}" "port": 1}` }), 'proxy.json')

@@ -114,17 +114,20 @@ t.test('the stand-in engine does not read the variables of the proxy beside it',
 })
 
 t.test('a wrong value is named with its origin and with what is allowed', async (t) => {
-  t.equal(serveRefusal({ port: 'abc' }), '--port: "abc" will not do; give a whole number from 0 to 65535')
+  t.equal(serveRefusal({ port: 'abc' }), '--port: invalid value "abc": expected an integer from 0 to 65535')
   t.equal(
     serveRefusal({}, { PROXY_PORT: '70000' }),
-    'PROXY_PORT: "70000" will not do; give a whole number from 0 to 65535',
+    'PROXY_PORT: invalid value "70000": expected an integer from 0 to 65535',
   )
   t.equal(
     serveRefusal({ mode: 'relai' }),
-    '--mode: "relai" will not do; give local or relay (did you mean relay?)',
+    '--mode: invalid value "relai": expected local or relay (did you mean relay?)',
   )
   const config = file(t, { queue_wait: '30 parsecs' })
-  t.match(serveRefusal({ config }), `queue_wait in ${config}: "30 parsecs" will not do; give a duration`)
+  t.match(
+    serveRefusal({ config }),
+    `queue_wait in ${config}: invalid value "30 parsecs": expected a duration`,
+  )
 })
 
 t.test('a JSON value of the wrong type is refused, whatever it would look like as text', async (t) => {
@@ -136,20 +139,20 @@ t.test('a JSON value of the wrong type is refused, whatever it would look like a
     model: {},
   })) {
     const config = file(t, { [key]: value })
-    t.match(serveRefusal({ config }), `${key} in ${config}: ${JSON.stringify(value)} will not do`)
+    t.match(serveRefusal({ config }), `${key} in ${config}: invalid value ${JSON.stringify(value)}: expected`)
   }
-  t.match(serveRefusal({ config: file(t, { engine_url: ['http://a', 5] }) }), '5 will not do')
+  t.match(serveRefusal({ config: file(t, { engine_url: ['http://a', 5] }) }), 'invalid value 5: expected')
 })
 
 t.test('one wrong item of a list is named, not the list', async (t) => {
   t.match(
     serveRefusal({}, { LLM_PROXY_ENGINE_URL: 'http://a:1,b:2' }),
-    /^LLM_PROXY_ENGINE_URL: "b:2" will not do/,
+    /^LLM_PROXY_ENGINE_URL: invalid value "b:2": expected/,
   )
 })
 
 t.test('a secret and the credentials of a URL stay out of messages', async (t) => {
-  t.match(serveRefusal({ engineApiKey: '' }), '--engine-api-key: the value will not do')
+  t.match(serveRefusal({ engineApiKey: '' }), '--engine-api-key: invalid value: expected')
   const message = serveRefusal({ engineUrls: ['ftp://user:hunter2@engine'] })
   t.match(message, 'ftp://***@engine')
   t.notMatch(message, 'hunter2')

@@ -106,7 +106,7 @@ t.test('images that cannot become tokens are refused, and so is their placeholde
   const { model: blind } = await openVision(t, null)
   await t.rejects(setUp(t, blind).ask([picture(56, 56)]), {
     code: 'unsupported',
-    message: /rule for images is not known/,
+    message: /images are not supported for this model in token mode/,
   })
 })
 

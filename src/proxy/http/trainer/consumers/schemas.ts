@@ -95,7 +95,7 @@ export const DeletedConsumer = Type.Object({
 
 const leaseS = Type.Number({
   ...{ minimum: 0.001, maximum: MAX_S, default: LEASE_S },
-  description: 'How long nobody else gets them',
+  description: 'How long the lease lasts: no other process gets them until then',
 })
 const leaseId = Type.String({ minLength: 1, maxLength: 128 })
 

@@ -73,7 +73,7 @@ function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOpti
   )
   app.get(
     '/admin/runs/:run/key',
-    described('sessions', 'The key of whoever trains on this run', schemas.RunKey, {
+    described('sessions', 'The key of the trainer of this run', schemas.RunKey, {
       params: schemas.RunParams,
     }),
     async ({ params: { run } }) => {
