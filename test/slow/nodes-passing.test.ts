@@ -92,3 +92,22 @@ t.test(
     t.notOk(excluded.superseded)
   },
 )
+
+t.test(
+  'a request in the moment after its owner was killed waits for the lease, and is served',
+  { skip: noPostgres },
+  async (t) => {
+    const { owner, passer, other } = await setUp(t)
+    // This node has a kept connection to the owner, the other one has none.
+    await ask(passer.url, 'Go on.')
+    await owner.kill()
+    const [first, second] = await Promise.all([ask(passer.url, 'More.'), ask(other.url, 'Other.')])
+    t.match(first, /^[0-9a-f-]{36}$/)
+    t.match(second, /^[0-9a-f-]{36}$/)
+    const { turns } = await readJson(`${other.url}/sessions/s`)
+    t.strictSame(
+      (turns as Turn[]).map(({ status }) => status),
+      ['completed', 'completed', 'completed', 'completed'],
+    )
+  },
+)
