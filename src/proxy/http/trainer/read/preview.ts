@@ -9,6 +9,8 @@ import type { SessionRecord, TurnOutline, TurnReader } from '../../../store/port
 const MAX_TURNS = 256
 const MAX_CHARS = 300
 
+const REMINDER = /<system-reminder>[\s\S]*?<\/system-reminder>/g
+
 /** The last user message that the main line begins with, and its last answer that has a text; null: there is none. */
 export async function readPreview(
   reader: Pick<TurnReader, 'readOutlines'>,
@@ -30,8 +32,11 @@ function getTask({ lastMessage, promptPieces }: TurnOutline): string | null {
   const messages = getTextsUpTo(lastMessage).map(
     (text) => JSON.parse(text) as { role?: unknown; content?: unknown },
   )
-  const asked = messages.findLast(({ role }) => role === 'user')
-  return oneLine(asked ? getContentText(asked.content) : promptPieces.join('').slice(0, MAX_CHARS))
+  const texts = messages.filter(({ role }) => role === 'user').map(({ content }) => getContentText(content))
+  if (texts.length === 0) return oneLine(promptPieces.join('').slice(0, MAX_CHARS))
+  // Some agents put their own notes beside the task, or after it, as a user's text.
+  const tasks = texts.map((text) => oneLine(text.replaceAll(REMINDER, '')))
+  return tasks.findLast((task) => task !== null) ?? oneLine(texts.at(-1)!)
 }
 
 function oneLine(text: string): string | null {
