@@ -86,6 +86,16 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.getByText('run-1').waitFor()
     await page.getByText('What is the sea? → hello').first().waitFor()
     await picture(page, 'sessions')
+    await page.setViewportSize({ width: 390, height: 820 })
+    await picture(page, 'sessions-narrow')
+    t.equal(
+      await page.evaluate('document.documentElement.scrollWidth'),
+      390,
+      'a narrow window holds the page',
+    )
+    await page.setViewportSize({ width: 1360, height: 820 })
+    await page.keyboard.press('Escape')
+    t.match(page.url(), /\/ui/, 'Escape on the list stays in the inspector')
     await page.keyboard.press('j')
     await page.keyboard.press('Enter')
     await page.getByRole('heading', { name: 'run-0' }).waitFor()
@@ -254,7 +264,11 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
         { kind: 'arguments', call: 'a', path: 'new_string', sampled: '"return 4_000"', echoed: '"cut"' },
       ],
     }
-    const result = { role: 'tool', tool_call_id: 'a', content: '  1  export\n 20  function' }
+    const result = {
+      role: 'tool',
+      tool_call_id: 'a',
+      content: '  1  export\n\u001b[32m 20\u001b[0m  function',
+    }
     await recordTurn(store, 'code', 1, {
       requestMessages: [
         first,
@@ -303,6 +317,8 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
       await sampled.locator('dd pre.arguments').nth(2).textContent(),
       'import os\n\ndef main():\n    print(1)\n',
     )
+    t.equal(await page.locator('.message.tool pre').textContent(), '  1  export\n 20  function')
+    await page.getByText('tool calls changed by the agent: edited, arguments').waitFor()
     t.equal(await page.locator('.message.user img').count(), 1)
     t.match(await page.locator('.message.user pre').first().textContent(), /\u{1F469}\u200D\u{1F4BB}$/u)
     t.match(
@@ -441,7 +457,9 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
   })
 
   t.test('shows groups, their samples, and where two of them part', async (t) => {
-    const { url } = await startInspector(t)
+    const { url } = await startInspector(t, {
+      facts: () => ({ engines: [{ name: 'a', warning: 'its streams lose ids' }] }),
+    })
     const { page, isSilent } = await openPage(t, browser)
     await page.goto(`${url}/ui#/groups`)
     await page.getByText('sea', { exact: true }).click()
@@ -476,6 +494,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await picture(page, 'compare')
     await page.goto(`${url}/ui#/engines`)
     await page.getByText('Prompts by origin').waitFor()
+    await page.getByText('a: its streams lose ids').waitFor()
     await page.emulateMedia({ colorScheme: 'dark' })
     await picture(page, 'engines-dark')
     isSilent()

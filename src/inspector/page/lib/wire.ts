@@ -41,6 +41,13 @@ export interface Health {
   uptime_s?: number
   db?: string
   notes?: string[]
+  engines?: MemberHealth[]
+  workers?: MemberHealth[]
+}
+
+interface MemberHealth {
+  name: string
+  warning?: string
 }
 
 /** Of `GET /rollouts`. Times are epoch seconds. */

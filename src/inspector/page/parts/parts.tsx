@@ -45,7 +45,8 @@ export function Await<T>({ of, children }: { of: LoadState<T>; children: (value:
 
 export function Reward({ value }: { value: number | null }) {
   if (value === null) return <span class="quiet">–</span>
-  return <span class={value > 0 ? 'good' : value < 0 ? 'bad' : ''}>{number(value)}</span>
+  // A small positive reward is not a success: the page shows 1 and more in green.
+  return <span class={value >= 1 ? 'good' : value < 0 ? 'bad' : ''}>{number(value)}</span>
 }
 
 /** A bar from zero, to the left if the value is negative. @param range of all values that stand beside it */

@@ -40,7 +40,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
       help: 'Close, or go back',
       run: () => {
         if (helps.value) helps.value = false
-        else history.back()
+        else if (view !== 'sessions') history.back()
       },
     },
   ])

@@ -33,10 +33,12 @@ interface TranscriptProps {
   marked: MarkTarget | undefined
   /** Why the turn splits a row; undefined: it does not. */
   splitOf(index: number): RowSplit | undefined
+  /** Returns the kinds of changes that the agent made to tool calls of earlier answers. */
+  changedCallsOf(index: number): readonly string[]
 }
 
 export function Transcript(props: TranscriptProps) {
-  const { turns, selected, shown, tokensOf, rewards, marks, marking, marked, splitOf } = props
+  const { turns, selected, shown, tokensOf, rewards, marks, marking, marked, splitOf, changedCallsOf } = props
   const box = useRef<HTMLDivElement>(null)
   const first = useRef(true)
   useEffect(() => {
@@ -64,6 +66,7 @@ export function Transcript(props: TranscriptProps) {
           marking={marking}
           edits={marked === each.turn.index}
           split={splitOf(each.turn.index)}
+          changedCalls={changedCallsOf(each.turn.index).join(', ')}
         />
       ))}
     </div>
@@ -99,12 +102,14 @@ interface TurnViewProps {
   marking: Marking
   edits: boolean
   split: RowSplit | undefined
+  /** Empty: the agent changed no calls. */
+  changedCalls: string
 }
 
 const UNMARKED: Marks = { labels: [], note: null }
 
 const TurnView = memo(function TurnView(props: TurnViewProps) {
-  const { read, selected, shown, tokens, reward, marks, marking, edits, split } = props
+  const { read, selected, shown, tokens, reward, marks, marking, edits, split, changedCalls } = props
   const { turn, added, calls, sampled } = read
   const { from, echoOf, messages } = added
   return (
@@ -118,6 +123,9 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
         {turn.error && <Tag kind="bad">{turn.error.code}</Tag>}
         {!turn.exact && turn.status === 'completed' && <Tag kind="warn">inexact</Tag>}
         {turn.status === 'open' && <Tag kind="live">open</Tag>}
+        {changedCalls !== '' && (
+          <Tag kind="warn">tool calls changed by the agent: {revealInvisible(changedCalls)}</Tag>
+        )}
         {reward !== undefined && (
           <span>
             reward <Reward value={reward} />

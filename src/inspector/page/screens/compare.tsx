@@ -41,7 +41,7 @@ export function Compare() {
             {name.toUpperCase()}{' '}
             <input
               type="text"
-              placeholder="session-id#row"
+              placeholder="session id, or session-id#row"
               aria-label={`Row ${name}`}
               value={asked.get(name) ?? ''}
               onChange={(event) => setQuery({ [name]: event.currentTarget.value })}

@@ -26,6 +26,11 @@ function countRequests(members: readonly Member[]): number {
   return members.reduce((sum, { load }) => sum + load, 0)
 }
 
+/** Returns the engines or workers that serve with a reservation, such as token ids lost in streams. */
+function getWarnings({ engines = [], workers = [] }: Health) {
+  return [...engines, ...workers].filter(({ warning }) => warning !== undefined)
+}
+
 function State({ health, members }: { health: Health; members: readonly Member[] }) {
   if (health.mode === 'view') {
     return (
@@ -38,6 +43,11 @@ function State({ health, members }: { health: Health; members: readonly Member[]
   return (
     <>
       <Cards health={health} members={members} isRelay={isRelay} />
+      {getWarnings(health).map(({ name, warning }) => (
+        <p key={name} class="warn" role="status">
+          {revealInvisible(`${name}: ${warning}`)}
+        </p>
+      ))}
       {members.length === 0 ? (
         <Empty title={isRelay ? 'No worker is connected' : 'No engine is registered'}>
           Calls wait for one, and are refused after a while.
@@ -72,7 +82,8 @@ function Cards({ health, members, isRelay }: CardsProps) {
           <Tag kind="warn">paused</Tag>
         ) : (
           <Tag kind={health.status === 'ok' ? 'good' : 'bad'}>{health.status}</Tag>
-        )}
+        )}{' '}
+        {getWarnings(health).length > 0 && <Tag kind="warn">warnings</Tag>}
       </Card>
       <Card title={isRelay ? 'workers' : 'engines'}>
         {members.filter(({ healthy }) => healthy).length} <small>of {members.length} healthy</small>
@@ -97,7 +108,7 @@ function Card({ title, children }: { title: string; children: preact.ComponentCh
   )
 }
 
-const MEMBER_COLUMNS = ['Member', 'Speaks', 'State', 'Load', '', 'Models', 'Weights', 'Since']
+const MEMBER_COLUMNS = ['Member', 'Speaks', 'State', 'Load', 'Models', 'Weights', 'Since']
 
 function Members({ members }: { members: readonly Member[] }) {
   const most = Math.max(1, ...members.map(({ load, max_concurrency }) => Math.max(load, max_concurrency)))
@@ -106,7 +117,9 @@ function Members({ members }: { members: readonly Member[] }) {
       <thead>
         <tr>
           {MEMBER_COLUMNS.map((title) => (
-            <th key={title}>{title}</th>
+            <th key={title} colSpan={title === 'Load' ? 2 : 1}>
+              {title}
+            </th>
           ))}
         </tr>
       </thead>

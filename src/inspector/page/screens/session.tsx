@@ -58,6 +58,10 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
     () => new Map(turns.filter(isRowSplit).map(({ index, new_row: begins }) => [index, begins])),
     [turns],
   )
+  const changedCalls = useMemo(
+    () => new Map(turns.map(({ index, changed_calls: kinds }) => [index, kinds])),
+    [turns],
+  )
   const isTimed = asked.get('bars') === 'time'
   const span = useMemo(
     () => (isTimed ? getTimeSpan(shownTurns, Date.now()) : undefined),
@@ -98,6 +102,7 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
                 marking={marking}
                 marked={marked}
                 splitOf={(index) => splits.get(index) ?? undefined}
+                changedCallsOf={(index) => changedCalls.get(index) ?? []}
               />
             )}
           </Await>

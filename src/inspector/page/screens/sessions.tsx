@@ -253,7 +253,8 @@ function SessionRow({ session, selected }: { session: Session | undefined; selec
         <Reward value={session.reward} />
       </span>
       <span class="meta">
-        <Labels of={labelsIn(session)} /> {revealInvisible(metadataLine(session.metadata))}{' '}
+        <Labels of={labelsIn(session)} />{' '}
+        <span class="metadata">{revealInvisible(metadataLine(session.metadata))}</span>{' '}
         <PreviewLine of={session} />
       </span>
       <span class="time">{ago(session.updated_at)}</span>

@@ -85,7 +85,8 @@ function RowView({ read }: { read: RowData }) {
         <RowSummary read={read} unlikely={unlikely.length} />
       </div>
       <LogprobChart read={read} pick={pick} />
-      <div class="text-scroll">
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the keyboard scrolls it */}
+      <div class="text-scroll" role="region" aria-label="Tokens" tabIndex={0}>
         <HeatMap
           read={read}
           by={by}
