@@ -609,7 +609,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.goto(`${url}/ui/#/groups?by=step`)
     const chart = page.locator('.trend .u-over')
     await chart.waitFor()
-    await page.getByRole('button', { name: 'tokens a session' }).click()
+    await page.getByRole('button', { name: 'tokens per session' }).click()
     await page.getByRole('button', { name: 'reward: <b>tests' }).click()
     await page.getByRole('button', { name: 'truncated turns' }).click()
     await page.getByText('of the latest 16 sessions of each').waitFor()
@@ -673,12 +673,12 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.getByText('run-1').waitFor()
     await page.route('**/*', (route) => route.abort('connectionrefused'))
     await sessions.create({ sessionId: 'meanwhile' })
-    await page.getByText('The proxy does not answer').waitFor()
+    await page.getByText('Proxy unreachable').waitFor()
     t.ok(await page.getByText('run-1').isVisible(), 'what was there stays')
     await picture(page, 'away')
     await page.unroute('**/*')
     await page.getByText('meanwhile').waitFor()
-    await page.getByText('The proxy does not answer').waitFor({ state: 'detached' })
+    await page.getByText('Proxy unreachable').waitFor({ state: 'detached' })
   })
 
   t.test('asks for a key where there are keys, and is content with one that views', async (t) => {
