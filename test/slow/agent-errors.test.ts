@@ -245,7 +245,7 @@ async function latestTurnId(api: SessionsApi): Promise<string> {
 t.test(
   'a prompt that does not fit has the code by which agents know it, in chat and in token mode',
   async (t) => {
-    const content = 'word '.repeat(40_000)
+    const content = 'word '.repeat(140_000)
     for (const config of [{}, { tokenizer: 'embedded' }]) {
       const proxy = await startProxy(t, { db: 'memory', ...config })
       const openai = new OpenAI({ baseURL: proxy.baseUrl('s'), apiKey: 'none', maxRetries: 0 })
