@@ -1,9 +1,8 @@
 import { getRawNumber } from '../../../protocol/canonical/number-texts.ts'
 
 /**
- * A JSON value as text that is the same for equal values: without spaces, keys in order; numbers that were
- * kept as they were written stay so. What JSON cannot carry is
- * left out, as JSON.stringify does.
+ * Serializes a JSON value to text that is identical for equal values: no spaces, sorted keys, raw numbers as written.
+ * Values that JSON cannot represent are omitted, as JSON.stringify does.
  * @throws RangeError when the value is nested too deeply
  */
 export function canonicalJson(value: unknown): string {

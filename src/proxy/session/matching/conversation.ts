@@ -1,4 +1,4 @@
-/** A call as matching sees it: its messages, each with a key, and a key for the tools. */
+/** The keys that matching reads of a request: one for each message and one for the tools. */
 
 import { ProxyError } from '../../../base/errors.ts'
 import { SideTable } from '../../../base/side-table.ts'
@@ -12,22 +12,22 @@ import { isProxyToolCallId, restoreId } from './tool-call-ids.ts'
 
 export interface ConversationKeys {
   readonly toolsKey: string
-  /** Its last message; the key of each is there. */
+  /** The last message of the request. {@link getMessageKey} returns the key of it and of each message before it. */
   readonly last: Message | undefined
 }
 
-/** What matching knows of a message. */
+/** The data that matching attaches to a message. */
 interface MessageInfo {
   readonly key: MessageKey
-  /** How many tool calls there are up to this message. */
+  /** Number of tool calls up to and including this message. */
   readonly callCount: number
 }
 
 const keyed = new SideTable<Message, MessageInfo>()
 
 /**
- * Reads each message once, whatever number of calls repeats it.
- * @param repeats knows tools that came before
+ * Computes the keys of a conversation. Each message is read once, however many requests repeat it.
+ * @param repeats memo of the tools of earlier requests
  * @throws ProxyError `invalid_request` for fields that are nested too deeply to be compared
  */
 export function readConversation(
@@ -43,7 +43,7 @@ export function readConversation(
   }
 }
 
-/** As {@link readConversation}, of one that may be long: other calls have their turn after each stretch of its messages. */
+/** Does the same as {@link readConversation} for long conversations: yields to the event loop after each batch. */
 export async function readInSlices(
   ...[last, tools, repeats]: Parameters<typeof readConversation>
 ): Promise<ConversationKeys> {
@@ -56,10 +56,10 @@ export async function readInSlices(
   return readConversation(last, tools, repeats)
 }
 
-/** New messages that are read in one go: some milliseconds' work. */
+/** Number of new messages read per time slice: a few milliseconds of work. */
 const STRETCH = 1_000
 
-/** Stops after each stretch. Another call with the same messages may read them in between, and finds the same. */
+/** Yields after each batch. A concurrent request with the same messages may read them meanwhile, with equal results. */
 function* readMessages(last: Message | undefined): Generator<void> {
   const added = getMessagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
   const calls = new ToolCallPositions(added[0]?.parent)
@@ -75,13 +75,14 @@ function explained(cause: unknown): unknown {
   return new ProxyError('invalid_request', 'The request is nested too deeply', { cause })
 }
 
-/** The key of a message of a conversation that has been read. */
+/** Returns the key of a message. Its conversation must have been read. */
 export function getMessageKey(message: Message): MessageKey {
   return keyed.of(message)!.key
 }
 
 /**
- * Tools are the same by value and in the same order, which a template shows; no tools, however it is written, are one.
+ * Returns a key that is equal for equal tools in the same order, since a template renders the order. Null, absent and
+ * empty tools share the empty key.
  */
 function toolsKey(tools: readonly Tool[]): string {
   return computeDigest(canonicalJson(tools))
@@ -93,22 +94,22 @@ function readMessage({ parent, value }: Message, calls: ToolCallPositions): Mess
   return { key, callCount: callsUpTo(parent) + (key.assistant?.toolCallIds.length ?? 0) }
 }
 
-/** An id that a proxy drew is the call's own, wherever that stands. */
+/** Returns the id if a proxy generated it, since that identifies the tool call; otherwise the tool call's index. */
 function answeredBy(id: string, calls: ToolCallPositions): number | string | undefined {
   const place = calls.getIndex(id)
   return place !== undefined && isProxyToolCallId(id) ? id : place
 }
 
 /**
- * The places of tool calls among those of a conversation, by their ids. Some models use an id again: the latest counts.
- * However many results ask, each message is looked at once, and older ones only for an id that newer ones do not have.
+ * The indices of a conversation's tool calls by id. Some models reuse an id: the latest tool call wins.
+ * Each message is visited at most once, and older messages only for an id that newer ones do not contain.
  */
 class ToolCallPositions {
   readonly #places = new Map<string | undefined, number>()
-  /** The newest message that has not been looked at. */
+  /** The newest message that has not been visited. */
   #older: Message | undefined
 
-  /** @param last of the messages that have been read before */
+  /** @param last the last message that was read before */
   constructor(last: Message | undefined) {
     this.#older = last
   }
@@ -121,7 +122,7 @@ class ToolCallPositions {
     return this.#places.get(id)
   }
 
-  /** The message that follows on all others. */
+  /** Adds the tool calls of the next message. */
   add(message: Message): void {
     for (const [id, place] of placesIn(message)) this.#places.set(id, place)
   }

@@ -1,16 +1,16 @@
 /**
- * What makes two messages the same message. The rule differs by who speaks.
+ * Message equality. The rule depends on the role.
  *
- * An assistant message is an echo of what was sampled, and clients tidy echoes: white space at the ends of the text,
- * text cut into parts, tool-call ids, the writing of arguments, reasoning left out in whole or in part, metadata
- * attached. Only role, name, text, tool calls and reasoning count: its tokens are those that were sampled, so that no
- * template will ever see its other fields.
+ * An assistant message is an echo of a completion, and clients normalize echoes: they trim the text, split it into
+ * parts, change tool-call ids, reformat arguments, omit reasoning in whole or in part and attach metadata. Only role,
+ * name, text, tool calls and reasoning are compared: the prompt contains the sampled tokens, so a template never
+ * renders the other fields.
  *
- * Any other message is the agent's own and counts as a template would see it, to the last space. Only what means
- * nothing is passed over: null, absent and empty fields, one text part for a text, `cache_control`, which agents
- * move to the newest messages on every call, and members whose name begins with an underscore: clients keep their own
- * bookkeeping there (Copilot CLI: `__copilotMessageSource` after a resume), and no template or engine reads them. Text
- * in several parts is not the same as one text: what a template puts between them is its own affair.
+ * Any other message originates from the agent and is compared as a template would render it, including white space.
+ * Only insignificant differences are ignored: null, absent and empty fields, one text part in place of a string,
+ * `cache_control`, which agents move to the newest messages on every request, and members whose name begins with an
+ * underscore: clients store their own data there (Copilot CLI: `__copilotMessageSource` after a resume), and no
+ * template or engine reads them. Text in several parts differs from one string, since templates choose the separator.
  */
 import { hash } from 'node:crypto'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
@@ -19,32 +19,32 @@ import { readArguments, type ToolArguments } from './tool-arguments.ts'
 import { isProxyToolCallId, restoreId } from './tool-call-ids.ts'
 
 export interface MessageKey {
-  /** Equal for equal messages. Of an assistant message it leaves the reasoning out. */
+  /** A digest that is equal for equal messages. It excludes the reasoning of an assistant message. */
   readonly digest: string
-  /** Of assistant messages only. */
+  /** Set for assistant messages only. */
   readonly assistant?: AssistantKey
 }
 
-/** What an echo may leave out or write in its own way. */
+/** The parts of an assistant message that an echo may omit or reformat. */
 export interface AssistantKey {
-  /** Without white space at its ends; undefined when there is none. */
+  /** The trimmed reasoning; undefined if there is none. */
   readonly reasoning: string | undefined
   readonly arguments: readonly ToolArguments[]
   readonly toolCallIds: readonly (string | undefined)[]
-  /** Names its set of calls, whatever their order, where a proxy drew all their ids; undefined: it did not. */
+  /** Order-independent key of the set of tool calls; undefined unless a proxy generated all their ids. */
   readonly drawnCalls: string | undefined
   readonly message: LooseMessage
 }
 
-/** How an assistant message is written, as far as clients change it: tells equal samples apart. */
+/** The client-changeable form of an assistant message. It distinguishes completions that are otherwise equal. */
 export interface Wording {
   readonly toolCallIds: string
   readonly arguments: string
-  /** How much white space there is at both ends of the text. */
+  /** Amount of white space at both ends of the text. */
   readonly margins: string
 }
 
-/** A message as it may come: the types of OpenAI's package say what should be there. */
+/** A message as received, unvalidated: the types of OpenAI's package describe valid messages only. */
 interface LooseMessage {
   role?: unknown
   content?: unknown
@@ -62,17 +62,18 @@ interface LooseToolCall {
   custom?: unknown
 }
 
-/** Names that engines and clients have for the reasoning of a message. */
+/** Field names that engines and clients use for the reasoning of a message. */
 const REASONING_FIELDS = ['reasoning_content', 'reasoning', 'thinking']
 
-/** 256 bits, so that nobody finds two messages with one key. */
+/** Returns a SHA-256 digest: 256 bits make collisions infeasible. */
 export function computeDigest(text: string): string {
   return hash('sha256', text, 'base64')
 }
 
 /**
- * @param answeredCall for the result of a tool call: which of the conversation's calls it answers. Where the id was not
- *   drawn by a proxy, its place stands for it, because clients rename such ids.
+ * Computes the key of a message.
+ * @param answeredCall for a tool result: the tool call that it answers, by id if a proxy generated the id, otherwise by
+ *   index, because clients rename other ids
  */
 export function messageKey(message: ChatMessage, answeredCall?: number | string): MessageKey {
   const loose = message as LooseMessage
@@ -88,7 +89,7 @@ function othersText(message: LooseMessage, answeredCall: number | string | undef
   return `${partsText(normalizeParts(content))}${canonicalJson([Object.fromEntries(meaningful), answeredCall])}`
 }
 
-/** The members that a prompt can show. */
+/** Returns the members that a template can render. */
 function shownMembers(fields: object): [string, unknown][] {
   return Object.entries(fields).filter(([name]) => name !== 'cache_control' && !name.startsWith('_'))
 }
@@ -98,7 +99,7 @@ function isEmpty(value: unknown): boolean {
   return typeof value === 'object' && Object.keys(value).length === 0
 }
 
-/** Texts as strings, other parts by value; nothing at all for empty content, however it is written. */
+/** Converts content to parts: texts as strings, others by value. Every form of empty content yields no parts. */
 function normalizeParts(content: unknown): unknown[] {
   const parts = Array.isArray(content) ? content.map(normalizePart) : [content]
   return parts.length === 1 && isEmpty(parts[0]) ? [] : parts
@@ -113,8 +114,8 @@ function normalizePart(part: unknown): unknown {
 }
 
 /**
- * Parts as text that no other parts have. Text stands in it as it is, with its length: to escape a long one takes
- * longer than to hash it. Lone surrogates are escaped, because hashing would take all of them for the same character.
+ * Serializes parts unambiguously. Text is length-prefixed rather than escaped, since escaping a long text takes longer
+ * than hashing it. Lone surrogates are escaped, because hashing would map all of them to the same character.
  */
 function partsText(parts: readonly unknown[]): string {
   const texts = parts.map((part) =>
@@ -139,15 +140,15 @@ function assistantKey(message: LooseMessage): MessageKey {
   }
 }
 
-/** An id that comes twice names no call. */
+/** Returns the key of a set of tool calls; undefined if an id occurs twice or was not generated by a proxy. */
 function toToolCallKey(ids: readonly (string | undefined)[]): string | undefined {
   const isDrawnSet = ids.length > 0 && ids.every((id) => id !== undefined && isProxyToolCallId(id))
   return isDrawnSet && new Set(ids).size === ids.length ? ids.toSorted().join(' ') : undefined
 }
 
 /**
- * How much an assistant message says in its text and its calls: letters and digits alone, for clients change white space,
- * quotes and escapes.
+ * Counts the letters and digits in the text and tool calls of an assistant message. Other characters are excluded
+ * because clients change white space, quotes and escapes.
  */
 export function countLetters({ message, arguments: args }: AssistantKey): number {
   const names = getToolCalls(message).map((call) => String(call.function?.name ?? ''))
@@ -160,7 +161,7 @@ export function countLetters({ message, arguments: args }: AssistantKey): number
   )
 }
 
-/** All of an assistant message that is neither reasoning nor arguments: as long as its text, and so made when it is needed. */
+/** Serializes an assistant message without reasoning and arguments. Computed on demand: it is as long as the text. */
 function formatFrame(message: LooseMessage): string {
   const fields = canonicalJson([
     isEmpty(message.name) ? null : message.name,
@@ -174,7 +175,7 @@ function formatFrame(message: LooseMessage): string {
   return `${partsText(trimEnds(joinTexts(normalizeParts(message.content))))}${fields}`
 }
 
-/** Of what an echo of a message keeps whose arguments are malformed. */
+/** Computes the digest of the parts that an echo preserves when the message's arguments are malformed. */
 export function computeFrameDigest({ message }: AssistantKey): string {
   return computeDigest(formatFrame(message))
 }
@@ -183,7 +184,7 @@ function getToolCalls({ tool_calls: calls }: LooseMessage): LooseToolCall[] {
   return Array.isArray(calls) ? (calls as LooseToolCall[]) : []
 }
 
-/** One text was sampled: parts of an echo are pieces of it. */
+/** Joins adjacent text parts: one text was sampled, and an echo may split it. */
 function joinTexts(parts: readonly unknown[]): unknown[] {
   const joined: unknown[] = []
   for (const part of parts) {
@@ -210,7 +211,7 @@ function getReasoning(message: LooseMessage): string | undefined {
   return undefined
 }
 
-/** How this very message is written. Needed once per recorded message, and where samples are hard to tell apart. */
+/** Returns the wording of a message. Needed once per recorded message, and to distinguish similar completions. */
 export function readWording({ message, toolCallIds }: AssistantKey): Wording {
   const args = getToolCalls(message).map((call) => call.function?.arguments ?? null)
   const text = joinTexts(normalizeParts(message.content))

@@ -1,6 +1,6 @@
 /**
- * The messages of a session as a tree: conversations share the nodes of what they begin with. A node keeps digests,
- * and no text but an answer's reasoning.
+ * The messages of a session as a tree: conversations share the nodes of their common prefix. A node stores digests, and
+ * no text except the reasoning of an assistant message.
  */
 import type { EditedCalls } from '../../store/port/turn-store.ts'
 import {
@@ -13,40 +13,40 @@ import {
 } from './message-key.ts'
 import { isArgumentsEcho, type ToolArguments } from './tool-arguments.ts'
 
-/** Of an assistant message, what an echo is compared with. */
+/** The parts of a recorded assistant message that an echo is compared with. */
 interface EchoReference {
   readonly reasoning: string | undefined
   readonly wording: Wording
-  /** Only if arguments are malformed: all of them, and the digest of everything else. */
+  /** All arguments and the digest of everything else; set only if some arguments are malformed. */
   readonly malformed:
     | { readonly arguments: readonly ToolArguments[]; readonly frameDigest: string }
     | undefined
 }
 
-/** Of calls, fewer letters and digits by more than this were cut away on purpose. */
+/** Most letters and digits that a normalized echo of tool calls may lack; a larger loss is a deliberate edit. */
 const MAX_TIDIED_AWAY = 1_000
 
-/** One for all nodes, of which there are many. Lists grow by `concat`: one that is pushed to has room for sixteen more. */
+/** Shared by all nodes to save memory. Lists grow by `concat`, since `push` reserves capacity for sixteen more. */
 const NONE: readonly never[] = []
 
-/** A message after those before it. `Answer` is what is known of a turn that was answered with this message. */
+/** A message at its position in the tree. `Answer` is the data of a turn whose completion is this message. */
 export class MessageNode<Answer> {
   readonly #digest: string
   readonly #said: EchoReference | undefined
   /**
-   * With one digest, those that came first; nearly always that is one, and the only one. Several assistant messages have
-   * one digest when they differ in reasoning or wording: each stays apart, because an echo may be of any of them and
+   * The children with the digest that was added first; nearly always the only child. Several assistant messages share a
+   * digest when they differ in reasoning or wording. Each has its own node, because an echo may be of any of them and
    * its continuations belong to one.
    */
   #children: readonly MessageNode<Answer>[] = NONE
-  /** With other digests. */
+  /** The children with other digests. */
   #others: Map<string, readonly MessageNode<Answer>[]> | undefined
-  /** Those children that an echo may have under another digest. */
+  /** The children with malformed arguments: their echoes may have another digest. */
   #malformed: readonly MessageNode<Answer>[] = NONE
-  /** Those children that are answers whose calls have ids of the proxy's own, by the names of these sets. */
+  /** The completions whose tool calls have proxy-generated ids, by the keys of these sets. */
   #called: Map<string, MessageNode<Answer>> | undefined
   #answers: readonly Answer[] = NONE
-  /** Of an answer with such calls. */
+  /** Letter count of a completion with such tool calls. */
   #letters = 0
 
   private constructor(digest: string, said: EchoReference | undefined) {
@@ -54,7 +54,7 @@ export class MessageNode<Answer> {
     this.#said = said
   }
 
-  /** Before the first message. */
+  /** Creates the node before the first message. */
   static root<Answer>(): MessageNode<Answer> {
     return new MessageNode('', undefined)
   }
@@ -67,7 +67,7 @@ export class MessageNode<Answer> {
     this.#answers = this.#answers.concat([answer])
   }
 
-  /** @param answer the node after this one of an answer that says this; its calls name it from now on */
+  /** Registers the node of a completion under the key of its tool calls. */
   noteCalls({ assistant }: MessageKey, answer: MessageNode<Answer>): void {
     if (assistant?.drawnCalls === undefined) return
     answer.#letters = countLetters(assistant)
@@ -75,18 +75,18 @@ export class MessageNode<Answer> {
     this.#called.set(assistant.drawnCalls, answer)
   }
 
-  /** The answer with exactly the calls of this message, by their ids. */
+  /** Finds the completion whose tool-call ids are exactly those of this message. */
   calledBy({ assistant }: MessageKey): MessageNode<Answer> | undefined {
     return assistant?.drawnCalls === undefined ? undefined : this.#called?.get(assistant.drawnCalls)
   }
 
-  /** Whether a message with the calls of this answer is its echo. */
+  /** Returns whether a message with the tool calls of this completion counts as its echo. */
   isKeptBy({ digest, assistant }: MessageKey, edited: EditedCalls): boolean {
     if (digest === this.#digest || edited === 'keep') return true
     return edited === 'auto' && this.#letters - countLetters(assistant!) <= MAX_TIDIED_AWAY
   }
 
-  /** The recorded messages that a call's next message may be an echo of. */
+  /** Returns the recorded messages that a request's next message may be an echo of. */
   echoedBy(key: MessageKey): readonly MessageNode<Answer>[] {
     const alike = this.#withDigest(key.digest)
     const said = key.assistant
@@ -101,8 +101,8 @@ export class MessageNode<Answer> {
   }
 
   /**
-   * The node of this very message after this one, made if need be.
-   * @param forked called if a message may be an echo of one more than before
+   * Returns the child for exactly this message and creates it if it is missing.
+   * @param forked called if a message may now be an echo of one more node
    */
   descend({ digest, assistant }: MessageKey, forked: () => void): MessageNode<Answer> {
     const said = assistant && createEchoReference(assistant)
@@ -132,8 +132,8 @@ export class MessageNode<Answer> {
   }
 
   /**
-   * How well an echo keeps the wording of this message: each thing that it keeps outweighs all that come after it.
-   * An id belongs to one sample; arguments, spaces and reasoning may be the same by chance.
+   * Scores how well an echo preserves the wording of this message. Each preserved feature outweighs all later ones.
+   * An id belongs to one completion; arguments, white space and reasoning may be equal by chance.
    */
   likenessTo(wording: Wording, reasoning: string | undefined): number {
     const own = this.#said
@@ -148,8 +148,8 @@ export class MessageNode<Answer> {
   }
 
   /**
-   * Reasoning may be left out; another one is an edit. Of a field that it does not know, a client may keep the last
-   * piece of a stream only, as openai-node's `ChatCompletionStream` does.
+   * Returns whether the reasoning is absent or a suffix of the recorded one; other reasoning is an edit. A client may
+   * keep only the last chunk of a field that it does not know, as openai-node's `ChatCompletionStream` does.
    */
   #hasSameReasoning({ reasoning }: AssistantKey): boolean {
     return reasoning === undefined || (this.#said?.reasoning?.endsWith(reasoning) ?? false)

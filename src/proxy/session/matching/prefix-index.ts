@@ -1,4 +1,4 @@
-/** Finds the turn that a call continues: the tree of turns of one session, judged by their messages. */
+/** Finds the turn that a request continues in the tree of one session's turns, by comparing messages. */
 import { SideTable } from '../../../base/side-table.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
@@ -9,12 +9,12 @@ import type { MessageKey } from './message-key.ts'
 import { messageKey, readWording } from './message-key.ts'
 import { MessageNode } from './message-tree.ts'
 
-/** A completed turn in the tree. `turn` is the caller's own. */
+/** A completed turn in the tree. `turn` is the caller's data. */
 export interface IndexTurn<Turn> {
   readonly turn: Turn
-  /** In call order: the greater the later. */
+  /** Position in request order: larger is later. */
   readonly order: number
-  /** How many messages there are up to its answer. */
+  /** Number of messages up to and including the completion. */
   readonly depth: number
   readonly parent: IndexTurn<Turn> | undefined
   readonly request: Node<Turn>
@@ -22,49 +22,49 @@ export interface IndexTurn<Turn> {
   continuations: readonly IndexTurn<Turn>[]
 }
 
-/** A call and the turn that it continues. */
+/** A request and the turn that it continues. */
 export interface PrefixMatch<Turn> {
-  /** undefined: the call begins a branch of its own. */
+  /** The turn that the request continues; undefined: the request starts a separate branch. */
   readonly parent: IndexTurn<Turn> | undefined
-  /** Another call had continued the parent by then: they are two branches from there on. */
+  /** Whether another request had already continued the parent, so that the two are branches. */
   readonly isFork: boolean
-  /** How many of the call's messages are the parent's, its completion included; 0 without a parent. */
+  /** Number of the request's messages shared with the parent, including its completion; 0 without a parent. */
   readonly sharedMessages: number
-  /** The turn whose calls a message behind those has, but edited: there a branch begins. */
+  /** The turn whose tool calls a later message repeats in edited form, which starts a branch. */
   readonly edited: IndexTurn<Turn> | undefined
   readonly order: number
   readonly conversation: ConversationKeys
 }
 
-/** What a turn was answered with. */
+/** The completion of a turn, as matching reads it. */
 export type SampledMessage = Pick<Completion, 'content' | 'reasoning' | 'toolCalls'>
 
 type Node<Turn> = MessageNode<IndexTurn<Turn>>
 
-/** A way through the tree that the messages of a call may be an echo of. */
+/** A path through the tree that the messages of a request may be an echo of. */
 interface EchoPath<Turn> {
   readonly node: Node<Turn>
-  /** How well the echo keeps the wording; means something only against the other paths of the same call. */
+  /** Score of how well the echo preserves the wording; comparable only between paths of the same request. */
   readonly likeness: number
 }
 
 const NONE: readonly never[] = []
 
-/** Where a call passed a turn that it may continue. */
+/** The position at which a request passed a turn that it may continue. */
 interface Passage<Turn> {
-  /** The turn's last; undefined: before all messages. */
+  /** The last message of the turn; undefined: before all messages. */
   readonly message: Message | undefined
   readonly paths: readonly EchoPath<Turn>[]
 }
 
 /**
- * The one way on which an index leads to a message. It hangs on the message, so that the calls of each conversation
- * that a session has begin where the call before passed its parent.
+ * The only path on which an index leads to a message. It is attached to the message, so that each request of a
+ * conversation starts where the previous request passed its parent.
  */
 interface Way {
   readonly index: object
   readonly toolsKey: string
-  /** Of the index: how often it had forked by then. */
+  /** Fork count of the index when the path was stored; another count invalidates it. */
   readonly forkCount: number
   readonly node: unknown
 }
@@ -72,34 +72,35 @@ interface Way {
 const ways = new SideTable<Message, Way>()
 
 /**
- * A call's parent is the deepest completed turn whose messages and completion it extends, under the same tools.
- * Turns in flight are nobody's parent, so that a call may be matched while others run.
+ * An index of a session's completed turns by their messages. The parent of a request is the deepest completed turn
+ * whose messages and completion it extends, under the same tools. In-flight turns are never parents, so that a request
+ * can be matched while others run.
  *
- * - An answer's message is found by its calls, where the proxy drew their ids; all others by what they say.
- * - Of several parents that are equally deep, the one whose wording the echo keeps best.
- * - Of parents that are worded alike, the one that a call with these very messages has continued before (this is a
- *   retry), or the latest one that nothing continues, or the latest of all: as trajectories have it.
+ * - The index finds a completion by its tool calls if the proxy generated their ids, and other messages by content.
+ * - Among equally deep parents it chooses the one whose wording the echo preserves best.
+ * - Among parents with equal wording it chooses the one that a request with the same messages has continued before (a
+ *   retry), else the latest one without a continuation, else the latest: the same order as in trajectories.
  *
- * A call is one walk: per message one look-up for each recorded message that it may be an echo of. That is one, unless
- * one prompt was sampled several times with answers that differ in nothing but what clients tidy. A call that goes on
- * from an earlier one begins where that one passed its parent, as long as there is one way to there.
+ * Matching is one walk: per message one look-up for each recorded message that it may be an echo of. That is one,
+ * unless a prompt was sampled several times with completions that differ only in what clients normalize. A request that
+ * continues an earlier one starts where that one passed its parent, while only one path leads there.
  *
- * `Turn` is what the caller keeps of a turn. An index is forgotten by letting go of it.
+ * `Turn` is the caller's data of a turn.
  */
 export class PrefixIndex<Turn> {
-  /** By the tools that the turns were sampled under. */
+  /** Root nodes by the key of the tools that the turns were sampled with. */
   readonly #roots = new Map<string, Node<Turn>>()
-  /** How often there came to be two ways where there was one. */
+  /** Number of times that a second path appeared where there was one. */
   #forkCount = 0
   #callCount = 0
   readonly #editedCalls: EditedCalls
 
-  /** @param editedCalls what becomes of an answer's calls that come back otherwise than they were sampled */
+  /** @param editedCalls the policy for tool calls that an echo has rewritten */
   constructor(editedCalls: EditedCalls = 'auto') {
     this.#editedCalls = editedCalls
   }
 
-  /** Changes nothing but the count of calls: the same call finds the same parent, unless a turn was added since. */
+  /** Finds a request's parent. Only the request count changes: matching again gives the same until a turn is added. */
   match(conversation: ConversationKeys): PrefixMatch<Turn> {
     const order = this.#callCount++
     const { toolsKey, last } = conversation
@@ -123,7 +124,7 @@ export class PrefixIndex<Turn> {
     return { parent, isFork, sharedMessages: passed.message?.depth ?? 0, edited, order, conversation }
   }
 
-  /** A call on record, whose parent was found when it was live. */
+  /** Creates the match of a recorded request, whose parent was found when it was in flight. */
   continuing(parent: IndexTurn<Turn> | undefined, conversation: ConversationKeys): PrefixMatch<Turn> {
     const order = this.#callCount++
     const sharedMessages = parent?.depth ?? 0
@@ -131,13 +132,13 @@ export class PrefixIndex<Turn> {
   }
 
   /**
-   * A call has been answered. From now on it can be continued, even if its answer did not reach the agent: a retry may
-   * be given it.
+   * Adds a completed turn, so that requests can continue it. This holds even if its response was not delivered, since
+   * a retry may receive it.
    */
   add(call: PrefixMatch<Turn>, completion: SampledMessage, turn: Turn): IndexTurn<Turn> {
     const { parent, sharedMessages, order, conversation } = call
     let request = parent?.completion ?? this.#getRoot(conversation.toolsKey)
-    // From the parent on: what the call says of older messages is an echo, and what was sampled stays.
+    // Start at the parent: older messages of the request are echoes, and the sampled messages are kept.
     const isShared = ({ depth }: Message) => depth <= sharedMessages
     for (const message of getMessagesBetween(undefined, conversation.last, isShared)) {
       request = request.descend(getMessageKey(message), this.#forked)
@@ -163,7 +164,7 @@ export class PrefixIndex<Turn> {
     this.#forkCount += 1
   }
 
-  /** The latest one on the call's way that is known, or the root. */
+  /** Returns the latest stored passage of the request's conversation, or the root. */
   #findPassage({ toolsKey, last }: ConversationKeys): Passage<Turn> {
     for (let message = last; message !== undefined; message = message.parent) {
       const way = ways.of(message)
@@ -174,7 +175,7 @@ export class PrefixIndex<Turn> {
     return { message: undefined, paths: root === undefined ? [] : [{ node: root, likeness: 0 }] }
   }
 
-  /** One message further on every path, where it leads on. */
+  /** Extends every path by one message and drops the paths that end. */
   #follow(paths: readonly EchoPath<Turn>[], key: MessageKey): EchoPath<Turn>[] {
     const next = paths.flatMap(({ node, likeness }) =>
       this.#echoedBy(node, key).map((echoed) => ({ node: echoed, likeness })),
@@ -188,7 +189,7 @@ export class PrefixIndex<Turn> {
     }))
   }
 
-  /** Its calls name an answer; a message without such calls, or with calls that were edited, is what it says. */
+  /** Finds a completion by its tool calls; a message without such tool calls or with edited ones, by content. */
   #echoedBy(node: Node<Turn>, key: MessageKey): readonly Node<Turn>[] {
     const answer = node.calledBy(key)
     return answer?.isKeptBy(key, this.#editedCalls) ? [answer] : node.echoedBy(key)
@@ -221,7 +222,10 @@ function selectMostAlike<Turn>(paths: readonly EchoPath<Turn>[]): IndexTurn<Turn
   return paths.filter(({ likeness }) => likeness === best).flatMap(({ node }) => node.answers)
 }
 
-/** @param requests where the call's messages end in the tree */
+/**
+ * Chooses the parent among turns that match equally well.
+ * @param requests the paths at which the request's messages end in the tree
+ */
 function choose<Turn>(
   turns: readonly IndexTurn<Turn>[],
   requests: readonly EchoPath<Turn>[],
@@ -236,7 +240,7 @@ function choose<Turn>(
   )
 }
 
-/** What was sampled, as a message. */
+/** Converts a completion to an assistant message. */
 export function sampledMessage({ content, reasoning, toolCalls }: SampledMessage): ChatMessage {
   return { role: 'assistant', content, reasoning_content: reasoning, tool_calls: [...toolCalls] }
 }

@@ -6,18 +6,18 @@ import { type ConversationKeys, readConversation } from './conversation.ts'
 import { type IndexTurn, PrefixIndex, type SampledMessage } from './prefix-index.ts'
 import { getRecordedParent } from './recorded-parent.ts'
 
-/** What of a turn on record matching reads. */
+/** The fields of a recorded turn that matching reads. */
 export type IndexTurnRecord = Pick<
   TurnRecord,
   'turnId' | 'status' | 'annotations' | 'lastMessage' | 'tools' | 'completionText' | 'reasoning' | 'toolCalls'
 >
 
 /**
- * The index of a session that was recorded before, for instance by a process that is gone.
- * @param records the session's turns in call order; those that are not completed, or are no chat, are passed over
- * @param turnOf what the index is to keep of a turn; undefined: the turn is not to be continued
- * @param conversationOf how calls are read for matching, when they are live as when they are on record
- * @param editedCalls as it holds for the session
+ * Rebuilds the index of a recorded session, for instance after a restart.
+ * @param records the session's turns by turn index; turns that are not completed or not chats are skipped
+ * @param turnOf returns the value that the index stores for a turn; undefined: the turn cannot be continued
+ * @param conversationOf computes the keys of a recorded request as they were computed in flight
+ * @param editedCalls the session's tool-call rewrite policy
  */
 export async function rebuildIndex<Recorded extends IndexTurnRecord, Turn>(
   records: AsyncIterable<Recorded> | Iterable<Recorded>,
@@ -43,7 +43,7 @@ export async function rebuildIndex<Recorded extends IndexTurnRecord, Turn>(
   return index
 }
 
-/** Reads the calls of turns on record, as they were when they were live. */
+/** Creates a function that computes the keys of recorded requests as they were computed in flight. */
 export function createConversationReader(
   repeats?: PartMemo,
 ): (record: Pick<IndexTurnRecord, 'lastMessage' | 'tools'>) => ConversationKeys {
@@ -55,7 +55,7 @@ export function createConversationReader(
   }
 }
 
-/** What a turn on record was answered with. */
+/** Returns the completion of a recorded turn. */
 export function toSampledMessage(
   turn: Pick<IndexTurnRecord, 'completionText' | 'reasoning' | 'toolCalls'>,
 ): SampledMessage {

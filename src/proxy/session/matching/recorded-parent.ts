@@ -1,21 +1,21 @@
-/** Which turn a call was found to continue, by its messages, when it was live. */
+/** Reads the parent of a turn as it was matched by its messages when the request was in flight. */
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 
 type TurnAnnotations = Pick<TurnRecord, 'annotations'>
 
-/** How a prompt came about, as far as it tells the parent. */
+/** The fields of the prompt annotation that determine the parent. */
 interface PromptAnnotation {
   reason?: string
-  /** The turn whose tokens the prompt begins with. */
+  /** Id of the turn whose tokens the prompt begins with. */
   from?: string
-  /** The parent, where it is not that one; null: there is none. */
+  /** Id of the parent if it is not `from`; null: there is no parent. */
   parent?: string | null
 }
 
 /**
- * To be asked rather than matched anew: that could find another one, which was still under way then, or one whose equal
- * answer was continued since.
- * @returns its id; null: it continues none; undefined: the record does not tell
+ * Returns the recorded parent. Matching again could find another one: a turn that was in flight at that time, or one
+ * whose equal completion has been continued since.
+ * @returns the parent's id; null: the turn has no parent; undefined: the parent is not recorded
  */
 export function getRecordedParent(turn: TurnAnnotations): string | null | undefined {
   const { parent, from, reason } = readPromptAnnotation(turn)
@@ -23,23 +23,29 @@ export function getRecordedParent(turn: TurnAnnotations): string | null | undefi
   return from ?? (reason === 'first' || reason === 'branched' ? null : undefined)
 }
 
-/** Only where it is not the turn whose tokens the prompt begins with; otherwise as {@link getRecordedParent}. */
+/**
+ * Returns the parent if it is not the turn whose tokens the prompt begins with.
+ * @returns as {@link getRecordedParent}
+ */
 export function getDeclaredParent(turn: TurnAnnotations): string | null | undefined {
   return readPromptAnnotation(turn).parent
 }
 
-/** @param from the turn whose tokens the prompt begins with */
+/**
+ * Returns the annotation field for a parent that differs from `from`.
+ * @param from the turn whose tokens the prompt begins with
+ */
 export function parentPart(parent: string | undefined, from: string | undefined): { parent?: string | null } {
   return parent === from ? {} : { parent: parent ?? null }
 }
 
-/** Why the prompt is as it is; null: that is not told. */
+/** Returns the reason that the prompt annotation records; null: none is recorded. */
 export function getPromptReason(turn: TurnAnnotations): string | null {
   return readPromptAnnotation(turn).reason ?? null
 }
 
 function readPromptAnnotation({ annotations }: TurnAnnotations): PromptAnnotation {
-  // Of a turn that no engine was asked for there is none.
+  // A turn that was never dispatched has no prompt annotation.
   if (!annotations.includes('"prompt"')) return {}
   return (JSON.parse(annotations) as { prompt?: PromptAnnotation | null }).prompt ?? {}
 }

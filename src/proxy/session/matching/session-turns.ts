@@ -1,4 +1,4 @@
-/** The turns of a session that its calls go on from: as messages, and as tokens. */
+/** The turns of a session that requests can continue, as messages and as tokens. */
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { EditedCalls, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
 import type { ConversationKeys } from './conversation.ts'
@@ -6,30 +6,30 @@ import { PrefixIndex, type PrefixMatch, type SampledMessage } from './prefix-ind
 import { rebuildIndex, toSampledMessage } from './rebuild-index.ts'
 import { isProxyToolCallId } from './tool-call-ids.ts'
 
-/** A turn that can be continued. Its prompt has its completion. */
+/** A turn that can be continued. Its prompt includes its completion. */
 export interface SessionTurn {
   readonly turnId: string
   readonly prompt: PromptIds
-  /** Whether the experts of all its tokens but the last are on record, with it and the turns that it continues. */
+  /** Whether the experts of all its tokens but the last are recorded, in this turn and the turns that it continues. */
   readonly hasExperts?: boolean
-  /** What it was answered with, where that has calls under the proxy's own ids: agents rewrite those. */
+  /** The completion if its tool calls have proxy-generated ids: agents rewrite such tool calls. */
   readonly said?: SampledMessage
 }
 
-/** Of a turn besides its tokens: its place among the messages that calls are matched with. As measured. */
+/** Measured size of a turn besides its tokens: its nodes in the prefix index. */
 const TURN_BYTES = 2_000
 
 export class SessionTurns {
   readonly #index: PrefixIndex<SessionTurn>
   #bytes: number
 
-  /** @param bytes what the turns of the index keep in memory */
+  /** @param bytes memory that the turns of the index use */
   constructor(index: PrefixIndex<SessionTurn> = new PrefixIndex(), bytes = 0) {
     this.#index = index
     this.#bytes = bytes
   }
 
-  /** What its turns keep in memory. 0: there are none. */
+  /** Memory that the turns use; 0 if there are none. */
   get bytes(): number {
     return this.#bytes
   }
@@ -55,9 +55,9 @@ function getByteSize({ prompt, said }: SessionTurn): number {
 }
 
 /**
- * The turns of a session that was recorded before, for instance by a process that is gone.
- * @param conversationOf reads a turn on record as its call was read
- * @param editedCalls as it holds for the session
+ * Reads the turns of a recorded session, for instance after a restart.
+ * @param conversationOf computes the keys of a recorded request as they were computed in flight
+ * @param editedCalls the session's tool-call rewrite policy
  * @throws ProxyError `store_failed`
  */
 export async function readSessionTurns(
@@ -66,7 +66,7 @@ export async function readSessionTurns(
   conversationOf: (turn: TurnStep) => ConversationKeys | Promise<ConversationKeys>,
   editedCalls?: EditedCalls,
 ): Promise<SessionTurns> {
-  /** Of any status: whatever a later prompt goes on from. */
+  /** Prompts of turns of any status, since a later prompt may continue any of them. */
   const prompts = new Map<string, PromptIds>()
   let bytes = 0
   const turnOf = (turn: TurnStep): SessionTurn | undefined => {

@@ -1,27 +1,30 @@
-/** The arguments of a tool call, compared as values: clients parse them and write them anew. */
+/** The arguments of a tool call, compared by value: clients parse and reserialize them. */
 import { isRecord } from '../../../base/json.ts'
 import { weigh } from '../../../protocol/json/json-weight.ts'
 import { canonicalJson } from './canonical-json.ts'
 
 export interface ToolArguments {
-  /** Canonical JSON; of arguments that are no JSON at all the text, without white space at its ends. */
+  /** Canonical JSON; for arguments that are not JSON, the trimmed text. */
   readonly text: string
-  /** No JSON object: a client that must send one sends something else in its place. */
+  /** Whether the arguments are not a JSON object: a client that must send an object replaces them. */
   readonly malformed: boolean
 }
 
-/** Of objects, lists and their members. More are compared as text: to parse and sort a million of them takes seconds. */
+/** Most objects, lists and members to compare by value: parsing and sorting a million of them takes seconds. */
 const MAX_VALUES = 20_000
 
-/** Shorter texts hold no more than that. */
+/** Texts up to this length cannot contain more than {@link MAX_VALUES} values. */
 const LIGHT_CHARS = 2 * MAX_VALUES
 
 const NONE: ToolArguments = { text: '{}', malformed: false }
 
-/** @param written as it stands in a message: text by the book, an object with some clients, or nothing */
+/**
+ * Reads the arguments of a tool call.
+ * @param written the field of a message: a string by the specification, an object from some clients, or absent
+ */
 export function readArguments(written: unknown): ToolArguments {
   if (written === undefined || written === null) return NONE
-  // As text would be read: numbers that were kept as they were written are compared as numbers.
+  // Serialize and parse, so that raw numbers are compared as numbers, as they are in text.
   if (typeof written !== 'string') return readValue(JSON.parse(JSON.stringify(written)))
   const text = written.trim()
   if (text === '') return NONE
@@ -29,7 +32,7 @@ export function readArguments(written: unknown): ToolArguments {
   try {
     return readValue(JSON.parse(text))
   } catch {
-    // Not JSON, or nested too deeply to be written anew.
+    // The text is not JSON or is nested too deeply to serialize.
     return { text, malformed: true }
   }
 }
@@ -45,8 +48,8 @@ function readValue(value: unknown): ToolArguments {
 }
 
 /**
- * Whether `echoed` is what a client made of `sampled`. Malformed arguments come back as `{}` or repaired. A repair
- * brings nothing new: each of its words is in what was sampled. Arguments that say something else are an edit.
+ * Returns whether `echoed` is a client's echo of `sampled`. Clients send malformed arguments as `{}` or repaired. Each
+ * word of a repair occurs in the sampled text. Arguments with other words are an edit.
  */
 export function isArgumentsEcho(sampled: ToolArguments, echoed: ToolArguments): boolean {
   if (sampled.text === echoed.text) return true
@@ -55,7 +58,7 @@ export function isArgumentsEcho(sampled: ToolArguments, echoed: ToolArguments): 
   return extractWords(echoed.text).every((word) => sampledText.includes(word))
 }
 
-/** Letters and digits alone, in small letters: repairs change quotes, escapes and commas, `True` and `None`. */
+/** Extracts lower-case words of letters and digits: repairs change quotes, escapes, commas, `True` and `None`. */
 function extractWords(json: string): string[] {
   const words =
     json

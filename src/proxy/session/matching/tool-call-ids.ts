@@ -1,30 +1,30 @@
 /**
- * The ids of tool calls that agents see: the proxy's own, drawn for each call of each answer. Agents send them back
- * untouched, while they rewrite names, arguments and texts; ids that a model writes (Kimi's `functions.f:0`) or an engine
- * makes may come twice in a session.
+ * The tool-call ids that agents see. The proxy generates one for each tool call of each completion. Agents return these
+ * ids unchanged, while they rewrite names, arguments and texts. Ids that a model samples (Kimi's `functions.f:0`) or an
+ * engine generates may repeat within a session.
  */
 import { hash, randomBytes } from 'node:crypto'
 
-/** Nine letters and digits, as Mistral's templates want them, and nobody else has. */
+/** Nine letters and digits: the form that Mistral's templates require and no other model uses. */
 const SHORT = /^[0-9A-Za-z]{9}$/
 const LONG = /^call_[0-9a-f]{24}$/
-/** A long id in the form of clients that strip everything but letters and digits, such as OpenClaw. */
+/** A long id as sent by clients that strip everything but letters and digits, such as OpenClaw. */
 const STRIPPED = /^call([0-9a-f]{24})$/
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
 
-/** What engines make up where the model names no call: vLLM's, SGLang's and OpenAI's own. No template teaches them. */
+/** Ids that vLLM, SGLang and OpenAI generate if the model samples none. No template renders them. */
 const MADE_BY_ENGINE = /^(?:call|chatcmpl-tool|toolu)[_-]/
 
-/** A short id has 6 random characters and 3 of their sum; a long one 16 and 8. */
+/** Offset of the checksum: a short id has 6 random characters and 3 of their checksum, a long one 16 and 8. */
 const SUM_AT = { short: 6, long: 'call_'.length + 16 }
 
-/** Whether it has the form of an id that a proxy drew, for this session or another one. */
+/** Returns whether an id has the form of a proxy-generated id, for this session or another one. */
 export function isProxyToolCallId(id: string): boolean {
   if (SHORT.test(id)) return id.endsWith(shortSum(id.slice(0, SUM_AT.short)))
   return LONG.test(id) && id.endsWith(longSum(id.slice(0, SUM_AT.long)))
 }
 
-/** Returns the id as a proxy drew it, where a client has stripped its underscore; any other id unchanged. */
+/** Restores a proxy-generated id whose underscore a client has stripped. Returns any other id unchanged. */
 export function restoreId(id: string): string {
   const letters = STRIPPED.exec(id)?.[1]
   const restored = `call_${letters}`
@@ -54,32 +54,35 @@ function encodeLetters(bytes: Uint8Array): string {
   return Array.from(bytes, (byte) => ALPHABET[byte % ALPHABET.length]).join('')
 }
 
-/** An id and what is kept of it, as measured. */
+/** Measured memory use of an id and its entry. */
 const ID_BYTES = 200
 
-/** As turns have it on record: drawn ids, and what the model or its engine had called the call. */
+/** The recorded map from proxy-generated ids to the ids of the model or its engine. */
 export type ToolCallNames = Record<string, string | null>
 
-/** The drawn ids of one session. */
+/** The proxy-generated ids of one session. */
 export class ToolCallIds {
   readonly #own = new Map<string, string | null>()
   #bytes = 0
-  /** Those of the session's turns on record are among them. */
+  /** Whether the ids of the session's recorded turns are included. */
   isWhole = false
 
   #hasOwn = false
 
-  /** Whether the model knows some of its calls by ids of its own. */
+  /** Whether the model sampled ids of its own for some tool calls. */
   get hasOwn(): boolean {
     return this.#hasOwn
   }
 
-  /** What it keeps in memory. */
+  /** Memory in use. */
   get bytes(): number {
     return this.#bytes
   }
 
-  /** @param own what the model or its engine calls the call; the new id has its form */
+  /**
+   * Generates an id that is unique in the session.
+   * @param own the id by the model or its engine; the new id has its form
+   */
   draw(own: string | undefined): string {
     const isShort = own !== undefined && SHORT.test(own)
     let id = createToolCallId(isShort)
@@ -91,26 +94,26 @@ export class ToolCallIds {
     for (const [id, own] of Object.entries(names)) this.#learn(id, own)
   }
 
-  /** The same from the annotations of a turn on record. */
+  /** Adds the ids in the annotations of a recorded turn. */
   learnFrom({ annotations }: { annotations: string }): void {
     if (!annotations.includes('"call_ids"')) return
     const { call_ids: names } = JSON.parse(annotations) as { call_ids?: ToolCallNames }
     if (names !== undefined) this.learn(names)
   }
 
-  /** What the model knows the call by; undefined: by this very id, or by none. */
+  /** Returns the id that the model sampled for the tool call; undefined: this same id, or none. */
   findOriginal(id: string): string | undefined {
     const own = this.#own.get(restoreId(id))
     return own === null || own === undefined || MADE_BY_ENGINE.test(own) ? undefined : own
   }
 
-  /** Whether a proxy drew it, and for no turn that is known here. */
+  /** Returns whether a proxy generated the id, but not for a turn of this session that is loaded. */
   isStray(id: string): boolean {
     const restored = restoreId(id)
     return !this.#own.has(restored) && isProxyToolCallId(restored)
   }
 
-  /** Counts what is kept of messages because of their ids. */
+  /** Adds to the memory use: parts of messages that are kept because of their ids. */
   addBytes(bytes: number): void {
     this.#bytes += bytes
   }
