@@ -1,6 +1,6 @@
 /**
- * Consumers: how the processes of a trainer share the sessions that were completed. A process leases some, trains on them and
- * acknowledges them; what it leaves unacknowledged is given to the next one, and what is acknowledged never again.
+ * Consumers let the processes of a trainer share completed sessions. A process leases sessions, trains on them and
+ * acknowledges them. Unacknowledged sessions are leased again after their lease expires; acknowledged ones never are.
  */
 import { hash } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
@@ -20,25 +20,25 @@ import type { SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import type { Activity } from '../state/activity.ts'
 import { LateRewards } from './late-rewards.ts'
 
-/** Of what is looked at in one go. */
+/** Number of items examined together. */
 const PAGE = 200
 
-/** What a lease is asked for. */
+/** The parameters of a lease. */
 export interface LeaseRequest {
   readonly consumer: Consumer
   readonly leaseId: string
   readonly leaseMs: number
 }
 
-/** What one fetch has come to. */
+/** The progress of one fetch. */
 export interface FetchProgress {
-  /** Trees that it has leased, and that are not looked at again. */
+  /** Trees that the fetch has leased and does not examine again. */
   readonly given: Set<number>
-  /** Sessions of incomplete groups that it discarded. */
+  /** Sessions of incomplete groups that the fetch discarded. */
   incomplete: number
 }
 
-/** Sessions that are given together: one, or those of a group. */
+/** Sessions that are leased together: one session, or all of a group. */
 export type Unit = readonly AvailableSession[]
 
 type ConsumersStore = Pick<
@@ -67,7 +67,7 @@ export class Consumers {
     this.lateRewards = new LateRewards(activity)
   }
 
-  /** @throws ProxyError `consumer_exists` if there is one of this name that chooses other sessions */
+  /** @throws ProxyError `consumer_exists` if a consumer of this name has another selection */
   async create(asked: Omit<Consumer, 'createdAtMs'>): Promise<{ created: boolean; consumer: Consumer }> {
     const { created, consumer } = await this.#store.createConsumer({ ...asked, createdAtMs: Date.now() })
     const isAsAsked =
@@ -107,7 +107,7 @@ export class Consumers {
   }
 
   /**
-   * Leases the units that come next in the order in which sessions ended; first of all what the lease has already.
+   * Leases the next units in the order in which sessions ended, after those that the lease already includes.
    * @throws ProxyError `consumer_not_found`
    */
   async take(lease: LeaseRequest, limit: number, progress: FetchProgress): Promise<Unit[]> {
@@ -122,7 +122,7 @@ export class Consumers {
       if (units.length === 0) return taken
       const trees = new Set(await this.#lease(lease, units))
       for (const unit of units) {
-        // Another process was faster.
+        // Another process leased the unit first.
         if (!unit.every(({ key }) => trees.has(key.tree))) continue
         taken.push(unit)
         for (const { key } of unit) progress.given.add(key.tree)
@@ -132,7 +132,7 @@ export class Consumers {
   }
 
   /**
-   * As {@link take}, at the latest when the time is up, and then perhaps with nothing.
+   * Leases as {@link take} does, but waits for sessions. Returns at the deadline, possibly with nothing.
    * @throws `signal.reason`
    */
   async takeWhenThere(
@@ -143,7 +143,7 @@ export class Consumers {
   ): Promise<Unit[]> {
     while (true) {
       signal.throwIfAborted()
-      // Before the look, so that no end is missed between the two.
+      // Subscribe before reading, so that no end is missed between the two.
       using next = nextEnd(this.#activity, untilMs, signal)
       const taken = await this.take(lease, limit, progress)
       if (taken.length > 0 || performance.now() >= untilMs) return taken
@@ -161,8 +161,8 @@ export class Consumers {
   }
 
   /**
-   * Puts each session into its group when it is first seen. The store counts the members of groups, so that a fetch reads
-   * none of the sessions of groups that are incomplete.
+   * Assigns each session to its group when it is first seen. The store counts the members of groups, so that a fetch
+   * reads no sessions of incomplete groups.
    */
   async #sortIntoGroups(lease: LeaseRequest): Promise<void> {
     const { name, selection } = lease.consumer
@@ -177,7 +177,7 @@ export class Consumers {
     const { groupSize: size, groupTimeoutMs: timeoutMs } = consumer.selection
     const { units, stale } = await this.#store.findGroups({
       ...{ consumer: consumer.name, leaseId, size, timeoutMs, nowMs: Date.now() },
-      // Some at a time, as they are all in memory.
+      // Read in batches to limit memory use.
       limit: Math.min(limit, Math.ceil(PAGE / size)),
       except: [...progress.given],
     })
@@ -186,7 +186,7 @@ export class Consumers {
     return units
   }
 
-  /** Reads what the consumer may have page by page; sessions that can never be its own are acknowledged. */
+  /** Reads the available sessions page by page and acknowledges those that the selection excludes. */
   async *#ownPages(lease: LeaseRequest): AsyncGenerator<AvailableSession[]> {
     const { consumer, leaseId } = lease
     const { rewarded, groupBy } = consumer.selection
@@ -210,7 +210,7 @@ export class Consumers {
     })
   }
 
-  /** What a session is does not change: it is looked at once. */
+  /** Acknowledges sessions outside the selection, so that each is examined once: what it selects by never changes. */
   async #pass(lease: LeaseRequest, foreign: Unit): Promise<void> {
     const own = { ...lease, leaseId: `passed over by ${lease.leaseId}` }
     const units = foreign.map((one) => [one])
@@ -234,16 +234,16 @@ function hashGroup(session: SessionRecord, groupBy: string): string {
   return hash('sha256', JSON.stringify(groupValue(session, groupBy)), 'base64url')
 }
 
-/** Leases run out, and another proxy's sessions end, without a word. */
+/** Polling interval: no event reports that a lease expired or that a session of another node ended. */
 const LOOK_AGAIN_MS = 1_000
 
-/** Where many end at once, they are looked for once. */
+/** Delay that combines ends in quick succession into one read. */
 const PAUSE_MS = 50
 
 /**
- * When to look again for sessions that have ended.
- * @param untilMs of the process's steady clock: to look once more then
- * @returns `come` resolves when it is worth a look, or the signal is aborted
+ * Waits for the next time to read ended sessions.
+ * @param untilMs deadline on the process's monotonic clock, at which sessions are read once more
+ * @returns `come` resolves when sessions should be read again or the signal is aborted
  */
 function nextEnd(
   activity: Activity,

@@ -1,8 +1,8 @@
-/** Rewards that come after a consumer has fetched their session without one: the session is not delivered again. */
+/** Counts rewards set after a consumer fetched the session without one. The session is not delivered again. */
 import { LruCache } from '../../../base/lru-cache.ts'
 import type { Activity } from '../state/activity.ts'
 
-/** Sessions that are remembered; a reward that comes after so many others is not counted. */
+/** Number of sessions tracked. The reward of a session that others have displaced is not counted. */
 const MAX_SESSIONS = 100_000
 
 export class LateRewards {
@@ -17,12 +17,12 @@ export class LateRewards {
     })
   }
 
-  /** Rewards since the start of the process. */
+  /** Number of late rewards since the process started. */
   get count(): number {
     return this.#count
   }
 
-  /** Records that a consumer has got the session with this reward. */
+  /** Records that a consumer has fetched the session with this reward. */
   delivered(sessionId: string, reward: object | null): void {
     if (reward === null) this.#unrewarded.set(sessionId, true)
     else this.#unrewarded.delete(sessionId)

@@ -1,4 +1,4 @@
-/** Finds the line of each turn of a session. Rules and reasons: `docs/lines.md`. */
+/** Finds the agent role of each turn of a session. Rules and reasons: `docs/lines.md`. */
 import { type AgentRole, type DeclaredRole, isDeclaredRole } from './agent-role.ts'
 import type { AgentRoleAnnotation } from './declared-role.ts'
 import {
@@ -9,26 +9,26 @@ import {
   RoleRequestReader,
 } from './opening.ts'
 
-/** Rules for calls that say nothing, in the order in which they are asked. */
+/** The rules for requests without a declared role, in order of precedence. */
 export const INFERENCES = ['continues', 'opens_alike', 'first', 'first_with_tools', 'new_opening'] as const
 
 export interface AgentRoleMatch {
   readonly line: AgentRole
-  /** The name of the rule that found it. */
+  /** The name of the rule that determined the role. */
   readonly rule: string
 }
 
 /**
- * Takes the turns of a session in call order, whatever became of them. A turn's line depends on the turns before it and
- * on nothing later, so that it stays what it is while the session goes on.
+ * Determines the agent role of each turn. It receives the turns of a session in order, whatever their outcome. The role
+ * of a turn depends only on the turns before it, so that it does not change as the session continues.
  */
 export class AgentRoleFinder {
   readonly #reader = new RoleRequestReader()
   readonly #openings = new Map<string, AgentRole>()
   #subagentCount = 0
-  /** Whether a call of the main line has been answered, or may yet be. */
+  /** Whether a request with role main is completed or in flight. */
   #hasMain = false
-  /** Whether the main line was stated, or goes on, or has tools. */
+  /** Whether the main role was declared, was continued or has tools. */
   #mainIsSure = false
 
   add(turn: RoleInput): AgentRoleMatch {
@@ -50,7 +50,7 @@ export class AgentRoleFinder {
     return { line: this.#newSubagent(), rule: 'new_opening' }
   }
 
-  /** Which one, where a call only says that it is a sub-agent's. */
+  /** Resolves a declared role: finds which sub-agent it is if the request declares only `subagent`. */
   #named(stated: DeclaredRole, call: RoleRequest): AgentRole {
     if (stated !== 'subagent') return stated
     const known = this.#continued(call) ?? this.#opensAlike(call.opening)
@@ -59,7 +59,7 @@ export class AgentRoleFinder {
 
   #continued({ opening, last }: RoleRequest): AgentRole | undefined {
     const line = findContinuedRole(last, spokenTo(opening))
-    // What goes on from a summary is the work that it sums up.
+    // A request that continues a compaction resumes the main work.
     return line === 'compaction' ? 'main' : line
   }
 
@@ -78,38 +78,38 @@ export class AgentRoleFinder {
   }
 
   #remember(turn: RoleInput, { opening, last }: RoleRequest, { line, rule }: AgentRoleMatch): void {
-    // Nobody goes on from what nobody said.
+    // A request without messages cannot be continued.
     if (last.parent !== undefined) last.lines.set(spokenTo(opening), line)
     if (line === 'side' || line === 'compaction') return
     const { agent, task } = getLikenesses(opening)
     this.#know(task, line)
-    // Every sub-agent is a line of its own, even if another one has the same system prompt and tools.
+    // Every sub-agent has a separate role, even if another one has the same system prompt and tools.
     if (line !== 'main') return
     this.#know([agent], line)
     this.#hasMain ||= turn.status === 'completed' || turn.status === 'open'
     this.#mainIsSure ||= !GUESSES.has(rule) || opening.toolsKey !== ''
   }
 
-  /** What is known already stays: a sub-agent may begin with the whole of the main line's conversation. */
+  /** Adds openings without replacing known ones: a sub-agent may start with the complete main conversation. */
   #know(likenesses: readonly string[], line: AgentRole): void {
     for (const key of likenesses) if (!this.#openings.has(key)) this.#openings.set(key, line)
   }
 }
 
-/** Rules that make a call main because nothing better is known. */
+/** The rules that assign the main role only as a default. */
 const GUESSES: ReadonlySet<string> = new Set(['first', 'opens_alike'])
 
 function getDeclaredRole({ annotations }: RoleInput): AgentRoleAnnotation | undefined {
-  // Most turns have none, and are not parsed for it.
+  // Most turns declare no role: skip parsing their annotations.
   if (!annotations.includes('"line"')) return undefined
   const { line } = JSON.parse(annotations) as { line?: Partial<AgentRoleAnnotation> | null }
   return isDeclaredRole(line?.told) ? { told: line.told, rule: line.rule ?? 'header' } : undefined
 }
 
 /**
- * The line of the call that this one goes on from: the longest one that is followed by an answer here. If there are
- * several, the one that spoke to the same; else the latest, but no side call, which nobody goes on from with another
- * system prompt.
+ * Returns the role of the request that this one continues: the longest one whose messages are followed by a completion
+ * here. Among several, it prefers the one with the same system prompt and tools, else the latest that is not a side
+ * request: an agent never continues a side request with another system prompt.
  */
 function findContinuedRole(last: MessagePath, spokenTo: string): AgentRole | undefined {
   let answer: MessagePath | undefined = last
@@ -124,8 +124,9 @@ function spokenTo({ systemKey, toolsKey }: Opening): string {
 }
 
 /**
- * Two of three: a conversation may lose its first message to a summary, be given other tools, or tell another time.
- * What is not there is no likeness: a helper without tools may well be asked the same question.
+ * Returns keys of two of three parts each, since one part may change: a summary replaces the first message, the tools
+ * change, or the system prompt contains the time. A missing part does not count as equal: a helper without tools may
+ * receive the same question.
  */
 function getLikenesses({ systemKey, toolsKey, firstKey }: Opening): { agent: string; task: string[] } {
   const task: string[] = []

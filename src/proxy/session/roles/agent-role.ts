@@ -1,18 +1,20 @@
 /**
- * Lines: what the calls of one rollout were for. Agents of today make several kinds of calls under one base URL, and
- * a trainer wants to know which is which.
+ * Agent roles: the purpose of each request of a rollout. Agents send several kinds of requests to one base URL, and a
+ * trainer must distinguish them.
  */
 import { ProxyError } from '../../../base/errors.ts'
 
 /**
+ * The purpose of a request:
+ *
  * - `main`: the work on the task itself.
- * - `subagent:…`: the work of one helper that the main line started; each helper is a line of its own.
- * - `compaction`: the call in which the main line sums its conversation up, to go on with the summary alone.
- * - `side`: a call beside the work, such as a title for the session or a probe of a quota.
+ * - `subagent:…`: the work of one helper that the main agent started; each helper has a separate role.
+ * - `compaction`: the request in which the main agent summarizes its conversation, to continue with the summary alone.
+ * - `side`: a request besides the work, such as one for a session title or a quota check.
  */
 export type AgentRole = 'main' | 'compaction' | 'side' | `subagent:${string}`
 
-/** What somebody says of a call. `subagent`: of some helper, and nobody says of which one. */
+/** A role that a client declares. `subagent`: a helper that is not identified. */
 export type DeclaredRole = AgentRole | 'subagent'
 
 const WORDS: readonly string[] = ['main', 'compaction', 'side', 'subagent'] satisfies DeclaredRole[]
@@ -22,21 +24,24 @@ export function isDeclaredRole(value: unknown): value is DeclaredRole {
   return typeof value === 'string' && (WORDS.includes(value) || SUBAGENT.test(value))
 }
 
-/** @param id as the agent gives it; one that cannot be shown is as good as none */
+/**
+ * Returns the role of a sub-agent.
+ * @param id as the agent sends it; an id with unprintable characters or an invalid length counts as absent
+ */
 export function getSubagentRole(id: unknown): DeclaredRole {
   const line = `subagent:${id}`
   return typeof id === 'string' && isDeclaredRole(line) ? line : 'subagent'
 }
 
-/** Whether a turn of this line is part of the main line's work: what it says of itself in a summary is, too. */
+/** Returns whether a role is part of the main work, which includes the main agent's compactions. */
 export function isMainWork(line: AgentRole): boolean {
   return line === 'main' || line === 'compaction'
 }
 
-/** The header by which an agent, or whoever starts it, says the line of a call. It wins over everything else. */
+/** The header in which an agent or its launcher declares a request's role. It overrides all other rules. */
 export const AGENT_ROLE_HEADER = 'x-llm-proxy-line'
 
-/** @throws ProxyError `invalid_request` for a line that there is not */
+/** @throws ProxyError `invalid_request` for an unknown role */
 export function parseAgentRole(text: string): DeclaredRole {
   if (isDeclaredRole(text)) return text
   throw new ProxyError(

@@ -1,4 +1,4 @@
-/** What a call says of its own line, by a header of ours or in the words of an agent that is known. */
+/** Finds the role that a request declares, by the proxy's header or by the conventions of a known agent. */
 import { AGENT_ROLE_HEADER, type DeclaredRole, parseAgentRole } from './agent-role.ts'
 import { CLAUDE_CODE_RULES } from './rules/claude-code.ts'
 import { CODEX_RULES } from './rules/codex.ts'
@@ -16,7 +16,7 @@ const explicit: AgentRoleRule = {
   },
 }
 
-/** In the order in which they are asked; the first that says something is right. */
+/** The rules in order of precedence: the first that returns a role applies. */
 export const AGENT_ROLE_RULES: readonly AgentRoleRule[] = [
   explicit,
   ...CLAUDE_CODE_RULES,
@@ -25,15 +25,16 @@ export const AGENT_ROLE_RULES: readonly AgentRoleRule[] = [
   ...KNOWN_PROMPT_RULES,
 ]
 
-/** As it is on record: `line` among a turn's annotations. */
+/** The recorded form: `line` in a turn's annotations. */
 export interface AgentRoleAnnotation {
   told: DeclaredRole
   rule: string
 }
 
 /**
- * @returns undefined when nothing tells: then the line is found by what the call continues
- * @throws ProxyError `invalid_request` for a header of ours that names no line
+ * Returns the declared role and its rule.
+ * @returns undefined if no rule applies: the role is then inferred from the turn that the request continues
+ * @throws ProxyError `invalid_request` for an unknown role in the proxy's header
  */
 export function findDeclaredRole(call: RequestEvidence): AgentRoleAnnotation | undefined {
   for (const { name, find } of AGENT_ROLE_RULES) {

@@ -1,31 +1,31 @@
-/** What recorded calls show of the conversations that they belong to. */
+/** Reads from recorded requests how their conversations begin and continue. */
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { computeDigest, messageKey } from '../matching/message-key.ts'
 import type { AgentRole } from './agent-role.ts'
 
-/** What of a turn its line is found by. */
+/** The fields of a turn that determine its agent role. */
 export type RoleInput = Pick<TurnRecord, 'status' | 'lastMessage' | 'tools' | 'annotations'>
 
-/** How a conversation begins. Of a part that is missing the key is empty. */
+/** The beginning of a conversation. The key of a missing part is empty. */
 export interface Opening {
   readonly systemKey: string
   readonly toolsKey: string
-  /** Of the first message that is not the system's. */
+  /** Key of the first message that is not a system message. */
   readonly firstKey: string
 }
 
 /**
- * A message of a conversation after those before it, without what the system says at first: that may change mid-way, as
- * tools may. Two are the same if they differ in nothing but what clients tidy.
+ * A message at its position in a conversation. Leading system messages are excluded, because they may change during the
+ * conversation, as tools may. Messages are equal if they differ only in what clients normalize.
  */
 export class MessagePath {
   readonly parent: MessagePath | undefined
   readonly role: string
-  /** Of the first message of the conversation. */
+  /** Key of the first message of the conversation. */
   readonly firstKey: string
-  /** The lines of the calls that end here, by who is spoken to: system prompt and tools. */
+  /** The roles of the requests that end here, by system prompt and tools. */
   readonly lines = new Map<string, AgentRole>()
   readonly #next = new Map<string, MessagePath>()
 
@@ -45,7 +45,7 @@ export class MessagePath {
   }
 }
 
-/** A message as far as lines look at it. */
+/** The parts of a message that determine agent roles. */
 interface RoleMessage {
   readonly key: string
   readonly role: string
@@ -61,11 +61,11 @@ interface PathPosition {
   readonly said: MessagePath
 }
 
-/** Reads the calls of one reading; a message is read once, however many calls go through it. */
+/** A reader of a session's requests. It reads each message once, however many requests contain it. */
 export class RoleRequestReader {
   readonly #start: PathPosition = { systemKey: '', said: new MessagePath() }
   readonly #places = new Map<Message, PathPosition>()
-  /** By their texts: of an agent that changes its first message with each call, all others are there again. */
+  /** Messages by text: if an agent changes its first message with each request, all others recur. */
   readonly #messages = new Map<string, RoleMessage>()
   #latestTools = { text: '', key: '' }
 
@@ -90,7 +90,7 @@ export class RoleRequestReader {
     return { systemKey: systemKey === '' ? key : `${systemKey} ${key}`, said }
   }
 
-  /** Short, for it is kept with each call: an agent's tools have 100 KB. */
+  /** Returns a short key, because each request keeps it: an agent's tools have 100 KB. */
   #getToolsKey(tools: string | null): string {
     if (tools === null || tools === '[]') return ''
     if (tools !== this.#latestTools.text) this.#latestTools = { text: tools, key: computeDigest(tools) }
@@ -103,7 +103,7 @@ function readMessage(text: string): RoleMessage {
   try {
     return { key: messageKey(message).digest, role: message.role }
   } catch {
-    // Nested too deeply to be compared by value.
+    // The message is nested too deeply to compare by value.
     return { key: computeDigest(text), role: message.role }
   }
 }

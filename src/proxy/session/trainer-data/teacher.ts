@@ -1,7 +1,7 @@
 /**
- * A teacher reads what a session sampled and says how probable each token is to it, as on-policy distillation asks. Any
- * engine or worker that takes token ids can be one: it is sent a row as a prompt, with `prompt_logprobs`, and samples one
- * token that nobody uses.
+ * A teacher scores the sampled tokens of a session: it computes the logprob of each token, for on-policy distillation.
+ * Any engine or worker that accepts token ids can be a teacher. The proxy sends a row as a prompt with
+ * `prompt_logprobs` and discards the one token that the engine samples.
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
@@ -13,27 +13,27 @@ import type { TurnDetails, TurnStore } from '../../store/port/turn-store.ts'
 import { type Trajectory, TrajectoryBuilder } from '../trajectories/trajectories.ts'
 
 interface ScoreOptions {
-  /** Only an engine that lists this model reads. Absent: whichever has time. */
+  /** Model that the teacher must list. Absent: any available engine. */
   readonly model?: string
-  /** Under which name its logprobs are kept. Absent: the model's, as the engine gives it. */
+  /** Name under which the logprobs are stored. Absent: the model name that the engine reports. */
   readonly teacher?: string
 }
 
 export interface SessionScores {
-  /** null: there was nothing to read. */
+  /** Name of the teacher; null if there was nothing to score. */
   readonly teacher: string | null
   readonly rows: number
   readonly turns: number
   readonly tokens: number
-  /** Rows that no teacher can read: without exact ids, or with images, whose ids alone say nothing. */
+  /** Rows that cannot be scored: rows without exact ids, and rows with images, which ids alone do not represent. */
   readonly left_out: { readonly inexact: number; readonly images: number }
 }
 
 /**
- * Scores all rows of the session, side calls among them, and keeps the logprobs as details of the turns, in the place of an
- * earlier teacher's. Nothing is kept if one row cannot be read.
- * @throws ProxyError as `Backend.generate`; `engine_failed` for an engine that does not tell; `turn_not_found` for a turn that
- *   was removed meanwhile
+ * Scores all rows of the session, including side requests, and stores the logprobs as token data of the turns. They
+ * replace those of an earlier teacher. Nothing is stored if scoring one row fails.
+ * @throws ProxyError as `Backend.generate`; `engine_failed` for an engine that does not return prompt logprobs;
+ *   `turn_not_found` for a turn that was removed meanwhile
  */
 export async function scoreSession(
   { store, backend }: { store: Pick<TurnStore, 'readSteps' | 'addDetails'>; backend: Backend },
@@ -64,7 +64,7 @@ export async function scoreSession(
   return { teacher, rows, turns: scored.length, tokens, left_out: leftOut }
 }
 
-/** @returns the logprobs of the row's response */
+/** Scores one row and returns the logprobs of its response. */
 async function read(
   backend: Backend,
   row: Trajectory,
@@ -75,10 +75,10 @@ async function read(
   const requestId = randomUUID()
   const request = {
     kind: 'chat' as const,
-    // The least that an engine samples.
+    // Engines sample at least one token.
     body: { messages: [], max_tokens: 1, temperature: 0, ...(model !== undefined && { model }) },
     requestId,
-    // The agent's session stays with the engine that has its prefix.
+    // A separate session id, so that the agent's session keeps its affinity to the engine with its prefix.
     sessionId: requestId,
     stream: false,
     record: { promptLogprobs: 0 },
@@ -102,7 +102,11 @@ async function read(
   return { logprobs: selectLogprobs(table, ids, row.prompt_ids.length, engine), model: name }
 }
 
-/** @param from the first token that must be told @throws ProxyError `engine_failed` */
+/**
+ * Selects the logprobs of `ids` from `from` on.
+ * @param from index of the first token whose logprob is required
+ * @throws ProxyError `engine_failed`
+ */
 function selectLogprobs(table: PromptTable, ids: Int32Array, from: number, engine: string): number[] {
   const logprobs: number[] = []
   let at = 0

@@ -1,23 +1,23 @@
-/** What a trainer knows of sampled tokens, to be kept with their turns. */
+/** Values that a trainer adds to sampled tokens after their turn ended. */
 import { ProxyError } from '../../../base/errors.ts'
 import { TRAINER_DATA_KINDS, type TrainerDataKind } from '../../../protocol/token-data/kinds.ts'
 import { packTokenData, type TokenData } from '../../../protocol/token-data/token-data.ts'
 import type { TurnDetails, TurnReader } from '../../store/port/turn-store.ts'
 
-/** Of one turn: a number for each sampled token, null where there is none; fewer are the first ones'. */
+/** The values of one turn: one per sampled token, null for none. A shorter list covers the first tokens. */
 export type TrainerNumbers = Partial<Record<TrainerDataKind, readonly (number | null)[]>>
 
 export interface TrainerData {
-  /** By index or id. */
+  /** Values by turn index or turn id. */
   readonly turns: Readonly<Record<string, TrainerNumbers>>
-  /** Whose `teacher_logprobs` they are. */
+  /** Name of the teacher that computed `teacher_logprobs`. */
   readonly teacher?: string
 }
 
 /**
- * @returns the same as details of the turns
- * @throws ProxyError `turn_not_found`; `invalid_request` for a turn that is named twice, more numbers than it has tokens, or
- *   logprobs without a teacher
+ * Converts trainer data to token data of the turns.
+ * @throws ProxyError `turn_not_found`; `invalid_request` for a turn that is named twice, for more values than the turn
+ *   has tokens, or for logprobs without a teacher
  */
 export async function toTokenData(
   store: Pick<TurnReader, 'readOutlines'>,

@@ -1,7 +1,7 @@
 /**
- * Claude Code (seen: 2.1.330). Each call of a sub-agent has its id in a header. What else a call is for is in
- * `x-claude-code-request-class`, but only with `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1` in its environment; without that
- * the calls that are known by their words are recognized by these.
+ * Claude Code (observed: 2.1.330). Each request of a sub-agent has its id in a header. Other purposes are declared in
+ * `x-claude-code-request-class`, but only with `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1` in the agent's environment; without
+ * it, the rules recognize known requests by their text.
  */
 import type { DeclaredRole } from '../agent-role.ts'
 import { getSubagentRole } from '../agent-role.ts'
@@ -34,7 +34,7 @@ const requestClass: AgentRoleRule = {
   find(call) {
     const line = LINE_OF_CLASS.get(header(call, 'x-claude-code-request-class'))
     const agentId = header(call, AGENT_ID)
-    // A sub-agent that sums its own conversation up does so as part of its own work.
+    // A sub-agent's compaction is part of its own work.
     return agentId !== undefined && line !== undefined && line !== 'side' ? getSubagentRole(agentId) : line
   },
 }
@@ -65,7 +65,7 @@ const quotaProbe: AgentRoleRule = {
   },
 }
 
-/** A title is asked for in JSON, of the session's text in `<session>` tags. */
+/** Title requests ask for JSON and contain the session's text in `<session>` tags. */
 const sessionTitle: AgentRoleRule = {
   name: 'claude_code_session_title',
   find: (call) =>
@@ -77,7 +77,7 @@ const sessionTitle: AgentRoleRule = {
       : undefined,
 }
 
-/** What its tool for reading web pages asks of a small model. */
+/** The web page tool's request to a small model. */
 const webPage: AgentRoleRule = {
   name: 'claude_code_web_page',
   find: (call) =>

@@ -1,14 +1,14 @@
 /**
- * Codex (seen: 0.169.0; its source is in `codex-rs`). Every thread has its id in `thread-id`, and a sub-agent's call
- * says what sort of sub-agent it is in `x-openai-subagent`. `x-codex-turn-metadata` is JSON whose `request_kind` says
- * what the call is for: `turn`, `compaction`, `memory` or `prewarm`.
+ * Codex (observed: 0.169.0; its source is in `codex-rs`). `thread-id` contains the id of the thread, and a sub-agent's
+ * request declares the kind of sub-agent in `x-openai-subagent`. `x-codex-turn-metadata` is JSON; its `request_kind` is
+ * the purpose of the request: `turn`, `compaction`, `memory` or `prewarm`.
  */
 import { getSubagentRole } from '../agent-role.ts'
 import { type AgentRoleRule, header, type RequestEvidence } from './rule.ts'
 
 const SUBAGENT = 'x-openai-subagent'
 
-/** Helpers of Codex itself, which say nothing on the task: they keep its memory, or judge what it may do. */
+/** Internal helpers of Codex that do not work on the task: they maintain its memory or review its permissions. */
 const AUXILIARY = new Set(['memory_consolidation', 'guardian', 'guardian_review'])
 
 const memory: AgentRoleRule = {

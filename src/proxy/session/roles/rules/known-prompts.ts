@@ -1,7 +1,7 @@
 /**
- * Requests that are known by how their prompts begin. Most of them repeat the whole conversation of the main agent, so
- * that what they continue does not tell them from it. Seen: Qwen Code 0.24.4, Gemini CLI 0.61.0, Claude Code 2.1.330, pi
- * 0.73.1, LangChain 1.4 (`SummarizationMiddleware`).
+ * Rules that recognize requests by the beginning of their prompts. Most such requests repeat the complete conversation
+ * of the main agent, so that the turn they continue does not distinguish them from it. Observed: Qwen Code 0.24.4,
+ * Gemini CLI 0.61.0, Claude Code 2.1.330, pi 0.73.1, LangChain 1.4 (`SummarizationMiddleware`).
  */
 import type { DeclaredRole } from '../agent-role.ts'
 import { type AgentRoleRule, isAgent, lastUserText, type RequestEvidence, systemText } from './rule.ts'
@@ -9,11 +9,11 @@ import { type AgentRoleRule, isAgent, lastUserText, type RequestEvidence, system
 interface KnownPrompt {
   readonly name: string
   readonly line: DeclaredRole
-  /** The user agent; absent: an agent that does not name itself, or a library. */
+  /** Pattern of the user agent; absent for a library or an agent that does not identify itself. */
   readonly agent?: RegExp
-  /** How the system prompt begins. */
+  /** Beginning of the system prompt. */
   readonly system?: RegExp
-  /** How the last user message, or a line of it, begins. */
+  /** Beginning of the last user message or of one of its lines. */
   readonly lastUser?: RegExp
 }
 

@@ -1,6 +1,6 @@
 /**
- * opencode. A sub-agent runs in a session of its own, whose parent is in a header. Titles, summaries and compaction
- * have system prompts of their own, in the session of what they are about.
+ * opencode. A sub-agent runs in a separate session and sends the parent session in a header. Title, summary and
+ * compaction requests have specific system prompts and run in the session that they concern.
  */
 import { getSubagentRole } from '../agent-role.ts'
 import { type AgentRoleRule, header, isAgent, type RequestEvidence, systemText } from './rule.ts'
@@ -41,5 +41,5 @@ const compaction: AgentRoleRule = {
       : undefined,
 }
 
-/** A title may be asked for in a sub-agent's session, too; its compaction is part of its own work. */
+/** Title rules come first, because a sub-agent's session may request a title; its compaction is part of its own work. */
 export const OPENCODE_RULES: readonly AgentRoleRule[] = [title, summary, parentSession, compaction]

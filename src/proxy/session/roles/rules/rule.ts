@@ -1,30 +1,30 @@
-/** What the rules by which agents tell a call's line have in common. */
+/** Shared parts of the rules that find the role of a request by the conventions of known agents. */
 import type { ChatMessage } from '../../../../protocol/canonical/messages.ts'
 import type { CanonicalRequest } from '../../../../protocol/canonical/request.ts'
 import type { DeclaredRole } from '../agent-role.ts'
 
 export type Headers = Readonly<Record<string, string | string[] | undefined>>
 
-/** A call as its agent sent it, in canonical form. */
+/** A request as its agent sent it, in canonical form. */
 export interface RequestEvidence {
   readonly headers: Headers
   readonly request: CanonicalRequest
 }
 
-/** One fact about one agent. */
+/** A rule that encodes one convention of one agent. */
 export interface AgentRoleRule {
   readonly name: string
-  /** @returns undefined: this rule has nothing to say of the call */
+  /** @returns undefined if the rule does not apply to the request */
   find(call: RequestEvidence): DeclaredRole | undefined
 }
 
-/** The value of a header that came once. */
+/** Returns the value of a header that occurs exactly once and is not empty. */
 export function header({ headers }: RequestEvidence, name: string): string | undefined {
   const value = headers[name]
   return typeof value === 'string' && value !== '' ? value : undefined
 }
 
-/** Whether the agent names itself so. */
+/** Returns whether the user agent matches. */
 export function isAgent(call: RequestEvidence, userAgent: RegExp): boolean {
   return userAgent.test(header(call, 'user-agent') ?? '')
 }
@@ -37,7 +37,7 @@ export function hasTools({ request }: RequestEvidence): boolean {
   return request.kind === 'chat' && (request.body.tools?.length ?? 0) > 0
 }
 
-/** The text of a message; without its images and the like. */
+/** Returns the text of a message, without images and other parts. */
 export function getText(message: ChatMessage | undefined): string {
   const content: unknown = message?.content
   if (typeof content === 'string') return content
@@ -47,13 +47,13 @@ export function getText(message: ChatMessage | undefined): string {
     .join('\n')
 }
 
-/** What stands first in the prompt, if the system says it. */
+/** Returns the text of the first message if it is a system or developer message. */
 export function systemText(call: RequestEvidence): string {
   const [first] = getMessages(call)
   return first?.role === 'system' || first?.role === 'developer' ? getText(first) : ''
 }
 
-/** What the user, or whoever speaks for the user, said last. */
+/** Returns the text of the last message with role `user`. */
 export function lastUserText(call: RequestEvidence): string {
   return getText(getMessages(call).findLast(({ role }) => role === 'user'))
 }
