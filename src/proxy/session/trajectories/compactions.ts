@@ -1,6 +1,6 @@
 /**
- * Which summaries nobody went on from. An agent that does not like a summary asks for another one; only the one that it works on
- * with has anything to do with the reward.
+ * Finds rejected summaries. An agent that rejects a summary requests another one; only the summary that it continues
+ * with affects the reward.
  */
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
@@ -14,25 +14,25 @@ type CompactionInput = Pick<
 
 interface SummaryAttempt {
   readonly turnId: string
-  /** Of the summary, by which it is known again; empty: too short for that. */
+  /** Excerpt that identifies the summary in later messages; empty if the summary is too short. */
   readonly words: string
   isUsed: boolean
 }
 
-/** Characters out of the middle: agents drop tags at both ends. */
+/** Length of the excerpt. It is taken from the middle, because agents drop tags at both ends. */
 const KNOWN_BY = 80
-/** Shorter texts may be said by chance. */
+/** Shorter texts may occur by chance. */
 const TOO_SHORT = 24
 
 /**
- * Takes all turns of a session, in call order. The attempts at one compaction are the summaries with no answered call of the main
- * line between them. Where the words of one are in what comes next, up to that call, those of which they are not were rejected;
- * where those of none are, nobody knows.
+ * Receives all turns of a session in order. The attempts at one compaction are the summaries without a completed main
+ * turn between them. If the following messages, up to that turn, contain the excerpt of an attempt, the attempts whose
+ * excerpt they do not contain were rejected. If they contain no excerpt, the outcome is unknown.
  */
 export class Compactions {
   readonly #rejected = new Set<string>()
   #attempts: SummaryAttempt[] = []
-  /** What the first attempt was asked. */
+  /** The messages of the first attempt's request. */
   #asked = new Set<Message>()
 
   add({ turnId, status, lastMessage, completionText, annotations }: CompactionInput, line: AgentRole): void {
@@ -40,14 +40,14 @@ export class Compactions {
     if (this.#attempts.length > 0) this.#lookThrough(lastMessage)
     if (status !== 'completed') return
     if (line === 'main') this.#judge()
-    // Several answers to one call are samples, and no attempts.
+    // Several completions of one request are samples, not attempts.
     else if (!annotations.includes('"choice"')) {
       if (this.#attempts.length === 0) this.#asked = new Set(getMessagesBetween(undefined, lastMessage))
       this.#attempts.push({ turnId, words: extractWords(completionText ?? ''), isUsed: false })
     }
   }
 
-  /** The ids of turns whose summaries were not taken, as far as the calls so far tell. */
+  /** The ids of turns whose summaries were rejected, according to the turns so far. */
   get rejected(): ReadonlySet<string> {
     return this.#rejected
   }
@@ -77,7 +77,7 @@ function extractWords(text: string): string {
   return words.slice(start, start + KNOWN_BY).trim()
 }
 
-/** Agents lay texts out anew. */
+/** Collapses white space, because agents reformat texts. */
 function plain(text: string): string {
   return text.replace(/\s+/g, ' ').trim()
 }

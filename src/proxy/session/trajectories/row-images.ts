@@ -1,17 +1,17 @@
-/** The images of a session's prompts, as turns have them on record: each with the turn whose prompt had it first. */
+/** The recorded images of a session's prompts. Each is recorded with the first turn whose prompt contains it. */
 import type { TurnStep } from '../../store/port/turn-store.ts'
 
-/** One image, under the names that it has on the wire. */
+/** An image with its wire field names. */
 export interface RowImage {
-  /** Of its bytes, in hexadecimal. */
+  /** Digest of the image's bytes, in hexadecimal. */
   sha256: string
   media_type: string
-  /** In pixels. */
+  /** Width in pixels. */
   width: number
   height: number
-  /** The place of its first token; in a row, among the tokens of prompt and response. */
+  /** Position of its first token; in a row, counted over prompt and response. */
   at: number
-  /** How many tokens stand for it. */
+  /** Number of tokens that represent the image. */
   tokens: number
 }
 
@@ -22,13 +22,13 @@ interface RecordedImages {
 
 const NO_IMAGES: readonly RowImage[] = []
 
-/** Takes the turns of a session in call order. */
+/** The images of a session's turns, which are added in turn order. */
 export class SessionImages {
   readonly #byTurn = new Map<string, readonly RowImage[]>()
 
   /** @returns the images that are new with this turn */
   add({ turnId, annotations }: Pick<TurnStep, 'turnId' | 'annotations'>): readonly RowImage[] {
-    // Most sessions have none, and nothing of theirs is read.
+    // Most sessions have no images: skip parsing their annotations.
     if (this.#byTurn.size === 0 && !annotations.includes('"images"')) return NO_IMAGES
     const { prompt } = JSON.parse(annotations) as { prompt?: RecordedImages }
     const before = (prompt?.from !== undefined && this.#byTurn.get(prompt.from)) || NO_IMAGES
@@ -38,24 +38,24 @@ export class SessionImages {
     return added
   }
 
-  /** Of the turn's prompt, in order. */
+  /** Returns the images of the turn's prompt, in order. */
   of(turnId: string): readonly RowImage[] {
     return this.#byTurn.get(turnId) ?? NO_IMAGES
   }
 }
 
-/** Where a row may end that should end here: not within an image. */
+/** Returns the last position up to `end` that is not inside an image. */
 export function endOutside(images: readonly RowImage[], end: number): number {
   return images.find(({ at, tokens }) => at < end && end < at + tokens)?.at ?? end
 }
 
-/** Where a row may begin that should begin here. */
+/** Returns the first position from `begin` on that is not inside an image. */
 export function beginOutside(images: readonly RowImage[], begin: number): number {
   const cut = images.find(({ at, tokens }) => at < begin && begin < at + tokens)
   return cut === undefined ? begin : cut.at + cut.tokens
 }
 
-/** Those that are left between two places, as the row between them has them. */
+/** Returns the images that lie completely between two positions, with positions relative to `begin`. */
 export function imagesWithin(images: readonly RowImage[], begin: number, end: number): RowImage[] {
   const isWithin = ({ at, tokens }: RowImage) => at >= begin && at + tokens <= end
   return images.filter(isWithin).map((image) => ({ ...image, at: image.at - begin }))

@@ -1,13 +1,13 @@
 import { getSharedLength } from '../../../protocol/token-ids/token-ids.ts'
 
 /**
- * A radix tree of token sequences: what sequences have in common is stored once, and each sequence is a node, so
- * that equal sequences are the same node and a sequence's prefixes are the node's ancestors. All work is linear in
- * the tokens that go in; what a session takes is its distinct tokens, not the sum of its prompts.
+ * A radix tree of token sequences. Common prefixes are stored once and each sequence is a node, so that equal sequences
+ * are the same node and a sequence's prefixes are the node's ancestors. All operations are linear in the tokens
+ * added; the memory of a session is proportional to its distinct tokens, not to the sum of its prompts.
  */
 export class TokenNode {
   #parent: TokenNode | undefined
-  /** The tokens between the parent and this node; only the root has none. */
+  /** The tokens between the parent and this node; empty only for the root. */
   #edge: Int32Array
   readonly #children = new Map<number, TokenNode>()
 
@@ -16,7 +16,7 @@ export class TokenNode {
     this.#edge = edge
   }
 
-  /** The node of the empty sequence. */
+  /** Creates the node of the empty sequence. */
   static root(): TokenNode {
     return new TokenNode(undefined, new Int32Array(0))
   }
@@ -30,7 +30,7 @@ export class TokenNode {
     return this.#edge
   }
 
-  /** The node of this sequence followed by `tokens`, made if need be. Copies what is new; keeps no view. */
+  /** Returns the node of this sequence followed by `tokens`. Creates it if missing, with a copy of the new tokens. */
   descend(tokens: Int32Array): TokenNode {
     let node: TokenNode = this
     let at = 0
@@ -44,7 +44,7 @@ export class TokenNode {
     return node
   }
 
-  /** The node of the first `length` tokens of this sequence, which has `whole`; made if need be. */
+  /** Returns or creates the node of the first `length` tokens of this sequence, whose length is `whole`. */
   prefix(whole: number, length: number): TokenNode {
     let node: TokenNode = this
     for (let end = whole; end > length; ) {
@@ -56,7 +56,7 @@ export class TokenNode {
     return node
   }
 
-  /** The whole sequence, which has `length` tokens. */
+  /** Returns the complete sequence, whose length is `length`. */
   read(length: number): Int32Array {
     const tokens = new Int32Array(length)
     let end = length
@@ -73,7 +73,7 @@ export class TokenNode {
     return child
   }
 
-  /** Puts a node in the middle of this one's edge. This one stays the node of its own sequence. */
+  /** Inserts a node into this node's edge. This node still represents its own sequence. */
   #splitAt(length: number): TokenNode {
     const middle = this.#parent!.#grow(this.#edge.subarray(0, length))
     this.#edge = this.#edge.subarray(length)

@@ -41,5 +41,5 @@ const compaction: AgentRoleRule = {
       : undefined,
 }
 
-/** Title rules come first, because a sub-agent's session may request a title; its compaction is part of its own work. */
+/** Titles come first, since a sub-agent's session may request one; a sub-agent's compaction is part of its own work. */
 export const OPENCODE_RULES: readonly AgentRoleRule[] = [title, summary, parentSession, compaction]
