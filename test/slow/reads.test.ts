@@ -353,10 +353,12 @@ t.test('a session in flight is seen as it speaks', async (t) => {
 t.test('a watcher that does not read is dropped, and never waited for', async (t) => {
   const activity = new Activity()
   const api = await startSessionsApi(t, undefined, {}, { activity })
+  const listeners = activity.listenerCount
   const call = request(`${api.url}/events`, { agent: false })
   call.on('error', () => {})
   call.end()
   const [response] = await once(call, 'response')
+  t.equal(activity.listenerCount, listeners + 1)
   response.pause()
   response.on('error', () => {})
   const closed = new Promise((resolve) => response.once('close', resolve))
@@ -367,7 +369,7 @@ t.test('a watcher that does not read is dropped, and never waited for', async (t
   }
   await until(async () => {
     await aside(tell)
-    return activity.listenerCount === 0
+    return activity.listenerCount === listeners
   })
   response.resume()
   await closed
