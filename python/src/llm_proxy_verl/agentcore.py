@@ -18,6 +18,7 @@ import agentcore_rl_toolkit.backends.verl.gateway_host  # noqa: F401
 from agentcore_rl_toolkit.rollout_gateway import BaseTrace, TraceRecord
 
 from llm_proxy import Client, ProxyApiError, Row
+from llm_proxy.api import open_key
 
 from .config import RemoteAgentConfig
 from .errors import ConfigError
@@ -60,7 +61,7 @@ class ProxyGateway:
         """Creates it, with sampling parameters that override the agent's."""
         sampling = {_RENAMED.get(name, name): value for name, value in (sampling_defaults or {}).items()}
         session = self._client.create(sid, sampling_params=sampling, limits=self._limits or None)
-        if session.agent_key is not None:
+        if session.agent_key != open_key(session.id):
             raise ConfigError(
                 f"the proxy at {self._client.url} has keys, and the toolkit gives its agents the session's id as "
                 "theirs: start it without keys (--open), on a network of trusted programs"
