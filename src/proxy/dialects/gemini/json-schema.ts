@@ -16,6 +16,9 @@ const SCHEMA = new Set(
 const SCHEMA_LISTS = new Set(['anyOf', 'oneOf', 'allOf', 'prefixItems', 'items'])
 const SCHEMA_MAPS = new Set(['properties', 'patternProperties', 'dependentSchemas', '$defs', 'definitions'])
 
+/** Formats of text that grammars enforce. Google's others (`enum`, `int32`) only inform, and llguidance rejects them. */
+const FORMATS = new Set('date-time time date duration email hostname ipv4 ipv6 uri uuid'.split(' '))
+
 /** Names of Google's types that are no types of JSON. */
 const UNSPECIFIED = 'type_unspecified'
 
@@ -42,11 +45,18 @@ function convertSchema(schema: unknown): unknown {
 
 function convertMember(name: string, value: unknown): unknown {
   if (name === 'type') return convertType(value)
+  if (name === 'format') return FORMATS.has(String(value)) ? value : undefined
+  if (name === 'propertyNames' && isAnyName(value)) return undefined
   if (COUNTS.has(name) && typeof value === 'string') return Number(value)
   if (SCHEMA_LISTS.has(name) && Array.isArray(value)) return value.map(convertSchema)
   if (SCHEMA.has(name)) return convertSchema(value)
   if (!SCHEMA_MAPS.has(name) || !isRecord(value)) return value
   return Object.fromEntries(Object.entries(value).map(([key, schema]) => [key, convertSchema(schema)]))
+}
+
+/** Returns whether a schema of names allows all names: zod writes it for each record, and llguidance has no such keyword. */
+function isAnyName(schema: unknown): boolean {
+  return isRecord(schema) && Object.keys(schema).length === 1 && convertType(schema.type) === 'string'
 }
 
 /** @returns undefined where no type is specified */

@@ -1,7 +1,7 @@
 /** Gemini's tools, their schemas and the choice between them as those of Chat Completions. */
 import { isRecord } from '../../../base/json.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
-import { invalid } from '../common/request-errors.ts'
+import { invalid, noToolLeft } from '../common/request-errors.ts'
 import { toJsonSchema } from './json-schema.ts'
 import { camelMembers } from './names.ts'
 import type { FunctionCallingConfig, FunctionDeclaration } from './schema.ts'
@@ -41,7 +41,8 @@ const MODES = new Set(['MODE_UNSPECIFIED', 'AUTO', 'ANY', 'NONE', 'VALIDATED'])
 /**
  * Converts the choice between tools. No engine can be given some of the functions to choose from: the model is shown
  * those alone, as with `allowed_tools` of the Responses API.
- * @throws ProxyError `invalid_request` for an unknown mode, and for names of which no tool has one
+ * @throws ProxyError `invalid_request` for an unknown mode, and for names of which no tool has one; `unsupported` for a
+ *   demanded call where no tool is left
  */
 export function lowerToolChoice(
   { mode, allowedFunctionNames: names }: FunctionCallingConfig,
@@ -49,6 +50,10 @@ export function lowerToolChoice(
 ): { tool_choice?: unknown; tools?: Tool[] } {
   const upper = mode?.toUpperCase() ?? 'MODE_UNSPECIFIED'
   if (!MODES.has(upper)) throw invalid(`${CONFIG}.mode: unknown mode '${mode}'`, `${CONFIG}.mode`)
+  if (tools.length === 0) {
+    if (upper === 'ANY') throw noToolLeft(CONFIG)
+    return {}
+  }
   if (upper === 'NONE') return { tool_choice: 'none' }
   if (upper !== 'ANY' && upper !== 'VALIDATED') return mode ? { tool_choice: 'auto' } : {}
   const choice = upper === 'ANY' ? 'required' : 'auto'

@@ -5,7 +5,7 @@ import { createListChecker, isObject } from '../common/check.ts'
 import type { DialectRequest, ResponseOptions } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { routeFields, toAnnotations } from '../common/other-fields.ts'
-import { unsupported } from '../common/request-errors.ts'
+import { noToolLeft, unsupported } from '../common/request-errors.ts'
 import { type Removal, removeVolatile, VOLATILE_RULES, type VolatileRule } from '../common/volatile.ts'
 import { lowerConversation, rejectPrefill } from './lower-messages.ts'
 import { droppedTools, lowerToolChoice, lowerTools } from './lower-tools.ts'
@@ -97,10 +97,7 @@ function lowerPrompt(
 function choiceFields(choice: ToolChoice, hasTools: boolean): Record<string, unknown> {
   if (hasTools) return lowerToolChoice(choice)
   if (choice.type === 'auto' || choice.type === 'none') return {}
-  throw unsupported(
-    "'tool_choice' demands a call, and no tool is left that the model can call",
-    'tool_choice',
-  )
+  throw noToolLeft('tool_choice')
 }
 
 /** Chat templates of models that can do without reasoning look at `enable_thinking`; others do not look at it. */

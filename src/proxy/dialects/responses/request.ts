@@ -6,7 +6,7 @@ import type { DialectRequest } from '../common/dialect-request.ts'
 import { toJsonText } from '../common/json-text.ts'
 import { systemMessage } from '../common/messages.ts'
 import { without } from '../common/other-fields.ts'
-import { invalid, unsupported } from '../common/request-errors.ts'
+import { invalid, noToolLeft, unsupported } from '../common/request-errors.ts'
 import { type InputTools, lowerItems } from './items.ts'
 import {
   checkJsonSchemaFormat,
@@ -161,11 +161,7 @@ function toolFields({ tool_choice: asked }: ResponsesRequest, lowered: Canonical
   const { choice, tools } = asked ? lowerToolChoice(asked, lowered.tools) : { choice: undefined, ...lowered }
   // Engines take a choice for an error where there is nothing to choose from.
   const isIdle = tools.length === 0 && (choice === 'auto' || choice === 'none')
-  if (tools.length === 0 && choice !== undefined && !isIdle)
-    throw unsupported(
-      "'tool_choice' demands a call, and no tool is left that the model can call",
-      'tool_choice',
-    )
+  if (tools.length === 0 && choice !== undefined && !isIdle) throw noToolLeft('tool_choice')
   return {
     ...(tools.length > 0 && { tools }),
     ...(choice !== undefined && !isIdle && { tool_choice: choice }),

@@ -430,6 +430,30 @@ t.test('names of types are lower case in every schema that a schema holds', asyn
   }
 })
 
+t.test(
+  'formats and rules for names that grammars reject, and that demand nothing, are left out',
+  async (t) => {
+    const properties = {
+      day: { type: 'STRING', format: 'date-time' },
+      size: { type: 'STRING', format: 'enum', enum: ['S', 'M'] },
+      count: { type: 'INTEGER', format: 'int32', nullable: true },
+      open: { type: 'object', propertyNames: { type: 'string' }, additionalProperties: {} },
+      ruled: { type: 'object', propertyNames: { type: 'string', pattern: '^x' } },
+    }
+    const generationConfig = { responseMimeType: 'application/json', responseSchema: { properties } }
+    const { response_format: format } = lower({ generationConfig }).body
+    t.strictSame((format as { json_schema: { schema: object } }).json_schema.schema, {
+      properties: {
+        day: { type: 'string', format: 'date-time' },
+        size: { type: 'string', enum: ['S', 'M'] },
+        count: { type: ['integer', 'null'] },
+        open: { type: 'object', additionalProperties: {} },
+        ruled: { type: 'object', propertyNames: { type: 'string', pattern: '^x' } },
+      },
+    })
+  },
+)
+
 t.test('some of the functions may be allowed, and an unknown mode is an error', async (t) => {
   const tools = [{ functionDeclarations: ['a', 'b', 'c'].map((name) => ({ name })) }]
   const choose = (functionCallingConfig: object) => {
@@ -444,6 +468,15 @@ t.test('some of the functions may be allowed, and an unknown mode is an error', 
   t.throws(() => choose({ mode: 'REQUIRED' }), { code: 'invalid_request', param: `${param}.mode` })
   const unknown = { mode: 'ANY', allowedFunctionNames: ['x', 'y'] }
   t.throws(() => choose(unknown), { code: 'invalid_request', param: `${param}.allowedFunctionNames` })
+})
+
+t.test('a choice without tools is left out, and one that demands a call is an error', async (t) => {
+  const param = 'toolConfig.functionCallingConfig'
+  for (const tools of [[{ googleSearch: {} }], []]) {
+    const choose = (mode: string) => lower({ tools, toolConfig: { functionCallingConfig: { mode } } }).body
+    for (const mode of ['AUTO', 'NONE', 'VALIDATED']) t.notOk('tool_choice' in choose(mode), mode)
+    t.throws(() => choose('ANY'), { code: 'unsupported', param })
+  }
 })
 
 t.test('null means "not set", a single part needs no list, and an empty part says nothing', async (t) => {
