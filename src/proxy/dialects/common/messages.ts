@@ -14,10 +14,11 @@ export function toMessageContent(parts: readonly ContentPart[]): string | Conten
  * Returns a text in place of a file that no engine can show to its model. An agent that read the file goes on, and its
  * model knows why it sees nothing.
  */
-export function fileInWords(mediaType: string): ContentPart {
+export function fileInWords(mediaType?: string): ContentPart {
+  const ofType = mediaType === undefined ? '' : ` of type ${mediaType}`
   return {
     type: 'text',
-    text: `[A file of type ${mediaType} was given here. It cannot be shown to this model.]`,
+    text: `[A file${ofType} was given here. It cannot be shown to this model.]`,
   }
 }
 

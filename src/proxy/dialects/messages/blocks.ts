@@ -95,6 +95,9 @@ function documentParts({ block, at }: BlockWithPath): ContentPart[] {
     const isText = media_type.startsWith('text/')
     return [isText ? { type: 'text', text: Buffer.from(data, 'base64').toString() } : fileInWords(media_type)]
   }
+  // An address is always that of a PDF.
+  if (type === 'url') return [fileInWords('application/pdf')]
+  if (type === 'file') return [fileInWords()]
   if (type !== 'content') throw unsupportedSource(type, at)
   return contentParts(checkContentSource(block, at).source.content, `${at}.source.content`)
 }

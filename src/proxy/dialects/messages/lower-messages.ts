@@ -15,6 +15,7 @@ import {
   withPaths,
 } from './blocks.ts'
 import type { CountTokensRequest, MessageParam, ToolParam } from './schema.ts'
+import { formatServerToolResult } from './server-tool-results.ts'
 
 /** What one side says until another one speaks. */
 interface MessageGroup {
@@ -48,7 +49,7 @@ export function lowerConversation(
   const opening = utterances[0]?.role === 'system' ? getBlocks(utterances.shift()!).map(parseText) : undefined
   const system = [...systemTexts, ...(opening ?? [])].join(JOINT)
   const deferred = (tools ?? []).filter(({ defer_loading: isDeferred }) => isDeferred === true)
-  const unseen = new Map(deferred.map((tool) => [tool.name, tool]))
+  const unseen = new Map(deferred.map((tool) => [tool.name ?? '', tool]))
   const conversation = utterances.flatMap((utterance) => {
     const last = utterance.messages.at(-1)!.message
     const found = takeReferencedTools(utterance, unseen)
@@ -138,8 +139,8 @@ function lowerUser(blocks: readonly BlockWithPath[], found: MessageGroup['found'
 }
 
 /**
- * Texts are joined without a seam, as the answer's writer cuts them wherever reasoning or a tool call comes between.
- * Redacted thinking and results of server tools are sealed for another model; the text says what came of them.
+ * Joins texts without a separator, as the response's writer cuts them wherever reasoning or a tool call comes between.
+ * Results of server tools stand between them on lines of their own. Redacted thinking is sealed for another model.
  */
 function lowerAssistant(blocks: readonly BlockWithPath[]): ChatMessage {
   const texts: string[] = []
@@ -150,11 +151,13 @@ function lowerAssistant(blocks: readonly BlockWithPath[]): ChatMessage {
     if (type === 'text') texts.push(parseText(placed))
     else if (type === 'thinking') thoughts.push(parseThinking(placed))
     else if (type === 'tool_use') toolCalls.push(parseToolUse(placed))
-    else if (!isOfServer(type)) throw unsupportedBlock(placed)
+    else if (type.endsWith('_tool_result')) texts.push(serverToolLines(placed))
+    else if (type !== 'redacted_thinking' && type !== 'server_tool_use') throw unsupportedBlock(placed)
   }
   return assistantMessage(texts.join(''), thoughts.join(''), toolCalls)
 }
 
-function isOfServer(type: string): boolean {
-  return type === 'redacted_thinking' || type === 'server_tool_use' || type.endsWith('_tool_result')
+function serverToolLines({ block }: BlockWithPath): string {
+  const text = formatServerToolResult(block)
+  return text && `\n${text}\n`
 }

@@ -1,7 +1,11 @@
 /** Anthropic's tools and tool choice as those of Chat Completions. */
+import Type from 'typebox'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
+import { createChecker } from '../common/check.ts'
 import { invalid, unsupported } from '../common/request-errors.ts'
 import type { ToolChoice, ToolParam } from './schema.ts'
+
+const checkNamed = createChecker(Type.Object({ name: Type.String({ minLength: 1 }) }))
 
 /**
  * Those that the model is shown from the start: a deferred one it finds by a search, whose result refers to it.
@@ -16,7 +20,7 @@ export function lowerTools(tools: readonly ToolParam[]): Tool[] {
 }
 
 /** Tools that Anthropic's servers run: the model is not shown them, so it does not call them. */
-const SERVER_TOOL = /^(web_search|web_fetch|code_execution|tool_search_tool)_/
+const SERVER_TOOL = /^(web_search|web_fetch|code_execution|tool_search_tool)_|^mcp_toolset$/
 
 function isServerTool({ type, input_schema: schema }: ToolParam): boolean {
   return schema === undefined && SERVER_TOOL.test(type ?? '')
@@ -33,7 +37,7 @@ export function describeTool(tool: ToolParam): string {
 }
 
 function lowerTool(tool: ToolParam, index: number): Tool {
-  const { name, description, input_schema: parameters, strict, type } = tool
+  const { description, input_schema: parameters, strict, type } = tool
   if (parameters === undefined) {
     const what = type ? `a tool of type '${type}'` : 'a tool without input_schema'
     throw unsupported(
@@ -41,6 +45,7 @@ function lowerTool(tool: ToolParam, index: number): Tool {
       `tools.${index}.${type ? 'type' : 'input_schema'}`,
     )
   }
+  const { name } = checkNamed(tool, `tools.${index}`)
   return {
     type: 'function',
     function: {

@@ -17,7 +17,8 @@ export const Message = Type.Object({
 export type MessageParam = Static<typeof Message>
 
 const Tool = Type.Object({
-  name: Type.String({ minLength: 1 }),
+  /** Absent from tools of type `mcp_toolset` only. */
+  name: Type.Optional(Type.String({ minLength: 1 })),
   type: nullable(Type.String()),
   description: nullable(Type.String()),
   input_schema: Type.Optional(Json),

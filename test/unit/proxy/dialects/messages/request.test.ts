@@ -357,6 +357,63 @@ t.test('server tools are left out and listed, and their histories are read', asy
   ])
 })
 
+t.test('a document at an address, or of a file id, is named in words', async (t) => {
+  const content = [
+    { type: 'document', source: { type: 'url', url: 'https://x/y.pdf' } },
+    { type: 'document', source: { type: 'file', file_id: 'file_1' } },
+  ]
+  t.match(talk([{ role: 'user', content }]), [
+    {
+      content: [
+        { type: 'text', text: /^\[A file of type application\/pdf was given here/ },
+        { type: 'text', text: /^\[A file was given here/ },
+      ],
+    },
+  ])
+})
+
+t.test('a toolset of an MCP server has no name, and is left out', async (t) => {
+  const toolset = { type: 'mcp_toolset', mcp_server_name: 'm' }
+  const own = { name: 'f', input_schema: { type: 'object' } }
+  const { body, annotations } = lowerMessagesRequest({ ...ask, messages: hi, tools: [toolset, own] })
+  t.match(body.tools, [{ function: { name: 'f' } }])
+  t.equal((body.tools as unknown[]).length, 1)
+  t.same(annotations, { dropped_tools: ['mcp_toolset'] })
+  for (const nameless of [
+    { name: '', input_schema: {} },
+    { type: 'custom', input_schema: {} },
+  ])
+    t.match(refusal({ tools: [nameless] }), { code: 'invalid_request', param: 'tools.0.name' })
+})
+
+t.test('a result of a server tool shows what a model can read of it', async (t) => {
+  const shown = (type: string, content: unknown) => {
+    const result = { type, tool_use_id: 's', content }
+    const answer = [result, { type: 'text', text: 'Done.' }]
+    const [, message] = talk([...hi, { role: 'assistant', content: answer }, ...hi])
+    return (message as { content?: unknown }).content
+  }
+  const found = { type: 'web_search_result', title: 'T', url: 'https://x', encrypted_content: 'gAAA' }
+  t.equal(shown('web_search_tool_result', [found, found]), '\nT\nhttps://x\nT\nhttps://x\nDone.')
+  const run = { type: 'bash_code_execution_result', stdout: '42', stderr: '', return_code: 0, content: [] }
+  t.equal(shown('bash_code_execution_tool_result', run), '\n42\nreturn_code: 0\nDone.')
+  const error = { type: 'web_search_tool_result_error', error_code: 'max_uses_exceeded' }
+  t.equal(shown('web_search_tool_result', error), '\nerror_code: max_uses_exceeded\nDone.')
+  const page = (source: object) => ({
+    type: 'web_fetch_result',
+    url: 'https://x',
+    content: { type: 'document', title: 'T', source },
+  })
+  const text = { type: 'text', media_type: 'text/plain', data: 'body' }
+  t.equal(shown('web_fetch_tool_result', page(text)), '\nhttps://x\nT\nbody\nDone.')
+  const pdf = { type: 'base64', media_type: 'application/pdf', data: 'JVBE' }
+  t.equal(shown('web_fetch_tool_result', page(pdf)), '\nhttps://x\nT\nDone.')
+  const tools = { type: 'tool_search_tool_search_result', tool_references: [{ tool_name: 'f' }] }
+  t.equal(shown('tool_search_tool_result', tools), '\nf\nDone.')
+  t.equal(shown('mcp_tool_result', [{ type: 'text', text: 'ok' }]), '\nok\nDone.')
+  t.equal(shown('mcp_tool_result', null), 'Done.')
+})
+
 t.test('what cannot be honoured is refused by name', async (t) => {
   const cases: [fields: object, param: string][] = [
     [{ messages: [...hi, { role: 'assistant', content: 'I think' }] }, 'messages.1.role'],
@@ -371,7 +428,7 @@ t.test('what cannot be honoured is refused by name', async (t) => {
       'messages.0.content.0.source.type',
     ],
     [
-      { messages: [{ role: 'user', content: [{ type: 'document', source: { type: 'url' } }] }] },
+      { messages: [{ role: 'user', content: [{ type: 'document', source: { type: 'odd' } }] }] },
       'messages.0.content.0.source.type',
     ],
     [

@@ -1,0 +1,47 @@
+/** Results of Anthropic's server tools in a history (`web_search_tool_result` and its like), as text. */
+import { isRecord } from '../../../base/json.ts'
+
+/** Fields that a model can read, in the order in which the text has them. */
+const READABLE = [
+  'title',
+  'url',
+  'text',
+  'stdout',
+  'stderr',
+  'return_code',
+  'error_code',
+  'tool_name',
+  'lines',
+  'content',
+  'source',
+  'tool_references',
+]
+
+/** Fields whose text does not explain itself. */
+const NAMED = new Set(['return_code', 'error_code'])
+
+/** The deepest real result has six levels: the document that `web_fetch` returns. Recursion ends soon after. */
+const MAX_DEPTH = 10
+
+/**
+ * Returns the text of a result of any server tool: titles and addresses of search results, output of executed code,
+ * fetched text. Fields that are encrypted, binary or unknown are left out.
+ */
+export function formatServerToolResult({ content }: Record<string, unknown>): string {
+  return readableTexts(content, 0).join('\n')
+}
+
+function readableTexts(value: unknown, depth: number): string[] {
+  if (typeof value === 'string') return value === '' ? [] : [value]
+  if (depth > MAX_DEPTH) return []
+  if (Array.isArray(value)) return value.flatMap((element) => readableTexts(element, depth + 1))
+  if (!isRecord(value)) return []
+  const texts = READABLE.flatMap((name) => memberTexts(name, value[name], depth))
+  // Of sources, those of type `text` have text as their data; others have Base64.
+  return value.type === 'text' ? [...texts, ...readableTexts(value.data, depth + 1)] : texts
+}
+
+function memberTexts(name: string, value: unknown, depth: number): string[] {
+  if (!NAMED.has(name)) return readableTexts(value, depth + 1)
+  return typeof value === 'string' || typeof value === 'number' ? [`${name}: ${value}`] : []
+}
