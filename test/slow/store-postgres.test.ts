@@ -97,7 +97,7 @@ if (noPostgres !== false) {
     }
     await Promise.all([...endings, ...stores.map(takeAll)])
     t.strictSame(given.sort(), made.flat().sort())
-    const counts = { available: 0, leased: 0, acknowledged: 120 }
+    const counts = { available: 0, leased: 0, acknowledged: 120, discarded: 0 }
     t.strictSame(await stores[0].countForConsumer('trainer', Date.now()), counts)
   })
 

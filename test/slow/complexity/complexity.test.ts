@@ -21,7 +21,8 @@ const READERS = [
   'src/proxy/engines/clients/*.ts',
   'src/proxy/engines/clients/wire/*.ts',
   'src/proxy/http/transport/json-body.ts',
-  'src/protocol/worker/{frames,protocol,token-ids,*-on-wire}.ts',
+  'src/protocol/worker/*.ts',
+  'src/proxy/http/trainer/sessions/named-turns.ts',
   'src/proxy/relay/responses-v1.ts',
   'src/proxy/session/roles/**/*.ts',
   'src/proxy/session/matching/*.ts',
@@ -33,20 +34,20 @@ const READERS = [
 const WALK_THROUGH_NOTHING = [
   'src/protocol/json/detach-buffer.ts',
   // Types, and folds of events that add each one once.
-  'src/protocol/canonical/{completion,spans,events,messages,request}.ts',
+  'src/protocol/canonical/{completion,spans,events,finish-reason,messages,request}.ts',
   'src/protocol/token-ids/{prompt-ids,prompt-lists,token-ids}.ts',
-  'src/protocol/json/{json-member,growing-json}.ts',
+  'src/protocol/json/{json-member,growable-json}.ts',
   // Puts together what the store has read and checked.
-  'src/proxy/session/matching/{parent-on-record,session-turns}.ts',
+  'src/proxy/session/matching/{recorded-parent,session-turns}.ts',
   // Errors, in words of our own.
-  'src/proxy/dialects/common/{openai-error,context-overflow,refusals}.ts',
+  'src/proxy/dialects/common/{openai-error,context-overflow,request-errors}.ts',
   // Connections to engines, what they are asked, and words of one line.
-  'src/proxy/engines/clients/{auto-client,client-of-kind,detect,endpoint,open-servers,texts-of-tokens}.ts',
-  'src/proxy/engines/clients/wire/{connection,context-length,failures,generation,server-version}.ts',
+  'src/proxy/engines/clients/{auto-client,client-of-kind,endpoint,open-servers,token-text-reader}.ts',
+  'src/proxy/engines/clients/wire/{connection,failures,generation,prompt-reports,server-version}.ts',
   'src/proxy/engines/clients/wire/{server-client,session-words,tokenizer-answers}.ts',
-  'src/proxy/engines/clients/wire/{models,sampled-ids,request,score,text-ids,weight-version}.ts',
+  'src/proxy/engines/clients/wire/{models,sampled-ids,request,score,weight-version}.ts',
   // Written by the proxy, and read with the frames' own schemas.
-  'src/protocol/worker/request-frames.ts',
+  'src/protocol/worker/{request-frames,reported-prompts}.ts',
 ]
 
 for (const { name, cases, n = 8_000 } of SUBJECTS) {
@@ -61,14 +62,20 @@ for (const { name, cases, n = 8_000 } of SUBJECTS) {
 
 t.test('no reader is forgotten', async (t) => {
   const found = (patterns: readonly string[]) =>
-    new Set(patterns.flatMap((each) => globSync(each, { cwd: ROOT })))
+    new Set(patterns.flatMap(expandBraces).flatMap((each) => globSync(each, { cwd: ROOT })))
   const covers = SUBJECTS.flatMap((subject) => subject.covers)
   const known = found([...covers, ...WALK_THROUGH_NOTHING])
   const forgotten = [...found(READERS)].filter((file) => !known.has(file))
   t.same(forgotten, [], 'each has inputs that would hurt it in this folder')
-  for (const pattern of [...covers, ...WALK_THROUGH_NOTHING])
+  for (const pattern of [...READERS, ...covers, ...WALK_THROUGH_NOTHING].flatMap(expandBraces))
     t.ok(globSync(pattern, { cwd: ROOT }).length > 0, `there is ${pattern}`)
 })
+
+/** Returns one pattern for each name in braces: `globSync` ignores a name that matches no file. */
+function expandBraces(pattern: string): string[] {
+  const [braces, names] = /\{([^}]*)\}/.exec(pattern) ?? []
+  return names === undefined ? [pattern] : names.split(',').map((name) => pattern.replace(braces!, name))
+}
 
 /** Readers that a busy programmer might write: each is to be found. */
 const QUADRATIC: Record<string, { n: number; work: MakeWork }> = {

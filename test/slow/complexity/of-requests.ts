@@ -4,6 +4,7 @@ import { MessageTree } from '../../../src/protocol/canonical/conversation.ts'
 import { getImageUrls, splitDataUrl } from '../../../src/protocol/canonical/images.ts'
 import { lowerChatRequest } from '../../../src/proxy/dialects/chat/request.ts'
 import { unseal } from '../../../src/proxy/dialects/common/sealed-reasoning.ts'
+import { ToolCallOrder } from '../../../src/proxy/dialects/common/tool-call-order.ts'
 import { lowerCompletionRequest } from '../../../src/proxy/dialects/completions/request.ts'
 import { lowerGeminiRequest } from '../../../src/proxy/dialects/gemini/request.ts'
 import { EVENT_FRAME, GeminiStreamWriter } from '../../../src/proxy/dialects/gemini/response.ts'
@@ -159,7 +160,7 @@ export const REQUESTS: readonly Subject[] = [
     name: 'Gemini',
     covers: [
       'src/proxy/dialects/gemini/*',
-      'src/proxy/dialects/common/{call-input,messages,other-fields}.ts',
+      'src/proxy/dialects/common/{tool-input,messages,other-fields}.ts',
     ],
     n: 500,
     cases: {
@@ -200,6 +201,29 @@ export const REQUESTS: readonly Subject[] = [
         const writer = new GeminiStreamWriter(identity, GEMINI_ANSWER, EVENT_FRAME)
         const piece = { index: 0, id: 'c', function: { name: 'f', arguments: '"' } }
         times(n, () => writer.write([{ type: 'delta', toolCalls: [piece] }]))
+      },
+    },
+  },
+  {
+    name: 'interleaved tool calls',
+    covers: ['src/proxy/dialects/common/tool-call-order.ts'],
+    cases: {
+      'pieces of the first while the second waits': (n) => () => {
+        const order = new ToolCallOrder()
+        order.add({ index: 0, function: { arguments: '{"a": "' } })
+        order.add({ index: 1, function: { arguments: '{' } })
+        times(n, () => order.add({ index: 0, function: { arguments: 'x' } }))
+      },
+      'pieces of the second while the first is open': (n) => () => {
+        const order = new ToolCallOrder()
+        order.add({ index: 0, function: { arguments: '{' } })
+        times(n, () => order.add({ index: 1, function: { arguments: 'x' } }))
+        order.end()
+      },
+      'tool calls that all wait': (n) => () => {
+        const order = new ToolCallOrder()
+        times(n, (index) => order.add({ index, function: { arguments: '{' } }))
+        times(n, (index) => order.add({ index, function: { arguments: '}' } }))
       },
     },
   },

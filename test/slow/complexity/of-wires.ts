@@ -14,6 +14,8 @@ import { packTokenIds, unpackTokenIds } from '../../../src/protocol/worker/token
 import { AnswerReader } from '../../../src/proxy/engines/clients/wire/answer-reader.ts'
 import { parseAnswer } from '../../../src/proxy/engines/clients/wire/parse-answer.ts'
 import { SseParser } from '../../../src/proxy/engines/clients/wire/sse.ts'
+import { ToolCallAssembler } from '../../../src/proxy/engines/clients/wire/tool-call-assembler.ts'
+import { turnNameOf } from '../../../src/proxy/http/trainer/sessions/named-turns.ts'
 import { toEvents } from '../../../src/proxy/relay/responses-v1.ts'
 import {
   type Case,
@@ -202,10 +204,33 @@ export const WIRES: readonly Subject[] = [
     },
   },
   {
+    name: 'pieces of tool calls',
+    covers: ['src/proxy/engines/clients/wire/tool-call-assembler.ts'],
+    cases: {
+      'a name in pieces': (n) => () => {
+        const assembler = new ToolCallAssembler()
+        times(n, () => assembler.assign({ index: 0, id: 'c', function: { name: 'f' } }))
+      },
+      'an id in each piece': (n) => () => {
+        const assembler = new ToolCallAssembler()
+        times(n, (at) => assembler.assign({ index: 0, id: `c${at}`, function: { arguments: '{' } }))
+      },
+      'a tool call in each piece': (n) => () => {
+        const assembler = new ToolCallAssembler()
+        times(n, () => assembler.assign({ index: 0, function: { name: 'f', arguments: '{}' } }))
+      },
+    },
+  },
+  {
+    name: 'names of turns',
+    covers: ['src/proxy/http/trainer/sessions/named-turns.ts'],
+    cases: ofUnits((text) => () => turnNameOf(text), { digits: '0', dashes: '-', prefixes: 'chatcmpl-' }),
+  },
+  {
     name: 'bodies of requests',
     covers: [
       'src/proxy/http/transport/json-body.ts',
-      'src/protocol/canonical/{request-reader,known-parts}.ts',
+      'src/protocol/canonical/{request-reader,part-cache}.ts',
       'src/protocol/json/json-weight.ts',
       'src/protocol/json/json-list.ts',
       'src/protocol/json/nesting.ts',

@@ -11,6 +11,7 @@ import { claimRollout, findRollout, releaseRollout } from './rollouts.ts'
 export class LeaseConnection {
   readonly #connect: () => Promise<Client>
   #client: Promise<Client> | undefined
+  #isClosed = false
   /** The lease whose lock the connection holds. */
   #lockedLease: number | undefined
   /** Settles when the task before has ended. */
@@ -64,7 +65,9 @@ export class LeaseConnection {
     return this.#ask((client) => releaseRollout(client, rolloutId, lease))
   }
 
+  /** Closes the connection. A task that is running fails, and is not repeated over another one. */
   async close(): Promise<void> {
+    this.#isClosed = true
     const client = await this.#client?.catch(() => undefined)
     await client?.end().catch(() => {})
   }
@@ -77,6 +80,7 @@ export class LeaseConnection {
 
   /** Repeats a task once that met a lost connection, unless the connection is new. Each task may run twice. */
   async #askNow<T>(ask: (client: Client) => Promise<T>): Promise<T> {
+    if (this.#isClosed) throw new Error('The lease connection is closed')
     const isNew = this.#client === undefined
     this.#client ??= this.#connect()
     const client = this.#client

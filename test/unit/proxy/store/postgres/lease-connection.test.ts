@@ -68,3 +68,14 @@ t.test('a task that loses a new connection too fails', async (t) => {
   await t.rejects(connection.findRollout('r'), { message: 'failed' })
   t.equal(connections(), 2)
 })
+
+t.test('a closed connection is not opened again for a task that was running', async (t) => {
+  const { connect, connections } = startServer(() => true)
+  const connection = new LeaseConnection(connect)
+  await t.rejects(connection.ownerOf('s'))
+  const running = connection.ownerOf('s')
+  await connection.close()
+  await t.rejects(running)
+  await t.rejects(connection.ownerOf('s'), { message: /closed/ })
+  t.equal(connections(), 2)
+})
