@@ -1,0 +1,89 @@
+/** Counts what the style of the code is held to: `test/unit/style.test.ts` compares the counts with a baseline. */
+
+/** A source file or a page. */
+export interface SourceText {
+  path: string
+  text: string
+}
+
+export interface StyleMeasures {
+  /** Names of types that begin with a participle, of all names of types. */
+  participleTypes: number
+  /** Functions whose names end in `Of`. */
+  ofFunctions: number
+  /** Exported names of types that are declared in more than one file. */
+  repeatedTypes: number
+  /** Words of {@link RULED_OUT} in comments, messages and names. */
+  codeWords: number
+  /** The same in pages, outside of quotations and code. */
+  pageWords: number
+}
+
+const IRREGULAR =
+  'Said|Told|Kept|Held|Given|Known|Written|Spoken|Shown|Seen|Found|Sent|Lost|Begun|Drawn|Learnt|Built|Made|Put|Taken|Got|Read|Spent|Left'
+const PARTICIPLE = new RegExp(`^(?:[A-Z][a-z]+ed|${IRREGULAR})(?=[A-Z]|$)`)
+/** `Read` and `Found` begin names of functions in camelCase, and types of what reads. */
+const NOT_PARTICIPLES = /^(?:Read(?:er|able|Only)|Need|Feed|Seed|Speed|Embed)/
+
+const RULED_OUT =
+  /\b(?:nobody|whoever|somebody|anew|mend(?:s|ed)?|at hand|is away|by now|for nothing|call(?:s|ed)? off)\b/gi
+
+/** Declarations start a line: the formatter sees to it. */
+const TYPE = /^ *(export )?(?:declare )?(?:abstract )?(?:interface|class|type) ([A-Z]\w*)/gm
+const FUNCTION = /^ *(?:export )?(?:async )?function\*? (\w+)|^ {2}(?:static )?(?:async )?\*?(#?\w+)\(.*\{$/gm
+
+/**
+ * Counts in TypeScript files and Markdown pages.
+ * @returns the counts, and the examples behind them by the name of the count
+ */
+export function measureStyle(
+  code: readonly SourceText[],
+  pages: readonly SourceText[],
+): { measures: StyleMeasures; typeCount: number; examples: Record<keyof StyleMeasures, string[]> } {
+  const types = code.flatMap(({ path, text }) =>
+    [...text.matchAll(TYPE)].map(([, exported, name]) => ({ path, name: name!, isExported: !!exported })),
+  )
+  const examples = {
+    participleTypes: types.map(({ name }) => name).filter(isParticiple),
+    ofFunctions: code.flatMap(({ path, text }) => findOfFunctions(text).map((name) => `${path}: ${name}`)),
+    repeatedTypes: findRepeated(types),
+    codeWords: code.flatMap(({ path, text }) => findWords(path, text)),
+    pageWords: pages.flatMap(({ path, text }) => findWords(path, withoutQuotations(text))),
+  }
+  const count = (key: keyof StyleMeasures) => examples[key].length
+  const measures = {
+    participleTypes: count('participleTypes'),
+    ofFunctions: count('ofFunctions'),
+    repeatedTypes: count('repeatedTypes'),
+    codeWords: count('codeWords'),
+    pageWords: count('pageWords'),
+  }
+  return { measures, typeCount: new Set(types.map(({ name }) => name)).size, examples }
+}
+
+function isParticiple(name: string): boolean {
+  return PARTICIPLE.test(name) && !NOT_PARTICIPLES.test(name)
+}
+
+function findOfFunctions(text: string): string[] {
+  return [...text.matchAll(FUNCTION)]
+    .map((match) => match[1] ?? match[2]!)
+    .filter((name) => /[a-z]Of$/.test(name))
+}
+
+function findRepeated(types: readonly { path: string; name: string; isExported: boolean }[]): string[] {
+  const pathsByName = new Map<string, Set<string>>()
+  for (const { path, name, isExported } of types) {
+    if (isExported) pathsByName.set(name, (pathsByName.get(name) ?? new Set()).add(path))
+  }
+  return [...pathsByName].filter(([, paths]) => paths.size > 1).map(([name]) => name)
+}
+
+function findWords(path: string, text: string): string[] {
+  return [...text.matchAll(RULED_OUT)].map(([word]) => `${path}: ${word}`)
+}
+
+/** Code blocks, code spans and text between quotation marks. */
+function withoutQuotations(text: string): string {
+  return text.replace(/^```.*?^```/gms, '').replace(/`[^`\n]*`|"[^"\n]*"/g, '')
+}
