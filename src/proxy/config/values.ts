@@ -89,7 +89,7 @@ export function expectation(option: OptionSpec): string {
       return `a JSON object, such as {"temperature": 0.7}`
     case 'port':
     case 'integer':
-      return `a whole number ${range(option)}`
+      return `an integer ${range(option)}`
     case 'number':
       return `a number ${range(option)}`
     case 'duration':

@@ -54,30 +54,33 @@ function joined(before: ToolCallDelta, piece: ToolCallDelta): ToolCallDelta {
 /** The arguments of one tool call so far. */
 class CallArguments {
   readonly index: number
-  #text = ''
-  #scanned = 0
   #depth = 0
   #isInString = false
+  #isEscaped = false
   #isComplete = false
 
   constructor(index: number) {
     this.index = index
   }
 
+  /** Reads each character once. */
   add({ function: called }: ToolCallDelta): void {
-    if (called?.arguments) this.#text += called.arguments
+    for (const character of called?.arguments ?? '') {
+      if (this.#isComplete) return
+      this.#scan(character)
+    }
   }
 
-  /** Whether a JSON object has ended. Reads each character once. */
+  /** Whether a JSON object has ended. */
   isComplete(): boolean {
-    while (!this.#isComplete && this.#scanned < this.#text.length) this.#scan(this.#text[this.#scanned++])
     return this.#isComplete
   }
 
-  #scan(character: string | undefined): void {
-    if (this.#isInString) {
-      if (character === '\\') this.#scanned += 1
-      else this.#isInString = character !== '"'
+  #scan(character: string): void {
+    if (this.#isEscaped) this.#isEscaped = false
+    else if (this.#isInString) {
+      this.#isEscaped = character === '\\'
+      this.#isInString = character !== '"'
     } else if (character === '"') this.#isInString = true
     else if (character === '{' || character === '[') this.#depth += 1
     else if (character === '}' || character === ']') {
