@@ -66,8 +66,8 @@ t.test('an unknown command or flag is refused in one line, with what was probabl
 
 t.test('a wrong value is refused in one line that names its origin', async (t) => {
   const allowed = 'expected an integer from 0 to 65535'
-  await refused(t, ['--port', 'x'], `--port: "x" ${allowed}`)
-  await refused(t, [], `PROXY_PORT: "y" ${allowed}`, { PROXY_PORT: 'y' })
+  await refused(t, ['--port', 'x'], `--port: invalid value "x": ${allowed}`)
+  await refused(t, [], `PROXY_PORT: invalid value "y": ${allowed}`, { PROXY_PORT: 'y' })
   await refused(t, [], 'LLM_PROXY_PROT is not a setting of llm-proxy (did you mean LLM_PROXY_PORT?)', {
     LLM_PROXY_PROT: '1',
   })
@@ -145,6 +145,6 @@ t.test('under an older Node the launcher uses the one that npm installed', { ski
   t.match(await runLlmProxy(['--port', 'x'], launch), {
     code: 2,
     stdout: '',
-    stderr: /^llm-proxy: --port: "x"/,
+    stderr: /^llm-proxy: --port: invalid value "x"/,
   })
 })
