@@ -143,7 +143,10 @@ t.test('files that are no certificate do not start', async (t) => {
     code: 2,
     stderr: /tls-cert and tls-key: cannot use/,
   })
-  t.match(await serve('--tls-cert', certPath), { code: 2, stderr: /tls-cert and tls-key belong together/ })
+  t.match(await serve('--tls-cert', certPath), {
+    code: 2,
+    stderr: /--tls-cert and --tls-key must be given together/,
+  })
 })
 
 t.test('a plain request to the TLS port, and a handshake that never ends, do no harm', async (t) => {
