@@ -8,6 +8,9 @@ import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 export class ToolCallOrder {
   #current: CallArguments | undefined
   readonly #waiting = new Map<number, ToolCallDelta>()
+  /** Indices of all tool calls that have waited. A map that is read from its start steps over each deleted entry. */
+  readonly #queue: number[] = []
+  #released = 0
   readonly #complete = new Set<number>()
 
   /** Returns what can be written now. A piece for a complete tool call is dropped, unless it has text: its writer rejects it. */
@@ -19,6 +22,7 @@ export class ToolCallOrder {
     }
     if (this.#complete.has(piece.index)) return piece.function?.arguments?.trim() ? [piece] : []
     const before = this.#waiting.get(piece.index)
+    if (before === undefined) this.#queue.push(piece.index)
     this.#waiting.set(piece.index, before ? joined(before, piece) : piece)
     return this.#release()
   }
@@ -27,13 +31,15 @@ export class ToolCallOrder {
   end(): ToolCallDelta[] {
     const waiting = [...this.#waiting.values()]
     this.#waiting.clear()
+    this.#released = this.#queue.length
     return waiting
   }
 
   #release(): ToolCallDelta[] {
     const released: ToolCallDelta[] = []
-    for (const [index, piece] of this.#waiting) {
-      if (!this.#current!.isComplete()) break
+    while (this.#released < this.#queue.length && this.#current!.isComplete()) {
+      const index = this.#queue[this.#released++]!
+      const piece = this.#waiting.get(index)!
       this.#waiting.delete(index)
       this.#complete.add(this.#current!.index)
       this.#current = new CallArguments(index)
