@@ -59,7 +59,7 @@ t.test('view asks for a key where it has one, below its base path', async (t) =>
 t.test('view refuses what cannot be meant', async (t) => {
   t.match(await runLlmProxy(['view', '--db', 'nowhere.db']), { code: 1, stderr: /there is no database/ })
   const open = await runLlmProxy(['view', '--db', await database(t), '--host', '0.0.0.0'])
-  t.match(open, { code: 2, stderr: /give a --view-key/ })
+  t.match(open, { code: 2, stderr: /Set --view-key/ })
 })
 
 /** What the page's own script finds in the file. */
