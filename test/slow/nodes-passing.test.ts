@@ -17,7 +17,9 @@ async function ask(url: string, content: string): Promise<string> {
     headers: { 'content-type': 'application/json', connection: 'close' },
     body: JSON.stringify({ ...BODY, messages: [{ role: 'user', content }] }),
   })
-  const { id } = (await answer.json()) as { id: string }
+  const body = await answer.text()
+  if (!answer.ok) throw new Error(`${answer.status} ${body}`)
+  const { id } = JSON.parse(body) as { id: string }
   return id.replace('chatcmpl-', '')
 }
 

@@ -96,7 +96,7 @@ if (noPostgres !== false) {
     for (const { stdout, stderr } of [list, shown, doctor]) t.notMatch(stdout + stderr, PASSWORD)
     const unknown = await runLlmProxy(['serve', '--db', 'mysql://localhost/x'])
     t.equal(unknown.code, 1)
-    t.match(unknown.stderr, /--db names a mysql database: a file or postgres:\/\/… can be recorded in/)
+    t.match(unknown.stderr, /--db: unsupported scheme "mysql": use a file path or postgres:\/\/…/)
   })
 
   t.test('people read the views, with a role that reads no more', async (t) => {

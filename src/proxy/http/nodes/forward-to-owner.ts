@@ -43,6 +43,11 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     while (performance.now() < untilMs && !request.raw.destroyed) {
       const node = await findServingNode(sessionId)
       if (node === undefined) {
+        // Two nodes may find a session without an owner at the same time; one of them acquires it.
+        if (kind === 'request' && !(await sessions.acquire(sessionId))) {
+          await sleep(POLL_MS)
+          continue
+        }
         if (kind === 'request') {
           await deliveries.settle(sessionId)
           const message = identity.verify(request)

@@ -30,6 +30,12 @@ export interface SessionsOptions {
   memoryBytes?: number
 }
 
+/** A session's record, with its epoch where several nodes share the database. */
+export interface OwnedRecord {
+  record: SessionRecord
+  claimed: ClaimedSession | undefined
+}
+
 export class SessionRecords {
   readonly #store: TurnStore
   readonly #options: Required<SessionsOptions>
@@ -61,25 +67,34 @@ export class SessionRecords {
   }
 
   /** A key that was made for one session makes no other. @returns `claimed` undefined: the record is not shared */
-  async forCall(
-    sessionId: string,
-    keyTag: string | null = null,
-  ): Promise<{ record: SessionRecord; claimed: ClaimedSession | undefined }> {
+  async forCall(sessionId: string, keyTag: string | null = null): Promise<OwnedRecord> {
     const { shared } = this.#store
     if (keyTag === null && !this.#options.strict) {
       const { session, epoch } = await this.create(parseSessionId(sessionId), {}, true)
       const claimed = epoch === undefined ? undefined : { epoch, wasLost: false }
       if (shared === undefined || claimed !== undefined) return { record: session, claimed }
     }
+    const existing = await this.claim(sessionId)
+    if (existing === undefined && keyTag !== null) throw endedKey()
+    return found(existing)
+  }
+
+  /**
+   * Makes the session this node's own, where several share the database.
+   * @returns undefined: there is no such session
+   * @throws ProxyError `session_moved`: another node owns it
+   */
+  async claim(sessionId: string): Promise<OwnedRecord | undefined> {
+    const { shared } = this.#store
     const claimed = await shared?.claim(sessionId)
     const record = await this.#store.getSession(sessionId)
-    if (record === undefined && keyTag !== null) throw endedKey()
-    if (record !== undefined && shared !== undefined && claimed === undefined) throw sessionMoved(sessionId)
-    return { record: found(record), claimed }
+    if (record === undefined) return undefined
+    if (shared !== undefined && claimed === undefined) throw sessionMoved(sessionId)
+    return { record, claimed }
   }
 }
 
-export function found(session: SessionRecord | undefined): SessionRecord {
+export function found<T>(session: T | undefined): T {
   if (session === undefined) throw notFound()
   return session
 }

@@ -20,7 +20,14 @@ import type { LiveTurn } from './live-turn.ts'
 import { checkNewSession, type NewSessionRequest } from './new-session.ts'
 import type { SessionCall } from './session-call.ts'
 import { parseSessionId } from './session-id.ts'
-import { endedKey, found, notFound, SessionRecords, type SessionsOptions } from './session-records.ts'
+import {
+  endedKey,
+  found,
+  notFound,
+  type OwnedRecord,
+  SessionRecords,
+  type SessionsOptions,
+} from './session-records.ts'
 import { type HeldSweep, Sweeper, type SweeperHooks } from './sweeper.ts'
 import { withTurnsByIndex } from './turns-by-index.ts'
 
@@ -96,6 +103,25 @@ export class Sessions {
     if (shared === undefined) return undefined
     await shared.valid()
     return this.#lives.get(sessionId)?.isKnown ? undefined : shared.ownerOf(sessionId)
+  }
+
+  /**
+   * Makes this node the owner of a session that is in the database, before a request for it is read.
+   * @returns false: another node became the owner meanwhile, and serves the request
+   */
+  async acquire(sessionId: string): Promise<boolean> {
+    if (this.#store.shared === undefined || this.#lives.get(sessionId)?.isKnown) return true
+    try {
+      await this.#inOrder(sessionId, async (live) => {
+        if (live.isKnown) return
+        const existing = await this.#records.claim(sessionId)
+        if (existing !== undefined) await this.#learn(live, existing)
+      })
+      return true
+    } catch (error) {
+      if (isMoved(error)) return false
+      throw error
+    }
   }
 
   /** Records that a forwarded response of the session may not have reached its client. */
@@ -208,14 +234,7 @@ export class Sessions {
     return this.#inOrder(sessionId, async (live) => {
       this.#refuseIfClosed()
       await this.#store.shared?.valid()
-      if (!live.isKnown) {
-        // Of a session that was another proxy's meanwhile.
-        await live.cancelCalls(() => sessionMoved(sessionId), this.#options.settleMs)
-        const { record, claimed } = await this.#records.forCall(sessionId, keyTag)
-        const wasLost = claimed?.wasLost ?? (!this.#store.endedWell && record.updatedAtMs < this.#beganAtMs)
-        const resumedAt = wasLost && record.nextIndex > 0 ? record.nextIndex : undefined
-        live.learn(record, { ...claimed, resumedAt, spending: await spendingOf(this.#store, record) })
-      }
+      if (!live.isKnown) await this.#learn(live, await this.#records.forCall(sessionId, keyTag))
       if (keyTag !== undefined && keyTag !== live.rules.keyTag) throw endedKey()
       if (!live.isActive) throw new ProxyError('session_ended', `Session ${sessionId} has ended`)
       const budget = live.budgetAt(this.#options.clock())
@@ -326,6 +345,14 @@ export class Sessions {
       }
       return write(live, (await shared?.claim(sessionId, true))?.epoch)
     })
+  }
+
+  async #learn(live: LiveSession, { record, claimed }: OwnedRecord): Promise<void> {
+    // Requests of a time when the session was this node's before: another node has owned it since.
+    await live.cancelCalls(() => sessionMoved(live.sessionId), this.#options.settleMs)
+    const wasLost = claimed?.wasLost ?? (!this.#store.endedWell && record.updatedAtMs < this.#beganAtMs)
+    const resumedAt = wasLost && record.nextIndex > 0 ? record.nextIndex : undefined
+    live.learn(record, { ...claimed, resumedAt, spending: await spendingOf(this.#store, record) })
   }
 
   async #moved(live: LiveSession): Promise<void> {
