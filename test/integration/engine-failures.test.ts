@@ -52,15 +52,20 @@ t.test("the engine's refusal keeps its status, its words and its body", async (t
   }
 })
 
-t.test('a refusal for too many requests says when to come back', async (t) => {
-  const seconds = await outcome(t, answerWith(429, '{}', { 'retry-after': '7' }))
-  t.match(seconds.failure, { code: 'engine_rejected', status: 429, retryAfterS: 7 })
-  const inAMinute = new Date(Date.now() + 60_000).toUTCString()
-  const date = await outcome(t, answerWith(429, '', { 'retry-after': inAMinute }))
-  t.ok(date.failure.retryAfterS! > 55 && date.failure.retryAfterS! <= 60)
-  const nonsense = await outcome(t, answerWith(429, '', { 'retry-after': 'soon' }))
-  t.equal(nonsense.failure.retryAfterS, undefined)
-})
+for (const [status, expected] of [
+  [429, { code: 'engine_rejected', status: 429 }],
+  [503, { code: 'engine_failed', status: 502 }],
+] as const) {
+  t.test(`the error of an HTTP ${status} has the engine's Retry-After in seconds`, async (t) => {
+    const seconds = await outcome(t, answerWith(status, '{}', { 'retry-after': '7' }))
+    t.match(seconds.failure, { ...expected, retryAfterS: 7 })
+    const inAMinute = new Date(Date.now() + 60_000).toUTCString()
+    const date = await outcome(t, answerWith(status, '', { 'retry-after': inAMinute }))
+    t.ok(date.failure.retryAfterS! > 55 && date.failure.retryAfterS! <= 60)
+    const nonsense = await outcome(t, answerWith(status, '', { 'retry-after': 'soon' }))
+    t.match(nonsense.failure, { ...expected, retryAfterS: undefined })
+  })
+}
 
 t.test('credentials that the engine repeats are in no error', async (t) => {
   const { failure } = await outcome(t, (request, response) =>

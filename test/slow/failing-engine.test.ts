@@ -1,4 +1,4 @@
-/** An engine of two that answers requests with an error while its health checks succeed. */
+/** An engine that answers requests with an error while its health checks succeed. */
 import t, { type Test } from 'tap'
 import { startEngine } from '../helpers/engine.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -24,7 +24,7 @@ const SESSIONS = 20
 
 /** An engine in front of `engineUrl` that fails what would sample. */
 async function failingFront(t: Test, engineUrl: string, status: number) {
-  const headers = status === 429 ? { 'retry-after': '30' } : {}
+  const headers = status === 500 ? {} : { 'retry-after': '30' }
   const server = await startScriptedServer(async ({ method, path, text }, response) => {
     if (method === 'GET' || path.endsWith('tokenize')) {
       const forwarded = await fetch(engineUrl + path, {
@@ -90,5 +90,31 @@ for (const { mode, tokenizer } of MODES) {
       t.match(metrics, /^llm_proxy_ejections_total 1$/m)
       t.match(metrics, new RegExp(`^llm_proxy_member_ejected\\{member="${ejected.name}"\\} 1$`, 'm'))
     })
+  }
+}
+
+for (const mode of ['local', 'relay']) {
+  for (const status of [503, 429]) {
+    t.test(
+      `${mode}: the Retry-After of an only engine that answers ${status} reaches the client`,
+      async (t) => {
+        const { url } = await startEngine(t)
+        const { url: failing } = await failingFront(t, url, status)
+        const proxy =
+          mode === 'relay'
+            ? await startRelay(t, {}, [failing])
+            : await startProxy(t, { engineUrls: [failing] })
+        for (const [path, body] of DIALECTS) {
+          const response = await fetch(`${proxy.url}/s/${path}`, {
+            method: 'POST',
+            headers: { 'content-type': 'application/json' },
+            body: JSON.stringify(body),
+          })
+          const text = await response.text()
+          t.equal(response.status, status === 429 ? 429 : 502, `${path}: ${text.slice(0, 300)}`)
+          t.equal(response.headers.get('retry-after'), '30', path)
+        }
+      },
+    )
   }
 }

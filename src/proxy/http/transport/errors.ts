@@ -85,11 +85,14 @@ const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
   store_failed: 5,
 }
 
+/** As long as an engine is ejected at most: an agent that waits for a longer quota to end blocks its rollout. */
+const MAX_RETRY_AFTER_S = 300
+
 /** Headers that go with an error: what the SDKs' retry loops act on, and what HTTP asks for. */
 export function errorHeaders(error: ProxyError): Record<string, string> {
   // 501: not implemented, now or later.
   if (FINAL.has(error.code) || error.status === 501) return { 'x-should-retry': 'false' }
   if (error.status === 401) return { 'www-authenticate': 'Bearer realm="llm-proxy"' }
   const retryAfterS = error.retryAfterS ?? RETRY_AFTER_S[error.code]
-  return retryAfterS === undefined ? {} : { 'retry-after': String(retryAfterS) }
+  return retryAfterS === undefined ? {} : { 'retry-after': String(Math.min(retryAfterS, MAX_RETRY_AFTER_S)) }
 }

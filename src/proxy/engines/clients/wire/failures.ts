@@ -59,8 +59,8 @@ export interface RefusedAnswer {
 export function refusalError({ engine, status, text, retryAfter }: RefusedAnswer): ProxyError {
   const body = parseJson(text)
   const said = engineMessage(body) ?? excerpt(text)
+  const retryAfterS = retryAfter === undefined ? undefined : secondsUntil(retryAfter)
   if (status >= 400 && status < 500) {
-    const retryAfterS = retryAfter === undefined ? undefined : secondsUntil(retryAfter)
     return new ProxyError('engine_rejected', said === '' ? `the engine answered with HTTP ${status}` : said, {
       status,
       engineBody: body ?? text,
@@ -68,8 +68,9 @@ export function refusalError({ engine, status, text, retryAfter }: RefusedAnswer
       retryAfterS,
     })
   }
-  const detail = said === '' ? '' : `: ${said}`
-  return saidBy('engine_failed', `the engine at ${engine} answered with HTTP ${status}`, detail)
+  const logMessage = `the engine at ${engine} answered with HTTP ${status}`
+  const message = said === '' ? logMessage : `${logMessage}: ${said}`
+  return new ProxyError('engine_failed', message, { logMessage, retryAfterS })
 }
 
 /**
