@@ -31,7 +31,7 @@ export interface SessionsOptions {
 }
 
 /** A session's record, with its epoch where several nodes share the database. */
-export interface OwnedRecord {
+export interface SessionClaim {
   record: SessionRecord
   claimed: ClaimedSession | undefined
 }
@@ -67,7 +67,7 @@ export class SessionRecords {
   }
 
   /** A key that was made for one session makes no other. @returns `claimed` undefined: the record is not shared */
-  async forCall(sessionId: string, keyTag: string | null = null): Promise<OwnedRecord> {
+  async forCall(sessionId: string, keyTag: string | null = null): Promise<SessionClaim> {
     const { shared } = this.#store
     if (keyTag === null && !this.#options.strict) {
       const { session, epoch } = await this.create(parseSessionId(sessionId), {}, true)
@@ -84,7 +84,7 @@ export class SessionRecords {
    * @returns undefined: there is no such session
    * @throws ProxyError `session_moved`: another node owns it
    */
-  async claim(sessionId: string): Promise<OwnedRecord | undefined> {
+  async claim(sessionId: string): Promise<SessionClaim | undefined> {
     const { shared } = this.#store
     const claimed = await shared?.claim(sessionId)
     const record = await this.#store.getSession(sessionId)

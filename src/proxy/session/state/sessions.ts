@@ -24,7 +24,7 @@ import {
   endedKey,
   found,
   notFound,
-  type OwnedRecord,
+  type SessionClaim,
   SessionRecords,
   type SessionsOptions,
 } from './session-records.ts'
@@ -347,7 +347,7 @@ export class Sessions {
     })
   }
 
-  async #learn(live: LiveSession, { record, claimed }: OwnedRecord): Promise<void> {
+  async #learn(live: LiveSession, { record, claimed }: SessionClaim): Promise<void> {
     // Requests of a time when the session was this node's before: another node has owned it since.
     await live.cancelCalls(() => sessionMoved(live.sessionId), this.#options.settleMs)
     const wasLost = claimed?.wasLost ?? (!this.#store.endedWell && record.updatedAtMs < this.#beganAtMs)
