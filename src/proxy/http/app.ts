@@ -52,27 +52,29 @@ import type { UnauthenticatedConnections } from './transport/unauthenticated-con
 import { createUnauthenticatedConnections, createWebServer } from './transport/web-server.ts'
 import { type WorkerSocketOptions, workerSocket } from './worker/worker-socket.ts'
 
-/** What every application stands on, whatever its routes are. */
+/** The parts that every application needs, whatever its routes. */
 export interface AppBase {
   logger: Logger
   bodyLimitBytes: number
-  /** What callers may have under way. */
+  /** The resources that callers may use. */
   limits?: AccountLimits
-  /** Default: none, and everybody may do everything. */
+  /** Default: none, so that every caller may use every route. */
   keys?: KeySettings
-  /** The server listens where only its own machine reaches it. Default: it does not. */
+  /** Whether the server listens on the loopback interface only. Default: it does not. */
   loopbackOnly?: boolean
-  /** Addresses, or blocks of them, whose `X-Forwarded-*` headers are believed. Default: none. */
+  /** Addresses, or blocks of addresses, of proxies whose `X-Forwarded-*` headers are trusted. Default: none. */
   trustedProxies?: readonly string[]
-  /** Precedes every path: `/llm`. Default: nothing does. */
+  /** The path that precedes every route: `/llm`. Default: none. */
   basePath?: string
-  /** Forwards requests to the owners of their sessions, where the database has several nodes. Default: this node owns all. */
+  /**
+   * Forwards requests to the owners of their sessions if the database has several nodes. Default: this node owns all.
+   */
   toOwner?: onRequestAsyncHookHandler | undefined
   /** Returns the lease of the node that has signed a request, if one has. Default: there are no other nodes. */
   verifyNode?: ((request: FastifyRequest) => number | undefined) | undefined
-  /** The routes of a page for people. Default: there is none. */
+  /** The routes of the inspector. Default: none. */
   inspector?: FastifyPluginCallback
-  /** The routes of rollouts, for admins. Default: there are none. */
+  /** The routes of rollouts, for admins. Default: none. */
   rollouts?: FastifyPluginCallback | undefined
   /** Default: there is no `/metrics`. */
   metrics?: MetricsSource
@@ -80,47 +82,47 @@ export interface AppBase {
 
 export interface AppOptions extends AppBase, AgentRoutesOptions {
   store: TurnStore
-  /** What `/health` tells besides the state of the backend. */
+  /** Returns the fields of `/health` other than the state of the backend. */
   facts: () => Record<string, unknown>
   weights: AnnouncedWeights
-  /** What happens to sessions and turns. Default: nobody sees it. */
+  /** The events of sessions and turns. Default: they have no listener. */
   activity?: Activity
-  /** Default: no tokenizer is known. */
+  /** Default: no tokenizer is available. */
   tokenTexts?: ReadTokenTexts
-  /** What a turn shows of its messages where nobody says. Default: all. */
+  /** The messages of a turn that a response contains by default. Default: all. */
   turnMessages?: 'all' | 'new'
-  /** Takes over, or closes, the socket of whoever dials `/ws/worker`. */
+  /** Takes over, or closes, the socket of a client that connects to `/ws/worker`. */
   acceptWorker: WorkerSocketOptions['accept']
   maxWorkerFrameBytes: number
-  /** The engines or workers that serve. */
+  /** The engines or workers in use. */
   registry: Registry
-  /** The other nodes, where several share the database. Default: this is the only node. */
+  /** The other nodes, if several share the database. Default: this is the only node. */
   nodes?: Nodes | undefined
-  /** What admins set. Default: of this proxy alone. */
+  /** The settings that admins change. Default: settings of this proxy alone. */
   controls?: Controls
 }
 
 export interface App {
   fastify: FastifyInstance
-  /** Every route that there is, and what it asks of its callers. */
+  /** All routes, and the access that each requires. */
   routes: readonly RouteScope[]
-  /** The answers that are not out yet. */
+  /** The responses that are not complete yet. */
   answering: ReadonlySet<unknown>
 }
 
-/** What the application listens on, and who is a stranger there. */
+/** The listening server, and its unauthenticated connections. */
 export interface AppSockets {
   serverFactory: FastifyServerFactory
   strangers: UnauthenticatedConnections
 }
 
-/** Whom routes may have to tell apart. */
+/** The parts by which routes identify callers and connections. */
 interface AppGuards {
   keyring: Keyring
   strangers: UnauthenticatedConnections
 }
 
-/** All routes of a proxy, not listening yet. */
+/** Builds the application with all routes of a proxy, not listening yet. */
 export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App> {
   const { sessions, runner, nodes } = options
   const { shared } = options.store
@@ -131,7 +133,10 @@ export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App
   return buildAppWith(base, (app, doors) => addRoutes(app, options, doors), sockets)
 }
 
-/** An application with these routes below its base path, not listening yet. A route without a scope does not start. */
+/**
+ * Builds an application with these routes below its base path, not listening yet. @throws Error for a route without a
+ * scope
+ */
 export async function buildAppWith(
   options: AppBase,
   add: (app: FastifyInstance, doors: AppGuards) => Promise<void>,
@@ -145,15 +150,16 @@ export async function buildAppWith(
     bodyLimit: options.bodyLimitBytes,
     trustProxy: trustedProxies.length > 0 && [...trustedProxies],
     forceCloseConnections: 'idle',
-    // It goes out with refusals, to be found again in the log: unlike a count it is not the same after a restart.
+    // The id is sent with errors so that they can be found in the log: unlike a counter it does not repeat after a
+    // restart.
     genReqId: () => randomUUID(),
-    // Longer session ids than there can be deserve an answer that says so, not a 404; and each byte may be a `%2F`.
+    // An overlong session id deserves an error that explains it, not a 404; and each byte may be a `%2F`.
     routerOptions: { maxParamLength: 4 * MAX_SESSION_ID_BYTES },
     rewriteUrl: ({ method = '', url = '' }) => routable(method, toOriginForm(url)),
-    // A tool's JSON schema may have a property of any name; bodies are never merged into objects of ours.
+    // A tool's JSON schema may have a property of any name; bodies are never merged into other objects.
     onProtoPoisoning: 'ignore',
     onConstructorPoisoning: 'ignore',
-    // What fails before there is a route: a URL that cannot be decoded, or a segment that is too long.
+    // Errors that precede routing: a URL that cannot be decoded, or a segment that is too long.
     clientErrorHandler: rejectConnection,
     frameworkErrors: (thrown, request, reply) => {
       discardBody(request.raw, REJECTED_BODY)
@@ -250,12 +256,12 @@ async function addRoutes(
   await app.register<AgentRoutesOptions>(inScope('agent', agentRoutes), options)
 }
 
-/** The answers that are not out yet, kept up to date. */
+/** Returns the set of responses that are not complete yet, which stays up to date. */
 function watchAnswers(fastify: FastifyInstance): ReadonlySet<unknown> {
   const answering = new Set<unknown>()
   fastify.addHook('onRequest', (_request, { raw }, done) => {
     answering.add(raw)
-    // Each concern of a call waits for its end once, on its own; that is no leak, as Node would warn of.
+    // Each concern of a request listens once for its end; that is not the leak of which Node would warn.
     raw.setMaxListeners(MAX_LISTENERS)
     raw.once('close', () => answering.delete(raw))
     done()
@@ -265,7 +271,7 @@ function watchAnswers(fastify: FastifyInstance): ReadonlySet<unknown> {
 
 const MAX_LISTENERS = 32
 
-/** Fastify would close the connection under a client that still sends its body. */
+/** Lets the client finish an oversized body: Fastify would close the connection while the client still sends. */
 const letBodyEnd: onSendHookHandler = (request, reply, _payload, done) => {
   if (reply.statusCode === ERROR_CATALOGUE.body_too_large.status) {
     reply.removeHeader('connection')
@@ -274,20 +280,22 @@ const letBodyEnd: onSendHookHandler = (request, reply, _payload, done) => {
   done()
 }
 
-/** What an OpenAI client asks for whose base URL lacks the end. */
+/** The paths that an OpenAI client requests if its base URL lacks the `/v1`. */
 const WITHOUT_V1 = /\/(chat\/completions|completions|responses)$/
 
-/** Who asks for what there is not, and what there is. */
+/** Requests for routes that do not exist, and a hint for each. */
 const HINTS = [
   { path: WITHOUT_V1, hint: ': the base URL of an OpenAI client ends in /{session_id}/v1' },
   {
-    // Of the proxy of alibaba/verl-recipe.
+    // A route of the proxy of alibaba/verl-recipe.
     path: /^\/training\/timing\b/,
     hint: ': no timings of a trainer are kept here. Those of calls are in GET /sessions/{session_id} and in /metrics',
   },
 ]
 
-/** Who changed what on record, or in the proxy, with an admin's key or a run's: one line each. */
+/**
+ * Returns a hook that logs one line for each change to stored data or to the proxy that an admin's or a run's key made.
+ */
 function createAuditHook(logger: Logger): onResponseHookHandler {
   return ({ method, routeOptions, params, caller, ip }, { statusCode: status }, done) => {
     const { scope } = routeOptions.config
@@ -301,7 +309,7 @@ function createAuditHook(logger: Logger): onResponseHookHandler {
   }
 }
 
-/** An error of no route; the path tells whether an agent asked, and of which API. */
+/** Sends an error of a request without a route; the path shows whether an agent sent it, and in which dialect. */
 function sendRouteless(error: ProxyError, { url, id }: FastifyRequest, reply: FastifyReply): void {
   void reply.code(error.status).headers({ ...errorHeaders(error), 'x-request-id': id })
   if (url.includes('/v1beta/')) void reply.send(googleError(error))
@@ -310,7 +318,7 @@ function sendRouteless(error: ProxyError, { url, id }: FastifyRequest, reply: Fa
   else void reply.send(detail(error))
 }
 
-/** The error shape of everything that is not an agent's dialect. */
+/** Returns the error body of every route that has no agent dialect. */
 function detail({ message, code, param }: ProxyError): object {
   return { detail: message, code, param: param ?? null }
 }

@@ -16,31 +16,34 @@ import { createUnauthenticatedConnections, createWebServer } from './transport/w
 
 export interface ListenOptions extends AppBase {
   host: string
-  /** 0: any free one. */
+  /** 0: any free port. */
   port: number
   /** Absent: plain HTTP. */
   certificateFiles?: CertificateFiles
-  /** How often they are read. Default: 10 s. */
+  /** The interval at which the files are read. Default: 10 s. */
   certificateIntervalMs?: number
 }
 
 export interface ServerOptions extends AppOptions, Omit<ListenOptions, keyof AppBase> {}
 
 export interface HttpServer {
-  /** Where it listens, with the port that it got and the base path. */
+  /** The URL that it listens at, with the actual port and the base path. */
   readonly url: string
-  /** Every route that there is, and what it asks of its callers. */
+  /** All routes, and the access that each requires. */
   readonly routes: readonly RouteScope[]
-  /** Lets the answers that are on their way go out, then closes. */
+  /** Completes the responses in progress, then closes. */
   close(): Promise<void>
 }
 
-/** @throws ProxyError `config_invalid` for a certificate; the operating system's error when it cannot listen */
+/**
+ * Starts the server of a proxy. @throws ProxyError `config_invalid` for a certificate; the operating system's error if
+ * it cannot listen
+ */
 export function listen(options: ServerOptions): Promise<HttpServer> {
   return listenWith(options, (sockets) => buildApp(options, sockets))
 }
 
-/** As {@link listen}, with whatever application. */
+/** Starts a server like {@link listen}, with any application. */
 export async function listenWith(
   options: ListenOptions,
   build: (sockets: AppSockets) => Promise<App>,
@@ -48,7 +51,7 @@ export async function listenWith(
   const { host, port, certificateFiles, basePath = '' } = options
   const certificate = certificateFiles && readCertificate(certificateFiles)
   const strangers = createUnauthenticatedConnections()
-  // `localhost` may be two addresses, and then Fastify makes two servers.
+  // `localhost` may resolve to two addresses, for which Fastify creates two servers.
   const servers: ReturnType<typeof createWebServer>[] = []
   const serverFactory: FastifyServerFactory = (handler) => {
     const server = createWebServer(handler, { certificate, strangers })
@@ -58,7 +61,7 @@ export async function listenWith(
   const app = await build({ serverFactory, strangers })
   if (certificateFiles && certificate)
     renewCertificate(app, servers, { ...options, certificateFiles, certificate })
-  // A port that somebody holds is in use, and listening without sharing it says so.
+  // A port that another proxy has reserved is in use, and listening without sharing it fails with that error.
   const held = SHARES_PORTS && port !== 0 ? await holdPort(port) : undefined
   const shared = SHARES_PORTS && (port === 0 || held !== undefined)
   try {
@@ -99,10 +102,10 @@ function renewCertificate({ fastify }: App, servers: readonly object[], options:
   fastify.addHook('onClose', async () => stop())
 }
 
-/** How long an answer may take on its last way out. */
+/** The time limit of responses in progress when the server closes. */
 const CLOSE_MS = 5_000
 
-/** Connections that wait for a next request, or for a first one, hold nothing up: only answers on their way do. */
+/** Idle connections do not delay closing, only responses in progress do. */
 async function closeServer(
   { fastify, answering }: App,
   handles: readonly Server[],
@@ -117,48 +120,49 @@ async function closeServer(
   await Promise.all([fastify.close(), closeHandles(handles)]).finally(() => clearInterval(poll))
 }
 
-/** Accepts many connections in each turn of the event loop, for agents are new processes and begin together. */
+/** Accepting many connections per iteration of the event loop, because agents are new processes that start together. */
 
 /**
- * A listening handle gives one connection in each turn (libuv, `uv__server_io`), and turns are long under load: of 200 agents
- * that begin at once the last would wait for 200 of them. With so many handles on the port it is 16 in each turn.
+ * A listening handle accepts one connection per iteration of the event loop (libuv, `uv__server_io`), and iterations
+ * are long under load: of 200 agents that start at once the last would wait for 200 iterations. This number of handles
+ * on the port accepts 16 per iteration.
  */
 const HANDLES = 16
 
-/** How several handles can have one port: the kernel deals out what comes. Of Linux alone, as far as it deals evenly. */
+/** Lets several handles share one port; the kernel distributes the connections. Only Linux distributes them evenly. */
 const SHARED_PORT = { reusePort: true } as const
 
-/** Whether a port is to be shared among handles here. */
+/** Whether handles share a port on this platform. */
 const SHARES_PORTS = process.platform === 'linux'
 
 /**
- * Keeps a port for this process. A port that is shared among handles could be shared with a second proxy just as well, and
- * each would get half of the calls. A name that is held as long as the process lives tells them apart.
- * @returns undefined where it is held already, or cannot be: then the port must not be shared
+ * Reserves a port for this process. A port that handles share could be shared with a second proxy as well, and each
+ * would get half of the requests. An abstract socket name, which exists as long as the process, prevents this.
+ * @returns undefined if it is already reserved, or cannot be: the port must not be shared then
  */
 async function holdPort(port: number): Promise<Server | undefined> {
-  // Whoever connects to it, as any user of the machine may, gets none of the process's files.
+  // Any user of the machine may connect to this name; such a connection must not occupy a file descriptor.
   const name = createServer((socket) => socket.destroy()).unref()
   return await started(name, { path: `\0llm-proxy/port/${port}` }).catch(() => undefined)
 }
 
-/** Listens where this server does with further handles, and gives it what they accept. @returns them */
+/** Opens further handles on this server's address, whose connections it serves. @returns the handles */
 async function addHandles(server: Server): Promise<Server[]> {
   const address = server.address()
   if (address === null || typeof address === 'string') return []
   const { address: host, port } = address
   const handOver = (socket: Socket) => {
-    // Errors of a request are events of the server of its socket.
+    // Errors of a request are emitted by the server of its socket.
     Object.assign(socket, { server })
     server.emit('connection', socket)
   }
-  // As servers of HTTP have their own.
+  // The options of Node's HTTP servers.
   const options = { allowHalfOpen: true, noDelay: true }
   const handles = Array.from({ length: HANDLES - 1 }, () => createServer(options, handOver))
   return await Promise.all(handles.map((handle) => started(handle, { host, port, ...SHARED_PORT })))
 }
 
-/** Resolves once they take nothing more, and what they had accepted has been closed. */
+/** Resolves once the handles accept nothing more and the connections that they accepted are closed. */
 async function closeHandles(handles: readonly Server[]): Promise<void> {
   await Promise.all(handles.map((handle) => new Promise((resolve) => handle.close(resolve))))
 }

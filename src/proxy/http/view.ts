@@ -1,14 +1,14 @@
-/** What was recorded, to look at: the reads and the inspector's page over a database, without a proxy. */
+/** A viewer of recorded data: the read routes and the inspector over a database, without a proxy. */
 import type { FastifyPluginCallback } from 'fastify'
 import { inScope } from './access/guard.ts'
 import { type App, type AppBase, type AppSockets, buildAppWith } from './app.ts'
 import { type HttpServer, type ListenOptions, listenWith } from './server.ts'
 import { type ReadRoutesOptions, readRoutes } from './trainer/read/routes.ts'
 
-/** What `/health` tells besides its state. */
+/** The fields of `/health` other than its state. */
 interface ViewFacts {
   version: string
-  /** The database file. */
+  /** The path of the database file. */
   db: string
 }
 
@@ -20,7 +20,7 @@ export function listenToViewers(options: ViewOptions & ListenOptions): Promise<H
   return listenWith(options, (sockets) => buildView(options, sockets))
 }
 
-/** Not listening yet. */
+/** Builds the application, not listening yet. */
 export function buildView(options: ViewOptions, sockets?: AppSockets): Promise<App> {
   const { reader, tokenTexts, facts, inspector } = options
   const add: Parameters<typeof buildAppWith>[1] = async (app) => {
@@ -37,7 +37,7 @@ const viewHealth: FastifyPluginCallback<{ facts: ViewFacts }> = (app, { facts },
   done()
 }
 
-/** Who writes the database tells nobody here. */
+/** The proxy that writes the database sends no events to this process. */
 const noEvents: FastifyPluginCallback = (app, _options, done) => {
   for (const path of ['/events', '/sessions/:sessionId/live']) {
     app.get(path, (_request, reply) => reply.code(204).send())

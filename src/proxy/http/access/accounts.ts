@@ -1,7 +1,7 @@
 /**
- * What each caller has under way: connections, calls, bodies on their way, and the memory of those that have come. All of
- * it is charged to the caller's account and given back when the response or the connection is closed. A limit that is
- * reached refuses the caller who reached it, by its name, and nobody else.
+ * The resources that each caller uses: connections, calls, bodies in transit, and memory of received bodies. They are
+ * charged to the caller's account and released when the response or the connection closes. A limit rejects only the
+ * account that reached it, or the account that uses the most of a shared limit.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
@@ -13,17 +13,22 @@ import { onClose } from '../transport/on-close.ts'
 import { getKeys } from './keyring.ts'
 
 export interface AccountLimits {
-  /** Of one agent's key; twice as many as its calls at least, so that there is always an idle one to close. Default: 256. */
+  /**
+   * The limit per agent's key; at least twice as many as its calls, so that there is always an idle connection to
+   * close. Default: 256.
+   */
   connections?: number
-  /** Of one agent's key; each answer that a call asks for counts. Default: 128. */
+  /** The limit per agent's key; each completion that a request asks for counts (`n`). Default: 128. */
   calls?: number
-  /** Memory that the bodies of calls under way may take together. Default: half of what the heap may grow to. */
+  /** The memory that the bodies of all requests in flight may take together. Default: half of the heap's maximum. */
   memoryBytes?: number
-  /** Of all bodies together that have begun and not ended; twice the limit on one at least. Default: 256 MiB. */
+  /**
+   * The limit on the received bytes of all bodies in transit; at least twice the limit on one body. Default: 256 MiB.
+   */
   arrivingBytes?: number
 }
 
-/** Of the memory, the part that the calls of one agent's key may take. */
+/** The share of the memory that the requests of one agent's key may take. */
 const SHARE_OF_ONE_AGENT = 0.25
 
 const AGENT_CALLS = 128
@@ -32,20 +37,20 @@ const ARRIVING_BYTES = 256 * 1024 * 1024
 
 interface Account {
   readonly name: string
-  /** Limits of one agent hold for it. */
+  /** Whether the limits per agent's key apply. */
   readonly isAgent: boolean
-  /** Under way; of a caller without any nothing is kept but its connections. */
+  /** The requests in flight. An account without requests, bodies and connections is removed. */
   requests: number
-  /** Of each of an agent's connections the calls under way. That of the latest call is the last. */
+  /** The requests in flight per connection of an agent. The connection of the latest request is the last one. */
   readonly connections: Map<Socket, number>
   calls: number
   memoryBytes: number
   arrivingBytes: number
-  /** Bodies on their way, of each what has come. */
+  /** The bodies in transit, with the bytes received so far. */
   readonly arriving: Map<IncomingMessage, number>
 }
 
-/** What one request has of its caller's account, until its response is closed. */
+/** The share of one request in its caller's account, until its response is closed. */
 export class AccountUsage {
   readonly #accounts: Accounts
   readonly #account: Account
@@ -64,7 +69,7 @@ export class AccountUsage {
     })
   }
 
-  /** Whose it is. */
+  /** The name of the account. */
   get account(): string {
     return this.#account.name
   }
@@ -81,8 +86,8 @@ export class AccountUsage {
   }
 
   /**
-   * Sets what the body takes in memory, of which there is more once it has been read.
-   * @throws ProxyError `too_many_calls`, `queue_full`; what was counted before still is
+   * Sets the memory that the body takes, which grows once the body has been parsed.
+   * @throws ProxyError `too_many_calls`, `queue_full`; the previous figure stays counted
    */
   setMemory(bytes: number): void {
     if (this.#isClosed) return
@@ -102,8 +107,8 @@ export class AccountUsage {
   }
 
   /**
-   * Counts a body that is about to be read. One that is refused has an `error` event, or is cut off where nobody listens to
-   * that. Of one over the limit on one body, which is refused elsewhere, nothing is kept.
+   * Counts a body that is about to be read. A rejected body emits `error`, or is destroyed if it has no listener for
+   * it. A body over the limit on one body is rejected elsewhere and no longer counted here.
    */
   watch(request: IncomingMessage): void {
     this.#accounts.watch(this.#account, request)
@@ -122,13 +127,13 @@ export class Accounts {
   readonly limits: Required<AccountLimits>
   readonly #bodyLimitBytes: number
   readonly #accounts = new Map<string, Account>()
-  /** The agents that called over connections last. */
+  /** The account of the agent that last used each connection. */
   readonly #owners = new Map<Socket, Account>()
-  /** Of all callers. */
+  /** The sum over all callers. */
   memoryBytes = 0
   #arrivingBytes = 0
 
-  /** @param bodyLimitBytes of one body */
+  /** @param bodyLimitBytes the limit on one body */
   constructor(bodyLimitBytes: number, limits: AccountLimits = {}) {
     const { calls = AGENT_CALLS, connections = AGENT_CONNECTIONS, arrivingBytes = ARRIVING_BYTES } = limits
     this.#bodyLimitBytes = bodyLimitBytes
@@ -140,12 +145,12 @@ export class Accounts {
     }
   }
 
-  /** How many callers have something under way. */
+  /** The number of callers with resources in use. */
   get count(): number {
     return this.#accounts.size
   }
 
-  /** A request has come. Of the connections of an agent's key that are too many, one without a call is closed. */
+  /** Charges a request to its account. If an agent's key has too many connections, an idle one is closed. */
   charge(
     name: string,
     isAgent: boolean,
@@ -159,7 +164,7 @@ export class Accounts {
     return new AccountUsage(this, account, response)
   }
 
-  /** A connection is counted with who called over it last: balancers use one for many. */
+  /** A connection counts for the agent that used it last: balancers use one connection for many agents. */
   #connect(account: Account, socket: Socket, response: ServerResponse): void {
     const owner = this.#owners.get(socket)
     if (owner !== account) this.#disconnect(socket)
@@ -203,13 +208,13 @@ export class Accounts {
     for (const end of ['end', 'close']) request.once(end, () => this.#arrived(account, request))
   }
 
-  /** Of the caller who has most on its way: others are not cut off for it. */
+  /** Rejects the largest body of the caller with the most bytes in transit, so that other callers are not affected. */
   #refuseLargest(): void {
     const most = largest(this.#accounts.values(), ({ arrivingBytes }) => arrivingBytes)
     const [request, bytes] = largest(most.arriving, ([, bytes]) => bytes)
     this.#arrived(most, request)
     const message = `Too much is being sent at once, and most of it by this caller: this body has ${bytes} bytes so far`
-    // Nobody waits for a body that came with a GET, or after its refusal.
+    // A body that came with a GET, or after the request was rejected, has no reader.
     if (request.listenerCount('error') === 0) request.destroy()
     else request.emit('error', new ProxyError('queue_full', message, { retryAfterS: 1 }))
   }
@@ -222,15 +227,15 @@ export class Accounts {
     this.tidy(account)
   }
 
-  /** Of callers with nothing under way nothing is kept. */
+  /** Removes an account without resources in use. */
   tidy({ name, requests, connections, arriving }: Account): void {
     if (requests + connections.size + arriving.size === 0) this.#accounts.delete(name)
   }
 }
 
 /**
- * Whose a request is: of an agent's key its session, else the session of the path; else where it comes from, and with what
- * key, for agents of an open proxy may name their session by it.
+ * Returns the account of a request: the session of an agent's key, else the session of the path, else the client's
+ * address, on an open proxy together with its key, because agents may name their session by it.
  */
 export function getAccountName({ caller, params, headers, ip }: FastifyRequest): string {
   if (caller.is === 'agent') return `agent ${caller.sessionId}`
@@ -254,7 +259,7 @@ function closeFirstIdle(connections: Map<Socket, number>): void {
   }
 }
 
-/** Of things of which there is one at least. */
+/** @param items at least one */
 function largest<Item>(items: Iterable<Item>, sizeOf: (item: Item) => number): Item {
   return [...items].reduce((most, each) => (sizeOf(each) > sizeOf(most) ? each : most))
 }

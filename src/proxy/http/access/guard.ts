@@ -1,6 +1,6 @@
 /**
- * The door of the HTTP server. Every route has a scope, or the server does not start; every request is judged by it
- * when its headers are there, before a byte of its body is read.
+ * Access control of the HTTP server. Every route has a scope, or the server does not start; every request is checked
+ * against it when its headers have arrived, before a byte of its body is read.
  */
 import type { IncomingMessage } from 'node:http'
 import { isIP } from 'node:net'
@@ -22,22 +22,22 @@ import { type Caller, checkScope, type Scope, unauthorized } from './scopes.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
-    /** The scope of the routes that are added here. */
+    /** The scope of the routes that are registered here. */
     scope: Scope | undefined
   }
   interface FastifyContextConfig {
     scope?: Scope
-    /** Asked with a run's key, the route answers for the sessions of this run alone. */
+    /** Whether the route accepts a run's key and restricts itself to the sessions of this run. */
     knowsRuns?: boolean
   }
   interface FastifyRequest {
     caller: Caller
-    /** What it has of its caller's account. */
+    /** The share of the request in its caller's account. */
     charge: AccountUsage
   }
 }
 
-/** One method of one path, and what it asks of its callers. */
+/** One method of one path, and the access that it requires. */
 export interface RouteScope {
   method: string
   path: string
@@ -45,7 +45,7 @@ export interface RouteScope {
   knowsRuns: boolean
 }
 
-/** The plugin, with this scope for all its routes. */
+/** Returns the plugin with this scope for all its routes. */
 export function inScope<Options extends FastifyPluginOptions>(
   scope: Scope,
   plugin: FastifyPluginCallback<Options> | FastifyPluginAsync<Options>,
@@ -56,7 +56,7 @@ export function inScope<Options extends FastifyPluginOptions>(
   }
 }
 
-/** Workers are known once they have said hello. */
+/** Callers that have authenticated. Workers authenticate with their `hello`. */
 const HAVE_SHOWN_A_KEY: ReadonlySet<Caller['is']> = new Set([
   'admin',
   'run',
@@ -71,17 +71,19 @@ interface GuardOptions {
   strangers: UnauthenticatedConnections
   accounts: Accounts
   logger: Logger
-  /** The server can be reached from its own machine only, and so from pages that are looked at there. */
+  /** Whether the server listens on the loopback interface only, where web pages in a local browser can reach it. */
   loopbackOnly: boolean
   /** Returns the lease of the node that has signed the request, if one has. Default: there are no other nodes. */
   verifyNode?: ((request: FastifyRequest) => number | undefined) | undefined
 }
 
-/** A stranger that does not know better may send a prompt of this size, and then reads why it was refused. */
+/**
+ * An unauthenticated client may send a prompt of this size by mistake, and must be able to read why it was rejected.
+ */
 export const REJECTED_BODY: DiscardLimits = { bytes: 256 * 1024, ms: 2_000 }
 
 /**
- * Puts the guard before everything that is registered after it.
+ * Registers the access check for everything that is registered after it.
  * @returns the routes, complete when the server is ready
  */
 export function guardRoutes(app: FastifyInstance, options: GuardOptions): readonly RouteScope[] {
@@ -105,7 +107,7 @@ export function guardRoutes(app: FastifyInstance, options: GuardOptions): readon
     }
     done(refusal)
   })
-  // Without keys, whoever has sent a whole request has shown enough; a worker has when it has said hello.
+  // Without keys, a complete request suffices as authentication; a worker authenticates with its `hello`.
   app.addHook('preHandler', ({ caller, raw }, _reply, done) => {
     if (caller.is === 'anyone' && !asksForUpgrade(raw)) strangers.know(raw.socket)
     done()
@@ -114,7 +116,7 @@ export function guardRoutes(app: FastifyInstance, options: GuardOptions): readon
   return routes
 }
 
-/** Gives each route its scope. @throws Error for a route that has none */
+/** Assigns each route its scope. @throws Error for a route without one */
 function collectScopes(app: FastifyInstance): readonly RouteScope[] {
   const routes: RouteScope[] = []
   app.decorate('scope', undefined)
@@ -138,7 +140,7 @@ function checkRequest(request: FastifyRequest, options: GuardOptions): ProxyErro
   if (refusal) return refusal
   if (scope !== undefined)
     return checkScope(scope, caller, { sessionId: (params as { sessionId?: string }).sessionId, knowsRuns })
-  // A path that is none. A stranger is not told so: its body would have to be read first.
+  // There is no such route. An unauthenticated caller is not told: its body would have to be read first.
   return caller.is === 'stranger' ? unauthorized('a key', caller.hasKey) : undefined
 }
 
@@ -151,51 +153,56 @@ function checkPage(
   return checkOrigin(request) ?? (keyring.isOpen && loopbackOnly ? checkHost(request) : undefined)
 }
 
-/** Node has let go of a socket that asked for an upgrade: one that got an answer instead would stay, read by nobody. */
+/**
+ * Node has detached the parser from a socket that asked for an upgrade: after another response nothing would read it.
+ */
 const endAnsweredUpgrade: onResponseHookHandler = ({ raw }, _reply, done) => {
   if (asksForUpgrade(raw)) raw.socket.destroySoon()
   done()
 }
 
-/** Node sets `upgrade`; the types do not know. */
+/** Node sets `upgrade`; its types lack the property. */
 function asksForUpgrade(raw: IncomingMessage & { upgrade?: boolean }): boolean {
   return raw.upgrade === true
 }
 
 /**
- * Pages in a browser that reach for the proxy of whoever looks at them. A browser tells what page a request comes from
- * (`Origin`), and a page that had its own name point here sends that name (`Host`, "DNS rebinding"). No page can send a
- * key that it does not have, so this is for proxies without keys, and for the worker socket, which is for no page at all.
+ * Protection from web pages that reach the proxy through the browser of a user. A browser reports the page of a request
+ * (`Origin`), and a page that has its own name resolve to this address sends that name (`Host`, "DNS rebinding"). A
+ * page cannot send a key that it does not have, so the check is for proxies without keys, and for the worker socket,
+ * which is for no page at all.
  */
 
-/** @returns why the request is refused. Proxies of other programs in between must leave `Host` as it was, or be trusted */
+/** @returns why the request is rejected. Reverse proxies in front must preserve `Host`, or be trusted */
 function checkOrigin({ headers, host }: FastifyRequest): ProxyError | undefined {
   const { origin } = headers
   if (origin === undefined || parseHost(origin) === host.toLowerCase()) return undefined
   return new ProxyError('forbidden', 'This request comes from a web page of another origin')
 }
 
-/** @returns why the request is refused: `Host` is a name that somebody else may own */
+/** @returns why the request is rejected: `Host` is a name that another party may own */
 function checkHost({ hostname }: FastifyRequest): ProxyError | undefined {
   if (isIP(hostname.replace(/^\[|\]$/g, '')) || !isPublicName(hostname.toLowerCase())) return undefined
   const message = `'${hostname}' is not a name of this proxy, which listens on the loopback only: use its address, or give it keys`
   return new ProxyError('forbidden', message)
 }
 
-/** Names without a dot, and those under suffixes that nobody can register. */
+/**
+ * Returns whether anyone could register a name: names without a dot and those under reserved suffixes are not public.
+ */
 function isPublicName(name: string): boolean {
   return name.includes('.') && !/\.(localhost|internal|local|test|home\.arpa)\.?$/.test(name)
 }
 
-/** `null`, which sandboxed pages send, is no host. */
+/** `null`, which sandboxed pages send, has no host. */
 function parseHost(origin: string): string | undefined {
   return URL.parse(origin)?.host
 }
 
-/** Strangers must not fill the disk: they get one line for each stretch of this length. */
+/** The interval per log line: unauthenticated callers must not fill the disk. */
 const STRETCH_MS = 1_000
 
-/** Tells of strangers that were refused: of the first at once, then how many there were since the line before. */
+/** Logs rejected unauthenticated requests: the first at once, then their number since the last line. */
 class RejectionLog {
   readonly #logger: Logger
   #refusedSince = 0
@@ -205,7 +212,7 @@ class RejectionLog {
     this.#logger = logger
   }
 
-  /** @param address of the caller, or of the trusted proxy's client */
+  /** @param address the address of the caller, or of the client of a trusted proxy */
   add({ code, status, message }: ProxyError, address: string): void {
     this.#refusedSince += 1
     const nowMs = performance.now()

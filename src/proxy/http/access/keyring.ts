@@ -1,12 +1,12 @@
-/** The keys that the proxy accepts, and whose each one is. */
+/** The keys that the proxy accepts, and the caller that each one identifies. */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { createAgentKey, createRunKey, verifyAgentKey, verifyRunKey } from './agent-key.ts'
 import type { Caller } from './scopes.ts'
 
-/** Several of a kind are all valid, so that one can be replaced without a gap; what is made anew is made with the first. */
+/** All keys of a kind are valid, so that one can be replaced without a gap; new keys are made with the first secret. */
 export interface KeySettings {
-  /** None: the proxy is open to everybody. */
+  /** If all lists are empty, the proxy is open to everyone. */
   adminKeys: readonly string[]
   workerKeys: readonly string[]
   agentKeySecrets: readonly string[]
@@ -25,9 +25,9 @@ export const NO_KEYS: KeySettings = {
 type KeyScope = 'admin' | 'worker' | 'view' | 'metrics'
 
 export class Keyring {
-  /** Whether everybody may do everything. */
+  /** Whether every caller may use every route. */
   readonly isOpen: boolean
-  /** By what a caller with one of these keys is. */
+  /** The digests of the keys, by the scope that they grant. */
   readonly #digests: readonly (readonly [is: KeyScope, digests: readonly Buffer[]])[]
   readonly #agentKeySecrets: readonly string[]
 
@@ -38,13 +38,16 @@ export class Keyring {
     this.#agentKeySecrets = agentKeySecrets
   }
 
-  /** The key that the agent of this session gets; undefined when agents have none. @param tag the session's, if it has one */
+  /**
+   * Returns the key of the agent of a session; undefined if agents have no keys. @param tag the session's, if it has
+   * one
+   */
   agentKey(sessionId: string, tag: string | null = null): string | undefined {
     const [secret] = this.#agentKeySecrets
     return secret === undefined ? undefined : createAgentKey(secret, sessionId, tag)
   }
 
-  /** The key of whoever trains on this run; undefined when there is no secret to make it with. */
+  /** Returns the key for the trainer of a run; undefined without a secret to make it with. */
   runKey(run: string): string | undefined {
     const [secret] = this.#agentKeySecrets
     return secret === undefined ? undefined : createRunKey(secret, run)
@@ -52,7 +55,7 @@ export class Keyring {
 
   identify(headers: IncomingHttpHeaders): Caller {
     if (this.isOpen) return { is: 'anyone' }
-    // Clients that are told one key in their settings may send another from their environment beside it.
+    // Clients that are configured with one key may also send another one from their environment.
     const keys = getKeys(headers)
     for (const key of keys) {
       const caller = this.#findOwner(key)
@@ -67,7 +70,7 @@ export class Keyring {
     const run = verifyRunKey(this.#agentKeySecrets, key)
     if (run !== undefined) return { is: 'run', run }
     const digestOfKey = digest(key)
-    // All of them, so that how long it takes does not tell whose key it is.
+    // All are compared, so that the duration does not reveal which key matched.
     const owners = this.#digests.filter(([, digests]) => includes(digests, digestOfKey))
     const [first] = owners
     return first && { is: first[0] }
@@ -75,8 +78,9 @@ export class Keyring {
 }
 
 /**
- * The keys of a request: `x-api-key` (Anthropic's SDKs), `x-goog-api-key` (Google's), a bearer token (OpenAI's and most others), or the password of
- * basic authentication, which a client sends that can be given no more than a URL (`ws://:key@proxy`).
+ * Returns the keys of a request: `x-api-key` (Anthropic's SDKs), `x-goog-api-key` (Google's), a bearer token (OpenAI's
+ * and most others), or the password of basic authentication, which a client sends that accepts only a URL
+ * (`ws://:key@proxy`).
  */
 export function getKeys(headers: IncomingHttpHeaders): string[] {
   const { 'x-api-key': apiKey, 'x-goog-api-key': googleKey } = headers
@@ -92,12 +96,12 @@ function parsePassword(credentials: string): string {
   return text.slice(text.indexOf(':') + 1)
 }
 
-/** Digests have one length, so that comparing them takes the same time whatever the key. */
+/** Digests have equal lengths, so comparing them takes constant time. */
 function digest(key: string): Buffer {
   return createHash('sha256').update(key).digest()
 }
 
-/** Compares with all of them, whichever matches. */
+/** Compares with all digests, whichever matches. */
 function includes(digests: readonly Buffer[], wanted: Buffer): boolean {
   return digests.filter((candidate) => timingSafeEqual(candidate, wanted)).length > 0
 }

@@ -1,37 +1,38 @@
-/** Who may do what: the scopes of routes, the callers that keys tell apart, and the one decision between them. */
+/** Authorization: the scopes of routes, the callers that keys identify, and the decision between them. */
 import { ProxyError } from '../../../base/errors.ts'
 import { runOf } from '../../session/state/session-id.ts'
 
 /**
- * What a route asks of its callers. `open`: nothing. `admin`, `worker`: a key of this scope. `view`: it reads what is on
- * record and changes nothing. `metrics`: it counts. `agent`: the key of the session that the call belongs to. `node`: the
- * signature of another node of the database, also on a proxy without keys.
+ * The access that a route requires. `open`: none. `admin`, `worker`: a key of this scope. `view`: a key that may read
+ * stored data and change nothing. `metrics`: a key for counters. `agent`: the key of the session that the request
+ * belongs to. `node`: the signature of another node of the database, also on a proxy without keys.
  */
 export type Scope = 'open' | 'admin' | 'worker' | 'agent' | 'view' | 'metrics' | 'node'
 
 export type Caller =
-  /** The proxy has no keys: everybody may do everything. */
+  /** The proxy has no keys: every caller may use every route. */
   | { is: 'anyone' }
   | { is: 'admin' }
   | { is: 'worker' }
   /** May read everything, and write nothing. */
   | { is: 'view' }
-  /** May read numbers that tell of no session. */
+  /** May read figures that identify no session. */
   | { is: 'metrics' }
-  /** Has the key of this session; with a tag, of the one session of this name that has the tag on record. */
+  /** Has the key of this session; with a tag, of the one session of this name that has this tag in the store. */
   | { is: 'agent'; sessionId: string; keyTag: string | null }
-  /** Trains on this run: may do with its sessions what an admin may, and with nothing else. */
+  /** The trainer of a run: may do with the run's sessions whatever an admin may, and nothing else. */
   | { is: 'run'; run: string }
-  /** Another node of the database, by its lease, on a route for nodes. */
+  /** Another node of the database, identified by its lease, on a route for nodes. */
   | { is: 'node'; lease: number }
-  /** Has no key, or one that is not known. */
+  /** Has no key, or an unknown one. */
   | { is: 'stranger'; hasKey: boolean }
 
 /**
- * An admin may make an agent's calls: `POST /sessions/{id}` would tell it the agent's key anyway. It may not pose as a
- * worker, who sees the prompts of all sessions and answers for the model.
- * @param place the session of the path, if that names one; and whether the route answers for a run alone where it is asked
- *   with a run's key
+ * Decides whether a caller may use a route. An admin may make an agent's requests: `POST /sessions/{id}` returns the
+ * agent's key anyway. It may not connect as a worker, which sees the prompts of all sessions and responds for the
+ * model.
+ * @param place the session of the path, if the path names one; and whether the route restricts itself to one run for a
+ *   run's key
  * @returns why the caller may not use a route of this scope; undefined if it may
  */
 export function checkScope(
@@ -82,9 +83,9 @@ function checkForeignRun(run: string, sessionId: string): ProxyError | undefined
 }
 
 /**
- * For routes that know runs.
- * @param asked the run that is asked for; undefined: none
- * @returns the run that the caller is held to, or asks for. @throws ProxyError `forbidden`
+ * Returns the run that a route for runs is restricted to: the caller's, or the requested one.
+ * @param asked the requested run; undefined: none
+ * @throws ProxyError `forbidden`
  */
 export function getRequestedRun(caller: Caller, asked?: string): string | undefined {
   if (caller.is !== 'run' || asked === caller.run) return asked
@@ -92,7 +93,9 @@ export function getRequestedRun(caller: Caller, asked?: string): string | undefi
   throw forbidden(`This key is for the run ${caller.run} only`)
 }
 
-/** For routes that know runs. @throws ProxyError `forbidden` for a session of another run than the caller's */
+/**
+ * Checks a session on a route for runs. @throws ProxyError `forbidden` for a session of another run than the caller's
+ */
 export function rejectForeignRun(caller: Caller, sessionId: string): void {
   const refusal = caller.is === 'run' ? checkForeignRun(caller.run, sessionId) : undefined
   if (refusal) throw refusal
@@ -112,7 +115,7 @@ const KEY_NAMES: Record<Exclude<Scope, 'open' | 'node'>, string> = {
   agent: "its session's key (agent_key of POST /sessions)",
 }
 
-/** @param needs what the call lacks: `an admin key` @param hasKey whether it came with some other key */
+/** @param needs the access that the request lacks: `an admin key` @param hasKey whether it came with another key */
 export function unauthorized(needs: string, hasKey: boolean): ProxyError {
   const message = hasKey
     ? `The key is not valid: this call needs ${needs}`

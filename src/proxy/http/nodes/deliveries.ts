@@ -1,7 +1,7 @@
 /**
- * Delivery of forwarded responses. The owner of a session writes a response to the node that forwarded the request; only
- * that node sees whether the client received it, and acknowledges it by the id of its signed message. A response that
- * was not delivered may be sampled again by a client that does not mark its retries, and is then superseded.
+ * Delivery of forwarded responses. The owner of a session writes a response to the node that forwarded the request;
+ * only that node sees whether the client received it, and acknowledges it by the id of its signed message. A response
+ * that was not delivered may be sampled again by a client that does not mark its retries, and is then superseded.
  */
 import type { ServerResponse } from 'node:http'
 import { type Clock, systemClock } from '../../../base/clock.ts'
@@ -9,7 +9,7 @@ import type { SharedRecord } from '../../store/port/shared-record.ts'
 import { onClose } from '../transport/on-close.ts'
 import type { NodeMessage } from './node-identity.ts'
 
-/** Tells the forwarding node that the responding one waits for its acknowledgement. */
+/** The response header by which the responding node requests an acknowledgement from the forwarding node. */
 export const DELIVERY_HEADER = 'x-llm-proxy-delivery'
 
 /**
@@ -47,8 +47,8 @@ export class Deliveries {
 
   /**
    * Calls `onOutcome` once, when the outcome of a response is known.
-   * @param message of the node that forwarded the request; undefined: the client is connected to this node
-   * @param sessionId for {@link settle}; undefined: the session is served by another node
+   * @param message the message of the node that forwarded the request; undefined: the client is connected to this node
+   * @param sessionId the session for {@link settle}; undefined: another node serves the session
    */
   watch(
     response: ServerResponse,
@@ -74,8 +74,8 @@ export class Deliveries {
   }
 
   /**
-   * Waits until the outcome of every written response of the session is known, at most {@link SETTLE_MS}. What is unknown
-   * then counts as lost, so that the next request can be recognized as a repetition.
+   * Waits until the outcome of every written response of the session is known, at most {@link SETTLE_MS}. An outcome
+   * that is still unknown counts as lost, so that the next request can be recognized as a repetition.
    */
   async settle(sessionId: string): Promise<void> {
     const written = [...(this.#ofSession.get(sessionId) ?? [])].filter(({ isWritten }) => isWritten)

@@ -4,15 +4,15 @@ import { type DeliveryReport, MAX_REPORTS } from './routes.ts'
 
 /** The node that waits for a report. */
 export interface ReportTarget {
-  /** Its lease. */
+  /** The lease of the node. */
   readonly id: number
   readonly url: string
 }
 
 interface ReportsOptions {
-  /** Sends one batch. @returns whether the owner has taken it, or never will; false: try again */
+  /** Sends one batch. @returns whether the owner has taken it, or never will; false: retry */
   send(target: ReportTarget, reports: readonly DeliveryReport[], signal: AbortSignal): Promise<boolean>
-  /** Aborts when the lease of the node has ended: nothing is reported to it any more. */
+  /** Returns a signal that aborts when the lease of the node has ended, after which nothing is reported to it. */
   goneOf(id: number): AbortSignal
   /** Default: the system's. */
   clock?: Clock

@@ -1,7 +1,7 @@
 /**
- * Routing by owner. Each session has one owner among the nodes of a database, which holds its state; a request for the
- * session that arrives at another node is forwarded to the owner. So is what ends or resets a session, because it cancels
- * the requests in flight.
+ * Routing by owner. Each session has one owner among the nodes of a database, which has its state; a request for the
+ * session that arrives at another node is forwarded to the owner. Requests that end or reset a session are forwarded,
+ * too, because they cancel the requests in flight.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyRequest, onRequestAsyncHookHandler } from 'fastify'
@@ -14,7 +14,10 @@ import type { NodeIdentity } from './node-identity.ts'
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** Served by the session's owner: `change` modifies the session, `watch` reads its state. Requests of agents always are. */
+    /**
+     * Marks a route that the session's owner serves: `change` modifies the session, `watch` reads its state. The owner
+     * always serves agents' requests.
+     */
     ofOwner?: 'change' | 'watch'
   }
 }
@@ -62,7 +65,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
       const acceptsRequests = kind !== 'request' || !node.isDraining
       if (node.url !== undefined && acceptsRequests) {
         if (await forwarder.forward(request, reply, { id: node.id, url: node.url })) return reply
-        // A change is made here: the owner, should it still run, detects by the epoch that it was replaced.
+        // A change is made on this node: an owner that still runs detects by the epoch that it was replaced.
         if (kind === 'change') return
       }
       await sleep(POLL_MS)

@@ -6,10 +6,10 @@ import { createHmac, randomBytes, randomUUID, timingSafeEqual } from 'node:crypt
 import type { FastifyRequest } from 'fastify'
 import type { SharedRecord } from '../../store/port/shared-record.ts'
 
-/** Holds the signature: version, sender, receiver, message id and MAC, separated by spaces. */
+/** The header with the signature: version, sender, receiver, message id and MAC, separated by spaces. */
 export const NODE_HEADER = 'x-llm-proxy-node'
 
-/** The control under which the secrets are stored: a list, of which the first one signs and all of them verify. */
+/** The name of the control that stores the secrets: a list, of which the first one signs and all of them verify. */
 export const NODE_SECRETS = 'node_secrets'
 
 const VERSION = '1'
@@ -42,7 +42,7 @@ export class NodeIdentity {
     return this.#secrets
   }
 
-  /** Takes over the value of the control {@link NODE_SECRETS}. A value of another shape changes nothing. */
+  /** Applies the value of the control {@link NODE_SECRETS}. A malformed value changes nothing. */
   setSecrets(value: unknown): void {
     const isList = Array.isArray(value) && value.length > 0
     if (isList && value.every((secret) => typeof secret === 'string' && secret !== '')) this.#secrets = value

@@ -19,7 +19,7 @@ interface NodesOptions {
   authority?: string | undefined
 }
 
-/** The forwarder is to be closed. */
+/** Creates the parts; the caller closes the forwarder. */
 export function createNodes(shared: SharedRecord, options: NodesOptions): Nodes {
   const identity = new NodeIdentity(shared)
   const deliveries = new Deliveries(shared)

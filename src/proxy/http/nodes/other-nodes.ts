@@ -1,4 +1,4 @@
-/** Queries to the other nodes of the database about state that is in no table: open turns and events. */
+/** Queries to the other nodes of the database about state that no table stores: open turns and events. */
 import { createInterface } from 'node:readline'
 import { json } from 'node:stream/consumers'
 import type { FastifyRequest } from 'fastify'
@@ -6,7 +6,7 @@ import type { SharedRecord, SharingProxy } from '../../store/port/shared-record.
 import type { NdjsonReply } from '../transport/ndjson-reply.ts'
 import { type Forwarder, getHops } from './forwarder.ts'
 
-/** The interval at which new nodes are detected, and the time limit of a short response. */
+/** The interval at which new nodes are detected. */
 const POLL_MS = 1_000
 const TIMEOUT_MS = 2_000
 
@@ -19,7 +19,10 @@ export class OtherNodes {
     this.#forwarder = forwarder
   }
 
-  /** Adds the lines of the other nodes until the client leaves. A request that another node sent gets this node's alone. */
+  /**
+   * Adds the lines of the other nodes until the client leaves. A request from another node receives the lines of this
+   * node alone.
+   */
   follow(request: FastifyRequest, lines: NdjsonReply): void {
     if (getHops(request) > 0) return
     const left = new AbortController()
@@ -36,7 +39,7 @@ export class OtherNodes {
     lines.every(POLL_MS, look)
   }
 
-  /** Returns the JSON responses of the other nodes; a node that fails or rejects the request is left out. */
+  /** Returns the JSON responses of the other nodes. Nodes that fail or reject the request are left out. */
   async ask<T>(request: FastifyRequest): Promise<T[]> {
     if (getHops(request) > 0) return []
     const answers = await Promise.all(

@@ -1,15 +1,19 @@
-/** Where several nodes of one database run rollouts, each rollout has one of them: requests for it are forwarded there. */
+/**
+ * Ownership of rollouts: if several nodes of one database run rollouts, each rollout belongs to one node, which
+ * receives the requests for it.
+ */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import type { SharedRecord, SharingProxy } from '../../store/port/shared-record.ts'
 import { getHops, MAX_HOPS } from './forwarder.ts'
 import type { Nodes } from './nodes.ts'
 
-/** The headers of a response that the client gets. */
+/** The response headers that are forwarded to the client. */
 const FORWARDED_HEADERS = ['content-type', 'retry-after', 'x-rollout-id']
 
 /**
- * Sends a request to the node that has the rollout, with a body that has been read, and the response to the client as it comes.
+ * Forwards a request to the node that has the rollout, with a body that has been read, and streams the response to the
+ * client.
  * @throws ProxyError `proxy_away` if that node does not respond
  */
 type ForwardRollout = (request: FastifyRequest, reply: FastifyReply, body?: string) => Promise<FastifyReply>
@@ -23,22 +27,25 @@ export class RolloutOwners {
     this.#nodes = nodes
   }
 
-  /** Makes a rollout this node's own. @returns what forwards to the node that has it already; undefined: it is this node's */
+  /**
+   * Claims a rollout for this node. @returns a function that forwards to the node that already has it; undefined: this
+   * node has it
+   */
   async claim(rolloutId: string): Promise<ForwardRollout | undefined> {
     return this.#toForward(await this.#shared.claimRollout(rolloutId))
   }
 
-  /** @returns undefined: no other node has it */
+  /** @returns undefined: no other node has the rollout */
   async find(rolloutId: string): Promise<ForwardRollout | undefined> {
     return this.#toForward(await this.#shared.findRollout(rolloutId))
   }
 
-  /** Forgets a rollout of this node. Never rejects: the row of a rollout that the node does not have does no harm. */
+  /** Forgets a rollout of this node. Never rejects: a row of a rollout that the node does not have is harmless. */
   release(rolloutId: string): void {
     this.#shared.releaseRollout(rolloutId).catch(() => {})
   }
 
-  /** Returns the rollouts of the other nodes; none if another node asks. */
+  /** Returns the rollouts of the other nodes; none if another node sent the request. */
   async listOthers<T>(request: FastifyRequest): Promise<T[]> {
     const lists = await this.#nodes.others.ask<{ rollouts: T[] }>(request)
     return lists.flatMap(({ rollouts }) => rollouts)

@@ -1,4 +1,4 @@
-/** The route that nodes call on each other. */
+/** The route for requests between nodes. */
 import type { FastifyPluginCallback } from 'fastify'
 import Type, { type Static } from 'typebox'
 import { described, STRICT } from '../schemas/described.ts'
@@ -6,7 +6,7 @@ import { typedApp } from '../schemas/typed-app.ts'
 import { readAnyBodyAsJson } from '../transport/json-body.ts'
 import type { Deliveries } from './deliveries.ts'
 
-/** The most reports in one request. */
+/** The maximum number of reports in one request. */
 export const MAX_REPORTS = 1_000
 const BODY_LIMIT_BYTES = 256 * 1024
 
@@ -26,7 +26,7 @@ const DeliveryReports = Type.Object(
 )
 
 interface NodeRoutesOptions {
-  /** Undefined: the database has this node alone, and no caller has the scope of these routes. */
+  /** Undefined: the database has only this node, and no caller has the scope of these routes. */
   deliveries: Deliveries | undefined
 }
 

@@ -1,4 +1,4 @@
-/** Admin routes of scheduling and weights: hold calls while weights change, and tell which weights these are. */
+/** Admin routes of scheduling and weights: pause requests while weights change, and announce the weight version. */
 import type { FastifyPluginCallback } from 'fastify'
 import Type, { type Static } from 'typebox'
 import type { LiveTurn } from '../../session/state/live-turn.ts'
@@ -12,7 +12,7 @@ import type { Controls } from './controls.ts'
 
 interface AdminOptions {
   controls: Controls
-  /** Default: there are none. */
+  /** Default: none. */
   others?: OtherNodes | undefined
   weights: AnnouncedWeights
   sessions: Pick<Sessions, 'sweep' | 'heldSweep' | 'openTurns'>
@@ -111,7 +111,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     },
   )
 
-  // A turn is on disk before the last byte of its answer leaves, so that nothing is ever left to be written.
+  // A turn is committed before the last byte of its response is sent, so nothing remains to be written here.
   app.post(
     '/admin/flush',
     described('admin', 'Answers once every answered call is on record', Flushed, { body: Nothing }),
@@ -174,7 +174,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
   done()
 }
 
-/** Of several proxies. */
+/** Merges the open turns of several nodes. */
 function merged(parts: readonly Static<typeof OpenTurns>[], limit: number): Static<typeof OpenTurns> {
   const sum = (field: 'total' | 'sampled_tokens') => parts.reduce((all, part) => all + part[field], 0)
   const turns = parts.flatMap((part) => part.turns).sort((a, b) => a.started_at - b.started_at)

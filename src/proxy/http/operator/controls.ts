@@ -1,6 +1,6 @@
 /**
- * What an admin sets for the whole of the proxies: a pause, the weight version, engines. A proxy that shares its record with
- * others sets it on record, which each of them follows within a second, also one that starts later.
+ * The settings that an admin applies to all nodes: a pause, the weight version, engines. A node that shares its
+ * database stores them there, and every node, also one that starts later, follows them within a second.
  */
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
@@ -22,7 +22,7 @@ interface Parts {
   clock?: Clock
 }
 
-/** Of the proxy that has its record for itself. */
+/** The controls of a node that has its database alone. */
 export class Controls {
   protected readonly parts: Required<Parts>
 
@@ -31,9 +31,9 @@ export class Controls {
   }
 
   /**
-   * Lets new calls wait, and waits until those that run have ended, or the time is up; the pause holds either way.
-   * @returns how many still run
-   * @throws ProxyError `not_drained`, of several proxies
+   * Lets new requests wait until {@link resume}, and waits until the requests in flight have ended, or for `timeoutMs`.
+   * @returns how many are still in flight
+   * @throws ProxyError `not_drained`, if there are several nodes
    */
   async pause(timeoutMs: number): Promise<number> {
     this.hold()
@@ -44,16 +44,16 @@ export class Controls {
     await this.goOn()
   }
 
-  /** @param version of the weights, for engines that do not tell it; null: none any more */
+  /** @param version the version of the weights, for engines that do not report it; null: none */
   async announce(version: string | number | null): Promise<void> {
     this.parts.weights.announced = version
-    // What an engine said before must not stand against this.
+    // A version that an engine reported earlier must not override this one.
     await this.parts.backend.refresh()
   }
 
   /**
    * Replaces the secret with which the nodes of the database authenticate to each other.
-   * @throws ProxyError `unsupported` where there is one node
+   * @throws ProxyError `unsupported` if there is one node
    */
   async rotateNodeSecret(): Promise<void> {
     throw new ProxyError(
@@ -72,7 +72,7 @@ export class Controls {
     this.parts.activity.tell({ type: 'resumed' })
   }
 
-  /** @returns how many calls still run when all have ended or the time is up */
+  /** @returns how many requests are in flight when all have ended, the time is up or `isOver` returns true */
   protected async drained(timeoutMs: number, isOver = () => false): Promise<number> {
     const { backend, clock } = this.parts
     const endMs = clock.nowMs() + timeoutMs
@@ -86,7 +86,7 @@ export class Controls {
 
 interface ControlParts extends Parts {
   shared: SharedRecord
-  /** Local mode's; a relay's workers dial each proxy. */
+  /** The registry of local mode; a relay's workers connect to each node. */
   registry: Registry
   identity: NodeIdentity
   logger: Logger
@@ -94,14 +94,14 @@ interface ControlParts extends Parts {
 
 const ENGINE = 'engine '
 
-/** Of a proxy that shares its record. */
+/** The controls of a node that shares its database. */
 export class SharedControls extends Controls implements Registry {
   readonly #shared: SharedRecord
   readonly #registry: Registry
   readonly #identity: NodeIdentity
   readonly #logger: Logger
   #isPaused = false
-  /** Raised by each pause and resumption. */
+  /** The number of pauses and resumptions so far. */
   #pauses = 0
 
   constructor({ shared, registry, identity, logger, ...parts }: ControlParts) {
@@ -135,8 +135,8 @@ export class SharedControls extends Controls implements Registry {
   }
 
   /**
-   * Each step is followed by all nodes before the next one begins, so that no node signs with a secret that another one
-   * does not accept: the new secret is added, then signs, then the old one is removed.
+   * Replaces the secret in steps, each of which all nodes follow before the next one begins, so that no node signs with
+   * a secret that another one does not accept: the new secret is added, then signs, then the old one is removed.
    */
   override async rotateNodeSecret(): Promise<void> {
     const [old] = this.#identity.secrets
@@ -160,7 +160,7 @@ export class SharedControls extends Controls implements Registry {
     await this.#seenByAll(await this.#shared.setControl(`${ENGINE}${id}`, null))
   }
 
-  /** Whoever is gone before it has seen it need not. */
+  /** Waits until every node has seen a change. A node whose lease ends is not waited for. */
   async #seenByAll(change: number): Promise<void> {
     while (this.#shared.proxies.some(({ seen }) => seen < change))
       await new Promise<void>((resolve) => this.parts.clock.after(LOOK_MS, resolve))
@@ -202,7 +202,7 @@ export class SharedControls extends Controls implements Registry {
     this.#isPaused = isPaused
   }
 
-  /** A database that is away is told with the next renewal of the lease. */
+  /** Reports whether this node is drained. If the database is unreachable, the next renewal of the lease reports it. */
   #tell(isDrained: boolean): void {
     this.#shared.tell({ isDrained }).catch(() => {})
   }

@@ -3,10 +3,10 @@ import Type from 'typebox'
 import type { MetricsSource } from '../../metrics/metrics.ts'
 import { ErrorReply } from '../schemas/described.ts'
 
-/** The two formats; which one depends on what the caller accepts. */
+/** The media types; the `Accept` header selects one. */
 const MEDIA = ['text/plain', 'application/openmetrics-text']
 
-/** `GET /metrics`: Prometheus' text, or OpenMetrics for those who accept it. */
+/** `GET /metrics`: Prometheus' text format, or OpenMetrics for clients that accept it. */
 export const metricsRoute: FastifyPluginCallback<{ source: MetricsSource }> = (app, { source }, done) => {
   const schema = {
     tags: ['health'],

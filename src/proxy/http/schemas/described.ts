@@ -1,13 +1,13 @@
-/** What the routes of trainers and operators have in common in their schemas. */
+/** Parts that the schemas of trainers' and operators' routes share. */
 import Type, { type TSchema } from 'typebox'
 
-/** Of an object that is asked with: a field that it does not name is refused. */
+/** For a request object: a field that it does not define is rejected. */
 export const STRICT = { additionalProperties: false }
 
-/** A body, or a query, that says nothing. */
+/** A body, or a query, without fields. */
 export const Nothing = Type.Object({}, STRICT)
 
-/** What may be null in an answer. */
+/** Returns the schema of a response field that may be null. */
 export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 
 export const ErrorReply = Type.Object({
@@ -16,19 +16,21 @@ export const ErrorReply = Type.Object({
   param: nullable(Type.String()),
 })
 
-/** The answer's type is not among them: handlers make JSON that the schema of the answer describes. */
+/** The response's type is not derived: handlers return JSON that the response schema only describes. */
 interface RouteFacts {
   tags: string[]
   summary: string
   response: unknown
 }
 
-/** The answer as a media type other than JSON. */
+/** Returns the description of a response in a media type other than JSON. */
 export function inMedia(media: string, schema: TSchema) {
   return { description: 'The answer', content: { [media]: { schema } } }
 }
 
-/** A route's options: its schema with what all routes share. Parameters that a route does not name are refused. */
+/**
+ * Returns a route's options: its schema with the parts that all routes share. Undefined query parameters are rejected.
+ */
 export function described<P extends object>(
   tag: string,
   summary: string,

@@ -1,13 +1,13 @@
-/** `GET /openapi.json`: the HTTP API as an OpenAPI document, made from the schemas that validate it. */
+/** `GET /openapi.json`: the HTTP API as an OpenAPI document, generated from the schemas that validate it. */
 import swagger, { type FastifyDynamicSwaggerOptions } from '@fastify/swagger'
 import type { FastifyPluginAsync, FastifySchema, RouteOptions } from 'fastify'
 import Type, { type TSchema } from 'typebox'
 import packageJson from '../../../../package.json' with { type: 'json' }
 
 interface OpenApiOptions {
-  /** Precedes every path. */
+  /** The path that precedes every route. */
   basePath: string
-  /** Whether callers must show a key. */
+  /** Whether callers must send a key. */
   asksForKeys: boolean
 }
 
@@ -36,14 +36,14 @@ export const openApiRoute: FastifyPluginAsync = async (app) => {
 }
 
 /**
- * To be registered before the routes that it describes. It sees them because Fastify, told by this symbol, gives it
- * no scope of its own.
+ * The plugin that generates the document; it must be registered before the routes that it describes. It sees them
+ * because this symbol makes Fastify register it without a scope of its own.
  */
 export const openApi = Object.assign(describeApi, { [Symbol.for('skip-override')]: true })
 
 type Transform = NonNullable<FastifyDynamicSwaggerOptions['transform']>
 
-/** What the document says of a route beside its own schema. */
+/** Returns the function that completes the description of a route. */
 function createTransform({ basePath, asksForKeys }: OpenApiOptions): Transform {
   return ({ schema, url, route }) => {
     const named = namedRest(url)
@@ -67,7 +67,7 @@ function createTransform({ basePath, asksForKeys }: OpenApiOptions): Transform {
   }
 }
 
-/** The document has no word for the rest of a path. */
+/** Names the rest of a path as a parameter: OpenAPI has no wildcard. */
 function namedRest(url: string): { url: string; params?: TSchema } {
   if (!url.endsWith('/*')) return { url }
   const names = [...url.matchAll(/:(\w+)/g)].map(([, name]) => [name!, Type.String()])
@@ -75,7 +75,7 @@ function namedRest(url: string): { url: string; params?: TSchema } {
   return { url: `${url.slice(0, -1)}:model`, params: Type.Object({ ...Object.fromEntries(names), model }) }
 }
 
-/** `GET /sessions/:sessionId/rows` is `getSessionsBySessionIdRows`. */
+/** Returns the operation id: `GET /sessions/:sessionId/rows` is `getSessionsBySessionIdRows`. */
 function toOperationId({ method }: RouteOptions, path: string): string {
   const words = path
     .replaceAll(/:(\w+)/g, 'by-$1')
@@ -85,7 +85,7 @@ function toOperationId({ method }: RouteOptions, path: string): string {
   return String(method).toLowerCase() + name
 }
 
-/** What is filled in has always a value for the handler, but the caller need not send it. */
+/** Makes fields with a default optional: the handler always has a value for them, but the client need not send one. */
 function withoutRequiredDefaults(schema: TSchema): TSchema {
   const { properties = {}, required = [] } = schema as {
     properties?: Record<string, { default?: unknown }>
@@ -99,7 +99,10 @@ function withoutRequiredDefaults(schema: TSchema): TSchema {
 type Made = Parameters<NonNullable<FastifyDynamicSwaggerOptions['transformObject']>>[0]
 type ApiDocument = Extract<Made, { openapiObject: unknown }>['openapiObject']
 
-/** A body in which nothing is required may be left out, unless it must have something; those of LLM calls are the dialects', which want one. */
+/**
+ * Makes a body optional if no field of it is required and it may be empty, but for agents' requests, whose dialects
+ * require a body.
+ */
 function withOptionalBodies(document: ApiDocument): ApiDocument {
   for (const path of Object.values(document.paths ?? {})) {
     for (const method of ['post', 'delete'] as const) {

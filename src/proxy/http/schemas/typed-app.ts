@@ -8,7 +8,7 @@ import type {
 } from 'fastify'
 import { validatorCompiler } from './validate.ts'
 
-/** Where routes have the types of their schemas. */
+/** An application whose routes have the types of their schemas. */
 export type TypedApp = FastifyInstance<
   RawServerDefault,
   RawRequestDefaultExpression,
@@ -17,11 +17,11 @@ export type TypedApp = FastifyInstance<
   TypeBoxTypeProvider
 >
 
-/** The same plugin, whose routes are typed and checked by their schemas. */
+/** Returns the same plugin scope with routes that are typed and validated by their schemas. */
 export function typedApp(plain: FastifyInstance): TypedApp {
   const app: TypedApp = plain.withTypeProvider<TypeBoxTypeProvider>()
   app.setValidatorCompiler(validatorCompiler)
-  // The schemas of answers document; what is sent is what the handlers say, unfiltered.
+  // Response schemas only document: the response of the handler is sent unfiltered.
   app.setSerializerCompiler(() => JSON.stringify)
   return app
 }

@@ -1,4 +1,4 @@
-/** Checks requests of the sessions and admin APIs against their schemas. */
+/** Validates requests of the sessions and admin APIs against their schemas. */
 import type { FastifySchemaCompiler, FastifySchemaValidationError } from 'fastify'
 import type { TSchema } from 'typebox'
 import { Value } from 'typebox/value'
@@ -6,9 +6,9 @@ import { ProxyError } from '../../../base/errors.ts'
 import { compileLazily } from '../../dialects/common/check.ts'
 
 /**
- * Fills in defaults, and reads numbers and booleans of a query from their text; a body is taken as it is, so that
- * `"1.0"` is no reward. An absent body counts as an empty object.
- * Fails with ProxyError `invalid_request` that names the field.
+ * Fills in defaults, and converts numbers and booleans of a query from text; a body is not converted, so `"1.0"` is not
+ * a valid reward. An absent body counts as an empty object. Fails with a ProxyError `invalid_request` that names the
+ * field.
  */
 export const validatorCompiler: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
   const compiled = compileLazily(schema)
@@ -20,7 +20,7 @@ export const validatorCompiler: FastifySchemaCompiler<TSchema> = ({ schema, http
   }
 }
 
-/** As JSON writes numbers: `1e21` is how most languages write a large one. */
+/** The number format of JSON: `1e21` is how most languages write a large number. */
 const NUMBER = /^-?\d+(\.\d+)?([eE][+-]?\d+)?$/
 
 function readQuery(schema: TSchema, query: unknown): Record<string, unknown> {
@@ -37,7 +37,7 @@ function readText(type: string | undefined, text: unknown): unknown {
   return text
 }
 
-/** The first error is enough, but an unknown field goes first: next to a typo, `required` would only puzzle. */
+/** Describes the first error, but an unknown field first: if a name is misspelt, `required` would be misleading. */
 function describe(errors: FastifySchemaValidationError[]): ProxyError {
   const unknown = errors.find(({ keyword }) => keyword === 'additionalProperties')
   const error = unknown ?? errors[0]!
@@ -53,7 +53,7 @@ function getFieldNames({ keyword, params }: FastifySchemaValidationError): strin
   return first === undefined ? [] : [first]
 }
 
-/** A pattern that lists what there is, with parts left open: `^(all|policy:.+)$`. */
+/** A pattern that lists alternatives, some with a variable part: `^(all|policy:.+)$`. */
 const CHOICES = /^\^\((.*)\)\$$/
 
 function describeReason({ keyword, params, message }: FastifySchemaValidationError): string {

@@ -1,13 +1,13 @@
 interface ServerAddress {
   host: string
   port: number
-  /** Speaks TLS. Default: it does not. */
+  /** Whether the server uses TLS. Default: false. */
   secure?: boolean
-  /** Precedes every path: `/llm`. Default: nothing does. */
+  /** The path that precedes every route: `/llm`. Default: none. */
   basePath?: string
 }
 
-/** The base URL of a server that listens there; an IPv6 address goes into brackets. */
+/** Returns the base URL of a server; an IPv6 address is put into brackets. */
 export function baseUrl({ host, port, secure = false, basePath = '' }: ServerAddress): string {
   return `${secure ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}:${port}${basePath}`
 }

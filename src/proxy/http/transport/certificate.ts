@@ -1,4 +1,7 @@
-/** The server's certificate: read at start, and again when its files have changed, for they are renewed while it runs. */
+/**
+ * The server's certificate: read at start, and again when its files change, because certificates are renewed while the
+ * server runs.
+ */
 import { X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { createSecureContext } from 'node:tls'
@@ -6,19 +9,19 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 
 export interface CertificateFiles {
-  /** PEM, with the certificates between it and the authority. */
+  /** PEM, with the intermediate certificates. */
   certPath: string
   /** PEM. */
   keyPath: string
 }
 
-/** Both as PEM text. */
+/** A certificate and its key, both as PEM text. */
 export interface Certificate {
   cert: string
   key: string
 }
 
-/** @throws ProxyError `config_invalid`: a file is not there, is not PEM, or they do not belong together */
+/** @throws ProxyError `config_invalid`: a file is missing or is not PEM, or certificate and key do not match */
 export function readCertificate({ certPath, keyPath }: CertificateFiles): Certificate {
   try {
     const certificate = { cert: readFileSync(certPath, 'utf8'), key: readFileSync(keyPath, 'utf8') }
@@ -35,9 +38,9 @@ export function readCertificate({ certPath, keyPath }: CertificateFiles): Certif
 
 interface CertificateWatchOptions {
   files: CertificateFiles
-  /** What is in use. */
+  /** The certificate in use. */
   current: Certificate
-  /** Takes a new one into use. */
+  /** Installs a new certificate. */
   renewed(certificate: Certificate): void
   logger: Logger
   /** Default: 10 s. */
@@ -47,9 +50,10 @@ interface CertificateWatchOptions {
 const INTERVAL_MS = 10_000
 
 /**
- * Reads the files again and again: they are small, and neither the events nor the times of files tell reliably when a
- * mounted secret is swapped. Two files are not replaced at once; a pair that does not fit is left for the next look.
- * @returns stops it
+ * Polls the files: they are small, and neither events nor modification times of files reliably report that a mounted
+ * secret was replaced. The two files are not replaced at once; a pair that does not match is ignored until the next
+ * poll.
+ * @returns a function that stops the polling
  */
 export function watchCertificate({
   files,

@@ -1,4 +1,4 @@
-/** Responses to what fails before there is a request: Node's parser rejects the headers, or they do not arrive in time. */
+/** Responses to errors that precede the request: Node's parser rejects the headers, or they do not arrive in time. */
 import { STATUS_CODES } from 'node:http'
 import type { Socket } from 'node:net'
 
@@ -27,7 +27,7 @@ const MALFORMED: ConnectionError = {
 }
 
 /**
- * Writes an error and closes the connection. The path is not known, and so is the dialect: the body has the members that
+ * Writes an error and closes the connection. The path, and so the dialect, is unknown: the body has the members that
  * the clients of all dialects read (OpenAI's and Google's `error`, Anthropic's `type` beside it).
  */
 export function rejectConnection({ code }: NodeJS.ErrnoException, socket: Socket): void {

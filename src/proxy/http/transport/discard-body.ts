@@ -1,20 +1,20 @@
 import type { IncomingMessage } from 'node:http'
 
-/** What is still read of a body that nobody wants. */
+/** Limits on reading the rest of a body that is not used. */
 export interface DiscardLimits {
   bytes: number
-  /** From now; then the connection is closed, whether the body has ended or not. */
+  /** The time after which the connection is closed, whether or not the body has ended. */
   ms: number
 }
 
-/** The rest of a body that is too large, or not wanted: its client reads the response once it has sent this. */
+/** The limits for the rest of a body that is too large: its client reads the response after it has sent this. */
 export const OVERSIZED_BODY: DiscardLimits = { bytes: 256 * 1024 * 1024, ms: 30_000 }
 
 /**
- * Many clients read an answer when their body is sent, and not before: closing the connection under them would show
- * them a broken connection instead of the refusal. So some of the body is read and forgotten; after that many bytes the
- * client is left to wait, and a body that has not ended in time ends with its connection. Nothing is done about one
- * that has been read: its connection may be in the middle of the next call by then.
+ * Reads and discards a body. Many clients read a response only after they have sent their body: closing the connection
+ * earlier would show them a broken connection instead of the error. After `bytes` reading pauses, and a body that has
+ * not ended after `ms` ends with its connection. A body that has been read is left alone: its connection may already
+ * serve the next request.
  */
 export function discardBody(request: IncomingMessage, { bytes, ms }: DiscardLimits): void {
   if (!hasBody(request) || request.readableEnded || request.destroyed) return

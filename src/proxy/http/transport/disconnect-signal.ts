@@ -2,12 +2,15 @@ import type { FastifyReply } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import { onClose } from './on-close.ts'
 
-/** A signal that aborts when the client's connection closes before its answer was sent: `agent_gone`, or why we closed it. */
+/**
+ * Returns a signal that aborts when the client's connection closes before the response was sent. Its reason is
+ * `agent_gone`, or the error with which the proxy closed the connection.
+ */
 export function createDisconnectSignal(reply: FastifyReply): AbortSignal {
   return abortOnDisconnect(reply).signal
 }
 
-/** The same, for whoever may end the call as well. */
+/** Returns a controller with the same signal, for callers that may also cancel the request. */
 export function abortOnDisconnect({ raw }: FastifyReply): AbortController {
   const controller = new AbortController()
   onClose(raw, () => {

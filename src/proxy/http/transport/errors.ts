@@ -1,11 +1,11 @@
-/** What every route does with an error, whatever shape it has on the wire. */
+/** Error handling that all routes share, whatever the error's form on the wire. */
 import type { FastifyRequest } from 'fastify'
 import { type ErrorCode, ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 
 /**
- * Fastify's own refusals (a body over the limit, a broken content-length), and clients that leave before their request
- * is whole, as errors of ours.
+ * Converts Fastify's own errors (a body over the limit, a broken content-length), and clients that leave before their
+ * request is complete, into a {@link ProxyError}.
  */
 export function toRequestError(thrown: unknown): ProxyError {
   if (thrown instanceof ProxyError || !(thrown instanceof Error)) return toProxyError(thrown)
@@ -18,7 +18,7 @@ export function toRequestError(thrown: unknown): ProxyError {
   return new ProxyError(own, thrown.message, { status, cause: thrown })
 }
 
-/** An agent with a key gets so many lines about calls that failed in each stretch; what is wrong with one is said by then. */
+/** The log lines per interval for failed requests of an agent with a key; further lines would add no information. */
 const LINES_PER_STRETCH = 10
 const STRETCH_MS = 10_000
 
@@ -27,10 +27,12 @@ interface FailureBurst {
   failures: number
 }
 
-/** By logger, as each server has its own; by session the agents that had failures in this stretch. */
+/**
+ * The failures by logger, because each server has its own, and by session of an agent with failures in this interval.
+ */
 const stretches = new WeakMap<Logger, Map<string, FailureBurst>>()
 
-/** @returns the failures that were left out before this one, to be reported with it; undefined: leave this one out, too */
+/** @returns the number of failures omitted before this one, to be logged with it; undefined: omit this one, too */
 function leftOut(logger: Logger, sessionId: string): number | undefined {
   const of = stretches.get(logger) ?? new Map<string, FailureBurst>()
   stretches.set(logger, of)
@@ -46,8 +48,8 @@ function leftOut(logger: Logger, sessionId: string): number | undefined {
 }
 
 /**
- * One line for a call that failed: what it was, never what was in it. Strangers have a log of their own, and an agent with a
- * key cannot fill the disk with lines of its own making.
+ * Logs one line for a failed request: the error, never the content. Unauthenticated requests have a separate log, and
+ * an agent with a key cannot fill the disk with log lines.
  */
 export function logFailure(logger: Logger, request: FastifyRequest, error: ProxyError): void {
   const { caller } = request
@@ -64,7 +66,7 @@ export function logFailure(logger: Logger, request: FastifyRequest, error: Proxy
   )
 }
 
-/** Trying again cannot help; the OpenAI and Anthropic SDKs would otherwise retry every 409 and 5xx. */
+/** Errors for which a retry cannot help; the OpenAI and Anthropic SDKs would otherwise retry every 409 and 5xx. */
 const FINAL: ReadonlySet<ErrorCode> = new Set([
   'session_ended',
   'limit_reached',
@@ -74,8 +76,8 @@ const FINAL: ReadonlySet<ErrorCode> = new Set([
 ])
 
 /**
- * Seconds, where the error itself knows no better: what is away (an engine, a worker, the disk) is rarely back within
- * the second or two after which the SDKs would give up.
+ * Default delays of retries in seconds: an unavailable part (an engine, a worker, the disk) rarely recovers within the
+ * second or two after which the SDKs would give up.
  */
 const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
   engine_unreachable: 5,
@@ -85,10 +87,13 @@ const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
   store_failed: 5,
 }
 
-/** As long as an engine is ejected at most: an agent that waits for a longer quota to end blocks its rollout. */
+/**
+ * The maximum delay that is reported, equal to the longest ejection of an engine: an agent that waits longer for a quota
+ * blocks its rollout.
+ */
 const MAX_RETRY_AFTER_S = 300
 
-/** Headers that go with an error: what the SDKs' retry loops act on, and what HTTP asks for. */
+/** Returns the headers of an error, which the SDKs' retry loops use or HTTP requires. */
 export function errorHeaders(error: ProxyError): Record<string, string> {
   // 501: not implemented, now or later.
   if (FINAL.has(error.code) || error.status === 501) return { 'x-should-retry': 'false' }

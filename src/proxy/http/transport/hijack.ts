@@ -6,7 +6,7 @@ interface StreamHead {
   cacheControl?: string
 }
 
-/** Takes a reply over from Fastify and sends its head, with status 200. The body is the caller's to write, piece by piece. */
+/** Takes a reply over from Fastify and sends its head, with status 200. The caller writes the body. */
 export function hijack(reply: FastifyReply, { contentType, cacheControl = 'no-cache' }: StreamHead): void {
   reply.hijack()
   const { raw } = reply
@@ -14,7 +14,7 @@ export function hijack(reply: FastifyReply, { contentType, cacheControl = 'no-ca
     ...reply.getHeaders(),
     'content-type': contentType,
     'cache-control': cacheControl,
-    // Reverse proxies of the nginx family hold a response back unless told not to.
+    // Reverse proxies of the nginx family buffer a response unless this header disables it.
     'x-accel-buffering': 'no',
   }
   for (const [name, value] of Object.entries(headers)) if (value !== undefined) raw.setHeader(name, value)

@@ -12,34 +12,34 @@ import { isNestedTooDeeply, MAX_NESTING } from '../../../protocol/json/nesting.t
 import { decodeBody } from './content-coding.ts'
 
 /**
- * Python writes numbers that JSON does not have; the field's name is then worth more than the parser's message. Each part
- * is bounded, for the text is anybody's.
+ * Python writes numbers that JSON does not have; the field's name is then more useful than the parser's message. Each
+ * part is bounded, because any client may have written the text.
  */
 const NOT_FINITE = /"([^"\\]{1,200})"\s{0,20}:\s{0,20}(NaN|-?Infinity)/
 
 declare module 'fastify' {
   interface FastifyRequest {
-    /** The memory that its body takes, about, in bytes; 0 for none. */
+    /** The approximate memory of the request's body, in bytes; 0 for none. */
     bodyMemoryBytes: number
   }
 }
 
 /**
- * Bounds what one body makes the proxy do: reading it and looking through it takes 0.2 s at most. A conversation of 2,000
- * turns with 200 tools has some 30,000 nodes, the longest prompt of token ids a million commas.
+ * Limits on the work that one body causes: parsing and checking it takes at most 0.2 s. A conversation of 2,000 turns
+ * with 200 tools has some 30,000 nodes, the longest prompt of token ids a million commas.
  */
 export const BODY_VALUES = { nodes: 100_000, commas: 2_000_000, members: 10_000 } as const
 
-/** What a value takes on the heap beside its bytes. */
+/** The heap memory of a value beyond its text. */
 const NODE_BYTES = 64
 const ELEMENT_BYTES = 8
 
-/** Bodies are JSON whatever their content type says; an empty one is no body. */
+/** Parses bodies as JSON whatever their content type; an empty body is absent. */
 export function readAnyBodyAsJson(app: FastifyInstance): void {
   takeAnyBody(app, (request, body) => readBody(request, body, new RequestReader()).value)
 }
 
-/** Bodies stay bytes, whatever their content type says, until it is known which session they are of. */
+/** Leaves bodies as bytes, whatever their content type, until their session is known. */
 export function takeAnyBodyAsBytes(app: FastifyInstance): void {
   takeAnyBody(app, (_request, body) => body)
 }
@@ -54,8 +54,8 @@ function takeAnyBody(app: FastifyInstance, read: (request: FastifyRequest, body:
 }
 
 /**
- * A body as JSON; an empty one is no body. Notes with the request what it takes in memory.
- * @param reader of the session that the body is of
+ * Parses a body as JSON; an empty body is absent. Sets the request's `bodyMemoryBytes`.
+ * @param reader of the session that the body belongs to
  * @throws ProxyError `invalid_json`, `invalid_request`, `body_too_large`
  */
 export function readBody(
@@ -64,7 +64,7 @@ export function readBody(
   reader: RequestReader,
   answerOptions: RequestReaderOptions = {},
 ): RequestContent {
-  // Decoded all the same it would be recorded, and sampled from, with other text than was meant.
+  // Decoding would replace the invalid bytes, so a different text would be sampled from and recorded.
   if (!isUtf8(body)) throw new ProxyError('invalid_json', 'The request body is not valid UTF-8')
   const admit: WeightCheck = (weight) => {
     rejectTooMany(weight)

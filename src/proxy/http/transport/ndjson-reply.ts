@@ -4,10 +4,10 @@ import { onClose } from './on-close.ts'
 
 export const NDJSON = 'application/x-ndjson'
 
-/** What a client that does not read may leave in memory before it is dropped. */
+/** The unread bytes of a client after which it is disconnected. */
 const MAX_UNREAD_BYTES = 1024 * 1024
 
-/** An answer of lines, written at once; a client that leaves too much of it unread is cut off. */
+/** A response of lines, each written at once; a client that leaves too much of it unread is disconnected. */
 export class NdjsonReply {
   readonly #reply: FastifyReply
 
@@ -19,12 +19,12 @@ export class NdjsonReply {
     if (reply.request.method === 'HEAD') reply.raw.end()
   }
 
-  /** An event, with the time. */
+  /** Sends an event, with the time. */
   send(event: object): void {
     this.sendLine(JSON.stringify({ ...event, at: Date.now() / 1000 }))
   }
 
-  /** JSON without a line break. */
+  /** Sends JSON without a line break. */
   sendLine(line: string): void {
     const { raw } = this.#reply
     if (raw.destroyed || raw.writableEnded) return
@@ -36,13 +36,13 @@ export class NdjsonReply {
     this.#reply.raw.end()
   }
 
-  /** Repeats it until the client has left. */
+  /** Runs `look` repeatedly until the client has left. */
   every(ms: number, look: () => void): void {
     const timer = setInterval(look, ms)
     this.until(() => clearInterval(timer))
   }
 
-  /** Runs it when the client has left. */
+  /** Runs `stop` when the client has left. */
   until(stop: () => void): void {
     onClose(this.#reply.raw, stop)
   }

@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http'
 
-/** Runs it once the connection of a response is gone, or the response is over: at once, if that is so already. */
+/** Runs `run` when a response is complete or its connection has closed: at once if that has already happened. */
 export function onClose(response: ServerResponse, run: () => void): void {
   if (response.closed) run()
   else response.once('close', run)

@@ -1,24 +1,24 @@
 /**
- * Session ids with slashes, such as `harbor/hello-world:0`, in paths where clients wrote the slashes as they are. The
- * router knows one segment for an id; so before it looks, the slashes of the id become `%2F`. Everything after that,
- * the guard before all, sees one and the same id.
+ * Session ids with slashes, such as `harbor/hello-world:0`, in paths where clients did not encode the slashes. The
+ * router expects one segment for an id, so the slashes of the id become `%2F` before routing. Everything after that,
+ * above all the access check, sees the same id.
  *
- * Where an id ends, the routes themselves tell: the longest end of a route that the path has, too, is not part of it.
- * Whoever wants a session of the name `a/complete` writes its slash as `%2F`.
+ * The routes determine where an id ends: the longest tail of a route that the path also has is not part of the id. A
+ * session of the name `a/complete` requires its slash to be sent as `%2F`.
  */
 import { RESERVED_SEGMENTS } from '../../session/state/session-id.ts'
 
-/** Parameters that hold a session's id; a trace's begins with it. */
+/** Parameters that contain a session's id; a trace's id begins with it. */
 const ID_PARAMS: ReadonlySet<string> = new Set([':sessionId', ':traceId'])
 
 interface Template {
   /** The segments before the id. */
   readonly before: readonly string[]
-  /** Those behind it; `:name` stands for any, `*` at the end for any number of them. */
+  /** The segments after it; `:name` matches any segment, `*` at the end any number of segments. */
   readonly behind: readonly string[]
 }
 
-/** Makes the function that brings a request's URL into the form that the router knows. */
+/** Returns a function that converts a request's URL into the form that the router expects. */
 export function sessionPaths(routes: readonly { method: string; path: string }[]) {
   const templates = new Map<string, Template[]>()
   for (const { method, path } of routes) {
@@ -48,8 +48,8 @@ export function sessionPaths(routes: readonly { method: string; path: string }[]
 }
 
 /**
- * Anthropic's SDKs put `/v1` behind a base URL themselves: with one that ends in it, as it does for all others, `v1` would
- * become a part of the session's id.
+ * Removes a repeated `/v1`: Anthropic's SDKs append it to the base URL, and with a base URL that already ends in it,
+ * which all others need, `v1` would become a part of the session's id.
  */
 function withOneVersion(url: string): string {
   return url.replace(/\/v1(\/v1\/(?:messages(?:\/count_tokens)?|models)(?:\?|$))/, '$1')
@@ -59,7 +59,7 @@ function splitPath(path: string): string[] {
   return path.split('/').slice(1)
 }
 
-/** Where the segments of the id end; undefined if the path is none of this template. */
+/** Returns the index after the segments of the id; undefined if the path does not match the template. */
 function findIdEnd(
   segments: string[],
   before: readonly string[],
@@ -74,7 +74,7 @@ function findIdEnd(
     const end = segments.length - behind.length
     return end > begin && fits(end) ? end : undefined
   }
-  // What is behind the id may have slashes, too: the first place where the route goes on.
+  // The rest after the id may have slashes, too: the first position where the route matches.
   for (let end = begin + 1; end + behind.length <= segments.length; end++) if (fits(end)) return end
   return undefined
 }
@@ -83,7 +83,7 @@ function isOpen(segment: string): boolean {
   return segment === '*' || segment.startsWith(':')
 }
 
-/** Some clients send UTF-8 as it is, which Node reads byte by byte. */
+/** Percent-encodes bytes: some clients send raw UTF-8, which Node reads byte by byte. */
 function asAscii(url: string): string {
   return url.replace(/[\x80-\xff]/g, (byte) => `%${byte.charCodeAt(0).toString(16).toUpperCase()}`)
 }

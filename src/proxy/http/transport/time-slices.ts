@@ -1,12 +1,12 @@
 /**
- * The work of new calls, in slices. Each agent sends its whole conversation, which takes milliseconds to read; of hundreds
- * that begin at once it takes seconds, and were it done in one turn of the event loop, nobody would be accepted and no
- * probe be answered meanwhile. So a turn begins steps of calls for a while only. Callers take turns, and of one caller
- * the first to come is served first.
+ * Cooperative scheduling of new requests. Each agent sends its whole conversation, which takes milliseconds to parse;
+ * hundreds that begin at once take seconds, and in one iteration of the event loop no connection would be accepted and
+ * no probe answered meanwhile. So each iteration starts steps of requests only for a limited time. Accounts are served
+ * in turn, the requests of one account in order of arrival.
  */
 import { FairQueue } from '../../../base/fair-queue.ts'
 
-/** Of one turn of the event loop; a step that has begun is done. */
+/** The time of one iteration of the event loop; a step that has begun is completed. */
 const SLICE_MS = 20
 
 interface TimeSlicesOptions {
@@ -17,10 +17,12 @@ interface TimeSlicesOptions {
 export class TimeSlices {
   readonly #sliceMs: number
   readonly #nowMs: () => number
-  /** First steps of calls, and those of calls that have begun: these hold memory, and go first. */
+  /**
+   * The first steps of requests, and the further steps of those that have begun: these use memory, and have precedence.
+   */
   readonly #first = new FairQueue<() => void>()
   readonly #further = new FairQueue<() => void>()
-  /** When this turn of the loop began its first step; undefined: it has begun none. */
+  /** The time at which this iteration began its first step; undefined: it has begun none. */
   #begunAtMs: number | undefined
 
   constructor({ sliceMs = SLICE_MS, nowMs = () => performance.now() }: TimeSlicesOptions = {}) {
@@ -28,12 +30,12 @@ export class TimeSlices {
     this.#nowMs = nowMs
   }
 
-  /** Before the first step of a call that takes time. @returns undefined: it may be done now; else when it may be */
+  /** Schedules the first step of a request. @returns undefined: it may run now; else a promise of when it may */
   first(account: string): Promise<void> | undefined {
     return this.#next(this.#first, account)
   }
 
-  /** Before each further one. */
+  /** Schedules a further step. */
   further(account: string): Promise<void> | undefined {
     return this.#next(this.#further, account)
   }
@@ -64,7 +66,7 @@ export class TimeSlices {
     if (!this.#isWaitedFor || !this.#hasTime()) return
     const step = this.#further.shift() ?? this.#first.shift()
     step?.()
-    // The step is done in microtasks, and all of those come before the next tick.
+    // The step runs in microtasks, all of which precede the next tick.
     queueMicrotask(() => process.nextTick(() => this.#begin()))
   }
 }

@@ -1,22 +1,22 @@
 import type { Socket } from 'node:net'
 
 interface UnauthenticatedConnectionsOptions {
-  /** Connections that may be strangers' at once. */
+  /** The maximum number of unauthenticated connections. */
   limit: number
-  /** Of these, from one address; a flood from one machine then leaves room for others. */
+  /** The maximum from one address, so that a flood from one machine leaves room for others. */
   limitPerAddress: number
 }
 
 /**
- * The connections that have shown nothing yet: no valid key, no hello of a worker; on a proxy without keys no whole
- * request. When there are too many, the oldest one is closed for the newest: a client that means something shows it within
- * moments, a flood of silent connections pushes out itself.
+ * The connections that have not authenticated: no valid key, no `hello` of a worker; on a proxy without keys no
+ * complete request. If there are too many, the oldest one is closed: a legitimate client authenticates within moments,
+ * so a flood of silent connections evicts itself.
  */
 export class UnauthenticatedConnections {
   readonly #options: UnauthenticatedConnectionsOptions
-  /** Oldest first. */
+  /** The connections, oldest first. */
   readonly #connections = new Map<string, Connection>()
-  /** The ids of the same, by address. */
+  /** The ids of the connections by address. */
   readonly #idsOf = new Map<string, Set<string>>()
   readonly #known = new WeakSet<Socket>()
 
@@ -28,10 +28,10 @@ export class UnauthenticatedConnections {
     return this.#connections.size
   }
 
-  /** A connection has come. */
+  /** Adds a new connection. */
   admit(socket: Socket): void {
     const { remoteAddress: address } = socket
-    // Gone before it was looked at.
+    // The connection was closed before it was accepted.
     if (address === undefined) return
     const id = getConnectionId(socket)
     const ids = this.#idsOf.get(address) ?? new Set()
@@ -42,14 +42,17 @@ export class UnauthenticatedConnections {
     if (this.#connections.size > this.#options.limit) this.#closeFirst(this.#connections.keys())
   }
 
-  /** The connection is no stranger's. @param socket the one of the request: with TLS another than the one admitted */
+  /** Marks the connection as authenticated. @param socket the socket of the request: with TLS not the admitted one */
   know(socket: Socket): void {
     if (this.#known.has(socket)) return
     this.#known.add(socket)
     this.#forget(getConnectionId(socket))
   }
 
-  /** For the end of a server: with TLS it knows nothing of connections whose handshake has not ended, and waits for them. */
+  /**
+   * Closes all connections, when the server closes: with TLS the server does not know connections whose handshake has
+   * not ended, and waits for them.
+   */
   closeAll(): void {
     for (const { socket } of this.#connections.values()) socket.destroy()
   }
@@ -77,7 +80,7 @@ interface Connection {
   address: string
 }
 
-/** What a connection has in common with the TLS connection in it. */
+/** Returns a key that a connection shares with the TLS connection in it. */
 function getConnectionId({ localAddress, localPort, remoteAddress, remotePort }: Socket): string {
   return `${localAddress} ${localPort} ${remoteAddress} ${remotePort}`
 }

@@ -1,4 +1,4 @@
-/** The sockets below Fastify: plain or with TLS, and the limits on callers of whom nothing is known yet. */
+/** The sockets below Fastify, plain or with TLS, and the limits on unauthenticated callers. */
 import { readFileSync } from 'node:fs'
 import {
   createServer as createHttpServer,
@@ -10,24 +10,29 @@ import { createServer as createHttpsServer, type Server as HttpsServer } from 'n
 import type { Certificate } from './certificate.ts'
 import { UnauthenticatedConnections } from './unauthenticated-connections.ts'
 
-/** What is slower, larger or more than this is cut off; `docs/security.md` has the same figures. */
+/** Limits on size and time, beyond which a connection is closed; `docs/security.md` lists the same figures. */
 export const LIMITS = {
-  /** All headers of a request together. */
+  /** The size of all headers of a request. */
   headerBytes: 16 * 1024,
-  /** From the first byte, or the connection, to the end of the headers. */
+  /** The time from the first byte, or the connection, to the end of the headers. */
   headersMs: 15_000,
-  /** From the first byte to the end of the body. Answers, streams and long polls are not meant. */
+  /** The time from the first byte to the end of the body. It does not limit responses, streams and long polls. */
   requestMs: 120_000,
   tlsHandshakeMs: 10_000,
-  /** Longer than the idle limits of common load balancers (60 s), so that they and not we close idle connections. */
+  /**
+   * Longer than the idle limits of common load balancers (60 s), so that they and not the proxy close idle connections.
+   */
   keepAliveMs: 75_000,
   strangers: 4_096,
   strangersPerAddress: 2_048,
 } as const
 
-/** How often Node looks for what is too slow. */
+/** The interval at which Node checks the time limits. */
 const CHECK_INTERVAL_MS = 2_000
-/** Each stranger holds a file; engines, workers and the database need some too. */
+/**
+ * The share of the file descriptors that unauthenticated connections may use; engines, workers and the database need
+ * some, too.
+ */
 const SHARE_OF_OPEN_FILES = 0.25
 
 export function createUnauthenticatedConnections(): UnauthenticatedConnections {
@@ -39,8 +44,8 @@ export function createUnauthenticatedConnections(): UnauthenticatedConnections {
 }
 
 /**
- * All other upgrades are requests like any other: Java's client asks each server for HTTP/2 this way, and gets its answer in
- * HTTP/1.1 instead of none.
+ * Returns whether a request opens the worker socket. All other upgrades are ordinary requests: Java's client asks each
+ * server for HTTP/2 this way, and receives its response in HTTP/1.1 instead of none.
  */
 function isWorkerSocket({ method, url = '', headers }: IncomingMessage): boolean {
   return method === 'GET' && headers.upgrade?.toLowerCase() === 'websocket' && /\/ws\/worker(\?|$)/.test(url)
@@ -71,8 +76,8 @@ export function createWebServer(
 }
 
 /**
- * How many files and sockets the operating system lets this process have open. Node raises the limit as far as it may
- * when it starts. @returns Infinity where the system does not tell (it does on Linux)
+ * Returns how many files and sockets the operating system lets this process open. Node raises the limit as far as it
+ * may when it starts. @returns Infinity if the system does not report it (Linux does)
  */
 function openFilesLimit(): number {
   try {

@@ -1,34 +1,34 @@
-/** `WS /ws/worker`: where inference workers dial in. What happens on the socket is the relay's business. */
+/** `WS /ws/worker`: the endpoint to which inference workers connect. The relay handles the messages. */
 import type { Socket } from 'node:net'
 import websocket, { type WebSocket } from '@fastify/websocket'
 import type { FastifyPluginAsync } from 'fastify'
 
 export interface WorkerSocketOptions {
-  /** Takes the socket over, or closes it. @param greeted to be called when the worker's hello is accepted */
+  /** Takes the socket over, or closes it. @param greeted to be called when the worker's `hello` is accepted */
   accept(socket: WebSocket, greeted: () => void): void
   maxFrameBytes: number
-  /** A worker's hello was accepted over this connection. */
+  /** Called when a worker's `hello` was accepted over this connection. */
   greeted?(connection: Socket): void
 }
 
 const GOING_AWAY = 1001
-/** A worker that does not answer the close is not waited for: its machine may be gone, or its process stopped. */
+/** The time limit for a worker's response to the close: its machine may be gone, or its process stopped. */
 const CLOSE_TIMEOUT_MS = 2_000
 
 export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
   app,
   { accept, maxFrameBytes, greeted },
 ) => {
-  // Apart from the call, as the types of `ws` are older than `closeTimeout`.
+  // Declared separately, because the types of `ws` lack `closeTimeout`.
   const options = {
     maxPayload: maxFrameBytes,
-    // A worker sits in the same cluster: compressing each small frame costs more than it saves.
+    // A worker is in the same cluster: compressing each small frame costs more than it saves.
     perMessageDeflate: false,
     closeTimeout: CLOSE_TIMEOUT_MS,
   }
   await app.register(websocket, {
     options,
-    // The library's own would close without a code; with this one a worker knows that it should dial again.
+    // The library's default closes without a code; this code makes the worker reconnect.
     preClose(done) {
       const { clients } = app.websocketServer
       for (const socket of clients) socket.close(GOING_AWAY, 'the proxy shuts down')
@@ -51,10 +51,15 @@ export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
   })
 }
 
-/** What may come over a WebSocket before the hello has been accepted. A hello names the calls that its worker holds. */
+/**
+ * Limits on a WebSocket before the `hello` has been accepted. A `hello` lists the requests that its worker still has.
+ */
 export const HANDSHAKE_LIMITS = { bytes: 1024 * 1024, frames: 16 } as const
 
-/** Ends a socket that sends more. @param raw the connection under it @returns to be called when the hello is accepted */
+/**
+ * Closes a socket that exceeds the limits. @param raw the connection below it @returns a function to call when the
+ * `hello` is accepted
+ */
 function limitHandshake(socket: WebSocket, raw: Socket): () => void {
   let [bytes, frames] = [0, 0]
   const countBytes = (chunk: Buffer) => {
@@ -65,7 +70,7 @@ function limitHandshake(socket: WebSocket, raw: Socket): () => void {
     frames += 1
     if (frames > HANDSHAKE_LIMITS.frames) raw.destroy()
   }
-  // Before the library makes a frame of them: one that never ends is as bad as one that is too long.
+  // Counted before the library assembles frames: an endless frame is as harmful as one that is too long.
   raw.on('data', countBytes)
   const kinds = ['message', 'ping', 'pong'] as const
   for (const kind of kinds) socket.on(kind, countFrame)

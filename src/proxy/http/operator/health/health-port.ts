@@ -1,7 +1,7 @@
 /**
- * A second port, on which a thread of its own answers `GET /health` and nothing else. On the proxy's port a probe stands in
- * one queue with the agents: where hundreds of them begin at once it waits for its turn, and whoever watches would end a
- * proxy that is only busy.
+ * A second port, on which a separate thread answers `GET /health` and nothing else. On the proxy's port a probe queues
+ * behind the requests of agents: when hundreds of them begin at once the probe times out, and an orchestrator would
+ * kill a proxy that is only busy.
  */
 import { once } from 'node:events'
 import type { Worker } from 'node:worker_threads'
@@ -12,15 +12,15 @@ import type { HealthAnswer, HealthThreadData, HealthThreadReply } from './health
 
 interface HealthPortOptions {
   host: string
-  /** 0: any free one. */
+  /** 0: any free port. */
   port: number
-  /** Precedes `/health`. Default: nothing does. */
+  /** The path that precedes `/health`. Default: none. */
   basePath?: string
-  /** What `/health` would answer now to somebody without a key. */
+  /** Returns the current response of `/health` to a caller without a key. */
   health: () => Promise<HealthAnswer>
-  /** How often the thread gets a report. Default: 1 s. */
+  /** The interval of the reports to the thread. Default: 1 s. */
   intervalMs?: number
-  /** Of a proxy that has said nothing for so long the thread says that it is stuck. Default: 30 s. */
+  /** The time without a report after which the thread reports the proxy as stuck. Default: 30 s. */
   stuckMs?: number
 }
 
@@ -33,10 +33,12 @@ export interface HealthPort {
 const ENTRY_POINT = new URL('./health-thread.ts', import.meta.url)
 
 const INTERVAL_MS = 1_000
-/** More than the longest turn of the event loop that is no fault, and less than the patience of who watches. */
+/**
+ * More than the longest block of the event loop that is not a fault, and less than an orchestrator's usual patience.
+ */
 const STUCK_MS = 30_000
 
-/** @throws ProxyError `start_failed` when it cannot listen */
+/** @throws ProxyError `start_failed` if it cannot listen */
 export async function openHealthPort(options: HealthPortOptions): Promise<HealthPort> {
   const { host, basePath = '', health, intervalMs = INTERVAL_MS, stuckMs = STUCK_MS } = options
   const path = `${basePath}/health`
@@ -46,7 +48,7 @@ export async function openHealthPort(options: HealthPortOptions): Promise<Health
     const port = await waitForPort(thread)
     const tell = async () => thread.postMessage(await health())
     await tell()
-    // A failure to ask is no news: the thread finds by itself that no report comes.
+    // A failure is ignored here: the thread detects missing reports itself.
     const telling = setInterval(() => void tell().catch(() => {}), intervalMs).unref()
     thread.unref()
     return {

@@ -15,7 +15,7 @@ const Health = Type.Object({
 
 interface HealthOptions {
   backend: Backend
-  /** What else is worth telling: version, database, how prompts came about, notes such as the fall-back engine. */
+  /** Returns further fields: version, database, the ways prompts were built, notes such as the fallback engine. */
   facts: () => Record<string, unknown>
   runner: TurnRunner
   store: Pick<TurnStore, 'check'>
@@ -41,7 +41,7 @@ async function isRecording(store: Pick<TurnStore, 'check'>): Promise<boolean> {
   }
 }
 
-/** What everybody may know. */
+/** Returns the part of `/health` that every caller may read. */
 export async function getHealth({
   backend,
   runner,
@@ -58,9 +58,8 @@ export async function getHealth({
 }
 
 /**
- * `GET /health`: 200 while the proxy takes calls, 503 once it drains or can put nothing on record, so that a load balancer
- * looks elsewhere. Probes have no key; engines, workers and the rest of the inside are for admins and for those who only
- * look.
+ * `GET /health`: 200 while the proxy accepts requests, 503 once it drains or cannot commit, so that a load balancer
+ * uses another one. Probes have no key; engines, workers and other internals are for keys that may read them.
  */
 export const healthRoute: FastifyPluginCallback<HealthOptions> = (
   app,

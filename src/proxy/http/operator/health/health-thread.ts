@@ -7,19 +7,19 @@ import { UnauthenticatedConnections } from '../../transport/unauthenticated-conn
 export interface HealthThreadData {
   host: string
   port: number
-  /** The path that is answered: `/health`, behind the base path. */
+  /** The path that is served: `/health`, after the base path. */
   path: string
-  /** Milliseconds without a word from the proxy after which it counts as stuck. */
+  /** The milliseconds without a report after which the proxy counts as stuck. */
   stuckMs: number
 }
 
-/** What the proxy says of itself, as its own `/health` would. */
+/** The response of the proxy's own `/health`. */
 export interface HealthAnswer {
   code: number
   body: string
 }
 
-/** The port that the thread listens on, or why it cannot. */
+/** The port that the thread listens on, or the reason why it cannot listen. */
 export type HealthThreadReply = { port: number } | { failure: string }
 
 const { host, port, path, stuckMs } = workerData as HealthThreadData
@@ -36,7 +36,10 @@ proxy.on('message', (health: HealthAnswer) => {
   latestAtMs = performance.now()
 })
 
-/** Probes ask and go. Of connections that do not, the oldest makes way: each takes one of the process's files. */
+/**
+ * Probes close their connections. If others stay open, the oldest is closed: each takes one of the process's file
+ * descriptors.
+ */
 const CONNECTIONS = { limit: 64, limitPerAddress: 64 }
 const REQUEST_MS = 10_000
 

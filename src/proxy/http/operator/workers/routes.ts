@@ -1,6 +1,6 @@
 /**
- * Who serves, over HTTP: engines and workers in one list, and engines that a trainer registers while the proxy runs.
- * Paths and fields are those of rLLM's model gateway (`rllm-model-gateway`: `server.py`, `WorkerInfo` in `models.py`).
+ * Routes for engines and workers: one list of both, and engines that a trainer registers while the proxy runs. Paths
+ * and fields are those of rLLM's model gateway (`rllm-model-gateway`: `server.py`, `WorkerInfo` in `models.py`).
  */
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
@@ -68,7 +68,7 @@ function workerToWire(entry: RegistryEntry): Static<typeof schemas.Worker> {
   return {
     worker_id: entry.id,
     kind: entry.kind,
-    // Text in any case: rLLM's client refuses the whole list for a null.
+    // Always a string: rLLM's client rejects the whole list for a null.
     url: entry.url ?? '',
     api_path: entry.url === null ? '' : '/v1',
     engine: entry.engineKind,
@@ -88,14 +88,14 @@ function workerToWire(entry: RegistryEntry): Static<typeof schemas.Worker> {
 }
 
 /**
- * The URL of an engine from the two parts in which a trainer gives it. A URL that ends in `api_path` already, as
- * trainers write it too, does not get it twice.
+ * Builds the URL of an engine from the two parts that a trainer sends. If the URL already ends in `api_path`, which
+ * trainers also send, it is not appended again.
  * @throws ProxyError `invalid_request`; `unsupported` for a path that does not end in `/v1`
  */
 function toEngineUrl({ url, api_path: apiPath }: { url: string; api_path: string }): string {
   const parsed = URL.parse(url)
   if (parsed === null || !/^https?:$/.test(parsed.protocol)) {
-    // The text is not repeated: it may hold a password.
+    // The URL is not repeated: it may contain a password.
     throw new ProxyError('invalid_request', "'url' must look like http://host:8000", { param: 'url' })
   }
   const path = parsed.pathname.replace(/\/+$/, '')

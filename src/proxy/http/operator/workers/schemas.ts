@@ -1,4 +1,4 @@
-/** The routes of engines and workers as schemas; names are the wire's, which rLLM's gateway client reads. */
+/** Schemas of the routes for engines and workers; names are the wire's, which rLLM's gateway client reads. */
 import Type from 'typebox'
 import { nullable, STRICT } from '../../schemas/described.ts'
 

@@ -23,10 +23,10 @@ export class ConsumerFetch {
   readonly #lease: LeaseRequest
   readonly #asked: Static<typeof FetchBody>
   readonly #progress: FetchProgress = { given: new Set(), incomplete: 0 }
-  /** Leased, and neither answered nor discarded. */
+  /** The units that are leased, and neither in the response nor discarded. */
   #waiting: Unit[] = []
   readonly #discarded = { stale: 0, unversioned: 0 }
-  /** Sessions, and units, that are in the answer. */
+  /** The sessions that are in the response. */
   readonly #answered: string[] = []
   #units = 0
 
@@ -37,8 +37,8 @@ export class ConsumerFetch {
   }
 
   /**
-   * Waits for the first unit; the others are read as the answer is.
-   * @returns the answer, as pieces of one JSON text. If it is not read to its end, what was leased is released
+   * Waits for the first unit; the others are read while the response is.
+   * @returns the response, as chunks of one JSON text. If it is not read to its end, the lease is released
    * @throws ProxyError `consumer_not_found`, or `signal.reason`
    */
   async answer(signal: AbortSignal): Promise<AsyncGenerator<string>> {
@@ -71,7 +71,7 @@ export class ConsumerFetch {
           separator = ','
         }
       }
-      // Python clients of the release before fail for another key in `discarded`.
+      // Python clients of the previous release fail for another key in `discarded`.
       const { incomplete } = this.#progress
       yield `],"discarded":${JSON.stringify(this.#discarded)},"incomplete":${incomplete}}`
       isWhole = true
@@ -80,7 +80,7 @@ export class ConsumerFetch {
     }
   }
 
-  /** @returns undefined: there are enough, or no more */
+  /** @returns undefined: the limit is reached, or no unit is left */
   async #next(): Promise<UnitTrajectories | undefined> {
     while (this.#units < this.#asked.limit) {
       const [unit, ...rest] = this.#waiting
@@ -97,7 +97,7 @@ export class ConsumerFetch {
     return undefined
   }
 
-  /** @returns undefined for what is discarded, and for what was removed or reset meanwhile */
+  /** @returns undefined for a unit that is discarded, or was removed or reset meanwhile */
   async #read(unit: Unit): Promise<UnitTrajectories | undefined> {
     const sessions = await this.#readAll(unit)
     if (sessions === undefined) {
@@ -146,7 +146,10 @@ function getSessionIds(unit: Unit): string[] {
   return unit.map(({ session }) => session.sessionId)
 }
 
-/** Why rows are not to be trained on; of several rows, the worst counts. A row without tokens has no age. */
+/**
+ * Returns why the rows of a unit must not be trained on; of several reasons, `stale` has precedence. A row without
+ * tokens has no version.
+ */
 function judgeStaleness(
   unit: UnitTrajectories,
   minVersion: number | undefined,

@@ -1,4 +1,4 @@
-/** Consumers of completed sessions: what a trainer fetches, and what it acknowledges. */
+/** Routes for consumers of completed sessions: what a trainer fetches and acknowledges. */
 import { randomUUID } from 'node:crypto'
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
@@ -49,7 +49,7 @@ function getNamePrefix({ query, caller }: Pick<ConsumerRequest, 'query' | 'calle
   return run === undefined ? '' : idPrefixOfRun(run)
 }
 
-/** A run's consumers have names of their own. */
+/** Returns the stored name. A run's consumers have a separate namespace. */
 function getConsumerName(request: ConsumerRequest): string {
   return getNamePrefix(request) + request.params.consumer
 }

@@ -1,10 +1,10 @@
-/** Consumers of completed sessions as schemas; see `../sessions/schemas.ts`. */
+/** Schemas of consumers of completed sessions; see `../sessions/schemas.ts`. */
 import Type from 'typebox'
 import { DEFAULT_GROUP_TIMEOUT_MS } from '../../../store/port/consumers.ts'
 import { nullable, STRICT } from '../../schemas/described.ts'
 import { Trajectories, TrajectoriesQuery } from '../sessions/schemas.ts'
 
-/** A week. */
+/** One week. */
 const HOLD_S = 604_800
 const LEASE_S = 1_800
 const MAX_S = 31_536_000

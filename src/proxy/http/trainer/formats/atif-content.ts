@@ -1,4 +1,4 @@
-/** Content of messages as ATIF has it (`harbor/models/trajectories/content.py` of Harbor 0.25.0). */
+/** Message content in the form of ATIF (`harbor/models/trajectories/content.py` of Harbor 0.25.0). */
 import { splitDataUrl } from '../../../../protocol/canonical/images.ts'
 
 export type AtifPart =
@@ -14,8 +14,8 @@ const MEDIA_TYPES: Readonly<Record<string, string>> = {
 }
 
 /**
- * Text stays text. An image that is at an address becomes a part with this address; one that is in the message becomes a
- * text that says so, because a path of ATIF names a file beside the trajectory, and there is none.
+ * Converts content. Text stays text. An image with an address becomes a part with this address; an image in the message
+ * becomes a text that describes it, because a path in ATIF names a file next to the trajectory, and there is none.
  */
 export function atifContent(content: unknown): string | AtifPart[] {
   if (typeof content === 'string') return content

@@ -26,24 +26,24 @@ export interface AtifStep {
   extra?: object
 }
 
-/** Of one call. */
+/** The token counts of one request. */
 export interface AtifCounts {
   prompt_tokens?: number
   completion_tokens?: number
   cached_tokens?: number
 }
 
-/** Takes the answered calls of one line in call order. */
+/** Builds the steps from the completed turns of one agent role, in the order of their indices. */
 export class AtifSteps {
   readonly steps: AtifStep[] = []
-  /** The turn of each step that is one. */
+  /** The turns of the steps that are turns. */
   readonly turns = new Map<AtifStep, TurnText>()
   readonly #seen = new Set<Message>()
-  /** What the system and the user said, as JSON. */
+  /** The system's and the user's messages, as JSON. */
   readonly #texts = new Set<string>()
-  /** Ends of requests that were answered. */
+  /** The last messages of completed requests. */
   readonly #answered = new Set<Message>()
-  /** By its id, the step that made a call. */
+  /** The step of each tool call, by the call's id. */
   readonly #calls = new Map<string, AtifStep>()
   readonly #prompts = new NewPrompts()
 
@@ -51,7 +51,8 @@ export class AtifSteps {
     const { lastMessage, promptPieces } = turn
     const timestamp = new Date(turn.startedAtMs).toISOString()
     const added = getMessagesBetween(undefined, lastMessage, (message) => this.#seen.has(message))
-    // A history that begins anew repeats what is here already: after a summary, or with an edited first message.
+    // A history that restarts, after a summary or with an edited first message, repeats messages that are already
+    // steps.
     const known = this.steps.length > 0 && added[0]?.depth === 1 ? new Set(this.#texts) : undefined
     for (const message of added) {
       this.#seen.add(message)
@@ -78,7 +79,7 @@ export class AtifSteps {
     }
   }
 
-  /** An answer that is a step already is none again, whatever the agent has edited in it. */
+  /** Adds an echo, unless its response is already a step, even if the agent has edited it. */
   #echo({ parent }: Message, said: ChatMessage & { role: 'assistant' }, timestamp: string): void {
     const calls = (said.tool_calls ?? []).filter((call) => call.type === 'function')
     const isKnown = calls.length > 0 && calls.every(({ id }) => this.#calls.has(id))
@@ -93,7 +94,7 @@ export class AtifSteps {
     this.#addCalls(step, calls)
   }
 
-  /** Belongs to the step that made the call. */
+  /** Adds a tool result to the step that made the tool call. */
   #result(said: ChatMessage & { role: 'tool' | 'function' }, timestamp: string): void {
     const id = said.role === 'tool' ? said.tool_call_id : undefined
     const caller = id === undefined ? undefined : this.#calls.get(id)
@@ -148,18 +149,18 @@ export class AtifSteps {
   }
 }
 
-/** Arguments of ATIF are an object; of a call that has none, what the model wrote is beside them. */
+/** Parses arguments, which are an object in ATIF; text that is none is kept beside them. */
 function parseArguments(text: string) {
   try {
     const value: unknown = JSON.parse(text)
     if (isRecord(value)) return { arguments: value }
   } catch {
-    // It is told below.
+    // The text is returned below.
   }
   return { arguments: {}, extra: { arguments: text } }
 }
 
-/** As the engine counts. */
+/** Returns the token counts that the engine reported. */
 export function parseTokenCounts(usage: string | null): AtifCounts {
   const { prompt_tokens, completion_tokens, prompt_tokens_details } = (
     usage === null ? {} : JSON.parse(usage)

@@ -19,10 +19,11 @@ interface AtifSource {
 }
 
 /**
- * The answered calls line by line: the main line's are the trajectory, with its compactions; each sub-agent's is one of
- * `subagent_trajectories`. Steps are in memory without ids; those are read step by step.
- * @param turns in call order
- * @returns pieces of one JSON text; undefined where no call was answered, for a trajectory has at least one step
+ * Builds the document from the completed turns of each agent role: the main role's are the trajectory, with its
+ * compactions; each sub-agent's is one of `subagent_trajectories`. Steps are in memory without ids, which are read step
+ * by step.
+ * @param turns in the order of their indices
+ * @returns chunks of one JSON text; undefined without a completed turn, because a trajectory has at least one step
  */
 export function atifDocument(
   source: AtifSource,
@@ -68,7 +69,7 @@ async function* rootDocument(
   yield others.length > 0 ? ']}' : '}'
 }
 
-/** Left open for members that follow. */
+/** Yields a trajectory whose object is left open for further members. */
 async function* trajectory(
   source: AtifSource,
   [line, { steps, turns }]: [string, AtifSteps],

@@ -1,4 +1,4 @@
-/** A session in a format of others, as lines of JSON. */
+/** A session in a foreign format, as lines of JSON. */
 import type { Static } from 'typebox'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
@@ -13,9 +13,9 @@ import { trainingTrace } from './training-trace.ts'
 type ExportQueryString = Static<typeof ExportQuery>
 
 /**
- * Reads the turns; the ids of `atif` step by step, as the answer is read.
+ * Reads the turns; the ids of `atif` are read step by step, while the response is.
  * @param onRow called with each row
- * @returns pieces of lines; none where there is nothing to tell
+ * @returns chunks of lines; none if there is nothing to export
  * @throws ProxyError `session_not_found` for a session that was removed or reset while it was read
  */
 export async function exportSession(

@@ -1,4 +1,4 @@
-/** A session as exports read it: the rows of its selected turns, and what was said in them. */
+/** A session as exports read it: the rows of its selected turns, and the turns' text. */
 import type { AgentRole } from '../../../session/roles/agent-role.ts'
 import type { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
@@ -25,12 +25,12 @@ const SAID = [
   'weightVersionEnd',
 ] as const satisfies (keyof TurnRecord)[]
 
-/** What was said in a turn, and what it came to, without its tokens. */
+/** The text and the outcome of a turn, without its tokens. */
 export type TurnText = Pick<TurnRecord, (typeof SAID)[number]> & { readonly line: AgentRole }
 
 /**
- * Reads the turns into the builder. Texts stay in memory, token ids in the builder alone, each once.
- * @returns the turns by their ids, in call order
+ * Reads the turns into the builder. Texts stay in memory, token ids only in the builder, once each.
+ * @returns the turns by their ids, in the order of their indices
  * @throws ProxyError `session_not_found` for a session that was removed or reset while it was read
  */
 export async function readSession(

@@ -1,4 +1,4 @@
-/** Formats of others: what is asked for, and what the answers are. */
+/** Schemas of exports in foreign formats. */
 import Type from 'typebox'
 import { STRICT } from '../../schemas/described.ts'
 import { TrajectoriesQuery } from '../sessions/schemas.ts'
@@ -18,5 +18,5 @@ export const ExportQuery = Type.Object(
   STRICT,
 )
 
-/** A line of the answer; what is in it, its format says. */
+/** A line of the response, whose content the format defines. */
 export const ExportLine = Type.Record(Type.String(), Type.Unknown())

@@ -1,11 +1,14 @@
-/** Rows as TRL's `SFTTrainer` and most others take tokenized data: `input_ids`, and `labels` with -100 for no loss. */
+/**
+ * Rows in the form in which TRL's `SFTTrainer` and most other trainers read tokenized data: `input_ids`, and `labels`
+ * with -100 for no loss.
+ */
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import { member, numberArray, openObject } from '../sessions/json-stream.ts'
 
-/** What PyTorch's cross entropy leaves out. */
+/** The label that PyTorch's cross entropy ignores. */
 const NO_LOSS = -100
 
-/** A line for each row that trains something; holds one row at a time. */
+/** Yields a line for each row with trained tokens; keeps one row in memory at a time. */
 export function* sftLines(sessionId: string, rows: Iterable<Trajectory>): Generator<string> {
   for (const row of rows) {
     const { prompt_ids: prompt, response_ids: response, response_mask: mask } = row

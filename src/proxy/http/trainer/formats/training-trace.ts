@@ -9,11 +9,11 @@ import { responseMessage } from '../traces/serialise.ts'
 import type { TurnText } from './read-session.ts'
 
 /**
- * Each turn that a row trains, once, row by row: TRL folds a turn into the one before it if its prompt begins with that
- * one's tokens, and begins a new row otherwise. A turn without exact ids is not there; what it said is in the prompts of
- * those after it.
+ * Yields each turn that a row trains, once, row by row: TRL appends a turn to the one before it if its prompt begins
+ * with that one's tokens, and otherwise begins a new row. A turn without exact ids is left out; its text is in the
+ * prompts of the turns after it.
  * @param turns by their ids
- * @returns pieces of one JSON text; holds one row at a time
+ * @returns chunks of one JSON text; keeps one row in memory at a time
  */
 export function* trainingTrace(
   rows: Iterable<Trajectory>,

@@ -1,6 +1,6 @@
 /**
- * The second contract of rLLM's model gateway (`rllm_model_gateway/v2`: `server.py`, `client.py`): a session is made and
- * read below `/admin`, and its agent has a key that ends with it.
+ * The second contract of rLLM's model gateway (`rllm_model_gateway/v2`: `server.py`, `client.py`): a session is created
+ * and read below `/admin`, and its agent's key ends with the session.
  */
 import type { FastifyPluginCallback } from 'fastify'
 import Type from 'typebox'
@@ -87,7 +87,7 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
   done()
 }
 
-/** @throws ProxyError `unsupported` where the admin key is the only one that makes LLM calls */
+/** @throws ProxyError `unsupported` if the admin key is the only key that may make LLM requests */
 function rejectWithoutAgentKeys(keyring: Keyring): void {
   if (keyring.isOpen || keyring.agentKey('any') !== undefined) return
   throw new ProxyError('unsupported', 'Agents have no keys of their own here: start with --agent-key-secret')

@@ -1,4 +1,4 @@
-/** The second model-gateway contract as schemas; names are those of `rllm_model_gateway/v2/types.py`. */
+/** Schemas of the second model-gateway contract; names are those of `rllm_model_gateway/v2/types.py`. */
 import Type from 'typebox'
 import { nullable, STRICT } from '../../schemas/described.ts'
 

@@ -1,4 +1,4 @@
-/** Turns as the traces of the second model-gateway contract, in pieces of JSON text. */
+/** Turns as the traces of the second model-gateway contract, in chunks of JSON text. */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
 import type { TurnTrace } from '../../../session/trajectories/traces.ts'
@@ -6,7 +6,7 @@ import type { SessionRecord, TurnRecord } from '../../../store/port/turn-store.t
 import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
 import { exactTokens, wholeNumber } from '../traces/serialise.ts'
 
-/** A session with its answered calls; holds one of them at a time. */
+/** Yields a session with its completed turns; keeps one of them in memory at a time. */
 export async function* sessionTracesToWire(
   { sessionId, createdAtMs }: Pick<SessionRecord, 'sessionId' | 'createdAtMs'>,
   turns: AsyncIterable<TurnTrace>,
@@ -34,7 +34,7 @@ function* gatewayTrace({ turn, lineage }: TurnTrace): Generator<string> {
   yield '}'
 }
 
-/** Exactly one of messages, prompt and prompt_token_ids: rLLM's client refuses the session otherwise. */
+/** Yields exactly one of messages, prompt and prompt_token_ids: rLLM's client rejects the session otherwise. */
 function* request({ turnId, sessionId, lastMessage, promptPieces, tools, params }: TurnRecord) {
   yield openObject({ request_id: turnId, session_id: sessionId })
   yield* member('messages', textArray(getTextsUpTo(lastMessage)))
@@ -73,7 +73,7 @@ function* output(turn: TurnRecord): Generator<string> {
   yield openObject({
     routed_experts: null,
     finish_reason: turn.finishReason,
-    // The client takes no null here.
+    // The client does not accept null here.
     weight_version: wholeNumber(weightVersionStart) ?? 0,
     metadata: {
       index,

@@ -1,4 +1,4 @@
-/** What else might have been sampled at some places of a row. */
+/** The tokens that the sampler might have chosen instead at some positions of a row. */
 import type { Static } from 'typebox'
 import type { TokenData } from '../../../../protocol/token-data/token-data.ts'
 import { type RowLayout, type TokenRow, topLogprobs } from '../../../session/trajectories/row-details.ts'
@@ -13,7 +13,7 @@ interface AlternativesRow {
   layout: () => RowLayout
 }
 
-/** In tokens of prompt and response. */
+/** A range of tokens of prompt and response. */
 interface Window {
   from: number
   count: number
@@ -51,14 +51,14 @@ export async function readAlternatives(
   )
 }
 
-/** Each token by itself: none of them follows another one. */
+/** Reads the text of each token alone: none of them follows another one. */
 async function readTexts(
   rows: readonly (TokenRow | null)[],
   texts: Sources['texts'],
 ): Promise<Map<number, string>> {
   const found = new Map<number, string>()
   const ids = new Set(rows.flatMap((row) => row?.ids ?? []))
-  // An engine that tells the texts learns all of them in one request, and has them for those below.
+  // An engine that detokenizes returns all texts in one request, which the single reads below then find cached.
   if (ids.size === 0 || (await texts(Int32Array.from(ids))) === undefined) return found
   for (const id of ids) {
     const answer = await texts(Int32Array.of(id))

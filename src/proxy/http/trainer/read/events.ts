@@ -1,4 +1,4 @@
-/** What happens, as it happens: newline-delimited JSON for as long as the client stays. */
+/** Live events as newline-delimited JSON, for as long as the client stays connected. */
 import type { FastifyPluginCallback, FastifyReply } from 'fastify'
 import type { Backend, BackendMember } from '../../../engines/port/backend.ts'
 import type { Activity } from '../../../session/state/activity.ts'
@@ -18,20 +18,20 @@ interface EventsOptions {
   sessions: Sessions
   backend: Backend
   reader: TurnReader
-  /** Default: there are none. */
+  /** Default: none. */
   others?: OtherNodes | undefined
 }
 
-/** How often the state of engines and workers, and the text of open turns, is looked at while somebody watches. */
+/** The intervals at which the state of engines and workers, and the text of open turns, are polled. */
 const MEMBERS_MS = 1_000
 const LIVE_MS = 100
-/** A line now and then, so that a client and the proxies in between know that the connection lives. */
+/** Keeps the connection alive for the client and the reverse proxies in between. */
 const KEEP_ALIVE_MS = 15_000
 
 export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options, done) => {
   const { activity, sessions, backend, reader, others } = options
   const watching = new Set<NdjsonReply>()
-  // The server waits for answers that are on their way; these would never end.
+  // The server waits for responses in progress before it closes; these responses would never end.
   app.addHook('preClose', async () => {
     for (const lines of watching) lines.end()
   })
@@ -80,7 +80,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   done()
 }
 
-/** Engines and workers that came up, went down or left between two looks; the first look tells of all. */
+/** Detects engines and workers that came up, went down or left since the last poll; the first poll reports all. */
 class Members {
   readonly #backend: Backend
   #up = new Map<string, boolean>()
@@ -111,7 +111,7 @@ interface TextLengths {
   tools: string
 }
 
-/** What turns have said since the look before. */
+/** Collects the output of turns since the last poll. */
 class Tail {
   #shown: ReadonlyMap<LiveTurn, TextLengths> = new Map()
 

@@ -1,4 +1,4 @@
-/** Conditions on sessions as a query has them, and what the sessions come to as an answer has it. */
+/** Converts the conditions of a query on sessions, and the totals and hits of a response. */
 import type { Static } from 'typebox'
 import { idPrefixOfRun } from '../../../session/state/session-id.ts'
 import type {

@@ -11,13 +11,16 @@ import { sessionToWire } from '../sessions/serialise.ts'
 import { rejectPartial, told } from '../sessions/trajectory-query.ts'
 import type { ForestQuery } from './schemas.ts'
 
-/** The samples of a group, with room; all of their tokens are in memory at once. */
+/** More than the samples of a group; all of their tokens are in memory at once. */
 const MAX_SESSIONS = 128
 
-/** These are of tokens that a turn read, and several turns may have read one. */
+/** The kinds of the tokens that a turn read; several turns may have read one token. */
 const OF_PROMPTS: readonly TokenDataKind[] = ['prompt_logprobs', 'routed_experts']
 
-/** Those that match, the oldest first. @throws ProxyError `invalid_request` for more than {@link MAX_SESSIONS} */
+/**
+ * Returns the matching sessions, the oldest first. @throws ProxyError `invalid_request` for more than {@link
+ * MAX_SESSIONS}
+ */
 export async function findForestSessions(
   reader: TurnReader,
   filter: SessionFilter,
@@ -28,10 +31,10 @@ export async function findForestSessions(
 }
 
 /**
- * Reads the turns of all sessions; their details node by node, as the answer is read.
+ * Reads the turns of all sessions; their details are read node by node, while the response is.
  * @param onRow called with each row
- * @returns the answer, as pieces of one JSON text
- * @throws ProxyError `invalid_request`; `session_not_found` for one that was removed or reset while it was read
+ * @returns the response, as chunks of one JSON text
+ * @throws ProxyError `invalid_request`; `session_not_found` for a session that was removed or reset while it was read
  */
 export async function queryForest(
   reader: TurnReader,
@@ -97,7 +100,7 @@ async function* forestToWire(
   yield ']}'
 }
 
-/** Of a node that no row trains there are none. */
+/** Yields the details of a node; a node that no row trains has none. */
 function writeNodeDetails(
   reader: TurnReader,
   { sessionId, turn, ids }: CompletionTokens,

@@ -8,7 +8,7 @@ export async function getSessionOrThrow(reader: TurnReader, sessionId: string): 
   throw new ProxyError('session_not_found', `Session not found${await routeHint(reader, sessionId)}`)
 }
 
-/** A misspelled route, such as `/sessions/a/trajectorie`, names the session `a/trajectorie`. */
+/** Returns a hint for a misspelled route: `/sessions/a/trajectorie` names the session `a/trajectorie`. */
 async function routeHint(reader: TurnReader, sessionId: string): Promise<string> {
   const end = sessionId.lastIndexOf('/')
   const parent = end > 0 ? await reader.getSession(sessionId.slice(0, end)) : undefined

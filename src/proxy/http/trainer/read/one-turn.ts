@@ -1,4 +1,4 @@
-/** One turn of a session, shown by itself. */
+/** One turn of a session. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { AgentRoleFinder } from '../../../session/roles/agent-role-finder.ts'
@@ -8,8 +8,8 @@ import { turnToWire } from '../sessions/serialise.ts'
 import type { OneTurnQuery } from './schemas.ts'
 
 /**
- * The turn as pieces of one JSON text. Its line and what is new of its request depend on the turns before it, of which the
- * outlines are read.
+ * Reads the turn as chunks of one JSON text. Its agent role and the new part of its request depend on the turns before
+ * it, whose outlines are read.
  * @throws ProxyError `turn_not_found`
  */
 export async function turnByIndex(

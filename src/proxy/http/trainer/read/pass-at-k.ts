@@ -1,15 +1,15 @@
-/** How often at least one of k samples of a task passes, by the samples that there are. */
+/** pass@k: how often at least one of k samples of a task passes, estimated from its samples. */
 
 interface TaskSamples {
-  /** Samples that have a reward. */
+  /** The number of samples that have a reward. */
   readonly rewards: { readonly count: number }
-  /** Those whose reward passes. */
+  /** The number of samples whose reward passes. */
   readonly passed?: number
 }
 
 /**
- * The mean over all tasks that have k samples or more, for k of 1, 2, 4 and so on, by the unbiased estimator of Chen et al.,
- * "Evaluating Large Language Models Trained on Code" (2021), section 2.1.
+ * Returns the mean over all tasks with at least k samples, for k of 1, 2, 4 and so on, by the unbiased estimator of
+ * Chen et al., "Evaluating Large Language Models Trained on Code" (2021), section 2.1.
  */
 export function passAtK(tasks: readonly TaskSamples[]): Record<string, number> {
   const found: Record<string, number> = {}
@@ -21,7 +21,7 @@ export function passAtK(tasks: readonly TaskSamples[]): Record<string, number> {
   }
 }
 
-/** That k of n samples, without putting any back, have one of the c that pass among them. */
+/** Returns the probability that k of n samples, drawn without replacement, include one of the c that pass. */
 function chance(n: number, c: number, k: number): number {
   if (n - c < k) return 1
   let none = 1

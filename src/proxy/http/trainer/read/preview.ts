@@ -1,17 +1,20 @@
-/** What a session is about, and what it came to, in a line each. */
+/** A preview of a session: its task and its last answer, in one line each. */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { getContentText } from '../../../../protocol/transcript/messages.ts'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { AgentRoleFinder } from '../../../session/roles/agent-role-finder.ts'
 import type { SessionRecord, TurnOutline, TurnReader } from '../../../store/port/turn-store.ts'
 
-/** Of a longer session the last answer is not looked for: all turns before it would be read. */
+/** The limit on turns up to which the last answer is looked for, because all turns before it are read. */
 const MAX_TURNS = 256
 const MAX_CHARS = 300
 
 const REMINDER = /<system-reminder>[\s\S]*?<\/system-reminder>/g
 
-/** The last user message that the main line begins with, and its last answer that has a text; null: there is none. */
+/**
+ * Returns the last user message of the main role's first request, and its last completion with a text; null: there is
+ * none.
+ */
 export async function readPreview(
   reader: Pick<TurnReader, 'readOutlines'>,
   { sessionId, turnCount }: SessionRecord,
@@ -34,7 +37,7 @@ function getTask({ lastMessage, promptPieces }: TurnOutline): string | null {
   )
   const texts = messages.filter(({ role }) => role === 'user').map(({ content }) => getContentText(content))
   if (texts.length === 0) return oneLine(promptPieces.join('').slice(0, MAX_CHARS))
-  // Some agents put their own notes beside the task, or after it, as a user's text.
+  // Some agents add their own notes before or after the task, as a user's text.
   const tasks = texts.map((text) => oneLine(text.replaceAll(REMINDER, '')))
   return tasks.findLast((task) => task !== null) ?? oneLine(texts.at(-1)!)
 }

@@ -1,4 +1,4 @@
-/** Everything that can be read of sessions; writes nothing. Serves a proxy, and a database without one. */
+/** Read-only routes of sessions. They serve a proxy, and a database without one. */
 import { Readable } from 'node:stream'
 import { constants, createGzip } from 'node:zlib'
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
@@ -35,13 +35,13 @@ import * as reads from './schemas.ts'
 import { readTree } from './tree.ts'
 import { readTurnFigures, turnFiguresToWire } from './turn-figures.ts'
 
-/** The texts of tokens, by the tokenizer of this model; undefined where none is known. */
+/** Returns the texts of tokens by the tokenizer of this model; undefined if none is available. */
 export type ReadTokenTexts = (model: string | null, ids: Int32Array) => Promise<TextsOfTokens | undefined>
 
 export interface ReadRoutesOptions {
   reader: TurnReader
   tokenTexts: ReadTokenTexts
-  /** What a turn shows of its messages where the query does not say. Default: `all`. */
+  /** The messages of a turn that a response contains by default. Default: `all`. */
   turnMessages?: 'all' | 'new'
   /** Called for each row that a trainer reads. */
   onRow?: (row: Trajectory) => void
@@ -303,10 +303,10 @@ function sendJson(request: FastifyRequest, reply: FastifyReply, value: object): 
   return sendCompressed(request, reply, jsonStream(objectPieces(value)))
 }
 
-/** The answers of reads repeat themselves so much that the fastest level is enough. */
+/** Responses are so repetitive that the fastest level suffices. */
 const LEVEL = constants.Z_BEST_SPEED
 
-/** Sends the JSON, compressed if the client says that it reads that. */
+/** Sends the JSON, compressed if the client accepts that. */
 function sendCompressed({ headers }: FastifyRequest, reply: FastifyReply, body: Readable): FastifyReply {
   void reply.type('application/json; charset=utf-8').header('vary', 'accept-encoding')
   const accepts = /(^|,)\s*gzip\s*(;q=(1|0?\.[1-9])\S*)?\s*(,|$)/.test(headers['accept-encoding'] ?? '')

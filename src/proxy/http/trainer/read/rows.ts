@@ -1,4 +1,4 @@
-/** Training-ready rows one by one: what they come to, and their tokens as binary. */
+/** Training-ready rows one by one: their summary, and their tokens in binary form. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { TRAINER_DATA_KINDS } from '../../../../protocol/token-data/kinds.ts'
@@ -12,12 +12,12 @@ import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.t
 import { detailsOnRecord } from '../sessions/details.ts'
 import type { RowsQuery } from './schemas.ts'
 
-/** Of a token that no turn sampled. */
+/** The turn index of a token that no turn sampled. */
 const NO_TURN = -1
 
 type RowQuery = Static<typeof RowsQuery>
 
-/** Reads the session. @returns its rows, each put together when it is pulled, and the model of each turn */
+/** Reads the session. @returns its rows, each assembled when it is pulled, and the model of each turn */
 export async function readRows(reader: TurnReader, session: SessionRecord, query: RowQuery) {
   const builder = new TrajectoryBuilder({ sideCalls: query.side_calls })
   const models = new Map<number, string | null>()
@@ -39,7 +39,7 @@ export async function readRow(reader: TurnReader, session: SessionRecord, number
   throw new ProxyError('row_not_found', `The session has ${place} rows, counted from 0`)
 }
 
-/** A row without its arrays: how long they are, and what they come to. */
+/** Summarizes a row: the lengths of its arrays and statistics of them, in place of the arrays. */
 export function rowSummary(row: Trajectory, number: number) {
   const { prompt_ids, response_ids, response_mask, response_logprobs, ...rest } = row
   let [trained, sum, lowest] = [0, 0, 0]
@@ -61,13 +61,13 @@ export function rowSummary(row: Trajectory, number: number) {
   }
 }
 
-/** What each token adds to the text, and the tokenizer that says so. */
+/** The text that each token adds, and the tokenizer that decoded it. */
 export interface TextsOfTokens {
   source: string
   texts: readonly string[]
 }
 
-/** The prompt and the response. */
+/** Returns the ids of the prompt and the response. */
 export function getRowIds({ prompt_ids: prompt, response_ids: response }: Trajectory): Int32Array {
   const ids = new Int32Array(prompt.length + response.length)
   ids.set(prompt)
@@ -78,7 +78,7 @@ export function getRowIds({ prompt_ids: prompt, response_ids: response }: Trajec
 /** Lists with a number for each token of the response, by their names. */
 type NumbersOfTokens = Readonly<Record<string, readonly (number | null)[]>>
 
-/** What became known of its tokens after the fact. */
+/** Returns the numbers that a trainer or a teacher added to the row's tokens. */
 export async function getTrainerData(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
@@ -95,8 +95,8 @@ export async function getTrainerData(
 }
 
 /**
- * `ids` are the prompt and the response; the other arrays go with them, one entry for each. Of texts there is the whole
- * as `text`, in UTF-8, and in `text_ends` where in it each token ends.
+ * Yields a safetensors file. `ids` are the prompt and the response; the other arrays have one entry for each id. Texts
+ * are concatenated in `text`, in UTF-8, and `text_ends` is the end offset of each token in it.
  */
 export function* rowTensors(
   row: Trajectory,
@@ -128,7 +128,7 @@ export function* rowTensors(
         }),
       ),
       ...(texts && { text_ends: { dtype: 'I32', data: getEndOffsets(texts.texts) } }),
-      // Last, for their lengths are no multiples of the others' alignment.
+      // Last, because their lengths are not multiples of the others' alignment.
       mask: { dtype: 'U8', data: mask },
       ...(texts && { text: { dtype: 'U8', data: Buffer.from(texts.texts.join('')) } }),
     },
@@ -136,7 +136,7 @@ export function* rowTensors(
   )
 }
 
-/** In bytes. */
+/** Returns the end offsets of texts, in bytes. */
 function getEndOffsets(texts: readonly string[]): Int32Array {
   let end = 0
   return Int32Array.from(texts, (text) => (end += Buffer.byteLength(text)))
@@ -147,8 +147,8 @@ function finite(value: number): number {
 }
 
 /**
- * Arrays in the safetensors format: eight bytes with the length of a JSON header, the header, the arrays
- * (https://huggingface.co/docs/safetensors/index#format). Everything is little-endian, as Node's platforms are.
+ * Encodes arrays in the safetensors format: eight bytes with the length of a JSON header, the header, the arrays
+ * (https://huggingface.co/docs/safetensors/index#format). All numbers are little-endian, as on all platforms of Node.
  */
 
 interface ArrayEntry {
@@ -156,10 +156,10 @@ interface ArrayEntry {
   data: Int32Array | Float32Array | Uint8Array
 }
 
-/** Arrays begin at multiples of this, so that a reader need not copy them. */
+/** The alignment of arrays, so that a reader need not copy them. */
 const ALIGNMENT = 8
 
-/** @param metadata text by name, as the format has it */
+/** @param metadata text by name, as the format requires */
 function* safetensors(
   tensors: Readonly<Record<string, ArrayEntry>>,
   metadata: Readonly<Record<string, string>>,

@@ -1,4 +1,4 @@
-/** The light reads as schemas; see `sessions/schemas.ts`. */
+/** Schemas of the read-only routes; see `sessions/schemas.ts`. */
 import Type from 'typebox'
 import { NEW_ROW_REASONS } from '../../../session/trajectories/new-rows.ts'
 import { EXCLUSIONS } from '../../../session/trajectories/trajectories.ts'
@@ -155,7 +155,7 @@ const rewardFields = {
   min: nullableNumber(),
   max: nullableNumber(),
 }
-/** What groups and totals count; each is a sum over sessions. */
+/** The counts of groups and totals; each is a sum over sessions. */
 const countFields = {
   sessions: Type.Integer(),
   active: Type.Integer(),

@@ -1,4 +1,4 @@
-/** A session's turns without texts and ids: how they hang together, what they took, where a shared prefix broke. */
+/** A session's turns without texts and ids: their parents, their durations, and where a shared prefix broke. */
 import type { Static } from 'typebox'
 import { getPromptReason, getRecordedParent } from '../../../session/matching/recorded-parent.ts'
 import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
@@ -10,7 +10,7 @@ import type { TreeTurn } from './schemas.ts'
 
 type TreeTurnJson = Static<typeof TreeTurn>
 
-/** A turn that has been read, and the ids of those that it goes on from. */
+/** A turn that has been read, and the ids of the turns that it continues. */
 interface TurnLinks {
   readonly shown: Omit<TreeTurnJson, keyof Links>
   readonly turnId: string
@@ -24,7 +24,7 @@ type Links = Pick<
   'parent' | 'shared_tokens' | 'continues' | 'message_parent' | 'new_row' | 'excluded' | 'labels' | 'note'
 >
 
-/** The turns in call order. Which one goes on from which is asked of what makes the rows. */
+/** Returns the turns in the order of their indices. The builder of rows determines which turn continues which. */
 export async function readTree(steps: AsyncIterable<TurnStep>, marks: SessionMarks): Promise<TreeTurnJson[]> {
   const rows = new TrajectoryBuilder()
   const newRows = new NewRows()

@@ -1,26 +1,29 @@
-/** What the turns of groups of sessions come to: of some sessions of each, for all turns of a long run are too many to read. */
+/**
+ * Figures of the turns of groups of sessions: of some sessions of each group, because all turns of a long run are too
+ * many to read.
+ */
 import { isCutOff } from '../../../../protocol/canonical/finish-reason.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import { everySession } from '../../../store/port/every-session.ts'
 import { groupValue } from '../../../store/port/session-summary.ts'
 import type { SessionFilter, SessionGroup, TurnReader } from '../../../store/port/turn-store.ts'
 
-/** The latest ones of each group, and of all groups together. */
+/** The number of sessions that are read, the latest first: of each group, and of all groups together. */
 const MAX_SESSIONS = 16
 const MAX_ALL_SESSIONS = 2_000
 
 interface TurnFigures {
-  /** How many were looked at. */
+  /** The number of sessions that were read. */
   sessions: number
   rows: number
   turns: number
-  /** Those that ended for their length. */
+  /** The number of turns that were truncated. */
   truncated: number
-  /** Of turns that sampled under weights whose version is a number, by version: their tokens. */
+  /** The sampled tokens by weight version, for turns whose version is a number. */
   versions: Map<number, number>
 }
 
-/** By the values of the groups; those of early sessions may be left out. */
+/** Returns figures by the values of the groups; groups with only early sessions may be missing. */
 export async function readTurnFigures(
   reader: TurnReader,
   by: string,
@@ -58,13 +61,16 @@ async function addSession(reader: TurnReader, sessionId: string, figures: TurnFi
   }
   const excluded = rows.exclusions()
   const inRows = turnIds.filter((turnId) => !excluded.has(turnId))
-  // A turn that another one goes on from ends no row.
+  // A turn that another one continues is not the last of a row.
   const parents = new Set(inRows.map((turnId) => rows.getParent(turnId)?.turnId))
   figures.rows += inRows.filter((turnId) => !parents.has(turnId)).length
   figures.sessions += 1
 }
 
-/** By how much the versions of sampled tokens are behind the highest one of their group, on average; null: none is a number. */
+/**
+ * Returns the mean lag of the sampled tokens' versions behind the highest version of their group; null: no version is a
+ * number.
+ */
 function computeStaleness(versions: ReadonlyMap<number, number>): number | null {
   if (versions.size === 0) return null
   const newest = [...versions.keys()].reduce((a, b) => Math.max(a, b))

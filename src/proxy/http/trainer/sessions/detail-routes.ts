@@ -1,4 +1,4 @@
-/** What becomes known of sampled tokens after the fact: a teacher's logprobs, a trainer's numbers. */
+/** Routes that add data to sampled tokens after the turn has ended: a teacher's logprobs, a trainer's numbers. */
 import type { FastifyPluginCallback } from 'fastify'
 import type { Backend } from '../../../engines/port/backend.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'

@@ -1,4 +1,4 @@
-/** What rows and traces show beyond ids and logprobs, as schemas. */
+/** Schemas of the data of rows and traces beyond ids and logprobs. */
 import Type, {
   type TArray,
   type TNull,
@@ -16,7 +16,7 @@ const perToken = <T extends TSchema>(schema: T, description: string) =>
   Type.Optional(Type.Union([Type.Array(nullable(schema)), Type.Null()], { description }))
 const logprobs = () => Type.Array(nullable(Type.Number()))
 
-/** With `details`, those that it names; null: no turn reported it, and in a list: not of this token. */
+/** The fields that `details` names; null: no turn reported it, and in a list: not reported for this token. */
 export const detailFields = {
   sampling_mask: perToken(ids(), 'Per response token: the ids that the sampler left to choose from'),
   sampling_mask_logprobs: perToken(nullable(logprobs()), 'Of each id in `sampling_mask`'),

@@ -1,4 +1,4 @@
-/** Details of rows and traces as JSON, written piece by piece: those of a long row come to many megabytes. */
+/** Writes the details of rows and traces as JSON, chunk by chunk: those of a long row have many megabytes. */
 import { ProxyError } from '../../../../base/errors.ts'
 import {
   TOKEN_DATA_KINDS,
@@ -17,7 +17,7 @@ import {
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { member } from './json-stream.ts'
 
-/** What a reader may ask to see: the kinds, and with which parameters turns were sampled. */
+/** The details that a client may request: the kinds, and the parameters with which turns were sampled. */
 const DETAIL_NAMES = [...TOKEN_DATA_KINDS, 'sampling'] as const
 
 type DetailName = (typeof DETAIL_NAMES)[number]
@@ -26,14 +26,14 @@ export class DetailChoice {
   readonly kinds: readonly TokenDataKind[]
   readonly sampling: boolean
 
-  /** @param names of what to show */
+  /** @param names of the requested details */
   private constructor(names: ReadonlySet<DetailName>) {
     this.kinds = TOKEN_DATA_KINDS.filter((kind) => names.has(kind))
     this.sampling = names.has('sampling')
   }
 
   /**
-   * @param text names with commas between them, or `all`; undefined: nothing
+   * @param text names separated by commas, or `all`; undefined: none
    * @throws ProxyError `invalid_request`
    */
   static parse(text: string | undefined): DetailChoice {
@@ -50,7 +50,7 @@ function isDetailName(name: string): name is DetailName {
   return (DETAIL_NAMES as readonly string[]).includes(name)
 }
 
-/** By turn. */
+/** Returns the stored details by turn id. */
 export async function detailsOnRecord(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
@@ -62,7 +62,7 @@ export async function detailsOnRecord(
   return new Map([...packed].map(([turnId, parts]) => [turnId, unpackTokenData(parts)]))
 }
 
-/** The members of a row that show its details; each kind that was asked for is there, null where nothing was reported. */
+/** Yields the members of a row with its details; each requested kind is present, null if no turn reported it. */
 export async function* detailMembers(
   reader: Pick<TurnReader, 'readDetails'>,
   sessionId: string,
@@ -112,7 +112,7 @@ function numberMembers<Kind extends Exclude<TrainerDataKind, 'teacher_logprobs'>
   return Object.fromEntries(members) as Record<Kind, (row: RowDetails) => Generator<string>>
 }
 
-/** Entries to one piece of text. */
+/** The number of entries in one chunk of text. */
 const ENTRIES_PER_PIECE = 256
 
 function* writeList<Entry>(
@@ -133,7 +133,10 @@ function idsText({ ids }: TokenRow): string {
   return `[${ids.join(',')}]`
 }
 
-/** What is not finite is null: there are no numbers for it in JSON, and a mask has no sampled token there. */
+/**
+ * Writes logprobs; those that are not finite become null, which JSON has no number for, and a mask has no sampled token
+ * there.
+ */
 function logprobsText({ logprobs }: TokenRow): string {
   return JSON.stringify(logprobs ?? null)
 }
@@ -142,7 +145,7 @@ function hasLogprobs(rows: readonly (TokenRow | null)[] | null): boolean {
   return rows?.some((row) => row?.logprobs !== undefined) ?? false
 }
 
-/** As NumPy names them. */
+/** The names of the types in NumPy. */
 const DTYPES: Readonly<Record<Tensor['dtype'], string>> = {
   U8: 'uint8',
   I8: 'int8',
@@ -153,7 +156,7 @@ const DTYPES: Readonly<Record<Tensor['dtype'], string>> = {
   F64: 'float64',
 }
 
-/** Bytes to one piece; a multiple of three, so that pieces of base64 are one text when they are joined. */
+/** The number of bytes in one chunk; a multiple of three, so that chunks of base64 can be concatenated. */
 const BYTES_PER_PIECE = 3 * 16_384
 
 function* expertsText({ dtype, shape, data, known }: RowExperts): Generator<string> {

@@ -1,27 +1,30 @@
-/** Writes JSON piece by piece, so that an answer of any size takes little memory. */
+/** Writes JSON chunk by chunk, so that a response of any size takes little memory. */
 import { Readable } from 'node:stream'
 import { setImmediate as nextLoopTurn } from 'node:timers/promises'
 import type { FastifyReply } from 'fastify'
 
-/** Numbers to one piece of text: some tens of kilobytes. */
+/** The count of numbers in one chunk of text: some tens of kilobytes. */
 const NUMBERS_PER_PIECE = 4096
 
-/** JSON has no word for what is not finite; null would break readers that expect numbers. */
+/** Replaces numbers that are not finite, which JSON cannot express; null would break readers that expect numbers. */
 const LOWEST = String(-Number.MAX_VALUE)
 
-/** Characters to one write. */
+/** The number of characters per write. */
 const BLOCK_LENGTH = 65_536
 
 type NumberArray = Int32Array | Uint8Array | Float64Array
 
 type Pieces = AsyncIterable<string> | Iterable<string>
 
-/** Answers with the JSON that the pieces are. */
+/** Responds with the JSON text that the chunks form. */
 export function streamJson(reply: FastifyReply, pieces: Pieces): FastifyReply {
   return reply.type('application/json; charset=utf-8').send(jsonStream(pieces))
 }
 
-/** A body that is made no faster than the client reads it; when the client leaves, `return()` of `pieces` is called. */
+/**
+ * Returns a body that is produced no faster than the client reads it; when the client leaves, `return()` of `pieces` is
+ * called.
+ */
 export function jsonStream(pieces: Pieces): Readable {
   return Readable.from(inBlocks(pieces), { objectMode: false })
 }
@@ -59,7 +62,7 @@ function* arrayPieces(items: readonly unknown[]): Generator<string> {
   yield ']'
 }
 
-/** A JSON array of numbers. What is not finite becomes the lowest double. */
+/** Yields a JSON array of numbers. Numbers that are not finite become the lowest double. */
 export function* numberArray(numbers: NumberArray): Generator<string> {
   yield '['
   for (let start = 0; start < numbers.length; start += NUMBERS_PER_PIECE) {
@@ -70,19 +73,19 @@ export function* numberArray(numbers: NumberArray): Generator<string> {
   yield ']'
 }
 
-/** A JSON array of items that are JSON texts already. */
+/** Yields a JSON array of items that already are JSON texts. */
 export function* textArray(items: readonly string[]): Generator<string> {
   yield '['
   for (const [position, item] of items.entries()) yield position > 0 ? `,${item}` : item
   yield ']'
 }
 
-/** A JSON object from plain values, left open for members that are written piece by piece. */
+/** Returns a JSON object of plain values, left open for members that are written chunk by chunk. */
 export function openObject(values: object): string {
   return JSON.stringify(values).slice(0, -1)
 }
 
-/** A member that follows others. */
+/** Yields a member that follows others. */
 export function* member(name: string, pieces: Iterable<string>): Generator<string> {
   yield `,"${name}":`
   yield* pieces

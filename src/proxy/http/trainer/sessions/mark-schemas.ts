@@ -1,11 +1,11 @@
-/** Labels and notes of people, as schemas; see `schemas.ts`. */
+/** Schemas of the labels and notes that people set; see `schemas.ts`. */
 import Type from 'typebox'
 import { nullable, STRICT } from '../../schemas/described.ts'
 
 const labels = (description: string) => Type.Array(Type.String(), { description })
 const note = () => nullable(Type.String({ description: 'Of people; null: there is none' }))
 
-/** Of a turn. */
+/** The marks of a turn. */
 export const turnMarkFields = { labels: labels('Of people'), note: note() }
 
 export const sessionMarkFields = {
@@ -16,7 +16,7 @@ export const sessionMarkFields = {
   }),
 }
 
-/** Of a row, which has no notes. */
+/** The labels of a row, which has no notes. */
 export const rowLabels = () => labels('Of people')
 
 const change = {

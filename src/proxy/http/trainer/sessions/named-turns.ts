@@ -1,11 +1,14 @@
-/** Turns as trainers and agents name them: by index, by turn id, or by the id of the response that the agent got. */
+/**
+ * Names of turns that trainers and agents use: the index, the turn id, or the id of the response that the agent
+ * received.
+ */
 import { ProxyError } from '../../../../base/errors.ts'
 
-/** Ids of responses are the turn's UUID behind the dialect's prefix; Gemini has none, Messages leaves out the dashes. */
+/** Ids of responses are the turn's UUID after the dialect's prefix; Gemini has no prefix, Messages omits the dashes. */
 const RESPONSE_ID =
   /^(?:chatcmpl-|cmpl-|resp_|msg_)?([\da-f]{8})-?([\da-f]{4})-?([\da-f]{4})-?([\da-f]{4})-?([\da-f]{12})$/
 
-/** Returns the turn id that an agent's response id stands for; any other name as it is. */
+/** Returns the turn id of a response id; any other name is returned unchanged. */
 export function turnNameOf(name: string): string {
   return RESPONSE_ID.exec(name)?.slice(1).join('-') ?? name
 }

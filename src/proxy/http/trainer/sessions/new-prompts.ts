@@ -1,31 +1,36 @@
 import type { TurnRecord } from '../../../store/port/turn-store.ts'
 
-/** A place in the tree of prompts: those that begin with the same whole pieces. */
+/** A node in the tree of prompts: the prompts that begin with the same complete chunks. */
 interface PromptNode {
   readonly next: Map<string, PromptNode>
-  /** Last pieces of prompts that end here, and the latest turn that has each. */
+  /** The last chunks of prompts that end here, and the latest turn with each. */
   readonly ends: Map<string, string>
 }
 
-/** Ends that are remembered of each place: agents that sample many answers there send the very same prompt. */
+/** The number of ends that are kept per node: agents that sample many completions there send the same prompt. */
 const MAX_ENDS = 16
 
-/** The JSON text of an empty prompt without its last character: every other one begins with it. */
+/** The JSON text of an empty prompt without its last character: every other prompt begins with it. */
 const EMPTY = new Set(['[', '"'])
 
-/** Where in a list of pieces an earlier turn's prompt ends. */
+/** The position in a list of chunks at which an earlier turn's prompt ends. */
 interface SharedPrefix {
   readonly turnId: string
   readonly position: number
-  /** In the piece at `position`. */
+  /** The number of characters in the chunk at `position`. */
   readonly length: number
 }
 
-/** Tells which earlier turn's whole prompt a completion's prompt begins with, so that it can be shown without it. */
+/**
+ * Finds the earlier turn whose complete prompt is a prefix of a completion's prompt, so that the prompt can be shown
+ * without it.
+ */
 export class NewPrompts {
   readonly #first = newPlace()
 
-  /** @returns the turn of the longest such prompt (the latest of several), and what comes after it, as pieces of a prompt */
+  /**
+   * @returns the turn of the longest such prompt (the latest of several), and the rest after it, as chunks of a prompt
+   */
   add({ turnId, promptPieces: pieces }: Pick<TurnRecord, 'turnId' | 'promptPieces'>) {
     let place = this.#first
     let known: SharedPrefix | undefined
@@ -66,7 +71,7 @@ function longestEnd(
   const piece = pieces[position]!
   let longest: SharedPrefix | undefined
   for (const [{ length }, turnId] of [...ends].filter(([end]) => piece.startsWith(end))) {
-    // In a list of ids, 12 is no beginning of 123.
+    // In a list of ids, 12 is not a prefix of 123.
     const next = piece[length] ?? pieces[position + 1]?.[0] ?? ','
     const isWhole = !pieces[0]!.startsWith('[') || next === ','
     if (isWhole && length > (longest?.length ?? 0)) longest = { turnId, position, length }

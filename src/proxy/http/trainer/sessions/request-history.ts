@@ -5,15 +5,15 @@ import { NewPrompts } from './new-prompts.ts'
 export type NewParts = ReturnType<RequestHistory['add']>
 
 /**
- * Tells what of each request no earlier one begins with, so that a conversation can be shown without repeating itself.
- * Takes the turns of one reading.
+ * Finds the part of each request that no earlier request begins with, so that a conversation can be shown without
+ * repetition. The turns of one session are added in order.
  */
 export class RequestHistory {
-  /** By each message, the latest turn whose request goes through it. */
+  /** The latest turn whose request contains each message. */
   readonly #turns = new Map<Message, string>()
   readonly #prompts = new NewPrompts()
 
-  /** @returns how many leading messages are known, and from which turn (the latest of several); the same of prompts */
+  /** @returns how many leading messages are known, and from which turn (the latest of several); the same for prompts */
   add(turn: Pick<TurnRecord, 'turnId' | 'lastMessage' | 'promptPieces'>) {
     return { messages: this.#addMessages(turn), prompt: this.#prompts.add(turn) }
   }

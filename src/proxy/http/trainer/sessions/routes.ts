@@ -1,4 +1,4 @@
-/** The sessions API: what a trainer does with sessions, over HTTP. What it reads of them is in `../read/`. */
+/** Routes by which trainers manage sessions. The routes that read sessions are in `../read/`. */
 import { randomUUID } from 'node:crypto'
 import type { FastifyPluginCallback } from 'fastify'
 import type { Static } from 'typebox'
@@ -186,8 +186,8 @@ function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): 
 }
 
 /**
- * Trainers end and remove sessions in a `finally`, whether their agent has made a call or not: an error there would cost
- * them the whole rollout. So nothing to end is no error; the answer says that there was none.
+ * Runs a change, and returns `not_found` instead of an error if there is no session. Trainers end and remove sessions
+ * in a `finally`, whether or not their agent has made a request: an error there would cost them the whole rollout.
  */
 async function unlessMissing(sessionId: string, change: () => Promise<object>): Promise<object> {
   try {

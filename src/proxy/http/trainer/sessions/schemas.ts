@@ -1,6 +1,6 @@
 /**
- * The sessions API as schemas: they validate what comes in, are the types of the handlers, and make the OpenAPI
- * document. Names are the wire's. An unknown field or parameter is refused: a typo must not be silent.
+ * Schemas of the sessions API: they validate requests, are the types of the handlers, and generate the OpenAPI
+ * document. Names are the wire's. An unknown field or parameter is rejected: a typo must not be silent.
  */
 import Type from 'typebox'
 import { MAX_SESSION_ID_BYTES } from '../../../session/state/session-id.ts'
@@ -32,7 +32,7 @@ const limitFields = {
 const editedCalls = (description: string) =>
   Type.Union([Type.Literal('auto'), Type.Literal('keep'), Type.Literal('branch')], { description })
 
-/** A hundred years. */
+/** One hundred years. */
 const MAX_TTL_S = 3_153_600_000
 
 const newSessionFields = {
@@ -207,7 +207,7 @@ export const CreatedSession = Type.Object({
     Type.String({ description: "The key of the session's agent, for its LLM calls; on a proxy with keys" }),
   ),
 })
-/** What ending a session found. */
+/** The response to ending a session. */
 export const EndedSession = Type.Union([
   Session,
   Type.Object({
@@ -289,7 +289,7 @@ const turnTokenFields = {
 }
 export const Turn = Type.Object({ ...turnFields, ...turnTokenFields })
 
-/** A turn as its reader asked for it: with its ids and logprobs, or without them. */
+/** A turn with its ids and logprobs, or without them, as requested. */
 export const ShownTurn = Type.Object({
   ...turnFields,
   ...Type.Partial(Type.Object(turnTokenFields)).properties,

@@ -1,4 +1,4 @@
-/** Records of the store as the sessions API shows them. */
+/** Rows of the store in the form of the sessions API. */
 import type { Static } from 'typebox'
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
@@ -48,7 +48,7 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
   }
 }
 
-/** The session with its turns, as pieces of one JSON text; holds one turn at a time. */
+/** Yields the session with its turns, as chunks of one JSON text; keeps one turn in memory at a time. */
 export async function* sessionWithTurns(
   session: SessionRecord,
   turns: AsyncIterable<TurnRecord | TurnOutline>,
@@ -75,17 +75,17 @@ export async function* sessionWithTurns(
   yield `],"trace_count":${traceCount},${counts},"aborted_turns":${abortedTurns}}`
 }
 
-/** How the turn's prompt came about, as its annotations say, and whether the engine saw another one. */
+/** Returns how the turn's prompt was built, according to its annotations, and whether the engine used another one. */
 function toPromptMembers({ annotations }: Pick<TurnRecord, 'annotations'>): string[] {
   const { prompt } = JSON.parse(annotations) as { prompt?: { reason?: string; mismatched?: boolean } }
   return [prompt?.reason ?? [], prompt?.mismatched === true ? 'mismatched' : []].flat()
 }
 
 /**
- * Messages, tools and the like are JSON texts in the store, and go out unparsed. Of an outline the lists of tokens are
- * left out.
- * @param marks of its session
- * @param parts what to show of the request; absent: all; `none`: no messages, tools and prompt
+ * Yields a turn. Messages, tools and the like are JSON texts in the store, and are sent unparsed. An outline has no
+ * lists of tokens.
+ * @param marks of the turn's session
+ * @param parts the parts of the request that are new; absent: all of it; `none`: no messages, tools and prompt
  */
 export function* turnToWire(
   turn: TurnRecord | TurnOutline,
@@ -140,7 +140,7 @@ function* turnTokens(turn: TurnRecord): Generator<string> {
   yield* member('completion_logprobs', numberArray(turn.completionLogprobs))
 }
 
-/** All of the request that is neither messages nor tools. */
+/** Yields the request without its messages and tools. */
 function* paramsToWire(params: string, prompt: readonly string[]): Generator<string> {
   if (prompt.length === 0) return yield params
   yield params === '{}' ? '{"prompt":' : `${params.slice(0, -1)},"prompt":`
@@ -148,17 +148,17 @@ function* paramsToWire(params: string, prompt: readonly string[]): Generator<str
   yield '}'
 }
 
-/** A row, and what is to be shown of it beyond ids and logprobs. */
+/** A row, with its details beyond ids and logprobs. */
 export interface RowView {
   row: Trajectory
-  /** Members of a JSON object, each after a comma. */
+  /** Members of a JSON object, each preceded by a comma. */
   details: AsyncIterable<string>
   sampling(turnId: string): TurnSampling | undefined
 }
 
 /**
- * The session with its trajectories, as pieces of one JSON text; holds one row at a time.
- * @param more to be shown of the session
+ * Yields the session with its trajectories, as chunks of one JSON text; keeps one row in memory at a time.
+ * @param more further fields of the session
  */
 export async function* sessionWithTrajectories(
   session: SessionRecord,

@@ -1,4 +1,4 @@
-/** A session's trajectories as a query asks for them. */
+/** The trajectories of a session that a query selects. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
@@ -18,20 +18,21 @@ import { type RowView, sessionWithTrajectories } from './serialise.ts'
 
 export type TrajectoryQuery = Static<typeof TrajectoriesQuery>
 
-/** A session whose turns were read. */
+/** A session whose turns have been read. */
 export interface SessionTrajectories {
-  /** Each is put together when it is pulled. */
+  /** Yields the rows. Each is assembled when it is pulled. */
   rows(): Iterable<RowLocation>
   /**
-   * The answer, as pieces of one JSON text; details are read row by row, as it is.
+   * Yields the response, as chunks of one JSON text; details are read row by row, while the response is.
    * @param onRow called with each row
-   * @param more to be shown of the session
+   * @param more further fields of the session
    */
   toWire(onRow?: (row: Trajectory) => void, more?: Record<string, unknown>): AsyncGenerator<string>
 }
 
 /**
- * @throws ProxyError `invalid_request`; `session_not_found` for one that was removed or reset while it was read
+ * Reads the turns of a session.
+ * @throws ProxyError `invalid_request`; `session_not_found` for a session that was removed or reset while it was read
  */
 export async function readTrajectories(
   reader: Pick<TurnReader, 'getSession' | 'readSteps' | 'readDetails'>,
@@ -66,7 +67,10 @@ export async function readTrajectories(
   }
 }
 
-/** A session that is removed ends its reading: what was read until then is no whole session, though each row looks like one. */
+/**
+ * Rejects a session that was removed or reset while it was read: it is incomplete, although each of its rows looks
+ * complete.
+ */
 export function rejectPartial(before: SessionRecord, after: SessionRecord | undefined): void {
   const hasEnded = before.endedAtMs !== null
   if (after && after.turnCount >= before.turnCount && (!hasEnded || after.endedAtMs === before.endedAtMs))
@@ -74,7 +78,7 @@ export function rejectPartial(before: SessionRecord, after: SessionRecord | unde
   throw new ProxyError('session_not_found', 'The session was removed or reset while it was read')
 }
 
-/** The rows as they are, each told on its way. */
+/** Yields the rows unchanged, and reports each one. */
 export function* told(rows: Iterable<Trajectory>, onRow: (row: Trajectory) => void): Generator<Trajectory> {
   for (const row of rows) {
     onRow(row)
@@ -82,7 +86,7 @@ export function* told(rows: Iterable<Trajectory>, onRow: (row: Trajectory) => vo
   }
 }
 
-/** By their digests, as the agent sent them. */
+/** Adds the images by their digests, as the agent sent them. */
 function addImages(images: Map<string, string>, { lastMessage }: Pick<TurnStep, 'lastMessage'>): void {
   for (const json of getTextsUpTo(lastMessage)) {
     if (!json.includes('"image_url"')) continue
@@ -108,7 +112,7 @@ function toTrajectoryOptions(query: TrajectoryQuery): TrajectoryOptions {
 
 const POLICY = 'policy:'
 
-/** Which rows of those selected turns. */
+/** Returns the options that select rows of the selected turns. */
 export function selectedBy(select: string): Pick<TrajectoryOptions, 'select' | 'policy'> {
   if (select.startsWith(POLICY)) return { select: 'all', policy: select.slice(POLICY.length) }
   return { select: select === 'longest' || select === 'last' ? select : 'all' }

@@ -1,6 +1,7 @@
 /**
- * Recorded calls as traces, for trainers that put their rows together themselves. Paths and fields are those of rLLM's
- * model gateway (`rllm-model-gateway`: `server.py`, `TraceRecord` in `models.py`), whose client AgentCore's trainers use too.
+ * Routes that return recorded turns as traces, for trainers that build their rows themselves. Paths and fields are
+ * those of rLLM's model gateway (`rllm-model-gateway`: `server.py`, `TraceRecord` in `models.py`), whose client
+ * AgentCore's trainers also use.
  */
 import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../../base/errors.ts'

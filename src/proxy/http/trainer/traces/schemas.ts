@@ -1,4 +1,4 @@
-/** Traces as schemas; names and types are those of `TraceRecord` in rLLM's model gateway. */
+/** Schemas of traces; names and types are those of `TraceRecord` in rLLM's model gateway. */
 import Type from 'typebox'
 import { nullable, STRICT } from '../../schemas/described.ts'
 import { detailFields, detailsParameter, Sampling } from '../sessions/detail-schemas.ts'

@@ -1,4 +1,4 @@
-/** Turns as traces, in pieces of JSON text. */
+/** Turns as traces, in chunks of JSON text. */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import type { RowLayout } from '../../../session/trajectories/row-details.ts'
 import { formatTraceId, type TurnTrace } from '../../../session/trajectories/traces.ts'
@@ -13,18 +13,18 @@ const NO_TOKENS = {
   completionLogprobs: new Float64Array(),
 }
 
-/** Of a turn without exact ids there are none: training on what there is would be a guess. */
+/** Returns the tokens of a turn; none without exact ids, on which training would be a guess. */
 export function exactTokens(turn: TurnRecord): Pick<TurnRecord, keyof typeof NO_TOKENS> {
   return turn.exact ? turn : NO_TOKENS
 }
 
-/** What to show of traces beyond ids and logprobs. */
+/** The details of traces beyond ids and logprobs. */
 interface TraceDetails {
   readonly reader: TurnReader
   readonly choice: DetailChoice
 }
 
-/** An array; holds one turn at a time. */
+/** Yields an array; keeps one turn in memory at a time. */
 export async function* tracesToWire(
   turns: AsyncIterable<TurnTrace>,
   details: TraceDetails,
@@ -40,8 +40,9 @@ export async function* tracesToWire(
 }
 
 /**
- * The calls as a graph, each with what it adds to its parent: the form that rLLM's newer clients ask for. Grows with
- * what is new in each call, not with its whole prompt. A call whose parent is not in the answer has no parent there.
+ * Yields the turns as a graph, each with what it adds to its parent: the form that rLLM's newer clients request. Its
+ * size depends on what is new in each turn, not on whole prompts. A turn whose parent is not in the response has no
+ * parent there.
  */
 export async function* graphToWire(
   turns: AsyncIterable<TurnTrace>,
@@ -72,7 +73,7 @@ export async function* graphToWire(
   yield ']}'
 }
 
-/** Messages and tool calls are JSON texts in the store, and go out unparsed. */
+/** Yields a trace. Messages and tool calls are JSON texts in the store, and are sent unparsed. */
 export async function* traceToWire(
   traced: Omit<TurnTrace, 'lineage'>,
   details: TraceDetails,
@@ -126,7 +127,7 @@ async function* shownDetails(turn: TurnRecord, { reader, choice }: TraceDetails)
   yield* member('sampling', [JSON.stringify(samplingOf(turn, session?.samplingParams ?? {}))])
 }
 
-/** A row that the turn alone would be. */
+/** Returns the layout of a row that consists of this turn only. */
 function getLayout(turn: TurnRecord): RowLayout {
   const { turnId, promptTokenIds, completionTokenIds, weightVersionStart, weightVersionEnd } = turn
   const [promptLength, completionLength] = [promptTokenIds.length, completionTokenIds.length]
@@ -140,8 +141,8 @@ function getLayout(turn: TurnRecord): RowLayout {
 }
 
 /**
- * As the agent got it: an answer that says nothing has an empty text, one of tool calls alone has none. Reasoning is
- * under both names that engines give it: trainers read either.
+ * Yields the message as the agent received it: an empty completion has an empty text, one of tool calls alone has none.
+ * Reasoning is under both names that engines use, because trainers read either.
  */
 export function* responseMessage({
   completionText,
@@ -158,7 +159,9 @@ export function* responseMessage({
   yield '}'
 }
 
-/** rLLM's client refuses every trace of a session for one version that is no whole number. */
+/**
+ * Returns the version as a whole number, or null: rLLM's client rejects all traces of a session for one other version.
+ */
 export function wholeNumber(version: string | null): number | null {
   const number = version !== null && /^-?\d+$/.test(version) ? Number(version) : null
   return Number.isSafeInteger(number) ? number : null
