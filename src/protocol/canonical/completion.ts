@@ -1,14 +1,14 @@
-/** A completion put together from its generation events. */
+/** A completion assembled from generation events. */
 import type { TokenData } from '../token-data/token-data.ts'
 import { TokenDataBuilder } from '../token-data/token-data-builder.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent, GenerationStart } from './events.ts'
 import type { TokenLogprob, ToolCall, ToolCallDelta } from './messages.ts'
 
-/** What has come of a completion so far; whole once `end` is set. */
+/** The part of a completion that has arrived so far. It is complete once `end` is set. */
 export interface Completion {
   readonly start: GenerationStart | undefined
   readonly end: GenerationEnd | undefined
-  /** null: no piece carried text. */
+  /** null: no delta carried text. */
   readonly content: string | null
   readonly reasoning: string | null
   readonly refusal: string | null
@@ -16,13 +16,13 @@ export interface Completion {
   readonly tokenIds: readonly number[]
   readonly logprobs: readonly number[]
   readonly logprobsContent: readonly TokenLogprob[]
-  /** Message fields without a name in the events; a later value replaces an earlier one. */
+  /** Message fields that events have no name for; a later value replaces an earlier one. */
   readonly extra: Readonly<Record<string, unknown>>
-  /** What was reported beyond ids and logprobs. */
+  /** The reported token data beyond ids and logprobs. */
   readonly details?: TokenDataBuilder | undefined
 }
 
-/** Folds events into a {@link Completion}; one pass, constant work per event. */
+/** Folds events into a {@link Completion} in one pass, with constant work per event. */
 export class CompletionBuilder implements Completion {
   start: GenerationStart | undefined
   end: GenerationEnd | undefined
@@ -50,7 +50,7 @@ export class CompletionBuilder implements Completion {
     if (promptTokenIds && this.start) this.start = { ...this.start, promptTokenIds }
   }
 
-  /** What has come so far, as the events of one batch: for a reader who comes late. */
+  /** Returns the events received so far as one batch, for a reader that joins late. */
   soFar(): GenerationEvent[] {
     const { start, end } = this
     const delta: GenerationDelta = { type: 'delta' }
@@ -66,7 +66,7 @@ export class CompletionBuilder implements Completion {
     return [...(start ? [start] : []), ...said, ...(end ? [end] : [])]
   }
 
-  /** Copies: the calls still grow. */
+  /** Returns copies, because later deltas extend the tool calls. */
   #toolCallDeltas(): ToolCallDelta[] {
     return [...this.#callByIndex].map(([index, { id, type, function: called }]) => ({
       index,
@@ -82,7 +82,7 @@ export class CompletionBuilder implements Completion {
     if (delta.refusal !== undefined) this.refusal = (this.refusal ?? '') + delta.refusal
     if (delta.toolCalls) for (const piece of delta.toolCalls) this.#addToolCall(piece)
     if (delta.details) this.#addDetails(delta.details, delta.tokenIds?.length ?? 0)
-    // Loops, not push(...spread): a whole answer brings tens of thousands of ids in one event.
+    // Loops, not push(...spread): a complete response brings tens of thousands of ids in one event.
     if (delta.tokenIds) for (const id of delta.tokenIds) this.tokenIds.push(id)
     if (delta.logprobs) for (const logprob of delta.logprobs) this.logprobs.push(logprob)
     if (delta.logprobsContent) for (const entry of delta.logprobsContent) this.logprobsContent.push(entry)

@@ -1,26 +1,27 @@
 /**
- * The messages of a session's calls, as the tree that they are: what an agent sends with a call is what it sent with the
- * one before it, and a little more. Within one tree two messages are the same object when they say the same after the same
- * messages, and only then: `===` means "the same conversation up to here".
+ * The messages of a session's requests, stored as a tree: an agent sends with a request what it sent with the one
+ * before it, and a little more. Within one tree two messages are the same object if and only if their content is equal
+ * and they follow the same messages, so `===` means "the same conversation up to here".
  *
- * What anybody knows of a message hangs on it (see {@link SideTable}): it is found once, and goes with the message.
+ * Data derived from a message is attached to it (see {@link SideTable}): it is computed once and freed with the
+ * message.
  */
 import { hash } from 'node:crypto'
 import { type Attachable, createAttachmentSlots, SideTable } from '../../base/side-table.ts'
 import { appendJson, getChunks, type JsonList } from '../json/growable-json.ts'
 import type { ChatMessage } from './messages.ts'
 
-/** A message, and by its parents all messages before it. Nobody changes what it says. */
+/** An immutable message. Its parents are all messages before it. */
 export class Message implements Attachable {
   readonly parent: Message | undefined
-  /** How many messages there are up to this one; 1 of the first. */
+  /** The number of messages up to and including this one. */
   readonly depth: number
-  /** What the notes keep, each in a place of its own. */
+  /** The attached values of side tables, each in its own slot. */
   readonly notes = createAttachmentSlots()
-  /** At least one of the two is there. */
+  /** At least one of the two is set. */
   #json: string | undefined
   #value: ChatMessage | undefined
-  /** The JSON is what JavaScript makes of the value. */
+  /** Whether the JSON is what JSON.stringify returns for the value. */
   readonly #isWritten: boolean
 
   constructor(parent: Message | undefined, json: string, value?: ChatMessage) {
@@ -31,18 +32,18 @@ export class Message implements Attachable {
     this.#isWritten = value !== undefined
   }
 
-  /** What it says, as JSON text. Written again where it was let go of. */
+  /** The content as JSON text, serialized again if the text was released. */
   get json(): string {
     return this.#json ?? JSON.stringify(this.#value)
   }
 
-  /** @throws SyntaxError if the JSON of a record is none */
+  /** The content as an object. @throws SyntaxError if the JSON of a record is invalid */
   get value(): ChatMessage {
     this.#value ??= JSON.parse(this.#json!) as ChatMessage
     return this.#value
   }
 
-  /** Keeps the value alone. @returns whether there was JSON that can be written again */
+  /** Releases the JSON and keeps the value. @returns whether there was JSON that can be serialized again */
   letGoOfJson(): boolean {
     if (!this.#isWritten || this.#json === undefined) return false
     this.#json = undefined
@@ -50,12 +51,12 @@ export class Message implements Attachable {
   }
 }
 
-/** Of a message besides its text: the objects that it is made of, and what the notes keep of it. As measured. */
+/** The measured size of a message without its text: its objects and the slots of side tables. */
 const NODE_BYTES = 1_000
 
 /**
- * What tells the JSON of two messages apart. Long ones are told by 256 bits, so that nobody finds two with the same.
- * No digest is an object of JSON.
+ * Returns the key that identifies a message's JSON among its siblings. Long texts are identified by 256 bits, which
+ * makes collisions infeasible. No digest is an object of JSON.
  */
 function getMessageKey(json: string): string {
   return json.length <= MAX_KEY_CHARS ? json : hash('sha256', json, 'base64')
@@ -68,8 +69,8 @@ function isKey(said: string | ChatMessage): boolean {
 }
 
 /**
- * The messages that follow on one: by their keys, and by the texts or objects that said them last, which saves writing
- * them again. Nearly always that is one message.
+ * The messages that follow a message, by their keys and by the texts or objects they were last read from, which avoids
+ * serializing those again. Nearly always there is one.
  */
 class ChildMessages {
   #first: Message | undefined
@@ -89,7 +90,7 @@ class ChildMessages {
     }
   }
 
-  /** One text or object per message: who says the same again and again with new ones must not fill the memory. */
+  /** Keeps one text or object per message: a client that repeats messages as new objects must not fill the memory. */
   meet(message: Message, said: string | ChatMessage): void {
     if (message === this.#first) {
       this.#firstSaid = said
@@ -105,12 +106,12 @@ class ChildMessages {
 
 const followingOf = new SideTable<Message, ChildMessages>()
 const jsonSoFar = new SideTable<Message, JsonList>()
-/** Of those that are not the first to follow on another. */
+/** The source of each message that is not the first child of its parent. */
 const lastSaid = new SideTable<Message, string | ChatMessage>()
 
 export class MessageTree {
   readonly #first = new ChildMessages()
-  /** Those that have their JSON since the latest call. */
+  /** The messages whose JSON was written during the latest request. */
   #withJson: Message[] = []
   #keepsJson = false
   #nodeBytes = 0
@@ -119,30 +120,30 @@ export class MessageTree {
   #written = 0
   #encoded = 0
 
-  /** What it keeps in memory, more or less, but for {@link valueBytes}. */
+  /** The approximate memory of the tree in bytes, without {@link valueBytes}. */
   get bytes(): number {
     return this.#nodeBytes + this.#jsonBytes
   }
 
-  /** What the values of its messages keep in memory. Requests that were read share it with the tree. */
+  /** The memory of the messages' values in bytes. Parsed requests share it with the tree. */
   get valueBytes(): number {
     return this.#valueBytes
   }
 
-  /** How many messages have been written as JSON or compared as text so far: those that did not come as known objects. */
+  /** The number of messages serialized or compared as text so far: those that did not arrive as known objects. */
   get written(): number {
     return this.#written
   }
 
-  /** How many bytes of JSON have been written so far for {@link jsonUpTo}. */
+  /** The number of bytes of JSON written so far for {@link jsonUpTo}. */
   get encoded(): number {
     return this.#encoded
   }
 
   /**
-   * The last message of a conversation; undefined for an empty one. A message that comes as the very object of before
-   * is not written as JSON again. The JSON of those of earlier calls is let go of.
-   * @throws RangeError for nesting that JSON cannot carry
+   * Adds a conversation and returns its last message, undefined if it is empty. A message that arrives as the same
+   * object as before is not serialized again. The JSON of messages of earlier requests is released.
+   * @throws RangeError for nesting that JSON cannot represent
    */
   addMessages(values: readonly ChatMessage[]): Message | undefined {
     this.letGoOfJson()
@@ -154,25 +155,25 @@ export class MessageTree {
     return last
   }
 
-  /** The same of messages that are JSON texts, as they are on record. */
+  /** Does the same as {@link addMessages} for messages that are JSON texts, as they are stored. */
   addMessageTexts(texts: readonly string[]): Message | undefined {
     let last: Message | undefined
     for (const text of texts) last = this.follow(last, text)
     return last
   }
 
-  /** @returns the message that says `text`, as JSON, after `last` */
+  /** Adds the message with the JSON `text` after `last`. @returns the message */
   follow(last: Message | undefined, text: string): Message {
     const following = this.#after(last)
     return following.get(text) ?? this.#say(following, last, text)
   }
 
-  /** From now on, the JSON of messages is not let go of: it is needed with each call. */
+  /** Stops the release of JSON: every later request needs it. */
   keepJson(): void {
     this.#keepsJson = true
   }
 
-  /** Of messages whose values are there: most calls need the JSON of new messages only. */
+  /** Releases the JSON of messages whose values are kept: most requests need the JSON of new messages only. */
   letGoOfJson(): void {
     if (this.#keepsJson) return
     for (const message of this.#withJson) {
@@ -183,8 +184,8 @@ export class MessageTree {
   }
 
   /**
-   * All messages up to this one, as JSON with commas between them, in UTF-8, in pieces. Not to be changed: what later
-   * calls add is written behind it, and the rest is neither written nor copied again.
+   * Returns all messages up to this one as JSON in UTF-8, separated by commas, in chunks that must not be modified.
+   * Later requests append to them; earlier text is neither written nor copied again.
    */
   jsonUpTo(last: Message): Buffer[] {
     const added = getMessagesBetween(undefined, last, (message) => jsonSoFar.of(message) !== undefined)
@@ -226,17 +227,17 @@ export class MessageTree {
   }
 }
 
-/** What a text takes in memory, or more: a text of one letter beyond Latin-1 has two bytes for each. */
+/** Returns an upper bound of a text's memory in bytes: one character beyond Latin-1 makes all take two bytes. */
 function textBytes(text: string): number {
   return Buffer.byteLength(text) === text.length ? text.length : 2 * text.length
 }
 
-/** The JSON of all messages up to this one, in order. @param from how many of the first to leave out */
+/** Returns the JSON of all messages up to this one, in order. @param from number of leading messages to omit */
 export function getTextsUpTo(last: Message | undefined, from = 0): string[] {
   return getMessagesBetween(undefined, last, ({ depth }) => depth <= from).map(({ json }) => json)
 }
 
-/** The first `depth` messages of a conversation; undefined when that is none. */
+/** Returns the message at `depth`, the last of the first `depth` messages; undefined if there is none. */
 export function getAncestor(last: Message | undefined, depth: number): Message | undefined {
   let at = last
   while (at !== undefined && at.depth > depth) at = at.parent
@@ -244,8 +245,8 @@ export function getAncestor(last: Message | undefined, depth: number): Message |
 }
 
 /**
- * The messages from behind one up to another that goes on from it, in order.
- * @param isKnown ends the way up as well: nothing from there on is among them
+ * Returns the messages after `before` up to and including `last`, in order.
+ * @param isKnown ends the walk towards the root: the first message it accepts and those before it are omitted
  */
 export function getMessagesBetween(
   before: Message | undefined,

@@ -1,76 +1,81 @@
 /**
- * Generation events: what an engine says while it serves one request, whatever the engine, the backend and the
- * agent's dialect. A generation is one `start`, any number of `delta`, one `end`; or it throws a ProxyError.
+ * Generation events: what an engine reports while it serves one request, independent of engine, backend and the agent's
+ * dialect. A generation is one `start`, any number of `delta` and one `end`, or it throws a ProxyError.
  *
- * Events travel in batches (`readonly GenerationEvent[]`): one batch is what one read of the engine's socket
- * brought, so that a fast engine costs one write to the agent per read and not one per token.
+ * Events travel in batches (`readonly GenerationEvent[]`). A batch contains what one read of the engine's socket
+ * returned, so that a fast engine costs one write to the agent per read and not one per token.
  */
 import type { TokenData } from '../token-data/token-data.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { TokenLogprob, ToolCallDelta, Usage } from './messages.ts'
 
-/** What {@link GenerationStart} has where the proxy answered itself. */
+/** The `engine` of a {@link GenerationStart} for responses that the proxy generates itself. */
 export const NO_ENGINE = 'none'
 
-/** The engine accepted the request. */
+/** The event that an engine accepted the request. */
 export interface GenerationStart {
   type: 'start'
-  /** Which engine serves, for the record: its URL without credentials, `embedded`, or `worker-id/url`. */
+  /** The recorded name of the engine: its URL without credentials, `embedded`, or `worker-id/url`. */
   engine: string
-  /** The model's name as the engine gives it. */
+  /** The model name that the engine reports. */
   model?: string | undefined
-  /** The prompt's token ids as the engine saw them, where it tells, else those it was sent. */
+  /** The prompt's token ids as the engine reports them, otherwise those it was sent. */
   promptTokenIds?: PromptIds | undefined
-  /** One more than the highest id that the model has, where it is known. */
+  /** One more than the model's highest token id; absent if unknown. */
   vocabularySize?: number
-  /** Which weights sampled, in the engine's own word. */
+  /** The engine's own identifier of the weights that sampled. */
   weightVersion?: string | undefined
-  /** What the engine says of how it samples, whatever the call asked for. */
+  /** The sampling settings that the engine reports, independent of the request. */
   sampling?: EngineSampling
-  /** What else the record should say of this turn; for instance how token mode came by its prompt. */
+  /** Further annotations of the turn, for instance how token mode built its prompt. */
   annotations?: Record<string, unknown>
 }
 
-/** How an engine samples where a call does not say, as far as it tells. */
+/** The settings with which an engine samples unless the request sets others, as far as the engine reports them. */
 export interface EngineSampling {
-  /** What its logprobs are of, by vLLM's names: `raw_logprobs`, or `processed_logprobs` after temperature and filters. */
+  /**
+   * The kind of its logprobs, by vLLM's names: `raw_logprobs`, or `processed_logprobs` after temperature and filters.
+   */
   logprobsMode?: string
-  /** Its own defaults, by the names of the request's fields. */
+  /** The engine's defaults by the names of the request's fields. */
   defaults?: Readonly<Record<string, number>>
 }
 
-/** A piece of the completion. Every part is optional; a piece may carry tokens and no text, or text and no tokens. */
+/** A delta of the completion. Every part is optional; a delta may carry tokens without text, or text without tokens. */
 export interface GenerationDelta {
   type: 'delta'
   content?: string
   reasoning?: string
   refusal?: string
   toolCalls?: ToolCallDelta[]
-  /** Ids of the tokens sampled in this piece, the end-of-turn token included, in order. As the engine has them: they may be none. */
+  /**
+   * Ids of the tokens sampled in this delta, in order, with the end-of-turn token. Unvalidated: they may be invalid
+   * ids.
+   */
   tokenIds?: number[]
-  /** Natural-log probability of each of `tokenIds`; equal length, where the engine keeps its word. NaN: it did not tell. */
+  /** The natural-log probability of each of `tokenIds`. A correct engine sends equal lengths. NaN: not reported. */
   logprobs?: number[]
-  /** The engine's own entries with text and alternatives; only where the agent asked for logprobs. */
+  /** The engine's own entries with text and alternatives; set only if the agent requested logprobs. */
   logprobsContent?: TokenLogprob[]
-  /** What else was reported: per token of `tokenIds`, or of the whole; see {@link TokenData}. Only where it was asked for. */
+  /** Other token data per token of `tokenIds` or of the completion; see {@link TokenData}. Set only if requested. */
   details?: TokenData | undefined
-  /** Fields of the engine's message that have no name here; they reach the agent unchanged. */
+  /** Fields of the engine's message that have no name here; they are forwarded unchanged. */
   extra?: Record<string, unknown>
 }
 
-/** The completion is whole. */
+/** The event that the completion is finished. */
 export interface GenerationEnd {
   type: 'end'
-  /** OpenAI's finish reasons: `stop`, `length`, `tool_calls`, `content_filter`; an engine's others pass through. */
+  /** One of OpenAI's finish reasons (`stop`, `length`, `tool_calls`, `content_filter`) or another one of the engine. */
   finishReason: string
-  /** The stop string or stop token id that ended it, where the engine tells. */
+  /** The stop string or stop token id that ended it, if the engine reports it. */
   stopReason?: string | number | null | undefined
   usage?: Usage | undefined
-  /** The prompt's token ids, where the engine reports them after the start and differently from it. They replace those. */
+  /** The prompt's token ids if the engine reports other ones after the start. They replace those of the start. */
   promptTokenIds?: PromptIds | undefined
   /**
-   * Weights at the end, if they are known; they differ from the start's when weights changed mid-way. Absent: those of the
-   * start. null: nobody knows whether it is still those.
+   * The weights at the end, if known; they differ from the start's if weights changed meanwhile. Absent: those of the
+   * start. null: unknown.
    */
   weightVersion?: string | null | undefined
 }

@@ -1,32 +1,32 @@
 /**
- * The images of a conversation, in a prompt's order. They stay in the messages, as `data:` URLs; what goes beside them
- * says which tokens of the prompt stand for them.
+ * The images of a conversation, in the order of the prompt. They stay in the messages as `data:` URLs; the types here
+ * describe which tokens of the prompt represent them.
  */
 import { hash } from 'node:crypto'
 import { concatIds } from '../token-ids/token-ids.ts'
 import type { ChatMessage } from './messages.ts'
 
-/** Two ids: what stands before an image's tokens, and what stands after them. */
+/** The ids before and after an image's tokens. */
 export type ImageEdges = readonly [number, number]
 
-/** What a prompt of token ids has of images. */
+/** The image tokens of a prompt of token ids. */
 export interface PromptImages {
-  /** The token that a prompt has in the place of an image, as many times as the image has tokens. */
+  /** The placeholder token that the prompt repeats once for each of an image's tokens. */
   readonly tokenId: number
-  /** How many tokens each image has, in the order of the messages' image parts. */
+  /** The number of tokens of each image, in the order of the messages' image parts. */
   readonly tokens: readonly number[]
-  /** What stands around each image and is not the template's; absent: nothing. */
+  /** The ids around each image that the template does not render; absent: none. */
   readonly edges?: ImageEdges | undefined
 }
 
 interface ImagePart {
-  /** Undefined where the part has none that is text. */
+  /** undefined if the part has no URL that is a string. */
   readonly url: string | undefined
   /** The part's path in the message. */
   readonly path: string
 }
 
-/** The image parts of a message. */
+/** Returns the image parts of a message. */
 export function getImageParts({ content }: Pick<ChatMessage, 'content'>): ImagePart[] {
   if (!Array.isArray(content)) return []
   return (content as readonly unknown[]).flatMap((part, at) =>
@@ -34,7 +34,7 @@ export function getImageParts({ content }: Pick<ChatMessage, 'content'>): ImageP
   )
 }
 
-/** The URLs of all images of a conversation. */
+/** Returns the URLs of all images of a conversation. */
 export function getImageUrls(messages: readonly Pick<ChatMessage, 'content'>[]): string[] {
   return messages.flatMap((message) => getImageParts(message).map(({ url }) => url ?? ''))
 }
@@ -48,13 +48,13 @@ function getUrl(image: unknown): string | undefined {
   return typeof url === 'string' ? url : undefined
 }
 
-/** A run of placeholders in a prompt. */
+/** A run of placeholder tokens in a prompt. */
 interface ImageRun {
   readonly offset: number
   readonly length: number
 }
 
-/** Where the images stand. @throws RangeError if the ids are not those of the images */
+/** Locates the images in a prompt. @throws RangeError if the ids do not match the images */
 export function findImageRuns(ids: Int32Array, { tokenId, tokens }: PromptImages): ImageRun[] {
   let from = 0
   return tokens.map((length) => {
@@ -67,9 +67,9 @@ export function findImageRuns(ids: Int32Array, { tokenId, tokens }: PromptImages
 }
 
 /**
- * Ids with one placeholder for each image.
- * @param edges to be left out around each: an engine that has the model's processor write them writes them itself
- * @throws RangeError as {@link findImageRuns}, and where an image has other edges
+ * Returns the ids with one placeholder for each image.
+ * @param edges ids to omit around each image, for an engine whose processor of the model adds them itself
+ * @throws RangeError as {@link findImageRuns}, and if an image has other edges
  */
 export function collapseImages(ids: Int32Array, images: PromptImages, edges?: ImageEdges): Int32Array {
   const parts: Int32Array[] = []
@@ -87,19 +87,19 @@ export function collapseImages(ids: Int32Array, images: PromptImages, edges?: Im
   return concatIds(...parts, ids.subarray(from))
 }
 
-/** By which an image is named on record: of its bytes, in hexadecimal. */
+/** Returns the SHA-256 of an image's bytes in hexadecimal, which names the image in the store. */
 export function computeImageDigest(bytes: Uint8Array): string {
   return hash('sha256', bytes, 'hex')
 }
 
-/** Of what is before the data. */
+/** Longest accepted prefix before the data. */
 const MAX_HEAD_CHARS = 1_000
 
 const DATA_URL = /^data:([\w.+-]+\/[\w.+-]+)?(?:;[\w.+-]+=[^;,]*)*;base64,/i
 
-/** @returns undefined for what is no `data:` URL in base64 */
+/** Splits a base64 `data:` URL. @returns undefined for any other URL */
 export function splitDataUrl(url: string): { mediaType: string; base64: string } | undefined {
-  // The expression goes back over what it has read, on a stack that has an end.
+  // The regular expression backtracks on a stack of limited size.
   const head = DATA_URL.exec(url.slice(0, MAX_HEAD_CHARS))
   if (head === null) return undefined
   return {

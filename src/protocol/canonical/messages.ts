@@ -1,6 +1,6 @@
 /**
- * Canonical messages: OpenAI chat messages with the extensions that LiteLLM and vLLM share. Every dialect lowers to
- * them; the store keeps them; engines get them.
+ * Canonical messages: OpenAI chat messages with the extensions that LiteLLM and vLLM share. Every dialect is converted
+ * to them; the store keeps them; engines receive them.
  */
 import type {
   ChatCompletionMessageFunctionToolCall,
@@ -18,10 +18,10 @@ export type ChatMessage = ChatCompletionMessageParam & {
 
 export type Tool = ChatCompletionTool
 
-/** A finished tool call; `arguments` is the text the model wrote, valid JSON or not. */
+/** A finished tool call. `arguments` is the text that the model wrote, valid JSON or not. */
 export type ToolCall = ChatCompletionMessageFunctionToolCall
 
-/** A piece of a tool call in a stream: `id` and `name` come once, `arguments` in pieces. */
+/** A delta of a tool call in a stream: `id` and `name` arrive once, `arguments` in several deltas. */
 export interface ToolCallDelta {
   index: number
   id?: string

@@ -1,11 +1,12 @@
 /**
- * Numbers of a request as they were written. A prompt shows tools and the arguments of calls to the model as Python writes
- * what it reads: `1000.0` is not `1000` there, and 9007199254740993 keeps its last digit. JavaScript's numbers know
- * neither, so where prompts are made of them such numbers are kept as raw JSON, which `JSON.stringify` writes as it came.
+ * Numbers of a request as they were written. A prompt shows tools and tool-call arguments to the model as Python
+ * serializes them: `1000.0` differs from `1000`, and 9007199254740993 keeps its last digit. JavaScript's numbers
+ * preserve neither, so in the parts that prompts show such numbers are kept as raw JSON, which `JSON.stringify` writes
+ * unchanged.
  */
 import type { Tool } from './messages.ts'
 
-/** TypeScript does not know of it yet: https://github.com/tc39/proposal-json-parse-with-source */
+/** TypeScript does not declare these yet: https://github.com/tc39/proposal-json-parse-with-source */
 interface JsonWithSource {
   parse(text: string, revive: (key: string, value: unknown, context: { source?: string }) => unknown): unknown
   rawJSON(text: string): RawNumber
@@ -18,42 +19,44 @@ interface RawNumber {
 
 const json = JSON as unknown as JsonWithSource
 
-/** What each number that JavaScript writes in another way has: a point, an exponent, many digits, or a zero with a sign. */
+/**
+ * Matches text that may contain a number JavaScript would write differently: a point, an exponent, many digits, or -0.
+ */
 const MAY_BE_RAW = /(?:^|[\s:,[])(?:-?(?:\d+[.eE]|\d{16})|-0)/
 
 /**
- * Characters of one request that are read with their source, which takes ten times as long as without: 0.1 s of these,
- * should all of them be numbers. No tools that a context has room for are as long.
+ * The most characters of one request that are parsed with source texts, which takes ten times as long: 0.1 s for this
+ * many if all are numbers. No tools that fit into a context are as long.
  */
 export const MAX_NUMBER_LENGTH = 512 * 1024
 
 /**
- * As `JSON.parse`, but for numbers that JavaScript would write in another way: those are raw JSON, which
- * {@link getRawNumber} tells apart. In texts longer than {@link MAX_NUMBER_LENGTH} they are numbers.
+ * Parses JSON as `JSON.parse` does, except that numbers which JavaScript would write differently become raw JSON (see
+ * {@link getRawNumber}). In texts longer than {@link MAX_NUMBER_LENGTH} they stay numbers.
  * @throws SyntaxError
  */
 export function parseKeepingNumbers(text: string): unknown {
   return getRawValue(text) ?? JSON.parse(text)
 }
 
-/** A number as it was written, of a value that stands for one; else undefined. */
+/** Returns the text of a raw number, undefined for any other value. */
 export function getRawNumber(value: unknown): string | undefined {
   return json.isRawJSON(value) ? value.rawJSON : undefined
 }
 
-/** Tools as JSON, their numbers as the agent wrote them. */
+/** Serializes tools to JSON with their numbers as the agent wrote them. */
 export function formatTools(tools: readonly Tool[]): string {
   return JSON.stringify(tools)
 }
 
-/** Where conversations are: in Chat Completions and Messages, in Responses, and in Gemini's. */
+/** The fields that contain conversations: in Chat Completions and Messages, in Responses, and in Gemini's API. */
 export const LIST_FIELDS: readonly string[] = ['messages', 'input', 'contents']
 
-/** What a template is given beside the conversation and its tools. */
+/** The fields that a template receives besides the conversation and its tools. */
 export const TEMPLATE_FIELDS: readonly string[] = ['chat_template_kwargs', 'documents']
 
 /**
- * Reads the `body` of a request to a worker, and keeps the numbers of {@link TEMPLATE_FIELDS} in it.
+ * Parses the `body` of a request to a worker and keeps the numbers of its {@link TEMPLATE_FIELDS} as written.
  * @throws SyntaxError
  */
 export function parseBody(text: string): unknown {
@@ -64,8 +67,8 @@ export function parseBody(text: string): unknown {
 }
 
 /**
- * Reads a request, and keeps the numbers of its tools and of the calls in its conversation as they were written. All
- * others are numbers: the proxy reads them itself.
+ * Parses a request and keeps the numbers of its tools and of the tool calls in its conversation as written. All others
+ * are numbers, because the proxy reads them itself.
  * @throws SyntaxError
  */
 export function parseRequest(text: string): unknown {
@@ -84,11 +87,11 @@ export function parseRequest(text: string): unknown {
 }
 
 /**
- * The same for one element of the conversation, which has been read already.
- * @param element is changed
+ * Does the same for one element of the conversation that has already been parsed.
+ * @param element is modified
  * @param text its JSON
- * @param left characters that the request may still have read with their source
- * @returns what is left of them
+ * @param left number of characters of the request that may still be parsed with source texts
+ * @returns the remaining number
  */
 export function keepNumberTexts(element: unknown, text: string, left: number): number {
   if (text.length > left || !mayContainTools(text)) return left
@@ -98,15 +101,15 @@ export function keepNumberTexts(element: unknown, text: string, left: number): n
   return left - text.length
 }
 
-/** Calls whose arguments are no text, and what else a template is given. */
+/** Matches tool calls whose arguments are not text, and the fields of {@link TEMPLATE_FIELDS}. */
 const OTHER_VALUES = /"arguments"\s*:\s*\{|"(?:chat_template_kwargs|documents)"/
 
-/** Whether there may be numbers to keep in the JSON of a request, or of some of its conversation. */
+/** Returns whether the JSON of a request, or of a part of its conversation, may contain numbers to keep. */
 export function mayContainTools(text: string): boolean {
   return text.includes('"tools"') || text.includes('"tool_use"') || OTHER_VALUES.test(text)
 }
 
-/** @returns undefined where nothing is raw, and for nesting that takes more stack than there is */
+/** Parses a text with raw numbers. @returns undefined if it has none, or is nested too deeply for the stack */
 function getRawValue(text: string): unknown {
   if (text.length > MAX_NUMBER_LENGTH || !MAY_BE_RAW.test(text)) return undefined
   try {
@@ -121,7 +124,7 @@ function getRawValue(text: string): unknown {
   }
 }
 
-/** Tools stand among the items of Responses as well; calls that are no text are blocks of Messages. */
+/** Keeps the numbers of one element: Responses also has tools among its items, Messages has tool calls as blocks. */
 function keepInElement(element: unknown, written: unknown): void {
   if (!isObject(element) || !isObject(written)) return
   keepTools(element, written)
@@ -132,7 +135,7 @@ function keepInElement(element: unknown, written: unknown): void {
     if (isObject(block) && block.type === 'tool_use') block.input = written.content[place].input
 }
 
-/** Of calls in Chat Completions, where a client writes no text. */
+/** Keeps the numbers of tool calls in Chat Completions whose arguments a client did not send as text. */
 function keepArguments(calls: unknown, written: unknown): void {
   if (!Array.isArray(calls) || !Array.isArray(written)) return
   for (const [place, call] of calls.entries()) {

@@ -1,6 +1,6 @@
 /**
- * Large parts of a session's requests besides its list: system prompts, tools, a body in a body. One that comes again byte
- * for byte is not parsed again.
+ * A cache of the large parts of a session's requests other than its list: system prompts, tools, a body within a body.
+ * A part that repeats byte for byte is not parsed again.
  */
 import { findValueEnd } from '../json/json-list.ts'
 import { type JsonWeight, weigh } from '../json/json-weight.ts'
@@ -8,55 +8,57 @@ import { isNestedTooDeeply, MAX_NESTING } from '../json/nesting.ts'
 import { computeSecretTag } from '../json/secret-tag.ts'
 import { parseBody, parseKeepingNumbers, TEMPLATE_FIELDS } from './number-texts.ts'
 
-/** What templates show, and with it each number as it was written. */
+/** The fields that templates show, in which each number is kept as written. */
 const WRITTEN_FIELDS: readonly string[] = ['tools', ...TEMPLATE_FIELDS]
 
-/** Shorter texts are parsed in no time. */
+/** Shorter texts take negligible time to parse. */
 const MIN_TEXT_BYTES = 256
 
-/** Longer parts are known by their tags. */
+/** Longer parts are identified by their tags. */
 const MIN_TAGGED_BYTES = 4 * 1024
 
-/** Of a part besides its JSON and its value. */
+/** The size of a part without its JSON and its value. */
 const PART_BYTES = 300
 
-/** An agent may send ever new ones. */
+/** Limits agents that keep sending new fields. */
 const MAX_FIELDS = 64
 
-/** Values that one field has by turns: each conversation has a system prompt and tools of its own. */
+/** The number of values kept for one field: each conversation has its own system prompt and tools. */
 export const MAX_PARTS = 16
 
-/** The long texts that have turns. Any other one is a prompt, which comes again only if the whole call does. */
+/**
+ * The fields whose long texts alternate. Any other long text is a prompt, which repeats only with the whole request.
+ */
 const REPEATED_TEXTS: readonly string[] = ['system', 'instructions']
 
 interface PartValue {
   readonly value: unknown
   readonly weight: JsonWeight
-  /** Of its JSON. */
+  /** Length of its JSON in bytes. */
   readonly length: number
 }
 
-/** A part that has been read, and what its JSON is known by. */
+/** A part that has been parsed, and the data that identifies its JSON. */
 interface PartEntry extends PartValue {
-  /** Of a short one, which is compared sooner than its tag is made. */
+  /** Set for short parts only: comparing them is faster than computing a tag. */
   readonly json: Buffer | undefined
   readonly tag: string
 }
 
-/** @param known of `more`, what has been read before */
+/** @param known the portion of `more` that earlier requests already contained */
 export type AddWeight = (more: JsonWeight, known?: JsonWeight) => void
 
 export class PartCache {
-  /** By the name of their field, the latest first. */
+  /** The parts by field name, the latest first. */
   readonly #parts = new Map<string, PartEntry[]>()
   #bytes = 0
 
-  /** What it keeps in memory: the values of the parts, with what is made of them. */
+  /** The memory of the parts in bytes: their values and what is derived from them. */
   get bytes(): number {
     return this.#bytes
   }
 
-  /** @returns undefined if it is nested too deeply */
+  /** Parses a part, or returns it from the cache. @returns undefined if it is nested too deeply */
   read(name: string, json: Buffer, start: number, add: AddWeight): PartValue | undefined {
     const parts = this.#parts.get(name) ?? []
     const place = parts.findIndex((part) => isSame(part, json.subarray(start, start + part.length)))
@@ -85,12 +87,12 @@ export class PartCache {
   }
 }
 
-/** Objects always: whatever is made of one is made once. */
+/** Objects are always cached, so that whatever is derived from one is derived once. */
 function isCacheable({ length, value }: PartValue): boolean {
   return typeof value === 'string' ? length >= MIN_TEXT_BYTES : typeof value === 'object' && value !== null
 }
 
-/** With a copy of its bytes, if any: the rest of the request is not kept for it. */
+/** Copies the bytes of a short part: an entry must not keep the rest of the request in memory. */
 function createEntry(part: PartValue, json: Buffer): PartEntry {
   const isShort = json.length < MIN_TAGGED_BYTES
   return { ...part, json: isShort ? copyBytes(json) : undefined, tag: isShort ? '' : computeSecretTag(json) }
@@ -100,7 +102,7 @@ function isSame({ json, length, tag }: PartEntry, bytes: Buffer): boolean {
   return json === undefined ? bytes.length === length && computeSecretTag(bytes) === tag : bytes.equals(json)
 }
 
-/** What a part keeps in memory with its value, and with the text that is made of it for the record, more or less. */
+/** Returns the approximate memory of a part: its value and the text that is serialized from it for the store. */
 function getByteSize({ json, length }: PartEntry): number {
   return PART_BYTES + 2 * length + (json?.length ?? 0)
 }
@@ -111,7 +113,7 @@ function parsePart(json: Buffer, parse: (text: string) => unknown, add: AddWeigh
   return { weight, length: json.length, value: parse(json.toString()) }
 }
 
-/** Never cut from a larger buffer, as `Buffer.from` does. */
+/** Copies bytes into a buffer of their own. `Buffer.from` may allocate from a larger, shared one. */
 function copyBytes(json: Buffer): Buffer {
   const copy = Buffer.allocUnsafeSlow(json.length)
   json.copy(copy)

@@ -1,7 +1,7 @@
 /**
- * Reasoning efforts: the names that APIs define, what a model does with them, and the value that it is sent instead of
- * one that it rejects. Each chat template has its own set: Qwen3.8 takes low, medium and xhigh and raises an error for
- * anything else, Kimi K3 and GLM 5.2 take low, high and max, gpt-oss takes low, medium and high.
+ * Reasoning efforts: the names that APIs define, which of them a model accepts, and the value that replaces one that it
+ * rejects. Each chat template has its own set: Qwen3.8 accepts low, medium and xhigh and raises an error for anything
+ * else, Kimi K3 and GLM 5.2 accept low, high and max, gpt-oss accepts low, medium and high.
  */
 import { isRecord } from '../../base/json.ts'
 import type { ChatBody } from './request.ts'
@@ -12,7 +12,7 @@ export const EFFORT_LEVELS = ['minimal', 'low', 'medium', 'high', 'xhigh', 'max'
 /** Every effort that can be adapted. Other values (a number, `no_think`) are a model's own, and are never changed. */
 export const REASONING_EFFORTS: readonly string[] = ['none', ...EFFORT_LEVELS]
 
-/** What a model does with efforts. */
+/** The reasoning efforts that a model supports. */
 export interface EffortSupport {
   /** The members of {@link REASONING_EFFORTS} that it rejects. */
   readonly rejected: ReadonlySet<string>
@@ -27,9 +27,9 @@ export interface EffortChange {
   readonly sent: string | null
 }
 
-/** Returns what a recorded turn says of its effort; undefined: it was sent as requested. */
+/** Returns the effort change that a turn's annotations record; undefined: it was sent as requested. */
 export function readEffortChange({ annotations }: { annotations: string }): EffortChange | undefined {
-  // Most turns have none, and are not parsed for it.
+  // Most turns have none, and their annotations are not parsed.
   if (!annotations.includes('"reasoning_effort"')) return undefined
   return (JSON.parse(annotations) as { reasoning_effort?: EffortChange }).reasoning_effort
 }
@@ -61,8 +61,9 @@ export function nearestLevel(
 }
 
 /**
- * Returns the effort that a chat template is given: the request's own field, as in vLLM, else the template variable.
- * @returns undefined for none, and for a value that is no name
+ * Returns the effort that a chat template receives: the request's own field, as in vLLM, otherwise the template
+ * variable.
+ * @returns undefined if there is none, or the value is not a string
  */
 export function getEffort({ reasoning_effort: effort, chat_template_kwargs: kwargs }: EffortFields) {
   const given = effort ?? (isRecord(kwargs) ? kwargs.reasoning_effort : undefined)
@@ -70,10 +71,10 @@ export function getEffort({ reasoning_effort: effort, chat_template_kwargs: kwar
 }
 
 /**
- * Replaces an effort that the model rejects by the nearest one that it accepts. Reasoning that is disabled stays so:
- * `none` becomes `enable_thinking: false`, and with reasoning disabled a level is lowered or left out, never raised.
- * A request that cannot be adapted is returned unchanged, for the template or the engine to reject.
- * @param support undefined: not known, nothing is adapted
+ * Replaces an effort that the model rejects by the nearest one that it accepts. Disabled reasoning stays disabled:
+ * `none` becomes `enable_thinking: false`, and with reasoning disabled a level is lowered or omitted, never raised. A
+ * request that cannot be adapted is returned unchanged, for the template or the engine to reject.
+ * @param support undefined: unknown, nothing is adapted
  */
 export function adaptEffort<Body extends EffortFields>(
   body: Body,
@@ -96,7 +97,10 @@ function disablesThinking({ chat_template_kwargs: kwargs }: EffortFields): boole
   return isRecord(kwargs) && (kwargs.enable_thinking === false || kwargs.thinking === false)
 }
 
-/** @param effort undefined: none is sent, and reasoning is disabled unless the request's own variables enable it */
+/**
+ * Replaces the effort.
+ * @param effort undefined: none is sent, and reasoning is disabled unless the request's own variables enable it
+ */
 function withEffort<Body extends EffortFields>(body: Body, effort: string | undefined): Body {
   const { reasoning_effort: field, chat_template_kwargs: given, ...rest } = body
   const { reasoning_effort: variable, ...kwargs } = isRecord(given) ? given : {}
@@ -112,9 +116,9 @@ function withEffort<Body extends EffortFields>(body: Body, effort: string | unde
 }
 
 /**
- * Returns the variables that a request gives its chat template, as vLLM does (`build_chat_params` of
- * `vllm/entrypoints/openai/chat_completion/protocol.py`): the effort under its own name, whatever the other variables
- * say, and as the switch that some templates have instead, unless the variables set it.
+ * Returns the variables that a request passes to its chat template, as vLLM does (`build_chat_params` of
+ * `vllm/entrypoints/openai/chat_completion/protocol.py`): the effort under its own name, overriding the other
+ * variables, and as the switch that some templates have instead, unless the variables set it.
  */
 export function templateVariables(body: EffortFields): Record<string, unknown> | undefined {
   const { chat_template_kwargs: kwargs, reasoning_effort: effort } = body
@@ -123,19 +127,19 @@ export function templateVariables(body: EffortFields): Record<string, unknown> |
   return { enable_thinking: effort !== 'none', ...given, reasoning_effort: effort }
 }
 
-/** An engine's message is read to here: some errors quote the whole request. */
+/** Limit on the part of an engine's message that is read: some errors quote the whole request. */
 const MAX_MESSAGE_CHARS = 2_000
 
 /**
- * Reads an engine's error as the rejection of an effort. Seen: `Unexpected reasoning effort high. Supported types are
- * xhigh (default), medium, and low` (Qwen3.8's template), `reasoning_effort='max' is not supported by Harmony. Supported
- * values are: high, medium, low.` (vLLM), `Input should be 'none', 'minimal', 'low', 'medium' or 'high'` at
+ * Parses an engine's error as the rejection of an effort. Observed: `Unexpected reasoning effort high. Supported types
+ * are xhigh (default), medium, and low` (Qwen3.8's template), `reasoning_effort='max' is not supported by Harmony.
+ * Supported values are: high, medium, low.` (vLLM), `Input should be 'none', 'minimal', 'low', 'medium' or 'high'` at
  * `reasoning_effort` (an older vLLM's schema).
  *
- * At least two other levels are a list of what is accepted. `none` stays out of it: models with a thinking switch take
- * it without listing it.
+ * At least two other levels are a list of what is accepted. `none` is excluded: models with a thinking switch accept it
+ * without listing it.
  * @param sent the effort that the engine was sent
- * @returns the efforts that are rejected; undefined where the error is about something else
+ * @returns the rejected efforts; undefined if the error is about something else
  */
 export function parseEffortRejection(
   message: string,

@@ -1,11 +1,11 @@
 /**
- * Parses the requests of one session as `JSON.parse` does, but for numbers that prompts show as they were written (see
- * `written-numbers.ts`). An agent sends its whole conversation with every call, and its
- * client writes it the same way each time: what a list of messages repeats, byte for byte, of a list before it is not
- * parsed again, nor is any other large part of the request that comes again. Comparing takes a hundredth of the time.
+ * Parses the requests of one session as `JSON.parse` does, except for numbers that prompts show as they were written
+ * (see `number-texts.ts`). An agent sends its whole conversation with every request, serialized identically each time:
+ * what a list of messages repeats byte for byte from an earlier list is not parsed again, nor is any other large part
+ * that repeats. Comparing takes a hundredth of the time.
  *
- * What is repeated is the very object of before; so nobody may change it. An element is the object of before only if
- * everything before it in the list is so, too.
+ * Repeated values are the same objects as before and must not be modified. An element is the same object as before only
+ * if everything before it in the list is, too.
  */
 import { LruCache } from '../../base/lru-cache.ts'
 import { findElements, findStringEnd, LETTERS, skipSpace } from '../json/json-list.ts'
@@ -21,38 +21,42 @@ import {
 } from './number-texts.ts'
 import { type AddWeight, MAX_PARTS, PartCache } from './part-cache.ts'
 
-/** Shorter requests are parsed in no time; they are read by parts only for the bytes of a list that is written otherwise. */
+/**
+ * Shorter requests take negligible time to parse. They are read in parts only if a list's JSON is not in canonical
+ * form.
+ */
 const MIN_BYTES = 4 * 1024
 
-/** What goes before the list that engines are sent as it came. */
+/** The text before the list that is forwarded to engines as received. */
 const MESSAGES = '"messages":'
 
-/** Of a value in a list, besides the bytes of its JSON. As measured. */
+/** The measured size of a value in a list, without the bytes of its JSON. */
 const NODE_BYTES = 64
 
-/** Conversations that one session has at the same time: those of an agent and its helpers. */
+/** The number of concurrent conversations of one session: those of an agent and its helpers. */
 const MAX_LISTS = 16
 
 export interface RequestContent {
   readonly value: unknown
-  /** Objects, lists and members that no earlier request had. */
+  /** The number of objects, lists and members that no earlier request had. */
   readonly newNodes: number
-  /** Of a request that was read by its parts, none of which is nested too deeply. */
+  /** Set for a request that was read in parts. None of them is nested too deeply. */
   readonly list?: ListContent
 }
 
 interface ListContent {
   readonly elements: readonly unknown[]
-  /** Their JSON as it came, with the commas between them and without brackets; undefined unless it was asked for. */
+  /** Their JSON as received, separated by commas and without brackets; undefined unless requested. */
   readonly json: Buffer | undefined
 }
 
-/** Makes something of a part of a request, once for all requests that repeat the part. */
+/** Derives a value from a part of a request, once for all requests that repeat the part. */
 export interface PartMemo {
   /**
-   * @param step a function that is the same each time; what it throws is thrown again with the next request
+   * Returns the value that `step` derives from `part`, computing it on the first request only.
+   * @param step the same function each time; an error that it throws is not cached
    * @param part an object of the request, or one of few texts
-   * @param context what else the step needs to know: follows from the part, and for an element from all before it
+   * @param context further arguments of the step; determined by the part, and for an element by all before it
    */
   once<Part extends object | string, Context extends unknown[], Made>(
     step: (part: Part, ...context: Context) => Made,
@@ -61,68 +65,69 @@ export interface PartMemo {
   ): Made
 }
 
-/** For a request that comes alone. */
+/** A memo that stores nothing, for a single request. */
 export const NO_MEMO: PartMemo = { once: (step, part, ...context) => step(part, ...context) }
 
-/** A list that has been read. */
+/** A list that has been parsed. */
 interface ListEntry {
   readonly elements: readonly unknown[]
-  /** What its JSON is the beginning of. */
+  /** A verified prefix that is the JSON of this list. */
   readonly bytes: VerifiedPrefix
-  /** The byte after each element. */
+  /** The offset of the byte after each element. */
   readonly ends: readonly number[]
-  /** Of all elements up to each. */
+  /** The total weight of all elements up to and including each one. */
   readonly weights: readonly JsonWeight[]
 }
 
-/** Called with what a request weighs, as far as that is known, before so much of it is parsed; throws if that is too much. */
+/** Checks the weight of a request, as far as known, before that part is parsed. It throws if the weight is too high. */
 export type WeightCheck = (weight: JsonWeight) => void
 
-/** What a step made of objects, or of texts. */
+/** The values that a step derived from objects or from texts. */
 type Results = Pick<WeakMap<never, unknown>, 'get' | 'set'> | LruCache<never, unknown>
 
 const NOTHING: ListEntry = { elements: [], ends: [], weights: [], bytes: DigestPrefix.NONE }
 
-/** What of a request is wanted besides what it says. */
+/** Options for data of a request other than its value. */
 export interface RequestReaderOptions {
-  /** {@link ListContent.json}: such lists are kept as they came; of others, only as much as proves that they come again. */
+  /** Whether to return {@link ListContent.json}. Such lists are kept as received; of others only a digest is kept. */
   listJson?: boolean
 }
 
 export class RequestReader implements PartMemo {
-  /** The latest first. */
+  /** The lists, the latest first. */
   readonly #lists: ListEntry[] = []
   readonly #parts = new PartCache()
-  /** By the step that made it. */
+  /** The derived values by step. */
   readonly #made = new Map<unknown, Results>()
   #parsed = 0
   #steps = 0
 
-  /** What it keeps in memory, but for {@link valueBytes}: requests as they came, and the values of their large parts. */
+  /** Its memory in bytes without {@link valueBytes}: requests as received and the values of their large parts. */
   get bytes(): number {
     return this.#lists.reduce((sum, { bytes }) => sum + bytes.bytes, this.#parts.bytes)
   }
 
-  /** What the elements of its lists keep in memory. */
+  /** The memory of its lists' elements in bytes. */
   get valueBytes(): number {
     const bytesOf = ({ ends, weights }: ListEntry) =>
       (ends.at(-1) ?? 0) + NODE_BYTES * (weights.at(-1)?.nodes ?? 0)
     return this.#lists.reduce((sum, list) => sum + bytesOf(list), 0)
   }
 
-  /** How many elements of lists have been parsed so far. */
+  /** The number of list elements parsed so far. */
   get parsed(): number {
     return this.#parsed
   }
 
-  /** How often something has been made of a part so far, because it was not known. */
+  /** The number of derived values computed so far, because they were not cached. */
   get steps(): number {
     return this.#steps
   }
 
   /**
-   * @param json in UTF-8; what is new in it is copied, and nothing of it is kept
-   * @throws SyntaxError, and what `admit` throws
+   * Parses a request.
+   * @param json in UTF-8; new bytes are copied, and the buffer itself is not kept
+   * @throws SyntaxError, and whatever `admit` throws
    */
   read(json: Buffer, admit: WeightCheck = () => {}, options: RequestReaderOptions = {}): RequestContent {
     const isShort = json.length < MIN_BYTES
@@ -154,7 +159,9 @@ export class RequestReader implements PartMemo {
     return results
   }
 
-  /** @returns undefined for what is to be left to the parser, whether it is JSON or not */
+  /**
+   * Parses a request in parts. @returns undefined for text that the whole-text parser must handle, whether valid or not
+   */
   #readParts(json: Buffer, admit: WeightCheck, options: RequestReaderOptions): RequestContent | undefined {
     try {
       return this.#readObject(json, admit, options)
@@ -185,14 +192,14 @@ export class RequestReader implements PartMemo {
       if (json[colon] !== LETTERS.colon) return undefined
       const name: unknown = JSON.parse(json.toString('utf8', key, keyEnd))
       const start = skipSpace(json, colon + 1)
-      // Of a field that comes twice the last one counts, in the place of the first.
+      // For a duplicate field the last value counts, at the position of the first.
       if (typeof name !== 'string' || members.has(name)) return undefined
       add({ nodes: 1, commas: members.size === 0 ? 0 : 1, widest: members.size + 1 })
       if (list === undefined && json[start] === LETTERS.list && LIST_FIELDS.includes(name)) {
         const found = this.#readList(json, start + 1, add, options)
         if (found === undefined) return undefined
         list = found.list
-        // A copy: who changes it changes what later requests are made of no more.
+        // A copy: modifying it must not affect later requests.
         elements = [...list.elements]
         members.set(name, elements)
         at = found.close + 1
@@ -211,7 +218,7 @@ export class RequestReader implements PartMemo {
     return { value, newNodes, list: { elements, json: getWholeBytes(list, options) } }
   }
 
-  /** @param start the byte after the opening bracket */
+  /** Reads a list. @param start offset of the byte after the opening bracket */
   #readList(
     json: Buffer,
     start: number,
@@ -226,7 +233,7 @@ export class RequestReader implements PartMemo {
     const ends = [...shared.ends, ...found.ends.map((end) => end - start)]
     if (ends.length > 0) {
       const known = shared.weights.at(-1)
-      // Of all that is new in one go: what is refused has not been weighed in pieces.
+      // Weigh all new bytes at once: a request that is rejected has not been weighed element by element.
       const weight = addWeights(known ?? WEIGHTLESS, weigh(json.subarray(from, found.close)))
       add(addWeights({ nodes: 1, commas: 0, widest: 0 }, weight), known)
     }
@@ -253,8 +260,8 @@ export class RequestReader implements PartMemo {
   }
 
   /**
-   * The known list that begins most alike, what the two share, and how many bytes that is at least.
-   * @param json from the first byte of a list on
+   * Returns the known list with the longest common prefix, what the two share, and a lower bound of the common bytes.
+   * @param json from the first byte of the list's content on
    */
   #mostAlike(json: Buffer): { place: number; shared: ListEntry; alike: number } {
     let best = { place: -1, count: 0, alike: 0 }
@@ -262,7 +269,7 @@ export class RequestReader implements PartMemo {
       const alike = bytes.sharedWith(json)
       const count = alike === bytes.length ? ends.length : ends.findLastIndex((end) => end <= alike) + 1
       if (count > best.count) best = { place, count, alike }
-      // All of it: whether another one has more is not worth the time.
+      // The known list matches completely: a search for a longer match is not worth the time.
       if (alike === bytes.length) break
     }
     const { place, count, alike } = best
@@ -273,7 +280,10 @@ export class RequestReader implements PartMemo {
     return { place, shared, alike }
   }
 
-  /** In the place of the list that it goes on from; one that shares less than half of another's is another one. */
+  /**
+   * Replaces the list that this one extends. A list that shares less than half of another one is a separate
+   * conversation.
+   */
   #remember(list: ListEntry, place: number, shared: ListEntry): void {
     if (list.ends.length === 0) return
     const before = this.#lists[place]
@@ -289,7 +299,10 @@ function readWhole(json: Buffer, admit: WeightCheck, text = json.toString()): Re
   return { value: parseRequest(text), newNodes: weight.nodes }
 }
 
-/** With its list of messages, where the JSON of that is the one that would be written now, as most clients' is. */
+/**
+ * Reads a request as a whole, with its list of messages if that JSON is what JSON.stringify writes, as most clients'
+ * is.
+ */
 function readAsWritten(json: Buffer, admit: WeightCheck): RequestContent | undefined {
   const text = json.toString()
   const read = readWhole(json, admit, text)
@@ -302,7 +315,7 @@ function readAsWritten(json: Buffer, admit: WeightCheck): RequestContent | undef
   return isSame ? { ...read, list: { elements, json: Buffer.from(list.slice(1, -1)) } } : undefined
 }
 
-/** @param alike how many bytes of the list are known at least */
+/** @param alike lower bound of the number of bytes of the list that are known */
 function knownNow(
   known: VerifiedPrefix,
   list: Buffer,
@@ -318,7 +331,7 @@ function getWholeBytes({ bytes }: ListEntry, { listJson }: RequestReaderOptions)
   return listJson === true && bytes instanceof BytePrefix ? bytes.whole : undefined
 }
 
-/** @param known of the first elements */
+/** @param known weights of the first elements */
 function measureElements(list: Buffer, ends: readonly number[], known: readonly JsonWeight[]): JsonWeight[] {
   const weights = [...known]
   for (let place = weights.length; place < ends.length; place += 1) {
@@ -328,7 +341,7 @@ function measureElements(list: Buffer, ends: readonly number[], known: readonly 
   return weights
 }
 
-/** @param from the byte after the element before, or after the opening bracket */
+/** @param from offset of the byte after the previous element, or after the opening bracket */
 function elementText(json: Buffer, from: number, to: number): string {
   const text = json.toString('utf8', from, to)
   return text.trimStart().replace(/^,/, '')

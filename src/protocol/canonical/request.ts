@@ -1,7 +1,7 @@
 /**
- * The canonical request: the body of OpenAI Chat Completions (or of the older Completions), with wire names, and
- * with every field the agent sent, known or not. Dialects make it, the session layer overrides its sampling, engine
- * clients and workers serve it.
+ * The canonical request: the body of OpenAI Chat Completions (or of the older Completions), with wire names and every
+ * field that the agent sent, known or not. Dialects create it, the session layer overrides its sampling parameters,
+ * engine clients and workers serve it.
  */
 import type { CaptureOptions } from '../token-data/kinds.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
@@ -22,7 +22,7 @@ export interface SamplingFields {
   max_completion_tokens?: number | null
   stop?: string | string[] | null
   n?: number | null
-  /** A name of `reasoning-effort.ts`, or a value of the model's own. */
+  /** A name of `reasoning-effort.ts`, or a model-specific value. */
   reasoning_effort?: unknown
   /** Variables of the chat template. */
   chat_template_kwargs?: unknown
@@ -38,9 +38,9 @@ export interface ChatBody extends SamplingFields {
 }
 
 export interface CompletionBody extends SamplingFields {
-  /** Text, or token ids. */
+  /** The prompt as text or token ids. */
   prompt: string | number[]
-  /** As the agent sent it: how many alternatives per token; null or absent is none. */
+  /** The number of alternatives per token that the agent requested; null or absent: none. */
   logprobs?: number | null
   echo?: boolean | null
 }
@@ -49,62 +49,67 @@ interface CanonicalChat {
   kind: 'chat'
   body: ChatBody
   /**
-   * Token mode, for a prompt that leaves no room for an answer: an error, on which agents of this dialect shorten their
-   * conversation. Otherwise the answer is empty, and ends for its length.
+   * Token mode: rejects a prompt that leaves no room for a completion with an error that makes agents of this dialect
+   * shorten their conversation. Otherwise the completion is empty and ends with `length`.
    */
   refuseOverlong?: boolean
 }
 
-/** What an agent asks for, whatever its dialect. */
+/** A request of an agent, independent of its dialect. */
 export type CanonicalRequest = CanonicalChat | { kind: 'completion'; body: CompletionBody }
 
-/** What the session layer asks a backend for. One per turn. */
+/** The request that the session layer sends to a backend, one per turn. */
 export type GenerationRequest = CanonicalRequest & {
-  /** Unique per call; also the turn's id. */
+  /** Unique per request; also the turn's id. */
   requestId: string
   sessionId: string
-  /** Which of the session's sub-agents calls, by the agent's own word; absent: none does, or nobody says so. */
+  /** The declared sub-agent of the session that sent the request; absent: none, or undeclared. */
   subagent?: string | undefined
-  /** Whether events should come as the engine samples (true) or all at once when it is done. */
+  /** Whether events arrive as the engine samples (true) or all at once when it has finished. */
   stream: boolean
-  /** What is recorded beyond ids and logprobs; absent: nothing. */
+  /** The token data to capture beyond ids and logprobs; absent: none. */
   record?: CaptureOptions | undefined
-  /** Routed experts of the prompt are on record up to this place, and need not come again; absent: none is. */
+  /**
+   * The number of leading prompt tokens whose routed experts are already stored and need not be sent again; absent:
+   * none.
+   */
   expertsStart?: number
-  /** The call of which this is one of several answers: their prompt is the same. Absent: the only one. */
+  /** The request of which this is one of several choices with the same prompt. Absent: it is the only one. */
   choiceOf?: string | undefined
-  /** Only for an engine that lists the body's model: any other one would sample with other weights. */
+  /** Requires an engine that lists the body's model: any other one would sample with other weights. */
   mustServe?: boolean | undefined
-  /** The last of the body's messages, of a call that is recorded. */
+  /** The last of the body's messages; set for recorded requests. */
   lastMessage?: Message | undefined
   /**
-   * JSON of the body's messages, where it is there already: in UTF-8, with commas between them and without
-   * brackets, in pieces.
+   * The JSON of the body's messages, if already available: in UTF-8, separated by commas, without brackets, in chunks.
    */
   messagesJson?: readonly Buffer[] | undefined
-  /** JSON of the body's tools, if it is there: in UTF-8, with commas between them and without brackets. */
+  /** The JSON of the body's tools, if available: in UTF-8, separated by commas, without brackets. */
   toolsJson?: Buffer
   /**
-   * Token mode, of kind `chat` only: sample after exactly these ids; messages and tools are for the record. The proxy
-   * decodes and parses: events carry `tokenIds` and `logprobs`, and `content`, where an engine gives text, is its raw text.
+   * Token mode, of kind `chat` only: the engine samples after exactly these ids; messages and tools are for the store.
+   * The proxy decodes and parses: events carry `tokenIds` and `logprobs`, and `content`, if an engine sends it, is raw
+   * text.
    */
   promptTokenIds?: PromptIds
   /**
-   * With `promptTokenIds`: how the model writes tool calls, by the name of the parser that reads them. An engine that can
-   * hold the answer to calls in this markup (`tools`, `tool_choice`, `parallel_tool_calls` of the body) does so; for any
-   * other a forced call has a JSON schema as its `response_format`.
+   * With `promptTokenIds`: the model's tool-call format, by the name of its parser. An engine that supports constrained
+   * decoding in this markup (`tools`, `tool_choice`, `parallel_tool_calls` of the body) applies it; for any other one a
+   * forced tool call has a JSON schema as its `response_format`.
    */
   callFormat?: string
-  /** With `promptTokenIds`: the model may reason before it answers; its template has not ended that already. */
+  /** With `promptTokenIds`: the model may reason first, because its template has not closed the reasoning already. */
   mayReason?: boolean
-  /** With `promptTokenIds`: which of them stand for the images of the body's messages. Absent: there are none. */
+  /** With `promptTokenIds`: which of them represent the images of the body's messages. Absent: there are none. */
   images?: PromptImages
-  /** Is called when an engine or a worker is about to be asked: not while the call waits for one, and for each one anew. */
+  /**
+   * Called before the request is dispatched to an engine or worker, once per attempt; not called while it is queued.
+   */
   onAsked?(): void
-  /** What is known of the session's prompts as engines read and write them. */
+  /** The session's known prompts as engines read and write them. */
   promptLists?: PromptLists
-  /** Is told of its steps; absent: nobody traces it. */
+  /** The tracer of its steps; absent: not traced. */
   spans?: TurnSpans | undefined
-  /** Names the span that it belongs to: for its engine, as the header of this name (W3C Trace Context). */
+  /** The parent span, sent to the engine in the header of this name (W3C Trace Context). */
   traceparent?: string
 }

@@ -1,6 +1,5 @@
 /**
- * What is told of a call while it runs, for whoever writes spans of it. Without tracing there is nobody, and none of
- * these is ever made.
+ * The interface through which a request reports its progress to tracing. Without tracing none of these objects exists.
  */
 import type { Message } from './conversation.ts'
 
@@ -8,52 +7,52 @@ export interface RequestTracer {
   begin(call: IncomingRequest): RequestSpan
 }
 
-/** A call of an agent, before anything has become of it. */
+/** A request of an agent on arrival. */
 export interface IncomingRequest {
   readonly sessionId: string
   readonly dialect: string
   readonly method: string
-  /** As the API names it: `/:sessionId/v1/chat/completions`. */
+  /** The route as the API names it: `/:sessionId/v1/chat/completions`. */
   readonly route: string
-  /** As the agent asked for it, without a query. */
+  /** The requested path, without a query. */
   readonly path: string
   readonly scheme: string
   /** The agent's headers of these names (https://www.w3.org/TR/trace-context/). */
   readonly traceparent: string | undefined
   readonly tracestate: string | undefined
-  /** How long it has been here. */
+  /** The time since its arrival. */
   readonly ageMs: number
 }
 
-/** A call as its agent sees it. */
+/** A request from the agent's point of view. */
 export interface RequestSpan {
-  /** It becomes a turn, of several choices more than one. */
+  /** Reports that the request becomes a turn; one with several choices becomes more than one. */
   turn(turn: TurnStart): TurnSpans
-  /** Whose answer it gets: of its own turn, or of its first try's. */
+  /** Reports whose response it receives: that of its own turn, or of its original attempt's. */
   answeredBy(turnId: string): void
-  /** It failed before an answer began. @param code of the catalogue */
+  /** Reports a failure before a response began. @param code of the error catalogue */
   failed(code: string): void
-  /** The last byte has left, or the connection is gone. */
+  /** Reports that the last byte was sent, or that the connection closed. */
   over(answer: { status: number; isWhole: boolean }): void
 }
 
-/** A turn as it begins. */
+/** The start of a turn. */
 export interface TurnStart {
   readonly turnId: string
   readonly index: number
-  /** The last of its messages; undefined: it has none. */
+  /** The last of its messages; undefined: there are none. */
   readonly lastMessage: Message | undefined
-  /** JSON text; null: it has none. */
+  /** JSON text; null: there are none. */
   readonly tools: string | null
-  /** Of a completion: texts that are its prompt's JSON when joined, but for the last character. */
+  /** For a completion: texts that form the prompt's JSON without its last character when joined. */
   readonly promptPieces: readonly string[]
 }
 
-/** What a turn consists of. */
+/** The spans of a turn. */
 export interface TurnSpans {
-  /** It waits for a slot of an engine or worker. */
+  /** Begins the wait for a slot of an engine or worker. */
   queued(): OpenSpan
-  /** An engine or worker is asked. */
+  /** Begins a request to an engine or worker. */
   asked(engine: EngineRequestStart): EngineRequestSpan
 }
 
@@ -67,11 +66,11 @@ export interface EngineRequestStart {
 }
 
 export interface OpenSpan {
-  /** @param thrown what it ended with, if not well. A second end changes nothing. */
+  /** Ends the span. @param thrown the error that it ended with, if any. A second end has no effect. */
   end(thrown?: unknown): void
 }
 
 export interface EngineRequestSpan extends OpenSpan {
-  /** Names this span to the engine, in the header of this name. */
+  /** Identifies this span to the engine, in the header of this name. */
   readonly traceparent: string
 }
