@@ -1,9 +1,10 @@
 /**
- * Frees the memory of bytes that nobody will read again, if no others share it. V8 would find them too, but it collects all
- * garbage there is as soon as 64 MB of buffers have come, however few of them are left: after a few dozen calls of long
- * conversations. Buffers that are given back do not count.
+ * Frees the memory of bytes that will not be read again, if no other buffer shares it. V8 would collect them too, but
+ * it runs a full garbage collection whenever 64 MB of buffers have been allocated, however few are still in use: every
+ * few dozen requests of long conversations. Detached buffers do not count towards that.
  */
 export function detachBuffer({ buffer, length }: Buffer): void {
-  // Of a part, the rest may be in use: reads of a socket are cut where one chunk of HTTP ends and the next one begins.
+  // Skip a partial view: the rest may be in use, since one socket read may contain the end and start of two HTTP
+  // chunks.
   if (buffer instanceof ArrayBuffer && length > 0 && buffer.byteLength === length) buffer.transfer(0)
 }

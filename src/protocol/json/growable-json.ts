@@ -1,22 +1,27 @@
 /**
- * JSON of a list that grows at its end, in UTF-8, with commas and without brackets. What is behind an end that something
- * else follows already begins a piece of its own, so that what was given out stays what it is.
+ * JSON of a list that grows at its end, in UTF-8, with commas and without brackets. Appending after an element that
+ * already has a successor starts a new chunk, so that returned chunks are immutable.
  */
 
-/** A list up to one of its elements: the piece that this stands in, and by that the pieces before. */
+/** A list up to and including one of its elements: the chunk that contains it, and through that the chunks before. */
 export interface JsonList {
   readonly piece: JsonChunk
-  /** The byte after the element. */
+  /** The offset of the byte after the element. */
   readonly end: number
 }
 
 const MIN_CAPACITY = 1024
-/** An eighth is spare: each byte is copied some eight times while a list grows, which takes less than it took to read it. */
+/**
+ * An eighth is spare: each byte is copied about eight times while a list grows, which takes less time than reading it
+ * did.
+ */
 const SPARE_SHIFT = 3
 const COMMA = Buffer.from(',')
 const NOTHING = Buffer.alloc(0)
 
-/** @param json of one or more elements, with commas between them @returns the list up to the last of them */
+/**
+ * Appends the JSON of one or more elements, separated by commas. @returns the list up to and including the last of them
+ */
 export function appendJson(before: JsonList | undefined, json: string | Buffer): JsonList {
   const piece =
     before !== undefined && before.piece.length === before.end ? before.piece : new JsonChunk(before)
@@ -24,7 +29,7 @@ export function appendJson(before: JsonList | undefined, json: string | Buffer):
   return { piece, end: piece.length }
 }
 
-/** Not to be changed. */
+/** Returns the JSON of a list in chunks that must not be modified. */
 export function getChunks(list: JsonList): Buffer[] {
   const pieces: Buffer[] = []
   for (let at: JsonList | undefined = list; at !== undefined; at = at.piece.before) {
@@ -59,7 +64,7 @@ class JsonChunk {
   }
 }
 
-/** Bytes that grow at their end, all in one buffer. What was given out stays what it is. */
+/** Bytes that grow at their end in a single buffer. Views of it that were returned stay valid and unchanged. */
 export class GrowableBuffer {
   #bytes: Buffer = NOTHING
   #length = 0
@@ -88,7 +93,7 @@ export class GrowableBuffer {
   }
 
   #grow(capacity: number): void {
-    // Not from the pool that small buffers share, and not filled with zeros first.
+    // Neither from the pool that small buffers share nor zero-filled.
     const larger = Buffer.allocUnsafeSlow(capacity)
     this.#bytes.copy(larger, 0, 0, this.#length)
     this.#bytes = larger

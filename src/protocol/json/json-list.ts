@@ -1,13 +1,13 @@
 /**
- * Finds values, and the elements of a list, in the bytes of JSON, without reading them. Says nothing on whether the bytes
- * are JSON: what it finds is where the values are if they are.
+ * Finds values, and the elements of a list, in the bytes of JSON without parsing them. It does not validate: the
+ * results are correct only if the bytes are JSON.
  */
 
 const [QUOTE, BACKSLASH, COMMA, COLON] = [0x22, 0x5c, 0x2c, 0x3a]
 const [LIST, LIST_END, OBJECT, OBJECT_END] = [0x5b, 0x5d, 0x7b, 0x7d]
 const [SPACE, TAB, LINE_FEED, CARRIAGE_RETURN] = [0x20, 0x09, 0x0a, 0x0d]
 
-/** What an object is put together with. */
+/** The bytes that delimit the members of an object. */
 export const LETTERS = {
   quote: QUOTE,
   comma: COMMA,
@@ -18,22 +18,23 @@ export const LETTERS = {
 } as const
 
 interface ElementOffsets {
-  /** The byte after each element. */
+  /** The offset of the byte after each element. */
   ends: number[]
-  /** The byte of the closing bracket. */
+  /** The offset of the closing bracket. */
   close: number
 }
 
-/** So far the end of a string is looked for here: nearer it is found sooner than by the C library, which is the faster farther on. */
+/** Up to this distance the end of a string is searched for here; beyond it the C library is faster. */
 const NEAR_BYTES = 32
 
-/** Of one list; no conversation has as many messages. */
+/** Limit for one list; no conversation has as many messages. */
 const MAX_ELEMENTS = 100_000
 
 /**
+ * Finds the elements of a list from an offset on.
  * @param from the start of a list, or the end of an element
  * @param goesOn whether it is the latter
- * @returns the elements from there on; undefined for what is no list, and for one of more than 100,000 elements
+ * @returns the elements; undefined if it is not a list, or has more than 100,000 elements
  */
 export function findElements(json: Buffer, from: number, goesOn: boolean): ElementOffsets | undefined {
   const ends: number[] = []
@@ -51,7 +52,7 @@ export function findElements(json: Buffer, from: number, goesOn: boolean): Eleme
   return { ends, close: at }
 }
 
-/** The byte after the value. */
+/** Returns the offset of the byte after a value. */
 export function findValueEnd(json: Buffer, start: number): number {
   const first = json[start]
   if (first === QUOTE) return findStringEnd(json, start)
@@ -81,7 +82,7 @@ function findNestedEnd(json: Buffer, start: number): number {
   return at
 }
 
-/** @param start the opening quote @returns the byte after the closing one, or the end */
+/** Finds the end of a string. @param start the opening quote @returns the offset after the closing one, or the end */
 export function findStringEnd(json: Buffer, start: number): number {
   let at = start + 1
   while (at < json.length) {
@@ -95,7 +96,7 @@ export function findStringEnd(json: Buffer, start: number): number {
     if (quote === -1) return json.length
     let slashes = 0
     while (quote - slashes > at && json[quote - slashes - 1] === BACKSLASH) slashes += 1
-    // An odd one escapes the quote.
+    // An odd number of backslashes escapes the quote.
     if (slashes % 2 === 0) return quote + 1
     at = quote + 1
   }

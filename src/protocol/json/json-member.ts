@@ -1,23 +1,25 @@
-/** Objects as JSON, with members that are there as JSON already: long conversations and prompts are not written again. */
+/**
+ * Serializes objects some of whose members are JSON already: long conversations and prompts are not serialized again.
+ */
 
-/** The JSON of a list's elements, with commas between them, in pieces. */
+/** The JSON of a list's elements in chunks, separated by commas. */
 type ListJson = readonly Buffer[]
 
-/** Of a list's JSON, the elements in UTF-8. A copy: where the text is kept, these bytes need not be. */
+/** Returns the elements of a list's JSON in UTF-8. A copy: a kept text need not keep these bytes in memory. */
 export function encodeElements(listJson: string): Buffer {
   return Buffer.from(listJson.slice(1, -1))
 }
 
 /**
- * An object as JSON, in UTF-8, with more members, which are lists.
- * @returns in pieces, those of the lists as they are: no copy of them is made
+ * Serializes an object to JSON in UTF-8, with additional members that are lists.
+ * @returns chunks, with those of the lists included without a copy
  */
 export function toJsonChunks(
   object: Record<string, unknown>,
   lists: Readonly<Record<string, ListJson>>,
 ): Buffer[] {
   const pieces: Buffer[] = []
-  // What stands between two lists is one piece: each is a write of its own, to a socket as well.
+  // The bytes between two lists form one chunk: each chunk is a separate write, also to a socket.
   let between = JSON.stringify(object).slice(0, -1)
   let isFirst = between === '{'
   for (const [field, list] of Object.entries(lists)) {

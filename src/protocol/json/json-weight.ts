@@ -1,17 +1,17 @@
 /**
- * How much work a JSON text makes, counted in its bytes: before it is parsed, for afterwards the work is done. A text of
- * 16 MiB may be one image, read in 20 ms, or five million objects, which hold everything up for ten seconds.
+ * The work that a JSON text causes, estimated from its bytes before it is parsed. A text of 16 MiB may be one image,
+ * parsed in 20 ms, or five million objects, which block the event loop for ten seconds.
  */
 import { findStringEnd } from './json-list.ts'
 import { MAX_NESTING } from './nesting.ts'
 
-/** Says nothing on whether the bytes are JSON: what it counts is what there is if they are. */
+/** Counts in a text. They are correct only if the bytes are JSON. */
 export interface JsonWeight {
-  /** Objects, lists, and members of objects. */
+  /** Number of objects, lists, and members of objects. */
   readonly nodes: number
-  /** Values that follow another one, in lists and objects. */
+  /** Number of values that follow another one in lists and objects. */
   readonly commas: number
-  /** Members of the object that has most. */
+  /** Number of members of the largest object. */
   readonly widest: number
 }
 
@@ -20,10 +20,13 @@ export const WEIGHTLESS: JsonWeight = { nodes: 0, commas: 0, widest: 0 }
 const [QUOTE, COMMA, COLON] = [0x22, 0x2c, 0x3a]
 const [LIST, LIST_END, OBJECT, OBJECT_END] = [0x5b, 0x5d, 0x7b, 0x7d]
 
-/** Members so far of the object that is open at each depth: one list for all, because a new one for each takes most of the time. */
+/**
+ * Members so far of the object that is open at each depth. One array for all texts: allocating one takes most of the
+ * time.
+ */
 const members = new Uint32Array(MAX_NESTING + 1)
 
-/** @param json a text, or a part of one */
+/** Counts the weight of a JSON text, or of a part of one. */
 export function weigh(json: Buffer): JsonWeight {
   members[0] = 0
   let [nodes, commas, widest, depth] = [0, 0, 0, 0]
@@ -37,7 +40,7 @@ export function weigh(json: Buffer): JsonWeight {
       if (count > widest) widest = count
     } else if (byte === OBJECT || byte === LIST) {
       nodes += 1
-      // Deeper ones are refused elsewhere; a part of a text may close more than it opens.
+      // Deeper ones are rejected elsewhere; a part of a text may close more than it opens.
       if (depth < MAX_NESTING) depth += 1
       members[depth] = 0
     } else if ((byte === OBJECT_END || byte === LIST_END) && depth > 0) depth -= 1

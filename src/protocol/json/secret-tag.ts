@@ -1,19 +1,20 @@
 /**
- * Tells bytes apart by 16 of them. The tags are those of GMAC (NIST SP 800-38D) under a key that this process alone has and
- * forgets: no two texts that are not chosen by somebody who knows it have one tag, but with a probability of about 2 to the
- * power of minus 112 for a text of a megabyte. It is many times as fast as a hash function, as fast as comparing the bytes.
+ * Identifies bytes by a 16-byte tag. The tags are those of GMAC (NIST SP 800-38D) under a key that only this process
+ * has and never stores. Two texts chosen without knowledge of the key collide with a probability of about 2 to the
+ * power of minus 112 for a text of a megabyte. It is many times as fast as a hash function, as fast as comparing the
+ * bytes.
  *
- * The nonce is always the same, which GMAC forbids to those who send its tags: from several of them the key could be
- * found. These are never sent, written or shown to anybody.
+ * The nonce is constant, which GMAC forbids for tags that are published: the key could be computed from several of
+ * them. These tags are never sent, stored or shown.
  */
 import { createCipheriv, createSecretKey, type KeyObject, randomBytes } from 'node:crypto'
 
 const NONCE = Buffer.alloc(12)
 
-/** Not as bytes: to make a key of them takes Node many times as long as the tag. */
+/** A KeyObject: creating one from bytes takes Node many times as long as computing the tag. */
 let key: KeyObject | undefined
 
-/** 16 characters. */
+/** Returns the tag as 16 characters. */
 export function computeSecretTag(bytes: Buffer): string {
   key ??= createSecretKey(randomBytes(16))
   const cipher = createCipheriv('aes-128-gcm', key, NONCE)

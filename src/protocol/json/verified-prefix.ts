@@ -1,20 +1,21 @@
 /**
- * Bytes that have been read before, and whether others begin like them: a request, or a list of ids, begins with the one
- * before it. Those that somebody needs again are kept ({@link BytePrefix}); of others a proof is enough ({@link DigestPrefix}).
+ * Bytes that have been read before, and whether others begin with them: a request, or a list of ids, begins with the
+ * one before it. {@link BytePrefix} keeps bytes that are needed again; {@link DigestPrefix} keeps only what verifies
+ * them.
  */
 import { GrowableBuffer } from './growable-json.ts'
 import { computeSecretTag } from './secret-tag.ts'
 
-/** Not to be changed: what is read later is another one, which shares memory with it. */
+/** An immutable prefix. An extended prefix is a new object that shares memory with it. */
 export interface VerifiedPrefix {
   readonly length: number
-  /** What they keep in memory. What several share each of them counts. */
+  /** Its memory in bytes. Memory that several prefixes share counts for each of them. */
   readonly bytes: number
-  /** How many bytes others begin with that these begin with too: at least, where it is not all of these. */
+  /** Returns the length of the common prefix with other bytes; a lower bound unless it is the whole length. */
   sharedWith(others: Buffer): number
   /**
-   * Others, known from now on. Nothing of them is kept but copies.
-   * @param shared as {@link sharedWith} has it
+   * Returns a prefix for other bytes, which extend this one if possible. It keeps copies only.
+   * @param shared the result of {@link sharedWith}
    */
   followedBy(others: Buffer, shared: number): VerifiedPrefix
 }
@@ -36,7 +37,7 @@ export class BytePrefix implements VerifiedPrefix {
     return this.#bytes.capacity
   }
 
-  /** Not to be changed. */
+  /** The bytes, which must not be modified. */
   get whole(): Buffer {
     return this.#bytes.upTo(this.length)
   }
@@ -55,25 +56,25 @@ export class BytePrefix implements VerifiedPrefix {
 
 const UNIT_BYTES = 16 * 1024
 
-/** At the end, where the next ones may differ, so many bytes are kept as they are, and up to a unit more. */
+/** At the end, where the next bytes may differ, this many bytes are kept verbatim, and up to a unit more. */
 const END_BYTES = 16 * 1024
 
-/** Of a tag as a text, with its place in a list. */
+/** The size of a tag as a string with its list entry. */
 const TAG_BYTES = 40
 
 /**
- * Knows bytes by the tags of their units, and is exact about their end only. To compare takes as long as with the bytes
- * themselves, as one tag stands for all units together; only where that is another one, the units are looked at.
+ * Identifies bytes by the tags of their units, and keeps only their end verbatim. Comparing takes as long as with the
+ * bytes themselves, because one tag covers all units together; only if that one differs are the units compared.
  */
 export class DigestPrefix implements VerifiedPrefix {
   static readonly NONE = new DigestPrefix([], '', new GrowableBuffer())
 
   readonly length: number
-  /** One for each unit. */
+  /** The tag of each unit. */
   readonly #tags: readonly string[]
-  /** Of all units together. */
+  /** The tag of all units together. */
   readonly #allTag: string
-  /** What comes behind the units. */
+  /** The bytes after the units. */
   readonly #end: GrowableBuffer
   readonly #endLength: number
 
@@ -103,7 +104,7 @@ export class DigestPrefix implements VerifiedPrefix {
   followedBy(others: Buffer, shared: number): DigestPrefix {
     const units = Math.max(0, Math.ceil((others.length - END_BYTES - UNIT_BYTES) / UNIT_BYTES))
     const known = Math.min(units, this.#tags.length, Math.floor(shared / UNIT_BYTES))
-    // Not nothing: that is one for all, and whatever was written behind it would stay with it.
+    // Never append to the empty prefix: NONE is shared, and the bytes would stay with it.
     const goesOn = this.length > 0 && shared === this.length && this.#end.length === this.#endLength
     if (goesOn && units === this.#tags.length) {
       this.#end.append(others.subarray(shared))
@@ -119,7 +120,7 @@ export class DigestPrefix implements VerifiedPrefix {
   #sharedUnits(others: Buffer): number {
     const count = this.#tags.length
     if (count === 0) return 0
-    // Another conversation is told by one unit, whatever it has in common with this one.
+    // One unit suffices to detect another conversation, whatever it has in common with this one.
     const mayBeAll =
       others.length >= count * UNIT_BYTES && computeUnitTag(others, count - 1) === this.#tags.at(-1)
     if (mayBeAll && computeSecretTag(others.subarray(0, count * UNIT_BYTES)) === this.#allTag) return count
@@ -144,10 +145,10 @@ function grow(bytes: Buffer): GrowableBuffer {
   return own
 }
 
-/** Compared by the C library: two that begin alike differ near their end. */
+/** Blocks are compared by the C library: two prefixes that begin alike differ near their end. */
 const BLOCK_BYTES = 4 * 1024
 
-/** How many bytes the two begin with alike. */
+/** Returns the length of the common prefix. */
 function getSharedLength(left: Buffer, right: Buffer): number {
   const end = Math.min(left.length, right.length)
   const isAlike = (from: number, to: number) => left.compare(right, from, to, from, to) === 0

@@ -1,10 +1,10 @@
 /**
- * Details: what an engine can tell of a turn's tokens beyond their ids and one logprob each. Who wants them on record
- * names them; what an engine does not give is not there. A detail travels and is kept packed, under the name of its kind.
+ * Token data: what an engine can report about a turn's tokens beyond their ids and one logprob each. Captured kinds are
+ * selected by name; kinds that an engine does not report are absent. Token data is sent and stored packed, by kind.
  */
 import { ProxyError } from '../../base/errors.ts'
 
-/** What the engine that sampled tells, by its name on each wire. */
+/** The kinds that the sampling engine reports, by their names on each wire. */
 const SAMPLED_KINDS = [
   'sampling_mask',
   'sampling_logprobs',
@@ -14,7 +14,9 @@ const SAMPLED_KINDS = [
   'weight_versions',
 ] as const
 
-/** What is known only later: of a teacher that reads the tokens, and of a trainer. A number for each sampled token. */
+/**
+ * The kinds that are added later, by a teacher that reads the tokens or by a trainer: a number for each sampled token.
+ */
 export const TRAINER_DATA_KINDS = [
   'teacher_logprobs',
   'advantages',
@@ -23,18 +25,18 @@ export const TRAINER_DATA_KINDS = [
   'loss_weights',
 ] as const
 
-/** Every kind that can be on record. */
+/** Every kind that can be stored. */
 export const TOKEN_DATA_KINDS = [...SAMPLED_KINDS, ...TRAINER_DATA_KINDS] as const
 
 export type TokenDataKind = (typeof TOKEN_DATA_KINDS)[number]
 
 export type TrainerDataKind = (typeof TRAINER_DATA_KINDS)[number]
 
-/** What can be asked for. `sampling_logprobs` come with the mask that they are normalised over. */
+/** The kinds that can be requested. `sampling_logprobs` accompany the mask over which they are normalised. */
 const RECORDABLE_DETAILS = SAMPLED_KINDS.filter((kind) => kind !== 'sampling_logprobs')
 
 /**
- * The details that a call is recorded with. Numbers: how many alternatives there are to be per token, beside the token
+ * The token data to capture for a request. Numbers are the number of alternatives per token, in addition to the token
  * itself.
  */
 export interface CaptureOptions {
@@ -45,22 +47,22 @@ export interface CaptureOptions {
   readonly weightVersions?: boolean
 }
 
-/** vLLM's own limit, unless it is started with another one. */
+/** vLLM's default limit. */
 const DEFAULT_ALTERNATIVES = 20
 
-/** SGLang and vLLM take any number; a whole vocabulary per token is a mistake. */
+/** SGLang and vLLM accept any number; a whole vocabulary per token is a mistake. */
 const MAX_ALTERNATIVES = 1_024
 
 /**
- * Reads `sampling_mask`, `top_logprobs:64` and the like; `top_logprobs` alone is 20, `prompt_logprobs` alone is the
- * prompt's own tokens without alternatives.
- * @throws ProxyError `invalid_request` that names what is no such word
+ * Parses `sampling_mask`, `top_logprobs:64` and the like. `top_logprobs` alone means 20, `prompt_logprobs` alone means
+ * the prompt's own tokens without alternatives.
+ * @throws ProxyError `invalid_request` that quotes an unknown name
  */
 export function parseCaptureOptions(names: readonly string[]): CaptureOptions {
   return Object.assign({}, ...names.map(parseCaptureName))
 }
 
-/** Whether {@link parseCaptureOptions} knows it. */
+/** Returns whether {@link parseCaptureOptions} accepts the name. */
 export function isCaptureName(name: string): boolean {
   try {
     parseCaptureName(name)
@@ -91,7 +93,7 @@ function createUnknownNameError(name: string): ProxyError {
   })
 }
 
-/** The names that {@link parseCaptureOptions} reads the same details from. */
+/** Returns the names from which {@link parseCaptureOptions} parses the same options. */
 export function getCaptureNames(requested: CaptureOptions): string[] {
   return [
     ...(requested.samplingMask ? ['sampling_mask'] : []),
@@ -102,7 +104,7 @@ export function getCaptureNames(requested: CaptureOptions): string[] {
   ]
 }
 
-/** @returns undefined for a request without anything in it, which costs a call nothing then */
+/** Returns the options, or undefined if they are empty, so that they cost a request nothing. */
 export function undefinedIfEmpty(requested: CaptureOptions): CaptureOptions | undefined {
   return getCaptureNames(requested).length > 0 ? requested : undefined
 }

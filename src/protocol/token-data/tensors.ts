@@ -1,7 +1,7 @@
 /**
- * The one layout of packed details: arrays in the safetensors format, eight bytes with the length of a JSON header, the
- * header, the arrays (https://huggingface.co/docs/safetensors/index#format). Any trainer has a reader for it. Everything
- * is little-endian, as the platforms of Node are.
+ * The layout of packed token data: arrays in the safetensors format, which is eight bytes with the length of a JSON
+ * header, the header, and the arrays (https://huggingface.co/docs/safetensors/index#format). Every trainer has a reader
+ * for it. Everything is little-endian, as Node's platforms are.
  */
 
 export interface Tensor {
@@ -12,7 +12,7 @@ export interface Tensor {
 
 interface TensorFile {
   readonly tensors: Readonly<Record<string, Tensor>>
-  /** Text by name, as the format has it. */
+  /** Text by name, as in the format. */
   readonly metadata: Readonly<Record<string, string>>
 }
 
@@ -21,7 +21,7 @@ interface ElementArray {
   readonly BYTES_PER_ELEMENT: number
 }
 
-/** What reads the elements of each type. */
+/** The typed array for the elements of each type. */
 const ARRAYS = {
   U8: Uint8Array,
   I8: Int8Array,
@@ -38,7 +38,9 @@ export function getElementSize(dtype: TensorType): number {
   return ARRAYS[dtype].BYTES_PER_ELEMENT
 }
 
-/** Arrays begin at multiples of this, so that a reader need not copy them; the widest ones come first. */
+/**
+ * Arrays begin at multiples of this, so that a reader need not copy them; those with the widest elements come first.
+ */
 const ALIGNMENT = 8
 const LENGTH_BYTES = 8
 
@@ -55,7 +57,7 @@ export function packTensors({ tensors, metadata }: TensorFile): Buffer {
   const json = Buffer.from(JSON.stringify(header))
   const headerBytes = Math.ceil(json.length / ALIGNMENT) * ALIGNMENT
   const dataStart = LENGTH_BYTES + headerBytes
-  // Memory of its own, which can be handed to another thread as it is.
+  // A buffer of its own, which can be transferred to another thread.
   const file = Buffer.allocUnsafeSlow(dataStart + end)
   file.writeBigUInt64LE(BigInt(headerBytes))
   file.fill(' ', LENGTH_BYTES, dataStart)
@@ -68,7 +70,7 @@ export function packTensors({ tensors, metadata }: TensorFile): Buffer {
   return file
 }
 
-/** @throws RangeError for bytes that are no such file */
+/** Parses a packed file. @throws RangeError for any other bytes */
 export function unpackTensors(bytes: Uint8Array): TensorFile {
   const file = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
   if (file.length < LENGTH_BYTES) throw new RangeError('a packed detail is cut off')
@@ -109,7 +111,9 @@ function isCounts(numbers: unknown): numbers is number[] {
 
 const [MAX_U8, MAX_U16] = [0xff, 0xffff]
 
-/** Whole numbers in the narrowest type that holds them all. They must fit in 32 bits, and not be negative. */
+/**
+ * Packs integers into the narrowest type that can represent them all. They must be non-negative and fit into 32 bits.
+ */
 export function createIntegerTensor(values: readonly number[]): Tensor {
   let largest = 0
   for (const value of values) if (value > largest) largest = value
@@ -122,7 +126,7 @@ export function createIntegerTensor(values: readonly number[]): Tensor {
   return { dtype, shape: [values.length], data: toBytes(array) }
 }
 
-/** Numbers as float32 where every one survives it bit for bit (engines compute in float32), else as float64. */
+/** Packs numbers as float32 if that is lossless for all of them (engines compute in float32), otherwise as float64. */
 export function createNumberTensor(values: readonly number[]): Tensor {
   const whole = Float64Array.from(values)
   const halved = Float32Array.from(values)
@@ -131,10 +135,10 @@ export function createNumberTensor(values: readonly number[]): Tensor {
   return { dtype, shape: [values.length], data: toBytes(array) }
 }
 
-/** The numbers of a tensor, whatever its type. @throws RangeError without one */
+/** Returns the numbers of a tensor of any type. @throws RangeError if it is missing */
 export function toNumbers(tensor: Tensor | undefined): number[] {
   if (tensor === undefined) throw new RangeError('a packed detail lacks an array')
-  // Copied to where a typed array may begin.
+  // A copy, because a typed array must be aligned.
   const { buffer } = Uint8Array.from(tensor.data)
   const Elements: ElementArray = ARRAYS[tensor.dtype]
   return Array.from(new Elements(buffer))

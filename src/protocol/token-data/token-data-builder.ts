@@ -1,20 +1,20 @@
-/** The details of a completion, put together from those of its pieces. */
+/** Assembles the token data of a completion from that of its deltas. */
 import { isTokenId } from '../token-ids/token-ids.ts'
 import { packTokenData, type TokenData, type TokenDataBlob, type TokenTable } from './token-data.ts'
 
-/** Rows of a table that grows. */
+/** The rows of a growing table. */
 class TableBuilder {
   readonly counts: number[] = []
   readonly ids: number[] = []
   logprobs: number[] | undefined
 
-  /** Rows that were not reported, up to so many. */
+  /** Adds empty rows, which mean unreported, up to that number. */
   pad(rows: number): void {
     while (this.counts.length < rows) this.counts.push(0)
   }
 
   add({ counts, ids, logprobs }: TokenTable): void {
-    // One piece may tell logprobs and another one not: what was not reported is NaN.
+    // One delta may have logprobs and another one not: unreported ones are NaN.
     if (logprobs) this.logprobs ??= this.ids.map(() => Number.NaN)
     for (const count of counts) this.counts.push(count)
     for (const id of ids) this.ids.push(id)
@@ -28,12 +28,12 @@ class TableBuilder {
   }
 }
 
-/** Kinds that come a row per sampled token. */
+/** The kinds that have a row per sampled token. */
 const PER_TOKEN = ['sampling_mask', 'top_logprobs'] as const
 
 /**
- * What is reported per token comes with the tokens, and holds its place when some pieces bring none. What is reported of the
- * whole replaces what was reported of it before: engines that stream repeat it, longer each time.
+ * Collects token data. Data per token arrives with the tokens and stays aligned with them if some deltas have none.
+ * Data of the completion replaces earlier data: engines that stream repeat it, longer each time.
  */
 export class TokenDataBuilder {
   readonly #tables = new Map<(typeof PER_TOKEN)[number], TableBuilder>()
@@ -41,8 +41,10 @@ export class TokenDataBuilder {
   readonly #whole: Pick<TokenData, 'prompt_logprobs' | 'routed_experts' | 'weight_versions'> = {}
 
   /**
-   * @param before tokens of the completion before this piece
-   * @param tokens tokens of this piece; rows that are not as many are not these tokens', and are left out
+   * Adds the token data of a delta.
+   * @param before number of tokens of the completion before this delta
+   * @param tokens number of tokens of this delta; tables with another number of rows do not belong to them and are
+   *   dropped
    */
   add(details: TokenData, before: number, tokens: number): void {
     for (const kind of PER_TOKEN) {
@@ -60,7 +62,9 @@ export class TokenDataBuilder {
     if (versions !== undefined) this.#whole.weight_versions = versions
   }
 
-  /** What sampled the first token, where the engine told it of each; a stream does so at its end. */
+  /**
+   * The weight version that sampled the first token, if the engine reported it per token; a stream does so at its end.
+   */
   get firstVersion(): string | undefined {
     return this.#whole.weight_versions?.[0]?.version
   }
@@ -69,7 +73,7 @@ export class TokenDataBuilder {
     return this.#whole.routed_experts !== undefined
   }
 
-  /** @param tokens of the whole completion */
+  /** Returns the collected token data. @param tokens number of tokens of the complete completion */
   details(tokens: number): TokenData {
     const details: TokenData = { ...this.#whole }
     for (const [kind, fold] of this.#tables) {

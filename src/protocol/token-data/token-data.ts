@@ -1,4 +1,4 @@
-/** The kinds of details as values, and each kind's one way to be packed. */
+/** The kinds of token data as values, and the packed form of each kind. */
 import { parseJson } from '../../base/json.ts'
 import type { TokenDataKind, TrainerDataKind } from './kinds.ts'
 import {
@@ -12,61 +12,63 @@ import {
 } from './tensors.ts'
 
 /**
- * Token ids in rows, with or without a logprob each. A row without ids is one that was not reported: there is no support and
- * no list of alternatives without a token in it.
+ * Token ids in rows, with or without a logprob each. A row without ids was not reported: every sampling mask and every
+ * list of alternatives has at least one token.
  */
 export interface TokenTable {
-  /** How many ids each row has. */
+  /** The number of ids of each row. */
   readonly counts: readonly number[]
-  /** Of all rows, one after the other. */
+  /** The ids of all rows, concatenated. */
   readonly ids: readonly number[]
-  /** As many as `ids`; NaN: not reported. */
+  /** One per id; NaN: not reported. */
   readonly logprobs?: readonly number[]
 }
 
-/** A table with a row for each place of the prompt from `start` on. */
+/** A table with a row for each position of the prompt from `start` on. */
 export interface PromptTable extends TokenTable {
   readonly start: number
 }
 
-/** What a mixture of experts chose, a row for each place of prompt and completion from `start` on. */
+/**
+ * The experts that a mixture-of-experts model chose, a row for each position of prompt and completion from `start` on.
+ */
 export interface ExpertTable {
   readonly start: number
-  /** `[rows, layers, experts per token]`; `[rows, n]` where the engine does not tell its layers. */
+  /** `[rows, layers, experts per token]`; `[rows, n]` if the engine does not report its layers. */
   readonly experts: Tensor
 }
 
-/** From which sampled token up to which one the weights had this version, in the engine's own word. */
+/** A range of sampled tokens and the engine's own identifier of the weights that sampled them. */
 export interface VersionSpan {
   readonly version: string
   readonly start: number
   readonly end: number
 }
 
-/** What a teacher thinks of the sampled tokens. */
+/** A teacher's logprobs of the sampled tokens. */
 export interface TeacherLogprobs {
-  /** Its name. */
+  /** The name of the teacher. */
   readonly teacher: string
-  /** Natural logarithms, before temperature; NaN: not told. */
+  /** Natural logarithms, before temperature; NaN: not reported. */
   readonly logprobs: readonly number[]
 }
 
 export interface TokenData
   extends Partial<Record<Exclude<TrainerDataKind, 'teacher_logprobs'>, readonly number[]>> {
-  /** What the sampler left to choose from, for each sampled token; with logprobs where the engine gives them. */
+  /** The tokens left to choose from for each sampled token; with logprobs if the engine reports them. */
   sampling_mask?: TokenTable
-  /** Of each sampled token the logprob after filters, normalised over the mask; NaN: not reported. */
+  /** The logprob of each sampled token after filters, normalised over the mask; NaN: not reported. */
   sampling_logprobs?: readonly number[]
-  /** The likeliest tokens at the place of each sampled one. */
+  /** The likeliest tokens at the position of each sampled one. */
   top_logprobs?: TokenTable
-  /** Of each place of the prompt the prompt's own token first, then the likeliest ones. */
+  /** For each position of the prompt, the prompt's own token first, then the likeliest ones. */
   prompt_logprobs?: PromptTable
   routed_experts?: ExpertTable
   weight_versions?: readonly VersionSpan[]
   teacher_logprobs?: TeacherLogprobs
 }
 
-/** A detail as it is kept and sent. */
+/** Token data of one kind as it is stored and sent. */
 export interface TokenDataBlob {
   readonly kind: TokenDataKind
   readonly body: Uint8Array
@@ -75,7 +77,7 @@ export interface TokenDataBlob {
 type Codecs = {
   readonly [Kind in TokenDataKind]: {
     pack(detail: NonNullable<TokenData[Kind]>): Buffer
-    /** @throws RangeError for bytes that are no such detail */
+    /** Parses packed token data. @throws RangeError for any other bytes */
     unpack(body: Uint8Array): NonNullable<TokenData[Kind]>
   }
 }
@@ -85,7 +87,7 @@ const TABLE: Codecs['sampling_mask' | 'top_logprobs'] = {
   unpack: (body) => unpackTable(unpackTensors(body).tensors),
 }
 
-/** @param name of the one array */
+/** Creates the codec of a single array. @param name the name of the array */
 const numbersAs = (name: string): Codecs['sampling_logprobs'] => ({
   pack: (numbers) => packTensors({ tensors: { [name]: createNumberTensor(numbers) }, metadata: {} }),
   unpack: (body) => toNumbers(unpackTensors(body).tensors[name]),
@@ -146,7 +148,7 @@ export function packTokenData(details: TokenData): TokenDataBlob[] {
   })
 }
 
-/** @throws RangeError for what no codec has packed */
+/** Unpacks token data. @throws RangeError for bytes that no codec packed */
 export function unpackTokenData(packed: Iterable<TokenDataBlob>): TokenData {
   const details: Record<string, unknown> = {}
   for (const { kind, body } of packed) details[kind] = CODECS[kind].unpack(body)
@@ -195,7 +197,7 @@ function parseTexts(json: string | undefined, count: number): string[] {
   return texts
 }
 
-/** Bytes of one row of a tensor. */
+/** Returns the number of bytes of one row of a tensor. */
 export function getRowSize({ dtype, shape }: Tensor): number {
   return shape.slice(1).reduce((product, length) => product * length, getElementSize(dtype))
 }

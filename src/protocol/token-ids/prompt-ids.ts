@@ -1,7 +1,8 @@
 /**
- * The token ids of a prompt, as what it adds to an earlier one: the prompt of a call is the prompt of the call before it,
- * that one's completion, and a little more. A session's memory so grows with its tokens and not with the square of its
- * turns, and two prompts that go on from the same one are compared from there on. The store's rows say it alike.
+ * The token ids of a prompt, stored as what it adds to an earlier one: the prompt of a request is the prompt of the
+ * request before it, that one's completion, and a little more. A session's memory therefore grows with its tokens and
+ * not with the square of its turns, and two prompts with a common base are compared from there on. The database rows
+ * have the same form.
  */
 import { createAttachmentSlots } from '../../base/side-table.ts'
 import { concatIds, getSharedLength, type TokenIds } from './token-ids.ts'
@@ -9,30 +10,31 @@ import { concatIds, getSharedLength, type TokenIds } from './token-ids.ts'
 const NO_IDS = new Int32Array(0)
 
 export class PromptIds {
-  /** The earlier prompt; undefined: nothing is shared with one. */
+  /** The earlier prompt; undefined: none is shared. */
   base: PromptIds | undefined
-  /** How many of the base's tokens, prompt and completion, this prompt begins with. */
+  /** The number of tokens of the base, prompt and completion, that this prompt begins with. */
   shared: number
-  /** The ids behind those. Nobody changes them. */
+  /** The ids after those; immutable. */
   rest: Int32Array
-  /** How many ids there are. */
+  /** The number of ids. */
   readonly length: number
-  /** How many prompts this one goes on from. */
+  /** The number of prompts that this one extends. */
   readonly depth: number
-  /** What was sampled after it, once that is whole and known to be exact. */
+  /** The ids sampled after it, once they are complete and known to be exact. */
   completion: Int32Array = NO_IDS
-  /** What others keep with it: see {@link Note}. */
+  /** The attached values: see {@link SideTable}. */
   readonly notes = createAttachmentSlots()
 
   /**
-   * @param rest not to be changed any more
-   * @param shared how many tokens of `base` come before
-   * @throws RangeError if the base has not as many
+   * Creates a prompt from a base and the ids after it.
+   * @param rest must not be modified afterwards
+   * @param shared number of leading tokens that are those of `base`
+   * @throws RangeError if the base has fewer
    */
   constructor(rest: Int32Array, base?: PromptIds, shared = 0) {
     const known = base?.tokenCount ?? 0
     if (shared > known) throw new RangeError(`a prompt shares ${shared} tokens of ${known}`)
-    // Who read its text knows prompts alone, and goes on from the end of one.
+    // A reader of the prompt's JSON knows prompts only, and extends the end of one.
     const sampled = shared === base?.length ? getSharedLength(base.completion, rest) : 0
     this.length = shared + rest.length
     this.shared = shared + sampled
@@ -49,22 +51,22 @@ export class PromptIds {
     return new PromptIds(Int32Array.from(ids))
   }
 
-  /** Of prompt and completion together. */
+  /** The number of ids of prompt and completion together. */
   get tokenCount(): number {
     return this.length + this.completion.length
   }
 
-  /** What is kept in memory because of this prompt. */
+  /** The memory that this prompt adds, in bytes. */
   get bytes(): number {
     return this.rest.byteLength + this.completion.byteLength
   }
 
-  /** All ids; perhaps the very list that this prompt keeps. */
+  /** Returns all ids; possibly the list that this prompt keeps, without a copy. */
   whole(): Int32Array {
     return this.base === undefined ? this.rest : concatIds(...this.#parts(0, this.length))
   }
 
-  /** The ids of prompt and completion from one place on, up to another. */
+  /** Returns the ids of prompt and completion from one index up to another. */
   slice(from: number, end: number): Int32Array {
     return concatIds(...this.#parts(from, end))
   }
@@ -73,24 +75,24 @@ export class PromptIds {
     return this.whole()[Symbol.iterator]()
   }
 
-  /** The prompt of a call that goes on from this one and its completion. */
+  /** Returns the prompt of a request that continues after this one and its completion. */
   continuedBy(...more: readonly TokenIds[]): PromptIds {
     return new PromptIds(concatIds(...more), this, this.tokenCount)
   }
 
-  /** The same prompt for another answer: what is sampled after it is its own. */
+  /** Returns the same prompt for another response, with a completion of its own. */
   again(): PromptIds {
     return new PromptIds(NO_IDS, this, this.length)
   }
 
-  /** Whether the two say the same. */
+  /** Returns whether the two have the same ids. */
   equals(other: PromptIds): boolean {
     return this === other || (this.length === other.length && other.sharedWith(this) >= this.length)
   }
 
   /**
-   * Whether this prompt begins with all tokens of an earlier one, completion included. What it shares with it is kept
-   * from now on only once, if that is more than it shares with its base.
+   * Returns whether this prompt begins with all tokens of an earlier one, completion included. The earlier one becomes
+   * its base, so that shared ids are stored once, if they have more in common than this prompt and its base.
    */
   goesOnFrom(earlier: PromptIds): boolean {
     const shared = earlier.sharedWith(this)
@@ -102,11 +104,11 @@ export class PromptIds {
     return shared === earlier.tokenCount
   }
 
-  /** How many tokens of this prompt and its completion another prompt begins with. */
+  /** Returns how many leading tokens of another prompt are those of this prompt and its completion. */
   sharedWith(prompt: PromptIds): number {
     let [mine, its]: (PromptIds | undefined)[] = [this, prompt]
     let [myEnd, itsEnd] = [this.tokenCount, prompt.length]
-    // Up to the one that both go on from. Two that have none, or are found to go on too late, are compared as a whole.
+    // Walk to the common base. Without one, or if it was found too late, the prompts are compared completely.
     while (mine !== its) {
       if (its === undefined || (mine !== undefined && mine.depth >= its.depth)) {
         myEnd = Math.min(myEnd, mine!.shared)
@@ -121,7 +123,7 @@ export class PromptIds {
     return known + sharedOfParts(this.#parts(known, end), prompt.#parts(known, end))
   }
 
-  /** In order. */
+  /** Returns the ids in order, in parts. */
   #parts(from: number, end: number): Int32Array[] {
     const parts: Int32Array[] = []
     let last = end
@@ -137,7 +139,9 @@ export class PromptIds {
   }
 }
 
-/** The earliest prompt that has so many tokens alike: what came after them need not be kept for them. */
+/**
+ * Returns the earliest prompt that has that many common tokens, so that later ones need not be kept in memory for them.
+ */
 function firstWith(shared: number, base: PromptIds | undefined): PromptIds | undefined {
   let first = base
   while (first !== undefined && shared <= first.shared) first = first.base

@@ -1,17 +1,17 @@
 /**
- * The prompts of one session as engines read and write them: as JSON lists of ids. The list of a call begins with the list
- * of an earlier one, as a rule, and comparing the two takes a thirtieth of the time of reading or writing that JSON: 10 µs
- * instead of 300 for 40,000 ids.
+ * The prompts of one session as engines read and write them: as JSON lists of ids. The list of a request usually begins
+ * with that of an earlier one, and comparing the two takes a thirtieth of the time of reading or writing that JSON: 10
+ * µs instead of 300 for 40,000 ids.
  */
 import { appendJson, getChunks, type JsonList } from '../json/growable-json.ts'
 import { DigestPrefix } from '../json/verified-prefix.ts'
 import { PromptIds } from './prompt-ids.ts'
 import { readIds, writeIds } from './token-ids-json.ts'
 
-/** Lists that are read anew in no time are not kept. */
+/** Shorter lists take negligible time to read and are not kept. */
 const MIN_BYTES = 4 * 1024
 
-/** Conversations that one session has at the same time: those of an agent and its helpers. */
+/** The number of concurrent conversations of one session: those of an agent and its helpers. */
 const MAX_LISTS = 16
 
 const NO_IDS = new Int32Array(0)
@@ -19,47 +19,47 @@ const COMMA = 0x2c
 
 interface IdList {
   readonly ids: PromptIds
-  /** How many of the ids are not those of another list. */
+  /** The number of ids that are not shared with another list. */
   readonly own: number
 }
 
-/** A list that an engine wrote: its ids, and what proves that the next one begins with the same text. */
+/** A list that an engine wrote: its ids, and a digest that verifies that the next one begins with the same text. */
 interface EngineIdList extends IdList {
   readonly text: DigestPrefix
 }
 
-/** A list that was written for an engine. It is sent again, and so its text is kept. */
+/** A list that was written for an engine. It is sent again, so its text is kept. */
 interface RequestIdList extends IdList {
   readonly json: JsonList
 }
 
 export class PromptLists {
-  /** The latest first. */
+  /** The lists that engines wrote, the latest first. */
   readonly #read: EngineIdList[] = []
-  /** The latest first. */
+  /** The lists written for engines, the latest first. */
   readonly #written: RequestIdList[] = []
   #bytes = 0
   #converted = 0
 
-  /** What is kept in memory, besides the ids themselves. */
+  /** Its memory in bytes, without the ids. */
   get bytes(): number {
     return this.#bytes
   }
 
-  /** What the ids of its prompts keep in memory. Turns that are on record have the same ones. */
+  /** The memory of the ids in bytes. Stored turns share them. */
   get idBytes(): number {
     const lists: readonly IdList[] = [...this.#read, ...this.#written]
     return lists.reduce((sum, { own }) => sum + own, 0) * Int32Array.BYTES_PER_ELEMENT
   }
 
-  /** How many ids have been read from JSON or written so far, because they were not known. */
+  /** The number of ids read from JSON or written so far, because they were not known. */
   get converted(): number {
     return this.#converted
   }
 
   /**
-   * Reads ids with commas between them. What an engine sends back as it was sent is not read.
-   * @param end the byte after the last id
+   * Reads ids separated by commas. A list that an engine echoes as it was sent is not parsed.
+   * @param end offset of the byte after the last id
    * @returns undefined for anything else
    */
   read(bytes: Buffer, start: number, end: number): PromptIds | undefined {
@@ -82,7 +82,7 @@ export class PromptLists {
     return ids
   }
 
-  /** @returns the ids with commas between them, in pieces that are not to be changed */
+  /** Writes a prompt. @returns the ids separated by commas, in chunks that must not be modified */
   write(ids: PromptIds): readonly Buffer[] {
     const known = this.#written.find((list) => list.ids.sharedWith(ids) >= list.ids.length)
     const from = known?.ids.length ?? 0
@@ -98,21 +98,21 @@ export class PromptLists {
     return getChunks(json)
   }
 
-  /** The list that most of the bytes are known from, and how many. */
+  /** Returns the known list with the longest common prefix in bytes, and that length. */
   #mostAlike(list: Buffer): { known: EngineIdList | undefined; alike: number } {
     let best: EngineIdList | undefined
     let most = 0
     for (const known of list.length < MIN_BYTES ? [] : this.#read) {
       const alike = known.text.sharedWith(list)
       if (alike > most) [best, most] = [known, alike]
-      // All of it: whether another one has more of the list is not worth the time.
+      // The known list matches completely: a search for a longer match is not worth the time.
       if (alike === known.text.length) break
     }
     return { known: best, alike: most }
   }
 
   #count(): void {
-    // Pieces that several lists share are there once.
+    // Count chunks that several lists share once.
     const pieces = new Set<JsonList['piece']>()
     for (const { json } of this.#written) {
       for (let at: JsonList | undefined = json; at !== undefined; at = at.piece.before) pieces.add(at.piece)
@@ -122,7 +122,7 @@ export class PromptLists {
   }
 }
 
-/** By the list that goes on from it; one that shares less than half of another's is another one. */
+/** Returns whether a list that extends it replaces it. If less than half is shared, it is a separate conversation. */
 function isReplaced<Known extends IdList>(known: Known | undefined, shared: number): known is Known {
   return known !== undefined && shared * 2 >= known.ids.length
 }
@@ -147,7 +147,7 @@ function isText(json: JsonList, text: Buffer): boolean {
 
 const NOTHING_SHARED = { shared: 0, from: 0 }
 
-/** How many ids of a known list another one begins with, and where in it the last of these ends. */
+/** Returns how many ids of a known list another one begins with, and the offset where the last of these ends. */
 function sharedIds(
   { ids, text }: EngineIdList,
   list: Buffer,
@@ -155,7 +155,7 @@ function sharedIds(
 ): { shared: number; from: number } {
   const isWhole = alike === text.length && (alike === list.length || list[alike] === COMMA)
   if (isWhole) return { shared: ids.length, from: alike }
-  // Up to the last comma: the id behind it may be longer in one of the two.
+  // Up to the last comma: the id after it may be longer in one of the two.
   const from = list.lastIndexOf(COMMA, alike - 1)
   return from < MIN_BYTES ? NOTHING_SHARED : { shared: 1 + countCommas(list, from), from }
 }

@@ -1,18 +1,18 @@
 /** Token ids as JSON: lists with commas between the ids, without brackets. */
 
 const [COMMA, ZERO] = [0x2c, 0x30]
-/** All ids of so many digits fit into 32 bits. */
+/** Every id of that many digits fits into 32 bits. */
 const MAX_DIGITS = 9
-/** Of an id and the comma behind it. */
+/** The longest id and the comma after it. */
 const MAX_BYTES = 11
 
 /**
- * What lists are read into. An array for each would have to be larger than the ids in it, as their number is not known,
- * and the garbage collector runs the more often the larger the arrays are: three times as often.
+ * A reused buffer for reading lists. An array for each list would have to be larger than its ids, whose number is not
+ * known, and larger arrays make the garbage collector run more often: three times as often.
  */
 let idsRead = new Int32Array(1024)
 
-/** Reads ids from one byte up to another; undefined for anything else. */
+/** Reads ids from one offset up to another. @returns undefined for anything else */
 export function readIds(bytes: Buffer, start: number, end: number): Int32Array | undefined {
   let ids = idsRead
   let count = 0
@@ -40,12 +40,12 @@ function grow(ids: Int32Array): Int32Array<ArrayBuffer> {
   return larger
 }
 
-/** What ids are written into; see {@link idsRead}. */
+/** A reused buffer for writing ids; see {@link idsRead}. */
 let textWritten = Buffer.allocUnsafeSlow(1024 * MAX_BYTES)
 
 /**
- * Ids as JSON with commas between them. `JSON.stringify` of a list of them takes four times as long, and
- * five milliseconds on end for 128,000.
+ * Writes ids as JSON, separated by commas. `JSON.stringify` of a list of them takes four times as long, and blocks for
+ * five milliseconds for 128,000.
  */
 export function writeIds(ids: Int32Array): Buffer {
   if (textWritten.length < ids.length * MAX_BYTES)
@@ -54,7 +54,7 @@ export function writeIds(ids: Int32Array): Buffer {
   // By index: the iterator of a typed array costs more than all the rest.
   for (let at = 0; at < ids.length; at += 1) {
     const id = ids[at]!
-    // None that a tokenizer has, but the engine is to be told all the same.
+    // No tokenizer has negative ids, but the engine must receive them as they are.
     if (id < 0) return Buffer.from(ids.join(','))
     end = writeId(textWritten, end, id)
     textWritten[end] = COMMA
@@ -63,7 +63,7 @@ export function writeIds(ids: Int32Array): Buffer {
   return Buffer.from(textWritten.subarray(0, Math.max(0, end - 1)))
 }
 
-/** @returns the byte after it */
+/** Writes one id. @returns the offset of the byte after it */
 function writeId(bytes: Buffer, start: number, id: number): number {
   let end = start + 1
   for (let bound = 10; bound <= id; bound *= 10) end += 1

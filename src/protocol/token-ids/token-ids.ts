@@ -1,18 +1,18 @@
-/** What is done to lists of ids as a whole: prompts of 100,000 are common. */
+/** Operations on lists of ids: prompts of 100,000 are common. */
 
 export type TokenIds = readonly number[] | Int32Array
 
-/** Compared by the C library first: prompts differ near their end. */
+/** Blocks are compared by the C library first: prompts differ near their end. */
 const BLOCK = 1024
 
-/** Ids are kept in 32 bits: a larger number would become another token's id there. */
+/** Ids are stored in 32 bits, where a larger number would become another token's id. */
 export const MAX_TOKEN_ID = 2 ** 31 - 1
 
 export function isTokenId(value: unknown): value is number {
   return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= MAX_TOKEN_ID
 }
 
-/** How many ids the two begin with alike. */
+/** Returns the number of leading ids that two lists have in common. */
 export function getSharedLength(a: Int32Array, b: Int32Array): number {
   const end = Math.min(a.length, b.length)
   let at = 0
@@ -25,7 +25,7 @@ function bytes(ids: Int32Array, from: number): Buffer {
   return Buffer.from(ids.buffer, ids.byteOffset + from * ids.BYTES_PER_ELEMENT, BLOCK * ids.BYTES_PER_ELEMENT)
 }
 
-/** Ids one after the other, in a list of their own. Its memory is not filled with zeros first, which takes longer than the rest. */
+/** Concatenates ids into a new list. Its memory is not zero-filled, which would take longer than the rest. */
 export function concatIds(...parts: readonly TokenIds[]): Int32Array<ArrayBuffer> {
   const length = parts.reduce((sum, part) => sum + part.length, 0)
   const ids = new Int32Array(Buffer.allocUnsafeSlow(length * Int32Array.BYTES_PER_ELEMENT).buffer)

@@ -1,19 +1,21 @@
-/** Two texts, or a patch, as lines that were taken away, added or kept. */
+/** Renders the difference of two texts, or a patch, as lines that were removed, added or kept. */
 import { diffLines as compare } from 'diff'
 
 export interface DiffLine {
-  /** `place`: not of a text: where in it the lines after it are, or how many are left out. */
+  /** `place` lines belong to neither text: they give the position of the next lines, or the number of omitted ones. */
   kind: 'same' | 'added' | 'removed' | 'place'
   text: string
 }
 
-/** What an edit costs to find grows with its square: a longer one is told as all old lines and all new ones. */
+/**
+ * The cost of a diff grows with the square of its edits: beyond this, all old lines are removed and all new ones added.
+ */
 const MAX_EDITS = 1_000
 
-/** Lines that are kept before and after each change. */
+/** The number of unchanged lines shown before and after each change. */
 const CONTEXT = 3
 
-/** Lines that both have and no change is near to are left out, with their number. */
+/** Returns the changes with their context. Other unchanged lines are omitted and counted. */
 export function diffLines(before: string, now: string): DiffLine[] {
   const changes = compare(before, now, { maxEditLength: MAX_EDITS }) ?? [
     { value: before, removed: true, added: false },
@@ -42,7 +44,7 @@ function nearChanges(lines: readonly string[], isAfter: boolean, isBefore: boole
 
 const BEGINS_PATCH = /^(?:\*\*\* Begin Patch|diff --git |--- \S.*\n\+\+\+ )/m
 
-/** The lines of a patch: of git's, or of `apply_patch`. @returns undefined: the text has none */
+/** Returns the lines of a patch in the format of git or of `apply_patch`. @returns undefined if the text has none */
 export function patchLines(text: string): DiffLine[] | undefined {
   if (!BEGINS_PATCH.test(text)) return undefined
   return text.split('\n').map((line) => {

@@ -1,4 +1,4 @@
-/** What a turn adds to what was said before, and the texts and pictures of messages. */
+/** The messages that a turn adds to the conversation, and the texts and images of messages. */
 import type { ToolCallWire } from './tool-calls.ts'
 
 export interface MessageWire {
@@ -9,7 +9,7 @@ export interface MessageWire {
   name?: string
 }
 
-/** Of a turn as the API shows it with `messages=new`, what is read of it here. */
+/** The fields read here of a turn as the API returns it with `messages=new`. */
 export interface TurnWire {
   index: number
   request_messages: readonly unknown[]
@@ -19,15 +19,15 @@ export interface TurnWire {
 }
 
 export interface NewMessages {
-  /** How many messages were said before. */
+  /** The number of messages that the conversation already had. */
   from: number
-  /** Index of the turn whose answer comes next, as it was sampled; undefined: something else does. */
+  /** Index of the turn whose completion comes next, as sampled; undefined if another message does. */
   echoOf: number | undefined
-  /** What nobody said before. */
+  /** The messages that are new. */
   messages: readonly MessageWire[]
 }
 
-/** @param before the turn that its request goes on from */
+/** Returns the messages that a turn adds. @param before the turn that its request continues */
 export function getNewMessages(turn: TurnWire, before: TurnWire | undefined): NewMessages {
   const messages = turn.request_messages as readonly MessageWire[]
   const from = turn.request_messages_from ?? 0
@@ -37,7 +37,7 @@ export function getNewMessages(turn: TurnWire, before: TurnWire | undefined): Ne
     : { from, echoOf: undefined, messages }
 }
 
-/** Agents send back what was sampled; it stands above already. */
+/** Returns whether a message is the echo of a turn's completion, which is shown above already. */
 function isEcho({ role, content, tool_calls: calls }: MessageWire, before: TurnWire): boolean {
   const saidIn = (all: readonly ToolCallWire[]) =>
     JSON.stringify(all.map((call) => [call.function?.name, call.function?.arguments]))
@@ -54,7 +54,9 @@ interface PlainPart {
   image_url?: { url?: unknown }
 }
 
-/** The text of a message's content; parts that are neither text nor a picture of {@link getImages} by their kind. */
+/**
+ * Returns the text of a message's content. A part that is neither text nor an image of {@link getImages} is its kind.
+ */
 export function getContentText(content: unknown): string {
   if (typeof content === 'string') return content
   if (!Array.isArray(content)) return content === null || content === undefined ? '' : JSON.stringify(content)
@@ -66,13 +68,13 @@ export function getContentText(content: unknown): string {
     .join('\n')
 }
 
-/** Pictures that the record has itself, as `data:` URLs. */
+/** Returns the images that the content embeds as `data:` URLs. */
 export function getImages(content: unknown): string[] {
   if (!Array.isArray(content)) return []
   return content.map((part: PlainPart | null) => part?.image_url?.url).filter(isImage)
 }
 
-/** No other data: a picture cannot run anything. */
+/** Accepts no other data: an image cannot run scripts. */
 function isImage(url: unknown): url is string {
   return typeof url === 'string' && /^data:image\/(png|jpeg|gif|webp);base64,/.test(url)
 }

@@ -1,19 +1,19 @@
-/** What a turn was asked with beside its messages. */
+/** The settings of a turn's request other than its messages. */
 
 export interface ToolSummary {
   name: string
   description: string
-  /** The JSON schema of its arguments; undefined: there is none. */
+  /** The JSON schema of its arguments; undefined: none. */
   parameters: unknown
 }
 
 export interface Settings {
-  /** Sampling parameters and what else the request has, by name, with JSON values. */
+  /** Sampling parameters and other fields of the request, by name, with JSON values. */
   params: readonly (readonly [name: string, value: string])[]
   tools: readonly ToolSummary[]
 }
 
-/** The `prompt` of a completion is what was said, and no setting. */
+/** Returns the settings of a turn. The `prompt` of a completion is part of the conversation and omitted. */
 export function getSettings(turn: { params: Record<string, unknown>; tools: readonly unknown[] }): Settings {
   const params = Object.entries(turn.params)
     .filter(([name]) => name !== 'prompt')
@@ -28,7 +28,7 @@ interface ToolWire {
   function?: { name?: string; description?: string; parameters?: unknown }
 }
 
-/** Tools of a kind that a provider defines have their name, or only their type. */
+/** Summarizes a tool. Tools of a kind that a provider defines have a name, or only a type. */
 function toOfferedTool(tool: unknown): ToolSummary {
   const { type = '?', name, description, function: own } = (tool ?? {}) as ToolWire
   return {

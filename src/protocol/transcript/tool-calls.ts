@@ -1,22 +1,22 @@
-/** Tool calls as people read them: arguments by their names, texts with their lines, edits as differences. */
+/** Formats tool calls for people: arguments by name, texts by line, edits as diffs. */
 import { type DiffLine, diffLines, patchLines } from './diff-lines.ts'
 
-/** A call as it stands in a message or in a recorded turn. */
+/** A tool call in a message or in a recorded turn. */
 export interface ToolCallWire {
   id?: string
   function?: { name?: string; arguments?: unknown }
 }
 
-/** What a call says under one name: a text, or a difference. */
+/** A named argument of a tool call: a text or a diff. */
 export type ToolCallField = { name: string } & ({ text: string } | { diff: readonly DiffLine[] })
 
 export interface ToolCallView {
   name: string
-  /** Of arguments that are no JSON object one field without a name. */
+  /** The arguments; one field without a name if they are not a JSON object. */
   fields: readonly ToolCallField[]
 }
 
-/** The old text of an edit and the new one, by the names that agents' tools have for them. */
+/** The members with the old and the new text of an edit, by the names that agents' tools use. */
 const EDITS = [
   ['old_string', 'new_string'],
   ['old_str', 'new_str'],
@@ -24,15 +24,15 @@ const EDITS = [
   ['oldString', 'newString'],
 ] as const
 
-/** Members deeper than this stand as JSON. */
+/** Members nested deeper than this are shown as JSON. */
 const MAX_DEPTH = 4
 
 /**
- * Reads the calls of a session in call order: a file that is written again is shown as what changes in it.
- * Sub-agents work on the same files as their session, so that one reader serves all of them.
+ * Reads the tool calls of a session in order: a file that is written again is shown as a diff. Sub-agents work on the
+ * same files as their session, so one reader serves all of them.
  */
 export class ToolCallReader {
-  /** By path, as far as calls alone tell what is in it. */
+  /** The content of files by path, as far as it follows from the tool calls. */
   readonly #files = new Map<string, string>()
 
   read({ function: of }: ToolCallWire): ToolCallView {
@@ -60,7 +60,7 @@ export class ToolCallReader {
     const known = this.#files.get(path)
     if (known === undefined || pair === undefined) return
     const [old, now] = pair.map((member) => fields[member] as string)
-    // Not where an edit does: it may have failed, or the file is not what was written.
+    // Discard the content if the edit does not match it: the edit may have failed, or the file changed otherwise.
     if (!known.includes(old!)) this.#files.delete(path)
     else
       this.#files.set(
@@ -87,14 +87,14 @@ function isObject(value: unknown): value is Fields {
 
 interface FileWrite {
   path: string
-  /** The member that has the content. */
+  /** The member that contains the content. */
   member: string
   content: string
 }
 
 const CONTENTS = ['content', 'contents', 'file_text']
 
-/** A call that writes a whole file names its path and what is to be in it. */
+/** Finds a tool call that writes a complete file: it has a path and the content. */
 function findFileWrite(fields: Fields): FileWrite | undefined {
   const path = findPath(fields)
   const member = CONTENTS.find((name) => typeof fields[name] === 'string')
@@ -122,7 +122,7 @@ function toToolCallFields(path: string, fields: Fields, depth: number): ToolCall
   return [...own, { name: `${nameOf(old)} → ${now}`, diff }]
 }
 
-/** What would be hard to read as JSON is taken apart: texts of several lines, and edits. */
+/** Splits a value that would be hard to read as JSON, such as texts of several lines and edits. */
 function fieldsFor(name: string, value: unknown, depth: number): ToolCallField[] {
   if (typeof value === 'string') return [textField(name, value)]
   const json = JSON.stringify(value, null, 2)
@@ -138,10 +138,10 @@ function textField(name: string, text: string): ToolCallField {
   return diff === undefined ? { name, text } : { name, diff }
 }
 
-/** What a call is about, in this order. */
+/** The members that describe a tool call best, in order of preference. */
 const TELLING = ['command', 'cmd', 'file_path', 'filePath', 'path', 'pattern', 'query', 'url', 'description']
 
-/** The name of a call and the first line of what tells most of it. */
+/** Returns the name of a tool call and the first line of its most descriptive argument. */
 export function summarizeToolCall({ function: of }: ToolCallWire): { name: string; about: string } {
   const { name = '?', arguments: given = '' } = of ?? {}
   const fields = parseFields(given)

@@ -1,12 +1,12 @@
 /**
- * Control characters, and those that turn the direction of text or have no width, as visible names: model output must
- * not be able to look like something else. Line breaks and tabs stay, and the joiners that emoji and Persian are made of.
+ * Matches control characters, those that change the direction of text, and those without width: model output must not
+ * be able to disguise itself. Line breaks and tabs are excluded, and the joiners that emoji and Persian need.
  */
 const HIDDEN =
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is looked for
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu
 
-/** The text with names in place of what hides in it: safe to stand in a page and in a terminal. */
+/** Replaces hidden characters with visible names, so that the text is safe to show in a page and in a terminal. */
 export function revealInvisible(text: string): string {
   return text.replace(HIDDEN, (character) => {
     const code = character.codePointAt(0)!

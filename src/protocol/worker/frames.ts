@@ -1,4 +1,4 @@
-/** Reads frames: from bytes to an object with a `type`, and from there to one that its schema vouches for. */
+/** Reads frames: parses bytes into an object with a `type`, and validates it against its schema. */
 import type Type from 'typebox'
 import { Compile, type Validator } from 'typebox/compile'
 import {
@@ -17,20 +17,21 @@ import {
   WorkerStatusRequest,
 } from './protocol.ts'
 
-/** Anything with a `type`: which frame it claims to be. */
+/** An object with a `type`, the frame that it claims to be; not validated. */
 export interface Frame {
   type: string
   [field: string]: unknown
 }
 
-/** A message as a socket of `ws` gives it: bytes, as a rule. */
+/** A message as a socket of `ws` delivers it, usually bytes. */
 export interface FrameData {
   toString(): string
 }
 
 /**
- * @param parse reads JSON; who knows what to expect may do so with less work
- * @returns undefined for what is no frame at all: binary, not JSON, or without a `type`
+ * Parses a frame.
+ * @param parse parses JSON; a reader that knows what to expect may do so with less work
+ * @returns undefined for anything that is not a frame: binary, not JSON, or without a `type`
  */
 export function parseFrame(data: FrameData, isBinary: boolean, parse = parseText): Frame | undefined {
   if (isBinary) return undefined
@@ -42,7 +43,7 @@ function parseText(data: FrameData): unknown {
   return JSON.parse(data.toString())
 }
 
-/** @param wasParsed the text as it is has been refused: to read it again would hold up the proxy twice as long */
+/** @param wasParsed whether parsing the unchanged text has failed: parsing it again would block for twice as long */
 function parseRepaired(text: string, wasParsed: boolean): unknown {
   const mended = withoutNonNumbers(text)
   return wasParsed && mended === text ? undefined : JSON.parse(mended)
@@ -61,8 +62,8 @@ function isFrame(value: unknown): value is Frame {
 }
 
 /**
- * Python's `json` writes a logprob that is no number as `NaN` or `-Infinity`: here null, and the rest of the frame as it
- * is. One pass, whatever the text: it comes from whoever has sent it.
+ * Replaces each `NaN` and `-Infinity`, which Python's `json` writes for logprobs, by null, and leaves the rest
+ * unchanged. It takes one pass for any text, because the text is untrusted.
  */
 function withoutNonNumbers(text: string): string {
   const strings = new StringWalk(text)
@@ -78,7 +79,7 @@ function withoutNonNumbers(text: string): string {
 
 const [QUOTE, BACKSLASH] = [0x22, 0x5c]
 
-/** Walks once through a JSON text, and knows what of it stands in strings. */
+/** Walks once through a JSON text and tracks which parts of it are in strings. */
 class StringWalk {
   readonly #text: string
   #at = 0
@@ -88,7 +89,7 @@ class StringWalk {
     this.#text = text
   }
 
-  /** Whether this place is in a string. @param index not before that of the last question */
+  /** Returns whether an index is in a string. @param index not below that of the previous invocation */
   holds(index: number): boolean {
     while (this.#at < index) {
       const code = this.#text.charCodeAt(this.#at)
@@ -99,7 +100,7 @@ class StringWalk {
   }
 }
 
-/** One frame's schema as a check; compiled when it is first needed. */
+/** The validator of one frame's schema, compiled on first use. */
 class FrameCheck<Schema extends Type.TSchema> {
   readonly #schema: Schema
   #compiled: Validator | undefined
@@ -113,7 +114,7 @@ class FrameCheck<Schema extends Type.TSchema> {
     return this.#compiled.Check(frame)
   }
 
-  /** What is wrong with a frame that does not pass: where, and why; never what stands there. */
+  /** Describes why an invalid frame is rejected: the path and the reason, never the value. */
   explain(frame: unknown): string {
     this.#compiled ??= Compile(this.#schema)
     const [error] = this.#compiled.Errors(frame)

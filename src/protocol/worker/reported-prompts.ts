@@ -1,7 +1,7 @@
 /**
- * The prompts that workers reported, kept by the proxy with the messages that they are made of. A worker still has them, by the
- * name of the call: the prompt of a call that goes on from there is then sent as what it adds, in either direction. At 40,000
- * tokens 200 KB less have to be packed, sent and unpacked each time.
+ * The prompts that workers reported, which the proxy attaches to the messages they were rendered from. The worker keeps
+ * them too, by request id, so a later prompt is sent in either direction as what it adds to an earlier one. At 40,000
+ * tokens that saves packing, sending and unpacking 200 KB each time.
  */
 import { SideTable } from '../../base/side-table.ts'
 import type { Message } from '../canonical/conversation.ts'
@@ -9,14 +9,14 @@ import type { GenerationRequest } from '../canonical/request.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
 
 export interface PromptReport {
-  /** Of the call, on the wire. */
+  /** The request's id on the wire. */
   readonly requestId: string
   readonly ids: PromptIds
-  /** The worker, whoever stands for it. */
+  /** The identity of the worker: any object that represents it. */
   readonly reportedBy: object
 }
 
-/** Shorter ones are sent in no time. */
+/** Shorter ones take negligible time to send. */
 export const MIN_REPORTED_IDS = 128
 
 const reported = new SideTable<Message, PromptReport>()
@@ -25,7 +25,7 @@ export function attachReportedPrompt({ lastMessage }: GenerationRequest, prompt:
   if (lastMessage !== undefined && prompt.ids.length >= MIN_REPORTED_IDS) reported.put(lastMessage, prompt)
 }
 
-/** The longest one by this worker that the messages of a call go on from. */
+/** Returns the longest prompt that this worker reported for a prefix of the request's messages. */
 export function findBasePrompt({ lastMessage }: GenerationRequest, worker: object): PromptReport | undefined {
   for (let at = lastMessage; at !== undefined; at = at.parent) {
     const prompt = reported.of(at)

@@ -1,4 +1,4 @@
-/** Generation requests on the wire: what a worker of each version gets, and what a version-2 worker makes of it. */
+/** Generation requests on the wire: encodes them for workers of each version, and decodes them in version-2 workers. */
 import { ProxyError } from '../../base/errors.ts'
 import type { ChatBody, CompletionBody, GenerationRequest } from '../canonical/request.ts'
 import { toJsonChunks } from '../json/json-member.ts'
@@ -11,7 +11,7 @@ import { packTokenIds, unpackTokenIds } from './token-ids.ts'
 const DEFAULT_MAX_TOKENS = 2048
 
 /**
- * Version 1's request, each field of it always there.
+ * Encodes a request for version 1, with every field set.
  * @throws ProxyError `unsupported` for a text completion and for token mode: version 1 has messages only
  */
 export function requestToV1(request: GenerationRequest, requestId: string): CompletionRequestV1 {
@@ -22,8 +22,8 @@ export function requestToV1(request: GenerationRequest, requestId: string): Comp
 }
 
 /**
- * Version 2's request. What is large stands in it once: messages and tools as version 1 has them, a prompt of token
- * ids packed, and `body` with all the rest as the agent sent it.
+ * Encodes a request for version 2. Large values appear once: messages and tools as in version 1, a prompt of token ids
+ * packed, and `body` with all other fields as the agent sent them.
  */
 export function requestToV2(
   request: GenerationRequest,
@@ -48,15 +48,15 @@ export function requestToV2(
   return { ...fields, body: rest, prompt_token_ids: packTokenIds(prompt) }
 }
 
-/** What a worker has of a prompt. */
+/** The part of a prompt that a worker already has. */
 export interface PromptBase {
-  /** What it reported last of those prompts that the call goes on from. */
+  /** The latest prompt it reported that the request extends. */
   reported?: PromptReport | undefined
-  /** It has `prompt_shared`. */
+  /** Whether it has the capability `prompt_shared`. */
   takesShared?: boolean
 }
 
-/** A request's frame, as text or in UTF-8; messages that are there as JSON already are not written again. */
+/** Serializes a request's frame to text or UTF-8; messages that are JSON already are not serialized again. */
 export function requestJson(
   asked: GenerationRequest,
   requestId: string,
@@ -73,14 +73,14 @@ export function requestJson(
   return Buffer.concat(toJsonChunks(rest, { tools: [toolsJson], messages: messagesJson }))
 }
 
-/** A worker that does not know details gets a call without any; its turns have none then. */
+/** Removes the capture options for a worker that does not support them; its turns then have no token data. */
 export function withoutCapture(request: GenerationRequest): GenerationRequest {
   if (request.record === undefined) return request
   const { record: _requested, ...rest } = request
   return rest
 }
 
-/** An engine that is given ids needs messages for the pixels of their images alone. */
+/** Removes the messages: an engine that receives ids needs them only for the pixels of images. */
 function withoutMessages(request: GenerationRequest): GenerationRequest {
   if (request.kind !== 'chat' || request.promptTokenIds === undefined || request.images !== undefined)
     return request
@@ -93,7 +93,7 @@ function promptToWire(
   { reported, takesShared }: PromptBase,
 ): Pick<CompletionRequestV2, 'prompt_base' | 'prompt_shared' | 'prompt_token_ids'> {
   if (ids === undefined) return reported ? { prompt_base: reported.requestId } : {}
-  // What was sampled after it the worker may not know yet.
+  // Without the base's completion, which the worker may not know yet.
   const shared = takesShared && reported ? Math.min(reported.ids.sharedWith(ids), reported.ids.length) : 0
   if (reported === undefined || shared < MIN_REPORTED_IDS)
     return { prompt_base: requestId, prompt_token_ids: packTokenIds(ids.whole()) }
@@ -101,13 +101,13 @@ function promptToWire(
   return { prompt_base: reported.requestId, prompt_shared: shared, prompt_token_ids: rest }
 }
 
-/** What of a frame is there as JSON, as {@link GenerationRequest} has it. */
+/** The parts of a frame that are JSON already, as in {@link GenerationRequest}. */
 export type FrameJson = Pick<GenerationRequest, 'messagesJson' | 'toolsJson'>
 
 /**
- * The request as the proxy's own backend would have got it.
+ * Decodes a request into the one that the proxy's own backend would have received.
  * @param base the prompt of its `prompt_base`, for one with `prompt_shared`
- * @throws RangeError on token ids that are none
+ * @throws RangeError on invalid token ids
  */
 export function requestFromV2(
   frame: CompletionRequestV2,
@@ -150,7 +150,7 @@ function imagesToWire({ images }: GenerationRequest) {
   return { image_token_id: tokenId, image_tokens: [...tokens], ...around }
 }
 
-/** How the model's answer is to be read, which is what an engine can be held to. */
+/** Encodes the format of the model's output, which constrained decoding needs. */
 function readingToWire({ callFormat, mayReason }: GenerationRequest) {
   return {
     ...(callFormat !== undefined && { call_format: callFormat }),
@@ -163,7 +163,7 @@ function imagesFromWire(frame: CompletionRequestV2) {
   return tokenId === undefined || tokens === undefined ? undefined : { images: { tokenId, tokens, edges } }
 }
 
-/** What version 2 says of a call that is not the agent's word. */
+/** Encodes the fields of a request that are not the agent's. */
 function besideBody(request: GenerationRequest) {
   const { subagent, traceparent } = request
   return {
@@ -181,7 +181,7 @@ function captureToWire({ record, expertsStart }: GenerationRequest) {
   }
 }
 
-/** A name that only a newer proxy knows is left out. */
+/** Ignores names that only a newer proxy knows. */
 function captureFromWire({ record: names, experts_start: expertsStart }: CompletionRequestV2) {
   if (names === undefined) return undefined
   const record = parseCaptureOptions(names.filter(isCaptureName))

@@ -1,4 +1,4 @@
-/** Version 2's answers on the wire: generation events and errors, there and back. */
+/** Version 2's responses on the wire: encodes and decodes generation events and errors. */
 import { type ErrorCode, ProxyError } from '../../base/errors.ts'
 import type {
   EngineSampling,
@@ -20,14 +20,14 @@ import {
 } from './protocol.ts'
 import { packTokenIds, unpackTokenIds } from './token-ids.ts'
 
-/** As it is before it is written as JSON, which leaves out what is undefined. */
+/** A value before JSON serialization, which omits undefined members. */
 type BeforeJson<T> = T extends object
   ? { [K in keyof T]: T extends Record<K, T[K]> ? BeforeJson<T[K]> : BeforeJson<T[K]> | undefined }
   : T
 
 /**
- * What was ready at once as one chunk; undefined when `events` has nothing but an end.
- * @param base ids that the proxy has: of the prompt only what differs from them is sent
+ * Encodes the events of a batch as one chunk; undefined when `events` contains only an end.
+ * @param base ids that the proxy has: only the part of the prompt that differs from them is sent
  */
 export function createChunkFrame(
   requestId: string,
@@ -44,7 +44,7 @@ export function createChunkFrame(
   return numbered<CompletionChunk>('completion_chunk', requestId, { start, deltas })
 }
 
-/** The last frame of a completion that is whole. */
+/** Creates the last frame of a finished completion. */
 export function createResponseFrame(requestId: string, end: GenerationEnd): (seq: number) => string {
   return numbered<CompletionResponseV2>('completion_response', requestId, {
     finish_reason: end.finishReason,
@@ -56,12 +56,12 @@ export function createResponseFrame(requestId: string, end: GenerationEnd): (seq
   })
 }
 
-/** The last frame of a call that failed. */
+/** Creates the last frame of a failed request. */
 export function createFailureFrame(requestId: string, error: ProxyError): (seq: number) => string {
   return failedWith(requestId, errorToWire(error))
 }
 
-/** The worker needs the whole prompt. */
+/** Creates the frame that requests the complete prompt from the proxy. */
 export function createPromptForgottenFrame(requestId: string): (seq: number) => string {
   const message = 'the worker has forgotten the prompt that this one goes on from'
   return failedWith(requestId, { code: PROMPT_FORGOTTEN, message, status: 409 })
@@ -71,7 +71,7 @@ function failedWith(requestId: string, error: BeforeJson<ErrorOnWire>): (seq: nu
   return numbered<CompletionResponseV2>('completion_response', requestId, { finish_reason: null, error })
 }
 
-/** A frame as text, once it has its number. */
+/** Returns a function that serializes the frame with its sequence number. */
 function numbered<Frame extends CompletionChunk | CompletionResponseV2>(
   type: Frame['type'],
   requestId: string,
@@ -81,9 +81,10 @@ function numbered<Frame extends CompletionChunk | CompletionResponseV2>(
 }
 
 /**
- * @param workerId goes before the engine's name, for the record
+ * Decodes a chunk.
+ * @param workerId prefix of the engine's recorded name
  * @param base as the worker knows it
- * @throws RangeError on token ids that are none
+ * @throws RangeError on invalid token ids
  */
 export function parseChunk(chunk: CompletionChunk, workerId: string, base?: PromptIds): GenerationEvent[] {
   const events: GenerationEvent[] = chunk.deltas.map(deltaFromWire)
@@ -92,8 +93,9 @@ export function parseChunk(chunk: CompletionChunk, workerId: string, base?: Prom
 }
 
 /**
- * @throws ProxyError that the worker reports; `engine_failed` where it does not say why the completion ended
- * @throws RangeError on token ids that are none
+ * Decodes the end of a response.
+ * @throws ProxyError that the worker reports; `engine_failed` if it does not report why the completion ended
+ * @throws RangeError on invalid token ids
  */
 export function parseResponseEnd(response: CompletionResponseV2): GenerationEnd {
   if (response.error) throw errorFromWire(response.error)
@@ -104,7 +106,7 @@ export function parseResponseEnd(response: CompletionResponseV2): GenerationEnd 
     prompt_token_ids: packed,
     weight_version: weightVersion,
   } = response
-  // One that was cut off would train as one that ended itself.
+  // A truncated completion must not be trained on as one that ended by itself.
   if (finishReason === null) throw new ProxyError('engine_failed', 'The worker told no finish reason')
   return {
     type: 'end',
@@ -144,7 +146,7 @@ function promptToWire(
   ids: PromptIds,
   base: PromptIds | undefined,
 ): Pick<StartOnWire, 'prompt_token_ids' | 'prompt_shared'> {
-  // What was sampled after the base, if this side knows it at all, the other one may not know yet.
+  // Without the base's completion: this side may not know it, and the other one may not know it yet.
   const shared = base === undefined ? 0 : Math.min(base.sharedWith(ids), base.length)
   const rest = packTokenIds(ids.slice(shared, ids.length))
   return { ...(shared > 0 && { prompt_shared: shared }), prompt_token_ids: rest }
@@ -173,7 +175,7 @@ function startFromWire(start: StartOnWire, workerId: string, base: PromptIds | u
   }
 }
 
-// One object and few branches per piece in each direction: this is the path that fifty thousand pieces a second take.
+// One object and few branches per delta in each direction: this path handles fifty thousand deltas a second.
 
 function deltaToWire(delta: GenerationDelta): DeltaOnWire {
   const wire: DeltaOnWire = {}
@@ -210,7 +212,7 @@ function detailsToWire(details: TokenData): NonNullable<DeltaOnWire['details']> 
   return Object.fromEntries(packed)
 }
 
-/** Kinds that only a newer worker knows are left out. @throws RangeError on what is no packed detail */
+/** Ignores kinds that only a newer worker knows. @throws RangeError on invalid token data */
 function detailsFromWire(wire: NonNullable<DeltaOnWire['details']>): TokenData {
   return unpackTokenData(
     Object.entries(wire).flatMap(([kind, text]) =>
@@ -219,7 +221,7 @@ function detailsFromWire(wire: NonNullable<DeltaOnWire['details']>): TokenData {
   )
 }
 
-/** null on the wire is a number that the engine did not tell, or that JSON cannot write. */
+/** Converts null, which stands for a number that the engine did not report or that JSON cannot represent. */
 function orNaN(value: number | null): number {
   return value ?? Number.NaN
 }
@@ -241,8 +243,8 @@ function errorToWire(error: ProxyError): BeforeJson<ErrorOnWire> {
 }
 
 /**
- * What a worker may say of a call: how its engines fared, and that the request is wrong. The other codes are the proxy's
- * own: an agent must not be told by a worker that its key is wrong or its session over, nor a turn that its agent has left.
+ * The codes that a worker may report: failures of its engines, and invalid requests. All others belong to the proxy: a
+ * worker must not make an agent's key invalid or its session ended, nor report that a turn's agent has disconnected.
  */
 const WORKERS_CODES: ReadonlySet<string> = new Set<ErrorCode>([
   'invalid_request',

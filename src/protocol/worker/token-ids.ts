@@ -1,6 +1,6 @@
 /**
- * Token ids of a prompt on the wire: base64 of little-endian 32-bit integers. Written and read, 40,000 ids cost 1.1 ms
- * as JSON numbers and 0.2 ms like this, on a path that each call takes.
+ * Token ids of a prompt on the wire: base64 of little-endian 32-bit integers. Encoding and decoding 40,000 ids takes
+ * 1.1 ms as JSON numbers and 0.2 ms in this form, for every request.
  */
 import { endianness } from 'node:os'
 
@@ -12,7 +12,7 @@ export function packTokenIds(ids: Int32Array | readonly number[]): string {
   return (LITTLE_ENDIAN ? packed : packed.swap32()).toString('base64')
 }
 
-/** @throws RangeError when the text does not hold whole ids, or one is negative */
+/** Decodes token ids. @throws RangeError when the bytes are not a whole number of ids, or one is negative */
 export function unpackTokenIds(text: string): Int32Array {
   const packed = Buffer.from(text, 'base64')
   if (packed.length % 4 !== 0) throw new RangeError('token ids must be 32-bit integers in base64')
