@@ -115,9 +115,9 @@ export class RemoteAgentLoop {
 
 const NO_LOGGER: Logger = { debug() {}, info() {}, warn() {}, error() {} }
 
-type Defined<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
+type WithoutUndefined<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
 
-export function onlyDefined<T extends object>(options: T): Defined<T> {
+export function onlyDefined<T extends object>(options: T): WithoutUndefined<T> {
   const given = Object.entries(options).filter(([, value]) => value !== undefined)
-  return Object.fromEntries(given) as Defined<T>
+  return Object.fromEntries(given) as WithoutUndefined<T>
 }

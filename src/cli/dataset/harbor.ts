@@ -3,9 +3,9 @@ import { join } from 'node:path'
 import { ProxyError } from '../../base/errors.ts'
 import type { DatasetHarborConfig } from '../../proxy/config/options/dataset.ts'
 import {
+  type DirectorySkip,
   type HarborTasks,
   readHarborTasks,
-  type SkippedDirectory,
   verlRows,
 } from '../../rollout/datasets/harbor-tasks.ts'
 import { writeParquet } from '../../rollout/datasets/parquet-file.ts'
@@ -73,7 +73,7 @@ function report({ tasks, skipped }: Split, rowCount: number, path: string, writt
 
 const MAX_LISTED = 5
 
-function listed(directories: readonly SkippedDirectory[]): string {
+function listed(directories: readonly DirectorySkip[]): string {
   const more = directories.length - MAX_LISTED
   const names = directories.slice(0, MAX_LISTED).map(({ directory }) => directory)
   return names.join(', ') + (more > 0 ? `, and ${more} more` : '')

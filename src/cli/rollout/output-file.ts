@@ -16,7 +16,7 @@ import { isArrow, isColumns } from '../../rollout/datasets/row-columns.ts'
 import { getInstanceId } from '../../rollout/trial-id.ts'
 import { FileRow, type OutputRow } from './output-row.ts'
 import { writeColumns } from './rows-columns.ts'
-import type { PlannedSample } from './samples.ts'
+import type { SamplePlan } from './samples.ts'
 
 export class OutputFile {
   readonly #path: string
@@ -65,7 +65,7 @@ export class OutputFile {
    * The samples that the file lacks.
    * @throws ProxyError `config_invalid` when it has rows of other tasks
    */
-  missing(samples: readonly PlannedSample[]): PlannedSample[] {
+  missing(samples: readonly SamplePlan[]): SamplePlan[] {
     return samples.filter((sample) => {
       const row = this.#written.get(getSampleKey(sample.taskIndex, sample.sampleIndex))
       if (row !== undefined && !isRowOfSample(row, sample)) throw this.#ofOtherTasks(sample, row)
@@ -74,7 +74,7 @@ export class OutputFile {
   }
 
   /** The samples that the file has, and whose every try failed. */
-  failed(samples: readonly PlannedSample[]): PlannedSample[] {
+  failed(samples: readonly SamplePlan[]): SamplePlan[] {
     return samples.filter(({ taskIndex, sampleIndex }) => {
       const row = this.#written.get(getSampleKey(taskIndex, sampleIndex))
       return row !== undefined && (row.metrics.failed ?? 0) > 0
@@ -82,7 +82,7 @@ export class OutputFile {
   }
 
   /** Takes their rows out of the file, so that it lacks them. @throws ProxyError `start_failed` */
-  async takeOut(samples: readonly PlannedSample[]): Promise<void> {
+  async takeOut(samples: readonly SamplePlan[]): Promise<void> {
     const keys = new Set(samples.map(({ taskIndex, sampleIndex }) => getSampleKey(taskIndex, sampleIndex)))
     try {
       // A file of its own until it is whole: the rows that stay may have cost days.
@@ -107,7 +107,7 @@ export class OutputFile {
   }
 
   /** @throws ProxyError `start_failed` */
-  append(sample: PlannedSample, outputs: AgentLoopOutputs): Promise<void> {
+  append(sample: SamplePlan, outputs: AgentLoopOutputs): Promise<void> {
     const { taskIndex, sampleIndex, digest } = sample
     const where = { task_index: taskIndex, sample_index: sampleIndex }
     const head = { ...where, instance_id: readInstanceId(sample), task_digest: digest }
@@ -138,7 +138,7 @@ export class OutputFile {
     this.#unlock()
   }
 
-  #ofOtherTasks(sample: PlannedSample, { instance_id }: FileRow): ProxyError {
+  #ofOtherTasks(sample: SamplePlan, { instance_id }: FileRow): ProxyError {
     const { taskIndex } = sample
     const other = instance_id !== readInstanceId(sample) && instance_id !== null ? instance_id : 'another one'
     const message = `${this.#path} has rows of other tasks: task ${taskIndex} is ${other} there; choose another --output`
@@ -155,11 +155,11 @@ function getSampleKey(taskIndex: number, sampleIndex: number): string {
   return `${taskIndex}.${sampleIndex}`
 }
 
-function readInstanceId({ task }: PlannedSample): string | null {
+function readInstanceId({ task }: SamplePlan): string | null {
   return getInstanceId(task) ?? null
 }
 
-function isRowOfSample({ instance_id, task_digest }: FileRow, sample: PlannedSample): boolean {
+function isRowOfSample({ instance_id, task_digest }: FileRow, sample: SamplePlan): boolean {
   return instance_id === readInstanceId(sample) && (task_digest ?? sample.digest) === sample.digest
 }
 

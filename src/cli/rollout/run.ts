@@ -10,7 +10,7 @@ import { Interrupt } from '../interrupt.ts'
 import { Progress } from '../progress.ts'
 import { printable } from '../table.ts'
 import { OutputFile } from './output-file.ts'
-import { type PlannedSample, planSamples, readSamples } from './samples.ts'
+import { planSamples, readSamples, type SamplePlan } from './samples.ts'
 import { describeTally, summarise, Tally } from './tally.ts'
 
 /** Of lines where there is no terminal: a run may have thousands of samples. */
@@ -66,7 +66,7 @@ interface RolloutRun {
   loop: RemoteAgentLoop
   runner: AgentRunner
   output: OutputFile
-  missing: readonly PlannedSample[]
+  missing: readonly SamplePlan[]
   progress: Progress
 }
 
@@ -119,7 +119,7 @@ async function runSamples(
 /** How many of the failed samples are named. */
 const NAMED_FAILED = 10
 
-function describeFailed(failed: readonly PlannedSample[], retryFailed: boolean): string {
+function describeFailed(failed: readonly SamplePlan[], retryFailed: boolean): string {
   const names = failed
     .slice(0, NAMED_FAILED)
     .map(

@@ -9,7 +9,7 @@ import { isParquet } from '../../rollout/datasets/row-columns.ts'
 import type { Sample } from '../../rollout/runners/runner.ts'
 
 /** One rollout to run: the `sampleIndex`-th sample of the task at `taskIndex` of the file. */
-export interface PlannedSample {
+export interface SamplePlan {
   taskIndex: number
   sampleIndex: number
   task: Sample
@@ -21,7 +21,7 @@ export interface PlannedSample {
 const DIGEST_LENGTH = 16
 
 /** The samples of one task after the other. */
-export function planSamples(tasks: readonly Sample[], samplesPerTask: number): PlannedSample[] {
+export function planSamples(tasks: readonly Sample[], samplesPerTask: number): SamplePlan[] {
   return tasks.flatMap((task, taskIndex) => {
     const digest = createHash('sha256').update(canonicalJson(task)).digest('hex').slice(0, DIGEST_LENGTH)
     return Array.from({ length: samplesPerTask }, (_, sampleIndex) => ({

@@ -14,7 +14,7 @@ import type { SessionSort, SessionStatus } from '../../proxy/store/port/turn-sto
 export type SessionJson = Static<typeof Session>
 export type TurnJson = SessionWithTurnsJson['turns'][number]
 export type SessionWithTurnsJson = Static<typeof SessionWithTurns>
-export type ShownTurnJson = Static<typeof ShownSessionWithTurns>['turns'][number]
+export type TurnDisplayJson = Static<typeof ShownSessionWithTurns>['turns'][number]
 export type TreeJson = Static<typeof Tree>
 type TrajectoriesJson = Static<typeof Trajectories>
 export type TrajectoryJson = TrajectoriesJson['trajectories'][number]
@@ -57,7 +57,7 @@ export interface SessionsApi {
   /** How the turns hang together. */
   tree(sessionId: string): Promise<TreeJson>
   /** The turns, each with what is new in it, without token ids. */
-  conversation(sessionId: string): Promise<ShownTurnJson[]>
+  conversation(sessionId: string): Promise<TurnDisplayJson[]>
   withTrajectories(sessionId: string, rows: WhichRows): Promise<TrajectoriesJson>
   /** Pieces of lines, in a format of others. */
   exported(sessionId: string, query: Static<typeof ExportQuery>): AsyncIterable<string>

@@ -8,7 +8,7 @@ import { readTrajectories } from '../../proxy/http/trainer/sessions/trajectory-q
 import { idPrefixOfRun } from '../../proxy/session/state/session-id.ts'
 import type { SessionRecord, TurnReader } from '../../proxy/store/port/turn-store.ts'
 import { openDatabase } from '../open-database.ts'
-import type { SessionsApi, ShownTurnJson } from './api.ts'
+import type { SessionsApi, TurnDisplayJson } from './api.ts'
 
 /**
  * The sessions API over a database, which a proxy may be writing to meanwhile.
@@ -48,7 +48,7 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
     conversation: async (sessionId) => {
       const session = await findSession(reader, sessionId)
       const pieces = sessionWithTurns(session, reader.readOutlines(sessionId), 'new')
-      return (await parsePieces<{ turns: ShownTurnJson[] }>(pieces)).turns
+      return (await parsePieces<{ turns: TurnDisplayJson[] }>(pieces)).turns
     },
     withTrajectories: async (sessionId, query) => {
       const session = await findSession(reader, sessionId)

@@ -4,7 +4,7 @@ import { ProxyError } from '../../base/errors.ts'
 import type { Consumer, ConsumerReader } from '../../proxy/store/port/consumers.ts'
 import type { TurnStore } from '../../proxy/store/port/turn-store.ts'
 
-export interface ImportedConsumers {
+export interface ConsumerImport {
   created: number
   /** The names of those whose acknowledgements are imported. */
   merged: ReadonlySet<string>
@@ -13,7 +13,7 @@ export interface ImportedConsumers {
 }
 
 /** @throws ProxyError `consumer_exists` if one of the destination selects other sessions; nothing is imported then */
-export async function importConsumers(reader: ConsumerReader, store: TurnStore): Promise<ImportedConsumers> {
+export async function importConsumers(reader: ConsumerReader, store: TurnStore): Promise<ConsumerImport> {
   const consumers = await reader.listConsumers('')
   for (const consumer of consumers) rejectOther(consumer, await store.getConsumer(consumer.name))
   const merged = new Set<string>()

@@ -11,7 +11,7 @@ import { getSettings } from '../../protocol/transcript/settings.ts'
 import { ToolCallReader, type ToolCallView, type ToolCallWire } from '../../protocol/transcript/tool-calls.ts'
 import { revealInvisible } from '../../protocol/transcript/visible.ts'
 import { formatNumber } from '../table.ts'
-import type { ShownTurnJson, TreeJson } from './api.ts'
+import type { TreeJson, TurnDisplayJson } from './api.ts'
 
 /** Of a text without `full`. */
 const MAX_LINES = 40
@@ -25,7 +25,7 @@ const styled = (style: Style, text: string) => styleText(style, text, { stream: 
 /** @param full texts whole, and tools with their descriptions */
 export function* transcript(
   tree: TreeJson,
-  turns: readonly ShownTurnJson[],
+  turns: readonly TurnDisplayJson[],
   full: boolean,
 ): Generator<string> {
   const byId = new Map(turns.map((turn) => [turn.turn_id, turn]))
@@ -60,7 +60,7 @@ function echoed(turn: number | undefined): string {
   return turn === undefined ? '' : ` and the completion of turn ${turn}`
 }
 
-function heading(turn: ShownTurnJson, reward: number | undefined): string {
+function heading(turn: TurnDisplayJson, reward: number | undefined): string {
   const facts = [
     turn.line,
     turn.model,
@@ -74,7 +74,7 @@ function heading(turn: ShownTurnJson, reward: number | undefined): string {
   return `\n${styled('bold', `── turn ${turn.index}`)}${styled('dim', ` · ${known.join(' · ')}`)}`
 }
 
-function* settingsLines(turn: ShownTurnJson, full: boolean): Generator<string> {
+function* settingsLines(turn: TurnDisplayJson, full: boolean): Generator<string> {
   const { params, tools } = getSettings(turn)
   if (params.length > 0)
     yield* cut(params.map(([name, value]) => `${name} ${value}`).join(', '), full, '  ', 'dim')
@@ -97,7 +97,11 @@ function* messageLines(
   for (const call of calls) yield* callLines(call, full)
 }
 
-function* answerLines(turn: ShownTurnJson, calls: readonly ToolCallView[], full: boolean): Generator<string> {
+function* answerLines(
+  turn: TurnDisplayJson,
+  calls: readonly ToolCallView[],
+  full: boolean,
+): Generator<string> {
   yield styled('green', 'sampled')
   if (turn.reasoning_content) yield* reasoningLines(turn.reasoning_content, full)
   if (turn.completion_text !== '') yield* cut(turn.completion_text, full, '  ')

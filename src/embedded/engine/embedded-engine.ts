@@ -14,7 +14,7 @@ import { type EmbeddedModel, embeddedModelFolder, loadEmbeddedModel } from './em
 import { Generation } from './generation.ts'
 import { Pace } from './pace.ts'
 import { Playbook } from './playbook.ts'
-import { chatPrompt, checkTokenIds, completionPrompt, type EncodedPrompt, tokenPrompt } from './prompt.ts'
+import { chatPrompt, checkTokenIds, completionPrompt, type EmbeddedPrompt, tokenPrompt } from './prompt.ts'
 import { readPrompt } from './prompt-conversation.ts'
 import { readLogprobsOptions, readSamplingParams, type SamplingParams, tooLong } from './sampling-params.ts'
 import { rankTokens, type TokenRank } from './score.ts'
@@ -182,7 +182,7 @@ export class EmbeddedEngine implements EngineClient {
     return this.tokenizeText(text)
   }
 
-  async #createPrompt(request: GenerationRequest): Promise<EncodedPrompt> {
+  async #createPrompt(request: GenerationRequest): Promise<EmbeddedPrompt> {
     if (isTokenRequest(request)) return tokenPrompt(this.#model, Array.from(request.promptTokenIds))
     return request.kind === 'chat'
       ? await chatPrompt(this.#encodePrompt, request.body)
@@ -191,7 +191,7 @@ export class EmbeddedEngine implements EngineClient {
 
   /** What the completion begins with, and the parameters with the length at which a rule cuts it off. */
   #force(
-    prompt: EncodedPrompt,
+    prompt: EmbeddedPrompt,
     model: string | undefined,
     params: SamplingParams,
   ): { params: SamplingParams; forcedIds?: readonly number[] } {

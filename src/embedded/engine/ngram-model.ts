@@ -45,7 +45,7 @@ interface ContextMatch {
   total: number
 }
 
-interface WeightedMatch extends ContextMatch {
+interface NgramMatch extends ContextMatch {
   weight: number
 }
 
@@ -53,11 +53,11 @@ interface WeightedMatch extends ContextMatch {
 export class NextToken {
   readonly #base: Float64Array
   readonly #baseWeight: number
-  readonly #matches: readonly WeightedMatch[]
+  readonly #matches: readonly NgramMatch[]
 
   /** @param matches the contexts that were seen, shortest first */
   constructor(base: Float64Array, matches: readonly ContextMatch[]) {
-    const weighted: WeightedMatch[] = []
+    const weighted: NgramMatch[] = []
     let left = 1
     for (const match of matches.toReversed()) {
       weighted.unshift({ ...match, weight: left / match.total })

@@ -67,7 +67,7 @@ interface AnswerText {
   cutAfterTokens: number | undefined
 }
 
-interface CompiledRule {
+interface RuleMatcher {
   name: string
   when: Conditions
   text: RegExp | undefined
@@ -76,7 +76,7 @@ interface CompiledRule {
 }
 
 export class Playbook {
-  readonly #rules: readonly CompiledRule[]
+  readonly #rules: readonly RuleMatcher[]
 
   /**
    * @param source the parsed JSON of a playbook file
@@ -129,7 +129,7 @@ export class Playbook {
 type Captures = ReadonlyMap<string, string>
 
 function matchRule(
-  rule: CompiledRule,
+  rule: RuleMatcher,
   conversation: PromptConversation,
   model?: string,
 ): Captures | undefined {

@@ -7,14 +7,14 @@ import { rejection } from './rejection.ts'
 type Encode = (text: string) => Promise<number[]>
 
 /** What a completion follows. */
-export interface EncodedPrompt {
+export interface EmbeddedPrompt {
   ids: number[]
   /** A function, because only playbook rules look at it and a prompt of ids must be decoded for them. */
   text: () => string
 }
 
 /** @throws ProxyError `engine_rejected`, or `unsupported` for content that is not text */
-export async function chatPrompt(encode: Encode, body: ChatBody): Promise<EncodedPrompt> {
+export async function chatPrompt(encode: Encode, body: ChatBody): Promise<EmbeddedPrompt> {
   if (body.continue_final_message === true) {
     throw rejection('continue_final_message is not supported', 'continue_final_message')
   }
@@ -27,7 +27,7 @@ export async function completionPrompt(
   model: EmbeddedModel,
   encode: Encode,
   { prompt, echo }: CompletionBody,
-): Promise<EncodedPrompt> {
+): Promise<EmbeddedPrompt> {
   if (echo) throw rejection('echo is not supported', 'echo')
   if (typeof prompt !== 'string') return tokenPrompt(model, [...prompt])
   refuseEmpty(prompt)
@@ -35,7 +35,7 @@ export async function completionPrompt(
 }
 
 /** @throws ProxyError `engine_rejected` */
-export function tokenPrompt(model: EmbeddedModel, ids: number[]): EncodedPrompt {
+export function tokenPrompt(model: EmbeddedModel, ids: number[]): EmbeddedPrompt {
   refuseEmpty(ids)
   checkTokenIds(model, ids, 'prompt')
   return { ids, text: () => model.tokenizer.decode(ids) }

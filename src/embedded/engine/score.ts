@@ -1,10 +1,10 @@
 /** What the embedded model thinks of given tokens. */
-import type { ScoredToken } from '../../proxy/engines/port/score.ts'
+import type { TokenScore } from '../../proxy/engines/port/score.ts'
 import type { NextToken, NgramModel } from './ngram-model.ts'
 import { indexOfLargest } from './sampler.ts'
 
 /** A token with the most probable ones in its place, and its own rank among all, from 1. */
-export interface TokenRank extends ScoredToken {
+export interface TokenRank extends TokenScore {
   readonly rank: number
   /** Most probable first. */
   readonly top: readonly { id: number; logprob: number }[]

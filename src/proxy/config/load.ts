@@ -23,7 +23,7 @@ export type Flags = Readonly<Record<string, string | boolean | readonly string[]
 export type Env = Readonly<Record<string, string | undefined>>
 
 /** A value as it was found, and where, in the words of a message. */
-interface GivenValue {
+interface OptionValue {
   value: unknown
   from: string
 }
@@ -67,12 +67,12 @@ function getKeyFiles(value: unknown): string[] {
   return files.map((item) => item.trim().slice(1))
 }
 
-function fromFlag(option: OptionSpec, value: Flags[string]): GivenValue | undefined {
+function fromFlag(option: OptionSpec, value: Flags[string]): OptionValue | undefined {
   return value === undefined ? undefined : { value, from: `--${option.flag}` }
 }
 
 /** A variable that is set to nothing counts as not set, as it does for compose files and shells. */
-function fromEnv(command: CommandSpec, option: OptionSpec, env: Env): GivenValue | undefined {
+function fromEnv(command: CommandSpec, option: OptionSpec, env: Env): OptionValue | undefined {
   for (const name of envNames(command, option)) {
     const text = env[name]
     if (!text || isServiceLink(name, text)) continue
@@ -88,7 +88,7 @@ function splitList(option: OptionSpec, text: string): string[] {
     .filter((item) => item !== '')
 }
 
-function fromFile(option: OptionSpec, file: ConfigFile | undefined): GivenValue | undefined {
+function fromFile(option: OptionSpec, file: ConfigFile | undefined): OptionValue | undefined {
   if (!file) return undefined
   const key = fileKeys(option).find((name) => Object.hasOwn(file.values, name))
   if (key === undefined) return undefined
@@ -100,7 +100,7 @@ function getDefault(option: OptionSpec): unknown {
   return option.default === undefined ? undefined : parseValue(option, option.default)
 }
 
-function parseGiven(option: OptionSpec, given: GivenValue): unknown {
+function parseGiven(option: OptionSpec, given: OptionValue): unknown {
   if (!option.repeatable) return parseOne(option, given.value, given.from)
   const items = Array.isArray(given.value) ? given.value : [given.value]
   const values = option.type === 'key' ? items.flatMap((item) => readKeys(item, given.from)) : items

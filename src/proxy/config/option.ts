@@ -70,20 +70,20 @@ interface JsonOption extends OptionBase {
 
 export type OptionSpec = TextOption | QuantityOption | EnumOption | BooleanOption | JsonOption
 
-type Ungrouped<O> = O extends unknown ? Omit<O, 'group'> : never
+type OptionWithoutGroup<O> = O extends unknown ? Omit<O, 'group'> : never
 
-type UngroupedTable = Readonly<Record<string, Ungrouped<OptionSpec>>>
+type OptionSpecs = Readonly<Record<string, OptionWithoutGroup<OptionSpec>>>
 
-type Grouped<T extends UngroupedTable> = { readonly [K in keyof T]: T[K] & { readonly group: string } }
+type WithGroup<T extends OptionSpecs> = { readonly [K in keyof T]: T[K] & { readonly group: string } }
 
 /** Options under one heading of the help text. */
-export function grouped<const T extends UngroupedTable>(group: string, options: T): Grouped<T> {
-  return withAll(options, { group }) as Grouped<T>
+export function grouped<const T extends OptionSpecs>(group: string, options: T): WithGroup<T> {
+  return withAll(options, { group }) as WithGroup<T>
 }
 
 /** Options under one heading, all of them `flagOnly`. */
-export function groupedFlags<const T extends UngroupedTable>(group: string, options: T): Grouped<T> {
-  return withAll(options, { group, flagOnly: true }) as Grouped<T>
+export function groupedFlags<const T extends OptionSpecs>(group: string, options: T): WithGroup<T> {
+  return withAll(options, { group, flagOnly: true }) as WithGroup<T>
 }
 
 /** A table with these fields in each of its options. */

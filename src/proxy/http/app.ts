@@ -39,7 +39,7 @@ import { openApi, openApiRoute } from './schemas/openapi.ts'
 import { consumerRoutes } from './trainer/consumers/routes.ts'
 import { gatewayRoutes } from './trainer/gateway/routes.ts'
 import { eventsRoutes } from './trainer/read/events.ts'
-import { type ReadTokenTexts, readRoutes } from './trainer/read/routes.ts'
+import { readRoutes, type TokenTextReader } from './trainer/read/routes.ts'
 import { detailRoutes } from './trainer/sessions/detail-routes.ts'
 import { sessionsRoutes } from './trainer/sessions/routes.ts'
 import { tracesRoutes } from './trainer/traces/routes.ts'
@@ -88,7 +88,7 @@ export interface AppOptions extends AppBase, AgentRoutesOptions {
   /** The events of sessions and turns. Default: they have no listener. */
   activity?: Activity
   /** Default: no tokenizer is available. */
-  tokenTexts?: ReadTokenTexts
+  tokenTexts?: TokenTextReader
   /** The messages of a turn that a response contains by default. Default: all. */
   turnMessages?: 'all' | 'new'
   /** Takes over, or closes, the socket of a client that connects to `/ws/worker`. */

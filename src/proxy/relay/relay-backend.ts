@@ -7,7 +7,7 @@ import type { GenerationRequest } from '../../protocol/canonical/request.ts'
 import { CAPABILITIES } from '../../protocol/worker/protocol.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from '../engines/dispatch/dispatcher.ts'
 import { type FailureVerdict, judgeResponse, withFailover } from '../engines/dispatch/failover.ts'
-import { LearnedEfforts } from '../engines/dispatch/learned-efforts.ts'
+import { EffortRegistry } from '../engines/dispatch/learned-efforts.ts'
 import { type Ability, createUnlistedPolicyError } from '../engines/dispatch/placement.ts'
 import type { QueuedRequest } from '../engines/dispatch/scheduler.ts'
 import type { Backend, BackendMember, BackendStatus } from '../engines/port/backend.ts'
@@ -60,7 +60,7 @@ export class RelayBackend implements Backend, Registry {
   readonly #logger: Logger
   /** What the log has of each worker that is refused for its tokenizer. */
   readonly #refused = new Map<string, string>()
-  readonly #efforts: LearnedEfforts
+  readonly #efforts: EffortRegistry
   /** The same of each whose turns are not what they should be. */
   readonly #warned = new Map<string, string | undefined>()
 
@@ -75,7 +75,7 @@ export class RelayBackend implements Backend, Registry {
       } as const)
     this.#tokenizer = options.tokenizer
     this.#logger = logger
-    this.#efforts = new LearnedEfforts(logger)
+    this.#efforts = new EffortRegistry(logger)
     this.#dispatcher = new Dispatcher({ ...settings, absent, logger })
     this.#registry = new WorkerRegistry(
       { limits: settings, clock, logger },

@@ -1,5 +1,5 @@
 /** Compares recorded logprobs with those that an engine gives the same tokens now. Pure. */
-import type { ScoredToken } from '../engines/port/score.ts'
+import type { TokenScore } from '../engines/port/score.ts'
 
 /**
  * What the recorded logprobs are of: the model's own distribution (`raw`, vLLM's default), or the one after temperature
@@ -48,7 +48,7 @@ const VOCABULARY_SIZE = 262_144
 /** @param temperature at which the recorded token was sampled; 0 and 1 leave the distribution as it is */
 export function pairTokens(
   recorded: ArrayLike<number>,
-  scored: readonly ScoredToken[],
+  scored: readonly TokenScore[],
   of: LogprobsKind,
   temperature: number,
 ): TokenPair[] {
@@ -74,7 +74,7 @@ interface MaskTable {
 /** @param scored with alternatives; where a mask has ids that are not among them, the truth is an interval */
 export function pairMasked(
   { recorded, tokenIds, mask }: MaskTable,
-  scored: readonly ScoredToken[],
+  scored: readonly TokenScore[],
   temperature: number,
 ): TokenPair[] {
   const power = temperature === 0 ? 1 : temperature
@@ -88,7 +88,7 @@ export function pairMasked(
 }
 
 /** The token's logprob among those that were left, after temperature, as an interval. */
-function overMask(token: ScoredToken, id: number, left: readonly number[], temperature: number) {
+function overMask(token: TokenScore, id: number, left: readonly number[], temperature: number) {
   const power = 1 / temperature
   const known = new Map(token.alternativeIds.map((other, at) => [other, token.alternatives[at]!] as const))
   known.set(id, token.logprob)
@@ -111,7 +111,7 @@ export function isScaling(of: LogprobsKind, temperature: number): boolean {
  * for the rest only within bounds, for its mass is known and that none of it is more probable than the last
  * alternative.
  */
-export function atTemperature(token: ScoredToken, temperature: number): { low: number; high: number } {
+export function atTemperature(token: TokenScore, temperature: number): { low: number; high: number } {
   const power = 1 / temperature
   const known = token.alternatives.includes(token.logprob)
     ? token.alternatives

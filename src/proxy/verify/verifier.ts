@@ -6,7 +6,7 @@ import { randomUUID } from 'node:crypto'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type { EngineClient, EngineHealth } from '../engines/port/engine-client.ts'
-import type { ScoredToken, ScoreRequest } from '../engines/port/score.ts'
+import type { ScoreRequest, TokenScore } from '../engines/port/score.ts'
 import {
   type Comparison,
   compare,
@@ -97,7 +97,7 @@ export interface TurnVerification {
   /** Of a turn that was compared. */
   readonly pairs: readonly TokenPair[]
   /** Of a turn that was compared: what the engine said. */
-  readonly scored: readonly ScoredToken[]
+  readonly scored: readonly TokenScore[]
 }
 
 const TOLERANCE: Tolerance = { mean: 0.05, token: 1 }
@@ -175,7 +175,7 @@ export class Verifier {
     return false
   }
 
-  #pairTokens(turn: VerifiableTurn, scored: readonly ScoredToken[]): TokenPair[] {
+  #pairTokens(turn: VerifiableTurn, scored: readonly TokenScore[]): TokenPair[] {
     const { completionLogprobs: recorded, completionTokenIds: tokenIds, samplingMask: mask = [] } = turn
     const logprobsOf = this.#getLogprobsKind(turn)
     if (logprobsOf === 'mask') return pairMasked({ recorded, tokenIds, mask }, scored, getTemperature(turn))
@@ -223,7 +223,7 @@ export class Verifier {
     turn: VerifiableTurn,
     promptTokenIds: Int32Array,
     signal: AbortSignal,
-  ): Promise<readonly ScoredToken[]> {
+  ): Promise<readonly TokenScore[]> {
     const { model = turn.model, alternatives = ALTERNATIVES } = this.#options
     const isAdapter = this.#health.models.some(({ id, isAdapter: is }) => id === model && is)
     const loraPath = isAdapter ? model : turn.params.lora_path
@@ -285,7 +285,7 @@ const MASK_DIFFERS =
   'the logprobs among what top_p, top_k or min_p had left differ: a mask is missing, or another one'
 
 /** Of the tokens whose logprob over the mask is on record; the mask itself may be missing. */
-function maskedPairs(turn: VerifiableTurn, scored: readonly ScoredToken[]): TokenPair[] {
+function maskedPairs(turn: VerifiableTurn, scored: readonly TokenScore[]): TokenPair[] {
   const { samplingLogprobs, samplingMask, completionTokenIds } = turn
   if (samplingLogprobs === undefined) return []
   const places = scored.map((_, at) => at).filter((at) => typeof samplingLogprobs[at] === 'number')

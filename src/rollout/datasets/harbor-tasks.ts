@@ -20,7 +20,7 @@ export interface HarborTask {
   metadata: { [field: string]: Value }
 }
 
-export interface SkippedDirectory {
+export interface DirectorySkip {
   /** Path below the directory that was searched. */
   directory: string
   reason: string
@@ -29,7 +29,7 @@ export interface SkippedDirectory {
 export interface HarborTasks {
   /** In order of their ids. */
   tasks: HarborTask[]
-  skipped: SkippedDirectory[]
+  skipped: DirectorySkip[]
 }
 
 const CONFIG = 'task.toml'
@@ -47,7 +47,7 @@ const BATCH = 64
 export async function readHarborTasks(directory: string): Promise<HarborTasks> {
   const root = resolve(directory)
   const found = await search(root, 0)
-  const read: (HarborTask | SkippedDirectory)[] = []
+  const read: (HarborTask | DirectorySkip)[] = []
   for (let start = 0; start < found.length; start += BATCH) {
     read.push(...(await Promise.all(found.slice(start, start + BATCH).map((each) => readTask(root, each)))))
   }
@@ -86,7 +86,7 @@ function byName(a: { name: string }, b: { name: string }): number {
   return a.name < b.name ? -1 : 1
 }
 
-async function readTask(root: string, { path, names }: Candidate): Promise<HarborTask | SkippedDirectory> {
+async function readTask(root: string, { path, names }: Candidate): Promise<HarborTask | DirectorySkip> {
   const below = relative(root, path).replaceAll(sep, '/')
   const directory = below === '' ? basename(root) : below
   try {

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto'
 import type { EngineClient, EngineHealth } from '../port/engine-client.ts'
 import type { Dispatcher } from './dispatcher.ts'
 import { type EngineHealthReport, EngineHealthWatch, type EngineHealthWatchOptions } from './engine-health.ts'
-import type { LearnedEfforts } from './learned-efforts.ts'
+import type { EffortRegistry } from './learned-efforts.ts'
 import { LogprobsProbe } from './logprobs-probe.ts'
 import type { Ability } from './placement.ts'
 
@@ -15,7 +15,7 @@ export interface EnginePoolOptions
   healthIntervalMs: number
   measuresLogprobs?: boolean | undefined
   /** Forgets what it learned from an engine that may have been replaced. */
-  efforts?: LearnedEfforts | undefined
+  efforts?: EffortRegistry | undefined
 }
 
 export interface EngineFacts {

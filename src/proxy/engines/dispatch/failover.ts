@@ -3,7 +3,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { Dispatcher, Lease } from './dispatcher.ts'
-import { EffortNegotiation, type LearnedEfforts, renderedBody } from './learned-efforts.ts'
+import { EffortNegotiation, type EffortRegistry, renderedBody } from './learned-efforts.ts'
 import { isEngineFault } from './outlier-detector.ts'
 import { getRequiredAbility } from './placement.ts'
 import type { QueuedRequest } from './scheduler.ts'
@@ -23,7 +23,7 @@ export interface FailoverPolicy {
    */
   serve(memberId: string, request: GenerationRequest, failedAttempts: number): GenerationStream
   /** Reasoning efforts that members reject; absent: efforts are forwarded unchanged. */
-  efforts?: LearnedEfforts | undefined
+  efforts?: EffortRegistry | undefined
   /** Of a member, for the call's spans. */
   kindOf(memberId: string): string
   /** Asked before the member's slot is free again, or the next call that waits would get a dead one. */

@@ -19,27 +19,27 @@ import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/re
 /** Limit per member. Some engines accept any model name, and names that agents invent must not fill the memory. */
 const MAX_MODELS = 1_000
 
-type RejectedEfforts = ReadonlySet<string>
+type EffortSet = ReadonlySet<string>
 
-const NOTHING_REJECTED: RejectedEfforts = new Set()
+const NOTHING_REJECTED: EffortSet = new Set()
 
-export class LearnedEfforts {
+export class EffortRegistry {
   readonly #logger: Logger | undefined
   /** Rejected efforts by member, then by model. */
-  readonly #rejected = new Map<string, Map<string, RejectedEfforts>>()
+  readonly #rejected = new Map<string, Map<string, EffortSet>>()
 
   constructor(logger?: Logger) {
     this.#logger = logger
   }
 
   /** Returns the efforts that the member is known to reject for this model. */
-  rejectedBy(memberId: string, model = ''): RejectedEfforts {
+  rejectedBy(memberId: string, model = ''): EffortSet {
     return this.#rejected.get(memberId)?.get(model) ?? NOTHING_REJECTED
   }
 
   /** Adds efforts to those that the member rejects for this model. */
-  learn(memberId: string, model = '', rejected: RejectedEfforts): void {
-    const known = this.#rejected.get(memberId) ?? new Map<string, RejectedEfforts>()
+  learn(memberId: string, model = '', rejected: EffortSet): void {
+    const known = this.#rejected.get(memberId) ?? new Map<string, EffortSet>()
     const before = known.get(model) ?? NOTHING_REJECTED
     const all = union(before, rejected)
     if (all.size === before.size) return
@@ -58,7 +58,7 @@ export class LearnedEfforts {
   }
 }
 
-function union(one: RejectedEfforts, other: RejectedEfforts): RejectedEfforts {
+function union(one: EffortSet, other: EffortSet): EffortSet {
   return new Set([...one, ...other])
 }
 
@@ -66,13 +66,13 @@ function union(one: RejectedEfforts, other: RejectedEfforts): RejectedEfforts {
 interface Rejection {
   readonly memberId: string
   readonly sent: string
-  readonly rejected: RejectedEfforts
+  readonly rejected: EffortSet
   readonly error: ProxyError
 }
 
 /** The effort of one request, over its attempts. */
 export class EffortNegotiation {
-  readonly #learned: LearnedEfforts
+  readonly #learned: EffortRegistry
   readonly #model: string | undefined
   readonly #body: ChatBody | undefined
   /** The first attempt that was rejected. */
@@ -80,7 +80,7 @@ export class EffortNegotiation {
   #change: EffortChange | undefined
 
   /** @param body undefined: nothing is adapted */
-  constructor(learned: LearnedEfforts, body: ChatBody | undefined) {
+  constructor(learned: EffortRegistry, body: ChatBody | undefined) {
     this.#learned = learned
     this.#model = body?.model
     this.#body = body

@@ -9,7 +9,7 @@ import type { ExpectedTokenizer } from '../port/expected-tokenizer.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from './dispatcher.ts'
 import { EnginePool } from './engine-pool.ts'
 import { type FailureVerdict, judgeResponse, withFailover } from './failover.ts'
-import { EffortNegotiation, LearnedEfforts } from './learned-efforts.ts'
+import { EffortNegotiation, EffortRegistry } from './learned-efforts.ts'
 import type { LogprobsMode } from './logprobs-probe.ts'
 import { isEngineFault } from './outlier-detector.ts'
 import { createUnlistedPolicyError, type MemberLoad } from './placement.ts'
@@ -54,7 +54,7 @@ class EngineBackend implements LocalBackend {
   readonly mode = 'local'
   readonly engines: EnginePool
   readonly #dispatcher: Dispatcher
-  readonly #efforts: LearnedEfforts | undefined
+  readonly #efforts: EffortRegistry | undefined
 
   constructor(options: LocalBackendOptions) {
     const { clients, standIns = false, maxConcurrencyPerEngine, healthIntervalMs } = options
@@ -70,7 +70,7 @@ class EngineBackend implements LocalBackend {
           message: `no engine that could serve this call is healthy${this.#refusals()}`,
         },
     })
-    this.#efforts = options.adaptsEfforts ? new LearnedEfforts(options.logger) : undefined
+    this.#efforts = options.adaptsEfforts ? new EffortRegistry(options.logger) : undefined
     this.engines = new EnginePool({
       ...options,
       efforts: this.#efforts,

@@ -68,7 +68,7 @@ export class OutlierDetector {
     { dispatchedAtMs, nowMs, memberCount }: { dispatchedAtMs: number; nowMs: number; memberCount: number },
   ): Ejection | undefined {
     if (!isEngineFault(error)) return undefined
-    const member = this.#stateOf(memberId)
+    const member = this.#getState(memberId)
     if (member.ejectedUntilMs > nowMs) return undefined
     if (dispatchedAtMs >= member.lastFailureMs) {
       member.failures += 1
@@ -103,7 +103,7 @@ export class OutlierDetector {
     return ejected + 1 <= Math.floor(memberCount * MAX_EJECTED_SHARE)
   }
 
-  #stateOf(memberId: string): MemberState {
+  #getState(memberId: string): MemberState {
     let member = this.#members.get(memberId)
     if (member === undefined) {
       const never = Number.NEGATIVE_INFINITY

@@ -18,7 +18,7 @@ export interface ScoreRequest {
  * What the engine says of one token of the completion, in natural logarithms: as the model has it, before temperature and
  * every other sampling parameter. Engines score prompts that way, whatever they give with what they sample.
  */
-export interface ScoredToken {
+export interface TokenScore {
   readonly logprob: number
   /** Of different tokens, this one among them or not: the most probable ones. Empty unless asked for. */
   readonly alternatives: readonly number[]
@@ -28,7 +28,7 @@ export interface ScoredToken {
 
 export interface ScoreResult {
   /** As many as the completion has. */
-  readonly tokens: readonly ScoredToken[]
+  readonly tokens: readonly TokenScore[]
 }
 
 /** @throws ProxyError as `EngineClient.generate`, and `engine_failed` for an answer that does not tell every token */

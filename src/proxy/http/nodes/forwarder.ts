@@ -89,7 +89,7 @@ export class Forwarder {
     const report = (delivered: boolean) => {
       if (message !== undefined) this.#reports.add(owner, { id: message.id, delivered })
     }
-    const exchange = new ForwardedExchange(raw, reply, {
+    const exchange = new NodeExchange(raw, reply, {
       gone: shared.goneOf(owner.id),
       onTracked: () =>
         deliveries.watch(reply.raw, identity.verify(request), undefined, (outcome) =>
@@ -181,7 +181,7 @@ interface ExchangeOptions {
 }
 
 /** One request on its way to another node, and its response on the way to the client. */
-class ForwardedExchange implements Dispatcher.DispatchHandler {
+class NodeExchange implements Dispatcher.DispatchHandler {
   /** Resolves with false if the other node could not be reached; rejects if it was lost before its response began. */
   readonly started: Promise<boolean>
   /** The request's body, read once there is a connection; null: it has none. */

@@ -95,7 +95,7 @@ interface ControlParts extends Parts {
 const ENGINE = 'engine '
 
 /** The controls of a node that shares its database. */
-export class SharedControls extends Controls implements Registry {
+export class ControlPropagation extends Controls implements Registry {
   readonly #shared: SharedRecord
   readonly #registry: Registry
   readonly #identity: NodeIdentity

@@ -96,8 +96,8 @@ function withoutRequiredDefaults(schema: TSchema): TSchema {
   return needed.length === 0 ? rest : { ...rest, required: needed }
 }
 
-type Made = Parameters<NonNullable<FastifyDynamicSwaggerOptions['transformObject']>>[0]
-type ApiDocument = Extract<Made, { openapiObject: unknown }>['openapiObject']
+type TransformInput = Parameters<NonNullable<FastifyDynamicSwaggerOptions['transformObject']>>[0]
+type ApiDocument = Extract<TransformInput, { openapiObject: unknown }>['openapiObject']
 
 /**
  * Makes a body optional if no field of it is required and it may be empty, but for agents' requests, whose dialects

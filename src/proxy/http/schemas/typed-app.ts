@@ -9,7 +9,7 @@ import type {
 import { validatorCompiler } from './validate.ts'
 
 /** An application whose routes have the types of their schemas. */
-export type TypedApp = FastifyInstance<
+export type SchemaApp = FastifyInstance<
   RawServerDefault,
   RawRequestDefaultExpression,
   RawReplyDefaultExpression,
@@ -18,8 +18,8 @@ export type TypedApp = FastifyInstance<
 >
 
 /** Returns the same plugin scope with routes that are typed and validated by their schemas. */
-export function typedApp(plain: FastifyInstance): TypedApp {
-  const app: TypedApp = plain.withTypeProvider<TypeBoxTypeProvider>()
+export function typedApp(plain: FastifyInstance): SchemaApp {
+  const app: SchemaApp = plain.withTypeProvider<TypeBoxTypeProvider>()
   app.setValidatorCompiler(validatorCompiler)
   // Response schemas only document: the response of the handler is sent unfiltered.
   app.setSerializerCompiler(() => JSON.stringify)

@@ -37,7 +37,7 @@ export interface PrefixMatch<Turn> {
 }
 
 /** The completion of a turn, as matching reads it. */
-export type SampledMessage = Pick<Completion, 'content' | 'reasoning' | 'toolCalls'>
+export type CompletionMessage = Pick<Completion, 'content' | 'reasoning' | 'toolCalls'>
 
 type Node<Turn> = MessageNode<IndexTurn<Turn>>
 
@@ -135,7 +135,7 @@ export class PrefixIndex<Turn> {
    * Adds a completed turn, so that requests can continue it. This holds even if its response was not delivered, since
    * a retry may receive it.
    */
-  add(call: PrefixMatch<Turn>, completion: SampledMessage, turn: Turn): IndexTurn<Turn> {
+  add(call: PrefixMatch<Turn>, completion: CompletionMessage, turn: Turn): IndexTurn<Turn> {
     const { parent, sharedMessages, order, conversation } = call
     let request = parent?.completion ?? this.#getRoot(conversation.toolsKey)
     // Start at the parent: older messages of the request are echoes, and the sampled messages are kept.
@@ -241,6 +241,6 @@ function choose<Turn>(
 }
 
 /** Converts a completion to an assistant message. */
-export function sampledMessage({ content, reasoning, toolCalls }: SampledMessage): ChatMessage {
+export function sampledMessage({ content, reasoning, toolCalls }: CompletionMessage): ChatMessage {
   return { role: 'assistant', content, reasoning_content: reasoning, tool_calls: [...toolCalls] }
 }

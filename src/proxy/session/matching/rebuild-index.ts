@@ -3,7 +3,7 @@ import { parseKeepingNumbers } from '../../../protocol/canonical/number-texts.ts
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import type { EditedCalls, TurnRecord } from '../../store/port/turn-store.ts'
 import { type ConversationKeys, readConversation } from './conversation.ts'
-import { type IndexTurn, PrefixIndex, type SampledMessage } from './prefix-index.ts'
+import { type CompletionMessage, type IndexTurn, PrefixIndex } from './prefix-index.ts'
 import { getRecordedParent } from './recorded-parent.ts'
 
 /** The fields of a recorded turn that matching reads. */
@@ -58,7 +58,7 @@ export function createConversationReader(
 /** Returns the completion of a recorded turn. */
 export function toSampledMessage(
   turn: Pick<IndexTurnRecord, 'completionText' | 'reasoning' | 'toolCalls'>,
-): SampledMessage {
+): CompletionMessage {
   const { completionText: content, reasoning, toolCalls } = turn
   return { content, reasoning, toolCalls: JSON.parse(toolCalls) as ToolCall[] }
 }

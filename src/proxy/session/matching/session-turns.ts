@@ -2,7 +2,7 @@
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { EditedCalls, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
 import type { ConversationKeys } from './conversation.ts'
-import { PrefixIndex, type PrefixMatch, type SampledMessage } from './prefix-index.ts'
+import { type CompletionMessage, PrefixIndex, type PrefixMatch } from './prefix-index.ts'
 import { rebuildIndex, toSampledMessage } from './rebuild-index.ts'
 import { isProxyToolCallId } from './tool-call-ids.ts'
 
@@ -13,7 +13,7 @@ export interface SessionTurn {
   /** Whether the experts of all its tokens but the last are recorded, in this turn and the turns that it continues. */
   readonly hasExperts?: boolean
   /** The completion if its tool calls have proxy-generated ids: agents rewrite such tool calls. */
-  readonly said?: SampledMessage
+  readonly said?: CompletionMessage
 }
 
 /** Measured size of a turn besides its tokens: its nodes in the prefix index. */
@@ -38,14 +38,14 @@ export class SessionTurns {
     return this.#index.match(conversation)
   }
 
-  add(call: PrefixMatch<SessionTurn>, completion: SampledMessage, turn: Omit<SessionTurn, 'said'>): void {
+  add(call: PrefixMatch<SessionTurn>, completion: CompletionMessage, turn: Omit<SessionTurn, 'said'>): void {
     const known = { ...turn, ...getCompletionPart(completion) }
     this.#index.add(call, completion, known)
     this.#bytes += getByteSize(known)
   }
 }
 
-function getCompletionPart({ content, reasoning, toolCalls }: SampledMessage): Pick<SessionTurn, 'said'> {
+function getCompletionPart({ content, reasoning, toolCalls }: CompletionMessage): Pick<SessionTurn, 'said'> {
   const isDrawnFor = toolCalls.length > 0 && toolCalls.every(({ id }) => isProxyToolCallId(id))
   return isDrawnFor ? { said: { content, reasoning, toolCalls } } : {}
 }

@@ -20,7 +20,7 @@ import {
   withImages,
 } from '../../tokens/images/prompt-images.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
-import { type Unfinished, unfinishedOf } from '../../tokens/parsers/unfinished.ts'
+import { type CutOffState, findCutOffState } from '../../tokens/parsers/unfinished.ts'
 import type { PromptOptions, PromptRenderer, RenderedPrompt } from '../../tokens/prompt/prompt-renderer.ts'
 import type { RenderOptions } from '../../tokens/templates/chat-template.ts'
 import { type ConversationKeys, readInSlices } from '../matching/conversation.ts'
@@ -161,11 +161,11 @@ function isCut({ prompt }: SessionTurn, renderer: PromptRenderer): boolean {
 const HEAD_TOKENS = 16
 
 /** What the model was in the middle of when its completion was cut off. */
-function unfinishedIn({ prompt }: SessionTurn, { tokenizer, parser }: PlanningModel): Unfinished {
+function unfinishedIn({ prompt }: SessionTurn, { tokenizer, parser }: PlanningModel): CutOffState {
   const said = tokenizer.decode(prompt.completion)
   // More than the head of a turn with a reasoning block that is open.
   const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - HEAD_TOKENS), prompt.length))
-  return unfinishedOf(parser, said, head)
+  return findCutOffState(parser, said, head)
 }
 
 function isNoText(content: unknown): boolean {

@@ -49,7 +49,7 @@ export class Forest {
 
   /** @param rows of all turns of the session, none of them cut; nothing is kept of their arrays but what is new */
   add(sessionId: string, rows: Iterable<Trajectory>): void {
-    const sampled = new Map<string, SampledSpan>()
+    const sampled = new Map<string, CompletionSpan>()
     for (const row of rows)
       this.#steps.push({
         row: toForestRow(sessionId, row),
@@ -60,8 +60,8 @@ export class Forest {
   /** Only when all is there it is known where prompts part. */
   place(): ForestLayout {
     const nodes: (PromptTokens | CompletionTokens)[] = []
-    const places = new Map<TokenNode | SampledSpan, number | null>([[this.#roots, null]])
-    const put = (key: TokenNode | SampledSpan, node: PromptTokens | CompletionTokens): number => {
+    const places = new Map<TokenNode | CompletionSpan, number | null>([[this.#roots, null]])
+    const put = (key: TokenNode | CompletionSpan, node: PromptTokens | CompletionTokens): number => {
       places.set(key, nodes.length)
       return nodes.push(node) - 1
     }
@@ -87,7 +87,7 @@ export class Forest {
   }
 }
 
-interface SampledSpan extends Omit<CompletionTokens, 'parent' | 'turn' | 'logprobs'> {
+interface CompletionSpan extends Omit<CompletionTokens, 'parent' | 'turn' | 'logprobs'> {
   turn: ForestTurn
   logprobs: Float64Array
   /** What was read after it. */
@@ -96,17 +96,17 @@ interface SampledSpan extends Omit<CompletionTokens, 'parent' | 'turn' | 'logpro
 
 interface Step {
   readonly row: Omit<ForestRow, 'leaf'>
-  readonly path: readonly { read: TokenNode; sampled: SampledSpan }[]
+  readonly path: readonly { read: TokenNode; sampled: CompletionSpan }[]
 }
 
 function findPath(
   sessionId: string,
   row: Trajectory,
   roots: TokenNode,
-  known: Map<string, SampledSpan>,
+  known: Map<string, CompletionSpan>,
 ): Step['path'] {
   if (!row.exact) return []
-  const path: { read: TokenNode; sampled: SampledSpan }[] = []
+  const path: { read: TokenNode; sampled: CompletionSpan }[] = []
   let read = roots.descend(row.prompt_ids)
   let end = 0
   for (const turn of row.turns) {
@@ -123,8 +123,8 @@ function findSampledSpans(
   sessionId: string,
   { start, end, ...turn }: TurnSpan,
   row: Trajectory,
-  known: Map<string, SampledSpan>,
-): SampledSpan {
+  known: Map<string, CompletionSpan>,
+): CompletionSpan {
   const before = known.get(turn.turn_id)
   if (before !== undefined && !turn.trained) return before
   const logprobs = row.response_logprobs.slice(start, end)

@@ -72,7 +72,7 @@ export function getToolNames(tools: string | null): string {
 export function isEdited(
   before: Message,
   now: Message,
-  turn: AnsweredMessages,
+  turn: TurnMessages,
   lastNow: Message | undefined,
 ): boolean {
   const follows = getNext(now, lastNow)
@@ -87,15 +87,15 @@ export function isEdited(
 }
 
 /** What a turn was sent and what it answered. */
-type AnsweredMessages = Pick<TurnRecord, 'lastMessage' | 'completionText' | 'toolCalls'>
+type TurnMessages = Pick<TurnRecord, 'lastMessage' | 'completionText' | 'toolCalls'>
 
 /** Returns whether `next` follows the message in the turn's request, or is the turn's answer to it. */
-export function isFollowedBy(message: Message, next: Message, turn: AnsweredMessages): boolean {
+export function isFollowedBy(message: Message, next: Message, turn: TurnMessages): boolean {
   if (message === turn.lastMessage) return isAnswerOf(turn, next)
   return getNext(message, turn.lastMessage)?.json === next.json
 }
 
-export function isAnswerOf(turn: AnsweredMessages, message: Message): boolean {
+export function isAnswerOf(turn: TurnMessages, message: Message): boolean {
   const text = getCompletionText(turn)
   return message.value.role === 'assistant' && text !== '' && text === getMessageText(message)
 }

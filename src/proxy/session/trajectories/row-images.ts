@@ -15,7 +15,7 @@ export interface RowImage {
   tokens: number
 }
 
-interface RecordedImages {
+interface ImageAnnotations {
   from?: string
   images?: RowImage[]
 }
@@ -30,7 +30,7 @@ export class SessionImages {
   add({ turnId, annotations }: Pick<TurnStep, 'turnId' | 'annotations'>): readonly RowImage[] {
     // Most sessions have no images: skip parsing their annotations.
     if (this.#byTurn.size === 0 && !annotations.includes('"images"')) return NO_IMAGES
-    const { prompt } = JSON.parse(annotations) as { prompt?: RecordedImages }
+    const { prompt } = JSON.parse(annotations) as { prompt?: ImageAnnotations }
     const before = (prompt?.from !== undefined && this.#byTurn.get(prompt.from)) || NO_IMAGES
     const added = prompt?.images ?? NO_IMAGES
     if (before.length + added.length > 0)

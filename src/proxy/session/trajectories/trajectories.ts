@@ -48,7 +48,7 @@ export const EXCLUSIONS = [
 type Exclusion = (typeof EXCLUSIONS)[number]
 
 /** How many turns no row is made of, by why. */
-export type ExcludedTurns = Record<Exclusion, number>
+export type ExclusionCounts = Record<Exclusion, number>
 
 export interface RowLocation {
   readonly row: Trajectory
@@ -116,8 +116,8 @@ export class TrajectoryBuilder {
     return parent && { turnId: parent.turnId, tokenCount: parent.promptLength + parent.completionLength }
   }
 
-  excluded(): ExcludedTurns {
-    const counts = Object.fromEntries(EXCLUSIONS.map((why) => [why, 0])) as ExcludedTurns
+  excluded(): ExclusionCounts {
+    const counts = Object.fromEntries(EXCLUSIONS.map((why) => [why, 0])) as ExclusionCounts
     for (const why of this.exclusions().values()) counts[why] += 1
     return counts
   }

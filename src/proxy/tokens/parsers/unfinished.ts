@@ -2,7 +2,7 @@
 import { opensReasoning } from './choose-parser.ts'
 import type { ParserFamily } from './output-parser.ts'
 
-export interface Unfinished {
+export interface CutOffState {
   /** What its last header lacks; empty if it was not cut off in one. */
   header: string
   /** What ends its reasoning; undefined if it was not reasoning. */
@@ -16,7 +16,7 @@ export interface Unfinished {
  * @param said the text of the completion, special tokens included
  * @param head the end of its prompt
  */
-export function unfinishedOf(family: ParserFamily, said: string, head: string): Unfinished {
+export function findCutOffState(family: ParserFamily, said: string, head: string): CutOffState {
   const { reasoning } = family
   const header = family.headerRest?.(said) ?? (reasoning ? restOfOpener(reasoning.open, said) : '')
   const reasons = reasoning !== undefined && isInReasoning(family, said + header, head)

@@ -7,7 +7,7 @@ import { hash } from 'node:crypto'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenIds } from '../../../protocol/token-ids/token-ids.ts'
-import type { Unfinished } from '../parsers/unfinished.ts'
+import type { CutOffState } from '../parsers/unfinished.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
 import { getMessageText, WordFinder } from '../templates/template-words.ts'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
@@ -44,7 +44,7 @@ export interface ContinuationRequest {
   /** The last id that was sampled; undefined if none was. */
   lastCompletionId: number | undefined
   /** What the completion left open, where it was cut off. */
-  unfinished?: Unfinished | undefined
+  unfinished?: CutOffState | undefined
 }
 
 /** Prompt and completion of the earlier turn, then `glueIds`, then `newIds`: the prompt of this one. */
@@ -130,11 +130,11 @@ export class PromptRenderer {
   }
 
   /** The tokens that end what a completion was cut off in, as the template ends it. */
-  async #finish(unfinished: Unfinished | undefined, variables: PromptOptions): Promise<TokenIds> {
+  async #finish(unfinished: CutOffState | undefined, variables: PromptOptions): Promise<TokenIds> {
     if (unfinished === undefined) return []
     const { header, reasoningClose, endsLine } = unfinished
     if (reasoningClose === undefined) return header === '' ? [] : await this.#encode(header)
-    const { endOfReasoning = reasoningClose } = await this.#getBeginnings(keyOf(variables), variables)
+    const { endOfReasoning = reasoningClose } = await this.#getBeginnings(getKey(variables), variables)
     // Of a template that ends reasoning in another way than the parser reads it, the parser's way is the safe one.
     const end = endOfReasoning.includes(reasoningClose) ? endOfReasoning : reasoningClose
     return await this.#encode(header + (endsLine ? end.replace(/^\n+/, '') : end))
@@ -147,7 +147,7 @@ export class PromptRenderer {
    */
   async variablesKey(options: PromptOptions = {}): Promise<string> {
     const variables = this.#selectVariables(options)
-    const { withTools, withoutTools } = await this.#getBeginnings(keyOf(variables), variables)
+    const { withTools, withoutTools } = await this.#getBeginnings(getKey(variables), variables)
     return options.tools ? withTools : withoutTools
   }
 
@@ -193,7 +193,7 @@ export class PromptRenderer {
   }
 }
 
-function keyOf(variables: PromptOptions): string {
+function getKey(variables: PromptOptions): string {
   return hash('sha256', JSON.stringify(variables), 'base64')
 }
 

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import { OutputFile } from '../../../../src/cli/rollout/output-file.ts'
-import { type PlannedSample, planSamples } from '../../../../src/cli/rollout/samples.ts'
+import { planSamples, type SamplePlan } from '../../../../src/cli/rollout/samples.ts'
 import { readParquet } from '../../../../src/rollout/datasets/parquet-file.ts'
 import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 
@@ -19,7 +19,7 @@ function rowsOf(path: string) {
 }
 
 /** Appends what the file lacks. @returns how many samples that were */
-async function goOn(path: string, samples: readonly PlannedSample[] = SAMPLES): Promise<number> {
+async function goOn(path: string, samples: readonly SamplePlan[] = SAMPLES): Promise<number> {
   const output = await OutputFile.open(path)
   const missing = output.missing(samples)
   await Promise.all(

@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs'
 import t from 'tap'
 import { MessageTree } from '../../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall } from '../../../../src/protocol/canonical/messages.ts'
-import { PrefixIndex, type SampledMessage } from '../../../../src/proxy/session/matching/prefix-index.ts'
+import { type CompletionMessage, PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index.ts'
 import { isProxyToolCallId, ToolCallIds } from '../../../../src/proxy/session/matching/tool-call-ids.ts'
 import type { EditedCalls } from '../../../../src/proxy/store/port/turn-store.ts'
 import { conversationOf } from '../../../helpers/messages.ts'
@@ -56,7 +56,7 @@ class Talk {
     return this.index.match(conversationOf(messages, null, this.tree))
   }
 
-  turn(name: string, messages: ChatMessage[], answer: Partial<SampledMessage>): void {
+  turn(name: string, messages: ChatMessage[], answer: Partial<CompletionMessage>): void {
     const said = { content: null, reasoning: null, toolCalls: [], ...answer }
     this.index.add(this.match(...messages), said, name)
   }

@@ -7,11 +7,11 @@ import {
   readInSlices,
 } from '../../../../src/proxy/session/matching/conversation.ts'
 import type { MessageKey } from '../../../../src/proxy/session/matching/message-key.ts'
-import { PrefixIndex, type SampledMessage } from '../../../../src/proxy/session/matching/prefix-index.ts'
+import { type CompletionMessage, PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index.ts'
 import { conversationOf } from '../../../helpers/messages.ts'
 
 type Loose = Record<string, unknown>
-type Calls = SampledMessage['toolCalls']
+type Calls = CompletionMessage['toolCalls']
 
 const asMessages = (messages: Loose[]) => messages as unknown as ChatMessage[]
 const user = (content: unknown, fields: Loose = {}): Loose => ({ role: 'user', content, ...fields })
@@ -37,7 +37,7 @@ class Talk {
     return this.index.match(conversationOf(asMessages(messages), tools, this.tree))
   }
 
-  turn(name: string, messages: Loose[], answer: Partial<SampledMessage>, tools: Tool[] | null = null) {
+  turn(name: string, messages: Loose[], answer: Partial<CompletionMessage>, tools: Tool[] | null = null) {
     const completion = { content: null, reasoning: null, toolCalls: [], ...answer }
     return this.index.add(this.match(messages, tools), completion, name)
   }
@@ -49,7 +49,7 @@ class Talk {
   }
 }
 
-const rich: Partial<SampledMessage> = {
+const rich: Partial<CompletionMessage> = {
   content: '\nI will look. ',
   reasoning: ' First, look.\n',
   toolCalls: [
@@ -383,7 +383,7 @@ t.test('other tools start a branch', async (t) => {
 })
 
 t.test('of two samples of a prompt the echo decides which one goes on', async (t) => {
-  const pairs: [string, Partial<SampledMessage>, Loose, Partial<SampledMessage>, Loose][] = [
+  const pairs: [string, Partial<CompletionMessage>, Loose, Partial<CompletionMessage>, Loose][] = [
     ['text', { content: '4' }, assistant('4'), { content: '5' }, assistant('5')],
     ['white space', { content: '4' }, assistant('4'), { content: ' 4' }, assistant(' 4')],
     [

@@ -8,7 +8,7 @@ import { bodyJson, routeOf } from '../wire/request.ts'
 import { CapabilityNegotiation } from './capability-negotiation.ts'
 import { detailsBody, getRequestLevels, openaiBody } from './request.ts'
 
-interface NegotiatedResponse {
+interface RouteResponse {
   response: EngineResponse
   /** To be called once: its first event has come, or it was refused with its first event. */
   served?(): void
@@ -79,7 +79,7 @@ export class OpenaiRoutes {
    * Asks for all there is first, and for less when that is refused as malformed (400, 422). What the agent itself did wrong
    * is refused at every step, and teaches nothing.
    */
-  async #ask(request: GenerationRequest, signal: AbortSignal): Promise<NegotiatedResponse> {
+  async #ask(request: GenerationRequest, signal: AbortSignal): Promise<RouteResponse> {
     const key = JSON.stringify([request.kind, request.body.model, request.stream])
     const plan = this.#learnt.planFor(key, getRequestLevels(request))
     let refusal: unknown

@@ -4,7 +4,7 @@
  * `layers/logits_processor.py`, where inputs are normalised without temperature and top_p.
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
-import type { ScoredToken, ScoreRequest } from '../../port/score.ts'
+import type { ScoreRequest, TokenScore } from '../../port/score.ts'
 import { logprobOf, notScored, readAsPrompt, scoredIds } from '../wire/score.ts'
 import type { IdReading } from '../wire/tokenizer-answers.ts'
 
@@ -25,7 +25,7 @@ export function sglangScoreBody(request: ScoreRequest, withTexts = false): strin
 }
 
 /** @throws ProxyError `engine_failed` */
-export function readSglangScores(engine: string, text: string, request: ScoreRequest): ScoredToken[] {
+export function readSglangScores(engine: string, text: string, request: ScoreRequest): TokenScore[] {
   const answer = parseJson(text)
   const meta = isRecord(answer) ? answer.meta_info : undefined
   const entries = isRecord(meta) ? meta.input_token_logprobs : undefined

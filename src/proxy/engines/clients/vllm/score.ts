@@ -3,7 +3,7 @@
  * `serving.py` there and `vllm/logprobs.py`. Prompts are scored before temperature and filters in each `--logprobs-mode`.
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
-import type { ScoredToken, ScoreRequest } from '../../port/score.ts'
+import type { ScoreRequest, TokenScore } from '../../port/score.ts'
 import { logprobOf, notScored, readAsPrompt, scoredIds } from '../wire/score.ts'
 import type { IdReading } from '../wire/tokenizer-answers.ts'
 
@@ -24,7 +24,7 @@ export function vllmScoreBody(request: ScoreRequest): string {
 }
 
 /** @throws ProxyError `engine_failed` */
-export function readVllmScores(engine: string, text: string, request: ScoreRequest): ScoredToken[] {
+export function readVllmScores(engine: string, text: string, request: ScoreRequest): TokenScore[] {
   const answer = parseJson(text)
   const choice = isRecord(answer) && Array.isArray(answer.choices) ? answer.choices[0] : undefined
   const entries: unknown = isRecord(choice) ? choice.prompt_logprobs : undefined
@@ -50,7 +50,7 @@ function scoredToken(
   entry: Record<string, unknown>,
   id: number,
   alternatives: number,
-): ScoredToken | undefined {
+): TokenScore | undefined {
   const own = logprobIn(entry[String(id)])
   if (own === undefined) return undefined
   if (alternatives === 0) return { logprob: own, alternatives: [], alternativeIds: [] }

@@ -10,7 +10,7 @@ import type { Consumer } from '../../../store/port/consumers.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { type Caller, getRequestedRun } from '../../access/scopes.ts'
 import { described } from '../../schemas/described.ts'
-import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
+import { type SchemaApp, typedApp } from '../../schemas/typed-app.ts'
 import { createDisconnectSignal } from '../../transport/disconnect-signal.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { streamJson } from '../sessions/json-stream.ts'
@@ -54,7 +54,7 @@ function getConsumerName(request: ConsumerRequest): string {
   return getNamePrefix(request) + request.params.consumer
 }
 
-function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void {
+function namedRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void {
   app.get(
     '/consumers',
     {
@@ -124,7 +124,7 @@ function namedRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void 
   )
 }
 
-function fetchRoute(app: TypedApp, { consumers, reader, onRow }: ConsumerRoutesOptions): void {
+function fetchRoute(app: SchemaApp, { consumers, reader, onRow }: ConsumerRoutesOptions): void {
   const closing = new AbortController()
   app.addHook('preClose', async () => {
     closing.abort(new ProxyError('shutting_down', 'llm-proxy is shutting down'))
@@ -152,7 +152,7 @@ function fetchRoute(app: TypedApp, { consumers, reader, onRow }: ConsumerRoutesO
   )
 }
 
-function leaseRoutes(app: TypedApp, { consumers }: ConsumerRoutesOptions): void {
+function leaseRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void {
   const changes = [
     ['ack', 'acknowledged', 'Acknowledge sessions: trained on', schemas.Acknowledged, schemas.AckBody],
     ['extend', 'extended', 'Keep leased sessions for longer', schemas.Extended, schemas.ExtendBody],

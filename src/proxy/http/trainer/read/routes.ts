@@ -6,7 +6,7 @@ import Type, { type Static } from 'typebox'
 import type { Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import { described, inMedia } from '../../schemas/described.ts'
-import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
+import { type SchemaApp, typedApp } from '../../schemas/typed-app.ts'
 import { NDJSON } from '../../transport/ndjson-reply.ts'
 import { exportSession } from '../formats/export-session.ts'
 import { ExportLine, ExportQuery } from '../formats/schemas.ts'
@@ -36,11 +36,11 @@ import { readTree } from './tree.ts'
 import { readTurnFigures, turnFiguresToWire } from './turn-figures.ts'
 
 /** Returns the texts of tokens by the tokenizer of this model; undefined if none is available. */
-export type ReadTokenTexts = (model: string | null, ids: Int32Array) => Promise<TextsOfTokens | undefined>
+export type TokenTextReader = (model: string | null, ids: Int32Array) => Promise<TextsOfTokens | undefined>
 
 export interface ReadRoutesOptions {
   reader: TurnReader
-  tokenTexts: ReadTokenTexts
+  tokenTexts: TokenTextReader
   /** The messages of a turn that a response contains by default. Default: `all`. */
   turnMessages?: 'all' | 'new'
   /** Called for each row that a trainer reads. */
@@ -58,7 +58,7 @@ export const readRoutes: FastifyPluginCallback<ReadRoutesOptions> = (plain, opti
   done()
 }
 
-function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
+function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/sessions',
     {
@@ -124,7 +124,7 @@ function listRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
   )
 }
 
-function wholeRoutes(app: TypedApp, { reader, turnMessages = 'all', onRow }: ReadRoutesOptions): void {
+function wholeRoutes(app: SchemaApp, { reader, turnMessages = 'all', onRow }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId',
     described('sessions', 'Read a session with all its turns', schemas.ShownSessionWithTurns, {
@@ -150,7 +150,7 @@ function wholeRoutes(app: TypedApp, { reader, turnMessages = 'all', onRow }: Rea
   )
 }
 
-function formatRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void {
+function formatRoutes(app: SchemaApp, { reader, onRow }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/export',
     described('sessions', 'Read a session in a format of others', inMedia(NDJSON, ExportLine), {
@@ -166,7 +166,7 @@ function formatRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void
   )
 }
 
-function forestRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void {
+function forestRoutes(app: SchemaApp, { reader, onRow }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/forest',
     described('sessions', 'Read the rows of a session, each token once', reads.TokenForest, {
@@ -194,7 +194,7 @@ function forestRoutes(app: TypedApp, { reader, onRow }: ReadRoutesOptions): void
   )
 }
 
-function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
+function turnRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/tree',
     described('sessions', 'How the turns of a session hang together', reads.Tree, {
@@ -231,7 +231,7 @@ function turnRoutes(app: TypedApp, { reader }: ReadRoutesOptions): void {
 
 const TENSORS = inMedia('application/octet-stream', Type.String({ format: 'binary' }))
 
-function rowRoutes(app: TypedApp, { reader, tokenTexts }: ReadRoutesOptions): void {
+function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): void {
   const rowOf = async (
     { sessionId, row }: Static<typeof reads.RowParams>,
     query: Static<typeof reads.RowsQuery>,

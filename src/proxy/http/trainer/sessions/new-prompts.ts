@@ -14,7 +14,7 @@ const MAX_ENDS = 16
 const EMPTY = new Set(['[', '"'])
 
 /** The position in a list of chunks at which an earlier turn's prompt ends. */
-interface SharedPrefix {
+interface CommonPrefix {
   readonly turnId: string
   readonly position: number
   /** The number of characters in the chunk at `position`. */
@@ -33,7 +33,7 @@ export class NewPrompts {
    */
   add({ turnId, promptPieces: pieces }: Pick<TurnRecord, 'turnId' | 'promptPieces'>) {
     let place = this.#first
-    let known: SharedPrefix | undefined
+    let known: CommonPrefix | undefined
     for (const [position, piece] of pieces.entries()) {
       known = longestEnd(place, pieces, position) ?? known
       if (position === pieces.length - 1) remember(place, piece, turnId)
@@ -67,9 +67,9 @@ function longestEnd(
   { ends }: PromptNode,
   pieces: readonly string[],
   position: number,
-): SharedPrefix | undefined {
+): CommonPrefix | undefined {
   const piece = pieces[position]!
-  let longest: SharedPrefix | undefined
+  let longest: CommonPrefix | undefined
   for (const [{ length }, turnId] of [...ends].filter(([end]) => piece.startsWith(end))) {
     // In a list of ids, 12 is not a prefix of 123.
     const next = piece[length] ?? pieces[position + 1]?.[0] ?? ','
@@ -79,7 +79,7 @@ function longestEnd(
   return longest
 }
 
-function textAfter({ position, length }: SharedPrefix, pieces: readonly string[]): string {
+function textAfter({ position, length }: CommonPrefix, pieces: readonly string[]): string {
   const text = pieces.slice(position).join('').slice(length)
   return pieces[0]!.startsWith('[') ? `[${text.replace(/^,/, '')}` : `"${text}`
 }

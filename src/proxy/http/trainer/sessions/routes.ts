@@ -11,7 +11,7 @@ import type { TurnReader } from '../../../store/port/turn-store.ts'
 import type { Keyring } from '../../access/keyring.ts'
 import { getRequestedRun, rejectForeignRun } from '../../access/scopes.ts'
 import { described, Nothing } from '../../schemas/described.ts'
-import { type TypedApp, typedApp } from '../../schemas/typed-app.ts'
+import { type SchemaApp, typedApp } from '../../schemas/typed-app.ts'
 import { createDisconnectSignal } from '../../transport/disconnect-signal.ts'
 import { readAnyBodyAsJson } from '../../transport/json-body.ts'
 import { MarksBody } from './mark-schemas.ts'
@@ -33,7 +33,7 @@ export const sessionsRoutes: FastifyPluginCallback<SessionsRoutesOptions> = (pla
   done()
 }
 
-function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOptions): void {
+function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOptions): void {
   const create = async (request: NewSessionRequest) => {
     const { created, session } = await sessions.create(request)
     return {
@@ -85,7 +85,7 @@ function creationRoutes(app: TypedApp, { sessions, keyring }: SessionsRoutesOpti
   )
 }
 
-function lifeRoutes(app: TypedApp, { sessions, store }: SessionsRoutesOptions): void {
+function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions): void {
   const changes = {
     complete: {
       summary: 'End a session well',

@@ -5,7 +5,7 @@ import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
 import { AgentRoleFinder, type AgentRoleMatch } from '../../../session/roles/agent-role-finder.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
-import type { ExcludedTurns, Trajectory } from '../../../session/trajectories/trajectories.ts'
+import type { ExclusionCounts, Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnSampling } from '../../../session/turn/sampling.ts'
 import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
 import type { SessionRecord, TurnOutline, TurnRecord } from '../../../store/port/turn-store.ts'
@@ -162,7 +162,7 @@ export interface RowView {
  */
 export async function* sessionWithTrajectories(
   session: SessionRecord,
-  excluded: ExcludedTurns,
+  excluded: ExclusionCounts,
   rows: Iterable<RowView>,
   { images, ...more }: { images?: ReadonlyMap<string, string> | undefined } & Record<string, unknown>,
 ): AsyncGenerator<string> {

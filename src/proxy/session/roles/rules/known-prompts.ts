@@ -6,7 +6,7 @@
 import type { DeclaredRole } from '../agent-role.ts'
 import { type AgentRoleRule, isAgent, lastUserText, type RequestEvidence, systemText } from './rule.ts'
 
-interface KnownPrompt {
+interface PromptPattern {
   readonly name: string
   readonly line: DeclaredRole
   /** Pattern of the user agent; absent for a library or an agent that does not identify itself. */
@@ -21,7 +21,7 @@ const NEXT_SPEAKER = /^Analyze \*only\* the content and structure of your immedi
 const GEMINI_CLI = /^GeminiCLI/
 const QWEN_CODE = /^QwenCode\//
 
-const KNOWN_PROMPTS: readonly KnownPrompt[] = [
+const KNOWN_PROMPTS: readonly PromptPattern[] = [
   {
     name: 'claude_code_side_question',
     line: 'side',
@@ -85,7 +85,7 @@ const KNOWN_PROMPTS: readonly KnownPrompt[] = [
   },
 ]
 
-function matches(call: RequestEvidence, { agent, system, lastUser }: KnownPrompt): boolean {
+function matches(call: RequestEvidence, { agent, system, lastUser }: PromptPattern): boolean {
   if (agent !== undefined && !isAgent(call, agent)) return false
   return system?.test(systemText(call)) ?? lastUser!.test(lastUserText(call))
 }

@@ -3,7 +3,7 @@ import { ProxyError } from '../../../../../src/base/errors.ts'
 import type { ChatBody } from '../../../../../src/protocol/canonical/request.ts'
 import {
   EffortNegotiation,
-  LearnedEfforts,
+  EffortRegistry,
 } from '../../../../../src/proxy/engines/dispatch/learned-efforts.ts'
 
 const chat = (effort: string): ChatBody => ({ model: 'm', messages: [], reasoning_effort: effort })
@@ -11,13 +11,13 @@ const QWEN = 'Unexpected reasoning effort high. Supported types are xhigh (defau
 const rejection = (message: string) => new ProxyError('engine_rejected', message, { status: 400 })
 
 /** The efforts of a request's attempts at one engine. */
-function negotiate(learned: LearnedEfforts, effort: string) {
+function negotiate(learned: EffortRegistry, effort: string) {
   const negotiation = new EffortNegotiation(learned, chat(effort))
   return { negotiation, send: () => negotiation.bodyFor('engine')!.reasoning_effort }
 }
 
 t.test('what an error teaches is learned when the retry has succeeded', async (t) => {
-  const learned = new LearnedEfforts()
+  const learned = new EffortRegistry()
   const { negotiation, send } = negotiate(learned, 'high')
   t.equal(send(), 'high')
   t.ok(negotiation.rejected('engine', rejection(QWEN)))
@@ -31,7 +31,7 @@ t.test('what an error teaches is learned when the retry has succeeded', async (t
 })
 
 t.test('an engine that answers a template error with HTTP 500 is understood as well', async (t) => {
-  const { negotiation, send } = negotiate(new LearnedEfforts(), 'high')
+  const { negotiation, send } = negotiate(new EffortRegistry(), 'high')
   send()
   const message = `the engine at http://e answered with HTTP 500: ${QWEN}`
   t.ok(negotiation.rejected('engine', new ProxyError('engine_failed', message)))
@@ -39,7 +39,7 @@ t.test('an engine that answers a template error with HTTP 500 is understood as w
 })
 
 t.test('none is not left out for a model that speaks harmony', async (t) => {
-  const { negotiation, send } = negotiate(new LearnedEfforts(), 'none')
+  const { negotiation, send } = negotiate(new EffortRegistry(), 'none')
   send()
   const error = rejection("Harmony does not support reasoning_effort='none'")
   t.notOk(negotiation.rejected('engine', error))
@@ -47,7 +47,7 @@ t.test('none is not left out for a model that speaks harmony', async (t) => {
 })
 
 t.test('the agent gets the error of its own effort where the engine takes no replacement', async (t) => {
-  const { negotiation, send } = negotiate(new LearnedEfforts(), 'none')
+  const { negotiation, send } = negotiate(new EffortRegistry(), 'none')
   send()
   const first = rejection("reasoning_effort does not support 'none' with this model")
   t.ok(negotiation.rejected('engine', first))
@@ -65,14 +65,14 @@ t.test('other errors teach nothing', async (t) => {
     rejection('temperature is too high'),
     new Error(QWEN),
   ]) {
-    const { negotiation, send } = negotiate(new LearnedEfforts(), 'high')
+    const { negotiation, send } = negotiate(new EffortRegistry(), 'high')
     send()
     t.notOk(negotiation.rejected('engine', thrown))
   }
 })
 
 t.test('models are forgotten before their names fill the memory', async (t) => {
-  const learned = new LearnedEfforts()
+  const learned = new EffortRegistry()
   const rejected = new Set(['high'])
   for (let model = 0; model <= 1_000; model += 1) learned.learn('engine', `m${model}`, rejected)
   t.equal(learned.rejectedBy('engine', 'm0').size, 0)

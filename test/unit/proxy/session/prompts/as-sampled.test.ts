@@ -1,7 +1,7 @@
 /** A conversation as its engine knows it, whatever its agent made of it. */
 import t from 'tap'
 import { getMessagesBetween } from '../../../../../src/protocol/canonical/conversation.ts'
-import type { IndexTurn, SampledMessage } from '../../../../../src/proxy/session/matching/prefix-index.ts'
+import type { CompletionMessage, IndexTurn } from '../../../../../src/proxy/session/matching/prefix-index.ts'
 import type { SessionTurn } from '../../../../../src/proxy/session/matching/session-turns.ts'
 import type { ToolCallIds } from '../../../../../src/proxy/session/matching/tool-call-ids.ts'
 import { asSampled } from '../../../../../src/proxy/session/prompts/as-sampled.ts'
@@ -28,7 +28,7 @@ function conversation(...messages: object[]) {
 
 /** The turn whose answer is the second message. */
 function turnSaying(...calls: object[]): IndexTurn<SessionTurn> {
-  const said = { content: 'Go', reasoning: null, toolCalls: calls } as unknown as SampledMessage
+  const said = { content: 'Go', reasoning: null, toolCalls: calls } as unknown as CompletionMessage
   return { turn: { said }, depth: 2, parent: undefined } as unknown as IndexTurn<SessionTurn>
 }
 

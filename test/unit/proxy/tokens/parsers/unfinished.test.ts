@@ -2,22 +2,22 @@ import t from 'tap'
 import { gemma4 } from '../../../../../src/proxy/tokens/parsers/gemma4.ts'
 import { harmony } from '../../../../../src/proxy/tokens/parsers/harmony.ts'
 import { hermes } from '../../../../../src/proxy/tokens/parsers/json-families.ts'
-import { unfinishedOf } from '../../../../../src/proxy/tokens/parsers/unfinished.ts'
+import { findCutOffState } from '../../../../../src/proxy/tokens/parsers/unfinished.ts'
 
 t.test('reasoning is open where the completion or the end of its prompt opened it last', (t) => {
   const closeOf = (said: string, head = '<|im_start|>assistant\n') =>
-    unfinishedOf(hermes, said, head).reasoningClose
+    findCutOffState(hermes, said, head).reasoningClose
   t.equal(closeOf('<think>\nhm'), '</think>')
   t.equal(closeOf('hm', '<|im_start|>assistant\n<think>\n'), '</think>')
   t.equal(closeOf('hm</think>', '<|im_start|>assistant\n<think>\n'), undefined)
   t.equal(closeOf('<think>hm</think>\n\nYes'), undefined)
   t.equal(closeOf('Yes'), undefined)
-  t.match(unfinishedOf(hermes, '<think>\nhm\n', ''), { header: '', endsLine: true })
+  t.match(findCutOffState(hermes, '<think>\nhm\n', ''), { header: '', endsLine: true })
   t.end()
 })
 
 t.test("a header of harmony's that was cut off is completed", (t) => {
-  const restOf = (said: string) => unfinishedOf(harmony, said, '<|start|>assistant').header
+  const restOf = (said: string) => findCutOffState(harmony, said, '<|start|>assistant').header
   t.equal(restOf('<|channel|>'), 'final<|message|>')
   t.equal(restOf('<|channel|>analysis'), '<|message|>')
   t.equal(restOf('<|channel|>comment'), 'ary<|message|>')
@@ -35,7 +35,7 @@ t.test("a header of harmony's that was cut off is completed", (t) => {
 })
 
 t.test("an opener of Gemma's that was cut off in its words is completed, and its reasoning closed", (t) => {
-  const unfinished = (said: string) => unfinishedOf(gemma4, said, '<|turn>model\n')
+  const unfinished = (said: string) => findCutOffState(gemma4, said, '<|turn>model\n')
   t.match(unfinished('<|channel>'), { header: 'thought\n', reasoningClose: '<channel|>' })
   t.match(unfinished('<|channel>thou'), { header: 'ght\n', reasoningClose: '<channel|>' })
   t.match(unfinished('<|channel>thought\nhm'), { header: '', reasoningClose: '<channel|>' })
