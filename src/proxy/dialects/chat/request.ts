@@ -7,7 +7,7 @@ import { parseChoiceCount } from '../common/choices.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
 import { invalid } from '../common/request-errors.ts'
 
-/** Parts beyond `type` are the engine's business: text, images, audio, files, and what comes after them. */
+/** The engine interprets fields other than `type`: text, images, audio, files, and later kinds of parts. */
 const ContentPart = Type.Object({ type: Type.String() })
 
 const MessageToolCall = Type.Object({
@@ -26,8 +26,8 @@ const Message = Type.Object({
 })
 
 /**
- * What the proxy reads or must be able to rely on. Every other field is allowed and goes to the engine as it came;
- * so do the fields here, whatever else they hold.
+ * The fields that the proxy reads or relies on. Every other field is allowed and forwarded to the engine unchanged, as
+ * are further members of these fields.
  */
 export const ChatCompletionRequest = Type.Object(
   {
@@ -61,7 +61,7 @@ const checkFunction = createChecker(
 const check = createListChecker(ChatCompletionRequest, 'messages', Message)
 
 /**
- * Checks a Chat Completions body and lowers it. The body is not copied and not changed.
+ * Validates a Chat Completions body and lowers it. The body is neither copied nor changed.
  * @throws ProxyError `invalid_request` naming the field
  */
 export function lowerChatRequest(raw: unknown, repeats: PartMemo = NO_MEMO): DialectRequest {
@@ -83,7 +83,7 @@ export function lowerChatRequest(raw: unknown, repeats: PartMemo = NO_MEMO): Dia
   }
 }
 
-/** The form of the Responses API, `{"type": "function", "name": …}`, is none of this one. */
+/** Rejects tools in the form of the Responses API, `{"type": "function", "name": …}`. */
 function checkFunctions({ tools, tool_choice: choice }: Static<typeof ChatCompletionRequest>): void {
   for (const [index, tool] of (tools ?? []).entries()) {
     if (tool.type === 'function') checkFunction(tool, `tools.${index}`)

@@ -1,5 +1,5 @@
 /**
- * OpenAI Chat Completions, the answer, whole and streamed:
+ * OpenAI Chat Completions, the response, complete and streamed:
  * https://platform.openai.com/docs/api-reference/chat/object and …/chat-streaming. Token ids are where vLLM
  * (`choices[].token_ids`, `prompt_token_ids` at the root) and LiteLLM (`provider_specific_fields`) have them.
  */
@@ -9,7 +9,7 @@ import type { Usage } from '../../../protocol/canonical/messages.ts'
 import { sumUsage } from '../common/choices.ts'
 import type { ResponseIdentity, ResponseOptions } from '../common/dialect-request.ts'
 
-/** The body of an answer that was not streamed, with each of its choices. Of all of them `end` must be set. */
+/** Returns the body of a complete response with all choices. `end` of each completion must be set. */
 export function chatCompletion(
   identity: ResponseIdentity,
   answerOptions: ResponseOptions,
@@ -48,12 +48,15 @@ function toChoice(completion: Completion, index: number, answerOptions: Response
   }
 }
 
-/** Under both names: vLLM of today has `reasoning` alone; SGLang, LiteLLM and vLLM before 0.12 `reasoning_content`. */
+/** Returns both names: current vLLM only has `reasoning`; SGLang, LiteLLM and vLLM before 0.12 `reasoning_content`. */
 function reasoningFields(reasoning: string): object {
   return { reasoning_content: reasoning, reasoning }
 }
 
-/** OpenAI has null where something stands in the place of the text, and agents read an empty answer as text. */
+/**
+ * Returns whether a completion has output other than text: OpenAI then has null for the text, and agents read an empty
+ * response as text.
+ */
 function saysElse({ toolCalls, refusal, extra }: Completion): boolean {
   return toolCalls.length > 0 || refusal !== null || 'function_call' in extra || 'audio' in extra
 }
@@ -79,7 +82,7 @@ export class ChatStreamWriter {
     this.#frame(identity.model)
   }
 
-  /** The text to send for these events; empty when none of them shows. */
+  /** Returns the text to send for these events; empty if none of them is visible. */
   write(events: readonly GenerationEvent[]): string {
     let text = ''
     for (const event of events) {
@@ -96,7 +99,7 @@ export class ChatStreamWriter {
     return text
   }
 
-  /** What is the same in each chunk is put into words once: this runs for every token. */
+  /** Serializes the constant part of each chunk once: writing runs for every token. */
   #frame(model: string): void {
     const { turnId, createdS, choice = 0 } = this.#identity
     const root = { id: `chatcmpl-${turnId}`, object: 'chat.completion.chunk', created: createdS, model }
@@ -115,7 +118,7 @@ export class ChatStreamWriter {
     return this.#chunk(message, `${tokens ?? ',"logprobs":null'},"finish_reason":null`)
   }
 
-  /** The choice's token fields; undefined when the agent wants none or the piece has none. */
+  /** Returns the choice's token fields; undefined if the agent did not request them or the delta has none. */
   #tokens(delta: GenerationDelta): string | undefined {
     const { logprobs, tokenIds } = this.#answerOptions
     const showLogprobs = logprobs && delta.logprobsContent !== undefined
@@ -135,7 +138,7 @@ export class ChatStreamWriter {
     return this.#identity.choice === undefined ? last + this.finish(end.usage) : last
   }
 
-  /** The end of the stream, for all choices. */
+  /** Returns the end of the stream, for all choices. */
   finish(usage: Usage | undefined): string {
     return `${this.#usage(usage)}data: [DONE]\n\n`
   }
@@ -149,7 +152,7 @@ export class ChatStreamWriter {
 
 function messageDelta(delta: GenerationDelta, showReasoning: boolean): string {
   const reasoning = showReasoning ? delta.reasoning : undefined
-  // Most pieces are text and nothing else, and there is one for every token.
+  // Most deltas are text only, and there is one for every token.
   if ((delta.toolCalls ?? reasoning ?? delta.refusal ?? delta.extra) === undefined) {
     return delta.content === undefined ? '{}' : `{"content":${JSON.stringify(delta.content)}}`
   }

@@ -3,12 +3,12 @@ import { Compile, type Validator } from 'typebox/compile'
 import { ProxyError } from '../../../base/errors.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 
-/** A field that may be absent or null; clients write either for the same. */
+/** Returns the schema of a field that may be absent or null, which clients use interchangeably. */
 export function nullable<S extends TSchema>(schema: S) {
   return Type.Optional(Type.Union([schema, Type.Null()]))
 }
 
-/** An error of a schema, as far as the choice of the best one needs it. */
+/** The fields of a schema error that {@link describe} uses. */
 interface SchemaError {
   keyword: string
   instancePath: string
@@ -16,7 +16,10 @@ interface SchemaError {
   params: object
 }
 
-/** What checks by this schema, compiled when it is first asked for: a start waits for a hundred of them, a call for one. */
+/**
+ * Returns a getter of the schema's validator, compiled on first use: otherwise the start would compile a hundred of
+ * them.
+ */
 export function compileLazily(schema: TSchema): () => Validator {
   let compiled: Validator | undefined
   return () => {
@@ -26,9 +29,10 @@ export function compileLazily(schema: TSchema): () => Validator {
 }
 
 /**
- * Compiles a schema into a check that returns its argument, typed, and untouched.
- * @returns the check; its second argument is where in the body the value is, as `messages.0.content.1`
- * @throws (the check) ProxyError `invalid_request` whose `param` names the field at fault, as `messages.0.role`
+ * Compiles a schema into a check that returns its argument, typed and unchanged.
+ * @returns the check; its second argument is the value's path in the body, such as `messages.0.content.1`
+ * @throws (the check) ProxyError `invalid_request` whose `param` is the path of the invalid field, such as
+ *   `messages.0.role`
  */
 export function createChecker<S extends TSchema>(schema: S): (value: unknown, at?: string) => Static<S> {
   const compiled = compileLazily(schema)
@@ -39,8 +43,8 @@ export function createChecker<S extends TSchema>(schema: S): (value: unknown, at
 }
 
 /**
- * As {@link createChecker}, for an object with a list of which most elements have been checked with earlier requests.
- * @param element what each element of the list must be
+ * Works like {@link createChecker}, for an object with a list of which most elements were checked in earlier requests.
+ * @param element the schema of each element of the list
  */
 export function createListChecker<S extends TObject>(
   schema: S,
@@ -66,8 +70,8 @@ export function isObject(value: unknown): value is object {
 }
 
 /**
- * A union fails with an error for each of its members. The one that got deepest into the value is the one that the
- * caller meant; that is the one to tell about.
+ * Describes the best of several errors: a union fails with one for each of its members, and the one with the longest
+ * path is of the member that the client meant.
  */
 function describe(errors: readonly SchemaError[], at: readonly string[]): ProxyError {
   const named = errors.map((error) => ({ error, path: [...at, ...getErrorPath(error)] }))

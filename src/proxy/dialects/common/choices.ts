@@ -1,27 +1,30 @@
-/** What an answer of several choices (`n` above 1) has for all of them, in either of OpenAI's dialects. */
+/** Responses with several choices (`n` above 1), in either of OpenAI's dialects. */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { Usage } from '../../../protocol/canonical/messages.ts'
 import { invalid } from './request-errors.ts'
 
-/** Some events of one choice. */
+/** A batch of events of one choice. */
 export interface ChoiceEvents {
-  /** From 0. */
+  /** The choice's index, from 0. */
   readonly choice: number
   readonly events: readonly GenerationEvent[]
 }
 
-/** Whole and valid `n`, of a body that its schema has passed. */
+/** Returns the number of choices, if it is not 1. @param n validated by the schema */
 export function parseChoiceCount(n: number | null | undefined): { choices?: number } {
   return n === undefined || n === null || n === 1 ? {} : { choices: n }
 }
 
-/** @throws ProxyError `invalid_request` for more choices than one call may have */
+/** @throws ProxyError `invalid_request` for more choices than one request may have */
 export function rejectTooManyChoices(choices: number, limit: number): void {
   if (choices > limit) throw invalid(`'n' must be at most ${limit}, and is ${choices}`, 'n')
 }
 
-/** As OpenAI counts: the prompt once, and what was sampled of all choices. undefined while one has none. */
+/**
+ * Sums usage like OpenAI: the prompt once, and the sampled tokens of all choices. @returns undefined while a choice has
+ * none
+ */
 export function sumUsage(completions: readonly Pick<Completion, 'end'>[]): Usage | undefined {
   const usages = completions.map(({ end }) => end?.usage).filter((usage) => usage !== undefined)
   const [first] = usages
@@ -44,20 +47,20 @@ function sumTokens(records: readonly object[]): Record<string, number> {
   return sums
 }
 
-/** Writes the pieces of one choice, and nothing of what comes once for all choices. */
+/** A writer of one choice's chunks, without the parts that a stream has once for all choices. */
 interface ChoiceWriter {
   write(events: readonly GenerationEvent[]): string
-  /** Usage, if the agent wants it, and the end of the stream. */
+  /** Returns the usage, if the agent requested it, and the end of the stream. */
   finish(usage: Usage | undefined): string
 }
 
-/** Writes a stream of several choices, piece by piece as they come, each with its `index`. */
+/** Writes a stream of several choices, chunk by chunk as they arrive, each with its `index`. */
 export class ChoicesWriter {
   readonly #writers: readonly ChoiceWriter[]
-  /** Of the choices that are whole. */
+  /** The ends of the completed choices. */
   readonly #ends: (GenerationEnd | undefined)[]
 
-  /** @param writerOf makes the writer of a choice */
+  /** @param writerOf creates the writer of a choice */
   constructor(count: number, writerOf: (choice: number) => ChoiceWriter) {
     this.#writers = Array.from({ length: count }, (_, choice) => writerOf(choice))
     this.#ends = new Array<undefined>(count).fill(undefined)

@@ -1,15 +1,18 @@
-/** What engines say when prompt and answer do not fit into the model's context; each has its own words for it. */
+/**
+ * Error messages of engines for a prompt and completion that exceed the model's context; each engine words them
+ * differently.
+ */
 import type { ProxyError } from '../../../base/errors.ts'
 
-/** In tokens. */
+/** The figures of such a message, in tokens. */
 export interface ContextOverflow {
   limit: number
   prompt?: number | undefined
-  /** What was asked for. */
+  /** The requested maximum. */
   completion?: number | undefined
 }
 
-/** vLLM, SGLang and this proxy, by version; each finds a number of tokens. */
+/** The wordings of vLLM, SGLang and this proxy, by version; each pattern captures a number of tokens. */
 const LIMIT = [
   /maximum context length (?:is|of) (\d+)/,
   /model's context length \((\d+)/,
@@ -30,7 +33,7 @@ const COMPLETION = [
   /is too large: (\d+)/,
 ]
 
-/** @returns undefined for an error that is about something else */
+/** @returns undefined for any other error */
 export function readContextOverflow({ code, message }: ProxyError): ContextOverflow | undefined {
   if (code !== 'engine_rejected' && code !== 'context_length_exceeded') return undefined
   const limit = firstNumber(LIMIT, message)

@@ -1,12 +1,12 @@
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 
-/** What an agent asked to see beyond the text. The recording never depends on it. */
+/** The parts of a response, beyond the text, that an agent requested. What is recorded never depends on them. */
 export interface ResponseOptions {
   logprobs: boolean
   tokenIds: boolean
-  /** Whether the model's reasoning is shown beside its answer. */
+  /** Whether the response shows the model's reasoning. */
   reasoning: boolean
-  /** Whether reasoning that is not shown goes out sealed, so that it can come back with the next call. */
+  /** Whether reasoning that is not shown is sent sealed, so that the next request can return it. */
   sealedReasoning?: boolean
   /** Whether a stream ends with a usage chunk. */
   streamUsage: boolean
@@ -16,22 +16,22 @@ export interface ResponseOptions {
 export type DialectRequest = CanonicalRequest & {
   stream: boolean
   answerOptions: ResponseOptions
-  /** How many answers it wants, where that is more than one. */
+  /** The number of requested completions, if more than one. */
   choices?: number
-  /** What of the agent's request no engine gets, for the record of the turn. */
+  /** The parts of the request that no engine receives, to be recorded with the turn. */
   annotations?: Record<string, unknown>
 }
 
-/** What names an answer on the wire. */
+/** The identification of a response on the wire. */
 export interface ResponseIdentity {
-  /** The turn's id; each dialect puts its own prefix before it. */
+  /** The turn's id; each dialect adds its prefix. */
   turnId: string
   /** Seconds since the epoch. */
   createdS: number
-  /** Likewise; undefined until the end is on record. */
+  /** Seconds since the epoch; undefined until the end is committed. */
   readonly endedS?: number | undefined
-  /** As the agent asked for it; the engine's own name replaces it once known. */
+  /** The model that the agent requested; the engine's name of it replaces it once known. */
   model: string
-  /** Which of the call's answers, from 0. Absent: it is the only one, and the stream ends with it. */
+  /** The index of the choice, from 0. Absent: it is the only one, and the stream ends with it. */
   choice?: number
 }

@@ -1,7 +1,7 @@
 import { ProxyError } from '../../../base/errors.ts'
 
 /**
- * A part of a request as JSON text. What can be read from JSON can be nested too deeply to be written as JSON again.
+ * Serializes a part of a request as JSON. A value that was parsed from JSON can be nested too deeply to be serialized.
  * @throws ProxyError `invalid_request`
  */
 export function toJsonText(value: unknown): string {

@@ -1,9 +1,11 @@
-/** Canonical messages and their parts, as dialects with content of their own make them. */
+/** Canonical messages and their parts, built by dialects that have their own content types. */
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 
 export type ContentPart = { type: 'text'; text: string } | { type: 'image_url'; image_url: { url: string } }
 
-/** One text is said as text; the engine or the chat template joins several, as it does for Chat Completions. */
+/**
+ * Returns content: a single text as a string; the engine or the chat template joins several, as for Chat Completions.
+ */
 export function toMessageContent(parts: readonly ContentPart[]): string | ContentPart[] {
   const [first, second] = parts
   if (first === undefined) return ''
@@ -11,8 +13,8 @@ export function toMessageContent(parts: readonly ContentPart[]): string | Conten
 }
 
 /**
- * Returns a text in place of a file that no engine can show to its model. An agent that read the file goes on, and its
- * model knows why it sees nothing.
+ * Returns a text in place of a file that no engine can show to its model. An agent that read the file continues, and
+ * its model knows why it sees nothing.
  */
 export function fileInWords(mediaType?: string): ContentPart {
   const ofType = mediaType === undefined ? '' : ` of type ${mediaType}`
@@ -22,7 +24,10 @@ export function fileInWords(mediaType?: string): ContentPart {
   }
 }
 
-/** Canonical tool messages have no flag for it, and the model must be able to tell a failure from a result. */
+/**
+ * Marks a failed tool call: canonical tool messages have no flag for it, and the model must be able to tell a failure
+ * from a result.
+ */
 const ERROR_PREFIX = 'Error: '
 
 export function asError([first, ...rest]: readonly ContentPart[]): ContentPart[] {

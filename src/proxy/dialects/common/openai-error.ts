@@ -1,7 +1,7 @@
 import type { ProxyError } from '../../../base/errors.ts'
 import { readContextOverflow } from './context-overflow.ts'
 
-/** OpenAI's error shape, as its SDKs read it. */
+/** OpenAI's error body, as its SDKs read it. */
 interface OpenAiErrorBody {
   error: {
     message: string
@@ -13,8 +13,8 @@ interface OpenAiErrorBody {
 }
 
 /**
- * An error as OpenAI's API words it: https://platform.openai.com/docs/guides/error-codes. What the engine refused
- * keeps the engine's own words; that a prompt does not fit has the code by which agents know it.
+ * Converts an error into OpenAI's form: https://platform.openai.com/docs/guides/error-codes. An engine's error keeps
+ * its message; a prompt that does not fit has the code by which agents recognize it.
  */
 export function openAiError(error: ProxyError): OpenAiErrorBody {
   const fromEngine = engineError(error.engineBody)
@@ -31,13 +31,18 @@ export function openAiError(error: ProxyError): OpenAiErrorBody {
   }
 }
 
-/** Engines have types of their own for it, and their code is the status. */
+/**
+ * Returns OpenAI's type and code for a context overflow, for which engines have other types, and the status as the
+ * code.
+ */
 function overlong(error: ProxyError): { type?: string; code?: string } {
   if (!readContextOverflow(error)) return {}
   return { type: 'invalid_request_error', code: 'context_length_exceeded' }
 }
 
-/** Engines wrap their error as `{"error": {...}}` or lay it flat as `{"object": "error", "message": ...}`. */
+/**
+ * Returns the engine's error, which is wrapped as `{"error": {...}}` or flat as `{"object": "error", "message": ...}`.
+ */
 function engineError(body: unknown): Record<string, unknown> | undefined {
   if (typeof body !== 'object' || body === null) return undefined
   const { error, message } = body as { error?: unknown; message?: unknown }

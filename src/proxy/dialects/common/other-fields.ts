@@ -1,8 +1,10 @@
-/** What of a request has no place in a canonical one: engines have fields of their own, vendors have features. */
+/** Request fields without a canonical equivalent: engines have additional fields, vendors have additional features. */
 import { toJsonText } from './json-text.ts'
 import type { Removal } from './volatile.ts'
 
-/** Fields of Chat Completions that would contradict what was lowered, or ask for what this API cannot show. */
+/**
+ * Fields of Chat Completions that would contradict the lowered request, or request output that this API cannot show.
+ */
 const CHATS = new Set([
   'prompt',
   'n',
@@ -21,13 +23,16 @@ const CHATS = new Set([
 ])
 
 interface FieldsOfDialect {
-  /** Become something else in the canonical request. */
+  /** Fields that are translated into the canonical request. */
   translated: ReadonlySet<string>
-  /** Are the vendor's: no engine knows them, or knows them as something else. */
+  /** Fields of the vendor that no engine knows, or that have another meaning there. */
   foreign: ReadonlySet<string>
 }
 
-/** Where a field goes that is not translated: engines have fields of their own, such as `repetition_penalty`. */
+/**
+ * Selects the fields that go to the engine, or are only recorded; engines have additional fields, such as
+ * `repetition_penalty`.
+ */
 export function routeFields(
   whom: 'engine' | 'record',
   request: Record<string, unknown>,
@@ -41,12 +46,15 @@ export function routeFields(
   )
 }
 
-/** An object but for some of its fields. */
+/** Returns an object without some of its fields. */
 export function without(fields: object, names: ReadonlySet<string>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(fields).filter(([name]) => !names.has(name)))
 }
 
-/** For the record of the turn. @param fields of the request that no engine gets @param droppedTools that the vendor's servers would run */
+/**
+ * Returns the annotations of the turn. @param fields of the request that no engine receives @param droppedTools tools
+ * that the vendor's servers would run
+ */
 export function toAnnotations(
   fields: Record<string, unknown>,
   removed: readonly Removal[],
@@ -54,7 +62,7 @@ export function toAnnotations(
 ): Record<string, unknown> | undefined {
   const hasFields = Object.keys(fields).length > 0
   if (!hasFields && removed.length === 0 && droppedTools.length === 0) return undefined
-  // The record is written when the answer is there, and must not fail then.
+  // Checked now, because the turn is recorded after the response, when it must not fail.
   toJsonText(fields)
   return {
     ...(hasFields && { request_fields: fields }),

@@ -1,21 +1,21 @@
 /**
- * Reasoning that an agent carries along and gives back without having read it: the signature of Anthropic's thinking
- * blocks, of which an agent that asks for `thinking.display: "omitted"` (Claude Code without a terminal) gets no text,
- * and OpenAI's `encrypted_content`. So it is here, but for the secrecy: it is only text in a form that no agent
- * changes. What the model thought comes back, and its next prompt goes on from it.
+ * Reasoning that an agent returns unread: the signature of Anthropic's thinking blocks, whose text an agent that
+ * requests `thinking.display: "omitted"` (Claude Code without a terminal) does not receive, and OpenAI's
+ * `encrypted_content`. Here it is not secret, only encoded in a form that no agent changes. The model's reasoning is
+ * thus part of its next prompt.
  */
 
 const MARK = 'llm-proxy'
 const SEALED = `${MARK}:`
 
-/** A signature that says nothing, and that nobody checks: clients send thinking back only with one. */
+/** A signature without content, which is never verified: clients return thinking blocks only with a signature. */
 export const SIGNATURE = MARK
 
 export function seal(reasoning: string): string {
   return SEALED + Buffer.from(reasoning).toString('base64url')
 }
 
-/** @returns undefined for what is not of ours: what another model thought stays sealed */
+/** @returns undefined for text that this proxy did not seal: another model's reasoning stays sealed */
 export function unseal(sealed: string): string | undefined {
   return sealed.startsWith(SEALED)
     ? Buffer.from(sealed.slice(SEALED.length), 'base64url').toString()

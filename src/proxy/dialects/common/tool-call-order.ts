@@ -1,19 +1,24 @@
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 
 /**
- * Puts the pieces of tool calls in an order that streams with one open item can write: a tool call is complete before the
- * next one begins. An engine may interleave them; pieces of a later tool call wait until the arguments of the one before
- * are a complete JSON object, or until the end.
+ * Reorders the deltas of tool calls for streams that write one item at a time: a tool call is complete before the next
+ * one begins. An engine may interleave them; deltas of a later tool call wait until the arguments of the one before are
+ * a complete JSON object, or until the end.
  */
 export class ToolCallOrder {
   #current: CallArguments | undefined
   readonly #waiting = new Map<number, ToolCallDelta>()
-  /** Indices of all tool calls that have waited. A map that is read from its start steps over each deleted entry. */
+  /**
+   * The indices of all tool calls that have waited. Reading a map from its start would step over each deleted entry.
+   */
   readonly #queue: number[] = []
   #released = 0
   readonly #complete = new Set<number>()
 
-  /** Returns what can be written now. A piece for a complete tool call is dropped, unless it has text: its writer rejects it. */
+  /**
+   * Returns the deltas that can be written now. A delta for a complete tool call is dropped unless it has text, which
+   * its writer rejects.
+   */
   add(piece: ToolCallDelta): ToolCallDelta[] {
     this.#current ??= new CallArguments(piece.index)
     if (piece.index === this.#current.index) {
@@ -27,7 +32,7 @@ export class ToolCallOrder {
     return this.#release()
   }
 
-  /** Returns what still waits: no more pieces will come. */
+  /** Returns the deltas that still wait, at the end of the completion. */
   end(): ToolCallDelta[] {
     const waiting = [...this.#waiting.values()]
     this.#waiting.clear()

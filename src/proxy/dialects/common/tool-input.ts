@@ -1,24 +1,24 @@
-/** Arguments of tool calls, in dialects that have them as an object and not as the text that the model wrote. */
+/** Arguments of tool calls in dialects where they are an object and not the text that the model sampled. */
 import { isRecord } from '../../../base/json.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
 import { toJsonText } from './json-text.ts'
 
-/** Text that a client has no JSON object for; Anthropic's documentation on streamed tool input names this wrapping. */
+/** The member that wraps text that is not a JSON object; Anthropic's documentation on streamed tool input names it. */
 const INVALID_JSON = 'INVALID_JSON'
 
-/** @param written by the model */
+/** @param written the text that the model sampled */
 export function parseToolInput(written: string): object {
   if (written.trim() === '') return {}
   try {
     const parsed: unknown = JSON.parse(written)
     if (isRecord(parsed) && !isNestedTooDeeply(parsed)) return parsed
   } catch {
-    // What the model wrote reaches the agent and comes back whole, JSON or not.
+    // The sampled text reaches the agent and returns unchanged, JSON or not.
   }
   return { [INVALID_JSON]: written }
 }
 
-/** The text that {@link parseToolInput} read. @throws ProxyError `invalid_request` */
+/** Returns the text that {@link parseToolInput} parsed. @throws ProxyError `invalid_request` */
 export function formatToolArguments(input: unknown): string {
   if (typeof input === 'object' && input !== null && Object.keys(input).length === 1) {
     const { [INVALID_JSON]: written } = input as Record<string, unknown>

@@ -1,31 +1,31 @@
 /**
- * What agents put into a prompt that changes from call to call and says nothing to a model. Left in, it would make
- * each call's prompt a new one: no prefix to share, and a trajectory of its own for every turn. Each rule has a name;
- * what it took out is returned, so that a turn can show it.
+ * Parts of prompts that agents change with each request and that carry no information for a model. If they stayed, each
+ * request's prompt would be new: without a shared prefix, and with a separate trajectory for every turn. Each rule has
+ * a name; the removed text is returned, so that it can be recorded with the turn.
  */
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { DialectRequest } from './dialect-request.ts'
 
 export interface VolatileRule {
   readonly name: string
-  /** Where the rule applies: to blocks of the system prompt, or to a last message that is nothing else. */
+  /** The scope of the rule: blocks of the system prompt, or a last message that contains nothing else. */
   readonly where: 'system' | 'last_message'
-  /** @returns the part of the text that this rule takes out; undefined: none */
+  /** @returns the part of the text to remove; undefined: none */
   find(text: string): string | undefined
 }
 
-/** What a rule took out of a prompt, for the record. */
+/** Text that a rule removed from a prompt, to be recorded. */
 export interface Removal {
   rule: string
   text: string
 }
 
 /**
- * Claude Code begins its system prompt with a block of its own for Anthropic's accounting:
- * `x-anthropic-billing-header: cc_version=2.1.329.3f1; cc_entrypoint=sdk-cli; cch=00000; cc_prev_req=req_…;`. The
- * version ends in a hash of the task's first message, so that sub-agents differ; `cch`, `cc_prev_req`, `cc_prompt_id`,
- * `cc_prev_msg` and the turn counters change with each call. Claude Code itself knows the block by these first words,
- * and its API drops it.
+ * Claude Code begins its system prompt with a separate block for Anthropic's accounting: `x-anthropic-billing-header:
+ * cc_version=2.1.329.3f1; cc_entrypoint=sdk-cli; cch=00000; cc_prev_req=req_…;`. The version ends in a hash of the
+ * task's first message, so that sub-agents differ; `cch`, `cc_prev_req`, `cc_prompt_id`, `cc_prev_msg` and the turn
+ * counters change with each request. Claude Code itself recognizes the block by these first words, and its API drops
+ * it.
  */
 const claudeCodeBillingHeader: VolatileRule = {
   name: 'claude_code_billing_header',
@@ -38,7 +38,7 @@ const EMPTY_SNAPSHOTS =
 
 /**
  * OpenClaw (seen: 2026.9.6) ends each request with a user message that its history does not keep: snapshots of its
- * background sessions and sub-agents. A message whose snapshots are all `none` tells the model nothing. Others stay: the
+ * background sessions and sub-agents. A message whose snapshots are all `none` carries no information. Others stay: the
  * same delimiters enclose the results of sub-agents, and instructions.
  */
 const openClawEmptySnapshots: VolatileRule = {
@@ -47,10 +47,10 @@ const openClawEmptySnapshots: VolatileRule = {
   find: (text) => EMPTY_SNAPSHOTS.exec(text)?.[0],
 }
 
-/** In the order in which they are applied. */
+/** The rules in the order in which they are applied. */
 export const VOLATILE_RULES: readonly VolatileRule[] = [claudeCodeBillingHeader, openClawEmptySnapshots]
 
-/** Takes what the rules find out of the blocks of a system prompt; a block of which nothing is left goes with it. */
+/** Removes the matches of the rules from the blocks of a system prompt; a block that becomes empty is removed. */
 export function removeVolatile(
   systemTexts: readonly string[],
   rules: readonly VolatileRule[],
@@ -72,8 +72,8 @@ export function removeVolatile(
 }
 
 /**
- * Takes out the last message of a request where it is the user's and a rule finds all of it.
- * @returns the request itself if there is nothing to take out
+ * Removes the last message of a request if it is a user message that a rule matches completely.
+ * @returns the request itself if there is nothing to remove
  */
 export function removeVolatileMessage(
   lowered: DialectRequest,
@@ -94,7 +94,7 @@ export function removeVolatileMessage(
   }
 }
 
-/** The text of a user message; undefined if it has anything else, or is of another role. */
+/** Returns the text of a user message; undefined if it has other parts, or another role. */
 function userText({ role, content }: ChatMessage): string | undefined {
   if (role !== 'user') return undefined
   if (typeof content === 'string') return content

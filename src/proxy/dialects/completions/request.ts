@@ -37,9 +37,9 @@ export const CompletionRequest = Type.Object(
 const check = createChecker(CompletionRequest)
 
 /**
- * Checks a Completions body and lowers it.
- * @throws ProxyError `invalid_request` naming the field; `unsupported` for several prompts, for samples that are thrown
- *   away (`best_of` above `n`), and for `echo`
+ * Validates a Completions body and lowers it.
+ * @throws ProxyError `invalid_request` naming the field; `unsupported` for several prompts, for samples that are
+ *   discarded (`best_of` above `n`), and for `echo`
  */
 export function lowerCompletionRequest(raw: unknown): DialectRequest {
   const { best_of: bestOf, ...request } = check(raw)

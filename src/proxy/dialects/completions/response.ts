@@ -1,11 +1,11 @@
-/** OpenAI Completions (legacy), the answer: https://platform.openai.com/docs/api-reference/completions/object */
+/** OpenAI Completions (legacy), the response: https://platform.openai.com/docs/api-reference/completions/object */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { TokenLogprob, Usage } from '../../../protocol/canonical/messages.ts'
 import { sumUsage } from '../common/choices.ts'
 import type { ResponseIdentity, ResponseOptions } from '../common/dialect-request.ts'
 
-/** The body of an answer that was not streamed, with each of its choices. */
+/** Returns the body of a complete response with all choices. */
 export function textCompletion(
   identity: ResponseIdentity,
   answerOptions: ResponseOptions,
@@ -41,12 +41,15 @@ function root(identity: ResponseIdentity, model: string | undefined): object {
   }
 }
 
-/** vLLM has the prompt's ids on the choice here, where chat has them at the root. */
+/** Returns the prompt's ids, which vLLM has on the choice here, and at the root for chat. */
 function promptIds(start: GenerationStart | undefined): object {
   return { prompt_token_ids: start?.promptTokenIds ? Array.from(start.promptTokenIds) : null }
 }
 
-/** Parallel lists instead of chat's entries. `offset` is where the first token begins in the text, in characters. */
+/**
+ * Returns parallel lists instead of chat's entries. @param offset the start of the first token in the text, in
+ * characters
+ */
 function legacyLogprobs(entries: readonly TokenLogprob[], offset: number): object {
   let at = offset
   return {
@@ -100,7 +103,7 @@ export class CompletionStreamWriter {
     return text
   }
 
-  /** The end of the stream, for all choices. */
+  /** Returns the end of the stream, for all choices. */
   finish(usage: Usage | undefined): string {
     const last = this.#answerOptions.streamUsage && usage ? this.#event({ choices: [], usage }) : ''
     return `${last}data: [DONE]\n\n`

@@ -1,4 +1,4 @@
-/** Errors as Google's APIs word them: https://google.aip.dev/193 */
+/** Errors in the form of Google's APIs: https://google.aip.dev/193 */
 import type { ProxyError } from '../../../base/errors.ts'
 import { readContextOverflow } from '../common/context-overflow.ts'
 

@@ -1,13 +1,19 @@
-/** Google's `Schema` (https://ai.google.dev/api/caching#Schema) as JSON Schema, which engines' grammars read. */
+/**
+ * Conversion of Google's `Schema` (https://ai.google.dev/api/caching#Schema) to JSON Schema, which engines' grammars
+ * read.
+ */
 import { ProxyError } from '../../../base/errors.ts'
 import { isRecord } from '../../../base/json.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
 import { camelCased } from './names.ts'
 
-/** Counts, which Google's APIs write as text: they are of 64 bits. */
+/** Counts, which Google's APIs write as text because they have 64 bits. */
 const COUNTS = new Set(['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties'])
 
-/** Keywords whose value is a schema, a list of schemas, or an object of schemas by name (JSON Schema 2020-12 and draft 7). */
+/**
+ * Keywords whose value is a schema, a list of schemas, or an object of schemas by name (JSON Schema 2020-12 and draft
+ * 7).
+ */
 const SCHEMA = new Set(
   'items additionalItems unevaluatedItems contains additionalProperties unevaluatedProperties propertyNames not if then else'.split(
     ' ',
@@ -16,15 +22,18 @@ const SCHEMA = new Set(
 const SCHEMA_LISTS = new Set(['anyOf', 'oneOf', 'allOf', 'prefixItems', 'items'])
 const SCHEMA_MAPS = new Set(['properties', 'patternProperties', 'dependentSchemas', '$defs', 'definitions'])
 
-/** Formats of text that grammars enforce. Google's others (`enum`, `int32`) only inform, and llguidance rejects them. */
+/**
+ * Formats of text that grammars enforce. Google's others (`enum`, `int32`) are informative, and llguidance rejects
+ * them.
+ */
 const FORMATS = new Set('date-time time date duration email hostname ipv4 ipv6 uri uuid'.split(' '))
 
-/** Names of Google's types that are no types of JSON. */
+/** The name of Google's that stands for no type. */
 const UNSPECIFIED = 'type_unspecified'
 
 /**
  * Returns the JSON schema of a `Schema`, or of a JSON schema that uses Google's names of types, as Gemini CLI sends in
- * `parametersJsonSchema` and `responseJsonSchema`. Values (`enum`, `default`, …) stay as they are.
+ * `parametersJsonSchema` and `responseJsonSchema`. Values (`enum`, `default`, …) are unchanged.
  * @throws ProxyError `invalid_request` for a schema that is nested too deeply
  */
 export function toJsonSchema(schema: unknown): unknown {
@@ -54,12 +63,15 @@ function convertMember(name: string, value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([key, schema]) => [key, convertSchema(schema)]))
 }
 
-/** Returns whether a schema of names allows all names: zod writes it for each record, and llguidance has no such keyword. */
+/**
+ * Returns whether a schema of names allows all names: zod writes it for each record, and llguidance has no such
+ * keyword.
+ */
 function isAnyName(schema: unknown): boolean {
   return isRecord(schema) && Object.keys(schema).length === 1 && convertType(schema.type) === 'string'
 }
 
-/** @returns undefined where no type is specified */
+/** @returns undefined if no type is specified */
 function convertType(type: unknown): unknown {
   if (typeof type === 'string') return type.toLowerCase() === UNSPECIFIED ? undefined : type.toLowerCase()
   if (!Array.isArray(type)) return type

@@ -16,14 +16,14 @@ import {
 } from './parts.ts'
 import type { Content } from './schema.ts'
 
-/** What one side says until the other one speaks: streams leave a content for each chunk in a client's history. */
+/** Consecutive contents of one side: streams leave a content for each chunk in a client's history. */
 interface ContentGroup {
   isModel: boolean
   contents: { content: Content; index: number }[]
 }
 
 /**
- * Utterance by utterance: one that is known is not lowered again.
+ * Lowers contents group by group; a known group is not lowered again.
  * @throws ProxyError `invalid_request`, `unsupported`
  */
 export function lowerContents(
@@ -42,7 +42,10 @@ export function lowerContents(
   return system === '' ? conversation : [repeats.once(systemMessage, system), ...conversation]
 }
 
-/** A completion that goes on inside a message would not be the whole of what the next call sends back. */
+/**
+ * Rejects a prefilled model content: the completion would be only a part of the message that the next request sends
+ * back.
+ */
 export function rejectPrefill(contents: readonly Content[]): void {
   if (contents.at(-1)?.role !== 'model') return
   const message = 'The conversation must end with a content of the user, not of the model'
@@ -64,13 +67,19 @@ function groupContents(contents: readonly Content[]): ContentGroup[] {
   return utterances
 }
 
-/** @param _last its last content, which says with all before it what the utterance is @param asked calls before it */
+/**
+ * @param _last the last content, which identifies the group together with all before it @param asked the tool calls
+ *   before the group
+ */
 function lowerGroup(_last: Content, { isModel, contents }: ContentGroup, asked: ToolCall[]): ChatMessage[] {
   const parts = contents.flatMap(({ content, index }) => withPaths(content.parts ?? [], `contents.${index}`))
   return isModel ? [lowerModel(parts)] : lowerUser(parts, asked)
 }
 
-/** Results of calls are messages of their own, and come first; what else is said is one more. */
+/**
+ * Lowers a user's contents: results of tool calls are separate messages and come first; other parts form one more
+ * message.
+ */
 function lowerUser(parts: readonly PartWithPath[], asked: readonly ToolCall[]): ChatMessage[] {
   const isResult = ({ part }: PartWithPath) => part.functionResponse !== undefined
   const answered = new PendingToolCalls(asked)
@@ -92,12 +101,12 @@ function lowerUser(parts: readonly PartWithPath[], asked: readonly ToolCall[]): 
   ]
 }
 
-/** Gemini CLI sends each result of a session that it resumes twice: equal results of one call are one result. */
+/** Removes duplicates: Gemini CLI sends each result of a resumed session twice. */
 function distinct(results: readonly ChatMessage[]): ChatMessage[] {
   return [...new Map(results.map((result) => [toJsonText(result), result])).values()]
 }
 
-/** Which call a result is of: clients that leave ids out answer in the order in which calls of a name were made. */
+/** Assigns results to tool calls: clients that omit ids send the results of a function in the order of its calls. */
 class PendingToolCalls {
   readonly #open = new Map<string, string[]>()
   readonly #ids: ReadonlySet<string>
@@ -118,8 +127,8 @@ class PendingToolCalls {
 }
 
 /**
- * Texts are joined without a seam, as the answer's writer cuts them. Reasoning is what thoughts say, else what the
- * signatures hold: clients leave thoughts out of a history and keep the signatures.
+ * Lowers a model's contents. Texts are concatenated, because the response writer splits them. The reasoning is the text
+ * of the thoughts, else that of the signatures: clients omit thoughts from a history and keep the signatures.
  */
 function lowerModel(parts: readonly PartWithPath[]): ChatMessage {
   const texts: string[] = []

@@ -1,4 +1,4 @@
-/** Gemini's tools, their schemas and the choice between them as those of Chat Completions. */
+/** Gemini's tools, their schemas and the tool choice, in the form of Chat Completions. */
 import { isRecord } from '../../../base/json.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { invalid, noToolLeft } from '../common/request-errors.ts'
@@ -6,17 +6,20 @@ import { toJsonSchema } from './json-schema.ts'
 import { camelMembers } from './names.ts'
 import type { FunctionCallingConfig, FunctionDeclaration } from './schema.ts'
 
-/** Returns the functions. Tools that Google's servers run are left out: the model does not call what it is not shown. */
+/**
+ * Returns the functions. Tools that Google's servers run are omitted: the model does not call a tool that it is not
+ * shown.
+ */
 export function lowerTools(tools: readonly Record<string, unknown>[]): Tool[] {
   return tools.flatMap((tool) => ((tool.functionDeclarations ?? []) as FunctionDeclaration[]).map(lowerTool))
 }
 
-/** Returns the names of the tools that {@link lowerTools} leaves out. */
+/** Returns the names of the tools that {@link lowerTools} omits. */
 export function droppedTools(tools: readonly Record<string, unknown>[]): string[] {
   return tools.flatMap((tool) => Object.keys(tool).filter((name) => name !== 'functionDeclarations'))
 }
 
-/** Names in camelCase, before a schema sees them. */
+/** Converts names to camelCase before a schema validates them. */
 export function camelTool(tool: unknown): unknown {
   const named = camelMembers(tool)
   if (!isRecord(named) || !Array.isArray(named.functionDeclarations)) return named
@@ -35,14 +38,14 @@ function lowerTool({ name, description, parameters, parametersJsonSchema }: Func
   }
 }
 
-/** The modes of a choice (https://ai.google.dev/api/caching#FunctionCallingConfig). */
+/** The modes of a tool choice (https://ai.google.dev/api/caching#FunctionCallingConfig). */
 const MODES = new Set(['MODE_UNSPECIFIED', 'AUTO', 'ANY', 'NONE', 'VALIDATED'])
 
 /**
- * Converts the choice between tools. No engine can be given some of the functions to choose from: the model is shown
- * those alone, as with `allowed_tools` of the Responses API.
- * @throws ProxyError `invalid_request` for an unknown mode, and for names of which no tool has one; `unsupported` for a
- *   demanded call where no tool is left
+ * Converts the tool choice. Engines do not support a choice among some of the functions: the model is shown only those,
+ * as with `allowed_tools` of the Responses API.
+ * @throws ProxyError `invalid_request` for an unknown mode, and for names that no tool has; `unsupported` for a
+ *   demanded call if no tool is left
  */
 export function lowerToolChoice(
   { mode, allowedFunctionNames: names }: FunctionCallingConfig,

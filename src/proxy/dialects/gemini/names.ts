@@ -1,7 +1,7 @@
 /** Google's APIs read names in camelCase and in snake_case (https://protobuf.dev/programming-guides/json/). */
 import { isRecord } from '../../../base/json.ts'
 
-/** @returns itself, or a copy with its own names in camelCase; names inside its values stay */
+/** @returns the object, or a copy with its own names in camelCase; names inside its values are unchanged */
 export function camelCased(object: Record<string, unknown>): Record<string, unknown> {
   let isCamel = true
   for (const name in object) if (name.includes('_')) isCamel = false
@@ -14,8 +14,8 @@ export function toCamelCase(name: string): string {
 }
 
 /**
- * Returns an object with its own names in camelCase and without members that are null, which protobuf's JSON has for
- * "not set". Any other value stays, for a schema to reject.
+ * Returns an object with its own names in camelCase and without members that are null, which means "not set" in
+ * protobuf's JSON. Any other value is returned unchanged, for a schema to reject.
  */
 export function camelMembers(object: unknown): unknown {
   if (!isRecord(object)) return object

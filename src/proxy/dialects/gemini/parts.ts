@@ -11,7 +11,7 @@ import { formatToolArguments } from '../common/tool-input.ts'
 import { camelMembers } from './names.ts'
 import type { Content } from './schema.ts'
 
-/** A part, and where in the body it stands. */
+/** A part, and its path in the body. */
 export interface PartWithPath {
   part: Record<string, unknown>
   at: string
@@ -37,7 +37,7 @@ const checkResponse = createChecker(
   }),
 )
 
-/** Returns the parts that hold anything. Google's API accepts a single part without a list. */
+/** Returns the parts that are not empty. Google's API accepts a single part without a list. */
 export function withPaths(parts: Content['parts'], at: string): PartWithPath[] {
   const list = Array.isArray(parts) ? parts : [parts ?? {}]
   return list
@@ -54,7 +54,10 @@ export function parseText({ part, at }: PartWithPath): string {
   return checkText(part, at).text
 }
 
-/** What a user, or a tool's result, shows to the model. @throws ProxyError `invalid_request`, `unsupported` */
+/**
+ * Returns the content that a user's part, or a tool's result, shows to the model. @throws ProxyError `invalid_request`,
+ * `unsupported`
+ */
 export function toContentParts(placed: PartWithPath): ContentPart[] {
   const { part, at } = placed
   if (part.inlineData !== undefined) return [inlinePart(part.inlineData, `${at}.inlineData`)]
@@ -66,7 +69,7 @@ function inlinePart(blob: unknown, at: string): ContentPart {
   const { mimeType, data } = checkBlob(camelMembers(blob), at)
   if (mimeType.startsWith('text/')) return { type: 'text', text: Buffer.from(data, 'base64').toString() }
   if (!isImage(mimeType)) return fileInWords(mimeType)
-  // Python's SDK writes bytes in the alphabet of URLs.
+  // Python's SDK encodes bytes as base64url.
   const base64 = data.replaceAll('-', '+').replaceAll('_', '/')
   return { type: 'image_url', image_url: { url: `data:${mimeType};base64,${base64}` } }
 }
@@ -91,7 +94,7 @@ const BESIDE_A_KIND: ReadonlySet<string> = new Set([
   'videoMetadata',
 ])
 
-/** @param unnamed the id of a call that came without one */
+/** @param unnamed the id for a call without one */
 export function parseFunctionCall({ part, at }: PartWithPath, unnamed: string): ToolCall {
   const { id, name, args } = checkCall(camelMembers(part.functionCall), `${at}.functionCall`)
   return {
@@ -107,7 +110,9 @@ interface FunctionResponse {
   parts: ContentPart[]
 }
 
-/** "Use 'output' for the output and 'error' for error details; without them all of it is the output." */
+/**
+ * Parses a result. "Use 'output' for the output and 'error' for error details; without them all of it is the output."
+ */
 export function parseFunctionResponse({ part, at }: PartWithPath): FunctionResponse {
   const here = `${at}.functionResponse`
   const { id, name, response = {}, parts = [] } = checkResponse(camelMembers(part.functionResponse), here)
@@ -122,12 +127,12 @@ function toText(value: unknown): string {
   return typeof value === 'string' ? value : toJsonText(value)
 }
 
-/** The reasoning before a part, as the part's `thoughtSignature`: bytes, which clients give back unread. */
+/** Encodes the reasoning before a part as the part's `thoughtSignature`: bytes, which clients return unread. */
 export function encodeSignature(reasoning: string): string {
   return Buffer.from(seal(reasoning)).toString('base64')
 }
 
-/** @returns what no signature of ours says: nothing */
+/** @returns the reasoning; empty for a signature that this proxy did not create */
 export function decodeSignature(signature: unknown): string {
   return typeof signature === 'string' ? (unseal(Buffer.from(signature, 'base64').toString()) ?? '') : ''
 }

@@ -17,17 +17,17 @@ import { Content, GeminiRequest, type GenerationConfig } from './schema.ts'
 
 const check = createListChecker(GeminiRequest, 'contents', Content)
 
-/** What the path of a call says. */
+/** The parameters in a request's path. */
 export interface GeminiPath {
   model: string
   stream: boolean
 }
 
 /**
- * Checks the body of a call and lowers it. What has no place in a canonical request is kept with the turn.
- * @param volatileRules what to take out of the system instruction; none: nothing
- * @param repeats knows what was lowered with the session's earlier requests
- * @throws ProxyError `invalid_request` naming the field; `unsupported` for what cannot be honoured
+ * Validates the body of a request and lowers it. Fields without a canonical equivalent are recorded with the turn.
+ * @param volatileRules removed from the system instruction; none: nothing
+ * @param repeats the parts that were lowered with the session's earlier requests
+ * @throws ProxyError `invalid_request` naming the field; `unsupported` for a field that cannot be honoured
  */
 export function lowerGeminiRequest(
   raw: unknown,
@@ -64,7 +64,7 @@ export function lowerGeminiRequest(
   }
 }
 
-/** The prompt that a call of this model would make. @throws as {@link lowerGeminiRequest} */
+/** Returns the prompt of a request to this model, for counting its tokens. @throws as {@link lowerGeminiRequest} */
 export function lowerGeminiCount(
   raw: unknown,
   model: string,
@@ -80,7 +80,7 @@ export function lowerGeminiCount(
   return body
 }
 
-/** The request with its own names in camelCase; an engine's fields, such as `repetition_penalty`, keep theirs. */
+/** Converts the request's own names to camelCase; an engine's fields, such as `repetition_penalty`, are unchanged. */
 function namedRequest(raw: unknown, repeats: PartMemo): unknown {
   if (!isRecord(raw)) return raw
   const entries = Object.entries(raw).map(([name, value]) => {
@@ -100,7 +100,7 @@ function camelTools(tools: unknown[]): unknown[] {
   return tools.map(camelTool)
 }
 
-/** With the names of this member in camelCase, too. */
+/** Converts the object's names and those of this member to camelCase. */
 function toCamelMembers(object: Record<string, unknown>, member: string): unknown {
   const named = camelMembers(object) as Record<string, unknown>
   return isRecord(named[member]) ? { ...named, [member]: camelMembers(named[member]) } : named
@@ -127,7 +127,10 @@ function lowerPrompt(
   return { prompt, removed }
 }
 
-/** Chat templates of models that can do without reasoning look at `enable_thinking`; a negative budget is the model's own. */
+/**
+ * Returns the reasoning fields. Chat templates of models with optional reasoning read `enable_thinking`; a negative
+ * budget leaves the choice to the model.
+ */
 function reasoningFields(thinking: GenerationConfig['thinkingConfig']): Partial<ChatBody> {
   const { thinkingBudget: budget, thinkingLevel: level } = thinking ?? {}
   const switched = typeof budget === 'number' && budget >= 0
@@ -156,7 +159,7 @@ function toSamplingFields(config: GenerationConfig): Partial<ChatBody> {
     max_tokens: maxOutputTokens,
     temperature,
     top_p: topP,
-    // An integer that Google's API has as a number.
+    // An integer that Google's API declares as a number.
     top_k: typeof topK === 'number' ? Math.round(topK) : undefined,
     seed,
     presence_penalty: presencePenalty,
@@ -168,7 +171,7 @@ function toSamplingFields(config: GenerationConfig): Partial<ChatBody> {
   )
 }
 
-/** What the answer could not show, or what is stored on Google's servers. */
+/** Rejects fields whose output the response could not show, or that refer to data on Google's servers. */
 function rejectServerFeatures({
   cachedContent,
   generationConfig,
@@ -199,7 +202,7 @@ const TRANSLATED = new Set([
   'stream',
 ])
 
-/** Fields of `generationConfig` that are translated without loss; the others are kept with the turn. */
+/** Fields of `generationConfig` that are translated without loss; the others are recorded with the turn. */
 const SAMPLING = new Set([
   'stopSequences',
   'maxOutputTokens',
@@ -211,7 +214,7 @@ const SAMPLING = new Set([
   'frequencyPenalty',
 ])
 
-/** Fields that are Google's, and that no engine knows. */
+/** Fields of Google that no engine knows. */
 const GOOGLES = new Set([
   'safetySettings',
   'cachedContent',

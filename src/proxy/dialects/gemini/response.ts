@@ -1,4 +1,6 @@
-/** Gemini's answers, whole and streamed: https://ai.google.dev/api/generate-content#v1beta.GenerateContentResponse */
+/**
+ * Gemini's responses, complete and streamed: https://ai.google.dev/api/generate-content#v1beta.GenerateContentResponse
+ */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type {
   GenerationDelta,
@@ -18,7 +20,7 @@ interface AnswerPart {
   thoughtSignature?: string
 }
 
-/** The body of an answer that was not streamed. `completion.end` must be set. */
+/** Returns the body of a complete response. `completion.end` must be set. */
 export function geminiAnswer(
   identity: ResponseIdentity,
   answerOptions: ResponseOptions,
@@ -33,11 +35,11 @@ export function geminiAnswer(
   return toResponse(identity, start, parts.take(), { end, outputTokens: tokenIds.length })
 }
 
-/** The parts of an answer, or of a piece of one. */
+/** Builds the parts of a response, or of a chunk of one. */
 class GeminiParts {
   readonly #answerOptions: ResponseOptions
   #parts: AnswerPart[] = []
-  /** Reasoning that the next part's signature is to hold. */
+  /** The reasoning for the next part's signature. */
   #unsigned = ''
 
   constructor(answerOptions: ResponseOptions) {
@@ -58,13 +60,13 @@ class GeminiParts {
     else this.#parts.push({ text, ...this.#signature() })
   }
 
-  /** @param id absent: workers of version 1 may leave it out */
+  /** @param id absent: workers of version 1 may omit it */
   addCall(id: string | undefined, name: string, written: string): void {
     const functionCall = { id: id || undefined, name, args: parseToolInput(written) }
     this.#parts.push({ functionCall, ...this.#signature() })
   }
 
-  /** What has been added since the last time. */
+  /** Returns the parts that were added since the previous call. */
   take(): AnswerPart[] {
     const parts = this.#parts
     this.#parts = []
@@ -79,8 +81,8 @@ class GeminiParts {
 }
 
 /**
- * Writes a stream of answers, each with what is new; calls of functions come whole, with the last one.
- * As server-sent events, or as elements of one JSON array.
+ * Writes a stream of responses, each with the new parts, as server-sent events or as elements of one JSON array;
+ * function calls are sent complete, with the last response.
  */
 export class GeminiStreamWriter {
   readonly #identity: ResponseIdentity
@@ -96,7 +98,7 @@ export class GeminiStreamWriter {
     this.#frame = frame
   }
 
-  /** The text to send for these events; empty when none of them shows. */
+  /** Returns the text to send for these events; empty if none of them is visible. */
   write(events: readonly GenerationEvent[]): string {
     let text = ''
     for (const event of events) {
@@ -134,7 +136,7 @@ export class GeminiStreamWriter {
   }
 }
 
-/** How the answers of a stream are put one behind the other. */
+/** The framing of the responses of a stream. */
 export interface StreamFrame {
   element(value: object): string
   end(): string
@@ -145,7 +147,7 @@ export const EVENT_FRAME: StreamFrame = {
   end: () => '',
 }
 
-/** For a call without `alt=sse`. */
+/** The framing for a request without `alt=sse`. */
 export class ArrayFrame implements StreamFrame {
   #hasBegun = false
 
@@ -160,14 +162,14 @@ export class ArrayFrame implements StreamFrame {
   }
 }
 
-/** @param last absent: more is to come */
+/** @param last absent: more responses follow */
 function toResponse(
   { turnId, model }: ResponseIdentity,
   start: GenerationStart | undefined,
   parts: AnswerPart[],
   last?: { end: GenerationEnd | undefined; outputTokens: number },
 ): object {
-  // Clients take an answer without parts for none, and the whole of its stream with it.
+  // Clients treat a response without parts as missing, and with it the whole stream.
   const shown = parts.length > 0 ? parts : [{ text: '' }]
   return {
     candidates: [
@@ -194,7 +196,7 @@ function toFinishReason(reason: string): string {
   return FINISH_REASONS[reason] ?? 'OTHER'
 }
 
-/** Tokens by the engine's own count, else by the ids that it reported. Google counts thoughts apart from the rest. */
+/** Returns token counts by the engine's usage, else by the ids that it reported. Google counts thoughts separately. */
 function toUsageMetadata(
   start: GenerationStart | undefined,
   end: GenerationEnd | undefined,

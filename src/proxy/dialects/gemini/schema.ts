@@ -1,4 +1,4 @@
-/** Gemini's generateContent, what its requests look like: https://ai.google.dev/api/generate-content */
+/** Gemini's generateContent, the schemas of requests: https://ai.google.dev/api/generate-content */
 import Type, { type Static } from 'typebox'
 import { nullable } from '../common/check.ts'
 
@@ -6,7 +6,7 @@ const Json = Type.Record(Type.String(), Type.Unknown())
 
 export const Content = Type.Object({
   role: nullable(Type.Enum(['user', 'model', 'function', 'tool', 'system'])),
-  /** What a part holds is known by its members: `parts.ts` knows those that can be put into a prompt. */
+  /** The members of a part identify its kind: `parts.ts` handles those that a prompt can contain. */
   parts: nullable(Type.Union([Type.Array(Json), Json])),
 })
 export type Content = Static<typeof Content>

@@ -1,6 +1,7 @@
 /**
- * Content blocks of Anthropic Messages as parts of canonical messages. Of a block only what a model reads is taken:
- * `cache_control`, `citations`, titles and signatures stay out of the prompt, and so may change from call to call.
+ * Content blocks of Anthropic Messages as parts of canonical messages. Only the fields that a model reads are used:
+ * `cache_control`, `citations`, titles and signatures are not part of the prompt, and may therefore change from request
+ * to request.
  */
 import Type from 'typebox'
 import type { ProxyError } from '../../../base/errors.ts'
@@ -13,7 +14,7 @@ import { formatToolArguments } from '../common/tool-input.ts'
 import { describeTool } from './lower-tools.ts'
 import { type Block, Content, type ToolParam } from './schema.ts'
 
-/** A block, and where in the body it stands. */
+/** A block, and its path in the body. */
 export interface BlockWithPath {
   block: Block
   at: string
@@ -64,7 +65,10 @@ export function parseThinking({ block, at }: BlockWithPath): string {
   return thinking || (signature ? (unseal(signature) ?? '') : '')
 }
 
-/** What a user, or a tool's result, shows to the model. @throws ProxyError `invalid_request`, `unsupported` */
+/**
+ * Returns the content that a user's block, or a tool's result, shows to the model. @throws ProxyError
+ * `invalid_request`, `unsupported`
+ */
 export function toContentParts(placed: BlockWithPath): ContentPart[] {
   const { type } = placed.block
   if (type === 'image') return [{ type: 'image_url', image_url: { url: imageUrl(placed) } }]
@@ -86,7 +90,7 @@ function imageUrl({ block, at }: BlockWithPath): string {
   return `data:${media_type};base64,${data}`
 }
 
-/** A document of text is its text; one that would have to be rendered is named in words. */
+/** Returns the text of a text document; a document that would have to be rendered is described in words. */
 function documentParts({ block, at }: BlockWithPath): ContentPart[] {
   const { type } = checkSource(block, at).source
   if (type === 'text') return [{ type: 'text', text: checkTextSource(block, at).source.data }]
@@ -95,7 +99,7 @@ function documentParts({ block, at }: BlockWithPath): ContentPart[] {
     const isText = media_type.startsWith('text/')
     return [isText ? { type: 'text', text: Buffer.from(data, 'base64').toString() } : fileInWords(media_type)]
   }
-  // An address is always that of a PDF.
+  // A URL source is always a PDF.
   if (type === 'url') return [fileInWords('application/pdf')]
   if (type === 'file') return [fileInWords()]
   if (type !== 'content') throw unsupportedSource(type, at)
@@ -111,7 +115,7 @@ export function unsupportedBlock({ block, at }: BlockWithPath): ProxyError {
   return unsupported(`${at}: a block of type '${block.type}' is not supported here`, `${at}.type`)
 }
 
-/** Content as text or as blocks. @param at where it stands */
+/** Returns content, text or blocks, as blocks with paths. @param at the path of the content */
 export function withPaths(content: string | readonly Block[], at: string): BlockWithPath[] {
   if (typeof content === 'string') return [{ block: { type: 'text', text: content }, at }]
   return content.map((block, index) => ({ block, at: `${at}.${index}` }))
@@ -122,8 +126,9 @@ function contentParts(content: string | readonly Block[], at: string): ContentPa
 }
 
 /**
- * `input` is an object that the client parsed from what the model wrote, so spacing and the spelling of numbers are its
- * own; turns are matched with a tolerance for that. Text that was no JSON object comes back as it was.
+ * Parses a tool call. `input` is an object that the client parsed from the model's text, so spacing and the notation of
+ * numbers may differ from it; turns are matched with a tolerance for that. Text that was not a JSON object returns
+ * unchanged.
  */
 export function parseToolUse({ block, at }: BlockWithPath): ToolCall {
   const { id, name, input } = checkToolUse(block, at)
@@ -135,7 +140,7 @@ interface ToolResult {
   parts: ContentPart[]
 }
 
-/** @param found the tools that this is the first result to refer to */
+/** @param found the tools to which this result is the first to refer */
 export function parseToolResult(
   { block, at }: BlockWithPath,
   found: ReadonlyMap<string, ToolParam> = new Map(),
@@ -147,7 +152,7 @@ export function parseToolResult(
   return { toolCallId, parts: isError === true ? asError(parts) : parts }
 }
 
-/** Names of the tools that a result refers to; whether it is well formed is found out later. */
+/** Returns the names of the tools that a result refers to; the result is validated later. */
 export function getReferencedTools({ content }: Block): string[] {
   const blocks = Array.isArray(content) ? (content as readonly (Block | null)[]) : []
   return blocks.flatMap((block) => (block?.type === 'tool_reference' ? [String(block.tool_name)] : []))

@@ -1,9 +1,9 @@
-/** Errors as Anthropic's API words them: https://platform.claude.com/docs/en/api/errors */
+/** Errors in the form of Anthropic's API: https://platform.claude.com/docs/en/api/errors */
 import type { ErrorCode, ProxyError } from '../../../base/errors.ts'
 import { type ContextOverflow, readContextOverflow } from '../common/context-overflow.ts'
 import { sseEvent } from './stream.ts'
 
-/** The SDK's tool runner asks for a thread, and sends the whole conversation when it reads this. */
+/** The SDK's tool runner requests a thread, and sends the whole conversation when it receives this code. */
 const NO_THREADS = 'thread_unsupported_request'
 
 interface AnthropicErrorBody {
@@ -11,7 +11,7 @@ interface AnthropicErrorBody {
   error: {
     type: string
     message: string
-    /** The SDK shows it as `errorCode`; here it is the proxy's own code (`docs/errors.md`). */
+    /** The SDK exposes it as `errorCode`; here it is the proxy's own code (`docs/errors.md`). */
     details: { error_code: ErrorCode | typeof NO_THREADS; param?: string | undefined }
   }
   request_id: string | null
@@ -24,7 +24,7 @@ export function anthropicError(error: ProxyError, requestId: string | null = nul
     type: 'error',
     error: {
       type: getErrorType(anthropicStatus(error)),
-      // Agents shorten their conversation when they read the API's own words for it, and other words tell them nothing.
+      // Agents shorten their conversation when they read the API's own message, and do not recognize others.
       message: overflow ? overflowWords(overflow, message) : message,
       details: {
         error_code: code === 'unsupported' && param === 'thread' ? NO_THREADS : code,
@@ -35,13 +35,13 @@ export function anthropicError(error: ProxyError, requestId: string | null = nul
   }
 }
 
-/** An error that comes after the stream began, as the text of its event. */
+/** Returns an error that occurs after the stream began, as the text of its event. */
 export function anthropicErrorEvent(error: ProxyError): string {
   const { type, ...fields } = anthropicError(error)
   return sseEvent(type, fields)
 }
 
-/** Too many calls at once have a status of their own in this API. */
+/** The status of this API for too many concurrent requests. */
 const OVERLOADED = 529
 
 export function anthropicStatus({ code, status }: ProxyError): number {
@@ -65,12 +65,11 @@ function getErrorType(status: number): string {
 }
 
 /**
- * Anthropic's words for a prompt that does not fit. Claude Code compacts its conversation when it reads
- * `prompt is too long: 205123 tokens > 200000 maximum`, and asks for less when it reads ``input length and
+ * Returns Anthropic's message for a prompt that does not fit. Claude Code compacts its conversation when it reads
+ * `prompt is too long: 205123 tokens > 200000 maximum`, and requests fewer tokens when it reads ``input length and
  * `max_tokens` exceed context limit: 188240 + 21333 > 200000``.
+ * @param message the engine's message, which is used if it contains no numbers
  */
-
-/** @param message what the engine said: all that there is to say where it tells no numbers */
 function overflowWords({ limit, prompt, completion }: ContextOverflow, message: string): string {
   if (prompt === undefined) return `prompt is too long: ${message}`
   if (completion !== undefined && prompt < limit) {

@@ -17,26 +17,26 @@ import {
 import type { CountTokensRequest, MessageParam, ToolParam } from './schema.ts'
 import { formatServerToolResult } from './server-tool-results.ts'
 
-/** What one side says until another one speaks. */
+/** Consecutive messages of one side. */
 interface MessageGroup {
   role: MessageParam['role']
   messages: MessageWithPath[]
-  /** Deferred tools that it is the first to refer to: once in a conversation their definitions are told. */
+  /** Deferred tools to which it is the first to refer; a conversation contains their definitions once. */
   found?: ReadonlyMap<string, ToolParam>
 }
 
 interface MessageWithPath {
   message: MessageParam
   index: number
-  /** The system speaks in the middle of a conversation. */
+  /** Whether it is a system message in the middle of a conversation. */
   isReminder: boolean
 }
 
-/** How chat templates that want text join the parts of a message. */
+/** The separator with which chat templates that require text join the parts of a message. */
 const JOINT = '\n'
 
 /**
- * Utterance by utterance: one that is known is not lowered again.
+ * Lowers the conversation group by group; a known group is not lowered again.
  * @returns the system message first, if there is one
  * @throws ProxyError `invalid_request`, `unsupported`
  */
@@ -53,7 +53,7 @@ export function lowerConversation(
   const conversation = utterances.flatMap((utterance) => {
     const last = utterance.messages.at(-1)!.message
     const found = takeReferencedTools(utterance, unseen)
-    // What is first depends on all that is before it.
+    // The first reference to a tool depends on all messages before it.
     return found.size > 0
       ? lowerGroup(last, { ...utterance, found })
       : repeats.once(lowerGroup, last, utterance)
@@ -61,7 +61,7 @@ export function lowerConversation(
   return system === '' ? conversation : [repeats.once(systemMessage, system), ...conversation]
 }
 
-/** @param unseen what is found is taken out of it */
+/** @param unseen the tools without a reference so far; those that are found are removed from it */
 function takeReferencedTools({ role, messages }: MessageGroup, unseen: Map<string, ToolParam>) {
   const found = new Map<string, ToolParam>()
   if (unseen.size === 0 || role !== 'user') return found
@@ -74,7 +74,7 @@ function takeReferencedTools({ role, messages }: MessageGroup, unseen: Map<strin
   return found
 }
 
-/** @param _last its last message, which says with all before it what the utterance is */
+/** @param _last the last message, which identifies the group together with all before it */
 function lowerGroup(_last: MessageParam, utterance: MessageGroup): ChatMessage[] {
   const blocks = getBlocks(utterance)
   return utterance.role === 'assistant' ? [lowerAssistant(blocks)] : lowerUser(blocks, utterance.found)
@@ -87,7 +87,10 @@ function getBlocks({ messages }: MessageGroup): BlockWithPath[] {
   })
 }
 
-/** A completion that goes on inside a message would not be the whole of what the next call sends back. */
+/**
+ * Rejects a prefilled assistant message: the completion would be only a part of the message that the next request sends
+ * back.
+ */
 export function rejectPrefill(messages: readonly MessageParam[]): void {
   if (messages.at(-1)?.role !== 'assistant') return
   const message =
@@ -112,9 +115,9 @@ function groupMessages(messages: readonly MessageParam[]): MessageGroup[] {
 }
 
 /**
- * What the system says in mid-conversation, as Claude Code tells of its environment. Chat templates refuse a system
- * message there (Qwen3.5, Mistral, Gemma) or move it to the front (DeepSeek), where it would change a prompt that was
- * sampled from; so it is said on the user's side, in the tags that Claude Code itself has for that.
+ * Converts a system message in mid-conversation, by which Claude Code describes its environment. Chat templates reject
+ * a system message there (Qwen3.5, Mistral, Gemma) or move it to the front (DeepSeek), where it would change a prompt
+ * that was sampled from; so it becomes a user's text, in the tags that Claude Code itself uses for that.
  */
 function asReminder(placed: BlockWithPath): BlockWithPath {
   const text = `<system-reminder>\n${parseText(placed)}\n</system-reminder>`
@@ -122,7 +125,8 @@ function asReminder(placed: BlockWithPath): BlockWithPath {
 }
 
 /**
- * Results of tools come first, as the API demands of a client, and each is a message; what else is said is one more.
+ * Lowers a user's blocks: results of tools come first, as the API demands of a client, and each is a message; other
+ * blocks form one more message.
  */
 function lowerUser(blocks: readonly BlockWithPath[], found: MessageGroup['found']): ChatMessage[] {
   const isResult = ({ block }: BlockWithPath) => block.type === 'tool_result'
@@ -139,8 +143,9 @@ function lowerUser(blocks: readonly BlockWithPath[], found: MessageGroup['found'
 }
 
 /**
- * Joins texts without a separator, as the response's writer cuts them wherever reasoning or a tool call comes between.
- * Results of server tools stand between them on lines of their own. Redacted thinking is sealed for another model.
+ * Lowers an assistant's blocks. Texts are joined without a separator, because the response writer splits them wherever
+ * reasoning or a tool call comes between. Results of server tools are inserted on separate lines. Redacted thinking is
+ * sealed for another model.
  */
 function lowerAssistant(blocks: readonly BlockWithPath[]): ChatMessage {
   const texts: string[] = []

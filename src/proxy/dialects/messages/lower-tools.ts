@@ -1,4 +1,4 @@
-/** Anthropic's tools and tool choice as those of Chat Completions. */
+/** Anthropic's tools and tool choice in the form of Chat Completions. */
 import Type from 'typebox'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
 import { createChecker } from '../common/check.ts'
@@ -8,7 +8,8 @@ import type { ToolChoice, ToolParam } from './schema.ts'
 const checkNamed = createChecker(Type.Object({ name: Type.String({ minLength: 1 }) }))
 
 /**
- * Those that the model is shown from the start: a deferred one it finds by a search, whose result refers to it.
+ * Returns the tools that the model is shown from the start; it finds a deferred tool by a search, whose result refers
+ * to it.
  * @throws ProxyError `unsupported` for tools whose schema only Claude knows
  */
 export function lowerTools(tools: readonly ToolParam[]): Tool[] {
@@ -26,12 +27,12 @@ function isServerTool({ type, input_schema: schema }: ToolParam): boolean {
   return schema === undefined && SERVER_TOOL.test(type ?? '')
 }
 
-/** Returns the types of the tools that {@link lowerTools} leaves out. */
+/** Returns the types of the tools that {@link lowerTools} omits. */
 export function droppedTools(tools: readonly ToolParam[]): string[] {
   return tools.filter(isServerTool).map(({ type }) => type!)
 }
 
-/** A tool that a search has found, in words: as the others are told to the model. */
+/** Describes a tool that a search has found in words, in the form of the other tools. */
 export function describeTool(tool: ToolParam): string {
   return JSON.stringify(lowerTool(tool, 0))
 }
@@ -52,15 +53,15 @@ function lowerTool(tool: ToolParam, index: number): Tool {
       name,
       ...(description && { description }),
       parameters,
-      // Templates write whatever a tool holds into the prompt.
+      // Templates write every field of a tool into the prompt.
       ...(strict && { strict }),
     },
   }
 }
 
 /**
- * The fields of a canonical request that say which tools the model may or must call.
- * @throws ProxyError `invalid_request` for a choice of no tool
+ * Returns the fields of a canonical request that allow or demand tool calls.
+ * @throws ProxyError `invalid_request` for a choice that names no tool
  */
 export function lowerToolChoice(choice: ToolChoice): Record<string, unknown> {
   return {

@@ -15,10 +15,10 @@ const checkMessages = createListChecker(MessagesRequest, 'messages', Message)
 const checkCountTokens = createListChecker(CountTokensRequest, 'messages', Message)
 
 /**
- * Checks a Messages body and lowers it. What has no place in a canonical request is kept with the turn.
- * @param volatileRules what to take out of the system prompt; none: nothing
- * @param repeats knows what was lowered with the session's earlier requests
- * @throws ProxyError `invalid_request` naming the field; `unsupported` for what cannot be honoured
+ * Validates a Messages body and lowers it. Fields without a canonical equivalent are recorded with the turn.
+ * @param volatileRules removed from the system prompt; none: nothing
+ * @param repeats the parts that were lowered with the session's earlier requests
+ * @throws ProxyError `invalid_request` naming the field; `unsupported` for a field that cannot be honoured
  */
 export function lowerMessagesRequest(
   raw: unknown,
@@ -46,7 +46,7 @@ export function lowerMessagesRequest(
   }
 }
 
-/** The prompt that a Messages request with these fields would make. @throws as {@link lowerMessagesRequest} */
+/** Returns the prompt of a Messages request with these fields. @throws as {@link lowerMessagesRequest} */
 export function lowerCountTokensRequest(
   raw: unknown,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
@@ -55,14 +55,14 @@ export function lowerCountTokensRequest(
   const request = checkCountTokens(raw, repeats)
   rejectServerFeatures(request)
   const { prompt } = lowerPrompt(request, volatileRules, repeats)
-  // With what a template may read besides, such as `documents`.
+  // Includes further fields that a template may read, such as `documents`.
   const body = { ...routeFields('engine', request, FIELDS), ...prompt }
-  // Whoever counts writes it as JSON, or walks through it.
+  // The counter serializes it as JSON, or traverses it.
   toJsonText(body)
   return body
 }
 
-/** What runs on Anthropic's servers: a session there, a connection from there, a container there. */
+/** Features of Anthropic's servers: a session there, a connection from there, a container there. */
 const SERVER_FEATURES = ['thread', 'mcp_servers', 'container', 'compaction']
 
 function rejectServerFeatures(request: Record<string, unknown>): void {
@@ -93,14 +93,17 @@ function lowerPrompt(
   return { prompt, removed }
 }
 
-/** Engines reject a choice where no tool is left. */
+/** Omits or rejects a choice if no tool is left, because engines reject it. */
 function choiceFields(choice: ToolChoice, hasTools: boolean): Record<string, unknown> {
   if (hasTools) return lowerToolChoice(choice)
   if (choice.type === 'auto' || choice.type === 'none') return {}
   throw noToolLeft('tool_choice')
 }
 
-/** Chat templates of models that can do without reasoning look at `enable_thinking`; others do not look at it. */
+/**
+ * Returns the reasoning fields. Chat templates of models with optional reasoning read `enable_thinking`; others ignore
+ * it.
+ */
 function reasoningFields(request: CountTokensRequest): Partial<ChatBody> {
   const effort = request.output_config?.effort
   const kwargs = templateKwargs(request)
@@ -110,7 +113,9 @@ function reasoningFields(request: CountTokensRequest): Partial<ChatBody> {
   }
 }
 
-/** The agent's own word for the template wins; one that is no object is left for the engine to refuse. */
+/**
+ * Returns the template's arguments. The agent's own have precedence; an invalid value is left for the engine to reject.
+ */
 function templateKwargs(request: CountTokensRequest): object | undefined {
   const { chat_template_kwargs: kwargs } = request as Record<string, unknown>
   const { type } = request.thinking ?? {}
@@ -160,7 +165,7 @@ const TRANSLATED = new Set([
   'top_k',
 ])
 
-/** Fields that are Anthropic's, and that no engine knows or knows as something else. */
+/** Fields of Anthropic that no engine knows, or that have another meaning there. */
 const ANTHROPICS = new Set([
   ...SERVER_FEATURES,
   'metadata',

@@ -1,4 +1,4 @@
-/** Anthropic Messages, the answer that is not streamed: https://platform.claude.com/docs/en/api/messages */
+/** Anthropic Messages, the complete response: https://platform.claude.com/docs/en/api/messages */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationStart } from '../../../protocol/canonical/events.ts'
 import { isCutOff } from '../../../protocol/canonical/finish-reason.ts'
@@ -6,7 +6,7 @@ import type { ResponseIdentity, ResponseOptions } from '../common/dialect-reques
 import { SIGNATURE, seal } from '../common/sealed-reasoning.ts'
 import { parseToolInput } from '../common/tool-input.ts'
 
-/** The body of an answer that was not streamed. `completion.end` must be set. */
+/** Returns the body of a complete response. `completion.end` must be set. */
 export function message(
   identity: ResponseIdentity,
   answerOptions: ResponseOptions,
@@ -22,12 +22,12 @@ export function message(
 }
 
 /**
- * A message before anything is said. Here as everywhere a key without a value is left out, but for the two that the API
- * always sends: clients that check what they get (the AI SDK) refuse others that are null.
+ * Returns a message without content. A key without a value is left out, except for the two that the API always sends:
+ * clients that validate responses (the AI SDK) reject others that are null.
  */
 export function messageHead({ turnId, model }: ResponseIdentity, start: GenerationStart | undefined): object {
   return {
-    // Claude Code takes letters and digits for an id, no dashes.
+    // Claude Code accepts letters and digits in an id, no dashes.
     id: `msg_${turnId.replaceAll('-', '')}`,
     type: 'message',
     role: 'assistant',
@@ -48,7 +48,7 @@ function contentBlocks(
   const blocks: object[] = []
   if (reasoning && answerOptions.reasoning) blocks.push(thinkingBlock(reasoning, SIGNATURE))
   else if (reasoning && answerOptions.sealedReasoning) blocks.push(thinkingBlock('', seal(reasoning)))
-  // The API has no texts of white space alone; it stands between reasoning and tool calls and says nothing.
+  // The API has no texts of white space alone; between reasoning and tool calls such a text carries no information.
   if (hasText(text)) blocks.push(textBlock(text))
   toolCalls.forEach((call, index) => {
     const id = call.id || toolUseId(identity, index)
@@ -73,12 +73,12 @@ export function toolUseBlock(id: string, name: string, input: object): object {
   return { type: 'tool_use', id, name, input, caller: { type: 'direct' } }
 }
 
-/** For a call that came without an id: workers of version 1 may leave it out. */
+/** Returns the id for a tool call without one: workers of version 1 may omit it. */
 export function toolUseId({ turnId }: ResponseIdentity, index: number): string {
   return `toolu_${turnId.replaceAll('-', '')}_${index}`
 }
 
-/** Why the model stopped, in Anthropic's words. */
+/** Returns why the model stopped, in Anthropic's terms. */
 export function stopFields({ finishReason, stopReason }: GenerationEnd, calledTools: boolean): object {
   const stopped = typeof stopReason === 'string' && finishReason === 'stop'
   return {
@@ -90,19 +90,21 @@ export function stopFields({ finishReason, stopReason }: GenerationEnd, calledTo
 function toStopReason(finishReason: string, calledTools: boolean): string {
   if (isCutOff(finishReason)) return 'max_tokens'
   if (finishReason === 'content_filter') return 'refusal'
-  // Engines say `stop` for a call that the request forced.
+  // Engines report `stop` for a tool call that the request forced.
   return finishReason === 'tool_calls' || calledTools ? 'tool_use' : 'end_turn'
 }
 
-/** `PromptTokenUsageInfo` of vLLM (`vllm/entrypoints/serve/engine/protocol.py`), with `--enable-prompt-tokens-details`. */
+/**
+ * `PromptTokenUsageInfo` of vLLM (`vllm/entrypoints/serve/engine/protocol.py`), with `--enable-prompt-tokens-details`.
+ */
 interface CacheTokens {
   cached_tokens?: number | null
   created_cache_tokens?: number | null
 }
 
 /**
- * Tokens by the engine's own count, else by the ids that it reported. Anthropic counts input that was read
- * from the cache, or written to it, apart from the rest.
+ * Returns token counts by the engine's usage, else by the ids that it reported. Anthropic counts input that was read
+ * from the cache, or written to it, separately.
  */
 export function usage(
   start: GenerationStart | undefined,

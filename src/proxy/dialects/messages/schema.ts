@@ -1,10 +1,10 @@
-/** Anthropic Messages, what its requests look like: https://platform.claude.com/docs/en/api/messages */
+/** Anthropic Messages, the schemas of requests: https://platform.claude.com/docs/en/api/messages */
 import Type, { type Static } from 'typebox'
 import { nullable } from '../common/check.ts'
 
 const Json = Type.Record(Type.String(), Type.Unknown())
 
-/** What else a block holds depends on its type: `blocks.ts` knows those that can be put into a prompt. */
+/** The other fields of a block depend on its type: `blocks.ts` handles those that a prompt can contain. */
 const Block = Type.Object({ type: Type.String() })
 export type Block = Static<typeof Block> & Record<string, unknown>
 
@@ -17,7 +17,7 @@ export const Message = Type.Object({
 export type MessageParam = Static<typeof Message>
 
 const Tool = Type.Object({
-  /** Absent from tools of type `mcp_toolset` only. */
+  /** Absent only from tools of type `mcp_toolset`. */
   name: Type.Optional(Type.String({ minLength: 1 })),
   type: nullable(Type.String()),
   description: nullable(Type.String()),
@@ -29,7 +29,7 @@ export type ToolParam = Static<typeof Tool>
 
 const ToolChoice = Type.Object({
   type: Type.Union([Type.Literal('auto'), Type.Literal('any'), Type.Literal('tool'), Type.Literal('none')]),
-  /** Of type `tool` only, and there it must be. */
+  /** Required for type `tool`, and for that type only. */
   name: nullable(Type.String()),
   disable_parallel_tool_use: nullable(Type.Boolean()),
 })
@@ -37,7 +37,7 @@ export type ToolChoice = Static<typeof ToolChoice>
 
 const OutputFormat = Type.Object({ type: Type.Literal('json_schema'), schema: Json })
 
-/** What becomes a prompt, and so is counted; the rest is about sampling. */
+/** The fields of the prompt, which are counted; the others concern sampling. */
 const prompt = {
   model: Type.String({ minLength: 1 }),
   messages: Type.Array(Message, { minItems: 1 }),

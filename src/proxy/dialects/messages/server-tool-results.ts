@@ -1,7 +1,7 @@
-/** Results of Anthropic's server tools in a history (`web_search_tool_result` and its like), as text. */
+/** Results of Anthropic's server tools in a history (`web_search_tool_result` and similar), as text. */
 import { isRecord } from '../../../base/json.ts'
 
-/** Fields that a model can read, in the order in which the text has them. */
+/** Fields that a model can read, in the order of the text. */
 const READABLE = [
   'title',
   'url',
@@ -17,7 +17,7 @@ const READABLE = [
   'tool_references',
 ]
 
-/** Fields whose text does not explain itself. */
+/** Fields whose text needs its name. */
 const NAMED = new Set(['return_code', 'error_code'])
 
 /** The deepest real result has six levels: the document that `web_fetch` returns. Recursion ends soon after. */
@@ -37,7 +37,7 @@ function readableTexts(value: unknown, depth: number): string[] {
   if (Array.isArray(value)) return value.flatMap((element) => readableTexts(element, depth + 1))
   if (!isRecord(value)) return []
   const texts = READABLE.flatMap((name) => memberTexts(name, value[name], depth))
-  // Of sources, those of type `text` have text as their data; others have Base64.
+  // Sources of type `text` have text as their data; others have Base64.
   return value.type === 'text' ? [...texts, ...readableTexts(value.data, depth + 1)] : texts
 }
 

@@ -1,4 +1,4 @@
-/** Anthropic Messages, the streamed answer: https://platform.claude.com/docs/en/build-with-claude/streaming */
+/** Anthropic Messages, the streamed response: https://platform.claude.com/docs/en/build-with-claude/streaming */
 import { ProxyError } from '../../../base/errors.ts'
 import type {
   GenerationDelta,
@@ -25,31 +25,31 @@ export function sseEvent(type: string, fields: object = {}): string {
   return `event: ${type}\ndata: ${JSON.stringify({ type, ...fields })}\n\n`
 }
 
-/** Says that the answer is still to come; SDKs skip it wherever it stands. */
+/** Keeps the connection alive until the response begins; SDKs ignore it at any position. */
 export const PING = sseEvent('ping')
 
 type BlockKind = 'text' | 'thinking' | 'tool_use'
 
 /**
- * Writes a stream of Messages events. Blocks come one after another: a piece of another kind closes the block that is
- * open, and a tool call that has been closed takes no more pieces.
+ * Writes a stream of Messages events. Blocks come one after another: a delta of another kind closes the open block, and
+ * a closed tool call accepts no more deltas.
  */
 export class MessagesStreamWriter {
   readonly #identity: ResponseIdentity
   readonly #answerOptions: ResponseOptions
   #start: GenerationStart | undefined
   #open: BlockKind | undefined
-  /** Of the block that is open, or was last. */
+  /** The index of the open, or last, block. */
   #index = -1
-  /** What is the same in each piece of the open block: there is one piece for every token. */
+  /** The constant part of each delta of the open block: there is one delta for every token. */
   #deltaHead = ''
-  /** The engine's index of the tool call that is open, or was last. */
+  /** The engine's index of the open, or last, tool call. */
   #call = -1
   readonly #calls = new Set<number>()
   readonly #order = new ToolCallOrder()
-  /** White space that is the beginning of a text, or nothing. */
+  /** White space that is either the beginning of a text, or not sent. */
   #heldSpace = ''
-  /** What the open thinking block says in its signature. */
+  /** The reasoning that the signature of the open thinking block seals. */
   #unsaid = ''
   #outputTokens = 0
 
@@ -59,8 +59,8 @@ export class MessagesStreamWriter {
   }
 
   /**
-   * The text to send for these events; empty when none of them shows.
-   * @throws ProxyError `engine_failed` for a piece of a tool call that another one has followed
+   * Returns the text to send for these events; empty if none of them is visible.
+   * @throws ProxyError `engine_failed` for a delta of a tool call after the next one has begun
    */
   write(events: readonly GenerationEvent[]): string {
     let text = ''
@@ -100,7 +100,7 @@ export class MessagesStreamWriter {
   #text(content: string): string {
     if (this.#open === 'text') return this.#piece(content)
     this.#heldSpace += content
-    // What is held is space alone, and a model may write any amount of that.
+    // The pending text is white space only, and a model may sample any amount of it.
     if (!hasText(content)) return ''
     const held = this.#heldSpace
     const opened = this.#openBlock('text', () => textBlock(''))
@@ -128,7 +128,7 @@ export class MessagesStreamWriter {
     return opened
   }
 
-  /** Nothing if a block of this kind is open. */
+  /** Returns nothing if a block of this kind is open. */
   #openBlock(kind: BlockKind, block: () => object): string {
     return this.#open === kind ? '' : this.#closeBlock() + this.#startBlock(kind, block())
   }
@@ -140,7 +140,7 @@ export class MessagesStreamWriter {
     this.#index += 1
     const [type, field] = DELTA_OF_KIND[kind]
     const head = { type: 'content_block_delta', index: this.#index, delta: { type, [field]: '' } }
-    // Up to the quotes of the empty text.
+    // Everything before the quotes of the empty text.
     this.#deltaHead = `event: content_block_delta\ndata: ${JSON.stringify(head).slice(0, -'""}}'.length)}`
     return sseEvent('content_block_start', { index: this.#index, content_block: block })
   }
@@ -174,7 +174,7 @@ export class MessagesStreamWriter {
   }
 }
 
-/** Type and field of a piece of each kind of block. */
+/** The type and the field of a delta, by the kind of block. */
 const DELTA_OF_KIND = {
   text: ['text_delta', 'text'],
   thinking: ['thinking_delta', 'thinking'],

@@ -1,4 +1,4 @@
-/** Content parts of the Responses API as Chat Completions has them. */
+/** Content parts of the Responses API in the form of Chat Completions. */
 import Type, { type Static } from 'typebox'
 import { nullable } from '../common/check.ts'
 import { without } from '../common/other-fields.ts'
@@ -16,10 +16,12 @@ type Part = Static<typeof Part> & Record<string, unknown>
 export const Content = Type.Union([Type.String(), Type.Array(Part)])
 export type Content = string | Part[]
 
-/** Not for a model: what an agent echoes of an answer's text. */
+/** Fields of a response's text that an agent echoes, and that no model reads. */
 const ECHOED_FIELDS = new Set(['annotations', 'logprobs'])
 
-/** One plain text part says the same as text, and is what most agents send. @throws ProxyError `unsupported` */
+/**
+ * Lowers content. A single plain text part, which most agents send, becomes a string. @throws ProxyError `unsupported`
+ */
 export function lowerContent(content: Content, at: string): string | object[] {
   if (typeof content === 'string') return content
   const parts = content.map((part, index) => lowerPart(part, `${at}.${index}`))
@@ -49,7 +51,7 @@ function lowerImage({ image_url, detail }: Part, at: string): object {
   return { type: 'image_url', image_url: { url: image_url, ...how } }
 }
 
-/** The text of what an assistant said, and what it refused. */
+/** Returns the text and the refusal of an assistant's content. */
 export function assistantTexts(
   content: Content,
   at: string,

@@ -1,10 +1,10 @@
 /**
- * Custom (freeform) tools. Their input is text of any form, Codex's patches for instance; models call functions with
- * JSON. So a custom tool is shown to the model as a function of one string argument, `input`, and the text is taken
- * out of the JSON on the way to the agent and put back into it on the way in.
+ * Custom (freeform) tools. Their input is text of any form, for example Codex's patches, but models call functions with
+ * JSON. So a custom tool is shown to the model as a function with one string argument, `input`; the text is extracted
+ * from the JSON for the agent, and wrapped again in the agent's next request.
  *
- * A model may write arguments of another form. Their text is then the input as it stands, and the call id says so:
- * only then can the agent's echo become again what the model wrote.
+ * A model may sample arguments of another form. Their text is then the input unchanged, and the call id is marked: only
+ * then can the agent's echo be converted back to what was sampled.
  */
 
 const ARGUMENT = 'input'
@@ -17,50 +17,50 @@ export const FREEFORM_PARAMETERS = {
   additionalProperties: false,
 }
 
-/** The call id that the agent gets. */
+/** Returns the call id for the agent. */
 export function freeformCallId(callId: string, isRaw: boolean): string {
   return isRaw ? callId + RAW_MARK : callId
 }
 
-/** The call id as the engine gave it. */
+/** Returns the engine's call id. */
 export function modelCallId(freeformId: string): string {
   return freeformId.endsWith(RAW_MARK) ? freeformId.slice(0, -RAW_MARK.length) : freeformId
 }
 
-/** The arguments that the model wrote for this input. */
+/** Returns the arguments that the model sampled for this input. */
 export function freeformArguments(freeformId: string, input: string): string {
   return freeformId.endsWith(RAW_MARK) ? input : JSON.stringify({ [ARGUMENT]: input })
 }
 
 const HEAD = /^\s*\{\s*"input"\s*:\s*"/
 const HEAD_WITHOUT_SPACE = '{"input":"'
-/** Plain text, an escape, the start of an escape that is none, or the end; an escape that is cut apart is no piece. */
+/** Plain text, an escape, the start of an invalid escape, or the end; an incomplete escape does not match. */
 const STRING_PIECE = /[^"\\]+|\\u[0-9a-fA-F]{4}|\\[^u]|\\u(?=.{4})|"/sy
 const ESCAPES: Record<string, string> = { b: '\b', f: '\f', n: '\n', r: '\r', t: '\t' }
 
-/** Takes the input out of a custom tool's arguments while the model writes them; linear in their length. */
+/** Extracts the input from a custom tool's arguments while the model samples them; linear in their length. */
 export class FreeformReader {
-  /** `head`: not known yet whether the arguments have the form they should have. */
+  /** `head`: it is not yet known whether the arguments have the expected form. */
   state: 'head' | 'string' | 'tail' | 'raw' = 'head'
   input = ''
   #pending = ''
-  /** Of a character in two pieces the first: half of one has no UTF-8. */
+  /** The first half of a surrogate pair that two chunks split: half a character has no UTF-8. */
   #half = ''
 
   get isRaw(): boolean {
     return this.state === 'raw'
   }
 
-  /** @returns what this piece of the arguments adds to the input */
+  /** @returns the text that this chunk of the arguments adds to the input */
   add(piece: string): string {
     if (this.state === 'tail') return ''
     this.#pending += piece
-    // White space alone decides nothing, and of that a model may write any amount.
+    // White space alone decides nothing, and a model may sample any amount of it.
     if (this.state === 'head' && /\S/.test(piece)) this.#readHead()
     return this.#give(this.state === 'string' ? this.#readString() : this.state === 'raw' ? this.#rest() : '')
   }
 
-  /** The arguments are whole. @returns what is left of the input */
+  /** Ends the arguments. @returns the rest of the input */
   end(): string {
     if (this.state === 'head') this.state = 'raw'
     const rest = this.#half + (this.state === 'tail' ? '' : this.#rest())
@@ -80,7 +80,7 @@ export class FreeformReader {
     if (start === HEAD_WITHOUT_SPACE || !HEAD_WITHOUT_SPACE.startsWith(start)) this.state = 'raw'
   }
 
-  /** Up to the closing quote, or to an escape that is not whole yet. */
+  /** Reads to the closing quote, or to an escape that is not complete yet. */
   #readString(): string {
     let text = ''
     let at = 0

@@ -1,4 +1,4 @@
-/** Responses from the record: what `previous_response_id`, `GET …/responses/{id}` and item references stand for. */
+/** Recorded responses, to which `previous_response_id`, `GET …/responses/{id}` and item references refer. */
 import { ProxyError } from '../../../base/errors.ts'
 import { getAncestor, getMessagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool, ToolCall, Usage } from '../../../protocol/canonical/messages.ts'
@@ -9,10 +9,10 @@ import type { ResponsesAnnotation } from './request.ts'
 import { endState, outputOptions, parseTurnId, type ResponseFrame, responseObject } from './response.ts'
 import type { InputItem, ResponsesRequest } from './schema.ts'
 
-/** Finds a turn of the call's own session. */
+/** Finds a turn of the request's own session. */
 export type FindTurn = (turnId: string) => Promise<TurnRecord | undefined>
 
-/** The messages that a call goes on from. The instructions of earlier calls are not among them, as in the API. */
+/** Returns the messages that a request continues, without the instructions of earlier requests, as in the API. */
 export async function readHistory(request: ResponsesRequest, find: FindTurn): Promise<ChatMessage[]> {
   const { previous_response_id: id } = request
   if (id === undefined || id === null) return []
@@ -21,7 +21,7 @@ export async function readHistory(request: ResponsesRequest, find: FindTurn): Pr
   return [...(readAnnotation(turn).instructions ? messages.slice(1) : messages), assistantMessage(turn)]
 }
 
-/** The input as items, with the items that it only refers to. */
+/** Returns the input as items, with item references resolved. */
 export async function inputItems({ input }: ResponsesRequest, find: FindTurn): Promise<InputItem[]> {
   if (typeof input === 'string') return [{ type: 'message', role: 'user', content: input }]
   const items: InputItem[] = []
@@ -32,7 +32,7 @@ export async function inputItems({ input }: ResponsesRequest, find: FindTurn): P
   return items
 }
 
-/** Our items are named after their turn: `msg_{turnId}_0`. */
+/** Resolves a reference: the proxy names items after their turn: `msg_{turnId}_0`. */
 async function referredItem(id: unknown, param: string, find: FindTurn): Promise<InputItem> {
   const turnId = typeof id === 'string' ? /^[a-z]+_(.+)_\d+$/.exec(id)?.[1] : undefined
   const turn = turnId === undefined ? undefined : await find(turnId)
@@ -41,7 +41,9 @@ async function referredItem(id: unknown, param: string, find: FindTurn): Promise
   throw new ProxyError('response_not_found', `Item with id '${String(id)}' not found.`, { param })
 }
 
-/** @throws ProxyError `response_not_found`; also for one that was asked not to be stored, or has no answer */
+/**
+ * @throws ProxyError `response_not_found`, also for a response that was requested not to be stored, or is incomplete
+ */
 export async function findResponse(id: string, find: FindTurn, param: string): Promise<TurnRecord> {
   const turnId = parseTurnId(id)
   const turn = turnId === undefined ? undefined : await find(turnId)
@@ -54,7 +56,7 @@ function isResponse(turn: TurnRecord): boolean {
   return turn.dialect === 'responses' && isAnswered && toFrameParams(turn).store !== false
 }
 
-/** The response object of a turn. Its tools are the functions that the model was told of. */
+/** Returns the response object of a turn. Its tools are the functions that the model was shown. */
 export function recordedResponse(turn: TurnRecord): object {
   const frame = toResponseFrame(turn)
   return responseObject(frame, {
@@ -107,7 +109,7 @@ function toResponseFrame(turn: TurnRecord): ResponseFrame {
   }
 }
 
-/** Chat Completions nests what the Responses API lays flat. */
+/** Returns a tool in the flat form of the Responses API, which Chat Completions nests. */
 function flatTool(tool: Tool): Tool {
   return tool.type === 'function' ? ({ type: 'function', ...tool.function } as unknown as Tool) : tool
 }
@@ -121,7 +123,7 @@ function toFrameParams(turn: TurnRecord): ResponseFrame['params'] {
   return JSON.parse(turn.params) as ResponseFrame['params']
 }
 
-/** Every answered turn of this dialect has one. */
+/** Reads the annotation, which every completed turn of this dialect has. */
 function readAnnotation(turn: TurnRecord): ResponsesAnnotation {
   return (JSON.parse(turn.annotations) as { responses: ResponsesAnnotation }).responses
 }

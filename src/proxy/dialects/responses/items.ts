@@ -1,4 +1,7 @@
-/** Input items and canonical messages. The shapes are those of the API and of Codex (`ResponseItem` in codex-rs). */
+/**
+ * Conversion of input items to canonical messages. The schemas are those of the API and of Codex (`ResponseItem` in
+ * codex-rs).
+ */
 import Type from 'typebox'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
@@ -64,12 +67,12 @@ const checkOutput = createChecker(Type.Object({ call_id: CallId, output: Content
 const checkNotice = createChecker(Type.Object({ name: Type.String({ minLength: 1 }), output: Content }))
 const checkTools = createChecker(Type.Object({ tools: Type.Array(Type.Object({ type: Type.String() })) }))
 
-/** Codex has a form of request that brings its tools among the items. */
+/** Tools among the items, which one of Codex's forms of requests has. */
 export interface InputTools {
   tools: ToolParam[]
-  /** Where they are in the request. */
+  /** Their path in the request. */
   at: string
-  /** A search found them: the model reads their definitions in its output. */
+  /** Whether a search found them: the model reads their definitions in its output. */
   isFound: boolean
 }
 
@@ -84,8 +87,8 @@ interface ItemWithPath {
 }
 
 /**
- * What stands for one message is lowered together; what is known is not lowered again.
- * @throws ProxyError `invalid_request` naming the field, `unsupported` for items that no message can stand for
+ * Lowers items. Items that form one message are lowered together; a known group is not lowered again.
+ * @throws ProxyError `invalid_request` naming the field, `unsupported` for items without an equivalent message
  */
 export function lowerItems(items: readonly InputItem[], repeats: PartMemo = NO_MEMO): CanonicalItems {
   const lowered: CanonicalItems = { messages: [], tools: [] }
@@ -97,15 +100,15 @@ export function lowerItems(items: readonly InputItem[], repeats: PartMemo = NO_M
   return lowered
 }
 
-/** @param _last its last item, which says with all before it what the group is */
+/** @param _last the last item, which identifies the group together with all before it */
 function lowerGroup(_last: InputItem, group: readonly ItemWithPath[]): CanonicalItems {
   const conversation = new ItemConverter()
   for (const { item, at } of group) conversation.add(item, at)
-  // A copy: a list that was pushed to has room for sixteen more, and these are many, and are kept.
+  // Copied, because a list that was pushed to has room for sixteen more elements, and many such lists are kept.
   return { messages: conversation.messages.slice(), tools: conversation.tools }
 }
 
-/** Items that are parts of one answer are a group, and so is each other item. */
+/** Groups items: those that are parts of one completion together, each other item alone. */
 function groupItems(items: readonly InputItem[]): ItemWithPath[][] {
   const groups: ItemWithPath[][] = []
   let isOpen = false
@@ -116,7 +119,7 @@ function groupItems(items: readonly InputItem[]): ItemWithPath[][] {
     const isPart = isPartOfAnswer(type, item)
     const named = turnOfItem(item)
     const isOther = named !== undefined && turn !== undefined && named !== turn
-    // Two messages in a row are two answers: an agent's own examples, for instance.
+    // Two messages in a row are two completions: for instance an agent's own examples.
     const goesOn = isOpen && isPart && !isOther && !(type === 'message' && before === 'message')
     turn = goesOn ? (named ?? turn) : named
     const placed = { item, at: `input.${index}` }
@@ -131,8 +134,8 @@ function groupItems(items: readonly InputItem[]): ItemWithPath[][] {
 const ITEM_ID = /^[a-z]+_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})_\d+$/
 
 /**
- * The turn that the id of an item names. Codex keeps what a lost stream had completed, such as its reasoning, before what
- * it gets from the next attempt: two answers in a row.
+ * Returns the turn that the id of an item names. Codex keeps the items that a lost stream had completed, such as its
+ * reasoning, before those of the next attempt: two completions in a row.
  */
 function turnOfItem({ id }: InputItem): string | undefined {
   return typeof id === 'string' ? ITEM_ID.exec(id)?.[1] : undefined
@@ -152,13 +155,13 @@ interface AssistantItem {
 }
 
 /**
- * One completion comes back as several items: reasoning, a message, calls. They become one message again, because
- * that is what the model said in one go, and what the next call is matched with.
+ * Converts items. One completion returns as several items: reasoning, a message, tool calls. They become one message
+ * again, because the model sampled them as one, and the next request is matched with it.
  */
 class ItemConverter implements CanonicalItems {
   readonly messages: ChatMessage[] = []
   readonly tools: InputTools[] = []
-  /** What the next item of the same answer adds to. */
+  /** The message to which the next item of the same completion is added. */
   #answer: AssistantItem | undefined
   #lastWasMessage = false
 
@@ -178,7 +181,7 @@ class ItemConverter implements CanonicalItems {
 
   #addMessage(item: InputItem, at: string): void {
     const { role, content } = checkMessage(item, at)
-    // Two messages in a row are two answers: an agent's own examples, for instance.
+    // Two messages in a row are two completions: for instance an agent's own examples.
     if (role !== 'assistant' || this.#lastWasMessage) this.#answer = undefined
     if (role === 'assistant') {
       const answer = this.#openAnswer()
@@ -188,7 +191,7 @@ class ItemConverter implements CanonicalItems {
       return
     }
     const said = {
-      // Few templates have a developer; what it says is what others call the system prompt.
+      // Few templates have a developer role; its content is what others call the system prompt.
       role: role === 'developer' ? 'system' : role,
       content: lowerContent(content, `${at}.content`),
     }
@@ -196,8 +199,8 @@ class ItemConverter implements CanonicalItems {
   }
 
   /**
-   * What one agent of Codex says to another. The tool's argument that carries it is marked `encrypted`: OpenAI's
-   * service would seal it, and open it again for the reader. Here it is in both places what the model wrote.
+   * Adds a message between agents of Codex. The tool's argument that contains it is marked `encrypted`: OpenAI's
+   * service would encrypt it, and decrypt it for the reader. Here it is in both places the text that the model sampled.
    */
   #addAgentMessage(item: InputItem, at: string): void {
     const { content } = checkAgentMessage(item, at)
@@ -242,14 +245,17 @@ class ItemConverter implements CanonicalItems {
       this.#addNotice(item, at)
       return
     }
-    // The API has the call's id of a local shell as `id`; Codex sends a function's output for it.
+    // The API has the call's id of a local shell as `id`; Codex sends a function's output instead.
     const isShell = type === 'local_shell_call_output' && item.call_id === undefined
     const { call_id, output } = checkOutput(isShell ? { ...item, call_id: item.id } : item, at)
     const content = lowerContent(output, `${at}.output`)
     this.messages.push({ role: 'tool', tool_call_id: modelCallId(call_id), content } as ChatMessage)
   }
 
-  /** Codex tells of its goals as the output of a function that nobody called: it has a name, and no call. */
+  /**
+   * Adds a notice: Codex reports its goals as the output of a function that was not called, with a name and without a
+   * call id.
+   */
   #addNotice(item: InputItem, at: string): void {
     const { name, output } = checkNotice(item, at)
     const said = lowerContent(output, `${at}.output`)
@@ -258,7 +264,7 @@ class ItemConverter implements CanonicalItems {
     this.messages.push({ role: 'user', content } as ChatMessage)
   }
 
-  /** The text as it was, before what was shown of it. */
+  /** Adds reasoning: the sealed original has precedence over the text that was shown. */
   #addReasoning(item: InputItem, at: string): void {
     const { encrypted_content, content, summary } = checkReasoning(item, at)
     const sealed = encrypted_content ? unseal(encrypted_content) : undefined
@@ -297,10 +303,10 @@ const OUTPUTS: readonly string[] = [
   'local_shell_call_output',
 ]
 
-/** What an agent keeps with a message for itself, or for the API. */
+/** Fields of a message that agents keep for themselves, or for the API. */
 const BOOKKEEPING = new Set(['type', 'id', 'status', 'phase', 'internal_chat_message_metadata_passthrough'])
 
-/** The API's action has every field; the model wrote those that say something. */
+/** Returns the arguments that the model sampled, without the empty fields that the API's action also has. */
 function shellArguments(action: { env?: Record<string, unknown> | null | undefined }): string {
   const said = Object.entries(action).filter(([name, value]) => {
     if (name === 'type' || value === null) return false

@@ -1,11 +1,11 @@
-/** Items of a response's output, and the events that tell of them. */
+/** Items of a response's output, and the events that report them. */
 
 export type ItemStatus = 'in_progress' | 'completed' | 'incomplete'
 export type OutputItem = { type: string; id: string; [field: string]: unknown }
-/** An event of the stream, but for its number. */
+/** An event of the stream, without its sequence number. */
 export type ResponseEvent = { type: string; [field: string]: unknown }
 
 export interface ItemInProgress {
-  /** @returns the item's last events; the very last one brings the item as it is for good */
+  /** @returns the item's last events; the last of them contains the final item */
   close(status: ItemStatus): ResponseEvent[]
 }

@@ -1,7 +1,7 @@
 /**
- * The output of a response: items that grow with the generation's events, and the events that tell an agent so
- * (https://platform.openai.com/docs/api-reference/responses-streaming). A whole answer is the same with one event that
- * brings everything, so that both say the same.
+ * The output of a response: items that grow with the generation's events, and the events that report this to an agent
+ * (https://platform.openai.com/docs/api-reference/responses-streaming). A complete response is built in the same way
+ * from one event that contains everything, so that both forms agree.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
@@ -26,7 +26,7 @@ export interface OutputOptions {
 type CompletionPart = Pick<Completion, 'content' | 'reasoning' | 'refusal' | 'toolCalls'> &
   Partial<Pick<Completion, 'logprobsContent' | 'extra'>>
 
-/** The output items of a whole completion. */
+/** Returns the output items of a complete completion. */
 export function toOutputItems(
   options: OutputOptions,
   completion: CompletionPart,
@@ -49,16 +49,16 @@ export function toOutputItems(
 
 export class ResponseOutput {
   readonly #options: OutputOptions
-  /** By their place; whole when the output has ended. */
+  /** The items by output index; complete when the output has ended. */
   readonly items: OutputItem[] = []
   #places = 0
-  /** What text or reasoning is added to. */
+  /** The item to which text or reasoning is added. */
   #text: ReasoningItem | MessageItem | undefined
-  /** What the last piece of a call was added to. */
+  /** The tool call to which the last delta was added. */
   #call: ToolCallInProgress | undefined
   readonly #calls = new Map<number, ToolCallInProgress>()
   readonly #order = new ToolCallOrder()
-  /** How often an item of each kind has begun, for its id. */
+  /** The number of items of each kind, for their ids. */
   readonly #count = { rs: 0, msg: 0 }
 
   constructor(options: OutputOptions) {
@@ -75,10 +75,10 @@ export class ResponseOutput {
     return this.#keep(events)
   }
 
-  /** @param isWhole false: the model was cut off in the last item */
+  /** @param isWhole false: the model was truncated in the last item */
   end(isWhole: boolean): ResponseEvent[] {
     const waited = this.#order.end().flatMap((piece) => this.#addToCall(piece))
-    // An answer without a word is an answer still: the agent has something to go on from.
+    // An empty completion still has an item, from which the agent can continue.
     const begun =
       this.#places === 0 && this.#calls.size === 0 ? this.#say({ type: 'delta', content: '' }) : []
     const open = [this.#text, this.#call].filter((item) => item !== undefined)
@@ -113,8 +113,9 @@ export class ResponseOutput {
   }
 
   /**
-   * A call is over when the next one begins, so that an agent can run it and finds the calls in their order.
-   * @throws ProxyError `engine_failed` for a piece of a call that is over
+   * Adds to a tool call. It is closed when the next one begins, so that an agent can run it and finds the calls in
+   * order.
+   * @throws ProxyError `engine_failed` for a delta of a closed tool call
    */
   #addToCall(piece: ToolCallDelta): ResponseEvent[] {
     const events = this.#closeText()

@@ -17,9 +17,9 @@ import {
 } from './schema.ts'
 import { type CanonicalTools, lowerToolChoice, lowerTools, type WireTool, type WireTools } from './tools.ts'
 
-/** What the answer needs to know of its request, and a later call of the turn's record; JSON. */
+/** The part of the request that its response, or a later request, needs from the recorded turn; JSON. */
 export interface ResponsesAnnotation {
-  /** Whether the first message is the instructions, which hold for this call alone. */
+  /** Whether the first message is the instructions, which apply to this request only. */
   instructions: boolean
   previous_response_id: string | null
   include: string[]
@@ -27,9 +27,9 @@ export interface ResponsesAnnotation {
   text: object | null
   truncation: 'auto' | 'disabled'
   max_tool_calls: number | null
-  /** How the agent knows the tools that are not plain functions. */
+  /** The agent's form of the tools that are not plain functions. */
   wire_tools: Record<string, WireTool>
-  /** Types of hosted tools that the model was not told of. */
+  /** Types of hosted tools that the model was not shown. */
   dropped_tools: string[]
 }
 
@@ -40,11 +40,11 @@ interface CanonicalResponsesRequest {
 }
 
 /**
- * Lowers a checked request to the body of Chat Completions.
- * @param history what the request goes on from: messages and completion of `previous_response_id`
- * @param items the input, its item references resolved
- * @param repeats knows what was lowered with the session's earlier requests
- * @throws ProxyError `invalid_request` naming the field; `unsupported` for what no engine can be asked
+ * Lowers a validated request to the body of Chat Completions.
+ * @param history the messages that the request continues: those and the completion of `previous_response_id`
+ * @param items the input, with item references resolved
+ * @param repeats the parts that were lowered with the session's earlier requests
+ * @throws ProxyError `invalid_request` naming the field; `unsupported` for a request that no engine can serve
  */
 export function lowerResponsesRequest(
   request: ResponsesRequest,
@@ -59,10 +59,10 @@ export function lowerResponsesRequest(
   if (all.length === 0) throw invalid("'input' must hold at least one message", 'input')
   const tools = allTools(request, itemTools, repeats)
   const annotation = createAnnotation(request, tools)
-  // The answer repeats these, and the record keeps them: they must not fail there.
+  // Checked now, because the response repeats these fields, and the turn records them.
   toJsonText([annotation, request.tools, request.tool_choice])
   const body = {
-    // Fields that Chat Completions has as well, and fields that nobody here knows.
+    // Fields that Chat Completions has as well, and unknown fields.
     ...without(request, LOWERED_FIELDS),
     messages: all,
     ...toolFields(request, tools),
@@ -89,7 +89,7 @@ export function lowerResponsesRequest(
   }
 }
 
-/** What only OpenAI's own service can do, because it is about what it keeps. */
+/** Rejects features that only OpenAI's service has, because they concern data that it stores. */
 function rejectHostedFeatures({ background, conversation, prompt }: ResponsesRequest): void {
   const param = background ? 'background' : conversation ? 'conversation' : prompt ? 'prompt' : undefined
   if (param !== undefined) throw unsupported(`'${param}' is not supported`, param)
@@ -133,7 +133,7 @@ function createAnnotation(
   }
 }
 
-/** Fields that mean something to the Responses API alone, or have another form or name in Chat Completions. */
+/** Fields that only the Responses API has, or that have another form or name in Chat Completions. */
 const LOWERED_FIELDS = new Set([
   'input',
   'instructions',
@@ -152,14 +152,14 @@ const LOWERED_FIELDS = new Set([
   'background',
   'conversation',
   'prompt',
-  // This API shows one answer: more would be paid for and not read.
+  // This API returns one completion: further ones would be sampled and not read.
   'n',
   'best_of',
 ])
 
 function toolFields({ tool_choice: asked }: ResponsesRequest, lowered: CanonicalTools): object {
   const { choice, tools } = asked ? lowerToolChoice(asked, lowered.tools) : { choice: undefined, ...lowered }
-  // Engines take a choice for an error where there is nothing to choose from.
+  // Engines reject a choice without tools.
   const isIdle = tools.length === 0 && (choice === 'auto' || choice === 'none')
   if (tools.length === 0 && choice !== undefined && !isIdle) throw noToolLeft('tool_choice')
   return {

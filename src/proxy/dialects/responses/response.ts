@@ -13,7 +13,7 @@ import type { ResponsesAnnotation } from './request.ts'
 import type { ToolParam } from './schema.ts'
 import type { WireTools } from './tools.ts'
 
-/** What an answer repeats of its request, and how it is written. */
+/** The parts of a response that repeat its request, and the options of its form. */
 export interface ResponseFrame {
   identity: ResponseIdentity
   answerOptions: Pick<ResponseOptions, 'logprobs' | 'reasoning' | 'tokenIds'>
@@ -22,12 +22,12 @@ export interface ResponseFrame {
   /** The canonical body without its messages. */
   params: SamplingFields
   instructions: string | null
-  /** As the agent sent them, or, from the record, as functions. */
+  /** The tools as the agent sent them, or as functions in a recorded turn. */
   tools: readonly (ToolParam | Tool)[]
   toolChoice: unknown
 }
 
-/** What has become of the response so far. */
+/** The state of the response so far. */
 export interface ResponseState {
   status: 'in_progress' | 'completed' | 'incomplete' | 'failed'
   model?: string | undefined
@@ -35,14 +35,14 @@ export interface ResponseState {
   incompleteReason?: string | undefined
   usage?: Usage | undefined
   error?: ProxyError | undefined
-  /** In seconds since the epoch. */
+  /** Seconds since the epoch. */
   endedAtS?: number | undefined
   tokenFields?: object | undefined
 }
 
 export const responseId = (turnId: string) => `resp_${turnId}`
 
-/** @returns undefined for an id that is none of ours */
+/** @returns undefined for an id of another form */
 export function parseTurnId(responseId: string): string | undefined {
   return responseId.startsWith('resp_') ? responseId.slice('resp_'.length) : undefined
 }
@@ -85,7 +85,7 @@ export function responseObject(frame: ResponseFrame, state: ResponseState): obje
   }
 }
 
-/** How a generation that came to its end left the response. */
+/** Returns the final status of a generation that ended. */
 export function endState({ finishReason }: Pick<GenerationEnd, 'finishReason'>): {
   status: 'completed' | 'incomplete'
   incompleteReason?: string
@@ -95,7 +95,7 @@ export function endState({ finishReason }: Pick<GenerationEnd, 'finishReason'>):
   return { status: 'completed' }
 }
 
-/** The body of an answer that was not streamed. `completion.end` must be set. */
+/** Returns the body of a complete response. `completion.end` must be set. */
 export function createResponse(frame: ResponseFrame, completion: Completion): object {
   const { start, end } = completion
   const ended = endState(end!)
@@ -120,7 +120,7 @@ export function outputOptions({
   return { turnId: identity.turnId, wireTools, logprobs, reasoning, sealedReasoning }
 }
 
-/** For agents that asked for token ids; named as in Chat Completions. */
+/** Returns the fields for agents that requested token ids; the names are those of Chat Completions. */
 export function tokenFields(
   { answerOptions }: ResponseFrame,
   { start, tokenIds }: Pick<Completion, 'start' | 'tokenIds'>,
@@ -133,7 +133,9 @@ export function tokenFields(
   }
 }
 
-/** The SDKs' types want both details as objects with numbers, also where no engine counted: then they are 0. */
+/**
+ * Returns usage. The SDKs' types require both details as objects with numbers, which are 0 if no engine counted them.
+ */
 function responseUsage(usage: Usage): object {
   return {
     input_tokens: usage.prompt_tokens,

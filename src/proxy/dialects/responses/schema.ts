@@ -1,8 +1,11 @@
-/** OpenAI Responses, what its requests look like: https://platform.openai.com/docs/api-reference/responses/create */
+/** OpenAI Responses, the schemas of requests: https://platform.openai.com/docs/api-reference/responses/create */
 import Type, { type Static } from 'typebox'
 import { createChecker, createListChecker, nullable } from '../common/check.ts'
 
-/** What else an item or a tool holds depends on its type: `items.ts` and `tools.ts` check those that they know. */
+/**
+ * The other fields of an item or a tool depend on its type: `items.ts` and `tools.ts` validate the types that they
+ * know.
+ */
 const InputItem = Type.Object({ type: nullable(Type.String()) })
 export type InputItem = Static<typeof InputItem> & Record<string, unknown>
 
@@ -41,7 +44,9 @@ export const checkJsonSchemaFormat = createChecker(
   }),
 )
 
-/** What the proxy reads or must be able to rely on. Every other field is allowed, and goes to the engine as it came. */
+/**
+ * The fields that the proxy reads or relies on. Every other field is allowed, and forwarded to the engine unchanged.
+ */
 export const ResponsesRequest = Type.Object(
   {
     model: nullable(Type.String()),

@@ -18,7 +18,7 @@ export class ResponsesStreamWriter {
   readonly #tokenIds: number[] = []
   #start: GenerationStart | undefined
   #isOpen = false
-  /** Numbers the events, so that an agent notices a gap. */
+  /** The sequence number of the next event, by which an agent detects a gap. */
   #next = 0
 
   constructor(frame: ResponseFrame) {
@@ -26,7 +26,7 @@ export class ResponsesStreamWriter {
     this.#output = new ResponseOutput(outputOptions(frame))
   }
 
-  /** The text to send for these events; empty when none of them shows. */
+  /** Returns the text to send for these events; empty if none of them is visible. */
   write(events: readonly GenerationEvent[]): string {
     let text = ''
     for (const event of events) {
@@ -41,14 +41,14 @@ export class ResponsesStreamWriter {
   }
 
   /**
-   * Returns an event without content, as OpenAI's service sends them. Codex's idle timer counts events and not comments.
-   * The SDKs demand `response.created` as the first event.
+   * Returns an event without content, as OpenAI's service sends them. Codex's idle timer counts events and not
+   * comments. The SDKs demand `response.created` as the first event.
    */
   keepAlive(): string {
     return this.#open() + this.#texts([{ type: 'keepalive' }])
   }
 
-  /** The text of what failed after the stream began. */
+  /** Returns the event of an error that occurred after the stream began. */
   fail(error: ProxyError): string {
     return this.#response('response.failed', { status: 'failed', error })
   }

@@ -1,4 +1,4 @@
-/** Output items that hold text: reasoning and messages. */
+/** Output items that contain text: reasoning and messages. */
 import type { GenerationDelta } from '../../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../../protocol/canonical/messages.ts'
 import { seal } from '../common/sealed-reasoning.ts'
@@ -9,7 +9,7 @@ interface ItemPosition {
   outputIndex: number
 }
 
-/** What the model thought, as the text it is. */
+/** An item with the model's reasoning as text. */
 export class ReasoningItem implements ItemInProgress {
   readonly #place: ItemPosition
   readonly #sealed: boolean
@@ -56,7 +56,7 @@ export class ReasoningItem implements ItemInProgress {
   }
 }
 
-/** What the assistant says, in one part, and what it refuses to say, in another. */
+/** An item with the assistant's text in one part, and its refusal in another. */
 export class MessageItem implements ItemInProgress {
   readonly #place: ItemPosition
   readonly #showLogprobs: boolean
@@ -124,7 +124,7 @@ function createPart({ type, text, logprobs }: MessagePart): object {
   return type === 'refusal' ? { type, refusal: text } : { type, text, annotations: [], logprobs }
 }
 
-/** A piece of a part, or all of it. */
+/** Returns the event of a delta of a part, or of its full text. */
 function textEvent({ type, text, logprobs }: MessagePart, what: 'delta' | 'done'): ResponseEvent {
   const isDelta = what === 'delta'
   const field = isDelta ? 'delta' : type === 'refusal' ? 'refusal' : 'text'

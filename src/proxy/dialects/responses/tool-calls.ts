@@ -1,4 +1,4 @@
-/** Tool calls as output items, while the model writes them. */
+/** Tool calls as output items, while the model samples them. */
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import { isNestedTooDeeply } from '../../../protocol/json/nesting.ts'
 import { parseToolInput } from '../common/tool-input.ts'
@@ -6,21 +6,24 @@ import { FreeformReader, freeformCallId } from './freeform.ts'
 import type { ItemInProgress, ItemStatus, OutputItem, ResponseEvent } from './output-item.ts'
 import type { WireTool, WireTools } from './tools.ts'
 
-/** What every kind of call has in common: until it is known how to name the call, its pieces wait. */
+/** The options of every kind of tool call. The deltas of a call wait until its name is known. */
 interface ToolCallOptions {
-  /** `{turnId}_{n}`, which each kind of item puts its own prefix before. */
+  /** `{turnId}_{n}`, to which each kind of item adds its prefix. */
   itemId: string
   wireTools: WireTools
-  /** Takes the next place in the output: when the agent is told of the call, so that places are in that order. */
+  /**
+   * Allocates the next output index, when the call is first reported to the agent, so that the order of indices is that
+   * of the events.
+   */
   place(): number
 }
 
-/** One call of the model, whatever kind of tool it calls. */
+/** A tool call of the model, of any kind of tool. */
 export class ToolCallInProgress implements ItemInProgress {
   readonly #options: ToolCallOptions
   #id = ''
   #name = ''
-  /** What came before the name. */
+  /** The arguments that precede the name. */
   #early = ''
   #item: ToolCallItem | undefined
 
@@ -57,10 +60,10 @@ interface ToolCallFacts extends Omit<ToolCallOptions, 'wireTools'> {
   callId: string
 }
 
-/** The agent is told of a call as soon as it is known what kind of item it is. */
+/** A tool call, which is reported to the agent as soon as its kind of item is known. */
 abstract class ToolCallItem implements ItemInProgress {
   protected readonly facts: ToolCallFacts
-  /** Of the item's id. */
+  /** The prefix of the item's id. */
   protected abstract readonly prefix: string
   #outputIndex: number | undefined
 
@@ -71,14 +74,14 @@ abstract class ToolCallItem implements ItemInProgress {
   abstract add(piece: string): ResponseEvent[]
   abstract close(status: ItemStatus): ResponseEvent[]
 
-  /** The event that tells of the call, the first time. */
+  /** Returns the event that reports the call, the first time. */
   protected open(type: string, fields: object): ResponseEvent[] {
     if (this.#outputIndex !== undefined) return []
     this.#outputIndex = this.facts.place()
     return [this.#itemEvent('added', type, fields, 'in_progress')]
   }
 
-  /** Only once it is open. */
+  /** Returns an event of a call that is open. */
   protected event(type: string, fields: object): ResponseEvent {
     return { type, item_id: this.#id, output_index: this.#outputIndex, ...fields }
   }
@@ -155,7 +158,9 @@ class CustomCall extends ToolCallItem {
   }
 }
 
-/** The API has no pieces of such a call. Arguments that are no action reach the agent as a function call. */
+/**
+ * A shell call, for which the API has no deltas. Arguments that are not an action reach the agent as a function call.
+ */
 class LocalShellCall extends ToolCallItem {
   protected readonly prefix = 'lsh'
   #arguments = ''
@@ -176,7 +181,7 @@ class LocalShellCall extends ToolCallItem {
   }
 }
 
-/** A search whose arguments are an object in this API, and so are sent when they are complete. */
+/** A search, whose arguments are an object in this API and are therefore sent when they are complete. */
 class ToolSearchCall extends ToolCallItem {
   protected readonly prefix = 'tsc'
   #arguments = ''

@@ -1,6 +1,7 @@
 /**
- * Tools of the Responses API and functions, both ways. Engines know functions only; what else an agent brings becomes
- * one, and {@link WireTools} tells how to write the model's calls as the agent expects them.
+ * Conversion between tools of the Responses API and functions, in both directions. Engines only know functions; any
+ * other tool of an agent becomes one, and {@link WireTools} specifies how to write the model's calls in the form that
+ * the agent expects.
  */
 import Type from 'typebox'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
@@ -9,20 +10,22 @@ import { unsupported } from '../common/request-errors.ts'
 import { FREEFORM_PARAMETERS } from './freeform.ts'
 import type { ChosenTool, ToolChoice, ToolParam } from './schema.ts'
 
-/** A tool as the agent knows it. */
+/** The agent's form of a tool. */
 export interface WireTool {
   type: 'function' | 'custom' | 'local_shell' | 'tool_search'
   name: string
   namespace?: string
 }
 
-/** By the name that the model calls. Plain functions are not in it: they are called by their own name. */
+/**
+ * The tools by the name that the model calls. It does not contain plain functions, which are called by their own name.
+ */
 export type WireTools = ReadonlyMap<string, WireTool>
 
 export interface CanonicalTools {
   tools: Tool[]
   wireTools: Map<string, WireTool>
-  /** Types of hosted tools that were left out. */
+  /** Types of hosted tools that were omitted. */
   dropped: string[]
 }
 
@@ -44,13 +47,13 @@ const checkNamespace = createChecker(
 )
 
 /**
- * Tools that OpenAI runs on its own servers. The proxy cannot, and Codex sends some with every request: the model is
- * not told of them, so it does not call them, and the turn says that they were left out.
+ * Tools that OpenAI runs on its own servers. The proxy cannot run them, and Codex sends some with every request: the
+ * model is not shown them, so it does not call them, and the turn records that they were omitted.
  */
 const HOSTED =
   /^(web_search|file_search|code_interpreter|image_generation|mcp|tool_search|programmatic_tool_calling)/
 
-/** Fields of a function that tell OpenAI's servers how to offer it; no model sees them. */
+/** Fields of a function that configure OpenAI's service; no model sees them. */
 const SERVICE_FIELDS = [
   'type',
   'strict',
@@ -88,7 +91,10 @@ function lowerTool(
   else throw unsupported(`Tools of type '${type}' are not supported`, `${at}.type`)
 }
 
-/** A search among deferred tools that the client runs; without `execution` OpenAI's servers do. */
+/**
+ * Returns whether a tool is a search among deferred tools that the client runs; without `execution` OpenAI's servers
+ * run it.
+ */
 function isClientSearch({ type, execution }: ToolParam): boolean {
   return type === 'tool_search' && execution === 'client'
 }
@@ -112,7 +118,7 @@ function addTool(
   wireTools.set(name, { type, name: definition.name, ...(namespace !== undefined && { namespace }) })
 }
 
-/** Codex's namespaces of MCP servers end in the separator already: `mcp__github__`. */
+/** Returns the function's name. Codex's namespaces of MCP servers already end in the separator: `mcp__github__`. */
 export function modelName(name: string, namespace: string | null | undefined): string {
   if (!namespace) return name
   return namespace.endsWith('__') ? namespace + name : `${namespace}__${name}`
@@ -122,7 +128,7 @@ function toFunction(param: { name: string; strict?: boolean | null | undefined }
   const fields = Object.entries(param).filter(
     ([field, value]) => value !== null && !SERVICE_FIELDS.includes(field),
   )
-  // False is what leaving it out means; templates write whatever a tool holds into the prompt.
+  // False is the default, and templates write every field of a tool into the prompt.
   return { ...Object.fromEntries(fields), ...(param.strict && { strict: true }) } as FunctionDefinition
 }
 
@@ -138,12 +144,12 @@ function toFreeformFunction({ name, description, format }: CustomTool, at: strin
   }
 }
 
-/** No engine holds a model to a grammar by tool; the model is told of it. */
+/** Describes the grammar to the model, because no engine constrains decoding to a grammar per tool. */
 function grammarText({ syntax, definition }: { syntax: string; definition: string }): string {
   return `The input must match this grammar (${syntax}):\n${definition}`
 }
 
-/** The action of a `local_shell_call`, as the agent runs it. */
+/** The function whose arguments are the action of a `local_shell_call`. */
 const LOCAL_SHELL: FunctionDefinition = {
   name: 'local_shell',
   description: 'Runs a shell command and returns its output.',
@@ -161,8 +167,8 @@ const LOCAL_SHELL: FunctionDefinition = {
 }
 
 /**
- * The agent's choice as Chat Completions has it, and the tools that it leaves. No engine knows `allowed_tools`: the
- * model is shown those tools and no others.
+ * Returns the tool choice in the form of Chat Completions, and the tools that it leaves. No engine knows
+ * `allowed_tools`: the model is shown only those tools.
  * @throws ProxyError `unsupported` for the choice of a hosted tool
  */
 export function lowerToolChoice(
