@@ -1,67 +1,67 @@
 /**
- * What a rollout gives to a trainer, under the names of verl's `AgentLoopOutput`: one for each row of the session,
- * because a session that branched has several.
+ * The result of a rollout as a trainer receives it, with the names of verl's `AgentLoopOutput`: one for each row of the
+ * session, because a session that branched has several.
  * @see https://github.com/verl-project/verl/blob/main/verl/experimental/agent_loop/agent_loop.py
  */
 import type { SessionTrajectories, TrajectoryRow } from './proxy-client.ts'
 import { type RowDetailsJson, selectRowDetails } from './row-details.ts'
 import type { AgentStatus } from './runners/runner.ts'
 
-/** With the details that its session was recorded with: `routed_experts` is verl's own name too. */
+/** A row with the token data that its session captured: `routed_experts` is verl's own name, too. */
 export interface AgentLoopOutput extends RowDetailsJson {
   prompt_ids: number[]
   response_ids: number[]
-  /** 1 on tokens that were sampled and that this row trains, else 0. As long as `response_ids`. */
+  /** 1 for sampled tokens that this row trains, otherwise 0. As long as `response_ids`. */
   response_mask: number[]
   /** 0.0 where the mask is 0. As long as `response_ids`. */
   response_logprobs: number[]
-  /** The reward of the whole rollout, the same in each of its rows; null if the rollout has none. */
+  /** The reward of the complete rollout, the same in each of its rows; null if it has none. */
   reward_score: number | null
-  /** LLM calls in this row. */
+  /** The number of LLM requests in this row. */
   num_turns: number
   metrics: AgentLoopMetrics
   extra_fields: AgentLoopExtraFields
-  /** Keys of `RolloutResult.images`, in the order of their tokens. Absent: nobody asked. */
+  /** Keys of `RolloutResult.images` in the order of their tokens. Absent: not requested. */
   images?: { sha256: string }[]
 }
 
-/** Numbers that a trainer averages. Of the whole rollout, the same in each of its rows. */
+/** Numbers that a trainer averages. They describe the complete rollout and are equal in each of its rows. */
 export interface AgentLoopMetrics {
-  /** Seconds from the start of the first try to the end of the last, waits between tries included. */
+  /** Seconds from the start of the first attempt to the end of the last, waits between attempts included. */
   agent_seconds: number
-  /** How often the agent was run. */
+  /** The number of times that the agent was run. */
   tries: number
-  /** 1: no try came to a good end, the row is inert. */
+  /** 1: no attempt succeeded, and the row is a padding row. */
   failed: 0 | 1
-  /** 1: there is nothing to train on, and the row is there only so that the sample has one. */
+  /** 1: a padding row. There is nothing to train on, and the sample needs a row. */
   inert: 0 | 1
-  /** Rows of the rollout; each of them has the reward. */
+  /** The number of rows of the rollout; each of them has the reward. */
   num_rows: number
-  /** Turns without exact token ids, which are in no row. */
+  /** The number of turns without exact token ids, which are in no row. */
   inexact_turns: number
 }
 
 export interface AgentLoopExtraFields {
   trial_id: string
-  /** The session of the try that counts. */
+  /** The session of the attempt that counts. */
   session_id: string
   agent_status: AgentStatus
-  /** Why the row is inert, or why the agent did not complete; null if it did. */
+  /** The reason for a padding row, or for which the agent did not complete; null if it did. */
   error: string | null
-  /** Position among the rows of the rollout. */
+  /** The index of the row in the rollout. */
   row: number
-  /** `main`, `compaction` or `subagent:…` (docs/lines.md); null for an inert row. */
+  /** The agent role: `main`, `compaction` or `subagent:…` (docs/lines.md); null for a padding row. */
   line: string | null
   /** The parts of the reward. */
   reward_components: Record<string, number>
-  /** Of those turns of the row that have a reward of their own: where in `response_ids` their completions are. */
+  /** The rewards of turns that have their own, with the span of each completion in `response_ids`. */
   turn_rewards: TurnReward[]
   finish_reason: string | null
-  /** The session was completed: always so where there is a row that trains. */
+  /** Whether the session was completed: always true if a row trains. */
   finished: boolean
-  /** `responseLength` cut something off. */
+  /** Whether `responseLength` truncated the row. */
   truncated: boolean
-  /** `promptLength` cut something off. */
+  /** Whether `promptLength` truncated the row. */
   prompt_truncated: boolean
   weight_version_min: string | null
   weight_version_max: string | null
@@ -73,7 +73,7 @@ export interface TurnReward {
   reward: number
 }
 
-/** What became of a rollout beyond its rows. */
+/** The outcome of a rollout other than its rows. */
 export interface RolloutFacts {
   trialId: string
   sessionId: string
@@ -83,23 +83,24 @@ export interface RolloutFacts {
   agentSeconds: number
 }
 
-/** At least one: each sample has a result. */
+/** The rows, at least one: every sample has a result. */
 export type AgentLoopOutputs = [AgentLoopOutput, ...AgentLoopOutput[]]
 
-/** The rows, and what is the whole rollout's. */
+/** The rows, and the values of the complete rollout. */
 export interface RolloutResult {
   rows: AgentLoopOutputs
   /** null if the rollout has none. */
   reward: number | null
-  /** Exact turns that are in none of the rows, because `select` left out theirs. */
+  /** The number of exact turns that are in no row, because `select` omitted theirs. */
   left_out_turns: number
-  /** `data:` URLs by their digests. Absent: nobody asked. */
+  /** `data:` URLs by their digests. Absent: not requested. */
   images?: Readonly<Record<string, string>> | undefined
 }
 
 /**
- * @param session with all its rows
- * @param chosen some of these
+ * Creates the result of a rollout.
+ * @param session the session with all its rows
+ * @param chosen the session with the selected rows
  */
 export function toRolloutResult(
   session: SessionTrajectories,
@@ -119,9 +120,9 @@ export function toRolloutResult(
 }
 
 /**
- * The rows of a session. Each has the whole reward, or that of its line: a completion that rows share trains in one of
- * them only, so it is counted once whatever the trainer does with rows; one that weighs rollouts equally divides by
- * `num_rows`.
+ * Converts the rows of a session. Each has the complete reward, or that of its agent role: a completion that several
+ * rows share trains in one of them only, so it counts once however the trainer uses the rows. A trainer that weighs
+ * rollouts equally divides by `num_rows`.
  */
 export function toOutputs(
   session: SessionTrajectories,
@@ -133,7 +134,7 @@ export function toOutputs(
     .filter((row) => !row.exact)
     .reduce((sum, { turns }) => sum + turns.length, 0)
   const reward = { score: session.reward, components: session.reward_components }
-  // What a cut left of a branch may be what another row trains: one more row would only count the reward once more.
+  // A truncated branch may only contain tokens that another row trains: its row would just count the reward twice.
   const rows = exact.filter(({ response_mask: mask }) => mask.includes(1))
   if (rows.length === 0) {
     const inexact = session.trajectories.find((row) => !row.exact)?.inexact_reason
@@ -148,7 +149,7 @@ export function toOutputs(
     response_logprobs: row.response_logprobs,
     ...selectRowDetails(row),
     ...(row.images && { images: row.images }),
-    // The line's own, where it has one.
+    // The reward of the agent role, if it has one.
     reward_score: row.reward ?? reward.score,
     num_turns: row.num_turns,
     metrics: { ...metrics },
@@ -157,10 +158,10 @@ export function toOutputs(
 }
 
 /**
- * A row of which no token trains. It has one token each for prompt and response, because trainers put the reward on the
- * last token of a response and pad from what is there; which one does not matter, as its mask is 0.
- * @param reward the reward that the rollout was given nevertheless; it is null without one, because a 0 would count as
- *   a judgement in the mean of the sample's group
+ * Creates a row that trains no token. It has one token each for prompt and response, because trainers put the reward on
+ * the last token of a response and pad from existing tokens; the id is irrelevant, because its mask is 0.
+ * @param reward the reward that the rollout has nevertheless; without one it is null, because a 0 would count as a
+ *   judgement in the mean of the sample's group
  */
 export function createPaddingOutput(
   facts: RolloutFacts,

@@ -3,8 +3,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 const LONGEST_MS = 60_000
 
 /**
- * The wait before a retry: it doubles with each failure, and half of it is drawn by lot, so that rollouts that failed
- * together do not come back together.
+ * Returns the wait before a retry. It doubles with each failure, and half of it is random, so that rollouts that failed
+ * together do not retry together.
  * @param failures so far, at least 1
  * @param random as Math.random
  */
@@ -13,7 +13,7 @@ export function backoffMs(baseMs: number, failures: number, random: () => number
   return (limitMs * (1 + random())) / 2
 }
 
-/** @throws `signal.reason` */
+/** Waits. @throws `signal.reason` after an abort */
 export async function pause(delayMs: number, signal: AbortSignal): Promise<void> {
   try {
     await sleep(delayMs, undefined, { signal })

@@ -9,17 +9,18 @@ import { HarborTrials } from './runners/harbor-trials.ts'
 import { HttpRunner } from './runners/http-runner.ts'
 import type { AgentRunner } from './runners/runner.ts'
 
-/** What agents must not read where rollouts are run from a file of tasks. */
+/** The files that agents must not read when rollouts are run from a file of tasks. */
 interface TaskFiles {
   readonly tasks: string | undefined
   readonly output: string
-  /** The record of a proxy that this process is. */
+  /** The database of the proxy, if it runs in this process. */
   readonly db: string
 }
 
 /**
- * @param say tells the user, before anything runs
- * @throws ProxyError `config_invalid` when it lacks what the runner needs
+ * Creates the runner that the options select.
+ * @param say prints warnings, before anything runs
+ * @throws ProxyError `config_invalid` when an option that the runner needs is missing
  */
 export function createRunner(
   config: RunnerConfig & Partial<TaskFiles>,
@@ -52,14 +53,14 @@ export function createRunner(
   }
 }
 
-/** What is meant by the other options, if it is not said. */
+/** Returns the configured runner, or the one that the other options imply. */
 function getRunnerKind({
   runner,
   command,
   agentcoreArn,
   harborUrl,
 }: RunnerConfig): NonNullable<RunnerConfig['runner']> {
-  // The server was meant before there were trials of Harbor's own.
+  // Before the `harbor` runner existed, this option selected the server.
   if (runner === 'harbor' && harborUrl !== undefined) return 'harbor-server'
   if (runner !== undefined) return runner
   if (agentcoreArn === undefined) return 'command'
@@ -86,8 +87,8 @@ function createAgentCoreRunner(config: RunnerConfig, warn: (text: string) => voi
 }
 
 /**
- * What the rollouts themselves are about: tasks with their ground truth, the rows of other samples, whole data sets; and
- * what opens the proxy: keys, and the record of a proxy that runs where this does.
+ * Returns the paths that agents must not read: tasks with their ground truth, the rows of other samples, complete data
+ * sets, key files, and the database of a proxy on this machine.
  */
 function getSecretPaths(config: RunnerConfig & Partial<TaskFiles>): string[] {
   const { tasks, output, datasetDirs } = config

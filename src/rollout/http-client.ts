@@ -7,7 +7,7 @@ export interface HttpCall {
   method: 'GET' | 'POST' | 'DELETE'
   url: string
   headers?: Readonly<Record<string, string>>
-  /** JSON text, a form, or bytes as they come. */
+  /** JSON text, a form, or a stream of bytes. */
   body?: string | FormData | Readable | undefined
   signal: AbortSignal
 }
@@ -24,18 +24,18 @@ export interface OpenHttpAnswer {
   body: Readable
 }
 
-/** Shorter than uvicorn's 5 s, so that a call never goes out on a connection that the server is closing. */
+/** Shorter than uvicorn's 5 s, so that no request is sent on a connection that the server is closing. */
 const KEEP_ALIVE_MS = 4_000
 const CONNECT_TIMEOUT_MS = 10_000
 
 /**
- * HTTP to whatever a rollout talks to: one pool of kept-alive connections for the life of its owner. An answer may take
- * as long as the call's signal lets it, because a server may run an agent before it answers.
+ * The HTTP client of a rollout: one pool of kept-alive connections for the lifetime of its owner. Only the request's
+ * signal limits a response, because a server may run an agent before it responds.
  */
 export class HttpClient {
   readonly #agent: Agent
 
-  /** @param trust authorities, PEM, that the servers' certificates may come from; default: those of Node.js */
+  /** @param trust authorities in PEM that may issue the servers' certificates; default: those of Node.js */
   constructor(trust: { ca?: string[] } = {}) {
     this.#agent = new Agent({
       headersTimeout: 0,
@@ -45,7 +45,7 @@ export class HttpClient {
     })
   }
 
-  /** @throws what the connection failed with; `signal.reason` after an abort */
+  /** Sends a request and reads the response. @throws the error of the connection; `signal.reason` after an abort */
   async send(call: HttpCall): Promise<HttpAnswer> {
     const { status, body } = await this.open(call)
     try {
@@ -56,7 +56,7 @@ export class HttpClient {
     }
   }
 
-  /** As `send`, with a body that is read as it comes. */
+  /** Sends a request like `send` does, and returns the body as a stream. */
   async open({ method, url, headers = {}, body, signal }: HttpCall): Promise<OpenHttpAnswer> {
     signal.throwIfAborted()
     try {
@@ -74,7 +74,7 @@ export class HttpClient {
     }
   }
 
-  /** Calls that run fail; there should be none. */
+  /** Closes all connections. Requests in flight fail; there should be none. */
   async close(): Promise<void> {
     await this.#agent.destroy()
   }

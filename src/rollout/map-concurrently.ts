@@ -1,6 +1,6 @@
 /**
- * Does a task for each item, so many of them at a time, in the order of the items. When one throws, no further one is
- * begun; those that run are waited for, and the first error is thrown.
+ * Runs a task for each item in the order of the items, at most `limit` at a time. After one throws, no further task is
+ * started; running ones are awaited, and the first error is thrown.
  */
 export async function mapConcurrently<T>(
   items: Iterable<T>,
@@ -10,7 +10,7 @@ export async function mapConcurrently<T>(
   const waiting = Array.from(items).entries()
   let failed: { error: unknown } | undefined
   const work = async (): Promise<void> => {
-    // One iterator for all: each item is taken once.
+    // All workers share one iterator, so that each item is processed once.
     for (const [index, item] of waiting) {
       if (failed) return
       try {

@@ -1,4 +1,4 @@
-/** What a rollout asks of the proxy: its REST API, docs/http-api.md. */
+/** The client of the proxy's REST API that rollouts use: docs/http-api.md. */
 import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../base/errors.ts'
@@ -13,7 +13,7 @@ const Status = Type.Enum(['active', 'completed', 'aborted'])
 const Created = Type.Object({ session_id: Type.String(), agent_key: Type.Optional(Type.String()) })
 const Session = Type.Object({ status: Status })
 const Numbers = Type.Record(Type.String(), Type.Number())
-/** Older proxies know no rewards of turns. */
+/** Older proxies do not support rewards of turns. */
 const Rewarded = Type.Object({ reward_lines: Type.Optional(Numbers), reward_turns: Type.Optional(Numbers) })
 const Ended = Type.Object({ status: Type.Union([Status, Type.Literal('not_found')]) })
 const Row = Type.Object({
@@ -40,7 +40,7 @@ const Row = Type.Object({
       reward: nullable(Type.Number()),
     }),
   ),
-  /** The images whose tokens are in the row, in order, where they were asked for. */
+  /** The images whose tokens are in the row, in order; absent unless requested. */
   images: Type.Optional(Type.Array(Type.Object({ sha256: Type.String() }))),
   ...rowDetailFields,
 })
@@ -64,14 +64,14 @@ export interface SessionRequest {
   record?: readonly string[] | undefined
 }
 
-/** Which rows of a session, and how much of them. */
+/** The selection of rows of a session, and their limits. */
 export interface RowChoice {
   select: 'all' | 'main' | 'longest' | 'last'
   promptLength?: number | undefined
   responseLength?: number | undefined
-  /** Whether rows name their images, which are then given once each. */
+  /** Whether rows reference their images, which are then returned once each. */
   images?: boolean | undefined
-  /** What the session was recorded with beyond ids and logprobs, which its rows then show. */
+  /** The token data that the session captures beyond ids and logprobs; its rows include it. */
   record?: readonly string[] | undefined
 }
 
@@ -84,22 +84,22 @@ export interface ProxyClientOptions {
   random?: () => number
 }
 
-/** How long one answer may take: a long session is a long answer. */
+/** The time limit of one response: a long session has a long response. */
 const ANSWER_TIMEOUT_MS = 120_000
-/** How long the first answer of all may take. */
+/** The time limit of the first response. */
 const REACH_TIMEOUT_MS = 10_000
-/** Of one long poll; short enough for any idle limit on the way. */
+/** The duration of one long poll, below any idle limit on the way. */
 const POLL_S = 30
-/** A proxy that restarts is back within these: 16 s at most. */
+/** A restarting proxy is back within this many retries: 16 s at most. */
 const RETRIES = 6
 const RETRY_BASE_MS = 250
 const NEVER = new AbortController().signal
 const NOT_THERE = [502, 503, 504]
 
 /**
- * Every method throws ProxyError: the proxy's own refusal, or `proxy_failed`; after an abort `signal.reason`. Nothing
- * that it asks for does harm when it is asked for twice, so a connection that blinks, or a proxy that restarts, fails
- * no rollout.
+ * The proxy as rollouts use it. Every method throws a ProxyError: the one that the proxy returned, or `proxy_failed`;
+ * after an abort `signal.reason`. All requests are idempotent and are retried, so an interrupted connection or a
+ * restart of the proxy fails no rollout.
  */
 export class ProxyClient {
   readonly #options: ProxyClientOptions
@@ -109,8 +109,8 @@ export class ProxyClient {
   }
 
   /**
-   * Asks once whether anything answers, for a run that has not begun: a proxy that restarts is waited for, one that was
-   * never started or is elsewhere is not. Whether it is of use, the first call for a session tells.
+   * Checks once that a proxy responds, before a run begins: a wrong URL or a proxy that was never started must fail at
+   * once, without the retries that cover a restart. The first request for a session checks that it is usable.
    * @throws ProxyError `proxy_failed`
    */
   async reach(): Promise<void> {
@@ -121,23 +121,23 @@ export class ProxyClient {
     throw new ProxyError('proxy_failed', `${message} (${getReason(cause)}): ${hint}`, { cause })
   }
 
-  /** @returns the key under which the session's agent calls: its own, or on a proxy without keys the session's id */
+  /** Creates a session. @returns the key for the session's agent; on a proxy without keys the session's id */
   async createSession(session: SessionRequest, signal: AbortSignal): Promise<string> {
     const created = await this.#ask('POST', '/sessions', Created, signal, session)
     return created.agent_key ?? sessionSegment(created.session_id)
   }
 
-  /** `not_found`: somebody has removed it. */
+  /** Completes a session. @returns `not_found` if it has been removed */
   async complete(sessionId: string, signal: AbortSignal): Promise<Static<typeof Status> | 'not_found'> {
     return (await this.#ask('POST', `${getSessionPath(sessionId)}/complete`, Ended, signal)).status
   }
 
-  /** Its calls in flight are cancelled; from now on it takes none. */
+  /** Aborts a session. The proxy cancels its requests in flight and accepts no more. */
   async abort(sessionId: string, signal: AbortSignal): Promise<void> {
     await this.#ask('POST', `${getSessionPath(sessionId)}/abort`, Ended, signal)
   }
 
-  /** Rewards of lines and turns that somebody has set stay. */
+  /** Sets the reward of a session. Existing rewards of agent roles and turns stay. */
   async setReward(
     sessionId: string,
     reward: { reward: number; components: Record<string, number> },
@@ -150,7 +150,7 @@ export class ProxyClient {
     await this.#ask('POST', `${path}/reward`, Session, signal, { ...reward, ...kept })
   }
 
-  /** Resolves when somebody has completed or aborted the session. */
+  /** Resolves when the session has been completed or aborted. */
   async untilEnded(sessionId: string, signal: AbortSignal): Promise<'completed' | 'aborted'> {
     for (;;) {
       const path = `${getSessionPath(sessionId)}/wait?timeout_s=${POLL_S}`
@@ -189,7 +189,7 @@ export class ProxyClient {
     }
   }
 
-  /** @returns the answer of whatever status, or why there is none */
+  /** Sends a request once. @returns the response of any status, or the reason why there is none */
   async #send(
     method: 'GET' | 'POST',
     path: string,
@@ -212,7 +212,7 @@ export class ProxyClient {
     }
   }
 
-  /** The proxy's own error as it was, so that what to do about it is said once. */
+  /** Converts an error response. The proxy's own error is kept, so that its advice has one wording. */
   #refusal(path: string, { status, text }: HttpAnswer): ProxyError {
     const { proxyUrl } = this.#options
     const value = parseJson(text)
@@ -225,7 +225,10 @@ export class ProxyClient {
   }
 }
 
-/** A name with several addresses, none of which answers, fails with an error that has a code and no words. */
+/**
+ * Returns the reason of a failed connection. For a name with several addresses, none of which responds, it is a code
+ * only.
+ */
 function getReason(cause: unknown): string {
   const { message, code } = cause as { message?: string; code?: string }
   return message || code || String(cause)

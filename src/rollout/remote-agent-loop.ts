@@ -12,11 +12,11 @@ import type { AgentRunner, Sample } from './runners/runner.ts'
 import { agentFacingUrl, proxyBaseUrl } from './session-urls.ts'
 import { findTaskPath } from './task-path.ts'
 
-/** What is not given is read from the environment; docs/rollouts.md has the names. */
+/** The options of the loop. Omitted ones are read from the environment; docs/rollouts.md lists the names. */
 export interface RemoteAgentLoopOptions extends Partial<RemoteAgentConfig> {
-  /** What runs agents; without it the Harbor server of `harborUrl`. The loop closes it. */
+  /** The runner of agents; default: the Harbor server of `harborUrl`. The loop closes it. */
   runner?: AgentRunner
-  /** Called for each try that failed. */
+  /** Called for each failed attempt. */
   logger?: Logger
   /** As Math.random. */
   random?: () => number
@@ -24,7 +24,7 @@ export interface RemoteAgentLoopOptions extends Partial<RemoteAgentConfig> {
 
 export const NO_PROXY = 'a rollout needs a proxy: give --proxy-url, proxyUrl or PROXY_SERVER_URL'
 
-/** What one rollout may have otherwise than its loop. */
+/** The settings that one rollout may override. */
 export type RolloutSettings = {
   [Name in
     | keyof RowChoice
@@ -37,8 +37,8 @@ export type RolloutSettings = {
 } & { agentHost?: string | undefined }
 
 /**
- * A trainer's side of the proxy: runs an agent for each sample, and gives the tokens that it sampled and the reward,
- * ready for PPO or GRPO. Any number of rollouts may run at once.
+ * The trainer's interface to the proxy: runs an agent for each sample, and returns the tokens that it sampled and the
+ * reward, ready for PPO or GRPO. Any number of rollouts may run concurrently.
  */
 export class RemoteAgentLoop {
   readonly #http: HttpClient
@@ -70,8 +70,8 @@ export class RemoteAgentLoop {
   }
 
   /**
-   * Asks the proxy once whether it is there. A rollout waits some 16 s for one that restarts: who is about to begin,
-   * and may have the wrong URL, need not.
+   * Checks once that the proxy responds. A rollout waits for a restarting proxy for about 16 s; a caller that is about
+   * to begin, and may have the wrong URL, need not.
    * @throws ProxyError `proxy_failed`
    */
   reach(): Promise<void> {
@@ -79,11 +79,11 @@ export class RemoteAgentLoop {
   }
 
   /**
-   * One rollout. An agent that fails is run again, and never makes this throw: a sample always has a result.
-   * @param samplingParams override what the agent asks for
-   * @param sample a row of the dataset; nothing in it is changed
+   * Runs one rollout. An agent that fails is run again, and never makes this throw: a sample always has a result.
+   * @param samplingParams override what the agent requests
+   * @param sample a row of the dataset; it is not modified
    * @param signal stops the agent
-   * @returns a row for each branch of the session, or one inert row when there is nothing to train on
+   * @returns a row for each branch of the session, or one padding row if there is nothing to train on
    * @throws ProxyError of the proxy (`proxy_failed`, `unauthorized`, `invalid_request`, …); `signal.reason`
    */
   async run(
@@ -94,7 +94,10 @@ export class RemoteAgentLoop {
     return (await this.rollout(samplingParams, sample, {}, signal)).rows
   }
 
-  /** As `run`, with settings of its own, and with what is the whole rollout's beside the rows. */
+  /**
+   * Runs one rollout like `run` does, with its own settings, and returns the values of the complete rollout with the
+   * rows.
+   */
   async rollout(
     samplingParams: Readonly<Record<string, unknown>>,
     sample: Sample,
@@ -106,7 +109,7 @@ export class RemoteAgentLoop {
     return new Rollout(options, samplingParams, sample).run(signal)
   }
 
-  /** To be called when no rollout runs any more. */
+  /** Closes the runner and all connections. It must be called when no rollout is running. */
   async close(): Promise<void> {
     await this.#rollout.runner.close()
     await this.#http.close()

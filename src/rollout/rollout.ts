@@ -1,7 +1,7 @@
 /**
- * One rollout: an agent is run, again if it fails, and what its session recorded becomes rows. Each try has a session
- * of its own. That of a failed try is aborted before the next begins, which cancels its calls in flight and refuses
- * those that come later, from whatever machine: nothing of it is in the session that counts.
+ * One rollout: an agent is run, again if it fails, and its recorded session becomes rows. Each attempt has its own
+ * session. That of a failed attempt is aborted before the next one begins, which cancels its requests in flight and
+ * rejects later ones from any machine, so that none of them is in the session that counts.
  */
 import { type ProxyError, toProxyError } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts'
@@ -21,14 +21,14 @@ export interface RolloutOptions extends RowChoice {
   proxy: ProxyClient
   runner: AgentRunner
   logger: Logger
-  /** The proxy's base URL as agents see it. */
+  /** The proxy's base URL for agents. */
   agentFacingUrl: string
   modelName: string | undefined
   trustAgent: boolean
   maxRetries: number
   retryBaseDelayMs: number
   onTimeLimit: 'retry' | 'keep'
-  /** What the runner is to do otherwise for this rollout. */
+  /** The runner's settings that this rollout overrides. */
   agent?: AgentSettings | undefined
   taskPathOf(sample: Sample): string | undefined
   /** As Math.random. */
@@ -37,10 +37,10 @@ export interface RolloutOptions extends RowChoice {
 
 type RolloutParams = Readonly<Record<string, unknown>>
 
-/** How long a session is tried to be ended when the rollout is called off. */
+/** The time limit for ending a session after the rollout was cancelled. */
 const FAREWELL_MS = 5_000
 
-/** One rollout, to be run once. */
+/** One rollout. An instance is run once. */
 export class Rollout {
   readonly #options: RolloutOptions
   readonly #samplingParams: RolloutParams
@@ -50,13 +50,13 @@ export class Rollout {
 
   constructor(options: RolloutOptions, samplingParams: RolloutParams, sample: Sample) {
     this.#options = options
-    // Copies, as each try gets: neither another try nor the caller sees what an agent's runner does to its own.
+    // Copies, as for each attempt: neither another attempt nor the caller sees changes that a runner makes to its own.
     this.#samplingParams = structuredClone(samplingParams)
     this.#sample = structuredClone(sample)
     this.#trialId = newTrialId(sample)
   }
 
-  /** @throws ProxyError of the proxy; `signal.reason` once the agent has been stopped */
+  /** Runs the rollout. @throws ProxyError of the proxy; `signal.reason` once the agent has been stopped */
   async run(signal: AbortSignal): Promise<RolloutResult> {
     const { maxRetries, retryBaseDelayMs, random } = this.#options
     for (let tryNumber = 1; ; tryNumber += 1) {
@@ -77,7 +77,7 @@ export class Rollout {
     return status === 'completed' || (status === 'timeout' && this.#options.onTimeLimit === 'keep')
   }
 
-  /** Runs the agent once; its session has ended when this returns or throws. */
+  /** Runs the agent once. Its session has ended when this returns or throws. */
   async #try(sessionId: string, tryNumber: number, signal: AbortSignal): Promise<AgentResult> {
     const { proxy } = this.#options
     const apiKey = await proxy.createSession(this.#newSession(sessionId, tryNumber), signal)
@@ -87,7 +87,7 @@ export class Rollout {
       await proxy.abort(sessionId, signal)
       return result
     } catch (error) {
-      // The error is worth more than a second one about the session, which stays active then.
+      // The first error matters more than one about the session, which then stays active.
       await proxy.abort(sessionId, AbortSignal.timeout(FAREWELL_MS)).catch(() => {})
       throw error
     }
@@ -148,7 +148,7 @@ export class Rollout {
     return { ...result, status: 'failed', error }
   }
 
-  /** Rows that are not all of a session are asked for by themselves: what they share with others trains in them. */
+  /** Fetches the rows. A subset is requested separately, because tokens shared with other rows then train in it. */
   async #collect(facts: RolloutFacts, signal: AbortSignal): Promise<RolloutResult> {
     const { proxy, ...choice } = this.#options
     const whole = await proxy.trajectories(facts.sessionId, { ...choice, select: 'all' }, signal)
@@ -169,13 +169,14 @@ export class Rollout {
 }
 
 /**
- * verl's `logprobs` says whether the trainer wants them recorded. They always are, and agents see what they ask for.
+ * Removes verl's `logprobs`, which requests their capture. They are always recorded, and agents receive those they
+ * request.
  */
 function withoutRecording({ logprobs: _, ...params }: RolloutParams): Record<string, unknown> {
   return params
 }
 
-/** JSON has no word for such a reward, and no trainer a use. */
+/** Rejects a reward that is not a finite number: JSON cannot represent it, and no trainer can use it. */
 function refuseRewards({ rewards, ...result }: AgentResult): AgentResult | undefined {
   const wrong = Object.entries(rewards).find(([, part]) => !Number.isFinite(part))
   if (wrong === undefined) return undefined

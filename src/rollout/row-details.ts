@@ -1,4 +1,4 @@
-/** Details in rows, as the proxy shows them: docs/details.md. */
+/** The token data of rows in the proxy's JSON: docs/details.md. */
 import Type, { type Static, type TSchema } from 'typebox'
 
 export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
@@ -6,7 +6,7 @@ const perToken = <T extends TSchema>(schema: T) => Type.Optional(nullable(Type.A
 const ids = () => Type.Array(Type.Integer())
 const logprobs = () => Type.Array(nullable(Type.Number()))
 
-/** null: no turn of the row has any; in a list: not of this token. Absent: nobody asked. */
+/** null: no turn of the row has any; within a list: this token has none. Absent: not requested. */
 export const rowDetailFields = {
   sampling_mask: perToken(ids()),
   sampling_mask_logprobs: perToken(nullable(logprobs())),
@@ -36,12 +36,12 @@ export type RowDetailsJson = Static<typeof RowDetails>
 
 const ROW_DETAILS = Object.keys(rowDetailFields) as (keyof RowDetailsJson)[]
 
-/** What a row shows of them. */
+/** Returns the token data of a row. */
 export function selectRowDetails(row: RowDetailsJson): RowDetailsJson {
   return Object.fromEntries(ROW_DETAILS.flatMap((name) => (name in row ? [[name, row[name]]] : [])))
 }
 
-/** What the rows of a session that was recorded with these names are asked to show. */
+/** Returns the `details` to request for the rows of a session with these capture names. */
 export function shownDetails(record: readonly string[]): string[] {
   const names = record.map((name) => name.replace(/:\d+$/, ''))
   return names.flatMap((name) => (name === 'sampling_mask' ? [name, 'sampling_logprobs'] : [name]))

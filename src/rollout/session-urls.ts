@@ -1,18 +1,18 @@
 import { ProxyError } from '../base/errors.ts'
 
-/** `http://proxy:8080` from what the user gave: a worker's `ws://` URL names the same proxy. No slash at the end. */
+/** Returns a base URL such as `http://proxy:8080`. It accepts a worker's `ws://` URL, and has no slash at the end. */
 export function proxyBaseUrl(url: string): string {
   return url.replace(/^ws(s?):/, 'http$1:').replace(/\/+$/, '')
 }
 
 /**
- * The proxy's base URL as agents see it.
- * @param agentHost address or name, with a port if it is another one than the proxy's own (IPv6 then in brackets)
+ * Returns the proxy's base URL for agents.
+ * @param agentHost address or name, with a port if it differs from the proxy's (an IPv6 address then in brackets)
  * @throws ProxyError `config_invalid`
  */
 export function agentFacingUrl(proxyUrl: string, agentHost?: string): string {
   const url = new URL(proxyUrl)
-  // Whoever may reach the proxy through these is the trainer, not its agents.
+  // These credentials are the trainer's and must not reach agents.
   url.username = ''
   url.password = ''
   if (agentHost !== undefined) url.host = parseHost(agentHost)
@@ -29,7 +29,7 @@ function parseHost(agentHost: string): string {
   )
 }
 
-/** A session's id as one segment of a URL, and as the key that it is on a proxy without keys. */
+/** Returns a session's id as one segment of a URL. On a proxy without keys it is also the agent's key. */
 export function sessionSegment(sessionId: string): string {
   return encodeURIComponent(sessionId).replaceAll('%3A', ':')
 }

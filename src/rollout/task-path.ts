@@ -4,19 +4,19 @@ import type { Sample } from './runners/runner.ts'
 import { getInstanceId } from './trial-id.ts'
 
 export interface TaskPathOptions {
-  /** Directories with a task directory per instance id. */
+  /** Directories that contain a task directory per instance id. */
   datasetDirs: readonly string[]
-  /** With `{instance_id}` in it. */
+  /** A path that contains `{instance_id}`. */
   taskPathTemplate: string | undefined
 }
 
 const PLACEHOLDER = '{instance_id}'
 
 /**
- * Where the task of a row is: its `local_task_path` if that is a directory, else the first dataset directory that has
- * one of its instance id, else what the template says, whether it is there or not. Rows are data, and a task's
- * directory is sent to whoever runs it: where directories are configured, links resolved, no row names what lies beside
- * them.
+ * Returns the path of a row's task: its `local_task_path` if that is a directory, otherwise the one in the first
+ * dataset directory that has its instance id, otherwise the template's, whether it exists or not. Rows are data, and a
+ * task's directory is sent to the runner: if directories are configured, a row cannot name a path outside them, links
+ * resolved.
  */
 export function findTaskPath(
   sample: Sample,
@@ -35,12 +35,12 @@ export function findTaskPath(
   return isInside(templateRoot(taskPathTemplate), path) ? path : undefined
 }
 
-/** None: nothing is configured, and the rows are trusted with the whole disk. */
+/** Returns the configured directories. If there are none, rows are trusted with the entire disk. */
 function getAllowedRoots({ datasetDirs, taskPathTemplate }: TaskPathOptions): string[] {
   return [...datasetDirs, ...(taskPathTemplate === undefined ? [] : [templateRoot(taskPathTemplate)])]
 }
 
-/** The directory that all paths of the template are in. */
+/** Returns the directory that contains all paths of the template. */
 function templateRoot(template: string): string {
   const [fixed = ''] = template.split(PLACEHOLDER)
   return fixed.endsWith('/') ? fixed : dirname(fixed)
@@ -54,13 +54,13 @@ function isDirectory(path: string): boolean {
   return statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false
 }
 
-/** A row must not name what lies beside its dataset. */
+/** Returns whether a path is inside a directory: a row must not name what lies beside its dataset. */
 function isInside(root: string, path: string): boolean {
   const way = relative(realPath(root), realPath(path))
   return way !== '' && way !== '..' && !way.startsWith('../') && !isAbsolute(way)
 }
 
-/** What is not there is what it says. */
+/** Returns the path with links resolved, as far as it exists. */
 function realPath(path: string): string {
   try {
     return realpathSync(path)

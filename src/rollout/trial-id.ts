@@ -1,23 +1,23 @@
 import { randomBytes } from 'node:crypto'
 import type { Sample } from './runners/runner.ts'
 
-/** Leaves room for the random part and the number of the try within what names of files and sessions take. */
+/** Leaves room for the random part and the attempt number in names of files and sessions. */
 const LONGEST_PREFIX = 160
 
-/** The row's `instance_id`; undefined when it has none. */
+/** Returns the row's `instance_id`; undefined if it has none. */
 export function getInstanceId({ instance_id: id }: Sample): string | undefined {
   return typeof id === 'string' || typeof id === 'number' ? String(id) : undefined
 }
 
-/** `instance_id` and something random. What is not plain in a URL, a file's name and a shell becomes `_`. */
+/** Creates an id from `instance_id` and a random part. Characters special in a URL, file name or shell become `_`. */
 export function newTrialId(sample: Sample): string {
   const name = (getInstanceId(sample) ?? 'trial').replace(/[^A-Za-z0-9._~:-]/g, '_').slice(0, LONGEST_PREFIX)
   return `${name}-${randomBytes(8).toString('hex')}`
 }
 
 /**
- * The session of a try. Each has its own: a call that an agent of an earlier try still makes, from a container or a
- * machine where nobody can stop it, must not land in the record of a later one.
+ * Returns the session id of an attempt. Each attempt has its own: a request that an agent of an earlier attempt still
+ * sends, from a container or machine where it cannot be stopped, must not be recorded in a later one.
  */
 export function createSessionId(trialId: string, tryNumber: number): string {
   return tryNumber === 1 ? trialId : `${trialId}~${tryNumber}`

@@ -1,6 +1,6 @@
 /**
- * Waits until somebody calls what it puts into a line.
- * @throws `signal.reason`, and is out of the line in the same breath: its turn would be lost
+ * Adds a callback to a queue and waits until it is invoked.
+ * @throws `signal.reason`; the callback is removed synchronously, because its turn would otherwise be lost
  */
 export async function waitInQueue(line: Set<() => void>, signal: AbortSignal): Promise<void> {
   signal.throwIfAborted()

@@ -1,4 +1,6 @@
-/** Rows as an Arrow IPC file (`.arrow`, which pyarrow and pandas also call Feather), a record batch at a time. */
+/**
+ * Writes rows as an Arrow IPC file (`.arrow`, which pyarrow and pandas also call Feather), a record batch at a time.
+ */
 import { createWriteStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
@@ -10,15 +12,15 @@ import { type Fields, fit, type Shape, storable } from './shape.ts'
 
 type Arrow = typeof import('apache-arrow')
 
-/** @throws ProxyError `start_failed` if the package is not installed */
+/** Imports the package. @throws ProxyError `start_failed` if it is not installed */
 export function openArrow(): Promise<Arrow> {
   return importOptionalPackage('apache-arrow', 'A file that ends in .arrow', () => import('apache-arrow'))
 }
 
 /**
- * Writes rows to a file, a record batch at a time, whole or not at all.
- * @param columns of every row; what is of another shape becomes JSON text where it says text
- * @throws ProxyError `start_failed` when it cannot be written; what `groups` throws
+ * Writes rows to a file atomically, a record batch at a time.
+ * @param columns the columns of every row; a value of another shape becomes JSON text in a text column
+ * @throws ProxyError `start_failed` when it cannot be written, and whatever `groups` throws
  */
 export async function writeArrowGroups(
   path: string,
@@ -31,7 +33,7 @@ export async function writeArrowGroups(
   )
 }
 
-/** The bytes of the file, no faster than they are taken. */
+/** Yields the bytes of the file, with backpressure. */
 async function* arrowFile(
   arrow: Arrow,
   columns: Fields,
@@ -47,7 +49,7 @@ async function* arrowFile(
     writer.finish()
     isWritten = true
   })()
-  // An error of the rows would otherwise leave the reader waiting for bytes that never come.
+  // Without this an error of the rows would leave the reader waiting forever.
   written.catch((error) => writer.abort(error))
   for (let piece = await pieces.next(); !piece.done; piece = await pieces.next()) yield piece.value
   if (!isWritten) await written

@@ -2,9 +2,9 @@ import { rename, rm } from 'node:fs/promises'
 import { ProxyError } from '../../base/errors.ts'
 
 /**
- * Writes a file whole or not at all: a reader of `path` never sees half of it.
- * @param write gets the path of a file that is not there yet, to be made by it
- * @throws ProxyError `start_failed` when it cannot be written; a ProxyError of `write` as it is
+ * Writes a file atomically: a reader of `path` never sees a partial file.
+ * @param write creates the file at the path that it receives
+ * @throws ProxyError `start_failed` when it cannot be written; a ProxyError of `write` unchanged
  */
 export async function writeFileAtomically(
   path: string,

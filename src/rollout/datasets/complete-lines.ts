@@ -1,14 +1,14 @@
 import { createReadStream } from 'node:fs'
 
-/** Of a file that is read again; a row may be megabytes long. */
+/** The chunk size of reads; a row may be megabytes long. */
 const READ_BYTES = 1024 * 1024
 
-/** The lines of a file; what follows the last line break is none. */
+/** Yields the lines of a file. Text after the last line break is not a line. */
 export function readCompleteLines(path: string): AsyncGenerator<string> {
   return splitLines(createReadStream(path, { encoding: 'utf8', highWaterMark: READ_BYTES }))
 }
 
-/** The same of a text in pieces. */
+/** Splits chunks of text into lines in the same way. */
 export async function* splitLines(pieces: AsyncIterable<string>): AsyncGenerator<string> {
   let rest: string[] = []
   for await (const piece of pieces) {

@@ -1,6 +1,6 @@
 /**
  * Harbor's task directories. A task is a directory with `task.toml` (settings and free metadata) and `instruction.md`
- * (what the agent is told); environment, tests and solution are the agent-run server's business. Format:
+ * (the agent's instruction). Only the agent-run server uses environment, tests and solution. Format:
  * https://www.harborframework.com/docs/tasks
  */
 import { readdir, readFile } from 'node:fs/promises'
@@ -11,37 +11,36 @@ import type { Row } from './parquet-columns.ts'
 import type { Value } from './shape.ts'
 
 export interface HarborTask {
-  /** Path below the directory that was searched, with `/`; the directory's own name if it is a task itself. */
+  /** The path relative to the searched directory, with `/`; the directory's own name if it is a task itself. */
   taskId: string
-  /** Absolute. */
+  /** The absolute path. */
   path: string
   instruction: string
-  /** The table `metadata` of task.toml. The rest may hold secrets: environments of agents and verifiers. */
+  /** The table `metadata` of task.toml. Other tables may contain secrets: environments of agents and verifiers. */
   metadata: { [field: string]: Value }
 }
 
 export interface DirectorySkip {
-  /** Path below the directory that was searched. */
+  /** The path relative to the searched directory. */
   directory: string
   reason: string
 }
 
 export interface HarborTasks {
-  /** In order of their ids. */
+  /** The tasks, sorted by id. */
   tasks: HarborTask[]
   skipped: DirectorySkip[]
 }
 
 const CONFIG = 'task.toml'
 const INSTRUCTION = 'instruction.md'
-/** How deep tasks may lie; data sets are grouped by organisation or topic. */
+/** The depth of the search; data sets are grouped by organisation or topic. */
 const MAX_DEPTH = 6
-/** Directories that are read at once. */
+/** The number of directories read concurrently. */
 const BATCH = 64
 
 /**
- * Finds and reads the tasks of a directory. Hidden directories are passed over, links are not followed, and nothing is
- * looked for inside a task.
+ * Finds and reads the tasks of a directory. Hidden directories, links and the contents of tasks are not searched.
  * @throws ProxyError `start_failed` when the directory cannot be read
  */
 export async function readHarborTasks(directory: string): Promise<HarborTasks> {
@@ -59,12 +58,12 @@ export async function readHarborTasks(directory: string): Promise<HarborTasks> {
 
 interface Candidate {
   path: string
-  /** The names of what is in it. */
+  /** The names of its entries. */
   names: ReadonlySet<string>
 }
 
 /**
- * Directories that are tasks, or should be: those at the ends of the tree that have neither file. In order of names.
+ * Returns, sorted by name, the directories that are tasks, and leaf directories that should be but have neither file.
  */
 async function search(path: string, depth: number): Promise<Candidate[]> {
   const entries = await readdir(path, { withFileTypes: true }).catch((cause: unknown) => {
@@ -78,7 +77,7 @@ async function search(path: string, depth: number): Promise<Candidate[]> {
     for (const { name } of children.sort(byName)) below.push(...(await search(join(path, name), depth + 1)))
   }
   const holdsTask = below.some((each) => each.names.has(CONFIG) || each.names.has(INSTRUCTION))
-  // One line for a directory that is no task, not one for each of its folders.
+  // Report a directory without tasks once, not once for each of its subdirectories.
   return holdsTask || depth === 0 ? below : [{ path, names }]
 }
 
@@ -100,7 +99,7 @@ async function readTask(root: string, { path, names }: Candidate): Promise<Harbo
   }
 }
 
-/** Why a directory is no task. */
+/** The reason why a directory is not a task. */
 class Incomplete extends Error {}
 
 async function read(path: string, name: string): Promise<string> {
@@ -135,13 +134,13 @@ function parseToml(text: string): Record<string, unknown> {
 interface RowFacts {
   /** `train` or `val`. */
   split: string
-  /** Names the data set; verl chooses its reward function by it, and groups its metrics. */
+  /** The name of the data set, by which verl chooses its reward function and groups its metrics. */
   dataSource: string
 }
 
 /**
- * Tasks as rows of verl's data sets (`RLHFDataset`, which hands a row's columns to the agent loop), one per task. The reward is
- * not in them: the task's verifier gives it.
+ * Converts tasks to rows of verl's data sets (`RLHFDataset`, which passes a row's columns to the agent loop), one per
+ * task. They have no reward, because the task's verifier computes it.
  */
 export function verlRows(tasks: readonly HarborTask[], { split, dataSource }: RowFacts): Row[] {
   return tasks.map(({ taskId, path, instruction, metadata }, index) => ({

@@ -1,4 +1,4 @@
-/** Rows as columns of a Parquet file. */
+/** Converts rows to the columns of a Parquet file. */
 import type { SchemaElement } from 'hyparquet'
 import { type Fields, fit, inferShape, type Shape, storable, type Value } from './shape.ts'
 
@@ -10,8 +10,8 @@ export interface Columns {
 }
 
 /**
- * The columns of some rows, in the order in which the rows name them.
- * @param all these rows and others, whose types the columns must suit as well: files of several splits that have one
+ * Returns the columns of rows, in the order in which the rows name them.
+ * @param all these rows and others for which the types must be suitable, too: files of several splits that have one
  *   schema can be read as one data set
  */
 export function inferColumns(rows: readonly Row[], all: readonly Row[] = rows): Columns {
@@ -19,7 +19,7 @@ export function inferColumns(rows: readonly Row[], all: readonly Row[] = rows): 
   return toColumns(shape.kind === 'struct' ? shape.fields : new Map(), rows)
 }
 
-/** The columns of some rows whose shapes are known. */
+/** Returns the columns of rows with known shapes. */
 export function toColumns(columns: Fields, rows: readonly Row[]): Columns {
   return {
     schema: [{ name: 'root', num_children: columns.size }, ...elementsIn(columns)],
@@ -39,7 +39,7 @@ const PRIMITIVES = {
 
 const elementsIn = (fields: Fields) => [...fields].flatMap((field) => toSchemaElements(...field))
 
-/** Every value may be null, as in files that pyarrow writes; lists have the three levels of the format's definition. */
+/** Every value is nullable, as in files that pyarrow writes; lists have the three levels that the format defines. */
 function toSchemaElements(name: string, shape: Shape): SchemaElement[] {
   const column = storable(shape)
   const optional = { name, repetition_type: 'OPTIONAL' } as const

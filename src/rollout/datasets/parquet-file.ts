@@ -1,4 +1,4 @@
-/** Parquet files, whole in and row by row out. */
+/** Writes Parquet files, and reads them row by row. */
 import { readFile, writeFile } from 'node:fs/promises'
 import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
 import { asyncBufferFromFile, type Compressors, parquetMetadataAsync, parquetReadObjects } from 'hyparquet'
@@ -8,7 +8,7 @@ import { writeFileAtomically } from './atomic-file.ts'
 import { type Columns, inferColumns, type Row, toColumns } from './parquet-columns.ts'
 import type { Fields } from './shape.ts'
 
-/** Snappy and none are hyparquet's own. */
+/** hyparquet itself supports Snappy and uncompressed files. */
 const COMPRESSORS: Compressors = {
   GZIP: (input) => gunzipSync(input),
   BROTLI: (input) => brotliDecompressSync(input),
@@ -16,9 +16,9 @@ const COMPRESSORS: Compressors = {
 }
 
 /**
- * Writes rows to a file, whole or not at all, and only if that changes it.
+ * Writes rows to a file atomically, and only if that changes it.
  * @param all see {@link inferColumns}
- * @returns whether the file was written; false: it holds just this already
+ * @returns whether the file was written; false: it has this content already
  * @throws ProxyError `start_failed` when it cannot be written
  */
 export async function writeParquet(
@@ -34,9 +34,9 @@ export async function writeParquet(
 }
 
 /**
- * Writes a file that is too large to be put together in memory: a row group at a time, whole or not at all.
- * @param columns of every row; what is of another shape becomes JSON text where it says text
- * @throws ProxyError `start_failed` when it cannot be written; what `groups` throws
+ * Writes a file that is too large for memory atomically, a row group at a time.
+ * @param columns the columns of every row; a value of another shape becomes JSON text in a text column
+ * @throws ProxyError `start_failed` when it cannot be written, and whatever `groups` throws
  */
 export async function writeParquetGroups(
   path: string,
@@ -53,15 +53,15 @@ export async function writeParquetGroups(
   })
 }
 
-/** The same rows give the same bytes. */
+/** Encodes rows deterministically. */
 function encode({ schema, columnData }: Columns): Buffer {
   return Buffer.from(parquetWriteBuffer({ schema, columnData, createdBy: 'llm-proxy' }))
 }
 
 /**
- * The rows of a file, a row group at a time. 64-bit integers are numbers where they fit in one, else text; times are
- * text in ISO 8601; binary columns are bytes.
- * @throws ProxyError `start_failed` when the file is not there or is no Parquet file that can be read
+ * Reads the rows of a file, a row group at a time. 64-bit integers are numbers if those represent them exactly,
+ * otherwise text; times are text in ISO 8601; binary columns are bytes.
+ * @throws ProxyError `start_failed` when the file does not exist or is not a readable Parquet file
  */
 export async function* readParquet(path: string): AsyncGenerator<Record<string, unknown>> {
   try {
@@ -80,7 +80,7 @@ export async function* readParquet(path: string): AsyncGenerator<Record<string, 
 }
 
 function plain(value: unknown): unknown {
-  // A list or struct that is null in the file.
+  // undefined: a list or struct that is null in the file.
   if (value === undefined) return null
   if (typeof value === 'bigint') return Number.isSafeInteger(Number(value)) ? Number(value) : String(value)
   if (value instanceof Date) return value.toISOString()

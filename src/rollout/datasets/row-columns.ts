@@ -1,4 +1,4 @@
-/** What rows of tokens have in common as columns of a Parquet or an Arrow file. */
+/** The columns that rows of tokens share in Parquet and Arrow files. */
 import { writeArrowGroups } from './arrow-file.ts'
 import type { Row } from './parquet-columns.ts'
 import { writeParquetGroups } from './parquet-file.ts'
@@ -23,7 +23,7 @@ export const TOKEN_COLUMNS = {
 
 const perToken = (of: Shape): Shape => listOf(listOf(of))
 
-/** Columns of rows that have such details. */
+/** The columns of token data. */
 export const DETAIL_COLUMNS = {
   sampling_mask: perToken(INTEGER),
   sampling_mask_logprobs: perToken(NUMBER),
@@ -32,12 +32,12 @@ export const DETAIL_COLUMNS = {
   top_logprobs: perToken(NUMBER),
   prompt_logprob_ids: perToken(INTEGER),
   prompt_logprobs: perToken(NUMBER),
-  // The bytes are base64, as in JSON: there are no bytes in lines.
+  // The bytes are base64, as in JSON: the input lines have no binary values.
   routed_experts: struct({ dtype: TEXT, shape: listOf(INTEGER), known: perToken(INTEGER), data: TEXT }),
   weight_versions: listOf(struct({ version: TEXT, start: INTEGER, end: INTEGER })),
 } satisfies Record<string, Shape>
 
-/** Whether rows go to such a file, by its name. */
+/** Returns whether a file's name selects a columnar format. */
 export function isColumns(path: string): boolean {
   return isParquet(path) || isArrow(path)
 }
@@ -50,16 +50,16 @@ export function isArrow(path: string): boolean {
   return path.toLowerCase().endsWith('.arrow')
 }
 
-/** A row group is held in memory. */
+/** Limits a row group, which is kept in memory. */
 const TOKENS_PER_GROUP = 1_000_000
-/** Lists of tokens; a row has the first two or the last one. */
+/** The fields with lists of tokens; a row has the first two or the last one. */
 const TOKENS = ['prompt_ids', 'response_ids', 'input_ids']
 
 /**
- * Writes rows to a file, a row group at a time, whole or not at all.
- * @param path that {@link isColumns}
+ * Writes rows to a file atomically, a row group at a time.
+ * @param path a file name that {@link isColumns} accepts
  * @param lines the rows as JSON
- * @throws ProxyError `start_failed` when it cannot be written; what `lines` throws
+ * @throws ProxyError `start_failed` when it cannot be written, and whatever `lines` throws
  */
 export async function writeRowColumns(
   path: string,

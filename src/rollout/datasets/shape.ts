@@ -1,6 +1,6 @@
 /**
- * What columns rows have: a shape for all values of a column, found by looking at them, the way pyarrow finds a
- * schema. Structs of different rows are merged field by field; what one row lacks is null there.
+ * The shapes of columns, inferred from their values as pyarrow infers a schema. Structs of different rows are merged
+ * field by field; a field that a row lacks is null there.
  */
 
 export type Shape =
@@ -8,10 +8,10 @@ export type Shape =
   | { kind: 'list'; of: Shape }
   | { kind: 'struct'; fields: Fields }
 
-/** What a file has of columns, or a struct of fields. */
+/** The columns of a file, or the fields of a struct. */
 export type Fields = ReadonlyMap<string, Shape>
 
-/** JSON, and what TOML has beyond it. */
+/** A JSON value, or one of TOML's other types. */
 export type Value =
   | null
   | undefined
@@ -26,7 +26,7 @@ export type Value =
 const NULL: Shape = { kind: 'null' }
 const TEXT: Shape = { kind: 'text' }
 
-/** The shape that all of the values have. Values that have nothing in common share the shape of text. */
+/** Returns the shape that all values have. Values of incompatible shapes become text. */
 export function inferShape(values: Iterable<Value>): Shape {
   let shape = NULL
   for (const value of values) shape = merged(shape, inferValueShape(value))
@@ -70,13 +70,13 @@ function isList(value: object): value is readonly Value[] {
   return Array.isArray(value)
 }
 
-/** What there is nothing of is text to a file: a column must have a type, and a struct must have a field. */
+/** Returns a shape that files support. An empty one becomes text: columns need a type, and structs need a field. */
 export function storable(shape: Shape): Shape {
   const isEmpty = shape.kind === 'null' || (shape.kind === 'struct' && shape.fields.size === 0)
   return isEmpty ? TEXT : shape
 }
 
-/** The value in a column of a shape that was found with it; as JSON text where the column had to become text. */
+/** Converts a value for a column whose shape was inferred with it; to JSON text if the column became text. */
 export function fit(value: Value, shape: Shape): unknown {
   if (value === null || value === undefined) return null
   const column = storable(shape)

@@ -1,13 +1,13 @@
-/** The routes of a rollout server that runs elsewhere, at the proxy: trainers then know one address. */
+/** The proxy's routes for a rollout server that runs elsewhere, so that trainers need only the proxy's address. */
 import { PassThrough, pipeline, Readable } from 'node:stream'
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../base/errors.ts'
 import { HttpClient } from '../http-client.ts'
 
 export interface ForwardRolloutsOptions {
-  /** Of the rollout server. */
+  /** The URL of the rollout server. */
   serverUrl: string
-  /** Its own, which is the proxy's too. */
+  /** The admin key of the rollout server, which is also the proxy's. */
   adminKey: string | undefined
 }
 
@@ -15,19 +15,19 @@ interface SessionParams {
   id?: string
 }
 
-/** What of an answer is the caller's to know. */
+/** The response headers that are forwarded. */
 const PASSED_HEADERS = ['content-type', 'retry-after', 'x-rollout-id']
 
-/** To be registered in a scope of admins: with the routes whoever may use them runs agents. */
+/** Creates the routes. Register them in a scope for admins only: their users can run agents. */
 export function forwardRollouts(options: ForwardRolloutsOptions): FastifyPluginCallback {
   const serverUrl = options.serverUrl.replace(/\/+$/, '')
   const authorization = options.adminKey === undefined ? {} : { authorization: `Bearer ${options.adminKey}` }
   const http = new HttpClient()
 
-  /** Byte for byte, as it comes: an answer has signs of life for hours before it has a result. */
+  /** Forwards bytes unbuffered: a response contains heartbeats for hours before it has a result. */
   async function passOn(request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
     const { id } = request.params as SessionParams
-    // Percent-encoded or not, a URL resolves these to another path.
+    // A URL resolves these to another path, percent-encoded or not.
     if (id === '.' || id === '..') throw new ProxyError('rollout_not_found', `There is no rollout ${id}`)
     const type = request.headers['content-type']
     const left = new AbortController()
@@ -57,9 +57,9 @@ export function forwardRollouts(options: ForwardRolloutsOptions): FastifyPluginC
 
   return (app: FastifyInstance, _options, done) => {
     app.removeAllContentTypeParsers()
-    // It is read as it is passed on: how long it may be is the rollout server's to say.
+    // The body is streamed; the rollout server limits its length.
     app.addContentTypeParser('*', (_request, body, parsed) => {
-      // At once, as the proxy counts its bytes, and so has begun to read them.
+      // Synchronously, because the proxy counts the body's bytes and thus has begun to read them.
       parsed(
         null,
         pipeline(body, new PassThrough(), () => {}),

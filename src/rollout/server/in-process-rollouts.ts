@@ -1,4 +1,4 @@
-/** Rollouts that this process runs, with the runner that its options name. */
+/** Rollouts that run in this process, with the runner that its options select. */
 import type { Logger } from '../../base/logger.ts'
 import type { RunnerConfig } from '../../proxy/config/options/rollout.ts'
 import { createRunner } from '../create-runner.ts'
@@ -7,14 +7,14 @@ import type { RolloutOwners } from './owners.ts'
 import { toRolloutSettings } from './request.ts'
 import { Rollouts } from './rollouts.ts'
 
-/** A caller whose connection broke, or that was started again, is back within this. */
+/** A caller that lost its connection or was restarted reconnects within this time. */
 const CALLER_GRACE_MS = 30_000
 
-/** The proxy that agents call: it may be this process, which has no address before it listens. */
+/** The proxy that agents use. It may be this process, which has no address before it listens. */
 interface Proxy {
   proxyUrl: string
   adminKeys: readonly string[]
-  /** Authorities to trust besides those of Node.js: a PEM file. */
+  /** A PEM file of authorities to trust in addition to those of Node.js. */
   tlsCa: string | undefined
 }
 
@@ -28,8 +28,8 @@ export class InProcessRollouts {
   #opened: RemoteAgentLoop | undefined
 
   /**
-   * @param owners where several nodes of one database run rollouts
-   * @throws ProxyError `config_invalid` when the runner lacks an option
+   * @param owners set if several nodes of one database run rollouts
+   * @throws ProxyError `config_invalid` when an option that the runner needs is missing
    */
   constructor(config: RunnerConfig & { db?: string }, logger: Logger, owners?: RolloutOwners) {
     this.owners = owners
@@ -48,8 +48,8 @@ export class InProcessRollouts {
   }
 
   /**
-   * To be called once; what was asked for before waits.
-   * @throws ProxyError `proxy_failed`, and what the runner cannot begin without
+   * Starts the rollouts; earlier requests wait for it. It must be called once.
+   * @throws ProxyError `proxy_failed`, and errors of the runner's preparation
    */
   async begin(proxy: Proxy): Promise<void> {
     const loop = new RemoteAgentLoop({
@@ -64,7 +64,7 @@ export class InProcessRollouts {
     this.#loop.resolve(loop)
   }
 
-  /** Ends the rollouts that run. */
+  /** Cancels running rollouts and closes the runner. */
   async close(): Promise<void> {
     await this.rollouts.stop(0)
     await (this.#opened ?? this.#runner).close()

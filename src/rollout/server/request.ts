@@ -1,4 +1,4 @@
-/** The body of `POST /rollouts`; docs/rollouts.md has it. What is not given is as the server's own options say. */
+/** The body of `POST /rollouts`; docs/rollouts.md describes it. Omitted fields default to the server's options. */
 import Type, { type Static } from 'typebox'
 import { Value } from 'typebox/value'
 import { ProxyError } from '../../base/errors.ts'
@@ -12,7 +12,7 @@ const MAX_DELAY_S = 3600
 
 const Settings = Type.Partial(
   Type.Object({
-    /** By which it is known: asked for again, it is joined, or its result is given again. */
+    /** Identifies the rollout: a repeated request joins it, or receives its result again. */
     rollout_id: Type.String({ minLength: 1, maxLength: 512 }),
     sampling_params: fields,
     record: Type.Array(text),
@@ -37,7 +37,7 @@ const Request = Type.Object({ sample: fields, ...Settings.properties }, { additi
 
 export type RolloutRequest = Static<typeof Request>
 
-/** @throws ProxyError `invalid_request` that names the field */
+/** Validates a body. @throws ProxyError `invalid_request` that names the field */
 export function parseRequest(body: unknown): RolloutRequest {
   if (Value.Check(Request, body)) return body
   const [first] = Value.Errors(Request, body)

@@ -1,4 +1,6 @@
-/** The rollouts of a server: those that run or wait, each once however often it is asked for, and the last results. */
+/**
+ * The rollouts of a server: running and queued ones, each once however often it is requested, and the latest results.
+ */
 import { randomUUID } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
@@ -9,34 +11,34 @@ import type { RolloutRequest } from './request.ts'
 
 export type RolloutState = 'waiting' | 'running' | 'done' | 'failed' | 'cancelled'
 
-/** What a list of rollouts says of one. */
+/** A rollout in the list of rollouts. */
 export interface RolloutSummary {
   rollout_id: string
   status: RolloutState
   /** Epoch seconds. */
   created_at: number
   ended_at: number | null
-  /** Of its sample, if it has one. */
+  /** The id of its sample, if it has one. */
   instance_id: string | null
-  /** Of the try that counts; null until it has ended. */
+  /** The session of the attempt that counts; null until it has ended. */
   session_id: string | null
   reward: number | null
   tries: number | null
-  /** Why there is nothing to train on, or why the agent did not complete. */
+  /** The reason why there is nothing to train on, or why the agent did not complete. */
   error: string | null
 }
 
 export interface RolloutsOptions {
   run(request: RolloutRequest, signal: AbortSignal): Promise<RolloutResult>
-  /** Rollouts at a time; the others wait, the first first. */
+  /** The number of concurrent rollouts; others wait in order of arrival. */
   concurrency: number
-  /** How long one whose callers have all left waits for one of them to come back before its agent is ended. */
+  /** How long a rollout without callers waits for one to return before its agent is stopped. */
   graceMs: number
-  /** Called with the id of a rollout of which nothing is remembered any more. */
+  /** Called with the id of a rollout when it is removed from memory. */
   onForgotten?: ((rolloutId: string) => void) | undefined
 }
 
-/** Results are there to be asked for again, when a connection broke before they were read whole. */
+/** Results are kept for retries after a connection failed before they were read completely. */
 const KEPT_BYTES = 256 * 1024 * 1024
 const KEPT_ROLLOUTS = 10_000
 
@@ -44,13 +46,13 @@ interface RolloutEntry {
   readonly request: RolloutRequest & { rollout_id: string }
   readonly createdAt: number
   readonly calledOff: AbortController
-  /** Its answer as JSON, which never fails. */
+  /** The response as JSON. It never rejects. */
   readonly answer: Promise<string>
   status: RolloutState
   endedAt: number | null
   callers: number
   leaving: NodeJS.Timeout | undefined
-  /** Of what is kept, its answer and what it was asked with. */
+  /** The size of what is kept, its response and its request. */
   bytes: number
   outcome: Pick<RolloutSummary, 'session_id' | 'reward' | 'tries' | 'error'>
 }
@@ -60,15 +62,15 @@ const NO_OUTCOME = { session_id: null, reward: null, tries: null, error: null }
 export class Rollouts {
   readonly #options: RolloutsOptions
   readonly #gate: SessionGate
-  /** In order of their beginning. */
+  /** The rollouts in the order of their start. */
   readonly #entries = new Map<string, RolloutEntry>()
   #keptBytes = 0
   #isClosing = false
-  /** How those ended that have ended. */
+  /** The outcomes of ended rollouts. */
   readonly ended = { done: 0, failed: 0, cancelled: 0 }
-  /** Of those that have ended, without the time that they waited for their turn. */
+  /** The total duration of ended rollouts, without their time in the queue. */
   seconds = 0
-  /** How often their agents were run. */
+  /** The number of times that their agents were run. */
   tries = 0
 
   constructor(options: RolloutsOptions) {
@@ -85,9 +87,9 @@ export class Rollouts {
   }
 
   /**
-   * Begins it, or joins the one of this id.
-   * @param signal aborts when the caller has left
-   * @returns its answer as JSON
+   * Starts a rollout, or joins the one with this id.
+   * @param signal aborts when the caller has disconnected
+   * @returns its response as JSON
    * @throws ProxyError `invalid_request` when the id is that of another rollout, `shutting_down`
    */
   ask(request: RolloutRequest, signal: AbortSignal): { rolloutId: string; answer: Promise<string> } {
@@ -102,7 +104,7 @@ export class Rollouts {
     return { rolloutId: rollout_id, answer: entry.answer }
   }
 
-  /** Newest first. */
+  /** Returns the rollouts, the newest first. */
   list(): RolloutSummary[] {
     return [...this.#entries.values()].toReversed().map(toSummary)
   }
@@ -113,20 +115,20 @@ export class Rollouts {
   }
 
   /**
-   * Ends its agent, and forgets it.
-   * @returns when nothing of it runs any more
+   * Stops a rollout's agent and removes the rollout.
+   * @returns after the agent has stopped
    * @throws ProxyError `rollout_not_found`
    */
   async remove(rolloutId: string): Promise<RolloutSummary> {
     const entry = this.#entry(rolloutId)
     entry.calledOff.abort(cancelled('somebody removed it'))
     await entry.answer
-    // Somebody may have begun it anew.
+    // A new rollout may have this id meanwhile.
     if (this.#entries.get(rolloutId) === entry) this.#forget(rolloutId)
     return toSummary(entry)
   }
 
-  /** Takes no more. @returns whether all that ran came to their own end within this time; none runs afterwards */
+  /** Rejects new rollouts and stops running ones after a while. @returns whether all of them ended by themselves */
   async stop(graceMs: number): Promise<boolean> {
     this.#isClosing = true
     const entries = [...this.#entries.values()].filter(({ endedAt }) => endedAt === null)
@@ -166,7 +168,7 @@ export class Rollouts {
     entry.endedAt = Date.now() / 1000
     this.ended[entry.status as keyof typeof this.ended] += 1
     const text = JSON.stringify({ rollout_id: request.rollout_id, status: entry.status, ...answer })
-    // What failed, or was called off, is begun anew when it is asked for again.
+    // A failed or cancelled rollout is started again when it is requested again.
     if (entry.status === 'done') this.#keep(entry, text.length + JSON.stringify(request).length)
     else this.#forget(request.rollout_id)
     return text

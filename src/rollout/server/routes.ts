@@ -1,4 +1,7 @@
-/** The routes of `/rollouts`, of a rollout server and of a proxy that runs rollouts itself; docs/rollouts.md has them. */
+/**
+ * The routes of `/rollouts`, for a rollout server and for a proxy that runs rollouts itself; docs/rollouts.md lists
+ * them.
+ */
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
@@ -8,13 +11,13 @@ import type { RolloutSummary, Rollouts } from './rollouts.ts'
 
 export interface RolloutRoutesOptions {
   rollouts: Rollouts
-  /** Where other nodes may have a rollout. Absent: it is this process's. */
+  /** The owners of rollouts if there are several nodes. Absent: this process owns all. */
   owners?: RolloutOwners | undefined
-  /** Between two signs of life of an answer that is waited for: hours may pass, and whatever is on the way hangs up. */
+  /** The heartbeat interval of a pending response: it may take hours, and intermediaries close idle connections. */
   heartbeatMs?: number | undefined
 }
 
-/** A row may have images in it. */
+/** A row may contain images. */
 const BODY_LIMIT_BYTES = 100_000_000
 const HEARTBEAT_MS = 15_000
 
@@ -22,11 +25,11 @@ interface ById {
   Params: { id: string }
 }
 
-/** To be registered in a scope of admins: whoever may use them runs agents. */
+/** Creates the routes. Register them in a scope for admins only: their users can run agents. */
 export function rolloutRoutes(options: RolloutRoutesOptions): FastifyPluginCallback {
   const { rollouts, owners } = options
   return (app: FastifyInstance, _options, done) => {
-    // JSON alone: not what a page of another site could send without being asked.
+    // JSON only: a page of another site cannot send it without a preflight request.
     app.removeAllContentTypeParsers()
     const json = app.getDefaultJsonParser('error', 'error')
     app.addContentTypeParser(
@@ -60,7 +63,7 @@ export function rolloutRoutes(options: RolloutRoutesOptions): FastifyPluginCallb
   }
 }
 
-/** Spaces, which JSON may begin with, until the rollout has ended. */
+/** Responds to `POST /rollouts`. It sends spaces, with which JSON may begin, until the rollout has ended. */
 async function answer(
   { rollouts, owners, heartbeatMs = HEARTBEAT_MS }: RolloutRoutesOptions,
   request: FastifyRequest,

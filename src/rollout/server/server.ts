@@ -1,4 +1,4 @@
-/** A rollout server of its own: the routes of rollouts, for who has a key. */
+/** A standalone rollout server: the routes of rollouts, protected by keys. */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import Fastify, { type FastifyInstance } from 'fastify'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
@@ -6,11 +6,11 @@ import type { Rollouts } from './rollouts.ts'
 import { type RolloutRoutesOptions, rolloutRoutes } from './routes.ts'
 
 export interface RolloutServerOptions extends RolloutRoutesOptions {
-  /** Whoever has one of these may use the server; with none, everybody who reaches it. */
+  /** The keys that grant access; without any, the server is open to all that can reach it. */
   keys: readonly string[]
 }
 
-/** Builds the server; the caller listens. */
+/** Builds the server; the caller makes it listen. */
 export function buildRolloutServer(options: RolloutServerOptions): FastifyInstance {
   const { rollouts, keys } = options
   const app = Fastify({ forceCloseConnections: true })
@@ -36,7 +36,7 @@ export function buildRolloutServer(options: RolloutServerOptions): FastifyInstan
 function admit(authorization: string | undefined, keys: readonly string[]): void {
   if (keys.length === 0) return
   const given = digest(/^Bearer +(.+)$/i.exec(authorization ?? '')?.[1] ?? '')
-  // Each is compared: how long it takes tells nothing.
+  // All keys are compared, so that the time taken reveals nothing.
   if (keys.filter((key) => timingSafeEqual(digest(key), given)).length > 0) return
   throw new ProxyError('unauthorized', 'A rollout server takes an admin key, as a bearer token')
 }
@@ -60,7 +60,7 @@ function metrics({ running, waiting, ended, seconds, tries }: Rollouts): string 
   return `${lines.join('\n')}\n`
 }
 
-/** Fastify has errors of its own for what is no JSON, or too long. */
+/** Converts an error. Fastify has its own errors for invalid JSON and bodies that are too long. */
 function toRequestError(thrown: unknown): ProxyError {
   const { statusCode, message } = thrown as { statusCode?: number; message?: string }
   if (thrown instanceof ProxyError || statusCode === undefined || statusCode >= 500)
