@@ -1,6 +1,6 @@
 /**
- * Port: how the proxy reaches engines. `local` speaks HTTP to them, `relay` waits for workers that dial in. Nothing
- * above this line knows which one it is. Both pass `test/conformance/backend.ts`.
+ * Port: access to engines. `local` connects to them over HTTP, `relay` accepts connections from workers. Callers do not
+ * depend on the mode. Both adapters pass `test/conformance/backend.ts`.
  */
 import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
@@ -8,46 +8,48 @@ import type { CountTokens } from './count-tokens.ts'
 import type { ModelInfo, Unavailable } from './engine-client.ts'
 import type { TokenizerAnswer, TokenizerVerdict } from './expected-tokenizer.ts'
 
-/** One engine or worker, as `/health` shows it. */
+/** An engine or worker, as `/health` reports it. */
 export interface BackendMember {
   name: string
   kind: string
   healthy: boolean
-  /** It gets no new calls until it is awake. */
+  /** Set while the member receives no new requests because it is asleep or paused. */
   unavailable?: Unavailable | undefined
-  /** For how long it gets no new requests because its last ones failed; undefined: it is in rotation. */
+  /**
+   * The time for which the member receives no new requests because its last ones failed; undefined: it is in rotation.
+   */
   ejectedForMs?: number | undefined
-  /** Of a worker only: false while it has lost its connection and its calls wait for it. */
+  /** Workers only: false while the worker is disconnected and its requests wait for it to reconnect. */
   connected?: boolean
-  /** Token mode: whether its tokenizer is the one that makes the prompts. */
+  /** Token mode: whether the member's tokenizer is the one that tokenizes the prompts. */
   tokenizer?: TokenizerVerdict | undefined
-  /** Of an engine behind a worker: its ids of the text by which tokenizers are compared. */
+  /** Engines behind a worker: the engine's ids of the text by which tokenizers are compared. */
   textIds?: readonly number[]
-  /** The same of the chats by which templates are. */
+  /** Engines behind a worker: the engine's prompts of the chats by which templates are compared. */
   chatIds?: TokenizerAnswer['chatIds'] | undefined
-  /** Calls that it serves now. */
+  /** The number of requests in flight. */
   inFlight: number
-  /** Calls that it may serve at once. */
+  /** The number of requests that it can serve concurrently. */
   capacity: number
   models: string[]
-  /** Whether it can be asked in token mode. Of a worker: whether each of its engines can. */
+  /** Whether the member accepts token ids. A worker does if each of its engines does. */
   takesTokenIds: boolean
-  /** The same of images among them; absent: no. */
+  /** Whether the member accepts token ids with images; absent: no. */
   takesImages?: boolean | undefined
   weightVersion?: string | undefined
-  /** Why it is not healthy. */
+  /** The reason why the member is unhealthy. */
   error?: string | undefined
-  /** Why its turns are not what they should be, though it serves. */
+  /** The reason why turns of this healthy member may be degraded. */
   warning?: string | undefined
 }
 
 export interface BackendStatus {
   members: BackendMember[]
-  /** Calls that wait for a member. */
+  /** The number of requests that wait for a member. */
   queued: number
-  /** When the pause began, in milliseconds since the epoch; undefined while calls go out. */
+  /** The start of the pause, in milliseconds since the epoch; undefined while the backend is not paused. */
   pausedSinceMs?: number | undefined
-  /** How often a session left the member that it stuck to, since the start. */
+  /** The number of times, since the start, that a session left the member that it had affinity to. */
   moves?: number
 }
 
@@ -55,35 +57,35 @@ export interface Backend {
   readonly mode: 'local' | 'relay'
 
   /**
-   * Picks an engine or worker for the session (sticky, least loaded) and serves the request. A member that is lost
-   * or fails before the first event was yielded is replaced by another one; after that the generation fails.
-   * @throws ProxyError as {@link EngineClient.generate}, and `no_worker`, `queue_full`, `paused`, `engine_timeout`. After an
-   *   abort: whatever `signal.reason` is.
+   * Selects an engine or worker for the session (affinity first, then least loaded) and serves the request. Fails over
+   * to another member if one is lost or fails before the first event; after that the generation fails.
+   * @throws ProxyError as {@link EngineClient.generate}, and `no_worker`, `queue_full`, `paused`, `engine_timeout`.
+   *   After an abort: `signal.reason`.
    */
   generate(request: GenerationRequest, signal: AbortSignal): GenerationStream
 
-  /** The models that can be asked for now, each once. */
+  /** Returns the models that can be requested now, each once. */
   models(): Promise<ModelInfo[]>
 
-  /** Refused where prompts cannot be counted exactly. */
+  /** Counts the tokens of a prompt; rejected if no engine can count exactly. */
   countTokens: CountTokens
 
-  /** The session has ended: forget where it was served. */
+  /** Discards the affinity of a session that has ended. */
   releaseSession(sessionId: string): void
 
   status(): BackendStatus
 
   /**
-   * New calls wait and running ones finish, for instance while weights are replaced. A pause that lasts longer than the
-   * backend's limit refuses calls with `paused`; pausing again starts that limit anew.
+   * Queues new requests while running ones finish, for instance during a weight update. A pause that exceeds the
+   * backend's limit rejects requests with `paused`; another `pause` restarts the limit.
    */
   pause(): void
-  /** Calls go out again once the engines have been asked as by {@link refresh}. */
+  /** Dispatches requests again after a {@link refresh}. */
   resume(): Promise<void>
 
   /**
-   * Asks each engine that serves how it is, as health checks do now and then: its weights may be others by now, and no
-   * version is known of one until it has answered. Resolves, whatever came of it, within seconds.
+   * Runs the health check of each serving engine immediately, because its weights may have changed. An engine's weight
+   * version is unknown until it has responded. Resolves within seconds, whatever the outcome.
    */
   refresh(): Promise<void>
 

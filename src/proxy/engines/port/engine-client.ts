@@ -1,6 +1,6 @@
 /**
- * Port: one inference server that samples tokens. Adapters live in `../clients/`; the local backend and the
- * inference worker both use them. All adapters pass `test/conformance/engine-client.ts`.
+ * Port: an inference server that samples tokens. Adapters are in `../clients/`; the local backend and the inference
+ * worker use them. All adapters pass `test/conformance/engine-client.ts`.
  */
 import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
@@ -12,68 +12,73 @@ export type EngineKind = 'vllm' | 'sglang' | 'openai' | 'embedded'
 
 export interface ModelInfo {
   id: string
-  /** Context length in tokens, where the engine tells. */
+  /** The context length in tokens, if the engine reports it. */
   maxModelLen?: number | undefined
-  /** An adapter over another model that the engine serves. */
+  /** Whether this is an adapter on another model that the engine serves. */
   isAdapter?: boolean | undefined
 }
 
 export interface EngineHealth extends TokenizerAnswer {
   models: ModelInfo[]
-  /** Which weights the engine serves, in its own word, where it tells. */
+  /** The version of the weights that the engine serves, in the engine's own notation, if it reports one. */
   weightVersion?: string | undefined
-  /** It is alive and samples nothing until somebody wakes it up. */
+  /** Set while the engine is alive but samples nothing until it is woken. */
   unavailable?: Unavailable | undefined
 }
 
-/** A trainer has put it to sleep, or has paused it. An engine that pauses to sleep may tell the second alone. */
+/**
+ * The reason: a trainer has put the engine to sleep, or has paused it. An engine that pauses in order to sleep may
+ * report only `paused`.
+ */
 export type Unavailable = 'asleep' | 'paused'
 
 export interface EngineClient {
   readonly kind: EngineKind
-  /** How logs, records and `/health` call this engine: its URL without credentials, or `embedded`. */
+  /** The name of the engine in logs, stored turns and `/health`: its URL without credentials, or `embedded`. */
   readonly name: string
-  /** Whether it serves calls in token mode (`GenerationRequest.promptTokenIds`); others refuse them as `unsupported`. */
+  /** Whether the engine serves token mode (`GenerationRequest.promptTokenIds`); others reject it as `unsupported`. */
   readonly takesTokenIds: boolean
-  /** Whether it serves those with images (`GenerationRequest.images`); absent: it refuses them as `unsupported`. */
+  /**
+   * Whether the engine serves images in token mode (`GenerationRequest.images`); absent: rejects them as `unsupported`.
+   */
   readonly takesImages?: boolean
 
-  /** What an operator must know of an engine that serves: why its turns are not what they should be. */
+  /** A warning for operators: the reason why turns of this healthy engine may be degraded. */
   readonly warning?: string | undefined
 
   /**
-   * Serves one request. Nothing is sent before the first `next()`. Aborting `signal`, or leaving the loop early,
-   * cancels the engine's work at once. Does not retry: that is the backend's business.
-   * @throws ProxyError `unsupported` (what this engine cannot be asked), `engine_unreachable` (no connection: nothing
-   *   was sampled), `engine_rejected` (the engine's 4xx, with its status and body), `engine_failed` (its 5xx, or an
-   *   answer that breaks its own protocol), `engine_lost` (the connection ended before `end`), `engine_timeout` (it fell
-   *   silent). After an abort: whatever `signal.reason` is.
+   * Serves one request. Sends nothing before the first `next()`. Aborting `signal`, or leaving the loop early, cancels
+   * the engine's work immediately. Does not retry; the backend does.
+   * @throws ProxyError `unsupported` (the engine lacks a capability), `engine_unreachable` (no connection: nothing was
+   *   sampled), `engine_rejected` (the engine's 4xx, with its status and body), `engine_failed` (its 5xx, or a response
+   *   that violates its protocol), `engine_lost` (the connection ended before `end`), `engine_timeout` (the engine
+   *   stopped sending). After an abort: `signal.reason`.
    */
   generate(request: GenerationRequest, signal: AbortSignal): GenerationStream
 
-  /** Only of engines that can say what prompt a chat becomes. */
+  /** Present if the engine can render the prompt of a chat. */
   countTokens?: CountTokens
 
-  /** Only of engines that can say how probable given tokens are. */
+  /** Present if the engine can compute the log-probabilities of given tokens. */
   score?: Score
 
   /**
-   * Only of engines that can say what each token adds to the text.
-   * @returns undefined where this one cannot
+   * Returns the text that each token adds. Present if this kind of engine may support it.
+   * @returns undefined if this engine does not
    * @throws ProxyError as {@link generate}
    */
   tokenTexts?(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined>
 
   /**
-   * Asks the engine whether it serves.
+   * Checks whether the engine serves.
    * @param question about its tokenizer
    * @throws ProxyError `engine_unreachable` or `engine_failed`
    */
   checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth>
 
-  /** The session makes no more calls: what is kept of it, here and at the server, may go. Returns at once. */
+  /** Discards a session that sends no more requests, here and at the server. Returns immediately. */
   endSession?(sessionId: string): void
 
-  /** Ends idle connections. Running generations must have been cancelled before. */
+  /** Closes idle connections. The caller must have cancelled running generations. */
   close(): Promise<void>
 }

@@ -1,15 +1,16 @@
 /**
- * Part of the engine port: token mode's ids mean another text to an engine with another tokenizer, and nothing in its answers
- * shows it. So each engine is asked for its own ids of one text, and for the prompts that its own template makes of chats.
+ * Part of the engine port: comparison of tokenizers and templates. In token mode the same ids are a different text to
+ * an engine with another tokenizer, and its responses do not show this. Therefore each engine is queried for its ids of
+ * one text, and for the prompts that its own template renders of chats.
  */
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 
-/** Scripts, digits, spaces and an emoji: vocabularies that agree on all of it are one for every prompt. */
+/** Scripts, digits, spaces and an emoji: vocabularies that agree on all of it agree on every prompt. */
 export const TOKENIZER_TEXT =
   'The quick brown fox: 1234567890, 3.14159\n\tdef f(x):  return x**2\n\nÀ Zürich, naïve façade; Привет, мир; 你好,世界; こんにちは; 안녕하세요; مرحبا بالعالم; नमस्ते 🙂👍'
 
 const MESSAGES = [{ role: 'user' as const, content: 'Say hello.' }]
-/** Engines differ in what they write of a tool: SGLang's chat route adds fields that the agent left out. */
+/** Engines render a tool differently: SGLang's chat route adds fields that the agent omitted. */
 const TOOL = {
   type: 'function' as const,
   function: {
@@ -19,37 +20,37 @@ const TOOL = {
   },
 }
 
-/** Chats whose prompts are compared. */
+/** The chats by which templates are compared. */
 export const COMPARED_CHATS: Readonly<Record<string, ChatBody>> = {
   'a chat': { messages: MESSAGES },
   'a chat with a tool': { messages: MESSAGES, tools: [TOOL] },
 }
 
-/** What an engine is asked about its tokenizer. */
+/** A query about an engine's tokenizer. */
 export interface TokenizerQuestion {
   text: string
-  /** What these read like is asked of an engine that does not tell the ids of the text. */
+  /** The ids whose texts are requested from an engine that does not report the ids of `text`. */
   ids?: readonly number[]
-  /** Whether its prompts of {@link COMPARED_CHATS} are asked for. */
+  /** Whether to request its prompts of {@link COMPARED_CHATS}. */
   chats?: boolean
 }
 
-/** What an engine tells about its tokenizer, as far as it does. */
+/** The engine's response to a {@link TokenizerQuestion}, as far as it supports one. */
 export interface TokenizerAnswer {
-  /** What its tokenizer makes of the text that it was asked about. */
+  /** The engine's ids of the text in the question. */
   textIds?: readonly number[]
-  /** What each of the ids reads like to it; undefined: it does not tell that one. */
+  /** The engine's text of each id in the question; undefined for an id that it does not report. */
   idTexts?: readonly (string | undefined)[]
   chatIds?: Readonly<Record<string, readonly number[]>>
 }
 
-/** The tokenizer that makes the prompts. */
+/** The tokenizer that tokenizes the prompts. */
 export interface ExpectedTokenizer {
-  /** As `--tokenizer` names it. */
+  /** The name given by `--tokenizer`. */
   readonly name: string
-  /** Of {@link TOKENIZER_TEXT}, without a token that begins the text. */
+  /** The ids of {@link TOKENIZER_TEXT}, without a BOS token. */
   readonly ids: readonly number[]
-  /** Of those chats that its template takes. */
+  /** The prompts of those chats that its template accepts. */
   readonly chatIds?: TokenizerAnswer['chatIds'] | undefined
   decode(ids: readonly number[]): string
 }
@@ -58,10 +59,13 @@ export function createTokenizerQuestion({ ids }: Pick<ExpectedTokenizer, 'ids'>)
   return { text: TOKENIZER_TEXT, ids, chats: true }
 }
 
-/** `unknown`: the engine does not say. */
+/** The result of a comparison. `unknown`: the engine does not report its tokenizer. */
 export type TokenizerVerdict = 'same' | 'split' | 'other' | 'unknown'
 
-/** @returns `split` for one of the same vocabulary that cuts the text in other places: what is sampled means the same */
+/**
+ * Compares an engine's tokenizer with the expected one.
+ * @returns `split` if the vocabulary is the same and the text is split differently: sampled ids have the same text
+ */
 export function judgeTokenizer(
   expected: ExpectedTokenizer,
   { textIds, idTexts }: TokenizerAnswer,
@@ -71,13 +75,13 @@ export function judgeTokenizer(
     if (!idTexts?.some((text) => text !== undefined)) return 'unknown'
     return otherText(expected, idTexts) === -1 ? 'same' : 'other'
   }
-  // Some tokenizers begin a text with a token of their own, asked or not.
+  // Some tokenizers prepend a BOS token even if none is requested.
   const theirs = textIds.length === ids.length + 1 ? textIds.slice(1) : textIds
   if (theirs.length === ids.length && theirs.every((id, at) => id === ids[at])) return 'same'
   return decode(textIds) === decode(ids) ? 'split' : 'other'
 }
 
-/** Both names, and the first place where they differ. */
+/** Formats both names and the first difference. */
 export function describeTokenizer(
   verdict: 'split' | 'other',
   expected: ExpectedTokenizer,
@@ -97,7 +101,7 @@ export function describeTokenizer(
     : `the tokenizer of ${model} cuts text in other places than that of --tokenizer ${name}: ${place}`
 }
 
-/** A prompt that the engine's own chat route would have made otherwise; undefined: none is known. */
+/** Describes a prompt that the engine's own chat route renders differently; undefined if none is known. */
 export function describePrompts(
   { name, chatIds: ours = {} }: Pick<ExpectedTokenizer, 'name' | 'chatIds'>,
   { chatIds: theirs = {} }: TokenizerAnswer,
@@ -113,7 +117,10 @@ export function describePrompts(
   return undefined
 }
 
-/** Bytes of half a character are shown in each server's own way, and spaces at an end in some decoders'. */
+/**
+ * Returns the index of the first id with different texts, or -1. Skips incomplete characters, which servers display in
+ * their own way, and ignores white space at both ends, which depends on the decoder.
+ */
 function otherText({ ids, decode }: ExpectedTokenizer, texts: readonly (string | undefined)[]): number {
   return ids.findIndex((id, at) => {
     const [own, theirs] = [decode([id]), texts[at]]

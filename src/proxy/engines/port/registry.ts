@@ -1,34 +1,37 @@
-/** Port: who serves, in one list, and the engines that come and go while the proxy runs. */
+/** Port: the list of all engines and workers, and the registration of engines at run time. */
 
-/** An engine that the proxy calls, or a worker that dialled in; `GET /admin/workers` shows it. */
+/** An engine, or a connected worker, as `GET /admin/workers` reports it. */
 export interface RegistryEntry {
   id: string
   kind: 'engine' | 'worker'
-  /** Where an engine is called, without `/v1`; null for the embedded one, and for a worker. */
+  /** The base URL of an engine, without `/v1`; null for the embedded engine and for a worker. */
   url: string | null
-  /** What an engine speaks; null for a worker. */
+  /** The API that an engine implements; null for a worker. */
   engineKind: string | null
-  /** The model that whoever registered it said it serves. */
+  /** The model that was declared at registration. */
   modelName: string | null
-  /** How many calls it gets for each call of an engine of weight 1. */
+  /** The number of requests that the engine receives for each request of an engine of weight 1. */
   weight: number
-  /** Of the protocol that a worker speaks; null for an engine. */
+  /** The version of the worker protocol; null for an engine. */
   version: 1 | 2 | null
-  /** Calls that it serves; by a worker's own count where it tells, which includes other proxies' calls. */
+  /**
+   * The number of requests in flight. If a worker reports its own count, that count, which includes other proxies'
+   * requests.
+   */
   load: number
   maxConcurrency: number
   models: string[]
   weightVersion: string | null
   healthy: boolean
-  /** Why it is not healthy. */
+  /** The reason why it is unhealthy. */
   error: string | null
   draining: boolean
-  /** Since when it is in the list; milliseconds since the epoch. */
+  /** The time of registration, in milliseconds since the epoch. */
   sinceMs: number
 }
 
 export interface NewEngine {
-  /** With or without `/v1` at its end. */
+  /** The base URL, with or without `/v1`. */
   url: string
   /** A positive integer. */
   weight: number
@@ -36,18 +39,18 @@ export interface NewEngine {
 }
 
 export interface Registry {
-  /** In the order in which they came. */
+  /** Returns the entries in the order of registration. */
   list(): RegistryEntry[]
 
   /**
-   * Adds an engine and asks it how it is. One that is there already, by its URL, gets the new weight and keeps its id;
-   * one that does not answer is added all the same: it may be starting.
-   * @throws ProxyError `config_invalid` (a URL that is none), `unsupported` (it cannot serve token mode), `wrong_mode`
+   * Adds an engine and checks its health. An engine whose URL is registered already gets the new weight and keeps its
+   * id. An engine that does not respond is added as well: it may be starting.
+   * @throws ProxyError `config_invalid` (an invalid URL), `unsupported` (it cannot serve token mode), `wrong_mode`
    */
   register(engine: NewEngine): Promise<RegistryEntry>
 
   /**
-   * Gives the engine nothing new; it leaves the list when the calls that it serves have ended.
+   * Drains the engine: it receives no new requests and leaves the list when its running ones have ended.
    * @throws ProxyError `worker_not_found`, `wrong_mode`
    */
   remove(id: string): void | Promise<void>
