@@ -1,6 +1,6 @@
 /**
- * The asynchronous shell around the scheduler, shared by both backends: a call asks for a lease and gets it when a
- * member has room for it.
+ * The asynchronous shell around the scheduler, shared by both backends: a request acquires a lease, and gets it when a
+ * member has a free slot.
  */
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../../base/errors.ts'
@@ -18,36 +18,36 @@ import {
 } from './scheduler.ts'
 
 export interface DispatcherOptions extends SchedulerOptions {
-  /** What a call fails with when nobody could serve it for `waitMs`. */
+  /** Returns the error for a request that no member could serve for `waitMs`. */
   absent(call: QueuedRequest): { code: ErrorCode; message: string }
-  /** How long a pause may last before calls are refused, 0 for without end. */
+  /** The longest pause before requests are rejected; 0: unlimited. */
   pauseLimitMs?: number | undefined
   clock?: Clock | undefined
   logger?: Logger | undefined
   watch?: DispatchWatch | undefined
 }
 
-/** Called with what dispatching does, call by call. */
+/** Observer of dispatching, for metrics. */
 export interface DispatchWatch {
-  /** A call has got its slot after so long. */
+  /** A request has got its slot after this wait. */
   waited(ms: number): void
-  /** A call goes on to another member, as the one that had it was lost. */
+  /** A request fails over to another member because its member was lost or failed. */
   failedOver(): void
   /** A member is ejected because its requests fail. */
   ejected(): void
-  /** A call has got no slot. @param code of the error that it failed with */
+  /** A request has got no slot. @param code of its error */
   refused(code: string): void
 }
 
 export interface DispatcherStats extends SchedulerStats {
-  /** When the pause began, in milliseconds since the epoch; undefined while there is none. */
+  /** The start of the pause, in milliseconds since the epoch; undefined while there is none. */
   pausedSinceMs: number | undefined
 }
 
 /** The right to use one slot of a member. */
 export interface Lease {
   readonly memberId: string
-  /** Gives the slot back; more than once does no harm. To be called before the same call asks again. */
+  /** Releases the slot; idempotent. To be called before the same request acquires another lease. */
   release(): void
   /** Reports that the member has served the request. */
   succeeded(): void
@@ -55,7 +55,7 @@ export interface Lease {
   failed(error: ProxyError): void
 }
 
-/** Sessions whose last request failed; more than agents that retry at one time. */
+/** The number of sessions whose failed last request is remembered: more than the agents that retry at one time. */
 const MAX_FAILED_SESSIONS = 10_000
 
 interface Waiter {
@@ -64,19 +64,19 @@ interface Waiter {
   fail(error: ProxyError): void
 }
 
-/** What both backends do unless told otherwise; the options of `serve` have the same defaults. */
+/** The defaults of both backends; the options of `serve` have the same. */
 export const DISPATCH_DEFAULTS = {
-  /** Calls that may wait. */
+  /** The number of requests that may wait. */
   queueLimit: 8_192,
-  /** How long a call waits while no member could serve it. */
+  /** The time that a request waits while no member could serve it. */
   waitMs: 30_000,
-  /** Calls that a member serves at once if it states no number of its own. */
+  /** The number of concurrent requests of a member that declares no limit of its own. */
   maxConcurrency: 1_024,
-  /** How long a pause may last before calls are refused. */
+  /** The longest pause before requests are rejected. */
   pauseLimitMs: 3_600_000,
 } as const
 
-/** How often, at least, the queue is searched for calls that nobody can serve. */
+/** The longest interval between searches of the queue for requests that no member can serve. */
 const EXPIRY_CHECK_MS = 1_000
 
 export class Dispatcher {
@@ -85,7 +85,7 @@ export class Dispatcher {
   readonly #clock: Clock
   readonly #expiryCheckMs: number
   readonly #waiters = new Map<string, Waiter>()
-  /** Members that leave once they serve nothing, each with what to do then. */
+  /** Members that leave once they are idle, each with its callback. */
   readonly #retiring = new Map<string, () => void>()
   #cancelExpiry: (() => void) | undefined
   #closed = false
@@ -113,9 +113,9 @@ export class Dispatcher {
   }
 
   /**
-   * Waits for a slot. Whoever gets the lease must release it.
-   * @throws ProxyError `queue_full`; the code of `absent` when nobody could serve the call for `waitMs`;
-   *   `paused` when a pause lasts longer than it may; `shutting_down`. After an abort: whatever `signal.reason` is.
+   * Waits for a slot. The caller must release the lease.
+   * @throws ProxyError `queue_full`; the code of `absent` if no member could serve the request for `waitMs`; `paused`
+   *   if a pause exceeds its limit; `shutting_down`. After an abort: `signal.reason`.
    */
   async acquire(call: QueuedRequest, signal: AbortSignal): Promise<Lease> {
     signal.throwIfAborted()
@@ -150,7 +150,7 @@ export class Dispatcher {
     return this.#lease(call, memberId)
   }
 
-  /** A call goes on to another member. */
+  /** Reports that a request fails over to another member. */
   failedOver(): void {
     this.#watch?.failedOver()
   }
@@ -176,7 +176,7 @@ export class Dispatcher {
     this.#grant(this.#scheduler.updateMember(memberId, isDown ? { ...change, ejected: false } : change))
   }
 
-  /** @returns the ids of the calls that it was serving; their leases are void. */
+  /** Removes a member. @returns the ids of the requests that it was serving; their leases are void. */
   removeMember(memberId: string): string[] {
     this.#outliers.forget(memberId)
     const { lost, assigned } = this.#scheduler.removeMember(memberId)
@@ -184,14 +184,14 @@ export class Dispatcher {
     return lost
   }
 
-  /** Gives the member nothing new. `onOut` runs when the calls that it serves have ended and it is taken out. */
+  /** Drains the member. `onOut` runs when its running requests have ended and it is removed. */
   retireMember(memberId: string, onOut: () => void): void {
     this.#retiring.set(memberId, onOut)
     this.updateMember(memberId, { draining: true })
     this.#takeOutIdle(memberId)
   }
 
-  /** Takes {@link retireMember} back. */
+  /** Reverts {@link retireMember}. */
   keepMember(memberId: string): void {
     this.#retiring.delete(memberId)
     this.updateMember(memberId, { draining: false })
@@ -203,8 +203,8 @@ export class Dispatcher {
   }
 
   /**
-   * New calls wait and running ones finish, until `resume`. Once the limit of pauses is reached, calls are refused
-   * instead: the engines may be half-way through a change of weights, so nothing is served that nobody let through.
+   * Queues new requests while running ones finish, until `resume`. Once the pause exceeds its limit, requests are
+   * rejected rather than dispatched: the engines may be half-way through a weight update.
    */
   pause(): void {
     this.#pauses += 1
@@ -228,7 +228,7 @@ export class Dispatcher {
     return { ...this.#scheduler.stats(), pausedSinceMs: this.#pauseWatch.sinceEpochMs }
   }
 
-  /** Fails every call that waits, and every later one, with `shutting_down`. Leases stay good. */
+  /** Fails all waiting and future requests with `shutting_down`. Leases remain valid. */
   close(): void {
     this.#closed = true
     this.#cancelExpiry?.()
@@ -306,7 +306,7 @@ export class Dispatcher {
   }
 
   #endEjection(memberId: string): void {
-    // The member may have left, or have been ejected again since.
+    // The member may have left, or may have been ejected again.
     if (this.ejectedForMs(memberId) > 0 || !this.#scheduler.isEjected(memberId)) return
     this.#logger?.info({ member: memberId }, 'member back in rotation after its ejection')
     this.updateMember(memberId, { ejected: false })

@@ -15,13 +15,13 @@ import {
 export interface EngineHealthWatchOptions {
   client: EngineClient
   intervalMs: number
-  /** What the engine has said just now. Absent: it is asked at once. */
+  /** The result of a check that has just been made. Absent: the engine is checked immediately. */
   known?: EngineHealth | undefined
-  /** Token mode: an engine with another one gets no calls. */
+  /** Token mode: the expected tokenizer. An engine with another one receives no requests. */
   tokenizer?: ExpectedTokenizer | undefined
-  /** Asks for the ids of the text by which tokenizers are compared, whoever compares them. */
+  /** Whether to request the ids of the text by which tokenizers are compared, for a comparison elsewhere. */
   tellsTextIds?: boolean | undefined
-  /** Called after each check, and when a call finds the engine dead. */
+  /** Called after each check, and when a request finds the engine unreachable. */
   onHealth(report: EngineHealthReport): void
   logger?: Logger | undefined
   clock?: Clock | undefined
@@ -33,31 +33,34 @@ export interface EngineHealthReport {
   models: string[]
 }
 
-/** A loaded engine answers late: only this many silent checks in a row make it unhealthy. */
+/** Only this many consecutive checks that time out make an engine unhealthy, because a loaded engine responds late. */
 const SILENT_CHECKS = 3
 const CHECK_TIMEOUT_MS = 5_000
 
-/** Asks one engine at intervals how it is, from construction until `stop`. Healthy until something says otherwise. */
+/**
+ * Checks one engine's health at intervals, from construction until `stop`. Without an expected tokenizer the engine
+ * counts as healthy until the first check.
+ */
 export class EngineHealthWatch {
   healthy: boolean
-  /** Token mode: what came of comparing tokenizers. */
+  /** Token mode: the result of the tokenizer comparison. */
   tokenizer: TokenizerVerdict | undefined
-  /** Of {@link TOKENIZER_TEXT}, where it was asked and said so. */
+  /** The engine's ids of {@link TOKENIZER_TEXT}, if requested and reported. */
   textIds: readonly number[] | undefined
-  /** Of its prompts of chats, likewise. */
+  /** The engine's prompts of the compared chats, if requested and reported. */
   chatIds: EngineHealth['chatIds']
-  /** Why its prompts are not what they should be, though it serves. */
+  /** The reason why prompts of this healthy engine may be wrong. */
   warning: string | undefined
-  /** It serves nothing at the moment, though it is well. */
+  /** Set while the engine is asleep or paused, though healthy. */
   unavailable: Unavailable | undefined
   models: ModelInfo[] = []
-  /** What the engine reported last; undefined: nothing, or nothing since its weights may be others. */
+  /** The version that the engine reported last; undefined if none, or none since its weights may have changed. */
   weightVersion: string | undefined
-  /** How often what was known of the weights was given up, because they may be others. */
+  /** The number of times that the weight version was discarded because the weights may have changed. */
   timesForgotten = 0
-  /** Why it is not healthy. */
+  /** The reason why the engine is unhealthy. */
   error: string | undefined
-  /** Resolves, whatever came of it, when the engine has been asked once. */
+  /** Resolves when the engine has been checked once, whatever the outcome. */
   readonly firstCheck: Promise<void>
   readonly #options: EngineHealthWatchOptions
   readonly #clock: Clock
@@ -69,21 +72,21 @@ export class EngineHealthWatch {
   #tokenizerInLog: string | undefined
   /** The check that runs, or ran last. */
   #last: Promise<void>
-  /** A check that begins when that one has ended. */
+  /** A check that begins when `#last` has ended. */
   #next: Promise<void> | undefined
 
   constructor(options: EngineHealthWatchOptions) {
     this.#options = options
     this.#clock = options.clock ?? systemClock
-    // What came before the comparison would be trained on.
+    // Turns sampled before the comparison would be trained on.
     this.healthy = options.tokenizer === undefined
     this.firstCheck = options.known ? this.#begin(options.known) : this.#check()
     this.#last = this.firstCheck
   }
 
   /**
-   * Asks at once, and believes nothing about the weights that was asked for before. Resolves, whatever came of it, when a
-   * question that was put after this call is answered.
+   * Checks immediately, and discards what earlier checks reported of the weights. Resolves, whatever the outcome, when
+   * a check that began after this method was called has ended.
    */
   refresh(): Promise<void> {
     this.forgetWeights()
@@ -94,7 +97,7 @@ export class EngineHealthWatch {
     return this.#next
   }
 
-  /** A call has found the engine dead. It is healthy again when the next check says so. */
+  /** Marks an engine as unhealthy that a request found unreachable, until the next successful check. */
   markUnhealthy(error: ProxyError): void {
     this.healthy = false
     this.error = error.message
@@ -102,7 +105,10 @@ export class EngineHealthWatch {
     this.#tell()
   }
 
-  /** The weights may be others by now: no version is known until a check that begins later has told it. */
+  /**
+   * Discards the weight version, since the weights may have changed: it is unknown until a check that begins later
+   * reports it.
+   */
   forgetWeights(): void {
     this.weightVersion = undefined
     this.timesForgotten += 1
@@ -171,7 +177,7 @@ export class EngineHealthWatch {
     this.#silentChecks = silent ? this.#silentChecks + 1 : SILENT_CHECKS
     if (this.#silentChecks < SILENT_CHECKS) return
     this.healthy = false
-    // What comes up in its place may have begun with other weights.
+    // A replacement may have started with other weights.
     this.forgetWeights()
     this.error = silent ? `no answer within ${CHECK_TIMEOUT_MS / 1_000} s` : getMessage(thrown)
   }
@@ -212,7 +218,7 @@ export class EngineHealthWatch {
     logger?.info({ engine: client.name }, message)
   }
 
-  /** Calls bring it about; the next check reports it. */
+  /** Logs changes of the warnings. Requests cause them; the next check logs them. */
   #logWarning(): void {
     const { client, logger } = this.#options
     const fields = { engine: client.name }
@@ -229,8 +235,8 @@ export class EngineHealthWatch {
 const LOOK_MS = 500
 
 /**
- * Runs `task` after so much time in which this process was able to hear an answer. One that was busy with itself for
- * seconds finds its timers due before it has read what came meanwhile: that is no silence of the engine.
+ * Runs `task` after `delayMs` in which this process could receive a response. After a process has been blocked for
+ * seconds, its timers fire before it has read what arrived meanwhile: the engine was not silent.
  */
 function afterLooking(clock: Clock, delayMs: number, task: () => void): () => void {
   let cancel = () => {}

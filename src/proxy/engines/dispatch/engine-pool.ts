@@ -1,4 +1,4 @@
-/** The engines of local mode, which come and go while calls run. Each is a member of the dispatcher. */
+/** The engines of local mode, which are added and removed while requests run. Each is a member of the dispatcher. */
 import { createHash } from 'node:crypto'
 import type { EngineClient, EngineHealth } from '../port/engine-client.ts'
 import type { Dispatcher } from './dispatcher.ts'
@@ -10,7 +10,7 @@ import type { Ability } from './placement.ts'
 export interface EnginePoolOptions
   extends Pick<EngineHealthWatchOptions, 'tokenizer' | 'tellsTextIds' | 'logger' | 'clock'> {
   dispatcher: Dispatcher
-  /** Calls that an engine of weight 1 serves at once. */
+  /** The number of concurrent requests of an engine of weight 1. */
   maxConcurrency: number
   healthIntervalMs: number
   measuresLogprobs?: boolean | undefined
@@ -21,16 +21,19 @@ export interface EnginePoolOptions
 export interface EngineFacts {
   weight: number
   modelName: string | null
-  /** It serves only until another engine is there. */
+  /** Whether the engine is a fallback that serves only until another engine is added. */
   standIn: boolean
 }
 
 export interface EngineEntry extends EngineFacts {
-  /** Derived from the engine's URL, so that one which is registered again, with a restarted proxy too, keeps it. */
+  /**
+   * Derived from the engine's URL, so that an engine that is registered again keeps it, across restarts of the proxy
+   * too.
+   */
   readonly id: string
   readonly client: EngineClient
   readonly watch: EngineHealthWatch
-  /** Absent: nobody wants to know. */
+  /** Absent unless `measuresLogprobs` is set. */
   readonly logprobs?: LogprobsProbe | undefined
   readonly sinceMs: number
   draining: boolean
@@ -38,7 +41,7 @@ export interface EngineEntry extends EngineFacts {
 
 export class EnginePool {
   readonly #options: EnginePoolOptions
-  /** By the names of their clients, which are the dispatcher's names for them too. */
+  /** The engines by the name of their client, which is also the id of the dispatcher's member. */
   readonly #engines = new Map<string, EngineEntry>()
 
   constructor(options: EnginePoolOptions) {
@@ -58,15 +61,15 @@ export class EnginePool {
   }
 
   /**
-   * The client is the pool's from here on. There must be no engine of its name.
-   * @param known what the engine has said just now
+   * Adds an engine and takes ownership of its client. There must be no engine of this name.
+   * @param known the result of a check that has just been made
    */
   add(client: EngineClient, facts: Partial<EngineFacts> = {}, known?: EngineHealth): EngineEntry {
     const { dispatcher, healthIntervalMs: intervalMs, logger, tokenizer } = this.#options
     const { name } = client
     const { weight = 1, modelName = null, standIn = false } = facts
-    // Taken for healthy until a check or a call says otherwise, so that the first call waits for nothing; but not with a
-    // tokenizer that may be another one.
+    // It counts as healthy until a check or a request shows otherwise, so that the first request need not wait, unless
+    // its tokenizer must be compared first.
     const healthy = tokenizer === undefined
     dispatcher.addMember({ id: name, ...this.#limit(weight), healthy, draining: false, models: [] })
     const logprobs = this.#options.measuresLogprobs ? new LogprobsProbe(client, logger) : undefined
@@ -89,7 +92,7 @@ export class EnginePool {
     return engine
   }
 
-  /** Changes what whoever registers it again says of it; one that was leaving stays. */
+  /** Updates an engine that is registered again; cancels its removal if it was draining. */
   renew(engine: EngineEntry, { weight, modelName }: Omit<EngineFacts, 'standIn'>): void {
     const { dispatcher } = this.#options
     const { name } = engine.client
@@ -100,7 +103,7 @@ export class EnginePool {
     dispatcher.keepMember(name)
   }
 
-  /** Gives the engine nothing new; it is gone when the calls that it serves have ended, unless it is renewed before. */
+  /** Drains the engine and removes it when its running requests have ended, unless it is renewed before. */
   retire(engine: EngineEntry): void {
     if (engine.draining) return
     engine.draining = true
@@ -132,7 +135,10 @@ function createEngineId(name: string): string {
   return `engine-${createHash('sha256').update(name).digest('hex').slice(0, 12)}`
 }
 
-/** Abilities are asked for after each check: what a server is may be known only once it has answered. */
+/**
+ * Returns the change of the dispatcher's member. Capabilities are read after each check, since they may be known only
+ * once the server has responded.
+ */
 function memberChange(client: EngineClient, health: EngineHealthReport) {
   const lacks: Ability[] = []
   if (!client.takesTokenIds) lacks.push('token_ids')

@@ -1,4 +1,4 @@
-/** The registry of local mode: engines that were named at the start, and those that are registered while it runs. */
+/** The registry of local mode: the engines from the command line, and those that are registered at run time. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient } from '../port/engine-client.ts'
@@ -8,9 +8,9 @@ import type { LocalBackend } from './local-backend.ts'
 
 export interface EngineRegistryOptions {
   backend: LocalBackend
-  /** Makes the client of a URL. @throws ProxyError `config_invalid` */
+  /** Creates the client of a URL. @throws ProxyError `config_invalid` */
   open(url: string): EngineClient
-  /** Token mode: an engine that does not take token ids is of no use. */
+  /** Token mode: engines that do not accept token ids are rejected. */
   needsTokenIds: boolean
   logger: Logger
 }
@@ -54,12 +54,12 @@ export class EngineRegistry implements Registry {
     }
     engines.renew(known, facts)
     await client.close()
-    // Whoever started it anew registers it: what it was before says nothing of its weights.
+    // An engine is registered again when it is restarted, perhaps with other weights.
     await known.watch.refresh()
     return known
   }
 
-  /** At once, whether the new engine is up or not: what a stand-in says from now on might be trained on. */
+  /** Retires fallback engines immediately, even if the new engine is not up: their samples might be trained on. */
   #retireStandIns(): void {
     for (const engine of this.#options.backend.engines.all()) {
       if (!engine.standIn || engine.draining) continue

@@ -1,4 +1,7 @@
-/** What both backends do when the engine or worker that serves a call is lost: ask another one, within bounds. */
+/**
+ * Fail-over of both backends: when the engine or worker that serves a request is lost, another one serves it, within
+ * bounds.
+ */
 import { ProxyError } from '../../../base/errors.ts'
 import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
@@ -9,42 +12,50 @@ import { getRequiredAbility } from './placement.ts'
 import type { QueuedRequest } from './scheduler.ts'
 
 /**
- * What a failure says. `lost`: something ended while it had the call, perhaps because of it. `away`: out of reach, and
- * nothing was sampled. `failed`: it could not serve the request, and another member may. `final`: another member would not
- * do better.
+ * The meaning of a failure. `lost`: the member failed while it had the request, perhaps because of it. `away`: the
+ * member is unreachable, and nothing was sampled. `failed`: the member could not serve the request, and another one
+ * may. `final`: no other member would succeed.
  */
 export type FailureVerdict = 'lost' | 'away' | 'failed' | 'final'
 
 export interface FailoverPolicy {
   dispatcher: Dispatcher
   /**
-   * @param request as the member is to get it
-   * @param failedAttempts how often this call has been served before, and failed
+   * Serves the request at a member.
+   * @param request as adapted to the member
+   * @param failedAttempts the number of failed attempts of this request
    */
   serve(memberId: string, request: GenerationRequest, failedAttempts: number): GenerationStream
   /** Reasoning efforts that members reject; absent: efforts are forwarded unchanged. */
   efforts?: EffortRegistry | undefined
-  /** Of a member, for the call's spans. */
+  /** Returns the kind of a member, for the request's spans. */
   kindOf(memberId: string): string
-  /** Asked before the member's slot is free again, or the next call that waits would get a dead one. */
+  /**
+   * Judges a failure. Called before the slot is released: otherwise the next waiting request would get a dead member.
+   */
   judge(thrown: unknown, memberId: string): FailureVerdict
-  /** How many members a call may lose before its first event: one that kills them must not reach them all. */
+  /**
+   * The number of members that a request may lose before its first event: one that crashes members must not reach them
+   * all.
+   */
   maxLosses: number
-  /** How many members there are now. */
+  /** Returns the current number of members. */
   memberCount(): number
 }
 
-/** How often a call is tried at least, however few members there are: one that was restarted deserves another try. */
+/** The minimum number of attempts, however few members there are: a restarted member deserves another one. */
 const MIN_ATTEMPTS = 3
 
-/** How many members may fail a request: one that makes engines fail must not reach them all. */
+/** The number of members that may fail a request: one that makes engines fail must not reach them all. */
 const MAX_FAILURES = 3
 
 /**
- * Serves a request by one member after another until one does it. A member that rejects the request's reasoning effort
- * gets it once more with another one. After its first event a call stays where it is: the agent may have seen it.
+ * Serves a request by one member after another until one succeeds. A member that rejects the request's reasoning effort
+ * gets it once more with another one. After its first event a request stays at its member, since the agent may have
+ * received that event.
  * @throws ProxyError as {@link Dispatcher.acquire}; the last member's error once its verdict is `final`, `maxLosses`
- *   members are lost, three or all that could serve it have failed, or every member has had its turn (but at least three turns). After an abort: `signal.reason`.
+ *   members are lost, three or all that could serve it have failed, or as many attempts have failed as there are
+ *   members (but at least three). After an abort: `signal.reason`.
  */
 export async function* withFailover(
   rules: FailoverPolicy,
@@ -101,7 +112,8 @@ export async function* withFailover(
 }
 
 /**
- * Judges an error response. An engine that was silent for half an hour is not replaced: the agent waited long enough.
+ * Judges an error response. An engine that was silent for half an hour is not replaced: the agent has waited long
+ * enough.
  */
 export function judgeResponse(error: ProxyError): FailureVerdict {
   return isEngineFault(error) && error.code !== 'engine_timeout' ? 'failed' : 'final'

@@ -1,8 +1,8 @@
 /**
- * Reasoning efforts in chat mode: the engine renders the prompt, so that what its model accepts is learned from its
- * errors. A request that is rejected for its effort is sent once more with the nearest effort that is left, and what the
- * error taught is remembered for the member and model. It lives on the proxy's side of both backends: workers forward
- * what they are sent.
+ * Reasoning efforts in chat mode. The engine renders the prompt, so the efforts that its model accepts are learned from
+ * its errors: a request that is rejected for its effort is sent once more with the nearest remaining effort, and the
+ * rejected efforts are remembered by member and model. This is done on the proxy's side of both backends: workers
+ * forward requests unchanged.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
@@ -16,7 +16,7 @@ import {
 } from '../../../protocol/canonical/reasoning-effort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 
-/** Limit per member. Some engines accept any model name, and names that agents invent must not fill the memory. */
+/** Limit per member. Some engines accept any model name, and names that agents invent must not exhaust the memory. */
 const MAX_MODELS = 1_000
 
 type EffortSet = ReadonlySet<string>
@@ -52,7 +52,7 @@ export class EffortRegistry {
     )
   }
 
-  /** Forgets a member that was away: another engine may have its address. */
+  /** Forgets a member that was unreachable: another engine may have its address. */
   forget(memberId: string): void {
     this.#rejected.delete(memberId)
   }
@@ -70,7 +70,7 @@ interface Rejection {
   readonly error: ProxyError
 }
 
-/** The effort of one request, over its attempts. */
+/** The negotiation of one request's effort over its attempts. */
 export class EffortNegotiation {
   readonly #learned: EffortRegistry
   readonly #model: string | undefined
@@ -86,7 +86,7 @@ export class EffortNegotiation {
     this.#body = body
   }
 
-  /** Returns the body as the member is to get it. */
+  /** Returns the body adapted to the member. */
   bodyFor(memberId: string): ChatBody | undefined {
     if (this.#body === undefined) return undefined
     const { body, change } = adaptEffort(this.#body, this.#getSupport(memberId))
@@ -95,8 +95,8 @@ export class EffortNegotiation {
   }
 
   /**
-   * Reads why the member rejected what {@link bodyFor} returned last.
-   * @returns whether the request is to be sent once more, with another effort
+   * Determines from an error whether the member rejected the effort of the body that {@link bodyFor} returned last.
+   * @returns whether to send the request once more with another effort
    */
   rejected(memberId: string, thrown: unknown): boolean {
     if (this.#body === undefined || !isEngineError(thrown)) return false
@@ -107,7 +107,7 @@ export class EffortNegotiation {
       this.#learnBoth({ memberId, sent, rejected, error: thrown })
       return false
     }
-    // Models that speak harmony cannot do without reasoning: without an effort it would be medium.
+    // Models with the harmony format cannot omit reasoning: without an effort it would be medium.
     if (sent === 'none' && /harmony/i.test(thrown.message)) return false
     this.#rejection = { memberId, sent, rejected, error: thrown }
     const { change } = adaptEffort(this.#body, this.#getSupport(memberId))
@@ -115,8 +115,8 @@ export class EffortNegotiation {
   }
 
   /**
-   * Returns the error that the agent gets: the one about the effort that it requested, if the replacement was rejected as
-   * well, or if the engine does not take `chat_template_kwargs`, which stood for it.
+   * Returns the error for the agent: the one about the effort that it requested, if the replacement was rejected too,
+   * or if the engine rejects `chat_template_kwargs`, which expressed the replacement.
    */
   toAgentError(thrown: unknown): unknown {
     const isAboutEffort = isEngineError(thrown) && /effort|chat_template_kwargs/i.test(thrown.message)
@@ -140,8 +140,8 @@ export class EffortNegotiation {
   }
 
   /**
-   * Learns from two attempts in a row that were rejected, if the errors differ in nothing but the effort: other errors may
-   * be about a field that efforts cannot be combined with.
+   * Learns from two consecutive rejected attempts if their errors differ only in the effort: other errors may concern a
+   * field that cannot be combined with efforts.
    */
   #learnBoth(second: Rejection): void {
     const first = this.#rejection!
@@ -160,12 +160,15 @@ export class EffortNegotiation {
   }
 }
 
-/** vLLM answered with HTTP 500 when a template raised an error, until its pull request 54022. */
+/**
+ * Returns whether the engine responded with an error. Until its pull request 54022, vLLM responded with HTTP 500 when a
+ * template raised an error.
+ */
 function isEngineError(thrown: unknown): thrown is ProxyError {
   return thrown instanceof ProxyError && ['engine_rejected', 'engine_failed'].includes(thrown.code)
 }
 
-/** Returns the body of a request whose prompt the engine renders: the only one that efforts matter in. */
+/** Returns the body of a request whose prompt the engine renders: efforts have no effect on others. */
 export function renderedBody(request: GenerationRequest): ChatBody | undefined {
   return request.kind === 'chat' && request.promptTokenIds === undefined ? request.body : undefined
 }

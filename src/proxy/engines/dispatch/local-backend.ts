@@ -1,4 +1,4 @@
-/** The backend that speaks HTTP to engines: `Backend` over any number of engine clients. */
+/** The backend that connects to engines over HTTP: implements `Backend` with any number of engine clients. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
@@ -16,36 +16,45 @@ import { createUnlistedPolicyError, type MemberLoad } from './placement.ts'
 import { WeightStamp } from './weight-stamp.ts'
 
 export interface LocalBackendOptions extends Partial<Omit<DispatcherOptions, 'absent'>> {
-  /** The engines that are there from the start. */
+  /** The initial engines. */
   clients: readonly EngineClient[]
-  /** What some of them have said just now, by their names; the others are asked. */
+  /** Results of checks that have just been made, by client name; the other engines are checked. */
   known?: ReadonlyMap<string, EngineHealth>
-  /** They serve only until another engine is there. */
+  /** Whether `clients` are fallbacks that serve only until another engine is added. */
   standIns?: boolean
-  /** Calls that one engine serves at once; engines batch, and queue on their own beyond what fits. */
+  /** The number of concurrent requests per engine. Engines batch, and queue what exceeds a batch. */
   maxConcurrencyPerEngine?: number
   healthIntervalMs?: number
-  /** Token mode: an engine with another one gets no calls. */
+  /** Token mode: the expected tokenizer. An engine with another one receives no requests. */
   tokenizer?: ExpectedTokenizer | undefined
-  /** Members tell the ids by which somebody else compares tokenizers. */
+  /** Whether members report the ids by which the proxy compares tokenizers. */
   tellsTextIds?: boolean
-  /** Replaces reasoning efforts that an engine rejects. A worker's backend does not: its proxy does, and records it. */
+  /**
+   * Whether to replace reasoning efforts that an engine rejects. A worker's backend does not: its proxy does, and
+   * records it.
+   */
   adaptsEfforts?: boolean
-  /** Finds out what the logprobs of vLLM and SGLang are of, by two small calls before an engine's first one. */
+  /** Whether to detect the logprobs mode of vLLM and SGLang by two short requests before an engine's first request. */
   measuresLogprobs?: boolean
 }
 
 export interface LocalBackend extends Backend {
   readonly engines: EnginePool
-  /** Each engine's load by its name. */
+  /** Returns each engine's load by its name. */
   loads(): ReadonlyMap<string, MemberLoad>
 }
 
 const HEALTH_INTERVAL_MS = 5_000
-/** How many engines a call may lose before its first event: one that kills engines must not reach them all. */
+/**
+ * The number of engines that a request may lose before its first event: one that crashes engines must not reach them
+ * all.
+ */
 const MAX_LOSSES = 2
 
-/** @throws ProxyError `config_invalid` when two clients reach the same engine */
+/**
+ * Creates a local backend.
+ * @throws ProxyError `config_invalid` if two clients have the same engine
+ */
 export function createLocalBackend(options: LocalBackendOptions): LocalBackend {
   return new EngineBackend(options)
 }
@@ -98,7 +107,7 @@ class EngineBackend implements LocalBackend {
     )
   }
 
-  /** Why engines that answer are not asked. */
+  /** Formats the reasons why reachable engines receive no requests. */
   #refusals(): string {
     const refused = this.engines.all().filter(({ watch }) => watch.tokenizer === 'other')
     return refused.length === 0
@@ -117,19 +126,19 @@ class EngineBackend implements LocalBackend {
   #judge(thrown: unknown, engine: string): FailureVerdict {
     if (!(thrown instanceof ProxyError)) return 'final'
     if (thrown.code === 'engine_unreachable') {
-      // The health check says when it can be asked again.
+      // The health check finds out when it can serve again.
       this.#engine(engine).watch.markUnhealthy(thrown)
       return 'away'
     }
     if (thrown.code !== 'engine_lost') return judgeResponse(thrown)
     this.#engine(engine).logprobs?.forget()
     this.#efforts?.forget(engine)
-    // It died, and what is started in its place may have other weights; or it closed a connection that looked usable.
+    // It may have died, and its replacement may have other weights; or it closed a connection that looked usable.
     void this.#engine(engine).watch.refresh()
     return 'lost'
   }
 
-  /** Of one that has a call: it stays until the call has ended. */
+  /** Returns an engine that serves a request: it stays in the pool until the request has ended. */
   #engine(name: string) {
     return this.engines.get(name)!
   }
@@ -145,7 +154,7 @@ class EngineBackend implements LocalBackend {
     return [...models.values()]
   }
 
-  /** Asks one healthy engine after another until one counts: all of them serve the same model. */
+  /** Queries the healthy engines in order until one can count: all of them serve the same model. */
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
     let failure: unknown = createCannotCountError('No engine here can count the tokens of a prompt')
     for (const { client, watch, draining } of this.engines.all()) {
@@ -160,7 +169,7 @@ class EngineBackend implements LocalBackend {
     throw failure
   }
 
-  /** Counts the prompt with the reasoning effort that the request would be sent with. */
+  /** Counts the prompt with the reasoning effort that a request would be sent with. */
   async #countAt(client: EngineClient, body: ChatBody, signal: AbortSignal): Promise<number> {
     const count = (sent: ChatBody) => client.countTokens!(sent, signal)
     if (this.#efforts === undefined) return await count(body)
@@ -241,7 +250,7 @@ class EngineBackend implements LocalBackend {
   }
 }
 
-/** Of a generation's first batch. What the engine says itself counts for more. */
+/** Adds the mode to the start event of a generation's first batch, unless the engine reports one itself. */
 function withMode(
   batch: readonly GenerationEvent[],
   logprobsMode: LogprobsMode | undefined,

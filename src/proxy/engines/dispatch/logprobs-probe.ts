@@ -1,49 +1,56 @@
 /**
- * Which distribution an engine's logprobs belong to. No engine reports it; two calls of one token tell: of the same prompt,
- * one as the model has it and one at temperature 2 among two tokens.
+ * Detection of the distribution that an engine's logprobs belong to. No engine reports it; two one-token requests with
+ * the same prompt reveal it: one with the model's distribution, one at temperature 2 restricted to two tokens.
  */
 import type { Logger } from '../../../base/logger.ts'
 import { raceAbort } from '../../../base/race-abort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineKind } from '../port/engine-client.ts'
 
-/** What may have been the first token of an answer: logprobs by text. */
+/** The candidates for the first token of a response: logprobs by text. */
 export type FirstTokens = ReadonlyMap<string, number>
 
-/** vLLM's names of `--logprobs-mode`, and one for what is between them: after temperature, before filters, as SGLang has it. */
+/**
+ * vLLM's values of `--logprobs-mode`, and `temperature_logprobs` for the distribution after temperature and before
+ * filters, which SGLang reports.
+ */
 export type LogprobsMode = 'raw_logprobs' | 'temperature_logprobs' | 'processed_logprobs'
 
-/** The mode, or why none is known. @property gapRatio how much closer the two best tokens were at temperature 2 */
+/**
+ * The mode, or the reason why it is unknown. @property gapRatio the gap between the two best tokens at temperature 2,
+ * relative to that at temperature 1
+ */
 export type LogprobsReading =
   | { mode: LogprobsMode }
   | { unknown: 'logits' | 'too_few' | 'too_close' | 'filters' }
   | { unknown: 'other_gap'; gapRatio: number }
 
 const ONE_TOKEN = { max_tokens: 1, logprobs: true, top_logprobs: 5, top_p: 1 } as const
-/** What the two calls ask for, whatever their prompt is. */
+/** The sampling parameters of the request with the model's distribution. */
 export const WARM = { ...ONE_TOKEN, temperature: 1, top_k: -1 } as const
-/** The filter leaves the two best tokens. */
+/** The sampling parameters of the request at temperature 2, whose filter leaves the two best tokens. */
 export const HOT = { ...ONE_TOKEN, temperature: 2, top_k: 2 } as const
 
-/** Of any other server each call may cost money, and the embedded engine gives what its model gave. */
+/** With other servers each request may cost money, and the embedded engine reports the model's distribution. */
 const MEASURED_KINDS: readonly EngineKind[] = ['vllm', 'sglang']
-/** How many calls in a row may find that an engine does not answer the question. */
+/** The number of attempts to query an engine that responds with errors. */
 const MAX_TRIES = 3
-/** Two tokens that are closer tell nothing, as engines round. */
+/** The smallest gap that is evaluated: engines round logprobs. */
 const MIN_GAP = 0.05
-/** How far a ratio may be from 1 or 1/2. */
+/** The tolerance of a ratio around 1 and 1/2. */
 const NEAR = 0.1
-/** Where the two best tokens have more than this share anyway, a filter that leaves them changes too little to be seen. */
+/** If the two best tokens have a larger share without a filter, the effect of the filter is too small to be seen. */
 const MAX_SHARE = 0.998
 
 /**
- * The gap between the two best tokens stays where logprobs are of what the model gave, and is halved where they are of what
- * is sampled from. The shares of the two are 1 in all where the filter counts.
- * @param warm sampled with {@link WARM} @param hot with {@link HOT}; empty: the engine does not tell alternatives
+ * Determines the mode. The gap between the two best tokens is the same in both responses if logprobs belong to the
+ * model's distribution, and halved if they belong to the distribution after temperature. The probabilities of the two
+ * sum to 1 if the filter applies.
+ * @param warm sampled with {@link WARM} @param hot sampled with {@link HOT}; empty: the engine reports no alternatives
  */
 export function readLogprobsMode(warm: FirstTokens, hot: FirstTokens): LogprobsReading {
   if ([...warm.values(), ...hot.values()].some((value) => value > 0)) return { unknown: 'logits' }
-  // Engines list the sampled token beside the best ones, in any order.
+  // Engines list the sampled token among the best ones, in any order.
   const [best, next, ...others] = [...warm].sort((one, other) => other[1] - one[1])
   const [hotBest, hotNext] = [hot.get(best?.[0] ?? ''), hot.get(next?.[0] ?? '')]
   if (best === undefined || next === undefined || hotBest === undefined || hotNext === undefined)
@@ -62,15 +69,15 @@ export function readLogprobsMode(warm: FirstTokens, hot: FirstTokens): LogprobsR
 }
 
 /**
- * Measures one engine before the first call that it serves, in the slot of that call: so a pause waits for the measuring as
- * for the call.
+ * Measures an engine before its first request, in the slot of that request, so that a pause waits for the measurement
+ * as it does for the request.
  */
 export class LogprobsProbe {
   readonly #client: EngineClient
   readonly #logger: Logger | undefined
   #known: { mode: LogprobsMode | undefined } | undefined
   #running: Promise<void> | undefined
-  /** Those that failed. */
+  /** The number of failed attempts. */
   #tries = 0
   #timesForgotten = 0
 
@@ -79,7 +86,7 @@ export class LogprobsProbe {
     this.#logger = logger
   }
 
-  /** The engine may have been started anew, with other options. */
+  /** Discards the result: the engine may have been restarted with other options. */
   forget(): void {
     this.#known = undefined
     this.#tries = 0
@@ -87,10 +94,11 @@ export class LogprobsProbe {
   }
 
   /**
-   * @param model to ask for, if the engine lists one
-   * @param signal of the call that waits; ends the measuring too, if this call has begun it
-   * @returns undefined where it could not be found out: an engine that refuses is asked with {@link MAX_TRIES} calls, and not
-   *   again before {@link forget}
+   * Returns the mode, and measures it if necessary.
+   * @param model the model to request, if the engine lists one
+   * @param signal of the waiting request; also aborts the measurement if this request has started it
+   * @returns undefined if it could not be determined: an engine that responds with errors is queried {@link MAX_TRIES}
+   *   times, and not again before {@link forget}
    */
   async mode(model: string | undefined, signal: AbortSignal): Promise<LogprobsMode | undefined> {
     if (!MEASURED_KINDS.includes(this.#client.kind)) return undefined
@@ -108,7 +116,7 @@ export class LogprobsProbe {
   async #measure(model: string | undefined, signal: AbortSignal): Promise<void> {
     const forgotten = this.#timesForgotten
     const known = await this.#ask(model, signal)
-    // The next call that waits begins anew.
+    // The next waiting request starts another measurement.
     if (signal.aborted || forgotten !== this.#timesForgotten) return
     if (known === undefined) {
       this.#tries += 1
@@ -121,7 +129,7 @@ export class LogprobsProbe {
     )
   }
 
-  /** @returns undefined: the engine did not answer the question */
+  /** Queries the engine. @returns undefined if it responded with an error */
   async #ask(
     model: string | undefined,
     signal: AbortSignal,
@@ -135,7 +143,7 @@ export class LogprobsProbe {
       const reading = readLogprobsMode(warm, hot)
       return { mode: 'mode' in reading ? reading.mode : undefined }
     } catch {
-      // The call itself says what is wrong with the engine.
+      // The request itself will report the engine's error.
       return undefined
     }
   }

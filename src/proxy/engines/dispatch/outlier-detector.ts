@@ -42,25 +42,25 @@ interface MemberState {
 
 export interface Ejection {
   forMs: number
-  /** Consecutive failures before it. */
+  /** The number of consecutive failures before it. */
   failures: number
 }
 
 export class OutlierDetector {
   readonly #members = new Map<string, MemberState>()
 
-  /** A request has ended well. */
+  /** Reports a served request. */
   succeeded(memberId: string): void {
     const member = this.#members.get(memberId)
     if (member !== undefined) member.failures = 0
   }
 
   /**
-   * Counts a failure. Of requests that overlap, one counts: an engine that aborts all it has for new weights, or that is
-   * restarted, fails hundreds at once.
+   * Counts a failure. Overlapping requests count once: an engine that aborts all requests for a weight update, or that
+   * is restarted, fails hundreds at once.
    * @param dispatchedAtMs when the request got its slot
-   * @param memberCount members in all, ejected ones included
-   * @returns the ejection that begins now; undefined: none does
+   * @param memberCount the number of members, ejected ones included
+   * @returns the ejection that begins now, if any
    */
   failed(
     memberId: string,
@@ -82,7 +82,7 @@ export class OutlierDetector {
     if (isLimited) member.failures = 0
     else {
       member.ejections += 1
-      // On probation: one more failure ejects it again, a success acquits it.
+      // On probation: one more failure ejects it again, a success resets the count.
       member.failures = FAILURES - 1
     }
     return { forMs, failures }

@@ -1,23 +1,23 @@
-/** Watches over a pause, so that a forgotten one does not look like a healthy proxy whose calls hang. */
+/** Monitors a pause, so that a forgotten one does not look like a healthy proxy whose requests hang. */
 import type { Clock } from '../../../base/clock.ts'
 import type { Logger } from '../../../base/logger.ts'
 
 export interface PauseWatchOptions {
   clock: Clock
-  /** How long a pause may last before calls are refused; 0 for without end. */
+  /** The longest pause before requests are rejected; 0: unlimited. */
   limitMs: number
   logger?: Logger | undefined
-  /** The limit is reached. */
+  /** Called when the pause exceeds the limit. */
   onLimit(): void
 }
 
-/** When the log says for the first time that a pause is still on; each later line comes after twice the time. */
+/** The delay of the first reminder in the log; the delay doubles with each reminder. */
 const FIRST_REMINDER_MS = 60_000
 
 export class PauseWatch {
   readonly #options: PauseWatchOptions
   #current: { beganMs: number; sinceEpochMs: number } | undefined
-  /** Whether the pause has lasted longer than it may. */
+  /** Whether the pause exceeds its limit. */
   isOverLimit = false
   #cancelLimit: (() => void) | undefined
   #cancelReminder: (() => void) | undefined
@@ -26,12 +26,12 @@ export class PauseWatch {
     this.#options = options
   }
 
-  /** When the pause began, in milliseconds since the epoch; undefined while there is none. */
+  /** The start of the pause, in milliseconds since the epoch; undefined while there is none. */
   get sinceEpochMs(): number | undefined {
     return this.#current?.sinceEpochMs
   }
 
-  /** Begins a pause. During one it starts the limit anew: whoever asks again has not forgotten it. */
+  /** Begins a pause. During a pause it restarts the limit, since the caller has not forgotten the pause. */
   begin(): void {
     const { clock, limitMs, logger } = this.#options
     this.isOverLimit = false
@@ -49,7 +49,7 @@ export class PauseWatch {
     this.close()
   }
 
-  /** Leaves no timer behind. */
+  /** Ends the pause silently and cancels all timers. */
   close(): void {
     this.#current = undefined
     this.isOverLimit = false

@@ -1,40 +1,46 @@
 /**
- * Where a call goes: pure rules over the members' loads, the same for engines and workers. The scheduler keeps the
- * state, these functions judge it.
+ * Placement of requests: pure rules over the members' loads, the same for engines and workers. The scheduler keeps the
+ * state.
  */
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { Unavailable } from '../port/engine-client.ts'
 
 /**
- * What a call may need that not every member can do: to serve a text completion, to sample after given token ids, or
- * after ids that stand for images.
+ * A capability that a request may require and that some members lack: to serve a text completion, to sample after given
+ * token ids, or after ids with images.
  */
 export type Ability = 'completion' | 'token_ids' | 'images'
 
-/** What the rules need to know of an engine or worker. */
+/** The properties of an engine or worker that placement depends on. */
 export interface Member {
   readonly id: string
-  /** Calls that it may serve at once; a positive integer. */
+  /** The number of requests that it can serve concurrently; a positive integer. */
   readonly maxConcurrency: number
   readonly healthy: boolean
-  /** It gets nothing new and is waited for, as one that is full; calls that it has are its own to finish. */
+  /**
+   * Set while the member gets no new requests because it is asleep or paused. Requests wait for it as for a full
+   * member; running ones are not interrupted.
+   */
   readonly unavailable?: Unavailable | undefined
-  /** It finishes what it has and takes nothing new. */
+  /** Whether the member finishes its running requests and gets no new ones. */
   readonly draining: boolean
   /** Its last requests failed: it gets new ones only if no other member could serve them. */
   readonly ejected?: boolean | undefined
-  /** The models it serves; empty means that it did not tell, and that it is asked for any. */
+  /** The models that it serves; empty: it reports none, and gets requests for any. */
   readonly models: readonly string[]
-  /** Absent: nothing. */
+  /** The capabilities that it lacks; absent: none. */
   readonly lacks?: readonly Ability[] | undefined
-  /** Calls that it serves for others, as it last said. They count when loads are compared; whether it is full is its own to say. */
+  /**
+   * The number of requests that it serves for other proxies, as last reported. They count in comparisons of loads; the
+   * member itself enforces its limit over all proxies.
+   */
   readonly busyElsewhere?: number | undefined
 }
 
 export interface MemberLoad extends Member {
-  /** Calls that it serves now. */
+  /** The number of requests in flight. */
   readonly inFlight: number
-  /** Sessions that stick to it, whether they have a call in flight or not. */
+  /** The number of sessions with affinity to it, whether they have a request in flight or not. */
   readonly sessions: number
   /** Ordinal of the request that it started last; 0: it has started none. */
   readonly lastStart: number
@@ -43,9 +49,9 @@ export interface MemberLoad extends Member {
 export interface Requirements {
   readonly model?: string | undefined
   readonly needs?: Ability | undefined
-  /** Only members that list the model: nobody is asked for one that nobody is known to serve. */
+  /** Whether only members qualify that list the model, even if none does. */
   readonly mustServe?: boolean | undefined
-  /** Members that failed this call: they get it again only if nobody else could ever serve it. */
+  /** Members that failed this request: they get it again only if no other member could ever serve it. */
   readonly avoid?: readonly string[] | undefined
 }
 
@@ -57,7 +63,7 @@ function countRequests({ inFlight, busyElsewhere = 0 }: MemberLoad): number {
   return inFlight + busyElsewhere
 }
 
-/** Its calls relative to the limit: 0 is idle, 1 is full. */
+/** Returns the load relative to the limit: 0 is idle, 1 is full. */
 function computeLoad(member: MemberLoad): number {
   return countRequests(member) / member.maxConcurrency
 }
@@ -67,9 +73,9 @@ export function hasRoom(member: MemberLoad): boolean {
 }
 
 /**
- * Whether a session should leave `home` for `other`, which costs it its prefix cache: `home` is full while `other`
- * is at most three quarters full, or `home` is at least twice as loaded and has at least four calls more. Between two
- * nearly full members a call waits for its own, so that saturation does not shuffle every session.
+ * Returns whether a session should leave `home` for `other`, which costs it its prefix cache: `home` is full while
+ * `other` is at most three quarters full, or `home` is at least twice as loaded and has at least four requests more.
+ * Between two nearly full members a request waits for its own, so that saturation does not shuffle every session.
  */
 export function isClearlyMoreLoaded(home: MemberLoad, other: MemberLoad): boolean {
   if (!hasRoom(home) && computeLoad(other) <= ROOMY_LOAD) return true
@@ -80,8 +86,9 @@ export function isClearlyMoreLoaded(home: MemberLoad, other: MemberLoad): boolea
 }
 
 /**
- * Returns the member with the lowest load; among equals the one with fewer sessions, whose agents will be back; then the
- * one that has started no request for longest, so that sessions that follow each other are shared out; then the older.
+ * Returns the member with the lowest load; among equals the one with fewer sessions, whose agents will send further
+ * requests; then the one that has started no request for longest, so that consecutive sessions are distributed; then
+ * the older.
  */
 export function leastLoaded(members: readonly MemberLoad[]): MemberLoad | undefined {
   let best = members[0]
@@ -97,8 +104,9 @@ function isLessLoaded(member: MemberLoad, than: MemberLoad): boolean {
 }
 
 /**
- * The members that could serve the call, now or once they have room. A model that nobody lists is everybody's: an
- * engine refuses it in its own words, or has loaded it since it was last asked. So is what nobody can do.
+ * Returns the members that could serve the request, now or once they have a free slot. All members qualify for a model
+ * that no member lists: an engine rejects it with its own message, or has loaded it since its last check. The same
+ * applies to a capability that all members lack.
  */
 export function candidatesFor(members: Iterable<MemberLoad>, requirements: Requirements): MemberLoad[] {
   const all = [...members]
@@ -114,8 +122,8 @@ export function candidatesFor(members: Iterable<MemberLoad>, requirements: Requi
 }
 
 /**
- * What a call fails with whose policy nobody lists, though there is somebody who serves others.
- * @param members those that there are
+ * Returns the error for a request whose model no member serves while healthy members serve other models.
+ * @param members all members
  */
 export function createUnlistedPolicyError(
   { model, mustServe }: Requirements,
@@ -131,7 +139,7 @@ export function createUnlistedPolicyError(
   }
 }
 
-/** In an error; an engine may list hundreds of adapters. */
+/** The limit for an error message; an engine may list hundreds of adapters. */
 const MAX_NAMES = 8
 
 function serves(member: Member, { model, needs, mustServe }: Requirements): boolean {
@@ -140,14 +148,17 @@ function serves(member: Member, { model, needs, mustServe }: Requirements): bool
   return model === undefined || member.models.length === 0 || member.models.includes(model)
 }
 
-/** What a request needs of the member that serves it, beyond what each can do. */
+/** Returns the capability that a request requires of its member. */
 export function getRequiredAbility(request: GenerationRequest): Ability | undefined {
   if (request.kind === 'completion') return 'completion'
   if (request.images !== undefined) return 'images'
   return request.promptTokenIds ? 'token_ids' : undefined
 }
 
-/** The member that should take the call now; undefined: it has to wait. `homeId` is where the session sticks. */
+/**
+ * Returns the member that should serve the request now; undefined: it has to wait. `homeId` is the member that the
+ * session has affinity to.
+ */
 export function chooseMember(
   candidates: readonly MemberLoad[],
   homeId: string | undefined,

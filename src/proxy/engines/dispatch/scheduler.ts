@@ -1,10 +1,10 @@
 /**
- * Decides which engine or worker serves which call: a state machine without timers, promises or I/O. Time comes in
- * as a parameter, and what has to happen comes out as return values; `dispatcher.ts` is the shell that acts on them.
+ * Decides which engine or worker serves which request: a state machine without timers, promises or I/O. The caller
+ * passes the time and acts on the return values; `dispatcher.ts` does so.
  *
- * Calls that cannot be served at once wait in one bounded queue. Every change that may free a slot walks the queue in
- * order of arrival, so that among calls that could use the slot the oldest gets it. What holds for one call holds for all
- * of its kind, and is worked out once a walk: thousands may wait for hundreds of members.
+ * Requests that cannot be served at once wait in one bounded queue. Every change that may free a slot walks the queue
+ * in order of arrival, so that the oldest request that could use the slot gets it. Candidates are computed once per
+ * walk for all requests with equal requirements, since thousands may wait for hundreds of members.
  */
 import {
   candidatesFor,
@@ -16,9 +16,12 @@ import {
 } from './placement.ts'
 
 export interface SchedulerOptions {
-  /** Calls that may wait; one more is turned away. */
+  /** The number of requests that may wait; further ones are rejected. */
   queueLimit: number
-  /** How long a call waits while no member could serve it. A member that is only busy is waited for longer. */
+  /**
+   * The time that a request waits while no member could serve it. The wait for a member that is merely busy is
+   * unlimited.
+   */
   waitMs: number
 }
 
@@ -27,7 +30,7 @@ export interface QueuedRequest extends Requirements {
   sessionId: string
 }
 
-/** The call has got a slot of the member, until `release(callId)`. */
+/** A slot that a request occupies until `release(callId)`. */
 export interface Assignment {
   callId: string
   memberId: string
@@ -41,32 +44,35 @@ export type Submission =
 export interface SchedulerStats {
   members: MemberLoad[]
   waiting: number
-  /** Sessions that stick to a member. */
+  /** The number of sessions with affinity to a member. */
   sessions: number
-  /** How often a session went to another member than the one that it stuck to. */
+  /** The number of times that a session left the member that it had affinity to. */
   moves: number
   paused: boolean
 }
 
 /**
- * Sessions whose member is remembered; with one more, the one that called longest ago is forgotten. A worker may not
- * hear that a session has ended, and an agent may leave without a word.
+ * The number of sessions whose affinity is kept; beyond it the least recently active one is discarded. A worker may not
+ * learn that a session has ended, and an agent may leave without ending its session.
  */
 const MAX_HOMES = 100_000
 
 interface WaitingRequest extends QueuedRequest {
-  /** When it gives up, unless a member that could serve it turns up before. */
+  /** When the request fails unless a member that could serve it appears. */
   giveUpAtMs: number
-  /** False once its session was released: the call is still served, but the session is not remembered again. */
+  /** False once its session was released: the request is still served, but creates no affinity. */
   sticky: boolean
-  /** The same for all calls that could go to the same members. */
+  /** A key that is equal for all requests with the same candidates. */
   kind: string
 }
 
-/** What one walk of the queue has found out about calls of one kind. */
+/** The results of one walk of the queue for requests of one kind. */
 interface Kind {
   readonly candidates: readonly MemberLoad[]
-  /** Where sessions stick whose calls cannot start: for others that stick there, nothing changes while loads only rise. */
+  /**
+   * Home members of sessions whose requests cannot start: other requests with the same home cannot either, since loads
+   * only rise during a walk.
+   */
   readonly stuckAt: Set<string | undefined>
 }
 
@@ -79,33 +85,37 @@ interface MemberState extends Member {
 export class Scheduler {
   readonly #options: SchedulerOptions
   readonly #members = new Map<string, MemberState>()
-  /** In order of arrival. */
+  /** Waiting requests in order of arrival. */
   readonly #waiting = new Map<string, WaitingRequest>()
-  /** Which member serves each running call. */
+  /** The member of each running request. */
   readonly #running = new Map<string, string>()
   /**
-   * Where each session sticks, the one that called last at the end. Outlives the member, so that a worker that comes
-   * back finds its sessions again.
+   * The member that each session has affinity to, the most recently active session last. An entry outlives its member,
+   * so that a worker that reconnects keeps its sessions.
    */
   readonly #homes = new Map<string, string>()
   readonly #sessionsAt = new Map<string, number>()
   #paused = false
   #moves = 0
-  /** Requests started so far. */
+  /** The number of requests started so far. */
   #starts = 0
 
   constructor(options: SchedulerOptions) {
     this.#options = options
   }
 
-  /** @throws RangeError when a member with this id is there, or its limit is below 1. @returns calls that start now */
+  /**
+   * Adds a member. @throws RangeError if the id exists, or if its limit is below 1. @returns requests that start now
+   */
   addMember(member: Member): Assignment[] {
     if (this.#members.has(member.id)) throw new RangeError(`member ${member.id} exists`)
     this.#members.set(member.id, this.#getState(member, { inFlight: 0, lastStart: 0 }))
     return this.#assignWaiting()
   }
 
-  /** Changes what is given. Running calls go on whatever changes. @returns calls that start now; none if unknown */
+  /**
+   * Applies a change of a member; running requests continue. @returns requests that start now; none if it is unknown
+   */
   updateMember(memberId: string, change: Partial<Omit<Member, 'id'>>): Assignment[] {
     const member = this.#members.get(memberId)
     if (member === undefined) return []
@@ -114,8 +124,8 @@ export class Scheduler {
   }
 
   /**
-   * Forgets the member and the calls that it was serving.
-   * @returns those calls, and waiting ones that another member takes over now
+   * Removes a member and the requests that it was serving.
+   * @returns those requests, and waiting ones that start at another member now
    */
   removeMember(memberId: string): { lost: string[]; assigned: Assignment[] } {
     if (!this.#members.delete(memberId)) return { lost: [], assigned: [] }
@@ -135,17 +145,17 @@ export class Scheduler {
     return this.#members.get(memberId)?.ejected ?? false
   }
 
-  /** Members that are healthy, ejected ones included. */
+  /** The number of healthy members, ejected ones included. */
   get healthyCount(): number {
     return this.#members.values().reduce((sum, { healthy }) => sum + Number(healthy), 0)
   }
 
-  /** Calls that the member serves now; 0 if there is none of this id. */
+  /** Returns the number of requests in flight at the member; 0 if it is unknown. */
   inFlightAt(memberId: string): number {
     return this.#members.get(memberId)?.inFlight ?? 0
   }
 
-  /** @throws RangeError when the call is already waiting or running. */
+  /** Assigns the request to a member, or queues it. @throws RangeError if the request is already waiting or running */
   submit(call: QueuedRequest, nowMs: number): Submission {
     if (this.#waiting.has(call.callId) || this.#running.has(call.callId)) {
       throw new RangeError(`call ${call.callId} was submitted twice`)
@@ -162,7 +172,7 @@ export class Scheduler {
     return { outcome: 'waiting' }
   }
 
-  /** The call has ended, well or not. Nothing happens if it is not running. @returns calls that start now */
+  /** Frees the slot of a request that has ended; a no-op if it is not running. @returns requests that start now */
   release(callId: string): Assignment[] {
     const memberId = this.#running.get(callId)
     if (memberId === undefined) return []
@@ -171,15 +181,14 @@ export class Scheduler {
     return this.#assignWaiting()
   }
 
-  /** Takes a call out of the queue. @returns whether it was waiting */
+  /** Removes a request from the queue. @returns whether it was waiting */
   withdraw(callId: string): boolean {
     return this.#waiting.delete(callId)
   }
 
   /**
-   * Takes out of the queue, and returns, the calls that no member could serve for `waitMs`. The patience of all
-   * others starts anew: a busy member or a pause is waited for as long as the agent is. To be called about every
-   * second while something waits.
+   * Removes and returns the requests that no member could serve for `waitMs`. The wait of all others restarts: there is
+   * no limit while members are merely busy, or during a pause. To be called about every second while requests wait.
    */
   expire(nowMs: number): string[] {
     const expired: string[] = []
@@ -195,7 +204,7 @@ export class Scheduler {
     return expired
   }
 
-  /** The session has ended: forget where it sticks. Its calls that run or wait are not touched. */
+  /** Discards the affinity of a session that has ended. Its running and waiting requests are unaffected. */
   releaseSession(sessionId: string): void {
     this.#setHome(sessionId, undefined)
     for (const call of this.#waiting.values()) {
@@ -203,12 +212,12 @@ export class Scheduler {
     }
   }
 
-  /** New calls wait and running ones finish, for instance while weights are replaced. */
+  /** Queues new requests while running ones finish, for instance during a weight update. */
   pause(): void {
     this.#paused = true
   }
 
-  /** @returns calls that start now */
+  /** Ends the pause. @returns requests that start now */
   resume(): Assignment[] {
     this.#paused = false
     return this.#assignWaiting()
@@ -224,7 +233,10 @@ export class Scheduler {
     }
   }
 
-  /** One walk is enough: a call that starts only raises loads, which lets no earlier call of the queue start. */
+  /**
+   * Assigns waiting requests. One walk suffices: a request that starts only raises loads, which lets no earlier one
+   * start.
+   */
   #assignWaiting(): Assignment[] {
     const assignments: Assignment[] = []
     if (this.#paused) return assignments
@@ -256,7 +268,7 @@ export class Scheduler {
     return free
   }
 
-  /** @param kinds those of this walk: the members do not change during one, but for their loads */
+  /** @param kinds those of this walk, during which only loads change */
   #getKind(call: WaitingRequest, kinds: Map<string, Kind>): Kind {
     let kind = kinds.get(call.kind)
     if (kind === undefined) {

@@ -1,15 +1,15 @@
-/** The weight versions of one call, where an engine's answer does not tell both of them. */
+/** The weight versions of one request, for engines whose responses do not report both. */
 import type { GenerationEnd, GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { EngineHealthWatch } from './engine-health.ts'
 
 type WeightSource = Pick<EngineHealthWatch, 'weightVersion' | 'timesForgotten'>
 
 /**
- * What an engine's answer does not tell about its weights, its last health check may have. An end after which that is not
- * known any more says so: they need not be those of the start.
+ * Adds weight versions that an engine's response omits, from its last health check. If the version has been discarded
+ * since the start, the end is marked as unknown (null), because the weights may have changed.
  *
- * An answer that comes whole comes when it is over. Its first token is older, by minutes perhaps, and may be of weights
- * that are not there any more: its start has the version that was known when the engine was asked.
+ * A complete response arrives when sampling has ended. Its first token is older, perhaps by minutes, and may belong to
+ * former weights: its start gets the version that was known at dispatch.
  */
 export class WeightStamp {
   readonly #engine: WeightSource
@@ -18,7 +18,7 @@ export class WeightStamp {
   #isTold = false
   #isStamped = false
 
-  /** To be made when the engine is about to be asked. @param engine as it is at any moment */
+  /** To be constructed just before dispatch. @param engine the live state of the engine */
   constructor(engine: WeightSource) {
     this.#engine = engine
     this.#asked = engine.weightVersion
@@ -47,7 +47,7 @@ export class WeightStamp {
 
   #whole(start: GenerationStart, end: GenerationEnd): { start: GenerationStart; end: GenerationEnd } {
     const atEnd = end.weightVersion ?? start.weightVersion ?? this.#versionAtEnd(this.#asked !== undefined)
-    // Nobody has said that they may have changed: what is known of the end holds for the start.
+    // The weights have not changed since dispatch: the version at the end applies to the start too.
     const unchanged = this.#engine.timesForgotten === this.#timesForgotten ? (atEnd ?? undefined) : undefined
     const atStart = start.weightVersion ?? this.#asked ?? unchanged
     return {
@@ -56,7 +56,7 @@ export class WeightStamp {
     }
   }
 
-  /** @param wasKnown at the start @returns null: unknown by now */
+  /** @param wasKnown at the start @returns null: unknown now */
   #versionAtEnd(wasKnown: boolean): string | null | undefined {
     return this.#engine.weightVersion ?? (wasKnown ? null : undefined)
   }
