@@ -1,9 +1,9 @@
-/** What holds between options of `serve`: an option that would have no effect is refused, not ignored. */
+/** Constraints between options of `serve`: an option that would have no effect is rejected, not ignored. */
 import { ProxyError } from '../../base/errors.ts'
 import { isLoopback, isOpenDoor } from './notes.ts'
 import type { ServeConfig } from './options/serve.ts'
 
-/** @throws ProxyError `config_invalid` */
+/** Checks the configuration. @throws ProxyError `config_invalid` */
 export function checkServeConfig(config: ServeConfig): void {
   const hasEngines = config.engineUrls.length > 0
   if (config.mode === 'relay' && (hasEngines || config.engineKind === 'embedded')) {
@@ -51,7 +51,7 @@ export function checkServeConfig(config: ServeConfig): void {
   }
 }
 
-/** Who may use `/rollouts` runs agents here. */
+/** Checks options of the runner. A client with access to `/rollouts` runs agents on this machine. */
 function checkRunner({ adminKeys, host, rolloutServer, tlsCert }: ServeConfig): void {
   if (rolloutServer !== undefined) {
     refuse('runner and rollout-server are two ways to answer /rollouts: leave out one of them')
@@ -66,7 +66,7 @@ function checkRunner({ adminKeys, host, rolloutServer, tlsCert }: ServeConfig): 
   }
 }
 
-/** Keys close the proxy; a scope that nobody has a key of would be shut for good, or be less safe than it looks. */
+/** Checks keys. Once keys are set, a scope without a key would be inaccessible, or less safe than it appears. */
 function checkKeys({
   mode,
   adminKeys,

@@ -1,6 +1,6 @@
 /**
- * Every command with its options. Flags, environment variables, file keys, defaults, the help text, the tables of
- * `docs/configuration.md` and the types of the configurations all come from these tables.
+ * All commands with their options. Flags, environment variables, file keys, defaults, the help text, the tables of
+ * `docs/configuration.md` and the types of the configurations are derived from these tables.
  */
 import type { CommandSpec } from './option.ts'
 import { BACKUP } from './options/backup.ts'

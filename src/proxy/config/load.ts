@@ -1,7 +1,4 @@
-/**
- * From flags, environment and file to a checked configuration; a flag goes before the environment, that before the
- * file.
- */
+/** Loads a checked configuration from flags, environment and file, in this order of precedence. */
 import { readFileSync } from 'node:fs'
 import { ProxyError } from '../../base/errors.ts'
 import { isRecord } from '../../base/json.ts'
@@ -17,12 +14,12 @@ import {
 } from './option.ts'
 import { expectation, parseValue } from './values.ts'
 
-/** What the user typed, by option key. */
+/** The values of the command line, by option key. */
 export type Flags = Readonly<Record<string, string | boolean | readonly string[] | undefined>>
 
 export type Env = Readonly<Record<string, string | undefined>>
 
-/** A value as it was found, and where, in the words of a message. */
+/** A value, and its source as messages name it. */
 interface OptionValue {
   value: unknown
   from: string
@@ -34,13 +31,13 @@ interface ConfigFile {
 }
 
 /**
- * The command's configuration. Nothing is read but `flags`, `env` and the file that they name.
- * @throws ProxyError `config_invalid`: one line that says what is wrong, where it was given and what is allowed
+ * Loads the command's configuration. It reads only `flags`, `env` and the files that they name.
+ * @throws ProxyError `config_invalid`: one line with the fault, the value's source and the allowed values
  */
 export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env: Env): ConfigOf<C> {
   const file = readConfigFile(command, flags, env)
   const config: Record<string, unknown> = {}
-  // The variables may name keys of other commands too.
+  // The variables may name key files of other commands, too.
   const secrets = Object.entries(env).flatMap(([name, value]) => (OURS.test(name) ? getKeyFiles(value) : []))
   if (file) secrets.push(file.path)
   for (const [key, option] of Object.entries(command.options)) {
@@ -52,11 +49,11 @@ export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env:
   return config as ConfigOf<C>
 }
 
-/** Not to be enumerated: a configuration is printed and spread. */
+/** The property is not enumerable, because configurations are printed and spread. */
 const SECRET_FILES = Symbol('secret files')
 const OURS = /^(LLM_PROXY|REMOTE_AGENT)_/
 
-/** The files that hold a configuration's keys, and the one that it was read from: not for agents to see. */
+/** Returns the files that contain the configuration's keys, and the configuration file. Agents must not read them. */
 export function getSecretFiles(config: object): readonly string[] {
   return (config as { [SECRET_FILES]?: readonly string[] })[SECRET_FILES] ?? []
 }
@@ -71,7 +68,7 @@ function fromFlag(option: OptionSpec, value: Flags[string]): OptionValue | undef
   return value === undefined ? undefined : { value, from: `--${option.flag}` }
 }
 
-/** A variable that is set to nothing counts as not set, as it does for compose files and shells. */
+/** Returns the value of an option's variable. An empty variable counts as unset, as in compose files and shells. */
 function fromEnv(command: CommandSpec, option: OptionSpec, env: Env): OptionValue | undefined {
   for (const name of envNames(command, option)) {
     const text = env[name]
@@ -107,7 +104,7 @@ function parseGiven(option: OptionSpec, given: OptionValue): unknown {
   return values.map((value) => parseOne(option, value, given.from))
 }
 
-/** `@file` stands for the lines of the file; another value for itself. */
+/** Returns the lines of the file for `@file`, and any other value itself. */
 function readKeys(item: unknown, from: string): unknown[] {
   if (typeof item !== 'string' || !item.startsWith('@')) return [item]
   const path = item.slice(1)
@@ -119,7 +116,7 @@ function readKeys(item: unknown, from: string): unknown[] {
   return keys
 }
 
-/** What deployment files ship in the place of a key, or of a database. */
+/** The placeholder that deployment files contain instead of a key or a database. */
 const PLACEHOLDER = /^change[-_]?me/i
 
 function refusePlaceholder({ flag, type }: OptionSpec, text: string, from: string): void {
@@ -141,7 +138,10 @@ function parseOne(option: OptionSpec, value: unknown, from: string): unknown {
   throw new ProxyError('config_invalid', `${from}: ${shown}: expected ${expectation(option)}${hint}`)
 }
 
-/** A file may hold a number or a boolean where the option is one; everything else must be text. */
+/**
+ * Returns the text of a file's value. A number or a boolean is valid for an option of that type; every other value must
+ * be text.
+ */
 function asText(option: OptionSpec, value: unknown): string | undefined {
   const isQuantity = ['port', 'integer', 'number', 'bytes', 'duration'].includes(option.type)
   switch (typeof value) {
@@ -188,7 +188,7 @@ function parseConfigFile(path: string, text: string): Readonly<Record<string, un
   try {
     parsed = JSON.parse(text)
   } catch (error) {
-    // The parser quotes the text around the fault, and there may be keys in it.
+    // The parser quotes text near the fault, which may contain keys.
     const reason = (error as Error).message.replace(/, (\.\.\.)?".*/s, '')
     throw new ProxyError('config_invalid', `${path} is not JSON: ${reason}`)
   }
@@ -205,8 +205,8 @@ function refuseUnknownKeys(command: CommandSpec, file: ConfigFile): void {
 }
 
 /**
- * Variables that Kubernetes and Docker set in every container beside a service called `llm-proxy`:
- * `LLM_PROXY_PORT=tcp://10.0.0.1:8080`. They are not meant for us.
+ * Returns whether a variable is a service link, which Kubernetes and Docker set in each container next to a service
+ * named `llm-proxy`: `LLM_PROXY_PORT=tcp://10.0.0.1:8080`.
  * @see https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
  */
 function isServiceLink(name: string, text: string): boolean {
@@ -214,8 +214,7 @@ function isServiceLink(name: string, text: string): boolean {
 }
 
 /**
- * Refuses variables with our prefix that mean nothing to any command: a misspelt one would be silently without
- * effect.
+ * Rejects variables with the proxy's prefix that no command knows: a misspelt one would silently have no effect.
  * @throws ProxyError `config_invalid`
  */
 export function refuseUnknownEnv(commands: readonly CommandSpec[], env: Env): void {
@@ -228,7 +227,7 @@ export function refuseUnknownEnv(commands: readonly CommandSpec[], env: Env): vo
   }
 }
 
-/** The prefix, which all of them have, makes no two of them alike. */
+/** Returns a hint. It compares names without their common prefix, which would make them appear similar. */
 function hintFor(name: string, known: readonly string[]): string {
   const ownParts = known
     .filter((other) => other.startsWith(ENV_PREFIX))

@@ -1,4 +1,4 @@
-/** The one of `names` that `wrong` was probably meant to be; undefined when none is close. */
+/** Returns the one of `names` that `wrong` probably means; undefined if none is close. */
 export function nearest(wrong: string, names: readonly string[]): string | undefined {
   const limit = Math.max(1, Math.floor(wrong.length / 3))
   let best: string | undefined
@@ -12,13 +12,13 @@ export function nearest(wrong: string, names: readonly string[]): string | undef
   return best
 }
 
-/** ` (did you mean x?)`, or nothing. */
+/** Returns ` (did you mean x?)`, or an empty string. */
 export function didYouMean(wrong: string, names: readonly string[]): string {
   const name = nearest(wrong, names)
   return name === undefined ? '' : ` (did you mean ${name}?)`
 }
 
-/** Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours cost one each. */
+/** Returns the optimal string alignment distance: insertion, deletion, substitution and transposition cost one each. */
 function editDistance(a: string, b: string): number {
   let beforeLast: number[] = []
   let last = Array.from({ length: b.length + 1 }, (_, column) => column)

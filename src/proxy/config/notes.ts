@@ -1,18 +1,18 @@
 import type { ServeConfig } from './options/serve.ts'
 import type { WorkerConfig } from './options/worker.ts'
 
-/** For the log, `/health`, and each session that the embedded engine answers unasked. */
+/** Returns the note for the log, `/health` and each session that the embedded engine serves by default. */
 export function fallbackNote({ tokenizer = 'embedded' }: { tokenizer?: string | undefined } = {}): string {
   const beyond = tokenizer === 'embedded' ? '' : `, and it refuses prompts in the tokens of ${tokenizer}`
   return `No engine was named: the small embedded model answers${beyond}. Name one with --engine-url.`
 }
 
-/** For `/health` of local mode. */
+/** The note in `/health` of local mode without a healthy engine. */
 export const NO_ENGINE_NOTE =
   'No engine is healthy: calls wait for one, and fail after --queue-wait. Look at engines, or register one at POST ' +
   '/admin/workers. The embedded engine answers no more once another engine was registered.'
 
-/** Whether the embedded engine answers because no engine was named. */
+/** Returns whether the embedded engine serves because no engine was configured. */
 export function fallsBack(config: ServeConfig): boolean {
   return config.mode === 'local' && namesNoEngine(config) && !config.awaitEngines
 }
@@ -21,7 +21,7 @@ export function namesNoEngine({ engineUrls, engineKind }: ServeConfig | WorkerCo
   return engineUrls.length === 0 && engineKind === 'auto'
 }
 
-/** What whoever looks at the proxy's records has to know about how they came about. */
+/** Returns notes that readers of recorded data need to know about the configuration. */
 export function notesOn(config: ServeConfig): string[] {
   const { host, db, adminKeys, agentKeySecrets, tlsCert, trustedProxies } = config
   const notes: [holds: boolean, note: string][] = [
@@ -44,12 +44,12 @@ export function notesOn(config: ServeConfig): string[] {
   return notes.filter(([holds]) => holds).map(([, note]) => note)
 }
 
-/** Whether strangers reach the proxy, and may do everything. */
+/** Returns whether clients on other machines have full access. */
 export function isOpenDoor({ host, adminKeys }: ServeConfig): boolean {
   return adminKeys.length === 0 && !isLoopback(host)
 }
 
-/** Whether only the machine itself reaches a server on this host. */
+/** Returns whether only this machine reaches a server on this host. */
 export function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host)
 }

@@ -3,8 +3,9 @@ import { createSecureContext, getCACertificates } from 'node:tls'
 import { ProxyError } from '../../base/errors.ts'
 
 /**
- * Whom a client trusts that is told a file of authorities: these, and those that Node.js trusts anyway.
- * @returns nothing without a file: what Node.js trusts. @throws ProxyError `config_invalid`
+ * Returns the authorities that a client with a configured file trusts: those of the file and Node.js' defaults.
+ * @returns an empty object without a file, for Node.js' defaults
+ * @throws ProxyError `config_invalid`
  */
 export function trustedAuthorities(path: string | undefined): { ca?: string[] } {
   if (path === undefined) return {}

@@ -1,4 +1,4 @@
-/** How each type of option is read from text, and how a message says what it expects. */
+/** Parses option values from text, and describes what each type of option expects. */
 import { isIP } from 'node:net'
 import { isRecord, parseJson } from '../../base/json.ts'
 import type { EnumOption, JsonObject, OptionSpec, QuantityOption } from './option.ts'
@@ -22,12 +22,12 @@ const BYTE_UNITS: Record<string, number> = {
 }
 
 const MAX_PORT = '65535'
-/** A timer of Node that is set for longer fires at once. */
+/** Node.js fires a timer with a longer delay at once. */
 const MAX_TIMER = '24d'
 
 /**
- * Reads a value: milliseconds for a duration, bytes for a size.
- * @returns undefined when the text is not what the option expects
+ * Parses a value: milliseconds for a duration, bytes for a size.
+ * @returns undefined if the option does not accept the text
  */
 export function parseValue(
   option: OptionSpec,
@@ -108,7 +108,7 @@ function range(option: QuantityOption): string {
   return max === undefined ? `of at least ${min}` : `from ${min} to ${max}`
 }
 
-/** Limits in the user's own notation. */
+/** Returns the limits in the user's notation. */
 function limits(option: QuantityOption): { min: string; max: string | undefined } {
   const max = option.type === 'port' ? MAX_PORT : option.type === 'duration' ? MAX_TIMER : undefined
   return { min: option.min ?? '0', max: option.max ?? max }
@@ -137,7 +137,7 @@ function parseQuantity(type: QuantityOption['type'], text: string): number | und
   }
 }
 
-/** `1.5h` in the smallest unit; a number without a unit is in `bareUnit`. */
+/** Converts `1.5h` to the smallest unit; a number without a unit is in `bareUnit`. */
 function parseScaled(text: string, units: Record<string, number>, bareUnit: string): number | undefined {
   const match = /^(\d{1,15}(?:\.\d{1,9})?) ?([a-z]*)$/i.exec(text)
   if (!match) return undefined
@@ -163,7 +163,7 @@ function parseObject(text: string): JsonObject | undefined {
   return isRecord(value) ? value : undefined
 }
 
-/** `/llm` for `llm` and `/llm/`, nothing for `/`. */
+/** Returns `/llm` for `llm` and `/llm/`, an empty string for `/`. */
 function parseBasePath(text: string): string | undefined {
   const path = text.replace(/^\/+|\/+$/g, '')
   if (path === '') return ''
@@ -176,10 +176,10 @@ function isNetwork(text: string): boolean {
   return version !== 0 && Number(bits) <= (version === 4 ? 32 : 128)
 }
 
-/** Long enough not to be guessed: an agent that has its key could try secrets on it in peace. */
+/** Long enough to prevent guessing: an agent with its own key could try values without interruption. */
 const MIN_KEY_LENGTH = 16
 
-/** What every client can send in a header, and every environment can hold in a list. */
+/** Returns whether every client can send the key in a header and every environment can contain it in a list. */
 function isKey(text: string): boolean {
   return text.length >= MIN_KEY_LENGTH && /^[!-+\--~]+$/.test(text)
 }

@@ -1,4 +1,4 @@
-/** Options of the commands that make data sets. */
+/** Options of the commands that create data sets. */
 import { type CommandSpec, type ConfigOf, groupedFlags } from '../option.ts'
 
 export const DATASET_HARBOR = {

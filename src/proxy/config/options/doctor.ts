@@ -1,4 +1,4 @@
-/** Options of the command that looks at a set-up: those of `serve`, for what it would find. */
+/** Options of the command that checks a setup: those of `serve`, whose configuration it checks. */
 import type { CommandSpec, ConfigOf } from '../option.ts'
 import { SERVE } from './serve.ts'
 import { json } from './shared.ts'

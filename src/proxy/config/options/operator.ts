@@ -1,15 +1,15 @@
-/** Options of the commands that steer and watch a running proxy. */
+/** Options of the commands that control and monitor a running proxy. */
 import { type CommandSpec, type ConfigOf, grouped, groupedFlags, type OptionTable } from '../option.ts'
 import { json, proxyKeys, proxyUrl, tlsCa } from './shared.ts'
 
-/** Which proxy, and how it is asked. */
+/** Address and access of the proxy. */
 const proxy = grouped('Proxy', {
   url: proxyUrl,
   adminKeys: proxyKeys,
   tlsCa,
 })
 
-/** @param options besides those that say which proxy */
+/** @param options options besides those of the proxy's address */
 function defineCommand<const T extends OptionTable>(name: string, summary: string, options: T) {
   return { name, summary, options: { ...proxy, ...options } } satisfies CommandSpec
 }
@@ -130,7 +130,7 @@ export type SessionsTailConfig = ConfigOf<typeof SESSIONS_TAIL>
 export type SessionsRewardConfig = ConfigOf<typeof SESSIONS_REWARD>
 export type PauseConfig = ConfigOf<typeof PAUSE>
 export type ChatConfig = ConfigOf<typeof CHAT>
-/** Of a command without options of its own. */
+/** The configuration of a command without options of its own. */
 export type OperatorConfig = ConfigOf<typeof RESUME>
 
 export const OPERATOR_COMMANDS = [

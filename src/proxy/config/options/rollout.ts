@@ -1,9 +1,9 @@
-/** Options of rollouts: those of a RemoteAgentLoop, which a library user has as well, and those of the command. */
+/** Options of rollouts: those of a RemoteAgentLoop, which library users have as well, and those of the command. */
 import { type CommandSpec, type ConfigOf, grouped, groupedFlags } from '../option.ts'
 import { RUNNER_OPTIONS } from './runner.ts'
 import { adminKeys, select, tlsCa } from './shared.ts'
 
-/** What a RemoteAgentLoop reads from the environment; each of these is an option of its constructor too. */
+/** Settings that a RemoteAgentLoop reads from the environment; each is also an option of its constructor. */
 export const REMOTE_AGENT = {
   name: 'remote agent loop',
   summary: 'Options of a RemoteAgentLoop',
@@ -244,7 +244,7 @@ const {
   ...LOOP_OPTIONS
 } = REMOTE_AGENT.options
 
-/** Of a proxy that runs rollouts itself, but for what it is told for its own sake. */
+/** Options for in-process rollouts, minus those that the proxy already has. */
 export const OWN_ROLLOUTS = { ...RUNNER_OPTIONS, ...LOOP_OPTIONS }
 
 export type RunnerConfig = ConfigOf<CommandSpec<typeof OWN_ROLLOUTS>>

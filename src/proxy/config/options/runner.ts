@@ -1,7 +1,7 @@
-/** Options of what runs agents. */
+/** Options of agent runners. */
 import { grouped, type OptionTable } from '../option.ts'
 
-/** Of the command, and of a proxy that runs rollouts itself. */
+/** Options of the command, and of a proxy that runs rollouts itself. */
 export const RUNNER_OPTIONS = {
   ...grouped('Rollouts', {
     concurrency: {

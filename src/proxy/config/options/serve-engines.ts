@@ -1,4 +1,4 @@
-/** Options of what answers the proxy's calls, and of how they are handed out. */
+/** Options of engines and workers, and of dispatch to them. */
 import { grouped } from '../option.ts'
 import { engineApiKey, engineKind, engineSessionHeader, maxConcurrency } from './shared.ts'
 

@@ -1,4 +1,4 @@
-/** Options of what the proxy keeps on record. */
+/** Options of recording and sessions. */
 import { grouped } from '../option.ts'
 import { db } from './shared.ts'
 

@@ -8,8 +8,8 @@ import { adminKeys, host, keyOption, logLevel, port, shutdownGraceMs, workerKeys
 const { runner, ...ownOptions } = OWN_ROLLOUTS
 
 /**
- * Few need them: `--help` leaves them out. Without the names that trainers have for them, whose values on this machine may be
- * about rollouts that run elsewhere.
+ * Hides options from `--help`, because few users need them, and removes their environment variables: trainers set
+ * these, and the values on this machine may be those of rollouts that run elsewhere.
  */
 function ownRollouts<T extends OptionTable>(options: T): T {
   return withAll(options, { hidden: true, group: 'Rollouts', env: [] }) as T
@@ -95,7 +95,7 @@ const server = grouped('Server', {
   },
   runner: {
     ...runner,
-    // So may be the runner that the environment names.
+    // The environment may name a runner for rollouts that run elsewhere, so it does not apply here.
     flagOnly: true,
     help:
       'Answer /rollouts by running agents here: command, harbor, http or agentcore; --help-all has its options, ' +

@@ -1,4 +1,4 @@
-/** Options that several commands have. */
+/** Options that several commands share. */
 
 const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const
 
@@ -6,7 +6,7 @@ export const logLevel = {
   flag: 'log-level',
   type: 'enum',
   values: LOG_LEVELS,
-  // Python's names, which deployments have in LOG_LEVEL for all their programs.
+  // Python's names: deployments set LOG_LEVEL once for all their programs.
   synonyms: { warning: 'warn', critical: 'fatal', notset: 'trace', off: 'silent' },
   default: 'info',
   env: ['LOG_LEVEL'],
@@ -34,7 +34,7 @@ export const db = {
   default: './llm-proxy.db',
 } as const
 
-/** Of a command that asks a running proxy. */
+/** The option of a command that connects to a running proxy. */
 export const proxyUrl = {
   flag: 'url',
   type: 'url',
@@ -83,7 +83,7 @@ export const maxConcurrency = {
   default: '1024',
 } as const
 
-/** What keys have in common. */
+/** Properties that all keys share. */
 export const keyOption = {
   type: 'key',
   secret: true,
@@ -102,10 +102,10 @@ export const tlsCa = {
 
 export const adminKeys = { ...keyOption, flag: 'admin-key' } as const
 
-/** Of a command that asks a running proxy. */
+/** The option of a command that connects to a running proxy. */
 export const proxyKeys = { ...adminKeys, help: 'Key of the proxy; @file reads it from a file' } as const
 
-/** Which rows of a session that branched. */
+/** The rows to select from a session that branched. */
 export const select = {
   flag: 'select',
   type: 'enum',

@@ -1,4 +1,4 @@
-/** Options of the command that asks an engine for the truth about recorded turns. */
+/** Options of the command that verifies recorded turns with an engine. */
 import { type CommandSpec, type ConfigOf, grouped, groupedFlags } from '../option.ts'
 import { sessionSource } from './sessions.ts'
 import { engineApiKey, engineKind, json } from './shared.ts'

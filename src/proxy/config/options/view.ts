@@ -1,4 +1,4 @@
-/** Options of the command that shows a database without a proxy. */
+/** Options of the command that serves a database without a proxy. */
 import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
 import { SERVE } from './serve.ts'
 import { db, host, logLevel, port } from './shared.ts'
@@ -19,7 +19,7 @@ export const VIEW = {
       },
       port: {
         ...port,
-        // Another one than README's proxy in relay mode and the rollout server have.
+        // The port differs from those of the README's proxy in relay mode and of the rollout server.
         default: '8091',
         flagOnly: true,
       },

@@ -1,4 +1,4 @@
-/** Options of a worker, which dials a proxy. */
+/** Options of a worker, which connects to a proxy. */
 import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
 import {
   engineApiKey,
