@@ -82,10 +82,10 @@ if (noPostgres !== false) {
     await store.createSession(aSession('s'))
     const name = new URL(url).pathname.slice(1)
     const limits = ['statement', 'lock', 'idle_in_transaction_session', 'idle_session']
-    for (const limit of limits) await server.query(`ALTER DATABASE ${name} SET ${limit}_timeout = '100ms'`)
+    for (const limit of limits) await server.query(`ALTER DATABASE ${name} SET ${limit}_timeout = '1s'`)
     const node = await connectNode(url)
     t.teardown(() => node.end())
-    await t.resolves(node.query('SELECT pg_sleep(0.3)'))
+    await t.resolves(node.query('SELECT pg_sleep(1.2)'))
     const { rows } = await node.query<Record<string, string>>(
       `SELECT ${limits.map((limit) => `current_setting('${limit}_timeout') AS ${limit}`)}`,
     )

@@ -30,6 +30,8 @@ async function open(t: Test, url: string): Promise<TurnStore> {
   return store
 }
 
+const PROBE_TABLES = "SELECT relname FROM pg_class WHERE relname LIKE 'probe_%'"
+
 /** @returns undefined where this is not root */
 function mountSmallDisk(): { folder: string; unmount(): void } | undefined {
   const folder = mkdtempSync(join(tmpdir(), 'small-disk-'))
@@ -305,11 +307,9 @@ if (noPostgres !== false) {
       const ballast = join(folder, 'ballast')
       writeFileSync(ballast, Buffer.alloc(8 * 1024 * 1024))
       await server.query(`CREATE TABLESPACE small LOCATION '${place}'`)
-      const store = await openPostgresStore({
-        url: await server.newDatabase('TABLESPACE small'),
-        durability: 'power',
-      })
-      t.teardown(() => store.close())
+      const url = await server.newDatabase('TABLESPACE small')
+      const store = await open(t, url)
+      const database = new URL(url).pathname.slice(1)
       await store.createSession(aSession('s'))
       // A connection cannot be made where PostgreSQL cannot write: the one for reads is there.
       t.strictSame(await turnIds(store), [])
@@ -330,8 +330,11 @@ if (noPostgres !== false) {
         Array.from({ length: index }, (_, at) => `t${at}`),
         'what was acknowledged before is there',
       )
+      for (let probe = 0; probe < 3; probe += 1)
+        await t.rejects(store.check(), { code: 'store_failed', message: /No space left on device/ })
       rmSync(ballast)
       await t.resolves(store.check(), 'a probe learns that it is over')
+      t.strictSame(await server.query(PROBE_TABLES, database), [], 'probes leave no tables')
       await record(store, 'after', index)
       t.equal((await turnIds(store)).at(-1), 'after')
     },

@@ -37,6 +37,7 @@ const BARRIERS: ReadonlySet<string> = new Set(['sweep', 'renew'] satisfies (keyo
 /** These are in no group. A claim keeps its place among the calls of its session. */
 const IN_NO_GROUP: ReadonlySet<string> = new Set([
   'claim',
+  'tryCommit',
   'createConsumer',
   'deleteConsumer',
   'leaseSessions',
@@ -161,6 +162,7 @@ export class WriterLoop {
     await this.#reply(id, async () => {
       if (method === 'claim') return this.#writer.claim(...(args as [string, boolean]))
       if (method === 'renew') return this.#renew()
+      if (method === 'tryCommit') return this.#writer.tryCommit()
       if (method !== 'sweep')
         return invoke(this.#writer.consumers, { id, method, args } as ThreadCall<Writer['consumers']>)
       const swept = await this.#writer.sweep(...(args as [number, number, number]))

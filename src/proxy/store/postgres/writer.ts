@@ -24,6 +24,9 @@ import { WriterTables } from './writer-tables.ts'
 const PURGE_ROWS = 1_000
 const PURGED_TABLES = ['consumer_sessions', 'details', 'turns', 'nodes', 'texts', 'blob_uses']
 
+/** More than a turn takes as a rule. */
+const ROOM_KB = 1024
+
 /** Gives a new connection, however long that takes, or the reason why there will be none. */
 export type Reconnect = (patienceMs: number, lease: OwnerLease) => Promise<Client>
 
@@ -84,10 +87,7 @@ export class Writer {
     this.#group = group
     this.#tables = new WriterTables({ lease: id, slot }, nextIds)
     this.#turns = new TurnWriter(this.#tables, this.#tables.sessions, this.#cacheBytes)
-    this.#methods = writeMethods(this.#turns, this.#tables.sessions, this.#unopened, {
-      tryCommit: () => {},
-      ...IN_NO_GROUP,
-    })
+    this.#methods = writeMethods(this.#turns, this.#tables.sessions, this.#unopened, IN_NO_GROUP)
   }
 
   /** The number of the lease under which it writes. */
@@ -159,6 +159,17 @@ export class Writer {
       this.#lease = await takeLease(client, this.#name)
     })
     this.#remember()
+  }
+
+  /**
+   * Commits a table that has room for a turn, and drops it in the same transaction. A commit of a few bytes still fits into a
+   * full disk, and a row may fit into a page that deleted rows have left.
+   * @throws Error of the driver: 53100 for a full disk
+   */
+  async tryCommit(): Promise<void> {
+    const table = `llm_proxy.probe_${this.lease}`
+    const rows = `SELECT repeat(' ', 1000) FROM generate_series(1, ${ROOM_KB})`
+    await this.#ask(`CREATE TABLE ${table} AS ${rows}; DROP TABLE ${table}`)
   }
 
   /** Removes sessions whose time has run out since then. @returns their ids */
@@ -368,9 +379,12 @@ const isServedAlone = (): never => {
   throw new Error('It is served alone')
 }
 
-/** A sweep may delete any session; what is a consumer's is asked of the database, not worked out here. */
+/**
+ * A sweep may delete any session, a check creates a table, and the database itself works out what belongs to consumers.
+ */
 const IN_NO_GROUP = {
   sweep: isServedAlone,
+  tryCommit: isServedAlone,
   createConsumer: isServedAlone,
   deleteConsumer: isServedAlone,
   leaseSessions: isServedAlone,
