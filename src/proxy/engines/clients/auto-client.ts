@@ -10,7 +10,7 @@ import { CLIENT_OF_KIND } from './client-of-kind.ts'
 import { parseEndpoint } from './endpoint.ts'
 import { type ConnectionOptions, EngineConnection } from './wire/connection.ts'
 
-/** A client of a server whose kind is found out by asking it, when it is first needed and answers. */
+/** Creates a client of a server whose kind is detected at the first use at which the server responds. */
 export function createAutoClient(options: ConnectionOptions): EngineClient {
   return new AutoClient(options)
 }
@@ -25,12 +25,15 @@ class AutoClient implements EngineClient {
     this.name = parseEndpoint(options.url, options.apiKey).name
   }
 
-  /** `openai`, the least that a server can be, until it has been asked. */
+  /** The detected kind; until then `openai`, the common denominator. */
   get kind(): EngineKind {
     return this.#client?.kind ?? 'openai'
   }
 
-  /** True until the server has been asked what it is: one that is not up yet may take them, and a call asks first. */
+  /**
+   * True until the kind is detected: a server that is not up yet may accept token ids, and a request detects the kind
+   * first.
+   */
   get takesTokenIds(): boolean {
     return this.#client?.takesTokenIds ?? true
   }
@@ -84,25 +87,25 @@ class AutoClient implements EngineClient {
   async #found(signal: AbortSignal): Promise<EngineClient> {
     if (this.#client) return this.#client
     const kind = await detectEngineKind(this.#options, signal)
-    // Two calls may have asked at once; the first answer stays.
+    // Two requests may have detected concurrently; the first result wins.
     this.#client ??= CLIENT_OF_KIND[kind](this.#options)
     return this.#client
   }
 }
 
-/** SGLang's answer to what it serves: the newer name of the route first. */
+/** SGLang's routes for model information, the newer name first. */
 const MODEL_INFO = ['/model_info', '/get_model_info']
 
 /**
- * Names of vLLM's own metrics begin so, and `/metrics` needs no key. Other servers tell a version too, TensorRT-LLM for one
- * (`tensorrt_llm/serve/openai_server.py`), and take none of vLLM's fields.
+ * The prefix of vLLM's metrics; `/metrics` needs no key. Other servers report a version too, for instance TensorRT-LLM
+ * (`tensorrt_llm/serve/openai_server.py`), and accept none of vLLM's fields.
  */
 const VLLM_METRIC = /^vllm:/m
 
 /**
- * Finds out which client serves an engine: vLLM and SGLang say so as the owners of their models, or by routes that no other
- * server answers like this; whatever else lists models is taken for an OpenAI-compatible server.
- * @throws ProxyError `engine_unreachable` when nothing answers, `engine_failed` when what answers is no such server
+ * Detects the kind of an engine: vLLM and SGLang name themselves as owners of their models, or have routes that no
+ * other server has in this form; any other server that lists models counts as OpenAI-compatible.
+ * @throws ProxyError `engine_unreachable` if no server responds, `engine_failed` if the server is not of such a kind
  */
 export async function detectEngineKind(
   { url, apiKey, connect }: Pick<ConnectionOptions, 'url' | 'apiKey' | 'connect'>,
@@ -130,12 +133,12 @@ export async function detectEngineKind(
   }
 }
 
-/** @returns undefined when the answer is a refusal or no JSON */
+/** Fetches JSON. @returns undefined for an error response, or one that is not JSON */
 async function fetchJson(connection: EngineConnection, path: string, signal: AbortSignal): Promise<unknown> {
   return parseJson((await fetchText(connection, path, signal)) ?? '')
 }
 
-/** @returns undefined when the answer is a refusal */
+/** Fetches text. @returns undefined for an error response */
 async function fetchText(
   connection: EngineConnection,
   path: string,

@@ -2,7 +2,7 @@ import { createOpenaiClient } from './openai/client.ts'
 import { createSglangClient } from './sglang/client.ts'
 import { createVllmClient } from './vllm/client.ts'
 
-/** What makes a client of a server, by the server's kind. */
+/** The factory of a client, by the kind of server. */
 export const CLIENT_OF_KIND = {
   vllm: createVllmClient,
   sglang: createSglangClient,

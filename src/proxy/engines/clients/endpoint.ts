@@ -1,26 +1,26 @@
 import { ProxyError } from '../../../base/errors.ts'
 
-/** Where an engine is and how it knows us. Only `name` may be shown. */
+/** The address of an engine and the credentials for it. Only `name` may be displayed. */
 export interface Endpoint {
   /** The URL without credentials and without `/v1`. */
   readonly name: string
   readonly origin: string
-  /** Path that precedes `/v1`, empty or with a leading slash. */
+  /** The path before `/v1`: empty, or with a leading slash. */
   readonly basePath: string
   readonly authorization: string | undefined
-  /** Text without the credentials, for an engine that repeats them in what it says. */
+  /** Removes the credentials from text, for engines that repeat them in responses. */
   redact(text: string): string
 }
 
 /**
- * Reads an engine's URL, with or without `/v1` at its end. `user:password@` or `apiKey` becomes an Authorization
- * header; the key wins.
+ * Parses an engine's URL, with or without `/v1` at the end. `user:password@` or `apiKey` becomes an Authorization
+ * header; the key takes precedence.
  * @throws ProxyError `config_invalid`
  */
 export function parseEndpoint(url: string, apiKey?: string): Endpoint {
   const parsed = URL.parse(url)
   if (parsed === null || !/^https?:$/.test(parsed.protocol)) {
-    // The text is not repeated: it may hold a password.
+    // The URL is omitted from the message: it may contain a password.
     throw new ProxyError('config_invalid', 'an engine URL must look like http://host:8000/v1')
   }
   const { origin, pathname, username, password } = parsed
@@ -37,7 +37,7 @@ export function parseEndpoint(url: string, apiKey?: string): Endpoint {
   }
 }
 
-/** Percent-encoding that is none is taken literally. */
+/** Decodes percent-encoding; returns malformed text unchanged. */
 function decode(text: string): string {
   try {
     return decodeURIComponent(text)

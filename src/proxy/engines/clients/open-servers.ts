@@ -1,4 +1,4 @@
-/** From a choice of engines' servers to their clients. */
+/** Creates and checks the clients of the configured engines. */
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient, EngineHealth, EngineKind } from '../port/engine-client.ts'
@@ -7,17 +7,17 @@ import { createAutoClient } from './auto-client.ts'
 import { CLIENT_OF_KIND } from './client-of-kind.ts'
 import type { Connect, ConnectionOptions } from './wire/connection.ts'
 
-/** How servers are spoken to. */
+/** The options that determine how to connect to servers. */
 export interface ServerChoice {
   engineKind: EngineKind | 'auto'
   engineApiKey?: string | undefined
-  /** Names of headers, with commas between them; `none` for none. */
+  /** Header names, separated by commas; `none` for none. */
   engineSessionHeader?: string | undefined
   /** Opens sockets to engines; see {@link ConnectionOptions}. */
   connect?: Connect | undefined
 }
 
-/** The client of one server. @throws ProxyError `config_invalid` for a URL that is none */
+/** Creates the client of a server. @throws ProxyError `config_invalid` for an invalid URL */
 export function openServer(
   { engineKind, engineApiKey, engineSessionHeader, connect }: ServerChoice,
   url: string,
@@ -28,7 +28,10 @@ export function openServer(
   return isFoundOut ? createAutoClient(options) : CLIENT_OF_KIND[engineKind](options)
 }
 
-/** @throws ProxyError `config_invalid` for what cannot be a header, or is one that a call has anyway */
+/**
+ * Parses header names.
+ * @throws ProxyError `config_invalid` for an invalid name, or that of a header that every request has
+ */
 function parseSessionHeaders(names: string): string[] {
   if (names === 'none') return []
   return names.split(',').map((part) => {
@@ -42,14 +45,15 @@ function parseSessionHeaders(names: string): string[] {
   })
 }
 
-/** How long an engine may take to answer the first question that is put to it. */
+/** The time limit of the initial check of an engine. */
 const CHECK_MS = 10_000
 
 /**
- * Asks each engine whether it serves, and what its tokenizer does. One that answers is enough to start with: a dead one among healthy ones must
- * not keep a cluster from training. None at all is a mistake in the configuration more often than not.
- * @returns what those that answered said, by the names of their clients
- * @throws ProxyError `start_failed` when none answers
+ * Checks whether each engine serves, and queries its tokenizer. Succeeds if at least one engine responds: a dead one
+ * among healthy ones must not keep a cluster from training, whereas none at all usually indicates a mistake in the
+ * configuration.
+ * @returns the results of the engines that responded, by client name
+ * @throws ProxyError `start_failed` if none responds
  */
 export async function checkEngines(
   clients: readonly EngineClient[],

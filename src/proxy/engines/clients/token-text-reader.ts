@@ -8,20 +8,20 @@ export interface TokenizerWithName {
   tokenizer: Tokenizer
 }
 
-/** An engine that serves, as far as it matters here. */
+/** The properties of an engine that this module reads. */
 interface EngineWithModels {
   client: Pick<EngineClient, 'name' | 'tokenTexts'>
   watch: { healthy: boolean; models: readonly { id: string }[] }
 }
 
-/** An engine that is busy is not waited for any longer: ids are shown then. */
+/** The time limit for a busy engine; after it, ids are displayed instead of text. */
 const ANSWER_MS = 10_000
 
 /**
- * Tells what tokens read like: by this tokenizer or, without one, by the embedded model's own for what that model sampled,
- * else by an engine that serves the model and tells.
- * @param loadEmbedded is called once, for the first ids that the embedded model sampled
- * @returns undefined where no tokenizer is known
+ * Returns a function that reads the texts of tokens: with this tokenizer or, without one, with the embedded model's
+ * tokenizer for tokens that it sampled, otherwise from an engine that serves the model.
+ * @param loadEmbedded called once, for the first ids that the embedded model sampled
+ * @returns a function that resolves to undefined if no tokenizer is known
  */
 export function createTokenTextReader(
   named: TokenizerWithName | undefined,
@@ -42,19 +42,19 @@ async function askEngines(engines: readonly EngineWithModels[], model: string, i
   for (const { client, watch } of engines) {
     if (!watch.healthy || !watch.models.some(({ id }) => id === model)) continue
     const signal = AbortSignal.timeout(ANSWER_MS)
-    // One that does not answer, or has no such route, is as good as none: nobody's call hangs on it.
+    // An error is ignored: no request depends on these texts.
     const texts = await client.tokenTexts?.(model, ids, signal).catch(() => undefined)
     if (texts !== undefined) return { source: client.name, texts }
   }
   return undefined
 }
 
-/** Tokens between two looks at other work: some milliseconds. */
+/** The number of tokens per time slice: some milliseconds. */
 const STRETCH = 10_000
 
 /**
- * What each token adds to the text: a character that is spread over several tokens is the text of the last of them, and
- * the others' is empty. All of them together are the text of the ids.
+ * Returns the text that each token adds. A character that spans several tokens belongs to the last of them, and the
+ * others have empty text, so that all texts joined are the text of the ids.
  */
 export async function tokenTexts(tokenizer: Tokenizer, ids: Int32Array): Promise<string[]> {
   const decoder = new StreamingDecoder(tokenizer)

@@ -1,35 +1,36 @@
 /**
- * What a server has been found to accept. One refusal proves little: a server that loads weights or an adapter refuses
- * what it takes a second later, and an ask without ids makes every later turn worthless. So a lesser ask is made at once
- * only after several calls, one after the other, had to resort to it, and the whole is tried again now and then.
+ * Capabilities of a server as learned from its responses. One rejection proves little: a server that loads weights or
+ * an adapter rejects what it accepts a second later, and a request without ids makes all later turns worthless.
+ * Therefore a lower level becomes the default only after several consecutive requests had to resort to it, and the full
+ * level is retried periodically.
  */
 import type { RequestLevel } from './request.ts'
 
-/** Calls that must have been refused in full and served with less. */
+/** The number of requests that must be rejected at the full level and served at a lower one. */
 const CONFIRMATIONS = 3
-/** Of the calls that are asked for less, one in so many is asked in full: the server may have been replaced. */
+/** One of this many requests at a lower level retries the full level: the server may have been replaced. */
 const RETRY_EVERY = 50
 const REMEMBERED_LIMIT = 1_000
 
 export interface RequestPlan {
-  /** To be tried in turn until one is accepted. */
+  /** The levels to try, in this order, until one is accepted. */
   readonly asks: readonly RequestLevel[]
-  /** How often the full ask had been refused when this call began. */
+  /** The number of rejections of the full level when this request began. */
   readonly refusals: number
 }
 
 interface Capability {
   ask: RequestLevel
   refusals: number
-  /** Calls since the full ask was made last. */
+  /** The number of requests since the full level was tried last. */
   calls: number
 }
 
 export class CapabilityNegotiation {
-  /** By route, model and streaming: servers differ in each. */
+  /** The capability by route, model and streaming: servers differ in each. */
   readonly #learnt = new Map<string, Capability>()
 
-  /** @param asks from all to nothing */
+  /** Returns the plan of a request. @param asks levels, from full to plain */
   planFor(key: string, asks: readonly RequestLevel[]): RequestPlan {
     const learnt = this.#learnt.get(key)
     if (learnt === undefined || learnt.refusals < CONFIRMATIONS) {
@@ -39,28 +40,29 @@ export class CapabilityNegotiation {
     return { asks: learnt.calls < RETRY_EVERY ? [learnt.ask] : asks, refusals: learnt.refusals }
   }
 
-  /** One of the plan's asks was accepted. */
+  /** Reports that one of the plan's levels was accepted. */
   accepted(key: string, { asks, refusals }: RequestPlan, ask: RequestLevel): void {
     if (ask === 'ids') this.#learnt.delete(key)
-    // Asked for less from the start; or calls ran side by side, of which one refusal may have hit all: they count once.
+    // Requests that started at a lower level do not count; concurrent requests count once, since one cause may have
+    // rejected all of them.
     if (asks[0] !== 'ids' || ask === 'ids' || (this.#learnt.get(key)?.refusals ?? 0) !== refusals) return
-    // Some servers accept any model name: the names of agents must not fill the memory.
+    // Some servers accept any model name: names that agents invent must not exhaust the memory.
     if (this.#learnt.size >= REMEMBERED_LIMIT) this.#learnt.clear()
     this.#learnt.set(key, { ask, refusals: refusals + 1, calls: 0 })
   }
 
-  /** None was: of what was learnt nothing may be true any more, so the next call asks in full. */
+  /** Reports that no level was accepted. What was learned may be obsolete, so the next request tries the full level. */
   refused(key: string): void {
     const learnt = this.#learnt.get(key)
     if (learnt) learnt.calls = RETRY_EVERY
   }
 
-  /** The server was away: another may be in its place. */
+  /** Discards what was learned after the server was unreachable: another one may have replaced it. */
   forget(): void {
     this.#learnt.clear()
   }
 
-  /** What is asked for that leaves turns without token ids; undefined while everything is. */
+  /** The data that turns lack at the current levels; undefined if none. */
   get shortage(): string | undefined {
     const lesser = [...this.#learnt.values()].filter(({ refusals }) => refusals >= CONFIRMATIONS)
     const asks = lesser.map(({ ask }) => ask)

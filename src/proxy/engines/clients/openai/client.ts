@@ -8,14 +8,17 @@ import { isTokenRequest } from '../wire/request.ts'
 import { ServerClient } from '../wire/server-client.ts'
 import { OpenaiRoutes } from './routes.ts'
 
-/** A client of any OpenAI-compatible server. What a server can tell beyond the text is found out by asking. */
+/**
+ * Creates a client of any OpenAI-compatible server. The capabilities of the server beyond text are learned from its
+ * responses.
+ */
 export function createOpenaiClient(options: ConnectionOptions): EngineClient {
   return new OpenaiClient(options)
 }
 
 class OpenaiClient extends ServerClient implements EngineClient {
   readonly kind = 'openai'
-  /** Some such servers would, under names of their own; OpenAI's API has no way to say it of a chat. */
+  /** Some such servers accept token ids, in fields of their own; OpenAI's API has none for chats. */
   readonly takesTokenIds = false
   readonly #routes: OpenaiRoutes
 

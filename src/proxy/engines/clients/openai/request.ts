@@ -2,20 +2,20 @@ import type { GenerationRequest } from '../../../../protocol/canonical/request.t
 import { askedAlternatives, isMaskBounded, wantsLogprobs, withoutEmptyTools } from '../wire/request.ts'
 
 /**
- * How much is asked of an engine of unknown make, from all to nothing: `ids` adds what vLLM, SGLang and their kin know,
- * `ids_whole` gives up streaming for them, as SGLang's chat demands, `logprobs` asks what OpenAI itself knows, `plain`
- * sends the agent's body.
+ * The level of a request to an engine of unknown kind, from full to plain: `ids` adds the fields of vLLM, SGLang and
+ * similar engines, `ids_whole` forgoes streaming for them, as SGLang's chat requires, `logprobs` adds fields of
+ * OpenAI's API only, `plain` sends the agent's body.
  */
 export type RequestLevel = 'ids' | 'ids_whole' | 'logprobs' | 'plain'
 
-/** What to ask in turn until an ask is accepted. */
+/** Returns the levels to try in order until one is accepted. */
 export function getRequestLevels({ stream }: GenerationRequest): RequestLevel[] {
   return stream ? ['ids', 'ids_whole', 'logprobs', 'plain'] : ['ids', 'logprobs', 'plain']
 }
 
 /**
- * What is asked for beyond ids, of servers that have it: SGLang's names, and vLLM's. Only SGLang's chat gives all of them,
- * and none of them in a stream.
+ * Returns the body that requests token data in addition to ids, with SGLang's field names and vLLM's. Only SGLang's
+ * chat returns all kinds, and none of them in a stream.
  */
 export function detailsBody(request: GenerationRequest): Record<string, unknown> {
   const { record = {}, body } = request
@@ -32,7 +32,10 @@ export function detailsBody(request: GenerationRequest): Record<string, unknown>
   }
 }
 
-/** The body for an OpenAI-compatible engine. One shallow copy; fields that are `undefined` are left out of the JSON. */
+/**
+ * Returns the body for an OpenAI-compatible engine: a shallow copy; fields that are `undefined` are omitted from the
+ * JSON.
+ */
 export function openaiBody(request: GenerationRequest, ask: RequestLevel): Record<string, unknown> {
   const { body } = request
   const stream = request.stream && ask !== 'ids_whole'
@@ -53,13 +56,13 @@ function logprobsFields(request: GenerationRequest): Record<string, unknown> {
   const wanted = wantsLogprobs(request)
   if (request.kind === 'chat')
     return { logprobs: true, top_logprobs: wanted ? request.body.top_logprobs : undefined }
-  // Some servers take 0 for "none".
+  // Some servers interpret 0 as "none".
   return { logprobs: wanted ? request.body.logprobs : 1 }
 }
 
 /**
- * Ids come as `token_ids` where the engine has them, else written into the tokens. The latter is not asked for when the
- * agent wants alternatives: their text would be lost.
+ * Returns the fields that request ids: as `token_ids` from engines that have them, otherwise written into the tokens.
+ * The latter is not requested if the agent wants alternatives, because their text would be lost.
  */
 function idFields(request: GenerationRequest): Record<string, unknown> {
   const { top_logprobs: top, logprobs } = request.body

@@ -10,12 +10,14 @@ import { detailsBody, getRequestLevels, openaiBody } from './request.ts'
 
 interface RouteResponse {
   response: EngineResponse
-  /** To be called once: its first event has come, or it was refused with its first event. */
+  /** Either is to be called once: after the first event, or if the first event is a rejection. */
   served?(): void
   refused?(): void
 }
 
-/** The routes of OpenAI's API on a server of unknown make or version: what it can tell is found out by asking. */
+/**
+ * The routes of OpenAI's API on a server of unknown kind or version, whose capabilities are learned from its responses.
+ */
 export class OpenaiRoutes {
   readonly #connection: EngineConnection
   readonly #learnt = new CapabilityNegotiation()
@@ -25,7 +27,7 @@ export class OpenaiRoutes {
     this.#connection = connection
   }
 
-  /** As `EngineClient.generate`, of calls that are not in token mode. */
+  /** Serves a request as `EngineClient.generate` does, except in token mode. */
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
     const detailed = request.record && (await this.#askForDetails(request, signal))
     const { response, served, refused } = detailed ? { response: detailed } : await this.#ask(request, signal)
@@ -37,15 +39,16 @@ export class OpenaiRoutes {
         yield batch
       }
     } catch (thrown) {
-      // A stream has begun before the engine looks at some of what was asked: its first event is the refusal.
+      // Engines validate some fields only after a stream has begun: its first event is then the rejection.
       if (!isServed && isMalformed(thrown) && !rejectsEffort(thrown, request)) refused?.()
       throw thrown
     }
   }
 
   /**
-   * A server that refuses to be asked for details is asked without: its turns are on record all the same.
-   * @returns undefined when it refused
+   * Requests token data as well. A server that rejects this gets the request without it, so that its turns are recorded
+   * nevertheless.
+   * @returns undefined if the server rejected the request
    */
   async #askForDetails(request: GenerationRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
     try {
@@ -57,12 +60,12 @@ export class OpenaiRoutes {
     }
   }
 
-  /** Why turns that this server samples are not exact. */
+  /** The reason why turns of this server are inexact. */
   get warning(): string | undefined {
     return this.#learnt.shortage ?? this.#connection.promptReports.warning
   }
 
-  /** Makes a health check; once one has failed, what was learnt before is forgotten. @throws as `check` */
+  /** Makes a health check. After a failed one, discards what was learned before. @throws as `check` */
   async watch<T>(check: () => Promise<T>): Promise<T> {
     try {
       const health = await check()
@@ -76,8 +79,8 @@ export class OpenaiRoutes {
   }
 
   /**
-   * Asks for all there is first, and for less when that is refused as malformed (400, 422). What the agent itself did wrong
-   * is refused at every step, and teaches nothing.
+   * Tries the full level first, and lower levels if it is rejected as malformed (400, 422). An error of the agent is
+   * rejected at every level, from which nothing is learned.
    */
   async #ask(request: GenerationRequest, signal: AbortSignal): Promise<RouteResponse> {
     const key = JSON.stringify([request.kind, request.body.model, request.stream])
@@ -106,7 +109,10 @@ function isMalformed(thrown: unknown): boolean {
   return thrown instanceof ProxyError && (thrown.status === 400 || thrown.status === 422)
 }
 
-/** Whether the server rejects the request's effort. A smaller request does not help then: the backend changes the effort. */
+/**
+ * Returns whether the server rejects the request's effort. A lower level does not help then: the backend changes the
+ * effort.
+ */
 function rejectsEffort(thrown: unknown, { body }: GenerationRequest): boolean {
   return parseEffortRejection((thrown as ProxyError).message, getEffort(body)) !== undefined
 }

@@ -1,7 +1,8 @@
 /**
- * What SGLang's chat route makes of tools that are strict, forced, or called one at a time, said to a call in token mode:
- * `FunctionCallParser.get_structure_constraint` of `python/sglang/srt/function_call/function_call_parser.py` (0.5.23), with
- * the default of `SGLANG_TOOL_STRICT_LEVEL`. So both modes sample from one distribution.
+ * The constraint that SGLang's chat route derives from tools that are strict, forced, or limited to one tool call, for
+ * a request in token mode: `FunctionCallParser.get_structure_constraint` of
+ * `python/sglang/srt/function_call/function_call_parser.py` (0.5.23), with the default of `SGLANG_TOOL_STRICT_LEVEL`.
+ * Both modes therefore sample from one distribution.
  */
 import { isRecord } from '../../../../base/json.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
@@ -13,14 +14,14 @@ import {
 } from '../tool-calls/tool-call-request.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
-/** By the proxy's parser: the detectors that have a tag of xgrammar's (`get_structural_tag_name`). */
+/** The formats of the detectors that use a tag of xgrammar (`get_structural_tag_name`), by the proxy's parser. */
 const FORMATS: Readonly<Record<string, ToolCallFormat>> = {
   qwen3_coder: qwen3Coder,
   deepseek_v32: deepseekV32,
   kimi_k2: kimiK2,
 }
 
-/** The detectors that have none, by what each says of a call (`structure_info`). */
+/** The markup of the detectors that do not, from their `structure_info`, by the proxy's parser. */
 const STRUCTURES: Readonly<
   Record<string, { begin: string; afterName: string; end: string; trigger: string }>
 > = {
@@ -62,10 +63,10 @@ const STRUCTURES: Readonly<
   },
 }
 
-/** Older versions know no tag that needs a call to be in it (`at_least_one`). */
+/** The first version with tags that require a tool call (`at_least_one`). */
 export const TAGS_SINCE = '0.5.11'
 
-/** What of the body says how calls are to be written; undefined: nothing does. Any other constraint comes first. */
+/** Returns the fields that constrain tool calls; undefined if there are none. Any other constraint takes precedence. */
 export function sglangCallTag(request: TokenRequest): { response_format: object } | undefined {
   const tag = callTag(request)
   return tag && { response_format: { type: 'structural_tag', ...tag } }
@@ -90,20 +91,26 @@ function hasOtherConstraint({ response_format: format, regex, ebnf }: ChatBody):
   return Boolean(regex || ebnf) || (isRecord(format) && format.type !== 'text')
 }
 
-/** xgrammar takes only `strict: false` for free; Kimi's parser reads nothing but objects, so forced calls are some. */
+/**
+ * Returns the schema of arguments. xgrammar leaves only tools with `strict: false` unconstrained; Kimi's parser accepts
+ * only objects, so forced tool calls require one.
+ */
 function nativeSchema({ strict, parameters }: FunctionTool, isForcedKimi: boolean): unknown {
   if (isForcedKimi && !strict) return { type: 'object' }
   return strict === false ? true : (parameters ?? true)
 }
 
-/** Every place where a tag excludes text says so in its own list: with a reasoning parser, these markers are its own. */
+/** Removes the markers of thinking from the exclusions: SGLang's reasoning parser handles them. */
 function withoutThinkExcludes(format: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const { excludes } = format
   if (!Array.isArray(excludes)) return format
   return { ...format, excludes: excludes.filter((marker) => marker !== '<think>' && marker !== '</think>') }
 }
 
-/** SGLang lets a forced call of one function be a call of any that is offered; here the name is kept to. */
+/**
+ * Returns the tag of a detector without a format. SGLang allows a forced tool call to name any of the offered
+ * functions; here the forced name is enforced.
+ */
 function structures({ format, tools }: ToolCallRequest, isForced: boolean): object | undefined {
   const written = STRUCTURES[format]
   if (written === undefined) return undefined

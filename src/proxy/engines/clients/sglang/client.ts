@@ -28,12 +28,12 @@ import { generateBody, imageBody } from './request.ts'
 import { readSglangScores, SGLANG_READING, sglangScoreBody } from './score.ts'
 import { SglangSessions } from './sessions.ts'
 
-/** `npm run test:sglang` runs it. */
+/** The version that `npm run test:sglang` runs. */
 const TESTED = ['SGLang', '0.1', '0.5.23'] as const
 
 /**
- * A client of SGLang's server: its routes of OpenAI's API (`python/sglang/srt/entrypoints/openai/`), whose versions differ
- * in how they give ids, and in token mode its own `/generate`.
+ * Creates a client of SGLang's server: its routes of OpenAI's API (`python/sglang/srt/entrypoints/openai/`), whose
+ * versions differ in how they report ids, and in token mode its own `/generate`.
  */
 export function createSglangClient(options: ConnectionOptions): EngineClient {
   return new SglangClient(options)
@@ -49,16 +49,19 @@ class SglangClient extends ServerClient implements EngineClient {
   readonly #heldCalls: ToolCallConstraints
   readonly #sessions: SglangSessions
   /**
-   * What its weights were called first: `/update_weights_from_disk` names them after their folder (`served_model_name` in
-   * `tokenizer_manager.py`, 0.5.23), while calls go on to name the model; any name is its weights' to the server.
+   * The first name of its weights. `/update_weights_from_disk` renames them to their folder (`served_model_name` in
+   * `tokenizer_manager.py`, 0.5.23), while requests continue to name the model; the server accepts any name for its
+   * weights.
    */
   #servedName: string | undefined
-  /** How many tokens its model holds, prompt and completion together, once a health check has seen it. */
+  /** The context length of its model in tokens, prompt and completion together, after a health check. */
   #contextLength: number | undefined
   #isOld: string | undefined
-  /** Since its last failure: what is not ready after that is paused, and not starting. */
+  /**
+   * Whether the server was ready since its last failure: if it is not ready afterwards, it is paused, and not starting.
+   */
   #wasReady = false
-  /** By the names that it lists. */
+  /** The adapters by the names that the server lists. */
   #adapters: ReadonlySet<string> = new Set()
 
   constructor(options: ConnectionOptions) {
@@ -69,7 +72,7 @@ class SglangClient extends ServerClient implements EngineClient {
     this.#sessions = new SglangSessions(this.connection)
     this.#heldCalls = new ToolCallConstraints(this.#version, {
       since: TAGS_SINCE,
-      // Its other backends know fewer kinds of tags.
+      // Its other grammar backends support fewer kinds of tags.
       allows: ({ grammar_backend: backend }) => (backend ?? 'xgrammar') === 'xgrammar',
     })
   }
@@ -80,14 +83,17 @@ class SglangClient extends ServerClient implements EngineClient {
     else yield* this.#openai.generate(asked, signal)
   }
 
-  /** An agent's own session of the server is another way to make a prompt, which is not taken in token mode. */
+  /**
+   * Adds the session id. An agent's own `session_params` are another way to extend a prompt, which token mode does not
+   * accept.
+   */
   #inSession(request: GenerationRequest): GenerationRequest {
     if (!isTokenRequest(request) && isRecord(request.body.session_params)) return request
     const session_id = this.#sessions.getSessionName(request)
     return { ...request, body: { ...request.body, session_id } } as GenerationRequest
   }
 
-  /** SGLang goes by `lora_path`, and takes any model's name for its own: the base weights would sample. */
+  /** Selects the adapter by `lora_path`: SGLang accepts any model name and would sample from the base weights. */
   #withAdapter(request: GenerationRequest): GenerationRequest {
     const { model } = request.body
     if (model === undefined || !this.#adapters.has(model)) return request
@@ -95,8 +101,9 @@ class SglangClient extends ServerClient implements EngineClient {
   }
 
   /**
-   * No `rid` goes with the request, and a cancelled one is not named to `/abort_request`: that route takes an id for all
-   * that begin with it. The server aborts what nobody is connected for.
+   * Serves a request in token mode. It is sent without a `rid`, and a cancelled one is not sent to `/abort_request`,
+   * because that route aborts all requests whose id starts with the given one. The server aborts requests whose
+   * connection is closed.
    */
   async *#generateTokens(asked: TokenRequest, signal: AbortSignal): GenerationStream {
     const held = await this.#heldCalls.hold(asked, sglangCallTag(asked), signal)
@@ -144,7 +151,7 @@ class SglangClient extends ServerClient implements EngineClient {
 
   async #checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     const isPaused = await this.#isPaused(signal)
-    // Generates a token, on most versions: a dead engine behind its server does not pass, nor does a paused one.
+    // Most versions generate a token for it: a dead engine behind its server fails, and so does a paused one.
     if (!isPaused) await this.connection.askOptional('/health', signal)
     const models = await getModels(this.connection, signal)
     this.#sessions.note(await this.#version.said(signal))
@@ -158,7 +165,7 @@ class SglangClient extends ServerClient implements EngineClient {
     const info =
       (await this.connection.askOptional('/model_info', signal)) ??
       (await this.connection.askOptional('/get_model_info', signal))
-    // One that is paused reads nothing.
+    // A paused engine does not respond to queries of its tokenizer.
     const tokenizer = isPaused ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
     return {
       models,
@@ -168,7 +175,10 @@ class SglangClient extends ServerClient implements EngineClient {
     }
   }
 
-  /** `/ready` is 503 while generation is paused (`is_ready` in `tokenizer_manager.py`, 0.5.23); older versions do not tell. */
+  /**
+   * Returns whether generation is paused: `/ready` is 503 then (`is_ready` in `tokenizer_manager.py`, 0.5.23); older
+   * versions do not report it.
+   */
   async #isPaused(signal: AbortSignal): Promise<boolean> {
     try {
       this.#wasReady = (await this.connection.askOptional('/ready', signal)) !== undefined
@@ -176,7 +186,7 @@ class SglangClient extends ServerClient implements EngineClient {
     } catch (thrown) {
       const isRefused = thrown instanceof ProxyError && thrown.code === 'engine_failed'
       if (!isRefused || !this.#wasReady) return false
-      // Asks the engine behind the server, which answers this while it is paused.
+      // Queries the engine behind the server, which responds to this while it is paused.
       return (await this.connection.askOptional('/server_info', signal)) !== undefined
     }
   }
@@ -188,8 +198,8 @@ class SglangClient extends ServerClient implements EngineClient {
 }
 
 /**
- * A limit was made or cut to the length in the model's files; an engine may serve less (`--context-length`), and would
- * refuse the call. Without one it samples what is left.
+ * Removes a limit that exceeds the context. Limits are derived from the length in the model's files; an engine may
+ * serve less (`--context-length`), and would reject the request. Without a limit it samples up to the context length.
  */
 function withinLength(request: TokenRequest, contextLength = Number.POSITIVE_INFINITY): TokenRequest {
   const { body, promptTokenIds } = request
@@ -197,7 +207,7 @@ function withinLength(request: TokenRequest, contextLength = Number.POSITIVE_INF
   return { ...request, body: { ...body, max_tokens: null, max_completion_tokens: null } }
 }
 
-/** To vLLM and others 0 is no limit, as -1 is; SGLang refuses it. */
+/** Replaces a `top_k` of 0: for vLLM and others it means no limit, as -1 does; SGLang rejects it. */
 function withoutZero(request: GenerationRequest): GenerationRequest {
   if (request.body.top_k !== 0) return request
   return { ...request, body: { ...request.body, top_k: -1 } } as GenerationRequest

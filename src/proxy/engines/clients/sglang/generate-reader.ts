@@ -1,11 +1,12 @@
 /**
- * Turns what SGLang's `/generate` answers into generation events; the wire is that of
- * `python/sglang/srt/managers/tokenizer_manager.py`. In a stream, servers repeat everything from the start in each event
- * unless they were started with `--incremental-streaming-output`; older ones, with `--stream-output`, repeat logprobs and
- * text, but not ids. The request cannot choose, so each list is measured against `completion_tokens`, which always counts
- * from the start.
+ * Converts responses of SGLang's `/generate` to generation events; the wire format is that of
+ * `python/sglang/srt/managers/tokenizer_manager.py`. In a stream, servers repeat everything from the start in each
+ * event unless they were started with `--incremental-streaming-output`; older ones, with `--stream-output`, repeat
+ * logprobs and text, but not ids. A request cannot select this, so the length of each list is compared with
+ * `completion_tokens`, which always counts from the start.
  *
- * The text is not read: nothing in an event tells a text that goes on from one that starts anew. The ids say it all.
+ * The text is ignored: an event does not show whether its text continues or repeats the previous one. The ids are
+ * sufficient.
  */
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord, parseJson } from '../../../../base/json.ts'
@@ -37,17 +38,20 @@ import { firstWeightVersion, weightVersionOf } from '../wire/weight-version.ts'
 export interface GenerateReaderOptions extends ReaderOptions {
   /** The ids that were sent; the engine does not repeat them. */
   promptTokenIds: PromptIds
-  /** The engine writes placeholders itself, and only what it tells of the prompt is known. Default: no. */
+  /**
+   * Whether the request has images: the engine inserts placeholders, and the prompt is known only from its response.
+   * Default: no.
+   */
   hasImages?: boolean
 }
 
-/** `[logprob, id, text]`; the text only where it was asked for. */
+/** `[logprob, id, text]`; the text only if requested. */
 type TokenEntry = [logprob: unknown, id: unknown, text?: unknown]
 
 export class GenerateReader implements JsonReader {
   readonly #options: GenerateReaderOptions
   #started = false
-  /** Tokens that have been passed on. */
+  /** The number of tokens in events returned so far. */
   #seen = 0
   #meta: Record<string, unknown> = {}
   #skipped: string | undefined
@@ -57,8 +61,9 @@ export class GenerateReader implements JsonReader {
   }
 
   /**
-   * @throws ProxyError `engine_failed` when it is the engine's error, an abort, or tokens that do not add up;
-   *   `engine_rejected` when the engine aborted the request for a fault of its own
+   * Reads one event, or the complete response.
+   * @throws ProxyError `engine_failed` if it is the engine's error, an abort, or has inconsistent tokens;
+   *   `engine_rejected` if the engine aborted the request because of an error in it
    */
   read(json: string | Buffer, events: GenerationEvent[], isWhole = false): void {
     const answer = this.#parse(json.toString(), isWhole)
@@ -70,7 +75,7 @@ export class GenerateReader implements JsonReader {
     if (delta !== undefined) events.push(delta)
   }
 
-  /** @throws ProxyError `engine_lost` when no finish reason came */
+  /** Returns the end event. @throws ProxyError `engine_lost` if no finish reason arrived */
   end(): GenerationEnd {
     const { finish_reason: finish, weight_version: weights } = this.#meta
     if (!isRecord(finish) || typeof finish.type !== 'string') {
@@ -89,7 +94,7 @@ export class GenerateReader implements JsonReader {
     }
   }
 
-  /** @returns undefined for an event of a stream that is no part of the answer, as a gateway's warning */
+  /** Parses an event. @returns undefined for an event that is not part of the response, such as a gateway's warning */
   #parse(
     json: string,
     isWhole: boolean,
@@ -104,7 +109,7 @@ export class GenerateReader implements JsonReader {
     return undefined
   }
 
-  /** An abort ends an answer like any other, with ids that are not all there. */
+  /** Fails an aborted response: it ends like any other, with incomplete ids. */
   #failIfAborted(): void {
     const { finish_reason: finish } = this.#meta
     if (!isRecord(finish) || finish.type !== 'abort') return
@@ -127,7 +132,7 @@ export class GenerateReader implements JsonReader {
     return { type: 'start', engine, promptTokenIds, weightVersion: firstWeightVersion(this.#meta, isWhole) }
   }
 
-  /** @returns undefined when there is no new token */
+  /** Converts the new tokens. @returns undefined if there are none */
   #delta({ output_ids: ids }: Record<string, unknown>): GenerationDelta | undefined {
     if (!Array.isArray(ids)) throw this.#failure('gave no output_ids')
     const fresh = this.#fresh(sampledIds(ids))
@@ -143,7 +148,7 @@ export class GenerateReader implements JsonReader {
     return delta
   }
 
-  /** @param count tokens that are new */
+  /** @param count the number of new tokens */
   #details(requested: CaptureOptions, count: number): TokenData | undefined {
     const { promptTokenIds, expertsStart = 0 } = this.#options
     const meta = this.#meta
@@ -179,9 +184,9 @@ export class GenerateReader implements JsonReader {
   }
 
   /**
-   * What of a list is new: all of it, or what comes after the tokens that were seen. Once a token was seen, the lengths
-   * of the two differ.
-   * @returns undefined when the list is neither
+   * Returns the new entries of a list: all of it, or those after the tokens seen so far. Once a token was seen, the
+   * lengths of the two differ.
+   * @returns undefined if the list is neither
    */
   #fresh<T>(list: T[]): T[] | undefined {
     const count = this.#meta.completion_tokens
@@ -190,12 +195,12 @@ export class GenerateReader implements JsonReader {
     return this.#seen + list.length === count ? list : undefined
   }
 
-  /** Without an entry for each id there are none, and the turn's record says that they are missing. */
+  /** Adds logprobs if there is an entry for each id; otherwise the turn is recorded as lacking them. */
   #addLogprobs(delta: GenerationDelta, ids: readonly number[]): void {
     const { output_token_logprobs: all, output_top_logprobs: allTops } = this.#meta
     const entries = Array.isArray(all) ? this.#fresh<TokenEntry>(all) : undefined
     if (entries?.length !== ids.length) return
-    // A logprob that is null, or of another token, keeps its place and cannot be mistaken for a probability.
+    // A logprob that is null, or of another token, becomes NaN, which cannot be mistaken for a probability.
     delta.logprobs = entries.map(([logprob, id], at) =>
       typeof logprob === 'number' && id === ids[at] ? logprob : Number.NaN,
     )
@@ -212,7 +217,7 @@ export class GenerateReader implements JsonReader {
   }
 }
 
-/** undefined: it did not tell, or not in ids. */
+/** Parses ids; undefined if they are absent or invalid. */
 function parseIds(ids: unknown): PromptIds | undefined {
   return Array.isArray(ids) && ids.every(isTokenId) ? PromptIds.from(ids) : undefined
 }

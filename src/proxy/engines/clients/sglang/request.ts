@@ -1,7 +1,7 @@
 /**
- * The body of SGLang's `POST /generate`, but for the `input_ids`: `GenerateReqInput` in `python/sglang/srt/managers/io_struct.py`, and
- * `docs/basic_usage/sampling_params.md` for what `sampling_params` holds. The route ignores fields that it does not know;
- * a sampling parameter that it does not know fails the call, so only known ones are sent.
+ * The body of SGLang's `POST /generate`, except `input_ids`: `GenerateReqInput` in
+ * `python/sglang/srt/managers/io_struct.py`, and `docs/basic_usage/sampling_params.md` for `sampling_params`. The route
+ * ignores unknown fields, but rejects unknown sampling parameters, so only known ones are sent.
  */
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../../../../base/json.ts'
@@ -16,7 +16,7 @@ import {
   withoutRenderedFields,
 } from '../wire/request.ts'
 
-/** Sampling parameters of SGLang, by the name that an agent gives them. */
+/** SGLang's names of sampling parameters, by the agent's names. */
 const SAMPLING_PARAMS: Readonly<Record<string, string>> = {
   temperature: 'temperature',
   top_p: 'top_p',
@@ -32,7 +32,7 @@ const SAMPLING_PARAMS: Readonly<Record<string, string>> = {
   stop_token_ids: 'stop_token_ids',
   stop_regex: 'stop_regex',
   ignore_eos: 'ignore_eos',
-  // These three change the text, which nobody reads here, and never the ids: those of a stop string are among them.
+  // These three change the text, which is not read, and never the ids, which include those of a stop string.
   no_stop_trim: 'no_stop_trim',
   skip_special_tokens: 'skip_special_tokens',
   spaces_between_special_tokens: 'spaces_between_special_tokens',
@@ -42,8 +42,8 @@ const SAMPLING_PARAMS: Readonly<Record<string, string>> = {
 }
 
 /**
- * Fields that the route would take for another prompt, for the continuation of one, for an id that is in use, or, of
- * OpenAI's Responses, which asks to go on when nobody is connected any more.
+ * Fields that the route would interpret as another prompt, as the continuation of one, or as an id that is in use; and
+ * `background` of OpenAI's Responses, which requests to continue after a disconnect.
  */
 const NOT_THE_AGENTS: Readonly<Record<string, undefined>> = {
   text: undefined,
@@ -52,25 +52,25 @@ const NOT_THE_AGENTS: Readonly<Record<string, undefined>> = {
   rid: undefined,
   background: undefined,
   input_ids: undefined,
-  // Images come with the messages, and nothing else is where their placeholders are.
+  // Images are sent with the messages; their placeholders are the only ones in the prompt.
   image_data: undefined,
   video_data: undefined,
   audio_data: undefined,
 }
 
 /**
- * One shallow copy of the agent's body. Fields that are `undefined` here are left out of the JSON.
- * @throws ProxyError `unsupported` for a constraint on the output that the route does not know
+ * Returns the body: a shallow copy of the agent's. Fields that are `undefined` are omitted from the JSON.
+ * @throws ProxyError `unsupported` for a constraint on the output that the route does not support
  */
 export function generateBody(request: TokenRequest): Record<string, unknown> {
   const { body, stream } = request
   return {
     ...forwardedFields(body),
     sampling_params: samplingParams(body),
-    // Its chat route says so by the template, and else the constraint begins with the first token.
+    // Its chat route derives this from the template; without it, the constraint begins with the first token.
     ...(request.mayReason && isConstrained(body) && { require_reasoning: true }),
     return_logprob: true,
-    // Of the completion only.
+    // Logprobs of the completion only.
     logprob_start_len: -1,
     top_logprobs_num: askedAlternatives(request),
     ...detailFields(request),
@@ -80,9 +80,9 @@ export function generateBody(request: TokenRequest): Record<string, unknown> {
 }
 
 /**
- * The whole body of a call with images: SGLang takes one placeholder for each and writes as many as its own processor
- * counts (`_expand_input_ids` in `python/sglang/srt/multimodal/processors/base_processor.py`, 0.5.23). What it made of
- * the prompt it is asked to tell.
+ * Returns the complete body of a request with images. SGLang expects one placeholder per image and expands it to the
+ * number that its processor computes (`_expand_input_ids` in
+ * `python/sglang/srt/multimodal/processors/base_processor.py`, 0.5.23). The resulting prompt is requested.
  */
 export function imageBody(request: TokenRequest, images: PromptImages): Record<string, unknown> {
   return {
@@ -93,7 +93,7 @@ export function imageBody(request: TokenRequest, images: PromptImages): Record<s
   }
 }
 
-/** What is recorded beyond ids and logprobs. Alternatives of prompt and completion have one number. */
+/** Returns the fields for token data. The number of alternatives is the same for prompt and completion. */
 function detailFields({ record, expertsStart = 0, body }: TokenRequest): Record<string, unknown> | undefined {
   if (record === undefined) return undefined
   const { promptLogprobs } = record
@@ -107,7 +107,7 @@ function detailFields({ record, expertsStart = 0, body }: TokenRequest): Record<
 
 function samplingParams(body: ChatBody): Record<string, unknown> {
   const params: Record<string, unknown> = {
-    // null is the rest of the context; without it, the route stops after 128 tokens.
+    // null stands for the rest of the context; without the field, the route stops after 128 tokens.
     max_new_tokens: maxTokensOf(body) ?? null,
     ...constraint(body),
   }
@@ -118,7 +118,7 @@ function samplingParams(body: ChatBody): Record<string, unknown> {
   return params
 }
 
-/** What is neither a sampling parameter nor about the prompt, such as `priority` or `lora_path`. */
+/** Returns the other fields of the body that do not concern the prompt, such as `priority` or `lora_path`. */
 function forwardedFields(body: ChatBody): Record<string, unknown> {
   const fields = { ...withoutRenderedFields(body), ...NOT_THE_AGENTS }
   for (const field in SAMPLING_PARAMS) fields[field] = undefined
@@ -132,7 +132,10 @@ function isConstrained(body: ChatBody): boolean {
   return Boolean(body.regex || body.ebnf) || Object.keys(constraint(body)).length > 0
 }
 
-/** How the output is to look, as SGLang's own chat route passes it on: JSON schemas and tags as text. */
+/**
+ * Returns the constraint on the output in the form that SGLang's chat route uses internally: JSON schemas and tags as
+ * text.
+ */
 function constraint(body: ChatBody): Record<string, unknown> {
   rejectVllmConstraints(body)
   const format = body.response_format
@@ -150,7 +153,7 @@ function constraint(body: ChatBody): Record<string, unknown> {
   )
 }
 
-/** Ignored, they would let an answer through that does not keep to them. */
+/** Rejects vLLM's constraints: if ignored, they would be violated silently. */
 function rejectVllmConstraints(body: ChatBody): void {
   for (const field in body) {
     if (field !== 'structured_outputs' && !field.startsWith('guided_')) continue

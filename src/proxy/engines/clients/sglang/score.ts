@@ -1,14 +1,14 @@
 /**
- * Scores on SGLang's `/generate`: `return_logprob` and `logprob_start_len` of `GenerateReqInput` in
- * `python/sglang/srt/managers/io_struct.py`; the answer's `meta_info` in `tokenizer_manager.py`, the scores in
- * `layers/logits_processor.py`, where inputs are normalised without temperature and top_p.
+ * Scores from SGLang's `/generate`: `return_logprob` and `logprob_start_len` of `GenerateReqInput` in
+ * `python/sglang/srt/managers/io_struct.py`; the response's `meta_info` in `tokenizer_manager.py`, the scores in
+ * `layers/logits_processor.py`, where inputs are normalized without temperature and top_p.
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
 import { logprobOf, notScored, readAsPrompt, scoredIds } from '../wire/score.ts'
 import type { IdReading } from '../wire/tokenizer-answers.ts'
 
-/** @param withTexts what each token reads like is told too */
+/** Returns the body. @param withTexts whether the text of each token is requested too */
 export function sglangScoreBody(request: ScoreRequest, withTexts = false): string {
   const { promptTokenIds, loraPath, alternatives } = request
   return JSON.stringify({
@@ -24,7 +24,7 @@ export function sglangScoreBody(request: ScoreRequest, withTexts = false): strin
   })
 }
 
-/** @throws ProxyError `engine_failed` */
+/** Reads the scores. @throws ProxyError `engine_failed` */
 export function readSglangScores(engine: string, text: string, request: ScoreRequest): TokenScore[] {
   const answer = parseJson(text)
   const meta = isRecord(answer) ? answer.meta_info : undefined
@@ -32,7 +32,7 @@ export function readSglangScores(engine: string, text: string, request: ScoreReq
   if (!isRecord(meta) || !Array.isArray(entries)) throw notScored(engine, 'it has no input_token_logprobs')
   const { completionTokenIds: ids } = request
   const tops: unknown = meta.input_top_logprobs
-  // From the end: versions differ in how much of the prompt they begin with.
+  // Counted from the end: versions differ in the number of prompt entries at the start.
   const from = entries.length - ids.length
   if (from < 0) throw notScored(engine, `it tells ${entries.length} tokens of ${ids.length}`)
   return Array.from(ids, (id, at) => {
@@ -49,7 +49,7 @@ export function readSglangScores(engine: string, text: string, request: ScoreReq
   })
 }
 
-/** `[logprob, token id, text or null]` */
+/** Returns an entry as `[logprob, token id, text or null]`. */
 function parseTriple(entry: unknown): readonly unknown[] {
   return Array.isArray(entry) ? entry : []
 }

@@ -1,13 +1,13 @@
 import type { EngineConnection } from '../wire/connection.ts'
 import { nameOfSession, type SessionOfCall } from '../wire/session-words.ts'
 
-/** Sessions of which the server keeps something; of more, the longest silent one is closed. */
+/** The number of sessions that are kept open at the server; beyond it the least recently active one is closed. */
 const MAX_OPEN = 4_096
 const CLOSING_MS = 10_000
 
 /**
- * Sessions on a server with `--enable-session-radix-cache` (0.5.23): it holds the cache of each `session_id` until
- * `/close_session` (`mem_cache/unified_cache/session_ref_tracker.py`). Without that flag the id is a name and no more.
+ * Sessions on a server with `--enable-session-radix-cache` (0.5.23), which keeps the cache of each `session_id` until
+ * `/close_session` (`mem_cache/unified_cache/session_ref_tracker.py`). Without that flag the id is only a name.
  */
 export class SglangSessions {
   readonly #connection: EngineConnection
@@ -18,12 +18,12 @@ export class SglangSessions {
     this.#connection = connection
   }
 
-  /** @param serverInfo what a health check was told */
+  /** @param serverInfo the server information of a health check */
   note({ enable_session_radix_cache: holds }: Record<string, unknown>): void {
     this.#areHeld = holds === true
   }
 
-  /** @returns the id for the body of a call */
+  /** Returns the session id for the body of a request. */
   getSessionName(call: SessionOfCall): string {
     const name = nameOfSession(call)
     if (!this.#areHeld) return name
@@ -39,7 +39,7 @@ export class SglangSessions {
     this.#open.delete(sessionId)
   }
 
-  /** A server that is away has nothing more of it. */
+  /** Closes a session. Errors are ignored: a server that is down has lost its sessions. */
   async #close(session_id: string): Promise<void> {
     const signal = AbortSignal.timeout(CLOSING_MS)
     try {

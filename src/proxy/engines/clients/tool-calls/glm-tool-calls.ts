@@ -1,7 +1,7 @@
 /**
- * GLM's calls as structural tags: values are text or JSON between tags. Sources: vLLM's
- * `tool_parsers/structural_tag_registry.py` (0.32), and xgrammar's `builtin_structural_tag.py` (0.2.8) for tools that are
- * all strict.
+ * Structural tags for GLM's tool calls, whose values are text or JSON between tags. Sources: vLLM's
+ * `tool_parsers/structural_tag_registry.py` (0.32), and xgrammar's `builtin_structural_tag.py` (0.2.8) for tools that
+ * are all strict.
  */
 import { isRecord } from '../../../../base/json.ts'
 import {
@@ -32,7 +32,7 @@ const MARKUP = [
 
 const TEXT_EXCLUDES = MARKUP.filter((marker) => marker !== OPEN)
 
-/** Tools that are not strict have the keys and simple types of their schema. */
+/** For tools that are not strict, only the keys and simple types of their schema are enforced. */
 export const glm: ToolCallFormat = ({ tools, choice, onlyOne }) => {
   const isForced = choice === 'forced'
   const tags = tools.map(callTag)
@@ -50,7 +50,7 @@ function callTag({ name, strict, parameters }: FunctionTool): Format {
   return tag(OPEN + name, content, '</tool_call>')
 }
 
-/** undefined: the schema says more than which keys there are. */
+/** Returns the properties of a schema; undefined if the schema specifies more than its keys. */
 function plainProperties(schema: Schema): Schema | undefined {
   const { properties } = schema
   const isPlain = typeof properties === 'object' && properties !== null && Object.keys(properties).length > 0

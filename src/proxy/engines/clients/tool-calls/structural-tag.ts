@@ -1,14 +1,14 @@
 /**
- * Structural tags: what an engine's grammar makes of a text with calls in it. A format is JSON, `Format` of xgrammar's
- * `python/xgrammar/structural_tag.py` (0.2.8); each field stands there as xgrammar itself writes it, so that an engine that
- * keeps compiled grammars by their text knows a tag from its own chat route.
+ * A structural tag: the input from which an engine compiles the grammar of text with tool calls. A format is JSON,
+ * `Format` of xgrammar's `python/xgrammar/structural_tag.py` (0.2.8). Fields are in the order in which xgrammar writes
+ * them, so that an engine that caches compiled grammars by their text recognizes a tag of its own chat route.
  */
 export type Format = Readonly<Record<string, unknown>>
 
-/** How the arguments stand in the markup. */
+/** The notation of arguments in the markup. */
 export type SchemaStyle = 'json' | 'qwen_xml' | 'minimax_xml' | 'deepseek_xml' | 'glm_xml'
 
-/** @param schema true: any value */
+/** Returns the format of arguments. @param schema true: any value */
 export function jsonSchema(schema: unknown, style: SchemaStyle = 'json'): Format {
   return {
     type: 'json_schema',
@@ -40,12 +40,12 @@ export function either(elements: readonly Format[]): Format {
   return { type: 'or', elements }
 }
 
-/** At least one of the tags. */
+/** Returns the format of at least one of the tags. */
 export function tagList(tags: readonly Format[], onlyOne: boolean, separator = ''): Format {
   return { type: 'tags_with_separator', tags, separator, at_least_one: true, stop_after_first: onlyOne }
 }
 
-/** Free text, in which a trigger begins one of the tags. */
+/** Returns the format of free text in which a trigger starts one of the tags. */
 export function triggeredTags(
   trigger: string,
   tags: readonly Format[],

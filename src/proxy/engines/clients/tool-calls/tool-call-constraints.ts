@@ -1,19 +1,22 @@
-/** Whether a server holds answers to calls in the model's own markup, as its own chat route does. */
+/**
+ * Constrained decoding of tool calls in the model's own markup, as in the server's chat route, if the server supports
+ * it.
+ */
 import type { TokenRequest } from '../wire/request.ts'
 import type { ServerVersion } from '../wire/server-version.ts'
 import { getToolCallRequest, wantsMore } from './tool-call-request.ts'
 
 export interface ToolCallConstraintsOptions {
-  /** The first version that does. */
+  /** The first version that supports it. */
   since: string
-  /** Whether nothing else that the server says beside its version speaks against it. */
+  /** Returns false if other server information rules it out. */
   allows?(said: Record<string, unknown>): boolean
 }
 
 export class ToolCallConstraints {
   readonly #version: ServerVersion
   readonly #options: ToolCallConstraintsOptions
-  /** What an operator must know, once a call has found out. */
+  /** A warning for operators, set once a request has found the server too old. */
   warning: string | undefined
 
   constructor(version: ServerVersion, options: ToolCallConstraintsOptions) {
@@ -21,14 +24,14 @@ export class ToolCallConstraints {
     this.#options = options
   }
 
-  /** Another server may come up in its place. */
+  /** Discards the warning: another server may replace this one. */
   forget(): void {
     this.warning = undefined
   }
 
   /**
-   * The request with `fields` in its body, where the server knows what they mean.
-   * @param fields what holds the answer to calls; undefined: nothing does
+   * Adds `fields` to the body of the request if the server supports them.
+   * @param fields the constraint; undefined: none
    */
   async hold(request: TokenRequest, fields: object | undefined, signal: AbortSignal): Promise<TokenRequest> {
     if (fields === undefined) return request

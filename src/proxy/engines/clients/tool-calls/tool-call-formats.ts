@@ -1,6 +1,6 @@
 /**
- * Calls in a model's own markup, as structural tags. Source: xgrammar's `builtin_structural_tag.py` (0.2.8), which vLLM
- * and SGLang share, and for Hermes and MiniMax vLLM's `tool_parsers/structural_tag_registry.py` (0.32).
+ * Structural tags for tool calls in a model's own markup. Source: xgrammar's `builtin_structural_tag.py` (0.2.8), which
+ * vLLM and SGLang share, and for Hermes and MiniMax vLLM's `tool_parsers/structural_tag_registry.py` (0.32).
  */
 
 import {
@@ -15,17 +15,17 @@ import {
 } from './structural-tag.ts'
 import type { FunctionTool, ToolCallRequest } from './tool-call-request.ts'
 
-/** @param schemaOf what the arguments of a tool are held to; true: nothing */
+/** A function that creates the structural tag of a request. */
 export type ToolCallFormat = (calls: ToolCallFormatInput) => Format
 
 export interface ToolCallFormatInput extends Omit<ToolCallRequest, 'format'> {
-  /** What the arguments of a tool are held to; true: to nothing. */
+  /** Returns the schema that a tool's arguments must match; true: any value. */
   schemaOf(tool: FunctionTool): unknown
 }
 
 const THINK = ['<think>', '</think>']
 
-/** Qwen3-Coder, Qwen3.5 and their like. */
+/** Qwen3-Coder, Qwen3.5 and similar models. */
 export const qwen3Coder = freeStanding({
   trigger: '<tool_call>\n<function=',
   begin: (name) => `<tool_call>\n<function=${name}>\n`,
@@ -49,7 +49,7 @@ export const llama3 = freeStanding({
   style: 'json',
 })
 
-/** With and without newlines between the markers and the object. */
+/** Accepts the object with and without newlines between it and the markers. */
 export const hermes: ToolCallFormat = ({ tools, choice, onlyOne, schemaOf }) => {
   const tags = tools.flatMap((tool) => {
     const begin = `{"name": "${tool.name}", "arguments": `
@@ -117,7 +117,7 @@ export const kimiK2 = sectioned({
     ),
 })
 
-/** Each call stands by itself. */
+/** Creates a format in which tool calls are independent of each other. */
 function freeStanding(markup: {
   trigger: string
   begin(name: string): string
@@ -135,7 +135,10 @@ function freeStanding(markup: {
   }
 }
 
-/** All calls stand in one pair of markers; a forced call is one tag with them. */
+/**
+ * Creates a format in which one pair of markers encloses all tool calls; a forced tool call is one tag that includes
+ * them.
+ */
 function wrapped(markup: {
   open: string
   close: string
@@ -158,15 +161,15 @@ function wrapped(markup: {
   }
 }
 
-/** The same, where a section that is forced is a sequence. */
+/** Creates the same format, with a forced section as a sequence. */
 function sectioned(markup: {
   trigger: string
   open: string
-  /** What stands before a section that is forced. */
+  /** The text before a forced section. */
   lead: string
   close: string
   excludes?: readonly string[]
-  /** A call that is forced stands in a list of one. */
+  /** Whether a forced tool call is in a list of one. */
   listsForced?: boolean
   call(tool: FunctionTool, schema: unknown): Format
 }): ToolCallFormat {

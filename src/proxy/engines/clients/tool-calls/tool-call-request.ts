@@ -1,29 +1,29 @@
-/** What a call in token mode wants of tool calls, for an engine that can be held to it. */
+/** The requirements of a request in token mode on tool calls, for an engine with constrained decoding. */
 import type { Tool } from '../../../../protocol/canonical/messages.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
 export interface ToolCallRequest {
-  /** How the model writes calls: the name of the proxy's parser. */
+  /** The model's notation of tool calls: the name of the proxy's parser. */
   readonly format: string
   readonly tools: readonly FunctionTool[]
   readonly choice: ToolCallChoice
-  /** `parallel_tool_calls: false`: at most one call, whatever the choice. */
+  /** `parallel_tool_calls: false`: at most one tool call, whatever the choice. */
   readonly onlyOne: boolean
 }
 
-/** `forced`: one function by its name, which is the only one of the tools. */
+/** `forced`: one function was chosen by name; `tools` contains only it. */
 type ToolCallChoice = 'auto' | 'required' | 'forced'
 
 export interface FunctionTool {
   readonly name: string
   readonly strict: boolean | undefined
-  /** A JSON schema; undefined: the agent gave none. */
+  /** A JSON schema; undefined if the agent gave none. */
   readonly parameters: Schema | undefined
 }
 
 export type Schema = Readonly<Record<string, unknown>>
 
-/** undefined of a call that is offered no function. */
+/** Returns the requirements; undefined for a request that offers no function. */
 export function getToolCallRequest({ body, callFormat: format }: TokenRequest): ToolCallRequest | undefined {
   if (format === undefined || body.tool_choice === 'none') return undefined
   const choice = parseToolChoice(body.tool_choice)
@@ -40,7 +40,7 @@ export function getToolCallRequest({ body, callFormat: format }: TokenRequest): 
   }
 }
 
-/** Whether more is wanted than that calls are possible. */
+/** Returns whether the request requires more than that tool calls are possible. */
 export function wantsMore({ tools, choice, onlyOne }: ToolCallRequest): boolean {
   return choice !== 'auto' || onlyOne || tools.some(({ strict }) => strict === true)
 }

@@ -1,7 +1,7 @@
 /**
- * What vLLM's chat route makes of tools that are strict, forced, or called one at a time, said to a call in token mode:
- * `DelegatingParser._apply_structural_tag` of `vllm/parser/abstract_parser.py` (0.32), with the default of
- * `--tool-strict-level`. So both modes sample from one distribution.
+ * The constraint that vLLM's chat route derives from tools that are strict, forced, or limited to one tool call, for a
+ * request in token mode: `DelegatingParser._apply_structural_tag` of `vllm/parser/abstract_parser.py` (0.32), with the
+ * default of `--tool-strict-level`. Both modes therefore sample from one distribution.
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
@@ -15,7 +15,7 @@ import {
 } from '../tool-calls/tool-call-request.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
-/** By the proxy's parser: what vLLM calls the parser's `structural_tag_model`. It has none for the others. */
+/** The formats of the parsers that have a `structural_tag_model` in vLLM, by the proxy's parser. */
 const FORMATS: Readonly<Record<string, formats.ToolCallFormat>> = {
   hermes: formats.hermes,
   qwen3_coder: formats.qwen3Coder,
@@ -29,10 +29,10 @@ const FORMATS: Readonly<Record<string, formats.ToolCallFormat>> = {
   glm45: glm,
 }
 
-/** Older versions make less of the same fields. */
+/** Older versions derive fewer constraints from the same fields. */
 export const TAGS_SINCE = '0.32'
 
-/** What of the body says how calls are to be written; undefined: nothing does. */
+/** Returns the fields that constrain tool calls; undefined if there are none. */
 export function vllmCallTag(request: TokenRequest): Record<string, unknown> | undefined {
   const calls = getToolCallRequest(request)
   const write = calls && FORMATS[calls.format]
@@ -40,27 +40,29 @@ export function vllmCallTag(request: TokenRequest): Record<string, unknown> | un
   const output = calls.choice === 'auto' ? getRequestedOutput(request.body) : undefined
   if (!isConstrained(calls, output !== undefined)) return undefined
   const outputFormat = output && toOutputFormat(output)
-  // A constraint that has no such form is all that holds, as in vLLM.
+  // A constraint on the output without such a format is the only constraint, as in vLLM.
   if (output !== undefined && outputFormat === undefined) return undefined
-  // Beside another output, the free text of `auto` would let everything through.
+  // As an alternative to another output, the free text of `auto` would accept everything.
   const choice = outputFormat ? 'required' : calls.choice
   const written = write({ ...calls, choice, schemaOf: getArgumentSchema })
   const tag = { type: 'structural_tag', format: outputFormat ? either([written, outputFormat]) : written }
   return { structured_outputs: { structural_tag: JSON.stringify(tag) }, response_format: undefined }
 }
 
-/** The arguments of a tool that is not strict are free. */
+/** Returns the schema of arguments; those of a tool that is not strict are unconstrained. */
 function getArgumentSchema({ strict, parameters }: FunctionTool): unknown {
   return strict ? (parameters ?? true) : true
 }
 
-/** GLM's parser has a `default_tool_strict_level`: it holds every call to its markup. */
+/**
+ * Returns whether the request constrains tool calls. GLM's parser always does: it has a `default_tool_strict_level`.
+ */
 function isConstrained({ format, tools, choice, onlyOne }: ToolCallRequest, hasOutput: boolean): boolean {
   if (choice !== 'auto' || format === 'glm45') return true
   return (onlyOne && !hasOutput) || tools.some(({ strict }) => strict === true)
 }
 
-/** What the answer is held to beside calls: the fields of `StructuredOutputsParams`. */
+/** Returns the constraint on output other than tool calls, as the fields of `StructuredOutputsParams`. */
 function getRequestedOutput(body: ChatBody): Record<string, unknown> | undefined {
   const { structured_outputs: given, response_format: format } = body
   const said = isRecord(given) ? given : undefined
@@ -71,7 +73,9 @@ function getRequestedOutput(body: ChatBody): Record<string, unknown> | undefined
   return { ...said, structural_tag: JSON.stringify(format) }
 }
 
-/** `structured_outputs_to_format` of the same file; undefined: it has none here. */
+/**
+ * Converts a constraint as `structured_outputs_to_format` of the same file does; undefined if it has no format here.
+ */
 function toOutputFormat(output: Record<string, unknown>): Format | undefined {
   const { json_object: anyObject, json, regex, choice, grammar, structural_tag: tag } = output
   if (anyObject) return jsonSchema({ type: 'object' })
@@ -79,7 +83,7 @@ function toOutputFormat(output: Record<string, unknown>): Format | undefined {
     return jsonSchema(typeof json === 'string' ? parseJson(json) : json)
   if (typeof regex === 'string') return { type: 'regex', pattern: regex }
   if (Array.isArray(choice)) return either(choice.map((value) => constant(String(value))))
-  // Lark, which vLLM would translate, stays the only constraint.
+  // A Lark grammar, which vLLM would translate, remains the only constraint.
   if (typeof grammar === 'string' && grammar.includes('::=')) return { type: 'grammar', grammar }
   const said = typeof tag === 'string' ? parseJson(tag) : undefined
   return isRecord(said) && isRecord(said.format) ? said.format : undefined

@@ -49,16 +49,19 @@ const NO_ROUTE = {
 const SCALE_OUT = 'it lets nobody ask by its route of ids (vllm serve --enable-scale-out)'
 const NO_MASKS = 'sampling masks are not recorded: it tells none (vllm serve --return-sampling-mask)'
 
-/** The first version that sends ids of which a parser makes no text yet (vllm-project/vllm#29074): 0.12.0 has it not. */
+/**
+ * The first version that streams ids for which a parser does not emit text yet (vllm-project/vllm#29074); 0.12.0 does
+ * not.
+ */
 const WHOLE_STREAMS_SINCE = '0.13'
-/** The first releases that tell ids at all; a lower number is a build without one. */
+/** The first version that reports ids at all; a lower number is a build without a version. */
 const IDS_SINCE = '0.10'
-/** The older one of those that `npm run test:vllm` runs. */
+/** The older of the versions that `npm run test:vllm` runs. */
 const TESTED = ['vLLM', IDS_SINCE, '0.12'] as const
 
 /**
- * A client of vLLM's OpenAI-compatible server, from the version on that knows `return_token_ids` (0.10.2). Token mode
- * uses `/v1/completions`, and `/inference/v1/generate` for what only that gives: see `ids-route.ts`.
+ * Creates a client of vLLM's OpenAI-compatible server, from the first version with `return_token_ids` (0.10.2). Token
+ * mode uses `/v1/completions`, and `/inference/v1/generate` for features that only the latter has: see `ids-route.ts`.
  */
 export function createVllmClient(options: ConnectionOptions): EngineClient {
   return new VllmClient(options)
@@ -73,14 +76,15 @@ class VllmClient extends ServerClient implements EngineClient {
   readonly #version: ServerVersion
   readonly #heldCalls: ToolCallConstraints
   readonly #promptChecks = new PromptChecks()
-  // What this server lacks, for an operator. Until a health check fails: it may be another server after that.
+  // Warnings for operators about missing features. Cleared when a health check fails, since another server may replace
+  // this one.
   #noRoute: string | undefined
   #noMasks: string | undefined
   #losesIds: string | undefined
   #isOld: string | undefined
-  /** What a call samples with that does not say it. */
+  /** The server's defaults of sampling parameters. */
   #defaults: Record<string, unknown> | undefined
-  /** Of the model that was asked for last. */
+  /** The texts of the model that was requested last. */
   #texts: { model: string; of: TokenTextCache } | undefined
 
   constructor(options: ConnectionOptions) {
@@ -110,7 +114,7 @@ class VllmClient extends ServerClient implements EngineClient {
     const body = vllmTokenBody(request, budget, this.#promptChecks.next())
     const json = bodyWithIds(body, 'prompt', request)
     const response = await this.connection.request(routeOf(request), signal, json, request)
-    // The server answers this call: it was not the model that it did not know.
+    // The server serves this request, so it was the route that was missing, not the model.
     if (details !== undefined) this.#noRoute = `${NO_ROUTE[details]}: ${SCALE_OUT}`
     const events = readAnswer(this.connection, request, response, signal)
     yield* this.#promptChecks.watch(this.name, request, events)
@@ -124,7 +128,7 @@ class VllmClient extends ServerClient implements EngineClient {
     yield* readAnswer(this.connection, request, response, signal)
   }
 
-  /** @returns whether this version loses ids of chats that stream */
+  /** Returns whether this version loses ids of streamed chats, and notes a warning. */
   async #noteLostIds(signal: AbortSignal): Promise<boolean> {
     const isKnown = await this.#version.isSince(IDS_SINCE, signal)
     if (!isKnown || (await this.#version.isSince(WHOLE_STREAMS_SINCE, signal))) return false
@@ -143,7 +147,10 @@ class VllmClient extends ServerClient implements EngineClient {
     return { masks: this.#noMasks === undefined, streams, spans }
   }
 
-  /** @returns undefined where the server lacks the route; `/v1/completions` is for all but a mask and versions */
+  /**
+   * Sends a request to the ids route. @returns undefined if the server lacks it; `/v1/completions` supports everything
+   * but masks and versions
+   */
   async #askByIds(request: TokenRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
     const body = vllmIdsBody(request, await this.#sentByIds(request, signal))
     try {
@@ -162,13 +169,13 @@ class VllmClient extends ServerClient implements EngineClient {
     return { maxTokens, defaults, streams: await this.#version.isSince(STREAMS_SINCE, signal) }
   }
 
-  /** What becomes of a call that says nothing; undefined where the server does not tell. */
+  /** Returns what the server makes of a request without sampling parameters; undefined if it does not report it. */
   async #rendered({ body: { model } }: TokenRequest, signal: AbortSignal): Promise<unknown> {
     const json = JSON.stringify({ model, prompt: '.', max_tokens: 1 })
     return await this.connection.askIfTold('/v1/completions/render', signal, json)
   }
 
-  /** Calls that want nothing else from there go elsewhere then. */
+  /** Detects a server that reports no masks; later requests that need only masks use the other route. */
   async *#watchingForMasks(events: GenerationStream): GenerationStream {
     let sampled = false
     let masked = false
@@ -184,8 +191,9 @@ class VllmClient extends ServerClient implements EngineClient {
   }
 
   /**
-   * The server reads the images itself, and counts their tokens: what prompt it made of it is recorded.
-   * @throws ProxyError `unsupported` for a version that would leave the images out
+   * Serves a request with images. The server reads them and computes their placeholders; the prompt that it reports is
+   * recorded.
+   * @throws ProxyError `unsupported` for a version that would ignore the images
    */
   async *#generateWithImages(
     request: TokenRequest,
@@ -248,22 +256,25 @@ class VllmClient extends ServerClient implements EngineClient {
   }
 
   async #checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
-    // The list of models is answered even when the engine behind the server is dead; /health is not.
+    // The list of models is available even if the engine behind the server is dead; /health is not.
     await this.connection.askOptional('/health', signal)
     const models = await getModels(this.connection, signal)
     this.#contextLength.note(models)
-    // Of a vLLM in development mode: `{"weight_version": "v7"}`.
+    // Served in vLLM's development mode: `{"weight_version": "v7"}`.
     const weightVersion = weightVersionIn(await this.connection.askOptional('/weight_info', signal))
     const unavailable = await this.#unavailable(signal)
     this.#isOld = await this.#version.warningBefore(TESTED, signal)
-    // Asked for no ids of a text: chats are sent to it as chats.
+    // Without a tokenizer question the proxy is in chat mode.
     if (question === undefined) await this.#noteLostIds(signal)
-    // One that rests reads nothing.
+    // An engine that is asleep or paused does not respond to queries of its tokenizer.
     const tokenizer = unavailable ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
     return { models, weightVersion, unavailable, ...tokenizer }
   }
 
-  /** Routes of development mode; a call to an engine that sleeps waits in it. vLLM 0.32 says of a paused one that it sleeps. */
+  /**
+   * Returns whether the engine is asleep or paused, from routes of development mode; requests to a sleeping engine wait
+   * in it. vLLM 0.32 reports a paused engine as sleeping too.
+   */
   async #unavailable(signal: AbortSignal): Promise<Unavailable | undefined> {
     const says = async (name: string) => {
       const said = parseJson((await this.connection.askOptional(`/${name}`, signal)) ?? '')
@@ -274,7 +285,7 @@ class VllmClient extends ServerClient implements EngineClient {
   }
 }
 
-/** How many tokens the models of one engine hold, prompt and completion together. */
+/** The context length of an engine's models in tokens, prompt and completion together. */
 class ContextLength {
   readonly #connection: EngineConnection
   #models: readonly ModelInfo[] | undefined
@@ -283,23 +294,23 @@ class ContextLength {
     this.#connection = connection
   }
 
-  /** A health check has asked the engine for its models. */
+  /** Stores the models that a health check has reported. */
   note(models: readonly ModelInfo[]): void {
     this.#models = models
   }
 
   /**
-   * The limit to send: the agent's, else what is left for the completion. A limit was made or cut to the length in the model's
-   * files; an engine may serve less (vLLM's `--max-model-len`), and would refuse the call: it is cut to what health checks
-   * have seen. At least 1, for the engine to refuse a prompt that is too long in its own words. Without a limit the engine
-   * is asked for its models if nobody has asked yet.
-   * @throws ProxyError `unsupported` when there is no limit and the engine does not tell, and as `getModels`
+   * Returns the limit to send: the agent's, or the rest of the context. Limits are derived from the length in the
+   * model's files; an engine may serve less (vLLM's `--max-model-len`), and would reject the request, so a limit is
+   * reduced to the length that health checks have reported. The minimum is 1, so that the engine rejects a prompt that
+   * is too long with its own message. Without a limit the models are requested unless they are known.
+   * @throws ProxyError `unsupported` if there is no limit and the engine does not report one, and as `getModels`
    */
   async budget({ body, promptTokenIds }: TokenRequest, signal: AbortSignal): Promise<number> {
     const limit = maxTokensOf(body)
     if (limit === undefined) this.#models ??= await getModels(this.#connection, signal)
     const own = this.#models?.find((model) => model.id === body.model)
-    // An adapter has the length of its base model, and vLLM does not repeat it.
+    // An adapter has the length of its base model, which vLLM does not repeat.
     const length = own?.maxModelLen ?? this.#models?.find((model) => model.maxModelLen)?.maxModelLen
     const left = length === undefined ? undefined : Math.max(1, length - promptTokenIds.length)
     if (left !== undefined) return Math.min(limit ?? left, left)

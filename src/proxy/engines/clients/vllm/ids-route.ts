@@ -1,7 +1,8 @@
 /**
- * `/inference/v1/generate` of vLLM: ids in, ids out (`GenerateRequest` in
- * `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`). It takes images, and it alone tells sampling masks.
- * Calls go there for one of these, or for the weight version of each token; `docs/engine-wire.md` says what it lacks.
+ * vLLM's `/inference/v1/generate`: ids in, ids out (`GenerateRequest` in
+ * `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`). It accepts images, and it alone reports sampling masks.
+ * Requests use it for one of these, or for the weight version of each token; `docs/engine-wire.md` lists its
+ * limitations.
  */
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../../../../base/json.ts'
@@ -16,10 +17,10 @@ import {
 
 export const IDS_ROUTE = '/inference/v1/generate'
 
-/** What decides where a sample ends. */
+/** Fields that determine where a sample ends. */
 const STOP_FIELDS = ['stop', 'stop_token_ids']
 
-/** Fields of `SamplingParams` (`vllm/sampling_params.py`) under the names that an agent gives them. */
+/** Fields of `SamplingParams` (`vllm/sampling_params.py`) under the agent's names. */
 const SAMPLING_FIELDS = [
   'temperature',
   'top_p',
@@ -38,7 +39,7 @@ const SAMPLING_FIELDS = [
   'include_stop_str_in_output',
 ]
 
-/** Fields that say nothing of what is sampled, or that have another name on this route. */
+/** Fields that do not affect sampling, or that have another name on this route. */
 const OTHER_FIELDS = [
   'model',
   'max_tokens',
@@ -60,25 +61,26 @@ const OTHER_FIELDS = [
 
 const HARMLESS = new Set([...SAMPLING_FIELDS, ...OTHER_FIELDS])
 
-/** The first version that takes images beside ids as they are (`content_parts`). */
+/** The first version that accepts images with unmodified ids (`content_parts`). */
 export const IMAGES_SINCE = '0.32'
-/** The first version whose streams of this route tell all, and that says which stop ended a sample. */
+/** The first version whose streams of this route are complete, and that reports which stop ended a sample. */
 export const STREAMS_SINCE = '0.32'
-/** The first version that tells the weight version of each token on `/v1/completions` too. */
+/** The first version that reports the weight version of each token on `/v1/completions` too. */
 export const SPANS_SINCE = '0.33'
 
-/** What a server is known to give here. */
+/** The features that a server is known to have on this route. */
 export interface IdsRoute {
   readonly masks: boolean
-  /** Every event of a stream has what a whole answer has; a stop is told. */
+  /** Whether every event of a stream has the fields of a complete response, and stops are reported. */
   readonly streams: boolean
-  /** The weight version of each token, which it tells nowhere else. */
+  /** Whether the weight version of each token is reported here and nowhere else. */
   readonly spans: boolean
 }
 
 /**
- * What makes a call without images better asked here: it is recorded, and all that the call asks for can be said to this
- * route and comes back from it. It knows no constraints on the answer, and has no texts of tokens.
+ * Returns the reason to send a request without images to this route: it needs recorded data that the route reports, and
+ * uses only fields that the route supports. The route supports no constraints on the output, and reports no texts of
+ * tokens.
  */
 export function detailsByIds(request: TokenRequest, route: IdsRoute): 'masks' | 'versions' | undefined {
   const { record, body } = request
@@ -94,7 +96,9 @@ export function detailsByIds(request: TokenRequest, route: IdsRoute): 'masks' | 
   return wantsMask ? 'masks' : 'versions'
 }
 
-/** Sampling parameters that the engine has defaults of its own for, of the model's `generation_config.json` or of its flags. */
+/**
+ * Sampling parameters for which the engine has defaults, from the model's `generation_config.json` or from its flags.
+ */
 const DEFAULTED = [
   'temperature',
   'top_p',
@@ -107,9 +111,9 @@ const DEFAULTED = [
 ]
 
 /**
- * What `/v1/completions` and chat sample with where a call does not say it, as their `render` routes tell; this route alone
- * goes by those of `SamplingParams`.
- * @param rendered an answer of `/v1/completions/render`
+ * Returns the defaults that `/v1/completions` and chat use for missing parameters, as their `render` routes report
+ * them; this route uses those of `SamplingParams` only.
+ * @param rendered a response of `/v1/completions/render`
  */
 export function defaultsIn(rendered: unknown): Record<string, unknown> {
   const first: unknown = Array.isArray(rendered) ? rendered[0] : rendered
@@ -117,22 +121,22 @@ export function defaultsIn(rendered: unknown): Record<string, unknown> {
   return Object.fromEntries(DEFAULTED.flatMap((name) => (isSet(params[name]) ? [[name, params[name]]] : [])))
 }
 
-/** What goes with a call beside what its agent says. */
+/** The parameters of a request that its agent does not set. */
 export interface IdsRequestOptions {
   readonly maxTokens: number
   readonly defaults: Record<string, unknown>
-  /** False: it is asked whole. Older versions leave out a last step that has no new ids, and the finish reason with it. */
+  /** Whether to stream. Older versions omit a last step without new ids, and with it the finish reason. */
   readonly streams: boolean
 }
 
-/** The body for a call without images, but for the `token_ids`. */
+/** Returns the body of a request without images, except `token_ids`. */
 export function vllmIdsBody(
   request: TokenRequest,
   { maxTokens, defaults, streams }: IdsRequestOptions,
 ): Record<string, unknown> {
   const { body, record } = request
   const prompt = record?.promptLogprobs
-  // A stream has no place for what is told of the prompt.
+  // Streams do not contain data of the prompt.
   const stream = streams && request.stream && prompt === undefined && !record?.routedExperts
   const given = [...SAMPLING_FIELDS, ...STOP_FIELDS].filter((field) => isSet(body[field]))
   return {
@@ -154,9 +158,10 @@ export function vllmIdsBody(
 }
 
 /**
- * The body for a call with images, but for the `token_ids`: they have one placeholder for each, of which the server makes as
- * many as it counts, and it tells what prompt it made.
- * @throws ProxyError `unsupported` for a constraint on the answer, which this route knows under no name of an agent's
+ * Returns the body of a request with images, except `token_ids`: they have one placeholder per image, which the server
+ * expands, and it reports the resulting prompt.
+ * @throws ProxyError `unsupported` for a constraint on the output, which this route does not accept under an agent's
+ *   name
  */
 export function vllmImagesBody(request: TokenRequest, sent: IdsRequestOptions): Record<string, unknown> {
   const { body } = request
@@ -172,8 +177,8 @@ export function vllmImagesBody(request: TokenRequest, sent: IdsRequestOptions): 
 }
 
 /**
- * Whether the server has no such route. One that does not know the model answers 404 too; vLLM 0.32 started without
- * `--enable-scale-out` answers 403, as may a gateway or a key for other routes.
+ * Returns whether the server may lack this route. It also responds with 404 to an unknown model; vLLM 0.32 without
+ * `--enable-scale-out` responds with 403, as may a gateway or a key for other routes.
  */
 export function isRouteMissing(thrown: unknown): boolean {
   const isRefusal = thrown instanceof ProxyError && thrown.code === 'engine_rejected'

@@ -1,35 +1,36 @@
 /**
- * Whether vLLM samples after the ids that it was sent. It does by its sources, so a share of the calls is compared: the
- * first ones' prompts, when a server is new or was away, and one of so many from then on; after a difference, all.
- * What is counted is compared with each call.
+ * Verifies that vLLM samples after the ids that it was sent. Its sources say that it does, so only a share of the
+ * prompts is compared: that of the first request to a new or restarted server, and then one in {@link PROMPTS_A_CHECK};
+ * after a difference, all. The token counts are compared for each request.
  */
 import { ProxyError } from '../../../../base/errors.ts'
 import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
-/** One prompt of so many is compared. */
+/** One in this many prompts is compared. */
 const PROMPTS_A_CHECK = 32
 
 export class PromptChecks {
   #calls = 0
   #isDoubted = false
 
-  /** @returns whether the next call is to have its prompt repeated */
+  /** Returns whether the next request should ask the server to repeat its prompt. */
   next(): boolean {
     const isNext = this.#isDoubted || this.#calls % PROMPTS_A_CHECK === 0
     this.#calls += 1
     return isNext
   }
 
-  /** It may be another server from now on. */
+  /** Restarts the checks: another server may replace this one. */
   restart(): void {
     this.#calls = 0
     this.#isDoubted = false
   }
 
   /**
-   * @param engine its name
-   * @throws ProxyError `engine_failed` at the end of an answer to a prompt of another length, whose ids nobody knows
+   * Compares the prompt of a response.
+   * @param engine the engine's name
+   * @throws ProxyError `engine_failed` at the end of a response to a prompt of another length whose ids are unknown
    */
   async *watch(engine: string, request: TokenRequest, events: GenerationStream): GenerationStream {
     const { promptTokenIds: sent } = request

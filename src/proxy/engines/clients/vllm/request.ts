@@ -10,8 +10,8 @@ import {
 } from '../wire/request.ts'
 
 /**
- * The body for vLLM: the agent's, and what recording needs whatever the agent said about it. One shallow copy, since
- * bodies can be large. Fields that are `undefined` here are left out of the JSON.
+ * Returns the body for vLLM: the agent's, with the fields that recording requires overridden. It is a shallow copy,
+ * since bodies can be large; fields that are `undefined` are omitted from the JSON.
  */
 export function vllmBody(request: GenerationRequest): Record<string, unknown> {
   return {
@@ -23,15 +23,15 @@ export function vllmBody(request: GenerationRequest): Record<string, unknown> {
 }
 
 /**
- * The body for vLLM in token mode, but for the `prompt` of ids: `CompletionRequest` of `vllm/entrypoints/openai/completion/protocol.py`, which has
- * all of a chat's sampling fields under the same names, `response_format` and `structured_outputs` among them, and
- * ignores what it does not know. Text is cut at a stop string and loses special tokens if the agent asks for that; ids are
- * complete all the same, the stop string's included.
+ * Returns the body for vLLM in token mode, except the `prompt` of ids: `CompletionRequest` of
+ * `vllm/entrypoints/openai/completion/protocol.py`, which has all of a chat's sampling fields under the same names,
+ * including `response_format` and `structured_outputs`, and ignores unknown fields. If the agent requests it, text is
+ * cut at a stop string and loses special tokens; ids are complete nevertheless, including those of the stop string.
  *
- * The sampled ids come as the tokens of the logprobs. `return_token_ids` would tell them, too, and repeat all ids of the
- * prompt, which costs server and proxy more than the rest of the answer.
+ * The sampled ids are the tokens of the logprobs. `return_token_ids` would report them too, and repeat all ids of the
+ * prompt, which costs server and proxy more than the rest of the response.
  * @param maxTokens always sent: the route stops after 16 tokens otherwise
- * @param repeatsPrompt whether the server is to tell what prompt it saw
+ * @param repeatsPrompt whether the server should report the prompt that it saw
  */
 export function vllmTokenBody(
   request: TokenRequest,
@@ -55,12 +55,12 @@ export function vllmTokenBody(
 }
 
 /**
- * `TokenizeChatRequest` of `vllm/entrypoints/serve/tokenize/protocol.py`. Without the model's name: agents ask for
- * models that the proxy replaces, and one engine serves one.
+ * Returns the body for `TokenizeChatRequest` of `vllm/entrypoints/serve/tokenize/protocol.py`, without the model's
+ * name: agents name models that the proxy replaces, and an engine serves one.
  */
 export function vllmTokenizeBody(body: ChatBody): Record<string, unknown> {
   const { messages, tools } = withoutEmptyTools(body)
-  // Its schema has no `reasoning_effort`: the template gets it as the variable that vLLM makes of it in a chat.
+  // The schema has no `reasoning_effort`: the template gets it as the variable that vLLM derives from it in a chat.
   const chat_template_kwargs = templateVariables(body) ?? body.chat_template_kwargs
   return { messages, tools, chat_template_kwargs, add_generation_prompt: true }
 }
@@ -68,10 +68,10 @@ export function vllmTokenizeBody(body: ChatBody): Record<string, unknown> {
 function recordingFields({ body, stream }: GenerationRequest): Record<string, unknown> {
   return {
     return_token_ids: true,
-    // With a parser configured, false wipes ids and logprobs from every chunk. The dialect hides reasoning instead.
+    // With a parser configured, false removes ids and logprobs from every chunk. The dialect hides reasoning instead.
     include_reasoning: undefined,
     stream,
-    // The usage tells whether ids were lost on the way. vLLM refuses the field when it does not stream.
+    // The usage shows whether ids were lost. vLLM rejects the field when it does not stream.
     stream_options: stream
       ? { ...(body.stream_options as object | undefined), include_usage: true }
       : undefined,
@@ -79,8 +79,8 @@ function recordingFields({ body, stream }: GenerationRequest): Record<string, un
 }
 
 /**
- * What is recorded beyond ids and logprobs. A server that returns routed experts does so unasked, and never in a stream;
- * prompt logprobs are refused in one.
+ * Returns the fields for token data. A server that returns routed experts does so unrequested, and never in a stream;
+ * it rejects prompt logprobs in one.
  */
 function detailFields(request: GenerationRequest): Record<string, unknown> | undefined {
   const { record, expertsStart } = request
@@ -90,15 +90,15 @@ function detailFields(request: GenerationRequest): Record<string, unknown> | und
     ...(record.promptLogprobs !== undefined && { prompt_logprobs: record.promptLogprobs }),
     ...(record.routedExperts && expertsStart !== undefined && { routed_experts_prompt_start: expertsStart }),
     ...(recordsAlternatives(request) && { return_tokens_as_token_ids: true }),
-    // Known to vLLM 0.33 (by its sources), which refuses it with beam search; older ones ignore it.
+    // Known to vLLM 0.33 (by its sources), which rejects it with beam search; older versions ignore it.
     ...(record.weightVersions && request.body.use_beam_search !== true && { return_weight_versions: true }),
     ...(isWhole && { stream: false, stream_options: undefined }),
   }
 }
 
 /**
- * Alternatives are known by their ids where tokens are written as ids. On the route of completions an agent would be left
- * without their text: there its own logprobs come first.
+ * Returns whether alternatives can be recorded. They are identified by ids if tokens are written as ids. On the
+ * completions route the agent would then lose their text, so its own logprobs take precedence there.
  */
 function recordsAlternatives(request: GenerationRequest): boolean {
   if (request.record?.topLogprobs === undefined) return false
@@ -114,7 +114,7 @@ function chatLogprobs(request: GenerationRequest): Record<string, unknown> {
 function completionFields(request: GenerationRequest): Record<string, unknown> {
   const { max_tokens, max_completion_tokens } = request.body
   return {
-    // Whatever else was asked for, the sampled token's comes.
+    // The sampled token's logprob is always reported.
     logprobs: askedAlternatives(request),
     // This route does not know the newer name, and would stop after 16 tokens.
     max_tokens: max_tokens ?? max_completion_tokens,

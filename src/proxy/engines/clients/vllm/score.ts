@@ -1,6 +1,7 @@
 /**
- * Scores on vLLM's `/v1/completions`: `prompt_logprobs` of `vllm/entrypoints/openai/completion/protocol.py`; the answer in
- * `serving.py` there and `vllm/logprobs.py`. Prompts are scored before temperature and filters in each `--logprobs-mode`.
+ * Scores from vLLM's `/v1/completions`: `prompt_logprobs` of `vllm/entrypoints/openai/completion/protocol.py`; the
+ * response in `serving.py` there and `vllm/logprobs.py`. Prompts are scored before temperature and filters in each
+ * `--logprobs-mode`.
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
@@ -13,7 +14,7 @@ export function vllmScoreBody(request: ScoreRequest): string {
     model,
     prompt: scoredIds(request),
     add_special_tokens: false,
-    // The least that the route samples.
+    // The minimum that the route samples.
     max_tokens: 1,
     temperature: 0,
     // 0: the prompt's own tokens and no alternatives.
@@ -23,7 +24,7 @@ export function vllmScoreBody(request: ScoreRequest): string {
   })
 }
 
-/** @throws ProxyError `engine_failed` */
+/** Reads the scores. @throws ProxyError `engine_failed` */
 export function readVllmScores(engine: string, text: string, request: ScoreRequest): TokenScore[] {
   const answer = parseJson(text)
   const choice = isRecord(answer) && Array.isArray(answer.choices) ? answer.choices[0] : undefined
@@ -45,7 +46,10 @@ export function readVllmScores(engine: string, text: string, request: ScoreReque
   })
 }
 
-/** @param entry by token id: this one, and the most probable ones, of which it may be one */
+/**
+ * Reads the score of one token. @param entry logprobs by token id: this one, and the most probable ones, which may
+ * include it
+ */
 function scoredToken(
   entry: Record<string, unknown>,
   id: number,
@@ -69,7 +73,7 @@ function logprobIn(entry: unknown): number | undefined {
   return isRecord(entry) ? logprobOf(entry.logprob) : undefined
 }
 
-/** `decoded_token` of `prompt_logprobs`; the first token has none. */
+/** Reads `decoded_token` of `prompt_logprobs`; the first token has none. */
 export const VLLM_READING: IdReading = {
   path: '/v1/completions',
   body: (ids, model) => vllmScoreBody({ ...readAsPrompt(ids), model }),

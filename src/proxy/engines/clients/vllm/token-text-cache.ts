@@ -1,24 +1,26 @@
 /**
- * What single tokens read like, by `POST /detokenize`, which answers with one text for all of them
- * (`vllm/entrypoints/serve/tokenize/`): the tokens are sent with a separator between them.
+ * The texts of single tokens from vLLM's `POST /detokenize` (`vllm/entrypoints/serve/tokenize/`), which returns one
+ * text for all tokens: they are sent with a separator between them.
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 
-/** POSTs JSON to a path of the engine. @returns the body of its answer @throws ProxyError */
+/** POSTs JSON to a path of the engine. @returns the response body @throws ProxyError */
 export type Post = (path: string, json: string) => Promise<string>
 
-/** Of no language, so that no token spells it with a neighbour. */
+/** Characters of no language, so that no token forms a character with them. */
 const SEPARATOR = '\u241e\u241f\u241e'
 const PER_REQUEST = 4_000
-/** More different tokens, or pieces of characters, than these are not asked for: about what a vocabulary holds. */
+/**
+ * The maximum number of different tokens, or groups that form a character, to request: about the size of a vocabulary.
+ */
 const MAX_ASKED = 40_000
-/** Stands for bytes that are no character by themselves. */
+/** The replacement for bytes that do not form a character. */
 const PARTIAL = '\ufffd'
 const MAX_KNOWN = 400_000
 
 export class TokenTextCache {
   readonly #model: string
-  /** By the ids of a token, or of several that spell a character together. */
+  /** The text by id of a token, or by the ids of several tokens that form a character together. */
   readonly #known = new Map<string, string>()
   #separator: readonly number[] | undefined
 
@@ -27,8 +29,9 @@ export class TokenTextCache {
   }
 
   /**
-   * What each token adds to the text; neighbours that are no whole characters have their text at the last of them.
-   * @returns undefined where the engine does not tell them apart
+   * Returns the text that each token adds; adjacent tokens with incomplete characters have their text at the last of
+   * them.
+   * @returns undefined if the engine's text cannot be split
    * @throws ProxyError
    */
   async getTexts(ids: Int32Array, post: Post): Promise<string[] | undefined> {
@@ -43,7 +46,7 @@ export class TokenTextCache {
     return texts
   }
 
-  /** @returns whether all of them are known then */
+  /** Requests unknown texts. @returns whether all of them are known then */
   async #learn(keys: readonly string[], post: Post): Promise<boolean> {
     if (this.#known.size > MAX_KNOWN) this.#known.clear()
     const unknown = keys.filter((key) => !this.#known.has(key))
@@ -63,7 +66,7 @@ export class TokenTextCache {
     if (separator === undefined || separator.length === 0) return undefined
     const tokens = [...separator, ...keys.flatMap((key) => [...key.split(',').map(Number), ...separator])]
     const texts = (await this.#detokenize(tokens, post))?.split(SEPARATOR)
-    // The first and the last are what is around all of them: a tokenizer that puts anything there is not understood.
+    // The first and last text must be empty: a tokenizer that adds text there is not supported.
     const isUnderstood = texts?.length === keys.length + 2 && texts[0] === '' && texts.at(-1) === ''
     return isUnderstood ? texts.slice(1, -1) : undefined
   }
@@ -86,7 +89,7 @@ interface TextRun {
   key: string
 }
 
-/** Neighbours that are no whole characters by themselves. */
+/** Returns runs of adjacent tokens that have incomplete characters. */
 function partialRuns(ids: Int32Array, textOf: (id: number) => string): TextRun[] {
   const runs: TextRun[] = []
   for (let start = 0; start < ids.length; start += 1) {

@@ -1,17 +1,17 @@
-/** The message of an engine's answer, or a piece of it in a stream, as a generation event. */
+/** Conversion of the message of an engine's response, or of a chunk of a stream, to a generation event. */
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../../../../base/json.ts'
 import type { GenerationDelta } from '../../../../protocol/canonical/events.ts'
 import { isNestedTooDeeply } from '../../../../protocol/json/nesting.ts'
 import type { ToolCallAssembler, ToolCallPiece } from './tool-call-assembler.ts'
 
-/** Fields that have a place in the events. */
+/** Fields with a counterpart in the events. */
 const NAMED_FIELDS = new Set(['role', 'content', 'reasoning', 'reasoning_content', 'refusal', 'tool_calls'])
 
 /**
- * Adds what a message says to an event.
- * @param toolCalls of the same answer
- * @throws ProxyError `engine_failed` for arguments of a tool call that cannot be written as text
+ * Adds the fields of a message to an event.
+ * @param toolCalls of the same response
+ * @throws ProxyError `engine_failed` for arguments of a tool call that cannot be serialized
  */
 export function addMessage(
   delta: GenerationDelta,
@@ -20,15 +20,15 @@ export function addMessage(
   toolCalls: ToolCallAssembler,
 ): void {
   const { content, thinking } = partsOf(message.content)
-  // A streamed message opens with empty text that says nothing; a whole one that is empty was answered empty.
+  // A streamed message opens with empty text without meaning; in a complete one empty text is the content.
   if (content !== undefined && !(streamed && content === '')) delta.content = content
-  // vLLM renamed it in 2025-11 and had both for a while, one the copy of the other.
+  // vLLM renamed the field in 2025-11 and sent both for a while, one a copy of the other.
   const reasoning = message.reasoning ?? message.reasoning_content ?? thinking
   if (typeof reasoning === 'string' && reasoning !== '') delta.reasoning = reasoning
   if (typeof message.refusal === 'string' && message.refusal !== '') delta.refusal = message.refusal
   if (Array.isArray(message.tool_calls) && message.tool_calls.length > 0) {
     const pieces = message.tool_calls.filter(isRecord)
-    // In a whole message each is a call, though a model that writes ids itself may give two of them the same.
+    // In a complete message each entry is a tool call, though a model that generates ids may repeat one.
     delta.toolCalls = pieces.map((piece, place) => {
       const read = toolCallPiece(piece)
       return streamed ? toolCalls.assign(read) : { ...read, index: place }
@@ -46,7 +46,9 @@ interface SaidParts {
   thinking?: string
 }
 
-/** Text, or parts of text and of thinking, whose text is in parts again (Mistral's API). */
+/**
+ * Splits content: it is text, or parts of text and of thinking, and the latter consist of parts again (Mistral's API).
+ */
 function partsOf(content: unknown): SaidParts {
   if (typeof content === 'string') return { content }
   if (!Array.isArray(content)) return {}
@@ -59,7 +61,7 @@ function partsOf(content: unknown): SaidParts {
   }
 }
 
-/** Some engines leave the index out, and write null, or nothing, for what a piece does not carry. */
+/** Converts an entry. Some engines omit the index, and omit fields that a chunk lacks or set them to null. */
 function toolCallPiece(piece: Record<string, unknown>): ToolCallPiece {
   const { index, function: called } = piece
   const { name, arguments: args } = isRecord(called) ? called : {}
@@ -81,7 +83,10 @@ function textOf(value: unknown): string | undefined {
   return typeof value === 'string' && value !== '' ? value : undefined
 }
 
-/** Text by the book; llama.cpp's server wrote the object itself for a while, and some gateways do. */
+/**
+ * Returns the arguments as text. The API requires text; llama.cpp's server sent an object for a while, and some
+ * gateways do.
+ */
 function argumentsText(args: unknown): string | undefined {
   if (typeof args === 'string') return args
   if (!isRecord(args)) return undefined

@@ -1,7 +1,7 @@
 /**
- * Turns the JSON that OpenAI-compatible engines answer with, whole (`chat.completion`, `text_completion`) or chunk by chunk,
- * into generation events. Where engines differ, every place that one of them uses is looked at; `docs/engine-wire.md` lists
- * the sources. Only the choice with index 0 is read: a turn records one completion.
+ * Converts the JSON of OpenAI-compatible engines to generation events, both complete responses (`chat.completion`,
+ * `text_completion`) and chunks. Where engines differ, all known locations of a value are read; `docs/engine-wire.md`
+ * lists the sources. Only the choice with index 0 is read: a turn records one completion.
  */
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../../../../base/json.ts'
@@ -22,36 +22,37 @@ import { sampledIds } from './sampled-ids.ts'
 import { ToolCallAssembler } from './tool-call-assembler.ts'
 import { firstWeightVersion, lastWeightVersion, weightVersionOf } from './weight-version.ts'
 
-/** What the readers of all engines' answers are told of the call. */
+/** The properties of a request that all engines' readers need. */
 export interface ReaderOptions {
-  /** The engine's name, for the record. */
+  /** The engine's name, for the recorded turn. */
   engine: string
-  /** Whether the agent asked for logprobs and gets the engine's own entries. */
+  /** Whether the agent requested logprobs, and therefore gets the engine's entries. */
   wantsLogprobs: boolean
-  /** How many alternatives per token the agent gets; undefined: all that come. */
+  /** The number of alternatives per token for the agent; undefined: all. */
   alternatives?: number | undefined
-  /** What else is to be read of it. */
+  /** The additional data to read. */
   record?: CaptureOptions | undefined
-  /** The place of the prompt from which routed experts were asked for; absent: 0. */
+  /** The prompt position from which routed experts were requested; absent: 0. */
   expertsStart?: number | undefined
-  /** Cleans text of the engine that becomes part of an error. */
+  /** Removes credentials from the engine's text before it becomes part of an error. */
   redact(text: string): string
 }
 
 export interface AnswerOptions extends ReaderOptions {
-  /** Whether the agent asked for tokens written as `token_id:123`. */
+  /** Whether the agent requested tokens in the form `token_id:123`. */
   wantsIdsAsTokens: boolean
-  /** The ids that were sent as the prompt: the engine sees them as they are, even if it does not repeat them. */
+  /** The ids that were sent as the prompt: the engine sees them unchanged, even if it does not repeat them. */
   sentPromptTokenIds: PromptIds | readonly number[] | undefined
-  /** What reads the prompt's ids, where it is not enough to read them anew. */
+  /** Reads the prompt's ids; absent: they are parsed without a cache. */
   readPrompt?: ReadPrompt | undefined
 }
 
 const TOKEN_ID = /^token_id:(\d+)$/
 
 /**
- * Finish reasons of what did not finish. vLLM fails a call whose cache could not be loaded with `error` (`FinishReason` in
- * `vllm/v1/engine/__init__.py`), which its route of ids answers like any other; OpenRouter has it for a provider that broke.
+ * Finish reasons of failed responses. vLLM fails a request whose cache could not be loaded with `error` (`FinishReason`
+ * in `vllm/v1/engine/__init__.py`), which its ids route returns like any other; OpenRouter uses it for a provider
+ * failure.
  */
 const FAILURES: ReadonlyMap<string, string> = new Map([
   ['abort', 'aborted the request'],
@@ -66,7 +67,7 @@ export class AnswerReader {
   #usage: Usage | undefined
   #weightVersion: string | undefined
   #prompt: PromptIds | undefined
-  /** What was reported after the start, and not in it. */
+  /** The prompt's ids if reported after the start event. */
   #latePrompt: PromptIds | undefined
   #tokens = 0
   #skipped: string | undefined
@@ -77,11 +78,11 @@ export class AnswerReader {
   }
 
   /**
-   * Reads one chunk, or the whole answer, and appends what it says to `events`.
-   * @param json text, or its UTF-8, which is the better for a whole answer
-   * @param isWhole it is the whole answer
-   * @throws ProxyError `engine_failed` when it is the engine's error, or nothing that an engine would say;
-   *   `engine_rejected` when the error is the caller's
+   * Reads one chunk, or the complete response, and appends its events to `events`.
+   * @param json text, or its UTF-8, which is faster for a complete response
+   * @param isWhole whether it is the complete response
+   * @throws ProxyError `engine_failed` if it is the engine's error or is malformed; `engine_rejected` if it is an error
+   *   of the client
    */
   read(json: string | Buffer, events: GenerationEvent[], isWhole = false): void {
     const answer = this.#parse(json)
@@ -92,7 +93,7 @@ export class AnswerReader {
     }
     this.#skipped = undefined
     const choice = firstChoice(answer.choices)
-    // vLLM: at the root in chat, on the choice in completions; SGLang: on the choice in both.
+    // vLLM: at the root in chat, in the choice in completions; SGLang: in the choice in both.
     const reported = answer.prompt_token_ids ?? choice?.prompt_token_ids
     if (!this.#started) this.#start(answer, choice, events, isWhole, reported)
     else this.#notePrompt(reported)
@@ -107,10 +108,10 @@ export class AnswerReader {
   }
 
   /**
-   * The event that ends the answer, to be asked for when the engine has said everything.
-   * @throws ProxyError `engine_lost` when no finish reason came; `engine_failed` when the engine aborted the request, or
-   *   failed at it: what it had sampled until then is no finished sample; either, or `engine_rejected`, where the last
-   *   event without choices takes the place of a finish reason
+   * Returns the event that ends the response, after the last chunk.
+   * @throws ProxyError `engine_lost` if no finish reason arrived; `engine_failed` if the engine aborted the request, or
+   *   failed: the tokens sampled until then are not a finished sample; either, or `engine_rejected`, if the last event
+   *   without choices replaces a finish reason
    */
   end(): GenerationEnd {
     const { engine } = this.#options
@@ -143,8 +144,8 @@ export class AnswerReader {
   }
 
   /**
-   * Passes over an event of a stream without choices: gateways add warnings and costs, also after the finish reason. Its
-   * words are kept, because an engine that failed may say so in a form of its own.
+   * Skips an event of a stream without choices: gateways add warnings and costs, even after the finish reason. Keeps
+   * its text, because an engine may report a failure in a form of its own.
    */
   #skip(json: string | Buffer, isWhole: boolean): void {
     const { engine, redact } = this.#options
@@ -154,7 +155,7 @@ export class AnswerReader {
 
   #noteRoot(answer: Record<string, unknown>): void {
     if (isRecord(answer.usage)) this.#usage = answer.usage as unknown as Usage
-    // SGLang has it in `metadata`, gateways at the root; vLLM has spans on the choice, on one route.
+    // SGLang has it in `metadata`, gateways at the root; vLLM has spans in the choice, on one route.
     const version =
       answer.weight_version ?? (isRecord(answer.metadata) ? answer.metadata.weight_version : undefined)
     this.#weightVersion = weightVersionOf(version) ?? this.#weightVersion
@@ -182,26 +183,26 @@ export class AnswerReader {
     })
   }
 
-  /** A router may put a chunk of its own before the engine's first one. @param reported after the start */
+  /** Keeps ids that arrive after the start: a router may send a chunk before the engine's first one. */
   #notePrompt(reported: unknown): void {
     const isReported = reported instanceof PromptIds || (Array.isArray(reported) && reported.length > 0)
     if (!isReported) return
-    // A list with what is no id leaves the prompt unknown.
+    // A list with an invalid id leaves the prompt unknown.
     const ids = idsOf(reported) ?? PromptIds.of()
     if (this.#prompt?.equals(ids)) return
     this.#prompt = ids
     this.#latePrompt = ids
   }
 
-  /** @returns undefined when the choice brings neither text nor tokens */
+  /** Converts a choice. @returns undefined if it contains neither text nor tokens */
   #delta(choice: Record<string, unknown>, answer: Record<string, unknown>): GenerationDelta | undefined {
     const delta: GenerationDelta = { type: 'delta' }
     if (isRecord(choice.delta)) addMessage(delta, choice.delta, true, this.#toolCalls)
     else if (isRecord(choice.message)) addMessage(delta, choice.message, false, this.#toolCalls)
     else if (typeof choice.text === 'string' && choice.text !== '') delta.content = choice.text
     const entries = isRecord(choice.logprobs) ? this.#addLogprobs(delta, choice.logprobs) : []
-    // null is "not reported", and not "no tokens": some vLLM versions answer so although they were asked.
-    // SGLang's whole chat answers call them so since 0.5.18.
+    // null means "not reported" rather than "no tokens": some vLLM versions return it although ids were requested.
+    // SGLang's complete chat responses use `response_token_ids` since 0.5.18.
     const ids = choice.token_ids ?? choice.response_token_ids
     if (Array.isArray(ids)) delta.tokenIds = sampledIds(ids)
     if (this.#options.record) this.#addDetails(delta, choice, answer, entries)
@@ -221,7 +222,7 @@ export class AnswerReader {
     if (details) delta.details = details
   }
 
-  /** @returns the engine's entries, as it sent them */
+  /** Adds the logprobs of a choice. @returns the engine's entries, unchanged */
   #addLogprobs(delta: GenerationDelta, logprobs: Record<string, unknown>): readonly TokenLogprob[] {
     const said = Array.isArray(logprobs.content) ? writtenEntries(logprobs.content) : legacyEntries(logprobs)
     if (said.length === 0) return said
@@ -249,12 +250,12 @@ function firstChoice(choices: unknown[]): Record<string, unknown> | undefined {
   return first as Record<string, unknown> | undefined
 }
 
-/** @returns undefined when they are absent, or not ids: a prompt that is half known is not known */
+/** Returns ids; undefined if they are absent or invalid: a partly known prompt is treated as unknown. */
 function idsOf(ids: unknown): PromptIds | undefined {
   if (ids instanceof PromptIds) return ids
   if (!Array.isArray(ids)) return undefined
   const read = new Int32Array(ids.length)
-  // One loop over tens of thousands of ids: a check of all and then a copy take six times as long.
+  // One loop over tens of thousands of ids: a separate check and copy take six times as long.
   for (let at = 0; at < ids.length; at += 1) {
     const id: unknown = ids[at]
     if (!isTokenId(id)) return undefined
@@ -264,8 +265,8 @@ function idsOf(ids: unknown): PromptIds | undefined {
 }
 
 /**
- * The entries of the older Completions, whose lists run in parallel. A null logprob becomes NaN: it keeps its place, and
- * cannot be mistaken for a probability.
+ * Converts the parallel lists of the legacy completions API to entries. A null logprob becomes NaN, which keeps the
+ * position and cannot be mistaken for a probability.
  */
 function legacyEntries(logprobs: Record<string, unknown>): TokenLogprob[] {
   const { tokens, token_logprobs: values, top_logprobs: tops } = logprobs
@@ -287,8 +288,9 @@ function topEntries(top: Record<string, unknown>): TokenLogprob['top_logprobs'] 
 }
 
 /**
- * `/inference/v1/generate` of vLLM knows no texts and has `token_id` in the place of `token` (`GenerateLogProbsContent`,
- * since 0.28). Such an entry becomes what older versions send: the id, written as a token.
+ * Normalizes entries with ids. vLLM's `/inference/v1/generate` sends no texts, and `token_id` instead of `token`
+ * (`GenerateLogProbsContent`, since 0.28). Such an entry is converted to the older form, with the id written as a
+ * token.
  */
 function writtenEntries(content: unknown[]): TokenLogprob[] {
   const isByIds = isRecord(content[0]) && content[0].token_id !== undefined
@@ -312,12 +314,12 @@ function isTokenEntry(entry: unknown): boolean {
   return isRecord(entry) && typeof entry.token === 'string'
 }
 
-/** What stands in the place of a logprob and is no number keeps its place, and is never read as one: `[-1]` is not -1. */
+/** Replaces a logprob that is not a number by NaN, so that it is never read as one: `[-1]` is not -1. */
 function withNumber(entry: TokenLogprob): TokenLogprob {
   return typeof entry.logprob === 'number' ? entry : { ...entry, logprob: Number.NaN }
 }
 
-/** Ids from tokens that are written as `token_id:123`; undefined unless all are. */
+/** Returns the ids of tokens in the form `token_id:123`; undefined unless all have it. */
 function recoverTokenIds(entries: TokenLogprob[]): number[] | undefined {
   if (!entries[0]?.token.startsWith('token_id:')) return undefined
   const ids: number[] = []
@@ -329,7 +331,7 @@ function recoverTokenIds(entries: TokenLogprob[]): number[] | undefined {
   return ids
 }
 
-/** The proxy asked for ids in the place of text, not the agent: engines leave the text in `bytes`. */
+/** Restores the text of tokens when the proxy, and not the agent, requested ids: engines report the text in `bytes`. */
 function withTokenText(entry: TokenLogprob): TokenLogprob {
   const { top_logprobs: tops } = entry
   return { ...textOf(entry), ...(tops && { top_logprobs: tops.map(textOf) }) }
@@ -339,7 +341,7 @@ function textOf<Entry extends Pick<TokenLogprob, 'token' | 'bytes'>>(entry: Entr
   return entry.bytes ? { ...entry, token: Buffer.from(entry.bytes).toString('utf8') } : entry
 }
 
-/** More may have been asked for than the agent did. */
+/** Limits the alternatives to the agent's number, since the proxy may have requested more. */
 function withFewer(entry: TokenLogprob, count: number): TokenLogprob {
   const { top_logprobs: tops } = entry
   return tops && tops.length > count ? { ...entry, top_logprobs: tops.slice(0, count) } : entry

@@ -10,50 +10,52 @@ import type { BodyPieces } from './request.ts'
 import { type SessionOfCall, SessionWords } from './session-words.ts'
 
 export interface ConnectionOptions {
-  /** `http://host:8000` or `http://host:8000/v1`; may hold `user:password@`. */
+  /** `http://host:8000` or `http://host:8000/v1`; may contain `user:password@`. */
   url: string
   apiKey?: string | undefined
   /**
-   * The longest silence before an engine counts as hung: a whole answer may take this long, a streamed one may pause
-   * this long. Slow is not hung; there is no limit on an answer's length.
+   * The longest silence before an engine counts as hung: the limit on the wait for a complete response, and on a pause
+   * in a streamed one. A slow engine is not hung: the duration of a response is unlimited.
    */
   maxSilenceMs?: number
   connectTimeoutMs?: number
   /** Opens a socket to the engine. Default: TCP or TLS, within `connectTimeoutMs`. */
   connect?: Connect | undefined
-  /** A larger answer, or event of a streamed one, is a failure of the engine. Default: 100 MiB. */
+  /**
+   * The limit on a response, or an event of a streamed one; a larger one is a failure of the engine. Default: 100 MiB.
+   */
   maxAnswerBytes?: number
-  /** Headers that tell a router in front of engines which session a call belongs to. */
+  /** Headers that name the session of a request for a router in front of engines. */
   sessionHeaders?: readonly string[]
 }
 
-/** What headers tell of a call. */
+/** The properties of a request that are sent as headers. */
 export type CallOnWire = SessionOfCall & Pick<GenerationRequest, 'traceparent'>
 
-/** Opens sockets, as undici asks for them. */
+/** A function that opens sockets, as undici defines it. */
 export type Connect = buildConnector.connector
 
 export type EngineResponse = Awaited<ReturnType<Pool['request']>>
 
 const MAX_SILENCE_MS = 30 * 60_000
-/** As much as a frame between worker and proxy holds. */
+/** As large as a frame between worker and proxy may be. */
 const MAX_ANSWER_BYTES = 100 * 1024 * 1024
 const CONNECT_TIMEOUT_MS = 5_000
-/** Shorter than uvicorn's 5 s, so that a call never goes out on a connection that the engine is closing. */
+/** Shorter than uvicorn's 5 s, so that no request is sent on a connection that the engine is closing. */
 const KEEP_ALIVE_MS = 4_000
-/** How long the end of an answer is waited for once it has said everything, so that its connection can be used again. */
+/** The longest wait for the end of the body once the last event has arrived, so that the connection can be reused. */
 const DRAIN_MS = 1_000
-/** A body in pieces that is no longer is sent as one. */
+/** The largest body in chunks that is sent as one buffer. */
 const MAX_COPIED_BYTES = 64 * 1024
 
-/** HTTP to one engine, over as many kept-alive connections as there are calls. */
+/** HTTP to one engine, over as many kept-alive connections as there are concurrent requests. */
 export class EngineConnection {
   readonly endpoint: Endpoint
   readonly maxAnswerBytes: number
   readonly promptReports = new PromptReports()
   readonly #pool: Pool
   readonly #sessions: SessionWords
-  /** Routes that only some versions of an engine have: one that was found missing is not asked for again. */
+  /** Optional routes that this server lacks; they are not requested again. */
   readonly #missing = new Set<string>()
 
   constructor(options: ConnectionOptions) {
@@ -74,12 +76,13 @@ export class EngineConnection {
   }
 
   /**
+   * Sends a request.
    * @param path after the engine's base path, such as `/v1/models`
-   * @param json the body of a POST, perhaps in pieces; without it, the request is a GET
-   * @param call an agent's: routers send the calls of one session to one engine, and traced ones name their span
+   * @param json the body of a POST, perhaps in chunks; without it, the request is a GET
+   * @param call an agent's request: routers send those of one session to one engine, and traced ones name their span
    * @returns the response once its status is known to be 2xx
    * @throws ProxyError `engine_unreachable`, `engine_rejected`, `engine_failed`, `engine_lost`, `engine_timeout`. After
-   *   an abort: whatever `signal.reason` is.
+   *   an abort: `signal.reason`.
    */
   async request(
     path: string,
@@ -126,21 +129,21 @@ export class EngineConnection {
     }
   }
 
-  /** Nothing of the session is told or kept any more. */
+  /** Discards the affinity of a session that has ended. */
   endSession(sessionId: string): void {
     this.#sessions.forget(sessionId)
   }
 
-  /** The whole body as text. @throws as {@link request} */
+  /** Reads the complete body as text. @throws as {@link request} */
   async text(response: EngineResponse, signal: AbortSignal): Promise<string> {
     return joinForNow(await this.pieces(response, signal)).toString()
   }
 
-  /** The whole body. @throws as {@link request}; `engine_failed` for one that is too large */
+  /** Reads the complete body. @throws as {@link request}; `engine_failed` for one that is too large */
   async pieces({ body }: EngineResponse, signal: AbortSignal): Promise<readonly Buffer[]> {
     const parts: Buffer[] = []
     let size = 0
-    body.on('error', () => {}) // A body that is left unread says so.
+    body.on('error', () => {}) // A body that is not read to its end emits one.
     try {
       for await (const part of body as AsyncIterable<Buffer>) {
         parts.push(part)
@@ -155,14 +158,14 @@ export class EngineConnection {
     }
   }
 
-  /** The body of the answer to a GET, or to a POST of `json`. @throws as {@link request} */
+  /** Returns the response body of a GET, or of a POST of `json`. @throws as {@link request} */
   async ask(path: string, signal: AbortSignal, json?: string): Promise<string> {
     return await this.text(await this.request(path, signal, json), signal)
   }
 
   /**
-   * The same, read as JSON.
-   * @returns undefined for a refusal: a gateway may keep a route to itself, a server may have no tokenizer
+   * Returns the response of a POST, parsed as JSON.
+   * @returns undefined for an error response: a gateway may block a route, a server may have no tokenizer
    */
   async askIfTold(path: string, signal: AbortSignal, json: string): Promise<unknown> {
     try {
@@ -175,8 +178,8 @@ export class EngineConnection {
   }
 
   /**
-   * The body of a GET for a health check, of a route that only some versions have.
-   * @returns undefined when the server has no such route, as some versions and gateways do not, or does not let us
+   * Returns the response body of a GET for a health check, on a route that only some versions have.
+   * @returns undefined if the server lacks the route, or denies access
    * @throws ProxyError `engine_unreachable` or `engine_failed`
    */
   async askOptional(path: string, signal: AbortSignal): Promise<string | undefined> {
@@ -191,10 +194,10 @@ export class EngineConnection {
   }
 
   /**
-   * The body as it comes: what one read of the socket brought is one chunk. While the consumer does not pull, reading
-   * stops after one buffer (64 KiB), and the engine's socket fills up.
-   * Leaving the loop closes the connection, which is how an engine learns that nobody wants the answer; unless
-   * `isWhole` says that the answer has been read, and the connection can serve the next call.
+   * Yields the body as it arrives: one read of the socket is one chunk. While the consumer does not pull, reading stops
+   * after one buffer (64 KiB), and the engine's socket fills up. Leaving the loop closes the connection, by which an
+   * engine detects cancellation, unless `isWhole` returns true: then the response has been read, and the connection can
+   * be reused.
    * @throws as {@link request}
    */
   async *chunks(
@@ -208,21 +211,22 @@ export class EngineConnection {
       signal.throwIfAborted()
       throw answerFailure(this.name, thrown)
     } finally {
-      body.on('error', () => {}) // A body that is destroyed unread says so.
+      body.on('error', () => {}) // A body that is destroyed before its end emits one.
       if (isWhole()) drain(body)
       else body.destroy()
     }
   }
 
-  /** Running requests fail; there should be none. */
+  /** Closes all connections. Running requests fail; there should be none. */
   async close(): Promise<void> {
     await this.#pool.destroy()
   }
 }
 
 /**
- * Pieces are written one after the other, as undici does with whatever can be iterated; its types do not say so. Each is a
- * system call, and often a packet, of its own, which for a short body takes ten times as long as copying it.
+ * Returns a body for undici. Chunks are written one after the other: undici accepts an iterable, though its types do
+ * not declare it. Each chunk is a system call, and often a packet, which for a short body takes ten times as long as
+ * copying it.
  */
 function bodyOf(json: string | BodyPieces | undefined): string | Buffer | null {
   if (json === undefined || typeof json === 'string') return json ?? null
@@ -235,7 +239,7 @@ function bytesOf(json: string | BodyPieces): number {
   return json.reduce((sum, piece) => sum + piece.length, 0)
 }
 
-/** Reads what is left, which is nothing but the end, for a connection is used again only once its answer has ended. */
+/** Reads the end of the body, since a connection is reused only after its response has ended. */
 function drain(body: EngineResponse['body']): void {
   const timer = setTimeout(() => body.destroy(), DRAIN_MS).unref()
   body.once('close', () => clearTimeout(timer))

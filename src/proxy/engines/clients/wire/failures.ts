@@ -1,4 +1,4 @@
-/** What can go wrong between the proxy and an engine, as ProxyErrors. */
+/** Conversion of failures between the proxy and an engine to ProxyErrors. */
 import { type ErrorCode, ProxyError } from '../../../../base/errors.ts'
 import { isRecord, parseJson } from '../../../../base/json.ts'
 
@@ -7,19 +7,19 @@ const NOT_HTTP = /^HPE_/
 const LOST = new Set(['UND_ERR_SOCKET', 'ECONNRESET', 'EPIPE', 'UND_ERR_DESTROYED', 'UND_ERR_CLOSED'])
 const SILENT = new Set(['UND_ERR_HEADERS_TIMEOUT', 'UND_ERR_BODY_TIMEOUT'])
 
-/** An error of undici before the engine's answer began: was there a connection? */
+/** Converts an error of undici before the response began. The code depends on whether there was a connection. */
 export function requestFailure(engine: string, thrown: unknown): ProxyError {
   const code = codeOf(thrown)
   if (SILENT.has(code) || LOST.has(code) || NOT_HTTP.test(code)) return answerFailure(engine, thrown)
   return failure('engine_unreachable', `cannot connect to the engine at ${engine}`, code, thrown)
 }
 
-/** An error of undici once there was a connection. */
+/** Converts an error of undici after a connection was established. */
 export function answerFailure(engine: string, thrown: unknown): ProxyError {
   const code = codeOf(thrown)
   if (SILENT.has(code)) return failure('engine_timeout', `the engine at ${engine} fell silent`, code, thrown)
   if (NOT_HTTP.test(code)) {
-    // The parser's error holds what it could not read.
+    // The cause is omitted: the parser's error contains the data that it could not parse.
     return failure('engine_failed', `what answered at ${engine} does not speak HTTP`, code, undefined)
   }
   return failure('engine_lost', `the connection to the engine at ${engine} was lost`, code, thrown)
@@ -32,17 +32,17 @@ function failure(code: ErrorCode, message: string, detail: string, cause: unknow
 function codeOf(thrown: unknown): string {
   if (!(thrown instanceof Error)) return ''
   const { code, name } = thrown as Error & { code?: unknown }
-  // undici has no code for some of what its parser refuses.
+  // undici has no code for some parser errors.
   if (code === undefined && name === 'HTTPParserError') return 'HPE_INVALID'
   return code === undefined ? '' : String(code)
 }
 
-/** An answer that has come to its end before the engine said why it is one. */
+/** Returns the error for a response that ended before its finish reason. */
 export function answerUnfinished(engine: string): ProxyError {
   return new ProxyError('engine_lost', `the answer of the engine at ${engine} ended without a finish reason`)
 }
 
-/** What is larger than any answer would end the process. @param limit in bytes */
+/** Returns the error for a response that is too large to be buffered. @param limit in bytes */
 export function answerTooLarge(engine: string, limit: number): ProxyError {
   return new ProxyError('engine_failed', `the engine at ${engine} sent more than ${limit} bytes at once`)
 }
@@ -50,12 +50,12 @@ export function answerTooLarge(engine: string, limit: number): ProxyError {
 export interface RefusedAnswer {
   engine: string
   status: number
-  /** The body, free of credentials. */
+  /** The body without credentials. */
   text: string
   retryAfter?: string | undefined
 }
 
-/** An answer with an HTTP status that is not 2xx. */
+/** Converts a response whose HTTP status is not 2xx. */
 export function refusalError({ engine, status, text, retryAfter }: RefusedAnswer): ProxyError {
   const body = parseJson(text)
   const said = engineMessage(body) ?? excerpt(text)
@@ -74,8 +74,8 @@ export function refusalError({ engine, status, text, retryAfter }: RefusedAnswer
 }
 
 /**
- * Whether an answer, or an event of a stream, is an error: `{"error": …}`, or the error itself (SGLang, older vLLM). An
- * empty `error` is none: gateways write one beside what they forward.
+ * Returns whether a response, or an event of a stream, is an error: `{"error": …}`, or the error itself (SGLang, older
+ * vLLM). An empty `error` does not count: gateways add one to responses that they forward.
  */
 export function isError(answer: Record<string, unknown>): boolean {
   const { error, object } = answer
@@ -83,9 +83,10 @@ export function isError(answer: Record<string, unknown>): boolean {
 }
 
 /**
- * An error where an answer should be. Once a stream has begun its status is 200, and vLLM (0.32) and SGLang (0.5.23) say the
- * real one in `error.code`; 4xx is what the caller did wrong, as a sampling parameter that the engine's core refuses.
- * @param json the answer as it came
+ * Converts an error in place of a response. The HTTP status of a stream is 200 once it has begun, and vLLM (0.32) and
+ * SGLang (0.5.23) report the real one in `error.code`; 4xx is an error of the client, for instance a sampling parameter
+ * that the engine's core rejects.
+ * @param json the response as received
  */
 export function answerError(engine: string, json: string, redact: (text: string) => string): ProxyError {
   const text = redact(json)
@@ -99,12 +100,12 @@ export function answerError(engine: string, json: string, redact: (text: string)
   )
 }
 
-/** A failure in words of ours, and then an engine's own, which are for the agent and the record, and no log. */
+/** Returns an error with the proxy's message and the engine's text, of which logs contain only the former. */
 export function saidBy(code: ErrorCode, ours: string, theirs: string): ProxyError {
   return new ProxyError(code, ours + theirs, { logMessage: ours })
 }
 
-/** What went wrong when an engine was asked how it is; to a health check, every refusal is a failure. */
+/** Converts an error of a health check, for which every rejection is a failure. */
 export function healthFailure(thrown: unknown): unknown {
   if (!(thrown instanceof ProxyError)) return thrown
   const { code, message, status } = thrown
@@ -115,15 +116,16 @@ export function healthFailure(thrown: unknown): unknown {
   return new ProxyError('engine_failed', `the engine refused to say how it is (HTTP ${status}): ${message}`)
 }
 
-/** The text of a retry-after header, seconds or a date, in seconds. */
+/** Converts a Retry-After header, seconds or a date, to seconds. */
 function secondsUntil(retryAfter: string): number | undefined {
   const seconds = /^\d+$/.test(retryAfter) ? Number(retryAfter) : (Date.parse(retryAfter) - Date.now()) / 1000
   return Number.isFinite(seconds) ? Math.max(0, Math.ceil(seconds)) : undefined
 }
 
 /**
- * What an error body says. Seen: `{"error":{"message"}}` (OpenAI, vLLM), `{"object":"error","message"}` (SGLang, older
- * vLLM), `{"error":"Unauthorized"}` (vLLM's key check), `{"detail"}` (FastAPI).
+ * Returns the message of an error body. Known forms: `{"error":{"message"}}` (OpenAI, vLLM),
+ * `{"object":"error","message"}` (SGLang, older vLLM), `{"error":"Unauthorized"}` (vLLM's key check), `{"detail"}`
+ * (FastAPI).
  */
 export function engineMessage(body: unknown): string | undefined {
   if (!isRecord(body)) return undefined
@@ -134,7 +136,7 @@ export function engineMessage(body: unknown): string | undefined {
   return undefined
 }
 
-/** The beginning of a text, on one line. */
+/** Returns the beginning of a text as one line. */
 export function excerpt(text: string): string {
   const line = text
     .slice(0, 2 * EXCERPT_CHARS)

@@ -14,8 +14,8 @@ import { type EventData, SseParser } from './sse.ts'
 const DONE = /^\s*\[DONE\]\s*$/
 
 /**
- * The events of an engine's answer to `request`. Whether it is streamed is for the engine to say: some answer whole
- * although a stream was asked for.
+ * Yields the events of an engine's response to `request`. The response determines whether it is streamed: some engines
+ * respond completely although a stream was requested.
  * @throws as EngineClient.generate
  */
 export async function* readAnswer(
@@ -42,7 +42,7 @@ export async function* readAnswer(
   else yield* watchPromptIds(events, connection)
 }
 
-/** Notes whether a completion came with the ids of its prompt. */
+/** Counts whether completions report the ids of their prompt. */
 async function* watchPromptIds(
   events: GenerationStream,
   { promptReports }: EngineConnection,
@@ -50,25 +50,25 @@ async function* watchPromptIds(
   let isReported = false
   for await (const batch of events) {
     isReported ||= batch.some((event) => event.type !== 'delta' && event.promptTokenIds !== undefined)
-    // Before the batch: a reader need not ask for more after the end.
+    // Before the batch: the consumer may stop after the end.
     if (batch.at(-1)?.type === 'end') promptReports.note(isReported)
     yield batch
   }
 }
 
-/** What turns the JSON of one engine's answers into events. */
+/** A converter of the JSON of one response to events. */
 export interface JsonReader {
   /**
-   * Reads one event of a stream, or the whole answer, as text or UTF-8, and appends what it says to `events`. Bytes are
-   * not to be kept.
-   * @param isWhole it is the whole answer; default: no
+   * Reads one event of a stream, or the complete response, as text or UTF-8, and appends its events to `events`. Must
+   * not keep references to the bytes.
+   * @param isWhole whether it is the complete response; default: no
    */
   read(json: string | Buffer, events: GenerationEvent[], isWhole?: boolean): void
-  /** The event that ends the answer, to be asked for when the engine has said everything. */
+  /** Returns the event that ends the response, after the last chunk. */
   end(): GenerationEnd
 }
 
-/** What a reader stumbles over is the engine's doing: an answer may have anything anywhere, nested to any depth. */
+/** Wraps a reader: its exceptions are failures of the engine, since a response may contain any value at any depth. */
 function guarded(reader: JsonReader, engine: string): JsonReader {
   return {
     read(json, events, isWhole) {
@@ -84,7 +84,10 @@ function guarded(reader: JsonReader, engine: string): JsonReader {
   }
 }
 
-/** The events of an answer in JSON, whole or as server-sent events until `[DONE]`. @throws as EngineClient.generate */
+/**
+ * Yields the events of a JSON response, complete or as server-sent events until `[DONE]`. @throws as
+ * EngineClient.generate
+ */
 export async function* readWith(
   unguarded: JsonReader,
   connection: EngineConnection,
@@ -117,7 +120,7 @@ async function* streamed(
     try {
       done = readEvents(parser.push(chunk), reader, events)
     } catch (thrown) {
-      // What was sampled before the engine failed is on record.
+      // Tokens sampled before the engine failed are recorded.
       if (events.length > 0) yield events
       throw thrown
     }
@@ -127,7 +130,7 @@ async function* streamed(
   yield [reader.end()]
 }
 
-/** @returns whether the engine has said everything */
+/** Reads the events of a chunk. @returns whether the stream is done */
 function readEvents(data: EventData[], reader: JsonReader, events: GenerationEvent[]): boolean {
   for (const json of data) {
     if (json.length === 0) continue

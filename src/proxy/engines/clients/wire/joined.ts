@@ -1,14 +1,14 @@
 import { detachBuffer } from '../../../../protocol/json/detach-buffer.ts'
 
-/** Longer answers are put together in a buffer of their own: nobody should keep that much for them. */
+/** Larger responses get their own buffer, so that this memory is not retained. */
 const MAX_BYTES = 4 * 1024 * 1024
 
-/** With each call an engine sends half a megabyte of ids that nobody keeps. */
+/** A reused buffer: with each response an engine sends half a megabyte of ids that are not kept. */
 let scratch = Buffer.allocUnsafeSlow(64 * 1024)
 
 /**
- * The pieces as one, for whoever reads them at once: the bytes are good until the next call of this function, for whatever
- * answer that is. What was joined is gone.
+ * Joins chunks for immediate reading: the result is valid until the next call of this function, for any response. The
+ * chunks are detached.
  */
 export function joinForNow(pieces: readonly Buffer[]): Buffer {
   if (pieces.length === 1) return pieces[0]!
@@ -25,7 +25,7 @@ function scratchOf(length: number): Buffer {
   return scratch.subarray(0, length)
 }
 
-/** The same bytes, good for ever. */
+/** Returns the same bytes with unlimited validity. */
 export function kept(bytes: Buffer): Buffer {
   return bytes.buffer === scratch.buffer ? Buffer.from(bytes) : bytes
 }

@@ -4,7 +4,7 @@ import type { ModelInfo } from '../../port/engine-client.ts'
 import type { EngineConnection } from './connection.ts'
 import { excerpt, healthFailure } from './failures.ts'
 
-/** `GET /v1/models`. @throws ProxyError `engine_unreachable` or `engine_failed` */
+/** Requests `GET /v1/models`. @throws ProxyError `engine_unreachable` or `engine_failed` */
 export async function getModels(connection: EngineConnection, signal: AbortSignal): Promise<ModelInfo[]> {
   const text = await connection.ask('/v1/models', signal).catch((thrown) => {
     throw healthFailure(thrown)
@@ -21,7 +21,7 @@ function modelInfo({ id, max_model_len: maxModelLen, parent }: Record<string, un
     {
       id,
       maxModelLen: typeof maxModelLen === 'number' ? maxModelLen : undefined,
-      // vLLM and SGLang name the model below it.
+      // vLLM and SGLang name the base model of an adapter.
       isAdapter: typeof parent === 'string' || undefined,
     },
   ]

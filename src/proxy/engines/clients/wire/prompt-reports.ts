@@ -1,7 +1,10 @@
-/** Completions without prompt ids, one after the other, before an operator is warned: one may be an engine that restarts. */
+/**
+ * The number of consecutive completions without prompt ids before operators are warned: a single one may be due to a
+ * restart of the engine.
+ */
 const CONFIRMATIONS = 3
 
-/** Counts completions whose engine, or a router before it, reports no ids of the prompt. */
+/** Counts completions for which the engine, or a router in front of it, does not report the ids of the prompt. */
 export class PromptReports {
   #missing = 0
 
@@ -9,7 +12,7 @@ export class PromptReports {
     this.#missing = isReported ? 0 : this.#missing + 1
   }
 
-  /** Why turns are not exact; undefined while ids are reported. */
+  /** The reason why turns are inexact; undefined while ids are reported. */
   get warning(): string | undefined {
     if (this.#missing < CONFIRMATIONS) return undefined
     return 'it reports no token ids of prompts, or a router before it drops them: its turns are not exact'

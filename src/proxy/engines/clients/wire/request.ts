@@ -1,22 +1,22 @@
-/** What all engine clients read from a request. */
+/** Functions that all engine clients apply to a request. */
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { toJsonChunks } from '../../../../protocol/json/json-member.ts'
 import type { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { writeIds } from '../../../../protocol/token-ids/token-ids-json.ts'
 
-/** A call in token mode: sampled after the ids that it brings. */
+/** A request in token mode: the tokens are sampled after its ids. */
 export type TokenRequest = Extract<GenerationRequest, { kind: 'chat' }> & { promptTokenIds: PromptIds }
 
 export function isTokenRequest(request: GenerationRequest): request is TokenRequest {
   return request.kind === 'chat' && request.promptTokenIds !== undefined
 }
 
-/** A request's body in UTF-8, in pieces. */
+/** The UTF-8 body of a request, in chunks. */
 export type BodyPieces = readonly Buffer[]
 
 /**
- * A body as JSON. The request's messages and tools, if they are in it, are not written again when they are there as JSON
- * already.
+ * Serializes a body. The request's messages and tools, if the body contains them, are not serialized again if their
+ * JSON is available.
  */
 export function bodyJson(body: Record<string, unknown>, request: GenerationRequest): string | BodyPieces {
   const { messages, ...others } = body
@@ -28,7 +28,7 @@ export function bodyJson(body: Record<string, unknown>, request: GenerationReque
   return toJsonChunks(rest, { tools: [toolsJson], messages: messagesJson })
 }
 
-/** A body as JSON with the ids of the prompt under this name. */
+/** Serializes a body with the ids of the prompt under the given name. */
 export function bodyWithIds(
   body: Record<string, unknown>,
   field: string,
@@ -37,7 +37,7 @@ export function bodyWithIds(
   return toJsonChunks(body, { [field]: promptLists?.write(ids) ?? [writeIds(ids.whole())] })
 }
 
-/** The route of OpenAI's API that serves the request. */
+/** Returns the route of OpenAI's API that serves the request. */
 export function routeOf(request: GenerationRequest): string {
   return request.kind === 'chat' && !isTokenRequest(request) ? '/v1/chat/completions' : '/v1/completions'
 }
@@ -47,14 +47,14 @@ export function wantsLogprobs({ body }: GenerationRequest): boolean {
 }
 
 /**
- * How many alternatives per token an agent that wants logprobs wants to see; undefined: as many as come, for a completion's
- * route names one number for both.
+ * Returns the number of alternatives per token for an agent that requested logprobs; undefined: all, since the
+ * completions route has one number for both.
  */
 export function shownAlternatives(request: GenerationRequest): number | undefined {
   return request.kind === 'chat' ? Number(request.body.top_logprobs ?? 0) : undefined
 }
 
-/** How many alternatives per token are to come: those for the record, and those for the agent. */
+/** Returns the number of alternatives per token to request: enough for the recorded data and for the agent. */
 export function askedAlternatives(request: GenerationRequest): number {
   const { body, record } = request
   const legacy = typeof body.logprobs === 'number' ? body.logprobs : 0
@@ -63,27 +63,28 @@ export function askedAlternatives(request: GenerationRequest): number {
 }
 
 /**
- * Whether an engine tells the mask of this call: SGLang wants a bound on the mask's length, which top_p and min_p are none
- * of, and refuses the whole call without one (SGLang's pull requests 27408 and 35205); vLLM does with masks switched on.
+ * Returns whether an engine can report the sampling mask of this request. SGLang requires a bound on the mask's length,
+ * which top_p and min_p do not provide, and otherwise rejects the request (SGLang's pull requests 27408 and 35205); so
+ * does vLLM with masks enabled.
  */
 export function isMaskBounded({ top_k }: GenerationRequest['body']): boolean {
   return Number(top_k ?? 0) > 0
 }
 
-/** The agent's limit on the completion, in tokens; the newer name wins. */
+/** Returns the agent's limit on the completion, in tokens; the newer name takes precedence. */
 export function maxTokensOf({ max_completion_tokens, max_tokens }: ChatBody): number | undefined {
   return max_completion_tokens ?? max_tokens ?? undefined
 }
 
-/** Engines refuse an empty list of tools, and a choice among none; clients send both. */
+/** Removes an empty list of tools and its choice: engines reject them, and clients send both. */
 export function withoutEmptyTools<Body extends GenerationRequest['body']>(body: Body): Body {
   const isEmpty = Array.isArray(body.tools) && body.tools.length === 0
   return isEmpty ? { ...body, tools: undefined, tool_choice: undefined } : body
 }
 
 /**
- * Fields of a chat that say what its prompt is, or how its text is read: settled by whoever made the ids. Some would
- * mean something else to a route that takes ids, such as `echo`, or would have it sample after other ids.
+ * Fields of a chat that determine its prompt, or how its text is parsed: irrelevant when the prompt is ids. Some, for
+ * instance `echo`, have another meaning on a route for ids, or would change the prompt.
  */
 const RENDERED_FIELDS: Readonly<Record<string, undefined>> = {
   messages: undefined,
@@ -102,16 +103,16 @@ const RENDERED_FIELDS: Readonly<Record<string, undefined>> = {
   echo: undefined,
   truncate_prompt_tokens: undefined,
   truncation_side: undefined,
-  // More than one sample would be paid for and not read.
+  // Further samples would be paid for and ignored.
   n: undefined,
 }
 
-/** What of a chat's body is left to say when its prompt is ids; JSON leaves out what is undefined. */
+/** Returns the fields of a chat's body that apply to a prompt of ids; JSON omits undefined fields. */
 export function withoutRenderedFields(body: ChatBody): Record<string, unknown> {
   return { ...body, ...RENDERED_FIELDS }
 }
 
-/** The ids of a prompt that is made of ids, unless the engine was told to cut it. */
+/** Returns the ids of a prompt that consists of ids, unless the engine is to truncate it. */
 export function sentPromptTokenIds(request: GenerationRequest): PromptIds | readonly number[] | undefined {
   if (request.kind === 'chat') return request.promptTokenIds
   const { prompt, truncate_prompt_tokens: cut } = request.body

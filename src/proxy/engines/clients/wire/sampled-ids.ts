@@ -1,8 +1,8 @@
 const isNumber = (value: unknown): value is number => typeof value === 'number'
 
 /**
- * Ids as an engine listed them. What is no number (a list in a list, a text) keeps its place as NaN, which is no id, so
- * that the turn is not exact; nothing after this has to expect anything but numbers.
+ * Returns the ids of an engine's list. A value that is not a number becomes NaN, an invalid id, so that the turn is
+ * inexact and later code can rely on numbers.
  */
 export function sampledIds(list: unknown[]): number[] {
   return list.every(isNumber) ? list : list.map((value) => (isNumber(value) ? value : Number.NaN))

@@ -1,11 +1,11 @@
-/** What the readers of scores have in common. */
+/** Functions that the readers of scores share. */
 import { ProxyError } from '../../../../base/errors.ts'
 import type { ScoreRequest } from '../../port/score.ts'
 
-/** vLLM's own stand-in for minus infinity, which JSON lacks. */
+/** vLLM's substitute for minus infinity, which JSON lacks. */
 const NEVER = -9_999
 
-/** Of ids that are read for their texts. */
+/** Creates a request that scores ids only for their texts. */
 export function readAsPrompt(ids: readonly number[]): ScoreRequest {
   return { promptTokenIds: new Int32Array(), completionTokenIds: Int32Array.from(ids), alternatives: 0 }
 }
@@ -14,7 +14,7 @@ export function scoredIds({ promptTokenIds, completionTokenIds }: ScoreRequest):
   return [...promptTokenIds, ...completionTokenIds]
 }
 
-/** @param value null where the engine had minus infinity */
+/** Parses a logprob. @param value null if the engine had minus infinity */
 export function logprobOf(value: unknown): number | undefined {
   if (value === null) return NEVER
   return typeof value === 'number' && Number.isFinite(value) ? Math.max(value, NEVER) : undefined

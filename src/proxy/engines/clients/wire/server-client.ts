@@ -1,6 +1,6 @@
 import { type ConnectionOptions, EngineConnection } from './connection.ts'
 
-/** What the client of any server begins and ends with: its connection. */
+/** The base class of all clients of servers: owns the connection. */
 export abstract class ServerClient {
   protected readonly connection: EngineConnection
 

@@ -1,24 +1,24 @@
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { EngineConnection } from './connection.ts'
 
-/** What a server says of its version: asked for when something first depends on it, and again when it has been away. */
+/** A server's version: requested when it is first needed, and again after the server was unreachable. */
 export class ServerVersion {
   readonly #connection: EngineConnection
   readonly #paths: readonly string[]
   #said: Promise<Record<string, unknown>> | undefined
 
-  /** @param paths what answers with the `version`: the first of them that is there */
+  /** @param paths routes that may return `version`; the first that exists is used */
   constructor(connection: EngineConnection, paths: readonly string[]) {
     this.#connection = connection
     this.#paths = paths
   }
 
-  /** Another server may come up in its place. */
+  /** Discards the version: another server may replace this one. */
   forget(): void {
     this.#said = undefined
   }
 
-  /** The version, and what else the same route says; nothing where the server does not tell it. */
+  /** Returns the version with the other fields of the same response; empty if the server does not report it. */
   async said(signal: AbortSignal): Promise<Record<string, unknown>> {
     this.#said ??= this.#ask(signal).catch((thrown) => {
       this.#said = undefined
@@ -27,15 +27,15 @@ export class ServerVersion {
     return await this.#said
   }
 
-  /** @returns false also where the version is not known */
+  /** Returns whether the server has this version or a newer one; false if its version is unknown. */
   async isSince(first: string, signal: AbortSignal): Promise<boolean> {
     const { version } = await this.said(signal)
     return typeof version === 'string' && isSince(version, first)
   }
 
   /**
-   * @param first release that there is: a lower number is a build without one
-   * @returns what an operator must know of a server that is older than all that this was tested with
+   * Returns a warning for operators about a server that is older than all tested versions.
+   * @param first the first release: a lower number is a build without a version
    */
   async warningBefore(
     [program, first, tested]: readonly [program: string, first: string, tested: string],
@@ -58,7 +58,7 @@ export class ServerVersion {
   }
 }
 
-/** Of versions such as `0.32.1.dev12+gabc`; one without numbers is older than all. */
+/** Compares versions such as `0.32.1.dev12+gabc`; one without numbers is older than all others. */
 function isSince(version: string, first: string): boolean {
   const parts = numbersOf(version)
   for (const [at, number] of numbersOf(first).entries()) {

@@ -1,27 +1,27 @@
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 
-/** What a call tells routers and engines of where it belongs. */
+/** The properties of a request that identify its session to routers and engines. */
 export type SessionOfCall = Pick<GenerationRequest, 'sessionId' | 'subagent'>
 
 /**
- * llm-d's router names its engine with this header and wants to hear it again in the session's next call
+ * The header in which llm-d's router names the selected engine; it expects it in the session's next request
  * (`encoded_endpoint_header` of `session-affinity-scorer` in llm-d/llm-d-router).
  */
 const TOKEN = 'x-session-token'
-/** Sessions of which such a word is kept: the longest silent ones go first. */
+/** The number of sessions whose token is kept; beyond it the least recently active one is discarded. */
 const MAX_SESSIONS = 10_000
 
-/** A sub-agent has a conversation of its own, and with it a prefix of its own. */
+/** Returns the session's name. A sub-agent has its own conversation, and therefore its own prefix and name. */
 export function nameOfSession({ sessionId, subagent }: SessionOfCall): string {
   return subagent === undefined ? sessionId : `${sessionId}/subagent:${subagent}`
 }
 
-/** Headers by which routers in front of engines keep a session on one engine. */
+/** Session affinity: the headers by which routers in front of engines keep a session on one engine. */
 export class SessionWords {
   readonly #names: readonly string[]
   readonly #tokens = new Map<string, Map<string, string>>()
 
-  /** @param names of headers with the session's name */
+  /** @param names of the headers that contain the session's name */
   constructor(names: readonly string[]) {
     this.#names = names
   }
@@ -30,7 +30,7 @@ export class SessionWords {
     const headers: Record<string, string> = {}
     for (const name of this.#names) {
       headers[name] = asHeader(nameOfSession(call))
-      // The other half of Dynamo's way (its `docs/agents/session-ids.md`).
+      // Dynamo expects both headers (its `docs/agents/session-ids.md`).
       if (call.subagent !== undefined && /^x-dynamo-session-id$/i.test(name))
         headers['X-Dynamo-Parent-Session-ID'] = asHeader(call.sessionId)
     }
@@ -38,7 +38,7 @@ export class SessionWords {
     return token === undefined ? headers : { ...headers, [TOKEN]: token }
   }
 
-  /** @param headers of the answer */
+  /** Stores the token of a response. @param headers of the response */
   hear(call: SessionOfCall, headers: Record<string, string | string[] | undefined>): void {
     const token = headers[TOKEN]
     if (typeof token !== 'string' || this.#names.length === 0) return
@@ -54,7 +54,7 @@ export class SessionWords {
   }
 }
 
-/** An id may hold what a header may not; encoded it is as good a name. */
+/** Encodes a name, since an id may contain characters that are invalid in headers. */
 function asHeader(name: string): string {
   return encodeURIComponent(name)
 }

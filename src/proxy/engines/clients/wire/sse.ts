@@ -1,11 +1,11 @@
 /**
- * Server-sent events, the part of them that inference servers use: the `data` of each event. Parses as
- * https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation says: lines end with LF,
- * CR or CRLF, comments and other fields are skipped, several data lines are joined with LF, a leading BOM is dropped,
- * and an event that the stream's end cuts off is dropped too.
+ * Parser of server-sent events, limited to what inference servers use: the `data` of each event. It follows
+ * https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation: lines end with LF, CR or
+ * CRLF, comments and other fields are skipped, several data lines are joined with LF, and a leading BOM and an
+ * incomplete event at the end of the stream are dropped.
  *
- * Works on bytes, because a read of the socket may end anywhere, in the middle of a character too. Only whole lines are
- * decoded, and a long line is left to its reader: an engine's first event has all the ids of the prompt.
+ * It works on bytes, because a read of the socket may end anywhere, even within a character. Only complete lines are
+ * decoded, and long lines are returned as bytes: an engine's first event contains all ids of the prompt.
  */
 import { answerTooLarge } from './failures.ts'
 import { joinForNow, kept } from './joined.ts'
@@ -18,23 +18,25 @@ const [D, A, T] = [0x64, 0x61, 0x74]
 
 const LONG_BYTES = 16 * 1024
 
-/** The data of an event; its UTF-8, if that is one long line: see {@link SseParser.push} for how long that is good. */
+/**
+ * The data of an event, as UTF-8 if it is one long line; see {@link SseParser.push} for how long the bytes are valid.
+ */
 export type EventData = string | Buffer
 
 export class SseParser {
   readonly #engine: string
   readonly #maxBytes: number
-  /** Pieces of a line whose end has not come. Joined once, so that a huge line does not cost its square. */
+  /** Chunks of an incomplete line. They are joined once, so that a long line does not take quadratic time. */
   #pieces: Buffer[] = []
   #pieceBytes = 0
   #data: EventData | undefined
-  /** The last read ended with CR: an LF at the start of the next one belongs to it. */
+  /** Whether the last read ended with CR: an LF at the start of the next one belongs to it. */
   #afterCr = false
   #atStart = true
 
   /**
-   * @param engine its name, for errors
-   * @param maxBytes of one event
+   * @param engine the engine's name, for errors
+   * @param maxBytes the limit for one event
    */
   constructor(engine: string, maxBytes = Number.POSITIVE_INFINITY) {
     this.#engine = engine
@@ -42,9 +44,10 @@ export class SseParser {
   }
 
   /**
-   * @throws ProxyError `engine_failed` for an event that grows beyond all measure
-   * @returns the data of each event that `chunk` completes. The parser keeps no reference to events it returned. Bytes
-   *   among them are to be read at once: the next answer that is read may be put together in the same place.
+   * Parses a chunk.
+   * @throws ProxyError `engine_failed` for an event that exceeds the limit
+   * @returns the data of each event that `chunk` completes. The parser keeps no reference to it. Bytes must be read
+   *   immediately: the next response that is read may reuse their buffer.
    */
   push(chunk: Uint8Array): EventData[] {
     const bytes = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
@@ -76,7 +79,7 @@ export class SseParser {
       this.#readLine(bytes, start, end, events)
       return
     }
-    // The first line of what was read, and only that one, may have begun before.
+    // Only the first line of a chunk may have begun in an earlier one.
     const line = joinForNow([...this.#pieces, bytes.subarray(start, end)])
     this.#pieces = []
     this.#pieceBytes = 0

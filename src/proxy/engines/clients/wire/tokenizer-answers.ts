@@ -6,10 +6,10 @@ import {
 } from '../../port/expected-tokenizer.ts'
 import type { EngineConnection } from './connection.ts'
 
-/** An engine that is busy with calls is asked again at the next check. */
+/** The time limit for a query; a busy engine is queried again at the next check. */
 const READING_MS = 3_000
 
-/** How one kind of engine is made to read ids, and where its answer says what each reads like. */
+/** The request by which a kind of engine returns the texts of ids, and the parser of its response. */
 export interface IdReading {
   path: string
   body(ids: readonly number[], model: string | undefined): string
@@ -17,9 +17,9 @@ export interface IdReading {
 }
 
 /**
- * What a server's tokenizer and template make of a text and of chats: `POST /tokenize` of vLLM and of newer SGLang (0.5.23
- * has it). One without that route reads ids, and tells their texts beside their logprobs. Asked once, and again after the
- * server was away: it may be another one then.
+ * A server's tokenization of a text and of chats: `POST /tokenize` of vLLM and of newer SGLang (0.5.23 has it). A
+ * server without that route scores ids, and returns their texts with their logprobs. Queried once, and again after the
+ * server was unreachable: another one may have replaced it.
  */
 export class TokenizerAnswers {
   readonly #connection: EngineConnection
@@ -46,7 +46,7 @@ export class TokenizerAnswers {
     if (textIds === undefined) return await this.#read(question.ids, model, signal)
     const chatIds: Record<string, number[]> = {}
     for (const [name, chat] of question.chats ? Object.entries(COMPARED_CHATS) : []) {
-      // Nobody names the generation prompt: SGLang renders as for its chat route then, and both end with it.
+      // The generation prompt is not specified: SGLang then renders as for its chat route, and both end with it.
       const ids = await this.#tokenize({ model, ...chat }, signal)
       if (ids !== undefined) chatIds[name] = ids
     }
@@ -54,7 +54,7 @@ export class TokenizerAnswers {
     return this.#known
   }
 
-  /** @returns undefined where the server does not tell */
+  /** Returns the ids; undefined if the server does not report them. */
   async #tokenize(body: object, signal: AbortSignal): Promise<number[] | undefined> {
     const said = await this.#connection.askIfTold('/tokenize', signal, JSON.stringify(body))
     const tokens = isRecord(said) ? said.tokens : undefined

@@ -1,6 +1,6 @@
 import type { ToolCallDelta } from '../../../../protocol/canonical/messages.ts'
 
-/** A piece of a tool call as an engine streams it. */
+/** A chunk of a tool call as an engine streams it. */
 export type ToolCallPiece = Omit<ToolCallDelta, 'index'> & { readonly index: number | undefined }
 
 interface OpenToolCall {
@@ -9,24 +9,24 @@ interface OpenToolCall {
   id: string | undefined
   name: string
   hasArguments: boolean
-  /** Another id that came without a name: that of the next tool call, or one made up for a single piece. */
+  /** Another id that arrived without a name: that of the next tool call, or one generated for a single chunk. */
   pendingId: string | undefined
 }
 
 /**
- * Assigns the pieces of a stream to tool calls. Engines leave the index out (Gemini's and Ollama's routes) or number all
- * parallel tool calls 0, so a name starts a tool call where the current one cannot take it: under a new id, or after
- * arguments. Beside an index, an id alone starts none: vLLM made up an id for each piece until early 2025
+ * Assigns the chunks of a stream to tool calls. Engines omit the index (Gemini's and Ollama's routes) or number all
+ * parallel tool calls 0, so a name starts a tool call if the current one cannot take it: with a new id, or after
+ * arguments. With an index, an id alone starts none: vLLM generated an id for each chunk until early 2025
  * (`DeltaToolCall.id` had a default factory).
  */
 export class ToolCallAssembler {
-  /** By the engine's index and id: a model that writes ids itself may give two tool calls the same. */
+  /** Tool calls by the engine's index and id: a model that generates ids may repeat one. */
   readonly #byId = new Map<string, OpenToolCall>()
   readonly #byIndex = new Map<number, OpenToolCall>()
   #last: OpenToolCall | undefined
   #count = 0
 
-  /** Returns the piece with the index of its tool call, and without an id or a name that is not new to it. */
+  /** Returns the chunk with the index of its tool call, without an id or a name that the tool call already has. */
   assign({ index, id, type, function: called }: ToolCallPiece): ToolCallDelta {
     const name = called?.name || undefined
     const toolCall = this.#find(index, id, name) ?? this.#start(index, id)
@@ -44,7 +44,7 @@ export class ToolCallAssembler {
     }
   }
 
-  /** @returns undefined where the piece starts a tool call */
+  /** Returns the tool call of a chunk; undefined if the chunk starts one. */
   #find(index: number | undefined, id: string | undefined, name: string | undefined) {
     const known = id === undefined ? undefined : this.#byId.get(keyOf(index, id))
     if (known !== undefined) return known
@@ -68,7 +68,7 @@ export class ToolCallAssembler {
     return toolCall
   }
 
-  /** @returns whether the piece carries the id of its tool call */
+  /** Stores the id of a chunk. @returns whether it is the id of its tool call */
   #identify(toolCall: OpenToolCall, index: number | undefined, id: string | undefined): boolean {
     if (id === undefined) return false
     toolCall.id ??= id

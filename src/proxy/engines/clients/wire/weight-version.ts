@@ -1,26 +1,26 @@
 import { isRecord, parseJson } from '../../../../base/json.ts'
 
-/** A weight version as it stands in an engine's JSON: text or a number. */
+/** Converts a weight version in an engine's JSON: text or a number. */
 export function weightVersionOf(value: unknown): string | undefined {
   return typeof value === 'string' || typeof value === 'number' ? String(value) : undefined
 }
 
-/** The `weight_version` of a JSON object. @param text undefined: the engine did not answer */
+/** Returns the `weight_version` of a JSON object. @param text undefined: the engine did not respond */
 export function weightVersionIn(text: string | undefined): string | undefined {
   const said = text === undefined ? undefined : parseJson(text)
   return isRecord(said) ? weightVersionOf(said.weight_version) : undefined
 }
 
 /**
- * Which weights sampled the first token, by what an engine says beside an answer: `weight_versions` are spans of tokens,
- * in newest versions; `weight_version` is the server's when it wrote this.
- * @param isWhole the answer has come at once: what the server says when it is over is no word about its beginning
+ * Returns the version of the weights that sampled the first token. `weight_versions` in the newest engines are spans of
+ * tokens; `weight_version` is the server's version when it wrote the response.
+ * @param isWhole whether the response arrived at once: the version at its end does not apply to its beginning
  */
 export function firstWeightVersion(said: Record<string, unknown>, isWhole: boolean): string | undefined {
   return versionAt(said.weight_versions, 0) ?? (isWhole ? undefined : weightVersionOf(said.weight_version))
 }
 
-/** Which weights sampled the last token, by the same spans. */
+/** Returns the version of the weights that sampled the last token, by the same spans. */
 export function lastWeightVersion(said: Record<string, unknown>): string | undefined {
   return versionAt(said.weight_versions, -1)
 }

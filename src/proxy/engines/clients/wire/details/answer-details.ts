@@ -1,4 +1,4 @@
-/** Details in answers of OpenAI's routes: of vLLM's, of SGLang's, and of servers that took over a name of theirs. */
+/** Token data in responses of OpenAI's routes: vLLM's, SGLang's, and those of servers that use the same names. */
 import { isRecord } from '../../../../../base/json.ts'
 import type { TokenLogprob } from '../../../../../protocol/canonical/messages.ts'
 import type { CaptureOptions } from '../../../../../protocol/token-data/kinds.ts'
@@ -18,17 +18,17 @@ import {
 export interface DetailedAnswer {
   readonly answer: Record<string, unknown>
   readonly choice: Record<string, unknown>
-  /** Ids of the prompt, where they are known. */
+  /** The ids of the prompt, if known. */
   readonly prompt: PromptIds | undefined
-  /** Tokens of the completion with those of this piece. */
+  /** The number of completion tokens up to and including this chunk. */
   readonly tokens: number
-  /** The engine's entries for the tokens of this piece, as it sent them. */
+  /** The engine's entries for the tokens of this chunk, unchanged. */
   readonly entries: readonly TokenLogprob[]
-  /** The place of the prompt from which routed experts were asked for. */
+  /** The prompt position from which routed experts were requested. */
   readonly expertsStart: number
 }
 
-/** @returns undefined when the piece tells nothing that is requested */
+/** Reads the requested token data of a chunk. @returns undefined if it contains none */
 export function answerDetails(requested: CaptureOptions, said: DetailedAnswer): TokenData | undefined {
   const { answer, choice, prompt, entries } = said
   const meta = isRecord(choice.meta_info) ? choice.meta_info : {}

@@ -1,6 +1,6 @@
 /**
- * Details in the JSON of engines, by what they are. Each gives undefined for what is absent or of another form: a detail
- * that is half known is not known. `docs/engine-wire.md` lists where each engine says them, with the source.
+ * Parsers of token data in engines' JSON. Each returns undefined for data that is absent or malformed: partly known
+ * data is treated as unknown. `docs/engine-wire.md` lists the location of each kind per engine, with the source.
  */
 import { isRecord } from '../../../../../base/json.ts'
 import {
@@ -23,7 +23,7 @@ import { weightVersionOf } from '../weight-version.ts'
 /** A token and its logprob; NaN: not reported. */
 export type Alternative = readonly [id: number, logprob: number]
 
-/** Rows of alternatives; a row that is undefined was not reported. */
+/** Converts rows of alternatives to a table; an undefined row was not reported. */
 export function tableOfAlternatives(rows: readonly (readonly Alternative[] | undefined)[]): TokenTable {
   const table = { counts: [] as number[], ids: [] as number[], logprobs: [] as number[] }
   for (const row of rows) {
@@ -37,8 +37,8 @@ export function tableOfAlternatives(rows: readonly (readonly Alternative[] | und
 }
 
 /**
- * A list of ids for each token, and one of logprobs where the engine gives them for all ids.
- * @param logprobs of the same lengths; otherwise they are of something else, and left out
+ * Reads sampling masks: a list of ids for each token, with logprobs if the engine reports them for all ids.
+ * @param logprobs of the same lengths; otherwise they belong to something else and are ignored
  */
 export function samplingMask(rows: unknown, logprobs?: unknown): TokenTable | undefined {
   if (!Array.isArray(rows)) return undefined
@@ -58,13 +58,13 @@ function ragged(rows: readonly unknown[], counts: readonly number[]): number[] |
   return rows.length === counts.length && isOfCounts ? rows.flat().map(numberOrNaN) : undefined
 }
 
-/** A logprob for each token. */
+/** Reads one logprob for each token. */
 export function samplingLogprobs(values: unknown): number[] | undefined {
   if (!Array.isArray(values) || values.length === 0 || values.some(Array.isArray)) return undefined
   return values.map(numberOrNaN)
 }
 
-/** SGLang's `[logprob, id, text]`. */
+/** Reads SGLang's `[logprob, id, text]`. */
 export function alternativesOf(row: unknown): Alternative[] | undefined {
   if (!Array.isArray(row)) return undefined
   const alternatives = row.map((entry): Alternative => [entry?.[1], numberOrNaN(entry?.[0])])
@@ -73,7 +73,7 @@ export function alternativesOf(row: unknown): Alternative[] | undefined {
 
 const TOKEN_ID = /^token_id:(\d+)$/
 
-/** Tokens that are written as `token_id:123`, with a logprob each. */
+/** Reads tokens in the form `token_id:123`, each with a logprob. */
 export function writtenAlternatives(
   entries: readonly { token: string; logprob: unknown }[],
 ): Alternative[] | undefined {
@@ -87,8 +87,8 @@ export function writtenAlternatives(
 }
 
 /**
- * vLLM's objects of `{logprob}` by token id, one for each place of the prompt. Their order does not survive JSON here:
- * the prompt's own token comes first, then the likeliest.
+ * Reads vLLM's objects of `{logprob}` by token id, one for each prompt position. JSON does not preserve their order
+ * here, so the prompt's own token comes first, then the most probable.
  */
 export function promptObjects(rows: unknown, prompt: PromptIds | undefined): PromptTable | undefined {
   if (!Array.isArray(rows) || rows.length !== prompt?.length) return undefined
@@ -105,15 +105,15 @@ export function promptObjects(rows: unknown, prompt: PromptIds | undefined): Pro
 }
 
 /**
- * SGLang's lists for each place of the prompt.
- * @param tops alternatives, by the same places
- * @param count how many of them at most
+ * Reads SGLang's lists for each prompt position.
+ * @param tops alternatives for the same positions
+ * @param count the maximum number of alternatives
  */
 export function promptEntries(entries: unknown, tops: unknown, count: number): PromptTable | undefined {
   if (!Array.isArray(entries)) return undefined
   const rows = entries.map((entry, at) => {
     const own = alternativesOf([entry])
-    // The first token of all has no logprob: nothing came before it.
+    // The first token of the prompt has no logprob, since no token precedes it.
     if (own === undefined || Number.isNaN(own[0]![1])) return undefined
     const others = alternativesOf(Array.isArray(tops) ? tops[at] : undefined) ?? []
     return [...own, ...others.slice(0, count).filter(([id]) => id !== own[0]![0])]
@@ -122,9 +122,9 @@ export function promptEntries(entries: unknown, tops: unknown, count: number): P
 }
 
 /**
- * vLLM: a `.npy` file in base64, a row for each token but the last.
- * @param start the place from which they were asked for; a server that does not know that tells all of them
- * @param tokens of prompt and completion together
+ * Reads vLLM's routed experts: a `.npy` file in base64, with a row for each token but the last.
+ * @param start the requested first position; a server without this parameter reports all positions
+ * @param tokens the number of tokens of prompt and completion together
  */
 export function expertsInNpy(base64: unknown, start: number, tokens: number): ExpertTable | undefined {
   if (typeof base64 !== 'string') return undefined
@@ -135,8 +135,9 @@ export function expertsInNpy(base64: unknown, start: number, tokens: number): Ex
 }
 
 /**
- * SGLang: int32 in base64, a row for each token but the last. It does not say how many layers there are, so a row is flat.
- * @param tokens of prompt and completion together
+ * Reads SGLang's routed experts: int32 in base64, with a row for each token but the last. The number of layers is not
+ * reported, so a row is flat.
+ * @param tokens the number of tokens of prompt and completion together
  */
 export function expertsInInt32(base64: unknown, start: number, tokens: number): ExpertTable | undefined {
   if (typeof base64 !== 'string') return undefined
@@ -147,13 +148,15 @@ export function expertsInInt32(base64: unknown, start: number, tokens: number): 
   return { start, experts: { dtype, shape: [rows, bytes.length / 4 / rows], data } }
 }
 
-/** Most models have at most 256 experts: a quarter of the bytes, and the same numbers. */
+/**
+ * Converts to a smaller type without loss: most models have at most 256 experts, which takes a quarter of the bytes.
+ */
 function narrowed(numbers: Tensor): Tensor {
   const values = toNumbers(numbers)
   return values.every((value) => value >= 0) ? createIntegerTensor(values) : numbers
 }
 
-/** `[{version, start, end}]` in tokens of the completion. */
+/** Reads `[{version, start, end}]`, in tokens of the completion. */
 export function versionSpans(spans: unknown): VersionSpan[] | undefined {
   if (!Array.isArray(spans)) return undefined
   const read = spans.map((span) => {
@@ -171,11 +174,11 @@ function numberOrNaN(value: unknown): number {
   return typeof value === 'number' ? value : Number.NaN
 }
 
-/** Arrays as NumPy writes them to `.npy` files, which is how vLLM sends routed experts. */
+/** Parser of arrays in NumPy's `.npy` format, which vLLM uses for routed experts. */
 
 const MAGIC = Buffer.from('\x93NUMPY', 'latin1')
 
-/** Whole numbers that fit in 32 bits: nothing else is an expert's number. */
+/** Integer types of at most 32 bits: expert numbers have no other. */
 const TYPES: Readonly<Record<string, TensorType>> = {
   '|u1': 'U8',
   '|i1': 'I8',
@@ -185,8 +188,8 @@ const TYPES: Readonly<Record<string, TensorType>> = {
 }
 
 /**
- * Reads versions 1 to 3 of the format (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html).
- * @returns undefined for anything else than an array of small whole numbers in C's order
+ * Parses versions 1 to 3 of the format (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html).
+ * @returns undefined unless it is an array of one of {@link TYPES} in C order
  */
 function readNpy(file: Buffer): Tensor | undefined {
   if (file.length < 12 || !file.subarray(0, MAGIC.length).equals(MAGIC)) return undefined
