@@ -8,34 +8,34 @@ import { outerEnvironment, sessionEnvironment, textVariables } from './session-e
 import { type RewardVerifier, readRewards } from './verifier.ts'
 
 export interface CommandRunnerOptions {
-  /** The agent. */
+  /** The command that runs the agent. */
   command: CommandLine
-  /** What judges its work when it has ended; without it the runner knows of no reward. */
+  /** The command or function that judges the finished work; without it the runner reports no reward. */
   verifier?: CommandLine | RewardVerifier | undefined
-  /** Of the agent, and of the verifier. */
+  /** The time limit of the agent, and of the verifier. */
   timeLimitMs?: number
-  /** Further variables of the agent; the session's own go before them. */
+  /** Additional variables of the agent; those of the session override them. */
   environment?: Readonly<Record<string, unknown>>
-  /** Where each try gets a directory of its own, which stays; without it they are temporary and are removed. */
+  /** The parent of the attempts' directories, which are kept; without it they are temporary and removed. */
   workDir?: string | undefined
-  /** Between asking an agent to end and killing it. */
+  /** The time between requesting an agent to stop and killing it. */
   graceMs?: number
-  /** What agent and verifier see of this machine. Default: a sandbox where there is one. */
+  /** The part of this machine that agent and verifier can access. Default: a sandbox if one works. */
   sandbox?: SandboxOptions
-  /** Variables of the trainer's environment that the verifier gets, such as a judge's key. */
+  /** Variables of the trainer's environment that the verifier receives, such as a judge's key. */
   verifierEnvironment?: readonly string[]
-  /** Columns of the row that only the verifier sees. Default: those that hold answers in data sets of the field. */
+  /** Columns of the row that only the verifier receives. Default: those that contain answers in common data sets. */
   hiddenColumns?: readonly string[] | undefined
-  /** Called, once, to say that agents run without a sandbox. Default: a warning of the process. */
+  /** Called once if agents run without a sandbox. Default: a warning of the process. */
   warn?(text: string): void
 }
 
 const TIME_LIMIT_MS = 30 * 60_000
 const GRACE_MS = 5_000
-/** Linux takes no longer variable (`MAX_ARG_STRLEN`). */
+/** Linux rejects longer variables (`MAX_ARG_STRLEN`). */
 const VARIABLE_LIMIT_BYTES = 128 * 1024 - 100
 
-/** Files of one try. What the verifier goes by is in a directory that is made when the agent has ended. */
+/** The files of one attempt. Those of the verifier are in a directory that is created after the agent has ended. */
 interface AttemptFiles {
   root: string
   work: string
@@ -50,8 +50,9 @@ interface VerifierFiles {
 }
 
 /**
- * An agent may read what it finds. verl's scripts write the ground truth into `reward_model`, and worked solutions into
- * `extra_info`; GSM8K and MATH have `answer` and `solution`, SWE-bench `patch` and `test_patch`.
+ * Columns that are hidden from agents, which can read all they receive. verl's scripts write the ground truth into
+ * `reward_model`, and worked solutions into `extra_info`; GSM8K and MATH have `answer` and `solution`, SWE-bench
+ * `patch` and `test_patch`.
  * @see https://github.com/verl-project/verl/blob/main/examples/data_preprocess/gsm8k.py
  */
 const HIDDEN_COLUMNS = [
@@ -60,18 +61,18 @@ const HIDDEN_COLUMNS = [
   ...['answer', 'solution', 'ground_truth', 'patch', 'test_patch'],
 ]
 
-/** Where Harbor's tasks have their tests and a solution: the verifier's to see. */
+/** The directories of Harbor's tasks that contain tests and a solution, for the verifier only. */
 const ANSWERS = ['tests', 'solution']
 
 /**
- * Runs each agent as a command on this machine, in a directory and a process group of its own; docs/runners.md tells
- * what it finds in its environment.
+ * Runs each agent as a command on this machine, in its own directory and process group; docs/runners.md describes its
+ * environment.
  */
 export class CommandRunner implements AgentRunner {
   readonly #options: CommandRunnerOptions
   readonly #sandbox: Sandbox
 
-  /** @throws ProxyError `start_failed` when bubblewrap was asked for and does not work */
+  /** @throws ProxyError `start_failed` when bubblewrap is required and does not work */
   constructor(options: CommandRunnerOptions) {
     this.#options = options
     const { sandbox = { mode: 'auto' }, workDir, warn = (text) => process.emitWarning(text) } = options
@@ -118,7 +119,7 @@ export class CommandRunner implements AgentRunner {
     return {
       ...outerEnvironment(),
       ...textVariables(task.settings?.environmentOverrides ?? this.#options.environment ?? {}),
-      // Anthropic's clients would send it beside the session's key.
+      // Anthropic's clients would send it in addition to the session's key.
       ANTHROPIC_API_KEY: undefined,
       ...sessionEnvironment(task),
       ...taskEnvironment(task, files.task),
@@ -142,7 +143,7 @@ export class CommandRunner implements AgentRunner {
     if (verifier === undefined) return {}
     if (typeof verifier === 'function') return verifier({ task, workDir: work, output }, signal)
     const files = await makeVerifierFiles(task.sample, output)
-    // Without the session: what a verifier asks of a model must not be recorded, and trained on, as the agent's.
+    // Without the session: model requests of a verifier must not be recorded, and trained on, as the agent's.
     const env = {
       ...outerEnvironment(verifierEnvironment),
       ...taskEnvironment(task, files.task),
@@ -162,7 +163,7 @@ function withoutColumns(sample: Sample, hidden: readonly string[]): Sample {
   return Object.fromEntries(Object.entries(sample).filter(([name]) => !hidden.includes(name)))
 }
 
-/** The task is read-only, as every later try has the same, and comes without the answers. */
+/** Returns the agent's view. The task is read-only, because all attempts share it, and excludes the answers. */
 function agentView(task: AgentTask, { work, task: taskFile }: AttemptFiles): View {
   const { taskPath } = task
   const masked = taskPath === undefined ? [] : ANSWERS.map((name) => join(taskPath, name))
@@ -173,7 +174,7 @@ function getReadablePaths({ taskPath }: AgentTask): string[] {
   return taskPath === undefined ? [] : [taskPath]
 }
 
-/** What the agent has left anywhere is not what the verifier is to find here, least of all a reward. */
+/** Creates a new directory, so that the verifier finds no files that the agent left, least of all a reward. */
 async function makeVerifierFiles(sample: Sample, outputText: string): Promise<VerifierFiles> {
   const root = await mkdtemp(join(tmpdir(), 'llm-proxy-verifier-'))
   const files = {
@@ -187,7 +188,7 @@ async function makeVerifierFiles(sample: Sample, outputText: string): Promise<Ve
   return files
 }
 
-/** In the place of whatever is there. The flag follows no link that somebody puts there meanwhile. */
+/** Replaces whatever is at a path. The flag prevents following a link that is created there meanwhile. */
 async function replaceFile(path: string, text: string): Promise<void> {
   await rm(path, { recursive: true, force: true })
   await writeFile(path, text, { flag: 'wx' })
@@ -205,13 +206,13 @@ function taskEnvironment({ trialId, sample, taskPath }: AgentTask, taskFile: str
   }
 }
 
-/** `exit code 3: the last line that it printed` */
+/** Describes the end of a command: `exit code 3: the last line that it printed` */
 function howItEnded({ exitCode, signal, output }: GroupEnd): string {
   const lastLine = getLastLine(output)
   return `${signal === null ? `exit code ${exitCode}` : `ended by ${signal}`}${lastLine ? `: ${lastLine}` : ''}`
 }
 
-/** The row's `raw_prompt`, as verl calls it, or `prompt`: text, or the texts of its user messages. */
+/** Returns the row's `raw_prompt`, verl's name for it, or `prompt`: the text, or the texts of its user messages. */
 function getPromptText({ raw_prompt: rawPrompt, prompt }: Sample): string | undefined {
   const given = rawPrompt ?? prompt
   if (typeof given === 'string') return given

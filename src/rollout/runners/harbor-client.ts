@@ -1,4 +1,6 @@
-/** The agent-run API of a Harbor server: a task goes in as an archive, the answer comes when the agent has ended. */
+/**
+ * The agent-run API of a Harbor server: a request uploads a task as an archive, and the response arrives at its end.
+ */
 import Type, { type Static, type TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { FormData } from 'undici'
@@ -7,14 +9,14 @@ import { HttpClient } from '../http-client.ts'
 import { mapConcurrently } from '../map-concurrently.ts'
 import { taskArchive } from './task-archive.ts'
 
-/** The form field `metadata`, as JSON. Names are the wire's; what a run does not have is null. */
+/** The form field `metadata`, as JSON with the names of the wire; an absent value is null. */
 export interface HarborMetadata {
   task_path: string
   agent: {
     name: string | null
     import_path: string | null
     model_name: string | null
-    /** Base URL of the session, with `/v1`. */
+    /** The base URL of the session, with `/v1`. */
     llm_proxy_url: string
     kwargs: Readonly<Record<string, unknown>>
   }
@@ -39,11 +41,11 @@ export type HarborRun = Static<typeof HarborAnswer>
 export interface HarborClientOptions {
   /** `http://harbor:8080` */
   serverUrl: string
-  /** Of one run, from the first byte sent. */
+  /** The time limit of one run, from the first byte sent. */
   timeoutMs: number
 }
 
-/** What is quoted of an answer that is none. */
+/** The quoted length of an invalid response. */
 const QUOTED_LENGTH = 300
 
 export class HarborClient {
@@ -57,16 +59,16 @@ export class HarborClient {
   }
 
   /**
-   * Runs one agent; the archive is made of the directory at `metadata.task_path`. A run that took longer than
-   * `timeoutMs` is answered with the status `timeout`.
-   * @throws Error that says what the server, or the connection, answered; `signal.reason`
+   * Runs one agent on an archive of the directory at `metadata.task_path`. A run that exceeds `timeoutMs` has the
+   * status `timeout`.
+   * @throws Error that quotes the server's or the connection's error; `signal.reason`
    */
   async submit(metadata: HarborMetadata, signal: AbortSignal): Promise<HarborRun> {
     return this.#send(metadata, await taskArchive(metadata.task_path), signal)
   }
 
   /**
-   * Runs many agents, some at a time; a directory that several of them have is packed once.
+   * Runs several agents concurrently; a directory that several of them use is packed once.
    * @returns the runs in the order of `batch`; one that could not be submitted has the status `error`
    * @throws `signal.reason`
    */

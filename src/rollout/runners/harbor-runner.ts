@@ -5,14 +5,14 @@ import type { AgentResult, AgentRunner, AgentTask } from './runner.ts'
 import { sessionEnvironment } from './session-environment.ts'
 
 export interface HarborRunnerOptions extends HarborOptions {
-  /** Of the server. */
+  /** The URL of the server. */
   harborUrl: string | undefined
   timeoutMultiplier?: number
-  /** The server's settings for whatever judges the agent's work. */
+  /** The server's settings of the verifier. */
   harborVerifier?: HarborFields
 }
 
-/** Has a Harbor server run each agent in an environment of its own, and judge it. */
+/** Runs and judges each agent on a Harbor server, in a separate environment. */
 export class HarborRunner implements AgentRunner {
   readonly #options: HarborRunnerOptions
   readonly #client: HarborClient

@@ -1,6 +1,6 @@
 /**
- * Trials of Harbor as it is released (`harbor` on PyPI, 0.24): a try is one `harbor trial start`, with all that it is to do in
- * a file (`harbor.models.trial.config:TrialConfig`), and what came of it is in the `result.json` of its folder
+ * Trials of released Harbor (`harbor` on PyPI, 0.24): an attempt is one `harbor trial start`, configured by a file
+ * (`harbor.models.trial.config:TrialConfig`). Its outcome is in the `result.json` of its folder
  * (`harbor.models.trial.result:TrialResult`).
  */
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
@@ -11,45 +11,45 @@ import { type GroupEnd, getLastLine, runGroup } from './process-group.ts'
 import type { AgentResult, AgentRunner, AgentStatus, AgentTask } from './runner.ts'
 import { sessionEnvironment, textVariables } from './session-environment.ts'
 
-/** Of Harbor's own configuration, passed on as they are. */
+/** Fields of Harbor's own configuration, passed unchanged. */
 export type HarborFields = Readonly<Record<string, unknown>>
 
-/** Of Harbor, whoever runs it, as the options of a RemoteAgentLoop have them. */
+/** The options of Harbor, released or server, as those of a RemoteAgentLoop name them. */
 export interface HarborOptions {
-  /** Of a whole trial: environment, agent and verifier, which have limits of their own in the task. */
+  /** The time limit of a complete trial: environment, agent and verifier, whose own limits are in the task. */
   harborTimeoutMs: number
   agentName?: string | undefined
   agentImportPath?: string | undefined
   agentKwargs?: HarborFields
-  /** Further variables of the agent. */
+  /** Additional variables of the agent. */
   environmentOverrides?: HarborFields
   environmentKwargs?: HarborFields
 }
 
 export interface HarborTrialsOptions extends HarborOptions {
-  /** The program; a line for `sh`, so that it may be `uvx harbor`. */
+  /** The program as a shell command line, so that it may be `uvx harbor`. */
   harborCommand: string
   /** One of Harbor's environments (`docker`, `modal`, …), or `module.path:ClassName`. */
   harborEnvironment: string
-  /** Where trials keep their logs and artefacts, in a folder a session; without it they are removed. */
+  /** The parent of the trials' folders with logs and artefacts, one per session; without it they are removed. */
   workDir?: string | undefined
 }
 
-/** Harbor takes the sandbox down when it is interrupted. */
+/** Harbor removes the sandbox when it is interrupted. */
 const GRACE_MS = 60_000
 const TRIAL = 'trial'
 
-/** Agents that run beside Harbor, not in the sandbox, and read nothing of an agent's variables. */
+/** Agents that run beside Harbor, outside the sandbox, and ignore an agent's variables. */
 const OUTSIDE = /^terminus(-\d+)?$/
 
-/** Of `result.json`. */
+/** The fields of `result.json` that are read. */
 interface TrialResult {
   verifier_result?: { rewards?: Record<string, unknown> | null } | null
   exception_info?: { exception_type: string; exception_message: string } | null
   agent_result?: unknown
 }
 
-/** What of a trial failed, by the exception that Harbor has on record; others are of the sandbox or the verifier. */
+/** The status by the exception that Harbor recorded; all others are failures of the sandbox or the verifier. */
 const STATUS_OF: Readonly<Record<string, AgentStatus>> = {
   AgentTimeoutError: 'timeout',
   NonZeroAgentExitCodeError: 'failed',
@@ -62,7 +62,7 @@ export class HarborTrials implements AgentRunner {
     this.#options = options
   }
 
-  /** @throws ProxyError `config_invalid` where there is no Harbor */
+  /** Checks that Harbor is installed. @throws ProxyError `config_invalid` if it is not */
   async prepare(signal: AbortSignal): Promise<void> {
     const { harborCommand } = this.#options
     const limits = { timeLimitMs: 120_000, graceMs: 1_000, outputLimitBytes: 4096 }
@@ -88,7 +88,7 @@ export class HarborTrials implements AgentRunner {
     try {
       await rm(join(folder, TRIAL), { recursive: true, force: true })
       await mkdir(folder, { recursive: true })
-      // It has the session's key in it.
+      // It contains the session's key.
       const config = join(folder, 'trial.json')
       await writeFile(config, JSON.stringify(this.#toConfig(task, folder)), { mode: 0o600 })
       const limits = { timeLimitMs, graceMs: GRACE_MS }
@@ -135,7 +135,7 @@ export class HarborTrials implements AgentRunner {
   }
 }
 
-/** A directory, or a task of Harbor's registry: `org/name`, with `@` and a tag, revision or digest. */
+/** Returns a directory, or a task of Harbor's registry: `org/name`, with `@` and a tag, revision or digest. */
 function toTaskConfig({ taskPath, sample }: AgentTask): object {
   if (taskPath !== undefined) return { path: taskPath }
   const { harbor_task: named } = sample
@@ -148,7 +148,7 @@ function toTaskConfig({ taskPath, sample }: AgentTask): object {
   )
 }
 
-/** As Harbor's agents find their model: beside the usual names those of Google's and of OpenHands. */
+/** Returns the variables by which Harbor's agents find their model, including those of Google and OpenHands. */
 function agentEnvironment(task: AgentTask): Record<string, string> {
   const { openaiBaseUrl, anthropicBaseUrl, apiKey } = task
   return {
@@ -161,7 +161,7 @@ function agentEnvironment(task: AgentTask): Record<string, string> {
   }
 }
 
-/** Harbor needs the keys of its sandboxes and judges; those of llm-proxy are not for it. */
+/** Returns the environment for Harbor, which needs the keys of its sandboxes and judges, but not those of llm-proxy. */
 function trainersEnvironment(): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('LLM_PROXY_')))
 }
@@ -189,7 +189,7 @@ async function readResult(end: GroupEnd, path: string): Promise<AgentResult> {
   return { status: STATUS_OF[raised.exception_type] ?? 'error', rewards, error, output, details }
 }
 
-/** @throws Error for one that is no finite number */
+/** Validates rewards. @throws Error for a reward that is not a finite number */
 function rewardsIn(rewards: Record<string, unknown>): Record<string, number> {
   for (const [name, value] of Object.entries(rewards)) {
     if (typeof value !== 'number' || !Number.isFinite(value)) {

@@ -2,21 +2,21 @@ import { HttpClient } from '../http-client.ts'
 import type { AgentResult, AgentRunner, AgentTask } from './runner.ts'
 
 export interface HttpRunnerOptions {
-  /** Gets a POST for each try. */
+  /** The URL that receives a POST for each attempt. */
   webhookUrl: string
-  /** Sent along, for a webhook that wants a key. */
+  /** Additional headers, for a webhook that requires a key. */
   headers?: Readonly<Record<string, string>>
-  /** From the POST until the session has ended. */
+  /** The time limit from the POST to the end of the session. */
   timeLimitMs?: number
 }
 
 const TIME_LIMIT_MS = 30 * 60_000
-/** What is quoted of a refusal. */
+/** The quoted length of an error response. */
 const QUOTED_LENGTH = 300
 
 /**
- * Tells a webhook of each task, and waits until the session is completed or aborted by whoever runs the agent. The
- * reward is the session's own.
+ * Notifies a webhook of each task, and waits until the session is completed or aborted by the service that runs the
+ * agent. The reward is the one set on the session.
  */
 export class HttpRunner implements AgentRunner {
   readonly #options: HttpRunnerOptions
@@ -52,7 +52,7 @@ export class HttpRunner implements AgentRunner {
   }
 }
 
-/** Under the names of the HTTP API. */
+/** Returns the body of the POST, with the names of the HTTP API. */
 function webhookBody(task: AgentTask): object {
   return {
     trial_id: task.trialId,

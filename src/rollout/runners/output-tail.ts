@@ -1,4 +1,4 @@
-/** The end of what a program printed, for that is where it says what went wrong. */
+/** Keeps the end of a program's output, which contains the reason of a failure. */
 export class OutputTail {
   readonly #limitBytes: number
   #chunks: Buffer[] = []
@@ -19,7 +19,7 @@ export class OutputTail {
     }
   }
 
-  /** With a first line that says how much is missing, if anything is. */
+  /** Returns the text, preceded by a line with the number of omitted bytes, if any. */
   text(): string {
     const excess = Math.max(0, this.#length - this.#limitBytes)
     const text = Buffer.concat(this.#chunks).subarray(excess).toString()

@@ -1,38 +1,41 @@
-/** A command in a process group of its own, which ends with everything that it started. */
+/** Runs a command in its own process group, which ends with everything that the command started. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import type { Readable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { OutputTail } from './output-tail.ts'
 
-/** Text is a line for `sh`; a list is a program and its arguments. */
+/** A command: a string is a line for `sh`; a list is a program and its arguments. */
 export type CommandLine = string | readonly [string, ...string[]]
 
 export interface GroupOptions {
   cwd: string
   env: NodeJS.ProcessEnv
   timeLimitMs: number
-  /** Between asking it to end and killing it. */
+  /** The time between requesting it to stop and killing it. */
   graceMs: number
-  /** By which it is asked to end. Default: `SIGTERM`. */
+  /** The signal that requests it to stop. Default: `SIGTERM`. */
   stopSignal?: 'SIGTERM' | 'SIGINT'
-  /** The end of its output that is kept. Default: 256 KiB. */
+  /** The length of its output that is kept, from the end. Default: 256 KiB. */
   outputLimitBytes?: number
-  /** It is a sandbox (default: no), which says in file 3 whether the program in it ran: `--json-status-fd 3` of bubblewrap. */
+  /**
+   * Whether it is a sandbox that reports on file descriptor 3 whether the program ran (bubblewrap's `--json-status-fd
+   * 3`).
+   */
   sandboxed?: boolean
 }
 
 export interface GroupEnd {
-  /** false when the sandbox could not start it: what there is of output and exit code is the sandbox's. */
+  /** false when the sandbox could not start it: output and exit code are the sandbox's. */
   started: boolean
   /** null when a signal ended it, or when it was stopped. */
   exitCode: number | null
   signal: NodeJS.Signals | null
   timedOut: boolean
-  /** What it printed last, stdout and stderr as they came. */
+  /** The end of its output, stdout and stderr in order of arrival. */
   output: string
 }
 
-/** Groups that run. A process that ends without waiting for them must not leave agents behind. */
+/** The running groups. They must be killed if the process exits without waiting for them. */
 const running = new Set<ChildProcess>()
 
 function killAll(): void {
@@ -50,9 +53,9 @@ function forget(child: ChildProcess): void {
 }
 
 const OUTPUT_LIMIT_BYTES = 256 * 1024
-/** Two short lines. */
+/** It contains two short lines. */
 const STATUS_LIMIT_BYTES = 4096
-/** How long output is waited for that a program left behind which has left its group. */
+/** How long to wait for output of a process that has left the group. */
 const LAST_WORDS_MS = 200
 
 /**
@@ -87,7 +90,7 @@ export async function runGroup(
   for (const stream of [stdout, stderr, sandbox]) stream?.destroy()
   signal.throwIfAborted()
   return {
-    // Written when the program has ended, and only if it ever began.
+    // The status is written when the program has ended, and only if it was started.
     started: !sandboxed || status.text().includes('"exit-code"'),
     exitCode,
     signal: exitSignal,
@@ -96,7 +99,7 @@ export async function runGroup(
   }
 }
 
-/** Where a program that failed says why. */
+/** Returns the last line, in which a failed program usually reports the reason. */
 export function getLastLine(output: string): string {
   return output.trim().split('\n').at(-1)!
 }
@@ -106,7 +109,7 @@ interface Exit {
   exitSignal: NodeJS.Signals | null
 }
 
-/** @param stop asks the group to end when it aborts, and kills it `graceMs` later */
+/** Waits for the exit. @param stop when it aborts, the group is requested to stop, and killed `graceMs` later */
 function untilExit(
   child: ChildProcess,
   stop: AbortSignal,
@@ -130,7 +133,7 @@ function untilExit(
     })
     child.once('exit', (exitCode, exitSignal) => {
       settle()
-      // What it started in the background must not go on calling.
+      // Processes that it started in the background must not send further requests.
       signalGroup(child, 'SIGKILL')
       resolve({ exitCode: stop.aborted ? null : exitCode, exitSignal })
     })
@@ -144,6 +147,6 @@ function signalGroup({ pid }: ChildProcess, name: NodeJS.Signals): void {
   try {
     process.kill(-pid, name)
   } catch {
-    // None of the group is left.
+    // The group has ended.
   }
 }

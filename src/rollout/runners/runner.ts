@@ -1,9 +1,9 @@
-/** The port between a rollout and whatever runs its agent. */
+/** The port between a rollout and the runner of its agent. */
 
-/** A row of a dataset: any fields; `instance_id`, `local_task_path` and `prompt` have a meaning here. */
+/** A row of a dataset with any fields; `instance_id`, `local_task_path` and `prompt` are interpreted here. */
 export type Sample = Readonly<Record<string, unknown>>
 
-/** What one rollout may have otherwise than its runner was made with; a runner takes what it knows. */
+/** The settings of a runner that one rollout overrides; a runner ignores those that it does not support. */
 export interface AgentSettings {
   readonly agentName?: string
   readonly agentImportPath?: string
@@ -12,15 +12,15 @@ export interface AgentSettings {
   readonly environmentKwargs?: Readonly<Record<string, unknown>>
 }
 
-/** What a runner needs to know to run an agent once. */
+/** The input of a runner for one run of an agent. */
 export interface AgentTask {
-  /** One rollout, the same for all its tries. */
+  /** The id of the rollout, equal for all its attempts. */
   readonly trialId: string
-  /** The session of this try. */
+  /** The session of this attempt. */
   readonly sessionId: string
-  /** 1 for the first try. */
+  /** 1 for the first attempt. */
   readonly tryNumber: number
-  /** A copy that is this try's own. */
+  /** A copy for this attempt. */
   readonly sample: Sample
   /** The task's directory; undefined when the row has none. */
   readonly taskPath: string | undefined
@@ -29,47 +29,48 @@ export interface AgentTask {
   readonly openaiBaseUrl: string
   /** Base URL of an Anthropic client, which appends `/v1/messages` itself. */
   readonly anthropicBaseUrl: string
-  /** With it the agent calls, and can do nothing else. */
+  /** The key that authorizes the agent's LLM requests, and nothing else. */
   readonly apiKey: string
   readonly modelName: string | undefined
   readonly settings?: AgentSettings | undefined
-  /** Resolves with how the session ended, for agents that end it themselves. @throws `signal.reason` */
+  /** Waits for a session that its agent ends itself, and resolves with its status. @throws `signal.reason` */
   untilEnded(signal: AbortSignal): Promise<'completed' | 'aborted'>
 }
 
 /**
- * - `completed`: the agent came to its own end, whatever it achieved.
- * - `timeout`: it was stopped because its time was up.
+ * The outcome of an agent's run:
+ * - `completed`: the agent ended by itself, successful or not.
+ * - `timeout`: it was stopped at its time limit.
  * - `failed`: it crashed, or gave up.
- * - `error`: it could not be run, or its result could not be found out.
+ * - `error`: it could not be run, or its result is unknown.
  */
 export type AgentStatus = 'completed' | 'timeout' | 'failed' | 'error'
 
 export interface AgentResult {
   readonly status: AgentStatus
-  /** Named parts of the reward; empty when the runner knows of none. Finite numbers. */
+  /** Named parts of the reward, finite numbers; empty when the runner reports none. */
   readonly rewards: Readonly<Record<string, number>>
-  /** Why it is not `completed`. */
+  /** The reason why it is not `completed`. */
   readonly error?: string
-  /** The end of what the agent printed. */
+  /** The end of the agent's output. */
   readonly output?: string
-  /** What else the runner has to tell; it is handed on as it is. */
+  /** Other data of the runner, passed on unchanged. */
   readonly details?: unknown
 }
 
 export interface AgentRunner {
   /**
-   * Finds out whether agents can be run at all, before the first one is; `run` does without it.
+   * Checks before the first run that agents can be run at all; `run` does not require it.
    * @throws ProxyError `config_invalid`; `signal.reason`
    */
   prepare?(signal: AbortSignal): Promise<void>
-  /** What it has to tell of a run that is under way, for one line. */
+  /** Describes the progress of the runs in one line. */
   describe?(): string
   /**
-   * Runs one agent to its end. When `signal` aborts it stops the agent, and then throws the signal's reason. What it
-   * throws otherwise counts as an `error` of the try.
+   * Runs one agent to its end. When `signal` aborts, it stops the agent and then throws the signal's reason. Any other
+   * error that it throws counts as an `error` of the attempt.
    */
   run(task: AgentTask, signal: AbortSignal): Promise<AgentResult>
-  /** Lets go of what it holds. No agent runs any more. */
+  /** Releases its resources. No agent is running when it is called. */
   close(): Promise<void>
 }

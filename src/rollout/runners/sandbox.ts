@@ -1,6 +1,6 @@
 /**
- * What an agent, or what judges it, can see and change of this machine while it runs: a sandbox of bubblewrap
- * (https://github.com/containers/bubblewrap), made of the user namespaces of Linux, so that no privilege is needed.
+ * The part of this machine that an agent or its verifier can read and change: a sandbox of bubblewrap
+ * (https://github.com/containers/bubblewrap), which uses the user namespaces of Linux and needs no privileges.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, realpathSync, statSync } from 'node:fs'
@@ -10,33 +10,33 @@ import { ProxyError } from '../../base/errors.ts'
 import type { CommandLine } from './process-group.ts'
 
 export interface SandboxOptions {
-  /** `auto`: bubblewrap where it works. */
+  /** `auto`: bubblewrap if it works. */
   mode: 'auto' | 'bwrap' | 'none'
-  /** Directories that programs in the sandbox may read though they are no part of the system. */
+  /** Directories outside the system's that programs in the sandbox may read. */
   visible?: readonly string[]
-  /** Files and directories that nobody in the sandbox sees: tasks with their ground truth, rows, data sets. */
+  /** Files and directories hidden from all programs in the sandbox: tasks with their ground truth, rows, data sets. */
   hidden?: readonly string[]
 }
 
-/** What one program sees beside the system's programs and what is `visible`. */
+/** The paths one program can access in addition to the system's programs and `visible`. */
 export interface View {
-  /** It works here, and may write here and in these alone. */
+  /** The working directory; the program may write only here and in `writable`. */
   cwd: string
   writable?: readonly string[]
-  /** Shown read-only, wherever they are. */
+  /** Mounted read-only, wherever they are. */
   readable?: readonly string[]
-  /** Shown empty, though they are in what is readable. */
+  /** Mounted empty, although they are within `readable`. */
   masked?: readonly string[]
 }
 
 export interface Sandbox {
-  /** Why programs run without one; undefined if they run in one. */
+  /** The reason why programs run without a sandbox; undefined if they run in one. */
   readonly missing: string | undefined
-  /** The command that runs this one so that it sees no more than this. */
+  /** Returns a command that runs `command` in the sandbox with this view. */
   wrap(command: CommandLine, view: View): CommandLine
 }
 
-/** Where the system's own programs and settings are. Whatever else there is on a machine is private until it is shown. */
+/** The directories of the system's programs and settings. All others are private until they are shown. */
 const SYSTEM = new Set(
   ['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32', 'usr', 'etc', 'nix', 'gnu', 'sys', 'proc', 'dev'].map(
     (name) => `/${name}`,
@@ -44,9 +44,9 @@ const SYSTEM = new Set(
 )
 
 /**
- * Sees the system, its own processes, and the network. A SIGTERM is for the program, which may have things to finish:
- * bubblewrap would end at once, and everything in it. Whether the program ran at all is told in file 3: bubblewrap's
- * own failure has exit code 1, as many a program's verdict.
+ * The arguments for access to the system, its own processes, and the network. SIGTERM must reach the program, which may
+ * have work to finish: bubblewrap would end at once, with everything in it. File descriptor 3 reports whether the
+ * program ran: bubblewrap's own failure has exit code 1, as the verdict of many a program.
  */
 const BASE = [
   ...['env', '--ignore-signal=TERM', 'bwrap', '--die-with-parent', '--json-status-fd', '3'],
@@ -56,8 +56,8 @@ const BASE = [
 const PROGRAM = ['--', 'env', '--default-signal=TERM']
 
 /**
- * Looks once whether bubblewrap works here: containers often forbid its namespaces.
- * @throws ProxyError `start_failed` if it was asked for by name and does not
+ * Tests once whether bubblewrap works here: containers often forbid its namespaces.
+ * @throws ProxyError `start_failed` if it is required and does not work
  */
 export function openSandbox({ mode, visible = [], hidden = [] }: SandboxOptions): Sandbox {
   const missing = mode === 'none' ? 'it is switched off' : whyBubblewrapFails()
@@ -84,7 +84,7 @@ function inBubblewrap(
   { cwd, writable = [], readable = [], masked = [] }: View,
   { visible, hidden }: { visible: readonly string[]; hidden: readonly string[] },
 ): CommandLine {
-  // What comes later goes before what came earlier: private places, what of them is needed, what of that is not.
+  // Later mounts override earlier ones: hide private directories, show what is needed, hide parts of that again.
   const shown = [...programDirectories(), ...visible]
   const [first, ...base] = BASE
   const args = [
@@ -101,7 +101,7 @@ function inBubblewrap(
   return [first!, ...args, ...(typeof command === 'string' ? ['/bin/sh', '-c', command] : command)]
 }
 
-/** An empty directory in the place of a directory, nothing in the place of a file. */
+/** Returns arguments that replace a directory by an empty one and a file by an empty file. */
 function hiding(path: string): string[] {
   const [there] = existing([path])
   if (there === undefined) return []
@@ -119,7 +119,7 @@ function privateRoots(): string[] {
   return roots.filter((path) => !roots.some((other) => path.startsWith(`${other}/`)))
 }
 
-/** Programs of the user are in private places: the directories of PATH there, and what those of a `bin` belong to. */
+/** Returns the private directories that contain the user's programs: those of PATH, and the prefix of each `bin`. */
 function programDirectories(): string[] {
   const roots = privateRoots()
   const isPrivate = (path: string) => roots.some((root) => path.startsWith(`${root}/`))
@@ -134,7 +134,7 @@ function programDirectories(): string[] {
   return [...cwd, ...programs.filter((path) => !isTooMuch(path))]
 }
 
-/** Those that are there, links resolved: nothing can be mounted on a link. */
+/** Returns the existing paths with links resolved: nothing can be mounted on a link. */
 function existing(paths: readonly string[]): string[] {
   return paths.filter((path) => existsSync(path)).map((path) => realpathSync(resolve(path)))
 }

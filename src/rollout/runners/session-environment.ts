@@ -1,7 +1,8 @@
 import type { AgentTask } from './runner.ts'
 
 /**
- * The variables by which agents find a session, as the clients of OpenAI, LiteLLM, Anthropic and Claude Code read them.
+ * Returns the variables by which agents find a session, as the clients of OpenAI, LiteLLM, Anthropic and Claude Code
+ * read them.
  */
 export function sessionEnvironment({
   openaiBaseUrl,
@@ -19,15 +20,15 @@ export function sessionEnvironment({
   }
 }
 
-/** What programs need to run at all, wherever they run. */
+/** The variables that programs need in any environment. */
 const PASSED_ON = [
   ...['PATH', 'HOME', 'USER', 'LOGNAME', 'SHELL', 'TERM', 'TZ', 'LANG', 'LANGUAGE', 'LD_LIBRARY_PATH'],
   ...['SSL_CERT_FILE', 'SSL_CERT_DIR', 'REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE', 'NODE_EXTRA_CA_CERTS'],
 ]
 
 /**
- * Of the trainer's own environment what programs need to run. The rest is the trainer's: keys of llm-proxy, tokens of
- * model hubs, of clouds and of trackers are nobody else's.
+ * Returns the variables of the trainer's environment that programs need. The others are private to the trainer: keys of
+ * llm-proxy, tokens of model hubs, clouds and trackers.
  * @param more names of further variables
  */
 export function outerEnvironment(more: readonly string[] = []): NodeJS.ProcessEnv {
@@ -36,7 +37,7 @@ export function outerEnvironment(more: readonly string[] = []): NodeJS.ProcessEn
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => isPassedOn(name)))
 }
 
-/** @throws TypeError that names the variable which is neither text nor a number nor a boolean */
+/** Converts variables to text. @throws TypeError that names a variable that is neither text, number nor boolean */
 export function textVariables(variables: Readonly<Record<string, unknown>>): Record<string, string> {
   return Object.fromEntries(
     Object.entries(variables).map(([name, value]) => {

@@ -3,9 +3,9 @@ import { basename, dirname, join, resolve } from 'node:path'
 import { create } from 'tar'
 
 /**
- * A directory as tar.gz, under its own name: `/data/tasks/hello` becomes `hello/…`. Files are byte for byte, with
- * links, empty directories and who may execute what; owners and times are left out and the order is fixed, so that
- * equal directories give equal archives.
+ * Packs a directory as tar.gz under its own name: `/data/tasks/hello` becomes `hello/…`. It contains file contents,
+ * links, empty directories and executable bits; owners and times are omitted and the order is fixed, so that equal
+ * directories give equal archives.
  * @throws the operating system's error
  */
 export async function taskArchive(directory: string): Promise<Buffer> {
@@ -16,7 +16,7 @@ export async function taskArchive(directory: string): Promise<Buffer> {
   return create(options, entries).concat()
 }
 
-/** The directory and all that is in it, relative to `cwd`. Links are not followed, as `readdir` would by itself. */
+/** Yields the directory and its contents relative to `cwd`. Links are not followed, as `readdir` would do itself. */
 async function* walk(cwd: string, directory: string): AsyncGenerator<string> {
   yield directory
   for (const entry of await readdir(join(cwd, directory), { withFileTypes: true })) {
@@ -26,7 +26,7 @@ async function* walk(cwd: string, directory: string): AsyncGenerator<string> {
   }
 }
 
-/** The library takes a name that begins with @ for an archive whose entries are meant. */
+/** Escapes a name that begins with @, which the library would read as an archive to include. */
 function asPath(entry: string): string {
   return entry.startsWith('@') ? `./${entry}` : entry
 }

@@ -1,4 +1,4 @@
-/** What an agent achieved, judged by a program or a function. */
+/** Judges an agent's work with a program or a function. */
 import { constants } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { constants as system } from 'node:os'
@@ -10,25 +10,25 @@ import type { AgentTask } from './runner.ts'
 
 export interface AgentWork {
   readonly task: AgentTask
-  /** The directory that the agent worked in. */
+  /** The agent's working directory. */
   readonly workDir: string
-  /** The end of what it printed. */
+  /** The end of the agent's output. */
   readonly output: string
 }
 
-/** @returns named parts of the reward, finite numbers */
+/** Judges an agent's work. @returns named parts of the reward, finite numbers */
 export type RewardVerifier = (work: AgentWork, signal: AbortSignal) => Promise<Record<string, number>>
 
-/** Shells give these to a command that is no program, or not there. */
+/** Shells return these for a command that is not executable or does not exist. */
 const NOT_RUN = [126, 127]
 /** Shells and bubblewrap add the number of the signal that killed a program. */
 const KILLED = 128
 
 /**
- * The reward that a verifier command gave: what it wrote into the reward file (a number, or a JSON object of named
- * numbers), else 1 if it exited with 0, and 0 if with anything else. One that was killed, as by the kernel when memory
- * ran out, judged nothing, whatever it had written by then.
- * @throws Error when it gave none
+ * Returns the reward of a verifier command: the content of the reward file (a number, or a JSON object of named
+ * numbers), otherwise 1 for exit code 0 and 0 for any other. One that was killed, for instance by the kernel when
+ * memory ran out, gave no judgement, whatever it had written before.
+ * @throws Error when there is no reward
  */
 export async function readRewards(end: GroupEnd, rewardFile: string): Promise<Record<string, number>> {
   if (end.timedOut) throw new Error('the verifier ran out of time')
@@ -44,19 +44,19 @@ export async function readRewards(end: GroupEnd, rewardFile: string): Promise<Re
   return { reward: end.exitCode === 0 ? 1 : 0 }
 }
 
-/** By which a program under a shell or in a sandbox was killed, if its exit code says that it was. */
+/** Returns the name of the signal that killed a program under a shell or in a sandbox, according to its exit code. */
 function getSignal(exitCode: number | null): string | undefined {
   const number = (exitCode ?? 0) - KILLED
   return Object.entries(system.signals).find(([, value]) => value === number)?.[0]
 }
 
-/** Far more than named numbers take. */
+/** Far more than named numbers need. */
 const REWARD_LIMIT_BYTES = 64 * 1024
 
 /**
- * A verifier runs what the agent made, which may have put anything in this place: a link is not followed, and a pipe,
- * which would be waited for, is not opened for long.
- * @returns undefined if nothing is there @throws Error for what is no plain file of a reward's size
+ * Reads the reward file. A verifier runs the agent's code, which may have put anything at this path: a link is not
+ * followed, and a pipe, which would block, is opened non-blocking.
+ * @returns undefined if it does not exist @throws Error if it is not a regular file of a reward's size
  */
 async function readReward(path: string): Promise<string | undefined> {
   const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = constants

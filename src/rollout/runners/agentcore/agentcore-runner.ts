@@ -15,34 +15,34 @@ import { SessionGate } from './session-gate.ts'
 import { SessionStops } from './session-stops.ts'
 
 export interface AgentCoreRunnerOptions {
-  /** Of the runtime that has the agent. Credentials are found as every AWS client finds them. */
+  /** The ARN of the agent's runtime. Credentials are found as by every AWS client. */
   arn: string
-  /** Name of the runtime's endpoint. */
+  /** The name of the runtime's endpoint. */
   qualifier?: string | undefined
-  /** Without it `sqs` if there is a queue, `s3` if there is a bucket, else `envelope`. */
+  /** The default is `sqs` if there is a queue, `s3` if there is a bucket, otherwise `envelope`. */
   results?: 's3' | 'sqs' | 'envelope' | undefined
   bucket?: string | undefined
-  /** URL of the queue that S3 tells of results. */
+  /** The URL of the queue that S3 notifies of results. */
   queueUrl?: string | undefined
-  /** First part of the results' keys; of one run alone. */
+  /** The first part of the results' keys, unique to one run. */
   experiment?: string | undefined
-  /** Calls a second: starts, stops and polls together. */
+  /** The API calls per second: starts, stops and polls together. */
   tps?: number
-  /** Sessions at a time. */
+  /** The number of concurrent sessions. */
   maxSessions?: number
-  /** From when a session has its place until its result is there. */
+  /** The time limit from the session's admission to its result. */
   timeLimitMs?: number
-  /** A folder that remembers which sessions were started and not stopped. */
+  /** A folder that records sessions that were started and not stopped. */
   ledger?: string
-  /** How often it is looked for what dead processes have left in the ledger. */
+  /** The interval at which the ledger is checked for sessions of dead processes. */
   lookAgainMs?: number
-  /** Wait before a call that was not taken is made again; it doubles each time. */
+  /** The wait before a rejected API call is retried; it doubles each time. */
   retryBaseMs?: number
-  /** Called with what the user should know. Default: a warning of the process. */
+  /** Called with warnings for the user. Default: a warning of the process. */
   warn?(text: string): void
   /** As Math.random. */
   random?: () => number
-  /** By which calls are counted; that of the first runner of a runtime counts. Default: the time of this process. */
+  /** The clock of the rate limit; that of the runtime's first runner applies. Default: this process's time. */
   clock?: LimiterClock
 }
 
@@ -52,12 +52,12 @@ const TIME_LIMIT_MS = 30 * 60_000
 const LEDGER = './agentcore-sessions'
 const LOOK_AGAIN_MS = 60_000
 const RETRY_BASE_MS = 1_000
-/** What AgentCore takes for none. */
+/** AgentCore's default endpoint. */
 const DEFAULT_QUALIFIER = 'DEFAULT'
-/** Of what the session's name says of the trial. */
+/** The length of the trial's part of a session's name. */
 const NAME_LENGTH = 100
 
-/** Has AWS Bedrock AgentCore Runtime run each agent in a session of its own; the agent tells its reward. */
+/** Runs each agent in a session of AWS Bedrock AgentCore Runtime; the agent reports its reward. */
 export class AgentCoreRunner implements AgentRunner {
   readonly #endpoint: AgentCoreEndpoint
   readonly #results: ResultSource
@@ -77,7 +77,7 @@ export class AgentCoreRunner implements AgentRunner {
     const retryBaseMs = options.retryBaseMs ?? RETRY_BASE_MS
     this.#endpoint = new AgentCoreEndpoint({
       ...{ arn, qualifier, retryBaseMs, random, tps: options.tps ?? TPS, clock: options.clock },
-      // Each session may hold one, and be asked or stopped by another.
+      // Each session may have one pending start, and one poll or stop.
       maxCalls: 2 * maxSessions,
       onThrottled: () => this.#counts.throttled(),
     })
@@ -110,7 +110,7 @@ export class AgentCoreRunner implements AgentRunner {
       else throw error
     } finally {
       this.#counts.ended(result?.status === 'completed')
-      // Its place is free when it is stopped: until then the account's quota counts it.
+      // Its slot is released when it has stopped: until then it counts towards the account's quota.
       if (session.isBegun) this.#stops.stop(session.id, ledger, leave)
       else await ledger.closed(session.id).finally(leave)
     }
@@ -138,7 +138,7 @@ export class AgentCoreRunner implements AgentRunner {
     return late ?? { status: 'timeout', rewards: {}, error }
   }
 
-  /** Once; when it failed, anew. */
+  /** Prepares the runner once, and again after a failure. */
   #ledger(signal: AbortSignal): Promise<Ledger> {
     this.#prepared ??= this.#prepare(signal).catch((error: unknown) => {
       this.#prepared = undefined
@@ -152,7 +152,7 @@ export class AgentCoreRunner implements AgentRunner {
     await this.#results.prepare(signal)
     const ledger = await this.#openLedger()
     for (const left of ledger.openSessions) this.#stops.stop(left, ledger)
-    // One that dies later, or on another machine, may have nobody after it but this.
+    // Only this covers processes that die later, or on another machine.
     this.#looking = setInterval(() => this.#takeOver(ledger), this.#lookAgainMs).unref()
     return ledger
   }
@@ -204,13 +204,13 @@ function newSession(task: AgentTask): AgentCoreSession {
 
 const MINUTE_MS = 60_000
 
-/** The books of a batch. */
+/** The counters of a batch. */
 class RunCounts {
   #started = 0
   #throttled = 0
   #done = 0
   #failed = 0
-  /** When the sessions of the last minute ended. */
+  /** The times at which the sessions of the last minute ended. */
   #lastMinute: number[] = []
 
   started(): void {

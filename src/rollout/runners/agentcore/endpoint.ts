@@ -1,6 +1,4 @@
-/**
- * The two calls of AgentCore's data plane, each within the rate of its endpoint, tried again where that can do no harm.
- */
+/** The two operations of AgentCore's data plane, within the rate limit of the endpoint, retried if that is safe. */
 import { addAbortSignal, type Readable } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import type { BedrockAgentCoreClient } from '@aws-sdk/client-bedrock-agentcore'
@@ -16,11 +14,11 @@ import type { AgentCoreSession } from './result-source.ts'
 export interface EndpointOptions {
   /** `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/name-id` */
   arn: string
-  /** Name of the endpoint. */
+  /** The name of the endpoint. */
   qualifier: string
-  /** Calls a second. */
+  /** The rate limit in API calls per second. */
   tps: number
-  /** Calls that may be on their way at a time: an agent that does not work in the background holds one to its end. */
+  /** The number of concurrent API calls: an agent that does not work in the background keeps one open until its end. */
   maxCalls: number
   retryBaseMs: number
   /** As Math.random. */
@@ -29,9 +27,9 @@ export interface EndpointOptions {
   onThrottled(): void
 }
 
-/** A call that was not taken is made again so often; the limiter slows down meanwhile. */
+/** The maximum attempts of a rejected API call; the limiter slows down meanwhile. */
 const TRIES = 8
-/** How long a start that was called off is waited for: a cold one takes seconds. */
+/** How long to wait for a cancelled start: a cold one takes seconds. */
 const START_LIMIT_MS = 60_000
 const MAX_PAYLOAD_BYTES = 100_000_000
 const NOT_TAKEN: readonly AgentCoreErrorKind[] = ['throttled', 'quota', 'conflict']
@@ -43,12 +41,12 @@ export class AgentCoreEndpoint {
   readonly region: string
   readonly #options: EndpointOptions
   readonly #limiter: RateLimiter
-  /** Starts that AgentCore has not answered. */
+  /** Pending starts by session id. */
   readonly #starting = new Map<string, Promise<unknown>>()
   readonly #closing = new AbortController()
   #opened: Promise<{ sdk: Sdk; client: BedrockAgentCoreClient }> | undefined
 
-  /** @throws ProxyError `config_invalid` for what is no ARN of a runtime */
+  /** @throws ProxyError `config_invalid` if the ARN is not that of a runtime */
   constructor(options: EndpointOptions) {
     const region = ARN.exec(options.arn)?.[1]
     if (region === undefined) {
@@ -63,7 +61,7 @@ export class AgentCoreEndpoint {
     this.#limiter = getRateLimiter(options.arn, options.tps, options.clock)
   }
 
-  /** @throws ProxyError `config_invalid` when there are no credentials */
+  /** Loads the SDK and the credentials. @throws ProxyError `config_invalid` when there are no credentials */
   async prepare(): Promise<void> {
     const { client } = await this.#open()
     try {
@@ -74,13 +72,13 @@ export class AgentCoreEndpoint {
   }
 
   /**
-   * Sets the session's `isBegun`, which is true while nobody knows.
-   * @returns the answer of the agent's program, parsed; undefined when it is not JSON
-   * @throws Refusal; `signal.reason`
+   * Starts a session and sets its `isBegun`, which is also true while that is unknown.
+   * @returns the parsed response of the agent's program; undefined when it is not JSON
+   * @throws AgentCoreError; `signal.reason`
    */
   async start(session: AgentCoreSession, payload: object, signal: AbortSignal): Promise<unknown> {
     const body = encode(payload)
-    // What got lost on its way is not sent again: the agent may be at work, and a second one would join its record.
+    // A lost call is not retried: the agent may be running, and a second one would be recorded in its session.
     const starting = this.#tries(NOT_TAKEN, signal, async () => {
       await this.#limiter.acquire('start', signal)
       session.isBegun = true
@@ -93,7 +91,8 @@ export class AgentCoreEndpoint {
   }
 
   /**
-   * For a session that runs, which it may be whatever this throws. A question may be asked again however it was lost.
+   * Sends a payload to a session that may be running. It is idempotent, and therefore also retried when the call was
+   * lost.
    */
   async ask(sessionId: string, payload: object, signal: AbortSignal): Promise<unknown> {
     const body = encode(payload)
@@ -103,11 +102,11 @@ export class AgentCoreEndpoint {
     })
   }
 
-  /** The session is stopped, or was not there. One try. @throws Refusal; `signal.reason` */
+  /** Stops a session, if it exists, in one attempt. @throws AgentCoreError; `signal.reason` */
   async stop(sessionId: string, signal: AbortSignal): Promise<void> {
     const starting = this.#starting.get(sessionId)
     if ((await this.#stop(sessionId, signal)) === 'stopped' || starting === undefined) return
-    // It was called off on its way, from where it may yet start the session that was not there.
+    // A start that was cancelled in flight may still create the session that did not exist.
     await raceAbort(starting, AbortSignal.any([signal, AbortSignal.timeout(START_LIMIT_MS)])).catch(() => {})
     await this.#stop(sessionId, signal)
   }
@@ -132,8 +131,8 @@ export class AgentCoreEndpoint {
   }
 
   /**
-   * Called off, it throws at once and goes on behind that: what is told of it afterwards is whether the session came to
-   * be.
+   * Starts a session. After an abort it throws at once and the call continues in the background, because only its
+   * outcome shows whether the session was created.
    */
   async #invokeAnew(sessionId: string, payload: Uint8Array, signal: AbortSignal): Promise<unknown> {
     const answered = this.#invoke(sessionId, payload, this.#closing.signal)
@@ -195,7 +194,7 @@ export class AgentCoreEndpoint {
     }
   }
 
-  /** The SDK is loaded by whoever uses it. */
+  /** Loads the SDK on first use. */
   #open(): Promise<{ sdk: Sdk; client: BedrockAgentCoreClient }> {
     this.#opened ??= importOptionalPackage(
       '@aws-sdk/client-bedrock-agentcore',
@@ -205,7 +204,7 @@ export class AgentCoreEndpoint {
       const sockets = { maxSockets: this.#options.maxCalls }
       const client = new sdk.BedrockAgentCoreClient({
         region: this.region,
-        // Each try goes through the limiter, which the SDK's own would not.
+        // Every attempt must pass the limiter, which the SDK's own retries would not.
         maxAttempts: 1,
         requestHandler: { httpAgent: sockets, httpsAgent: sockets },
       })

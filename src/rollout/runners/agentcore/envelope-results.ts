@@ -1,6 +1,6 @@
 /**
- * Results by asking the session itself, without S3: the envelope of agentcore-rl-toolkit 0.2 (`AgentCoreRuntimeApp`).
- * An app that knows no envelope and answers when it is done works as well.
+ * Results by polling the session itself, without S3: the envelope of agentcore-rl-toolkit 0.2 (`AgentCoreRuntimeApp`).
+ * An app that does not support the envelope and responds when it is done works, too.
  */
 import Type, { type Static } from 'typebox'
 import { Value } from 'typebox/value'
@@ -21,7 +21,7 @@ const State = Type.Object({
 })
 
 const FIRST_POLL_MS = 1_000
-/** Each poll takes a call from the quota. */
+/** Each poll counts towards the quota. */
 const LONGEST_POLL_MS = 10_000
 const POLL_GROWTH = 1.5
 
@@ -61,7 +61,7 @@ export class EnvelopeResults implements ResultSource {
   }
 }
 
-/** The session has one invocation, which goes by the session's name. */
+/** Adds the envelope. The session has one invocation, with the session's id. */
 function envelope(id: string, more: object): object {
   return { _agentcore_runtime: { version: 1, invocation_id: id, ...more } }
 }
@@ -70,14 +70,14 @@ function isState(answer: unknown, id: string): answer is Static<typeof State> {
   return Value.Check(State, answer) && answer.invocation_id === id
 }
 
-/** Of an app without the envelope. */
+/** Converts the response of an app without the envelope. */
 function toAgentResult(answer: unknown, inputId: string): AgentResult {
   if (!isRecord(answer) || answer.status !== 'processing') return readResult(answer, inputId)
   const error = 'its program leaves results in S3: say --results s3 with --agentcore-bucket'
   return { status: 'error', rewards: {}, error }
 }
 
-/** @returns undefined while it is at work */
+/** Converts a state. @returns undefined while the agent is running */
 function parseState(state: Static<typeof State>, inputId: string): AgentResult | undefined {
   switch (state.status) {
     case 'in_progress':

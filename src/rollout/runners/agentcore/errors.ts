@@ -1,16 +1,17 @@
 /**
- * What AgentCore's errors mean for a rollout:
+ * Classifies AgentCore's errors:
  * https://docs.aws.amazon.com/bedrock-agentcore/latest/APIReference/API_InvokeAgentRuntime.html
  */
 import type { AgentResult } from '../runner.ts'
 import { quoted } from './result.ts'
 
 /**
- * - `throttled`, `quota`, `conflict`: nothing was begun; later it may be.
+ * The kind of an error:
+ * - `throttled`, `quota`, `conflict`: nothing was started; a retry may succeed.
  * - `agent`: the container, or the program in it, failed.
- * - `gone`: there is no such session, or no such runtime.
- * - `refused`: nothing was begun, and never will be: the key, the role or the request is wrong.
- * - `lost`: nobody knows whether the call was heard.
+ * - `gone`: the session or the runtime does not exist.
+ * - `refused`: nothing was started, and a retry cannot succeed: the key, the role or the request is invalid.
+ * - `lost`: it is unknown whether the call arrived.
  */
 export type AgentCoreErrorKind = 'throttled' | 'quota' | 'conflict' | 'agent' | 'gone' | 'refused' | 'lost'
 
@@ -44,12 +45,12 @@ export class AgentCoreError extends Error {
     this.kind = kind
   }
 
-  /** Of a call that starts: nothing of it can be running. */
+  /** Whether a call that starts a session failed without starting anything. */
   get isBeforeStart(): boolean {
     return this.kind !== 'agent' && this.kind !== 'lost'
   }
 
-  /** The outcome of a sample whose session met with this. */
+  /** The outcome of a sample whose session failed with this error. */
   get result(): AgentResult {
     const status = this.kind === 'agent' ? 'failed' : 'error'
     return { status, rewards: {}, error: this.message }
@@ -63,7 +64,7 @@ interface ServiceError {
   $metadata?: { httpStatusCode?: number }
 }
 
-/** @param error what a client of the SDK threw */
+/** Classifies an error. @param error an error thrown by a client of the SDK */
 export function toAgentCoreError(error: unknown): AgentCoreError {
   if (error instanceof AgentCoreError) return error
   const { name, message, $fault, $metadata } = error as ServiceError

@@ -1,7 +1,7 @@
 /**
- * Which AgentCore sessions may be running, on disk: a session costs money until it is stopped, also when the process
- * that started it is gone. Each runner writes a file of its own into one folder, `{"opened": id}` before a session is
- * started and `{"closed": id}` when it is stopped; another takes over what a dead one left open.
+ * A ledger on disk of AgentCore sessions that may be running: a session costs money until it is stopped, even after its
+ * process has ended. Each runner writes its own file in a shared folder, `{"opened": id}` before a session is started
+ * and `{"closed": id}` when it is stopped; another runner takes over the open sessions of a dead one.
  */
 import { randomUUID } from 'node:crypto'
 import { type FileHandle, mkdir, open, readdir, readFile, stat, unlink, utimes } from 'node:fs/promises'
@@ -18,21 +18,21 @@ const Head = Type.Object({
   qualifier: Type.String(),
   host: Type.String(),
   pid: Type.Integer(),
-  /** When the process began, as `getProcessStart` tells it; not there where nobody can tell. */
+  /** The start of the process, from `getProcessStart`; absent if the platform does not report it. */
   started: Type.Optional(Type.String()),
 })
 const Entry = Type.Object({ opened: Type.Optional(Type.String()), closed: Type.Optional(Type.String()) })
 
-/** The endpoint whose sessions these are. */
+/** The endpoint of the sessions. */
 export interface LedgerEndpoint {
   arn: string
-  /** `DEFAULT` where none was named. */
+  /** `DEFAULT` if none was configured. */
   qualifier: string
 }
 
-/** A file of a live process is touched this often. */
+/** The interval at which a live process touches its file. */
 const TOUCH_MS = 60_000
-/** One that was not for so long has no process any more, whatever goes by its number now, on whatever machine. */
+/** A file untouched for this long has no live process, whichever process has its pid now and on whichever machine. */
 const DEAD_AFTER_MS = 5 * TOUCH_MS
 const SUFFIX = '.sessions.jsonl'
 
@@ -54,7 +54,8 @@ export class Ledger {
   }
 
   /**
-   * @param folder made if it is not there
+   * Creates a ledger file, and takes over sessions.
+   * @param folder created if it does not exist
    * @throws Error of the file system
    */
   static async open(folder: string, endpoint: LedgerEndpoint): Promise<Ledger> {
@@ -75,7 +76,8 @@ export class Ledger {
   }
 
   /**
-   * Looks for sessions that a dead process has left open, and makes them its own.
+   * Takes over sessions that a dead process has left open.
+   * @returns their ids
    * @throws Error of the file system
    */
   async takeOver(): Promise<string[]> {
@@ -83,18 +85,18 @@ export class Ledger {
     if (left.size === 0) return []
     const sessions = [...new Set([...left.values()].flat())]
     for (const opened of sessions) this.#open.add(opened)
-    // Ours before theirs is removed: whatever comes between, each open session is in a file.
+    // Write our file before theirs is removed, so that each open session is in a file at any time.
     await this.#append(...sessions.map((opened) => ({ opened })))
     await Promise.all([...left.keys()].map((old) => unlink(old).catch(() => {})))
     return sessions
   }
 
-  /** Sessions that are not known to be stopped; right after `open` those of dead processes. */
+  /** The sessions not known to be stopped; right after `open` those of dead processes. */
   get openSessions(): string[] {
     return [...this.#open]
   }
 
-  /** On disk when this resolves: only then may the session be started. */
+  /** Records a session durably. It may be started only after this has resolved. */
   async opened(sessionId: string): Promise<void> {
     this.#open.add(sessionId)
     await this.#append({ opened: sessionId })
@@ -105,7 +107,7 @@ export class Ledger {
     await this.#append({ closed: sessionId })
   }
 
-  /** The file stays if a session is open. */
+  /** Closes the file, which is kept if a session is open. */
   async close(): Promise<void> {
     clearInterval(this.#touch)
     await this.#lastWrite.catch(() => {})
@@ -118,7 +120,7 @@ export class Ledger {
       await this.#file.appendFile(entries.map(toLine).join(''))
       await this.#file.datasync()
     })
-    // One that failed is its caller's to tell; those that follow are written all the same.
+    // A failure is reported to its caller only; later entries are written nevertheless.
     this.#lastWrite = written.catch(() => {})
     return written
   }
@@ -129,8 +131,8 @@ function toLine(value: object): string {
 }
 
 /**
- * Files of dead processes with this endpoint, and the sessions that each has open.
- * @param own the one that is not looked at
+ * Returns the files of dead processes with this endpoint, and the open sessions of each.
+ * @param own the file to skip
  */
 async function leftOpen(
   folder: string,
@@ -150,7 +152,7 @@ async function leftOpen(
   return left
 }
 
-/** A line that a crash cut off says nothing: its session was not started yet, or is stopped once more. */
+/** Ignores a line truncated by a crash: its session was either not started yet, or is stopped a second time. */
 function findOpenSessions(lines: readonly string[]): string[] {
   const open = new Set<string>()
   for (const line of lines) {

@@ -1,7 +1,7 @@
 /**
- * The calls of one AgentCore endpoint, spread evenly: starts, stops and polls share one quota of calls a second. Kinds
- * of calls take turns, and within a kind the first to ask goes first, so that neither a thousand polls keep a session
- * from being stopped, nor a thousand starts. No second, wherever it begins, has more calls than the rate.
+ * Spreads the API calls of one AgentCore endpoint evenly: starts, stops and polls share one quota of calls per second.
+ * Kinds of calls alternate, and within a kind they are granted in order of arrival, so that neither a thousand polls
+ * nor a thousand starts delay the stop of a session. No interval of one second contains more calls than the rate.
  */
 import { waitInQueue } from '../../wait-in-queue.ts'
 
@@ -9,7 +9,7 @@ export type CallKind = 'start' | 'stop' | 'poll'
 
 export interface LimiterClock {
   nowMs(): number
-  /** @returns takes the task back */
+  /** Schedules a task. @returns a function that cancels it */
   after(delayMs: number, task: () => void): () => void
 }
 
@@ -21,14 +21,14 @@ const REAL_CLOCK: LimiterClock = {
   },
 }
 
-/** A timer that fires late is made up for by so much, so that a busy machine still comes near the rate. */
+/** The part of a timer's delay that is compensated, so that a busy machine still nearly reaches the rate. */
 const CATCH_UP_MS = 100
 const WINDOW_MS = 1_000
-/** Calls that were on their way together are throttled together, which is one event. */
+/** Concurrent calls are throttled together, which counts as one event. */
 const ONE_EVENT_MS = 1_000
 /** From half of the rate to all of it in 10 s. */
 const RECOVERY_PER_S = 0.05
-/** The least part of the rate that is left. */
+/** The lowest fraction of the rate. */
 const SLOWEST = 1 / 32
 
 /** Grants calls at a rate that halves when the service throttles, and recovers. */
@@ -39,18 +39,18 @@ export class RateLimiter {
     start: new Set(),
     poll: new Set(),
   }
-  /** Whose turn it is, the first one that has something to do. */
+  /** The order of the kinds; the first one that has waiting calls is next. */
   #turns: CallKind[] = ['stop', 'start', 'poll']
   #fullRate: number
   #rate: number
   #rateAtMs: number
   #throttledAtMs = Number.NEGATIVE_INFINITY
   #nextAtMs = Number.NEGATIVE_INFINITY
-  /** When the last calls were granted, as many as a second may have. */
+  /** The times of the latest grants, as many as one second may contain. */
   #grantedAtMs: number[] = []
   #timer: (() => void) | undefined
 
-  /** @param perSecond calls a second, when nothing is throttled */
+  /** @param perSecond calls per second without throttling */
   constructor(perSecond: number, clock: LimiterClock = REAL_CLOCK) {
     this.#clock = clock
     this.#fullRate = perSecond
@@ -58,25 +58,25 @@ export class RateLimiter {
     this.#rateAtMs = clock.nowMs()
   }
 
-  /** Calls a second that are granted now. */
+  /** The current rate in calls per second. */
   get rate(): number {
     const seconds = (this.#clock.nowMs() - this.#rateAtMs) / 1000
     return Math.min(this.#fullRate, this.#rate + seconds * RECOVERY_PER_S * this.#fullRate)
   }
 
-  /** Never more than this from now on. */
+  /** Lowers the maximum rate permanently. */
   lowerTo(perSecond: number): void {
     this.#fullRate = Math.min(this.#fullRate, perSecond)
   }
 
-  /** Resolves when the call may be made. @throws `signal.reason`; the call is not counted then */
+  /** Waits until the call may be made. @throws `signal.reason`; the call is then not counted */
   acquire(kind: CallKind, signal: AbortSignal): Promise<void> {
     const turn = waitInQueue(this.#waiting[kind], signal)
     this.#schedule()
     return turn
   }
 
-  /** To be called when the service has throttled a call. */
+  /** Reports that the service has throttled a call. */
   throttled(): void {
     const nowMs = this.#clock.nowMs()
     if (nowMs - this.#throttledAtMs < ONE_EVENT_MS) return
@@ -87,7 +87,7 @@ export class RateLimiter {
 
   #schedule(): void {
     if (this.#timer !== undefined || this.#nextKind() === undefined) return
-    // Timers count whole milliseconds, and may fire a little early: then once more.
+    // Timers count whole milliseconds and may fire slightly early: schedule again.
     const delayMs = Math.max(0, Math.ceil(this.#dueAtMs - this.#clock.nowMs()))
     this.#timer = this.#clock.after(delayMs, () => {
       this.#timer = undefined
@@ -96,7 +96,7 @@ export class RateLimiter {
     })
   }
 
-  /** When the next call may be made: in its turn, and a second after the call that leaves room for it. */
+  /** The time of the next call: paced, and at least a second after the call that must leave the window first. */
   get #dueAtMs(): number {
     const leaves = this.#grantedAtMs.at(-Math.ceil(this.#fullRate)) ?? Number.NEGATIVE_INFINITY
     return Math.max(this.#nextAtMs, leaves + WINDOW_MS)
@@ -119,10 +119,10 @@ export class RateLimiter {
   }
 }
 
-/** By the endpoint: the quota is the service's, however many runners of this process share it. */
+/** Limiters by endpoint: the quota is the service's, however many runners of this process share it. */
 const limiters = new Map<string, RateLimiter>()
 
-/** The limiter of an endpoint, the same for all of this process; the lowest rate that was asked for counts. */
+/** Returns the limiter of an endpoint, one for the process; the lowest requested rate applies. */
 export function getRateLimiter(endpoint: string, perSecond: number, clock?: LimiterClock): RateLimiter {
   const known = limiters.get(endpoint)
   known?.lowerTo(perSecond)

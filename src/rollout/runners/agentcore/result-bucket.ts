@@ -2,7 +2,7 @@ import type { S3Client } from '@aws-sdk/client-s3'
 import { ProxyError } from '../../../base/errors.ts'
 import { importOptionalPackage } from '../../../base/optional-package.ts'
 
-/** Where results lie in S3. */
+/** The S3 bucket of results. */
 export class ResultBucket {
   readonly name: string
   readonly #region: string
@@ -13,7 +13,10 @@ export class ResultBucket {
     this.#region = region
   }
 
-  /** Asks for what is not there. @throws ProxyError `config_invalid` when that is not the answer */
+  /**
+   * Checks access by reading a missing object. @throws ProxyError `config_invalid` when S3 does not report it as
+   * missing
+   */
   async prepare(experiment: string, signal: AbortSignal): Promise<void> {
     try {
       await this.get(`${experiment}/none`, signal)
@@ -24,7 +27,10 @@ export class ResultBucket {
     }
   }
 
-  /** @returns undefined if there is no such object @throws Error of the SDK, which has tried again; `signal.reason` */
+  /**
+   * Reads an object. @returns undefined if it does not exist @throws Error of the SDK after its retries;
+   * `signal.reason`
+   */
   async get(key: string, signal: AbortSignal): Promise<string | undefined> {
     const { sdk, client } = await this.#open()
     try {
@@ -33,7 +39,7 @@ export class ResultBucket {
       return await Body!.transformToString()
     } catch (error) {
       signal.throwIfAborted()
-      // Without a bucket there never will be one, which is something else.
+      // A missing bucket has another error and is fatal.
       if ((error as Error).name === 'NoSuchKey') return undefined
       throw error
     }
@@ -55,9 +61,9 @@ export class ResultBucket {
       client: new sdk.S3Client({
         region: this.#region,
         followRegionRedirects: true,
-        // A result that took hours to make is worth some patience.
+        // A result that took hours to compute deserves more retries.
         maxAttempts: 10,
-        // A server of one's own has no host name for each bucket.
+        // A self-hosted server has no host name for each bucket.
         forcePathStyle: (AWS_ENDPOINT_URL_S3 ?? AWS_ENDPOINT_URL) !== undefined,
       }),
     }))

@@ -1,4 +1,4 @@
-/** S3's messages of results, from a queue of SQS. */
+/** Reads S3's notifications of results from an SQS queue. */
 import type { Message, SQSClient } from '@aws-sdk/client-sqs'
 import { ProxyError } from '../../../base/errors.ts'
 import { importOptionalPackage } from '../../../base/optional-package.ts'
@@ -16,14 +16,14 @@ export interface ResultQueueOptions {
 }
 
 const LONG_POLL_S = 20
-/** What is for somebody else is theirs again after this. */
+/** Messages for other readers become visible to them again after this time. */
 const HIDDEN_S = 30
 const AT_ONCE = 10
 const RETRY_BASE_MS = 1_000
-/** Failures in a row before the user hears of them. */
+/** The number of consecutive failures before the user is warned. */
 const WARN_AFTER = 3
 
-/** Reads the queue while somebody expects a result. */
+/** Reads the queue while results are expected. */
 export class ResultQueue {
   readonly url: string
   readonly #options: ResultQueueOptions
@@ -37,7 +37,7 @@ export class ResultQueue {
     this.#options = options
   }
 
-  /** @throws ProxyError `config_invalid` */
+  /** Checks that the queue can be read. @throws ProxyError `config_invalid` */
   async prepare(signal: AbortSignal): Promise<void> {
     const { sdk, client } = await this.#open()
     const command = new sdk.GetQueueAttributesCommand({ QueueUrl: this.url, AttributeNames: ['QueueArn'] })
@@ -49,7 +49,7 @@ export class ResultQueue {
     }
   }
 
-  /** Resolves with the key of the session's result, once there is a message of it. */
+  /** Waits for a message about the session's result and resolves with its key. */
   expect(sessionId: string): Promise<string> {
     const { promise, resolve } = Promise.withResolvers<string>()
     this.#expected.set(sessionId, resolve)
@@ -84,7 +84,7 @@ export class ResultQueue {
         await pause(backoffMs(RETRY_BASE_MS, failures, this.#options.random), signal).catch(() => {})
       }
     }
-    // In the same breath as the last look at who expects something: the next one begins anew.
+    // Synchronous with the last check of the expected results, so that the next `expect` starts a new loop.
     this.#reading = undefined
   }
 
@@ -100,17 +100,21 @@ export class ResultQueue {
     const read = Messages.filter((message) => this.#take(message))
     if (read.length === 0) return
     const Entries = read.map(({ ReceiptHandle }, index) => ({ Id: String(index), ReceiptHandle }))
-    // One that stays in the queue comes again, and is for nobody then. The last result may end the run meanwhile.
+    // A message that is not deleted is redelivered and then ignored. Not cancelled: the last result may end the run
+    // meanwhile.
     const remove = new sdk.DeleteMessageBatchCommand({ QueueUrl: this.url, Entries })
     await client.send(remove)
   }
 
-  /** Tells whoever expects it. @returns whether the message is done with: a second one, or one for nobody, is too */
+  /**
+   * Notifies the waiting session. @returns whether the message can be deleted, also if it is a duplicate or not
+   * expected
+   */
   #take({ Body = '' }: Message): boolean {
     const keys = writtenKeys(Body)
     const isOurs = (key: string) => key.startsWith(`${this.#options.experiment}/`)
     for (const key of keys.filter(isOurs)) this.#expected.get(parseSessionId(key))?.(key)
-    // What is about nothing of ours may be another program's, which waits for it.
+    // A message that is not about this experiment may be another program's.
     return keys.length > 0 ? keys.every(isOurs) : isTestEvent(Body)
   }
 
@@ -127,7 +131,7 @@ export class ResultQueue {
   }
 }
 
-/** `us-west-2` of `https://sqs.us-west-2.amazonaws.com/…` */
+/** Returns the region of a queue's URL, such as `us-west-2` of `https://sqs.us-west-2.amazonaws.com/…`. */
 function parseRegion(url: string): string | undefined {
   return /^https?:\/\/(?:sqs(?:-fips)?|queue)\.([a-z0-9-]+)\.(?:amazonaws|api\.aws)/.exec(url)?.[1]
 }

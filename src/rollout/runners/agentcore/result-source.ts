@@ -1,27 +1,27 @@
 import type { AgentResult } from '../runner.ts'
 
-/** One session of AgentCore, which runs the agent of one try. */
+/** An AgentCore session, which runs the agent of one attempt. */
 export interface AgentCoreSession {
   /** 33 to 256 characters, without `_`. */
   readonly id: string
-  /** The try's own, by which its result is known again. */
+  /** An id unique to the attempt, which identifies its result. */
   readonly inputId: string
-  /** What the agent is given, but for what the way of its result adds. */
+  /** The agent's payload, without the fields that the result source adds. */
   readonly payload: Readonly<Record<string, unknown>>
-  /** Where the agent's LLM is, for the payload. */
+  /** The agent's LLM endpoint, for the payload. */
   readonly model: { base_url: string; api_key: string; model_id: string }
   readonly samplingParams: Readonly<Record<string, unknown>>
-  /** Whether the session may have come to be; set right before it may. */
+  /** Whether the session may have been created; set right before the call that creates it. */
   isBegun: boolean
 }
 
-/** One way in which results come back. */
+/** A way to receive results. */
 export interface ResultSource {
-  /** Whether what it reads from is there. @throws ProxyError `config_invalid` */
+  /** Checks that its source is accessible. @throws ProxyError `config_invalid` */
   prepare(signal: AbortSignal): Promise<void>
-  /** Starts the agent and waits for its result. @throws Refusal; `signal.reason` */
+  /** Starts the agent and waits for its result. @throws AgentCoreError; `signal.reason` */
   run(session: AgentCoreSession, signal: AbortSignal): Promise<AgentResult>
-  /** One look for a result when the time is up. @throws Error, also when it cannot be known */
+  /** Checks for a result once after the time limit. @throws Error, also when the result is unknown */
   lastLook(session: AgentCoreSession): Promise<AgentResult | undefined>
   close(): Promise<void>
 }

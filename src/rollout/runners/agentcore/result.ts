@@ -1,14 +1,15 @@
-/** What an agent's result, a JSON object of its own making, says of the rollout. */
+/** Reads an agent's result, a JSON object that the agent's program creates. */
 import { isRecord } from '../../../base/json.ts'
 import type { AgentResult } from '../runner.ts'
 
 /**
- * The result that an agent left in S3, or gave by its session.
- * - `status_code` other than 2xx: the agent failed, for the reason `stop_reason` (both as the toolkit's app writes
+ * Reads a result that an agent wrote to S3, or returned from its session.
+ * - `status_code` other than 2xx: the agent failed, with the reason `stop_reason` (both as the toolkit's app writes
  *   them)
- * - `reward`: a number, or an object of named numbers; else `rewards`: the same, or a list whose last number counts
- * - `input_id`: if it is there, it is the one that the agent was given
- * @param inputId what the agent was given
+ * - `reward`: a number, or an object of named numbers; otherwise `rewards`: the same, or a list whose last number
+ *   counts
+ * - `input_id`: if present, it must be the one that the agent received
+ * @param inputId the id that the agent received
  */
 export function readResult(result: unknown, inputId: string): AgentResult {
   if (!isRecord(result)) return wrong('its result is no JSON object')
@@ -24,7 +25,7 @@ export function readResult(result: unknown, inputId: string): AgentResult {
   return { status: 'completed', rewards, details }
 }
 
-/** @param text what is in S3 */
+/** Parses a result. @param text the content of the S3 object */
 export function parseResult(text: string, inputId: string): AgentResult {
   try {
     return readResult(JSON.parse(text), inputId)
@@ -33,7 +34,7 @@ export function parseResult(text: string, inputId: string): AgentResult {
   }
 }
 
-/** @returns undefined when it is none */
+/** Returns the named parts of a reward. @returns undefined if it is invalid */
 function parseRewards(given: unknown): Record<string, number> | undefined {
   if (given === undefined || given === null) return {}
   if (Array.isArray(given)) return given.length === 0 ? {} : parseRewards(given.at(-1))

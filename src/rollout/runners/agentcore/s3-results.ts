@@ -1,6 +1,6 @@
 /**
- * Results that the agent's program leaves in S3 under `{experiment}/{input}/{session}.json` (`AgentCoreRLApp` of
- * agentcore-rl-toolkit): looked for now and then, or when S3 has notified a queue.
+ * Results that the agent's program writes to S3 under `{experiment}/{input}/{session}.json` (`AgentCoreRLApp` of
+ * agentcore-rl-toolkit): polled, or announced by S3's notifications in a queue.
  */
 import { isRecord } from '../../../base/json.ts'
 import { pause } from '../../backoff.ts'
@@ -14,16 +14,16 @@ import type { AgentCoreSession, ResultSource } from './result-source.ts'
 export interface S3ResultsOptions {
   endpoint: AgentCoreEndpoint
   bucket: ResultBucket
-  /** Without it S3 is asked. */
+  /** Without it S3 is polled. */
   queue?: ResultQueue | undefined
-  /** First part of the keys; of this run alone. */
+  /** The first part of the keys, unique to this run. */
   experiment: string
 }
 
 const FIRST_LOOK_MS = 500
 const LONGEST_LOOK_MS = 10_000
 const LOOK_GROWTH = 1.5
-/** Where a queue tells: a message that got lost costs so much time, and no result. */
+/** The poll interval with a queue: a lost message costs this much time, and no result. */
 const LOOK_BESIDE_QUEUE_MS = 60_000
 const LAST_LOOK_MS = 10_000
 
@@ -45,7 +45,7 @@ export class S3Results implements ResultSource {
     const place = { key: this.#getObjectKey(session) }
     const announced = this.#options.queue?.expect(session.id)
     try {
-      // A result may be there before the call that started the agent returns.
+      // A result may exist before the call that started the agent returns.
       const written = this.#result(session, place, announced, untilOver)
       return await Promise.race([written, this.#start(session, place, untilOver)])
     } finally {
@@ -67,13 +67,13 @@ export class S3Results implements ResultSource {
     return `${this.#options.experiment}/${inputId}/${id}.json`
   }
 
-  /** @returns never, if the agent works in the background */
+  /** Starts the agent. @returns never, if the agent works in the background */
   async #start(session: AgentCoreSession, place: { key: string }, signal: AbortSignal): Promise<AgentResult> {
     const start = { ...session.payload, ...this.#orders(session) }
     const answer = await this.#options.endpoint.start(session, start, signal)
     if (isRecord(answer) && typeof answer.result_key === 'string') place.key = answer.result_key
     else if (!isRecord(answer) || answer.status !== 'processing') {
-      // It is done: what is not in S3 now never will be.
+      // The program has ended: a result that is not in S3 now will not appear later.
       const error = `its program left nothing in S3 and answered ${quoted(answer)}; --results envelope takes answers`
       return (await this.#look(session, place.key, signal)) ?? { status: 'error', rewards: {}, error }
     }
@@ -86,7 +86,7 @@ export class S3Results implements ResultSource {
     return {
       _config: model,
       _rollout: { ...where, ...model, sampling_params: samplingParams },
-      // As apps know it that were written for queues.
+      // For apps that were written for queues.
       ...(queue !== undefined && { _training: { ...where, session_id: id, sqs_url: queue.url } }),
     }
   }

@@ -1,6 +1,6 @@
 import { waitInQueue } from '../../wait-in-queue.ts'
 
-/** At most so many sessions at a time; whoever came first goes first. */
+/** Limits the number of concurrent sessions, in order of arrival. */
 export class SessionGate {
   readonly #limit: number
   readonly #waiting = new Set<() => void>()
@@ -10,7 +10,7 @@ export class SessionGate {
     this.#limit = limit
   }
 
-  /** Sessions that have a place. */
+  /** The number of sessions inside. */
   get inside(): number {
     return this.#inside
   }
@@ -19,7 +19,7 @@ export class SessionGate {
     return this.#waiting.size
   }
 
-  /** @returns gives the place back, once however often it is called @throws `signal.reason` */
+  /** Waits for a slot. @returns a function that releases the slot once @throws `signal.reason` */
   async enter(signal: AbortSignal): Promise<() => void> {
     signal.throwIfAborted()
     if (this.#inside >= this.#limit) await waitInQueue(this.#waiting, signal)
@@ -31,7 +31,7 @@ export class SessionGate {
     }
   }
 
-  /** The place goes to the next in line, if there is one. */
+  /** Passes the slot to the next in the queue, if any. */
   #leave(): void {
     const [next] = this.#waiting
     if (next === undefined) {

@@ -1,4 +1,4 @@
-/** Ends sessions in the background: each stop is tried until it is answered, or the runner is closed. */
+/** Stops sessions in the background: each stop is retried until it succeeds, or the runner is closed. */
 import { backoffMs, pause } from '../../backoff.ts'
 import type { AgentCoreEndpoint } from './endpoint.ts'
 import { AgentCoreError } from './errors.ts'
@@ -12,7 +12,7 @@ export interface SessionStopsOptions {
   warn(text: string): void
 }
 
-/** How long the last stops are waited for; what is left then is stopped by the next run. */
+/** How long to wait for the last stops; the next run stops sessions that remain then. */
 const CLOSE_MS = 60_000
 
 export class SessionStops {
@@ -25,12 +25,12 @@ export class SessionStops {
     this.#options = options
   }
 
-  /** Sessions that are being stopped. */
+  /** The number of sessions that are being stopped. */
   get size(): number {
     return this.#running.size
   }
 
-  /** @param then when it is stopped, or never will be; never throws */
+  /** Stops a session. @param then called when it has stopped, or never will; must not throw */
   stop(sessionId: string, ledger: Ledger, then: () => void = () => {}): void {
     const stopping = this.#stop(sessionId, ledger)
       .catch(() => {})
@@ -41,7 +41,7 @@ export class SessionStops {
     this.#running.add(stopping)
   }
 
-  /** Waits for the last ones. */
+  /** Waits for the last stops. */
   async close(): Promise<void> {
     const limit = setTimeout(() => this.#closing.abort(), CLOSE_MS)
     if (this.#running.size > 0) this.#options.warn(`stopping ${this.#running.size} AgentCore sessions`)
@@ -58,7 +58,7 @@ export class SessionStops {
         return await ledger.closed(sessionId)
       } catch (error) {
         signal.throwIfAborted()
-        // The ledger keeps it for a run that may.
+        // The ledger keeps the session for a run that has the permission.
         if (!(error instanceof AgentCoreError) || error.kind === 'refused')
           return this.#warnOnce(error as Error)
         await pause(backoffMs(retryBaseMs, failures, random), signal)

@@ -1,4 +1,4 @@
-/** What S3 tells a queue: https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html */
+/** S3's notifications: https://docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html */
 import Type from 'typebox'
 import { Value } from 'typebox/value'
 import { parseJson } from '../../../base/json.ts'
@@ -14,8 +14,8 @@ const Record = Type.Object({
 })
 
 /**
- * The keys, as one asks S3 for them, of the objects that a message says were written; none in one that is about something
- * else, or no notification. A message that SNS passed on is read as well.
+ * Returns the decoded keys of the objects whose creation a message reports; none for other events, or if it is not a
+ * notification. Messages that SNS forwarded are supported, too.
  */
 export function writtenKeys(body: string): string[] {
   const message = parseJson(body)
@@ -29,15 +29,15 @@ export function writtenKeys(body: string): string[] {
   })
 }
 
-/** Whether it is S3's word to a new queue, which is about no object and for nobody. */
+/** Returns whether a message is the test event that S3 sends to a new queue, which concerns no object. */
 export function isTestEvent(body: string): boolean {
   const message = parseJson(body)
   return isFromSns(message) ? isTestEvent(message.Message) : Value.Check(TestEvent, message)
 }
 
 /**
- * The AgentCore session whose result is at a key: the last part is `{session}.json`, or `{input}_{session}.json` as
- * older apps write it. Our sessions' ids have no `_` in them.
+ * Returns the AgentCore session whose result is at a key: the last part is `{session}.json`, or
+ * `{input}_{session}.json` from older apps. The ids of our sessions contain no `_`.
  */
 export function parseSessionId(key: string): string {
   const name = key.slice(key.lastIndexOf('/') + 1).replace(/\.json$/, '')
@@ -50,7 +50,7 @@ function isFromSns(message: unknown): message is { Message: string } {
   return Value.Check(SnsEnvelope, message)
 }
 
-/** Percent-encoded, with a space as `+`. */
+/** Decodes a percent-encoded key, in which `+` is a space. */
 function decodeKey(key: string): string | undefined {
   try {
     return decodeURIComponent(key.replaceAll('+', ' '))
