@@ -1,7 +1,4 @@
-/**
- * What happens in the proxy at this moment, for whoever watches. Nothing is kept; with nobody watching, an event costs
- * one call.
- */
+/** Events of the proxy for listeners. Events are not stored; without a listener, one costs a function call. */
 type ActivityEvent =
   | { type: 'session_opened' | 'session_reset' | 'session_deleted' | 'session_marked'; session_id: string }
   | { type: 'session_ended'; session_id: string; status: 'completed' | 'aborted' }
@@ -13,7 +10,7 @@ type ActivityEvent =
 export class Activity {
   readonly #listeners = new Set<(event: ActivityEvent) => void>()
 
-  /** @returns what ends it */
+  /** @returns a function that removes the listener */
   listen(listener: (event: ActivityEvent) => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)

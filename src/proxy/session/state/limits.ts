@@ -1,6 +1,6 @@
 /**
- * Budgets of a session. They are looked at before an engine is asked, and calls in flight count: an agent that is over one gets
- * an ordinary end, or an error, and nobody trains on either.
+ * Budgets of a session. They are checked before a request is dispatched, and requests in flight count: an agent over
+ * its budget receives an ordinary end, or an error, and no trainer uses either.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import { NO_ENGINE } from '../../../protocol/canonical/events.ts'
@@ -11,20 +11,23 @@ const NAMES = ['turns', 'sampled_tokens', 'prompt_tokens', 'seconds'] as const
 
 type LimitName = (typeof NAMES)[number]
 
-/** Limits that need no count of what the session has used. */
+/** The limits, including those that do not depend on the session's usage. */
 const LIMIT_NAMES = [...NAMES, 'context_tokens'] as const
 
-/** An agent that takes no end for one could go on for ever: after so many it gets the error. */
+/**
+ * The number of ordinary ends after which an agent receives an error: one that does not stop at an end could continue
+ * forever.
+ */
 const MAX_ENDS = 8
 
-/** What a call may have. */
+/** The budget of a request. */
 export interface CallBudget {
-  /** The limit that the session has come to: no engine is asked. */
+  /** The limit that the session has reached: no engine is used. */
   readonly reached?: LimitName
   readonly tokensLeft: number
-  /** Most tokens of prompt and completion together. */
+  /** The maximum number of tokens of prompt and completion together. */
   readonly contextTokens: number
-  /** Whether a prompt that leaves no room in the context gets an error in every dialect. */
+  /** Whether a prompt that leaves no room in the context fails with an error in every dialect. */
   readonly rejectsOverlong: boolean
 }
 
@@ -35,13 +38,13 @@ export const UNLIMITED: CallBudget = {
   rejectsOverlong: false,
 }
 
-/** What of a turn counts. */
+/** The fields of a turn that count. */
 export type SpentTurn = Pick<
   TurnOutline,
   'status' | 'engine' | 'startedAtMs' | 'promptTokens' | 'sampledTokens'
 >
 
-/** What the turns of a session have come to. */
+/** The usage of a session: the sum over its turns. */
 export class Spending {
   #turns = 0
   #sampledTokens = 0
@@ -49,7 +52,7 @@ export class Spending {
   #startedAtMs: number | undefined
   #ends = 0
 
-  /** A turn that brought no answer of an engine costs what it sampled. */
+  /** Adds a turn. One without an engine's response only counts with its tokens. */
   add({ status, engine, startedAtMs, promptTokens, sampledTokens }: SpentTurn): void {
     if (status === 'completed' && engine !== NO_ENGINE) this.#turns += 1
     if (engine === NO_ENGINE && promptTokens === 0) this.#ends += 1
@@ -59,8 +62,8 @@ export class Spending {
   }
 
   /**
-   * A call begins.
-   * @param running what each call in flight has sampled so far
+   * Returns the budget of a request that begins.
+   * @param running the sampled tokens so far of each request in flight
    * @throws ProxyError `limit_reached`
    */
   begin(limits: SessionLimits | null, running: readonly number[], nowMs: number): CallBudget {
@@ -87,7 +90,7 @@ export class Spending {
   }
 }
 
-/** Of a session without limits nothing is counted. */
+/** Reads the usage of a session from its turns; without limits nothing is counted. */
 export async function spendingOf(
   store: Pick<TurnReader, 'readOutlines'>,
   { sessionId, limits, turnCount }: SessionRecord,
@@ -98,7 +101,7 @@ export async function spendingOf(
   return spending
 }
 
-/** An answer that asks for more tokens than the session has left gets those. */
+/** Reduces the requested number of tokens to those that the session has left. */
 export function withinBudget<T extends GenerationRequest>(request: T, { tokensLeft }: CallBudget): T {
   const { max_completion_tokens: newer, max_tokens: older } = request.body
   const asked = newer ?? older

@@ -1,6 +1,6 @@
 /**
- * What the process knows of a session beyond its record: what its calls remember, the calls in flight, who waits for its
- * end, and the queue that puts everything that happens to it in one order.
+ * The state of a session in this process beyond its stored row: the cache of its requests, the requests in flight, the
+ * clients that wait for its end, and the queue that serializes its changes.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ProxyError } from '../../../base/errors.ts'
@@ -11,31 +11,31 @@ import type { LiveTurn } from './live-turn.ts'
 import { SessionCall, type SessionRules } from './session-call.ts'
 import { SessionMemory } from './session-memory.ts'
 
-/** Without what its calls remember. As measured. */
+/** The measured size without the cache of requests. */
 const LIVE_BYTES = 1_500
 
-/** What the record says of a session. */
+/** The cached part of a session's row. */
 interface SessionState {
   readonly active: boolean
   readonly rules: SessionRules
   nextIndex: number
-  /** Indexes below the next one whose turns could not be put on record, while later calls are under way. */
+  /** The indices below `nextIndex` whose turns could not be committed, while later requests are in flight. */
   readonly unrecorded: Set<number>
   readonly spending: Spending
-  /** Under which the session is this proxy's; undefined: the record is not shared. */
+  /** The epoch under which this node owns the session; undefined: the database is not shared. */
   readonly epoch: number | undefined
-  /** As {@link SessionCall.resumedAt}. */
+  /** The same as {@link SessionCall.resumedAt}. */
   resumedAt: number | undefined
 }
 
 export class LiveSession {
   readonly sessionId: string
-  /** undefined: not read from the store yet, or gone from it. */
+  /** undefined: not read from the store yet, or deleted from it. */
   #state: SessionState | undefined
-  /** undefined: nothing is remembered. */
+  /** undefined: nothing is cached. */
   #memory: SessionMemory | undefined
   readonly #calls = new Set<SessionCall>()
-  /** Calls with a name that are about to begin, the latest of each. */
+  /** The latest request with each idempotency key that is about to begin. */
   readonly #beginning = new Map<string, Promise<void>>()
   readonly #waiters = new Set<PromiseWithResolvers<SessionRecord | undefined>>()
   #lastTask: Promise<unknown> = Promise.resolve()
@@ -44,7 +44,7 @@ export class LiveSession {
     this.sessionId = sessionId
   }
 
-  /** What is remembered of its calls. */
+  /** The cache of the session's requests. */
   get memory(): SessionMemory {
     this.#memory ??= new SessionMemory()
     return this.#memory
@@ -54,7 +54,7 @@ export class LiveSession {
     return this.#memory !== undefined
   }
 
-  /** Calls in flight keep what they have of it for themselves. */
+  /** Discards the cache. Requests in flight keep the parts that they use. */
   forget(): void {
     this.#memory = undefined
   }
@@ -63,17 +63,17 @@ export class LiveSession {
     return LIVE_BYTES + (this.#memory?.bytes ?? 0)
   }
 
-  /** Lets go of what only a call that is under way needs. */
+  /** Releases memory that only requests in flight need. */
   rest(): void {
     this.#memory?.messages.letGoOfJson()
   }
 
-  /** The turns in flight, in call order. */
+  /** The turns in flight, in the order of their indices. */
   get turns(): LiveTurn[] {
     return [...this.#calls].flatMap(({ turn }) => turn ?? [])
   }
 
-  /** The calls in flight. */
+  /** The requests in flight. */
   get calls(): Iterable<SessionCall> {
     return this.#calls
   }
@@ -82,7 +82,7 @@ export class LiveSession {
     return this.#calls.size > 0
   }
 
-  /** Runs tasks one after the other, in the order in which they were asked for. */
+  /** Runs tasks one after another, in the order of the calls. */
   runInOrder<T>(task: () => Promise<T>): Promise<T> {
     const result = this.#lastTask.then(task)
     this.#lastTask = result.then(forget, forget)
@@ -93,7 +93,9 @@ export class LiveSession {
     return this.#state !== undefined
   }
 
-  /** Under which the session is this proxy's; undefined: it is not known to be, or the record is not shared. */
+  /**
+   * The epoch under which this node owns the session; undefined: ownership is unknown, or the database is not shared.
+   */
   get epoch(): number | undefined {
     return this.#state?.epoch
   }
@@ -102,15 +104,15 @@ export class LiveSession {
     return this.#state?.active ?? false
   }
 
-  /** Only for a session that {@link isKnown}. */
+  /** The session config. Only for a session that {@link isKnown}. */
   get rules(): SessionRules {
     return this.#state!.rules
   }
 
   /**
-   * Takes over what the store says of the session; undefined: it is not there, or must be asked again.
-   * @param more `spending` of the turns on record, where it has limits; `epoch` of a record that several proxies share;
-   *   `resumedAt` where the proxy that had it before was lost
+   * Replaces the cached state by the stored one; undefined: the session does not exist, or must be read again.
+   * @param more `spending` of the stored turns, if there are limits; `epoch` if several nodes share the database;
+   *   `resumedAt` if the node that owned it before has crashed
    */
   learn(
     record: SessionRecord | undefined,
@@ -134,7 +136,7 @@ export class LiveSession {
   }
 
   /**
-   * What a call may have that begins now. Only for a session that {@link isKnown}.
+   * Returns the budget of a request that begins now. Only for a session that {@link isKnown}.
    * @throws ProxyError `limit_reached`
    */
   budgetAt(nowMs: number): CallBudget {
@@ -144,7 +146,7 @@ export class LiveSession {
     return spending.begin(rules.limits, sampled, nowMs)
   }
 
-  /** Only for a session that {@link isKnown}. */
+  /** Begins a request. Only for a session that {@link isKnown}. */
   beginCall(budget: CallBudget, onDone: () => void): SessionCall {
     const { sessionId, memory } = this
     const state = this.#state!
@@ -163,9 +165,9 @@ export class LiveSession {
   }
 
   /**
-   * Two tries of one call may come at once: the later one waits until the earlier one is among those that run.
-   * @param name that the client gave the call
-   * @returns to be disposed of then
+   * Serializes attempts of one request: a later attempt waits until the earlier one is in flight.
+   * @param name the idempotency key of the request
+   * @returns a handle to dispose when this attempt is in flight
    */
   async inTurn(name: string): Promise<Disposable> {
     const before = this.#beginning.get(name)
@@ -181,8 +183,8 @@ export class LiveSession {
   }
 
   /**
-   * Cancels the calls in flight. Resolves when all of them are done, or after `settleMs`.
-   * @param reasonOf is not asked where there are none: an error with its stack is dear
+   * Cancels the requests in flight. Resolves when all of them are done, or after `settleMs`.
+   * @param reasonOf is only called if there are any: an error with its stack is expensive
    */
   async cancelCalls(reasonOf: () => ProxyError, settleMs: number): Promise<void> {
     if (this.#calls.size === 0) return
@@ -196,8 +198,9 @@ export class LiveSession {
   }
 
   /**
-   * @returns the session as it ended, undefined after `timeoutMs`.
-   * @throws what {@link failWaiters} is given, `signal.reason`
+   * Waits for the end of the session.
+   * @returns the ended session, undefined after `timeoutMs`
+   * @throws the error that {@link failWaiters} receives, `signal.reason`
    */
   async untilEnded(timeoutMs: number, signal: AbortSignal): Promise<SessionRecord | undefined> {
     signal.throwIfAborted()
@@ -230,11 +233,11 @@ function rulesOf(session: SessionRecord): SessionRules {
   return { samplingParams, trustAgent, record, policies, editedCalls, limits, keyTag }
 }
 
-/** An index that a later call has passed is given back if that call fails as well; else nobody has it. */
+/** Frees an index. One below that of a later request is only reused if that request fails as well. */
 function giveBack(state: SessionState, index: number): void {
   state.unrecorded.add(index)
   while (state.unrecorded.delete(state.nextIndex - 1)) state.nextIndex -= 1
 }
 
-/** Keeps neither the outcome of a task nor its error for the next one. */
+/** Ignores the outcome of a task and its error for the next one. */
 function forget(): void {}

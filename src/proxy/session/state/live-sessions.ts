@@ -4,31 +4,34 @@ import type { LiveTurn } from './live-turn.ts'
 import type { SessionCall } from './session-call.ts'
 import type { SessionMemory } from './session-memory.ts'
 
-/** A session in use: what its user adds to its memory is not lost before it lets go. */
+/** A reference to a session: changes to its cache are kept at least until the reference is released. */
 export interface UsedSession extends Disposable {
   readonly live: LiveSession
   readonly memory: SessionMemory
 }
 
-/** Of sessions that have ended: their agents may go on calling for a while, and are refused without the store. */
+/**
+ * The number of ended sessions in memory: their agents may continue to send requests, which are then rejected without
+ * the store.
+ */
 const MAX_ENDED = 10_000
 
 interface HeldSession {
   readonly live: LiveSession
   users: number
-  /** As counted in the sum over all sessions. */
+  /** The size as counted in the sum over all sessions. */
   bytes: number
 }
 
 /**
- * The sessions that the process has in memory: all that are in use, and of the others those that were used last, as far
- * as a budget of bytes goes. One that has left is read from the store again when it is needed.
+ * The sessions in memory: all that are referenced, and the least recently used of the others evicted beyond a budget of
+ * bytes. An evicted session is read from the store again when it is needed.
  */
 export class LiveSessions {
   readonly #maxBytes: number
-  /** Those that nobody uses in order of their last use. */
+  /** The entries; those without a reference are in the order of their last use. */
   readonly #entries = new Map<string, HeldSession>()
-  /** Ids of those that have ended and that nobody uses, in order of use. */
+  /** The ids of ended sessions without a reference, in the order of use. */
   readonly #ended = new Set<string>()
   #bytes = 0
 
@@ -36,7 +39,7 @@ export class LiveSessions {
     this.#maxBytes = maxBytes
   }
 
-  /** Of all sessions. */
+  /** The size of all sessions. */
   get bytes(): number {
     return this.#bytes
   }
@@ -49,7 +52,7 @@ export class LiveSessions {
     for (const { live } of this.#entries.values()) yield live
   }
 
-  /** All turns in flight, the oldest first. */
+  /** Returns all turns in flight, the oldest first. */
   turns(): LiveTurn[] {
     return [...this.all()]
       .flatMap((live) => live.turns)
@@ -57,8 +60,8 @@ export class LiveSessions {
   }
 
   /**
-   * Waits for the calls in flight, and after the grace period cancels what is left.
-   * @returns whether every call had ended by itself
+   * Waits for the requests in flight, and cancels the rest after the grace period.
+   * @returns whether every request ended by itself
    */
   async drain(graceMs: number): Promise<boolean> {
     let isOver = false
@@ -68,7 +71,7 @@ export class LiveSessions {
       for (const call of this.#calls()) call.cancel(reason)
     }
     const timer = setTimeout(cancelAll, graceMs)
-    // One that had been taken before may get its place only now.
+    // A request that was accepted before may begin only now.
     for (let calls = this.#calls(); calls.length > 0; calls = this.#calls()) {
       if (isOver) cancelAll()
       await Promise.all(calls.map(({ over }) => over))
@@ -119,7 +122,7 @@ export class LiveSessions {
     entry.bytes = bytes
     if (entry.users === 0 && !live.isKnown) this.#remove(entry)
     if (this.#ended.size > MAX_ENDED) this.#remove(this.#entries.get(this.#ended.values().next().value!)!)
-    // Asked first: where the oldest stood, a map steps over the place of each that has been moved since.
+    // Checked first: iterating a map from its start steps over the position of each entry that was moved since.
     if (this.#bytes <= this.#maxBytes) return
     for (const oldest of this.#entries.values()) {
       if (this.#bytes <= this.#maxBytes) return

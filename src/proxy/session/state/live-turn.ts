@@ -1,54 +1,60 @@
-/** A turn in flight, as its session knows it: for who watches, and for a client that tries the call again. */
+/** A turn in flight, as its session provides it to observers and to retries of the request. */
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 
-/** What a client says of its tries. */
+/** The retry info that a client sends. */
 export interface TryWord {
-  /** How often it tried before. */
+  /** The number of earlier attempts. */
   retryCount: number
-  /** Whether it counts them. Absent: it does if the count is above 0. */
+  /** Whether the client counts its attempts. Absent: it does if the count is above 0. */
   tellsTries?: boolean
-  /** One name for all tries of a call, and for no other call. */
+  /** The same key for all attempts of a request, and for no other request. */
   idempotencyKey?: string | undefined
 }
 
 export interface LiveTurn {
-  /** As it was put on record. */
+  /** The turn as it was recorded at its start. */
   readonly open: OpenTurn
   readonly word: TryWord
-  /** What has come of its answer; grows. */
+  /** The completion so far. */
   readonly completion: Completion
-  /** Its agent's connection has broken. */
+  /** Whether its agent's connection has broken. */
   readonly isLost: boolean
-  /** Its answer is about to be committed: it is too late to join. */
+  /** Whether the response is about to be committed, when it is too late to join. */
   readonly isEnding: boolean
-  /** Of the retries that joined it. */
+  /** The retry counts of the retries that joined it. */
   readonly answeredRetries: readonly number[]
   /** Settles when the turn is over. */
   readonly over: Promise<unknown>
-  /** For a retry of the call, the count of its tries before. @param gone aborts when its connection has */
+  /**
+   * Joins as a retry. @param retryCount the number of earlier attempts @param gone aborts when the retry's connection
+   * closes
+   */
   join(retryCount: number, gone: AbortSignal): AwaitedTurn
 }
 
-/** A turn for one connection that waits for its answer. */
+/** A response handle: one connection that waits for the turn's response. */
 export interface AwaitedTurn {
   readonly turnId: string
   readonly startedAtMs: number
-  /** As it is on record; undefined until then. */
+  /** The recorded end; undefined before the commit. */
   readonly endedAtMs?: number | undefined
-  /** To be read once, to its end or to its error; leaving early aborts the turn. `end` comes after the commit. */
+  /**
+   * The stream of the response, to be read once, to its end or error; leaving early aborts the turn. `end` follows the
+   * commit.
+   */
   readonly events: GenerationStream
-  /** What `events` has brought so far. */
+  /** The part of the completion that `events` has delivered. */
   readonly completion: Completion
-  /** Aborts when the turn is cancelled, so that whoever hands `events` on stops waiting and pulls once more. */
+  /** Aborts when the turn is cancelled, so that the consumer of `events` stops waiting and pulls once more. */
   readonly signal: AbortSignal
-  /** The end of the answer may leave: it is on disk. */
+  /** Whether the end of the response may be sent, because it is committed. */
   readonly isWhole: boolean
   /**
-   * The answer was committed, and then could not be handed to the agent: it must not be trained on. Of a turn that is
-   * not `completed` nothing changes, and a second time nothing either.
+   * Reports that a committed response could not be delivered to the agent: it must not be trained on. Does nothing for
+   * a turn that is not `completed`, and when repeated.
    * @param why default: the agent left
    */
   undelivered(why?: ProxyError): Promise<void>

@@ -1,36 +1,39 @@
-/** What a session is created with. */
+/** The properties of a new session. */
 import { ProxyError } from '../../../base/errors.ts'
 import { parseCaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { EditedCalls, SessionLimits } from '../../store/port/turn-store.ts'
 import { readPolicies } from './policies.ts'
 
 export interface NewSessionRequest {
-  /** Generated when absent. */
+  /** Absent: generated. */
   sessionId?: string | undefined
   metadata?: Record<string, unknown> | undefined
   samplingParams?: Record<string, unknown> | undefined
-  /** Whether an agent that has no more than the session's key is heard on its own record. Absent: it is not. */
-  trustAgent?: boolean | undefined
   /**
-   * What its turns are recorded with beyond ids and logprobs: `top_logprobs:64`. Absent: what the proxy records of any.
+   * Whether metadata that an agent sends with only the session's key (role, retry count) is trusted. Default: false.
    */
+  trustAgent?: boolean | undefined
+  /** The data to record beyond ids and logprobs: `top_logprobs:64`. Absent: the proxy's default. */
   record?: readonly string[] | undefined
-  /** The model of all calls, or of each line's; see {@link readPolicies}. Absent: what the agent asks for. */
+  /**
+   * The model of all requests, or of each agent role's; see {@link readPolicies}. Absent: the model that the agent
+   * requests.
+   */
   policy?: string | Record<string, string> | undefined
-  /** What becomes of calls that its agent edits. Absent: as the proxy has it. */
+  /** The rewrite policy for tool calls that its agent edits. Absent: the proxy's default. */
   editedCalls?: EditedCalls | undefined
-  /** Budgets. Absent: as the proxy has it. */
+  /** Budgets. Absent: the proxy's default. */
   limits?: SessionLimits | undefined
-  /** null: for ever. Absent: the default. */
+  /** The time to live; null: unlimited. Absent: the proxy's default. */
   ttlMs?: number | null | undefined
-  /** What its agent's key must have in it. Absent: any key of the session's name is good. */
+  /** The tag that its agent's key must contain. Absent: any key of the session's name is valid. */
   keyTag?: string | undefined
 }
 
 /** The limit on metadata as JSON: every list of sessions returns it, up to a thousand sessions a page. */
 const MAX_METADATA_BYTES = 64 * 1024
 
-/** @throws ProxyError `invalid_request`, `unsupported`: no session can be created with this */
+/** @throws ProxyError `invalid_request`, `unsupported`: no session can be created with these properties */
 export function checkNewSession({ metadata, samplingParams, record, policy }: NewSessionRequest): void {
   rejectLargeMetadata(metadata)
   refuseContent(samplingParams)
@@ -46,7 +49,10 @@ function rejectLargeMetadata(metadata: Record<string, unknown> = {}): void {
   throw new ProxyError('invalid_request', message, { param: 'metadata' })
 }
 
-/** What an agent says is its own: a session overrides how it is answered, never what is asked or how many answers. */
+/**
+ * Rejects parameters that only the agent may set: a session overrides how its requests are sampled, never their content
+ * or the number of completions.
+ */
 function refuseContent(samplingParams: Record<string, unknown> = {}): void {
   for (const field of ['messages', 'tools', 'prompt', 'stream']) {
     if (!(field in samplingParams)) continue

@@ -1,4 +1,4 @@
-/** The prompt of a chat call in token mode, and how it came about. */
+/** The prompt of a chat request in token mode, and how it was built. */
 import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { ImagePosition } from '../../tokens/images/prompt-images.ts'
 import type { TemplateRejectionReason } from '../../tokens/prompt/template-rejection.ts'
@@ -6,36 +6,37 @@ import type { PrefixMatch } from '../matching/prefix-index.ts'
 import type { SessionTurn } from '../matching/session-turns.ts'
 
 /**
- * `extended`: the recorded ids of an earlier turn, and then only what is new. `forked`: the same, where another call
- * has continued that turn before. Everything else is rendered whole: `first`, nothing is recorded yet; `branched`, no
- * recorded turn begins like this call; and the reasons why the template's new part cannot be rendered by itself.
+ * How a prompt was built. `extended`: the recorded ids of an earlier turn, followed by the new part. `forked`: the
+ * same, but another request has already continued that turn. All others are rendered in full: `first`, nothing is
+ * recorded yet; `branched`, no recorded turn is a prefix of this request; and the reasons why the template's new part
+ * cannot be rendered alone.
  */
 export type PromptReason = 'extended' | 'forked' | 'first' | 'branched' | TemplateRejectionReason
 
 interface PromptOrigin {
   reason: PromptReason
-  /** The turn whose prompt and completion the prompt begins with. */
+  /** The turn whose prompt and completion are the prefix of the prompt. */
   from?: string
-  /** How many tokens are that turn's. */
+  /** The number of tokens of that turn. */
   reusedTokens: number
 }
 
 export interface PlannedPrompt {
   ids: PromptIds
   origin: PromptOrigin
-  /** The text that the completion follows; of an extended prompt only its new part. */
+  /** The text that precedes the completion; for an extended prompt only the new part. */
   text: string
-  /** Of an answer that goes on where it was cut off: the head of its turn, and what was sampled of it. */
+  /** For a truncated completion that is continued: the head of its turn, and the text sampled so far. */
   prefix?: string
   call: PrefixMatch<SessionTurn>
   parent: SessionTurn | undefined
-  /** In the order of the prompt; empty: it has none. */
+  /** The images in the order of the prompt. */
   images: readonly ImagePosition[]
-  /** What the assistant's message says before the completion; absent: nothing. */
+  /** The assistant message's text before the completion; absent: none. */
   saidBefore?: string
 }
 
-/** The prompt of a call that asks for several answers: planned once, by whichever of them comes first. */
+/** The prompt of a request for several completions, planned once, by the first of them. */
 export interface ChoicesPrompt {
   readonly call: string
   readonly planned: Promise<PlannedPrompt>

@@ -1,11 +1,11 @@
 /**
- * Policies: which model or adapter samples the calls of a session, whatever its agents ask for. Training with several
- * policies goes wrong in silence when one call runs on the weights of another.
+ * Policies: the model or adapter that samples the requests of a session, whatever model its agents request. Training
+ * with several policies goes wrong silently if a request runs on the weights of another policy.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import { type DeclaredRole, isDeclaredRole } from '../roles/agent-role.ts'
 
-/** Names of models by line; `*` is for every line that has none of its own. */
+/** Names of models by agent role; `*` is the default of all roles. */
 export type Policies = Readonly<Record<string, string>>
 
 const ALL_LINES = '*'
@@ -13,7 +13,7 @@ const MAX_LINES = 64
 const MAX_NAME_CHARS = 512
 
 /**
- * @param policy one name for all lines, or names by line
+ * @param policy one name for all roles, or names by role
  * @throws ProxyError `invalid_request`
  */
 export function readPolicies(policy: string | Record<string, string> | undefined): Policies {
@@ -34,8 +34,8 @@ export function readPolicies(policy: string | Record<string, string> | undefined
 }
 
 /**
- * The policy of a call.
- * @param line as the call tells it; one that tells none is taken for the main line's
+ * Returns the policy of a request.
+ * @param line the role that the request declares; the main role if it declares none
  * @returns undefined: the session names none for it
  */
 export function policyOf(policies: Policies, line: DeclaredRole = 'main'): string | undefined {
@@ -44,7 +44,7 @@ export function policyOf(policies: Policies, line: DeclaredRole = 'main'): strin
     .find((name) => name !== undefined)
 }
 
-/** From the narrowest to the widest. A summary is sampled by whoever works on the main line. */
+/** Returns the keys from the narrowest to the widest. The main role's policy samples summaries. */
 function linesFor(line: DeclaredRole): string[] {
   if (line === 'compaction') return [line, 'main', ALL_LINES]
   return line.startsWith('subagent:') ? [line, 'subagent', ALL_LINES] : [line, ALL_LINES]
@@ -54,9 +54,9 @@ function refused(param: string, message: string): ProxyError {
   return new ProxyError('invalid_request', message, { param })
 }
 
-/** What a turn on record says of its policy; null: it had none. */
+/** Returns the policy that a stored turn was sampled with; null: none. */
 export function policyOnRecord({ annotations }: { annotations: string }): string | null {
-  // Most turns have none, and are not parsed for it.
+  // Most turns have none, so they are not parsed.
   if (!annotations.includes('"policy"')) return null
   const { policy } = JSON.parse(annotations) as { policy?: unknown }
   return typeof policy === 'string' ? policy : null

@@ -1,4 +1,4 @@
-/** One agent call of a session, from its place there until its turn is on record. */
+/** One request of a session, from its index until its turn is committed. */
 import type { ProxyError } from '../../../base/errors.ts'
 import type { CaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
@@ -6,15 +6,18 @@ import type { CallBudget, Spending, SpentTurn } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'
 import type { SessionMemory } from './session-memory.ts'
 
-/** What the record says of a session for its calls. A trainer may change it, with several nodes through any of them. */
+/**
+ * The session config, as its requests use it. A trainer may change it, and if there are several nodes, through any of
+ * them.
+ */
 export interface SessionRules extends Readonly<Pick<SessionRecord, RulesOnRecord>> {
-  /** What its turns are recorded with beyond ids and logprobs; null: the session does not say. */
+  /** The data to record beyond ids and logprobs; null: the session does not specify it. */
   readonly record: CaptureOptions | null
 }
 
 type RulesOnRecord = 'samplingParams' | 'trustAgent' | 'policies' | 'editedCalls' | 'limits' | 'keyTag'
 
-/** How a call's session learns of its end. */
+/** Callbacks to the session at the end of a request. */
 interface CallEnds {
   onDone(): void
   onUnrecorded(): void
@@ -22,19 +25,22 @@ interface CallEnds {
 
 export class SessionCall {
   readonly sessionId: string
-  /** The index of the turn that the call becomes. */
+  /** The index of the request's turn. */
   readonly index: number
   readonly rules: SessionRules
   readonly budget: CallBudget
-  /** What the session remembers of its calls; kept until this one is done. */
+  /** The session's cache, referenced until the request is done. */
   readonly memory: SessionMemory
-  /** Under which the session is this proxy's; undefined: the record is not shared. */
+  /** The epoch under which this node owns the session; undefined: the database is not shared. */
   readonly epoch: number | undefined
-  /** Turns below it were answered by a proxy that was lost: whether the last of them reached their agents nobody knows. */
+  /**
+   * The first index after a crash: a crashed node served the turns before it, and the delivery of the last ones is
+   * unknown.
+   */
   readonly resumedAt: number | undefined
-  /** The turn that it has become; undefined before that. */
+  /** The request's turn; undefined before it is opened. */
   turn: LiveTurn | undefined
-  /** What its turn comes to is counted; until then, it counts as a call in flight. */
+  /** Whether the turn's usage is counted; before that, the request counts as in flight. */
   isSpent = false
   readonly #spending: Spending
   readonly #ends: CallEnds
@@ -60,7 +66,8 @@ export class SessionCall {
 
   /**
    * Aborts with a ProxyError when the session is ended, reset or deleted (`turn_cancelled`), the proxy stops
-   * (`shutting_down`) or nobody waits for the answer. To be looked at, too, right before the turn is opened in the store.
+   * (`shutting_down`) or no client waits for the response. To be checked also right before the turn is opened in the
+   * store.
    */
   get signal(): AbortSignal {
     return this.#cancel.signal
@@ -70,18 +77,18 @@ export class SessionCall {
     this.#cancel.abort(reason)
   }
 
-  /** Resolves when it is done. */
+  /** Resolves when the request is done. */
   get over(): Promise<void> {
     return this.#over.promise
   }
 
-  /** To be called when it is known what its turn has come to. A second time does nothing. */
+  /** Counts the turn's usage, once it is known. Repeated calls do nothing. */
   spend(turn: SpentTurn): void {
     if (!this.isSpent) this.#spending.add(turn)
     this.isSpent = true
   }
 
-  /** To be called when the turn is closed in the store, however it ended. A second time does nothing. */
+  /** To be called when the turn is closed in the store, however it ended. Repeated calls do nothing. */
   done(): void {
     if (this.#isDone) return
     this.#isDone = true
@@ -89,7 +96,7 @@ export class SessionCall {
     this.#ends.onDone()
   }
 
-  /** To be called, before {@link done}, when the turn could not be put on record: its index is free again. */
+  /** Frees the index. To be called, before {@link done}, if the turn could not be committed. */
   unrecorded(): void {
     this.#ends.onUnrecorded()
   }

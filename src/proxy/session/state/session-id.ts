@@ -1,10 +1,10 @@
-/** What may be the name of a session. */
+/** Validation and construction of session ids. */
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
 
 /**
- * First path segments that the API itself uses. A session of such a name would have a base URL that is not its own,
- * so no session's id begins with one.
+ * First path segments that the API itself uses. A session of such a name would have the base URL of a route, so no
+ * session's id begins with one.
  */
 export const RESERVED_SEGMENTS: ReadonlySet<string> = new Set([
   'admin',
@@ -28,24 +28,24 @@ export const RESERVED_SEGMENTS: ReadonlySet<string> = new Set([
   'ws',
 ])
 
-/** The first segment of ids `runs/{run}/{name}`: several training jobs record in one database, each in a run of its own. */
+/** The first segment of ids `runs/{run}/{name}`: several training jobs share one database, each with its own run. */
 const RUNS = 'runs'
 
-/** Of its UTF-8. */
+/** The limit on an id in UTF-8. */
 export const MAX_SESSION_ID_BYTES = 512
 
-/** Control characters, and halves of a character, which have no UTF-8. */
+/** Control characters, and unpaired surrogates, which have no UTF-8. */
 const NO_TEXT = /[\p{Cc}\p{Cs}]/u
 
-/** Clients, and servers on the way, take these out of a path, and then it is another session's. */
+/** Segments that clients and intermediate servers remove from a path, which would then name another session. */
 const UNSTABLE_SEGMENTS: readonly string[] = ['', '.', '..']
 
-/** Whatever a URL can carry to its end unchanged: `task-7`, `harbor/hello-world:0`, `größe +1`. */
+/** Returns whether a URL preserves the text as an id: `task-7`, `harbor/hello-world:0`, `größe +1`. */
 export function isSessionId(text: string): boolean {
   return problemOf(text) === undefined
 }
 
-/** @returns `text` itself. @throws ProxyError `invalid_request` that says what is wrong with it */
+/** @returns `text` itself. @throws ProxyError `invalid_request` that states why it is no id */
 export function parseSessionId(text: string): string {
   const problem = problemOf(text)
   if (problem === undefined) return text
@@ -66,8 +66,8 @@ function problemOf(text: string): string | undefined {
 }
 
 /**
- * Sessions of requests that name none. Turn ids of such a session begin with what its id ends with, so that the id of a
- * response alone finds the session.
+ * The form of the ids of sessions for requests that name none. Turn ids of such a session begin with the end of its id,
+ * so that the id of a response suffices to find the session.
  */
 const BARE_SESSION = /^bare-([\da-f]{8}-[\da-f]{4}-[\da-f]{4})$/
 
@@ -90,13 +90,16 @@ export function newTurnId(sessionId: string): string {
   return shared === undefined ? turnId : shared + turnId.slice(SHARED_CHARS)
 }
 
-/** The run that the session belongs to; undefined: to none. */
+/** Returns the run that the session belongs to; undefined: none. */
 export function runOf(sessionId: string): string | undefined {
   const [first, run, name] = sessionId.split('/', 3)
   return first === RUNS && name !== undefined ? run : undefined
 }
 
-/** What the ids of all sessions of the run begin with. @throws ProxyError `invalid_request` for no name of a run */
+/**
+ * Returns the common prefix of the ids of a run's sessions. @throws ProxyError `invalid_request` for an invalid name of
+ * a run
+ */
 export function idPrefixOfRun(run: string): string {
   const prefix = `${RUNS}/${run}/`
   if (!run.includes('/') && isSessionId(`${prefix}s`)) return prefix
@@ -105,12 +108,14 @@ export function idPrefixOfRun(run: string): string {
   })
 }
 
-/** The id in ASCII without spaces, as keys hold it: the characters of most ids stay, the others are percent-encoded. */
+/**
+ * Returns the id in ASCII without spaces, as in keys: most characters are unchanged, the others are percent-encoded.
+ */
 export function encodeSessionId(sessionId: string): string {
   return sessionId.replace(/[^A-Za-z0-9._~:-]+/g, encodeURIComponent)
 }
 
-/** @returns undefined for what {@link encodeSessionId} never makes: an id has one key, not several */
+/** @returns undefined for text that {@link encodeSessionId} never returns: an id has one key, not several */
 export function decodeSessionId(encoded: string): string | undefined {
   try {
     const sessionId = decodeURIComponent(encoded)

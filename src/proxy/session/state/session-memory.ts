@@ -1,7 +1,7 @@
 /**
- * What the proxy remembers of sessions between their calls, so that each call costs what is new in it: the requests as they
- * came, the messages as a tree, prompts as engines write them, and the turns that calls go on from. Whatever is forgotten
- * costs time with the next call, and nothing else; what a session knew goes with its end.
+ * The cache of a session between its requests, by which the cost of a request depends only on its new part: the raw
+ * requests, the messages as a tree, prompts in the form of engines, and the turns that requests continue. Evicting any
+ * of it only makes the next request slower; the cache ends with its session.
  */
 import { MessageTree } from '../../../protocol/canonical/conversation.ts'
 import { RequestReader } from '../../../protocol/canonical/request-reader.ts'
@@ -11,34 +11,35 @@ import type { SessionTurns } from '../matching/session-turns.ts'
 import { ToolCallIds } from '../matching/tool-call-ids.ts'
 import type { ChoicesPrompt } from './planned-prompt.ts'
 
-/** Of what remembers next to nothing. As measured. */
+/** The measured size of an almost empty cache. */
 const OWN_BYTES = 5_000
 
-/** A name of a call and its place, about. */
+/** The approximate size of an idempotency key and its entry. */
 const KEY_BYTES = 128
 
-/** What is remembered of one session. */
+/** The cache of one session. */
 export class SessionMemory {
   readonly requests = new RequestReader()
   readonly messages = new MessageTree()
   readonly prompts = new PromptLists()
   readonly callIds = new ToolCallIds()
-  /** What becomes of calls that the agent sends back otherwise than they were sampled. */
+  /** The rewrite policy for tool calls that the agent sends back changed. */
   editedCalls: EditedCalls = 'auto'
-  /** The turns that calls go on from; undefined: not known yet. */
+  /** The turns that requests continue; undefined: not known yet. */
   turns: SessionTurns | undefined
-  /** In chat mode: each turn of the session that can be continued is among {@link turns}. */
+  /** In chat mode: whether each turn of the session that can be continued is in {@link turns}. */
   isWhole = false
-  /** Names that clients gave their calls; undefined: not known, for there were calls before this memory. */
+  /** The idempotency keys of requests; undefined: unknown, because there were requests before this cache. */
   idempotencyKeys: Set<string> | undefined
-  /** Of the latest call that asked for several answers. */
+  /** The prompt of the latest request for several completions. */
   choicesPrompt: ChoicesPrompt | undefined
-  /** While they are read from the record: for all calls that wait for them. */
+  /** Pending while the turns are read from the store, for all requests that wait for them. */
   readingTurns: Promise<SessionTurns> | undefined
 
   get bytes(): number {
     const { requests, messages, prompts, turns, idempotencyKeys: keys } = this
-    // The same values, as long as all that was read has become messages; and the same ids, of calls that were recorded.
+    // Counted once: the values are shared as long as all requests have become messages, as are the ids of recorded
+    // turns.
     const values = Math.max(requests.valueBytes, messages.valueBytes)
     const ids = Math.max(prompts.idBytes, turns?.bytes ?? 0)
     const names = this.callIds.bytes + (keys?.size ?? 0) * KEY_BYTES

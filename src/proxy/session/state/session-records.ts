@@ -1,4 +1,4 @@
-/** Makes sessions' records, and finds those that calls are for. */
+/** Creates stored sessions, and finds those that requests name. */
 import { ProxyError } from '../../../base/errors.ts'
 import { type ClaimedSession, sessionMoved } from '../../store/port/shared-record.ts'
 import type { SessionLimits, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
@@ -8,29 +8,29 @@ import { readPolicies } from './policies.ts'
 import { parseSessionId } from './session-id.ts'
 
 export interface SessionsOptions {
-  /** A call for a session that does not exist is refused instead of creating it. */
+  /** Whether a request for a session that does not exist is rejected instead of creating it. */
   strict: boolean
-  /** Time to live of sessions that name none; null: for ever. */
+  /** The time to live of sessions that name none; null: unlimited. */
   defaultTtlMs: number | null
-  /** Budgets of sessions that name none; default: none. */
+  /** The budgets of sessions that name none; default: none. */
   limits?: SessionLimits | null
-  /** Called with what happens to sessions. */
+  /** The listeners of the sessions' events. */
   activity?: Activity
-  /** Milliseconds since the epoch. */
+  /** The wall clock, in milliseconds since the epoch. */
   clock?: () => number
-  /** Milliseconds from any beginning, which no setting of the clock changes. Default: the process's, or `clock`. */
+  /** The monotonic clock in milliseconds, which no change of the time affects. Default: the process's, or `clock`. */
   steadyClock?: () => number
   generateId?: () => string
-  /** Metadata that a new session gets behind and below what its creator gives. */
+  /** The metadata of each new session, after and with lower precedence than its creator's. */
   metadata?: () => Record<string, unknown>
-  /** How long a change waits for cancelled calls to close their turns. */
+  /** The time that a change waits for cancelled requests to close their turns. */
   settleMs?: number
   sweepIntervalMs?: number
-  /** What may be remembered of all sessions and their calls. Default: 512 MiB. */
+  /** The limit on the caches of all sessions. Default: 512 MiB. */
   memoryBytes?: number
 }
 
-/** A session's record, with its epoch where several nodes share the database. */
+/** A session's row, with its epoch if several nodes share the database. */
 export interface SessionClaim {
   record: SessionRecord
   claimed: ClaimedSession | undefined
@@ -45,13 +45,13 @@ export class SessionRecords {
     this.#options = options
   }
 
-  /** @param isOwn of a record that several proxies share: it is to be this one's */
+  /** @param isOwn whether this node is to own the session, if several nodes share the database */
   async create(sessionId: string, request: NewSessionRequest, isOwn = false) {
     const made = await this.#store.createSession({
       sessionId,
       createdAtMs: this.#options.clock(),
       ttlMs: request.ttlMs === undefined ? this.#options.defaultTtlMs : request.ttlMs,
-      // Twice: what the creator says comes first, and holds.
+      // Spread twice: the creator's metadata comes first, and has precedence.
       metadata: { ...request.metadata, ...this.#options.metadata(), ...request.metadata },
       samplingParams: request.samplingParams ?? {},
       trustAgent: request.trustAgent ?? false,
@@ -66,7 +66,10 @@ export class SessionRecords {
     return made
   }
 
-  /** A key that was made for one session makes no other. @returns `claimed` undefined: the record is not shared */
+  /**
+   * Finds or creates the session of a request; a key with a tag creates none. @returns `claimed` undefined: the
+   * database is not shared
+   */
   async forCall(sessionId: string, keyTag: string | null = null): Promise<SessionClaim> {
     const { shared } = this.#store
     if (keyTag === null && !this.#options.strict) {
@@ -80,7 +83,7 @@ export class SessionRecords {
   }
 
   /**
-   * Makes the session this node's own, where several share the database.
+   * Makes this node the owner of a session, if several share the database.
    * @returns undefined: there is no such session
    * @throws ProxyError `session_moved`: another node owns it
    */

@@ -1,11 +1,10 @@
 /**
- * The life of sessions: created by a trainer or by an agent's first call, open to calls until completed or aborted,
- * reset before a retry, deleted or swept in the end.
+ * The life cycle of sessions: created by a trainer or by an agent's first request, open to requests until completed or
+ * aborted, reset before a retry, finally deleted or swept.
  *
- * Everything that happens to one session happens in the order in which it was asked for. A change (complete, abort,
- * reset, delete) holds back the calls that come after it, cancels those in flight and waits until their turns are
- * closed; only then is it written. So a trainer that reads after the answer sees a session at rest, and no turn from
- * before a reset appears after it.
+ * All operations on one session run in the order of their calls. A change (complete, abort, reset, delete) defers later
+ * requests, cancels those in flight and waits until their turns are closed before it is written. So a trainer that
+ * reads after the response sees an idle session, and no turn from before a reset appears after it.
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
@@ -36,16 +35,16 @@ export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
 export type { SessionsOptions } from './session-records.ts'
 
 interface SessionHooks extends Omit<SweeperHooks, 'onSwept'> {
-  /** What was remembered of its calls is over: completed, aborted, reset, deleted or swept. */
+  /** Called when the cache of the session's requests is discarded: completed, aborted, reset, deleted or swept. */
   onEnded(sessionId: string): void
 }
 
-/** How often a record that several proxies share is looked at by who waits for the end of a session. */
+/** The interval at which a client that waits for the end of a session polls a shared database. */
 const LOOK_MS = 1_000
 
 interface WaitResult {
   session: SessionRecord
-  /** The session was still active when the time was up. */
+  /** Whether the session was still active after the timeout. */
   timedOut: boolean
 }
 
@@ -70,7 +69,7 @@ export class Sessions {
       metadata: () => ({}),
       settleMs: 10_000,
       sweepIntervalMs: 60_000,
-      // Some 280 sessions of 100,000 tokens.
+      // Enough for some 280 sessions of 100,000 tokens.
       memoryBytes: 512 * 1024 * 1024,
       limits: null,
       ...options,
@@ -85,19 +84,21 @@ export class Sessions {
     })
   }
 
-  /** A call for a session that does not exist is refused. */
+  /** Whether a request for a session that does not exist is rejected. */
   get strict(): boolean {
     return this.#options.strict
   }
 
-  /** An existing session is found, not changed. @throws ProxyError `invalid_request` for an id that cannot be one */
+  /** Creates a session, or finds it unchanged. @throws ProxyError `invalid_request` for an invalid id */
   async create(request: NewSessionRequest = {}): Promise<{ created: boolean; session: SessionRecord }> {
     checkNewSession(request)
     const sessionId = parseSessionId(request.sessionId ?? this.#options.generateId())
     return this.#inOrder(sessionId, () => this.#records.create(sessionId, request))
   }
 
-  /** Another proxy, of those that share the record, whose the session is; undefined: it is this one's, or nobody's. */
+  /**
+   * Returns another node that owns the session, if several share the database; undefined: this node or none owns it.
+   */
   async ownerElsewhere(sessionId: string): Promise<SharingProxy | undefined> {
     const { shared } = this.#store
     if (shared === undefined) return undefined
@@ -129,7 +130,10 @@ export class Sessions {
     this.#lives.get(sessionId)?.markDeliveryUnknown()
   }
 
-  /** The session is another proxy's by now: what is remembered of it does not hold, and its calls here are cancelled. */
+  /**
+   * Handles the loss of ownership: another node owns the session, so its cache is discarded and its requests here are
+   * cancelled.
+   */
   async moved(sessionId: string): Promise<void> {
     const live = this.#lives.get(sessionId)
     if (live !== undefined) await this.#moved(live)
@@ -140,25 +144,25 @@ export class Sessions {
     return found(await this.find(sessionId))
   }
 
-  /** @returns undefined for one that is not there */
+  /** @returns undefined if there is no such session */
   find(sessionId: string): Promise<SessionRecord | undefined> {
     return this.#store.getSession(sessionId)
   }
 
   /**
-   * Ends the session well. A call in flight does not hold it up: it is cancelled, and its turn is `aborted`. A
-   * session that has ended stays as it is. @throws ProxyError `session_not_found`
+   * Ends the session as completed. Requests in flight do not delay it: they are cancelled, and their turns are
+   * `aborted`. A session that has ended is unchanged. @throws ProxyError `session_not_found`
    */
   complete(sessionId: string): Promise<SessionRecord> {
     return this.#end(sessionId, 'completed')
   }
 
-  /** Ends the session badly; otherwise as {@link complete}. */
+  /** Ends the session as aborted, otherwise like {@link complete}. */
   abort(sessionId: string): Promise<SessionRecord> {
     return this.#end(sessionId, 'aborted')
   }
 
-  /** Forgets turns, reward and marks and opens the session again, ended or not. @throws ProxyError `session_not_found` */
+  /** Deletes turns, reward and marks and reopens the session, ended or not. @throws ProxyError `session_not_found` */
   reset(sessionId: string): Promise<SessionRecord> {
     return this.#change(sessionId, 'reset', async (live, epoch) => {
       const session = await this.#store.resetSession(sessionId, this.#options.clock(), epoch)
@@ -192,7 +196,7 @@ export class Sessions {
     })
   }
 
-  /** As {@link setReward}, of what people say of it. */
+  /** Sets labels and notes, like {@link setReward}. */
   mark(sessionId: string, change: MarksChange): Promise<SessionRecord> {
     return this.#inOrder(sessionId, async () => {
       const placed = await withTurnsByIndex(this.#store, () => this.get(sessionId), change)
@@ -203,13 +207,14 @@ export class Sessions {
   }
 
   /**
-   * Resolves when the session is completed or aborted, or after `timeoutMs`. Waiting costs no polling.
+   * Resolves when the session is completed or aborted, or after `timeoutMs`. Waiting requires no polling on a single
+   * node.
    * @throws ProxyError `session_not_found`, also when it is deleted meanwhile; `shutting_down`; `signal.reason`
    */
   async wait(sessionId: string, timeoutMs: number, signal: AbortSignal): Promise<WaitResult> {
     using used = this.use(sessionId)
     const { live } = used
-    // The outcome travels in an object: a promise in the return value would hold up the queue until it resolves.
+    // The outcome is wrapped in an object: a promise as the return value would block the queue until it resolves.
     const { session, ended } = await live.runInOrder(async () => {
       const session = await this.get(sessionId)
       if (session.status !== 'active') return { session, ended: undefined }
@@ -225,9 +230,10 @@ export class Sessions {
   }
 
   /**
-   * Begins an agent call; a session that is not there is created. Indexes follow the order of arrival, from the record's last.
-   * @param keyTag of the agent's key, if the call came with one: null for one without a tag
-   * @throws ProxyError `session_not_found` (strict), `session_ended`, `invalid_request` (an id that cannot be one),
+   * Begins an agent's request; a session that does not exist is created. Indices follow the order of arrival, after the
+   * last stored one.
+   * @param keyTag of the agent's key, if the request came with one: null for one without a tag
+   * @throws ProxyError `session_not_found` (strict), `session_ended`, `invalid_request` (an invalid id),
    *   `shutting_down`, `session_moved`, `limit_reached`, `unauthorized` (as {@link refuseEndedKey})
    */
   beginCall(sessionId: string, keyTag?: string | null): Promise<SessionCall> {
@@ -243,22 +249,25 @@ export class Sessions {
     })
   }
 
-  /** A key with a tag is good while its session is there; where that has a tag, no other is. @throws ProxyError `unauthorized` */
+  /**
+   * Checks an agent's key: one with a tag is valid only while its session exists, and a session with a tag accepts no
+   * other key. @throws ProxyError `unauthorized`
+   */
   async refuseEndedKey(sessionId: string, keyTag: string | null): Promise<void> {
     const live = this.#lives.get(sessionId)
     const held = live?.isKnown ? live.rules : await this.find(sessionId)
     if (keyTag !== (held?.keyTag ?? null)) throw endedKey()
   }
 
-  /** Sessions that are to be removed, and wait because they are so many; as the last sweep found it. */
+  /** The expired sessions whose removal is deferred because they are so many, as of the last sweep. */
   get heldSweep(): HeldSweep | undefined {
     return this.#sweeper.held
   }
 
   /**
-   * Removes sessions whose time to live is over; where they are a large share of all, not before an hour has passed.
-   * Runs by itself as well.
-   * @param allowed the operator's word: up to so many may go at once, whatever their share
+   * Removes sessions whose time to live is over; if they are a large share of all, only after an hour. Also runs
+   * periodically.
+   * @param allowed the number of sessions that the operator permits to remove at once, whatever their share
    * @returns their ids
    */
   sweep(allowed = 0): Promise<string[]> {
@@ -266,14 +275,14 @@ export class Sessions {
   }
 
   /**
-   * Waits for the calls in flight, and after the grace period cancels what is left.
-   * @returns whether every call had ended by itself
+   * Waits for the requests in flight, and cancels the rest after the grace period.
+   * @returns whether every request ended by itself
    */
   drain(graceMs: number): Promise<boolean> {
     return this.#lives.drain(graceMs)
   }
 
-  /** Refuses new calls, ends those in flight and whoever waits. The store is its owner's to close. */
+  /** Rejects new requests, and ends those in flight and all waiting clients. The store's owner closes the store. */
   async close(): Promise<void> {
     this.#closed = true
     this.#sweeper.stop()
@@ -283,23 +292,23 @@ export class Sessions {
     await Promise.all(lives.map((live) => live.cancelCalls(() => reason, this.#options.settleMs)))
   }
 
-  /** What is remembered of all sessions, in bytes, and of how many there are calls in it. */
+  /** The size of all sessions in memory, in bytes, and the number of those with a cache of requests. */
   get memory(): { bytes: number; sessions: number } {
     const remembered = [...this.#lives.all()].filter(({ isRemembered }) => isRemembered)
     return { bytes: this.#lives.bytes, sessions: remembered.length }
   }
 
-  /** The session as the process knows it, which also may not be there yet. It stays in memory until it is let go of. */
+  /** Acquires a reference to a session, which need not exist. It stays in memory until the reference is released. */
   use(sessionId: string): UsedSession {
     return this.#lives.use(sessionId)
   }
 
-  /** All turns in flight, the oldest first. */
+  /** Returns all turns in flight, the oldest first. */
   openTurns(): LiveTurn[] {
     return this.#lives.turns()
   }
 
-  /** The session's turns in flight. */
+  /** Returns the session's turns in flight. */
   turnsOf(sessionId: string): LiveTurn[] {
     return this.#lives.get(sessionId)?.turns ?? []
   }
@@ -318,14 +327,16 @@ export class Sessions {
       const session = found(record)
       this.#onEnded(sessionId)
       live.tellWaiters(session)
-      // Not of one that had ended before, in this millisecond or an earlier one.
+      // Not for a session that had ended before, in this millisecond or an earlier one.
       if (!hadEnded && session.endedAtMs === atMs)
         this.#options.activity.tell({ type: 'session_ended', session_id: sessionId, status })
       return session
     })
   }
 
-  /** From another proxy that cannot be asked for it the session is taken: what that one still does of it is void. */
+  /**
+   * Applies a change. If the owner is an unreachable node, ownership is taken from it, which fences its further writes.
+   */
   #change<T>(
     sessionId: string,
     how: string,
@@ -335,7 +346,7 @@ export class Sessions {
       const { shared } = this.#store
       await live.cancelCalls(() => cancelled(sessionId, how), this.#options.settleMs)
       await shared?.valid()
-      // A call that has not settled is fenced by another epoch.
+      // A request that has not settled is fenced by another epoch.
       if (live.epoch !== undefined && !live.isBusy) {
         try {
           return await write(live, live.epoch)
@@ -348,7 +359,7 @@ export class Sessions {
   }
 
   async #learn(live: LiveSession, { record, claimed }: SessionClaim): Promise<void> {
-    // Requests of a time when the session was this node's before: another node has owned it since.
+    // Cancels requests of an earlier ownership of this node: another node has owned the session since.
     await live.cancelCalls(() => sessionMoved(live.sessionId), this.#options.settleMs)
     const wasLost = claimed?.wasLost ?? (!this.#store.endedWell && record.updatedAtMs < this.#beganAtMs)
     const resumedAt = wasLost && record.nextIndex > 0 ? record.nextIndex : undefined
@@ -361,14 +372,14 @@ export class Sessions {
     await live.cancelCalls(() => sessionMoved(live.sessionId), this.#options.settleMs)
   }
 
-  /** It may have been ended at another proxy. */
+  /** Checks whether the session was ended at another node. */
   async #lookForEnd(live: LiveSession): Promise<void> {
     const session = await this.find(live.sessionId).catch(() => 'unknown' as const)
     if (session === undefined) live.failWaiters(notFound())
     else if (session !== 'unknown' && session.status !== 'active') live.tellWaiters(session)
   }
 
-  /** The session is gone from the store. */
+  /** Discards the state of a session that was deleted from the store. */
   #forget(live: LiveSession): void {
     live.learn(undefined)
     live.failWaiters(notFound())
@@ -378,7 +389,7 @@ export class Sessions {
 
   #swept(sessionId: string): void {
     using used = this.use(sessionId)
-    // A call that has not opened its turn yet was no obstacle to the store: its session is gone under it.
+    // A request that has not opened its turn yet does not prevent the sweep: its session no longer exists.
     void used.live.cancelCalls(() => cancelled(sessionId, 'deleted'), this.#options.settleMs)
     this.#forget(used.live)
   }

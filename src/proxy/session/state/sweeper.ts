@@ -1,51 +1,54 @@
-/** Removes sessions whose time to live is over: now and then by itself, and when somebody asks for it. */
+/** Removes sessions whose time to live is over: periodically, and on request. */
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { SessionCount, TurnStore } from '../../store/port/turn-store.ts'
 import type { SessionsOptions } from './session-records.ts'
 
-/** Of all sessions: more than this share does not run out while no proxy runs, as a rule. */
+/** The share of all sessions above which removal is deferred: normally fewer expire while no proxy runs. */
 const MOST_SHARE = 0.25
-/** Fewer than these are deleted whatever their share. */
+/** The number of sessions that are deleted whatever their share. */
 const HANDFUL = 20
 const HOLD_MS = 3_600_000
 /**
- * What ran out so shortly before the start had no sweep yet, and a clock that is wrong is wrong by more. A proxy that is
- * killed often would hold what lives for minutes otherwise, each time for an hour.
+ * Sessions that expired so shortly before the start had no sweep yet, and a wrong clock is wrong by more. Otherwise a
+ * proxy that is often killed would defer sessions that live for minutes, each time for an hour.
  */
 const UNSWEPT_MS = 300_000
 
-/** Sessions that wait: `expired`. */
+/** Expired sessions whose removal is deferred: `expired`. */
 export interface HeldSweep extends Pick<SessionCount, 'sessions' | 'expired'> {
-  /** How long they still wait. */
+  /** The remaining time of the deferral. */
   readonly restMs: number
 }
 
 export interface SweeperHooks {
-  /** The session is gone from the store. */
+  /** Called when the session has been deleted from the store. */
   onSwept(sessionId: string): void
-  /** A sweep failed; the next one tries again. */
+  /** Called when a sweep failed; the next one tries again. */
   onSweepFailed(error: ProxyError): void
-  /** So many sessions had run out before the start that they wait. Once, until they have gone. */
+  /** Called once when so many sessions had expired before the start that their removal is deferred. */
   onSweepHeld(held: HeldSweep): void
 }
 
 type SweeperOptions = Pick<Required<SessionsOptions>, 'clock' | 'steadyClock' | 'sweepIntervalMs'>
 
 /**
- * Keeps a wrong clock from deleting everything. While a proxy runs it knows how much time passes, whatever happens to
- * the clock; whether the clock was right at its start it does not know. One that starts with a clock that is weeks ahead
- * finds that most sessions had run out before. These wait for an hour, which is time for somebody to see it.
+ * Prevents that a wrong clock deletes everything. While a proxy runs its monotonic clock measures time, whatever
+ * happens to the wall clock, but it cannot know whether the wall clock was right at its start. A proxy that starts with
+ * a clock that is weeks ahead finds that most sessions have expired. Their removal is deferred for an hour, so that an
+ * operator can notice.
  */
 export class Sweeper {
   readonly #store: Pick<TurnStore, 'countSessions' | 'sweep'>
   readonly #hooks: SweeperHooks
   readonly #options: SweeperOptions
-  /** Between the two clocks at the beginning. */
+  /** The offset between the two clocks at the start. */
   readonly #steadyOffsetMs: number
-  /** What ran out later has run out under this process's eyes, or may have. */
+  /**
+   * The time before which sessions expired while this process did not run; later ones may have expired during its life.
+   */
   readonly #unseenUntilMs: number
   readonly #timer: NodeJS.Timeout
-  /** When sessions that had run out before the start were found to be so many, by the steady clock. */
+  /** The time on the monotonic clock at which sessions that had expired before the start were found to be too many. */
   #sinceMs: number | undefined
   #held: HeldSweep | undefined
 
@@ -63,21 +66,22 @@ export class Sweeper {
     this.#timer = setInterval(() => void this.#sweepOrTell(), options.sweepIntervalMs).unref()
   }
 
-  /** Sessions that are to be removed, and wait because they are so many; as the last sweep found it. */
+  /** The expired sessions whose removal is deferred because they are so many, as of the last sweep. */
   get held(): HeldSweep | undefined {
     return this.#held
   }
 
   /**
-   * Where those that had run out before the start are a large share of all, they wait for an hour; others go meanwhile.
-   * @param allowed the operator's word: up to so many may go at once, whatever their share
-   * @returns the ids of those that were removed
+   * Removes expired sessions. If those that had expired before the start are a large share of all, they are deferred
+   * for an hour; others are removed meanwhile.
+   * @param allowed the number of sessions that the operator permits to remove at once, whatever their share
+   * @returns the ids of the removed sessions
    */
   async sweep(allowed: number): Promise<string[]> {
     const nowMs = this.#nowMs()
     const { expired } = await this.#store.countSessions(nowMs)
     const held = expired > allowed ? await this.#hold(nowMs) : undefined
-    // A sweep waits for all that is being written, and forgets what is on record of every session.
+    // A sweep waits for all writes, and discards the cached rows of every session.
     const isNeeded = expired > (held?.expired ?? 0)
     const sessionIds = isNeeded ? await this.#store.sweep(nowMs, held && this.#unseenUntilMs) : []
     if (!held) this.#release()
@@ -90,19 +94,19 @@ export class Sweeper {
   }
 
   /**
-   * A clock that is set forward has not let the time pass: sessions go no earlier than the process has lived to see
-   * their end. One that is set back puts the end off.
+   * Returns the time for expiry. Setting the clock forward does not make time pass: a session is removed only after the
+   * process has run until its end. Setting it back defers the end.
    */
   #nowMs(): number {
     const { clock, steadyClock } = this.#options
     return Math.min(clock(), steadyClock() + this.#steadyOffsetMs)
   }
 
-  /** @returns undefined: they may be deleted */
+  /** @returns undefined: the sessions may be deleted */
   async #hold(nowMs: number): Promise<HeldSweep | undefined> {
     const { sessions, expired } = await this.#store.countSessions(Math.min(nowMs, this.#unseenUntilMs))
     const before = this.#held
-    // New sessions make those that wait a smaller share, and are no reason to delete them.
+    // New sessions reduce the share of the deferred ones, and are no reason to delete them.
     const most = this.#sinceMs === undefined ? Math.max(HANDFUL, sessions * MOST_SHARE) : HANDFUL
     if (expired <= most) this.#release()
     else {
@@ -115,7 +119,7 @@ export class Sweeper {
     return this.#held
   }
 
-  /** Nothing waits any more: the next that has to, waits anew. */
+  /** Ends the deferral; a later one lasts its full time. */
   #release(): void {
     this.#sinceMs = undefined
     this.#held = undefined
@@ -130,7 +134,7 @@ export class Sweeper {
   }
 }
 
-/** For `/health` and the log. */
+/** Describes a deferral for `/health` and the log. */
 export function describeHeld({ expired, sessions, restMs }: HeldSweep): string {
   const minutes = Math.ceil(restMs / 60_000)
   return (

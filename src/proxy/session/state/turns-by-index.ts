@@ -1,11 +1,13 @@
-/** What is given to turns, which trainers and people know by index or by id. */
+/** Values for turns, which trainers and people name by index or by id. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { SessionRecord, TurnReader } from '../../store/port/turn-store.ts'
 
-/** As JSON writes whole numbers. */
+/** The form of whole numbers in JSON. */
 const INDEX = /^(?:0|[1-9]\d{0,8})$/
 
-/** @returns `given` with its turns by index @throws ProxyError `session_not_found`, `turn_not_found`, `invalid_request` */
+/**
+ * @returns `given` with its turns by index @throws ProxyError `session_not_found`, `turn_not_found`, `invalid_request`
+ */
 export async function withTurnsByIndex<Given extends { turns?: Record<string, unknown> }>(
   store: Pick<TurnReader, 'getTurn'>,
   session: () => Promise<SessionRecord>,
