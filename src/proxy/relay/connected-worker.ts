@@ -1,4 +1,4 @@
-/** One worker as the proxy knows it: its calls, and the connection that it has at the moment, if any. */
+/** The proxy's state of one worker: its requests, and its current connection, if any. */
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'
@@ -34,13 +34,15 @@ import { StatusRequests } from './status-requests.ts'
 
 export interface WorkerLimits {
   heartbeatMs: number
-  /** How long calls wait for a worker that lost its connection. */
+  /** The time for which requests wait for a worker that lost its connection. */
   graceMs: number
-  /** How long a worker may be silent about a call, signs of life included; a version-1 worker: how long it may take for one. */
+  /**
+   * The longest time without a frame or keepalive for a request; for a version-1 worker, the time limit of a request.
+   */
   callTimeoutMs: number
-  /** A call's bytes that a worker may send before the agent's side has taken them. */
+  /** The number of bytes of a request that a worker may send before the agent's side has consumed them. */
   windowBytes: number
-  /** Calls that a version-1 worker, which cannot tell, gets at once. */
+  /** The number of concurrent requests of a version-1 worker, which cannot declare one. */
   v1MaxConcurrency: number
 }
 
@@ -50,7 +52,7 @@ export interface WorkerContext {
   logger: Logger
 }
 
-/** What a worker says of itself. */
+/** The properties that a worker declares in its hello. */
 interface WorkerIdentity {
   workerId: string
   version: 1 | 2
@@ -60,23 +62,26 @@ interface WorkerIdentity {
   maxConcurrency: number
 }
 
-/** Signs of life per longest silence: two may be late. */
+/** The number of keepalives per timeout: two may be late. */
 const SIGNS_OF_LIFE = 3
 
-/** Sessions that a worker has served and that may end; of more, the longest silent ones are not ended there. */
+/**
+ * The number of served sessions that are remembered in order to end them at the worker; beyond it the least recently
+ * active one is discarded.
+ */
 const MAX_SESSIONS = 100_000
 
 const NO_IDS =
   'its answers have no token ids: none of its turns can be trained on here, and their tokens are guessed from the text'
 
-/** Frames are text, whether they are handed over as such or in UTF-8. */
+/** Frames are text, whether passed as a string or as UTF-8. */
 const AS_TEXT = { binary: false }
 
 interface WorkerRequest {
   call: RelayRequest
-  /** For a worker that never got it, or needs all of it. */
+  /** Kept for a worker that never received it, or that needs the complete prompt. */
   request: GenerationRequest
-  /** Where all of its prompt was sent. */
+  /** The socket on which the complete prompt was sent. */
   wholeOn: RelaySocket | undefined
 }
 
@@ -84,19 +89,19 @@ export class ConnectedWorker {
   identity: WorkerIdentity
   readonly connectedSinceMs = Date.now()
   models: ModelInfo[] = []
-  /** As it said last; undefined: it did not, or not since it was asked. */
+  /** The version that the worker reported last; undefined if none, or none since the last status request. */
   weightVersion: string | undefined
   healthy = true
-  /** By which its engines' tokenizers are compared. */
+  /** The ids by which its engines' tokenizers are compared. */
   textIds: WorkerStatus['text_ids']
-  /** Its engines are well, and take no new calls. */
+  /** Set while its engines are healthy but receive no new requests, because they are asleep or paused. */
   unavailable: Unavailable | undefined
-  /** Why turns of its engines are not what they should be. */
+  /** The reason why turns of its engines may be degraded. */
   warning: string | undefined
   draining = false
-  /** Calls that it serves, by its own count, for all its proxies. */
+  /** The number of its requests in flight, as reported, for all its proxies. */
   load = 0
-  /** Those of them that are for other proxies. */
+  /** The number of those that belong to other proxies. */
   busyElsewhere = 0
   readonly #context: WorkerContext
   readonly #calls = new Map<string, WorkerRequest>()
@@ -114,14 +119,15 @@ export class ConnectedWorker {
     return this.#socket !== undefined
   }
 
-  /** Calls of this proxy that it has. */
+  /** The number of its requests that belong to this proxy. */
   get callCount(): number {
     return this.#calls.size
   }
 
   /**
-   * How long its connection may be silent. A version-1 worker may import libraries or load weights in its event loop
-   * while requests wait, and has no grace period in which to return: those requests have the time that each of them has.
+   * The longest silence of its connection. A version-1 worker may import libraries or load weights in its event loop
+   * while requests wait, and has no grace period in which to reconnect: while it has requests, their time limit
+   * applies.
    */
   get silenceLimitMs(): number {
     const { heartbeatMs, callTimeoutMs } = this.#context.limits
@@ -129,7 +135,7 @@ export class ConnectedWorker {
     return this.identity.version === 1 && this.callCount > 0 ? Math.max(limitMs, callTimeoutMs) : limitMs
   }
 
-  /** Whether its calls wait for it when its connection drops. */
+  /** Whether its requests wait for it to reconnect when its connection is lost. */
   get resumes(): boolean {
     return this.#can(CAPABILITIES.resume) && this.#context.limits.graceMs > 0
   }
@@ -138,7 +144,7 @@ export class ConnectedWorker {
     return this.#socket === socket
   }
 
-  /** A version-1 worker has connected. */
+  /** Attaches the connection of a version-1 worker. */
   connectV1(socket: RelaySocket): void {
     this.#socket = socket
     const { workerId } = this.identity
@@ -150,8 +156,9 @@ export class ConnectedWorker {
   }
 
   /**
-   * A version-2 worker has connected, or is back. Calls that both sides hold go on where they stopped; a request that
-   * never reached the worker is sent again; a call that the worker has forgotten is lost.
+   * Attaches the connection of a version-2 worker that is new or has reconnected. Requests that both sides have resume
+   * where they stopped; a request that never reached the worker is sent again; a request that the worker has lost
+   * fails.
    */
   connectV2(socket: RelaySocket, hello: WorkerHelloV2): void {
     this.#socket = socket
@@ -172,7 +179,7 @@ export class ConnectedWorker {
     }
   }
 
-  /** The connection is gone; the calls wait for the next one. @returns the socket that was in use */
+  /** Detaches the connection; the requests wait for the next one. @returns the socket that was in use */
   disconnect(): RelaySocket | undefined {
     const socket = this.#socket
     this.#socket = undefined
@@ -181,18 +188,23 @@ export class ConnectedWorker {
     return socket
   }
 
-  /** The worker will not be back: its calls fail, and those of which no agent has seen anything go elsewhere. */
+  /**
+   * Fails all requests of a worker that will not reconnect. Those without an event for the agent fail over to another
+   * worker.
+   */
   lose(why: string): void {
     for (const { call } of [...this.#calls.values()]) call.fail(lost(this.identity.workerId, why))
   }
 
   /**
-   * Sends a request and gives the call that its answer will come in.
+   * Sends a request.
    * @param requestId the request's id on the wire; new for each attempt
-   * @throws ProxyError `unsupported`, `body_too_large` for what no frame holds, or `worker_lost` without a connection
+   * @returns the handle that receives the response
+   * @throws ProxyError `unsupported`, `body_too_large` for a request that exceeds a frame, or `worker_lost` without a
+   *   connection
    */
   begin(asked: GenerationRequest, requestId: string): RelayRequest {
-    // Without the pixels it would sample all the same, and after something else.
+    // Such a worker would ignore the images and sample after another prompt.
     if (asked.images !== undefined && !this.#can(CAPABILITIES.images)) {
       throw new ProxyError('unsupported', 'no worker here takes images beside token ids', {
         param: 'messages',
@@ -207,7 +219,7 @@ export class ConnectedWorker {
       takesShared: this.#can(CAPABILITIES.promptShared),
     }
     const json = requestJson(request, requestId, version, known)
-    // A worker ends the connection over such a frame, comes back, and would get it again.
+    // A worker closes the connection on receiving such a frame, reconnects, and would get it again.
     if (Buffer.byteLength(json) > MAX_FRAME_BYTES) {
       throw new ProxyError('body_too_large', 'the request is larger than what a worker can be sent')
     }
@@ -228,7 +240,10 @@ export class ConnectedWorker {
     return call
   }
 
-  /** What it and its engines keep of the session may go. One that is away then keeps it to its bounds. */
+  /**
+   * Tells the worker to discard its and its engines' state of the session. A disconnected worker is not told: its
+   * caches are bounded.
+   */
   endSession(sessionId: string): void {
     if (this.#sessions.get(sessionId) === undefined) return
     this.#sessions.delete(sessionId)
@@ -236,7 +251,10 @@ export class ConnectedWorker {
     this.#send({ type: 'session_end', session_id: sessionId } satisfies SessionEnd)
   }
 
-  /** Asks the worker to ask its engines how they are. Resolves when it has answered, is gone, or keeps silent. */
+  /**
+   * Requests a status after health checks of the worker's engines. Resolves when it arrives, the worker is lost, or
+   * time is up.
+   */
   async refresh(): Promise<void> {
     if (!this.isConnected || !this.#can(CAPABILITIES.status)) return
     this.weightVersion = undefined
@@ -245,7 +263,7 @@ export class ConnectedWorker {
     )
   }
 
-  /** A frame has come over the current connection. @param bytes its size */
+  /** Handles a frame of the current connection. @param bytes its size */
   receive(frame: Frame, bytes: number): void {
     switch (frame.type) {
       case 'completion_chunk':
@@ -274,11 +292,11 @@ export class ConnectedWorker {
     sendRequest(socket, requestJson(sent.request, requestId, 2, { takesShared }))
   }
 
-  /** @returns whether the answer says that the worker needs all of the prompt, which is on its way then */
+  /** Sends the complete prompt if the response requests it. @returns whether it does */
   #sendsForgotten(sent: WorkerRequest, { request_id: requestId, seq, error }: CompletionResponseV2): boolean {
     const socket = this.#socket
     if (error?.code !== PROMPT_FORGOTTEN || !socket || sent.wholeOn === socket) return false
-    // It is over there, and begins anew.
+    // The worker has ended this request and starts it again.
     this.#acknowledge(requestId, seq)
     this.#sendWhole(socket, requestId, sent)
     return true
@@ -288,7 +306,7 @@ export class ConnectedWorker {
     this.models = models.map(({ id, max_model_len: maxModelLen }) => ({ id, maxModelLen }))
   }
 
-  /** An answer that comes after its call was over, or twice, finds no call and changes nothing. */
+  /** Handles a response frame. A late or duplicate one belongs to no running request and is ignored. */
   #receiveAnswer(frame: Frame, bytes: number): void {
     const sent = typeof frame.request_id === 'string' ? this.#calls.get(frame.request_id) : undefined
     const v1 = this.identity.version === 1
@@ -306,7 +324,7 @@ export class ConnectedWorker {
       )
   }
 
-  /** Some keep the ids that they sampled to themselves. */
+  /** Warns about version-1 workers that do not report sampled ids. */
   #noteIds({ error, completion_text: text, token_ids: ids }: CompletionResponseV1): void {
     if (error || !text) return
     this.warning = ids?.length ? undefined : NO_IDS
@@ -380,13 +398,13 @@ export class ConnectedWorker {
     return this.identity.capabilities.includes(capability)
   }
 
-  /** Without a connection nothing is sent: what still matters is settled when the worker is back. */
+  /** Sends a frame. Without a connection it is dropped: the state is synchronized when the worker reconnects. */
   #send(frame: object): void {
     this.#socket?.send(JSON.stringify(frame))
   }
 }
 
-/** A frame of hundreds of kilobytes that nobody needs again: should it get lost, it is written anew. */
+/** Sends a request and detaches the frame's buffer of hundreds of kilobytes; a lost frame is serialized again. */
 function sendRequest(socket: RelaySocket, json: string | Buffer): void {
   socket.send(json, AS_TEXT, () => {
     if (typeof json !== 'string') detachBuffer(json)

@@ -1,4 +1,4 @@
-/** The backend whose engines dial in: `Backend` over the workers that are connected. */
+/** The backend to which workers connect: implements `Backend` with the connected workers. */
 import { systemClock } from '../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../base/errors.ts'
 import type { Logger } from '../../base/logger.ts'
@@ -30,7 +30,7 @@ export interface RelayBackendOptions
   extends Partial<WorkerLimits>,
     Partial<Omit<DispatcherOptions, 'absent' | 'logger'>> {
   logger: Logger
-  /** Token mode: a worker with an engine of another one gets no calls. */
+  /** Token mode: the expected tokenizer. A worker with an engine that has another one receives no requests. */
   tokenizer?: ExpectedTokenizer | undefined
 }
 
@@ -42,12 +42,15 @@ const DEFAULTS = {
   v1MaxConcurrency: DISPATCH_DEFAULTS.maxConcurrency,
 } as const satisfies WorkerLimits
 
-/** How many workers a call may lose before its first event: one that kills workers must not reach them all. */
+/**
+ * The number of workers that a request may lose before its first event: one that crashes workers must not reach them
+ * all.
+ */
 const MAX_LOSSES = 3
 
-/** The worker, or its engine, ended while it had the call. */
+/** The worker, or its engine, ended while it had the request. */
 const LOST: readonly ErrorCode[] = ['worker_lost', 'engine_lost']
-/** Every engine behind the worker is out of reach, or it leaves. */
+/** Every engine behind the worker is unreachable, or the worker shuts down. */
 const AWAY: readonly ErrorCode[] = ['engine_unreachable', 'shutting_down']
 
 const NO_ENGINE_SERVES = 'none of its engines serves'
@@ -58,10 +61,10 @@ export class RelayBackend implements Backend, Registry {
   readonly #dispatcher: Dispatcher
   readonly #tokenizer: ExpectedTokenizer | undefined
   readonly #logger: Logger
-  /** What the log has of each worker that is refused for its tokenizer. */
+  /** The last logged error of each worker that is rejected for its tokenizer. */
   readonly #refused = new Map<string, string>()
   readonly #efforts: EffortRegistry
-  /** The same of each whose turns are not what they should be. */
+  /** The last logged warning of each worker. */
   readonly #warned = new Map<string, string | undefined>()
 
   constructor(options: RelayBackendOptions) {
@@ -83,7 +86,7 @@ export class RelayBackend implements Backend, Registry {
         joined: (worker) => this.#dispatcher.addMember(this.#toMember(worker)),
         changed: (worker) => {
           const { id, ...change } = this.#toMember(worker)
-          // Its engines may come back as others.
+          // Its engines may be replaced meanwhile.
           if (!change.healthy) this.#efforts.forget(id)
           this.#dispatcher.updateMember(id, change)
         },
@@ -97,7 +100,10 @@ export class RelayBackend implements Backend, Registry {
     )
   }
 
-  /** Takes over a socket that was opened at `/ws/worker`. @param greeted is called when its worker's hello is accepted */
+  /**
+   * Takes ownership of a socket that was opened at `/ws/worker`. @param greeted called when its worker's hello is
+   * accepted
+   */
   accept(socket: RelaySocket, greeted?: () => void): void {
     this.#registry.accept(socket, greeted)
   }
@@ -192,7 +198,7 @@ export class RelayBackend implements Backend, Registry {
     this.#registry.close()
   }
 
-  /** One whose engines have another tokenizer gets no calls. */
+  /** Converts a worker to a member of the dispatcher. It is unhealthy if one of its engines has another tokenizer. */
   #toMember(worker: ConnectedWorker) {
     const member = toMember(worker)
     this.#logWarning(member.id, describeWarning(worker, this.#tokenizer))
@@ -220,7 +226,7 @@ export class RelayBackend implements Backend, Registry {
     return refused.length === 0 ? '' : `: ${refused.join('; ')}`
   }
 
-  /** @throws ProxyError `worker_lost` when it has gone since the lease was given */
+  /** Returns a worker. @throws ProxyError `worker_lost` if it has left since the lease was granted */
   #getWorker(workerId: string): ConnectedWorker {
     const worker = this.#registry.get(workerId)
     if (!worker) throw new ProxyError('worker_lost', `worker ${workerId} left`)
@@ -229,8 +235,8 @@ export class RelayBackend implements Backend, Registry {
 }
 
 /**
- * A request's id on the wire: the call's own, with the number of the attempt from the second on, so that what comes
- * late of a first attempt can never be taken for a second one's.
+ * Returns a request's id on the wire: the request's own, from the second attempt on with the number of the attempt, so
+ * that late frames of an earlier attempt are never attributed to a later one.
  */
 function wireId(callId: string, failedAttempts: number): string {
   return failedAttempts === 0 ? callId : `${callId}.${failedAttempts + 1}`
@@ -280,11 +286,14 @@ function toRegistryEntry(worker: ConnectedWorker): RegistryEntry {
 
 interface Tokenizers {
   tokenizer: TokenizerVerdict
-  /** Of `other`. */
+  /** Set for `other`. */
   error?: string
 }
 
-/** A call may go to each of its engines: the worst counts. @returns undefined in chat mode */
+/**
+ * Judges the tokenizers of a worker. A request may go to each of its engines, so the worst counts. @returns undefined
+ * in chat mode
+ */
 function judgeTokenizers(
   { textIds }: ConnectedWorker,
   expected: ExpectedTokenizer | undefined,
@@ -301,7 +310,7 @@ function judgeTokenizers(
   return { tokenizer: verdicts.find((verdict) => verdict === 'split') ?? verdicts[0] ?? 'unknown' }
 }
 
-/** What its engines lack by their own word, and where their templates make other prompts. */
+/** Formats the worker's own warning and the differences between its engines' prompts and the expected ones. */
 function describeWarning(
   { warning, textIds }: ConnectedWorker,
   expected: ExpectedTokenizer | undefined,

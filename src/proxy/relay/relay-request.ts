@@ -1,4 +1,4 @@
-/** One call at one worker, seen from the proxy: frames come in on one side, the agent's side takes events out. */
+/** A request at a worker: the worker's frames arrive on one side, the agent's side consumes events on the other. */
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
 import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
@@ -13,19 +13,22 @@ import { FrameReceiver } from './frame-receiver.ts'
 import { toEvents } from './responses-v1.ts'
 
 interface RelayRequestOptions {
-  /** Goes before the engine's name, for the record. */
+  /** Precedes the engine's name in the recorded turn. */
   workerId: string
   windowBytes: number
-  /** Ids that the worker may refer to when it tells the prompt. */
+  /** The ids that the worker may refer to when it reports the prompt. */
   promptBase: PromptIds | undefined
-  /** Longest time without a frame for this call, or a sign of life; of a version-1 worker, which sends one: for the call. */
+  /**
+   * The longest time without a frame or keepalive for this request; for a version-1 worker, which sends one frame, the
+   * time limit of the request.
+   */
   timeoutMs: number
   clock: Clock
-  /** The worker has reported the prompt. */
+  /** Called when the worker has reported the prompt. */
   prompt(ids: PromptIds): void
   /** Tells the worker that frames up to `seq` need not be kept. */
   acknowledge(seq: number): void
-  /** The call is over on this side. @param answered false: the worker may still be at it */
+  /** Called when the request has ended on this side. @param answered false: the worker may still be serving it */
   leave(answered: boolean): void
 }
 
@@ -33,10 +36,10 @@ export class RelayRequest {
   readonly #options: RelayRequestOptions
   readonly #incoming: FrameReceiver
   #failure: { reason: unknown } | undefined
-  /** The worker's last frame is here. */
+  /** Whether the worker's last frame has arrived. */
   #answered = false
   #left = false
-  /** Whether events have been handed to the agent's side, after which no other worker can take over. */
+  /** Whether the agent's side has received events, after which no other worker can take over. */
   #handedOn = false
   #lastFrameAtMs: number
   #cancelTimeout: (() => void) | undefined
@@ -49,15 +52,16 @@ export class RelayRequest {
     this.#watchSilence(options.timeoutMs)
   }
 
-  /** The last frame received: where a worker that reconnects goes on. */
+  /** The number of the last frame received, after which a worker that reconnects resumes. */
   get received(): number {
     return this.#incoming.received
   }
 
   /**
-   * To be read once. Leaving early, or an abort of `signal`, ends the call at the worker.
+   * Yields the response; to be called once. Leaving the loop early, or an abort of `signal`, cancels the request at the
+   * worker.
    * @throws ProxyError as the worker reported it, or `worker_lost`, `engine_timeout`, `agent_too_slow`; after an abort
-   *   whatever `signal.reason` is
+   *   `signal.reason`
    */
   async *stream(signal: AbortSignal): GenerationStream {
     const onAbort = () => this.fail(signal.reason)
@@ -65,13 +69,13 @@ export class RelayRequest {
     try {
       for (;;) {
         signal.throwIfAborted()
-        // Before the agent has anything, what is here is worth less than a fresh start at another worker.
+        // While the agent has received nothing, another attempt is better than a partial response.
         if (this.#failure && !this.#handedOn) throw this.#failure.reason
         const { events, acknowledge } = this.#incoming.take()
         if (acknowledge !== undefined && !this.#answered) this.#options.acknowledge(acknowledge)
         if (events.length > 0) {
           this.#handedOn = true
-          // A worker that had no room to send has it from here on.
+          // A worker whose window was full can send from now on.
           this.#lastFrameAtMs = this.#options.clock.nowMs()
           yield events
         } else if (this.#failure) throw this.#failure.reason
@@ -86,7 +90,7 @@ export class RelayRequest {
 
   receiveChunk(chunk: CompletionChunk, bytes: number): void {
     this.#receive(chunk.seq, bytes, () => {
-      // What the record says of the engine and its prompt must not change under tokens that were sampled before.
+      // The recorded engine and prompt must not change after tokens were sampled.
       if (chunk.start && chunk.seq > 1)
         throw new ProxyError('engine_failed', 'the worker began its answer twice')
       const { workerId, promptBase } = this.#options
@@ -114,12 +118,15 @@ export class RelayRequest {
     this.#leave()
   }
 
-  /** The worker still works on it. What the agent's side leaves lying is no fault of the worker, and not excused by it. */
+  /**
+   * Notes a keepalive. It does not extend the time limit while the agent's side leaves events unconsumed, which is not
+   * the worker's fault.
+   */
   noteAlive(): void {
     if (this.#incoming.isEmpty) this.#lastFrameAtMs = this.#options.clock.nowMs()
   }
 
-  /** Ends the call with an error; what was received before is still handed on if the agent has had a part of it. */
+  /** Fails the request; buffered events are still delivered if the agent has received earlier ones. */
   fail(reason: unknown): void {
     if (this.#answered || this.#failure) return
     this.#failure = { reason }
@@ -127,7 +134,7 @@ export class RelayRequest {
     this.#wake?.()
   }
 
-  /** For a worker that has just reconnected, and may have missed acknowledgements. */
+  /** Repeats the acknowledgement to a worker that has just reconnected and may have missed it. */
   acknowledgeAgain(): void {
     const seq = this.#incoming.acknowledge()
     if (seq !== undefined) this.#options.acknowledge(seq)
@@ -155,7 +162,10 @@ export class RelayRequest {
     this.#options.leave(this.#answered)
   }
 
-  /** One timer per call that is set again when it fires early: a frame costs a look at the clock and no timer. */
+  /**
+   * Watches for the timeout with one timer per request, which is set again when it fires early: a frame costs a reading
+   * of the clock and no timer.
+   */
   #watchSilence(delayMs: number): void {
     const { clock, timeoutMs } = this.#options
     this.#cancelTimeout = clock.after(delayMs, () => {
@@ -165,7 +175,7 @@ export class RelayRequest {
     })
   }
 
-  /** A worker is silent of its own accord, or because the agent's side leaves what it has sent. */
+  /** Returns the error for a silent worker, or for an agent's side that does not consume what the worker has sent. */
   #timeoutError(): ProxyError {
     const afterS = this.#options.timeoutMs / 1000
     return this.#incoming.isEmpty

@@ -1,13 +1,12 @@
-/** Version 1's answers: the whole completion comes at once and becomes one event per field. */
+/** Responses of protocol version 1: the complete completion arrives at once and is converted to one event per field. */
 import { ProxyError } from '../../base/errors.ts'
 import type { GenerationDelta, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../protocol/canonical/messages.ts'
 import type { CompletionResponseV1 } from '../../protocol/worker/protocol.ts'
 
 /**
- * The events of a version-1 answer. There are no prompt ids in it, so no token of it can be trained on.
- * @throws ProxyError `engine_failed` with the worker's own words when it reports an error, or sends tool calls that
- *   cannot be read
+ * Converts a version-1 response. It has no prompt ids, so none of its tokens is trainable.
+ * @throws ProxyError `engine_failed` with the worker's message if it reports an error, or sends invalid tool calls
  */
 export function toEvents(response: CompletionResponseV1, workerId: string): GenerationEvent[] {
   if (response.error) {
@@ -15,7 +14,7 @@ export function toEvents(response: CompletionResponseV1, workerId: string): Gene
     throw new ProxyError('engine_failed', response.error, { logMessage })
   }
   const toolCalls = toolCallDeltas(response)
-  // content_text is what an agent should see; completion_text still has the markup of the tool calls in it.
+  // content_text is the text for the agent; completion_text also contains the markup of the tool calls.
   const content = response.content_text ?? (toolCalls.length > 0 ? null : response.completion_text)
   const deltas: GenerationDelta[] = []
   if (content) deltas.push({ type: 'delta', content })
@@ -58,7 +57,7 @@ function parseToolCalls(toolCalls: ToolCallV1[] | string): ToolCallV1[] {
   try {
     list = JSON.parse(toolCalls)
   } catch {
-    // The parser's error quotes them.
+    // The cause is omitted: the parser's error quotes the tool calls.
     throw new ProxyError('engine_failed', 'the worker sent tool_calls that are not JSON')
   }
   if (!Array.isArray(list) || !list.every((call) => typeof call?.function?.name === 'string')) {

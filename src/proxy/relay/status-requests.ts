@@ -1,7 +1,7 @@
-/** The proxy's questions to one worker how its engines are, until they are answered. */
+/** The pending status requests of the proxy to one worker. */
 import type { Clock } from '../../base/clock.ts'
 
-/** Longer than a worker gives its engines for an answer, one check that runs already included. */
+/** Longer than a worker waits for its engines, including a check that is already running. */
 const ANSWER_TIMEOUT_MS = 12_000
 
 export class StatusRequests {
@@ -13,7 +13,10 @@ export class StatusRequests {
     this.#clock = clock
   }
 
-  /** @param send gets the number of the question. Resolves when it is answered, or will not be. */
+  /**
+   * Sends a status request. Resolves when it is answered, or will not be. @param send receives the number of the
+   * request
+   */
   ask(send: (seq: number) => void): Promise<void> {
     this.#lastSeq += 1
     const seq = this.#lastSeq
@@ -33,7 +36,7 @@ export class StatusRequests {
     resolve?.()
   }
 
-  /** The worker is gone: none will be answered. */
+  /** Resolves all pending requests of a worker that is lost. */
   giveUp(): void {
     for (const seq of [...this.#waiting.keys()]) this.answered(seq)
   }

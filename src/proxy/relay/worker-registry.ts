@@ -1,4 +1,7 @@
-/** Who is connected: receives workers, tells silent ones from living ones, and keeps the absent for their grace time. */
+/**
+ * The registry of workers: accepts connections, detects dead ones, and keeps disconnected workers for their grace
+ * period.
+ */
 import { randomUUID } from 'node:crypto'
 import { type Frame, helloV1, helloV2, parseFrame } from '../../protocol/worker/frames.ts'
 import {
@@ -11,7 +14,7 @@ import {
 import { ConnectedWorker, toWorkerIdentity, type WorkerContext } from './connected-worker.ts'
 import type { RelaySocket } from './relay-socket.ts'
 
-/** Called when workers come, change and go; calls are lost only after `left`. */
+/** The observer of workers that join, change and leave; requests fail only after `left`. */
 interface RegistryListener {
   joined(worker: ConnectedWorker): void
   changed(worker: ConnectedWorker): void
@@ -22,7 +25,7 @@ export class WorkerRegistry {
   readonly #context: WorkerContext
   readonly #listener: RegistryListener
   readonly #workers = new Map<string, ConnectedWorker>()
-  /** Ends the wait for a worker that is away. */
+  /** Functions that cancel the grace period of a disconnected worker. */
   readonly #cancelGrace = new Map<string, () => void>()
   readonly #sockets = new Set<RelaySocket>()
 
@@ -35,12 +38,15 @@ export class WorkerRegistry {
     return this.#workers.get(workerId)
   }
 
-  /** Those with a connection, in the order in which they came. */
+  /** Returns the workers with a connection, in the order in which they joined. */
   connected(): ConnectedWorker[] {
     return [...this.#workers.values()].filter((worker) => worker.isConnected)
   }
 
-  /** A socket has been opened at `/ws/worker`; from here on it is the registry's. @param greeted tells of its hello */
+  /**
+   * Takes ownership of a socket that was opened at `/ws/worker`. @param greeted called when its worker's hello is
+   * accepted
+   */
   accept(socket: RelaySocket, greeted: () => void = () => {}): void {
     this.#sockets.add(socket)
     let worker: ConnectedWorker | undefined
@@ -57,7 +63,7 @@ export class WorkerRegistry {
     })
     socket.on('message', (data, isBinary) => {
       heartbeat.heard()
-      // A socket that was refused, or replaced by a newer one, may bring frames until it has closed.
+      // A socket that was rejected or replaced may deliver frames until it has closed.
       if (refused || (worker && !worker.isOn(socket))) return
       const frame = parseFrame(data, isBinary)
       if (worker) this.#receive(worker, socket, frame, data)
@@ -79,7 +85,7 @@ export class WorkerRegistry {
     })
   }
 
-  /** Sends every worker away; it will dial again. Calls that still run are lost. */
+  /** Disconnects every worker; it will reconnect. Running requests fail. */
   close(): void {
     for (const worker of [...this.#workers.values()])
       this.#remove(worker, 'was sent away: the proxy shuts down')
@@ -101,7 +107,7 @@ export class WorkerRegistry {
       : reject(socket, CLOSE.badHello, `bad worker_hello: ${helloV2.explain(frame)}`)
   }
 
-  /** Version 1 has no epochs: who comes last is the worker. */
+  /** Accepts a version-1 worker. Version 1 has no epochs: the latest connection wins. */
   #welcomeV1(socket: RelaySocket, hello: WorkerHelloV1): ConnectedWorker {
     const workerId = hello.worker_id ?? `worker-${randomUUID()}`
     this.#replace(workerId)
@@ -133,7 +139,7 @@ export class WorkerRegistry {
     return worker
   }
 
-  /** The same life of the same worker on a new connection. The old one may not have been found dead yet. */
+  /** Resumes a worker of the same epoch on a new connection. The old one may not have been detected as dead yet. */
   #resume(worker: ConnectedWorker, socket: RelaySocket, hello: WorkerHelloV2): ConnectedWorker {
     this.#endGrace(worker)
     worker.disconnect()?.close(CLOSE.replaced, 'the worker has a newer connection')
@@ -153,7 +159,9 @@ export class WorkerRegistry {
     if (frame.type === 'worker_status') this.#listener.changed(worker)
   }
 
-  /** @param silentMs for how long the worker had been silent when the proxy closed its connection */
+  /**
+   * Handles a closed connection. @param silentMs the silence of the worker if the proxy closed its connection for it
+   */
   #dropped(
     worker: ConnectedWorker,
     { code, silentMs }: { code: number; silentMs: number | undefined },
@@ -178,7 +186,7 @@ export class WorkerRegistry {
     this.#cancelGrace.set(worker.identity.workerId, cancel)
   }
 
-  /** Makes room for a newer worker of this id. */
+  /** Removes the previous worker of this id. */
   #replace(workerId: string): void {
     const known = this.#workers.get(workerId)
     if (!known) return
@@ -217,7 +225,7 @@ export class WorkerRegistry {
   }
 }
 
-/** Pings a socket and ends it once it has been silent for too long: a half-open connection never says so itself. */
+/** Pings a socket and terminates it after too long a silence: a half-open connection does not report itself. */
 class WorkerHeartbeat {
   readonly #socket: RelaySocket
   readonly #context: WorkerContext
@@ -254,7 +262,7 @@ class WorkerHeartbeat {
 }
 
 function reject(socket: RelaySocket, code: number, reason: string): undefined {
-  // A close frame's reason has at most 123 bytes; what stands here is ASCII.
+  // The reason in a close frame has at most 123 bytes; these reasons are ASCII.
   socket.close(code, reason.slice(0, 120))
   return undefined
 }
