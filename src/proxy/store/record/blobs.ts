@@ -1,23 +1,24 @@
 /**
- * Files that messages bring with them: images, as a rule, as `data:` URLs in base64. The samples of a group all have the
- * same pictures, so the bytes are stored once for all sessions, and a message's text as what stands between them.
+ * Extraction of files from messages: usually images, as `data:` URLs in base64. The samples of a group all have the
+ * same images, so the bytes are stored once for all sessions, and a message's text as the literals around them.
  */
-/** What stands before the bytes in a `data:` URL. */
+/** The text before the bytes in a `data:` URL. */
 const BASE64_HEAD = ';base64,'
 
-/** Shorter ones stay in the text: rows of their own would take as much. */
+/** Shorter blobs stay in the text: their own rows would take as much space. */
 const MIN_BASE64_CHARS = 1024
 
-/** A text without the bytes that it brings. */
+/** A text without its blobs. */
 interface CutText {
-  /** One more than there are blobs: each blob stands, in base64, between two of them. */
+  /** One more than there are blobs: each blob, in base64, is between two literals. */
   readonly literals: readonly string[]
   readonly blobs: readonly Buffer[]
 }
 
 /**
- * @param text JSON, where a URL ends with a quotation mark
- * @returns undefined for a text that brings no bytes. The steps that it takes grow with the length of the text.
+ * Splits a text into literals and blobs, in linear time.
+ * @param text JSON, in which a URL ends with a quotation mark
+ * @returns undefined for a text without blobs
  */
 export function cutBlobs(text: string): CutText | undefined {
   const literals: string[] = []
@@ -38,12 +39,12 @@ export function cutBlobs(text: string): CutText | undefined {
   return blobs.length === 0 ? undefined : { literals: [...literals, text.slice(done)], blobs }
 }
 
-/** @returns the text that {@link cutBlobs} cut */
+/** Returns the text that {@link cutBlobs} split. */
 export function joinBlobs({ literals, blobs }: CutText): string {
   return literals.map((literal, place) => literal + (blobs[place]?.toString('base64') ?? '')).join('')
 }
 
-/** @returns undefined where the bytes would not give the same digits again, as they do not of base64url or without padding */
+/** Decodes base64; undefined if encoding would not restore the text, as with base64url or without padding. */
 function decoded(base64: string): Buffer | undefined {
   const bytes = Buffer.from(base64, 'base64')
   return bytes.toString('base64') === base64 ? bytes : undefined

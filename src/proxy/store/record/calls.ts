@@ -1,8 +1,11 @@
-/** How the main thread and the store's threads talk: numbered calls one way, replies in batches the other way. */
+/**
+ * The protocol between the main thread and the store's threads: numbered commands in one direction, batches of replies
+ * in the other.
+ */
 import type { Transferable } from 'node:worker_threads'
 import { type ErrorCode, ProxyError, type ProxyErrorOptions } from '../../../base/errors.ts'
 
-/** The methods that one thread serves. */
+/** The methods of a thread. */
 export type Methods<T> = { [M in keyof T]: (...args: never[]) => unknown }
 
 export interface ThreadCall<T = Record<string, unknown>> {
@@ -13,10 +16,10 @@ export interface ThreadCall<T = Record<string, unknown>> {
 
 export type Reply = { id: number; value: unknown } | { id: number; error: WireError }
 
-/** What a thread says once, when it has opened the database or has failed to. */
+/** The first message of a thread, after it has opened the database or has failed to. */
 export type OpeningReport = { opened: true; endedWell?: boolean } | { opened: false; error: WireError }
 
-/** A ProxyError without its class, which does not survive the way between threads. */
+/** A ProxyError without its class, which is lost between threads. */
 interface WireError {
   code: ErrorCode
   message: string
@@ -24,13 +27,13 @@ interface WireError {
   cause: unknown
 }
 
-/** Runs the method that a call names. */
+/** Runs the method that a command names. */
 export function invoke<T extends Methods<T>>(methods: T, call: ThreadCall<T>): unknown {
   const method = methods[call.method] as unknown as (...args: unknown[]) => unknown
   return method.apply(methods, call.args)
 }
 
-/** Anything but a ProxyError comes from SQLite or the disk, and becomes `store_failed`. */
+/** Converts an error. All but ProxyErrors come from SQLite or the disk, and become `store_failed`. */
 export function toWireError(thrown: unknown): WireError {
   if (thrown instanceof ProxyError) {
     return { code: thrown.code, message: thrown.message, param: thrown.param, cause: thrown.cause }
@@ -50,10 +53,12 @@ export function fromWireError({ code, message, param, cause }: WireError): Proxy
   return new ProxyError(code, message, options)
 }
 
-/** To move a smaller one takes longer than to copy it, on both threads. */
+/** Transferring a smaller buffer takes longer than copying it, on both threads. */
 const MIN_MOVED_BYTES = 4 * 1024
 
-/** The buffers that are better moved to another thread than copied: whole ones, each once. */
+/**
+ * Returns the buffers to transfer to another thread rather than copy: those that a view covers completely, each once.
+ */
 export function wholeBuffers(arrays: ArrayBufferView[]): Transferable[] {
   const whole = arrays.filter(
     ({ byteLength, buffer }) => byteLength >= MIN_MOVED_BYTES && byteLength === buffer.byteLength,

@@ -1,17 +1,17 @@
 /**
- * Check sums of rows, so that a byte that a disk has changed is found before anybody trains on it: SQLite has none of its own,
- * and a changed token id is a token id all the same. They are looked at whenever a row is read.
+ * Checksums of rows, which detect bytes changed by a disk before they are trained on: SQLite has none, and a changed
+ * token id is still a valid token id. They are verified whenever a row is read.
  */
 import { crc32 } from 'node:zlib'
 import { ProxyError } from '../../../base/errors.ts'
 
-/** What a column holds, written or read. */
+/** The value of a column, written or read. */
 type SummedValue = string | number | Uint8Array | null
 
-/** Of a turn, its tokens: the reader puts sequences together from these alone. */
+/** The tokens of a turn: the reader assembles sequences from these columns alone. */
 export const IDS_SUMMED = ['prompt_base', 'prompt_shared', 'prompt_rest', 'completion_ids'] as const
 
-/** Of a turn, all else that does not change once it has ended. */
+/** The other columns of a turn that do not change after its end. */
 export const TURN_SUMMED = [
   ...['call_index', 'turn_id', 'dialect', 'started_at_ms', 'retry_count', 'node', 'tools', 'params'],
   ...['prompt_node', 'ended_at_ms', 'first_token_at_ms', 'model', 'engine', 'finish_reason', 'stop_reason'],
@@ -25,12 +25,14 @@ export const DETAIL_SUMMED = ['tree', 'turn', 'kind', 'body'] as const
 
 const REWARD_SUMMED = ['session_id', 'reward', 'reward_components', 'reward_lines']
 
-/** Rewards that are older than those of turns were summed without them, so without any the sum is still that one. */
+/**
+ * Returns the columns of a reward. Without rewards of turns the sum equals that of older rewards, which predate them.
+ */
 export function rewardSummed({ reward_turns: turns }: { reward_turns: string | null }): readonly string[] {
   return turns === null ? REWARD_SUMMED : [...REWARD_SUMMED, 'reward_turns']
 }
 
-/** CRC-32 over the named columns of a row, by their names in the database. */
+/** Computes the CRC-32 of the named columns of a row, by their names in the database. */
 export function sumOf(row: object, columns: readonly string[]): number {
   const named = row as Readonly<Record<string, unknown>>
   const values = columns.map((column) => (named[column] ?? null) as SummedValue)
@@ -40,8 +42,9 @@ export function sumOf(row: object, columns: readonly string[]): number {
 }
 
 /**
- * @param sum as it is on record; null: the row is from before there were any
- * @param what it is, for the message
+ * Verifies a checksum.
+ * @param sum the stored sum; null: the row predates checksums
+ * @param what the name of the row, for the message
  * @throws ProxyError `data_damaged`
  */
 export function checkSum(

@@ -1,4 +1,4 @@
-/** Rows of `consumers`, and what both adapters do with them. */
+/** Rows of `consumers`, and their conversions, for both adapters. */
 import {
   type AvailableSession,
   type Consumer,
@@ -17,15 +17,15 @@ export interface ConsumerRow {
   selection: string
 }
 
-/** As the statement that finds them gives them: sessions that a consumer may have. */
+/** A row of the query that finds the sessions available to a consumer. */
 export type AvailableRow = SessionRow & { deliveries: number }
 
-/** A member of a unit that {@link ConsumerReader.findGroups} finds; the unit's are in a row. */
+/** A member of a unit that {@link ConsumerReader.findGroups} finds; members of one unit are consecutive. */
 export type MemberRow = AvailableRow & { unit: string }
 
 /**
- * The lease of sessions that were put into a group and not leased yet, and of those that were discarded: the lease ids of
- * clients are not empty.
+ * The lease id of sessions that are in a group and not leased yet, and of discarded ones: the lease ids of clients are
+ * not empty.
  */
 export const NO_LEASE = ''
 
@@ -61,7 +61,7 @@ function withDefaults(
 }
 
 export function toConsumerRow(consumer: Consumer): ConsumerRow {
-  // A proxy of the release before compares all of the selection.
+  // The default is omitted because a proxy of the previous release compares the complete selection.
   const { groupTimeoutMs, ...selection } = consumer.selection
   const timeout = groupTimeoutMs === DEFAULT_GROUP_TIMEOUT_MS ? {} : { groupTimeoutMs }
   return {

@@ -1,24 +1,24 @@
 /**
- * An agent sends back, as an assistant message, what a turn answered. Such an echo is stored as the text around the
- * completion and the names of the completion's parts, so that no completion is stored twice. Rebuilding gives the
- * echo byte for byte, in whatever key order and with whatever other fields the agent sent it.
+ * An agent sends a turn's completion back as an assistant message. Such an echo is stored as the text around the
+ * completion and the names of the completion's parts, so that no completion is stored twice. Expansion restores the
+ * echo byte for byte, with any order of keys and any other fields.
  */
 export interface StoredCompletion {
   completionText: string | null
   reasoning: string | null
-  /** JSON array, or null */
+  /** A JSON array, or null. */
   toolCalls: string | null
 }
 
-/** Shorter parts are not worth a name. */
+/** Shorter parts are not replaced. */
 const MIN_PART_CHARS = 24
 
-/** An echo that saves less is not worth putting together again. */
+/** The minimum saving of an echo, below which the message is stored unchanged. */
 const MIN_SAVED_CHARS = 64
 
 /**
- * @returns the template of `message`: literal text at even places, names of the completion's parts at odd ones;
- *   undefined if it repeats too little of this completion.
+ * Returns the template of `message`: literals at even indices, names of the completion's parts at odd ones; undefined
+ * if it repeats too little of this completion.
  */
 export function echoTemplate(message: string, completion: StoredCompletion): string | undefined {
   let pieces = [message]
@@ -30,7 +30,10 @@ export function echoTemplate(message: string, completion: StoredCompletion): str
   return saves && expandEcho(template, completion) === message ? template : undefined
 }
 
-/** @throws Error if the template names what the completion has not: the database is damaged */
+/**
+ * Restores an echo.
+ * @throws Error if the template names a part that the completion lacks: the database is damaged
+ */
 export function expandEcho(template: string, completion: StoredCompletion): string {
   const parts = new Map(partsOf(completion))
   const pieces = JSON.parse(template) as string[]
@@ -39,7 +42,7 @@ export function expandEcho(template: string, completion: StoredCompletion): stri
   return expanded.join('')
 }
 
-/** Replaces the first occurrence of `part` in the literal pieces. */
+/** Replaces the first occurrence of `part` in the literals. */
 function spliceFirst(pieces: string[], name: string, part: string): string[] {
   for (let place = 0; place < pieces.length; place += 2) {
     const literal = pieces[place]!
@@ -50,14 +53,17 @@ function spliceFirst(pieces: string[], name: string, part: string): string[] {
   return pieces
 }
 
-/** The parts as they stand in a message's JSON text, largest unit first, so that a whole is found before its parts. */
+/**
+ * Returns the parts as they are in a message's JSON text, largest first, so that a complete value is found before its
+ * parts.
+ */
 function partsOf({ completionText, reasoning, toolCalls }: StoredCompletion): [string, string][] {
   const parts: [string, string][] = []
   if (completionText !== null) {
     parts.push(['content', JSON.stringify(completionText)])
     parts.push(['content_trimmed', JSON.stringify(completionText.trim())])
   }
-  // Twice, for agents send back both of the fields that it is answered in.
+  // Listed twice because agents send back both of the fields that contain it in responses.
   if (reasoning !== null) {
     const part: [string, string] = ['reasoning', JSON.stringify(reasoning)]
     parts.push(part, part)

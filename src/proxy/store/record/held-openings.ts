@@ -1,15 +1,15 @@
 /**
- * Openings of turns that have not been sent to the writer yet. A call that is answered within moments goes on record in
- * one piece: one message to the writer and one row written once, in the place of two.
+ * Write coalescing: openings of turns that have not been sent to the writer yet. The open and close of a turn that ends
+ * within moments are written as one: one message to the writer and one write of the row instead of two.
  */
 import type { OpenTurn } from '../port/turn-store.ts'
 
-/** How long an opening may be held. */
+/** The longest delay of an opening. */
 const HOLD_MS = 10
 
 interface HeldOpening {
   readonly turn: OpenTurn
-  /** Settles what the caller of `hold` got. */
+  /** Settles the promise that `hold` returned. */
   settle(opened: Promise<void>): void
 }
 
@@ -19,7 +19,7 @@ interface WaitingOpening extends HeldOpening {
 
 export class HeldOpenings {
   readonly #send: (turn: OpenTurn) => Promise<void>
-  /** By the turn's id, oldest first. */
+  /** The delayed openings by turn id, oldest first. */
   readonly #held = new Map<string, WaitingOpening>()
   #timer: NodeJS.Timeout | undefined
 
@@ -28,7 +28,7 @@ export class HeldOpenings {
   }
 
   hold(turn: OpenTurn): Promise<void> {
-    // Of two turns with one id the second is refused, however the first goes on.
+    // The second of two turns with the same id is rejected, whatever happens to the first.
     if (this.#held.has(turn.turnId)) {
       this.sendAll()
       return this.#send(turn)
@@ -40,8 +40,8 @@ export class HeldOpenings {
   }
 
   /**
-   * For the closing of the turn. Its opening, if it is held, is the caller's from now on; what else is held of its
-   * session was called for before, and is sent.
+   * Removes and returns the opening of a turn that closes, if it is still delayed. Sends the other delayed openings of
+   * the session, which precede it.
    */
   take(sessionId: string, turnId: string): HeldOpening | undefined {
     let opening: HeldOpening | undefined
@@ -54,12 +54,12 @@ export class HeldOpenings {
     return opening
   }
 
-  /** To be called before anything is sent that may depend on what is on record. */
+  /** Sends all openings. To be called before any operation that may depend on committed turns. */
   sendAll(): void {
     this.#sendUntil(Number.POSITIVE_INFINITY)
   }
 
-  /** One timer for all, set again when the oldest is due. */
+  /** Sends due openings. There is one timer for all, set again for the oldest. */
   #sendOld(): void {
     this.#sendUntil(performance.now() - HOLD_MS)
     const [oldest] = this.#held.values()

@@ -1,19 +1,19 @@
-/** Has the index of the search follow the record, with what is left of a processor. */
+/** Updates the search index in the background, at low priority. */
 import { ProxyError } from '../../../base/errors.ts'
 
-/** How long new turns wait; a search looks at each of them. */
+/** The delay before new turns are indexed; until then a search scans them. */
 const IDLE_MS = 1_000
 
-/** How long it rests after a step that failed, as without a connection or room on the disk. */
+/** The delay after a failed step, for instance without a connection or disk space. */
 const FAILED_MS = 30_000
 
-/** Of the time that a step takes, how much passes until the next: indexing takes a fifth of the thread at most. */
+/** The pause after a step, as a multiple of its duration: indexing takes at most a fifth of the thread's time. */
 const REST = 4
 
 /**
- * Goes on until the store is closed, and holds no process up.
- * @param step puts some turns into the index. @returns whether more are left
- * @param onFailed called with the first of steps that fail one after the other
+ * Runs steps until the store is closed, without keeping the process alive.
+ * @param step indexes some turns. @returns whether more are left
+ * @param onFailed called for the first of consecutive failed steps
  */
 export function keepIndexing(step: () => Promise<boolean>, onFailed: (error: Error) => void): void {
   let hasFailed = false
@@ -24,7 +24,7 @@ export function keepIndexing(step: () => Promise<boolean>, onFailed: (error: Err
       hasFailed = false
       later(more ? (performance.now() - began) * REST : IDLE_MS)
     } catch (error) {
-      // The thread has ended: others tell of that.
+      // The thread has ended, which is reported elsewhere.
       if (error instanceof ProxyError && error.code === 'store_failed' && error.cause === undefined) return
       if (!hasFailed) onFailed(error as Error)
       hasFailed = true

@@ -1,9 +1,9 @@
 /**
- * How values are laid out in the database: text, token ids, logprobs. Each blob begins with a format byte, so that a
- * later layout can stand beside this one. Numbers are little-endian, as on every platform that Node runs on.
+ * The layout of values in the database: text, token ids, logprobs. Each blob begins with a format byte, so that later
+ * layouts can coexist. Numbers are little-endian, as on every platform that Node supports.
  */
 
-/** A text column's value: TEXT where UTF-8 can hold it, else (lone surrogates) a blob of UTF-16LE. */
+/** The value of a text column: TEXT if UTF-8 can represent it, otherwise (lone surrogates) a blob of UTF-16LE. */
 export type StoredText = string | Buffer
 
 export function packText(text: string): StoredText {
@@ -26,13 +26,13 @@ const ids = { varint: 1, int32: 2 } as const
 const logprobs = { float32: 1, float64: 2 } as const
 const MAX_VARINT_BYTES = 5
 
-/** Ids as LEB128: two or three bytes for a token of today's vocabularies. Where that is longer, they stay raw. */
+/** Packs ids as LEB128, with two or three bytes for a token of current vocabularies, or as int32 if that is shorter. */
 export function packIds(tokenIds: Int32Array): Buffer {
   const packed = Buffer.allocUnsafe(1 + tokenIds.length * MAX_VARINT_BYTES)
   let end = 0
   packed[end++] = ids.varint
   for (const tokenId of tokenIds) {
-    // Read as unsigned: a negative id, which no engine should send, takes five bytes and survives.
+    // Read as unsigned: a negative id, which no engine should send, takes five bytes and is preserved.
     let rest = tokenId >>> 0
     while (rest > 0x7f) {
       packed[end++] = (rest & 0x7f) | 0x80
@@ -44,11 +44,11 @@ export function packIds(tokenIds: Int32Array): Buffer {
   return end <= rawBytes ? Buffer.from(packed.subarray(0, end)) : tagged(ids.int32, tokenIds)
 }
 
-/** How many ids {@link packIds} packed. */
+/** Returns the number of ids that {@link packIds} packed. */
 export function countIds(packed: Buffer): number {
   if (packed[0] === ids.int32) return (packed.length - 1) / Int32Array.BYTES_PER_ELEMENT
   let count = 0
-  // The last byte of a number is the one without the high bit.
+  // The last byte of a number is the one whose high bit is clear.
   for (let at = 1; at < packed.length; at += 1) if (packed[at]! <= 0x7f) count += 1
   return count
 }
@@ -70,7 +70,7 @@ export function unpackIds(packed: Buffer): Int32Array {
   return tokenIds.slice(0, count)
 }
 
-/** Logprobs as float32 where every one survives it bit for bit (engines sample in float32), else as float64. */
+/** Packs logprobs as float32 if that is lossless for all of them (engines sample in float32), otherwise as float64. */
 export function packLogprobs(values: Float64Array): Buffer {
   const halved = new Float32Array(values)
   const lossless = bytesOf(new Float64Array(halved)).equals(bytesOf(values))
@@ -91,7 +91,7 @@ function tagged(format: number, array: Int32Array | Float32Array | Float64Array)
   return Buffer.concat([Uint8Array.of(format), bytesOf(array)])
 }
 
-/** The bytes after the format byte, copied to where a typed array may begin. */
+/** Returns the bytes after the format byte, copied to the alignment of typed arrays. */
 function untagged(packed: Buffer): ArrayBuffer {
   return Uint8Array.from(packed.subarray(1)).buffer
 }

@@ -1,11 +1,14 @@
-/** What the reader thread does with its calls: it serves one after the other, each with a message of its own. */
+/**
+ * The command loop of the reader thread: serves commands one after the other, and replies to each with a separate
+ * message.
+ */
 import type { Transferable } from 'node:worker_threads'
 import { invoke, type Reply, type ThreadCall, toWireError, wholeBuffers } from './calls.ts'
 import type { ReadMethods, TurnPage } from './reader.ts'
 
 export type ReaderMessage = ThreadCall<ReadMethods>[] | 'close'
 
-/** The methods of a reader that may have to wait for its database. */
+/** The methods of a reader that may be asynchronous, depending on the database. */
 export type Reads = {
   [M in keyof ReadMethods]: (
     ...args: Parameters<ReadMethods[M]>
@@ -59,7 +62,7 @@ export class ReaderLoop {
   }
 }
 
-/** Token ids and logprobs are moved to the main thread, not copied. */
+/** Returns the buffers of token ids and logprobs, which are transferred to the main thread rather than copied. */
 function buffersOf(call: ThreadCall<ReadMethods>, reply: Reply): Transferable[] {
   if (call.method !== 'readPage' || 'error' in reply) return []
   const { turns } = reply.value as TurnPage

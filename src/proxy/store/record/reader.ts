@@ -1,4 +1,4 @@
-/** Answers reads from the database. Runs on the reader thread; knows nothing of threads. */
+/** Serves reads from the database. Runs on the reader thread, but does not depend on threads. */
 
 import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
@@ -33,7 +33,7 @@ import {
   toCompletion,
 } from './turn-rows.ts'
 
-/** What is read of consumers, as a thread serves it. */
+/** The reads of consumers, as methods of a thread. */
 export type ConsumerReads = Awaitless<ConsumerReader>
 
 export interface ReadMethods extends TurnPages, ConsumerReads, Awaitless<ImportReader> {
@@ -42,18 +42,18 @@ export interface ReadMethods extends TurnPages, ConsumerReads, Awaitless<ImportR
   tallySessions(filter: SessionFilter, by: string | undefined, after: number): TallyPart
   countSessions(nowMs: number): SessionCount
   search(part: SearchRequest): SearchPart
-  /** Whether there is an index of the search, as somebody has searched. */
+  /** Returns whether a search index exists, which is the case after a first search. */
   hasIndex(): boolean
-  /** Puts some turns into the index of the search. @returns whether more are left to do at once */
+  /** Indexes some turns. @returns whether more can be indexed immediately */
   indexSome(): boolean
 }
 
-/** A port's methods as a thread serves them. */
+/** A port's methods as methods of a thread. */
 type Awaitless<T> = {
   [M in keyof T]: T[M] extends (...args: infer A) => Promise<infer R> ? (...args: A) => R : never
 }
 
-/** Turns of sessions, page by page. */
+/** Reads of sessions' turns, in pages. */
 export interface TurnPages {
   readPage(reading: number, sessionId: string): TurnPage
   readStepPage(reading: number, sessionId: string): TurnPage<TurnStep>
@@ -67,7 +67,7 @@ export interface TurnPages {
   ): Map<string, TokenDataBlob[]>
 }
 
-/** The next turns of one reading. Texts come once per reading, however many turns point to them. */
+/** The next turns of a reading. Each text is included once per reading, however many turns refer to it. */
 export interface TurnPage<T extends TurnParts = TurnRecord> {
   texts: [id: number, text: string][]
   turns: PagedTurn<T>[]
@@ -76,7 +76,7 @@ export interface TurnPage<T extends TurnParts = TurnRecord> {
 
 export type TurnParts = TurnRecord | TurnStep | TurnOutline
 
-/** A turn with texts by their id, and with its lists as the difference to the turn before it in the reading. */
+/** A turn with text ids in place of texts, and with its lists as differences from the previous turn of the reading. */
 export type PagedTurn<T extends TurnParts = TurnRecord> = Omit<
   T,
   'lastMessage' | 'promptPieces' | 'tools' | 'params'
@@ -88,29 +88,31 @@ export type PagedTurn<T extends TurnParts = TurnRecord> = Omit<
 }
 
 export interface PagedList {
-  /** How many texts are those of the turn before. */
+  /** The number of leading texts shared with the previous turn. */
   shared: number
   /** The ids of the texts after them. */
   added: number[]
 }
 
-/** A page ends with the turn that takes it past this, or is the last of {@link MAX_PAGE_TURNS}: some milliseconds' work. */
+/**
+ * A page ends with the turn that exceeds this, or with the last of {@link MAX_PAGE_TURNS}: some milliseconds of work.
+ */
 const MAX_PAGE_BYTES = 2 * 1024 * 1024
 
-/** A node and how many texts lie between the root and its end. */
+/** A node, and the number of texts from the root to its end. */
 interface PathNode {
   id: number
   depth: number
 }
 
-/** How far one reading of a session has come. */
+/** The progress of one reading of a session. */
 interface PlaceRead extends Place {
   sessionId: string
-  /** The nodes from the root to that turn's messages, and to its prompt. */
+  /** The nodes from the root to the turn's messages, and to its prompt. */
   messages: PathNode[]
   prompt: PathNode[]
   textsGiven: Set<number>
-  /** The turns that were given out as steps with all their tokens: their ids by those of their rows. */
+  /** The turns that were returned as steps with all their tokens: turn ids by row id. */
   stepsGiven: Map<number, string>
 }
 
@@ -124,7 +126,7 @@ export class Reader implements TurnPages {
     this.#sequences = new TokenSequences(tables, cacheBytes)
   }
 
-  /** How far a reading has come; undefined: it has not begun. */
+  /** Returns the progress of a reading; undefined if it has not begun. */
   reading(reading: number): Readonly<PlaceRead> | undefined {
     return this.#readings.get(reading)
   }
@@ -133,7 +135,10 @@ export class Reader implements TurnPages {
     return this.#sequences.remembers(turn)
   }
 
-  /** `reading` is the caller's number for one pass over a session; the first page begins it, the last one ends it. */
+  /**
+   * Reads a page. `reading` is the caller's number for one pass over a session; the first page begins it, the last one
+   * ends it.
+   */
   readPage(reading: number, sessionId: string): TurnPage {
     return this.#pageOf(
       reading,
@@ -168,7 +173,7 @@ export class Reader implements TurnPages {
     this.#readings.delete(reading)
   }
 
-  /** The one turn as a page of its own; empty if there is none. */
+  /** Reads one turn as a page; the page is empty if the turn does not exist. */
   readTurn(sessionId: string, turnId: string): TurnPage {
     return this.#tables.inOneSnapshot(() => {
       const reading = this.#begin(sessionId)
@@ -224,7 +229,7 @@ export class Reader implements TurnPages {
     partOf: (row: Row, reading: PlaceRead) => Omit<PagedTurn<T>, keyof SharedPart>,
   ): TurnPage<T> {
     const page: TurnPage<T> = { texts: [], turns: [], done: true }
-    // Deleted or reset since the last page: some of its rows may be gone already.
+    // The session was deleted or reset since the last page: some of its rows may be gone already.
     if (this.#tables.tree(reading.sessionId) !== reading.tree) return page
     let bytes = 0
     for (const row of rowsAfter(reading)) {
@@ -241,7 +246,7 @@ export class Reader implements TurnPages {
     return page
   }
 
-  /** What both a whole turn and its outline have. */
+  /** Converts the columns that complete turns and outlines share. */
   #sharedPart(row: TurnRow, reading: PlaceRead, page: Pick<TurnPage, 'texts'>): SharedPart {
     checkSum(row, TURN_SUMMED, { sum: row.turn_sum, what: `Turn ${row.turn_id}` })
     const give = (text: number) => this.#giveText(text, reading, page)
@@ -260,7 +265,7 @@ export class Reader implements TurnPages {
   }
 
   #wholePart(row: TurnRow) {
-    // Not before the turn is closed: what it will have must not be remembered as what it has.
+    // Sequences of open turns must not be cached, since they will change when the turn closes.
     const closed = row.tool_calls !== null
     const { promptIds, completionIds } = closed ? this.#sequences.read(row.id) : NO_TOKEN_IDS()
     return {
@@ -286,7 +291,7 @@ export class Reader implements TurnPages {
     }
   }
 
-  /** Moves `path` to `node`. */
+  /** Moves `path` to `node`. @returns the difference */
   #walkTo(node: number, path: PathNode[]): PagedList {
     const added: PathNode[] = []
     const runs: Int32Array[] = []
@@ -295,7 +300,7 @@ export class Reader implements TurnPages {
       const row = this.#tables.node(at)!
       checkSum(row, NODE_SUMMED, { sum: row.node_sum, what: `Node ${at}` })
       const { parent, depth, texts } = row
-      // On the way up depth falls, so that what lies deeper than here is not on the way.
+      // Depth decreases on the way to the root: a node of the path that is deeper is not an ancestor.
       while ((path.at(-1)?.depth ?? 0) > depth) path.pop()
       if (path.at(-1)?.id === at) break
       added.push({ id: at, depth })

@@ -1,8 +1,9 @@
 /**
- * The messages, tools, params and prompts of requests. A request of a hundred messages repeats ninety-eight that are on
- * record: histories form a trie per tree, in which a request is one node below the longest recorded request that it
- * extends, and each text is stored once per tree. So it stays small even where an agent edits its first message on
- * every call and thereby starts a new history each time. The pieces of a completion's prompt are such a list as well.
+ * The messages, tools, params and prompts of requests. A request of a hundred messages repeats ninety-eight recorded
+ * ones: histories form a trie per tree, in which a request is one node below the longest recorded request that it
+ * extends, and each text is stored once per tree. Storage therefore stays small even if an agent edits its first
+ * message on every request and thereby starts another history each time. The texts of a completion's prompt are stored
+ * as such a list too.
  */
 import { hash as digest } from 'node:crypto'
 import { cutBlobs } from './blobs.ts'
@@ -23,7 +24,7 @@ import { toCompletion } from './turn-rows.ts'
 /** The node of the empty list. */
 export const ROOT = NO_TEXTS.node
 
-/** A text is hashed once, for its own row and for that of the list that it ends. */
+/** A text and its hash, which is computed once for the text's row and the node of the list that it ends. */
 interface HashedText {
   readonly text: string
   readonly hash: Buffer
@@ -36,22 +37,22 @@ export class RequestWriter {
     this.#tables = tables
   }
 
-  /** @returns the message list as it is on record */
+  /** Stores a message list. @returns its position in the trie */
   putMessages(tree: number, messages: SentTexts): RecordedTexts {
     return this.#putList(tree, messages, (message, parent) => this.#putMessage(tree, parent, message))
   }
 
   /**
-   * The last piece is the only one that differs in the prompt that goes on from here, so that the others get a node of
-   * their own, for it to be below.
-   * @returns the prompt as it is on record, and without its last piece
+   * Stores a prompt. The prompt that extends it replaces only the last text, so the others get a separate node, from
+   * which the next prompt continues.
+   * @returns the position of the prompt, and that of the prompt without its last text
    */
   putPrompt(tree: number, { base, texts }: SentTexts): { whole: RecordedTexts; butLast: RecordedTexts } {
     const butLast = this.#putPieces(tree, { base, texts: texts.slice(0, -1) })
     return { whole: this.#putPieces(tree, { base: butLast, texts: texts.slice(-1) }), butLast }
   }
 
-  /** Of a list whose end comes later. */
+  /** Stores a batch of a list whose end is stored later. */
   putStretch(tree: number, list: ListName, texts: SentTexts): RecordedTexts {
     return list === 'messages' ? this.putMessages(tree, texts) : this.#putPieces(tree, texts)
   }
@@ -81,7 +82,7 @@ export class RequestWriter {
     return { node, depth, link }
   }
 
-  /** @returns the row of the tools */
+  /** Stores the tools, or verifies their row. @returns the row */
   putTools(tree: number, tools: Exclude<SentTurn['tools'], null>): number {
     if (typeof tools === 'string') return this.putText(tree, tools)
     if (this.#tables.treeOfText(tools) !== tree)
@@ -89,7 +90,7 @@ export class RequestWriter {
     return tools
   }
 
-  /** @returns the text's row */
+  /** Stores a text. @returns its row */
   putText(tree: number, text: string): number {
     return this.#putHashed(tree, { text, hash: hashOf(text) })
   }
@@ -98,7 +99,10 @@ export class RequestWriter {
     return this.#tables.findText(tree, hash) ?? this.#insertWhole(tree, hash, text)
   }
 
-  /** From the end: a request may be sent again before it is known to be on record. */
+  /**
+   * Returns the deepest node of the list that exists. Searches from the end: a request may be sent again before the
+   * sender knows that it was committed.
+   */
   #deepestKnown(tree: number, links: readonly string[], base: RecordedTexts): RecordedTexts {
     for (let place = links.length - 1; place >= 0; place -= 1) {
       const node = this.#nodeAt(tree, links[place]!)
@@ -119,7 +123,7 @@ export class RequestWriter {
     return this.#tables.addText({ tree, hash, ...echo, blobs: null })
   }
 
-  /** A message as what it adds to the answer that it echoes, if it echoes one. */
+  /** Returns a message as an echo of an earlier response, if it is one. */
   #asEcho(tree: number, node: number, message: string): Pick<NewText, 'echoOf' | 'body'> | undefined {
     if (!message.includes('"assistant"')) return undefined
     for (const answer of this.#tables.answers(tree, node)) {
@@ -139,7 +143,7 @@ export class RequestWriter {
   }
 }
 
-/** The links of texts that come after that of `link`. */
+/** Returns the links of the texts that follow the one with `link`. */
 function linksOf(texts: readonly HashedText[], link: string): string[] {
   let above = link
   return texts.map(({ hash }) => {
@@ -149,8 +153,8 @@ function linksOf(texts: readonly HashedText[], link: string): string[] {
 }
 
 /**
- * Texts with lone surrogates are hashed by another algorithm over UTF-16: in UTF-8 they would all be the same
- * replacement character, and their UTF-16 could be another text's UTF-8.
+ * Hashes a text. A text with lone surrogates is hashed by another algorithm over UTF-16: in UTF-8 they would all be the
+ * same replacement character, and their UTF-16 could equal another text's UTF-8.
  */
 export function hashOf(text: string): Buffer {
   return shortened(

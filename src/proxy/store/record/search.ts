@@ -1,4 +1,4 @@
-/** Looks for a text in turns, the latest first, a bounded piece of work at a time. */
+/** Search for a text in turns, latest first, in bounded time slices. */
 import { matchesFilter } from '../port/session-list.ts'
 import { encodeSearchCursor, findIn, type SpokenTurn, spokenText } from '../port/turn-search.ts'
 import type { SearchPage, SessionRecord, TurnSearch } from '../port/turn-store.ts'
@@ -6,27 +6,27 @@ import { unpackIds, unpackOptionalText, unpackText } from './packing.ts'
 import type { TextRow } from './tables.ts'
 import type { CompletionRow } from './turn-rows.ts'
 
-/** Work of one part; other reads have their turn then. */
+/** The time slice of one part; other reads are served between parts. */
 const PART_MS = 20
 
-/** Turns that are fetched at a time. */
+/** The number of turns that are fetched at a time. */
 const BATCH = 32
 
 export interface SearchPart extends Pick<SearchPage, 'hits'> {
-  /** Where to look on; absent: nothing is left. */
+  /** The turn before which to continue; absent: the search is complete. */
   lookOnBefore?: number
 }
 
 export type SearchRequest = Omit<TurnSearch, 'cursor'> & {
-  /** Only turns before this one; `turns.id`. */
+  /** Only turns before this one (`turns.id`) are searched. */
   before: number
-  /** Sessions that have their share of the page. */
+  /** Sessions whose hits have reached the limit per session. */
   full: readonly string[]
 }
 
-/** A turn that may have the text. */
+/** A turn that may contain the text. */
 export interface FoundTurn extends SpokenTurn {
-  /** `turns.id` */
+  /** The id of its row, `turns.id`. */
   id: number
   turnId: string
   index: number
@@ -37,11 +37,11 @@ type Awaitable<T> = T | Promise<T>
 
 export interface SearchSource {
   /**
-   * Turns before `before` that may have the text: all that are not indexed yet, and what the index tells of the others.
-   * The latest first; at most `limit` of them.
+   * Returns the turns before `before` that may contain the text: all turns that are not indexed yet, and those of the
+   * others that match in the index. Latest first; at most `limit`.
    */
   candidates(wanted: string, before: number, limit: number): Awaitable<number[]>
-  /** In the order of `turns`; without those that are gone, or of a session that is not wanted. */
+  /** Returns turns in the order of `turns`, without deleted ones and those of sessions that are not wanted. */
   turns(
     turns: readonly number[],
     isWanted: (session: SessionRecord) => boolean,
@@ -73,10 +73,10 @@ export async function searchPart(source: SearchSource, part: SearchRequest): Pro
   return { hits, lookOnBefore: before }
 }
 
-/** A page that takes longer ends with what it has, and a cursor. */
+/** The time limit of a page: after it the page ends with the hits so far and a cursor. */
 const PAGE_MS = 2_000
 
-/** Part by part. @param next one part */
+/** Searches a page in parts. @param next searches one part */
 export async function searchPage(
   { cursor: _, ...search }: TurnSearch,
   before: number,
@@ -100,7 +100,7 @@ export async function searchPage(
   return { hits, ...(at !== undefined && { nextCursor: encodeSearchCursor(at) }) }
 }
 
-/** The columns of `turns` that a {@link FoundTurn} is made of. */
+/** The columns of `turns` from which a {@link FoundTurn} is built. */
 export const FOUND_COLUMNS =
   'id, tree, call_index, turn_id, started_at_ms, node, prompt_node, completion_text, reasoning, tool_calls'
 
@@ -113,10 +113,10 @@ export interface FoundRow extends CompletionRow {
   prompt_node: number
 }
 
-/** A text, without what tells whether it is still what was written. */
+/** A text without its hash. */
 type UncheckedText = Omit<TextRow, 'hash'>
 
-/** @param texts those of its request that no turn before has, in order */
+/** Builds a turn. @param texts the texts of its request that no earlier turn has, in order */
 export function toFoundTurn(row: FoundRow, texts: readonly UncheckedText[]): FoundTurn {
   return {
     id: row.id,
@@ -130,13 +130,13 @@ export function toFoundTurn(row: FoundRow, texts: readonly UncheckedText[]): Fou
   }
 }
 
-/** What repeats a completion was found there; and images have no text. */
+/** Returns the searchable text. Echoes are omitted, since the completion itself is searched; blobs have no text. */
 function literalText({ echo_of: echo, blobs, body }: UncheckedText): string[] {
   if (echo !== null) return []
   return [blobs === null ? unpackText(body) : (JSON.parse(unpackText(body)) as string[]).join('')]
 }
 
-/** @param packed `nodes.texts` */
+/** Unpacks text ids. @param packed `nodes.texts` */
 export function textIds(packed: readonly Buffer[]): number[] {
   return packed.flatMap((texts) => [...unpackIds(texts)])
 }

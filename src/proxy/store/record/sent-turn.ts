@@ -1,77 +1,77 @@
 /**
- * A turn on its way to the writer thread, and what comes back of it. Of what an earlier turn of the session had, only its
- * place on record travels: a request of a hundred messages repeats ninety-eight.
+ * The form in which a turn is sent to the writer thread, and the reply. Data that an earlier turn of the session has is
+ * sent as a reference to the stored row: a request of a hundred messages repeats ninety-eight.
  */
 import type { OpenTurn, TurnOutcome } from '../port/turn-store.ts'
 
 export type SentTurn = Omit<OpenTurn, 'lastMessage' | 'promptPieces' | 'tools'> & {
   messages: SentTexts
   prompt: SentTexts
-  /** The row of tools that are on record in this tree, in the place of their text. */
+  /** The tools' text, or their row if they are stored in this tree. */
   tools: string | number | null
 }
 
 export type SentOutcome = Omit<TurnOutcome, 'promptTokenIds'> & {
-  /** null: the engine did not tell. */
+  /** null: the engine did not report the prompt. */
   prompt: SentPrompt | null
 }
 
-/** A prompt's token ids: so many of the tokens of a turn that is on record, and then the rest. */
+/** A prompt's token ids: the first `shared` tokens of a committed turn, followed by the rest. */
 export interface SentPrompt {
-  /** The row of the turn; null: none of which the sender knows. */
+  /** The row of the turn; null if the sender knows of none. */
   base: number | null
   shared: number
   rest: Int32Array
 }
 
-/** Messages, or the pieces of a prompt. */
+/** A list of messages, or of a prompt's texts. */
 export interface SentTexts {
-  /** What these texts go on from. */
+  /** The stored list that these texts extend. */
   base: RecordedTexts
-  /** The texts after those. */
+  /** The texts after it. */
   texts: readonly string[]
 }
 
 export type ListName = 'messages' | 'prompt'
 
-/** Some of the texts of a turn that comes after it; see `stretches.ts`. */
+/** A batch of the texts of a turn that is sent after it; see `stretches.ts`. */
 export interface Stretch extends Pick<SentTurn, 'sessionId' | 'epoch'> {
   readonly list: ListName
   readonly work: number
-  /** undefined: a stretch before it is not on record. */
+  /** undefined: an earlier batch has not been stored. */
   readonly texts: SentTexts | undefined
-  /** To be called with the end of these texts when they have been written, however often that is. */
+  /** To be called with the end of these texts after each write of them. */
   written(end: RecordedTexts): void
-  /** They are not on record after all. */
+  /** To be called if they were not committed after all. */
   undone(): void
 }
 
-/** A list of texts that is on record. */
+/** A stored list of texts. */
 export interface RecordedTexts {
   /** Its row in `nodes`; {@link NO_TEXTS} has none. */
   node: number
-  /** How many texts there are. */
+  /** The number of texts. */
   depth: number
-  /** The hash of the last text together with all before it, byte for byte. */
+  /** The hash of the last text and all texts before it. */
   link: string
 }
 
 export const LINK_LENGTH = 16
 
-/** Every link has a prefix of one length, the first one too. */
+/** The empty list, whose link has the same length as every other. */
 export const NO_TEXTS: RecordedTexts = { node: 0, depth: 0, link: '\0'.repeat(LINK_LENGTH) }
 
-/** What the writer tells of a turn that it has put on record. */
+/** The writer's reply for a stored turn. */
 export interface RecordedTurn {
-  /** Its row. */
+  /** The turn's row. */
   turn: number
   request: RecordedRequest
 }
 
-/** What the writer tells of a request that it has put on record. */
+/** The writer's reply for a stored request. */
 export interface RecordedRequest {
   messages: RecordedTexts
-  /** Its prompt without the last piece, which is another one in the prompt that goes on from there. */
+  /** Its prompt without the last text, which differs in the prompt that extends it. */
   prompt: RecordedTexts
   /** The row of its tools. */
   tools: number | null

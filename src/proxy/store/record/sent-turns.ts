@@ -1,4 +1,4 @@
-/** What the main thread knows to be on record, so that the next request of a session need not be sent whole. */
+/** The main thread's knowledge of stored rows, so that the next request of a session need not be sent completely. */
 
 import { LruCache } from '../../../base/lru-cache.ts'
 import { SideTable } from '../../../base/side-table.ts'
@@ -15,18 +15,21 @@ import {
   type SentTurn,
 } from './sent-turn.ts'
 
-/** Of the last prompts of completions, for all sessions together, and some for each session. */
+/**
+ * The limit on the texts of the last completion prompts, over all sessions, and the overhead per session, in
+ * characters.
+ */
 const MAX_CHARS = 16 * 1024 * 1024
 const SESSION_CHARS = 1_000
 
-/** Sets of tools: those of an agent and its helpers. */
+/** The number of sets of tools: those of an agent and its helpers. */
 const MAX_TOOLS = 16
 
-/** A session's turns on record, from its first one, or its last reset, to the next. */
+/** The stored rows of a session, from its first turn or last reset to the next reset. */
 class SentRows {
-  /** Rows by the tools' text. */
+  /** Rows of tools by their text. */
   readonly tools = new LruCache<string, number>(MAX_TOOLS, () => 1)
-  /** The last one of a completion, without its last piece. */
+  /** The last prompt of a completion, without its last text. */
   prompt: { pieces: readonly string[]; recorded: RecordedTexts } | undefined
 
   get chars(): number {
@@ -34,7 +37,7 @@ class SentRows {
   }
 }
 
-/** The message list up to a message, where it is on record; good for these very records only. */
+/** The stored message list up to a message; valid for these rows only. */
 interface OnRecord {
   readonly records: SentRows
   readonly messages: RecordedTexts
@@ -42,10 +45,10 @@ interface OnRecord {
 
 const onRecord = new SideTable<Message, OnRecord>()
 
-/** The turn of a prompt is on record; good for these very records only. */
+/** The committed turn of a prompt; valid for these rows only. */
 interface TurnOnRecord {
   readonly records: SentRows
-  /** Its row. */
+  /** The turn's row. */
   readonly turn: number
 }
 
@@ -55,8 +58,8 @@ export class SentTurns {
   readonly #records = new LruCache<string, SentRows>(MAX_CHARS, ({ chars }) => chars)
 
   /**
-   * The turn as it is to be sent, and what to note when it is on record. Until then the session's next request
-   * repeats what this one has.
+   * Returns the turn in the form to send, and a callback for the writer's reply. Until the reply, the session's next
+   * request repeats the data of this one.
    */
   pack(turn: OpenTurn): { sent: SentTurn; recorded(request: RecordedRequest): void } {
     const { lastMessage: last, promptPieces: pieces, tools, ...rest } = turn
@@ -76,7 +79,7 @@ export class SentTurns {
     }
   }
 
-  /** The turn's outcome as it is to be sent, and what to note when it is on record. */
+  /** Returns the turn's outcome in the form to send, and a callback for the writer's reply. */
   packOutcome(outcome: TurnOutcome): { sent: SentOutcome; recorded(turn: number): void } {
     const { promptTokenIds: ids, ...rest } = outcome
     const records = this.#recordsOf(outcome.sessionId)
@@ -114,7 +117,7 @@ function newMessages(last: Message | undefined, records: SentRows): SentTexts {
   return { base: (before && baseOf(before)) ?? NO_TEXTS, texts: added.map(({ json }) => json) }
 }
 
-/** Behind the nearest of the prompts that it goes on from whose turn is on record. */
+/** Returns ids relative to the nearest base prompt whose turn is committed. */
 function newIds(ids: PromptIds, records: SentRows): SentPrompt {
   let { shared } = ids
   for (let { base } = ids; base !== undefined && shared >= MIN_SHARED_TOKENS; ) {
@@ -126,7 +129,10 @@ function newIds(ids: PromptIds, records: SentRows): SentPrompt {
   return { base: null, shared: 0, rest: ids.slice(0, ids.length) }
 }
 
-/** The last piece of a prompt is sent always: as a rule it is another one, and those before it are a node themselves. */
+/**
+ * Returns a prompt relative to the last one. Its last text is always sent, since it usually differs, and the others
+ * have their own node.
+ */
 function newPieces(pieces: readonly string[], { prompt }: SentRows): SentTexts {
   const goesOn = prompt !== undefined && prompt.pieces.length < pieces.length
   if (!goesOn || prompt.pieces.some((piece, place) => piece !== pieces[place])) {

@@ -1,4 +1,4 @@
-/** Rows of `sessions` as both adapters have them, and the records that they are. */
+/** Rows of `sessions` of both adapters, and their conversions. */
 
 import { isUnmarked, noMarks, type SessionMarks } from '../port/marks.ts'
 import {
@@ -23,7 +23,7 @@ import type {
 } from '../port/turn-store.ts'
 import { checkSum, rewardSummed, sumOf } from './check-sums.ts'
 
-/** Of a list or a count of sessions, what is looked at before others have their turn: some milliseconds' work. */
+/** The number of sessions that are listed or aggregated before other reads are served: some milliseconds of work. */
 export const SESSIONS_AT_ONCE = 2_000
 
 export interface SessionRow {
@@ -57,11 +57,11 @@ export interface SessionRow {
   sampled_tokens: number
 }
 
-/** Whose a session is, of a record that several proxies share. */
+/** The ownership columns of a session in a database that several nodes share. */
 export interface OwnedRow {
-  /** The lease of a proxy; 0: nobody's. */
+  /** The lease of the owner node; 0: none. */
   owner: number
-  /** Of turns of an earlier epoch nothing is put on record any more. */
+  /** The epoch of the ownership; turns of an earlier epoch are rejected. */
   epoch: number
 }
 
@@ -80,11 +80,11 @@ export interface NewSessionRow {
   /** JSON text. */
   limits: string | null
   keyTag: string | null
-  /** Of a record that several proxies share: it is to be its creator's own. */
+  /** Shared databases: whether the node that creates the session becomes its owner. */
   isOwn: boolean
 }
 
-/** What SQL can tell before a row's JSON is read. */
+/** The part of a filter that SQL evaluates before a row's JSON is parsed. */
 interface RowFilter {
   status: SessionStatus | null
   rewardMin: number | null
@@ -106,20 +106,20 @@ function rowFilter({ status, rewardMin, rewardMax, inexact, failed, idPrefix }: 
   }
 }
 
-/** A part of a list: sessions that were looked at in one go. */
+/** A part of a list: sessions that were examined in one batch. */
 export interface ListPart extends SessionPage {
-  /** The cursor of where to look on; absent: the page is complete. */
+  /** The cursor at which to continue; absent: the page is complete. */
   lookOnFrom?: string
 }
 
-/** A part of what is counted. */
+/** A part of an aggregate. */
 export interface TallyPart {
   tallies: Tallies
-  /** The row to count on after; absent: it was the last one. */
+  /** The row after which to continue; absent: it was the last part. */
   countOnAfter?: number
 }
 
-/** What is read of a session that is counted. */
+/** The columns that aggregates read. */
 export const TALLIED_COLUMNS = [
   ...['id', 'session_id', 'status', 'created_at_ms', 'updated_at_ms', 'metadata', 'marks'],
   ...['reward', 'reward_components', 'turn_count', 'failed_turns', 'inexact_turns', 'sampled_tokens'],
@@ -127,7 +127,7 @@ export const TALLIED_COLUMNS = [
 
 export type TalliedRow = Pick<SessionRow, (typeof TALLIED_COLUMNS)[number]>
 
-/** How a change of turns changes what the session counts. */
+/** The change of a session's counters by a change of its turns. */
 export interface TurnChange {
   newTurns?: number
   openTurns?: number
@@ -144,7 +144,7 @@ export const NO_CHANGE: Required<TurnChange> = {
   sampledTokens: 0,
 }
 
-/** Its metadata, marks and parts of the reward are parsed only if somebody asks for them. */
+/** Converts a row. Its metadata, marks and reward components are parsed on first access. */
 function toCounted(row: TalliedRow): CountedSession & FilteredSession {
   return {
     sessionId: row.session_id,
@@ -177,7 +177,7 @@ function marksOf({ marks }: Pick<SessionRow, 'marks'>): SessionMarks {
   return marks === null ? noMarks() : JSON.parse(marks)
 }
 
-/** The column of marks: NULL where there are none. */
+/** Returns the value of the `marks` column: NULL if there are none. */
 export function marksColumn(marks: SessionMarks): string | null {
   return isUnmarked(marks) ? null : JSON.stringify(marks)
 }
@@ -217,12 +217,12 @@ export function toRecord(row: SessionRow): SessionRecord {
   }
 }
 
-/** @throws ProxyError `data_damaged` */
+/** Verifies the checksum of a reward. @throws ProxyError `data_damaged` */
 export function checkReward(row: SessionRow): void {
   checkSum(row, rewardSummed(row), { sum: row.reward_sum, what: `The reward of session ${row.session_id}` })
 }
 
-/** The columns of a reward. */
+/** Returns the columns of a reward. */
 export function rewardColumns(sessionId: string, { reward, components, lines, turns }: Reward) {
   const columns = {
     reward,
@@ -236,7 +236,7 @@ export function rewardColumns(sessionId: string, { reward, components, lines, tu
 
 export type ListParameters = RowFilter & { value: number; key: number; none?: number }
 
-/** Where a list goes on, and what SQL can tell of its filter. */
+/** Returns the position at which a list continues, and the part of its filter that SQL evaluates. */
 export function listParameters(query: SessionQuery): ListParameters {
   const order = orderOf(query)
   const after = query.cursor === undefined ? firstPosition(order) : decodeCursor(query.cursor, order)
@@ -245,8 +245,9 @@ export function listParameters(query: SessionQuery): ListParameters {
 }
 
 /**
- * @param rows in the query's order, from where its cursor is
- * @param most rows that are looked at
+ * Builds a part of a list.
+ * @param rows in the query's order, starting at its cursor
+ * @param most the maximum number of rows to examine
  */
 export function listPart(rows: Iterable<SessionRow>, query: SessionQuery, most: number): ListPart {
   const order = orderOf(query)
@@ -271,7 +272,7 @@ export function listPart(rows: Iterable<SessionRow>, query: SessionQuery, most: 
   return page
 }
 
-/** @param rows the next ones, at most {@link SESSIONS_AT_ONCE} */
+/** Aggregates a part. @param rows the next ones, at most {@link SESSIONS_AT_ONCE} */
 export function tallyPart(
   rows: readonly TalliedRow[],
   filter: SessionFilter,

@@ -1,4 +1,4 @@
-/** The main thread's end of one of the store's threads. */
+/** The main thread's handle of one of the store's threads. */
 import type { Transferable } from 'node:worker_threads'
 import { startThread } from '../../../base/assets.ts'
 import { ProxyError } from '../../../base/errors.ts'
@@ -6,7 +6,7 @@ import { fromWireError, type Methods, type OpeningReport, type Reply, type Threa
 
 export type StoreRole = 'writer' | 'reader'
 
-/** What the main thread needs of a thread; a `Worker` is one. */
+/** The subset of a thread that this module uses; a `Worker` implements it. */
 export interface ThreadPort {
   postMessage(message: unknown, transfer?: readonly Transferable[]): void
   on(event: 'message', listener: (replies: Reply[]) => void): unknown
@@ -16,16 +16,19 @@ export interface ThreadPort {
   once(event: 'exit', listener: (status: number) => void): unknown
 }
 
-/** Starts the thread of a role; its first message says whether it has opened the database. */
+/** Starts the thread of a role; its first message reports whether it has opened the database. */
 export type SpawnThread = (role: StoreRole, workerData: object) => ThreadPort
 
-/** @param entryPoints of an adapter's threads */
+/** Returns a function that starts threads. @param entryPoints of an adapter's threads */
 export function spawnFrom(entryPoints: Record<StoreRole, URL>): SpawnThread {
   return (role, workerData) => startThread(entryPoints[role], { workerData, name: `store-${role}` })
 }
 
 interface StoreThreadOptions {
-  /** Called with how many calls each message of the thread answers, and how long ago the first of them was made. */
+  /**
+   * Called for each message of the thread with the number of commands that it answers, and the time since the first of
+   * them was issued.
+   */
   onReplies?: ((count: number, waitedMs: number) => void) | undefined
   spawn: SpawnThread
 }
@@ -42,19 +45,22 @@ interface Pending {
 }
 
 export class StoreThread<T extends Methods<T>> {
-  /** Of a database that one process writes: the one before has ended in order. */
+  /**
+   * Whether the previous process that wrote the database shut down cleanly. Only for a database that one process
+   * writes.
+   */
   readonly endedWell: boolean
   readonly #worker: ThreadPort
   readonly #exited: Promise<void>
   readonly #pending = new Map<number, Pending>()
-  /** What this turn of the event loop has called for: to wake the thread up costs more than to tell it one call more. */
+  /** Commands of the current event-loop tick: waking the thread costs more than sending it another command. */
   #unsent: Unsent[] = []
   #lastId = 0
-  /** Set once no call can be served any more. */
+  /** Set once no further command can be served. */
   #ended: ProxyError | undefined
   readonly #loss = Promise.withResolvers<ProxyError>()
 
-  /** @throws ProxyError `start_failed` with what the thread found wrong */
+  /** Starts a thread. @throws ProxyError `start_failed` with the error that the thread reports */
   static async start<T extends Methods<T>>(
     role: StoreRole,
     workerData: object,
@@ -85,7 +91,7 @@ export class StoreThread<T extends Methods<T>> {
       this.#settle(replies)
     })
     worker.on('error', (cause) => {
-      // Other errors may quote what they failed on, which is for no log.
+      // Other errors may quote data, which must not be logged.
       const why = cause instanceof Error && cause.name === 'ProxyError' ? `: ${cause.message}` : ''
       this.#fail(`the store's ${role} thread died${why}`, cause)
     })
@@ -97,12 +103,15 @@ export class StoreThread<T extends Methods<T>> {
     })
   }
 
-  /** Resolves with the cause when the thread has ended though nobody closed it; else never. */
+  /** Resolves with the cause if the thread ends without having been closed; otherwise never. */
   get lost(): Promise<ProxyError> {
     return this.#loss.promise
   }
 
-  /** Calls are served in the order in which they are made. `transfer` moves buffers instead of copying them. */
+  /**
+   * Sends a command. Commands are served in the order in which they are issued. `transfer` moves buffers instead of
+   * copying them.
+   */
   call<M extends keyof T & string>(
     method: M,
     args: Parameters<T[M]>,
@@ -118,7 +127,7 @@ export class StoreThread<T extends Methods<T>> {
     }) as Promise<ReturnType<T[M]>>
   }
 
-  /** Lets every call that was made before end, then the thread. */
+  /** Completes all commands issued before, then ends the thread. */
   async close(): Promise<void> {
     if (this.#ended === undefined) {
       this.#send()
@@ -134,7 +143,7 @@ export class StoreThread<T extends Methods<T>> {
     try {
       if (unsent.length > 0) this.#post(unsent)
     } catch {
-      // One that cannot be handed over holds up no other.
+      // A command that cannot be cloned must not block others.
       for (const each of unsent) this.#sendAlone(each)
     }
   }
@@ -144,7 +153,7 @@ export class StoreThread<T extends Methods<T>> {
     try {
       this.#post([unsent])
     } catch (cause) {
-      // Arrays that were handed over before, as a rule.
+      // Usually the cause is an array that has been transferred already.
       const error = new ProxyError('store_failed', `${method} has what cannot be handed over`, { cause })
       this.#pending.get(id)?.reject(error)
       this.#pending.delete(id)
@@ -159,7 +168,7 @@ export class StoreThread<T extends Methods<T>> {
   }
 
   #tell(replies: readonly Reply[], onReplies: NonNullable<StoreThreadOptions['onReplies']>): void {
-    // What the thread has called for itself has no caller here.
+    // Commands that the thread issues to itself have no caller here.
     const asked = replies.flatMap(({ id }) => this.#pending.get(id) ?? [])
     const [first] = asked
     if (first) onReplies(asked.length, performance.now() - first.calledAtMs)

@@ -1,25 +1,28 @@
 /**
- * A request of thousands of new messages is put on record in stretches, between which other sessions have their turn at the
- * writer. Its turn comes after them, and finds on record what they have put there; the rest it puts there itself.
+ * A request of thousands of new messages is stored in batches, between which the writer serves other sessions. Its turn
+ * follows them, uses what they have stored, and stores the rest itself.
  */
 import type { ThreadCall } from './calls.ts'
 import type { ListName, RecordedTexts, SentTexts, SentTurn, Stretch } from './sent-turn.ts'
 import type { WriteMethods } from './write-methods.ts'
 
-/** What a group is filled with: a text counts as one, and so do 4 KiB of it; some 12 µs each. */
+/** The unit of a group's work: one text, or 4 KiB of text; about 12 µs each. */
 const BYTES_OF_WORK = 4096
-/** Of one stretch. */
+/** The maximum work of one batch. */
 const MAX_STRETCH_WORK = 2048
 
-/** Nobody waits for its reply. */
+/** The id of a command whose reply is ignored. */
 const NOBODY = 0
 
-/** Ends before its last text: that one is the turn's own to put there, which in a prompt goes below the others. */
+/**
+ * A list that is stored in batches. They end before the last text, which the turn stores itself: in a prompt it has a
+ * separate node below the others.
+ */
 class StretchedTexts implements SentTexts {
   readonly #whole: SentTexts
-  /** Where each stretch begins, and where the last one ends. */
+  /** The start of each batch, and the end of the last one. */
   readonly #places: number[]
-  /** Of the stretches that are on record, by their order. */
+  /** The ends of the stored batches, in order. */
   readonly #ends: RecordedTexts[] = []
 
   constructor(whole: SentTexts) {
@@ -56,7 +59,7 @@ class StretchedTexts implements SentTexts {
   }
 }
 
-/** What is to be called for in the place of a call: stretches of it if it is long, and the call after them. */
+/** Returns the commands that replace a command: batches of it if it is long, and the command after them. */
 export function inStretches(call: ThreadCall<WriteMethods>): ThreadCall<WriteMethods>[] {
   if (!isOfTurn(call)) return [call]
   const [turn, ...others] = call.args as [SentTurn, ...unknown[]]
@@ -73,7 +76,7 @@ export function inStretches(call: ThreadCall<WriteMethods>): ThreadCall<WriteMet
   return [...before, { ...call, args: [{ ...turn, ...lists }, ...others] }]
 }
 
-/** Of new texts; ids and logprobs cost next to nothing. */
+/** Returns the work of a command's new texts; ids and logprobs cost hardly anything. */
 export function workOf(call: ThreadCall<WriteMethods>): number {
   if (call.method === 'putStretch') return (call.args[0] as Stretch).work
   if (!isOfTurn(call)) return 1

@@ -1,6 +1,7 @@
 /**
- * What the record's own logic asks of a database: rows, found by their keys and put. `sqlite/` answers with prepared
- * statements, `postgres/` from rows that it has fetched before. The columns are the same in both.
+ * The operations that the store's common logic requires of a database: rows, found by their keys and stored. `sqlite/`
+ * implements them with prepared statements, `postgres/` with rows that it has fetched before. The columns are the same
+ * in both.
  */
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import type { MarksChange } from '../port/marks.ts'
@@ -9,7 +10,7 @@ import type { StoredText } from './packing.ts'
 import type { NewSessionRow, TurnChange } from './session-rows.ts'
 import type { CompletionRow, StepRow, TurnRow } from './turn-rows.ts'
 
-/** Values by the names of their columns. */
+/** Values by column name. */
 export type Row = Readonly<Record<string, unknown>>
 
 export interface NewNode {
@@ -32,18 +33,18 @@ export interface NewText {
 export interface RequestTables {
   findText(tree: number, hash: Buffer): number | undefined
   treeOfText(id: number): number | undefined
-  /** @returns its row */
+  /** Adds a text. @returns its row */
   addText(text: NewText): number
   findNode(tree: number, hash: Buffer): { id: number; depth: number } | undefined
-  /** @returns its row */
+  /** Adds a node. @returns its row */
   addNode(node: NewNode): number
-  /** Answers that a message after this node may repeat, the likeliest first. */
+  /** Returns completions that a message after this node may echo, the most likely first. */
   answers(tree: number, node: number): Iterable<CompletionRow>
-  /** @returns the blob's row, which stays as long as the tree does */
+  /** Stores a blob. @returns its row, which exists as long as the tree */
   putBlob(tree: number, body: Buffer): number
 }
 
-/** The columns of `turns` that hold a prompt. */
+/** The columns of `turns` that contain a prompt. */
 export interface StoredPrompt {
   base: number | null
   shared: number | null
@@ -58,7 +59,7 @@ export interface SequenceRow extends StoredPrompt {
 
 export interface SequenceTables {
   sequence(id: number): SequenceRow | undefined
-  /** Turns whose prompts this one's may go on from, the likeliest first. */
+  /** Returns turns whose sequences this turn's prompt may extend, the most likely first. */
   basesFor(turn: { id: number; tree: number; node: number }): Iterable<number>
   turnsOf(tree: number): Iterable<number>
 }
@@ -66,7 +67,7 @@ export interface SequenceTables {
 /** An open turn: its id, and the columns of its request. */
 export type OpenRow = Row & { id: number; tree: number; node: number }
 
-/** Of a turn that has ended, what its delivery changes. */
+/** The columns of an ended turn that delivery reads or changes. */
 export interface EndedRow {
   id: number
   status: TurnStatus
@@ -78,37 +79,37 @@ export interface EndedRow {
 }
 
 export interface TurnTables extends RequestTables, SequenceTables {
-  /** A turn in flight. */
+  /** Adds an open turn. */
   openTurn(row: Row): void
   findOpen(tree: number, turnId: string): OpenRow | undefined
-  /** @param row of an open turn, with its outcome */
+  /** Closes an open turn. @param row its columns, with its outcome */
   closeTurn(id: number, row: Row): void
-  /** A turn that has ended already. @returns its row */
+  /** Adds a turn that has ended already. @returns its row */
   addTurn(row: Row): number
   findEnded(sessionId: string, turnId: string): EndedRow | undefined
-  /** @param row `id`, `status`, `code`, `message`, `annotations` */
+  /** Updates the delivery of a turn. @param row `id`, `status`, `code`, `message`, `annotations` */
   deliver(row: Row): void
-  /** In the place of one of its turn and kind, if there is one. */
+  /** Stores token data, replacing that of the same turn and kind. */
   putDetail(row: Row): void
 }
 
 export interface SessionTables {
-  /** @returns `trees.id` of the session's turns */
+  /** Returns `trees.id` of the session's turns. */
   tree(sessionId: string): number | undefined
   /**
-   * Of a record that several proxies share.
-   * @throws ProxyError `session_moved` if the session is not this one's any more, or again
+   * Verifies the epoch of a session in a database that several nodes share.
+   * @throws ProxyError `session_moved` if this node does not own the session, or owns it with another epoch
    */
   checkEpoch(sessionId: string, epoch: number): void
   create(session: NewSessionRow): CreatedSession
   end(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined
   setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
-  /** @throws ProxyError `invalid_request` for more than a session may hold */
+  /** Changes marks. @throws ProxyError `invalid_request` if a session would exceed the limit */
   changeMarks(sessionId: string, change: MarksChange, atMs: number): SessionRecord | undefined
   reset(sessionId: string, atMs: number): SessionRecord | undefined
-  /** Takes the session off the record at once; its turns are removed later, bit by bit. */
+  /** Deletes the session immediately; its turns are removed later, in batches. */
   delete(sessionId: string): boolean
-  /** Notes that the session's turns changed. */
+  /** Updates the session's counters after a change of its turns. */
   touch(sessionId: string, change: TurnChange, atMs: number): void
 }
 
@@ -126,7 +127,7 @@ export interface TextRow {
   hash: Buffer
 }
 
-/** How far a reading of a session's turns has come: the last one that was given out. */
+/** The position of a reading of a session's turns: the last turn that was returned. */
 export interface Place {
   tree: number
   index: number
@@ -135,7 +136,7 @@ export interface Place {
 
 export interface ReadTables extends SequenceTables {
   tree(sessionId: string): number | undefined
-  /** Without the columns of token ids. */
+  /** Returns turns without the columns of token ids. */
   turnsAfter(place: Place): Iterable<TurnRow>
   stepsAfter(place: Place): Iterable<StepRow>
   turnById(tree: number, turnId: string): TurnRow | undefined
@@ -144,12 +145,15 @@ export interface ReadTables extends SequenceTables {
   blob(id: number): Buffer | undefined
   completion(id: number): CompletionRow | undefined
   detailsOf(tree: number, turnId: string): (TokenDataBlob & { detail_sum: number | null })[]
-  /** What is read meanwhile does not change. */
+  /** Runs `read` in a transaction that sees one snapshot. */
   inOneSnapshot<T>(read: () => T): T
 }
 
-/** An assistant message is compared with the latest answers to the history before it, and with the session's latest. */
+/**
+ * The number of completions with which an assistant message is compared: the latest ones after its history, and the
+ * session's latest.
+ */
 export const MAX_ANSWERS = 8
 
-/** A page of turns has no more. */
+/** The maximum number of turns in a page. */
 export const MAX_PAGE_TURNS = 64

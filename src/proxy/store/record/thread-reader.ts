@@ -80,8 +80,8 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
   }
 
   /**
-   * Has the index of the search follow the record, from the first search of this record on: where nobody searches, no turn
-   * pays for it.
+   * Updates the search index in the background, from the first search in this database on: without searches, turns do
+   * not incur its cost.
    */
   keepIndex(onFailed: (error: Error) => void): void {
     this.#beginIndex = () => {
@@ -96,7 +96,7 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
     return groupsOf(await this.#tally(filter, by), passReward)
   }
 
-  /** Bit by bit, so that calls which need the thread do not wait for all of it. */
+  /** Aggregates in parts, so that other commands of the thread need not wait for the complete aggregate. */
   async #tally(filter: SessionFilter, by?: string): Promise<Tallies> {
     const tallies: Tallies = new Map()
     let after: number | undefined = 0
@@ -136,7 +136,7 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
         for (const turn of page.turns) yield assembler.assemble(turn)
       }
     } finally {
-      // The consumer left early. A thread that is gone has forgotten the reading anyway.
+      // The consumer left early. A thread that has ended has discarded the reading anyway.
       if (!done) this.#thread.call('endReading', [reading]).catch(() => {})
     }
   }
@@ -184,7 +184,7 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
     return this.#thread.call('wasImported', [item])
   }
 
-  /** As {@link StoreThread.lost}. */
+  /** See {@link StoreThread.lost}. */
   get lost(): Promise<ProxyError> {
     return this.#thread.lost
   }
@@ -194,11 +194,11 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
   }
 }
 
-/** Puts turns together again. What their requests have in common is there once, so that memory grows with the text. */
+/** Assembles turns from pages. Shared parts of their requests exist once, so that memory grows with the text. */
 class TurnAssembler {
   readonly #tree: MessageTree
   readonly #texts = new Map<number, string>()
-  /** Of the turn before. */
+  /** The last message of the previous turn. */
   #lastMessage: Message | undefined
   #prompt: readonly string[] = []
 

@@ -1,4 +1,4 @@
-/** The port's methods that change something, carried to the writer thread; reads go to the reader thread. */
+/** The port's writing methods, executed by the writer thread; reads are executed by the reader thread. */
 import type { Transferable } from 'node:worker_threads'
 import { ProxyError } from '../../../base/errors.ts'
 import { intercept } from '../../../base/interceptor.ts'
@@ -26,17 +26,17 @@ import type { StoreThread } from './store-thread.ts'
 import { ThreadReader } from './thread-reader.ts'
 import type { WriteMethods } from './write-methods.ts'
 
-/** Sessions that one sweep operation removes, so that calls are served between two of them. */
+/** The number of sessions that one sweep command removes, so that other commands are served in between. */
 const SWEEP_BATCH = 200
 
 const NO_IDS = new Int32Array(0)
 
 interface ThreadStoreHooks {
-  /** How the record is shared; absent: it is not. */
+  /** The access to a database that several nodes share; absent for others. */
   shared?: SharedRecord
   /** Called before the threads end. */
   onClosing?: () => void
-  /** Called when they have. */
+  /** Called after the threads have ended. */
   onClosed?: (() => void) | undefined
 }
 
@@ -45,9 +45,9 @@ export class ThreadStore extends ThreadReader implements TurnStore {
   readonly #sent = new SentTurns()
   /** Whether it is unknown if a commit is possible: at the start, and after a failed write. */
   #isInDoubt = true
-  /** Writes that failed. */
+  /** The number of failed writes. */
   #failures = 0
-  /** The check that is running: a store that hangs gets one, however many probes ask. */
+  /** The check that is running: concurrent probes share one check of a store that hangs. */
   #checking: Promise<void> | undefined
   readonly #openings = new HeldOpenings((turn) => this.#sendOpening(turn))
 
@@ -90,7 +90,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
       limits: limits && JSON.stringify(limits),
       keyTag,
       isOwn,
-      // PostgreSQL stores whole milliseconds; 0 would expire at once.
+      // PostgreSQL stores integer milliseconds; 0 would expire immediately.
       ttlMs: ttlMs === null ? null : Math.max(1, Math.round(ttlMs)),
     }
     return this.#call('createSession', [{ ...rest, ...json }])
@@ -128,7 +128,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
     const swept: string[] = []
     let batch: string[]
     do {
-      // Which sessions go is known too late: after the next request of one of them may have been sent.
+      // The ids of swept sessions arrive too late: the next request of one of them may have been sent by then.
       this.#sent.forgetAll()
       batch = await this.#call('sweep', [nowMs, sinceMs, SWEEP_BATCH])
       swept.push(...batch)
@@ -138,7 +138,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
 
   openTurn(turn: OpenTurn): Promise<void> {
     const opened = this.#openings.hold(turn)
-    // The caller need not wait; the turn's closing is refused if its opening was.
+    // The caller need not wait: closing the turn fails if opening it did.
     opened.catch(() => {})
     return opened
   }
@@ -148,7 +148,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
     if (opening === undefined) return this.#sendOutcome(outcome)
     const recorded = this.#sendWhole(opening.turn, outcome)
     opening.settle(recorded)
-    // Of a session that is not there, the opening is refused; there is nothing to close.
+    // If the session does not exist, the opening is rejected; there is nothing to close.
     return recorded.catch(unlessSessionIsGone)
   }
 
@@ -200,7 +200,10 @@ export class ThreadStore extends ThreadReader implements TurnStore {
     return Promise.race([this.#writer.lost, super.lost])
   }
 
-  /** Asks the writer first of all, and then only after a write has failed: probes come often, and a commit costs a sync. */
+  /**
+   * Checks the writer at the start, and later only after a failed write: probes are frequent, and a commit costs a
+   * sync.
+   */
   async check(): Promise<void> {
     if (!this.#isInDoubt) return
     this.#checking ??= this.#tryCommit().finally(() => {
@@ -216,7 +219,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
     if (failures === this.#failures) this.#isInDoubt = false
   }
 
-  /** The reader first: the last connection to close tidies the log away. */
+  /** Closes the reader first: the last connection to close removes the write-ahead log. */
   override async close(): Promise<void> {
     this.#openings.sendAll()
     this.#hooks.onClosing?.()
@@ -225,7 +228,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
     this.#hooks.onClosed?.()
   }
 
-  /** What was sent of a session is no word for what is on record of it once it has been another proxy's. */
+  /** Discards the knowledge of stored rows on a claim: another node may have owned the session meanwhile. */
   #watch(shared: SharedRecord): SharedRecord {
     return intercept(shared, {
       claim: (call, sessionId) => {
@@ -259,7 +262,9 @@ export class ThreadStore extends ThreadReader implements TurnStore {
     answer.recorded(known.turn)
   }
 
-  /** For what may depend on the turns that are on record. Turns among themselves do not. */
+  /**
+   * Issues a command that may depend on committed turns, after all delayed openings. Turns do not depend on each other.
+   */
   #call: StoreThread<WriteMethods>['call'] = (method, args) => {
     this.#openings.sendAll()
     return this.#write(method, args)

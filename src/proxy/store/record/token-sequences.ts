@@ -1,6 +1,6 @@
 /**
- * Prompt ids as the difference to an earlier turn. What a turn leaves behind is its sequence, prompt ids followed by
- * completion ids; the next prompt of the conversation begins with it, so that only what is new must be stored.
+ * Prompt ids as the difference from an earlier turn. The sequence of a turn is its prompt ids followed by its
+ * completion ids; the next prompt of the conversation begins with it, so that only the new ids must be stored.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import { LruCache } from '../../../base/lru-cache.ts'
@@ -12,7 +12,7 @@ import type { SequenceRow, SequenceTables, StoredPrompt } from './tables.ts'
 
 const NO_IDS = new Int32Array(0)
 
-/** Reads and writes sequences; remembers the ones used last, up to a number of bytes. */
+/** Reads and writes sequences; caches the most recently used ones, up to a number of bytes. */
 export class TokenSequences {
   readonly #cache: LruCache<number, Int32Array>
   readonly #tables: SequenceTables
@@ -22,30 +22,30 @@ export class TokenSequences {
     this.#cache = new LruCache(cacheBytes, (sequence) => sequence.byteLength)
   }
 
-  /** Finds the turn whose sequence shares most with this turn's prompt, and packs the difference. */
+  /** Finds the turn whose sequence shares the longest prefix with this turn's prompt, and packs the difference. */
   pack(turn: { id: number; tree: number; node: number }, promptIds: Int32Array): StoredPrompt {
     const best = this.#findBase(turn, promptIds)
-    // A reference to fewer would cost more than it saves.
+    // A reference to fewer tokens would cost more than it saves.
     if (best.shared < MIN_SHARED_TOKENS) return { base: null, shared: null, rest: packIds(promptIds) }
     return { ...best, rest: packIds(promptIds.subarray(best.shared)) }
   }
 
-  /** Drops what was remembered of a tree that will not grow any more. */
+  /** Discards the cached sequences of a tree that will not grow further. */
   forgetTree(tree: number): void {
     for (const id of this.#tables.turnsOf(tree)) this.#cache.delete(id)
   }
 
-  /** Whether a sequence that begins with this turn's can be put together without its rows. */
+  /** Returns whether the sequence is cached, so that a sequence which extends it can be assembled without its rows. */
   remembers(id: number): boolean {
     return this.#cache.get(id) !== undefined
   }
 
-  /** Drops what was remembered: a rolled back transaction may have put other ids under the same turns. */
+  /** Discards the cache: a rolled back transaction may have stored other ids under the same row ids. */
   forget(): void {
     this.#cache.clear()
   }
 
-  /** @returns copies, free to be handed over */
+  /** Returns the ids of a turn as copies, which may be transferred. */
   read(id: number): { promptIds: Int32Array; completionIds: Int32Array } {
     const row = this.#rowOf(id)
     const completionLength = row?.completion ? unpackIds(row.completion).length : 0
@@ -54,7 +54,7 @@ export class TokenSequences {
     return { promptIds: sequence.slice(0, promptLength), completionIds: sequence.slice(promptLength) }
   }
 
-  /** @throws ProxyError `data_damaged` */
+  /** Reads and verifies a row. @throws ProxyError `data_damaged` */
   #rowOf(id: number): SequenceRow | undefined {
     const row = this.#tables.sequence(id)
     if (row !== undefined)
@@ -69,13 +69,13 @@ export class TokenSequences {
       if (sequence === undefined) continue
       const shared = getSharedLength(sequence, promptIds)
       if (shared > best.shared) best = { base, shared }
-      // A sequence that the prompt extends to its end is the turn that this one continues.
+      // If the prompt extends this sequence to its end, the turn continues that turn.
       if (shared === promptIds.length || (shared === sequence.length && shared > 0)) break
     }
     return best
   }
 
-  /** Nothing is made to depend on what is damaged. */
+  /** Returns a sequence; undefined if it is damaged, so that no row depends on it. */
   #soundSequence(id: number): Int32Array | undefined {
     try {
       return this.#sequence(id)
@@ -85,7 +85,7 @@ export class TokenSequences {
     }
   }
 
-  /** Builds from the nearest remembered ancestor on, in a loop: a chain may be ten thousand turns deep. */
+  /** Assembles a sequence from the nearest cached ancestor, iteratively: a chain may be ten thousand turns deep. */
   #sequence(id: number): Int32Array {
     const chain: SequenceRow[] = []
     let start = this.#cache.get(id)
@@ -103,7 +103,7 @@ export class TokenSequences {
   }
 }
 
-/** Applies a chain of turns, oldest first, each of which cuts its base's sequence and adds its own ids. */
+/** Applies a chain of turns, oldest first, each of which truncates its base's sequence and appends its ids. */
 function extend(start: Int32Array, chain: SequenceRow[]): Int32Array {
   const growing = new GrowingIds(start)
   for (const row of chain) {

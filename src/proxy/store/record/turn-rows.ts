@@ -1,9 +1,9 @@
-/** Rows of `turns` as they are read, and the parts of a turn's record that they make. */
+/** Rows of `turns` as read, and their conversions to parts of a turn record. */
 import type { TurnStatus } from '../port/turn-store.ts'
 import type { StoredCompletion } from './echo.ts'
 import { countIds, type StoredText, unpackIds, unpackLogprobs, unpackOptionalText } from './packing.ts'
 
-/** A completion as it stands in `turns`. */
+/** The columns of a completion in `turns`. */
 export interface CompletionRow {
   id: number
   completion_text: StoredText | null

@@ -1,4 +1,4 @@
-/** Rows of `turns`: what the writer does to them. */
+/** The writer of rows of `turns`. */
 import { ProxyError } from '../../../base/errors.ts'
 import { type Annotations, answerFor } from '../port/answered-retries.ts'
 import type { TurnDetails, TurnError, TurnStatus } from '../port/turn-store.ts'
@@ -24,12 +24,12 @@ import type { TurnChange } from './session-rows.ts'
 import type { EndedRow, Row, SessionTables, StoredPrompt, TurnTables } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
 
-/** Of a request, in the order in which their values are bound. */
+/** The columns of a request, in the order in which their values are bound. */
 export const REQUEST_COLUMNS = columns(
   'tree call_index turn_id dialect started_at_ms retry_count node tools params prompt_node',
 )
 
-/** The same of an outcome. */
+/** The columns of an outcome, in the order in which their values are bound. */
 export const OUTCOME_COLUMNS = columns(
   'status ended_at_ms first_token_at_ms model engine finish_reason stop_reason exact inexact_reason',
   'weight_version_start weight_version_end usage annotations error_code error_message completion_text',
@@ -37,7 +37,7 @@ export const OUTCOME_COLUMNS = columns(
   'ids_sum turn_sum',
 )
 
-/** A turn that has no row yet. */
+/** The row id of a turn that has no row yet. */
 const NO_TURN = 0
 
 export class TurnWriter {
@@ -53,7 +53,7 @@ export class TurnWriter {
     this.#sequences = new TokenSequences(tables, cacheBytes)
   }
 
-  /** @throws ProxyError `session_not_found` */
+  /** Opens a turn. @throws ProxyError `session_not_found` */
   open(turn: SentTurn): RecordedRequest {
     const { row, recorded } = this.#putRequest(turn)
     this.#tables.openTurn({ ...row, status: 'open' })
@@ -61,7 +61,7 @@ export class TurnWriter {
     return recorded
   }
 
-  /** The list's next texts, if those before them are there; else its turn puts them there. */
+  /** Stores a batch of a list if the batches before it are stored; otherwise the turn stores these texts itself. */
   putStretch(stretch: Stretch): void {
     this.#checkEpoch(stretch)
     const tree = this.#sessions.tree(stretch.sessionId)
@@ -69,7 +69,7 @@ export class TurnWriter {
     stretch.written(this.#requests.putStretch(tree, stretch.list, stretch.texts))
   }
 
-  /** @returns its row; undefined if it was not there, or not open */
+  /** Closes a turn. @returns its row; undefined if it does not exist, or is not open */
   close(outcome: SentOutcome): number | undefined {
     this.#checkEpoch(outcome)
     const tree = this.#sessions.tree(outcome.sessionId)
@@ -82,7 +82,7 @@ export class TurnWriter {
     return turn.id
   }
 
-  /** A turn that has ended already. @throws ProxyError `session_not_found` */
+  /** Records a turn that has ended already. @throws ProxyError `session_not_found` */
   record(turn: SentTurn, outcome: SentOutcome): RecordedTurn {
     const { row: request, recorded } = this.#putRequest(turn)
     const { tree, node } = request
@@ -94,7 +94,7 @@ export class TurnWriter {
     return { turn: id, request: recorded }
   }
 
-  /** @throws ProxyError `session_not_found`, `turn_not_found` */
+  /** Adds token data to turns. @throws ProxyError `session_not_found`, `turn_not_found` */
   addDetails(sessionId: string, turns: readonly TurnDetails[]): void {
     const tree = this.#sessions.tree(sessionId)
     if (tree === undefined) throw new ProxyError('session_not_found', 'Session not found')
@@ -116,7 +116,7 @@ export class TurnWriter {
     }
   }
 
-  /** As it was sent; only of one that came whole it is found out what it shares with a turn on record. */
+  /** Packs a prompt. A base is searched only if the sender knew of none. */
   #packPrompt(turn: { id: number; tree: number; node: number }, prompt: SentPrompt | null): StoredPrompt {
     if (prompt === null) return { base: null, shared: null, rest: null }
     const { base, shared, rest } = prompt
@@ -161,7 +161,10 @@ export class TurnWriter {
     this.#setDelivery(sessionId, turn, { status: 'aborted', error, annotations })
   }
 
-  /** @returns how many retries have the turn's answer */
+  /**
+   * Marks a turn's response as delivered to a retry. @returns the number of retries that received it; undefined if it
+   * cannot be redelivered
+   */
   answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined {
     const turn = this.#tables.findEnded(sessionId, turnId)
     if (turn?.session_status !== 'active') return undefined
@@ -194,19 +197,19 @@ export class TurnWriter {
     if (inexactTurns !== 0) this.#sessions.touch(sessionId, { inexactTurns }, 0)
   }
 
-  /** Nothing more is compared with the session's turns: what is remembered of them would only fill the memory. */
+  /** Discards the cached sequences of a session whose turns no prompt will extend. */
   forgetSession(sessionId: string): void {
     const tree = this.#sessions.tree(sessionId)
     if (tree !== undefined) this.#sequences.forgetTree(tree)
   }
 
-  /** To be called after a rollback. */
+  /** Discards all caches. To be called after a rollback. */
   forget(): void {
     this.#sequences.forget()
   }
 }
 
-/** What a turn that ends so adds to its session's counts. */
+/** Returns the change of the session's counters by a turn that ends. */
 function countsOf({ status, exact, completionTokenIds }: SentOutcome): TurnChange {
   return {
     failedTurns: status === 'failed' ? 1 : 0,
@@ -227,7 +230,7 @@ function columns(...names: readonly string[]): readonly string[] {
   return names.flatMap((some) => some.split(' '))
 }
 
-/** @param request as its columns are on record */
+/** Builds the columns of an ended turn. @param request the stored columns of its request */
 function endedRow(request: Row, outcome: SentOutcome, { base, shared, rest }: StoredPrompt): Row {
   const { completionTokenIds: ids, completionLogprobs: logprobs } = outcome
   const row = {

@@ -1,17 +1,17 @@
-/** Calls that wait for the writer, and the groups that it takes them in: a group is one transaction. */
+/** The queue of commands for the writer, which takes them in groups: a group is one transaction. */
 import { FairQueue } from '../../../base/fair-queue.ts'
 import type { ThreadCall } from './calls.ts'
 import type { SentTurn } from './sent-turn.ts'
 import { inStretches, workOf } from './stretches.ts'
 import type { WriteMethods } from './write-methods.ts'
 
-/** A group has no more operations: it bounds the time for which the first one waits for the last. */
+/** The maximum number of operations in a group, which bounds the time that the first one waits for the last. */
 export const MAX_GROUP = 512
 
-/** Nor more of this, unless it has one operation; see {@link workOf}. */
+/** The maximum work of a group of several operations; see {@link workOf}. */
 const MAX_GROUP_WORK = 4096
 
-/** What is more work is long: some milliseconds. */
+/** Operations with more work are long: some milliseconds. */
 const SHORT_WORK = 256
 
 interface WaitingWrite {
@@ -20,11 +20,11 @@ interface WaitingWrite {
 }
 
 /**
- * Sessions take turns. What is short does not wait for what is long: a group takes one long operation at most, behind the
- * short ones.
+ * A queue that serves sessions in rotation. Short operations do not wait for long ones: a group contains at most one
+ * long operation, after the short ones.
  */
 export class WaitingCalls {
-  /** By session: the operations of one stay in their order. */
+  /** The operations by session; those of one session remain in order. */
   readonly #waiting = new FairQueue<WaitingWrite>()
 
   get size(): number {
@@ -37,11 +37,11 @@ export class WaitingCalls {
     }
   }
 
-  /** @param isAlone whether a call shares its group with no other */
+  /** Removes and returns a group. @param isAlone whether a command must be in a group of its own */
   takeGroup(isAlone: (call: ThreadCall<WriteMethods>) => boolean = () => false): ThreadCall<WriteMethods>[] {
     const isShort = ({ call, work }: WaitingWrite) => work <= SHORT_WORK && !isAlone(call)
     const group: ThreadCall<WriteMethods>[] = []
-    // Whom this group passes by is the first of the next one.
+    // The operation that this group skips is the first of the next one.
     const first = this.#waiting.next
     if (first !== undefined && isAlone(first.call)) return [this.#waiting.shift()!.call]
     let work = 0
@@ -58,7 +58,7 @@ export class WaitingCalls {
   }
 }
 
-/** Of all but `sweep` and `tryCommit`: the first argument, or in it. */
+/** Returns the session of a command other than `sweep` and `tryCommit`: the first argument, or a field of it. */
 function sessionOf({ args: [first] }: ThreadCall<WriteMethods>): string {
   return typeof first === 'string' ? first : ((first as Partial<SentTurn> | undefined)?.sessionId ?? '')
 }

@@ -1,4 +1,4 @@
-/** What the writer of a record does, whatever database it is in. */
+/** The writer's methods, which both databases share. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Consumer, GivenSession, GroupMember, LeaseChange, NewLease } from '../port/consumers.ts'
 import type { ImportedItem } from '../port/imports.ts'
@@ -35,24 +35,24 @@ export interface WriteMethods extends ConsumerMethods {
   deleteSession(sessionId: string, epoch?: number): boolean
   sweep(nowMs: number, sinceMs: number, limit: number): string[]
   openTurn(turn: SentTurn): RecordedRequest
-  /** Some of the texts of a turn that is opened after it. */
+  /** Stores a batch of the texts of a turn that is opened after it. */
   putStretch(stretch: Stretch): void
-  /** @returns the turn's row; undefined if it has gone meanwhile */
+  /** Closes a turn. @returns its row; undefined if it has been removed meanwhile */
   closeTurn(outcome: SentOutcome): number | undefined
   /** Opens and closes a turn. */
   recordTurn(turn: SentTurn, outcome: SentOutcome): RecordedTurn
   markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered: number): void
   answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined
   addDetails(sessionId: string, turns: readonly TurnDetails[]): void
-  /** Writes, and changes nothing: to see whether a commit is possible. */
+  /** Writes without a change, to find out whether a commit is possible. */
   tryCommit(): void
 }
 
-/** Turns whose opening was refused, so that closing them must be refused too; as long as they are in flight. */
+/** Turns in flight whose opening failed, so that closing them must fail too. */
 export class UnopenedTurns {
   readonly #turns = new Set<string>()
 
-  /** @param calls of a group that has been written, with what came of each */
+  /** Records the outcome of a group. @param calls its commands, in the order of `replies` */
   note(calls: readonly ThreadCall<WriteMethods>[], replies: readonly Reply[]): void {
     for (const [place, call] of calls.entries()) {
       if (call.method === 'closeTurn') this.#turns.delete((call.args[0] as SentOutcome).turnId)
@@ -63,14 +63,14 @@ export class UnopenedTurns {
     }
   }
 
-  /** @throws ProxyError `store_failed` */
+  /** Fails the closing of such a turn. @throws ProxyError `store_failed` */
   refuse(turnId: string): void {
     if (!this.#turns.has(turnId)) return
     throw new ProxyError('store_failed', 'the turn could not be put on record when it began')
   }
 }
 
-/** What each adapter does in its own way. */
+/** The methods that each adapter implements itself. */
 type OwnMethods = Pick<WriteMethods, 'sweep' | 'tryCommit' | 'setImported'> & ConsumerMethods
 
 export function writeMethods(
@@ -103,7 +103,7 @@ export function writeMethods(
     putStretch: (stretch) => turns.putStretch(stretch),
     closeTurn: (outcome) => {
       const turn = turns.close(outcome)
-      // No such open turn: it was deleted or reset meanwhile, which is well, or it never came to be, which is not.
+      // There is no such open turn: it was deleted or reset meanwhile, or its opening failed.
       if (turn === undefined) unopened.refuse(outcome.turnId)
       return turn
     },
