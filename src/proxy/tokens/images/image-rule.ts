@@ -1,6 +1,6 @@
 /**
- * How many tokens an image is for a model, by the model's own files. A prompt has one placeholder where an image stands
- * when the template has rendered it, and as many as the image has tokens when the model sees it.
+ * The number of tokens of an image, computed from the model's own files. A rendered prompt contains one placeholder for
+ * each image; it is repeated as often as the image has tokens.
  */
 import { join } from 'node:path'
 import type { ImageEdges } from '../../../protocol/canonical/images.ts'
@@ -8,15 +8,17 @@ import { readModelJson } from '../tokenizer/model-file.ts'
 import { gemmaTokens, glmResize, type ImageSide, kimiTokens, smartResize } from './image-sizes.ts'
 
 export interface ImageRule {
-  /** The placeholder's id. */
+  /** The id of the placeholder token. */
   readonly tokenId: number
-  /** The ids that stand around an image's tokens, where the template writes the placeholder alone. */
+  /** The ids before and after an image's tokens, if the template writes the placeholder alone. */
   readonly edges?: ImageEdges
-  /** @returns undefined for an image that the model's processor refuses for its shape */
+  /**
+   * Returns the number of tokens, or undefined for an image that the model's processor rejects because of its shape.
+   */
   tokensOf(image: ImageSide): number | undefined
 }
 
-/** `preprocessor_config.json`, or the `image_processor` of `processor_config.json`, as far as it is read here. */
+/** The fields of `preprocessor_config.json`, or of `image_processor` in `processor_config.json`, that are used here. */
 interface ProcessorConfig {
   image_processor_type?: string
   do_resize?: boolean | null
@@ -29,7 +31,7 @@ interface ProcessorConfig {
   max_soft_tokens?: number | null
   pooling_kernel_size?: number | null
   max_patches?: number | null
-  /** Kimi's own processor, which is code in the model's folder. */
+  /** The settings of Kimi's processor, which is code in the model's directory. */
   media_proc_cfg?: {
     patch_size?: number
     merge_kernel_size?: number
@@ -39,7 +41,7 @@ interface ProcessorConfig {
   } | null
 }
 
-/** `config.json`, as far as it is read here. */
+/** The fields of `config.json` that are used here. */
 interface VisionConfig {
   model_type?: string
   image_token_id?: number
@@ -49,19 +51,22 @@ interface VisionConfig {
 }
 
 interface ImageFamily {
-  /** The processor's name, which says in what way it was written, too. */
+  /** The processor's name in each of its implementations. */
   readonly processors: RegExp
-  /** The placeholder's text; its id is in `config.json`, too. */
+  /** The placeholder's text. `config.json` may declare its id. */
   readonly placeholder: string
-  /** Of a processor that resizes. @returns undefined where the files say something that is not known here */
+  /**
+   * Returns the counting function of a processor that resizes. @returns undefined if the files contain an unknown
+   * setting
+   */
   counting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined
-  /** What else there is around an image. @returns undefined where the files do not tell it */
+  /** Returns the ids around an image. @returns undefined if the files do not declare them */
   edges?(model: VisionConfig): ImageEdges | undefined
 }
 
 const FAMILIES: readonly ImageFamily[] = [
   {
-    // Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and who took it over.
+    // Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and models that adopted the processor.
     processors: /^Qwen2(_5)?VLImageProcessor(Fast|Pil)?$/,
     placeholder: '<|image_pad|>',
     counting: qwenCounting,
@@ -88,8 +93,9 @@ const FAMILIES: readonly ImageFamily[] = [
 ]
 
 /**
+ * Reads the rule for a model's images.
  * @param addedTokens ids by text
- * @returns undefined for a model without images, and for one whose rule is not known here
+ * @returns undefined for a model without images, or with an unknown rule
  * @throws ProxyError `config_invalid` if a file is broken
  */
 export function readImageRule(
@@ -102,7 +108,7 @@ export function readImageRule(
   if (family === undefined) return undefined
   const tokenId =
     model.image_token_id ?? model.media_placeholder_token_id ?? addedTokens.get(family.placeholder)
-  // One that does not resize would want sides that are multiples of its factor, which no agent keeps to.
+  // A processor that does not resize requires sides that are multiples of its factor, which agents do not provide.
   const tokensOf = config!.do_resize === false ? undefined : family.counting(config!)
   const edges = family.edges?.(model)
   if (tokenId === undefined || tokensOf === undefined || (family.edges && edges === undefined))
@@ -110,7 +116,7 @@ export function readImageRule(
   return { tokenId, tokensOf, ...(edges && { edges }) }
 }
 
-/** As published, Kimi's files name their processor as code alone. */
+/** Returns the processor's name. Kimi's published files declare their processor only as code. */
 function getProcessor(
   { image_processor_type: type, media_proc_cfg: media }: ProcessorConfig,
   model: VisionConfig,
@@ -126,7 +132,7 @@ function readProcessor(directory: string): ProcessorConfig | undefined {
   )
 }
 
-/** Whether the model's files speak of no images at all: it reads text, and nothing else. */
+/** Returns whether a model has no vision configuration and no image processor. */
 export function isTextOnly(directory: string): boolean {
   const model = readModelJson<{ vision_config?: unknown; image_token_id?: unknown }>(
     join(directory, 'config.json'),
@@ -135,7 +141,7 @@ export function isTextOnly(directory: string): boolean {
   return !hasEyes && readProcessor(directory) === undefined
 }
 
-// Each with what transformers takes where the file does not say it.
+// Defaults are those of transformers.
 
 function qwenCounting(config: ProcessorConfig): ImageRule['tokensOf'] {
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
@@ -144,7 +150,10 @@ function qwenCounting(config: ProcessorConfig): ImageRule['tokensOf'] {
   return (image) => countSquares(smartResize(image, { factor, minPixels, maxPixels }), factor)
 }
 
-/** Its bounds are those of a video of so many frames as one patch has; releases differ where the file says none. */
+/**
+ * Returns GLM's counting function. The declared bounds apply to a video with as many frames as one patch has. There are
+ * no defaults, because they differ between releases.
+ */
 function glmCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
   const { shortest_edge: least, longest_edge: most } = config.size ?? {}
   if (least === undefined || most === undefined) return undefined

@@ -1,23 +1,27 @@
-/** How large vision models see an image, as transformers 5.19 to 5.23 do it: the differential suite compares each with theirs. */
+/**
+ * The sizes at which vision models see an image, as in transformers 5.19 to 5.23; the differential suite compares each
+ * with the original.
+ */
 
 export interface ImageSide {
-  /** In pixels. */
+  /** The width in pixels. */
   readonly width: number
   readonly height: number
 }
 
 interface ResizeBounds {
-  /** A side of the square that becomes one token, in pixels. */
+  /** The side, in pixels, of the square that becomes one token. */
   readonly factor: number
   readonly minPixels: number
   readonly maxPixels: number
 }
 
-/** Images that are longer than this beside their width are refused. */
+/** Images with a larger ratio of length to width are rejected. */
 const MAX_RATIO = 200
 
 /**
- * Qwen's: sides are multiples of a factor, and their product is within bounds (`models/qwen2_vl/image_processing_qwen2_vl.py`).
+ * Returns Qwen's size: sides are multiples of a factor, and their product is within bounds
+ * (`models/qwen2_vl/image_processing_qwen2_vl.py`).
  * @returns undefined for an image that is too long and narrow
  */
 export function smartResize({ width, height }: ImageSide, bounds: ResizeBounds): ImageSide | undefined {
@@ -38,14 +42,18 @@ export function smartResize({ width, height }: ImageSide, bounds: ResizeBounds):
   return { width: nearest(width), height: nearest(height) }
 }
 
-/** As Python's `round`: a half goes to the even neighbour. */
+/** Rounds like Python's `round`: a half is rounded to the even neighbour. */
 function roundHalfEven(value: number): number {
   const below = Math.floor(value)
   if (value - below !== 0.5) return Math.round(value)
   return below % 2 === 0 ? below : below + 1
 }
 
-/** GLM's (`models/glm4v/image_processing_glm4v.py`): what is smaller than one token is made larger before. @returns as {@link smartResize} */
+/**
+ * Returns GLM's size (`models/glm4v/image_processing_glm4v.py`): an image that is smaller than one token is enlarged
+ * first.
+ * @returns see {@link smartResize}
+ */
 export function glmResize({ width, height }: ImageSide, bounds: ResizeBounds): ImageSide | undefined {
   const { factor } = bounds
   if (Math.min(width, height) >= factor) return smartResize({ width, height }, bounds)
@@ -54,9 +62,9 @@ export function glmResize({ width, height }: ImageSide, bounds: ResizeBounds): I
 }
 
 /**
- * Gemma 4's (`models/gemma4/image_processing_gemma4.py`): as large as so many tokens allow, in the image's own ratio. One that is
- * too narrow for that is a single row of all of them.
- * @param factor a side of the square that becomes one token, in pixels
+ * Returns Gemma 4's token count (`models/gemma4/image_processing_gemma4.py`): the image is scaled to the largest size
+ * within the token limit that keeps its aspect ratio. An image too narrow for that becomes a single row of all tokens.
+ * @param factor the side, in pixels, of the square that becomes one token
  */
 export function gemmaTokens(
   { width, height }: ImageSide,
@@ -69,14 +77,17 @@ export function gemmaTokens(
 }
 
 interface PatchBounds {
-  /** Sides of a patch in pixels, and of what becomes one token in patches. */
+  /** The side of a patch, in pixels. */
   readonly patch: number
   readonly merge: number
   readonly maxPatches: number
   readonly maxSidePatches: number
 }
 
-/** Kimi K2.5's (`navit_resize` in `models/kimi_k25/image_processing_kimi_k25.py`): never made larger, and padded to whole tokens. */
+/**
+ * Returns Kimi K2.5's token count (`navit_resize` in `models/kimi_k25/image_processing_kimi_k25.py`): the image is
+ * never enlarged, and is padded to complete tokens.
+ */
 export function kimiTokens({ width, height }: ImageSide, bounds: PatchBounds): number {
   const { patch, merge, maxPatches, maxSidePatches } = bounds
   const patches = (side: number) => Math.max(1, Math.floor(side / patch))

@@ -1,2 +1,4 @@
-/** How Python is told that there is an image (`template_messages.py`): by a name that no part of an agent's has. */
+/**
+ * The content part that represents an image to Python (`template_messages.py`). Parts from agents never have this type.
+ */
 export const PLACEHOLDER_IMAGE = { type: 'shown_image' } as const

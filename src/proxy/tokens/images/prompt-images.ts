@@ -1,6 +1,6 @@
 /**
- * Images on their way into a prompt. A template is shown that there is an image and nothing of it; the placeholder that
- * it writes becomes as many as the image has tokens.
+ * Images in prompts. A template receives only the fact that there is an image; the placeholder that it writes is
+ * repeated as often as the image has tokens.
  */
 import { disableTypes, imageSize, types } from 'image-size'
 import { ProxyError } from '../../../base/errors.ts'
@@ -23,7 +23,7 @@ export interface TokenImage extends ImageInfo {
   readonly tokens: number
 }
 
-/** A message as a template is given it. */
+/** A message in the form that a template receives. */
 export interface TemplateMessage {
   readonly json: string
   readonly images: readonly TokenImage[]
@@ -34,8 +34,8 @@ const NO_IMAGES: readonly TokenImage[] = []
 const shown = new SideTable<Message, TemplateMessage>()
 
 /**
- * Each message is read once.
- * @throws as {@link toTemplateMessage}
+ * Converts messages for a template, each of them once.
+ * @throws see {@link toTemplateMessage}
  */
 export function toTemplateMessages(
   messages: readonly Message[],
@@ -53,8 +53,9 @@ const UNSEEN = '[An image. This model cannot see images that tools return.]'
 const inWords = new SideTable<Message, Message>()
 
 /**
- * For a model that does not see the images of tools: such an image as words. An agent's own image is refused, as it is part
- * of the task; a tool's comes because the model asked for a file, and a refusal would end the agent.
+ * Replaces images in tool results by a text, for a model that does not see them. An image in an agent's own message is
+ * rejected, because it is part of the task. A tool returns an image because the model requested a file, and an error
+ * would end the agent.
  */
 export function describeImages(messages: readonly Message[]): readonly Message[] {
   return messages.map(
@@ -73,10 +74,11 @@ function describeMessageImages(message: Message): Message {
 }
 
 /**
- * @param place of the message in the request
- * @param json of the message, as it came
- * @throws ProxyError `unsupported` where the model's rule for images is not known, or an image is no `data:` URL;
- *   `invalid_request` for one that cannot be read
+ * Converts a message for a template.
+ * @param place index of the message in the request
+ * @param json the message's original JSON
+ * @throws ProxyError `unsupported` if the model's rule for images is unknown, or an image is not a `data:` URL;
+ *   `invalid_request` for an image that cannot be read
  */
 export function toTemplateMessage(
   message: ChatMessage,
@@ -94,7 +96,7 @@ export function toTemplateMessage(
   return { json: JSON.stringify({ ...message, content }), images }
 }
 
-/** An agent's own would be an image without pixels. */
+/** Rejects a placeholder in an agent's message: it would be an image without pixels. */
 function rejectPlaceholder({ content }: ChatMessage, place: number): void {
   if (!Array.isArray(content)) return
   const at = (content as readonly { type?: unknown }[]).findIndex(
@@ -120,9 +122,10 @@ function tokenImage(url: string | undefined, rule: ImageRule | undefined, param:
 }
 
 /**
- * Ids with a placeholder for each token of each image, and with what stands around it.
- * @param ids with one placeholder for each image
- * @throws ProxyError `invalid_request` if there are others: a text that spells the placeholder out
+ * Returns ids in which each image's placeholder is repeated for each of its tokens, with the ids around it.
+ * @param ids ids with one placeholder for each image
+ * @throws ProxyError `invalid_request` if the number of placeholders differs, which happens if a text contains the
+ *   placeholder
  */
 export function withImages(
   ids: TokenIds,
@@ -144,12 +147,12 @@ export function withImages(
   )
 }
 
-/** An image, and where its placeholders begin in a prompt. */
+/** An image and the index of its first placeholder in a prompt. */
 export interface ImagePosition extends TokenImage {
   readonly at: number
 }
 
-/** @returns undefined if the placeholders in the ids are not those of the images */
+/** Returns the position of each image, or undefined if the placeholders in the ids do not match the images. */
 export function locateImages(
   ids: Int32Array,
   images: readonly TokenImage[],
@@ -162,21 +165,23 @@ export function locateImages(
 }
 
 /**
- * What every engine reads. Others are not looked at: their formats are large, and so were the faults of their readers.
+ * The formats that every engine reads. Other formats are disabled, because their readers are large and have had many
+ * vulnerabilities.
  */
 const READ = new Set(['gif', 'jpg', 'png', 'webp'])
 disableTypes(types.filter((type) => !READ.has(type)))
 
-/** What of an image decides how many tokens it has, its sides, read from its first bytes; and what names it. */
+/** The properties that determine an image's token count (its sides, read from its first bytes) and identify it. */
 interface ImageInfo extends ImageSide {
-  /** Of its bytes, in hexadecimal. */
+  /** The digest of the image's bytes, in hexadecimal. */
   readonly sha256: string
   readonly mediaType: string
 }
 
 /**
+ * Reads an image's size, type and digest.
  * @param param the image's path in the request
- * @throws ProxyError `unsupported` for another address than a `data:` URL, `invalid_request` for bytes that are no
+ * @throws ProxyError `unsupported` for a URL other than a `data:` URL, `invalid_request` for bytes that are not an
  *   image
  */
 export function readImage(url: string | undefined, param: string): ImageInfo {
@@ -190,7 +195,10 @@ export function readImage(url: string | undefined, param: string): ImageInfo {
   return { width, height, sha256: computeImageDigest(bytes), mediaType: data.mediaType }
 }
 
-/** An image tells its size before that, behind profiles and previews. A broken one is gone through byte by byte. */
+/**
+ * The size precedes this offset, even after profiles and previews. The limit matters because a broken image is searched
+ * byte by byte.
+ */
 const MAX_HEADER_BYTES = 512 * 1024
 
 function readSides(bytes: Buffer, param: string): ImageSide {
@@ -198,7 +206,7 @@ function readSides(bytes: Buffer, param: string): ImageSide {
     const { width, height } = imageSize(bytes.subarray(0, MAX_HEADER_BYTES))
     if (width > 0 && height > 0) return { width, height }
   } catch {
-    // Told below, in one way for all that is wrong with it.
+    // The error below is the same for all defects.
   }
   throw new ProxyError('invalid_request', 'this is no PNG, JPEG, WebP or GIF image', { param })
 }

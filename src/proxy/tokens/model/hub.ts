@@ -1,7 +1,7 @@
 /**
- * Model files from the Hugging Face hub, by way of its local cache. The cache has the layout of huggingface_hub
- * (`models--org--name/{refs,snapshots}`, see its guide "Understand caching"), so that what other tools downloaded is
- * found, and what is downloaded here is found by them.
+ * Model files from the Hugging Face hub, through its local cache. The cache has the layout of huggingface_hub
+ * (`models--org--name/{refs,snapshots}`, see its guide "Understand caching"), so that this proxy and other tools share
+ * their downloads.
  */
 import { randomUUID } from 'node:crypto'
 import { createWriteStream, existsSync } from 'node:fs'
@@ -13,7 +13,7 @@ import { pipeline } from 'node:stream/promises'
 import type { ReadableStream } from 'node:stream/web'
 import { ProxyError } from '../../../base/errors.ts'
 
-/** What huggingface_hub reads from the environment, as far as it is honoured here. */
+/** The environment variables of huggingface_hub that are supported here. */
 export interface HubEnvironment {
   HF_HUB_CACHE?: string | undefined
   HUGGINGFACE_HUB_CACHE?: string | undefined
@@ -24,7 +24,7 @@ export interface HubEnvironment {
   HF_HUB_OFFLINE?: string | undefined
 }
 
-/** The files that tokenization needs, of those that a model may have. Only the first is indispensable. */
+/** The files that tokenization uses. Only the first is required. */
 const WANTED_FILES = [
   'tokenizer.json',
   'tokenizer_config.json',
@@ -36,21 +36,21 @@ const WANTED_FILES = [
   'processor_config.json',
 ] as const
 
-/** A start that could do with what is cached waits no longer for the rest. */
+/** The time limit for completing a partly cached model: the proxy can start with the cached files. */
 const COMPLETION_MS = 30_000
 
 interface ModelDirectory {
   directory: string
-  /** Wanted files that the cache does not have, and of which nobody could say whether the model has them. */
+  /** Wanted files that are not in the cache, and that the model may or may not have. */
   unlisted: string[]
 }
 
 /**
- * The directory with the model's files: from the cache if they are there, else downloaded into it. What other tools
- * have downloaded in part is completed; where the hub cannot be asked, it is used as it is.
+ * Returns the directory with the model's files, which are downloaded if the cache does not contain them. Files that
+ * another tool's download omitted are added; if the hub cannot be reached, the cached files are used as they are.
  * @param modelId `org/name` or `name`
- * @throws ProxyError `config_invalid` if the hub has no such model or does not give it to us, `start_failed` if the
- *   hub cannot be reached
+ * @throws ProxyError `config_invalid` if the hub has no such model or denies access to it, `start_failed` if the hub
+ *   cannot be reached
  */
 export async function fetchModelDirectory(
   modelId: string,
@@ -75,7 +75,7 @@ export async function fetchModelDirectory(
   } catch (error) {
     if (directory !== undefined) return { directory, unlisted: unlistedFiles(repository, cached!) }
     if (error instanceof ProxyError) throw error
-    // A folder's name that was mistyped looks like a model's id.
+    // The message mentions this machine, because a mistyped directory name looks like a model id.
     const message = `there is no ${modelId} on this machine, and it cannot be downloaded from ${endpoint} into ${repository}`
     throw new ProxyError('start_failed', message, { cause: error })
   }
@@ -97,14 +97,17 @@ async function cachedSnapshot(repository: string): Promise<string | undefined> {
   }
 }
 
-/** huggingface_hub notes files that a revision does not have as empty ones in `.no_exist` (`file_download.py`). */
+/**
+ * Returns the wanted files that the cache does not list as present or absent. huggingface_hub marks a file that a
+ * revision does not have by an empty file in `.no_exist` (`file_download.py`).
+ */
 function unlistedFiles(repository: string, commit: string): string[] {
   const isListed = (file: string) =>
     ['snapshots', '.no_exist'].some((folder) => existsSync(join(repository, folder, commit, file)))
   return WANTED_FILES.filter((file) => !isListed(file))
 }
 
-/** The hub's description of a revision, as far as it is read here. */
+/** The fields of the hub's revision description that are used here. */
 interface Revision {
   sha: string
   siblings: { rfilename: string }[]
@@ -124,8 +127,9 @@ class Download {
   }
 
   /**
-   * The reference is written last: a snapshot that it names is whole, whatever happens meanwhile.
-   * @param cached commit of a snapshot to complete; undefined: the newest is downloaded
+   * Downloads the missing files and returns the commit's directory. The reference is written last, so that a snapshot
+   * that it names is always complete.
+   * @param cached commit of a snapshot to complete; undefined: download the newest
    */
   async run(cached?: string): Promise<string> {
     const revision = await this.#readRevision(cached ?? 'main')
@@ -147,7 +151,7 @@ class Download {
     const response = await this.#get(`api/models/${this.#modelId}/revision/${name}`)
     const revision = (await response.json()) as Partial<Revision>
     const isAsked = name === 'main' || revision.sha === name
-    // It becomes a path on this machine.
+    // The commit becomes part of a path on this machine.
     if (!isAsked || !/^[0-9a-f]{40}$/.test(revision.sha ?? '') || !Array.isArray(revision.siblings)) {
       throw new ProxyError('start_failed', `${this.#endpoint} describes ${this.#modelId} in an unknown way`)
     }
@@ -186,7 +190,7 @@ class Download {
   }
 }
 
-/** Other processes see the file whole or not at all. */
+/** Replaces a file atomically: other processes see the complete file or none. */
 async function replaceFile(path: string, write: (partialPath: string) => Promise<void>): Promise<void> {
   const partial = `${path}.${randomUUID()}.incomplete`
   try {

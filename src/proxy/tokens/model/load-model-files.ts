@@ -1,4 +1,4 @@
-/** Finds a model's files, wherever they are, and reads what the configs say about its limits. */
+/** Finds a model's files, locally or on the Hugging Face hub, and reads the model's limits from its configs. */
 import { statSync } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
@@ -6,24 +6,31 @@ import { readModelJson } from '../tokenizer/model-file.ts'
 import { fetchModelDirectory, type HubEnvironment } from './hub.ts'
 
 export interface ModelFiles {
-  /** Holds `tokenizer.json` and what else there is. */
+  /** The directory that contains `tokenizer.json` and the model's other files. */
   directory: string
-  /** In tokens, where `config.json` tells. */
+  /** The context length in tokens, if `config.json` declares it. */
   contextLength: number | undefined
-  /** How many tokens the model has logits for, where `config.json` tells; often more than the tokenizer has. */
+  /**
+   * The number of tokens that the model has logits for, if `config.json` declares it; often more than the tokenizer
+   * has.
+   */
   vocabularySize: number | undefined
   /**
-   * Ids that end a turn, as `generation_config.json` or else `config.json` has them; often more than the tokenizer's
-   * own.
+   * Ids that end a turn, from `generation_config.json` or else `config.json`; often more than the tokenizer declares.
    */
   eosTokenIds: number[]
-  /** Files that a cache in part lacks, where the hub could not be asked whether the model has them. */
+  /**
+   * Files that are missing from a partial cache, and that the model may or may not have. Set if the hub could not be
+   * reached.
+   */
   unlisted?: string[]
 }
 
 /**
+ * Finds the model's files and reads its limits.
  * @param source a directory, a `tokenizer.json`, or a model id of the Hugging Face hub
- * @throws ProxyError `config_invalid` if there is nothing usable there, `start_failed` if the hub cannot be reached
+ * @throws ProxyError `config_invalid` if the source contains no usable tokenizer, `start_failed` if the hub cannot be
+ *   reached
  */
 export async function loadModelFiles(
   source: string,
@@ -48,7 +55,7 @@ export async function loadModelFiles(
   }
 }
 
-/** undefined if there is nothing of that name on this machine. */
+/** Returns the directory of a local source, or undefined if no local path has this name. */
 function localDirectory(source: string): string | undefined {
   const stats = statSync(source, { throwIfNoEntry: false })
   if (stats === undefined) return undefined
@@ -62,14 +69,14 @@ function localDirectory(source: string): string | undefined {
   return dirname(path)
 }
 
-/** Anything else would end up in a URL and in a path. */
+/** Validates a model id, because it becomes part of a URL and of a path. */
 function modelId(source: string): string {
   if (/^\w[\w.-]*(\/\w[\w.-]*)?$/.test(source) && !source.includes('..') && !source.includes('--'))
     return source
   throw new ProxyError('config_invalid', `${source} is not a file, a directory or a model id`)
 }
 
-/** `config.json` and `generation_config.json`, as far as they are read here; multimodal models nest the former. */
+/** The fields of `config.json` and `generation_config.json` that are used here; multimodal models nest the former. */
 interface ModelConfig {
   max_position_embeddings?: number
   n_positions?: number

@@ -1,4 +1,4 @@
-/** A model as token mode needs it: its tokenizer, its template tried out, its markup, its limits. */
+/** A model for token mode: its tokenizer, tested chat template, output format and limits. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import { type ImageRule, isTextOnly, readImageRule } from '../images/image-rule.ts'
@@ -33,77 +33,83 @@ import { loadModelFiles, type ModelFiles } from './load-model-files.ts'
 export interface TokenModel {
   readonly tokenizer: Tokenizer
   readonly renderer: PromptRenderer
-  /** How many tokens an image has; undefined: the model has none, or its rule is not known. */
+  /** The rule for the number of tokens of an image; undefined: the model has no images, or its rule is unknown. */
   readonly imageRule: ImageRule | undefined
-  /** Else one that a tool returns is told to it in words: its files speak of no images, or its template leaves it out. */
+  /**
+   * Whether the model sees images in tool results. If not (it is text-only, or its template omits them), each such
+   * image is replaced by a text.
+   */
   readonly seesToolImages: boolean
   readonly parser: ParserFamily
-  /** What speaks for this parser. */
+  /** The reason for choosing this parser. */
   readonly parserChoice: ParserChoice
-  /** Reads answers in the parser's stead, but for those that the engine is held to write otherwise. */
+  /** Reads completions in place of the parser, except those that the engine constrains to another format. */
   readonly responses?: ResponseReader | undefined
-  /** Which reasoning efforts the template accepts; undefined: not known, and none is adapted. */
+  /** The reasoning efforts that the template accepts; undefined: unknown, and none is adapted. */
   readonly efforts?: TemplateEfforts | undefined
-  /** What writes the prompts. */
+  /** The format in which prompts are written. */
   readonly promptFormat: PromptFormatChoice
-  /** Ids that end a completion unless the request says `ignore_eos`. */
+  /** Ids that end a completion unless the request sets `ignore_eos`. */
   readonly eosTokenIds: readonly number[]
-  /** Tokens of prompt and completion together; undefined where nothing tells. */
+  /** The maximum number of tokens of prompt and completion together; undefined: unknown. */
   readonly contextLength: number | undefined
-  /** What the engines said of it at the start, where the model does not. */
+  /** The context length that the engines reported at the start, if the model's files declare none. */
   readonly servedLength?: number | undefined
-  /** Of the vocabulary. Found when it is asked for first, which takes 50 ms. */
+  /** Returns the length of the vocabulary's longest token, which is computed on first use (50 ms). */
   longestTokenChars(): number
-  /** One more than the highest id that the model can sample, as its files tell. */
+  /** One more than the highest id that the model can sample, according to its files. */
   readonly vocabularySize: number
-  /** What turns text into ids; the one in JavaScript is slower, and not the same for all text. */
+  /** The encoder that turns text into ids; the JavaScript one is slower, and its ids differ for some texts. */
   readonly encodedBy: TextEncoder['kind']
-  /** Told why that one is used no more, also where that was before. */
+  /**
+   * Registers a listener that receives the reason why this encoder was abandoned, also if that has already happened.
+   */
   onTokenizerFault?(listener: OnFault): void
-  /** As {@link ModelFiles} has it. */
+  /** See {@link ModelFiles.unlisted}. */
   readonly unlistedFiles?: readonly string[] | undefined
-  /** Ends the threads that prompts are rendered, answers read and long texts tokenized on. */
+  /** Ends the threads that render prompts, read completions and tokenize long texts. */
   close(): Promise<void>
 }
 
 export interface TokenModelOptions {
   /** A directory, a `tokenizer.json`, or a model id of the Hugging Face hub. */
   source: string
-  /** A family's name, or `auto`: the one that the template teaches the model to write. */
+  /** The name of a parser family, or `auto`: the family whose format the template teaches. */
   parser: string
-  /** Default: `auto`, harmony's rules for gpt-oss and the template for all others. */
+  /** The prompt format. Default: `auto`, harmony's rules for gpt-oss and the chat template for all other models. */
   promptFormat?: PromptFormat | 'auto'
-  /** Overrides what the model's files say. */
+  /** The context length, which overrides that of the model's files. */
   contextLength?: number | undefined
-  /** Default: `auto`, the fastest that is there and gives the same ids. */
+  /** The tokenizer backend. Default: `auto`, the fastest available one that returns the same ids. */
   tokenizerBackend?: TokenizerBackend
 }
 
 type TokenizerBackend = 'auto' | 'huggingface'
 
-/** A model whose files were found, and whose template Python gets ready on its thread. */
+/** A model whose files were found, and whose template is being loaded on the Python thread. */
 export interface StartingModel {
   /**
-   * Reads the tokenizer, on this thread, and waits for Python; once.
-   * @throws ProxyError `config_invalid` for a tokenizer or a template that cannot be used, `start_failed` without Python
+   * Reads the tokenizer on this thread and waits for Python. It can be called once.
+   * @throws ProxyError `config_invalid` for a tokenizer or a template that cannot be used, `start_failed` without
+   *   Python
    */
   ready(): Promise<TokenModel>
-  /** For a start that has failed meanwhile. */
+  /** Releases the threads if the start has failed meanwhile. */
   close(): Promise<void>
 }
 
 /**
- * Reads a model's files and tries its template out; takes about a second of processor time.
- * @throws ProxyError `config_invalid` for files that are missing or broken, `start_failed` when the hub is out of reach
+ * Reads a model's files and tests its template, which takes about a second of CPU time.
+ * @throws ProxyError `config_invalid` for files that are missing or broken, `start_failed` if the hub cannot be reached
  */
 export async function openTokenModel(options: TokenModelOptions): Promise<TokenModel> {
   return (await startTokenModel(options)).ready()
 }
 
 /**
- * The first part of {@link openTokenModel}, after which there is a second's work left that has two threads. Whoever has
- * something else to do on this one does it before the second part.
- * @throws ProxyError `config_invalid` for files that are missing, `start_failed` when the hub is out of reach
+ * Runs the first part of {@link openTokenModel}. The second part takes about a second on two threads, so that the
+ * caller can do other work on this thread in between.
+ * @throws ProxyError `config_invalid` for files that are missing, `start_failed` if the hub cannot be reached
  */
 export async function startTokenModel(options: TokenModelOptions): Promise<StartingModel> {
   const modelFiles = await loadModelFiles(options.source)
@@ -156,7 +162,10 @@ interface ParserSetup {
   responses: ResponseReader | undefined
 }
 
-/** What reads answers: what `--tool-parser` names, else the model's response template, else what its chat template shows. */
+/**
+ * Chooses the parser of completions: the one that `--tool-parser` names, else the model's response template, else the
+ * family that its chat template indicates.
+ */
 function startParsers(
   name: string,
   chatTemplate: string,
@@ -184,12 +193,12 @@ function startParsers(
       return { choice: { ...choice, warning: `${why}; ${unread}` }, responses: undefined }
     },
   )
-  // It is awaited when the tokenizer is read.
+  // The promise is awaited only after the tokenizer has been read.
   chosen.catch(() => {})
   return { chosen, close: () => responses.close() }
 }
 
-/** What a model's files say, but for the vocabulary. */
+/** The contents of a model's files, except the vocabulary. */
 interface ModelDescription {
   options: TokenModelOptions
   modelFiles: ModelFiles
@@ -243,7 +252,7 @@ async function createTokenModel(
     onTokenizerFault: (listener) => encoder.onFault?.(listener),
     unlistedFiles: modelFiles.unlisted,
     contextLength: options.contextLength ?? modelFiles.contextLength,
-    // The tokenizer's own takes a list of all its tokens, so that it is not asked where a config tells.
+    // The tokenizer's `vocabSize` builds a list of all its tokens, so it is read only if the config declares no size.
     vocabularySize: Math.max(
       modelFiles.vocabularySize ?? tokenizer.vocabSize,
       ...addedTokens.values().map((id) => id + 1),
@@ -258,7 +267,7 @@ async function openTokenizer(
   directory: string,
   { files, addedTokens, options }: ModelDescription,
 ): Promise<{ tokenizer: Tokenizer; encoder: TextEncoder }> {
-  // Beside the library, which is read on this thread.
+  // It loads in parallel with the library, which is read on this thread.
   const fast = options.tokenizerBackend === 'huggingface' ? undefined : loadFastTokenizer(directory)
   const rust = await openRustEncoder(directory)
   if (rust === undefined) {
@@ -281,8 +290,8 @@ const SHOWN = [
 ] as unknown as readonly ChatMessage[]
 
 /**
- * Whether a model sees the images that tools return: templates of models with eyes may leave them out (Gemma 4's).
- * @returns whether the template writes the placeholder for an image in a tool's result; false where it refuses one
+ * Returns whether the template writes an image placeholder for an image in a tool result, and false if it rejects one.
+ * Templates of vision models may omit such images (Gemma 4's does).
  */
 async function showsToolImages(renderer: PromptRenderer, { tokenId }: ImageRule): Promise<boolean> {
   try {

@@ -1,6 +1,6 @@
 /**
- * The grammar of every family that writes tool calls as blocks behind an opening marker: Hermes, Qwen3-Coder, GLM,
- * DeepSeek, Kimi, Mistral and others. They differ in the markers and in what stands inside a block:
+ * The grammar of every family that writes tool calls as blocks that begin with an opening marker: Hermes, Qwen3-Coder,
+ * GLM, DeepSeek, Kimi, Mistral and others. They differ in the markers and in the contents of a block:
  * {@link BlockSyntax}.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
@@ -9,39 +9,39 @@ import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily
 import type { Reading, TextReader } from './text-reader.ts'
 
 /**
- * What a block says: its calls, or that it is none.
- * - `malformed`: what was read of it is text, and reading goes on behind it.
- * - `misread`: a string of it never ended well; so it ended where its first closing marker is, as text. Only for
- *   grammars whose strings end with a quote that no block behind can hide: see `json-calls.ts`.
- * - `unclosed`: a value of it was not closed when the text ended. It is read again with `closesEarly`.
+ * The result of reading a block: its tool calls, or the reason why it has none.
+ * - `malformed`: the text that was read is content, and parsing continues after it.
+ * - `misread`: a string in it is not terminated correctly, so the block ends at its first closing marker, and is
+ *   content. Only for grammars whose strings end with a quote that no later block can hide: see `json-tool-calls.ts`.
+ * - `unclosed`: a value was not closed when the text ended. The block is read again with `closesEarly`.
  */
 export type BlockResult = OutputToolCall[] | 'malformed' | 'misread' | 'unclosed'
 
 export interface BlockOptions extends OutputParserOptions {
-  /** No value behind here is closed properly: the closing marker of the block ends it. */
+  /** Whether values after this point lack closing tags, so that the block's closing marker ends them. */
   closesEarly: boolean
 }
 
 export interface ToolCallSyntax {
-  /** What a block begins with: one of these. */
+  /** The opening markers, any of which begins a block. */
   opens: readonly string[]
-  /** Without one, the next block's opening marker tells where a misread one ended. */
+  /** The closing marker. If there is none, a misread block ends at the next block's opening marker. */
   close?: string
-  /** Markers around a call or a group of calls, which mean nothing by themselves. */
+  /** Markers around a tool call or a group of tool calls, without further meaning. */
   wrapper?: Markers | undefined
-  /** Reads what stands behind the opening marker, the closing one included. */
+  /** Reads the block after its opening marker, including the closing marker. */
   read(reader: TextReader, options: BlockOptions): Reading<BlockResult>
 }
 
 export interface BlockSyntax {
   /** Markers around reasoning at the beginning of a completion. */
   reasoning?: Markers & {
-    /** A call may begin where reasoning was not closed: its opening marker, or its wrapper's, ends it. */
+    /** Whether the opening marker of a tool call, or of its wrapper, also ends reasoning. */
     callEndsIt?: boolean
   }
-  /** Markers around the text that is content. */
+  /** Markers around the content. */
   answer?: readonly Markers[]
-  /** Special tokens between the parts of an answer: no text wherever they stand. */
+  /** Special tokens between the parts of a completion; they are never content. */
   silent?: readonly string[]
   call?: ToolCallSyntax
 }
@@ -51,13 +51,16 @@ export interface Markers {
   close: string
 }
 
-/** The markers that most reasoning models write. */
+/** The markers of most reasoning models. */
 export const THINK = { open: '<think>', close: '</think>' } as const
 
-/** The same of models that go over to a call without closing them, as vLLM's and SGLang's parsers of them know. */
+/** The same markers for models that begin a tool call without closing them, as vLLM's and SGLang's parsers expect. */
 export const THINK_OR_CALL = { ...THINK, callEndsIt: true } as const
 
-/** @param innerMarkers markers that stand inside a call */
+/**
+ * Returns the parser family of a block syntax.
+ * @param innerMarkers markers inside a tool call
+ */
 export function blockFamily(
   name: string,
   innerMarkers: readonly string[],
@@ -103,7 +106,7 @@ export function blockGrammar(syntax: BlockSyntax): Grammar {
       const end = yield* readReasoning(reader, delta, { open: reasoning.open, ends })
       if (end !== undefined && end !== reasoning.close) {
         reader.putBack(end)
-        // It may be closed behind the call.
+        // The reasoning may be closed after the tool call.
         markers = markersAndReasoningEnd
       }
     }
@@ -117,7 +120,9 @@ export function blockGrammar(syntax: BlockSyntax): Grammar {
   }
 }
 
-/** Reasoning is recognised at the beginning only: later, its marker is a text about the marker. */
+/**
+ * Reads the opening marker of reasoning. It is recognized only at the beginning: a later one is part of the content.
+ */
 function* opensReasoning(reader: TextReader, open: string, content: ContentGate): Reading<boolean> {
   const space = yield* reader.space()
   if (yield* reader.literal(open)) return true
@@ -126,8 +131,9 @@ function* opensReasoning(reader: TextReader, open: string, content: ContentGate)
 }
 
 /**
- * White space at its ends is the model's own, and a model that opens it again behind the template has opened it once: vLLM
- * (0.32, `parser/qwen3.py`) and SGLang (0.5.23, `parser/reasoning_parser.py`) read both so.
+ * Reads reasoning. Surrounding white space is part of it, and a repeated opening marker is skipped, because the
+ * template may have written the first: vLLM (0.32, `parser/qwen3.py`) and SGLang (0.5.23, `parser/reasoning_parser.py`)
+ * do the same.
  * @returns the marker that ended it
  */
 export function* readReasoning(
@@ -165,14 +171,14 @@ function* readContent(
   }
 }
 
-/** It ends the answer if nothing but space follows it. */
+/** Reads a marker that ends the content if only white space follows it. */
 function* readAnswerEnd(reader: TextReader, content: ContentGate, marker: string): Reading<void> {
   const space = yield* reader.space()
   if (yield* reader.atEnd()) content.dropSpace()
   else content.add(marker + space)
 }
 
-/** @returns whether the blocks behind close early */
+/** Reads a block. @returns whether values in later blocks are closed early */
 function* readBlock(
   reader: TextReader,
   content: ContentGate,
@@ -195,7 +201,7 @@ function* readBlock(
   return options.closesEarly
 }
 
-/** How much of a misread block stands before and in its first closing marker. */
+/** Returns the length of a misread block up to and including its first closing marker. */
 function firstEndIn(body: string, { opens, close }: ToolCallSyntax): number {
   if (close === undefined) {
     const next = opens.map((open) => body.indexOf(open)).filter((index) => index !== -1)
@@ -206,21 +212,21 @@ function firstEndIn(body: string, { opens, close }: ToolCallSyntax): number {
 }
 
 /**
- * Tells content from the space and the wrappers that belong to calls: white space at the end of a growing text is held
- * back until it is known whether it belongs to the text or to the markup that follows it.
+ * Separates content from the white space and wrappers that belong to tool calls: trailing white space is buffered until
+ * the text after it shows whether it belongs to the content or to markup.
  */
 class ContentGate {
   readonly #delta: DeltaBuilder
   #held = ''
   #dropsNewlines = false
-  /** Whether nothing but space and markup came since the last call. */
+  /** Whether only white space and markup have followed the last tool call. */
   #behindCall = false
 
   constructor(delta: DeltaBuilder) {
     this.#delta = delta
   }
 
-  /** The newlines that come next belong to the markup before them. */
+  /** Drops the newlines that come next, because they belong to the markup before them. */
   dropLeadingNewlines(): void {
     this.#dropsNewlines = true
   }
@@ -237,14 +243,14 @@ class ContentGate {
     this.#held += more.slice(solid.length)
   }
 
-  /** Whether a wrapper is markup depends on the call in it: one without a call is text. */
+  /** Adds a wrapper's marker. A wrapper without a tool call is content. */
   addWrapper(marker: string, isOpening: boolean): void {
     if (isOpening) this.#held += marker
     else if (this.#behindCall) this.#held = ''
     else this.add(marker)
   }
 
-  /** What was held belongs to markup. */
+  /** Drops the buffered text, which belongs to markup. */
   dropSpace(): void {
     this.#held = ''
   }
@@ -255,7 +261,7 @@ class ContentGate {
     this.#delta.addCalls(calls)
   }
 
-  /** Behind a call there is no text that the space could belong to. */
+  /** Emits the buffered text, except after a tool call, where it is markup. */
   end(): void {
     if (!this.#behindCall) this.#delta.addContent(this.#held)
   }

@@ -1,4 +1,4 @@
-/** The families that write an answer as messages, each behind a header that says whom it is for. */
+/** The families that write a completion as messages, each after a header that names its recipient. */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { blockGrammar } from './block-parser.ts'
 import { readArguments } from './json-tool-calls.ts'
@@ -11,8 +11,9 @@ const RECIPIENT_MARK = '>>>'
 const RECIPIENT_MARKS = new MarkerSet([RECIPIENT_MARK])
 
 /**
- * Functionary 3.2: `all\ntext>>>f\n{…}>>>g\n{…}`, where the prompt ends with the first `>>>`. It is a header where a
- * tool's name and a newline follow: Python's own prompts look like it. Source: the model's chat template.
+ * Functionary 3.2: `all\ntext>>>f\n{…}>>>g\n{…}`, where the prompt ends with the first `>>>`. The marker begins a
+ * header only before a tool's name and a newline, because Python's interactive prompt looks the same. Source: the
+ * model's chat template.
  */
 export const functionaryV32: ParserFamily = {
   name: 'functionary_v3_2',
@@ -63,8 +64,9 @@ const readAtem = blockGrammar({
 })
 
 /**
- * Muse Glimmer: ` to=self<|message|>…<|eom|><|start|>assistant to=f<|message|><atem:function_calls>…<|eot|>`. What is
- * written to `self` is reasoning, to `user` or nobody content; markup of calls is a call in messages to tools only.
+ * Muse Glimmer: ` to=self<|message|>…<|eom|><|start|>assistant
+ * to=f<|message|><atem:function_calls>…<|eot|>`. A message to `self` is reasoning; one to `user` or without a recipient
+ * is content. Tool-call markup counts only in messages to tools.
  * Sources: the model's chat template; SGLang's `muse_glimmer_detector.py`; vLLM's `muse_glimmer_tool_parser.py`.
  */
 export const museGlimmer: ParserFamily = {
@@ -90,7 +92,10 @@ function* readMessages(reader: TextReader, delta: DeltaBuilder, options: OutputP
   }
 }
 
-/** ` to=…` or the marker behind an empty header; anything else is content that has none. */
+/**
+ * Returns whether a header comes next: ` to=…`, or the marker after an empty header. Other text is content without a
+ * header.
+ */
 function* beginsHeader(reader: TextReader): Reading<boolean> {
   const space = yield* reader.space()
   const begun = yield* reader.oneOf(['to=', MESSAGE, START])
@@ -107,7 +112,7 @@ function addCalls(body: string, delta: DeltaBuilder, options: OutputParserOption
   }
 }
 
-/** The template tells a tool's recipient as `f.*`, so that the model may call it `f.f`. */
+/** Returns the tool's name. The template describes a tool's recipient as `f.*`, so the model may write `f.f`. */
 function ownName(name: string, { tools }: OutputParserOptions): string {
   const [head, tail] = name.split('.')
   const isDoubled = head === tail && name === `${head}.${tail}`

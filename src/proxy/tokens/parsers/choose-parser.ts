@@ -1,4 +1,4 @@
-/** Which family of markup a model writes. */
+/** Chooses the parser family for a model's output. */
 import { ProxyError } from '../../../base/errors.ts'
 import { blockFamily, THINK } from './block-parser.ts'
 import { functionaryV32, museGlimmer } from './channel-families.ts'
@@ -38,12 +38,12 @@ import {
   seedOss,
 } from './tagged-families.ts'
 
-/** Models whose templates know no tools: `<think>…</think>` at the beginning is reasoning, all else is content. */
+/** Models whose templates support no tools: `<think>…</think>` at the beginning is reasoning, the rest is content. */
 export const plain = blockFamily('plain', [], { reasoning: THINK })
 
 /**
- * What a template must have in it, all of it, for a family to be chosen. The order matters: several of the later signs
- * occur in earlier families' templates too.
+ * The texts that a template must all contain for a family to be chosen. The order matters: several of the later signs
+ * also occur in templates of earlier families.
  */
 const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily])[] = [
   [['<|channel|>', '<|message|>'], harmony],
@@ -85,17 +85,17 @@ const SIGNS: readonly (readonly [signs: readonly string[], family: ParserFamily]
   [["Write \\'Action:\\'", '```json'], commandRPlus],
   [['start_tag => `<function`'], functionaryV31],
   [['>>>all'], functionaryV32],
-  // Its template for chat alone shows no calls.
+  // Its template for plain chat shows no tool calls.
   [['named SmolLM'], hermes],
   [['<|start_header_id|>', '"parameters"'], llama3],
 ]
 
-/** The names are vLLM's, where it has one. */
+/** The families by name. The names are vLLM's, if it has one. */
 export const PARSER_FAMILIES: ReadonlyMap<string, ParserFamily> = new Map(
   [...SIGNS.map(([, family]) => family), plain].map((family) => [family.name, family]),
 )
 
-/** What vLLM and SGLang call the same formats, or what serves those models there. */
+/** Other names that vLLM and SGLang use for the same formats, or for the parsers of the same models. */
 const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
   openai: harmony,
   'gpt-oss': harmony,
@@ -120,21 +120,24 @@ const OTHER_NAMES: Readonly<Record<string, ParserFamily>> = {
   hunyuan,
 }
 
-/** A family, and what speaks for it. */
+/** A parser family and the evidence for it. */
 export interface ParserChoice {
   readonly family: ParserFamily
-  /** `response_template`: the model's own says how answers are read, and the family what engines are held to. */
+  /**
+   * The source of the choice. `response_template`: the model's response template reads completions, and the family
+   * determines the constraints for engines.
+   */
   readonly chosenBy: 'name' | 'template' | 'response_template'
-  /** Texts of the template that only this family's have; none if nothing was known. */
+  /** Template texts that only this family's templates contain; empty if none was recognized. */
   readonly evidence: readonly string[]
-  /** What an operator must know: calls in a format that is not known stay text. */
+  /** A warning for the operator: tool calls in an unknown format are returned as text. */
   readonly warning?: string | undefined
 }
 
-/** Llama 3's own templates for chat show no tools, and its models write their calls all the same. */
+/** The sign of Llama 3's chat templates, which show no tools although the models write tool calls. */
 const LLAMA_3_TURN = '<|start_header_id|>'
 
-/** The family that a chat template teaches the model to write; `plain` if it teaches none that is known. */
+/** Returns the family whose format a chat template teaches; `plain` if it teaches no known format. */
 export function chooseParser(templateSource: string): ParserChoice {
   const has = (sign: string) => templateSource.includes(sign)
   const [evidence, family] = SIGNS.find(([signs]) => signs.every(has)) ?? [[], plain]
@@ -150,7 +153,10 @@ const UNKNOWN_FORMAT =
   "the chat template shows tools, but in no format of tool calls that is known: calls stay text in the model's answers; " +
   'name the format with --tool-parser'
 
-/** @throws ProxyError `config_invalid` for an unknown name, with the known ones */
+/**
+ * Returns the family with a name.
+ * @throws ProxyError `config_invalid` for an unknown name, with the known ones
+ */
 export function findParser(name: string): ParserFamily {
   const family =
     PARSER_FAMILIES.get(name) ?? (Object.hasOwn(OTHER_NAMES, name) ? OTHER_NAMES[name] : undefined)
@@ -159,12 +165,15 @@ export function findParser(name: string): ParserFamily {
   throw new ProxyError('config_invalid', `there is no output parser called ${name}; there are ${known}`)
 }
 
-/** Whether a rendered prompt ends inside a reasoning block that its template opened. */
+/** Returns whether a rendered prompt ends inside a reasoning block that its template opened. */
 export function opensReasoning(family: ParserFamily, prompt: string): boolean {
   return family.reasoning !== undefined && prompt.trimEnd().endsWith(family.reasoning.open.trimEnd())
 }
 
-/** Whether what follows a rendered prompt may begin with reasoning: its template has not closed a block of it. */
+/**
+ * Returns whether the completion of a rendered prompt may begin with reasoning: its template has not closed a reasoning
+ * block.
+ */
 export function leavesRoomToReason({ reasoning }: ParserFamily, prompt: string): boolean {
   return reasoning !== undefined && !prompt.trimEnd().endsWith(reasoning.close)
 }

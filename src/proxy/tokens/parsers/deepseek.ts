@@ -1,7 +1,7 @@
 /**
- * DeepSeek's tool calls, of V3, R1 and V3.1. In V3 and R1:
+ * Tool calls of DeepSeek V3, R1 and V3.1. In V3 and R1:
  * `<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n` + "```json\n{…}\n```" + `<｜tool▁call▁end｜>`; in V3.1:
- * `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. All calls stand in one pair of wrappers.
+ * `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. One pair of wrappers encloses all calls.
  * Sources: the models' chat templates; vLLM's `deepseekv3_tool_parser.py` and `deepseekv31_tool_parser.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
@@ -25,7 +25,7 @@ export const deepseek = blockFamily('deepseek_v3', [SEPARATOR], {
   },
 })
 
-/** The same reader: only what writes calls tells the two apart. */
+/** The same parser: the two differ only in how tool calls are constrained. */
 export const deepseekV31: ParserFamily = { ...deepseek, name: 'deepseek_v31' }
 
 function* readCall(reader: TextReader): Reading<BlockResult> {

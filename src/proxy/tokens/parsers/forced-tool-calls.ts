@@ -1,10 +1,10 @@
 /**
- * Calls of an engine that is held to a JSON schema: behind the reasoning, if there is any, the answer is an array of
+ * Tool calls of an engine that applies a JSON schema: after the optional reasoning, the completion is an array of
  * `{"name": …, "parameters": …}` and nothing else, as in vLLM and SGLang.
  *
- * Engines begin to hold the model to the schema at once or, if they were told how it reasons, behind its reasoning. So
- * a prompt that opened reasoning may be followed by either. An engine that could not be held to anything writes the
- * family's own markup, which is read as ever.
+ * Engines apply the schema from the first token or, if they know the model's reasoning markers, after the reasoning. So
+ * a prompt that opened reasoning may be followed by either. An engine that cannot apply constraints writes the family's
+ * own markup, which is parsed as usual.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { readReasoning } from './block-parser.ts'
@@ -39,7 +39,10 @@ export function createForcedCallParser(family: ParserFamily, options: OutputPars
   return new OutputParser(readCompletion, options)
 }
 
-/** @returns the calls that the rest of the text is; else what was read of it in vain */
+/**
+ * Reads tool calls to the end of the text. @returns the tool calls; or the text that was read, if it contains anything
+ * else
+ */
 function* readCalls(reader: TextReader): Reading<OutputToolCall[] | string> {
   reader.startRecord()
   const reading = yield* readNamedCalls(reader, { name: 'name', arguments: ['parameters'] })

@@ -1,6 +1,7 @@
 /**
- * Gemma 4's tool calls: `<|tool_call>call:f{a:<|"|>text<|"|>,n:5,l:[1,<|"|>x<|"|>],m:{k:true}}<tool_call|>`, reasoning in
- * `<|channel>thought\n…<channel|>`. Strings stand between their own token, which nothing can escape; all else is bare.
+ * Gemma 4's tool calls:
+ * `<|tool_call>call:f{a:<|"|>text<|"|>,n:5,l:[1,<|"|>x<|"|>],m:{k:true}}<tool_call|>`, reasoning in `<|channel>thought\n…<channel|>`.
+ * Strings are delimited by a special token, which cannot be escaped; other values have no quotes.
  * Sources: the model's chat template; vLLM's `parser/gemma4.py`; SGLang's `gemma4_detector.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
@@ -12,7 +13,7 @@ import type { Reading, TextReader } from './text-reader.ts'
 const QUOTE = '<|"|>'
 const CLOSE = '<tool_call|>'
 const CLOSES = new MarkerSet([CLOSE])
-/** Values deeper than this are no arguments that a tool takes. */
+/** The maximum nesting depth. No tool accepts deeper arguments. */
 const MAX_DEPTH = 100
 
 export const gemma4 = blockFamily('gemma4', [QUOTE], {
@@ -43,7 +44,7 @@ class BareReader {
     this.#schemas = schemas
   }
 
-  /** @returns JSON; undefined if the text is not one object */
+  /** Reads the complete text. @returns JSON; undefined if the text is not one object */
   whole(): string | undefined {
     try {
       const json = this.#value('')
@@ -99,7 +100,7 @@ class BareReader {
 
   #bare(key: string): string {
     const text = this.#skip(/[^,}\]]*/y).trim()
-    // The end of something else.
+    // The character closes another value.
     if (text === '' && key === '') throw new NotBare()
     const types = this.#depth === 1 ? getTypes(this.#schemas[key]) : []
     if (types.length > 0) return toJsonValue(text, types)

@@ -1,6 +1,6 @@
 /**
  * gpt-oss's harmony format: a completion is several messages, each a header, `<|message|>`, and a body. The header's
- * channel tells reasoning (`analysis`) from content (`final`, `commentary`); a recipient makes it a tool call:
+ * channel distinguishes reasoning (`analysis`) from content (`final`, `commentary`); a recipient makes it a tool call:
  * `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>`.
  * Sources: OpenAI's harmony guide (openai/harmony, `docs/format.md`); SGLang's `harmony_parser.py` and
  * `gpt_oss_detector.py`.
@@ -13,7 +13,7 @@ import type { Reading, TextReader } from './text-reader.ts'
 
 const MESSAGE = '<|message|>'
 const HEADER_END = new MarkerSet([MESSAGE])
-/** What ends a body; a new header may begin without an end before it. */
+/** The markers that end a body; the last two begin the next header. */
 const BODY_ENDS = new MarkerSet(['<|end|>', '<|return|>', '<|call|>', '<|start|>', '<|channel|>'])
 
 export const harmony: ParserFamily = {
@@ -25,7 +25,10 @@ export const harmony: ParserFamily = {
 
 const CHANNELS = ['final', 'analysis', 'commentary']
 
-/** A header without a channel becomes one of `final`. Behind `<|start|>assistant`, where prompts end, nothing is missing. */
+/**
+ * Returns the missing end of a truncated header. A header without a channel becomes one of `final`. After
+ * `<|start|>assistant`, where prompts end, nothing is missing.
+ */
 function headerRest(said: string): string {
   const opened = said.slice(Math.max(said.lastIndexOf('<|start|>'), said.lastIndexOf('<|channel|>'), 0))
   const isHeader =
@@ -49,7 +52,7 @@ function* readMessages(
     const { text, marker } = yield* reader.upTo(HEADER_END)
     const header = opening + text
     if (marker === undefined) {
-      // A header that was cut off says nothing to an agent; text that never had one does.
+      // A truncated header is omitted; text without a header is content.
       messages.begin('content')
       if (!header.trimStart().startsWith('<|')) messages.show(header)
       return
@@ -58,7 +61,7 @@ function* readMessages(
   }
 }
 
-/** @returns the marker that ended the body, if it begins a header; else nothing */
+/** Reads a body. @returns the marker that ended it, if that begins a header; else an empty string */
 function* readBody(
   reader: TextReader,
   header: string,
@@ -80,7 +83,7 @@ function* readBody(
 
 type ChannelKind = 'content' | 'reasoning'
 
-/** Puts messages of one kind together, a newline between them. */
+/** Joins messages of the same kind with newlines. */
 class MessageJoiner {
   readonly #delta: DeltaBuilder
   readonly #shown: Record<ChannelKind, boolean> = { content: false, reasoning: false }
@@ -105,7 +108,7 @@ class MessageJoiner {
     else this.#delta.addReasoning(shown)
   }
 
-  /** A message to a tool; one that is no JSON object is content. */
+  /** Adds a message to a tool; one that is not a JSON object is content. */
   call(name: string, body: string, header: string): void {
     const written = body.trim()
     const scanner = new JsonScanner()

@@ -1,4 +1,4 @@
-/** The families that write the calls of an answer as JSON between markers, most of them as one array. */
+/** The families that write tool calls as JSON between markers, most of them as one array. */
 import { blockFamily, THINK, THINK_OR_CALL } from './block-parser.ts'
 import {
   arrayToolCallSyntax,
@@ -12,8 +12,8 @@ import {
 const NAMED: ToolCallKeys = { name: 'name', arguments: ['arguments', 'parameters'] }
 
 /**
- * Hermes, Qwen2.5, Qwen3 and many fine-tunes: `<tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>`, with
- * `<think>…</think>` before them.
+ * Hermes, Qwen2.5, Qwen3 and many fine-tunes: `<tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>`, preceded by
+ * `<think>…</think>`.
  * Sources: the chat templates of Qwen2.5 and Qwen3; vLLM's `hermes_tool_parser.py` and `qwen3_reasoning_parser.py`.
  */
 export const hermes = blockFamily('hermes', [], {
@@ -22,7 +22,7 @@ export const hermes = blockFamily('hermes', [], {
 })
 
 /**
- * Granite 3: `<|tool_call|>[{"name": "f", "arguments": {…}}]`, by some of its versions behind `<tool_call>`.
+ * Granite 3: `<|tool_call|>[{"name": "f", "arguments": {…}}]`; some versions begin with `<tool_call>`.
  * Sources: the chat template of Granite 3.3; vLLM's `granite_tool_parser.py`.
  */
 export const granite = blockFamily('granite', [], {
@@ -32,7 +32,7 @@ export const granite = blockFamily('granite', [], {
 })
 
 /**
- * Phi 4 mini: `functools[{"name": "f", "arguments": {…}}]`, or the array between its own special tokens.
+ * Phi 4 mini: `functools[{"name": "f", "arguments": {…}}]`, or the array between special tokens.
  * Sources: the model card of Phi-4-mini-instruct; vLLM's `phi4mini_tool_parser.py`.
  */
 export const phi4Mini = blockFamily('phi4_mini_json', [], {
@@ -60,9 +60,9 @@ export const nemotronJson = blockFamily('nemotron_json', [], {
 })
 
 /**
- * Cohere's Command R7B and A: `<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters":
- * {…}}]<|END_ACTION|>`. Its ids count from 0 in each answer. Sources: the chat template of Command R7B; SGLang's
- * `cohere_command4_detector.py`.
+ * Cohere's Command R7B and A:
+ * `<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {…}}]<|END_ACTION|>`. Its ids count from 0 in
+ * each completion. Sources: the chat template of Command R7B; SGLang's `cohere_command4_detector.py`.
  */
 export const cohere = blockFamily('cohere_command', [], {
   reasoning: { open: '<|START_THINKING|>', close: '<|END_THINKING|>', callEndsIt: true },
@@ -104,7 +104,7 @@ export const minimaxM1 = blockFamily('minimax_m1', [], {
 })
 
 /**
- * GigaChat 3 writes a message with the role `function call` behind its content, GigaChat 3.1 a token:
+ * Tool calls of GigaChat 3, a message with the role `function call` after the content, and of GigaChat 3.1, a token:
  * `<|function_call|>{"name": "f", "arguments": {…}}<|message_sep|>`.
  * Sources: the models' chat templates; vLLM's `gigachat3_tool_parser.py`; SGLang's `gigachat3_detector.py`.
  */
@@ -115,8 +115,9 @@ export const gigaChat3 = blockFamily('gigachat3', ['<|role_sep|>'], {
 })
 
 /**
- * Solar Open: `<|think|>…<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{…}`
- * `<|tool_call:end|><|calls|>`, content behind `<|content|>`. Source: the model's chat template.
+ * Solar Open:
+ * `<|think|>…<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{…}`
+ * `<|tool_call:end|><|calls|>`, content after `<|content|>`. Source: the model's chat template.
  */
 export const solarOpen = blockFamily(
   'solar_open',
@@ -132,8 +133,9 @@ export const solarOpen = blockFamily(
 )
 
 /**
- * Kimi K2: `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, all calls in one section.
- * `functions.f:0` is the call's id, and the template wants to see it again.
+ * Kimi K2:
+ * `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, all calls in one section. `functions.f:0`
+ * is the tool call's id, which the template expects in later requests.
  * Sources: Kimi K2's `tool_call_guidance.md`; vLLM's `kimi_k2_tool_parser.py`.
  */
 export const kimi = blockFamily('kimi_k2', ['<|tool_call_argument_begin|>'], {

@@ -1,7 +1,7 @@
 /**
- * One JSON value of a text that is still being written, character by character. It knows at once when a text cannot
- * become JSON, and where the members of the outermost object are: tool arguments must reach the agent with the model's
- * own spacing, key order and numbers, which a parse and a second serialisation would change.
+ * Scans one JSON value in a text that is still being written, character by character. It detects at once that a text
+ * cannot become JSON, and locates the members of the outermost object: tool arguments must reach the agent with the
+ * model's own spacing, key order and numbers, which parsing and serializing would change.
  * Source: RFC 8259.
  */
 import type { Scanner } from './text-reader.ts'
@@ -19,7 +19,7 @@ type State =
   | 'done'
   | 'failed'
 
-/** Where a member of the outermost object is, counted from the beginning of the value. */
+/** The offsets of a member of the outermost object, from the beginning of the value. */
 interface MemberPlace {
   key: number
   keyEnd: number
@@ -27,7 +27,7 @@ interface MemberPlace {
   valueEnd: number
 }
 
-/** Whether a text is a number, a boolean or null. */
+/** Matches a number, a boolean or null. */
 export const SCALAR = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/
 const IN_SCALAR = /[-+.\w]/
 const SPACES = ' \t\n\r'
@@ -36,12 +36,12 @@ const HEX = /[\da-fA-F]/
 
 export class JsonScanner implements Scanner {
   #state: State = 'value'
-  /** What is open around the place: `{` and `[`. */
+  /** The open containers, outermost first: `{` and `[`. */
   readonly #open: string[] = []
   #isKey = false
   #scalar = ''
   #hexDigitsMissing = 0
-  /** How many characters were read. */
+  /** The number of characters read. */
   #length = 0
   #members: MemberPlace[] = []
 
@@ -49,7 +49,7 @@ export class JsonScanner implements Scanner {
     return this.#state !== 'done' && this.#state !== 'failed'
   }
 
-  /** Whether what was read is a whole object, array or string. */
+  /** Whether the text that was read is a complete object, array or string. */
   get isWhole(): boolean {
     return this.#state === 'done'
   }
@@ -66,7 +66,7 @@ export class JsonScanner implements Scanner {
     return text.length
   }
 
-  /** The members of the object that `written` is: key and text of the value; of equal keys the last. */
+  /** Returns the members of the object `written`, as key and text of the value; of equal keys, the last one. */
   getMembers(written: string): Map<string, string> {
     return new Map(
       this.#members.map(({ key, keyEnd, value, valueEnd }) => [
@@ -154,7 +154,7 @@ export class JsonScanner implements Scanner {
       this.#scalar = char
       this.#state = 'scalar'
     } else {
-      // A scalar by itself is no call, and nothing but the end of the text would tell that it is whole.
+      // A scalar alone is not a tool call, and only the end of the text would show that it is complete.
       this.#state = 'failed'
     }
   }

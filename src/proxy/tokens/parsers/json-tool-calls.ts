@@ -1,10 +1,10 @@
 /**
- * Calls written as JSON objects.
+ * Tool calls written as JSON objects.
  *
- * A closing marker inside a string of the JSON belongs to the string. If the string turns out not to end well, the
- * block is `misread` and ends at that marker, and what is behind it is read again. That stays linear: whatever of it
- * may begin a string anew is a quote that ended the misread string, and JSON that goes on behind it is outside of
- * strings where the other is inside, so it does not survive the next marker.
+ * A closing marker inside a JSON string belongs to the string. If the string turns out to be invalid, the block is
+ * `misread` and ends at that marker, and the text after it is read again. That stays linear: only the quotes that ended
+ * the misread string can begin a string when the text is read again, and JSON that continues after them is outside of
+ * strings where the first reading was inside, so it is invalid at the next marker.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import type { BlockResult, Markers, ToolCallSyntax } from './block-parser.ts'
@@ -14,13 +14,13 @@ import type { Reading, TextReader } from './text-reader.ts'
 
 interface ObjectText {
   text: string
-  /** Key and text of the value. */
+  /** The keys and the texts of their values. */
   members: ReadonlyMap<string, string>
 }
 
 /**
- * Reads the JSON object that comes next, without the space before it; undefined if none does.
- * @param begun what was read of it before
+ * Reads the JSON object that comes next and skips the space before it. Returns undefined if none comes next.
+ * @param begun the beginning of the object, if it was read before
  */
 export function* readObject(reader: TextReader, begun = ''): Reading<ObjectText | undefined> {
   if (begun === '') {
@@ -33,16 +33,19 @@ export function* readObject(reader: TextReader, begun = ''): Reading<ObjectText 
   return scanner.isWhole ? { text, members: scanner.getMembers(text) } : undefined
 }
 
-/** The names that a family writes the parts of a call under. */
+/** The keys that a family uses for the parts of a tool call. */
 export interface ToolCallKeys {
   name: string
-  /** The first of them that is there. */
+  /** The keys of the arguments; the first one present is used. */
   arguments: readonly string[]
-  /** `null`: the model's ids are not the agent's, for example because each turn counts from 0 again. */
+  /**
+   * The key of the id. `null`: the model's ids are not passed to the agent, for example because each turn counts from
+   * 0.
+   */
   id?: string | null
 }
 
-/** What stands between two markers: an object with a name and an object of arguments. */
+/** Returns the syntax of an object with a name and an object of arguments between two markers. */
 export function objectToolCallSyntax(open: string, close: string, keys: ToolCallKeys): ToolCallSyntax {
   return {
     opens: [open],
@@ -55,7 +58,10 @@ export function objectToolCallSyntax(open: string, close: string, keys: ToolCall
   }
 }
 
-/** An array of such objects between two markers. The closing one may be left out: the array ends by itself. */
+/**
+ * Returns the syntax of an array of such objects between two markers. The closing one is optional: the array has its
+ * own end.
+ */
 export function arrayToolCallSyntax(
   opens: readonly string[],
   close: string,
@@ -73,7 +79,7 @@ export function arrayToolCallSyntax(
   }
 }
 
-/** Such objects one behind another between two markers. */
+/** Returns the syntax of a sequence of such objects between two markers. */
 export function sequenceToolCallSyntax(open: string, close: string, keys: ToolCallKeys): ToolCallSyntax {
   return {
     opens: [open],
@@ -88,9 +94,10 @@ export function sequenceToolCallSyntax(open: string, close: string, keys: ToolCa
 }
 
 /**
- * Calls whose id and name stand before their JSON, each with a marker behind it.
- * @param headEnds of an id, if there is one, and of the name
- * @param headOf what the texts before them say, where that is more than the two; undefined: of no call
+ * Returns the syntax of tool calls whose id and name precede their JSON, each followed by a marker.
+ * @param headEnds the markers after the id, if there is one, and after the name
+ * @param headOf converts the texts before these markers, if they are not just id and name; returns undefined if they
+ *   describe no tool call
  */
 export function headerToolCallSyntax(
   open: string,
@@ -126,7 +133,7 @@ function bareHead(heads: readonly string[]): ToolCallHead {
   return { ...(id && { id }), name }
 }
 
-/** A JSON array of such objects, or a single one. */
+/** Reads a JSON array of such objects, or a single one. */
 export function* readNamedCalls(reader: TextReader, keys: ToolCallKeys): Reading<BlockResult> {
   const callOf: CallOf = (members) => namedCall(members, keys)
   yield* reader.space()
@@ -135,10 +142,10 @@ export function* readNamedCalls(reader: TextReader, keys: ToolCallKeys): Reading
   return object === undefined ? 'misread' : (callOf(object.members) ?? 'malformed')
 }
 
-/** The call that the members of an object describe; undefined if they describe none. */
+/** Returns the tool call that the members of an object describe; undefined if they describe none. */
 type CallOf = (members: ReadonlyMap<string, string>) => OutputToolCall[] | undefined
 
-/** An array's objects, behind its opening bracket, and the closing one. */
+/** Reads an array's objects after its opening bracket, and the closing bracket. */
 export function* readArray(reader: TextReader, callOf: CallOf): Reading<BlockResult> {
   const reading = yield* readRow(reader, callOf, function* () {
     yield* reader.space()
@@ -147,7 +154,10 @@ export function* readArray(reader: TextReader, callOf: CallOf): Reading<BlockRes
   return reading === 'misread' || (yield* reader.literal(']')) ? reading : 'misread'
 }
 
-/** @param goesOn reads what is between two objects, if another one is to come */
+/**
+ * Reads a series of objects.
+ * @param goesOn reads the separator, and returns whether another object follows
+ */
 function* readRow(reader: TextReader, callOf: CallOf, goesOn: () => Reading<boolean>): Reading<BlockResult> {
   const calls: OutputToolCall[] = []
   let isCalls = true
@@ -161,14 +171,14 @@ function* readRow(reader: TextReader, callOf: CallOf, goesOn: () => Reading<bool
   return isCalls ? calls : 'malformed'
 }
 
-/** A call whose name stands outside the JSON. */
+/** Reads the arguments of a tool call whose name is outside the JSON. */
 export function* readArguments(reader: TextReader, call: ToolCallHead): Reading<BlockResult> {
   const object = yield* readObject(reader)
   if (object === undefined) return 'misread'
   return call.name === '' ? 'malformed' : [{ ...call, arguments: object.text }]
 }
 
-/** Whether the block ends here: with its marker, or with the text, which may lack the marker. */
+/** Returns whether the block ends here: with its marker, or with the text, which may lack the marker. */
 export function* endsBlock(reader: TextReader, close: string): Reading<boolean> {
   yield* reader.space()
   return (yield* reader.literal(close)) || (yield* reader.atEnd())

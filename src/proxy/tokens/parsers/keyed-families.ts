@@ -1,4 +1,4 @@
-/** The families that write each parameter of a call as two elements, one with the name and one with the value. */
+/** The families that write each parameter of a tool call as two elements, one with the name and one with the value. */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import {
   type BlockOptions,
@@ -19,8 +19,8 @@ import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 export const glm = keyedFamily('glm45', '')
 
 /**
- * Hunyuan 3: `<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>a</arg_key>\n<arg_value>value</arg_value>\n` and so on. Its
- * public tokenizers give each of these markers a suffix: `<tool_call:opensource>`.
+ * Hunyuan 3: `<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>a</arg_key>\n<arg_value>value</arg_value>\n` and so on.
+ * Its public tokenizers add a suffix to each of these markers: `<tool_call:opensource>`.
  * Sources: the chat template of Hy3; SGLang's `hunyuan_detector.py`.
  */
 export const hunyuan = hunyuanFamily('hy_v3', '')
@@ -30,7 +30,10 @@ function hunyuanFamily(name: string, suffix: string): ParserFamily {
   return keyedFamily(name, suffix, `<tool_sep${suffix}>`, createMarkers('tool_calls', suffix))
 }
 
-/** @param nameEnd what may end the name of the function */
+/**
+ * Returns the family for a suffix of the markers.
+ * @param nameEnd an optional marker after the function's name
+ */
 function keyedFamily(name: string, suffix: string, nameEnd?: string, wrapper?: Markers): ParserFamily {
   const [key, value] = [createMarkers('arg_key', suffix), createMarkers('arg_value', suffix)]
   const inner = [key.open, key.close, value.open, value.close, ...(nameEnd ? [nameEnd] : [])]
@@ -77,7 +80,7 @@ function keyedCallSyntax({
       written.push({ name: keyText.trim(), text })
       yield* reader.space()
     }
-    // What the text ends in is none: its name may be cut, and another parameter may have been to come.
+    // A truncated call is not a tool call: its name may be incomplete, and another parameter may be missing.
     const isWhole = yield* reader.literal(call.close)
     return isWhole ? [{ name, arguments: toJsonArguments(name, written, tools) }] : 'malformed'
   }

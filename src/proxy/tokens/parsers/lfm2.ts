@@ -9,7 +9,7 @@ import { readPythonCalls } from './python-tool-calls.ts'
 import { type Reading, TextReader } from './text-reader.ts'
 
 const CLOSE = '<|tool_call_end|>'
-/** A token of its own, which no string holds. */
+/** A special token, which no string contains. */
 const END = new MarkerSet([CLOSE])
 
 export const lfm2 = blockFamily('lfm2', [], {

@@ -1,6 +1,6 @@
 /**
- * Llama 3's tool calls: the whole answer is `{"name": "f", "parameters": {…}}`, several of them with `; ` between,
- * sometimes with `<|python_tag|>` before them. Only the end of the answer tells such a call from an answer in JSON.
+ * Llama 3's tool calls: the complete output is `{"name": "f", "parameters": {…}}`, several of them separated by `; `,
+ * sometimes preceded by `<|python_tag|>`. Only the end of the output distinguishes such a call from a response in JSON.
  * Sources: the chat templates of Llama 3.1 and 3.2; vLLM's `llama_tool_parser.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
@@ -35,7 +35,7 @@ function* readCompletion(
   yield* reader.upTo(NO_MARKERS, (text) => delta.addContent(text))
 }
 
-/** undefined unless the whole text is calls and nothing else. */
+/** Reads tool calls. Returns undefined unless the complete text consists of tool calls. */
 function* readCalls(reader: TextReader): Reading<OutputToolCall[] | undefined> {
   yield* reader.space()
   const isTagged = yield* reader.literal(PYTHON_TAG)
@@ -57,8 +57,8 @@ function* readCalls(reader: TextReader): Reading<OutputToolCall[] | undefined> {
 }
 
 /**
- * An object up to its first key: an answer in JSON is shown as it comes once it cannot be a call.
- * @returns undefined if it is none
+ * Reads an object up to its first key. A response in JSON is streamed as soon as it cannot be a tool call.
+ * @returns undefined if the text is not a tool call's beginning
  */
 function* readFirstKey(reader: TextReader): Reading<string | undefined> {
   if (!(yield* reader.literal('{'))) return undefined

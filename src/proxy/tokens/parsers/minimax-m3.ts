@@ -1,7 +1,7 @@
 /**
- * MiniMax M3's tool calls: XML whose tags each stand behind a token of their own, `]<]minimax[>[`, values nested as
- * elements: `<invoke name="f"><a>text</a><l><item>1</item></l></invoke>`, all in one `<tool_call>`. What an element is
- * (a list, an object, a number) the tool's schema says, as in vLLM.
+ * MiniMax M3's tool calls: XML in which a special token, `]<]minimax[>[`, precedes each tag, with values nested as
+ * elements: `<invoke name="f"><a>text</a><l><item>1</item></l></invoke>`, all in one `<tool_call>`. The tool's schema
+ * determines whether an element is a list, an object or a scalar, as in vLLM.
  * Sources: the model's chat template; vLLM's `parser/minimax_m3.py`; SGLang's `minimax_m3.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
@@ -13,7 +13,7 @@ const NAMESPACE = ']<]minimax[>['
 const CLOSE = `${NAMESPACE}</invoke>`
 const CLOSES = new MarkerSet([CLOSE])
 const NAME_END = new MarkerSet(['">', CLOSE])
-/** vLLM's own limit. */
+/** The maximum nesting depth, as in vLLM. */
 const MAX_DEPTH = 128
 
 export const minimaxM3 = blockFamily('minimax_m3', [NAMESPACE], {
@@ -42,7 +42,7 @@ interface Element {
   children: Element[]
 }
 
-/** undefined unless the text is elements and space. */
+/** Parses elements. Returns undefined unless the text consists of elements and white space. */
 function parseElements(text: string): Element[] | undefined {
   const root: Element = { name: '', text: '', children: [] }
   const open = [root]
@@ -73,7 +73,7 @@ function toJson({ text, children }: Element, schema: unknown): string {
     if (isEmpty) return container.kind === 'array' ? '[]' : '{}'
     return toJsonValue(text, types)
   }
-  // Without a schema it is a list where the template would have written one, as in SGLang.
+  // Without a schema it is a list if the template would have written one, as in SGLang.
   const areItems = children.every(({ name }) => name === 'item')
   if (container?.kind === 'array' || (areItems && getTypes(schema).length === 0)) {
     return `[${children.map((child) => toJson(child, container?.schema.items)).join(', ')}]`
@@ -81,7 +81,7 @@ function toJson({ text, children }: Element, schema: unknown): string {
   return toJsonObject(textBeside(text, children), container?.schema ?? {})
 }
 
-/** Text between elements is kept under a name that none of them has, as in vLLM. */
+/** Adds the text between elements as an element with an unused name, as in vLLM. */
 function textBeside(text: string, children: Element[]): Element[] {
   if (text.trim() === '') return children
   let name = '$text'
@@ -89,7 +89,7 @@ function textBeside(text: string, children: Element[]): Element[] {
   return [...children, { name, text, children: [] }]
 }
 
-/** Elements of one name are a list. */
+/** Returns elements as a JSON object. Several elements with one name become a list. */
 function toJsonObject(
   elements: readonly Element[],
   { properties = {}, additionalProperties }: ArgumentSchema,
@@ -102,7 +102,7 @@ function toJsonObject(
   return `{${members.join(', ')}}`
 }
 
-/** The first list or object that a schema allows. */
+/** Returns the first list or object that a schema allows. */
 function findContainer(schema: unknown): { kind: 'array' | 'object'; schema: ArgumentSchema } | undefined {
   if (typeof schema !== 'object' || schema === null) return undefined
   const own = schema as ArgumentSchema

@@ -32,7 +32,10 @@ function* readCalls(reader: TextReader): Reading<BlockResult> {
   return yield* readArguments(reader, withGoodId({ name, id }))
 }
 
-/** Mistral's templates refuse ids that are not nine letters and digits: a call with another one is as one without. */
+/**
+ * Removes an invalid id, as if the model had written none: Mistral's templates reject ids that are not nine letters and
+ * digits.
+ */
 function withGoodId<Call extends { id?: string }>({ id, ...call }: Call) {
   return { ...call, ...(id !== undefined && /^[0-9A-Za-z]{9}$/.test(id) && { id }) }
 }

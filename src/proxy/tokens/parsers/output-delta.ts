@@ -1,17 +1,17 @@
-/** What an output parser gathers until its caller takes it. */
+/** The output that a parser collects until its caller takes it. */
 import { randomBytes } from 'node:crypto'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 
 export interface OutputDelta {
   content?: string
   reasoning?: string
-  /** Calls come whole: whether a call is well-formed is known at its end only. */
+  /** Tool calls are complete: only the end of a call shows whether it is well-formed. */
   toolCalls?: ToolCallDelta[]
 }
 
-/** A tool call as a family's markup says it. */
+/** A tool call as written in a family's markup. */
 export interface OutputToolCall {
-  /** Where the model itself names the call. */
+  /** The id, if the model writes one. */
   id?: string
   name: string
   /** JSON text. */
@@ -23,7 +23,7 @@ export class DeltaBuilder {
   #delta: OutputDelta = {}
   #callCount = 0
 
-  /** @param makeToolCallId names a call whose model gives it no id */
+  /** @param makeToolCallId creates the id of a tool call to which the model gives none */
   constructor(makeToolCallId = randomToolCallId) {
     this.#makeToolCallId = makeToolCallId
   }
@@ -43,7 +43,7 @@ export class DeltaBuilder {
     }
   }
 
-  /** What was read elsewhere, with its calls as they are. */
+  /** Adds another parser's output, with its tool calls unchanged. */
   add({ content = '', reasoning = '', toolCalls }: OutputDelta): void {
     this.addContent(content)
     this.addReasoning(reasoning)

@@ -1,19 +1,19 @@
-/** What reads an answer as it comes, on this thread or on another. */
+/** The interface for reading a completion as it arrives, on this thread or on another. */
 
 import type { OutputDelta } from './output-delta.ts'
 import type { OutputParser } from './output-parser.ts'
 
 export interface OutputReader {
   /**
-   * What each of the texts completed.
-   * @param isEnd no more text will come: what was held back comes as one more delta
+   * Returns the output that each of the texts completes.
+   * @param isEnd no more text will come; buffered output is returned as one more delta
    */
   read(texts: readonly string[], isEnd: boolean): readonly OutputDelta[] | Promise<readonly OutputDelta[]>
-  /** Nothing more will be read, for the agent or the engine has left. */
+  /** Releases the reader, because the agent or the engine has disconnected. */
   close(): void
 }
 
-/** @param parser of a family */
+/** Returns a reader that runs a parser on this thread. */
 export function createAnswerReader(parser: OutputParser): OutputReader {
   return {
     read: (texts, isEnd) => {

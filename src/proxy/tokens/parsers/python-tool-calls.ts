@@ -1,18 +1,18 @@
 /**
- * Calls written as Python: `[f(a=1, b="x"), g(c={'k': True})]`.
+ * Tool calls written as Python: `[f(a=1, b="x"), g(c={'k': True})]`.
  *
- * Templates that teach this write strings between quotes without escaping what is in them. So a quote ends a string
- * only where Python's syntax can go on behind it; SGLang's `lfm2_detector.py` reads them so too.
+ * Templates that teach this write strings between quotes without escaping their contents. So a quote ends a string only
+ * where Python's syntax can continue after it; SGLang's `lfm2_detector.py` does the same.
  */
 import { SCALAR } from './json-scanner.ts'
 import type { OutputToolCall } from './output-delta.ts'
 
-/** undefined unless the text is a list of calls with named arguments, and nothing else. */
+/** Parses a list of calls with named arguments. Returns undefined if the text is anything else. */
 export function readPythonCalls(text: string): OutputToolCall[] | undefined {
   return unlessNotPython(() => new PythonReader(text).calls())
 }
 
-/** A list, an object or another literal as JSON; undefined if the text is none. */
+/** Returns a list, an object or another literal as JSON; undefined if the text is none. */
 export function readPythonValue(text: string): string | undefined {
   return unlessNotPython(() => new PythonReader(text).value())
 }
@@ -28,13 +28,13 @@ function unlessNotPython<T>(read: () => T): T | undefined {
 
 class NotPython extends Error {}
 
-/** Values deeper than this are no arguments that a tool takes. */
+/** The maximum nesting depth. No tool accepts deeper arguments. */
 const MAX_DEPTH = 100
 const SPACE = /\s*/y
 const NAME = /[\p{L}_][\p{L}\p{N}_.-]*/uy
 const ARGUMENT_NAME = /[\p{L}_][\p{L}\p{N}_]*/uy
 const NUMBER = /[-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?/y
-/** A quote and what may stand behind the end of a string. */
+/** Matches a quote and the text that may follow the end of a string. */
 const QUOTE_END = /(['"])\s*(?=[,)\]}:]|$)/y
 const CONSTANTS: Readonly<Record<string, string>> = {
   True: 'true',
@@ -94,7 +94,7 @@ class PythonReader {
     return { name, arguments: `{${members.join(', ')}}` }
   }
 
-  /** Items up to `close`, with commas between them, one of which may be the last. */
+  /** Reads items up to `close`, separated by commas, with an optional comma at the end. */
   #list(close: string, item: () => string): string[] {
     const items: string[] = []
     while (!this.#has(close)) {
@@ -107,7 +107,7 @@ class PythonReader {
     return items
   }
 
-  /** As JSON. */
+  /** Reads a value and returns it as JSON. */
   #value(): string {
     if (++this.#depth > MAX_DEPTH) throw new NotPython()
     const json = this.#unboundedValue()
@@ -184,7 +184,7 @@ class PythonReader {
   }
 }
 
-/** Python's numbers are JSON's but for underscores, leading signs and points. */
+/** Converts a Python number to JSON, which differs only in underscores, leading signs and points. */
 function jsonNumber(written: string): string {
   const plain = written
     .replaceAll('_', '')

@@ -1,4 +1,4 @@
-/** The families that write each parameter of a call as an element with plain text in it. */
+/** The families that write each parameter of a tool call as an element that contains plain text. */
 import { blockFamily, type Markers, THINK, THINK_OR_CALL } from './block-parser.ts'
 import { invokeTags, taggedCallSyntax } from './tagged-tool-calls.ts'
 
@@ -13,7 +13,7 @@ const FUNCTION_TAGS = {
 /**
  * Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5:
  * `<tool_call>\n<function=f>\n<parameter=a>\nvalue\n</parameter>\n</function>\n</tool_call>`.
- * The model sometimes leaves `<tool_call>` out, so the call is what stands in `<function=…>`.
+ * The model sometimes omits `<tool_call>`, so `<function=…>` delimits the call.
  * Sources: the models' chat templates; vLLM's `parser/qwen3.py`; SGLang's `qwen3_coder_detector.py`.
  */
 export const qwen3Coder = blockFamily('qwen3_coder', [], {
@@ -22,7 +22,7 @@ export const qwen3Coder = blockFamily('qwen3_coder', [], {
 })
 
 /**
- * MiMo V2: the same with values on the line of their tags: `<parameter=a>value</parameter>`.
+ * MiMo V2: the same, with values on the line of their tags: `<parameter=a>value</parameter>`.
  * Sources: vLLM's `parser/mimo.py`; SGLang's `mimo_detector.py`.
  */
 export const mimo = blockFamily('mimo', [], {
@@ -59,7 +59,7 @@ export const minimaxM2 = blockFamily('minimax_m2', [], {
 })
 
 /**
- * DeepSeek V3.2: the same in DSML's tags, where each parameter says whether it is a string or JSON:
+ * DeepSeek V3.2: the same in DSML's tags, where each parameter declares whether it is a string or JSON:
  * `<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>`.
  * Sources: the model's chat template; SGLang's `deepseekv32_detector.py`.
  */
@@ -69,7 +69,7 @@ export const deepseekV32 = blockFamily('deepseek_v32', [], {
 })
 
 /**
- * DeepSeek V4: the same in `tool_calls`, which may begin in reasoning that was not closed.
+ * DeepSeek V4: the same in `tool_calls`, which may begin inside unclosed reasoning.
  * Sources: the model's chat template; vLLM's `parser/deepseek_v4.py`; SGLang's `deepseekv4_detector.py`.
  */
 export const deepseekV4 = blockFamily('deepseek_v4', [], {
@@ -109,8 +109,9 @@ export const miniCpm5 = blockFamily('minicpm5', [], {
 })
 
 /**
- * Kimi K3: `<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="a" type="string"<|sep|>text`
- * `<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>`, the answer in a `response` of its own.
+ * Kimi K3: `<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="a"
+ * type="string"<|sep|>text`
+ * `<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>`, content in a separate `response`.
  * Sources: the model's chat template; SGLang's `kimik3_detector.py` and `kimik3_format.py`.
  */
 export const kimiK3 = blockFamily('kimi_k3', ['<|open|>', '<|close|>', '<|sep|>'], {

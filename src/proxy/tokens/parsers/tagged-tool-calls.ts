@@ -1,9 +1,9 @@
 /**
- * Calls whose parameters are elements with plain text in them, as in
- * `<function=f>\n<parameter=a>\nvalue\n</parameter>\n</function>`. Families differ in how the tags are written.
+ * Tool calls whose parameters are elements that contain plain text, as in
+ * `<function=f>\n<parameter=a>\nvalue\n</parameter>\n</function>`. Families differ in the form of the tags.
  *
- * A value ends with its closing tag where a parameter or the call's end follows; so code about such tags can be a
- * value. A parameter that begins on a line of its own ends one that lacks its closing tag, as in vLLM.
+ * A value ends with its closing tag if another parameter or the end of the call follows, so that a value may contain
+ * code with such tags. A parameter that begins on a new line ends a preceding one without a closing tag, as in vLLM.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import type { BlockOptions, BlockResult, ToolCallSyntax } from './block-parser.ts'
@@ -11,28 +11,28 @@ import { type TextArgument, toJsonArguments } from './text-arguments.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 interface TagSyntax {
-  /** What a call begins with, up to its name: `<function=`. */
+  /** The beginning of a call, up to its name: `<function=`. */
   call: string
   callClose: string
-  /** What a parameter begins with, up to its name: `<parameter=`. */
+  /** The beginning of a parameter, up to its name: `<parameter=`. */
   parameter: string
   parameterClose: string
-  /** What may end a name, and with it the tag, and what it says of the value, whatever the tool's schema says. */
+  /** The texts that may end a name, and with it the tag, with the value's type, which overrides the tool's schema. */
   nameEnds: Readonly<Record<string, Pick<TextArgument, 'type'>>>
   wrapper?: { open: string; close: string }
-  /** Reads what stands between a tag's begin and its end, where that is more than the name. */
+  /** Parses the text between a tag's beginning and end, if it contains more than the name. */
   head?: (text: string) => Pick<TextArgument, 'name' | 'type'>
-  /** The template writes values without newlines around them: theirs are the value's own. */
+  /** Whether newlines around values belong to them, because the template writes none. */
   keepsNewlines?: true
-  /** A call that the text ends in is none: another parameter may have been to come. */
+  /** Whether a truncated call is not a tool call, because another parameter may be missing. */
   mustClose?: true
-  /** Values may stand in `<![CDATA[…]]>`. */
+  /** Whether values may be enclosed in `<![CDATA[…]]>`. */
   cdata?: true
-  /** What a value is whose type neither markup nor schema say. Default: a string. */
+  /** The type of a value for which neither markup nor schema declares one. Default: a string. */
   untyped?: 'json'
 }
 
-/** @param prefix of the names of the tags: `<invoke name="f">`, `<parameter name="a">` */
+/** Returns the syntax of `<invoke name="f">` and `<parameter name="a">`. @param prefix prefix of the tags' names */
 export function invokeTags(prefix: string) {
   return {
     call: `<${prefix}invoke name="`,
@@ -47,7 +47,7 @@ export function invokeTags(prefix: string) {
 export function taggedCallSyntax(syntax: TagSyntax): ToolCallSyntax {
   const { call, callClose, parameter, parameterClose, wrapper } = syntax
   const nameEnds = new MarkerSet([...Object.keys(syntax.nameEnds), '\n'])
-  /** What may follow a parameter; without the call's own end, that of its wrapper ends it too. */
+  /** The texts that may follow a parameter. If the call is not closed, the wrapper's closing marker ends it. */
   const followers = [parameter, callClose, ...(wrapper ? [wrapper.close] : [])]
   const valueEnds = new MarkerSet([parameterClose, `\n${parameter}`])
   const earlyValueEnds = new MarkerSet([parameterClose, `\n${parameter}`, callClose])
@@ -70,7 +70,7 @@ export function taggedCallSyntax(syntax: TagSyntax): ToolCallSyntax {
     return [{ name, arguments: toJsonArguments(name, written, options.tools, syntax.untyped) }]
   }
 
-  /** @returns a tag's name, empty if it has none, and the type that its end says */
+  /** Reads a tag's name. @returns the name, empty if there is none, and the type that the tag's end declares */
   function* readName(reader: TextReader): Reading<Pick<TextArgument, 'name' | 'type'>> {
     const { text, marker = '\n' } = yield* reader.upTo(nameEnds)
     if (marker === '\n') return { name: '' }
@@ -82,7 +82,7 @@ export function taggedCallSyntax(syntax: TagSyntax): ToolCallSyntax {
     return syntax.keepsNewlines ? text : withoutOuterNewlines(text)
   }
 
-  /** @returns the value and what follows it; undefined if it is not closed */
+  /** Reads a value. @returns the value and the text that follows it; undefined if the value is not closed */
   function* readValue(
     reader: TextReader,
     closesEarly: boolean,
@@ -97,7 +97,7 @@ export function taggedCallSyntax(syntax: TagSyntax): ToolCallSyntax {
       const space = yield* reader.space()
       const follower = yield* reader.oneOf(followers)
       if (follower !== undefined) return { text, follower }
-      // The text may be over before the call was closed.
+      // The text may end before the call is closed.
       if (yield* reader.atEnd()) return { text, follower: syntax.mustClose ? undefined : callClose }
       text += part.marker + space
     }
@@ -112,7 +112,7 @@ function withoutCdata(text: string): string {
   return isInIt ? bare.slice('<![CDATA['.length, -']]>'.length) : text
 }
 
-/** A value's own first and last newline belong to the markup. */
+/** Removes a value's first and last newline, which belong to the markup. */
 function withoutOuterNewlines(text: string): string {
   const start = text.startsWith('\n') ? 1 : 0
   return text.slice(start, text.endsWith('\n') ? Math.max(start, text.length - 1) : text.length)

@@ -1,6 +1,6 @@
 /**
- * Arguments that a model writes as plain text between tags, without JSON's quotes. What each text means depends on
- * the type that the tool's schema gives the parameter: the same `5` is a number or a string.
+ * Arguments that a model writes as plain text between tags, without JSON's quotes. The type in the tool's schema
+ * determines the meaning of each text: the same `5` is a number or a string.
  */
 import { parseJson } from '../../../base/json.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
@@ -9,16 +9,16 @@ import { readPythonValue } from './python-tool-calls.ts'
 export interface TextArgument {
   name: string
   text: string
-  /** Where the markup itself says it. */
+  /** The type, if the markup declares it. */
   type?: 'string' | 'json'
 }
 
-/** The arguments as a JSON object; texts that are JSON of another type than string are taken over as written. */
+/** Returns the arguments as a JSON object; texts that are JSON of a type other than string are not changed. */
 export function toJsonArguments(
   toolName: string,
   textArguments: readonly TextArgument[],
   tools: readonly Tool[] | null | undefined,
-  /** What a value is whose type the schema does not say. */
+  /** The type of a value for which the schema declares none. */
   untyped: 'string' | 'json' = 'string',
 ): string {
   const schemas = parameterSchemas(toolName, tools)
@@ -30,9 +30,9 @@ export function toJsonArguments(
 }
 
 /**
- * The first of the types, from null to string, that the text can be: so `5` for an integer or a string is a number. The
- * order is vLLM's (0.33, `coerce_to_schema_type`).
- * @param types JSON Schema's types that the value may have; none if unknown
+ * Converts a text to the first of the types, from null to string, that it can represent: `5` for an integer or a string
+ * is a number. The order is vLLM's (0.33, `coerce_to_schema_type`).
+ * @param types the JSON Schema types that the value may have; empty if unknown
  */
 export function toJsonValue(
   text: string,
@@ -49,14 +49,14 @@ export function toJsonValue(
   const mayBeString = types.length === 0 ? untyped === 'string' : types.some((type) => STRING.test(type))
   if (mayBeString) return JSON.stringify(text)
   if (isJson(bare)) return bare
-  // Templates that write values with Python's `str` teach the model that.
+  // Templates that write values with Python's `str` teach the model to do the same.
   return (PYTHON.test(bare) ? readPythonValue(bare) : undefined) ?? JSON.stringify(text)
 }
 
-/** What schemas are seen to call it. */
+/** The names that schemas use for strings. */
 const STRING = /^\s*(?:string|str|text|varchar|char|enum)\s*$/i
 
-/** What Python writes in another way than JSON: a list, an object, or a constant. */
+/** Matches the beginning of a list or an object and the constants, which Python writes differently than JSON. */
 const PYTHON = /^(?:[[{(]|(?:True|False|None)$)/
 
 const BOOLEANS = new Map([
@@ -66,7 +66,7 @@ const BOOLEANS = new Map([
   ['0', 'false'],
 ])
 
-/** As Python reads one: `+5` and `007` are whole numbers, `.5` is one with a fraction. */
+/** Converts a number as Python reads it: `+5` and `007` are integers, `.5` is a fraction. */
 function jsonNumber(text: string, mayBeFraction: boolean): string | undefined {
   const whole = /^([+-]?)0*(\d+)$/.exec(text)
   if (whole !== null) return `${whole[1] === '-' && whole[2] !== '0' ? '-' : ''}${whole[2]}`
@@ -79,7 +79,7 @@ function isJson(text: string): boolean {
   return parseJson(text) !== undefined
 }
 
-/** A part of a JSON Schema, as an agent sent it: it may be anything. */
+/** A part of a JSON Schema from an agent, which is not validated. */
 export interface ArgumentSchema {
   type?: string | string[]
   properties?: Record<string, unknown>
@@ -102,7 +102,7 @@ export function parameterSchemas(
   return {}
 }
 
-/** JSON Schema's types that the parameter may have; none if the schema does not say. */
+/** Returns the JSON Schema types that a parameter may have; empty if the schema declares none. */
 export function getTypes(schema: unknown): string[] {
   if (typeof schema !== 'object' || schema === null) return []
   const { type = [], enum: values, anyOf = [], oneOf = [], allOf = [] } = schema as ArgumentSchema

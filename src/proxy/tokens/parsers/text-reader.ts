@@ -1,20 +1,20 @@
 /**
- * A text that is still being written, read once from front to back. Grammars are generators: where the text is not
- * there yet they yield, and go on from that place when there is more.
+ * Reads a text that is still being written, once, from front to back. Grammars are generators: they yield when they
+ * need text that has not arrived, and continue at the same position when it has.
  *
- * What was read is kept as the parts it came in and joined when somebody asks for it: a text that grows by a few
- * characters at a time is never copied as a whole for each of them.
+ * The text is stored in the parts in which it arrived and joined on demand, so that a text that grows by a few
+ * characters at a time is not copied for each of them.
  */
 import { MarkerSearch, type MarkerSet } from '../tokenizer/markers.ts'
 
-/** A piece of grammar: yields where it takes more text to go on. */
+/** A part of a grammar, which yields when it needs more text. */
 export type Reading<T> = Generator<void, T, void>
 
-/** Reads one value character by character; keeps its place between the pieces of a text. */
+/** Reads one value character by character; keeps its position between the parts of a text. */
 export interface Scanner {
-  /** Reads `text` from `from`. @returns the index behind what belongs to the value */
+  /** Reads `text` from `from`. @returns the index after the value's last character */
   read(text: string, from: number): number
-  /** Whether the value may go on. */
+  /** Whether the value may continue. */
   readonly isOpen: boolean
 }
 
@@ -30,24 +30,24 @@ export class TextReader {
     this.#at = 0
   }
 
-  /** No more text will come. */
+  /** Declares that no more text will come. */
   end(): void {
     this.#isEnded = true
   }
 
-  /** Begins anew to keep what is read. */
+  /** Restarts recording the text that is read. */
   startRecord(): void {
     this.#record = ''
     this.#isRecording = true
   }
 
-  /** @returns what was read since {@link startRecord} */
+  /** Stops recording. @returns the text that was read since {@link startRecord} */
   stopRecord(): string {
     this.#isRecording = false
     return this.#record
   }
 
-  /** Goes back behind `text`, which was read last. */
+  /** Moves back before `text`, which was read last. */
   putBack(text: string): void {
     if (text.length <= this.#at) {
       this.#at -= text.length
@@ -57,13 +57,13 @@ export class TextReader {
     }
   }
 
-  /** Whether the text ends here. */
+  /** Returns whether the text ends here. */
   *atEnd(): Reading<boolean> {
     while (this.#at === this.#ahead.length && !this.#isEnded) yield
     return this.#at === this.#ahead.length
   }
 
-  /** The next character, which is not read with it; empty at the end. */
+  /** Returns the next character without reading it; empty at the end. */
   *peek(): Reading<string> {
     return (yield* this.atEnd()) ? '' : this.#ahead[this.#at]!
   }
@@ -73,7 +73,7 @@ export class TextReader {
     return yield* this.scan(new RunScanner(/\s*/y))
   }
 
-  /** Reads the one of the literals that comes next, if one does. None may be the beginning of another. */
+  /** Reads whichever of the literals comes next, if one does. None may be a prefix of another. */
   *oneOf(literals: readonly string[]): Reading<string | undefined> {
     for (;;) {
       const found = literals.find((literal) => this.#ahead.startsWith(literal, this.#at))
@@ -92,8 +92,8 @@ export class TextReader {
   }
 
   /**
-   * Reads up to the first of the markers and the marker too, or to the end.
-   * @param onText gets the text before the marker as it comes, if it is not to be gathered
+   * Reads up to and including the first of the markers, or to the end.
+   * @param onText receives the text before the marker as it arrives; without it, the text is returned
    */
   *upTo(markers: MarkerSet, onText?: (text: string) => void): Reading<{ text: string; marker?: string }> {
     const search = new MarkerSearch(markers)
@@ -115,7 +115,7 @@ export class TextReader {
     }
   }
 
-  /** Reads what `scanner` takes. @returns the text of it */
+  /** Reads the text that `scanner` accepts. @returns that text */
   *scan(scanner: Scanner): Reading<string> {
     let text = ''
     while (scanner.isOpen && !(yield* this.atEnd())) {
@@ -136,7 +136,7 @@ export class TextReader {
   }
 }
 
-/** Reads the characters that a sticky expression matches: a run of one class, which may be empty. */
+/** Reads the characters that a sticky expression matches: a possibly empty run of one character class. */
 export class RunScanner implements Scanner {
   readonly #run: RegExp
   #isOpen = true

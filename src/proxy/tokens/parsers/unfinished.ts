@@ -1,19 +1,19 @@
-/** What a completion that was cut off leaves open, by the markup of its family. */
+/** Finds the open header or reasoning block of a truncated completion, by the markup of its family. */
 import { opensReasoning } from './choose-parser.ts'
 import type { ParserFamily } from './output-parser.ts'
 
 export interface CutOffState {
-  /** What its last header lacks; empty if it was not cut off in one. */
+  /** The missing end of its last header; empty if it was not truncated in a header. */
   header: string
-  /** What ends its reasoning; undefined if it was not reasoning. */
+  /** The marker that ends its reasoning; undefined if it was not truncated in reasoning. */
   reasoningClose: string | undefined
-  /** It ended with a line break. */
+  /** Whether it ended with a line break. */
   endsLine: boolean
 }
 
 /**
- * Returns what a completion needs before its turn can end as templates end turns.
- * @param said the text of the completion, special tokens included
+ * Returns the text that a completion needs before its turn can end as templates end turns.
+ * @param said the text of the completion, including special tokens
  * @param head the end of its prompt
  */
 export function findCutOffState(family: ParserFamily, said: string, head: string): CutOffState {
@@ -27,7 +27,7 @@ export function findCutOffState(family: ParserFamily, said: string, head: string
   }
 }
 
-/** Whether a completion ends inside a reasoning block. */
+/** Returns whether a completion ends inside a reasoning block. */
 export function isInReasoning(family: ParserFamily, said: string, head: string): boolean {
   if (family.reasoning === undefined) return false
   const { open, close } = family.reasoning
@@ -35,7 +35,10 @@ export function isInReasoning(family: ParserFamily, said: string, head: string):
   return opensReasoning(family, head)
 }
 
-/** Of an opener that is a token and words behind it (Gemma 4's `<|channel>thought`), cut off in the words. */
+/**
+ * Returns the missing end of an opening marker that consists of a token and words (Gemma 4's `<|channel>thought`), if
+ * the completion was truncated in the words.
+ */
 function restOfOpener(open: string, said: string): string {
   const token = /^<[^>]+>/.exec(open)?.[0]
   const at = token === undefined ? -1 : said.lastIndexOf(token)

@@ -1,9 +1,10 @@
 /**
- * Renders prompts, and what new messages add to one. What they add is the text behind the completion's echo in the
- * whole conversation. It is rendered behind a short conversation of the same shape instead, so that it costs what is
- * new; that this gives the same text is proved on the conversation itself when a situation first comes up, and again
- * each time that it has come up twice as often. Where the two differ, that situation is rendered in full from then on,
- * and so is each conversation that says one of the words that the template looks for (`template-words.ts`).
+ * Renders prompts, and the part that new messages add to one: the text after the completion's echo in the complete
+ * conversation. The engine renders it after a dummy history with the same template signature, so that the cost depends
+ * only on the new messages. It verifies on the complete conversation that both texts are equal when a signature first
+ * occurs, and again each time its count has doubled. If they differ, conversations with that signature are rendered in
+ * full from then on, and so is each conversation that contains a word which the template searches for
+ * (`template-words.ts`).
  */
 import { hash } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
@@ -39,52 +40,58 @@ import {
   type TemplateSignature,
 } from './template-signature.ts'
 
-/** How a prompt begins and what is in it; its end is another matter. */
+/** The options of a prompt's beginning and contents, without those of its end. */
 export type PromptOptions = Omit<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>
 
 export interface NewPartRequest {
   situation: TemplateSignature
-  /** All of the past but the echo, in case that it is needed; see {@link NewPartAnswer}. */
+  /** The complete history without the echo, which is required only after the result `needs_history`. */
   history?: readonly MessageOrJson[] | undefined
-  /** What the echo says, where that has such a word. */
+  /** The text of the echo, if it contains a word that the template searches for. */
   echoText?: string | undefined
   newMessages: readonly MessageOrJson[]
 }
 
 export interface NewPart {
-  /** What follows the end of the completion's turn, the generation prompt included. */
+  /** The text after the end of the completion's turn, including the generation prompt. */
   text: string
-  /** What a completion that was cut off lacks. */
+  /** The ids that a truncated completion lacks. */
   closingIds: readonly number[]
-  /** The token that the text follows; undefined: the model gives up the floor by sampling the text's first token. */
+  /** The token before the text; undefined: the model ends its turn by sampling the text's first token. */
   endId: number | undefined
 }
 
 export type NewPartAnswer = NewPart | TemplateRejection | 'needs_history'
 
-/** Digests of what prompts begin with, date and tools left out, for calls without and with tools; and what ends reasoning. */
+/**
+ * Digests of the beginnings of prompts without and with tools, excluding date and tool definitions; and the end of
+ * reasoning.
+ */
 export interface Beginnings {
   withoutTools: string
   withTools: string
-  /** What the template writes between reasoning and what is said after it; undefined if it does not show both. */
+  /** The text that the template writes between reasoning and content; undefined if it does not render both. */
   endOfReasoning: string | undefined
 }
 
 interface SignatureEntry {
-  /** How often it has come up. */
+  /** The number of occurrences. */
   count: number
-  /** Whether the short past stands for the whole; else the whole is rendered. */
+  /** Whether the dummy history is equivalent to the complete one; else the complete one is rendered. */
   shortHolds: boolean
   closing: Bridge | undefined
-  /** The id of the call that it closes: Apriel's writes it behind the arguments. */
+  /** The id of the tool call that the bridge closes: Apriel's template writes it after the arguments. */
   closedId?: string | undefined
 }
 
-/** What is known is found again when it was forgotten; an agent that sends ever new variables must not fill the memory. */
+/**
+ * The cache size: forgotten entries are computed again, and an agent that keeps changing its variables must not fill
+ * the memory.
+ */
 const MAX_KNOWN = 4096
-/** Longer variables are told apart by their digest. */
+/** Longer variables are replaced by their digest. */
 const MAX_KEY_CHARS = 256
-/** Of the texts of short pasts. */
+/** The maximum number of cached dummy histories. */
 const MAX_KNOWN_PASTS = 512
 const MAX_PAST_CHARS = 32 * 1024
 
@@ -95,7 +102,7 @@ export class PromptEngine {
   readonly #eosIds: ReadonlySet<number>
   readonly #ends = new Map<string, EndOfTurn | undefined>()
   readonly #situations = new Map<string, SignatureEntry>()
-  /** What the template writes of a short past and an echo when nothing follows. */
+  /** The rendered texts of dummy histories and an echo without following messages. */
   readonly #pasts = new Map<string, string>()
 
   constructor(template: ChatTemplate, tokens: BoundaryTokens) {
@@ -105,12 +112,12 @@ export class PromptEngine {
     this.#eosIds = tokens.eosIds
   }
 
-  /** @throws what {@link ChatTemplate.render} throws */
+  /** @throws see {@link ChatTemplate.render} */
   render(messages: readonly MessageOrJson[], options: RenderOptions): string {
     return this.#template.render(messages, options)
   }
 
-  /** @param options tools and date are left out */
+  /** Returns digests of the beginnings of prompts. @param options tools and date are ignored */
   beginnings(options: PromptOptions): Beginnings {
     const fixed = { ...options, now: new Date(0), addGenerationPrompt: false }
     const user: ChatMessage = { role: 'user', content: 'next' }
@@ -124,7 +131,7 @@ export class PromptEngine {
     return { withoutTools: digest(null), withTools: digest(BEGINNING_TOOLS), endOfReasoning }
   }
 
-  /** Of an answer that is the last message: many templates leave reasoning out of those before. */
+  /** Returns the end of reasoning in the last message: many templates omit the reasoning of earlier ones. */
   #endOfReasoning(options: RenderOptions): string | undefined {
     const { message, marks } = createSentinelEcho({ ...ANSWER, reasons: true })
     const [said, , reasoning] = marks
@@ -143,15 +150,16 @@ export class PromptEngine {
     if (!changes) return answer
     if (echo.calls === 0) return this.#newPartOfRepeated(request, options) ?? answer
     if (!echo.says) return answer
-    // Gemma 4's template moves what an answer says behind the results of its calls. It was sampled before them: what
-    // follows is what follows calls alone.
+    // Gemma 4's template moves an assistant's content behind the results of its tool calls, but the model sampled it
+    // before them: the text after the echo is that after tool calls alone.
     const silent = { ...situation, echo: { ...echo, says: false } }
     return this.#newPart({ ...request, situation: silent, echoText: undefined }, options)
   }
 
   /**
-   * Mistral's templates write tools before each message that equals the last one of the user. In a short past no two are
-   * equal, so the whole has to show that all stays.
+   * Renders the new part if a new message equals an earlier one. Mistral's templates write tools before each message
+   * that equals the last user message. The messages of a dummy history all differ, so the complete history must show
+   * that nothing changes.
    */
   #newPartOfRepeated(request: NewPartRequest, options: PromptOptions): NewPartAnswer | undefined {
     const { history, newMessages } = request
@@ -171,14 +179,15 @@ export class PromptEngine {
       shortHolds: !request.situation.hasWords,
       closing: undefined,
     }
-    // The date passes: all that is compared is rendered under one.
+    // The date may change: all texts that are compared use the same one.
     const dated = { now: new Date(), ...options }
     const ofShort = isRepeated ? undefined : this.#behindShort(request, dated, key)
     if (ofShort === PAST_CHANGES) return { refused: PAST_CHANGES }
     const short = known.shortHolds ? ofShort : undefined
     const isProof = isPowerOfTwo(known.count + 1)
     if ((isProof || short === undefined) && request.history === undefined) return 'needs_history'
-    // A past of marks tells what it was that went; where there is none, the texts alone have to.
+    // The sentinels of a dummy history show which part was removed; without a dummy history, only the texts can be
+    // compared.
     const ofWhole = isRepeated ? isSame : isSameHistory
     const staysTheSame = ofShort === undefined ? ofWhole : losesAtMost
     const whole =
@@ -186,7 +195,7 @@ export class PromptEngine {
         ? this.#behindWhole(request, dated, short === undefined ? staysTheSame : undefined)
         : short
     if (whole === PAST_CHANGES) return { refused: PAST_CHANGES }
-    // A past that the template refuses as a whole was sampled all the same: Llama's takes one call a message.
+    // The template may reject the complete history although it was sampled: Llama's accepts one tool call per message.
     const behind = whole ?? short
     if (behind === undefined) return { refused: 'template_refuses' }
     const callId = request.situation.echo.toolCalls.at(-1)?.id
@@ -207,8 +216,8 @@ export class PromptEngine {
   }
 
   /**
-   * The text behind the echo, its past being a short one; undefined if that cannot stand for the whole.
-   * @param key of the situation
+   * Returns the text after the echo of a dummy history; undefined if that cannot represent the complete history.
+   * @param key key of the signature
    */
   #behindShort({ situation, newMessages }: NewPartRequest, options: PromptOptions, key: string): Behind {
     const dressed = { ...options, tools: situation.withTools ? MARKED_TOOLS_JSON : null }
@@ -219,7 +228,7 @@ export class PromptEngine {
         ),
       )
       .find(isFound)
-    // A mark in it is a tool's or a past message's: it has to be the real one.
+    // A sentinel in it represents a tool or an earlier message, whose real text is required.
     return behind !== undefined && hasSentinel(behind) ? undefined : behind
   }
 
@@ -252,8 +261,8 @@ export class PromptEngine {
   }
 
   /**
-   * Whether new messages leave a short past as it was. It is rendered by itself once for all calls of a situation, unless
-   * the template shows the ids of the echo's calls, which no two calls have in common.
+   * Returns whether new messages leave a dummy history unchanged. It is rendered alone once for all requests with a
+   * signature, unless the template prints the ids of the echo's tool calls, which always differ.
    */
   #staysShort(
     past: readonly MessageOrJson[],
@@ -275,14 +284,14 @@ export class PromptEngine {
     return isSameHistory(before, idless)
   }
 
-  /** A past and the echo, up to its marks; undefined if the template does not show them. */
+  /** Returns a rendered history and the echo, up to its sentinels; undefined if the template does not render them. */
   #pastAlone(past: readonly MessageOrJson[], form: EchoShape, options: PromptOptions): string | undefined {
     const { message, marks } = createSentinelEcho(form)
     const text = this.#tryRender([...past, message], { ...options, addGenerationPrompt: false })
     return cutBehind(text, marks)?.past
   }
 
-  /** What ends an answer in text. */
+  /** Returns the token that ends an assistant message with content. */
   #endOfTurn(options: PromptOptions): EndOfTurn | undefined {
     const key = getVariablesKey(options)
     if (this.#ends.has(key)) return this.#ends.get(key)
@@ -293,7 +302,7 @@ export class PromptEngine {
       const dressed = { ...options, tools }
       const behinds = followers.flatMap((follower) => {
         const cut = cutBehind(this.#tryRender([user, message, ...follower], dressed), marks)
-        // Hunyuan's writes nothing behind an answer that is the last message.
+        // Hunyuan's template writes nothing after an assistant message that is the last one.
         return cut === undefined || cut.behind === '' ? [] : [getTextBeforeSentinel(cut.behind)]
       })
       return findEndOfTurn(behinds, this.#generationPrompt(user, dressed), this.#finder, this.#eosIds)
@@ -311,7 +320,10 @@ export class PromptEngine {
     return without !== undefined && whole?.startsWith(without) ? whole.slice(without.length) : ''
   }
 
-  /** Found with marks for what the new messages say, so that none of it is taken for the template's. */
+  /**
+   * Finds the bridge with sentinels as the contents of new messages, so that no content is mistaken for the template's
+   * text.
+   */
   #closing({ situation }: NewPartRequest, end: EndOfTurn, options: PromptOptions): Bridge | undefined {
     const dressed = { ...options, tools: situation.withTools ? SENTINEL_TOOLS : null }
     return createDummyHistories(situation)
@@ -337,7 +349,7 @@ export class PromptEngine {
     return undefined
   }
 
-  /** undefined if the template refuses these messages. */
+  /** Renders messages. Returns undefined if the template rejects them. */
   #tryRender(messages: readonly MessageOrJson[], options: RenderOptions): string | undefined {
     try {
       return this.#template.render(messages, options)
@@ -352,24 +364,24 @@ const PAST_CHANGES = 'past_changes'
 
 const isSame = (before: string, after: string) => before === after
 
-/** Whether a past still says what it said before messages followed on this form of the echo. */
+/** Returns whether a history is unchanged when messages follow this form of the echo. */
 type StaysAsItWas = (form: EchoShape, after: string) => boolean
 
-/** undefined: the template refuses the conversation, or does not show what the echo says. */
+/** The text after the echo; undefined: the template rejects the conversation, or does not render the echo's content. */
 type Behind = string | undefined
 
-/** Cuts a text behind the echo that bears these marks. */
+/** Splits a text after the echo with these sentinels. */
 function cutBehind(
   text: string | undefined,
   marks: readonly string[],
 ): { past: string; behind: string } | undefined {
-  // Reasoning alone does not show where the message ends.
+  // The end of reasoning is not necessarily the end of the message.
   const isShown = text !== undefined && marks.slice(0, 2).some((mark) => text.includes(mark))
   const end = isShown ? findSentinelsEnd(text, marks) : undefined
   return end === undefined ? undefined : { past: text!.slice(0, end), behind: text!.slice(end) }
 }
 
-/** Apriel's shows the ids of an answer's calls once something follows on it. */
+/** Removes the ids of the echo's tool calls: Apriel's template prints them only if a message follows. */
 function withoutIds(past: string, { toolCalls }: EchoShape): string {
   return toolCalls.reduce((text, { id }) => text.replace(`, "id": ${JSON.stringify(id)}`, ''), past)
 }

@@ -1,7 +1,8 @@
 /**
- * Turns conversations into prompts of token ids: a whole one once, then only what each call adds to it. A prompt of
- * recorded ids is never tokenized again, so it stays what the engine saw, and the cost of a turn does not grow with
- * the conversation. Where what is added cannot be rendered by itself it is refused, and the caller renders the whole.
+ * Converts conversations to prompts of token ids: a complete one once, then only the part that each request adds.
+ * Recorded ids of a prompt are never tokenized again, so they stay those that the engine received, and the cost of a
+ * turn does not grow with the conversation. If the new part cannot be rendered alone, the renderer rejects it, and the
+ * caller renders the complete prompt.
  */
 import { hash } from 'node:crypto'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
@@ -19,11 +20,11 @@ import { createTemplateSignature } from './template-signature.ts'
 export type { PromptOptions } from './prompt-engine.ts'
 
 export interface PromptRendererOptions {
-  /** The template's text: variables that it does not mention make no difference. */
+  /** The template's text: variables that it does not mention have no effect. */
   source: string
-  /** Ids that end a turn for the engine. */
+  /** The ids that end a turn for the engine. */
   eosTokenIds?: readonly number[]
-  /** Default: on the spot. A `TextEncoder` keeps long texts off the event loop. */
+  /** Encodes a text. Default: synchronously. A `TextEncoder` keeps long texts off the event loop. */
   encode?: (text: string) => TokenIds | Promise<TokenIds>
 }
 
@@ -32,28 +33,28 @@ export interface RenderedPrompt {
   ids: TokenIds
 }
 
-/** A conversation, cut in two behind the assistant's message that echoes a completion. */
+/** A conversation, split after the assistant message that echoes a completion. */
 export interface ContinuationRequest {
-  /** Its last message is the echo. */
+  /** The messages up to the echo, which is the last one. */
   history: readonly ChatMessage[]
   newMessages: readonly ChatMessage[]
-  /** JSON of each message, the new ones last, as it came in. */
+  /** The original JSON of each message, the new ones last. */
   texts?: readonly string[] | undefined
-  /** All of them in their session's conversation, which keeps what is known of each. */
+  /** All messages in their session's conversation, to which cached data is attached. */
   known?: readonly Message[] | undefined
-  /** The last id that was sampled; undefined if none was. */
+  /** The last sampled id; undefined if none was sampled. */
   lastCompletionId: number | undefined
-  /** What the completion left open, where it was cut off. */
+  /** The open block of a truncated completion. */
   unfinished?: CutOffState | undefined
 }
 
-/** Prompt and completion of the earlier turn, then `glueIds`, then `newIds`: the prompt of this one. */
+/** The continuation of a turn: its prompt and completion, then `glueIds`, then `newIds`, form the new prompt. */
 export interface Continuation extends JoinPoint {
-  /** The text behind the completion's end of turn. */
+  /** The text after the completion's end of turn. */
   text: string
 }
 
-/** A client that sends ever new variables must not fill the memory. */
+/** The cache size: a client that keeps changing its variables must not fill the memory. */
 const MAX_KNOWN_VARIABLES = 64
 
 export class PromptRenderer {
@@ -75,8 +76,10 @@ export class PromptRenderer {
   }
 
   /**
-   * @param texts JSON of each message as it came in, where it is there
-   * @throws ProxyError `invalid_request` if the template refuses these messages, `unsupported` for what is no text
+   * Renders and tokenizes a complete prompt.
+   * @param texts the original JSON of each message, if available
+   * @throws ProxyError `invalid_request` if the template rejects these messages, `unsupported` for content that is not
+   *   text
    */
   async renderFull(
     messages: readonly ChatMessage[],
@@ -88,8 +91,8 @@ export class PromptRenderer {
   }
 
   /**
-   * Takes time by the new messages; by the whole conversation where its situation is not proved, or where it says what
-   * the template looks for.
+   * Renders the part that new messages add. The cost depends on the new messages, or on the complete conversation if
+   * its signature must be verified or it contains a word that the template searches for.
    */
   async renderContinuation(
     request: ContinuationRequest,
@@ -129,21 +132,21 @@ export class PromptRenderer {
     return { ...joined, glueIds: [...finished, ...joined.glueIds], text: part.text }
   }
 
-  /** The tokens that end what a completion was cut off in, as the template ends it. */
+  /** Returns the tokens that end a truncated completion's open block, as the template ends it. */
   async #finish(unfinished: CutOffState | undefined, variables: PromptOptions): Promise<TokenIds> {
     if (unfinished === undefined) return []
     const { header, reasoningClose, endsLine } = unfinished
     if (reasoningClose === undefined) return header === '' ? [] : await this.#encode(header)
     const { endOfReasoning = reasoningClose } = await this.#getBeginnings(getKey(variables), variables)
-    // Of a template that ends reasoning in another way than the parser reads it, the parser's way is the safe one.
+    // If the template ends reasoning differently than the parser expects, the parser's marker is used.
     const end = endOfReasoning.includes(reasoningClose) ? endOfReasoning : reasoningClose
     return await this.#encode(header + (endsLine ? end.replace(/^\n+/, '') : end))
   }
 
   /**
-   * Differs between calls whose variables give the same messages another beginning: such a call does not extend the
-   * other. Of the tools it shows only whether there are any; those the caller compares itself. The date is left out:
-   * a conversation goes on over midnight, under the date that the engine saw.
+   * Returns a key of the variables that change the beginning of a prompt: a request with another key does not extend
+   * the conversation. The key shows only whether there are tools, which the caller compares itself. It excludes the
+   * date: a conversation continues over midnight, with the date that the engine received.
    */
   async variablesKey(options: PromptOptions = {}): Promise<string> {
     const variables = this.#selectVariables(options)
@@ -154,7 +157,7 @@ export class PromptRenderer {
   #wordFinder(): Promise<WordFinder> {
     if (this.#words === undefined) {
       this.#words = this.#service.words().then((words) => new WordFinder(words))
-      // A thread that was replaced is asked again.
+      // After a failure, the next request queries the thread's replacement.
       this.#words.catch(() => {
         this.#words = undefined
       })
@@ -172,12 +175,12 @@ export class PromptRenderer {
     return found
   }
 
-  /** Whether this id ends a turn for the engine. */
+  /** Returns whether this id ends a turn for the engine. */
   endsTurn(id: number | undefined): boolean {
     return this.#getCompletionEnd(id).endedItself
   }
 
-  /** Those that can make a difference: a client may send what it likes. */
+  /** Returns the variables that the template may use, because clients may send any others. */
   #selectVariables({ kwargs, documents, now }: PromptOptions): PromptOptions {
     const given = typeof kwargs === 'string' ? (JSON.parse(kwargs) as object) : (kwargs ?? {})
     const mentioned = Object.entries(given).filter(([name]) => this.#source.includes(name))
@@ -197,24 +200,25 @@ function getKey(variables: PromptOptions): string {
   return hash('sha256', JSON.stringify(variables), 'base64')
 }
 
-/** Where recorded ids end and new ones begin. */
+/** The ids between recorded ids and the completion to come. */
 interface JoinPoint {
-  /** What the completion lacks: the end of what it was cut off in, and the end of turn. */
+  /** The ids that the completion lacks: the end of a truncated block, and the end of turn. */
   glueIds: number[]
-  /** The template's separator, the new messages and the generation prompt. */
+  /** The ids of the template's separator, the new messages and the generation prompt. */
   newIds: TokenIds
 }
 
 interface CompletionEnd {
-  /** undefined if nothing was sampled. */
+  /** The last sampled id; undefined if nothing was sampled. */
   lastId: number | undefined
-  /** Whether that is an id that ends a turn for the engine, be it the template's or another one. */
+  /** Whether that id ends a turn for the engine, even if the template uses another one. */
   endedItself: boolean
 }
 
 /**
- * @param ids the token that ends a turn, where there is one, and the new part, tokenized as one text: they are what
- *   they are behind any past if they begin with a special token
+ * Splits new ids into those that the completion lacks and the new part.
+ * @param ids the token that ends a turn, if there is one, and the new part, tokenized as one text: the ids do not
+ *   depend on the history if the first is a special token
  */
 export function joinIds(
   ids: TokenIds,
@@ -229,14 +233,20 @@ export function joinIds(
   return first === endId ? { glueIds, newIds: ids.slice(1) } : { refused: 'no_token_boundary' }
 }
 
-/** A completion that ended itself is not ended again, whatever it ended with (Llama's `<|eom_id|>`). */
+/**
+ * Returns the missing end of turn. A completion that the model ended is not ended again, even if it ended with another
+ * token (Llama's `<|eom_id|>`).
+ */
 function findMissingIds(closingIds: readonly number[], { lastId, endedItself }: CompletionEnd): number[] {
   if (endedItself) return []
   const written = lastId === undefined ? -1 : closingIds.indexOf(lastId)
   return closingIds.slice(written + 1)
 }
 
-/** The completion may have opened the next message; one that opened another message cannot be gone on from. */
+/**
+ * Joins a completion that may have opened the next message; one that opened another kind of message cannot be
+ * continued.
+ */
 function joinAtOpening(ids: TokenIds, { lastId, endedItself }: CompletionEnd): JoinPoint | TemplateRejection {
   if (lastId === ids[0]) return { glueIds: [], newIds: ids.slice(1) }
   return endedItself ? { refused: 'other_message_opened' } : { glueIds: [], newIds: ids }

@@ -1,6 +1,6 @@
 /**
- * The thread that prompts are rendered on, seen from the event loop. Templates are other people's programs: one that
- * takes too long or too much memory fails the call that it was rendered for, and its thread is replaced.
+ * The thread that renders prompts, seen from the event loop. Templates are third-party programs: one that exceeds its
+ * time or memory limit fails the request for which it was rendered, and its thread is replaced.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { MessageOrJson, RenderOptions } from '../templates/chat-template.ts'
@@ -9,13 +9,13 @@ import type { TemplateWords } from '../templates/template-words.ts'
 import type { Beginnings, NewPartAnswer, NewPartRequest, PromptOptions } from './prompt-engine.ts'
 import type { PromptAnswer, PromptJob, PromptThreadData } from './prompt-thread.ts'
 
-/** What renders prompts, wherever it does it. */
+/** The interface for rendering prompts, on any thread. */
 export type PromptService = Pick<PromptThread, 'words' | 'beginnings' | 'render' | 'newPart'>
 
-/** The longest of real prompts take a tenth of a second. */
+/** The time limit of a job; the longest real prompts take 0.1 s. */
 const TIME_LIMIT_MS = 10_000
 
-/** What has more takes Python tens of milliseconds. */
+/** Longer conversations take Python tens of milliseconds. */
 const LONG_MESSAGES = 1_000
 
 const ENTRY_POINT = new URL('./prompt-thread.ts', import.meta.url)
@@ -35,21 +35,21 @@ export class PromptThread {
   }
 
   /**
-   * Starts the thread at once, and not with its first job.
+   * Starts the thread before its first job.
    * @throws ProxyError `config_invalid` if the template is not valid, `start_failed` if Python does not start
    */
   async begin(): Promise<void> {
     try {
-      // A job is answered when the thread is ready for it.
+      // A job completes only when the thread is ready.
       await this.beginnings({})
     } catch (error) {
-      // Nobody has called yet: what is wrong is the template.
+      // No request has been rendered yet, so the template is at fault.
       if (!(error instanceof ProxyError) || error.code !== 'invalid_request') throw error
       throw new ProxyError('config_invalid', error.message, { cause: error })
     }
   }
 
-  /** What the template looks for in what messages say. */
+  /** Returns the words that the template searches for in messages. */
   async words(): Promise<TemplateWords> {
     return (await this.#thread.ask({ kind: 'words' })) as TemplateWords
   }
@@ -58,7 +58,10 @@ export class PromptThread {
     return (await this.#thread.ask({ kind: 'beginnings', options: asText(options) })) as Beginnings
   }
 
-  /** @throws ProxyError `invalid_request` if the template refuses these messages, `unsupported` for what is no text */
+  /**
+   * @throws ProxyError `invalid_request` if the template rejects these messages, `unsupported` for content that is not
+   *   text
+   */
   async render(messages: readonly MessageOrJson[], options: RenderOptions): Promise<string> {
     const job = { kind: 'render', messages, options: asText(options) } as const
     return (await this.#thread.ask(job, messages.length > LONG_MESSAGES)) as string
@@ -75,7 +78,7 @@ export class PromptThread {
   }
 }
 
-/** Variables as JSON: a number as it was written is lost on the way to another thread. */
+/** Converts variables to JSON, because a number's original notation is lost between threads. */
 function asText<Options extends PromptOptions>(options: Options): Options {
   const { kwargs, documents } = options
   return {

@@ -1,4 +1,4 @@
-/** The thread that prompts are rendered on: starts Python, then answers one job after the other. */
+/** The thread that renders prompts: starts Python, then runs one job after the other. */
 import { workerData } from 'node:worker_threads'
 import {
   ChatTemplate,

@@ -1,13 +1,13 @@
 /**
- * Words that stand for what was said, so that a text shows where each thing went. A template has no reason to change
- * them: no space, no markup, nothing to escape. No agent can know them.
+ * Sentinels: words in place of message contents that show where a template writes each of them. Templates have no
+ * reason to change them, because they contain no space, no markup and nothing to escape. Agents cannot know them.
  */
 import { randomBytes } from 'node:crypto'
 
-/** Letters only, drawn when the process starts. */
+/** Random letters, created when the process starts. */
 const SECRET = Array.from(randomBytes(12), (byte) => String.fromCharCode(97 + (byte % 26))).join('')
 
-/** Of what, in order: templates may leave reasoning out later, and nothing else. */
+/** The field that a sentinel replaces: templates may omit the reasoning of earlier messages, and nothing else. */
 type SentinelField = 'message' | 'reasoning'
 
 const LETTER: Record<SentinelField, string> = { message: 'm', reasoning: 'r' }
@@ -21,13 +21,13 @@ export function hasSentinel(text: string): boolean {
   return text.includes(SECRET)
 }
 
-/** What stands before the first mark. */
+/** Returns the text before the first sentinel. */
 export function getTextBeforeSentinel(text: string): string {
   const index = text.indexOf(SECRET)
   return index === -1 ? text : text.slice(0, index)
 }
 
-/** Where the last of these marks ends; undefined if the text has none of them. */
+/** Returns the end of the last of these sentinels; undefined if the text contains none of them. */
 export function findSentinelsEnd(text: string, marks: readonly string[]): number | undefined {
   const ends = marks.map((mark) => text.lastIndexOf(mark) + mark.length)
   const found = ends.filter((end, index) => end >= marks[index]!.length)
@@ -35,8 +35,8 @@ export function findSentinelsEnd(text: string, marks: readonly string[]): number
 }
 
 /**
- * Whether a past that was rendered again, with more behind it, says what it said before. Reasoning may be left out, and
- * the markup around it: recorded ids keep it, as the engine saw it. What else goes, moves or comes does not stay.
+ * Returns whether a history is unchanged when it is rendered with messages after it. Reasoning may be omitted with its
+ * markup, because recorded ids keep it as the engine received it. Any other removal, move or addition is a change.
  */
 export function isSameHistory(before: string, after: string): boolean {
   if (before === after) return true
@@ -60,8 +60,9 @@ export function isSameHistory(before: string, after: string): boolean {
 }
 
 /**
- * Whether a past that has no marks lost something at most: nothing came and nothing moved, but for white space, which
- * templates strip beside reasoning and leave where that has gone. That it was reasoning that went, a past of marks shows.
+ * Returns whether a history without sentinels changed only by removals. White space is ignored, because templates strip
+ * it next to reasoning but keep it if the reasoning is omitted. A dummy history shows whether the removed text was
+ * reasoning.
  */
 export function losesAtMost(before: string, after: string): boolean {
   const kept = after.replaceAll(/\s+/g, '')
@@ -71,7 +72,7 @@ export function losesAtMost(before: string, after: string): boolean {
   return found === kept.length
 }
 
-/** Whether `rest` is `whole` less one piece. */
+/** Returns whether `rest` is `whole` without one contiguous part. */
 function isWithoutOnePart(whole: string, rest: string): boolean {
   return rest.length <= whole.length && whole.endsWith(rest.slice(sharedLength(rest, whole)))
 }

@@ -1,14 +1,16 @@
-/** Why the new part of a prompt cannot be rendered by itself. Stable names: callers count by them. */
+/**
+ * The reasons why the new part of a prompt cannot be rendered alone. The names are stable, because metrics use them.
+ */
 export const TEMPLATE_REJECTIONS = [
-  /** What the template writes behind an assistant's message has no special token where a new part could begin. */
+  /** The template writes no special token after an assistant message where a new part could begin. */
   'no_end_of_turn',
-  /** The completion ended with a token that opens another message than the next one. */
+  /** The completion ended with a token that opens another kind of message than the next one. */
   'other_message_opened',
-  /** The new messages change the text of what came before: tools or system messages that move. */
+  /** The new messages change the text of earlier messages: tools or system messages move. */
   'past_changes',
-  /** The template raises an error, or does not show what was said. The full prompt will tell. */
+  /** The template raises an error, or does not render the contents. Rendering the full prompt reports the error. */
   'template_refuses',
-  /** The tokenizer does not keep the end of the turn and the text behind it apart. */
+  /** The tokenizer merges the end of the turn with the text after it. */
   'no_token_boundary',
 ] as const
 

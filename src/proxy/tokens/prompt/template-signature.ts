@@ -1,47 +1,48 @@
 /**
- * What of a conversation matters to the text behind it: who spoke, with text, reasoning or calls, in which order. Two
- * conversations of one shape are in the same situation, and a short one stands for both.
+ * The properties of a conversation that determine the text after it: the sequence of roles, and whether each message
+ * has text, reasoning or tool calls. Conversations with the same shape have the same template signature, and one dummy
+ * history represents them all.
  */
 import { getImageParts } from '../../../protocol/canonical/images.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
 import { PLACEHOLDER_IMAGE } from '../images/placeholder-image.ts'
 import { createSentinel } from './sentinels.ts'
 
-/** A message without what it says. */
+/** A message without its contents. */
 export interface MessageShape {
   role: string
   says: boolean
   reasons: boolean
   calls: number
-  /** How many; absent: none. */
+  /** The number of images; absent: none. */
   images?: number
 }
 
-/** The assistant's message that echoes a completion; templates print names and ids of its calls with the results. */
+/** The assistant message that echoes a completion; templates print names and ids of its tool calls with the results. */
 export interface EchoShape extends MessageShape {
-  /** What it says in front of its marks. Default: nothing. */
+  /** The text before its sentinels. Default: none. */
   text?: string | undefined
   toolCalls: readonly Pick<ToolCall, 'id' | 'function'>[]
 }
 
-/** Texts and arguments are left out; what is here does not grow with them. */
+/** The template signature of a conversation. Its size does not depend on texts and arguments, which it omits. */
 export interface TemplateSignature {
-  /** The short past. */
+  /** The shape of the dummy history. */
   past: readonly MessageShape[]
   echo: EchoShape
   newShapes: readonly MessageShape[]
   withTools: boolean
-  /** Something that was said has a word that the template looks for. */
+  /** Whether a message contains a word that the template searches for. */
   hasWords?: true
-  /** Of the whole past, where it has any: a template may number them. */
+  /** The number of images in the complete history, if any: a template may number them. */
   pastImages?: number
 }
 
-/** More of a kind in a row make no difference that two of them do not make. */
+/** The maximum number of similar items in sequence: more make no difference. */
 const MANY = 2
 const MAX_NEW_SHAPES = 12
 
-/** @param history ends with the echo */
+/** Returns the template signature of a conversation. @param history ends with the echo */
 export function createTemplateSignature(
   history: readonly ChatMessage[],
   newMessages: readonly ChatMessage[],
@@ -59,7 +60,7 @@ export function createTemplateSignature(
   }
 }
 
-/** Equal for situations that are alike but for names and ids. */
+/** Returns a key that is equal for signatures that differ only in names and ids. */
 export function getSignatureKey({
   past,
   echo: { toolCalls: _names, ...echo },
@@ -80,15 +81,17 @@ export function getMessageShape(message: ChatMessage): MessageShape {
   }
 }
 
-/** All of them in the first message that had one and is left; where none is left, the past as a whole is rendered. */
+/**
+ * Assigns all images to the first remaining message that had one; if none remains, the complete history is rendered.
+ */
 function withAllImages(past: readonly MessageShape[], count: number): MessageShape[] {
   const first = past.findIndex(({ images }) => images !== undefined)
   return past.map(({ images: _, ...shape }, index) => (index === first ? { ...shape, images: count } : shape))
 }
 
 /**
- * A past in at most about a dozen messages: its head, one round for all that came before the latest question, the
- * question, one round for all but the last since then, and the last.
+ * Shortens a history to at most about a dozen messages: its head, one round for everything before the latest question,
+ * the question, one round for everything since then except the last, and the last.
  */
 function shorten(shapes: readonly MessageShape[]): MessageShape[] {
   const firstOther = shapes.findIndex(({ role }) => role !== 'system' && role !== 'developer')
@@ -104,7 +107,7 @@ function startOfLatestQuestion(shapes: readonly MessageShape[]): number {
   return Math.max(start, 0)
 }
 
-/** A question and its answer; with a call and its result between them if there were any. */
+/** Returns a question and its answer, with a tool call and its result between them if there were any. */
 function inOneRound(shapes: readonly MessageShape[]): MessageShape[] {
   if (shapes.length === 0) return []
   const answers = shapes.filter(({ role, calls }) => role === 'assistant' && calls === 0)
@@ -131,7 +134,7 @@ function calledRound(shapes: readonly MessageShape[]): MessageShape[] {
   return [...united(calling), ...results.slice(0, 1)]
 }
 
-/** One of the assistant's that has whatever any of its messages has; none for none. */
+/** Returns one assistant message with every property that any of them has; none for none. */
 function united(shapes: readonly MessageShape[]): MessageShape[] {
   if (shapes.length === 0) return []
   const has = (field: 'says' | 'reasons' | 'calls') => shapes.some((shape) => Boolean(shape[field]))
@@ -145,7 +148,10 @@ function withoutRepeats(shapes: readonly MessageShape[]): MessageShape[] {
   )
 }
 
-/** Of all messages of a past, with each call: by its fields, and not by text that is made of them. */
+/**
+ * Returns whether two shapes are equal. It compares fields instead of serialized text, because each request compares
+ * all messages of its history.
+ */
 function isSameShape(left: MessageShape, right: MessageShape): boolean {
   return (
     left.role === right.role &&
@@ -156,7 +162,7 @@ function isSameShape(left: MessageShape, right: MessageShape): boolean {
   )
 }
 
-/** Messages of these shapes that say nothing but marks, numbered from `from` on. */
+/** Returns messages of these shapes that contain only sentinels, numbered from `from`. */
 export function createDummyMessages(shapes: readonly MessageShape[], from: number): ChatMessage[] {
   let openCalls: string[] = []
   return shapes.map((shape, index) => {
@@ -181,14 +187,14 @@ function withImages(text: string, { images = 0 }: MessageShape): string | object
   return text === '' ? shown : [...shown, { type: 'text', text }]
 }
 
-/** The message that stands for the echo, and the marks that it ends with. */
+/** Returns the message that represents the echo, and the sentinels that it ends with. */
 export function createSentinelEcho(echo: EchoShape): { message: ChatMessage; marks: string[] } {
   const [text, call, reasoning] = [
     createSentinel('message', 0),
     createSentinel('message', 1),
     createSentinel('reasoning', 0),
   ]
-  // In each of them: gpt-oss's template shows the first one only.
+  // Each tool call contains the sentinel: gpt-oss's template renders only the first call.
   const toolCalls = echo.toolCalls.map(({ id, function: { name } }) => ({
     id,
     type: 'function' as const,
@@ -199,10 +205,10 @@ export function createSentinelEcho(echo: EchoShape): { message: ChatMessage; mar
   return { message, marks: [text, call, reasoning] }
 }
 
-/** Numbers of an echo's own marks are below this. */
+/** The first number of other sentinels; those of an echo are lower. */
 export const FIRST_SENTINEL = 2
 
-/** One tool stands for all, where a conversation has any. */
+/** One tool that represents all tools of a conversation. */
 export const SENTINEL_TOOLS: readonly Tool[] = [
   {
     type: 'function',
@@ -228,7 +234,7 @@ function assistant(
   }
 }
 
-/** Nine letters and digits: Mistral's templates refuse other ids. */
+/** Returns an id of nine letters and digits, because Mistral's templates reject others. */
 function callId(message: number, call: number): string {
   return `stand${String((message % 100) * 100 + call).padStart(4, '0')}`
 }
@@ -250,12 +256,13 @@ function hasText(content: unknown): boolean {
   return typeof content === 'string' && content !== ''
 }
 
-/** An answer in text. */
+/** An assistant message with content. */
 export const ANSWER: EchoShape = { role: 'assistant', says: true, reasons: false, calls: 0, toolCalls: [] }
 
 /**
- * Some templates refuse text or reasoning beside calls, and some show no calls at all: the first form is taken whose
- * marks are to be seen. What was sampled is not printed from here anyway.
+ * Returns forms of an echo, of which the first is used whose sentinels the template renders: some templates reject text
+ * or reasoning beside tool calls, and some render no tool calls at all. The sampled text itself is not taken from this
+ * rendering.
  */
 export function listEchoForms({ text, ...echo }: EchoShape): EchoShape[] {
   const forms = wordlessForms(echo)
@@ -271,8 +278,8 @@ function wordlessForms(echo: EchoShape): EchoShape[] {
 }
 
 /**
- * Short pasts of a situation, to be tried in order, each made when it is asked for: some templates take one call a message, and
- * gpt-oss's refuses text beside reasoning and calls.
+ * Generates the dummy histories of a signature on demand, in order of preference: some templates accept one tool call
+ * per message, and gpt-oss's rejects text beside reasoning and tool calls.
  */
 export function* createDummyHistories({ past }: TemplateSignature): Generator<ChatMessage[]> {
   yield createDummyMessages(past, FIRST_SENTINEL)
@@ -284,7 +291,7 @@ export function* createDummyHistories({ past }: TemplateSignature): Generator<Ch
   yield createDummyMessages(mute, FIRST_SENTINEL)
 }
 
-/** What follows on the echo, all of it saying something. Results of the echo's calls bear their ids. */
+/** Returns messages after the echo, all with content. Results of the echo's tool calls have their ids. */
 export function createFollowingMessages({ echo, newShapes, past }: TemplateSignature): ChatMessage[] {
   const says = (shape: MessageShape): MessageShape => ({ ...shape, says: true })
   const ids = echo.toolCalls.map(({ id }) => id)

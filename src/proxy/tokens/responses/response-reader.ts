@@ -1,8 +1,8 @@
 /**
- * Answers of a model whose files have a `response_template`, which is to answers what the chat template is to prompts.
- * transformers' own code reads them, in Python on a thread: a template's patterns and a model's texts may cost any time
- * together. An answer that takes too long is shown as it was written, from what was not told of it on; the others that
- * the thread was reading are read again on the next.
+ * Reads completions of a model with a `response_template`, the counterpart of the chat template for completions.
+ * transformers' own code parses them in Python on a thread, because the combination of a template's patterns and a
+ * model's text may take any amount of time. A completion that exceeds the limit is returned as raw text from its first
+ * character that was not yet returned; others that the thread was reading are read again on its replacement.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
@@ -14,10 +14,10 @@ import type { ResponseJob, ResponseReply, ResponseThreadData } from './response-
 
 const ENTRY_POINT = new URL('./response-thread.ts', import.meta.url)
 
-/** An answer has one job at a time, so that what waits is bounded by the calls that run. */
+/** The limits. Each completion has one job at a time, so the requests in flight bound the queue. */
 const LIMITS: PythonThreadLimits = { timeLimitMs: 5_000, maxQueued: 100_000 }
 
-/** Longer texts are read in pieces: others get their turn in between, and none takes longer than it may. */
+/** Longer texts are split: other jobs run in between, and no job exceeds the time limit. */
 const MAX_JOB_CHARS = 64 * 1024
 
 type ResponseThread = PythonThread<ResponseJob, ResponseReply>
@@ -39,12 +39,15 @@ export class ResponseReader {
     })
   }
 
-  /** @throws ProxyError `config_invalid` if the template cannot be used, `start_failed` if Python does not start */
+  /**
+   * Starts the thread.
+   * @throws ProxyError `config_invalid` if the template cannot be used, `start_failed` if Python does not start
+   */
   async begin(): Promise<void> {
     await this.#thread.ask({ kind: 'close', id: 0 })
   }
 
-  /** @param prefix the text that the answer follows */
+  /** Returns a reader for a completion. @param prefix the text before the completion */
   open(prefix: string, tools: readonly Tool[] | null | undefined): OutputReader {
     this.#answers += 1
     return new ResponseAnswer(this.#thread, this.#answers, { prefix, tools: JSON.stringify(tools ?? []) })
@@ -60,7 +63,7 @@ class ResponseAnswer implements OutputReader {
   readonly #id: number
   readonly #opening: AnswerOpening
   readonly #delta = new DeltaBuilder()
-  /** All that the thread was asked to read, in case that it is lost. */
+  /** The text that the thread has read, for a replacement of the thread. */
   #past = ''
   #undecided = 0
   #isOpen = false
@@ -115,7 +118,7 @@ class ResponseAnswer implements OutputReader {
     const job = { kind: 'read', id: this.#id, texts, isEnd } as const
     const reply = await this.#thread.ask(this.#isOpen ? job : { ...job, opening: this.#opening })
     if (reply !== 'unknown') return reply
-    // What was told of the past is not told again.
+    // Output that was already returned is discarded.
     for (const [index, piece] of splitText(this.#past).entries()) {
       const opening = index === 0 && { opening: this.#opening }
       await this.#thread.ask({ kind: 'read', id: this.#id, ...opening, texts: [piece], isEnd: false })
@@ -133,13 +136,13 @@ class ResponseAnswer implements OutputReader {
   }
 }
 
-/** The text that nobody could read; a text without an end of it stands for the end. */
+/** Returns unparsed text as content; an empty text represents the end. */
 function asWritten(texts: readonly string[], isEnd: boolean): OutputDelta[] {
   const all = isEnd ? [...texts, ''] : texts
   return all.map((content) => (content === '' ? {} : { content }))
 }
 
-/** No character is cut in two. */
+/** Splits a text without splitting a character. */
 function splitText(text: string): string[] {
   const pieces: string[] = []
   for (let start = 0; start < text.length; ) {

@@ -1,4 +1,6 @@
-/** The thread that answers are read on by a `response_template`: keeps what was read of each answer that is sampled. */
+/**
+ * The thread that reads completions by a `response_template`. It keeps the parser state of each completion in progress.
+ */
 import { workerData } from 'node:worker_threads'
 import type { PyProxy } from 'pyodide/ffi'
 import {
@@ -10,7 +12,7 @@ import {
 import { answerJobs } from '../templates/python/thread-jobs.ts'
 
 export interface ResponseThreadData {
-  /** JSON. */
+  /** The template as JSON. */
   template: string
 }
 
@@ -18,7 +20,7 @@ export type ResponseJob =
   | { kind: 'read'; id: number; opening?: AnswerOpening; texts: readonly string[]; isEnd: boolean }
   | { kind: 'close'; id: number }
 
-/** `unknown`: of an answer that another thread was reading. */
+/** The reply to a job. `unknown`: another thread was reading the completion. */
 export type ResponseReply = ResponseTexts | 'unknown'
 
 const NOTHING: ResponseTexts = { deltas: [], undecided: 0 }

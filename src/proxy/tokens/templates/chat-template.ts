@@ -1,6 +1,6 @@
 /**
- * A model's chat template: messages in, prompt text out, as `apply_chat_template` of transformers does it. It is
- * rendered in the thread that this is called on; see `prompt/` for the thread that the proxy has for it.
+ * A model's chat template, which converts messages to prompt text as transformers' `apply_chat_template` does. It is
+ * rendered on the calling thread; see `prompt/` for the proxy's rendering thread.
  */
 import { join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
@@ -13,35 +13,35 @@ import type { PythonTemplate, PythonTemplates } from './python/python-templates.
 import { MemoryExhaustion } from './python/thread-jobs.ts'
 import type { TemplateWords } from './template-words.ts'
 
-/** A message, or the JSON that it came in as: numbers and the order of keys are those of the text. */
+/** A message, or its original JSON, which keeps numbers and the order of keys. */
 export type MessageOrJson = ChatMessage | string
 
 export interface RenderOptions {
-  /** As a list, or as the JSON that it came in as. */
+  /** The tools, as a list or as their original JSON. */
   tools?: readonly Tool[] | string | null | undefined
-  /** Ends the text where the assistant's turn begins. Default: true. */
+  /** Whether the text ends with the opening of an assistant's turn. Default: true. */
   addGenerationPrompt?: boolean
-  /** Ends the text where the final message's text ends, for the model to go on from there. Default: no. */
+  /** Whether the text ends with the final message's text, so that the model continues it. Default: no. */
   continueFinalMessage?: boolean
-  /** The request's `chat_template_kwargs`: more variables for the template, such as `enable_thinking`. */
+  /** The request's `chat_template_kwargs`: additional variables for the template, such as `enable_thinking`. */
   kwargs?: Readonly<Record<string, unknown>> | string | undefined
-  /** As the variables: values, or their JSON. */
+  /** The documents, as values or as JSON. */
   documents?: readonly unknown[] | string | null | undefined
-  /** What `strftime_now` sees. Default: the present. */
+  /** The time for `strftime_now`. Default: the current time. */
   now?: Date
 }
 
-/** A template's text, or several under names; `default` and, for requests with tools, `tool_use` are the ones used. */
+/** A template's text, or several named ones, of which `default` and, for requests with tools, `tool_use` are used. */
 export type ChatTemplateSource = string | { name: string; template: string }[]
 
-/** Those of a model's files that its template is made of. */
+/** The files of a model that define its template. */
 export interface ChatTemplateFiles {
-  /** For requests without tools. */
+  /** The template for requests without tools. */
   plain: string
   withTools: string
   /** Variables for the template: `bos_token`, `eos_token` … */
   specialTokens: Readonly<Record<string, string>>
-  /** What writes the prompts. Default: the template. */
+  /** The prompt format. Default: the template. */
   format?: PromptFormat | undefined
 }
 
@@ -56,7 +56,10 @@ export function readChatTemplate(directory: string, config: TokenizerConfig): Ch
   return source === undefined ? undefined : chatTemplateFiles(source, config)
 }
 
-/** @throws ProxyError `config_invalid` if of several templates none is for everybody */
+/**
+ * Returns the templates and special tokens that a model's config declares.
+ * @throws ProxyError `config_invalid` if several templates are declared and none is a default
+ */
 export function chatTemplateFiles(
   source: ChatTemplateSource,
   config: TokenizerConfig = {},
@@ -88,12 +91,15 @@ export class ChatTemplate {
     this.#withTools = plain === withTools || format === 'harmony' ? this.#plain : open(withTools)
   }
 
-  /** In which form it takes messages, as JSON; see `python/template_messages.py`. */
+  /** Returns the form in which the template expects messages, as JSON; see `python/template_messages.py`. */
   needs(withTools: boolean): string {
     return (withTools ? this.#withTools : this.#plain).needs
   }
 
-  /** What it looks for in what messages say, with tools and without; see `python/template_words.py`. */
+  /**
+   * Returns the words that the template searches for in messages, with tools and without; see
+   * `python/template_words.py`.
+   */
   words(): TemplateWords {
     const found = [this.#plain, this.#withTools].map(({ words }) => JSON.parse(words) as TemplateWords)
     return {
@@ -103,8 +109,9 @@ export class ChatTemplate {
   }
 
   /**
-   * @throws ProxyError `invalid_request` with the template's own words if it refuses these messages, `unsupported` for
-   *   content that is not text; {@link MemoryExhaustion}
+   * Renders a prompt.
+   * @throws ProxyError `invalid_request` with the template's own error message if it rejects these messages,
+   *   `unsupported` for content that is not text; {@link MemoryExhaustion}
    */
   render(messages: readonly MessageOrJson[], options: RenderOptions = {}): string {
     const { tools, kwargs, documents, now, addGenerationPrompt = true, continueFinalMessage } = options
@@ -142,7 +149,7 @@ function readTemplateFile(directory: string): ChatTemplateSource | undefined {
   )
 }
 
-/** transformers' `special_tokens_map`: every `…_token` of the config that is set. */
+/** Returns transformers' `special_tokens_map`: every `…_token` of the config that is set. */
 function specialTokenVariables(config: TokenizerConfig): Record<string, string> {
   const variables: Record<string, string> = {}
   for (const [name, value] of Object.entries(config)) {

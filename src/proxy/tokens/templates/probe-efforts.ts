@@ -1,4 +1,4 @@
-/** Which reasoning efforts a chat template accepts, found by rendering a chat with each of them. */
+/** Finds the reasoning efforts that a chat template accepts, by rendering a chat with each of them. */
 import { ProxyError } from '../../../base/errors.ts'
 import {
   type EffortSupport,
@@ -6,7 +6,7 @@ import {
   templateVariables,
 } from '../../../protocol/canonical/reasoning-effort.ts'
 
-/** What {@link probeEfforts} found. */
+/** The result of {@link probeEfforts}. */
 export interface TemplateEfforts extends EffortSupport {
   /** Whether the effort changes the prompt. A template that ignores it accepts every effort. */
   readonly isRead: boolean
@@ -14,9 +14,9 @@ export interface TemplateEfforts extends EffortSupport {
 
 /**
  * Renders a chat with each effort, and with reasoning enabled and disabled.
- * @param render renders a short chat with these variables, and throws ProxyError `invalid_request` where the template
+ * @param render renders a short chat with these variables, and throws ProxyError `invalid_request` if the template
  *   raises an error
- * @returns undefined if the template rejects the chat without an effort too: nothing is known of its efforts then
+ * @returns undefined if the template also rejects the chat without an effort, so that its efforts are unknown
  */
 export async function probeEfforts(
   render: (kwargs: Record<string, unknown> | undefined) => Promise<string>,
@@ -37,7 +37,7 @@ export async function probeEfforts(
   }
 }
 
-/** Returns the different prompts that levels give; undefined among them: the template rejects one. */
+/** Returns the different prompts of the levels; they include undefined if the template rejects a level. */
 function levelTexts(texts: ReadonlyMap<string, string | undefined>): Set<string | undefined> {
   return new Set([...texts].filter(([effort]) => effort !== 'none').map(([, text]) => text))
 }

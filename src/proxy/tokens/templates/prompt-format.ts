@@ -1,22 +1,25 @@
-/** What writes a model's prompts: its chat template, or rules that engines follow in its place. */
+/** The format of a model's prompts: its chat template, or rules that engines use instead. */
 
-/** The rules that prompts are written by. */
+/** The rules by which prompts are written. */
 export type PromptFormat = 'template' | 'harmony'
 
 export interface PromptFormatChoice {
   readonly name: PromptFormat
   readonly chosenBy: 'name' | 'template'
-  /** Texts of the template that speak for it. */
+  /** Template texts that indicate the format. */
   readonly evidence: readonly string[]
 }
 
-/** What gpt-oss's template has in it, and no other model's. */
+/** Texts that only gpt-oss's template contains. */
 const HARMONY_SIGNS = ['<|start|>assistant', '<|channel|>analysis', '<|channel|>commentary']
 
-/** Names of the variables that harmony's rules know. */
+/** The names of the variables that harmony's rules use. */
 export const HARMONY_VARIABLES = 'reasoning_effort model_identity builtin_tools'
 
-/** vLLM writes the prompts of gpt-oss by harmony's rules, whatever template the model brings; `auto` does as well. */
+/**
+ * Chooses the prompt format. vLLM writes the prompts of gpt-oss by harmony's rules and ignores the model's template; so
+ * does `auto`.
+ */
 export function choosePromptFormat(asked: PromptFormat | 'auto', templateSource: string): PromptFormatChoice {
   if (asked !== 'auto') return { name: asked, chosenBy: 'name', evidence: [] }
   const isHarmony = HARMONY_SIGNS.every((sign) => templateSource.includes(sign))

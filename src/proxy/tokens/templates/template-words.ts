@@ -1,20 +1,23 @@
 /**
- * Messages that say something which their template looks for: a switch such as `/no_think`, markup that it takes for its
- * own. The template gets such a text as it is; all others are alike to it.
+ * Finds messages that contain a word which their template searches for: a switch such as `/no_think`, or text that it
+ * treats as its own markup. Such a text must reach the template unchanged; all other texts are equivalent to it.
  */
 import { SideTable } from '../../../base/side-table.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall } from '../../../protocol/canonical/messages.ts'
 
-/** As `python/template_words.py` finds them. */
+/** The words that `python/template_words.py` finds. */
 export interface TemplateWords {
-  /** Looked for in texts. */
+  /** Words that are searched for in texts. */
   readonly inside: readonly string[]
-  /** What a text as a whole is compared with. */
+  /** Texts that are compared with a complete text. */
   readonly whole: readonly string[]
 }
 
-/** Of a message that comes with each call, and is read once. A process has one template. */
+/**
+ * Whether a message contains such a word: each message is part of many requests, but is searched once. A process has
+ * one template.
+ */
 const saysWord = new SideTable<Message, boolean>()
 
 export class WordFinder {
@@ -22,7 +25,7 @@ export class WordFinder {
   readonly #whole: ReadonlySet<string>
 
   constructor({ inside, whole }: TemplateWords) {
-    // Arguments are texts of JSON. Templates may ask for a text in small letters.
+    // Arguments are JSON text. Templates may convert a text to lower case.
     const written = new Set(inside.flatMap((word) => [word, JSON.stringify(word).slice(1, -1)]))
     const pattern = [...written].map((word) => word.replaceAll(/\W/g, '\\$&')).join('|')
     this.#inside = written.size > 0 ? new RegExp(pattern, 'i') : undefined
@@ -40,7 +43,7 @@ export class WordFinder {
   }
 }
 
-/** What a message says, as one text; undefined: nothing. */
+/** Returns a message's content as one text; undefined if it is empty. */
 export function getMessageText({ content }: ChatMessage): string | undefined {
   return contentTexts(content).join('\n') || undefined
 }

@@ -1,35 +1,35 @@
-/** The tokens that are put in beside a tokenizer's vocabulary, `<|im_end|>` and its like, and where a text has them. */
+/** Finds added tokens in a text: those that a tokenizer has in addition to its vocabulary, such as `<|im_end|>`. */
 
 /** An entry of a tokenizer.json's `added_tokens`. */
 export interface AddedToken {
   id: number
   content: string
   special?: boolean
-  /** It takes the white space before it, or behind it. */
+  /** Whether it includes the white space before it, or after it. */
   lstrip?: boolean
   rstrip?: boolean
-  /** It is none within a word. */
+  /** Whether it is not recognized inside a word. */
   single_word?: boolean
-  /** It is looked for in normalized text. */
+  /** Whether it is searched for in normalized text. */
   normalized?: boolean
 }
 
 export interface TokenMatch {
   id: number
   begin: number
-  /** The character behind it. */
+  /** The index after its last character. */
   end: number
 }
 
-/** A beginning that tokens have in common. */
+/** A trie node: a prefix that tokens have in common. */
 interface TokenPrefix {
-  /** The token that it is; undefined: it is none. */
+  /** The id of the token that equals the prefix; undefined if none does. */
   id: number | undefined
-  /** By the code of the next character. */
+  /** The longer prefixes, by the code of the next character. */
   readonly next: Map<number, TokenPrefix>
 }
 
-/** Finds them as tokenizers do: the leftmost, of those the longest. */
+/** Finds added tokens as tokenizers do: the leftmost match, and the longest at that position. */
 export class AddedTokenFinder {
   readonly #root: TokenPrefix = { id: undefined, next: new Map() }
   readonly #firstCharacter: RegExp

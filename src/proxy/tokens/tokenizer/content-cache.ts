@@ -1,8 +1,7 @@
 /**
- * Tokens remembered by content, across sessions. A tokenizer splits every text at its special tokens before anything
- * else, so the ids of what follows one of them, up to the next, are a function of that text alone: system prompts and
- * tools, the task of a group's other samples, everything before a branch or a restart are looked up, not tokenized
- * again.
+ * A cache of token ids by content, shared by all sessions. A tokenizer splits every text at its special tokens first,
+ * so the ids between two of them depend only on the text there. System prompts and tools, the tasks of other samples in
+ * a group, and everything before a branch or a restart are found in the cache instead of being tokenized again.
  */
 import { hash } from 'node:crypto'
 import { LruCache } from '../../../base/lru-cache.ts'
@@ -11,24 +10,30 @@ import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
 import { type AddedToken, AddedTokenFinder } from './added-tokens.ts'
 import { cutAtSpaces } from './safe-cuts.ts'
 
-/** As many as 16 million ids. */
+/** The default cache size: 16 million ids. */
 const MAX_BYTES = 64 * 1024 * 1024
-/** What is shorter is looked up together with its neighbours. */
+/** Shorter segments are looked up together with adjacent ones. */
 const MIN_CHARS = 256
-/** Of one prompt. All of a long one would be hundreds in the queue of those who tokenize. */
+/**
+ * The number of segments of a prompt that are tokenized concurrently. All segments of a long prompt would add hundreds
+ * of entries to the encoder's queue.
+ */
 const PIECES_AT_ONCE = 4
-/** Tokenized in one go: less than a millisecond's work of an encoder that answers on the spot. */
+/**
+ * The number of characters to tokenize before yielding to the event loop: less than a millisecond of work for a
+ * synchronous encoder.
+ */
 const STRETCH_CHARS = 32 * 1024
-/** Of an entry, besides its ids: about what its key and the map need. */
+/** The approximate size of an entry's key and map slot. */
 const ENTRY_BYTES = 200
 
-/** @param promptChars of the prompt that the text is a piece of */
+/** Encodes a segment of a prompt. @param promptChars length of the complete prompt */
 type EncodePiece = (text: string, promptChars: number) => Promise<ArrayLike<number>>
 
 interface ContentCacheOptions {
-  /** Default: 64 MiB. */
+  /** The maximum size. Default: 64 MiB. */
   maxBytes?: number
-  /** What `mayCutAtSpaces` says of the tokenizer: long texts are known by their parts as well. Default: no. */
+  /** The result of `mayCutAtSpaces`: whether parts of long texts are cached separately. Default: no. */
   cutsAtSpaces?: boolean
 }
 
@@ -37,9 +42,9 @@ export class ContentCache {
   readonly #finder: AddedTokenFinder | undefined
   readonly #boundaries: ReadonlySet<number>
   readonly #cutsAtSpaces: boolean
-  /** By hash of the text. */
+  /** The ids by hash of the text. */
   readonly #known: LruCache<string, Int32Array>
-  /** Several sessions that begin with one prompt wait for one encoding. */
+  /** Encodings in progress, shared by sessions that begin with the same prompt. */
   readonly #underWay = new Map<string, Promise<Int32Array>>()
 
   constructor(
@@ -50,26 +55,26 @@ export class ContentCache {
     this.#encode = encode
     this.#known = new LruCache(maxBytes, ({ byteLength }) => byteLength + ENTRY_BYTES)
     this.#cutsAtSpaces = cutsAtSpaces
-    // Tokens that are found in normalized text are found later, within what is between the others.
+    // Tokens that are searched for in normalized text are found later, in the text between the others.
     const early = addedTokens.filter(({ normalized }) => !normalized)
     const isPlain = ({ special, lstrip, rstrip }: AddedToken) => special === true && !lstrip && !rstrip
     this.#boundaries = new Set(early.filter(isPlain).map(({ id }) => id))
-    // Whether a word's neighbours let it be a token depends on more than where it is.
+    // A match of a `single_word` token depends on adjacent characters, not only on its position.
     const isClear = early.every(({ single_word }) => !single_word) && this.#boundaries.size > 0
     this.#finder = isClear
       ? new AddedTokenFinder(new Map(early.map(({ content, id }) => [content, id])))
       : undefined
   }
 
-  /** For an encoder that has turned out to be wrong. */
+  /** Clears the cache, after its encoder has returned wrong ids. */
   clear(): void {
     this.#known.clear()
     this.#underWay.clear()
   }
 
-  /** The same ids as those of the text as a whole. @throws what the encoder throws */
+  /** Returns the same ids as encoding the complete text at once. @throws errors of the encoder */
   async encode(text: string): Promise<Int32Array> {
-    // A text as a whole is worth its place where it is short, as what ends a message is.
+    // A complete text is cached only if it is short, such as the end of a message.
     if (this.#finder === undefined && text.length >= MIN_CHARS)
       return Int32Array.from(await this.#encode(text, text.length))
     const whole = this.#splitContent(text)
@@ -93,7 +98,7 @@ export class ContentCache {
     return concatIds(...parts)
   }
 
-  /** Each begins with a boundary, but for the first; short ones in a row are one. */
+  /** Splits a text into segments that begin with a boundary, except the first; adjacent short ones are joined. */
   #splitContent(text: string): string[] {
     if (this.#finder === undefined || text.length < MIN_CHARS) return [text]
     const begins = [...this.#finder.find(text)]

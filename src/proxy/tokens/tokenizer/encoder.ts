@@ -1,7 +1,7 @@
 /**
- * Text to ids: off the event loop, by Hugging Face's own tokenizer in Rust, where npm has a binary for this machine; else
- * on the spot, by the one in JavaScript, which is slower and differs for some text (Unicode's digits, for one). A faster one
- * that is held to the first is `fast-encoder.ts`.
+ * Encodes text to ids: off the event loop, with Hugging Face's tokenizer in Rust, if npm has a binary for this machine;
+ * else synchronously, with the one in JavaScript, which is slower and returns different ids for some texts (with
+ * Unicode digits, for example). `fast-encoder.ts` is a faster encoder that is verified against the Rust one.
  */
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
@@ -12,16 +12,19 @@ import type { TokenNames } from './vocabulary.ts'
 export interface TextEncoder {
   readonly kind: 'fastokens' | 'rust' | 'javascript'
   /**
-   * @param promptChars of the prompt that the text is a piece of; default: the text is all of it
+   * @param promptChars length of the prompt that contains the text; default: the text is the complete prompt
    * @throws ProxyError `queue_full`, `shutting_down`, `internal`
    */
   encode(text: string, promptChars?: number): Promise<ArrayLike<number>>
-  /** Where it may turn out to be wrong: told of a fault that was, or of the one that comes. Another encodes from then on. */
+  /**
+   * Registers a listener for a fault, past or future, after which another encoder is used. Present if the encoder may
+   * return wrong ids.
+   */
   onFault?(listener: OnFault): void
   close(): Promise<void>
 }
 
-/** Why an encoder is asked no more. Of a text only what tells nothing of it. */
+/** The reason why an encoder is no longer used. It contains nothing that reveals a text. */
 export interface TokenizerFault {
   why: string
   textSha256?: string
@@ -32,7 +35,7 @@ export interface TokenizerFault {
 export type OnFault = (fault: TokenizerFault) => void
 
 /**
- * Knows the tokens by name as well, as it has read them.
+ * Opens the Rust encoder, which also provides the names of tokens.
  * @returns undefined if there is no binary for this machine
  * @throws ProxyError `config_invalid` if it cannot use this tokenizer.json
  */
@@ -41,7 +44,7 @@ export async function openRustEncoder(directory: string): Promise<RustEncoder | 
   if (library === undefined) return undefined
   try {
     const tokenizer = library.Tokenizer.fromFile(join(directory, 'tokenizer.json'))
-    // A file may ask for them; transformers switches them off for prompts.
+    // A file may enable truncation and padding; transformers disables them for prompts.
     tokenizer.disableTruncation()
     tokenizer.disablePadding()
     return new RustEncoder(tokenizer)
@@ -56,7 +59,7 @@ export function javaScriptEncoder(tokenizer: Tokenizer): TextEncoder {
   return { kind: 'javascript', encode: async (text) => tokenizer.encode(text), close: async () => {} }
 }
 
-/** What is used of the library's tokenizer. Each text is encoded on one of libuv's threads. */
+/** The methods of the library's tokenizer that are used here. Each text is encoded on one of libuv's threads. */
 interface RustTokenizer {
   encode(text: string, pair: null, options: { addSpecialTokens: boolean }): Promise<{ getIds(): number[] }>
   idToToken(id: number): string | null
@@ -66,15 +69,16 @@ interface RustTokenizer {
 interface Job {
   text: string
   promptChars: number
-  /** How many shorter ones went before it. */
+  /** The number of shorter texts that were encoded before it. */
   overtaken: number
   resolve(ids: number[]): void
   reject(error: ProxyError): void
 }
 
 /**
- * How many texts of long prompts are encoded at once. libuv has four threads, which files and names need, too; one core is
- * the event loop's. One thread more is for short prompts alone: they take a millisecond, and a long one some hundreds.
+ * The number of texts of long prompts that are encoded concurrently. libuv has four threads, which file and DNS
+ * operations also use; the event loop occupies one core. One additional thread serves short prompts only: they take a
+ * millisecond, a long one some hundreds.
  */
 const LONG_THREADS = Math.max(1, Math.min(2, availableParallelism() - 1))
 const LONG_CHARS = 16 * 1024
@@ -106,7 +110,7 @@ export class RustEncoder implements TextEncoder, TokenNames {
   }
 
   getToken(id: number): string | undefined {
-    // The library would take -1, 0.5 and 2^32 for ids of other tokens.
+    // The library would accept -1, 0.5 and 2^32 as ids of other tokens.
     return id >>> 0 === id ? (this.#tokenizer.idToToken(id) ?? undefined) : undefined
   }
 
@@ -129,7 +133,8 @@ export class RustEncoder implements TextEncoder, TokenNames {
   }
 
   /**
-   * Long prompts wait for short ones, but not for ever: those that have waited go in turn with the shortest.
+   * Selects the next text. Short prompts precede long ones, but texts that have been overtaken too often alternate with
+   * the shortest.
    * @returns undefined: none may begin now
    */
   #next(): number | undefined {

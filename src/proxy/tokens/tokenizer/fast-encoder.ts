@@ -1,7 +1,7 @@
 /**
- * Text to ids by fastokens, where the addon beside this file was built: 40 to 100 times as fast as Hugging Face's
- * library, which stays the truth. What both give for texts that have gone wrong elsewhere is compared before the first
- * prompt, and for a share of all texts from then on; at the first difference the addon is asked no more.
+ * Encodes text to ids with fastokens, if the addon beside this file was built: 40 to 100 times as fast as Hugging
+ * Face's library, which remains the reference. The results for texts that other tokenizers encoded wrongly are compared
+ * before the first prompt, then those for a share of all texts; after the first difference the addon is not used again.
  */
 import { hash } from 'node:crypto'
 import { join } from 'node:path'
@@ -9,7 +9,7 @@ import { loadOwnAddon } from '../../../base/assets.ts'
 import type { OnFault, TextEncoder, TokenizerFault } from './encoder.ts'
 import { proofTexts } from './proof-texts.ts'
 
-/** What `fastokens/addon.rs` offers. */
+/** The interface of `fastokens/addon.rs`. */
 interface FastTokenizer {
   encodeNow(text: string): Int32Array
   encode(text: string): Promise<Int32Array>
@@ -19,15 +19,15 @@ interface Addon {
   FastTokenizer: { open(path: string): Promise<FastTokenizer> }
 }
 
-/** One text of so many is compared. That takes as much time as all of them take. */
+/** The interval of comparisons, in texts. At this rate, comparing takes as much time as encoding all of them. */
 const TEXTS_A_CHECK = 64
-/** A tenth of a millisecond: less than the way to another thread and back. */
+/** The maximum length of a text that is encoded on this thread: 0.1 ms, less than a round trip to another thread. */
 const NOW_CHARS = 8 * 1024
 
 /**
  * Reads a `tokenizer.json` on another thread, in a second or two.
- * @param directory holds it
- * @returns undefined: the addon was not built. A failure is for {@link openFastEncoder} to tell
+ * @param directory contains the file
+ * @returns undefined: the addon was not built. {@link openFastEncoder} reports a failure
  */
 export function loadFastTokenizer(directory: string): Promise<FastTokenizer | undefined> {
   const loading = (async () => {
@@ -39,8 +39,9 @@ export function loadFastTokenizer(directory: string): Promise<FastTokenizer | un
 }
 
 /**
- * @param loading of the same file as the reference's
- * @param addedTokens their texts
+ * Verifies the addon and returns its encoder.
+ * @param loading the addon's tokenizer, of the same file as the reference's
+ * @param addedTokens the texts of the added tokens
  * @returns undefined: the addon was not built
  */
 export async function openFastEncoder(
@@ -65,7 +66,10 @@ export class FastEncoder implements TextEncoder {
     this.#reference = reference
   }
 
-  /** @param loading gives undefined where there is nothing to load @returns whether there is */
+  /**
+   * Waits for the addon's tokenizer. @param loading resolves to undefined if there is no addon @returns whether there
+   * is one
+   */
   async open(loading: Promise<FastTokenizer | undefined>): Promise<boolean> {
     try {
       this.#fast = await loading
@@ -76,7 +80,7 @@ export class FastEncoder implements TextEncoder {
     }
   }
 
-  /** Also of one that was. */
+  /** Registers a listener, and reports a past fault to it. */
   onFault(listener: OnFault): void {
     this.#listeners.push(listener)
     if (this.#fault) listener(this.#fault)
@@ -94,7 +98,7 @@ export class FastEncoder implements TextEncoder {
     return ids
   }
 
-  /** Compares both. */
+  /** Compares the ids of both encoders. */
   async check(text: string): Promise<void> {
     const ids = await this.#encodeFast(text)
     if (ids !== undefined) await this.#compare(text, ids)
@@ -105,7 +109,7 @@ export class FastEncoder implements TextEncoder {
     await this.#reference.close()
   }
 
-  /** @returns undefined: the reference is to be asked */
+  /** Encodes with the addon. @returns undefined: the reference must be used */
   async #encodeFast(text: string): Promise<Int32Array | undefined> {
     try {
       return text.length <= NOW_CHARS ? this.#fast?.encodeNow(text) : await this.#fast?.encode(text)
@@ -116,7 +120,7 @@ export class FastEncoder implements TextEncoder {
   }
 
   async #compare(text: string, ids: Int32Array): Promise<void> {
-    // A reference that is busy, or closed, says nothing of the addon.
+    // A busy or closed reference does not indicate a fault of the addon.
     const expected = await this.#reference.encode(text).catch(() => undefined)
     if (expected === undefined || this.#fast === undefined) return
     if (expected.length === ids.length && ids.every((id, at) => id === expected[at])) return

@@ -1,15 +1,15 @@
 /**
- * Finding fixed strings in a text that is still being written: each character is looked at once, however many
- * markers there are, however long they are and however the text is cut (Aho and Corasick, 1975).
+ * Finds fixed strings in a text that is still being written. Each character is processed once, regardless of the number
+ * and length of the markers and of the way in which the text is split (Aho and Corasick, 1975).
  */
 
-/** Markers that are searched for together. It can serve any number of searches. */
+/** A set of markers to search for, which any number of searches can share. */
 export class MarkerSet {
-  /** From a node and a UTF-16 code to a node. Node 0 stands for no beginning of any marker. */
+  /** From a node and a UTF-16 code to a node. Node 0 represents the empty prefix. */
   readonly #edges = new Map<number, number>()
-  /** Per node: the longest beginning of a marker that its own text ends with. */
+  /** Per node: the longest prefix of a marker that is a suffix of the node's text. */
   readonly #fallbacks: number[] = [0]
-  /** Per node: how many characters led to it. */
+  /** Per node: the number of characters on the path to it. */
   readonly #depths: number[] = [0]
   /** Per node: the longest marker that ends there. */
   readonly #found: (string | undefined)[] = [undefined]
@@ -20,7 +20,7 @@ export class MarkerSet {
     this.#linkFallbacks()
   }
 
-  /** The node that `code` leads to. */
+  /** Returns the node after `code`. */
   step(node: number, code: number): number {
     for (let from = node; ; from = this.#fallbacks[from]!) {
       const next = this.#edges.get(getEdgeKey(from, code))
@@ -29,14 +29,14 @@ export class MarkerSet {
     }
   }
 
-  /** The marker that is complete at this node; of several that end together the longest. */
+  /** Returns the marker that is complete at this node; the longest if several end here. */
   foundAt(node: number): string | undefined {
     return this.#found[node]
   }
 
-  /** How many characters that led to this node may be the beginning of a marker. */
+  /** Returns the number of characters on the path to this node that may begin a marker. */
   beginningLength(node: number): number {
-    // A marker that nothing longer begins with is no beginning any more, but its end may be one.
+    // A complete marker that is not a prefix of a longer one cannot continue, but its suffix may begin another.
     return this.#depths[this.#hasEdges[node] ? node : this.#fallbacks[node]!]!
   }
 
@@ -58,7 +58,7 @@ export class MarkerSet {
     this.#found[node] = marker
   }
 
-  /** Shorter beginnings first: each fallback is a shorter one. */
+  /** Links shorter prefixes first, because each fallback is shorter than its node. */
   #linkFallbacks(): void {
     const byDepth = [...this.#edges].sort(([, a], [, b]) => this.#depths[a]! - this.#depths[b]!)
     for (const [edge, node] of byDepth) {
@@ -79,11 +79,11 @@ function getEdgeKey(node: number, code: number): number {
 
 export interface MarkerMatch {
   marker: string
-  /** Where it ends in the text that was read; it may have begun in an earlier one. */
+  /** The index of its end in the text that was read; it may have begun in an earlier one. */
   end: number
 }
 
-/** One search through a text that comes in pieces. */
+/** A search through a text that arrives in parts. */
 export class MarkerSearch {
   readonly #markers: MarkerSet
   #node = 0
@@ -102,7 +102,7 @@ export class MarkerSearch {
     return undefined
   }
 
-  /** How many of the characters that were read last may be the beginning of a marker. */
+  /** The number of the last characters that may begin a marker. */
   get heldLength(): number {
     return this.#markers.beginningLength(this.#node)
   }

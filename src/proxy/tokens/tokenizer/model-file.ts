@@ -1,8 +1,10 @@
-/** Reading one of a model's files, any of which may be missing. */
+/** Reads a model's files, each of which is optional. */
 import { readFileSync } from 'node:fs'
 import { ProxyError } from '../../../base/errors.ts'
 
-/** undefined if there is no such file. @throws ProxyError `config_invalid` if it cannot be read */
+/**
+ * Returns a file's text, or undefined if it does not exist. @throws ProxyError `config_invalid` if it cannot be read
+ */
 export function readModelFile(path: string): string | undefined {
   try {
     return readFileSync(path, 'utf8')
@@ -12,7 +14,7 @@ export function readModelFile(path: string): string | undefined {
   }
 }
 
-/** undefined if there is no such file. @throws ProxyError `config_invalid` if it is not JSON */
+/** Returns a file's JSON, or undefined if it does not exist. @throws ProxyError `config_invalid` if it is not JSON */
 export function readModelJson<T>(path: string): T | undefined {
   const text = readModelFile(path)
   try {

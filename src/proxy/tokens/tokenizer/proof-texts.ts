@@ -1,4 +1,7 @@
-/** Texts that tokenizers have differed on: what two of them must agree on before one stands in for the other. */
+/**
+ * Texts for which tokenizers have returned different ids, and on which two of them must agree before one replaces the
+ * other.
+ */
 
 const LETTERS = [
   "I'll say it's THEY'RE they've 'S 'Ll d'accord l’homme",
@@ -17,10 +20,10 @@ const LETTERS = [
   '\u0000\u0001\u001f\u007f\u0080\u009f\u00ad\u2028\u2029\u2060\ufff9\ufffd',
 ]
 
-/** Of the added tokens: a vocabulary may have thousands that are alike. */
+/** The maximum number of added tokens: a vocabulary may have thousands of similar ones. */
 const MOST_TOKENS = 64
 
-/** @param addedTokens their texts */
+/** Returns the texts to compare. @param addedTokens the texts of the added tokens */
 export function proofTexts(addedTokens: readonly string[]): string[] {
   const some = [...addedTokens.slice(0, MOST_TOKENS / 2), ...addedTokens.slice(-MOST_TOKENS / 2)]
   const among = some.flatMap((token) => [

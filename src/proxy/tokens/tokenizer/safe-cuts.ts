@@ -1,11 +1,12 @@
 /**
- * Where a long text may be cut in two without another token in it: the ids of both parts are those of the whole. Known of
- * tokenizers that split text before all else by one of a few published expressions: none of these has a match that goes on
- * from a letter to white space, so every text of theirs is split there anyway, and what is behind begins anew.
+ * Finds positions where a long text can be split without changing its ids: the ids of both parts are those of the
+ * complete text. This is known for tokenizers that first split text by one of a few published expressions. None of
+ * these can match a letter followed by white space, so every text is split there anyway, and the text after the
+ * position is matched independently.
  */
 import type { AddedToken } from './added-tokens.ts'
 
-/** Expressions of `Split`, as published. */
+/** The expressions of `Split`, as published. */
 const EXPRESSIONS: ReadonlySet<unknown> = new Set([
   // Qwen 2 to 3.
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
@@ -17,7 +18,7 @@ const EXPRESSIONS: ReadonlySet<unknown> = new Set([
   '[!"#$%&\'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+',
 ])
 
-/** Of a tokenizer.json, what is read here. */
+/** The fields of a tokenizer.json that are used here. */
 interface SplittingFiles {
   normalizer?: unknown
   pre_tokenizer?: unknown
@@ -35,7 +36,7 @@ interface PipelineStep {
   pretokenizers?: readonly PipelineStep[]
 }
 
-/** Whether a text may be cut between a letter and white space, both of ASCII, for this tokenizer. */
+/** Returns whether this tokenizer allows splitting a text between a letter and white space, both ASCII. */
 export function mayCutAtSpaces({ normalizer, pre_tokenizer, added_tokens = [] }: SplittingFiles): boolean {
   const tokensKeepApart = added_tokens.every(
     ({ content, lstrip, rstrip, single_word }) => !lstrip && !rstrip && !single_word && !/\s/.test(content),
@@ -44,7 +45,7 @@ export function mayCutAtSpaces({ normalizer, pre_tokenizer, added_tokens = [] }:
   return tokensKeepApart && keepsSpaces(normalizer as PipelineStep | null) && isSplit(steps)
 }
 
-/** NFC joins no letter to white space, nor white space to anything. */
+/** Returns whether a normalizer preserves white space. NFC never combines it with another character. */
 function keepsSpaces(normalizer: PipelineStep | null | undefined): boolean {
   return !normalizer || normalizer.type === 'NFC' || normalizer.normalizers?.length === 0
 }
@@ -57,14 +58,14 @@ function isSplit(steps: readonly PipelineStep[]): boolean {
   return isPlain && steps.length > 1 && steps.slice(0, -1).every(isKnown)
 }
 
-/** Each part has more characters than this, but for the last. */
+/** The minimum length of each part but the last. */
 export const MIN_PART_CHARS = 8192
-/** Of 16 places that will do, one. */
+/** A mask that selects one in 16 possible positions. */
 const CHANCE = 15
 
 /**
- * Cuts a text at such places, which depend on the words there: two texts that differ in one place have most parts in
- * common.
+ * Splits a text at such positions. They depend on the words there, so that two texts that differ in one place have most
+ * parts in common.
  */
 export function cutAtSpaces(text: string): string[] {
   const parts: string[] = []

@@ -1,11 +1,14 @@
 /**
- * Ends a text at the first of several stop strings, while it is being written. The end of the text that may still
- * become a stop string is held back.
+ * Ends a text at the first of several stop strings, while it is being written. The end of the text is buffered while it
+ * may become a stop string.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import { type MarkerMatch, MarkerSearch, MarkerSet } from './markers.ts'
 
-/** 4 MiB of them stalled the process for nine seconds; this many characters take some 20 ms. */
+/**
+ * The limit on all stop strings together: 4 MiB blocked the process for nine seconds; this many characters take about
+ * 20 ms.
+ */
 const MAX_CHARACTERS = 65_536
 
 export class StopStrings {
@@ -15,8 +18,9 @@ export class StopStrings {
   #matched: string | undefined
 
   /**
-   * @param stops empty ones are ignored @param options whether the stop string belongs to the text
-   * @throws ProxyError `invalid_request` if they are too long together
+   * @param stops empty ones are ignored
+   * @param options whether the stop string belongs to the text
+   * @throws ProxyError `invalid_request` if their total length exceeds the limit
    */
   constructor(stops: readonly string[], { include = false } = {}) {
     if (stops.reduce((sum, { length }) => sum + length, 0) > MAX_CHARACTERS) {
@@ -27,14 +31,15 @@ export class StopStrings {
     this.#include = include
   }
 
-  /** The stop string that ended the text: the one that was complete first. */
+  /** The stop string that ended the text: the first to be complete. */
   get matched(): string | undefined {
     return this.#matched
   }
 
   /**
+   * Adds text.
    * @param mayEnd whether a stop string that this text completes ends it: not before `min_tokens`
-   * @returns the text that is safe to show. Nothing more comes after a match.
+   * @returns the text that can be emitted, nothing after a match
    */
   push(text: string, mayEnd = true): string {
     if (this.#matched !== undefined) return ''
@@ -50,14 +55,14 @@ export class StopStrings {
     return all.slice(0, safeLength)
   }
 
-  /** The text is over: what was held back did not become a stop string. */
+  /** Returns the buffered text at the end, when it can no longer become a stop string. */
   flush(): string {
     const shown = this.#held
     this.#held = ''
     return shown
   }
 
-  /** What was held back is known to the search already. */
+  /** Searches the new text; the search has already processed the buffered text. */
   #find(all: string, mayEnd: boolean): MarkerMatch | undefined {
     let match = this.#search.read(all, this.#held.length)
     while (match !== undefined && !mayEnd) match = this.#search.read(all, match.end)

@@ -1,15 +1,15 @@
 /**
- * Token ids in, text out, as they come. What was given out is never taken back: a character is given out once all
- * its bytes are there, and the whole equals `Tokenizer.decode` of all ids, however they were cut.
+ * Decodes token ids to text as they arrive. Emitted text never changes: a character is emitted once all its bytes have
+ * arrived, and the concatenation equals `Tokenizer.decode` of all ids, regardless of how they were split.
  */
 import type { TokenPieces } from './token-pieces.ts'
 
 interface StreamingDecoderOptions {
-  /** Leaves special tokens out of the text. Default: false. */
+  /** Whether to omit special tokens. Default: false. */
   skipSpecialTokens?: boolean
-  /** Special tokens that stay visible although the others are skipped: those that an output parser reads. */
+  /** Special tokens that are kept although others are omitted: those that an output parser uses. */
   keepTokens?: readonly string[]
-  /** The ids begin a text, so that a dummy first space is dropped. Default: false, they continue a prompt. */
+  /** Whether the ids begin a text, so that a dummy first space is dropped. Default: false, they continue a prompt. */
   startsText?: boolean
 }
 
@@ -29,14 +29,14 @@ export class StreamingDecoder {
     this.#dropsSpace = (options.startsText ?? false) && tokenizer.stripsFirstSpace
   }
 
-  /** The characters that `ids` completed. */
+  /** Returns the characters that `ids` complete. */
   push(ids: Iterable<number>): string {
     let text = ''
     for (const id of ids) text += this.#pushOne(id)
     return this.#withoutDummySpace(text)
   }
 
-  /** What an unfinished character left behind, as U+FFFD. The decoder is then at the start of a character again. */
+  /** Returns the bytes of an incomplete character as U+FFFD, and resets the decoder to the start of a character. */
   flush(): string {
     this.#inCharacter = false
     return this.#utf8.decode()
@@ -45,7 +45,7 @@ export class StreamingDecoder {
   #pushOne(id: number): string {
     if (this.#skips && this.#tokenizer.isSpecial(id) && !this.#keptIds.has(id)) return ''
     const { bytes, text } = this.#tokenizer.getPiece(id)
-    // Nearly every token is whole characters between whole characters: no decoder needed.
+    // Nearly every token begins and ends at a character boundary, and needs no decoder.
     if (text !== undefined && !this.#inCharacter) return text
     if (bytes.length === 0) return ''
     const decoded = this.#utf8.decode(bytes, { stream: true })

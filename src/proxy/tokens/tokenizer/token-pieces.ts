@@ -1,12 +1,12 @@
 /**
- * What each token adds to a text, as bytes. Decoding id by id needs bytes, not strings: one character may be spread
- * over several tokens. Two families of tokenizers are in use for language models, and both are covered:
- * byte-level BPE (GPT-2's byte alphabet; Qwen, Llama 3, DeepSeek) and byte-fallback BPE (SentencePiece's `▁` and
- * `<0xNN>`; Gemma, Llama 2, Mistral).
+ * The bytes that each token adds to a text. Decoding id by id requires bytes instead of strings, because several tokens
+ * may form one character. The two families of tokenizers that language models use are supported: byte-level BPE
+ * (GPT-2's byte alphabet; Qwen, Llama 3, DeepSeek) and byte-fallback BPE (SentencePiece's `▁` and `<0xNN>`; Gemma,
+ * Llama 2, Mistral).
  */
 import { ProxyError } from '../../../base/errors.ts'
 
-/** The `decoder` of a tokenizer.json, as far as it is read here. */
+/** The fields of a tokenizer.json's `decoder` that are used here. */
 export interface DecoderConfig {
   type: string
   decoders?: DecoderConfig[]
@@ -17,28 +17,26 @@ export interface DecoderConfig {
 }
 
 export interface TokenPiece {
-  /** UTF-8; possibly a part of a character. Empty for an id that the vocabulary does not have. */
+  /** UTF-8; possibly a part of a character. Empty for an id outside the vocabulary. */
   bytes: Uint8Array
-  /** The same as text, where the bytes are whole characters. */
+  /** The same as text, if the bytes are complete characters. */
   text: string | undefined
 }
 
-/** A vocabulary, as far as decoding needs it. */
+/** The parts of a vocabulary that decoding requires. */
 export interface TokenPieces {
-  /** Whether a text's first space is the tokenizer's own (SentencePiece's dummy prefix). */
+  /** Whether the tokenizer adds a text's first space (SentencePiece's dummy prefix). */
   readonly stripsFirstSpace: boolean
   tokenToId(token: string): number | undefined
   isSpecial(id: number): boolean
-  /** What the token adds to a text. The same object each time. */
+  /** Returns the bytes that the token adds to a text, as the same object each time. */
   getPiece(id: number): TokenPiece
 }
 
 export interface PieceRules {
-  /**
-   * The bytes that a token of the vocabulary stands for. Added tokens are those that were put in beside the model's.
-   */
+  /** Returns the bytes that a token represents. Added tokens are those outside the model's vocabulary. */
   bytesOf(token: string, isAdded: boolean): Uint8Array
-  /** Whether a text's first space is the tokenizer's own and does not belong to the text. */
+  /** Whether the tokenizer adds a text's first space, which does not belong to the text. */
   stripsFirstSpace: boolean
 }
 
@@ -53,7 +51,7 @@ export function pieceFromBytes(bytes: Uint8Array): TokenPiece {
   }
 }
 
-/** @throws ProxyError `config_invalid` for a decoder of another family */
+/** Returns the rules of a decoder. @throws ProxyError `config_invalid` for a decoder of another family */
 export function readPieceRules(decoder: DecoderConfig | null | undefined): PieceRules {
   const steps = decoder?.type === 'Sequence' ? (decoder.decoders ?? []) : decoder ? [decoder] : []
   if (steps.some((step) => step.type === 'ByteLevel')) {
@@ -93,7 +91,10 @@ function byteFallbackBytes(token: string, spaceMark: string): Uint8Array {
     : Uint8Array.of(Number.parseInt(byte, 16))
 }
 
-/** A character outside the byte alphabet stands for itself, as in Hugging Face's own decoder. */
+/**
+ * Returns the bytes of a token. A character outside the byte alphabet represents itself, as in Hugging Face's own
+ * decoder.
+ */
 function byteLevelBytes(token: string): Uint8Array {
   const bytes: number[] = []
   for (const character of token) {
@@ -104,7 +105,7 @@ function byteLevelBytes(token: string): Uint8Array {
   return Uint8Array.from(bytes)
 }
 
-/** GPT-2's alphabet: printable bytes stand for themselves, the others for the characters from U+0100 on. */
+/** GPT-2's alphabet: printable bytes represent themselves; characters from U+0100 represent the others. */
 const BYTE_OF_CHARACTER: ReadonlyMap<string, number> = makeByteAlphabet()
 
 function makeByteAlphabet(): Map<string, number> {

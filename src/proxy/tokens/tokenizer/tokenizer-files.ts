@@ -1,4 +1,4 @@
-/** Hugging Face's files of a tokenizer, `tokenizer.json` and `tokenizer_config.json`, as far as they are read here. */
+/** Reads Hugging Face's tokenizer files, `tokenizer.json` and `tokenizer_config.json`. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { ProxyError } from '../../../base/errors.ts'
@@ -6,7 +6,7 @@ import type { AddedToken } from './added-tokens.ts'
 import { readModelJson } from './model-file.ts'
 import type { DecoderConfig } from './token-pieces.ts'
 
-/** Parsed. */
+/** The parsed files. */
 export interface TokenizerFiles {
   tokenizerJson: TokenizerJson
   tokenizerConfig: TokenizerConfig
@@ -25,17 +25,20 @@ export interface TokenizerConfig {
   [field: string]: unknown
 }
 
-/** A special token as the config writes it: bare, with its flags, or not there. */
+/** A special token in the config: a text, an object with flags, or absent. */
 export type SpecialTokenConfig = string | { content: string } | null | undefined
 
-/** @throws ProxyError `config_invalid` if there is no `tokenizer.json`, or if a file is broken */
+/**
+ * Reads and parses the files.
+ * @throws ProxyError `config_invalid` if there is no `tokenizer.json`, or if a file is invalid
+ */
 export function readTokenizerFiles(directory: string): TokenizerFiles {
   return withConfig(directory, readTokenizerJson(directory))
 }
 
 /**
- * The same without the model, which is nearly all of the file (0.3 s and 100 MB to parse), where the file's order lets
- * it be left out. What is wrong with the model is for those to find who read it.
+ * Reads the files without the model, which is nearly all of `tokenizer.json` (0.3 s and 100 MB to parse), if the order
+ * of the file permits. Errors in the model are reported by the code that reads it.
  */
 export function readTokenizerFilesWithoutModel(directory: string): TokenizerFiles {
   return withConfig(directory, readBeforeModel(directory) ?? readTokenizerJson(directory))
@@ -53,14 +56,14 @@ function readTokenizerJson(directory: string): TokenizerJson {
   return tokenizerJson
 }
 
-/** As the library that writes these files spaces it. */
+/** The key as formatted by the library that writes these files. */
 const MODEL_KEY = '"model":'
 
 /**
- * What stands before the model, which that library writes last. These characters are a key wherever they are, as
- * quotation marks in texts bear a backslash; and it is the file's own key if all before it is an object with that key
- * once closed.
- * @returns undefined: the file has another order, and is to be read whole
+ * Reads the part before the model, which that library writes last. The searched characters are always a key, because
+ * quotation marks in texts are escaped; and it is a key of the outermost object if the text before it is an object with
+ * that key once closed.
+ * @returns undefined: the file has another order, and must be read completely
  */
 function readBeforeModel(directory: string): TokenizerJson | undefined {
   try {
@@ -71,7 +74,7 @@ function readBeforeModel(directory: string): TokenizerJson | undefined {
     const isWhole = ['added_tokens', 'decoder', 'model'].every((key) => key in before)
     return isWhole ? { ...before, model: undefined } : undefined
   } catch {
-    // Whoever reads it whole says what is wrong.
+    // Reading the complete file reports the error.
     return undefined
   }
 }

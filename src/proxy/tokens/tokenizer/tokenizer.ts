@@ -1,6 +1,6 @@
 /**
- * A model's tokenizer, read from Hugging Face's files. Encoding is the library's; decoding works on the bytes of
- * each token, so that the same code serves whole texts and streams (see `streaming-decoder.ts`).
+ * A model's tokenizer, read from Hugging Face's files. The library encodes; decoding uses the bytes of each token, so
+ * that complete texts and streams share one implementation (see `streaming-decoder.ts`).
  */
 import { Tokenizer as HuggingFaceTokenizer } from '@huggingface/tokenizers'
 import { ProxyError } from '../../../base/errors.ts'
@@ -15,7 +15,10 @@ import {
 import { readTokenizerFiles, type SpecialTokenConfig, type TokenizerFiles } from './tokenizer-files.ts'
 import { listedVocabulary, type TokenNames } from './vocabulary.ts'
 
-/** In a vocabulary a letter stands for a byte, and a letter of a text has a byte or more. */
+/**
+ * Returns an upper bound of the characters per token. A character of a vocabulary entry represents one byte, and a
+ * character of a text has at least one byte.
+ */
 export function longestTokenChars(tokenizer: Pick<Tokenizer, 'vocabSize' | 'idToToken'>): number {
   let longest = 1
   for (let id = 0; id < tokenizer.vocabSize; id += 1)
@@ -24,10 +27,10 @@ export function longestTokenChars(tokenizer: Pick<Tokenizer, 'vocabSize' | 'idTo
 }
 
 /**
- * Reads `tokenizer.json` and, where there is one, `tokenizer_config.json`. Takes 0.3 to 1.5 s for a vocabulary of
- * today's size and blocks meanwhile: for the start of a process or a thread.
+ * Reads `tokenizer.json` and, if there is one, `tokenizer_config.json`. Blocks for 0.3 to 1.5 s with a vocabulary of
+ * current size, so it is intended for the start of a process or a thread.
  * @param source a directory, or the parsed files
- * @throws ProxyError `config_invalid` if a file is missing, broken or of a kind that is not supported
+ * @throws ProxyError `config_invalid` if a file is missing, invalid or of an unsupported kind
  */
 export function loadTokenizer(source: string | TokenizerFiles): Tokenizer {
   const files = typeof source === 'string' ? readTokenizerFiles(source) : source
@@ -35,8 +38,9 @@ export function loadTokenizer(source: string | TokenizerFiles): Tokenizer {
 }
 
 /**
- * The same for a library that has read the vocabulary: it is not read once more unless it is needed as a list.
- * @param files may lack the model @param directory holds the whole files
+ * Returns a tokenizer for a library that has read the vocabulary, which is read again only if it is needed as a list.
+ * @param files may lack the model
+ * @param directory contains the complete files
  * @throws ProxyError `config_invalid` for a decoder that is not supported
  */
 export function tokenizerNamedBy(names: TokenNames, files: TokenizerFiles, directory: string): Tokenizer {
@@ -54,7 +58,7 @@ function usable(make: () => Tokenizer): Tokenizer {
   }
 }
 
-/** What is known without reading the vocabulary: each added token's text and id. */
+/** Returns the data that is available without the vocabulary: each added token's text and id. */
 export function readAddedTokens({ tokenizerJson, tokenizerConfig }: TokenizerFiles): {
   addedTokens: ReadonlyMap<string, number>
   eosTokenId: number | undefined
@@ -64,7 +68,7 @@ export function readAddedTokens({ tokenizerJson, tokenizerConfig }: TokenizerFil
   return { addedTokens, eosTokenId: eos === undefined ? undefined : addedTokens.get(eos) }
 }
 
-/** The text of a special token, however the config writes it. */
+/** Returns the text of a special token in either form of the config. */
 export function specialTokenText(token: SpecialTokenConfig): string | undefined {
   return typeof token === 'string' ? token : token?.content
 }
@@ -73,9 +77,9 @@ const NOTHING: TokenPiece = { bytes: new Uint8Array(0), text: '' }
 
 export class Tokenizer implements TokenPieces {
   readonly eosTokenId: number | undefined
-  /** Text and id of each token beside the vocabulary, special or not. */
+  /** The text and id of each added token, special or not. */
   readonly addedTokens: ReadonlyMap<string, number>
-  /** With the model. */
+  /** Returns the files with the model. */
   readonly #wholeFiles: () => TokenizerFiles
   readonly #addedIds: ReadonlySet<number>
   readonly #specialIds: ReadonlySet<number>
@@ -108,9 +112,9 @@ export class Tokenizer implements TokenPieces {
     return this.#rules.stripsFirstSpace
   }
 
-  /** @param options whether the tokenizer adds its own begin-of-text token; chat templates write theirs themselves */
+  /** @param options whether the tokenizer adds its begin-of-text token, which chat templates write themselves */
   encode(text: string, { addSpecialTokens = false } = {}): number[] {
-    // Whoever decodes only, or encodes elsewhere, does without it.
+    // The library is loaded lazily: it is not needed for decoding, or with another encoder.
     if (this.#library === undefined) {
       const { tokenizerJson, tokenizerConfig } = this.#wholeFiles()
       this.#library = new HuggingFaceTokenizer(tokenizerJson, tokenizerConfig)
@@ -119,22 +123,22 @@ export class Tokenizer implements TokenPieces {
   }
 
   /**
-   * The text of `ids`: bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary become nothing. Spaces
-   * before punctuation are never cleaned up, whatever the config says: engines do not do it either.
+   * Returns the text of `ids`: bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary are omitted. Spaces
+   * before punctuation are never removed, even if the config requires it, because engines do not remove them either.
    */
   decode(ids: Iterable<number>, { skipSpecialTokens = false } = {}): string {
     const decoder = new StreamingDecoder(this, { skipSpecialTokens, startsText: true })
     return decoder.push(ids) + decoder.flush()
   }
 
-  /** The vocabulary's entry, in the tokenizer's own alphabet (`Ġthe`). */
+  /** Returns the vocabulary's entry, in the tokenizer's own alphabet (`Ġthe`). */
   idToToken(id: number): string | undefined {
     return this.#vocabulary.getToken(id)
   }
 
   /**
-   * An added token is found at once; another one is looked for in the whole vocabulary, which takes about a
-   * millisecond.
+   * Returns a token's id. An added token is found at once; others are searched for in the complete vocabulary, which
+   * takes about a millisecond.
    */
   tokenToId(token: string): number | undefined {
     return this.addedTokens.get(token) ?? this.#vocabulary.getId(token)
@@ -144,7 +148,7 @@ export class Tokenizer implements TokenPieces {
     return this.#specialIds.has(id)
   }
 
-  /** Whether every text is split at it; special tokens are, and others that were put in beside the vocabulary. */
+  /** Returns whether every text is split at this token, as it is at special and other added tokens. */
   isAdded(id: number): boolean {
     return this.#addedIds.has(id)
   }

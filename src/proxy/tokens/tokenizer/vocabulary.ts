@@ -1,16 +1,16 @@
-/** A tokenizer's tokens by id, and back: listed here, or asked of the library that has read them anyway. */
+/** A tokenizer's tokens by id and vice versa: from a list, or from the library that has read them. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { TokenizerJson } from './tokenizer-files.ts'
 
-/** What tokens are called, in the tokenizer's own alphabet (`Ġthe`); those beside the vocabulary are among them. */
+/** The names of tokens, including added ones, in the tokenizer's own alphabet (`Ġthe`). */
 export interface TokenNames {
-  /** One more than the highest id; undefined: only a list tells it. */
+  /** One more than the highest id; undefined: only a list provides it. */
   readonly size?: number
   getToken(id: number): string | undefined
   getId(token: string): number | undefined
 }
 
-/** @throws ProxyError `config_invalid` if there is no vocabulary */
+/** Reads the vocabulary of a parsed tokenizer.json. @throws ProxyError `config_invalid` if there is no vocabulary */
 export function listedVocabulary(tokenizerJson: TokenizerJson): TokenNames & { readonly size: number } {
   const tokens = tokensById(tokenizerJson)
   return {
@@ -24,9 +24,10 @@ export function listedVocabulary(tokenizerJson: TokenizerJson): TokenNames & { r
 }
 
 /**
- * The tokens by id. Of a list, as SentencePiece's unigram models have it, a token's place is its id.
+ * Returns the tokens by id. In a list, as in SentencePiece's unigram models, a token's index is its id.
  *
- * A vocabulary has 150,000 tokens and more, and a process that starts waits for it: no entry of it becomes a list here.
+ * A vocabulary has at least 150,000 tokens, and the start of a process waits for it, so entries are not converted to
+ * arrays here.
  */
 function tokensById({ model, added_tokens: added = [] }: TokenizerJson): (string | undefined)[] {
   const vocab = model?.vocab

@@ -1,7 +1,7 @@
 /**
- * CPython in WebAssembly with Jinja2 and transformers' parser of answers in it: Pyodide from npm, the rest from `vendor/`.
- * Nothing is fetched over a network. Starting it takes seconds, which a picture of its memory spares (`make-snapshot.ts`). Our modules are
- * in it as well, and are imported anew where they have changed since.
+ * Starts CPython in WebAssembly with Jinja2 and transformers' response parser: Pyodide from npm, the rest from
+ * `vendor/`. Nothing is fetched over the network. A start takes seconds, which a snapshot of its memory saves
+ * (`make-snapshot.ts`). The snapshot includes our modules, which are imported again if they have changed since.
  */
 import { hash } from 'node:crypto'
 import { zstdDecompressSync } from 'node:zlib'
@@ -9,7 +9,7 @@ import { loadPyodide, type PyodideAPI, version } from 'pyodide'
 import type { PyProxy } from 'pyodide/ffi'
 import { filesPath, readAsset } from '../../../../base/assets.ts'
 
-/** Its own files that it runs from. */
+/** The files of Pyodide. */
 const PYODIDE_FILES: [URL, ...URL[]] = [
   new URL(import.meta.resolve('pyodide/pyodide.asm.mjs')),
   new URL(import.meta.resolve('pyodide/pyodide.asm.wasm')),
@@ -22,16 +22,16 @@ const WHEELS = [
   new URL('./vendor/transformers-5.24.0-chat_parsing.zip', import.meta.url),
 ]
 
-/** Made by `npm run setup`, and put into the executable and the package by their builds. */
+/** The snapshot, which `npm run setup` creates and the builds add to the executable and the package. */
 export const SNAPSHOT = new URL('./python.snapshot', import.meta.url)
 
-/** A snapshot's first bytes say what it was made of. */
+/** The length of the key at the beginning of a snapshot, which identifies its contents. */
 const KEY_LENGTH = 64
 
-/** No less than the picture of Python's memory has, which is 30 MiB. */
+/** The buffer size for a decompressed snapshot, at least that of Python's memory, 30 MiB. */
 const PICTURE_BYTES = 32 * 1024 ** 2
 
-/** Files of Python by their modules' names, in the order in which they import each other. */
+/** Python files by module name, in the order in which they import each other. */
 type Modules = Readonly<Record<string, URL>>
 
 const MODULES: Modules = {
@@ -45,7 +45,7 @@ const MODULES: Modules = {
 
 const SITE_PACKAGES = '/lib/python3.14/site-packages'
 
-/** All that the templates' code imports, and what Jinja2 imports only when something goes wrong. */
+/** Imports all that the templates' code uses, and the modules that Jinja2 imports only when an error occurs. */
 const WARM_UP = `
 import sys, json, traceback, linecache, pkgutil, importlib
 from datetime import datetime
@@ -56,20 +56,20 @@ for module in pkgutil.iter_modules(jinja2.__path__):
 datetime.now().strftime('%Y')
 `
 
-/** @returns Python that has imported our modules, from the snapshot where there is one that fits */
+/** Starts Python, from the snapshot if there is a current one. @returns Python with our modules imported */
 export async function bootPython(modules = MODULES): Promise<PyodideAPI> {
   const snapshot = readSnapshot()
   if (snapshot === undefined) return await bootWithout(modules)
   const python = await loadPyodide({ ...options(), _loadSnapshot: snapshot })
   if (!hasModules(python, modules)) {
-    // A picture of memory has no files in it.
+    // The snapshot contains memory, but no files.
     writeWheels(python)
     importModules(python, modules)
   }
   return python
 }
 
-/** Whether there is a snapshot that nothing has to be added to. */
+/** Returns whether the snapshot exists and is current. */
 export async function snapshotFits(): Promise<boolean> {
   const snapshot = readSnapshot()
   return (
@@ -78,12 +78,12 @@ export async function snapshotFits(): Promise<boolean> {
   )
 }
 
-/** Whether the modules in it are the files as they are now. */
+/** Returns whether Python's modules are those of the current files. */
 function hasModules(python: PyodideAPI, modules: Modules): boolean {
   return (python.pyimport('sys') as ModulesMark).llm_proxy_modules === modulesKey(modules)
 }
 
-/** What Python's `sys` is marked with. */
+/** The attribute of Python's `sys` that identifies the imported modules. */
 interface ModulesMark extends PyProxy {
   llm_proxy_modules: string | undefined
 }
@@ -93,7 +93,7 @@ function writeWheels(python: PyodideAPI): void {
     python.FS.writeFile(`/lib/wheel-${index}.whl`, readAsset(wheel))
 }
 
-/** Takes as long as all else of a start, which is why a snapshot has them. */
+/** Imports the modules. This takes half of the start-up time, so the snapshot includes them. */
 function importModules(python: PyodideAPI, modules: Modules): void {
   for (const [name, file] of Object.entries(modules)) {
     python.FS.writeFile(`${SITE_PACKAGES}/${name}.py`, readAsset(file))
@@ -113,7 +113,7 @@ function modulesKey(modules: Modules): string {
   return hash('sha256', JSON.stringify(digests))
 }
 
-/** The slow way; seconds. */
+/** Starts Python without a snapshot, which takes seconds. */
 export async function bootWithout(modules = MODULES, forSnapshot = false): Promise<PyodideAPI> {
   const python = await loadPyodide({ ...options(), _makeSnapshot: forSnapshot })
   writeWheels(python)
@@ -122,7 +122,7 @@ export async function bootWithout(modules = MODULES, forSnapshot = false): Promi
   return python
 }
 
-/** Differs for snapshots of other contents. */
+/** Returns a key of the snapshot's contents. */
 export function snapshotKey(): string {
   const wheels = WHEELS.map((wheel) => hash('sha256', readAsset(wheel)))
   return hash('sha256', JSON.stringify([version, WARM_UP, ...wheels]))
@@ -136,12 +136,12 @@ function readSnapshot(): Uint8Array | undefined {
     return undefined
   }
   const key = Buffer.from(file.subarray(0, KEY_LENGTH)).toString('latin1')
-  // In one chunk instead of copies of thousands: half the time.
+  // One chunk instead of thousands that are copied: half the time.
   const options = { chunkSize: PICTURE_BYTES }
   return key === snapshotKey() ? zstdDecompressSync(file.subarray(KEY_LENGTH), options) : undefined
 }
 
-/** Templates have no business with JavaScript, and the list of packages to fetch is empty. */
+/** Returns options without access to JavaScript and without packages to fetch. */
 function options() {
   return {
     indexURL: filesPath(PYODIDE_FILES),

@@ -1,19 +1,19 @@
-/** A model's `response_template`, by which Python reads answers in the thread that this is called on. */
+/** A model's `response_template`, by which Python parses completions on the calling thread. */
 import type { PyProxy } from 'pyodide/ffi'
 import { ProxyError } from '../../../../base/errors.ts'
 import { bootPython } from './boot.ts'
 
-/** What the answer follows: the text of its prompt, or of that one's end, and JSON of the request's tools. */
+/** The context of a completion: the text of its prompt, or its end, and the request's tools as JSON. */
 export interface AnswerOpening {
   prefix: string
   tools: string
 }
 
-/** What Python has understood of the answers' texts so far. */
+/** The output that Python has parsed so far. */
 export interface ResponseTexts {
-  /** One for each text, and one more for the end. */
+  /** One delta for each text, and one more at the end. */
   deltas: { content?: string; reasoning?: string; calls?: { name: string; arguments: string }[] }[]
-  /** How many code points at the end of all texts have not been told yet. */
+  /** The number of code points at the end of all texts that are not yet part of a delta. */
   undecided: number
 }
 
@@ -41,8 +41,9 @@ export class PythonResponses {
   }
 
   /**
+   * Opens a response template.
    * @param source JSON of the template
-   * @throws ProxyError `config_invalid` in transformers' words if it is not valid
+   * @throws ProxyError `config_invalid` with transformers' error message if it is not valid
    */
   open(source: string): ResponseTemplate {
     const module = this.#module
@@ -54,7 +55,7 @@ export class PythonResponses {
           JSON.parse(module.read(answer, JSON.stringify(texts), isEnd)) as ResponseTexts,
       }
     } catch (error) {
-      // Python's traceback ends with what went wrong.
+      // The error message is the last line of Python's traceback.
       const why = (error as Error).message.trim().split('\n').at(-1)!
       throw new ProxyError('config_invalid', why.replace(/^[\w.]+: /, ''), { cause: error })
     }

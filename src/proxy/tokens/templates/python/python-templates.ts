@@ -1,34 +1,34 @@
-/** Chat templates, compiled and rendered by Jinja2 on CPython, in the thread that this is called on. */
+/** Chat templates, compiled and rendered by Jinja2 on CPython, on the calling thread. */
 import type { PyProxy } from 'pyodide/ffi'
 import { bootPython } from './boot.ts'
 
-/** What the template is given besides messages and tools, as Python reads it. */
+/** The variables of a template besides messages and tools, in Python's names. */
 interface RenderVariables {
   add_generation_prompt: boolean
-  /** Cuts the text behind the final message's. Default: no. */
+  /** Whether to cut the text after the final message's. Default: no. */
   continue_final_message?: boolean
-  /** As values or as JSON; so are the documents. */
+  /** Variables, as values or as JSON; so are the documents. */
   kwargs?: Readonly<Record<string, unknown>> | string | undefined
   documents?: readonly unknown[] | string | null | undefined
-  /** What `strftime_now` sees, in seconds since 1970. Absent: the present. */
+  /** The time for `strftime_now`, in seconds since 1970. Absent: the current time. */
   now_s?: number
 }
 
 type RenderOutcome =
   | { text: string }
-  /** In the template's own words. */
+  /** The template's own error message. */
   | { refusal: string }
-  /** A part of a message's content that is no text, and where it is. */
+  /** A content part that is not text, and its path. */
   | { unsupported: { type: string; path: string } }
-  /** The template needed more memory than there may be; this Python should not be used any more. */
+  /** The template exceeded the memory limit; this Python must not be used again. */
   | { exhausted: true }
 
 export interface PythonTemplate {
-  /** What it was found to take, as JSON; see `template_messages.py`. */
+  /** The form in which it expects messages, as JSON; see `template_messages.py`. */
   readonly needs: string
-  /** What it looks for in texts, as JSON; see `template_words.py`. */
+  /** The words that it searches for in texts, as JSON; see `template_words.py`. */
   readonly words: string
-  /** @param messages JSON of the list @param tools JSON of the list, or `null` */
+  /** Renders a prompt. @param messages JSON of the list @param tools JSON of the list, or `null` */
   render(messages: string, tools: string, variables: RenderVariables): RenderOutcome
 }
 
@@ -47,26 +47,27 @@ export class PythonTemplates {
     this.#module = module
   }
 
-  /** Takes a third of a second, or seconds where no snapshot was made; about 100 MB. */
+  /** Starts Python, which takes a third of a second, or seconds without a snapshot, and about 100 MB. */
   static async start(): Promise<PythonTemplates> {
     const python = await bootPython()
     return new PythonTemplates(python.pyimport('chat_templates') as ChatTemplatesModule)
   }
 
   /**
+   * Compiles a template.
    * @param specialTokens variables such as `bos_token`
-   * @throws Error in Jinja2's words if the source is no valid template
+   * @throws Error with Jinja2's message if the source is not a valid template
    */
   open(source: string, specialTokens: Readonly<Record<string, string>>): PythonTemplate {
     try {
       return this.#opened(this.#module.open_template(source, JSON.stringify(specialTokens)))
     } catch (error) {
-      // Python's traceback ends with what went wrong.
+      // The error message is the last line of Python's traceback.
       throw new Error((error as Error).message.trim().split('\n').at(-1), { cause: error })
     }
   }
 
-  /** What writes prompts as OpenAI's harmony library does, in the place of a template. */
+  /** Returns a renderer that writes prompts as OpenAI's harmony library does, in place of a template. */
   openHarmony(): PythonTemplate {
     return this.#opened(this.#module.open_harmony())
   }
@@ -81,14 +82,14 @@ export class PythonTemplates {
   }
 }
 
-/** Text, or its UTF-8: Python copies bytes, and reads a string character by character, 3 ms for half a megabyte. */
+/** Text, or its UTF-8: Python copies bytes, but reads a string character by character, 3 ms for half a megabyte. */
 type TemplateSource = string | Uint8Array
 
 const LONG_CHARS = 16 * 1024
 const utf8 = new TextEncoder()
 
 function given(json: string): TemplateSource {
-  // Half a surrogate pair has no UTF-8.
+  // An unpaired surrogate has no UTF-8 encoding.
   return json.length > LONG_CHARS && json.isWellFormed() ? utf8.encode(json) : json
 }
 

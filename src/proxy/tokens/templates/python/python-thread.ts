@@ -1,6 +1,6 @@
 /**
- * A thread with Python on it that answers one job after the other, seen from the event loop. What it runs are other
- * people's programs: a job that takes too long or too much memory fails alone, and the thread is replaced.
+ * A thread with Python that runs one job after the other, seen from the event loop. The jobs run third-party templates:
+ * a job that exceeds its time or memory limit fails alone, and the thread is replaced.
  */
 import type { Worker } from 'node:worker_threads'
 import { startThread } from '../../../../base/assets.ts'
@@ -8,24 +8,24 @@ import { ProxyError } from '../../../../base/errors.ts'
 import type { ThreadError, ThreadProgress, ThreadReply } from './thread-jobs.ts'
 
 export interface PythonThreadLimits {
-  /** How long one job may take. */
+  /** The time limit of a job. */
   timeLimitMs: number
-  /** Python may have this much, its own 40 MB included. Default: 1 GiB. */
+  /** Python's memory limit, which includes its own 40 MB. Default: 1 GiB. */
   maxMemoryBytes?: number | undefined
-  /** Jobs that may wait. Default: 1024. */
+  /** The maximum number of queued jobs. Default: 1024. */
   maxQueued?: number | undefined
 }
 
 interface PythonThreadOptions {
-  /** Calls `answerJobs`. */
+  /** The thread's module, which calls `answerJobs`. */
   entryPoint: URL
   name: string
-  /** A plain object, which the thread gets together with `maxMemoryBytes`. */
+  /** A plain object, which the thread receives together with `maxMemoryBytes`. */
   data: object
   limits: PythonThreadLimits
-  /** What Python does here, for errors: `renders chat templates`. */
+  /** The task of this Python, for error messages: `renders chat templates`. */
   task: string
-  /** The error of a job that takes too long, or too much memory. */
+  /** Creates the error of a job that exceeds its time or memory limit. */
   refusal(why: string): ProxyError
 }
 
@@ -35,10 +35,13 @@ interface Waiting<Job, Answer> {
   reject(error: ProxyError): void
 }
 
-/** So many short jobs may go before a long one that waits. */
+/** The number of short jobs that may precede a waiting long one. */
 const MAX_SHORT_IN_A_ROW = 64
 
-/** Python and the template may need seconds where no snapshot was made and others want the processor, too. */
+/**
+ * The time limit for starting Python and compiling the template, which take seconds without a snapshot on a busy
+ * machine.
+ */
 const START_LIMIT_MS = 120_000
 
 export class PythonThread<Job, Answer> {
@@ -56,7 +59,8 @@ export class PythonThread<Job, Answer> {
   }
 
   /**
-   * @param isLong it takes many times as long as others, which go first
+   * Runs a job on the thread.
+   * @param isLong the job takes many times as long as others, which precede it
    * @throws ProxyError of the job, `start_failed` without Python, `queue_full`, `shutting_down`
    */
   ask(job: Job, isLong = false): Promise<Answer> {
@@ -83,7 +87,7 @@ export class PythonThread<Job, Answer> {
     if (this.#current !== undefined) return
     this.#current = this.#take()
     if (this.#current === undefined) {
-      // It holds the process only while it works.
+      // The thread keeps the process alive only while it works.
       this.#worker?.unref()
       return
     }
@@ -98,7 +102,7 @@ export class PythonThread<Job, Answer> {
     return long ?? this.#short.shift()
   }
 
-  /** Its first messages say that Python works, and then that the template does. */
+  /** Starts a thread. Its first messages report that Python has started, then that the template has been compiled. */
   #spawn(): void {
     const { entryPoint, name, data, limits } = this.#options
     const workerData = { ...data, maxMemoryBytes: limits.maxMemoryBytes ?? 2 ** 30 }
@@ -154,7 +158,7 @@ export class PythonThread<Job, Answer> {
     this.#timer.unref()
   }
 
-  /** Fails what the thread works on; what waits gets another thread. */
+  /** Fails the current job; queued jobs run on a new thread. */
   #lose(error: ProxyError): void {
     const lost = this.#current
     void this.#dismiss()?.terminate()

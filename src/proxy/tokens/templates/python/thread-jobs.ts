@@ -1,8 +1,8 @@
-/** The other side of `python-thread.ts`: starts Python, then answers one job after the other. */
+/** The thread of `python-thread.ts`: starts Python, then runs one job after the other. */
 import { parentPort, workerData } from 'node:worker_threads'
 import { ProxyError } from '../../../../base/errors.ts'
 
-/** What works from now on, the one before the other. */
+/** The part that has started: first Python, then the template. */
 export interface ThreadProgress {
   works: 'python' | 'template'
 }
@@ -10,17 +10,17 @@ export interface ThreadProgress {
 export type ThreadReply<Answer> =
   | { answer: Answer }
   | { error: ThreadError }
-  /** There was not enough memory; the thread is of no use any more. */
+  /** The memory limit was exceeded; the thread must be replaced. */
   | { exhausted: true }
 
 /** The fields of a {@link ProxyError}. */
 export type ThreadError = Pick<ProxyError, 'code' | 'message' | 'param'>
 
-/** There is not enough memory for what a template does; the thread that it ran on is to be replaced. */
+/** The error of a template that exceeds the memory limit; its thread must be replaced. */
 export class MemoryExhaustion extends Error {}
 
 /**
- * Says what works, or why it does not.
+ * Starts Python, reports progress or the error, and runs jobs.
  * @param open throws a ProxyError if the template cannot be used
  */
 export async function answerJobs<Python, Job, Answer>(
@@ -49,7 +49,7 @@ function replyTo<Job, Answer>(answer: (job: Job) => Answer, job: Job): ThreadRep
   }
 }
 
-/** @throws what is no answer to a job */
+/** Converts an error to a reply. @throws errors that are not the result of a job */
 function toErrorReply(error: unknown): ThreadReply<never> {
   if (error instanceof MemoryExhaustion) return { exhausted: true }
   if (!(error instanceof ProxyError)) throw error
@@ -57,7 +57,10 @@ function toErrorReply(error: unknown): ThreadReply<never> {
   return { error: { code, message, param } }
 }
 
-/** WebAssembly's memory grows through this; Emscripten takes a failure for a lack of memory, and Python raises its error. */
+/**
+ * Limits WebAssembly's memory, which grows through this function; Emscripten treats an exception as a lack of memory,
+ * and Python raises MemoryError.
+ */
 function limitMemory(maxBytes: number): void {
   const { prototype } = (globalThis as unknown as { WebAssembly: { Memory: { prototype: GrowingMemory } } })
     .WebAssembly.Memory
@@ -68,11 +71,11 @@ function limitMemory(maxBytes: number): void {
   }
 }
 
-/** Node's types have no WebAssembly, which is a part of the browser's. */
+/** WebAssembly's memory, which Node's types do not declare. */
 interface GrowingMemory {
   readonly buffer: ArrayBuffer
   grow(this: GrowingMemory, pages: number): number
 }
 
-/** Of WebAssembly. */
+/** The page size of WebAssembly. */
 const PAGE_BYTES = 65_536
