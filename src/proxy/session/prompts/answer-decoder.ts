@@ -11,9 +11,9 @@ import { StopStrings } from '../../tokens/tokenizer/stop-strings.ts'
 import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
 
 /**
- * What reads the answer to this request as the engine itself would have.
- * @param followed `promptText`: what the answer follows; `prefix`: the same, with as much of a turn that was cut off as was
- *   sampled of it, default: promptText; `forcesCall`: the engine is held to write calls as JSON
+ * Returns a decoder that parses the completion as the engine itself would have.
+ * @param followed `promptText`: the text before the completion; `prefix`: the same, with the part of a truncated turn
+ *   that was already sampled, default: promptText; `forcesCall`: decoding is constrained to tool calls as JSON
  */
 export function decoderFor(
   { tokenizer, parser, responses, eosTokenIds }: TokenModel,
@@ -24,14 +24,14 @@ export function decoderFor(
   const stops = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
   const startsInReasoning = opensReasoning(parser, promptText)
   const parserOptions = { tools: body.tool_choice === 'none' ? null : body.tools, startsInReasoning }
-  // vLLM's name for it, and SGLang's.
+  // The names of the option in vLLM and in SGLang.
   const includeStop = body.include_stop_str_in_output === true || body.no_stop_trim === true
   const byTemplate = forcesCall ? undefined : responses
   const parserOf = () =>
     forcesCall ? createForcedCallParser(parser, parserOptions) : parser.create(parserOptions)
   return new AnswerDecoder({
     decoder: new StreamingDecoder(tokenizer, {
-      // A response template may name any of them.
+      // A response template may refer to any special token.
       skipSpecialTokens: body.skip_special_tokens !== false && byTemplate === undefined,
       keepTokens: parser.keepTokens,
     }),
@@ -52,7 +52,7 @@ function numbersOf(value: unknown): number[] {
 
 const TOKEN_AS_ID = 'token_id:'
 
-/** What an engine says after the start. */
+/** The events of an engine after the start. */
 type AnswerEvent = GenerationDelta | GenerationEnd
 
 interface AnswerDecoderParts {
@@ -60,31 +60,33 @@ interface AnswerDecoderParts {
   stops: StopStrings
   /** Tokens that end a completion if they are its last. */
   endTokenIds: ReadonlySet<number>
-  /** What ends a completion belongs to its text. */
+  /** Whether the stop string or token that ends a completion is part of its text. */
   includeStop: boolean
-  /** Stop strings that come with these first tokens end nothing. */
+  /** The number of first tokens in which stop strings have no effect. */
   minTokens: number
-  /** The agent takes one tool call: later ones are in the tokens, and not in the message, as vLLM has it. */
+  /**
+   * Whether the agent accepts one tool call: later ones remain in the tokens, and are not in the message, as in vLLM.
+   */
   oneToolCall: boolean
-  /** What a token reads like by itself; absent: the agent wants tokens written as `token_id:123`. */
+  /** Returns the text of a single token; absent: the agent requested tokens as `token_id:123`. */
   textOf?: (id: number) => string
   reader: OutputReader
-  /** Absent: the format has no place where reasoning begins and ends. */
+  /** Absent: the format has no markers of reasoning. */
   reasoningCount?: ReasoningCount
 }
 
 /**
- * Turns an engine's tokens into what an agent reads. Every token is passed on as it came, with the text that it
- * completed: none, while a character, a stop string or markup is not whole yet.
+ * Converts an engine's tokens into output for the agent. Every token is forwarded as it arrived, with the text that it
+ * completed: none while a character, a stop string or markup is incomplete.
  */
 export class AnswerDecoder {
   readonly #parts: AnswerDecoderParts
   #tokenCount = 0
-  /** The last token, if it may have ended the completion: then it shows no text. */
+  /** The last token, if it may have ended the completion, in which case it has no text. */
   #undecided: number | undefined
   #calledTools = false
   #hasIds = false
-  /** The engine's own text was there, of which nothing is passed on. */
+  /** Whether the engine sent text, which is never forwarded. */
   #hasText = false
 
   constructor(parts: AnswerDecoderParts) {
@@ -92,9 +94,10 @@ export class AnswerDecoder {
   }
 
   /**
-   * The tokens of all deltas with their text; the engine's own text is dropped. With the end comes what was held back
-   * until then, if anything, and the end in the words of the chat API.
-   * @throws ProxyError `engine_failed` where the engine sampled and told no ids: the agent would read an empty answer
+   * Returns the tokens of all deltas with their text; the engine's own text is dropped. The end is preceded by the
+   * deferred text, if any, and has the finish reason of the chat API.
+   * @throws ProxyError `engine_failed` if the engine sampled without reporting ids: the agent would receive an empty
+   *   completion
    */
   async read(events: readonly AnswerEvent[]): Promise<AnswerEvent[]> {
     const decoded = events.map((event) => (event.type === 'delta' ? this.#decodeDelta(event) : event))
@@ -109,7 +112,7 @@ export class AnswerDecoder {
     })
   }
 
-  /** Nothing more will be read. */
+  /** Releases the parser, at the end of the events. */
   close(): void {
     this.#parts.reader.close()
   }
@@ -141,7 +144,7 @@ export class AnswerDecoder {
   #finish(end: GenerationEnd, parsed: readonly OutputDelta[]): AnswerEvent[] {
     const deltas = parsed.map((delta) => this.#note(delta)).filter(isNotEmpty)
     const finishReason = this.#calledTools && end.finishReason === 'stop' ? 'tool_calls' : end.finishReason
-    // null is an engine's word for a completion that ended by itself.
+    // null means that an engine's completion ended by itself.
     const stopReason = end.stopReason === undefined ? this.#parts.stops.matched : end.stopReason
     return [
       ...deltas.map((delta) => ({ type: 'delta' as const, ...delta })),
@@ -149,7 +152,9 @@ export class AnswerDecoder {
     ]
   }
 
-  /** An engine that is sent ids does not know which of its tokens are reasoning. */
+  /**
+   * Adds the number of reasoning tokens: an engine that receives ids does not know which of its tokens are reasoning.
+   */
   #usageOf({ usage }: GenerationEnd): Pick<GenerationEnd, 'usage'> {
     const count = this.#parts.reasoningCount?.count() ?? 0
     if (usage === undefined || count === 0) return {}
@@ -157,7 +162,7 @@ export class AnswerDecoder {
     return { usage: { ...usage, completion_tokens_details: details } }
   }
 
-  /** The text that is clear with this token. */
+  /** Returns the text that this token completes. */
   #read(id: number): string {
     const text = this.#readUndecided()
     if (!this.#parts.endTokenIds.has(id)) return text + this.#decode(id)
@@ -165,7 +170,7 @@ export class AnswerDecoder {
     return text
   }
 
-  /** It ended nothing: its text is as any token's. */
+  /** Returns the text of a token that did not end the completion. */
   #readUndecided(): string {
     if (this.#undecided === undefined) return ''
     const text = this.#decode(this.#undecided)
@@ -181,7 +186,7 @@ export class AnswerDecoder {
     return stops.push(text, this.#tokenCount > minTokens)
   }
 
-  /** An engine writes tokens as ids where alternatives are to be recorded: to the agent they are texts. */
+  /** Converts tokens to text: an engine writes them as ids if alternatives are recorded. */
   #withTexts(delta: GenerationDelta): GenerationDelta {
     const { textOf } = this.#parts
     const { logprobsContent: entries } = delta
@@ -212,15 +217,15 @@ function isNotEmpty(parsed: OutputDelta): boolean {
   return Object.values(parsed).some((part) => part !== undefined)
 }
 
-/** Text enough to find the marker that opens reasoning: it is recognised at the beginning only. */
+/** Enough text to find the marker that opens reasoning, which is only recognised at the beginning. */
 const HEAD_CHARS = 1_024
 
-/** How many of an answer's tokens are its reasoning, without the markers, as vLLM counts (`count_reasoning_tokens`). */
+/** Counts the reasoning tokens of a completion, without the markers, as in vLLM (`count_reasoning_tokens`). */
 class ReasoningCount {
-  /** null: the prompt has opened it. */
+  /** null: the prompt has opened the reasoning. */
   readonly #openedBy: string | null
   readonly #open: string
-  /** Where in the text each token begins. */
+  /** The offset of each token in the text. */
   readonly #begins: number[] = []
   #length = 0
   #head = ''

@@ -1,7 +1,8 @@
 /**
- * Chat mode, measured: the engine renders prompts anew from messages, and whether the prompt of a call that continues
- * a turn still begins with that turn's tokens is up to the template and to what the agent echoed. Each turn says what
- * became of it; where it is `broken`, the trajectory falls apart there, and token mode would have kept it whole.
+ * Chat mode with measurement: the engine renders prompts from messages, and it depends on the template and on the
+ * agent's echoes whether the prompt of a request that continues a turn still begins with that turn's tokens. The
+ * outcome is recorded with each turn; if it is `broken`, the trajectory is split there, which token mode would have
+ * prevented.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
@@ -22,8 +23,8 @@ import type { ChatGeneration } from './prompt-planner.ts'
 import { type CallPrompt, PromptCounts, type PromptSession, type Prompts, plainPrompt } from './prompts.ts'
 
 /**
- * Of a prompt that the engine rendered. `unknown`: the engine does not tell its ids, or the call may go on from a turn
- * that is not remembered (it is not exact, the proxy was started anew, or remembers too many others).
+ * How a prompt that the engine rendered is related to earlier ones. `unknown`: the engine does not report its ids, or
+ * the request may continue a turn that is not cached (it is not exact, the proxy was restarted, or it was evicted).
  */
 type ChatPromptReason = 'first' | 'branched' | 'extended' | 'forked' | 'broken' | 'unknown'
 
@@ -34,8 +35,8 @@ export class ChatPrompts implements Prompts {
   readonly #store: Pick<TurnStore, 'readOutlines'> | undefined
 
   /**
-   * @param countTokens the engines', which render prompts
-   * @param store knows the ids of calls that this process has not seen
+   * @param countTokens counts with the engines, which render prompts
+   * @param store has the ids of tool calls that this process has not seen
    */
   constructor(countTokens: CountTokens, store?: Pick<TurnStore, 'readOutlines'>) {
     this.#countTokens = countTokens
@@ -84,8 +85,8 @@ interface RenderedCallParts {
 }
 
 /**
- * The messages go to the engine as the agent wrote them, but for calls that the model itself has named: its template shows
- * it the names that it gave.
+ * Returns the request with its messages as the agent sent them, except that tool calls have the ids that the model
+ * itself gave them: its template shows them.
  */
 function underOwnIds(request: ChatGeneration, { callIds }: SessionMemory): ChatGeneration {
   if (!callIds.hasOwn) return request
@@ -111,7 +112,7 @@ class RenderedCall implements CallPrompt {
     const { memory } = parts
     this.request = request
     this.#parts = parts
-    // Not from the record: to read a session again costs more than its measure is worth.
+    // Not read from the store: reading a session again costs more than this measurement is worth.
     this.#turns = memory.turns ??= new SessionTurns(new PrefixIndex(memory.editedCalls))
   }
 
@@ -153,7 +154,7 @@ class RenderedCall implements CallPrompt {
     const { parent, isFork, conversation } = this.#call
     if (parent && !promptTokenIds.goesOnFrom(parent.turn.prompt)) return 'broken'
     if (parent) return isFork ? 'forked' : 'extended'
-    // An assistant's message is an example, or edited, where each turn is known that it could be the answer of.
+    // If every turn that it could be a completion of is cached, an assistant message is an example, or was edited.
     if (this.#parts.memory.isWhole) return this.#turns.bytes > 0 ? 'branched' : 'first'
     const messages = getMessagesBetween(undefined, conversation.last)
     const mayGoOn = messages.some((message) => getMessageKey(message).assistant !== undefined)

@@ -1,4 +1,4 @@
-/** What an agent changed in the calls that it was given: an annotation of the turn that came with the change. */
+/** The annotation of changes that an agent made to its tool calls, on the turn of the request that contained them. */
 import { SideTable } from '../../../base/side-table.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
@@ -12,17 +12,18 @@ import { restoreId, type ToolCallIds } from '../matching/tool-call-ids.ts'
 import { textOf } from './as-sampled.ts'
 
 /**
- * `edited`: the calls are a turn's, but what they say counts as another message; `unknown_id`: a call has an id that a proxy
- * drew, and not for this session. The others: what was changed in an echo.
+ * The kind of a change. `edited`: the tool calls are a turn's, but their content counts as another message;
+ * `unknown_id`: a tool call has an id that a proxy generated, but not for this session. The others: the changed part of
+ * an echo.
  */
 type EchoKind = 'name' | 'arguments' | 'order' | 'text' | 'edited' | 'unknown_id'
 
-/** Values are JSON or text, cut where they are long; null: there was none. */
+/** One change. Values are JSON or text, truncated if they are long; null: absent. */
 interface EchoChange {
   kind: EchoKind
-  /** The id of the call. */
+  /** The id of the tool call. */
   call?: string
-  /** Of the arguments: which member. */
+  /** The changed member of the arguments. */
   path?: string
   sampled: string | null
   echoed: string | null
@@ -30,7 +31,7 @@ interface EchoChange {
 
 export interface EchoNote {
   kinds: EchoKind[]
-  /** The turn whose answer it was. */
+  /** The turn of the sampled completion. */
   from?: string
   changes?: EchoChange[]
 }
@@ -40,7 +41,7 @@ type EchoedCall = { id: string; function?: { name?: string; arguments?: unknown 
 const MAX_CHANGES = 32
 const MAX_CHARS = 200
 
-/** @returns undefined: the agent sent back what it was given */
+/** @returns undefined: the agent sent back what it received */
 export function echoNote(
   { parent, edited }: PrefixMatch<SessionTurn>,
   last: Message | undefined,
@@ -111,16 +112,16 @@ function shortened(text: string | null): string | null {
   return text === null || text.length <= MAX_CHARS ? text : `${text.slice(0, MAX_CHARS)}…`.toWellFormed()
 }
 
-/** What a turn on record says that its agent changed; undefined: nothing. */
+/** Returns the annotation of a stored turn; undefined: nothing was changed. */
 export function echoNoteOf({ annotations }: { annotations: string }): EchoNote | undefined {
-  // Most turns have none, and are not parsed for it.
+  // Most turns have none, so they are not parsed.
   if (!annotations.includes('"echo"')) return undefined
   return (JSON.parse(annotations) as { echo?: EchoNote }).echo
 }
 
 const looked = new SideTable<Message, true>()
 
-/** Ids in messages that no call of before had: those that a proxy drew, for no turn that is known here. */
+/** Returns the ids in new messages that a proxy generated, but for no turn that is known here. */
 export function unknownIdsIn(last: Message | undefined, ids: ToolCallIds): string[] {
   const added = getMessagesBetween(undefined, last, (message) => looked.of(message) === true)
   for (const message of added) looked.put(message, true)

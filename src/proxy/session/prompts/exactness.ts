@@ -2,18 +2,18 @@ import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import { isTokenId, MAX_TOKEN_ID } from '../../../protocol/token-ids/token-ids.ts'
 
-/** Logarithms of probabilities are at most 0; an engine's 32-bit sums may end a little above it. */
+/** Logarithms of probabilities are at most 0; an engine's 32-bit sums may exceed it slightly. */
 const MAX_LOGPROB = 1e-3
 /**
- * vLLM writes -9999 where it has minus infinity, which JSON lacks
- * (`vllm/entrypoints/openai/chat_completion/serving.py`): a token of that probability is never sampled.
+ * vLLM writes -9999 for minus infinity, which JSON lacks (`vllm/entrypoints/openai/chat_completion/serving.py`): a
+ * token of that probability is never sampled.
  */
 const UNTOLD_LOGPROB = -9_999
 
 /**
- * Why a completion cannot be trained on, or null if it can: the prompt's ids are known, each sampled token has an id
- * and a log-probability, and the engine's own count agrees. Engines lose ids in known ways (a tool parser that
- * swallows chunks, a flag they do not know), so that silence is never taken for "no tokens".
+ * Returns why a completion cannot be trained on, or null if it can: the prompt's ids are known, each sampled token has
+ * an id and a log-probability, and the engine's own count agrees. Engines lose ids in known ways (a tool parser that
+ * swallows chunks, an unknown flag), so missing ids are never interpreted as "no tokens".
  */
 export function inexactReason(completion: Completion): string | null {
   const { start, end, tokenIds, logprobs } = completion
@@ -22,7 +22,7 @@ export function inexactReason(completion: Completion): string | null {
   if (start.engine === NO_ENGINE) return null
   const promptCount = start.promptTokenIds?.length ?? 0
   if (promptCount === 0) {
-    // Of workers of version 1 some keep all ids to themselves.
+    // Some workers of version 1 report no ids at all.
     const isWithoutAny = tokenIds.length === 0 && hasText(completion)
     return `the engine did not report ${isWithoutAny ? 'token ids of the completion, nor ' : ''}the token ids of the prompt`
   }
@@ -44,7 +44,7 @@ export function inexactReason(completion: Completion): string | null {
   return null
 }
 
-/** Each reason without its numbers. */
+/** The codes of the reasons, which omit their numbers. */
 const INEXACT_CODES = [
   ['no_answer', /gave no answer$/],
   ['prompt_ids_missing', /token ids of the prompt$/],
@@ -54,7 +54,7 @@ const INEXACT_CODES = [
   ['invalid_logprob', / logprob that is none$/],
 ] as const
 
-/** @param reason as {@link inexactReason} gives it */
+/** @param reason as returned by {@link inexactReason} */
 export function inexactCode(reason: string): (typeof INEXACT_CODES)[number][0] | 'other' {
   return INEXACT_CODES.find(([, pattern]) => pattern.test(reason))?.[0] ?? 'other'
 }

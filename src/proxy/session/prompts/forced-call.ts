@@ -1,8 +1,8 @@
 /**
- * A call that the agent forces: `tool_choice` of `required`, or of one function. An engine that cannot be held to the
- * model's own markup (`callFormat` of the request) is held to a JSON schema, an array of `{"name": …, "parameters": …}`,
- * as `response_format`, which vLLM and SGLang take beside token ids.
- * Source: SGLang's `get_json_schema_constraint` of `function_call/utils.py`; vLLM's for `required` is the same.
+ * Forced tool calls: `tool_choice` of `required`, or of one function. An engine that cannot constrain decoding to the
+ * model's own markup (`callFormat` of the request) receives a JSON schema, an array of `{"name": …, "parameters": …}`,
+ * as `response_format`, which vLLM and SGLang accept together with token ids. Source: SGLang's
+ * `get_json_schema_constraint` of `function_call/utils.py`; vLLM's for `required` is the same.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { Tool } from '../../../protocol/canonical/messages.ts'
@@ -11,7 +11,7 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 type FunctionTool = Extract<Tool, { type: 'function' }>
 
 /**
- * The schema that the answer must keep to; undefined if the agent forces no call.
+ * Returns the schema that the completion must match; undefined if the agent forces no tool call.
  * @throws ProxyError `unsupported` or `invalid_request`, naming the field
  */
 export function forcedCallSchema(body: ChatBody): object | undefined {
@@ -30,13 +30,16 @@ export function forcedCallSchema(body: ChatBody): object | undefined {
   return schemaOfCalls([tool], true)
 }
 
-/** What holds the engine to the calls, in place of the choice, which it is not told. */
+/** Returns the body with the constraint in place of the tool choice, which the engine does not receive. */
 export function constrainedBody(body: ChatBody, schema: object): ChatBody {
   const format = { type: 'json_schema', json_schema: { name: 'tool_calls', schema } }
   return { ...body, response_format: format }
 }
 
-/** The engine takes one constraint; leaving one of two out would let an answer through that does not keep to it. */
+/**
+ * Rejects a second constraint: the engine accepts one, and omitting the other would allow a completion that violates
+ * it.
+ */
 function refuseSecondConstraint(body: ChatBody): void {
   const format = body.response_format as { type?: unknown } | null | undefined
   const second = CONSTRAINTS.find((field) => body[field] !== undefined && body[field] !== null)
@@ -59,7 +62,10 @@ function nameIn(choice: unknown): string | undefined {
   return type === 'function' && typeof named?.name === 'string' ? named.name : undefined
 }
 
-/** At least one call of these tools. Their definitions move to the root, where references look for them. */
+/**
+ * Returns the schema of one or more calls of these tools. Their definitions move to the root, where references look for
+ * them.
+ */
 function schemaOfCalls(tools: readonly FunctionTool[], onlyOne: boolean): object {
   const definitions: Record<string, unknown> = {}
   const items = tools.map((tool) => {

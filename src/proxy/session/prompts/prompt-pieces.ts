@@ -1,15 +1,18 @@
 /**
- * The prompt of a completion for the record: its JSON text in pieces. An agent that keeps its own history sends all of
- * it again with each call; then all pieces but the last are those of the call before, and are stored once.
+ * The prompt of a completion as it is stored: its JSON text in chunks. An agent that keeps its own history repeats all
+ * of it in each request; then all chunks but the last equal those of the previous request, and are stored once.
  */
 import type { CompletionBody } from '../../../protocol/canonical/request.ts'
 
-/** Of each piece but the last. Long, so that pieces are few; short, because the last one is stored with each call. */
+/**
+ * The length of each chunk but the last. Long, so that there are few chunks; short, because the last one is stored with
+ * each request.
+ */
 const PIECE_CHARS = 1024
 
 /**
- * Without the JSON text's last character, which would be another place's character in a prompt that goes on: a prompt
- * that extends another one begins with its pieces, and with the text of its last piece.
+ * Splits the prompt's JSON text without its last character, in whose position a longer prompt has another one: a prompt
+ * that extends another begins with its chunks, and with the text of its last chunk.
  */
 export function promptPieces(prompt: CompletionBody['prompt']): string[] {
   const text = JSON.stringify(prompt).slice(0, -1)
@@ -22,13 +25,13 @@ export function promptPieces(prompt: CompletionBody['prompt']): string[] {
   return pieces
 }
 
-/** @param pieces those of one prompt, or what is left of them: `[` or `"` and what comes after that */
+/** @param pieces those of one prompt, or the rest of them: `[` or `"` and the text after it */
 export function* promptJson(pieces: readonly string[]): Generator<string> {
   yield* pieces
   yield pieces[0]!.startsWith('[') ? ']' : '"'
 }
 
-/** Never between the halves of a surrogate pair: the store would keep them as what no UTF-8 can say. */
+/** Returns the end of a chunk, never between the halves of a surrogate pair, which has no UTF-8. */
 function endOfPiece(text: string, start: number): number {
   const end = start + PIECE_CHARS
   return isHighSurrogate(text.charCodeAt(end - 1)) ? end - 1 : end

@@ -1,4 +1,4 @@
-/** How the prompt of a chat call comes about in token mode. */
+/** Construction of the prompt of a chat request in token mode. */
 import { ProxyError } from '../../../base/errors.ts'
 import { getMessagesBetween, type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
@@ -39,7 +39,7 @@ interface PlanningSession {
   readonly turns: SessionTurns
 }
 
-/** What planning needs of a model. */
+/** The parts of a model that planning uses. */
 type PlanningModel = Pick<
   TokenModel,
   | 'renderer'
@@ -53,8 +53,9 @@ type PlanningModel = Pick<
 >
 
 /**
- * @throws ProxyError `invalid_request` when the template refuses the messages, `unsupported` for what token mode
- *   cannot do
+ * Builds the prompt of a request.
+ * @throws ProxyError `invalid_request` if the template rejects the messages, `unsupported` for features that token mode
+ *   lacks
  */
 export async function planPrompt(
   model: PlanningModel,
@@ -84,7 +85,7 @@ export async function planPrompt(
   return await planWhole(asked, refused)
 }
 
-/** @param refused why the call does not go on from the turn that it continues */
+/** @param refused why the request does not extend the turn that it continues */
 async function planWhole(
   { model, session, call, input, options }: AskedPrompt,
   refused?: PromptReason,
@@ -97,7 +98,7 @@ async function planWhole(
 }
 
 /**
- * The prompt of a call of no session.
+ * Builds the prompt of a request without a session.
  * @throws ProxyError as {@link planPrompt}
  */
 export async function wholePrompt(model: PlanningModel, body: ChatBody): Promise<RenderedPrompt> {
@@ -108,10 +109,10 @@ export async function wholePrompt(model: PlanningModel, body: ChatBody): Promise
   return await renderWhole(renderer, input, { ...promptOptionsOf(body), ...endingOf(body) })
 }
 
-/** A prompt that does not end where the assistant's turn begins. */
+/** The end of a prompt that does not end with the head of the assistant's turn. */
 type Ending = Required<Pick<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>>
 
-/** As vLLM has it; undefined: it ends where the assistant's turn begins. */
+/** Returns the end as in vLLM; undefined: the prompt ends with the head of the assistant's turn. */
 function endingOf(body: ChatBody): Ending | undefined {
   const { add_generation_prompt: opens, continue_final_message: continues } = body
   if (continues === true) return { addGenerationPrompt: false, continueFinalMessage: true }
@@ -128,8 +129,8 @@ interface AskedPrompt {
 }
 
 /**
- * A final message that was sampled and cut off goes on from its tokens. Any other is rendered: it is prompt, and what
- * is sampled behind it is on record as the end of the message that both make.
+ * Builds a prompt with another end. A final message that was sampled and truncated is continued from its tokens. Any
+ * other is rendered: it is prompt, and the completion after it is recorded as the end of the message that both form.
  */
 async function planEnding(asked: AskedPrompt, ending: Ending): Promise<PlannedPrompt> {
   const { model, session, conversation, call, input, options } = asked
@@ -157,13 +158,13 @@ function isCut({ prompt }: SessionTurn, renderer: PromptRenderer): boolean {
   return prompt.completion.length > 0 && !renderer.endsTurn(prompt.completion.at(-1))
 }
 
-/** More than the head of an assistant's turn has. */
+/** More tokens than the head of an assistant's turn has. */
 const HEAD_TOKENS = 16
 
-/** What the model was in the middle of when its completion was cut off. */
+/** Returns the block that was open when the completion was truncated. */
 function unfinishedIn({ prompt }: SessionTurn, { tokenizer, parser }: PlanningModel): CutOffState {
   const said = tokenizer.decode(prompt.completion)
-  // More than the head of a turn with a reasoning block that is open.
+  // More tokens than the head of a turn with an open reasoning block has.
   const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - HEAD_TOKENS), prompt.length))
   return findCutOffState(parser, said, head)
 }
@@ -173,11 +174,11 @@ function isNoText(content: unknown): boolean {
   return typeof content !== 'string'
 }
 
-/** A call's messages, and how the template is shown them. */
+/** A request's messages, and the form in which the template reads them. */
 interface PromptInput {
   readonly messages: readonly ChatMessage[]
   readonly shown: readonly TemplateMessage[]
-  /** Of all messages. */
+  /** The images of all messages. */
   readonly images: readonly TokenImage[]
   readonly imageRule: ImageRule | undefined
   readonly known: readonly Message[] | undefined
@@ -220,7 +221,7 @@ function promptInput(
   return { messages, shown, images: shown.flatMap((message) => message.images), imageRule, known: undefined }
 }
 
-/** @throws ProxyError `unsupported` where recorded tokens have a placeholder that stands for no image */
+/** @throws ProxyError `unsupported` if recorded tokens have a placeholder without an image */
 function placedImages(ids: PromptIds, { images, imageRule }: PromptInput): ImagePosition[] {
   if (imageRule === undefined || images.length === 0) return []
   const places = locateImages(ids.whole(), images, imageRule.tokenId)
@@ -230,7 +231,7 @@ function placedImages(ids: PromptIds, { images, imageRule }: PromptInput): Image
   throw new ProxyError('unsupported', message, { param: 'messages' })
 }
 
-/** What is not a message and changes how the prompt begins, the tools' key stands for. */
+/** Adds the variables to the tools' key, because they affect the beginning of the prompt, too. */
 export async function withVariables(
   renderer: PromptRenderer,
   options: PromptOptions,
@@ -261,13 +262,13 @@ async function extend(
 }
 
 /**
- * What of a chat's body a template reads besides the messages.
- * @param repeats knows tools that came before
+ * Returns the parts of a chat body that a template reads, other than the messages.
+ * @param repeats the tools of earlier requests
  */
 export function promptOptionsOf(body: ChatBody, repeats: PartMemo = NO_MEMO): PromptOptions {
   const { tools, documents } = body
   return {
-    // As text: a number as it was written is lost on the way to another thread.
+    // As text: the notation of a number is lost on the way to another thread.
     tools: tools && tools.length > 0 ? repeats.once(formatTools, tools) : null,
     kwargs: templateVariables(body),
     documents: Array.isArray(documents) ? documents : undefined,
@@ -289,13 +290,16 @@ function refuseWhatTokenModeCannotDo(body: ChatBody): void {
   refuseLongStops(body.stop)
   if (body.chat_template) refuse('chat_template', "prompts are rendered with the model's own template")
   if (body.echo === true) refuse('echo', 'a turn records what was sampled, not its prompt')
-  // Cut by the engine, the prompt would be another than the one on record.
+  // If the engine truncated the prompt, it would differ from the recorded one.
   if (isSet(body.truncate_prompt_tokens)) refuse('truncate_prompt_tokens', 'prompts are never cut')
   for (const field of ['functions', 'function_call'])
     if (isSet(body[field])) refuse(field, 'offer tools instead')
 }
 
-/** Each answer is searched for all of them at once, by a table that grows with their characters. */
+/**
+ * The limits on stop strings: each completion is searched for all of them at once, by a table that grows with their
+ * length.
+ */
 const MAX_STOPS = 64
 const MAX_STOP_CHARS = 4_096
 

@@ -1,7 +1,7 @@
 /**
- * The step between a session and its engines: how the prompt of a call comes about, and what is remembered of it for
- * the calls that go on from there. Chat mode (`chat-prompts.ts`) leaves prompts to the engine and measures them; token
- * mode (`token-prompts.ts`) makes them.
+ * The interface between a session and its engines: how the prompt of a request is built, and what is cached of it for
+ * requests that continue it. In chat mode (`chat-prompts.ts`) the engine renders prompts and the proxy measures them;
+ * in token mode (`token-prompts.ts`) the proxy builds them.
  */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import {
@@ -18,30 +18,30 @@ import type { SessionMemory } from '../state/session-memory.ts'
 
 export interface Prompts {
   /**
-   * A call begins.
-   * @param memory the session's, which the call holds until it has ended
+   * Begins a request.
+   * @param memory the session's cache, which the request references until it has ended
    * @param budget of the session; default: no limits
-   * @throws ProxyError `invalid_request`, `unsupported`, `context_length_exceeded` for what cannot become a prompt;
-   *   `store_failed`
+   * @throws ProxyError `invalid_request`, `unsupported`, `context_length_exceeded` for a request without a valid
+   *   prompt; `store_failed`
    */
   begin(request: GenerationRequest, memory: SessionMemory, budget?: CallBudget): Promise<CallPrompt>
   /**
-   * The tokens of the prompt that a body would become, as {@link CountTokens}.
-   * @param session of which the call would be: its prompt may go on from recorded tokens
+   * Returns the number of tokens of the prompt of a body, like {@link CountTokens}.
+   * @param session the session of the request, whose prompt may extend recorded tokens
    */
   countTokens(body: ChatBody, signal: AbortSignal, session?: PromptSession): Promise<number>
-  /** Only where the proxy makes prompts itself. */
+  /** Only if the proxy builds prompts itself. */
   readonly tokens?: PromptTokens
-  /** How prompts came about, counted by reason since the start of the process. */
+  /** Returns the number of prompts by reason since the start of the process. */
   counts(): Readonly<Record<string, number>>
 }
 
-/** A model's tokens, as prompts are made of them. */
+/** The tokens of a model, of which prompts are built. */
 export interface PromptTokens {
   readonly tokenizer: Tokenizer
-  /** Tokens of prompt and completion together; undefined: the model's files do not say. */
+  /** The maximum tokens of prompt and completion together; undefined: the model's files do not specify it. */
   readonly contextLength: number | undefined
-  /** What {@link Prompts.countTokens} counts. */
+  /** Returns the ids that {@link Prompts.countTokens} counts. */
   idsOf(body: ChatBody, session?: PromptSession): Promise<number[]>
 }
 
@@ -52,26 +52,30 @@ export interface PromptSession {
 
 export type MaybePromised<Value> = Value | Promise<Value>
 
-/** The prompt of one call. */
+/** The prompt of one request. */
 export interface CallPrompt {
-  /** What the engine is to be asked. */
+  /** The request for the engine. */
   readonly request: GenerationRequest
-  /** Where no engine need be asked: its answer. */
+  /** The response, if no engine is needed. */
   readonly answer?: GenerationStream
   /**
-   * What can be done while the engine works, and so costs the agent no time; to be awaited before anything is read.
+   * Does work that can overlap with the engine's, and therefore costs no latency; to be awaited before `read` is
+   * called.
    * @throws ProxyError `invalid_request`
    */
   whileAsked(): Promise<void>
-  /** What the agent gets of what the engine said. */
+  /** Converts the engine's events into those for the agent. */
   read(events: readonly GenerationEvent[]): MaybePromised<readonly GenerationEvent[]>
-  /** Nothing more will be read, whether the answer is whole or not. */
+  /** Releases resources at the end of the events, whether or not the response is complete. */
   close?(): void
-  /** The answer is whole, and on record. Before the agent can have read the end and go on from it. */
+  /** Called when the response is complete and committed, before the agent can have read its end and continue it. */
   answered(completion: Completion): void
 }
 
-/** The prompt of a call that has no messages: it goes to the engine, and its answer to the agent, as they are. */
+/**
+ * Returns the prompt of a request without messages, which is forwarded to the engine unchanged, as is its response to
+ * the agent.
+ */
 export function plainPrompt(request: GenerationRequest): CallPrompt {
   return {
     request,
@@ -81,12 +85,12 @@ export function plainPrompt(request: GenerationRequest): CallPrompt {
   }
 }
 
-/** The end that an agent gets at a limit of its session. @param limit the limit's name, for the record */
+/** Returns the end that an agent receives at a limit of its session. @param limit the limit's name, to be recorded */
 export function endAtLimit(request: GenerationRequest, limit: string): CallPrompt {
   return { ...plainPrompt(request), answer: emptyAnswer({ annotations: { limit } }, 'stop') }
 }
 
-/** Where no engine is asked. */
+/** Yields an empty completion without an engine. */
 export async function* emptyAnswer(
   start: Pick<GenerationStart, 'promptTokenIds' | 'annotations'>,
   finishReason: string,
@@ -100,7 +104,7 @@ export async function* emptyAnswer(
   ]
 }
 
-/** How prompts came about, counted by reason since the start of the process. */
+/** Counts prompts by reason since the start of the process. */
 export class PromptCounts {
   readonly #counts: Record<string, number> = {}
 

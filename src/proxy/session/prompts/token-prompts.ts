@@ -1,6 +1,6 @@
 /**
- * Token mode: chat calls go in as messages and reach the engine as token ids, tokens come out of the engine and reach the
- * agent as text, reasoning and tool calls. What is sampled stays what it is: the prompt of a call that continues a turn
+ * Token mode: chat requests arrive as messages and reach the engine as token ids; the engine's tokens reach the agent
+ * as text, reasoning and tool calls. Sampled tokens are never changed: the prompt of a request that continues a turn
  * begins with that turn's recorded ids.
  */
 import { ProxyError } from '../../../base/errors.ts'
@@ -57,7 +57,7 @@ export class TokenPrompts implements Prompts {
   readonly #store: Pick<TurnStore, 'readSteps'>
   readonly #counts = new PromptCounts()
 
-  /** The model stays its owner's to close. */
+  /** The caller closes the model. */
   constructor(model: TokenModel, store: Pick<TurnStore, 'readSteps'>) {
     this.#model = model
     this.#store = store
@@ -83,7 +83,7 @@ export class TokenPrompts implements Prompts {
     return this.#callWith({ request, turns, prompt, note, forcedCall, counts: this.#counts }, budget)
   }
 
-  /** The answers of one call begin in the same moment, with the same prompt: it is rendered for the first of them. */
+  /** Plans the prompt once for all completions of one request, which begin at the same time with the same prompt. */
   async #planOnce(
     request: ChatGeneration,
     memory: SessionMemory,
@@ -102,7 +102,7 @@ export class TokenPrompts implements Prompts {
     return { ...planned, ids: planned.ids.again() }
   }
 
-  /** Of a session: the prompt that a call would have, which may go on from recorded ids. Remembers nothing of it. */
+  /** Returns the ids of the prompt of a body; with a session it may extend recorded ids. Caches nothing of it. */
   async #idsOf(incoming: ChatBody, session?: PromptSession): Promise<TokenIds | PromptIds> {
     const { body } = adaptEffort(incoming, this.#model.efforts)
     if (session === undefined) return (await wholePrompt(this.#model, body)).ids
@@ -126,7 +126,7 @@ export class TokenPrompts implements Prompts {
     return this.#counts.toJSON()
   }
 
-  /** What is not in memory is read again from the record. @throws ProxyError `store_failed` */
+  /** Returns the session's turns, read from the store if they are not cached. @throws ProxyError `store_failed` */
   async #turnsOf(sessionId: string, memory: SessionMemory): Promise<SessionTurns> {
     if (memory.turns !== undefined) return memory.turns
     memory.readingTurns ??= this.#readTurns(sessionId, memory).finally(() => {
@@ -140,7 +140,7 @@ export class TokenPrompts implements Prompts {
     sessionId: string,
     { messages, requests, callIds, editedCalls }: SessionMemory,
   ): Promise<SessionTurns> {
-    // Templates are shown all of them, with each call.
+    // Templates read all of them for each request.
     messages.keepJson()
     const read = createConversationReader(requests)
     const store = { readSteps: (id: string) => asCalled(this.#store.readSteps(id, messages), callIds) }
@@ -173,7 +173,7 @@ export class TokenPrompts implements Prompts {
     const { request, prompt } = parts
     const contextLength = Math.min(this.#model.contextLength ?? Number.POSITIVE_INFINITY, contextTokens)
     const room = contextLength - prompt.ids.length
-    // Of a room that is not known an engine would refuse any number that is too large.
+    // If the room is unknown, an engine would reject a number that is too large.
     const budget = Number.isFinite(room) ? Math.min(room, tokensLeft) : room
     if (room > 0) return new TokenCall(parts, this.#model, budget)
     if (request.refuseOverlong || rejectsOverlong) throw tooLong(contextLength, prompt.ids.length)
@@ -185,9 +185,9 @@ interface CallParts {
   readonly request: ChatGeneration
   readonly turns: SessionTurns
   readonly prompt: PlannedPrompt
-  /** Annotations of the turn: what the agent changed in its calls, and how its reasoning effort was adapted. */
+  /** The annotations of the turn: changes that the agent made to its tool calls, and the adapted reasoning effort. */
   readonly note: object
-  /** What the engine is held to, where the agent forces a call. */
+  /** The schema that constrains decoding, if the agent forces a tool call. */
   readonly forcedCall: object | undefined
   readonly counts: PromptCounts
 }
@@ -205,7 +205,7 @@ abstract class PlannedCall implements CallPrompt {
   abstract read(events: readonly GenerationEvent[]): MaybePromised<readonly GenerationEvent[]>
 
   answered(completion: Completion): void {
-    // A prompt that is built on ids which may be wrong or missing would be wrong with them.
+    // A prompt that is built on wrong or missing ids would be wrong, too.
     if (inexactReason(completion) !== null) return
     const { request, turns, prompt } = this.parts
     const { content, reasoning, toolCalls, start, tokenIds } = completion
@@ -218,7 +218,7 @@ abstract class PlannedCall implements CallPrompt {
   }
 }
 
-/** The engine is asked with ids, and what it samples is decoded. */
+/** A request that reaches the engine as ids, and whose sampled tokens are decoded. */
 class TokenCall extends PlannedCall {
   readonly request: GenerationRequest
   readonly #decoder: AnswerDecoder
@@ -250,7 +250,7 @@ class TokenCall extends PlannedCall {
     this.#decoder.close()
   }
 
-  /** The prompt's ids as the engine reports them; where it reports others than it was sent, the record says so. */
+  /** Returns the start with the prompt's ids that the engine reports; a difference from the sent ones is recorded. */
   #startOf(start: GenerationStart): GenerationStart {
     const { prompt, note, counts } = this.parts
     const { promptTokenIds: reported = prompt.ids } = start
@@ -259,14 +259,17 @@ class TokenCall extends PlannedCall {
     const images = mismatched ? this.#imagesIn(reported, start.engine) : prompt.images
     return {
       ...start,
-      // Of two that are equal, the one that is in use: the other one's memory is free.
+      // Of two equal lists, the one that is in use, so that the other's memory is released.
       promptTokenIds: mismatched ? reported : prompt.ids,
       vocabularySize: this.#vocabularySize,
       annotations: { ...start.annotations, ...note, prompt: originToWire({ ...prompt, images }, mismatched) },
     }
   }
 
-  /** Where the images are in another prompt. Other images than those that were sent cannot be trained on. */
+  /**
+   * Returns the positions of the images in another prompt. If the engine saw other images, the turn cannot be trained
+   * on.
+   */
   #imagesIn(prompt: PromptIds, engine: string): readonly ImagePosition[] {
     const { images } = this.parts.prompt
     if (images.length === 0) return images
@@ -280,14 +283,17 @@ class TokenCall extends PlannedCall {
   }
 }
 
-/** The experts of what the prompt shares with an earlier turn are on record with that turn, but for its last token's. */
+/**
+ * Returns the first token whose experts are requested: those of the tokens that the prompt shares with an earlier turn
+ * are recorded with it, except the last token's.
+ */
 function expertsPart({ request, prompt }: CallParts): { expertsStart?: number } {
   const { parent, origin } = prompt
   if (!request.record?.routedExperts || !parent?.hasExperts || origin.reusedTokens === 0) return {}
   return { expertsStart: origin.reusedTokens - 1 }
 }
 
-/** The prompt fills the context: the answer is empty, and no engine is asked. */
+/** A request whose prompt fills the context: the completion is empty, and no engine is used. */
 class FullCall extends PlannedCall {
   readonly request: GenerationRequest
   readonly answer: GenerationStream
@@ -305,10 +311,10 @@ class FullCall extends PlannedCall {
   }
 }
 
-/** A message that the completion continued is one message with it. */
+/** Joins a message that the completion continued with it, and learns the ids of tool calls. */
 async function* asCalled(turns: AsyncIterable<TurnStep>, ids: ToolCallIds): AsyncGenerator<TurnStep> {
   for await (const turn of turns) {
-    // Of any turn, exact or not: agents send back what they were given.
+    // For every turn, exact or not: agents send back what they received.
     ids.learnFrom(turn)
     const isJoined = turn.lastMessage !== undefined && turn.params.includes('"continue_final_message":true')
     yield isJoined ? joined(turn, turn.lastMessage!) : turn
@@ -317,7 +323,7 @@ async function* asCalled(turns: AsyncIterable<TurnStep>, ids: ToolCallIds): Asyn
 
 function joined(turn: TurnStep, final: Message): TurnStep {
   const completionText = joinedText(textOf(final.value), turn.completionText)
-  // An older record tells the turn whose message it continues alone, and not its parent.
+  // An older record only has the turn whose message it continues, and not its parent.
   const annotations = getDeclaredParent(turn) === undefined ? '{}' : turn.annotations
   return { ...turn, lastMessage: final.parent, completionText, annotations }
 }
@@ -326,7 +332,7 @@ function joinedText(before: string | undefined, content: string | null): string 
   return before === undefined ? content : before + (content ?? '')
 }
 
-/** At most as many tokens as there is room for; where the room is not known, what the agent asks for. */
+/** Limits the requested number of tokens to the room; if that is unknown, it is unchanged. */
 function withBudget(body: ChatBody, room: number): ChatBody {
   const { max_completion_tokens: newer, max_tokens: older, ...rest } = body
   const asked = newer ?? older
@@ -340,7 +346,10 @@ function imagesPart({ images }: PlannedPrompt, { imageRule }: TokenModel): { ima
   return { images: { tokenId, edges, tokens: images.map(({ tokens }) => tokens) } }
 }
 
-/** Of the images only those that are new: the others are on record with the turns that it goes on from. */
+/**
+ * Returns the annotation. It contains only the new images: the others are recorded with the turns that the prompt
+ * extends.
+ */
 function originToWire(
   { origin, images, call }: Pick<PlannedPrompt, 'origin' | 'images' | 'call'>,
   mismatched: boolean,

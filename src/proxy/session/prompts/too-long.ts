@@ -1,4 +1,4 @@
-/** Prompts that cannot fit, whatever their tokens are: known before they are rendered, which takes a minute for 15 MiB. */
+/** Prompts that cannot fit, whatever their tokens are: detected before rendering, which takes a minute for 15 MiB. */
 import { ProxyError } from '../../../base/errors.ts'
 import { SideTable } from '../../../base/side-table.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
@@ -7,13 +7,18 @@ import type { TokenModel } from '../../tokens/model/token-model.ts'
 
 type LimitedModel = Pick<TokenModel, 'contextLength' | 'servedLength' | 'longestTokenChars'>
 
-/** Of the message and those before it, what every template shows: text that no model wrote. */
+/** The number of characters, of a message and those before it, that every template shows and no model sampled. */
 const charsUpTo = new SideTable<Message, number>()
 
-/** Few tokens are longer: what is shorter than so many of them is not looked at closer. The vocabulary takes 50 ms, once. */
+/**
+ * The usual maximum length of a token: a text of at most this many characters per token of the context is not checked
+ * further. Reading the vocabulary takes 50 ms, once.
+ */
 const USUAL_LONGEST_CHARS = 16
 
-/** In the words of vLLM: dialects tell it in their own. @param tokens how many it has, or at least has */
+/**
+ * Returns the error with vLLM's message; each dialect converts it. @param tokens the number of tokens, or a lower bound
+ */
 export function tooLong(contextLength: number | undefined, tokens: number, atLeast = ''): ProxyError {
   const limit = `This model's maximum context length is ${contextLength} tokens.`
   const message = `${limit} However, your prompt contains ${atLeast}${tokens} input tokens.`
@@ -30,7 +35,7 @@ export function refuseTooLong(model: LimitedModel, last: Message | undefined): v
   if (atLeast > contextLength) throw tooLong(contextLength, atLeast, 'at least ')
 }
 
-/** In a loop, as a conversation may be ten thousand messages deep; each is counted once. */
+/** Counts in a loop, because a conversation may be ten thousand messages deep; each message is counted once. */
 function charsIn(last: Message): number {
   const added: Message[] = []
   let at: Message | undefined = last
@@ -47,7 +52,7 @@ function charsIn(last: Message): number {
 }
 
 function charsOf({ role, content }: ChatMessage): number {
-  // Templates drop reasoning from older answers.
+  // Templates drop reasoning from older completions.
   if (role === 'assistant') return 0
   if (typeof content === 'string') return content.trim().length
   if (!Array.isArray(content)) return 0
