@@ -1,15 +1,15 @@
-/** Which turns have an answer that a client's retry can be given, and how the record says that it was. */
+/** Decides which turns have a response that a client's retry can receive, and records that it did. */
 import type { TurnStatus } from './turn-store.ts'
 
-/** What is said of a turn beside its columns. */
+/** The annotations of a turn that stores read or write. */
 export interface Annotations {
-  /** How often its client had tried each call that was answered with this turn after it had ended, or joined it. */
+  /** The retry counts of the requests that received this turn's response after it had ended, or joined it. */
   answered_retries?: number[]
-  /** The name that the client gave all tries of the call. */
+  /** The idempotency key that the client sent with all attempts of the request. */
   idempotency_key?: string
 }
 
-/** What tells whether a turn has a whole answer. */
+/** The fields that determine whether a turn has a complete response. */
 interface AnsweredTurn {
   status: TurnStatus
   finishReason: string | null
@@ -17,14 +17,15 @@ interface AnsweredTurn {
 }
 
 /**
- * An answer is whole when its end came. The agent may have left before it had it; whatever else aborted a turn was meant to.
+ * Returns whether a turn has a complete response: its end has arrived, and the turn was not aborted for any reason
+ * other than the disconnection of its agent.
  */
 export function hasWholeAnswer({ status, finishReason, errorCode }: AnsweredTurn): boolean {
   if (finishReason === null) return false
   return status === 'completed' || (status === 'aborted' && errorCode === 'agent_gone')
 }
 
-/** @returns the annotations of a turn that a retry is given; undefined: it has no answer to give */
+/** Adds a retry to a turn. @returns the new annotations; undefined: the turn has no response to redeliver */
 export function answerFor(
   retryCount: number,
   turn: AnsweredTurn & { annotations: Annotations },
@@ -34,9 +35,9 @@ export function answerFor(
   return { ...annotations, answered_retries: [...(annotations.answered_retries ?? []), retryCount] }
 }
 
-/** The counts of the retries that got a turn's answer. */
+/** Returns the retry counts of the retries that received a turn's response. */
 export function answeredRetriesOf({ annotations }: { annotations: string }): readonly number[] {
-  // Nearly no turn has any: most are not parsed.
+  // Very few turns have any; the annotations of the others are not parsed.
   if (!annotations.includes('"answered_retries"')) return []
   return (JSON.parse(annotations) as Annotations).answered_retries ?? []
 }

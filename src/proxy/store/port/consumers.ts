@@ -1,56 +1,56 @@
 /**
- * Port: consumers of completed sessions. A consumer is a name under which a trainer's processes share them: each session is
- * leased to one of them at a time, in the order in which sessions ended, until one acknowledges it. Everything is kept by a
- * session's tree, which a reset replaces: what the session comes to after one is new to every consumer.
+ * The port of consumers of completed sessions. A consumer is a name under which a trainer's processes share sessions:
+ * each session is leased to one of them at a time, in the order in which sessions ended, until it is acknowledged. This
+ * state belongs to a session's tree, which a reset replaces: the session is then new to every consumer.
  */
 import { ProxyError } from '../../../base/errors.ts'
 import type { SessionRecord } from './session-record.ts'
 
 export interface Consumer {
-  /** Unique; that of a run's begins with what the ids of the run's sessions begin with. */
+  /** A unique name; that of a run's consumer begins with the prefix of the run's session ids. */
   name: string
-  /** Only sessions whose ids begin with it. */
+  /** Restricts the consumer to sessions whose ids begin with it. */
   idPrefix: string
-  /** Milliseconds since the epoch, as {@link sinceMs}. */
+  /** Milliseconds since the epoch, like {@link sinceMs}. */
   createdAtMs: number
-  /** Only sessions that ended then or later. */
+  /** Restricts the consumer to sessions that ended then or later. */
   sinceMs: number
-  /** So long after its end a session outlives its time to live, unless the consumer has acknowledged it. */
+  /** How long after its end a session is kept beyond its time to live, unless the consumer has acknowledged it. */
   holdMs: number
   selection: ConsumerSelection
 }
 
-/** What makes a session none of a consumer's, or not yet. */
+/** The conditions for which sessions a consumer receives, and when. */
 export interface ConsumerSelection {
-  /** Only sessions whose metadata has each of these top-level values. */
+  /** Restricts it to sessions whose metadata has each of these top-level values. */
   metadata: Record<string, string | number | boolean>
-  /** Sessions with one value under this metadata key are given together, `groupSize` at a time; null: one by one. */
+  /** Delivers sessions with equal values under this metadata key together, `groupSize` at a time; null: one by one. */
   groupBy: string | null
   groupSize: number
   /** A group that is incomplete is discarded this long after the last of its sessions ended. */
   groupTimeoutMs: number
-  /** Only when it has a reward. */
+  /** Restricts it to sessions that have a reward. */
   rewarded: boolean
 }
 
-/** A week; also of consumers that were created before there was a timeout. */
+/** One week; it also applies to consumers that were created before the timeout existed. */
 export const DEFAULT_GROUP_TIMEOUT_MS = 604_800_000
 
-/** Numbers of the store's own. */
+/** The store's internal ids of a session. */
 export interface SessionKey {
   row: number
   tree: number
 }
 
-/** A completed session that a consumer has not acknowledged, and nobody else has a lease of. */
+/** A completed session that a consumer has not acknowledged, and that no other lease covers. */
 export interface AvailableSession {
   key: SessionKey
   session: SessionRecord
-  /** How often it was leased, with the lease that is asked for. */
+  /** The number of its leases, including the requested one. */
   deliveries: number
 }
 
-/** Where a page of available sessions ended. */
+/** The position at which a page of available sessions ended. */
 export interface EndPlace {
   endedAtMs: number
   tree: number
@@ -58,21 +58,21 @@ export interface EndPlace {
 
 export interface AvailableQuery {
   consumer: string
-  /** What this lease has counts as available. */
+  /** Sessions of this lease count as available. */
   leaseId: string
   after: EndPlace
   limit: number
   nowMs: number
-  /** Whether sessions without a reward are left out. Default: false. */
+  /** Whether to omit sessions without a reward. Default: false. */
   rewarded?: boolean
-  /** Whether sessions that were put into a group are left out. Default: false. */
+  /** Whether to omit sessions that are in a group. Default: false. */
   ungrouped?: boolean
 }
 
-/** A session that a consumer waits for the others of its group of. */
+/** A session that waits for the other members of its group. */
 export interface GroupMember {
   key: SessionKey
-  /** The same for all sessions of a group; at most 64 characters. */
+  /** The id of the group, equal for all its sessions; at most 64 characters. */
   group: string
 }
 
@@ -80,26 +80,26 @@ export interface GroupQuery {
   consumer: string
   leaseId: string
   size: number
-  /** Units, at most. */
+  /** The maximum number of units. */
   limit: number
-  /** Trees that are left out. */
+  /** The trees to omit. */
   except: readonly number[]
-  /** Incomplete groups are stale this long after the last of their sessions ended, or was released. */
+  /** The time after which an incomplete group is stale, counted from its last session's end or release. */
   timeoutMs: number
   nowMs: number
 }
 
 export interface FoundGroups {
-  /** In the order in which they became complete; the members of each in the order of their ends. */
+  /** Ordered by the time at which they became complete; the members of each by their ends. */
   units: AvailableSession[][]
-  /** Some of the stale groups. */
+  /** Some of the stale groups, by id. */
   stale: string[]
 }
 
 export interface NewLease {
   consumer: string
   leaseId: string
-  /** Each is leased as a whole, or not at all. */
+  /** Each unit is leased completely or not at all. */
   units: readonly (readonly SessionKey[])[]
   leaseMs: number
   nowMs: number
@@ -107,28 +107,28 @@ export interface NewLease {
 
 export interface LeaseChange {
   consumer: string
-  /** null: every lease of the consumer, with `released` alone. */
+  /** null: every lease of the consumer; for `released` only. */
   leaseId: string | null
-  /** null: all that the lease has. */
+  /** null: all sessions of the lease. */
   sessionIds: readonly string[] | null
-  /** `acknowledged`: never given again; `released`: given again at once; `extended`: by `leaseMs` from now. */
+  /** `acknowledged`: never delivered again; `released`: available at once; `extended`: by `leaseMs` from now. */
   to: 'acknowledged' | 'released' | 'extended'
   leaseMs: number
   nowMs: number
 }
 
-/** Sessions by what a consumer has to do with them. */
+/** The number of sessions by their state for a consumer. */
 export interface ConsumerCounts {
   available: number
   leased: number
   acknowledged: number
-  /** Of `acknowledged`: sessions of groups that were discarded, as they stayed incomplete. */
+  /** The part of `acknowledged` whose groups were discarded because they stayed incomplete. */
   discarded: number
 }
 
-/** What a consumer has of a session: a lease, or its acknowledgement. */
+/** The state of a session for a consumer: a lease, or its acknowledgement. */
 export interface GivenSession {
-  /** The consumer's name. */
+  /** The name of the consumer. */
   consumer: string
   leaseId: string
   /** null: acknowledged. */
@@ -138,30 +138,30 @@ export interface GivenSession {
 
 export interface ConsumerReader {
   getConsumer(name: string): Promise<Consumer | undefined>
-  /** By name; of those whose sessions' ids begin with the prefix. */
+  /** Returns the consumers whose sessions' ids begin with the prefix, sorted by name. */
   listConsumers(idPrefix: string): Promise<Consumer[]>
-  /** In the order in which they ended; whatever the consumer's selection says. */
+  /** Returns the sessions in the order of their ends, regardless of the consumer's selection. */
   availableSessions(query: AvailableQuery): Promise<AvailableSession[]>
-  /** Finds groups at a cost that does not grow with the sessions of incomplete ones, but for a scan of an index. */
+  /** Finds groups. Except for an index scan, the cost does not grow with the number of sessions in incomplete ones. */
   findGroups(query: GroupQuery): Promise<FoundGroups>
-  /** `available` as {@link availableSessions} has it. @returns undefined: there is no such consumer */
+  /** Counts sessions; `available` as in {@link availableSessions}. @returns undefined: there is no such consumer */
   countForConsumer(name: string, nowMs: number): Promise<ConsumerCounts | undefined>
   /** Returns the leases and acknowledgements of a session since its last reset. */
   givenSessions(sessionId: string): Promise<GivenSession[]>
 }
 
 /**
- * Leases run by `nowMs`, or in a database of several proxies by its own clock. What was asked for twice, because nobody knew
- * what had become of it, has happened once.
+ * Changes consumers and leases. Leases expire by `nowMs`, or in a database shared by several nodes by its own clock.
+ * All methods are idempotent: repeating one whose outcome is unknown has no further effect.
  */
 export interface ConsumerStore {
-  /** Creates it, or finds the one of this name, which is not changed. */
+  /** Creates a consumer, or returns the existing one of this name unchanged. */
   createConsumer(consumer: Consumer): Promise<{ created: boolean; consumer: Consumer }>
-  /** @returns whether there was such a consumer */
+  /** Deletes a consumer. @returns whether it existed */
   deleteConsumer(name: string): Promise<boolean>
-  /** @returns the trees of what it has leased now. @throws ProxyError `consumer_not_found` */
+  /** Leases units of sessions. @returns the trees of the leased sessions. @throws ProxyError `consumer_not_found` */
   leaseSessions(lease: NewLease): Promise<number[]>
-  /** Puts available sessions into groups, in which they stay. @throws ProxyError `consumer_not_found` */
+  /** Puts available sessions into groups permanently. @throws ProxyError `consumer_not_found` */
   putIntoGroups(consumer: string, members: readonly GroupMember[]): Promise<void>
   /**
    * Acknowledges the available sessions of groups.
@@ -169,13 +169,13 @@ export interface ConsumerStore {
    */
   discardGroups(consumer: string, groups: readonly string[], nowMs: number): Promise<number>
   /**
-   * A lease that has run out may be changed as long as nobody else has leased the session.
-   * @returns the ids of the sessions that are as they should be. @throws ProxyError `consumer_not_found`
+   * Changes a lease. One that has expired may be changed until another lease covers the session.
+   * @returns the ids of the sessions that now have the requested state. @throws ProxyError `consumer_not_found`
    */
   changeLease(change: LeaseChange): Promise<string[]>
   /**
-   * Adds leases and acknowledgements of a session that another store has. Those of consumers that do not exist are left out;
-   * an acknowledgement on either side stays, and so does a lease of this store.
+   * Adds leases and acknowledgements of a session from another store. Those of unknown consumers are ignored; an
+   * acknowledgement in either store takes precedence, then a lease in this store.
    */
   putGiven(sessionId: string, given: readonly GivenSession[]): Promise<void>
 }
@@ -184,5 +184,5 @@ export function noConsumer(name: string): ProxyError {
   return new ProxyError('consumer_not_found', `There is no consumer '${name}': create it first`)
 }
 
-/** Before all that has ended. */
+/** The position before the first end. */
 export const FIRST_END: EndPlace = { endedAtMs: Number.MIN_SAFE_INTEGER, tree: 0 }

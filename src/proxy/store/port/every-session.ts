@@ -1,6 +1,6 @@
 import type { SessionQuery, SessionRecord, TurnReader } from './turn-store.ts'
 
-/** All that match, read page by page. */
+/** Yields all matching sessions, reading page by page. */
 export async function* everySession(
   reader: Pick<TurnReader, 'listSessions'>,
   query: Omit<SessionQuery, 'limit' | 'cursor'>,

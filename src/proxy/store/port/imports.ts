@@ -1,12 +1,14 @@
 /**
- * Port: what `llm-proxy sessions import` has put into the store. An item stays listed after it was deleted, so that a second
- * import does not put it back.
+ * The port of the items that `llm-proxy sessions import` has added to the store. An item stays listed after its
+ * deletion, so that a second import does not add it again.
  */
 export interface ImportedItem {
   readonly kind: 'session' | 'consumer'
   /** The id of a session, or the name of a consumer. */
   readonly name: string
-  /** Milliseconds since the epoch. With the name it identifies the item: a later one of the same name is another one. */
+  /**
+   * Milliseconds since the epoch. Name and time identify the item: one created later under the same name is different.
+   */
   readonly createdAtMs: number
 }
 

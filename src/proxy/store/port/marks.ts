@@ -1,23 +1,23 @@
-/** What people say of a session or of one of its turns, once they have read it. Nothing trains by it. */
+/** Labels and notes that people attach to a session or its turns. Training ignores them. */
 import { ProxyError } from '../../../base/errors.ts'
 
 export interface Marks {
   labels: string[]
-  /** null: there is none. */
+  /** null: none. */
   note: string | null
 }
 
 export interface SessionMarks extends Marks {
-  /** Of turns that have any, by their index. */
+  /** The marks of turns by turn index, for turns that have any. */
   turns: Record<string, Marks>
 }
 
-/** What is absent stays as it is. */
+/** A change of marks; absent fields stay unchanged. */
 export interface MarksChange extends Partial<Marks> {
   turns?: Record<string, Partial<Marks>>
 }
 
-/** Of a session with all its turns: they are read wherever it is listed. */
+/** Limit for a session with all its turns: the marks are read with every list of sessions. */
 const MAX_CHARS = 256 * 1024
 
 export const NO_MARKS: Readonly<Marks> = { labels: [], note: null }
@@ -26,7 +26,7 @@ export function noMarks(): SessionMarks {
   return { ...NO_MARKS, turns: {} }
 }
 
-/** @throws ProxyError `invalid_request` for more than a session may hold */
+/** Applies a change. @throws ProxyError `invalid_request` if the marks exceed the size limit */
 export function changedMarks(
   { turns: marked, ...before }: SessionMarks,
   { turns = {}, ...change }: MarksChange,
@@ -39,7 +39,7 @@ export function changedMarks(
   throw new ProxyError('invalid_request', 'Labels and notes of a session may have 256 KiB together')
 }
 
-/** Whether the session or one of its turns has the label. */
+/** Returns whether the session or one of its turns has the label. */
 export function hasLabel(marks: SessionMarks, label: string): boolean {
   return [marks, ...Object.values(marks.turns)].some(({ labels }) => labels.includes(label))
 }

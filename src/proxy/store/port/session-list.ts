@@ -1,18 +1,19 @@
-/** What stores share of `listSessions`: the order, the cursor and the filter. */
+/** The order, cursor and filter of `listSessions`, which the stores share. */
 import { ProxyError } from '../../../base/errors.ts'
 import { parseJson } from '../../../base/json.ts'
 import { hasLabel } from './marks.ts'
 import type { SessionFilter, SessionQuery, SessionRecord, SessionSort } from './turn-store.ts'
 
-/** A list's order. */
+/** The order of a list. */
 export interface ListOrder {
   sort: SessionSort
   order: 'asc' | 'desc'
 }
 
 /**
- * Where a page ended: the last session's value in the order and the store's own number of it, which breaks ties.
- * Sessions made later sort before it, so that inserts between two pages neither repeat nor hide a session.
+ * The position at which a page ended: the last session's value in the order, and the store's own number of it, which
+ * breaks ties. Sessions created later sort before it, so that inserts between two pages neither repeat nor hide a
+ * session.
  */
 export interface ListPosition {
   value: number
@@ -23,7 +24,7 @@ export function orderOf({ sort = 'created', order = 'desc' }: SessionQuery): Lis
   return { sort, order }
 }
 
-/** What a session is sorted by. */
+/** Returns the value by which a session is sorted. */
 export function sortValue(session: SessionRecord, { sort, order }: ListOrder): number {
   switch (sort) {
     case 'created':
@@ -39,14 +40,14 @@ export function sortValue(session: SessionRecord, { sort, order }: ListOrder): n
   }
 }
 
-/** No session's value comes before it. */
+/** Returns the position before all sessions. */
 export function firstPosition({ order }: ListOrder): ListPosition {
   return order === 'desc'
     ? { value: Number.POSITIVE_INFINITY, key: Number.MAX_SAFE_INTEGER }
     : { value: Number.NEGATIVE_INFINITY, key: 0 }
 }
 
-/** Where sessions without a value are. */
+/** Returns the sort value of sessions without a value, which come last. */
 export function lastValue(order: ListOrder['order']): number {
   return order === 'desc' ? Number.NEGATIVE_INFINITY : Number.POSITIVE_INFINITY
 }
@@ -55,20 +56,20 @@ export function encodeCursor({ value, key }: ListPosition, { sort, order }: List
   return Buffer.from(JSON.stringify([sort, order, value, key])).toString('base64url')
 }
 
-/** @throws ProxyError `invalid_request` with param `cursor` when no page of this list ended with it */
+/** Parses a cursor. @throws ProxyError `invalid_request` with param `cursor` if this list did not return it */
 export function decodeCursor(cursor: string, { sort, order }: ListOrder): ListPosition {
   const position = parseJson(Buffer.from(cursor, 'base64url').toString())
   if (!Array.isArray(position) || position.length !== 4 || position[0] !== sort || position[1] !== order) {
     throw notOurs()
   }
-  // JSON has no infinity: null is the place of those without a value.
+  // JSON has no infinity: null is the value of sessions without one.
   const value = position[2] ?? lastValue(order)
   const key = position[3]
   if (typeof value !== 'number' || !Number.isFinite(key)) throw notOurs()
   return { value, key }
 }
 
-/** What of a session a filter asks for. */
+/** The fields of a session that filters read. */
 export type FilteredSession = Pick<
   SessionRecord,
   'sessionId' | 'status' | 'updatedAtMs' | 'reward' | 'inexactTurns' | 'failedTurns' | 'metadata' | 'marks'
@@ -99,7 +100,7 @@ function matchesMetadata(
   )
 }
 
-/** @param text in lower case */
+/** @param text the text to find, in lower case */
 function holdsText({ sessionId, metadata, marks }: FilteredSession, text: string): boolean {
   return sessionId.toLowerCase().includes(text) || valueHolds(metadata, text) || valueHolds(marks, text)
 }

@@ -1,9 +1,9 @@
-/** A session as it is on record, without its turns. */
+/** A stored session without its turns. */
 import type { SessionMarks } from './marks.ts'
 
 /**
- * Of a call that an agent sends back otherwise than it was sampled. `keep`: it is that call all the same; `branch`: it is
- * another one; `auto`: it is the same, unless most of it was cut away.
+ * The policy for a tool call that an agent echoes in altered form. `keep`: it counts as the same tool call; `branch`:
+ * as another one; `auto`: as the same one, unless most of it was removed.
  */
 export type EditedCalls = 'auto' | 'keep' | 'branch'
 
@@ -12,21 +12,21 @@ export type SessionStatus = 'active' | 'completed' | 'aborted'
 export interface Reward {
   reward: number
   components: Record<string, number>
-  /** Rewards of single lines, which their rows have instead. Absent: none has one. */
+  /** The rewards of agent roles, which replace the session's reward in their rows. Absent: none has one. */
   lines?: Record<string, number>
-  /** Rewards of single turns, by their index. Absent: none has one. */
+  /** The rewards of turns by turn index. Absent: none has one. */
   turns?: Record<string, number>
 }
 
-/** Budgets of a session, under the names that they have on the wire; see docs/http-api.md. */
+/** The budgets of a session, with the names of the wire; see docs/http-api.md. */
 export interface SessionLimits {
   turns?: number
   sampled_tokens?: number
   prompt_tokens?: number
   seconds?: number
-  /** Prompt and completion of one chat together, in token mode. */
+  /** The limit for prompt and completion of one chat together, in token mode. */
   context_tokens?: number
-  /** What the agent gets at a limit. Default: `stop`, an ordinary end. */
+  /** The response to the agent at a limit. Default: `stop`, an ordinary end. */
   at_limit?: 'stop' | 'error'
 }
 
@@ -37,35 +37,38 @@ export interface SessionRecord {
   createdAtMs: number
   updatedAtMs: number
   endedAtMs: number | null
-  /** Swept this long after its last change; null: never. */
+  /** The session is removed this long after its last change; null: never. */
   ttlMs: number | null
   metadata: Record<string, unknown>
-  /** Override what the agent asks for. */
+  /** Override the parameters that the agent requests. */
   samplingParams: Record<string, unknown>
-  /** Whether an agent that has no more than the session's key is heard on its own record. */
+  /** Whether request metadata sent with the session key (agent role, retry count) is trusted. */
   trustAgent: boolean
-  /** What its turns are recorded with, by the names of `parseCaptureOptions`; null: what the proxy records of any. */
+  /** The capture options of its turns, by the names of `parseCaptureOptions`; null: those of the proxy. */
   record: readonly string[] | null
-  /** Names of models by line, which override what the agent asks for; empty: none does. */
+  /** Model names by agent role, which override the model that the agent requests; empty: none. */
   policies: Record<string, string>
-  /** What becomes of calls that its agent edits; null: as the proxy has it. */
+  /** The policy for altered tool calls; null: that of the proxy. */
   editedCalls: EditedCalls | null
-  /** null: there are none. */
+  /** null: none. */
   limits: SessionLimits | null
-  /** What its agent's key must have in it, so that the key ends with the session; null: any key of its name is good. */
+  /**
+   * A part that its agent's key must contain, so that the key expires with the session; null: any key for its id is
+   * valid.
+   */
   keyTag: string | null
   reward: Reward | null
   marks: SessionMarks
-  /** Turns on record, whatever their status. */
+  /** The number of stored turns of any status. */
   turnCount: number
-  /** One more than the highest index on record. */
+  /** One more than the highest stored turn index. */
   nextIndex: number
-  /** In flight. */
+  /** The number of turns in flight. */
   openTurns: number
-  /** `failed` or `interrupted`. */
+  /** The number of turns that are `failed` or `interrupted`. */
   failedTurns: number
-  /** Completed ones that cannot be trained on. */
+  /** The number of completed turns that cannot be trained on. */
   inexactTurns: number
-  /** Of all turns together. */
+  /** The total of all turns. */
   sampledTokens: number
 }

@@ -1,60 +1,60 @@
-/** What stores share of totals and groups: sessions counted one by one. */
+/** Computes totals and groups of sessions, for both stores. */
 import type { SessionRecord } from './session-record.ts'
 
-/** What sessions come to together. */
+/** The totals of several sessions. */
 export interface SessionTotals {
   sessions: number
   active: number
   completed: number
   aborted: number
-  /** Sessions with failed or interrupted turns. */
+  /** The number of sessions with failed or interrupted turns. */
   failed: number
-  /** Sessions with inexact turns. */
+  /** The number of sessions with inexact turns. */
   inexact: number
   turns: number
   sampledTokens: number
   rewards: RewardStatistics
 }
 
-/** Of those sessions that have a reward. */
+/** The statistics of the sessions that have a reward. */
 export interface RewardStatistics {
   count: number
-  /** These are null where there is no reward. */
+  /** null if there is no reward, as are the next three. */
   mean: number | null
   min: number | null
   max: number | null
-  /** Sample standard deviation (divided by n - 1), as GRPO trainers take it; 0 of one reward. */
+  /** Sample standard deviation (divided by n - 1), as GRPO trainers compute it; 0 for a single reward. */
   std: number | null
-  /** Of all rewards from the least to the greatest: `from` and `to` are both inside where they are equal. */
+  /** The rewards from the lowest to the highest. A bar with equal `from` and `to` contains exactly that reward. */
   histogram: { from: number; to: number; count: number }[]
 }
 
-/** Sessions that have one value under a metadata key: the samples of one task, as a rule. */
+/** The sessions that share a value under a metadata key: usually the samples of one task. */
 export interface SessionGroup extends Omit<SessionTotals, 'rewards'> {
   value: string | number | boolean
   rewards: Omit<RewardStatistics, 'histogram'>
-  /** Means of the parts of rewards, of the sessions that have them. */
+  /** The mean of each reward component over the sessions that have it. */
   components: Record<string, number>
-  /** How many rewards are at least what was asked; null: nothing was. */
+  /** The number of rewards that are at least the requested one; null: none was requested. */
   passed: number | null
-  /** Of its first session. */
+  /** The creation time of its first session. */
   createdAtMs: number
 }
 
 export interface SessionCount {
-  /** All that are there. */
+  /** The number of all sessions. */
   readonly sessions: number
   readonly active: number
-  /** Those that `TurnStore.sweep` would remove. */
+  /** The number of sessions that `TurnStore.sweep` would remove. */
   readonly expired: number
 }
 
-/** The most bars that a histogram has; fewer where there are fewer different rewards. */
+/** The maximum number of histogram bars; there are fewer if there are fewer distinct rewards. */
 const MAX_BARS = 20
 
 type GroupValue = SessionGroup['value']
 
-/** What of a session is counted. */
+/** The fields of a session that aggregates read. */
 export type CountedSession = Pick<
   SessionRecord,
   | 'status'
@@ -67,19 +67,19 @@ export type CountedSession = Pick<
   | 'sampledTokens'
 >
 
-/** What has been counted of some sessions. */
+/** The running aggregate of some sessions. */
 export interface Tally {
   readonly counts: Omit<SessionTotals, 'rewards'>
   readonly rewards: number[]
   readonly components: Map<string, { sum: number; count: number }>
-  /** Of the first session. */
+  /** The creation time of the first session. */
   createdAtMs: number
 }
 
-/** By the value of a metadata key, or of all sessions together under `undefined`. */
+/** The aggregates by the value of a metadata key; one for all sessions has the key `undefined`. */
 export type Tallies = Map<GroupValue | undefined, Tally>
 
-/** @param by the metadata key; sessions without it are in no tally. Absent: all sessions are in one */
+/** Aggregates sessions. @param by the metadata key; sessions without it are ignored. Absent: all sessions together */
 export function tallySessions(sessions: Iterable<CountedSession>, by?: string): Tallies {
   const tallies: Tallies = new Map()
   for (const session of sessions) {
@@ -92,7 +92,7 @@ export function tallySessions(sessions: Iterable<CountedSession>, by?: string): 
   return tallies
 }
 
-/** Adds what was counted of other sessions. */
+/** Merges the aggregates of other sessions into `tallies`. */
 export function addTallies(tallies: Tallies, more: Tallies): void {
   for (const [value, { counts, rewards, components, createdAtMs }] of more) {
     const tally = tallyOf(tallies, value)
@@ -103,13 +103,13 @@ export function addTallies(tallies: Tallies, more: Tallies): void {
   }
 }
 
-/** @param tallies of all sessions together */
+/** Returns the totals. @param tallies the aggregate of all sessions together */
 export function totalsOf(tallies: Tallies): SessionTotals {
   const { counts, rewards } = tallyOf(tallies, undefined)
   return { ...counts, rewards: { ...statisticsOf(rewards), histogram: histogramOf(rewards) } }
 }
 
-/** @param tallies by the value of a metadata key */
+/** Returns the groups, the newest first. @param tallies the aggregates by the value of a metadata key */
 export function groupsOf(tallies: Tallies, passReward?: number): SessionGroup[] {
   const groups = [...tallies].map(([value, { counts, createdAtMs, rewards, components }]) => ({
     value: value!,
@@ -122,7 +122,7 @@ export function groupsOf(tallies: Tallies, passReward?: number): SessionGroup[] 
   return groups.sort((a, b) => b.createdAtMs - a.createdAtMs)
 }
 
-/** @returns undefined: it is in no group */
+/** Returns the value of a session under a metadata key. @returns undefined: it is in no group */
 export function groupValue(
   { metadata }: Pick<CountedSession, 'metadata'>,
   by: string,
@@ -156,7 +156,7 @@ function addTo(tally: Tally, session: CountedSession): void {
   if (session.reward !== null) tally.rewards.push(session.reward.reward)
 }
 
-/** Only of groups: they are JSON that is parsed for this. */
+/** Adds reward components; for groups only, because they are JSON that is parsed only for this. */
 function addComponents(tally: Tally, { reward }: CountedSession): void {
   for (const [name, value] of Object.entries(reward?.components ?? {})) addComponent(tally, name, value, 1)
 }
@@ -170,7 +170,7 @@ function statisticsOf(rewards: readonly number[]): Omit<RewardStatistics, 'histo
   const count = rewards.length
   if (count === 0) return { count, mean: null, std: null, min: null, max: null }
   const [min, max] = rangeOf(rewards)
-  // Equal rewards have no spread, whatever rounding makes of their mean.
+  // Equal rewards have no deviation, regardless of how their mean is rounded.
   if (min === max) return { count, mean: min, std: 0, min, max }
   const mean = rewards.reduce((sum, reward) => sum + reward / count, 0)
   const variance = rewards.reduce((sum, reward) => sum + (reward - mean) ** 2 / (count - 1), 0)
@@ -198,7 +198,7 @@ function histogramOf(rewards: readonly number[]): RewardStatistics['histogram'] 
   return bars
 }
 
-/** In a loop: a call takes no hundred thousand arguments. */
+/** Returns the range in a loop, because a function cannot take a hundred thousand arguments. */
 function rangeOf(numbers: readonly number[]): [min: number, max: number] {
   let [min, max] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]
   for (const number of numbers) {

@@ -1,94 +1,95 @@
 /**
- * Port: a record that several equal proxies write to. A session has an owner at a time, the proxy whose memory its calls go
- * by, and an epoch, which is raised when it gets another one. Where a record has one proxy for good, there is no such port.
+ * The port of a database to which several equal nodes write. A session has one owner at a time, the node whose cache
+ * its requests use, and an epoch, which increases when the owner changes. A database with a single node has no such
+ * port.
  */
 import { ProxyError } from '../../../base/errors.ts'
 
-/** A proxy that shares the record, this one among them. */
+/** A node that shares the database; the local node is one of them. */
 export interface SharingProxy {
   /** The number of its lease. */
   readonly id: number
-  /** Of its machine or pod. */
+  /** The name of its machine or pod. */
   readonly name: string
-  /** Where the others reach it; undefined: it does not listen yet. */
+  /** The URL at which other nodes reach it; undefined: it does not listen yet. */
   readonly url: string | undefined
-  /** It takes no new calls; its sessions go to others. */
+  /** Whether it accepts no new requests; its sessions move to other nodes. */
   readonly isDraining: boolean
-  /** Up to which change it has followed the controls. */
+  /** The last change of the controls that it has applied. */
   readonly seen: number
-  /** It is paused, and none of its calls runs. */
+  /** Whether it is paused and has no request in flight. */
   readonly isDrained: boolean
 }
 
-/** What is set for all proxies, under a name. */
+/** A named setting that applies to all nodes. */
 export interface ControlSetting {
   readonly name: string
-  /** As JSON has it. */
+  /** A JSON value. */
   readonly value: unknown
-  /** Later changes have greater numbers. */
+  /** The number of its last change; later changes have higher numbers. */
   readonly change: number
 }
 
-/** What is on record of all proxies when one renews its lease. */
+/** The state of all nodes, read when one renews its lease. */
 export interface RenewedLease {
   readonly lease: number
-  /** Those whose leases are good. */
+  /** The nodes whose leases are valid. */
   readonly proxies: readonly SharingProxy[]
-  /** Leases that ran out a while ago. */
+  /** Leases that expired some time ago. */
   readonly over: readonly number[]
   readonly controls: readonly ControlSetting[]
 }
 
-/** What a proxy tells the others of itself. */
+/** The state that a node publishes to the others. */
 export interface OwnState {
   url?: string
   isDraining?: boolean
   isDrained?: boolean
 }
 
-/** A session that is this proxy's own from now on. */
+/** A session that this node now owns. */
 export interface ClaimedSession {
   readonly epoch: number
-  /** Its owner before has gone without a word: nobody knows whether the last answers reached their agents. */
+  /** Whether its previous owner crashed: delivery of the last responses is unknown. */
   readonly wasLost: boolean
 }
 
 export interface SharedRecord {
-  /** Resolves when this proxy's lease is good. @throws ProxyError `store_failed` when it is not for a while */
+  /** Resolves when this node's lease is valid. @throws ProxyError `store_failed` if it stays invalid for a while */
   valid(): Promise<void>
-  /** @returns the proxy whose the session is, if it is another one's; it may be seen to leave by {@link goneOf} */
+  /** Returns the owner of a session if it is another node; {@link goneOf} reports when that node is lost. */
   ownerOf(sessionId: string): Promise<SharingProxy | undefined>
   /**
-   * Makes the session this proxy's own; turns that an earlier owner left open become `interrupted`.
-   * @param seizes also from an owner who is there
-   * @returns undefined: there is no such session, or it is another proxy's
+   * Makes this node the owner of the session; turns that an earlier owner left open become `interrupted`.
+   * @param seizes whether to take it from an owner with a valid lease, too
+   * @returns undefined: there is no such session, or another node owns it
    */
   claim(sessionId: string, seizes?: boolean): Promise<ClaimedSession | undefined>
   /**
-   * Makes a rollout this proxy's own, unless another one runs it.
-   * @returns the other one; undefined: it is this proxy's
+   * Makes this node the owner of a rollout, unless another one runs it.
+   * @returns the other node; undefined: this node is the owner
    */
   claimRollout(rolloutId: string): Promise<SharingProxy | undefined>
-  /** @returns the other proxy that runs the rollout; undefined: there is none */
+  /** Finds the owner of a rollout. @returns the other node that runs it; undefined: there is none */
   findRollout(rolloutId: string): Promise<SharingProxy | undefined>
-  /** Forgets a rollout of this proxy. Claims that follow see it. */
+  /** Releases a rollout of this node. Later claims observe it. */
   releaseRollout(rolloutId: string): Promise<void>
-  /** All whose leases are good, this one included, as of the last second. */
+  /** The nodes with valid leases, this one included, as of the last second. */
   readonly proxies: readonly SharingProxy[]
   readonly self: SharingProxy | undefined
-  /** Aborts when that proxy's lease has run out. */
+  /** Aborts when the lease of that node has expired. */
   goneOf(id: number): AbortSignal
-  /** Tells the others, at once. */
+  /** Publishes the state to the other nodes immediately. */
   tell(state: OwnState): Promise<void>
-  /** @returns the number of the change; this proxy follows it at once */
+  /** Changes a setting, which this node applies immediately. @returns the number of the change */
   setControl(name: string, value: unknown): Promise<number>
-  /** `follow` is called with all that is set, and with each change, in order; the next one waits for what it returns. */
+  /** Calls `follow` with all settings, and then with each change, in order and one at a time. */
   followControls(follow: (setting: ControlSetting) => Promise<void>): void
-  /** Called when the lease was ended by others: what this proxy remembers of any session may be old. */
+  /** Calls the listener when other nodes ended this node's lease: all cached session state may be stale. */
   onLost(listener: () => void): void
 }
 
-/** What a call gets whose session is another proxy's by now. */
+/** Creates the error of a request whose session another node now owns. */
 export function sessionMoved(sessionId: string): ProxyError {
   return new ProxyError('session_moved', `Session ${sessionId} has moved to another node`, { retryAfterS: 1 })
 }

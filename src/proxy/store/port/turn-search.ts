@@ -1,4 +1,4 @@
-/** Finding what was said and sampled: the text of a turn, and where in it something stands. */
+/** Searches the text of turns, and shows the context of a match. */
 import { ProxyError } from '../../../base/errors.ts'
 import { parseJson } from '../../../base/json.ts'
 import type { SearchHit } from './turn-store.ts'
@@ -6,15 +6,15 @@ import type { SearchHit } from './turn-store.ts'
 /** Shorter texts are in almost every turn. */
 export const MIN_SEARCHED_CHARS = 3
 
-/** Of each half of a turn; what is beyond is not found. */
+/** The limit of each half of a turn; text beyond it is not found. */
 const MAX_TEXT_CHARS = 1024 * 1024
 
-/** What is shown of the text before and after what was found. */
+/** The length of the context shown before and after a match. */
 const AROUND_CHARS = 80
 
-/** What a turn adds to its session, as JSON texts but for the completion's. */
+/** The content that a turn adds to its session; all fields but the completion's are JSON texts. */
 export interface SpokenTurn {
-  /** Messages and prompt pieces that no turn before has. */
+  /** The messages and prompt pieces that no earlier turn has. */
   messages: readonly string[]
   completionText: string | null
   reasoning: string | null
@@ -35,7 +35,7 @@ export function spokenText({ messages, completionText, reasoning, toolCalls }: S
   }
 }
 
-/** @param wanted in lower case */
+/** Finds a text. @param wanted in lower case */
 export function findIn(
   text: SpokenText,
   wanted: string,
@@ -44,7 +44,7 @@ export function findIn(
     const lower = text[foundIn].toLowerCase()
     const start = lower.indexOf(wanted)
     if (start === -1) continue
-    // Few letters change their length with their case: then the text is shown in lower case.
+    // A few letters change their length with their case: the text is then shown in lower case.
     const shown = lower.length === text[foundIn].length ? text[foundIn] : lower
     const end = start + wanted.length
     return {
@@ -61,7 +61,7 @@ export function encodeSearchCursor(turn: number): string {
   return Buffer.from(JSON.stringify(['search', turn])).toString('base64url')
 }
 
-/** @returns the turn before which the search goes on. @throws ProxyError `invalid_request` */
+/** Parses a cursor. @returns the turn before which the search continues. @throws ProxyError `invalid_request` */
 export function decodeSearchCursor(cursor: string | undefined): number {
   if (cursor === undefined) return Number.MAX_SAFE_INTEGER
   const [, turn] = /^\["search",(\d{1,16})\]$/.exec(Buffer.from(cursor, 'base64url').toString()) ?? []
@@ -69,7 +69,7 @@ export function decodeSearchCursor(cursor: string | undefined): number {
   throw new ProxyError('invalid_request', 'cursor is not one that a search returned', { param: 'cursor' })
 }
 
-/** Nobody searches for what these say. */
+/** The fields whose values are not searched. */
 const UNSPOKEN = new Set([
   'role',
   'type',
@@ -82,7 +82,7 @@ const UNSPOKEN = new Set([
   'signature',
 ])
 
-/** The strings of a message or of calls, as they are written there: arguments, which are JSON in JSON, as their values. */
+/** Returns the decoded strings of a message or of tool calls; arguments, which are JSON within JSON, are parsed too. */
 function textsIn(json: string): string[] {
   const whole = json.length > MAX_TEXT_CHARS ? undefined : parsed(json)
   if (whole === undefined) return [json.slice(0, MAX_TEXT_CHARS)]
@@ -104,7 +104,7 @@ function spokenMembers(value: object): unknown[] {
   })
 }
 
-/** @returns undefined for what is no JSON, or a number */
+/** Parses JSON. @returns undefined for invalid JSON or a number */
 function parsed(json: string): object | string | undefined {
   return /^\s*[[{"]/.test(json) ? (parseJson(json) as object | string | undefined) : undefined
 }

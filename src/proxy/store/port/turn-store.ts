@@ -1,8 +1,9 @@
 /**
- * Port: where sessions and turns are kept. Adapters: `sqlite/` and `postgres/`. Both pass `test/conformance/turn-store.ts`.
+ * The port of the store of sessions and turns. Adapters: `sqlite/` and `postgres/`. Both pass
+ * `test/conformance/turn-store.ts`.
  *
- * Text that the store has no business to understand travels as JSON text, message by message, so that a long
- * conversation is parsed and written as JSON once and its old messages are stored once.
+ * Text that the store does not interpret is passed as JSON text, message by message, so that a long conversation is
+ * parsed and serialized once, and its old messages are stored once.
  */
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
@@ -20,8 +21,9 @@ export type { EditedCalls, Reward, SessionLimits, SessionRecord, SessionStatus }
 export type { RewardStatistics, SessionCount, SessionGroup, SessionTotals } from './session-summary.ts'
 
 /**
- * `open`: in flight. `completed`: answered. `aborted`: the agent left, or the session was ended or reset under it.
- * `failed`: the engine, the worker or the proxy failed it. `interrupted`: open when the process died.
+ * The status of a turn. `open`: in flight. `completed`: answered. `aborted`: the agent disconnected, or the session was
+ * ended or reset meanwhile. `failed`: the engine, the worker or the proxy failed. `interrupted`: open when the process
+ * crashed.
  */
 export type TurnStatus = 'open' | 'completed' | 'aborted' | 'failed' | 'interrupted'
 
@@ -42,57 +44,57 @@ export interface NewSession {
   limits?: SessionLimits | null
   /** Absent: null. */
   keyTag?: string | null
-  /** Of a record that several proxies share: it is to be this one's. Default: nobody's. */
+  /** In a shared database: whether this node becomes its owner. Default: it has no owner. */
   isOwn?: boolean
 }
 
-/** What is known when a call begins. */
+/** The data of a turn that is known when its request begins. */
 export interface OpenTurn {
   turnId: string
   sessionId: string
-  /** Order of calls in the session, from 0. A call that could not be put on record may leave a gap. */
+  /** The index of the turn in the session, from 0. A request that could not be stored may leave a gap. */
   index: number
   /** The agent-facing route: `chat`, `completions`, `messages`, `responses`. */
   dialect: string
   startedAtMs: number
-  /** The last of the canonical messages, and by its parents all of them; undefined when there are none. */
+  /** The last of the canonical messages, whose parents are all messages before it; undefined when there are none. */
   lastMessage: Message | undefined
-  /** JSON text of the tools as sent; null when there were none. */
+  /** JSON text of the tools as sent; null when there are none. */
   tools: string | null
-  /** JSON text of the rest of the canonical body: model, sampling, unknown fields. */
+  /** JSON text of the rest of the canonical body: model, sampling parameters, unknown fields. */
   params: string
   /**
-   * What a completion goes on from, as texts that are the whole when joined; none for a chat. A prompt that extends an
-   * earlier one begins with all its texts but the last. A record of an older database has none and its prompt in `params`.
+   * The prompt of a completion, as texts to be joined; empty for a chat. A prompt that extends an earlier one begins
+   * with all its texts but the last. A turn from an older database has none, and its prompt in `params`.
    */
   promptPieces: readonly string[]
-  /** How many times the agent's client had tried this same call before, as its SDK tells; 0 when unknown. */
+  /** The number of earlier attempts of this request, as the client's SDK reports it; 0 when unknown. */
   retryCount: number
-  /** Of a record that several proxies share: under which the session is this one's; see {@link SharedRecord}. */
+  /** In a shared database: the epoch in which this node owns the session; see {@link SharedRecord}. */
   epoch?: number | undefined
 }
 
-/** What failed or aborted a turn. */
+/** The reason for which a turn failed or was aborted. */
 export interface TurnError {
   code: string
   message: string
 }
 
-/** What became known of a turn after its end. */
+/** Token data that was added to a turn after its end. */
 export interface TurnDetails {
   turnId: string
   details: readonly TokenDataBlob[]
 }
 
-/** What is known when it ends. Arrays are handed over: the caller does not touch them again. */
+/** The data of a turn that is known when it ends. The caller must not use the arrays afterwards. */
 export interface TurnOutcome {
   turnId: string
   sessionId: string
-  /** As of its opening. */
+  /** The epoch of its opening. */
   epoch?: number | undefined
   status: Exclude<TurnStatus, 'open' | 'interrupted'>
   endedAtMs: number
-  /** When the first piece of the completion came; null if none did. */
+  /** When the first delta of the completion arrived; null if none did. */
   firstTokenAtMs: number | null
   model: string | null
   engine: string | null
@@ -103,28 +105,31 @@ export interface TurnOutcome {
   finishReason: string | null
   /** JSON text of the stop string or token id. */
   stopReason: string | null
-  /** Token ids of the prompt as the engine saw it; none when it did not tell. */
+  /** Token ids of the prompt as the engine reports it; none if it does not. */
   promptTokenIds: PromptIds
-  /** Token ids sampled; empty when the engine did not tell. */
+  /** Ids of the sampled tokens; empty if the engine does not report them. */
   completionTokenIds: Int32Array
-  /** Natural-log probability of each sampled token, bit for bit as reported; length of completionTokenIds or 0. */
+  /**
+   * The natural-log probability of each sampled token, bit for bit as reported; as long as completionTokenIds, or
+   * empty.
+   */
   completionLogprobs: Float64Array
   /** Whether ids and logprobs are complete and consistent, so that the turn can be trained on. */
   exact: boolean
-  /** Why not. */
+  /** The reason why it is not exact. */
   inexactReason: string | null
   weightVersionStart: string | null
   weightVersionEnd: string | null
   /** JSON text of the engine's usage. */
   usage: string | null
-  /** JSON object of what else is worth knowing of the turn: how its prompt came about, what was changed in it. */
+  /** A JSON object of annotations: for instance how the prompt was built, and what was changed in it. */
   annotations: string
   error: TurnError | null
-  /** What else the engine reported of its tokens; kept apart, see {@link TurnReader.readDetails}. */
+  /** Other token data that the engine reported; stored separately, see {@link TurnReader.readDetails}. */
   details?: readonly TokenDataBlob[]
 }
 
-/** One turn, whole. Everything of TurnOutcome is null or empty (`[]`, `{}`) while the turn is open or interrupted. */
+/** A complete turn. The fields of TurnOutcome are null or empty (`[]`, `{}`) while it is open or interrupted. */
 export type TurnRecord = OpenTurn &
   Omit<TurnOutcome, 'status' | 'endedAtMs' | 'promptTokenIds' | 'details'> & {
     promptTokenIds: Int32Array
@@ -139,8 +144,8 @@ export type TurnOutline = Omit<TurnRecord, 'promptTokenIds' | 'completionTokenId
 }
 
 /**
- * A turn with its prompt as the first `shared` tokens of what an earlier turn of the same reading has, prompt and
- * completion together, and the `rest` of its own. `base` is that turn's id; null: nothing is shared.
+ * A turn whose prompt is stored as the first `shared` tokens of an earlier turn of the same read, prompt and completion
+ * together, and its own `rest`. `base` is that turn's id; null: nothing is shared.
  */
 export type TurnStep = Omit<TurnRecord, 'promptTokenIds'> & {
   promptStep: { base: string | null; shared: number; rest: Int32Array }
@@ -149,43 +154,43 @@ export type TurnStep = Omit<TurnRecord, 'promptTokenIds'> & {
 /** Prompts that share fewer tokens have no `base`. */
 export const MIN_SHARED_TOKENS = 8
 
-/** Which sessions; without any condition all of them. */
+/** A filter of sessions; without any condition it matches all. */
 export interface SessionFilter {
   status?: SessionStatus | undefined
-  /** Only sessions whose metadata has each of these top-level values. */
+  /** Matches sessions whose metadata has each of these top-level values. */
   metadata?: Record<string, string | number | boolean>
-  /** Only sessions that changed then or later; milliseconds since the epoch. */
+  /** Matches sessions that changed then or later; milliseconds since the epoch. */
   sinceMs?: number | undefined
-  /** What the id begins with. */
+  /** Matches sessions whose id begins with it. */
   idPrefix?: string | undefined
-  /** Part of the id, of a value anywhere in the metadata, of a label or a note, in whatever case. */
+  /** Matches part of the id, of a value anywhere in the metadata, of a label or a note, ignoring case. */
   text?: string | undefined
-  /** Inclusive. A session without a reward is in no range. */
+  /** Inclusive. A session without a reward never matches. */
   rewardMin?: number | undefined
   rewardMax?: number | undefined
-  /** Only sessions that have inexact turns, or that have none. */
+  /** Matches sessions that have inexact turns, or that have none. */
   inexact?: boolean | undefined
-  /** Only sessions that have failed or interrupted turns, or that have none. */
+  /** Matches sessions that have failed or interrupted turns, or that have none. */
   failed?: boolean | undefined
-  /** A label of the session, or of one of its turns. */
+  /** Matches a label of the session, or of one of its turns. */
   label?: string | undefined
 }
 
 export interface TurnSearch extends SessionFilter {
-  /** Of three characters or more; found in whatever case. */
+  /** The text to find, at least three characters long, ignoring case. */
   wanted: string
   limit: number
-  /** Hits of one session in one page. */
+  /** The maximum number of hits of one session per page. */
   perSession: number
-  /** From the previous page's `nextCursor`. */
+  /** The previous page's `nextCursor`. */
   cursor?: string | undefined
 }
 
-/** A turn that has the text, and its first place there. */
+/** A turn that contains the text, and its first occurrence. */
 export interface SearchHit {
   session: SessionRecord
   turnId: string
-  /** Of the turn in its session. */
+  /** The turn index. */
   index: number
   startedAtMs: number
   foundIn: 'completion' | 'request'
@@ -195,9 +200,9 @@ export interface SearchHit {
 }
 
 export interface SearchPage {
-  /** The latest turns first. */
+  /** The hits, the latest turns first. */
   hits: SearchHit[]
-  /** Absent: all turns have been looked at. */
+  /** Absent: all turns have been searched. */
   nextCursor?: string
 }
 
@@ -208,10 +213,10 @@ export type SessionSort = (typeof SESSION_SORTS)[number]
 export interface SessionQuery extends SessionFilter {
   /** Default: `created`. */
   sort?: SessionSort | undefined
-  /** Default: `desc`. Sessions without a reward come last either way. */
+  /** Default: `desc`. Sessions without a reward come last in either order. */
   order?: 'asc' | 'desc'
   limit: number
-  /** From the previous page's `nextCursor`; its sort and order must be the same. */
+  /** The previous page's `nextCursor`; its sort and order must be the same. */
   cursor?: string | undefined
 }
 
@@ -221,39 +226,40 @@ export interface SessionPage {
   nextCursor?: string
 }
 
-/** What can be read, of a store that a proxy writes or of a file alone. */
+/** The operations that read, from a store that a proxy writes or from a file. */
 export interface TurnReader {
   getSession(sessionId: string): Promise<SessionRecord | undefined>
   listSessions(query: SessionQuery): Promise<SessionPage>
   totalSessions(filter: SessionFilter): Promise<SessionTotals>
-  /** Counts rows and reads none, for it is asked often. @param nowMs in milliseconds since the epoch */
+  /** Counts rows without reading them, because it is called often. @param nowMs in milliseconds since the epoch */
   countSessions(nowMs: number): Promise<SessionCount>
-  /** Turns that have a text, in what was sampled or in what their requests add. A page may end early, with a cursor. */
+  /** Finds turns by a text in their completion or in what their request adds. A page may end early, with a cursor. */
   searchTurns(search: TurnSearch): Promise<SearchPage>
   /**
-   * Groups in order of their first sessions, newest first; sessions without the metadata key are in none.
-   * @param passReward a reward of at least this passes
+   * Returns groups by the creation of their first sessions, newest first; sessions without the key are in none.
+   * @param passReward the lowest reward that passes
    */
   groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]>
 
   /**
-   * The session's turns in call order; read in pages, so that a long session never stands in memory twice. Ends early
-   * if the session is deleted or reset meanwhile. Their messages are of one tree: `===` tells who begins like whom.
+   * Yields the session's turns by index. They are read in pages, so that a long session is never in memory twice. It
+   * ends early if the session is deleted or reset meanwhile. The messages belong to one tree, so that `===` detects a
+   * common beginning.
    */
   readTurns(sessionId: string): AsyncIterable<TurnRecord>
 
-  /** As {@link readTurns}, at a cost that does not grow with the length of prompts. */
+  /** Reads turns like {@link readTurns}, at a cost independent of the length of prompts. */
   readOutlines(sessionId: string): AsyncIterable<TurnOutline>
 
   /**
-   * As {@link readTurns}, at a cost that grows with what is new in each prompt, not with the prompts' length.
-   * @param messages the tree that the turns' messages are to be of; absent: one of their own
+   * Reads turns like {@link readTurns}, at a cost that grows with the new part of each prompt, not with its length.
+   * @param messages the tree to which the turns' messages are added; absent: a new one
    */
   readSteps(sessionId: string, messages?: MessageTree): AsyncIterable<TurnStep>
 
   /**
-   * What is on record of these turns beyond their rows, of these kinds; turns without any are not in it. All of it is in
-   * memory at once.
+   * Returns the token data of these kinds for these turns; turns without any are omitted. All of it is in memory at
+   * once.
    */
   readDetails(
     sessionId: string,
@@ -261,35 +267,36 @@ export interface TurnReader {
     kinds: readonly TokenDataKind[],
   ): Promise<ReadonlyMap<string, readonly TokenDataBlob[]>>
 
-  /** One turn of the session, at a cost that does not grow with its other turns; undefined: there is none. */
+  /** Returns one turn of the session, at a cost independent of its other turns; undefined: there is none. */
   getTurn(sessionId: string, turnId: string): Promise<TurnRecord | undefined>
 
   close(): Promise<void>
 }
 
 /**
- * What an acknowledged turn survives. `power`: a commit waits until the disk has it, so that it survives loss of power.
- * `process`: it waits until the operating system has it, so that it survives the end of the process, however sudden.
+ * The durability of a commit. `power`: it waits until the disk has the data, which survives a loss of power. `process`:
+ * it waits until the operating system has the data, which survives any end of the process.
  */
 export type Durability = 'power' | 'process'
 
 export interface CreatedSession {
   created: boolean
   session: SessionRecord
-  /** It was created as this proxy's own, and this is its epoch. */
+  /** The epoch, if it was created with this node as its owner. */
   epoch?: number
 }
 
 /**
- * Every method that changes something resolves when the change is durable, and rejects with ProxyError
- * `store_failed` when it is not; a rejected change has not happened. Changes to one session take effect in call order.
+ * The store of a proxy. Every method that changes data resolves when the change is durable, and rejects with ProxyError
+ * `store_failed` when it is not; a rejected change has no effect. Changes to one session take effect in call order.
  */
 export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, ImportReader, ImportStore {
-  /** Creates a session, or finds the one that has this id; an existing one is not changed. */
+  /** Creates a session, or returns the existing one with this id unchanged. */
   createSession(session: NewSession): Promise<CreatedSession>
   /**
-   * @param epoch of a record that several proxies share: only if the session is this one's under it; so in the two below
-   * @returns undefined when there is no such session; an ended session keeps the status it has.
+   * Ends a session. An ended session keeps its status.
+   * @param epoch in a shared database: requires that this node owns the session in this epoch; so in the two below
+   * @returns undefined when there is no such session
    * @throws ProxyError `session_moved`
    */
   endSession(
@@ -299,34 +306,34 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, Im
     epoch?: number,
   ): Promise<SessionRecord | undefined>
   setReward(sessionId: string, reward: Reward, atMs: number): Promise<SessionRecord | undefined>
-  /** @throws ProxyError `invalid_request` for more than a session may hold */
+  /** Changes labels and notes. @throws ProxyError `invalid_request` if they exceed the size limit */
   changeMarks(sessionId: string, change: MarksChange, atMs: number): Promise<SessionRecord | undefined>
-  /** Forgets the session's turns, reward and marks and makes it active again. */
+  /** Removes the session's turns, reward and marks and makes it active again. */
   resetSession(sessionId: string, atMs: number, epoch?: number): Promise<SessionRecord | undefined>
-  /** @returns whether there was such a session. */
+  /** Deletes a session. @returns whether it existed */
   deleteSession(sessionId: string, epoch?: number): Promise<boolean>
   /**
-   * Removes sessions whose time to live has run out; never one with a turn in flight, nor one that is held for a consumer.
-   * @param sinceMs absent, or: only those whose time ran out after this
+   * Removes sessions whose time to live has expired, except those with a turn in flight or kept for a consumer.
+   * @param sinceMs absent, or: only those that expired after this time
    * @returns their ids
    */
   sweep(nowMs: number, sinceMs?: number): Promise<string[]>
 
   /**
-   * Puts a turn on record as `open`. The caller need not wait, nor handle a rejection: a later closeTurn of the same
-   * turn follows it, and rejects if the turn could not be put on record.
+   * Stores a turn as `open`. The caller need neither wait nor handle a rejection: a later closeTurn of the same turn is
+   * applied after it, and rejects if the turn could not be stored.
    * @throws ProxyError `session_not_found`
    */
   openTurn(turn: OpenTurn): Promise<void>
   /**
-   * Ends an open turn. Resolves when it is on disk. A turn that was deleted or reset meanwhile stays gone, and the
-   * promise resolves all the same.
+   * Ends an open turn, durably when it resolves. It also resolves if the turn was deleted or reset meanwhile, which
+   * then has no effect.
    */
   closeTurn(outcome: TurnOutcome): Promise<void>
   /**
-   * A completed turn whose answer never reached the agent becomes `aborted`.
-   * @param retriesAnswered how many retries had been given the answer when it was sent out. Where there are more by
-   *   now, the news is old: the turn stays as it is
+   * Marks a completed turn as `aborted` because its response did not reach the agent.
+   * @param retriesAnswered how many retries had received the response when it was sent. If there are more now, the
+   *   report is outdated and the turn stays unchanged
    */
   markUndelivered(
     sessionId: string,
@@ -335,31 +342,31 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, Im
     retriesAnswered?: number,
   ): Promise<void>
   /**
-   * A turn with a whole answer, delivered or not, is given to a retry: it is `completed`, and its annotations have the
-   * retry's count at the end of `answered_retries`.
-   * @returns how many retries it was given to; undefined, and nothing is changed: the session has ended, or there is no
-   *   such turn with a whole answer
+   * Redelivers a turn with a complete response, delivered or not, to a retry: it becomes `completed`, and the retry's
+   * count is appended to its annotation `answered_retries`.
+   * @returns the number of retries that received it; undefined, without a change: the session has ended, or there is no
+   *   such turn with a complete response
    */
   answerRetry(sessionId: string, turnId: string, retryCount: number): Promise<number | undefined>
 
   /**
-   * Adds to turns that have ended; a detail of a kind that is there already is replaced. All of them, or none.
+   * Adds token data to turns that have ended, for all of them or none; existing data of the same kind is replaced.
    * @throws ProxyError `session_not_found`, `turn_not_found`
    */
   addDetails(sessionId: string, turns: readonly TurnDetails[]): Promise<void>
 
-  /** How this proxy shares the record with others; absent: it has it for itself. */
+  /** The interface to the nodes that share the database; absent: there is only this one. */
   readonly shared?: SharedRecord | undefined
 
-  /** The process that wrote the record before has ended in order: it has handed over its answers. Absent: nobody knows. */
+  /** Whether the previous process shut down in order and had delivered its responses. Absent: unknown. */
   readonly endedWell?: boolean
 
-  /** Resolves if a change could be made durable now. @throws ProxyError `store_failed` */
+  /** Checks that a change can be made durable now. @throws ProxyError `store_failed` */
   check(): Promise<void>
 
-  /** Resolves with the cause when the store has ended though nobody closed it; else never. */
+  /** Resolves with the cause when the store ends without having been closed; otherwise never. */
   readonly lost: Promise<ProxyError>
 
-  /** Ends after every change that was asked for is durable. */
+  /** Closes the store after all requested changes are durable. */
   close(): Promise<void>
 }
