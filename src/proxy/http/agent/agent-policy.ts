@@ -13,11 +13,13 @@ import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 export interface AgentPolicy {
   /** Fields that agents may set besides the known ones; `*`: all. Default: none. */
   agentFields?: readonly string[]
-  /** Which addresses images, sounds and videos may have: `data:` alone, or any that the engine fetches. Default: `data`. */
+  /**
+   * The URLs that images, sounds and videos may have: `data:` only, or any that the engine fetches. Default: `data`.
+   */
   agentMedia?: 'data' | 'any'
 }
 
-/** OpenAI's own, of Chat Completions and of the older Completions; those of other dialects become these. */
+/** OpenAI's fields of Chat Completions and of the older Completions, to which those of other dialects are converted. */
 export const OPENAI_FIELDS = [
   'audio',
   'best_of',
@@ -62,7 +64,7 @@ export const OPENAI_FIELDS = [
   'web_search_options',
 ] as const
 
-/** Engines' own that shape the sampling of this call and nothing else. */
+/** Fields of engines that affect only the sampling of this request. */
 const ENGINE_FIELDS = [
   'chat_template_kwargs',
   'include_reasoning',
@@ -76,7 +78,7 @@ const ENGINE_FIELDS = [
 
 /**
  * Fields that an engine obeys and that agents may not set: vLLM 0.32 and SGLang 0.5.23. The names of requests and
- * sessions are not among them: clients send them without asking for anything.
+ * sessions are not included, because clients send them without effect.
  */
 export const RESTRICTED_FIELDS: readonly string[] = [
   'add_generation_prompt',
@@ -158,11 +160,11 @@ export const RESTRICTED_FIELDS: readonly string[] = [
   'watermarking',
 ]
 
-/** Of `chat_template_kwargs`, which may also hold a whole template. */
+/** The allowed fields of `chat_template_kwargs`, which may also contain a complete template. */
 const TEMPLATE_SWITCHES = ['enable_thinking', 'thinking', 'reasoning_effort'] as const
 
 const PLAIN_PARTS = ['text', 'refusal', 'thinking', 'input_audio', 'file']
-/** Parts that hold an address under their own name, as text or as `url`. */
+/** Parts with a URL under their own name, as text or as `url`. */
 const MEDIA_PARTS = ['image_url', 'audio_url', 'video_url']
 
 export interface RestrictedBody<Body> {
@@ -225,11 +227,12 @@ function refusePart(part: Record<string, unknown>, at: string): void {
   if (typeof type !== 'string' || ![...PLAIN_PARTS, ...MEDIA_PARTS].includes(type)) {
     throw forbidden(`${at}.type`, `An agent may not send content of type '${type}'`)
   }
-  // Engines keep media by names that a caller gives them, for all callers.
+  // Engines cache media by names that a client provides, and share them between all clients.
   if (part.uuid !== undefined && part.uuid !== null) {
     throw forbidden(`${at}.uuid`, "An agent may not set 'uuid': it would name what others have sent")
   }
-  // By any of the names, whatever the type says: which of the two an engine goes by is its own business.
+  // The part is checked under each of the names, regardless of its type, because it is undefined which of the two an
+  // engine uses.
   for (const name of MEDIA_PARTS) if (part[name] !== undefined) refuseAddress(part[name], `${at}.${name}`)
   if (type === 'file' && !isInline(file)) {
     throw forbidden(`${at}.file`, "An agent's files must be in the body, as 'file_data'")

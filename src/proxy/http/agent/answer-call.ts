@@ -24,9 +24,9 @@ import { triesOf } from './session-of-call.ts'
 import { SseReply } from './sse-reply.ts'
 import { reportDelivery, wholeAnswer } from './whole-answer.ts'
 
-/** What a dialect brings to the agent routes: pure functions from its wire format to canonical form and back. */
+/** A dialect for the agent routes: pure functions that convert its wire format to canonical form and back. */
 export interface AgentDialect {
-  /** Name for the record. */
+  /** The dialect's name in the store. */
   name: string
   lower(body: unknown, repeats: PartMemo): DialectRequest
   /** @param completions one, or as many as the request asked for */
@@ -36,30 +36,30 @@ export interface AgentDialect {
     ...completions: readonly [Completion, ...Completion[]]
   ): object
   streamWriter(identity: ResponseIdentity, answerOptions: ResponseOptions): StreamWriter
-  /** Of a stream of several choices; only a dialect that lowers to them has it. */
+  /** Returns the writer of a stream of several choices. Present if the dialect supports them. */
   choicesWriter?(
     identity: ResponseIdentity,
     answerOptions: ResponseOptions,
     count: number,
   ): StreamWriter<ChoiceEvents>
-  /** An error that comes after the stream began, as the text of its event. */
+  /** Returns the text of the event for an error after the beginning of a stream. */
   streamError(error: ProxyError): string
-  /** The body of an error. */
+  /** Returns the body of an error. */
   errorBody(error: ProxyError): object
-  /** Returns the text of a silent stream's sign of life. Clients' idle timers must count it. */
+  /** Returns the text of a keep-alive for a silent stream, which clients' idle timers must count. */
   keepAlive(): string
   /** The content type of a stream; default: that of server-sent events. */
   streamType?: string
-  /** Headers by which an answer names its turn. */
+  /** Returns the headers that identify a response's turn. */
   headers(turnId: string): Record<string, string>
 }
 
-/** Turns events into the text to send for them. */
+/** Converts events to the text to send. */
 interface StreamWriter<Batch = readonly GenerationEvent[]> {
   write(batch: Batch): string
 }
 
-/** What is being answered: a turn, or several of one call. */
+/** The turn of a request, or the turns of one request with several choices. */
 interface AnsweringTurn<Batch> {
   readonly turnId: string
   readonly startedAtMs: number
@@ -73,32 +73,32 @@ export interface AnsweredCall {
   dialect: AgentDialect
   sessionId: string
   body: RequestContent
-  /** What was made of the parts of the session's earlier requests. */
+  /** The parse results of the parts of the session's earlier requests. */
   repeats: PartMemo
-  /** Before each step that takes time. @returns undefined: now; else when it may be done */
+  /** Schedules each CPU-heavy step. @returns undefined: it may run now; else a promise of when it may */
   nextStep(): Promise<void> | undefined
   runner: TurnRunner
   logger: Logger
-  /** How long a stream may be silent; default: 15 s, well below the idle limits of clients and load balancers. */
+  /** The longest silence of a stream; default: 15 s, well below the idle limits of clients and load balancers. */
   keepAliveMs?: number | undefined
-  /** How often an answer that is not streamed shows a sign of life; absent: never. */
+  /** The interval of keep-alives in a response that is not streamed; absent: none. */
   answerKeepAliveMs?: number | undefined
-  /** Restricts the body to what this caller may request of an engine; undefined: it may request anything. */
+  /** Restricts the body to what this caller may request of an engine; undefined: no restriction. */
   restrict: ReturnType<typeof agentPolicy> | undefined
-  /** Throws when its agent has too many calls under way to ask for so many answers at once. */
+  /** Throws if this number of responses exceeds the agent's limit on concurrent requests. */
   admitChoices(count: number): void
-  /** Answers that one call may ask for; default: 128, as at OpenAI. */
+  /** The maximum number of responses to one request; default: 128, as at OpenAI. */
   choiceLimit?: number | undefined
-  /** What to take out of prompts, because it changes from call to call; default: all that is known. */
+  /** The rules for removing prompt text that changes from request to request; default: all known rules. */
   volatileRules?: readonly VolatileRule[] | undefined
-  /** Absent: nobody traces the call. */
+  /** The request's span. Absent: the request is not traced. */
   span?: RequestSpan | undefined
 }
 
 const KEEP_ALIVE_MS = 15_000
 const CHOICE_LIMIT = 128
 
-/** Restricts a request. The turn's annotation `request_fields` has the fields that were dropped. */
+/** Restricts a request. The turn's annotation `request_fields` contains the dropped fields. */
 function restrictRequest(request: DialectRequest, restrict: AnsweredCall['restrict']): DialectRequest {
   if (restrict === undefined) return request
   const { body, dropped } = restrict(request.body)
@@ -113,7 +113,7 @@ function restrictRequest(request: DialectRequest, restrict: AnsweredCall['restri
     : { ...restricted, annotations: { ...annotations, request_fields: fields } }
 }
 
-/** Runs one agent call as a turn and answers it, streamed or whole as the agent asked. */
+/** Runs an agent's request as a turn and sends the response, streamed or complete as requested. */
 export async function answerCall(
   answered: AnsweredCall,
   request: FastifyRequest,
@@ -166,7 +166,7 @@ interface Exchange {
   answered: AnsweredCall
   request: FastifyRequest
   reply: FastifyReply
-  /** Ends the call: when the agent has gone, or cannot be told what comes. */
+  /** Cancels the request when the agent disconnects, or if an event cannot be converted to its dialect. */
   gone: AbortController
 }
 
@@ -193,7 +193,10 @@ function identityOf(turn: NamedTurn, model: string): ResponseIdentity {
   }
 }
 
-/** Of a dialect that has canonical messages, their own bytes: nobody need write them again. */
+/**
+ * Returns the original bytes of the messages, in a dialect with canonical messages, so that they need not be serialized
+ * again.
+ */
 function jsonOfMessages(
   { body }: DialectRequest,
   { list }: RequestContent,
@@ -223,9 +226,9 @@ interface StreamedAnswer<Batch> {
 }
 
 /**
- * Until the engine has accepted the call, a failure is thrown and becomes an HTTP error; the status line goes out
- * with the first event or keep-alive, and what fails after it is an event of the stream.
- * @returns what failed after the status line
+ * Streams a response. Until the engine has accepted the request, a failure is thrown and becomes an HTTP error. The
+ * status line is sent with the first event or keep-alive, and a later failure becomes an event of the stream.
+ * @returns the error after the status line, if any
  */
 async function streamAnswer<Batch>(
   turn: AnsweringTurn<Batch>,
@@ -259,8 +262,8 @@ async function streamAnswer<Batch>(
 }
 
 /**
- * Returns the error with its status in the message, where clients of HTTP errors have it: agents decide by these words
- * whether they try again (pi), and a stream that has begun has no status line left.
+ * Returns the error with its status in the message, as in clients' HTTP errors: agents decide by this text whether to
+ * retry (pi), and a stream that has begun has no status line.
  */
 function withStatus(error: ProxyError): ProxyError {
   const { code, status, message } = error
@@ -268,7 +271,10 @@ function withStatus(error: ProxyError): ProxyError {
   return new ProxyError(code, `${status} ${STATUS_CODES[status] ?? 'Server Error'}: ${message}`, { status })
 }
 
-/** What a dialect has no words for is the engine's fault, and on record as such: no agent has left. */
+/**
+ * Converts events to text. An event that the dialect cannot represent is recorded as an error of the engine, because
+ * the agent has not disconnected.
+ */
 function written<Batch>(batch: Batch, writer: StreamWriter<Batch>, gone: AbortController): string {
   try {
     return writer.write(batch)

@@ -16,17 +16,19 @@ export interface CallHandlerOptions
     >,
     AgentPolicy {
   sessions: Sessions
-  /** Default: calls are not traced. */
+  /** The tracer. Default: requests are not traced. */
   tracer?: RequestTracer | undefined
 }
 
-/** A dialect that looks something up in the session before it can lower a call. */
+/** Creates a dialect that must query the session before it can convert a request. */
 type DialectOfCall = (body: unknown, sessionId: string, repeats: PartMemo) => Promise<AgentDialect>
 
-/** Returns the turn that a call continues, if its body names one. */
+/** Returns the turn that a request continues, if its body declares one. */
 type ContinuedTurn = (body: unknown) => string | undefined
 
-/** Makes the handlers of a dialect's routes: find the session, run the call as a turn, answer it. */
+/**
+ * Creates the handlers of a dialect's routes, which find the session, run the request as a turn and send the response.
+ */
 export function callHandler(options: CallHandlerOptions) {
   const { sessions, runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, volatileRules, tracer } =
     options
@@ -55,7 +57,7 @@ export function callHandler(options: CallHandlerOptions) {
     }
 }
 
-/** The span of a call, from its arrival to the last byte of its answer. */
+/** Begins the span of a request, which lasts from its arrival to the last byte of its response. */
 function beginSpan(
   tracer: RequestTracer,
   call: Pick<IncomingRequest, 'sessionId' | 'dialect'>,
@@ -79,7 +81,7 @@ function beginSpan(
   return span
 }
 
-/** @returns the answer; what it fails with is on its span */
+/** Records the error of a response on its span. @returns the response */
 async function failureOnSpan<T>(answer: Promise<T>, span: RequestSpan): Promise<T> {
   try {
     return await answer

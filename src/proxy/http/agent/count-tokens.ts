@@ -7,7 +7,7 @@ import type { CallHandlerOptions } from './call-handler.ts'
 import { sessionBodyOf } from './session-body.ts'
 import { namedSession, sessionOfCall } from './session-of-call.ts'
 
-/** Counts the tokens of a prompt. A count is no turn: nothing is recorded, and no session is made for it. */
+/** Returns a handler that counts the tokens of a prompt. It records no turn and creates no session. */
 export function countTokens({ sessions, runner, ...policy }: CallHandlerOptions) {
   const restrict = agentPolicy(policy)
   return async (

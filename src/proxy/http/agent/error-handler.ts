@@ -4,18 +4,18 @@ import type { Logger } from '../../../base/logger.ts'
 import { errorHeaders, logFailure, toRequestError } from '../transport/errors.ts'
 
 interface ErrorShape {
-  /** Names the request in the answer's head. */
+  /** The response header that contains the request id. */
   idHeader: 'request-id' | 'x-request-id'
   status?(error: ProxyError): number
   body(error: ProxyError, requestId: string): object
 }
 
-/** Answers what failed on a dialect's routes as its clients read it. */
+/** Returns a handler that sends errors in the format of a dialect. */
 export function errorHandler(logger: Logger, { idHeader, status, body }: ErrorShape) {
   return (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
     const error = toRequestError(thrown)
     logFailure(logger, request, error)
-    // A turn's own, if the call had become one.
+    // The id is that of the turn, if the request has become one.
     const requestId = String(reply.getHeader(idHeader) ?? request.id)
     void reply
       .code(status?.(error) ?? error.status)

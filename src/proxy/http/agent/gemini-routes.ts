@@ -1,4 +1,4 @@
-/** Gemini's part of the agent routes: content, whole and streamed, token counting, models, and errors in Google's shape. */
+/** Gemini's agent routes: content, complete and streamed, token counting, models, and errors in Google's format. */
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import { googleError } from '../../dialects/gemini/error.ts'
@@ -23,7 +23,7 @@ import { BASE_PATHS } from './session-of-call.ts'
 
 type GeminiRoutesOptions = MessagesRoutesOptions & { backend: Backend }
 
-/** The dialect of one call: model, stream and its framing are said by the URL. */
+/** Returns the dialect of one request: the URL declares the model, streaming and its framing. */
 function geminiDialect(call: GeminiPath, isSse: boolean, options: GeminiRoutesOptions): AgentDialect {
   const frame = isSse ? EVENT_FRAME : new ArrayFrame()
   return {
@@ -33,7 +33,7 @@ function geminiDialect(call: GeminiPath, isSse: boolean, options: GeminiRoutesOp
     streamWriter: (identity, answerOptions) => new GeminiStreamWriter(identity, answerOptions, frame),
     streamError: (error) => streamError(error, frame, isSse),
     errorBody: googleError,
-    // Python's SDK takes a comment for the beginning of JSON.
+    // Python's SDK would parse a comment as JSON.
     keepAlive: () => '\n\n',
     ...(!isSse && { streamType: 'application/json; charset=utf-8' }),
     headers: (turnId) => ({ 'x-request-id': turnId }),
@@ -41,8 +41,9 @@ function geminiDialect(call: GeminiPath, isSse: boolean, options: GeminiRoutesOp
 }
 
 /**
- * Google's service ends a stream of events with the error as bare JSON. Gemini CLI 0.61's SDK sees nothing else as an
- * error: this, where it is read alone, or JSON that is left when the stream ends. Clients that read events see the event.
+ * Returns the text of an error in a stream. Google's service ends an event stream with the error as bare JSON. Gemini
+ * CLI 0.61's SDK recognizes only this as an error: JSON in a chunk alone, or as the rest when the stream ends. Clients
+ * that parse events receive the event.
  */
 function streamError(error: ProxyError, frame: StreamFrame, isSse: boolean): string {
   const body = googleError(error)
@@ -81,7 +82,7 @@ export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, op
 
 const METHODS = ['generateContent', 'streamGenerateContent', 'countTokens'] as const
 
-/** Names of models may have colons and slashes, too. */
+/** Splits a path into model and method. Model names may contain colons and slashes. */
 function targetOf({ params, url }: FastifyRequest): { model: string; method: (typeof METHODS)[number] } {
   const target = (params as { '*': string })['*']
   const method = METHODS.find((name) => target.endsWith(`:${name}`))

@@ -2,26 +2,34 @@ import type { ServerResponse } from 'node:http'
 import { onClose } from '../transport/on-close.ts'
 
 /**
- * Lets a session begin one call at a time that brings thousands of new messages. Such a call holds the event loop, and then
- * the store's writer, for tenths of a second; others get their turn between two of them, not behind twenty. Agents do not
- * notice: what their calls repeat is not counted.
+ * The number of new nodes of a heavy request, which brings thousands of new messages. A caller begins one heavy request
+ * at a time: it blocks the event loop, and then the store's writer, for tenths of a second, so that requests of others
+ * run between two of them, not after twenty. Normal agents are not affected, because repeated messages do not count.
  */
 const HEAVY_NODES = 10_000
 
-/** Reading and recording it are done by then, and it waits for its engine, as others of its session may. */
+/**
+ * The time after which a heavy request has been read and recorded and waits for its engine, so that the next may begin.
+ */
 const HEAVY_MS = 1_000
 
 export class HeavyCalls {
-  /** By caller: whose heavy call has begun, and what lets each go on that waits for its turn. */
+  /** The callers whose heavy request has begun, with the functions that resume their waiting requests. */
   readonly #waiting = new Map<string, (() => void)[]>()
 
-  /** To be asked right before a body is read, and again after the wait. @returns undefined: it may be read now */
+  /**
+   * Returns when a body may be read. It must be called right before reading, and again after the wait. @returns
+   * undefined: it may be read now
+   */
   turnOf(caller: string): Promise<void> | undefined {
     const waiting = this.#waiting.get(caller)
     return waiting && new Promise((resolve) => waiting.push(resolve))
   }
 
-  /** @param newNodes what the call's body brought */
+  /**
+   * Marks a request as heavy if its body brought many new nodes.
+   * @param newNodes the number of new nodes
+   */
   note(caller: string, newNodes: number, response: ServerResponse): void {
     if (newNodes < HEAVY_NODES || this.#waiting.has(caller)) return
     const waiting: (() => void)[] = []

@@ -1,4 +1,4 @@
-/** Anthropic's part of the agent routes: Messages, token counting, and errors in its own shape. */
+/** Anthropic's agent routes: Messages, token counting, and errors in its format. */
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { anthropicError, anthropicErrorEvent, anthropicStatus } from '../../dialects/messages/error.ts'
 import { lowerCountTokensRequest, lowerMessagesRequest } from '../../dialects/messages/request.ts'

@@ -1,4 +1,4 @@
-/** OpenAI Responses among the agent routes. Errors are those of the other OpenAI routes. */
+/** The agent routes of OpenAI Responses. Errors are those of the other OpenAI routes. */
 import type { FastifyPluginCallback } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
@@ -61,7 +61,8 @@ function refuseReplay({ stream }: { stream?: string }): void {
 }
 
 /**
- * The dialect for one call: what it goes on from is looked up first, and its answer repeats what it asked for.
+ * Returns the dialect for one request. It first reads the responses that the request continues; its response repeats
+ * the request's parameters.
  * @throws ProxyError `invalid_request`, `unsupported`, `response_not_found`
  */
 async function responsesCall(body: unknown, find: FindTurn, repeats: PartMemo): Promise<AgentDialect> {

@@ -1,6 +1,6 @@
 /**
- * What the agent-facing routes say of themselves in the OpenAPI document. Bodies are checked by the dialects, which leave
- * them as they came and word their errors for the dialect; answers go out as the dialects write them.
+ * The descriptions of the agent routes in the OpenAPI document. The dialects validate bodies, which reach them
+ * unchanged, and write errors and responses in their own format.
  */
 import Type, { type TSchema } from 'typebox'
 import { nullable } from '../schemas/described.ts'
@@ -84,20 +84,24 @@ export const Model = Type.Object({
 
 export const ModelList = Type.Object({ object: Type.Literal('list'), data: Type.Array(Model) })
 
-/** As they are: the schemas of answers document, and take nothing away. */
+/** Route options without validation and serialization by schema: the schemas only document. */
 const AS_THEY_ARE = { validatorCompiler: () => () => true, serializerCompiler: () => JSON.stringify }
 
-/** A route that only reads. */
+/** Returns the options of a read-only route. */
 export function docsOfRead(summary: string, answer: TSchema, error: TSchema = OpenAiErrorReply) {
   const response = { 200: answer, '4xx': error, '5xx': error }
   return { schema: { tags: ['agent'], summary, response }, ...AS_THEY_ARE }
 }
 
-/** A call with this body. Where the body asks for a stream, the answer is server-sent events of its dialect. */
+/**
+ * Returns the options of a route with this request body. If the body requests a stream, the response consists of
+ * server-sent events of the dialect.
+ */
 export function docs(summary: string, body: object, answer: TSchema, error: TSchema = OpenAiErrorReply) {
   const content = {
     'application/json': { schema: answer },
-    // Validators apply a schema to each event, which is none of this document's: each dialect has its own.
+    // Validators apply a schema to each event, and each dialect has its own events, which this document does not
+    // describe.
     'text/event-stream': { schema: Type.Unknown({ description: 'Server-sent events of the dialect' }) },
   }
   const response = { 200: { description: 'The answer', content }, '4xx': error, '5xx': error }

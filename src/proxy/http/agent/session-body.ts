@@ -19,16 +19,16 @@ import { TimeSlices } from '../transport/time-slices.ts'
 import { HeavyCalls } from './heavy-calls.ts'
 import { namedSession } from './session-of-call.ts'
 
-/** A body, read with what is remembered of its session's earlier ones. */
+/** A body that was parsed with the cache of its session's earlier ones. */
 interface SessionBody {
   readonly read: RequestContent
-  /** What was made of the parts of those. */
+  /** The parse results of the parts of earlier bodies. */
   readonly repeats: PartMemo
-  /** Before each further step of the call that takes time. @returns undefined: now; else when it may be done */
+  /** Schedules each further CPU-heavy step. @returns undefined: it may run now; else a promise of when it may */
   nextStep(): Promise<void> | undefined
 }
 
-/** Pieces of a longer body are left to the collector: they are rare. */
+/** Chunks of longer bodies are left to garbage collection, because they are rare. */
 const MAX_GIVEN_BACK = 4 * 1024 * 1024
 
 const AT_ONCE = () => undefined
@@ -38,30 +38,30 @@ const NO_BODY: SessionBody = {
   nextStep: AT_ONCE,
 }
 
-/** Calls with shorter ones take no time. */
+/** Requests with shorter bodies take negligible time. */
 const LARGE_BYTES = 16 * 1024
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** Bodies have canonical messages: engines are sent them as they came. */
+    /** Whether bodies have canonical messages, which are sent to engines unchanged. */
     sendsMessagesOn?: boolean
   }
   interface FastifyRequest {
-    /** null: it has no body. */
+    /** The parsed body; null: the request has none. */
     sessionBody: SessionBody | null
-    /** What came of the body from the socket, to be given back; null: nothing is. */
+    /** The chunks of the body from the socket, to be detached; null: none are. */
     bodyPieces: Buffer[] | null
   }
 }
 
-/** Of a call whose handler runs. */
+/** Returns the body of a request in its handler. */
 export function sessionBodyOf({ sessionBody }: FastifyRequest): SessionBody {
   return sessionBody ?? NO_BODY
 }
 
 /**
- * Reads each body once its session is known. What is remembered of the session is held until the call is answered; what
- * the body takes is charged to its caller, before it is read and after.
+ * Parses each body once its session is known. The session's cache is kept until the response is complete. The body's
+ * memory is charged to its caller, before and after parsing.
  */
 export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions): void {
   takeAnyBodyAsBytes(app)
@@ -73,7 +73,7 @@ export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions): 
 
 const keepPieces: preParsingHookHandler = (request, _reply, payload, done) => {
   const { headers, routeOptions } = request
-  // Of one that is refused for its length nobody keeps anything.
+  // A body that exceeds the limit is not kept.
   if (Number(headers['content-length']) <= Math.min(MAX_GIVEN_BACK, routeOptions.bodyLimit ?? 0)) {
     const pieces: Buffer[] = []
     request.bodyPieces = pieces
@@ -107,7 +107,7 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
       repeats: requests,
       nextStep: isLarge ? () => slices.further(account) : AT_ONCE,
     }
-    // All of it has been read, and the call may take minutes.
+    // The body has been parsed, and the request may take minutes.
     request.body = undefined
     detachBuffer(body)
     giveBackPieces(request)
@@ -115,7 +115,7 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
   }
 }
 
-/** The body is a copy of them. */
+/** Detaches the chunks, of which the body is a copy. */
 function giveBackPieces(request: FastifyRequest): void {
   for (const piece of request.bodyPieces ?? []) detachBuffer(piece)
   request.bodyPieces = null

@@ -11,7 +11,10 @@ import {
 import type { Sessions } from '../../session/state/sessions.ts'
 import { getKeys } from '../access/keyring.ts'
 
-/** The three forms of an agent's base URL; `POST /v1/chat/completions/{session_id}` is the fourth way to name one. */
+/**
+ * The three forms of an agent's base URL; `POST /v1/chat/completions/{session_id}` is a fourth way to identify a
+ * session.
+ */
 export const BASE_PATHS = ['/:sessionId/v1', '/sessions/:sessionId/v1', '/v1'] as const
 
 interface CallParams {
@@ -24,9 +27,8 @@ const NO_SESSION =
   'POST /sessions and send its key as bearer token or x-api-key.'
 
 /**
- * The session that a call belongs to: the one its path names, or the one whose key it carries.
- * @throws ProxyError `unauthorized` or `invalid_request` without a session, `invalid_request` for an id that cannot be
- *   one
+ * Returns the session of a request, which its path or its key identifies.
+ * @throws ProxyError `unauthorized` or `invalid_request` without a session, `invalid_request` for an invalid id
  */
 export async function sessionOfCall(request: FastifyRequest, sessions: Sessions): Promise<string> {
   const sessionId = await namedSession(request, sessions)
@@ -35,10 +37,10 @@ export async function sessionOfCall(request: FastifyRequest, sessions: Sessions)
 }
 
 /**
- * As {@link sessionOfCall}; but whoever tries an open proxy with a bare call gets an answer, in a session that is made
- * for this one call and that `x-session-id` names. Not one for all such calls: rollouts that are set up wrongly would
- * be mixed up in it. A call that continues an earlier bare one belongs to that one's session.
- * @param continuedTurn id of the turn that the call continues, by its own words
+ * Returns the session of a request as {@link sessionOfCall} does. On an open proxy, a request without a session gets
+ * one that is created for it alone and is returned in `x-session-id`. A common session would mix up the rollouts that
+ * are configured incorrectly. A request that continues an earlier one without a session belongs to that one's session.
+ * @param continuedTurn id of the turn that the request continues, according to its body
  */
 export async function sessionForCall(
   request: FastifyRequest,
@@ -60,20 +62,23 @@ async function createBareSession(sessions: Sessions): Promise<string> {
   return session.sessionId
 }
 
-/** Only sessions that were made for a bare call are found by a turn: a session with a name is read by who knows that. */
+/**
+ * Returns the session of a turn if it was created for a request without one. Named sessions are not found this way:
+ * only clients that know the name may read them.
+ */
 async function bareSession(turnId: string | undefined, sessions: Sessions): Promise<string | undefined> {
   const sessionId = turnId && bareSessionOf(turnId)
   return sessionId && (await isSession(sessionId, sessions)) ? sessionId : undefined
 }
 
-/** Before anything of the session is read or written for the holder of a key that has ended with it. */
+/** Rejects the key of an ended session before the request reads or writes any of the session. */
 export function refuseEndedKeys(sessions: Sessions): preHandlerAsyncHookHandler {
   return async ({ caller }) => {
     if (caller.is === 'agent') await sessions.refuseEndedKey(caller.sessionId, caller.keyTag)
   }
 }
 
-/** @returns undefined for a call of nobody in particular */
+/** Returns the session that a request identifies. @returns undefined if it identifies none */
 export async function namedSession(request: FastifyRequest, sessions: Sessions): Promise<string | undefined> {
   const { sessionId, responseId } = request.params as CallParams
   if (sessionId !== undefined) return rejectApiPath(parseSessionId(sessionId))
@@ -83,12 +88,12 @@ export async function namedSession(request: FastifyRequest, sessions: Sessions):
   return (await sessionNamedByKey(headers, sessions)) ?? bareSession(parseTurnId(responseId ?? ''), sessions)
 }
 
-/** The last segment of an API path, or of the version before it: a base URL has neither. */
+/** Matches an API path, or the version before it, at the end of an id: a base URL contains neither. */
 const API_PATH_END = /\/(?:v1|v1beta|chat|completions|messages|responses|models|count_tokens|tokenize)$/
 
 /**
- * Rejects an id that ends like an API path. Clients append the path to their base URL: with one that has it already, such
- * as `http://proxy/s/v1/messages`, they would record in a session of another name.
+ * Rejects an id that ends like an API path. Clients append the path to their base URL: with one that already contains
+ * it, such as `http://proxy/s/v1/messages`, they would record in a session with another name.
  */
 function rejectApiPath(sessionId: string): string {
   const [end] = API_PATH_END.exec(sessionId) ?? []
@@ -98,9 +103,9 @@ function rejectApiPath(sessionId: string): string {
 }
 
 /**
- * On an open proxy a session's key is its id, percent-encoded where a header cannot hold it. Such a key never makes a
- * session of its name: SDKs send keys that mean nothing (`EMPTY`, `sk-none`), and every rollout that is set up wrongly
- * would land in the same one.
+ * Returns the session that a key identifies. On an open proxy a session's key is its id, percent-encoded if a header
+ * cannot contain it. Such a key never creates a session: SDKs send placeholder keys (`EMPTY`, `sk-none`), and all
+ * rollouts that are configured incorrectly would share one session.
  */
 async function sessionNamedByKey(
   headers: IncomingHttpHeaders,
@@ -123,10 +128,10 @@ async function isSession(key: string, sessions: Sessions): Promise<boolean> {
   }
 }
 
-/** Longer ones are no key that a client made. */
+/** The maximum length of an idempotency key; longer ones are ignored. */
 const MAX_KEY_CHARS = 255
 
-/** What the agent's client says of its tries of this call. The OpenAI and Anthropic SDKs count them in this header. */
+/** Returns the retry info that the client declares. The OpenAI and Anthropic SDKs count attempts in this header. */
 export function triesOf({ headers }: FastifyRequest) {
   const header = headers['x-stainless-retry-count']
   const count = Number(header)

@@ -3,35 +3,40 @@ import type { FastifyReply } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import { hijack } from '../transport/hijack.ts'
 
-/** An agent that leaves its answer unread for this long holds an engine or a worker for nothing. */
+/** The time limit for an agent that does not read its response, and needlessly occupies an engine or a worker. */
 const STALL_MS = 120_000
 
 const EVENTS = 'text/event-stream; charset=utf-8'
 
 /**
- * A reply of server-sent events with the agent's back-pressure. Each text is one chunk of the body (RFC 9112, 7.1), framed
- * here and written to the socket in one piece: Node's response would write four pieces, at twice the CPU time.
+ * A reply of server-sent events with back-pressure from the agent. Each text is one chunk of the body (RFC 9112, 7.1),
+ * framed here and written to the socket at once: Node's response would make four writes, at twice the CPU time.
  */
 export class SseReply {
   readonly #reply: FastifyReply
   readonly #stallMs: number
-  /** Takes framed chunks; undefined: the response writes the body itself, unframed for HTTP/1.0. */
+  /** The socket for framed chunks; undefined: the response writes the body itself, unframed for HTTP/1.0. */
   readonly #socket: Socket | undefined
 
-  /** Takes the reply over from Fastify and writes its head. @param contentType of the stream @param stallMs how long the agent may read nothing */
+  /**
+   * Takes the reply over from Fastify and writes its head.
+   * @param contentType content type of the stream
+   * @param stallMs time limit for an agent that reads nothing
+   */
   constructor(reply: FastifyReply, contentType = EVENTS, stallMs = STALL_MS) {
     this.#reply = reply
     this.#stallMs = stallMs
     hijack(reply, { contentType })
-    // A response behind another one of its connection has no socket yet, and keeps what is written.
+    // A response that is queued after another one of its connection has no socket yet, and buffers its writes.
     const { chunkedEncoding, socket } = reply.raw
     this.#socket = chunkedEncoding && socket instanceof Socket ? socket : undefined
   }
 
   /**
-   * Resolves when the socket takes more. A socket that has closed takes everything: its call is aborted elsewhere. One
-   * that takes nothing for too long is closed with ProxyError `agent_too_slow` as its error.
-   * @param cancelled ends the wait: nobody waits for an agent whose call is over
+   * Writes a text, and resolves when the socket accepts more. A closed socket accepts everything, because its request
+   * is aborted elsewhere. A socket that accepts nothing for too long is closed with the error ProxyError
+   * `agent_too_slow`.
+   * @param cancelled ends the wait when the request has been cancelled
    */
   async send(text: string, cancelled?: AbortSignal): Promise<void> {
     const { raw } = this.#reply
@@ -50,7 +55,7 @@ export class SseReply {
     cancelled?.removeEventListener('abort', wake)
   }
 
-  /** Writes a sign of life, unless the socket is full: then there is enough to read. @param makeText is called only then */
+  /** Writes a keep-alive, unless the socket's buffer is full. @param makeText called only if it is written */
   keepAlive(makeText: () => string): void {
     const { raw } = this.#reply
     if (!raw.destroyed && !(this.#socket ?? raw).writableNeedDrain) this.#write(makeText())
@@ -63,7 +68,7 @@ export class SseReply {
     raw.once('close', this.#closeWhenStalled())
   }
 
-  /** @returns whether the socket takes more */
+  /** @returns whether the socket accepts more */
   #write(text: string): boolean {
     if (this.#socket === undefined) return this.#reply.raw.write(text)
     return this.#socket.write(`${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`)

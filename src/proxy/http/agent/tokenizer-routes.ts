@@ -1,6 +1,6 @@
 /**
- * vLLM's `/tokenize` and `/detokenize` beside an agent's `/v1` (`vllm/entrypoints/serve/tokenize/protocol.py`), in token mode:
- * trainers such as NeMo Gym ask there for the prompt ids of the call that they have just made.
+ * vLLM's `/tokenize` and `/detokenize` beside an agent's `/v1` (`vllm/entrypoints/serve/tokenize/protocol.py`), in
+ * token mode: trainers such as NeMo Gym request the prompt ids of their latest request there.
  */
 import type { FastifyPluginCallback, FastifyRequest } from 'fastify'
 import Type from 'typebox'
@@ -80,7 +80,11 @@ function tokenizeHandler({ sessions, runner, ...policy }: CallHandlerOptions) {
   }
 }
 
-/** @throws ProxyError `unsupported` with status 404 in chat mode, where engines make the prompts: clients retry from 500 on */
+/**
+ * Returns the tokenizer.
+ * @throws ProxyError `unsupported` in chat mode, where engines render the prompts; with status 404, because clients
+ *   retry statuses from 500
+ */
 function tokensOf({ runner }: Pick<CallHandlerOptions, 'runner'>) {
   if (runner.tokens !== undefined) return runner.tokens
   throw new ProxyError('unsupported', 'only a proxy in token mode (--tokenizer) tells tokens', {

@@ -1,31 +1,34 @@
-/** Answers that are not streamed: nothing of them is sent until all is there, but a sign of life where that takes long. */
+/**
+ * Responses that are not streamed: nothing is sent until the response is complete, except keep-alives if that takes
+ * long.
+ */
 import type { FastifyReply } from 'fastify'
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
 import { errorHeaders } from '../transport/errors.ts'
 import { hijack } from '../transport/hijack.ts'
 import { onClose } from '../transport/on-close.ts'
 
-/** What is waited for. */
+/** The turn whose response is awaited. */
 interface AwaitedAnswer {
   readonly events: AsyncIterable<unknown>
   undelivered(): Promise<void>
 }
 
 interface WholeAnswerOptions {
-  /** Puts the answer together when all of it is there. */
+  /** Builds the complete response. */
   answer(): object
-  /** The body of an error that comes when the status line is out already. */
+  /** Returns the body of an error after the status line. */
   errorBody(error: ProxyError): object
-  /** Called with such an error. */
+  /** Receives such an error. */
   onLateError(error: ProxyError): void
-  /** A space is sent each time that so long has passed without the answer. Absent: none is. */
+  /** The interval at which a space is sent before the response. Absent: none is sent. */
   answerKeepAliveMs: number | undefined
 }
 
 /**
- * Gateways and tunnels cut a connection that is silent for a minute or two. Spaces before JSON mean nothing, and keep it;
- * they cost the status: with the first one it is a 200.
- * @returns what Fastify is to send
+ * Sends a complete response. Gateways and tunnels close a connection that is silent for a minute or two. Spaces before
+ * JSON are ignored and keep it open, but the first one commits the status 200.
+ * @returns the value for Fastify to send
  */
 export async function wholeAnswer(
   turn: AwaitedAnswer,
@@ -51,7 +54,7 @@ export async function wholeAnswer(
   return reply
 }
 
-/** The answer is committed; if the connection closes before it was handed over, the turn must say so. */
+/** Marks the turn as undelivered if the connection closes before the committed response has been sent. */
 export function reportDelivery(turn: Pick<AwaitedAnswer, 'undelivered'>, reply: FastifyReply): void {
   const { raw } = reply
   onClose(raw, () => {
@@ -59,7 +62,10 @@ export function reportDelivery(turn: Pick<AwaitedAnswer, 'undelivered'>, reply: 
   })
 }
 
-/** What an SDK would try again by its status: it does so for a connection that broke, too, and not for an error in a 200. */
+/**
+ * Returns whether an SDK would retry this error's status: it also retries a broken connection, but not an error in a
+ * 200.
+ */
 function worthRetrying(error: ProxyError): boolean {
   const isTransient =
     error.status >= 500 || error.status === 408 || error.status === 409 || error.status === 429
@@ -76,7 +82,7 @@ function startHeartbeat(reply: FastifyReply, everyMs: number) {
     raw.write(' ')
   }, everyMs)
   return {
-    /** Whether the status line is out. */
+    /** Whether the status line has been sent. */
     get hasBegun() {
       return hasBegun
     },
