@@ -1,4 +1,4 @@
-/** An agent's call, lowered from its dialect. */
+/** An agent's request, converted from its dialect to canonical form. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
@@ -7,45 +7,47 @@ import type { TryWord } from '../state/live-turn.ts'
 
 export interface AgentCall {
   sessionId: string
-  /** The agent-facing route, for the record. */
+  /** The name of the agent-facing route in the store. */
   dialect: string
   request: CanonicalRequest
-  /** The request's messages as JSON, where their bytes are at hand: see {@link GenerationRequest}. */
+  /** The request's messages as JSON, if their bytes are available: see {@link GenerationRequest}. */
   messagesJson?: readonly Buffer[] | undefined
   stream: boolean
-  /** What the agent says of its own record. */
+  /** The request metadata that the agent declares. */
   word: AgentWord
-  /** What else its dialect has to say for the record; the engine's own annotations are put beside it. */
+  /** Annotations of the dialect, which are stored together with the engine's. */
   annotations?: Record<string, unknown> | undefined
-  /** Which of the answers to one request this is; absent: the only one. */
+  /** The choice that this turn generates; absent: the request has one choice. */
   choice?: Choice
-  /** Is told of the turn that the call becomes; absent: nobody traces it. */
+  /** The span of the request, to which its turn is added; absent: it is not traced. */
   span?: RequestSpan | undefined
 }
 
 export interface AgentWord extends TryWord {
-  /** What the call is for, as it says by a header or in the words of an agent that is known. */
+  /** The agent role, declared by a header or by the conventions of a known agent. */
   line?: AgentRoleAnnotation | undefined
-  /** Whoever has no more than the session's key is heard only where the session's creator trusts it. */
+  /**
+   * Whether the request has only a session's key. Its metadata is then ignored unless the session trusts its agents.
+   */
   hasAgentKey: boolean
-  /** The tag of that key; null: it has none. Absent: the call came without one. */
+  /** The tag of that key; null: the key has none. Absent: the request came without a key. */
   keyTag?: string | null | undefined
 }
 
 /**
- * One of the answers to a request that asks for several (`n` above 1): a turn of its own. As it stands in the turn's
+ * One of the choices of a request with `n` above 1, each of which is a separate turn. It is stored in the turn's
  * annotations.
  */
 export interface Choice {
-  /** From 0, as on the wire. */
+  /** The index, from 0, as on the wire. */
   readonly index: number
-  /** How many there are. */
+  /** The number of choices. */
   readonly of: number
-  /** Names the call: the id of the turn of the first choice, which the answer has as its own. */
+  /** The id of the request: that of the first choice's turn, which the response also has. */
   readonly call: string
 }
 
-/** Why a turn ends whose reader left before the end. */
+/** Returns the error of a turn whose agent disconnected before its end. */
 export function agentLeft(): ProxyError {
   return new ProxyError('agent_gone', 'The agent left before its answer was whole')
 }

@@ -1,12 +1,12 @@
 /**
- * The weight version that a trainer has announced to the proxy. It stands in for the word of an engine that reports
- * none; where an engine reports one, that one counts.
+ * The weight version that a trainer has announced to the proxy. It applies to engines that report none; a version that
+ * an engine reports has precedence.
  */
 export class AnnouncedWeights {
-  /** As the trainer wrote it; null: none. */
+  /** The version as the trainer wrote it; null: none. */
   announced: string | number | null = null
 
-  /** For the record, where versions are text. */
+  /** The version as text, as the store requires. */
   get version(): string | undefined {
     return this.announced === null ? undefined : String(this.announced)
   }

@@ -1,4 +1,4 @@
-/** A call under the rules of its session: what is asked of an engine for it, and what goes on record of that. */
+/** Applies a session's config to a request: what is requested of an engine, and what is recorded. */
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { type CaptureOptions, undefinedIfEmpty } from '../../../protocol/token-data/kinds.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
@@ -13,21 +13,24 @@ interface AskedTurn {
   readonly open: OpenTurn
   readonly request: CanonicalRequest
   readonly annotations: Record<string, unknown>
-  /** Which sub-agent calls, where it is told and heard. */
+  /** The sub-agent that sent the request, if it is declared and trusted. */
   readonly subagent: string | undefined
-  /** The session chose the model: only who serves it may be asked. */
+  /** Whether the session determines the model, so that only engines that serve it may be used. */
   readonly mustServe: boolean
 }
 
 interface RuledRequest {
   readonly request: CanonicalRequest
-  /** As the agent tells it, where it is heard. */
+  /** The agent role that the agent declares, if it is trusted. */
   readonly line: AgentRoleAnnotation | undefined
-  /** The session's model for the line; undefined: it names none. */
+  /** The session's model for the agent role; undefined: it declares none. */
   readonly policy: string | undefined
 }
 
-/** @param model replaces the one that the agent asks for, where the session names none */
+/**
+ * Applies a session's config to a request.
+ * @param model replaces the requested model, if the session declares none
+ */
 export function underRules(
   { request, word }: AgentCall,
   rules: Pick<SessionRules, 'samplingParams' | 'trustAgent' | 'policies'>,
@@ -38,7 +41,10 @@ export function underRules(
   return { request: applyOverrides(request, rules.samplingParams, policy ?? model), line, policy }
 }
 
-/** @param model as {@link underRules} has it */
+/**
+ * Prepares a turn.
+ * @param model see {@link underRules}
+ */
 export function askedTurn(
   call: AgentCall,
   written: WrittenRequest,
@@ -57,7 +63,7 @@ export function askedTurn(
     dialect,
     startedAtMs,
     ...written,
-    // The session's sampling parameters included: what was really asked of the engine.
+    // The session's sampling parameters are included: the store keeps what was requested of the engine.
     params: recorded === call.request ? written.params : paramsText(recorded),
     retryCount: isHeard ? word.retryCount : 0,
     epoch,
@@ -74,7 +80,10 @@ export function askedTurn(
   return { open, request, annotations, subagent, mustServe: policy !== undefined }
 }
 
-/** @param record what is asked of the engine beyond ids and logprobs */
+/**
+ * Returns the request to an engine.
+ * @param record the captured data to request in addition to ids and logprobs
+ */
 export function generationRequest(
   { stream, choice, span }: AgentCall,
   { open, request, subagent, mustServe }: AskedTurn,
@@ -96,8 +105,8 @@ export function generationRequest(
 }
 
 /**
- * What is asked of the engine: the session's sampling parameters win over the agent's.
- * @param model replaces the one that the agent asks for
+ * Returns the request with the session's sampling parameters, which override the agent's.
+ * @param model replaces the requested model
  */
 export function applyOverrides(
   request: CanonicalRequest,
@@ -111,15 +120,18 @@ export function applyOverrides(
   return withBody(request, body)
 }
 
-/** The limit of an answer's length has two names: the session's must not lose to the agent's under the other one. */
+/**
+ * Removes the agent's length limits. The limit has two names, and the session's must not conflict with the agent's
+ * under the other name.
+ */
 function withoutLimits(body: CanonicalRequest['body']): object {
   const { max_tokens: _old, max_completion_tokens: _new, ...rest } = body
   return rest
 }
 
 /**
- * What an engine is asked for, and what goes on record: the same, but for `n`, which the record keeps. Each choice has
- * a seed of its own, or all would be equal: the agent's and the choice's index, as in vLLM
+ * Returns the request to the engine, and the recorded one, which differs only in `n`. Each choice has a separate seed,
+ * since all would be equal otherwise: the sum of the agent's seed and the choice's index, as in vLLM
  * (`_get_child_sampling_params` of `vllm/v1/engine/parallel_sampling.py`).
  */
 function requestOfChoice(
@@ -128,7 +140,7 @@ function requestOfChoice(
 ): { request: CanonicalRequest; recorded: CanonicalRequest } {
   if (choice === undefined) return { request, recorded: request }
   const { seed } = request.body
-  // Engines take -1 for no seed.
+  // Engines treat -1 as no seed.
   const hasSeed = typeof seed === 'number' && seed >= 0
   const own = { ...request.body, ...(hasSeed && { seed: seed + choice.index }) }
   return {

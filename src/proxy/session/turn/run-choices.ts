@@ -1,6 +1,6 @@
 /**
- * One call that asks for several answers (`n` above 1): each is a turn, and they stand side by side in the session. For
- * its agent it is one call all the same: it succeeds as a whole or not at all.
+ * Runs a request for several choices (`n` above 1): each is a turn, and the turns are adjacent in the session. The
+ * request succeeds as a whole or fails as a whole.
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
@@ -10,27 +10,28 @@ import { agentLeft } from './agent-call.ts'
 import type { AgentCall, AwaitedTurn, TurnRunner } from './run-turn.ts'
 
 export interface Choices {
-  /** Of the first turn, for the whole call. */
+  /** The id of the first turn, which represents the request. */
   readonly turnId: string
   readonly startedAtMs: number
-  /** What `events` has brought so far, choice by choice. */
+  /** The completions received through `events` so far, by choice. */
   readonly completions: readonly [Completion, ...Completion[]]
   /**
-   * Of all choices, as they come. To be read once, to the end or to an error. What fails first fails the call: the
-   * other choices are cancelled, and those that are whole are `undelivered`. @throws ProxyError as {@link AwaitedTurn.events}
+   * The events of all choices as they arrive, to be read once, to the end or to an error. The first failure fails the
+   * request: the other choices are cancelled, and completed ones are marked `undelivered`. @throws ProxyError see
+   * {@link AwaitedTurn.events}
    */
   readonly events: AsyncIterable<{ choice: number; events: readonly GenerationEvent[] }>
-  /** As that of a turn. */
+  /** Aborts when a turn is cancelled. */
   readonly signal: AbortSignal
   readonly isWhole: boolean
   undelivered(why?: ProxyError): Promise<void>
 }
 
 /**
- * Opens the turns, one after the other in the session's order of calls.
- * @param count how many; more than 1
- * @param agentSignal as for {@link TurnRunner.begin}
- * @throws ProxyError as {@link TurnRunner.begin}; no turn is left open then
+ * Opens the turns, one after the other in the session's order.
+ * @param count number of choices, more than 1
+ * @param agentSignal see {@link TurnRunner.begin}
+ * @throws ProxyError see {@link TurnRunner.begin}; no turn is left open then
  */
 export async function beginChoices(
   runner: Pick<TurnRunner, 'begin'>,
@@ -41,7 +42,7 @@ export async function beginChoices(
   const others = new AbortController()
   const signal = AbortSignal.any([agentSignal, others.signal])
   const callId = randomUUID()
-  // All at once: they come to stand side by side, as nothing else gets in between.
+  // All begin at once: their indices are adjacent, because no other request begins in between.
   const begun = await Promise.allSettled(
     Array.from({ length: count }, (_, index) =>
       runner.begin({ ...call, choice: { index, of: count, call: callId } }, signal),
@@ -102,7 +103,7 @@ async function* allOrNothing(
 
 type Arrival<T> = { index: number; result: IteratorResult<T> } | { thrown: unknown }
 
-/** What comes of several streams, as it comes. Each is pulled again once what it brought was taken. */
+/** Merges several streams in order of arrival. Each is pulled again after its result has been consumed. */
 async function* interleaved<T>(streams: readonly AsyncIterator<T>[]): AsyncGenerator<readonly [number, T]> {
   const arrived: Arrival<T>[] = []
   let wake = () => {}
@@ -131,12 +132,12 @@ async function* interleaved<T>(streams: readonly AsyncIterator<T>[]): AsyncGener
   }
 }
 
-/** Reads what has been cancelled to its end, so that its turn is closed. */
+/** Reads a cancelled stream to its end, so that its turn is closed. */
 async function drain(stream: AsyncIterator<unknown>): Promise<void> {
   try {
     while (!(await stream.next()).done);
   } catch {
-    // Why is known: it was cancelled, or it is what failed.
+    // The reason is known: the stream was cancelled, or it is the one that failed.
   }
 }
 

@@ -1,7 +1,6 @@
 /**
- * The use case: one LLM call becomes one turn. The call's events pass through to the agent as they come and are
- * folded into the turn on the way; the last one is held back until the turn is on disk, so that an answer which an
- * agent has read to its end is never lost.
+ * Runs a request as a turn. The events are forwarded to the agent as they arrive and added to the turn; the last one is
+ * deferred until the turn is durable, so that a response which an agent has received completely is never lost.
  */
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
@@ -43,30 +42,33 @@ export type { AgentCall, AgentWord } from './agent-call.ts'
 interface TurnRunnerOptions {
   sessions: Sessions
   backend: Backend
-  /** How prompts come about. Absent: the engine's business, and nothing of them is remembered. */
+  /** Renders prompts. Absent: the engine renders them, and none is cached. */
   prompts?: Prompts
   store: TurnStore
   logger: Logger
-  /** Model name that replaces the one agents ask for. */
+  /** A model name that replaces the requested one. */
   model?: string | undefined
-  /** What a turn is recorded under when its engine does not tell its weight version. */
+  /** The weight version that is recorded if an engine does not report its own. */
   weights?: AnnouncedWeights
-  /** What turns are recorded with beyond ids and logprobs, where their session does not say. */
+  /** The captured data besides ids and logprobs, unless the session configures it. */
   record?: CaptureOptions | undefined
-  /** What logprobs are of, of engines that do not tell it; recorded as it is. */
+  /** The kind of logprobs that is recorded if an engine does not report it. */
   logprobsMode?: string | undefined
-  /** What becomes of calls that agents send back otherwise than they were sampled, where their session does not say. */
+  /** The tool-call rewrite policy, unless the session configures it. */
   editedCalls?: EditedCalls
   /** Called when turns open and close. */
   activity?: Activity
-  /** Called for each completed turn that can be trained on, once it is on disk. */
+  /** Called for each completed trainable turn, once it is durable. */
   onTrainable?: ((turn: TurnName) => void) | undefined
   clock?: () => number
-  /** How long a turn goes on for an agent that has lost its connection and may try again; default: not at all. */
+  /** How long a turn continues after its agent has disconnected and may retry; default: not at all. */
   retryGraceMs?: number
 }
 
-/** Of a session. An agent that leaves each call could otherwise have any number of them run for nobody. */
+/**
+ * The maximum number of such turns in a session. Without it, an agent that disconnects from each request could leave
+ * any number of turns running.
+ */
 const MAX_AWAY = 8
 
 export class TurnRunner {
@@ -84,11 +86,12 @@ export class TurnRunner {
   }
 
   /**
-   * Opens a turn in the session (which is made if there is none) and returns its events; nothing is asked of an
-   * engine before the first of them is pulled. A retry gets the turn of its first try, if that has an answer.
-   * @param agentSignal aborts when the agent has gone, with the ProxyError to record as its reason
-   * @throws ProxyError `shutting_down`, `session_not_found`, `session_ended`, `limit_reached`, `store_failed`; from `events`: as
-   *   {@link Prompts.begin} and {@link Backend.generate}
+   * Opens a turn in the session, which is created if necessary, and returns its response handle. The engine receives
+   * the request when the first event is pulled. A retry receives the turn of its original attempt, if that has a
+   * response.
+   * @param agentSignal aborts when the agent has disconnected, with the ProxyError to record as its reason
+   * @throws ProxyError `shutting_down`, `session_not_found`, `session_ended`, `limit_reached`, `store_failed`; from
+   *   `events`: see {@link Prompts.begin} and {@link Backend.generate}
    */
   async begin(call: AgentCall, agentSignal: AbortSignal): Promise<AwaitedTurn> {
     if (this.isDraining)
@@ -96,9 +99,9 @@ export class TurnRunner {
     const { sessions } = this.#options
     const { idempotencyKey: key } = call.word
     using used = sessions.use(call.sessionId)
-    // Answers to one call share its name.
+    // The choices of one request share its key.
     using _turn = key && !call.choice ? await used.live.inTurn(key) : undefined
-    // Before the call has its place in the session: one that cannot be written down must not take it.
+    // Serialize before allocating an index: a request that cannot be serialized must not consume one.
     const early = used.memory
     const written = writeRequest(call.request, early)
     const isRetry = call.choice === undefined && mayBeRetry(call.word, early.idempotencyKeys)
@@ -107,26 +110,26 @@ export class TurnRunner {
     const place = await sessions.beginCall(call.sessionId, call.word.keyTag)
     try {
       const { memory } = place
-      // Nothing is on record that this memory could lack.
+      // The session has no turns yet, so the cache is complete.
       if (place.index === 0) {
         memory.isWhole = true
         memory.callIds.isWhole = true
         memory.idempotencyKeys ??= new Set()
       }
       memory.editedCalls = place.rules.editedCalls ?? this.#options.editedCalls ?? 'auto'
-      // The session may have been reset, and its memory with it, while the call waited for its place.
+      // A reset of the session while the request waited for its index also replaces the cache.
       const request = memory === early ? written : writeRequest(call.request, memory)
       return this.#open(call, request, place).first(agentSignal)
     } catch (error) {
-      // Nobody else would give its place back, and the session's end would wait for it.
+      // Release the index, because the session's end would wait for it.
       place.done()
       throw error
     }
   }
 
   /**
-   * Counts the tokens of the prompt that a call with this body would have now. Nothing is recorded, and no session is
-   * made. @throws ProxyError as {@link CountTokens}, `store_failed`
+   * Counts the tokens of the prompt that a request with this body would have now. It records nothing and creates no
+   * session. @throws ProxyError see {@link CountTokens}, `store_failed`
    */
   async countTokens(sessionId: string | undefined, body: ChatBody, signal: AbortSignal): Promise<number> {
     const { backend, prompts } = this.#options
@@ -137,17 +140,17 @@ export class TurnRunner {
     )
   }
 
-  /** As {@link countTokens}, the tokens themselves. To be called only where there are {@link tokens}. */
+  /** Returns the tokens that {@link countTokens} counts. It requires {@link tokens}. */
   async promptIds(sessionId: string, body: ChatBody): Promise<number[]> {
     return await this.#asIn(sessionId, body, async (...asked) => await this.tokens!.idsOf(...asked))
   }
 
-  /** Absent in chat mode: engines make the prompts. */
+  /** Token mode's prompts. Absent in chat mode, where engines render them. */
   get tokens(): PromptTokens | undefined {
     return this.#options.prompts?.tokens
   }
 
-  /** With the body that a call would have in the session, which need not be there. */
+  /** Reads the body that a request would have in the session, which need not exist. */
   async #asIn<T>(
     sessionId: string | undefined,
     body: ChatBody,
@@ -171,7 +174,7 @@ export class TurnRunner {
     const asked = askedTurn(agentCall, written, call, { model, startedAtMs: this.#clock() })
     const { open, annotations } = asked
     const opened = store.openTurn(open)
-    // Awaited before the turn is closed as well; until then a rejection must have an owner.
+    // It is awaited before the turn is closed; until then a rejection needs a handler.
     opened.catch(() => call.unrecorded())
     const generationOf = (turn: RunningTurn) => ({
       ...withinBudget(generationRequest(agentCall, asked, rules.record ?? record), call.budget),
@@ -187,14 +190,14 @@ export class TurnRunner {
   #hooksOf({ stream, choice, sessionId }: AgentCall): TurnHooks {
     return {
       run: (turn) => this.#run(turn),
-      // Of several choices, nobody can join one.
+      // A retry cannot join one of several choices.
       graceMs: ({ word, firstTokenAtMs }) =>
         choice ? 0 : this.#graceMs(sessionId, word, stream && firstTokenAtMs !== undefined),
       undelivered: (turn, retriesAnswered, why) => this.#undelivered(turn, retriesAnswered, why),
     }
   }
 
-  /** The turn of the call's first try, if its answer can be had. */
+  /** Returns the turn of the original attempt, if its response is available. */
   async #firstTry(
     call: AgentCall,
     written: WrittenRequest,
@@ -222,10 +225,13 @@ export class TurnRunner {
     )
   }
 
-  /** @param hasBegun a part of a stream has left: SDKs try only those again of which they have had nothing */
+  /**
+   * Returns how long a turn continues for a disconnected agent.
+   * @param hasBegun a part of the stream was sent: SDKs retry only requests of which they have received nothing
+   */
   #graceMs(sessionId: string, { tellsTries, idempotencyKey }: TryWord, hasBegun: boolean): number {
     const mayReturn = (tellsTries && !hasBegun) || idempotencyKey !== undefined
-    // The one that asks is among those that are away.
+    // The list includes this turn.
     const away = this.#options.sessions.turnsOf(sessionId).filter(({ isLost }) => isLost)
     const isOneTooMany = this.isDraining || away.length > MAX_AWAY
     return mayReturn && !isOneTooMany ? (this.#options.retryGraceMs ?? 0) : 0
@@ -256,7 +262,7 @@ export class TurnRunner {
     let prompt: CallPrompt | undefined
     try {
       signal.throwIfAborted()
-      // Where no engine is asked, for the prompt fills the context.
+      // This value remains if no engine is used because the prompt fills the context.
       turn.weightsAsked = this.#options.weights?.version
       prompt = await this.#promptOf(turn)
       signal.throwIfAborted()
@@ -264,7 +270,7 @@ export class TurnRunner {
       await using answer = startOf(prompt.answer ?? this.#options.backend.generate(prompt.request, signal))
       await prompt.whileAsked()
       for (let next = await answer.next(); !next.done; next = await answer.next()) {
-        // A promise where another thread reads; else nothing is waited for.
+        // A promise if another thread parses the events; otherwise there is no wait.
         const read = prompt.read(next.value)
         const batch = turn.calls.read(read instanceof Promise ? await read : read)
         last = this.#fold(turn, batch)
@@ -273,14 +279,16 @@ export class TurnRunner {
       }
       if (!last) throw new ProxyError('engine_lost', 'The engine ended its answer without a finish reason')
       await this.#close(turn, 'completed', null)
-      // On record, and not yet read: no call goes on from an answer before it is, nor misses it.
+      // The turn is durable but not yet received: a later request can neither continue the completion earlier nor miss
+      // it.
       prompt.answered(turn.completion)
       yield [last]
     } catch (thrown) {
       failure = toProxyError(signal.aborted ? signal.reason : thrown)
       throw failure
     } finally {
-      // No failure: whoever read the events left the loop. An error is made here only, for making one is slow.
+      // Without a failure, the reader left the loop early. The error is created only then, because creating one is
+      // slow.
       failure ??= signal.aborted ? toProxyError(signal.reason) : undefined
       prompt?.close?.()
       if (turn.endedAtMs === undefined) await this.#closeQuietly(turn, failure ?? agentLeft())
@@ -295,8 +303,8 @@ export class TurnRunner {
   }
 
   /**
-   * Takes no new calls, waits for those that run, and after the grace period cancels what is left.
-   * @returns whether every call had ended by itself
+   * Rejects new requests, waits for those in flight, and cancels the rest after the grace period.
+   * @returns whether all requests ended without being cancelled
    */
   async drain(graceMs: number): Promise<boolean> {
     this.#isDraining = true
@@ -305,7 +313,10 @@ export class TurnRunner {
     return drained
   }
 
-  /** @returns the `end` event if this batch brought it; it is the last one of its batch */
+  /**
+   * Adds a batch of events to the turn. @returns the `end` event if this batch contains it; it is the last one of its
+   * batch
+   */
   #fold(turn: RunningTurn, batch: readonly GenerationEvent[]): GenerationEvent | undefined {
     const { weights, logprobsMode } = this.#options
     const stamps = { weightsAsked: turn.weightsAsked, weightsNow: weights?.version, logprobsMode }
@@ -327,7 +338,7 @@ export class TurnRunner {
     const { startedAtMs } = turn.open
     turn.call.spend({ status, engine: outcome.engine, startedAtMs, promptTokens, sampledTokens })
     const closed = this.#options.store.closeTurn(outcome)
-    // Closing a turn whose opening failed finds nothing to close, and is no record of it: both must be on disk.
+    // Both must be durable: closing a turn whose opening failed finds no row, and records nothing.
     await Promise.all([turn.opened, closed]).catch((error: unknown) => {
       if (isMoved(error)) void this.#options.sessions.moved(turn.open.sessionId)
       throw error
@@ -345,7 +356,7 @@ export class TurnRunner {
       await this.#close(turn, status, failure)
     } catch (error) {
       const { sessionId, turnId } = turn.open
-      // The proxy whose the session is by now has closed the turn.
+      // The session's new owner node has closed the turn.
       if (isMoved(error)) return
       this.#options.logger.error({ err: error, session_id: sessionId, turn_id: turnId }, 'turn not recorded')
       const endedAtMs = this.#clock()
@@ -360,7 +371,7 @@ function unread(): ProxyError {
   return new ProxyError('agent_gone', 'The agent left before its answer')
 }
 
-/** Asks for the answer's first batch at once, so that the engine works while its caller does something else. */
+/** Requests the first batch at once, so that the engine works while the caller continues. */
 function startOf(answer: GenerationStream) {
   const events = answer[Symbol.asyncIterator]()
   let first: ReturnType<typeof events.next> | undefined = events.next()

@@ -1,4 +1,4 @@
-/** A turn in flight: what was asked, what has come of its answer, and all the connections that wait for it. */
+/** A turn in flight: its request, the response so far, and all connections that receive it. */
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
 import { CompletionBuilder } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
@@ -10,44 +10,44 @@ import type { AwaitedTurn, LiveTurn, TryWord } from '../state/live-turn.ts'
 import type { SessionCall } from '../state/session-call.ts'
 import { SharedAnswer } from './retries/shared-answer.ts'
 
-/** What its runner does for it. */
+/** The functions that its runner provides. */
 export interface TurnHooks {
-  /** Asks for the answer. Its events are pulled by one reader at a time. */
+  /** Requests the response. One reader at a time pulls its events. */
   run(turn: RunningTurn): GenerationStream
-  /** How long it may go on for an agent that has lost its connection now. */
+  /** Returns how long it may continue for an agent that has disconnected now. */
   graceMs(turn: RunningTurn): number
-  /** Nobody got the committed answer. */
+  /** Marks the committed response as undelivered. */
   undelivered(turn: OpenTurn, retriesAnswered: number, why?: ProxyError): Promise<void>
 }
 
 export class RunningTurn implements LiveTurn {
-  /** Its place in the session. */
+  /** Its index and state in the session. */
   readonly call: SessionCall
   readonly open: OpenTurn
   readonly word: TryWord
-  /** What goes on record beside the columns; written when the turn is closed. */
+  /** Annotations for the store, written when the turn is closed. */
   readonly annotations: Record<string, unknown>
-  /** That it is on record; rejects if it could not be. */
+  /** Resolves when the open turn is durable; rejects if it could not be stored. */
   readonly opened: Promise<void>
   readonly completion = new CompletionBuilder()
-  /** The tool calls of its answer. */
+  /** The tool calls of its completion. */
   readonly calls: DrawnCalls
-  /** What the engine is asked. */
+  /** The request to the engine. */
   readonly generation: GenerationRequest
-  /** The version that was announced when the engine was asked. */
+  /** The weight version that was announced at the time of dispatch. */
   weightsAsked: string | undefined
   firstTokenAtMs: number | undefined
-  /** Set when it is closed in the store, and its end may leave. */
+  /** Set when the turn is closed in the store, after which the end of the response may be sent. */
   endedAtMs: number | undefined
   readonly answeredRetries: number[] = []
   readonly #hooks: TurnHooks
   readonly #answer: SharedAnswer
   readonly #subscribers: Subscribers
-  /** Connections that were given the answer, and those of them that it could not be handed to. */
+  /** The number of connections that received the response, and of those to which it could not be delivered. */
   #given = 0
   #lost = 0
 
-  /** @param generationOf what the engine is asked, made when the rest of the turn is there */
+  /** @param generationOf creates the request to the engine from the turn's other fields */
   constructor(
     parts: Pick<RunningTurn, 'call' | 'open' | 'word' | 'annotations' | 'opened'>,
     generationOf: (turn: RunningTurn) => GenerationRequest,
@@ -83,7 +83,7 @@ export class RunningTurn implements LiveTurn {
     return this.call.over
   }
 
-  /** For the connection that the call came by. @param gone aborts when it has */
+  /** Returns the response handle of the request's own connection. @param gone aborts when it has disconnected */
   first(gone: AbortSignal): AwaitedTurn {
     return this.#give(this.#answer.read(), gone)
   }
@@ -121,7 +121,10 @@ export class RunningTurn implements LiveTurn {
   }
 }
 
-/** Those who wait for the answer of one turn. When the last has gone, nobody needs it. */
+/**
+ * The connections that wait for the response of a turn. When the last has disconnected, the turn is cancelled, possibly
+ * after a grace period.
+ */
 class Subscribers {
   readonly #cancel: (reason: unknown) => void
   readonly #graceMs: () => number
@@ -129,15 +132,15 @@ class Subscribers {
   #grace: NodeJS.Timeout | undefined
 
   /**
-   * @param cancel called when all have gone, with the reason of the last
-   * @param graceMs how long the turn goes on for a client whose connection was lost, and who may try again
+   * @param cancel called when all have disconnected, with the reason of the last
+   * @param graceMs how long the turn continues for a client that has disconnected and may retry
    */
   constructor(cancel: (reason: unknown) => void, graceMs: () => number) {
     this.#cancel = cancel
     this.#graceMs = graceMs
   }
 
-  /** @param gone aborts when it waits no more */
+  /** Adds a connection. @param gone aborts when it has disconnected */
   add(gone: AbortSignal): void {
     clearTimeout(this.#grace)
     this.#waiting += 1
@@ -145,12 +148,12 @@ class Subscribers {
     else gone.addEventListener('abort', () => this.#leave(gone.reason), { once: true })
   }
 
-  /** All have gone, and the turn goes on for a while. */
+  /** Whether all connections have disconnected while the turn continues. */
   get isAway(): boolean {
     return this.#waiting === 0
   }
 
-  /** The turn is over. */
+  /** Stops the timer at the end of the turn. */
   close(): void {
     clearTimeout(this.#grace)
   }
@@ -164,14 +167,14 @@ class Subscribers {
   }
 }
 
-/** The tool calls of one answer, under the ids that the agent sees. */
+/** The tool calls of one completion, with the ids that the agent receives. */
 class DrawnCalls {
   readonly #ids: ToolCallIds
   readonly #byIndex = new Map<number, string>()
-  /** Of the calls so far: drawn ids, and what the model or its engine calls them. */
+  /** The generated ids of the tool calls so far, and the ids of the model or engine. */
   readonly names: ToolCallNames = {}
 
-  /** @param ids of the session */
+  /** @param ids the session's tool-call ids */
   constructor(ids: ToolCallIds) {
     this.#ids = ids
   }
@@ -180,7 +183,7 @@ class DrawnCalls {
     return this.#byIndex.size === 0
   }
 
-  /** Events as the agent is to have them. Those without calls stay what they are. */
+  /** Returns events with the agent's ids. Events without tool calls are not changed. */
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
     if (!events.some((event) => event.type === 'delta' && event.toolCalls !== undefined)) return events
     return events.map((event) =>
@@ -190,7 +193,10 @@ class DrawnCalls {
     )
   }
 
-  /** A call is named with its first piece; engines may say its id with that one, with a later one, or with each. */
+  /**
+   * Replaces the id of a tool-call delta. The agent receives the id with the first delta; engines may send theirs with
+   * that one, with a later one, or with each.
+   */
   #readPiece({ id: own, ...piece }: ToolCallDelta): ToolCallDelta {
     const known = this.#byIndex.get(piece.index)
     const id = known ?? this.#ids.draw(own)

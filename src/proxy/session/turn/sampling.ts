@@ -1,8 +1,8 @@
-/** With which sampling parameters a turn was sampled, and whose they are. */
+/** The sampling parameters of a turn and their sources. */
 import type { EngineSampling } from '../../../protocol/canonical/events.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 
-/** Fields that change what is sampled, or what its logprobs are of, under the names of the request. */
+/** Fields that affect sampling or the kind of logprobs, with their names in the request. */
 export const SAMPLING_FIELDS = [
   'temperature',
   'top_p',
@@ -14,20 +14,20 @@ export const SAMPLING_FIELDS = [
   'seed',
 ] as const
 
-/** `engine`: the call did not say; the value is there only if the engine tells what its default is. */
+/** The source of a value. `engine`: the request has none; the value is known only if the engine reports its default. */
 type SamplingSource = 'session' | 'agent' | 'engine'
 
 export interface TurnSampling {
-  /** What logprobs are of, in the word of the engine or of who runs the proxy; null: unknown. */
+  /** The kind of logprobs, as reported by the engine or configured by the operator; null: unknown. */
   logprobs_mode: string | null
-  /** null: the engine's default, which it does not tell. */
+  /** The values; null: the engine's default, which it does not report. */
   values: Record<(typeof SAMPLING_FIELDS)[number], number | null>
   from: Record<(typeof SAMPLING_FIELDS)[number], SamplingSource>
 }
 
 /**
- * Made of what is on record anyway: the params of a turn have the session's parameters in them.
- * @param sessionParams the session's own, which no call can change
+ * Returns a turn's sampling parameters from its record: the recorded params include the session's parameters.
+ * @param sessionParams the session's parameters, which no request can change
  */
 export function samplingOf(
   { params, annotations }: Pick<TurnRecord, 'params' | 'annotations'>,

@@ -1,12 +1,12 @@
-/** What the proxy adds to an engine's events on their way to the record. */
+/** Data that the proxy adds to an engine's events before they are recorded. */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEnd, GenerationEvent } from '../../../protocol/canonical/events.ts'
 
-/** What stands in for the engine's own word, where it has none. */
+/** Values for engines that do not report them. */
 interface Stamps {
-  /** As it was when the engine was asked: an answer that comes whole comes long after its first token. */
+  /** The version at the time of dispatch: a complete response arrives long after its first token. */
   readonly weightsAsked: string | undefined
-  /** As it is at this moment, because it may change mid-way. */
+  /** The current version, because it may change during the response. */
   readonly weightsNow: string | undefined
   readonly logprobsMode: string | undefined
 }
@@ -23,12 +23,13 @@ export function stamped(event: GenerationEvent, stamps: Stamps): GenerationEvent
   return { ...versioned, sampling: { logprobsMode, ...versioned.sampling } }
 }
 
-/** Of English and code under the tokenizers of today. */
+/** The average for English and code with current tokenizers. */
 const BYTES_PER_TOKEN = 4
 
 /**
- * Clients read the usage of every answer. Who does not count, as workers of version 1, has its tokens counted; who tells
- * no ids either has them guessed from the text, because agents take an answer of no tokens for an empty one.
+ * Adds usage to the end of a response, which clients expect in every one. If an engine does not count tokens, as
+ * workers of version 1, the proxy counts its ids; if it reports no ids, the proxy estimates the number from the text,
+ * because agents treat a response of no tokens as empty.
  */
 export function withUsage(end: GenerationEnd, sampled: Completion): GenerationEnd {
   if (end.usage) return end

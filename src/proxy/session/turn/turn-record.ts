@@ -1,4 +1,4 @@
-/** What of a turn goes on record when it is closed. */
+/** The data of a turn that is recorded when it is closed. */
 import { ProxyError } from '../../../base/errors.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
@@ -9,9 +9,9 @@ import { unnamedPart } from './retries/recorded-answer.ts'
 import type { RunningTurn } from './running-turn.ts'
 
 /**
- * What engines say without a name of ours is kept and handed on as it is; a turn that it made unwritable would stay
- * open.
- * @throws ProxyError `engine_failed` for nesting that JSON cannot carry
+ * Validates data of engines without a field here, which is stored and forwarded unchanged. If it could not be
+ * serialized, the turn would stay open.
+ * @throws ProxyError `engine_failed` for nesting that JSON cannot represent
  */
 export function refuseUnwritable(event: GenerationEvent): void {
   const unnamed = event.type === 'delta' ? event.extra : event.type === 'end' ? event.usage : undefined
@@ -49,7 +49,7 @@ export function turnOutcome(
     finishReason: end?.finishReason ?? null,
     stopReason: end?.stopReason === undefined ? null : JSON.stringify(end.stopReason),
     promptTokenIds: start?.promptTokenIds ?? PromptIds.of(),
-    // In 32 bits a number that is no id would become another token's: then none is kept.
+    // An invalid id would become another one in 32 bits, so that none is stored then.
     completionTokenIds: Int32Array.from(hasIds ? fold.tokenIds : []),
     completionLogprobs: Float64Array.from(fold.logprobs),
     exact: inexact === null,

@@ -1,6 +1,6 @@
 /**
- * Turns whose closing the store refused, because its disk was full as a rule. A turn that nobody closes would count as
- * in flight until the process starts anew: no sweep removes its session, and no reader of it knows that it is over.
+ * Turns that the store failed to close, usually because its disk was full. Such a turn would count as in flight until
+ * the process restarts: its session would never be removed, and readers would wait for its end.
  */
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { isMoved } from '../../store/port/shared-record.ts'
@@ -11,7 +11,9 @@ const RETRY_MS = 5_000
 export class UnclosedTurns {
   readonly #store: Pick<TurnStore, 'closeTurn'>
   readonly #clock: Clock
-  /** What each of them is to be closed with; made anew for each try, as the store keeps what it is given. */
+  /**
+   * Functions that create the outcome of each turn, again for each attempt, because the store retains its arguments.
+   */
   readonly #outcomes = new Set<() => TurnOutcome>()
   #cancelRetry: (() => void) | undefined
 
@@ -20,13 +22,13 @@ export class UnclosedTurns {
     this.#clock = clock
   }
 
-  /** The store is asked again, now and then, until it takes it. */
+  /** Retries periodically until the store closes the turn. */
   add(outcomeOf: () => TurnOutcome): void {
     this.#outcomes.add(outcomeOf)
     this.#retryLater()
   }
 
-  /** What is left becomes `interrupted` when the database is opened again. */
+  /** Stops retrying. The remaining turns become `interrupted` when the database is opened again. */
   stop(): void {
     this.#outcomes.clear()
     this.#cancelRetry?.()
@@ -47,7 +49,7 @@ export class UnclosedTurns {
       await this.#store.closeTurn(outcomeOf())
       this.#outcomes.delete(outcomeOf)
     } catch (error) {
-      // Reported when it was refused first. Of a session that is another proxy's, that one has closed it.
+      // The first failure was reported. If the session has another owner node, that node has closed the turn.
       if (isMoved(error)) this.#outcomes.delete(outcomeOf)
     }
   }

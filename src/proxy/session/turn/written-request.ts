@@ -1,4 +1,4 @@
-/** A request as it goes on record. */
+/** A request in the form in which it is recorded. */
 import { ProxyError } from '../../../base/errors.ts'
 import { formatTools } from '../../../protocol/canonical/number-texts.ts'
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
@@ -10,8 +10,8 @@ import type { SessionMemory } from '../state/session-memory.ts'
 export type WrittenRequest = Pick<OpenTurn, 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
 
 /**
- * Only what the session's earlier requests did not have is written as JSON.
- * @throws ProxyError `invalid_request` for nesting that JSON cannot carry
+ * Serializes a request. Only the parts that the session's earlier requests did not contain are converted to JSON.
+ * @throws ProxyError `invalid_request` for nesting that JSON cannot represent
  */
 export function writeRequest(
   request: CanonicalRequest,
@@ -35,15 +35,15 @@ export function writeRequest(
   }
 }
 
-/** The body without what is stored apart from it. */
+/** Returns the body without the parts that are stored separately. */
 export function paramsText({ body }: CanonicalRequest): string {
   const { messages: _messages, tools: _tools, prompt: _prompt, ...params } = body
   return JSON.stringify(params)
 }
 
 /**
- * What of a request is there as JSON, or is written once for all calls of the session.
- * @param messagesJson of the messages as they came
+ * Returns the parts of a request that exist as JSON, or are serialized once for all requests of the session.
+ * @param messagesJson the original bytes of the messages
  */
 export function jsonAtHand(
   request: CanonicalRequest,
@@ -56,7 +56,7 @@ export function jsonAtHand(
   return {
     promptLists: prompts,
     messagesJson: json,
-    // From the text that is on record: kept as well, these bytes would be the tools' third copy.
+    // Encoded from the recorded text: caching these bytes would be a third copy of the tools.
     ...(tools.length > 0 && { toolsJson: encodeElements(requests.once(formatTools, tools)) }),
   }
 }

@@ -1,6 +1,6 @@
 /**
- * First tries of calls whose clients may try again. Those that run their session knows; those that have ended are on
- * record, so that a proxy which was started anew finds them as well. Only a retry costs anything: it reads its session's
+ * Finds the original attempts of requests whose clients may retry. The session knows those in flight; those that have
+ * ended are in the store, so that a restarted proxy finds them too. Only a retry has a cost: it reads its session's
  * turns.
  */
 import { getAncestor, getTextsUpTo, type Message } from '../../../../protocol/canonical/conversation.ts'
@@ -11,13 +11,13 @@ import type { LiveTurn, TryWord } from '../../state/live-turn.ts'
 import { type EarlierTry, firstTryOf } from './first-try.ts'
 import { isRestorable } from './recorded-answer.ts'
 
-/** What two tries of one call have in common. */
+/** The parts of a request that all its attempts share. */
 type TriedRequest = Pick<OpenTurn, 'dialect' | 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
 
 interface Found {
-  /** The try that a retry asks for again, if its answer can be had. */
+  /** The attempt that a retry repeats, if its response is available. */
   first?: { running: LiveTurn } | { recorded: string }
-  /** Of all calls of the session. */
+  /** The keys of all requests of the session. */
   idempotencyKeys: Set<string>
 }
 
@@ -36,7 +36,7 @@ export async function findFirstTry(
     for (const { word } of session.turns)
       if (word.idempotencyKey !== undefined) idempotencyKeys.add(word.idempotencyKey)
     const running = alike()
-    // One that has ended meanwhile is in neither list, and one that is about to can only be read.
+    // A turn that has ended meanwhile is in neither list; one that is about to end can only be read from the store.
     const [ending] = [
       ...before.filter((each) => !running.includes(each)),
       ...running.filter(({ isEnding }) => isEnding),
@@ -100,7 +100,7 @@ function fromRecord(turn: TurnOutline): PlacedTry {
   }
 }
 
-/** A request that others are compared with. */
+/** A request with which others are compared. */
 class Wanted {
   readonly #request: TriedRequest
   readonly #messages: readonly string[]
@@ -117,12 +117,12 @@ class Wanted {
       turn.params === params &&
       turn.tools === tools &&
       this.#hasMessages(turn.lastMessage) &&
-      // Cut at other places they are the same prompt.
+      // The same prompt may be split at different positions.
       turn.promptPieces.join('') === promptPieces.join('')
     )
   }
 
-  /** Whether the prompt of a turn begins with this one, and goes on. */
+  /** Returns whether a turn's prompt is longer than this one and begins with it. */
   isContinuedBy({ lastMessage, promptPieces }: Pick<TurnOutline, 'lastMessage' | 'promptPieces'>): boolean {
     const prompt = this.#request.promptPieces.join('')
     if (this.#messages.length === 0) {
@@ -134,7 +134,7 @@ class Wanted {
     return beginning !== lastMessage && this.#hasMessages(beginning)
   }
 
-  /** From the end: histories of one session begin alike. */
+  /** Compares from the end, because histories of one session begin with the same messages. */
   #hasMessages(last: Message | undefined): boolean {
     if (last !== undefined && last === this.#request.lastMessage) return true
     if ((last?.depth ?? 0) !== this.#messages.length) return false

@@ -1,37 +1,41 @@
-/** Which earlier try of a call its client's retry asks for again. */
+/** Finds the earlier attempt that a client's retry repeats. */
 import type { TryWord } from '../../state/live-turn.ts'
 import { type Attempt, findRepeatedByLast } from '../../trajectories/retries.ts'
 
-/** An earlier call of the session with the very same request. */
+/** An earlier request of the session that is identical. */
 export interface EarlierTry extends TryWord {
   turnId: string
-  /** Of the last retry that was given its answer. */
+  /** The retry count of the last retry that received its response. */
   answeredCount?: number | undefined
-  /** `running`: its answer is under way. `whole`: it is on record. `none`: there is none. */
+  /** The state of its response. `running`: in flight. `whole`: recorded. `none`: there is none. */
   answer: 'running' | 'whole' | 'none'
-  /** The connection broke before the answer was handed over. */
+  /** Whether the connection broke before the response was delivered. */
   isLost: boolean
-  /** Something goes on from an answer to this request, so the agent has read one. */
+  /** Whether a later turn continues a response to this request, so that the agent has received one. */
   wasRead: boolean
 }
 
-/** @param keys that calls of the session had before, where they are all known */
+/**
+ * Returns whether a request may be a retry.
+ * @param keys the idempotency keys of all earlier requests of the session, if they are known
+ */
 export function mayBeRetry(
   { retryCount, tellsTries, idempotencyKey: key }: TryWord,
   keys: ReadonlySet<string> | undefined,
 ): boolean {
-  // Who counts its tries says of a first one that it is.
+  // A client that counts its attempts declares the first one as such.
   if (tellsTries || key === undefined) return retryCount > 0
   return keys?.has(key) ?? true
 }
 
 /**
- * Agents send equal requests on purpose and want a sample for each: a retry gets an earlier answer only where it can be
- * no other call's. A key says which call it is. A count says that one earlier try brought its client nothing: that is
- * one whose connection broke, or which failed; only if there is none, an answer that looks delivered was lost on its
- * way, and then there must be one such answer alone.
- * @param tries in call order
- * @returns the try whose answer the retry gets; undefined: it is a call like any other
+ * Returns the attempt whose response a retry receives. Agents also send identical requests on purpose, to get a sample
+ * for each: a retry receives an earlier response only if that cannot belong to another request. A key identifies the
+ * request. A count declares that one earlier attempt brought its client nothing: one that failed or whose connection
+ * broke. Only if there is none, a response that seems delivered was lost in transit, and there must be exactly one such
+ * response.
+ * @param tries in the order of requests
+ * @returns undefined: it is an ordinary request
  */
 export function firstTryOf(retry: TryWord, tries: readonly EarlierTry[]): EarlierTry | undefined {
   const { idempotencyKey } = retry

@@ -1,4 +1,4 @@
-/** A committed answer as events again, so that any dialect can write it as it wrote it first. */
+/** Converts a committed response to events, so that any dialect can write it as it did originally. */
 import { CompletionBuilder } from '../../../../protocol/canonical/completion.ts'
 import type {
   GenerationDelta,
@@ -12,13 +12,13 @@ import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import type { TurnRecord, TurnStore } from '../../../store/port/turn-store.ts'
 import type { AwaitedTurn } from '../../state/live-turn.ts'
 
-/** What an answer has that no column of a turn holds; kept where it is not empty. */
+/** The parts of a response that have no column; stored if not empty. */
 interface UnnamedAnswer {
   refusal?: string
   extra?: Record<string, unknown>
 }
 
-/** @returns undefined where there is nothing of the kind */
+/** Returns the parts without a column. @returns undefined if there are none */
 export function unnamedPart({ refusal, extra }: CompletionBuilder): UnnamedAnswer | undefined {
   const unnamed: UnnamedAnswer = {
     ...(refusal !== null && { refusal }),
@@ -28,22 +28,22 @@ export function unnamedPart({ refusal, extra }: CompletionBuilder): UnnamedAnswe
 }
 
 /**
- * Whether the record has all of a turn's answer. The engine's own entries of logprobs, with texts and alternatives, go
- * to the agent that asks for them and to no column.
+ * Returns whether a turn's record contains its complete response. The engine's logprob entries, with texts and
+ * alternatives, are forwarded to an agent that requests them, but not stored.
  */
 export function isRestorable({ params }: Pick<TurnRecord, 'params'>): boolean {
   const { logprobs } = JSON.parse(params) as { logprobs?: unknown }
   return logprobs === undefined || logprobs === null || logprobs === false
 }
 
-/** A committed answer, given to a retry. */
+/** A committed response for redelivery to a retry. */
 interface GivenAnswer
   extends Pick<AwaitedTurn, 'turnId' | 'startedAtMs' | 'endedAtMs' | 'completion' | 'events'> {
-  /** How many retries it was given to, this one included. */
+  /** The number of retries that received it, including this one. */
   retriesAnswered: number
 }
 
-/** Gives a turn's answer to a retry, and puts that on record. @returns undefined where it is gone */
+/** Redelivers a turn's response to a retry and records that. @returns undefined if it no longer exists */
 export async function giveAgain(
   store: Pick<TurnStore, 'getTurn' | 'answerRetry'>,
   { sessionId, turnId }: Pick<TurnRecord, 'sessionId' | 'turnId'>,

@@ -1,14 +1,14 @@
 /**
- * One answer for several connections: a client that tries its call again while the first try still runs joins it. Each
- * reader gets the answer from its beginning, at its own pace; whoever is ahead asks the engine for more. The first
- * reader, which nearly always is the only one, gets the very batches.
+ * Shares one response between several connections: a retry joins the original attempt while it is in flight. Each
+ * reader receives the response from its beginning, at its own pace; the one that is ahead requests more from the
+ * engine. The first reader, which is nearly always the only one, receives the original batches.
  */
 import type { CompletionBuilder } from '../../../../protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../../../protocol/canonical/events.ts'
 
 type Batch = readonly GenerationEvent[]
 
-/** A batch that was asked for, and the one after it once somebody has asked for that: readers behind hold the list. */
+/** A batch that was requested, linked to the next one once that was requested: slower readers keep the list alive. */
 interface Piece {
   readonly result: Promise<IteratorResult<Batch>>
   next: Piece | undefined
@@ -20,18 +20,18 @@ export class SharedAnswer {
   readonly #readers = new Set<AnswerShare>()
   #last: Piece = { result: Promise.resolve({ done: false, value: [] }), next: undefined }
 
-  /** @param fold holds whatever `events` has yielded, and nothing but an `end` that it has not */
+  /** @param fold contains all events that `events` has yielded, and no others except possibly the `end` */
   constructor(events: GenerationStream, fold: CompletionBuilder) {
     this.#events = events[Symbol.asyncIterator]()
     this.#fold = fold
   }
 
-  /** For the first reader, before anything was read. The last one to leave early ends the events. */
+  /** Returns the first reader, before anything was read. The last reader to leave early ends the events. */
   read(): GenerationStream {
     return this.#newReader()
   }
 
-  /** For one that comes later; a reader from now on. */
+  /** Returns a later reader. */
   join(): GenerationStream {
     return this.#joined(this.#newReader())
   }
@@ -41,7 +41,7 @@ export class SharedAnswer {
       const at = this.#last
       reader.goTo(at)
       const { done, value } = await at.result
-      // From here to the first yield nothing is awaited: the fold is as it was when this piece came.
+      // There is no await between here and the first yield: the fold is as it was when this batch arrived.
       const isWhole = done === true || value.at(-1)?.type === 'end'
       const soFar = this.#fold.soFar().filter(({ type }) => isWhole || type !== 'end')
       if (soFar.length > 0) yield soFar
@@ -67,7 +67,7 @@ export class SharedAnswer {
   }
 }
 
-/** One that reads, at its place in the answer. */
+/** A reader and its position in the response. */
 class AnswerShare implements AsyncIterableIterator<Batch> {
   #at: Piece
   readonly #after: (piece: Piece) => Piece
