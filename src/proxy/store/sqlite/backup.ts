@@ -1,4 +1,4 @@
-/** Copies of a database beside a running proxy. */
+/** Copies a database while a proxy uses it. */
 import { closeSync, fsyncSync, openSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { ProxyError } from '../../../base/errors.ts'
@@ -13,7 +13,7 @@ export interface CopyCounts {
 
 /**
  * Copies a database as of one moment into `to`, and verifies and syncs the copy. `VACUUM INTO` reads in one
- * transaction; SQLite's backup API restarts with each commit of another process and never ends beside a busy proxy.
+ * transaction; SQLite's backup API restarts with each commit of another process and never finishes beside a busy proxy.
  * @param to a file that does not exist yet; only its owner can read it
  * @throws ProxyError `start_failed`
  */
@@ -32,7 +32,7 @@ export function copyDatabase(from: string, to: string): CopyCounts {
   }
 }
 
-/** @throws ProxyError `start_failed` if a page of the copy or its schema version is wrong */
+/** Syncs and verifies a copy. @throws ProxyError `start_failed` if one of its pages or its schema version is wrong */
 function verifyCopy(path: string, version: unknown): CopyCounts {
   sync(path)
   const copy = new Database(path, { readonly: true })

@@ -1,4 +1,4 @@
-/** Rows of `consumers` and `consumer_sessions`: the statements that find them (reader) and those that change them (writer). */
+/** Reads (reader) and changes (writer) rows of `consumers` and `consumer_sessions`. */
 import type Database from 'better-sqlite3'
 import {
   type AvailableQuery,
@@ -25,12 +25,12 @@ import type { ConsumerReads } from '../record/reader.ts'
 import type { ConsumerMethods } from '../record/write-methods.ts'
 import { SELECT_SESSIONS } from './sessions.ts'
 
-/** Of a session that is, or may be, the consumer's: it has ended well, and nobody else holds it at `@nowMs`. */
+/** The condition that a session is neither acknowledged by the consumer nor leased at `@nowMs` by another lease. */
 const IS_FREE = `
   given.id IS NULL
   OR given.leased_until_ms IS NOT NULL AND (given.leased_until_ms <= @nowMs OR given.lease_id = @leaseId)`
 
-/** By the end, and without a look at the sessions that are acknowledged. */
+/** Sessions in the order of their ends, found without reading those that are acknowledged. */
 const AVAILABLE = `
   consumers CROSS JOIN sessions AS ended INDEXED BY sessions_by_end
   LEFT JOIN consumer_sessions AS given ON given.tree = ended.tree AND given.consumer = consumers.id
@@ -44,7 +44,7 @@ interface AvailableParameters extends Omit<AvailableQuery, 'after' | 'rewarded' 
   tree: number
 }
 
-/** Available sessions that are in groups; an index has all that is selected. */
+/** Available sessions in groups; a covering index serves this query. */
 const IN_GROUPS = `
   SELECT group_hash, tree FROM consumer_sessions
   WHERE consumer = (SELECT id FROM consumers WHERE name = @consumer) AND group_hash IS NOT NULL
@@ -52,7 +52,7 @@ const IN_GROUPS = `
 
 type GroupParameters = Omit<GroupQuery, 'except'> & { except: string }
 
-/** Statements of {@link ConsumerReads.findGroups}. Parameters are bound as reals, which divide as reals. */
+/** Prepares {@link ConsumerReads.findGroups}. Parameters are bound as REAL, and divide as REAL. */
 function groupReads(db: Database.Database): Pick<ConsumerReads, 'findGroups'> {
   const stale = db
     .prepare<[GroupParameters], string>(`
@@ -84,7 +84,7 @@ function groupReads(db: Database.Database): Pick<ConsumerReads, 'findGroups'> {
   }
 }
 
-/** What is read of consumers. */
+/** Prepares the reader's methods for consumers. */
 export function consumerReads(db: Database.Database): ConsumerReads {
   const find = db.prepare<[string], ConsumerRow>('SELECT * FROM consumers WHERE name = ?')
   const list = db.prepare<[{ idPrefix: string }], ConsumerRow>(`
@@ -127,14 +127,14 @@ export function consumerReads(db: Database.Database): ConsumerReads {
   }
 }
 
-/** How a lease and a tree of it are named in statements. */
+/** The parameters that identify a lease and one of its trees. */
 interface Held {
   consumer: number
   leaseId: string
   tree: number
 }
 
-/** What the writer does with consumers. */
+/** Prepares the writer's methods for consumers. */
 export function consumerMethods(db: Database.Database): ConsumerMethods {
   const { getConsumer } = consumerReads(db)
   const findId = db.prepare<[string], number>('SELECT id FROM consumers WHERE name = ?').pluck()

@@ -1,4 +1,4 @@
-/** The database's files: readable by their owner alone, and still the ones that were opened. */
+/** The database's files: accessible to their owner only, and checked for replacement after they were opened. */
 import {
   chmodSync,
   closeSync,
@@ -11,45 +11,47 @@ import {
 } from 'node:fs'
 import { ProxyError } from '../../../base/errors.ts'
 
-/** Prompts and answers of all sessions are in there. SQLite gives the log and its index the mode of the database. */
+/**
+ * They contain prompts and completions of all sessions. SQLite creates `-wal` and `-shm` with the mode of the database.
+ */
 const OWNER_ONLY = 0o600
 
-/** More than a turn takes as a rule. A commit of a few bytes still fits into a disk that is full for every turn. */
+/** More than most turns need. A commit of a few bytes still succeeds on a disk that is too full for any turn. */
 const ROOM_BYTES = 1024 * 1024
 
-/** An empty file is a new database. @throws the file system's error */
+/** Creates a missing file as an empty one, which is a new database. @throws the file system's error */
 export function createOwnerOnly(path: string): void {
   if (!existsSync(path)) closeSync(openSync(path, 'a', OWNER_ONLY))
 }
 
-/** Files of an earlier version were readable by everybody. One of another owner keeps the mode that it was given. */
+/** Restricts files of earlier versions, which all users could read. A file of another owner keeps its mode. */
 export function restrictToOwner(path: string): void {
   for (const file of [...filesOf(path), `${path}-shm`]) {
     try {
       if ((statSync(file).mode & 0o077) !== 0) chmodSync(file, OWNER_ONLY)
     } catch {
-      // Not there, or not ours.
+      // Missing, or of another owner.
     }
   }
 }
 
 /**
- * SQLite goes on writing to files that were removed: commits into them are lost with the process. So each commit looks
- * whether the names still lead to the files that were opened, and is none if they do not.
+ * Detects removed files. SQLite continues to write to them, and these commits are lost with the process. Therefore each
+ * commit checks that the names still lead to the files that were opened, and fails otherwise.
  */
 export class DatabaseFiles {
-  /** What each file is, once it is there: the log comes with the first commit. */
+  /** The identity of each file, once it exists: the log is created by the first commit. */
   readonly #identities = new Map<string, string | undefined>()
   readonly #probe: string
   #lost: ProxyError | undefined
 
-  /** @param path of a database that is open and locked */
+  /** @param path a database that is open and locked */
   constructor(path: string) {
     this.#probe = `${realpathSync(path)}.probe`
     for (const file of filesOf(realpathSync(path))) this.#identities.set(file, identityOf(file))
   }
 
-  /** @throws ProxyError `store_failed` from the first time on that a file was missing or another one */
+  /** Checks the files. @throws ProxyError `store_failed` from the first time that a file was missing or replaced */
   check(): void {
     for (const [file, known] of this.#identities) {
       const now = identityOf(file)

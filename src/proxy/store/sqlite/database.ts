@@ -1,4 +1,4 @@
-/** Opens database files and says what to do when that fails. */
+/** Opens database files and explains failures with a remedy. */
 import { existsSync, mkdirSync } from 'node:fs'
 import { dirname } from 'node:path'
 import Database from 'better-sqlite3'
@@ -11,14 +11,14 @@ import { lockForWriting } from './writer-lock.ts'
 /** The writer's cache of database pages. */
 const CACHE_KIB = 16 * 1024
 
-/** A larger database is not read through at the start, which would take minutes. */
+/** Larger databases are not checked at the start, because reading them takes minutes. */
 const MAX_CHECKED_BYTES = 1024 * 1024 * 1024
 
-/** What the log file is cut back to, should a slow reader have let it grow. */
+/** The size to which the log file is truncated after a slow reader let it grow. */
 const MAX_IDLE_WAL_BYTES = 64 * 1024 * 1024
 
 /**
- * The only connection that writes, to a database that is up to date and has no turn in flight.
+ * Opens the only connection that writes, to a database that is migrated and has no turn in flight.
  * @throws ProxyError `start_failed`
  */
 export function openForWriting(
@@ -37,13 +37,15 @@ export function openForWriting(
 
 interface OwnedDatabase {
   readonly db: Database.Database
-  /** The process that wrote it last has ended in order, and handed over its answers. */
+  /** Whether the previous process shut down in order and had delivered its responses. */
   readonly endedWell: boolean
-  /** Ends the connection and frees the file for other processes. @param endsWell whether this one ends in order */
+  /**
+   * Closes the connection and unlocks the file for other processes. @param endsWell whether this process ends in order
+   */
   close(endsWell?: boolean): void
 }
 
-/** The file is looked at before the lock is made beside it. */
+/** Opens and locks the database. The file is checked before the lock is created beside it. */
 function openLocked(path: string): OwnedDatabase {
   makeFolder(path)
   const db = explained(path, () => {
@@ -64,7 +66,7 @@ function openLocked(path: string): OwnedDatabase {
   }
 }
 
-/** @param check rejects a schema that the reader does not know. @throws ProxyError `start_failed` */
+/** Opens a database read-only. @param check rejects an unsupported schema. @throws ProxyError `start_failed` */
 export function openForReading(
   path: string,
   check: (db: Database.Database, path: string) => void = checkSchema,
@@ -78,7 +80,7 @@ export function openForReading(
   return explained(path, () => openChecked(path, { readonly: true }, check))
 }
 
-/** @returns the connection, if the check lets it pass */
+/** Opens a database. @returns the connection, if the check accepts it */
 function openChecked(
   path: string,
   options: Database.Options,
@@ -102,7 +104,7 @@ function configureWriter(db: Database.Database, path: string, durability: Durabi
     )
   }
   db.pragma(`synchronous = ${durability === 'power' ? 'FULL' : 'NORMAL'}`)
-  // On macOS fsync leaves the data in the drive's cache; elsewhere this changes nothing.
+  // On macOS fsync leaves the data in the drive's cache; on other systems this has no effect.
   if (durability === 'power') db.pragma('fullfsync = ON')
   // The writer checkpoints between commits (see writer.ts), never within one.
   db.pragma('wal_autocheckpoint = 0')
@@ -110,11 +112,11 @@ function configureWriter(db: Database.Database, path: string, durability: Durabi
   db.pragma(`cache_size = -${CACHE_KIB}`)
   refuseDamaged(db, path)
   migrate(db, path)
-  // Nobody is left to close them: this is the only process that writes.
+  // No other process can close them: only this one writes.
   db.exec(CLOSE_OPEN_TURNS)
 }
 
-/** Checks how the pages hang together; what stands in them has no check sums. */
+/** Checks the structure of the pages; their content has no checksums. */
 function refuseDamaged(db: Database.Database, path: string): void {
   const bytes = db.prepare<[], number>(
     'SELECT page_count * page_size FROM pragma_page_count, pragma_page_size',
@@ -128,7 +130,7 @@ function refuseDamaged(db: Database.Database, path: string): void {
   )
 }
 
-/** In one transaction: sessions count their turns. */
+/** Runs in one transaction, because sessions count their turns. */
 const CLOSE_OPEN_TURNS = `
 BEGIN IMMEDIATE;
 UPDATE sessions SET failed_turns = failed_turns + open_turns, open_turns = 0 WHERE open_turns > 0;
@@ -153,7 +155,7 @@ function explained<T>(path: string, open: () => T): T {
   }
 }
 
-/** Returns the error with which a database fails to open, with what to do about it. */
+/** Returns the error for a database that cannot be opened, with a remedy. */
 export function openingError(path: string, error: unknown): ProxyError {
   return error instanceof ProxyError
     ? error

@@ -1,16 +1,16 @@
-/** Rows of `imports`. */
+/** Reads and changes rows of `imports`. */
 import type Database from 'better-sqlite3'
 import type { ImportedItem } from '../port/imports.ts'
 
 const IS_ITEM = 'kind = @kind AND name = @name AND created_at_ms = @createdAtMs'
 
-/** Returns the method of the reader. */
+/** Prepares the method of the reader. */
 export function importReads(db: Database.Database) {
   const find = db.prepare<[ImportedItem]>(`SELECT 1 FROM imports WHERE ${IS_ITEM}`)
   return { wasImported: (item: ImportedItem) => find.get(item) !== undefined }
 }
 
-/** Returns the method of the writer. */
+/** Prepares the method of the writer. */
 export function importMethods(db: Database.Database) {
   const add = db.prepare<[ImportedItem]>(
     'INSERT INTO imports (kind, name, created_at_ms) VALUES (@kind, @name, @createdAtMs) ON CONFLICT DO NOTHING',

@@ -1,4 +1,4 @@
-/** The SQLite store: a {@link TurnStore} on a file, and a reader beside it. */
+/** The SQLite store: a {@link TurnStore} on a file, and a separate reader. */
 import type { Durability, TurnStore } from '../port/turn-store.ts'
 import type { ReadMethods } from '../record/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
@@ -9,17 +9,17 @@ import type { ReaderData } from './reader-thread.ts'
 import type { WriterData } from './writer-thread.ts'
 
 export interface SqliteStoreOptions {
-  /** The database file; it and its folder are created if need be. */
+  /** The database file, created with its folder if it does not exist. */
   path: string
-  /** What an acknowledged turn survives: loss of power, or only the sudden end of the process. */
+  /** The durability of a commit: against loss of power, or only against a crash of the process. */
   durability: Durability
-  /** Called after each commit with how many operations shared it, and how long the first of them took. */
+  /** Called after each commit with the number of its operations, and the latency of the first of them. */
   onCommit?: (operations: number, tookMs: number) => void
-  /** Whether to keep an index for the search beside the file, from the first search on. */
+  /** Whether to maintain a search index beside the file, created by the first search. */
   searchIndex?: boolean
-  /** Called when that could not be kept up to date: the search looks at every turn that is not in it. */
+  /** Called when the index could not be updated: the search then reads every turn that is not in it. */
   onIndexFailed?: ((error: Error) => void) | undefined
-  /** Called when the store has been closed, and nothing has its files open any more. */
+  /** Called when the store has been closed and its files are no longer open. */
   onClosed?: () => void
   /** Starts the store's threads. Default: threads of this process. */
   spawn?: SpawnThread | undefined
@@ -30,13 +30,13 @@ const spawnWorker = spawnFrom({
   reader: new URL('./reader-thread.ts', import.meta.url),
 })
 
-/** Token ids that each thread remembers, so that it need not put them together again for the next turn. */
+/** The memory for token ids that each thread caches, so that it need not reassemble them for the next turn. */
 const TOKEN_CACHE_BYTES = 64 * 1024 * 1024
 
 /**
- * Opens the database for this process alone (readers excepted), brings it up to date and marks turns that a crash left
+ * Opens the database exclusively for this process (readers excepted), migrates it and marks turns that a crash left
  * open as `interrupted`.
- * @throws ProxyError `start_failed` saying how to mend it
+ * @throws ProxyError `start_failed` with a remedy
  */
 export async function openSqliteStore({
   path,
@@ -60,8 +60,8 @@ export async function openSqliteStore({
 }
 
 /**
- * Opens the database to read it only, whether or not a server writes to it.
- * @throws ProxyError `start_failed` saying how to mend it
+ * Opens the database read-only, whether or not a server writes to it.
+ * @throws ProxyError `start_failed` with a remedy
  */
 export async function openSqliteReader(
   path: string,

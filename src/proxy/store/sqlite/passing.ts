@@ -1,6 +1,6 @@
 /**
- * Databases that end with their process (`--db memory`): each in a folder that only its owner may enter, named by its
- * process. A process that is killed cannot remove its own, so the next one to start does.
+ * Databases that end with their process (`--db memory`), each in a folder that only its owner can enter and that is
+ * named after its process. A killed process cannot remove its folder, so the next process to start does.
  */
 import { existsSync, lstatSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -12,10 +12,10 @@ import { openSqliteStore, type SqliteStoreOptions } from './open.ts'
 import { lockForWriting } from './writer-lock.ts'
 
 const DATABASE = 'turns.db'
-/** Number and start of a process, and what `mkdtemp` adds: one process may have several. */
+/** Pid and start of a process, and the suffix of `mkdtemp`, because one process may have several. */
 const NAME = /^llm-proxy\.(\d+)\.((?:[0-9a-f-]+_\d+)?)\.[A-Za-z0-9]{6}$/
 
-/** @throws ProxyError `start_failed` saying how to mend it */
+/** Opens a temporary store. @throws ProxyError `start_failed` with a remedy */
 export async function openPassingStore(
   options: Pick<SqliteStoreOptions, 'onCommit' | 'searchIndex' | 'onIndexFailed' | 'spawn'>,
 ): Promise<TurnStore> {
@@ -34,7 +34,7 @@ function newFolder(): string {
   const root = tmpdir()
   try {
     for (const name of readdirSync(root)) if (isLeftOver(root, name)) removeQuietly(join(root, name))
-    // Its mode is 0700, https://nodejs.org/api/fs.html#fspromisesmkdtempprefix-options.
+    // `mkdtemp` creates it with mode 0700, https://nodejs.org/api/fs.html#fspromisesmkdtempprefix-options.
     return mkdtempSync(join(root, `llm-proxy.${process.pid}.${startOf(process.pid)}.`))
   } catch (cause) {
     const message = `--db memory has no folder for its files in ${root}: ${(cause as Error).message}; set TMPDIR to one`
@@ -42,7 +42,7 @@ function newFolder(): string {
   }
 }
 
-/** As part of a name; empty where the system does not tell. */
+/** Returns the start of a process as a part of the name; empty if the system does not report it. */
 function startOf(pid: number): string {
   return getProcessStart(pid)?.replace(' ', '_') ?? ''
 }
@@ -57,7 +57,7 @@ function isLeftOver(root: string, name: string): boolean {
   )
 }
 
-/** Processes of another container have other numbers, and may share this folder: the lock is theirs while they live. */
+/** Returns whether no process has the lock: those of other containers have other pids and may share this folder. */
 function isUnlocked(path: string): boolean {
   if (!existsSync(path)) return true
   try {
@@ -68,11 +68,11 @@ function isUnlocked(path: string): boolean {
   }
 }
 
-/** Another process that starts may be removing it as well. */
+/** Removes a folder, which another starting process may be removing, too. */
 function removeQuietly(folder: string): void {
   try {
     rmSync(folder, { recursive: true, force: true })
   } catch {
-    // The next one to start tries again.
+    // The next process to start retries it.
   }
 }

@@ -1,4 +1,6 @@
-/** The reader thread: serves reads on its own connection, so that they neither stop the main thread nor delay commits. */
+/**
+ * The reader thread serves reads on its own connection, so that they neither block the main thread nor delay commits.
+ */
 import { parentPort, workerData } from 'node:worker_threads'
 import { type OpeningReport, toWireError } from '../record/calls.ts'
 import { ReaderLoop, type ReaderMessage } from '../record/reader-loop.ts'
@@ -9,7 +11,7 @@ export interface ReaderData {
   path: string
   /** Memory for recent turns' token ids. */
   cacheBytes: number
-  /** Whether it keeps the index of the search. */
+  /** Whether it maintains the search index. */
   indexes: boolean
 }
 

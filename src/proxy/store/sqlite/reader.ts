@@ -1,4 +1,4 @@
-/** Answers reads from the database. Runs on the reader thread; knows nothing of threads. */
+/** Reads from the database. It runs on the reader thread and contains no thread code. */
 import type Database from 'better-sqlite3'
 import type {
   AvailableQuery,
@@ -27,7 +27,7 @@ export class SqliteReader extends Reader implements Reads {
   readonly #imports: ReturnType<typeof importReads>
   readonly #search: SqliteSearch
 
-  /** @param index of the search; without one it looks at every turn */
+  /** @param index the location of the search index; without one a search reads every turn */
   constructor(db: Database.Database, cacheBytes: number, index?: IndexPlace) {
     super(readerTables(db), cacheBytes)
     this.#sessions = new SessionReader(db)
@@ -92,7 +92,7 @@ export class SqliteReader extends Reader implements Reads {
     return this.#search.indexSome()
   }
 
-  /** Closes the index; the database is its owner's. */
+  /** Closes the index. The owner of the database closes that. */
   close(): void {
     this.#search.close()
   }

@@ -1,5 +1,5 @@
 /**
- * The tables, and how a database comes to have them. `docs/store.md` tells why they are as they are.
+ * The tables, and the migrations that create them. `docs/store.md` explains their design.
  *
  * There are no foreign keys: rows of a tree are written by one thread, and they are removed together, by tree.
  */
@@ -7,7 +7,7 @@ import type Database from 'better-sqlite3'
 import { ProxyError } from '../../../base/errors.ts'
 import { countIds } from '../record/packing.ts'
 
-/** Marks a file as ours, `llmp` in ASCII; `PRAGMA application_id`. */
+/** Identifies a file as ours, `llmp` in ASCII; `PRAGMA application_id`. */
 const APPLICATION_ID = 0x6c6c6d70
 
 const FIRST_SCHEMA = `
@@ -109,7 +109,7 @@ const TRUSTED_AGENTS = `
 ALTER TABLE sessions ADD COLUMN trust_agent INTEGER NOT NULL DEFAULT 0;
 `
 
-/** `id_count` is the number of ids in a packed column; see {@link migrate}. */
+/** `id_count` returns the number of ids in a packed column; see {@link migrate}. */
 const SESSION_COUNTS = `
 -- Kept up to date with turns, so that a list of sessions need not read them.
 ALTER TABLE sessions ADD COLUMN open_turns     INTEGER NOT NULL DEFAULT 0; -- In flight.
@@ -254,7 +254,7 @@ CREATE INDEX consumer_sessions_by_group ON consumer_sessions (consumer, group_ha
   WHERE group_hash IS NOT NULL AND leased_until_ms IS NOT NULL;
 `
 
-/** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
+/** Migration n leads from version n to n + 1. Released ones must not be edited: existing databases have run them. */
 const MIGRATIONS: readonly string[] = [
   FIRST_SCHEMA,
   TRUSTED_AGENTS,
@@ -277,7 +277,7 @@ const MIGRATIONS: readonly string[] = [
 
 const SCHEMA_VERSION = MIGRATIONS.length
 
-/** Brings the database to this version. @throws ProxyError `start_failed` if it is newer, or not ours */
+/** Migrates the database to this version. @throws ProxyError `start_failed` if it is newer, or not ours */
 export function migrate(db: Database.Database, path: string): void {
   const version = checkOwner(db, path)
   db.function('id_count', { deterministic: true }, (packed) =>
@@ -294,7 +294,9 @@ export function migrate(db: Database.Database, path: string): void {
   }
 }
 
-/** For readers, which must not migrate. @throws ProxyError `start_failed` unless it has exactly this version */
+/**
+ * Checks the schema for readers, which must not migrate. @throws ProxyError `start_failed` unless it has this version
+ */
 export function checkSchema(db: Database.Database, path: string): void {
   const version = checkOwner(db, path)
   if (version === SCHEMA_VERSION) return
@@ -306,6 +308,7 @@ export function checkSchema(db: Database.Database, path: string): void {
 }
 
 /**
+ * Checks that a database is ours and supported.
  * @returns the schema version; 0 for an empty database
  * @throws ProxyError `start_failed` if the database is newer than this program, or another program's
  */

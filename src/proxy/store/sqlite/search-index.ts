@@ -1,9 +1,9 @@
 /**
- * An index of what was said and sampled, in a file beside the database. It is made of the record alone: who removes the
- * file loses nothing but the time to make it anew. So nothing of it is on the way of a commit.
+ * A search index of requests and completions, in a file beside the database. It is derived from the database alone:
+ * removing the file loses only the time to rebuild it. Therefore no commit waits for it.
  *
- * For each turn it has which sequences of three characters are in the turn: a sample of them, by their hashes. Turns that
- * have all of those of a text may have the text; whether they do, the record tells.
+ * For each turn it stores a sample of the hashes of its trigrams. A turn that has all sampled hashes of a text may
+ * contain the text; the database decides.
  */
 import { rmSync } from 'node:fs'
 import Database from 'better-sqlite3'
@@ -24,10 +24,10 @@ INSERT INTO state VALUES (1, 0, '');
 PRAGMA user_version = ${VERSION};
 `
 
-/** Turns of one transaction. */
+/** The number of turns per transaction. */
 const MAX_ADDED = 1_000
 
-/** More would narrow the search down no further. */
+/** More would not narrow the search further. */
 const MAX_QUERY_GRAMS = 48
 
 export class SearchIndex {
@@ -42,7 +42,7 @@ export class SearchIndex {
 
   readonly #begin: Database.Statement<[]>
   readonly #commit: Database.Statement<[]>
-  /** Turns that are not kept yet. */
+  /** The number of turns that are not committed yet. */
   #added = 0
 
   private constructor(db: Database.Database) {
@@ -68,7 +68,7 @@ export class SearchIndex {
     this.#setState = db.prepare('UPDATE state SET indexed_to = ?, turn_id = ?')
   }
 
-  /** To go on with it, whatever has become of the file. */
+  /** Opens the index to extend it. A missing or unusable file is created again. */
   static openForWriting(path: string): SearchIndex {
     try {
       return SearchIndex.#open(path)
@@ -78,14 +78,14 @@ export class SearchIndex {
     }
   }
 
-  /** @returns undefined where there is none that can be read */
+  /** Opens the index read-only. @returns undefined if there is none that can be read */
   static openForReading(path: string): SearchIndex | undefined {
     try {
       const db = new Database(path, { readonly: true, fileMustExist: true })
       if (db.pragma('user_version', { simple: true }) === VERSION) return new SearchIndex(db)
       db.close()
     } catch {
-      // All turns are looked at instead.
+      // All turns are searched instead.
     }
     return undefined
   }
@@ -98,7 +98,7 @@ export class SearchIndex {
     createOwnerOnly(path)
     const db = new Database(path)
     try {
-      // A loss of power takes the last steps of the index with it, which are made again.
+      // A loss of power loses the latest index entries, which are then added again.
       db.pragma('journal_mode = WAL')
       db.pragma('synchronous = NORMAL')
       if (db.pragma('user_version', { simple: true }) === 0) db.exec(SCHEMA)
@@ -117,12 +117,14 @@ export class SearchIndex {
 
   candidates(wanted: string, before: number, limit: number): number[] {
     const grams = gramsOf(wanted, MAX_QUERY_GRAMS).map((gram) => `"${gram}"`)
-    // A shorter text narrows nothing down.
+    // A shorter text does not narrow the search.
     if (grams.length === 0) return this.#all.all(before, limit)
     return this.#candidates.all(grams.join(' '), before, limit)
   }
 
-  /** The turn after the last one. Kept with the next {@link keep}, or when many have come together: each time is dear. */
+  /**
+   * Adds the next turn. It is committed by the next {@link keep}, or in a large batch, because commits are expensive.
+   */
   add({ id, turnId, text }: { id: number; turnId: string; text: string }): void {
     if (!this.#db.inTransaction) this.#begin.run()
     this.#add.run(id, gramsOf(text).join(' '))
@@ -153,19 +155,19 @@ export class SearchIndex {
   }
 }
 
-/** Three digits of base 36. */
+/** Each name has three digits of base 36. */
 const HASHES = 36 ** 3
 const NAMES = Array.from({ length: HASHES }, (_, hash) => hash.toString(36).padStart(3, '0'))
-/** In which round a hash was seen last. */
+/** The round in which each hash was last seen. */
 const seen = new Uint32Array(HASHES)
 let round = 0
 
-/** Sequences of three characters, of which the index has one. */
+/** The number of consecutive trigrams of which the index stores one. */
 const WINDOW = 4
 
 /**
- * Of each {@link WINDOW} sequences of three characters that follow each other, the one with the least hash, each once: so a
- * text that stands within another has no other ones. None of a text of fewer than six characters.
+ * Returns the distinct trigrams with the least hash of each {@link WINDOW} consecutive ones: a text within another one
+ * therefore has no others. A text of fewer than six characters has none.
  *
  * S. Schleimer, D. S. Wilkerson, A. Aiken: Winnowing: Local Algorithms for Document Fingerprinting. SIGMOD 2003.
  */
@@ -183,7 +185,7 @@ function gramsOf(text: string, most = Number.POSITIVE_INFINITY): string[] {
       seen[least] = round
       grams.push(NAMES[least]!)
     }
-    // One by one: as a list on both sides it takes twice the time.
+    // Single assignments: destructuring takes twice the time.
     a = b
     b = c
     c = d

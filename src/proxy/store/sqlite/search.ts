@@ -1,4 +1,4 @@
-/** Finds turns by their text, and keeps the index up to date where it may. Runs on the reader thread. */
+/** Finds turns by their text, and updates the index if it is the one that may. It runs on the reader thread. */
 import { existsSync } from 'node:fs'
 import type Database from 'better-sqlite3'
 import { spokenText } from '../port/turn-search.ts'
@@ -18,19 +18,19 @@ import type { TextRow } from '../record/tables.ts'
 import { SearchIndex } from './search-index.ts'
 import type { SessionReader } from './sessions.ts'
 
-/** Work of one step: other reads have their turn then. */
+/** The time of one step, after which other reads are served. */
 const STEP_MS = 10
 
-/** Turns of the index that one step looks for in the record. */
+/** The number of indexed turns that one step looks up in the database. */
 const CHECKED_AT_ONCE = 500
 
-/** How often the index is gone through for turns that have left the record. */
+/** The interval at which the index is checked for deleted turns. */
 const TIDIED_EVERY_MS = 3_600_000
 
-/** Where the index is, or will be once somebody searches. */
+/** The location of the index, which the first search creates. */
 export interface IndexPlace {
   path: string
-  /** Whether it is kept up to date: only one may. */
+  /** Whether this process updates it; only one may. */
   mayWrite: boolean
 }
 
@@ -46,11 +46,11 @@ export class SqliteSearch implements SearchSource {
   readonly #texts: Database.Statement<[number], Buffer>
   readonly #text: Database.Statement<[number], TextRow>
   readonly #isThere: Database.Statement<[number], number>
-  /** Up to which turn the index was gone through, and when that began; undefined: not now. */
+  /** The last turn of the index that was checked, and when the check began; undefined: no check is running. */
   #tidiedTo: number | undefined = 0
   #tidiedAtMs = performance.now()
 
-  /** @param place of the index; undefined: every turn is looked at */
+  /** @param place the location of the index; undefined: every turn is read */
   constructor(db: Database.Database, sessions: SessionReader, place: IndexPlace | undefined) {
     this.#sessions = sessions
     this.#db = db
@@ -90,21 +90,21 @@ export class SqliteSearch implements SearchSource {
     const found: { turn: FoundTurn; session: SessionRecord }[] = []
     for (const id of turns) {
       const row = this.#row.get(id)
-      // Of a tree that is dropped there is no session.
+      // A dropped tree has no session.
       const session = row && this.#sessions.ofTree(row.tree)
       if (session && isWanted(session)) found.push({ turn: this.#turn(row), session })
     }
     return found
   }
 
-  /** @returns whether more is left to do at once */
+  /** Indexes some turns. @returns whether there is more to do immediately */
   indexSome(): boolean {
     this.#index ??= this.#open()
     const index = this.#index
     const began = performance.now()
     let more = false
     for (const { id, turn_id: turnId, status } of this.#after.all(index.state.indexedTo)) {
-      // What it will say nobody knows: it and all after it are looked at instead.
+      // The text of an open turn is unknown: it and all later turns are searched without the index.
       if (status === 'open') break
       const { request, completion } = spokenText(this.#turn(this.#row.get(id)!))
       index.add({ id, turnId, text: `${request}\n${completion}` })
@@ -124,7 +124,7 @@ export class SqliteSearch implements SearchSource {
     this.#index?.close()
   }
 
-  /** As a file beside the database, whatever has become of it. */
+  /** Opens the index file beside the database, or creates it again if it belongs to another one. */
   #open(): SearchIndex {
     const { path } = this.#place!
     const index = SearchIndex.openForWriting(path)
@@ -134,7 +134,7 @@ export class SqliteSearch implements SearchSource {
     return SearchIndex.openForWriting(path)
   }
 
-  /** Takes out turns that have left the record. */
+  /** Removes deleted turns from the index. @returns whether there is more to do immediately */
   #tidySome(index: SearchIndex): boolean {
     if (this.#tidiedTo === undefined) {
       if (performance.now() - this.#tidiedAtMs < TIDIED_EVERY_MS) return false
@@ -148,7 +148,7 @@ export class SqliteSearch implements SearchSource {
     return this.#tidiedTo !== undefined
   }
 
-  /** With what its request adds, if no turn before has it. */
+  /** Reads the text of a turn, with what its request adds unless an earlier turn has the same messages. */
   #turn(row: FoundRow): FoundTurn {
     const isNew = row.node === 0 || this.#isFirst.get(row.tree, row.node, row.id) === 1
     const nodes = [...(isNew ? [row.node] : []), row.prompt_node]
@@ -160,7 +160,10 @@ export class SqliteSearch implements SearchSource {
   }
 }
 
-/** Not if the database was replaced, by an older copy of itself for example. */
+/**
+ * Returns whether the index belongs to the database, which may have been replaced, for example by an older copy of
+ * itself.
+ */
 function isIndexOf(index: SearchIndex, db: Database.Database): boolean {
   const { indexedTo, turnId } = index.state
   const last = db.prepare<[], number>(

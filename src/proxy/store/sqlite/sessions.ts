@@ -1,4 +1,4 @@
-/** Rows of `sessions`: the statements that change them (writer) and those that find them (reader). */
+/** Reads (reader) and changes (writer) rows of `sessions`. */
 import type Database from 'better-sqlite3'
 import { changedMarks } from '../port/marks.ts'
 import { type ListOrder, orderOf } from '../port/session-list.ts'
@@ -30,12 +30,12 @@ import {
 } from '../record/session-rows.ts'
 import type { SessionTables } from '../record/tables.ts'
 
-/** A session counts its turns; where their order goes on only the turns themselves tell. */
+/** A session counts its turns, but only the turns determine the next index. */
 export const SELECT_SESSIONS = `
   SELECT *, (SELECT coalesce(max(call_index) + 1, 0) FROM turns WHERE turns.tree = sessions.tree) AS next_index
   FROM sessions`
 
-/** Of a session that some consumer has not acknowledged, and for which it is held at the time `@nowMs`. */
+/** The condition that a session is kept at the time `@nowMs` for a consumer that has not acknowledged it. */
 const IS_HELD = `
   status = 'completed' AND EXISTS (
     SELECT 1 FROM consumers
@@ -45,7 +45,7 @@ const IS_HELD = `
         SELECT 1 FROM consumer_sessions
         WHERE tree = sessions.tree AND consumer = consumers.id AND leased_until_ms IS NULL))`
 
-/** Of a session that a sweep at the time `@nowMs` removes. */
+/** The condition that a sweep at the time `@nowMs` removes a session. */
 const IS_EXPIRED = `
   ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= @nowMs
   AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.tree = sessions.tree AND turns.status = 'open')
@@ -57,7 +57,7 @@ const ROW_FILTER = `
   AND (@inexact IS NULL OR (inexact_turns > 0) = @inexact) AND (@failed IS NULL OR (failed_turns > 0) = @failed)
   AND (@idPrefix IS NULL OR substr(session_id, 1, length(@idPrefix)) = @idPrefix)`
 
-/** `@none` is the place of sessions without a reward. */
+/** `@none` is the sort value of sessions without a reward. */
 const SORT_COLUMNS: Record<SessionSort, string> = {
   created: 'created_at_ms',
   changed: 'updated_at_ms',
@@ -73,7 +73,7 @@ export class SessionReader {
   readonly #tree: Database.Statement<[string], number>
   readonly #rowsAfter: Database.Statement<[number], TalliedRow>
   readonly #count: Database.Statement<[{ nowMs: number }], SessionCount>
-  /** By sort and order. */
+  /** The statements by sort and order. */
   readonly #lists = new Map<string, Database.Statement<[ListParameters], SessionRow>>()
 
   constructor(db: Database.Database) {
@@ -94,7 +94,7 @@ export class SessionReader {
     return row && toRecord(row)
   }
 
-  /** As {@link get}, for who goes by the reward. @throws ProxyError `data_damaged` */
+  /** Returns a session like {@link get} and verifies its reward. @throws ProxyError `data_damaged` */
   getSound(sessionId: string): SessionRecord | undefined {
     const row = this.#find.get(sessionId)
     if (row === undefined) return undefined
@@ -102,25 +102,25 @@ export class SessionReader {
     return toRecord(row)
   }
 
-  /** Whose turns are in this tree. */
+  /** Returns the session whose turns are in this tree. */
   ofTree(tree: number): SessionRecord | undefined {
     const row = this.#ofTree.get(tree)
     return row && toRecord(row)
   }
 
-  /** @returns `trees.id` of the session's turns */
+  /** Returns `trees.id` of the session's turns. */
   tree(sessionId: string): number | undefined {
     return this.#tree.get(sessionId)
   }
 
-  /** Only in the order of an index: in any other each part would sort all sessions anew. */
+  /** Lists sessions; in parts only for an index's order: for any other one each part would sort all sessions again. */
   list(query: SessionQuery): ListPart {
     const order = orderOf(query)
     const most = order.sort === 'created' ? SESSIONS_AT_ONCE : Number.POSITIVE_INFINITY
     return listPart(this.#inOrder(order).iterate(listParameters(query)), query, most)
   }
 
-  /** @param after the last row that has been counted; 0: none */
+  /** Aggregates sessions. @param after the last row that has been counted; 0: none */
   tally(filter: SessionFilter, by: string | undefined, after: number): TallyPart {
     return tallyPart(this.#rowsAfter.all(after), filter, by)
   }
@@ -143,9 +143,9 @@ export class SessionReader {
   }
 }
 
-/** What the writer does with sessions. */
+/** The writer's methods for sessions. */
 export interface SessionWrites extends SessionTables {
-  /** Removes sessions whose time has run out since then. @returns their ids */
+  /** Removes sessions whose time to live has expired after `sinceMs`. @returns their ids */
   sweep(nowMs: number, sinceMs: number, limit: number): string[]
 }
 
@@ -195,7 +195,7 @@ export function sessionWrites(db: Database.Database): SessionWrites {
   }
   return {
     tree: (sessionId) => reader.tree(sessionId),
-    /** The record is this process's alone. */
+    /** Accepts every epoch: this process has the database exclusively. */
     checkEpoch() {},
     create(session) {
       const existing = reader.get(session.sessionId)

@@ -1,4 +1,4 @@
-/** The tables of the record, by prepared statements. */
+/** The tables of turns, accessed by prepared statements. */
 import { hash } from 'node:crypto'
 import type Database from 'better-sqlite3'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
@@ -30,7 +30,7 @@ import { OUTCOME_COLUMNS, REQUEST_COLUMNS } from '../record/turns.ts'
 const OPENED_COLUMNS = [...REQUEST_COLUMNS, 'status']
 const RECORDED_COLUMNS = [...REQUEST_COLUMNS, ...OUTCOME_COLUMNS]
 
-/** A node may have hundreds of turns (the same prompt, sampled again and again); this many are looked at. */
+/** The number of turns of a node that are compared: it may have hundreds, samples of the same prompt. */
 const MAX_SIBLINGS = 16
 
 function sequenceTables(db: Database.Database): SequenceTables {
@@ -38,7 +38,7 @@ function sequenceTables(db: Database.Database): SequenceTables {
     SELECT id, prompt_base AS base, prompt_shared AS shared, prompt_rest AS rest, completion_ids AS completion,
       ids_sum AS sum
     FROM turns WHERE id = ?`)
-  // The plus signs: a query that is sorted is otherwise planned anew for each new value of a parameter, which takes
+  // The unary plus prevents SQLite from planning a sorted query again for each new value of a parameter, which takes
   // far longer than the query.
   const siblingsOf = db
     .prepare<[{ tree: number; node: number; turn: number }], number>(`
@@ -65,7 +65,10 @@ function sequenceTables(db: Database.Database): SequenceTables {
   const turnsOf = db.prepare<[number], number>('SELECT id FROM turns WHERE tree = ?').pluck()
   return {
     sequence: (id) => sequence.get(id),
-    /** The turn before this one is what it continues, as a rule; the search for others takes far longer than its comparison. */
+    /**
+     * Yields the preceding turn first, which this one usually continues: finding others takes far longer than comparing
+     * it.
+     */
     *basesFor(turn) {
       const previous = turnBefore.get(turn.tree, turn.id)
       if (previous !== undefined) yield previous
@@ -90,7 +93,7 @@ export function writerTables(db: Database.Database): TurnTables {
   const addNode = db.prepare<[NewNode]>(
     'INSERT INTO nodes (tree, parent, depth, texts, hash, node_sum) VALUES (@tree, @parent, @depth, @texts, @hash, @sum)',
   )
-  // The plus signs: see sequenceTables.
+  // Unary plus: see sequenceTables.
   const answers = db.prepare<[{ tree: number; node: number }], CompletionRow>(`
     WITH
       to_this AS (
@@ -109,7 +112,7 @@ export function writerTables(db: Database.Database): TurnTables {
   const useBlob = db.prepare<[number, number]>(
     'INSERT INTO blob_uses (tree, blob) VALUES (?, ?) ON CONFLICT DO NOTHING',
   )
-  // Values are bound by their places: to find thirty names takes longer than to write the row.
+  // Values are bound by position: looking up thirty names takes longer than writing the row.
   const openTurn = db.prepare<[unknown[]]>(insertOf(OPENED_COLUMNS))
   const findOpen = db.prepare<[number, string], OpenRow>(
     `SELECT id, ${REQUEST_COLUMNS.join(', ')} FROM turns WHERE tree = ? AND turn_id = ? AND status = 'open'`,
@@ -160,7 +163,7 @@ export function writerTables(db: Database.Database): TurnTables {
 
 export function readerTables(db: Database.Database): ReadTables {
   const tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
-  // The plus signs: see sequenceTables.
+  // Unary plus: see sequenceTables.
   const after = (columns: string) => `
     SELECT ${columns} FROM turns WHERE tree = +@tree AND (call_index, id) > (@index, @id)
     ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`

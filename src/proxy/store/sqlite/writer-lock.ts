@@ -1,28 +1,26 @@
 /**
- * One process per file that is written: a database, or the rows of a rollout. Two proxies would each think that the other's
- * open turns were left by a crash. The database itself cannot be locked for the life of a process, because readers would be
- * locked out with it; so the lock is a transaction on an empty database beside it, which the operating system ends when
- * the process dies, however it dies. It has the number of the process that took it last, until that one has ended in order.
+ * A lock that gives a file a single writing process: a database, or the rows of a rollout. Two proxies would each treat
+ * the other's open turns as left by a crash. The database itself cannot be locked for the lifetime of a process,
+ * because that would exclude readers; the lock is a transaction on an empty database beside it, which the operating
+ * system ends with the process, even after a crash. It stores the pid of the process that took it last, until that one
+ * has shut down in order.
  */
 import { realpathSync } from 'node:fs'
 import Database from 'better-sqlite3'
 import { ProxyError } from '../../../base/errors.ts'
 import { createOwnerOnly } from './database-files.ts'
 
-/** Instead of a process's number. */
+/** Stored in place of a pid. */
 const ENDED_WELL = -1
 
 export interface WriterLock {
-  /** Whoever had it before has ended in order. */
+  /** Whether the previous owner shut down in order. */
   readonly endedWell: boolean
-  /** Frees it. @param endsWell whether this process ends in order */
+  /** Releases the lock. @param endsWell whether this process ends in order */
   unlock(endsWell?: boolean): void
 }
 
-/**
- * Takes the lock; the file `<path>.lock` stays.
- * @throws ProxyError `start_failed` naming the process that has it
- */
+/** Takes the lock; the file `<path>.lock` stays. @throws ProxyError `start_failed` naming the process that has it */
 export function lockForWriting(path: string): WriterLock {
   const lockPath = `${realpathSync(path)}.lock`
   createOwnerOnly(lockPath)
@@ -48,7 +46,7 @@ export function lockForWriting(path: string): WriterLock {
   }
 }
 
-/** Names the process that has the lock: it writes its number before it takes it. */
+/** Returns a message with the process that has the lock, which writes its pid before it takes the lock. */
 function inUse(path: string, lock: Database.Database): string {
   const pid = lock.pragma('user_version', { simple: true })
   return `${path} is in use by another llm-proxy (process ${pid}): stop that one, or name another file`

@@ -1,7 +1,7 @@
 /**
- * What the writer thread does with its calls: it collects them into groups and commits them. What queues up while one
- * group is being synced is the next group, so that throughput grows with load while a lone call waits for nobody. Sessions
- * take turns, and what is much to write fills a group alone: others wait for one such group at most.
+ * The loop of the writer thread: collects commands into groups and commits them. Commands that arrive while one group
+ * is synced form the next group, so that throughput grows with load while a single command does not wait. Sessions
+ * alternate, and a large command forms a group alone: others wait for at most one such group.
  */
 import type { Reply, ThreadCall } from '../record/calls.ts'
 import { MAX_GROUP, WaitingCalls } from '../record/waiting-calls.ts'
@@ -10,18 +10,18 @@ import type { Writer } from './writer.ts'
 
 export type WriterMessage = ThreadCall<WriteMethods>[] | 'close'
 
-/** The loop's end of the line to whoever calls. */
+/** The loop's connection to the calling thread. */
 interface WriterPort {
   reply(replies: Reply[]): void
-  /** A message that has come, and that `receive` has not been told of. */
+  /** Returns a message that has arrived and was not yet passed to `receive`. */
   next(): WriterMessage | undefined
   close(): void
 }
 
-/** How long the opening of a turn waits for another operation to share its commit with. */
+/** How long the opening of a turn waits for another operation that can share its commit. */
 const OPENING_WAIT_MS = 10
 
-/** Without work for so long, the log is checkpointed. */
+/** The log is checkpointed after this time without work. */
 const IDLE_MS = 250
 
 export class WriterLoop {
@@ -29,7 +29,7 @@ export class WriterLoop {
   readonly #closeDatabase: (endsWell: boolean) => void
   readonly #port: WriterPort
   readonly #waiting = new WaitingCalls()
-  /** Whether something waits that shall not wait for others. */
+  /** Whether a queued command must not wait for others. */
   #isDue = false
   #openingTimer: NodeJS.Timeout | undefined
   #nextGroup: NodeJS.Immediate | undefined
@@ -47,7 +47,7 @@ export class WriterLoop {
     if (this.#take(message) && this.#takeAll()) this.#commitDue()
   }
 
-  /** What has come meanwhile as well. @returns whether the loop goes on */
+  /** Takes the messages that arrived meanwhile. @returns whether the loop continues */
   #takeAll(): boolean {
     for (let message = this.#port.next(); message !== undefined; message = this.#port.next()) {
       if (!this.#take(message)) return false
@@ -62,7 +62,7 @@ export class WriterLoop {
       return false
     }
     for (const call of message) {
-      // It may delete any session: what was called for before it is done before it.
+      // It may delete any session, so earlier commands are applied first.
       if (call.method === 'sweep') this.#commitAll()
       this.#waiting.push(call)
       this.#isDue ||= call.method !== 'openTurn'
@@ -76,7 +76,7 @@ export class WriterLoop {
     else if (this.#waiting.size > 0) this.#openingTimer ??= setTimeout(() => this.#commit(), OPENING_WAIT_MS)
   }
 
-  /** A group; and what came while it was written has its turn in the next one. */
+  /** Commits a group. Commands that arrived meanwhile are committed in the next one. */
   #commit(): void {
     clearTimeout(this.#openingTimer)
     this.#openingTimer = undefined
@@ -102,7 +102,7 @@ export class WriterLoop {
     this.#purgeSoon()
   }
 
-  /** Removes deleted sessions' rows in small steps, between which calls are served. */
+  /** Removes deleted sessions' rows in small steps, between which commands are served. */
   #purgeSoon(): void {
     this.#purging ??= setImmediate(() => {
       this.#purging = undefined
@@ -110,7 +110,7 @@ export class WriterLoop {
     })
   }
 
-  /** Upkeep that fails (a full disk) loses nothing, and comes round again after the next commit. */
+  /** Runs maintenance. A failure (a full disk) loses nothing, and the next commit triggers it again. */
   #attempt<T>(upkeep: () => T): T | undefined {
     try {
       return upkeep()
@@ -119,7 +119,7 @@ export class WriterLoop {
     }
   }
 
-  /** The last connection to close checkpoints the log and removes it. */
+  /** Closes the database. The last connection to close checkpoints the log and removes it. */
   #close(): void {
     this.#commitAll()
     clearTimeout(this.#openingTimer)

@@ -1,4 +1,4 @@
-/** The writer thread: the only one that changes the database, so that no commit stops the main thread. */
+/** The writer thread, the only one that changes the database, so that no commit blocks the main thread. */
 import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads'
 import type { Durability } from '../port/turn-store.ts'
 import { type OpeningReport, toWireError } from '../record/calls.ts'

@@ -1,5 +1,6 @@
 /**
- * Applies operations to the database, a group per transaction. Runs on the writer thread; knows nothing of threads.
+ * Applies operations to the database, a group per transaction. It runs on the writer thread and is independent of
+ * threads.
  */
 import type Database from 'better-sqlite3'
 import { invoke, type Reply, type ThreadCall, toWireError } from '../record/calls.ts'
@@ -11,12 +12,12 @@ import { sessionWrites } from './sessions.ts'
 import { writerTables } from './tables.ts'
 
 /**
- * How many rows of deleted sessions one step removes: about a millisecond's work. What points to others goes first: details
- * to turns, those to nodes, these to texts, and those to blobs, which are large.
+ * The number of rows of deleted sessions that one step removes, about a millisecond's work. Referencing rows are
+ * removed first: details before turns, then nodes, texts and blobs, which are large.
  */
 const PURGE_STEPS = { consumer_sessions: 64, details: 64, turns: 64, nodes: 64, texts: 64, blob_uses: 4 }
 
-/** Pages in the log from which on it is checkpointed even while there is work: about 16 MB. */
+/** The number of pages in the log that triggers a checkpoint during work: about 16 MB. */
 const BUSY_CHECKPOINT_PAGES = 4096
 
 export class Writer {
@@ -37,7 +38,7 @@ export class Writer {
   readonly #checkFiles: () => void
 
   /**
-   * @param checkFiles throws if what is committed would go into files that are gone
+   * @param checkFiles throws if the database's files were removed or replaced
    * @param checkRoom throws if the disk has no room for a turn
    */
   constructor(
@@ -75,7 +76,7 @@ export class Writer {
     this.#purgeTree = db.prepare('DELETE FROM trees WHERE id = ?')
   }
 
-  /** One transaction. An operation that fails does so alone; if the commit fails, all of them have failed. */
+  /** Commits a group in one transaction. A failed operation fails alone; a failed commit fails all of them. */
   commit(calls: readonly ThreadCall<WriteMethods>[]): Reply[] {
     let replies: Reply[]
     try {
@@ -83,7 +84,7 @@ export class Writer {
       this.#begin.run()
       replies = this.#applyAll(calls) ?? calls.map((call) => this.#apply(call))
       this.#commit.run()
-      // Once more: the commit may have gone into a file that has no name any more.
+      // Check again: the commit may have gone into a file that was removed.
       this.#checkFiles()
     } catch (error) {
       this.#rollback()
@@ -101,21 +102,22 @@ export class Writer {
     return true
   }
 
-  /** Checkpoints if the log has grown so long that it cannot wait for a quiet moment. */
+  /** Checkpoints if the log is too long to wait for an idle moment. */
   checkpointIfDue(): void {
     const { log, checkpointed } = this.#walState.get()!
     if (log - checkpointed >= BUSY_CHECKPOINT_PAGES) this.checkpoint()
   }
 
-  /** Moves the log into the database, as far as no reader needs it where it is. Waits for nobody. */
+  /** Copies the log into the database, as far as readers permit, without waiting. */
   checkpoint(): void {
     this.#checkFiles()
     this.#checkpoint.get()
   }
 
   /**
-   * What a savepoint for each operation would cost is saved until one fails: two statements, and a copy of each page that it
-   * changes. @returns undefined if one has failed: nothing is changed then, and the transaction is a new one
+   * Applies all operations without savepoints, which saves two statements and a copy of each changed page per
+   * operation.
+   * @returns undefined if one has failed: nothing is changed then, and a new transaction has begun
    */
   #applyAll(calls: readonly ThreadCall<WriteMethods>[]): Reply[] | undefined {
     try {
@@ -134,7 +136,7 @@ export class Writer {
       this.#release.run()
       return { id: call.id, value }
     } catch (error) {
-      // SQLite has rolled back all of the group (disk full, I/O error): nothing is left to undo one operation in.
+      // SQLite has rolled back the complete group (disk full, I/O error): a single operation cannot be undone.
       if (!this.#db.inTransaction) throw error
       this.#undo.run()
       this.#release.run()
