@@ -88,6 +88,8 @@ export async function startFront(t: Test, container: Container, limits: FrontLim
           response,
         )
   })
+  // Longer than any test: a busy client must not reuse a connection that the server closes at this moment.
+  server.keepAliveTimeout = 600_000
   server.listen(0, '127.0.0.1')
   await once(server, 'listening')
   t.teardown(() => {
