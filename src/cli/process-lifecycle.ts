@@ -90,7 +90,7 @@ function firstSignal(port: ProcessPort): Promise<Signal> {
 export function exitOnUnexpectedErrors(logger: Logger, port: ProcessPort = process): void {
   const judge = (error: unknown) => {
     if (isKnownCondition(error)) {
-      logger.warn({ err: error }, 'an error was handled by nobody')
+      logger.warn({ err: error }, 'unhandled error')
       return
     }
     logger.error({ err: error }, 'unexpected error, exiting')

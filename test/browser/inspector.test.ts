@@ -103,7 +103,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.locator('.rowlink').first().waitFor()
     t.match(
       await page.locator('.broke').getAttribute('title'),
-      /a new row: the answer of turn 0 is missing before message 2 .*: 12 tokens re-used/,
+      /a new row: the response of turn 0 is missing before message 2 .*: 12 tokens re-used/,
     )
     await picture(page, 'session')
     await page.keyboard.press('Enter')
@@ -662,7 +662,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.getByRole('link', { name: 'said-0 ·' }).click()
     await page.getByRole('heading', { name: 'said-0' }).waitFor()
     await page.goto(`${url}/ui/#/search?text=nowhere`)
-    await page.getByText('Nobody said that').waitFor()
+    await page.getByText('No matches').waitFor()
     isSilent()
   })
 

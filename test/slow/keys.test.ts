@@ -328,7 +328,7 @@ t.test('without keys on an address that others reach, it needs --open and warns 
   const [, first] = await said(child.stderr, /^(.*)\n/)
   const { level, msg } = JSON.parse(first!)
   t.equal(level, 'warn')
-  t.match(msg, /^Whoever reaches 0\.0\.0\.0 can read, change and delete every session/)
+  t.match(msg, /^Every client that reaches 0\.0\.0\.0 can read, change and delete every session/)
   t.match(msg, 'No engine was named', 'and what else belongs into the first line')
 })
 

@@ -79,7 +79,7 @@ function checkKeys({
   const others = { workerKeys, agentKeySecrets, viewKeys, metricsKeys }
   if (!isClosed && Object.values(others).some((keys) => keys.length > 0)) {
     refuse(
-      'worker-key, agent-key-secret, view-key and metrics-key need an admin-key: without one nobody could end a session',
+      'worker-key, agent-key-secret, view-key and metrics-key need an admin-key: without one no client could end a session',
     )
   }
   if (isClosed && mode === 'relay' && workerKeys.length === 0) {

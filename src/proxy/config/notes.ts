@@ -27,7 +27,7 @@ export function notesOn(config: ServeConfig): string[] {
   const notes: [holds: boolean, note: string][] = [
     [
       isOpenDoor(config),
-      `Whoever reaches ${host} can read, change and delete every session: there is no --admin-key.`,
+      `Every client that reaches ${host} can read, change and delete all sessions: there is no --admin-key.`,
     ],
     [
       adminKeys.length > 0 && agentKeySecrets.length === 0,

@@ -91,7 +91,7 @@ export async function getBytes(path: string, stop?: AbortSignal): Promise<ArrayB
 export async function* getLines<T>(path: string, stop: AbortSignal): AsyncGenerator<T> {
   const response = await get(path, stop)
   // A database without a proxy: nothing will happen.
-  if (response.status === 204) throw new ApiError(204, 'nobody tells what happens')
+  if (response.status === 204) throw new ApiError(204, 'the proxy sends no events')
   const { body } = response
   const decoder = new TextDecoder()
   const reader = body!.getReader()

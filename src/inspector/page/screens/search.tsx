@@ -89,7 +89,7 @@ function Page({ text, cursor, more }: PageProps) {
     <Await of={page}>
       {({ hits, next_cursor: next }) => (
         <>
-          {hits.length === 0 && <Empty title={cursor === undefined ? 'Nobody said that' : 'That was all'} />}
+          {hits.length === 0 && <Empty title={cursor === undefined ? 'No matches' : 'No more matches'} />}
           <ul class="hits">
             {hits.map((hit) => (
               <Hit key={`${hit.turn_id} ${hit.found_in}`} hit={hit} />

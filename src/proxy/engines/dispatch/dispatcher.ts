@@ -345,6 +345,6 @@ function createShutdownError(): ProxyError {
 function createPauseTimeoutError(): ProxyError {
   return new ProxyError(
     'paused',
-    'the proxy was paused (POST /admin/pause) and nobody resumed it within --pause-limit',
+    'the proxy is paused (POST /admin/pause) and was not resumed within --pause-limit',
   )
 }

@@ -154,16 +154,16 @@ export class NewRows {
     const { turnId, index } = before
     if (before.status !== 'completed' || !before.exact) {
       const why = before.exact ? `it is ${before.status}` : (before.inexactReason ?? 'it has no exact ids')
-      return { why: 'not_trainable', turnId, text: `goes on from turn ${index}, which is in no row: ${why}` }
+      return { why: 'not_trainable', turnId, text: `continues turn ${index}, which is in no row: ${why}` }
     }
     const { base, shared } = step.promptStep
     const isShared = base === turnId
     if (isShared && shared === before.tokenCount)
-      return { why: 'other_model', turnId, text: `goes on from turn ${index}, and asks another model` }
+      return { why: 'other_model', turnId, text: `continues turn ${index} with another model` }
     const reason = getPromptReason(step)
-    const where = isShared ? `: it leaves them at token ${shared}` : ''
+    const where = isShared ? `: they differ from token ${shared} on` : ''
     const how = reason === null ? '' : ` (${reason})`
-    const text = `goes on from turn ${index}, but not from its tokens${where}${how}`
+    const text = `continues turn ${index}, but not its tokens${where}${how}`
     return { why: 'tokens_differ', turnId, text }
   }
 
@@ -234,20 +234,20 @@ const CONVERSATION: NewRow = { why: 'conversation', turnId: null, text: 'begins 
 function describeChangedRequest(ended: PriorTurn, seen: PriorTurn, added: Message | undefined): NewRow {
   const { turnId, index } = ended
   if (added === undefined) {
-    const text = `has the messages of turn ${index}: sampled again`
+    const text = `has the messages of turn ${index}: another sample`
     return { why: 'sampled_again', turnId, text }
   }
   if (ended.tools !== seen.tools) {
     const change = describeChange('tools', getToolNames(ended.tools), getToolNames(seen.tools))
-    const text = `is offered other tools than turn ${index}`
+    const text = `has other tools than turn ${index}`
     return { why: 'tools_changed', turnId, text, changes: [change] }
   }
   if (added.value.role !== 'assistant') {
-    const text = `the answer of turn ${index} is missing before message ${added.depth} (${added.value.role})`
+    const text = `the response of turn ${index} is missing before message ${added.depth} (${added.value.role})`
     return { why: 'answer_missing', turnId, text }
   }
   const change = describeChange(
-    `the answer of turn ${index}`,
+    `the response of turn ${index}`,
     getCompletionText(ended),
     getMessageText(added),
   )
@@ -276,7 +276,7 @@ function describeDropped(
   if (same !== undefined && next !== undefined && isFollowedBy(same, next, latest))
     return { why: 'answer_missing', turnId, text: `messages of turn ${index} were dropped, ${from}` }
   if (!isAnswerOf(latest, added)) return undefined
-  const text = `the messages before turn ${index}'s answer were dropped, ${from}`
+  const text = `the messages before turn ${index}'s response were dropped, ${from}`
   return { why: 'answer_missing', turnId, text }
 }
 

@@ -64,7 +64,9 @@ async function reconnect(url: string, durability: Durability, patienceMs: number
     } catch (cause) {
       if (performance.now() - sinceMs < patienceMs) await delay(RETRY_MS)
       else
-        throw new ProxyError('store_failed', `the database is away: ${(cause as Error).message}`, { cause })
+        throw new ProxyError('store_failed', `the database is unavailable: ${(cause as Error).message}`, {
+          cause,
+        })
     }
   }
 }

@@ -62,7 +62,10 @@ export class PostgresShared implements SharedRecord {
     const untilMs = performance.now() + PATIENCE_MS
     while (performance.now() >= this.#validUntilMs) {
       if (performance.now() > untilMs)
-        throw new ProxyError('store_failed', 'the database is away: nobody can tell whose the session is')
+        throw new ProxyError(
+          'store_failed',
+          'the database is unavailable: the owner of the session is unknown',
+        )
       await this.#beat().catch(() => sleep(RETRY_MS))
     }
   }

@@ -208,7 +208,7 @@ export class WriterLoop {
     const refused = this.#inbox.splice(0)
     while (this.#waiting.size > 0) refused.push(...this.#waiting.takeGroup())
     if (refused.length === 0) return
-    const message = 'the database is away: nothing can be put on record until it is back'
+    const message = 'the database is unavailable: turns cannot be committed until it is back'
     this.#port.reply(this.#writer.refuse(refused, new ProxyError('store_failed', message)))
   }
 

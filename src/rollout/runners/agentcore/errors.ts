@@ -33,7 +33,7 @@ const WORDS: Readonly<Record<AgentCoreErrorKind, string>> = {
   agent: 'its container failed',
   gone: 'AgentCore knows no such runtime or session',
   refused: 'AgentCore refused the call',
-  lost: 'nobody knows whether its session was started',
+  lost: 'whether its session was started is unknown',
 }
 
 export class AgentCoreError extends Error {

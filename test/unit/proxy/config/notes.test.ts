@@ -20,8 +20,8 @@ t.test(
     t.match(notes({}), [/No engine was named/])
     t.match(notes({ mode: 'relay', db: 'memory' }), [/end with this process/])
     for (const host of ['0.0.0.0', '::', '10.0.0.1', '127.evil.example']) {
-      t.match(notes({ mode: 'relay', host }), [`Whoever reaches ${host} can read`])
-      t.match(notes({ host }), [/^Whoever reaches/, /No engine/], 'the open door comes first')
+      t.match(notes({ mode: 'relay', host }), [`Every client that reaches ${host} can read`])
+      t.match(notes({ host }), [/^Every client that reaches/, /No engine/], 'the open door comes first')
       const adminKeys = ['0123456789abcdef']
       const tls = { tlsCert: 'tls.crt', tlsKey: 'tls.key' }
       const closed = { mode: 'relay', host, adminKeys, agentKeySecrets: ['fedcba9876543210'] }

@@ -46,7 +46,7 @@ const NO_ROUTE = {
   masks: 'sampling masks are not recorded',
   versions: 'the weight version of each token is not recorded',
 }
-const SCALE_OUT = 'it lets nobody ask by its route of ids (vllm serve --enable-scale-out)'
+const SCALE_OUT = 'its token-id route is disabled (vllm serve --enable-scale-out enables it)'
 const NO_MASKS = 'sampling masks are not recorded: it tells none (vllm serve --return-sampling-mask)'
 
 /**

@@ -36,7 +36,7 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
   app.get(
     '/sessions/:sessionId/traces',
     described('traces', 'Read the answered calls of a session, in call order', schemas.TracesOrGraph, {
-      description: 'A session that is not there, or that nobody called, has none.',
+      description: 'A session that does not exist, or that has received no requests, has none.',
       params: SessionParams,
       querystring: schemas.TracesQuery,
     }),

@@ -61,7 +61,7 @@ t.test('what an agent changed in its history is told with its place', async (t) 
   t.match(dropped, {
     why: 'answer_missing',
     turn: 0,
-    text: /^the answer of turn 0 is missing before message 3/,
+    text: /^the response of turn 0 is missing before message 3/,
   })
   const [, rewritten] = await reasonsOf(FIRST, {
     requestMessages: [system, task, say('assistant', 'bye'), more],
@@ -70,7 +70,7 @@ t.test('what an agent changed in its history is told with its place', async (t) 
   t.match(rewritten, {
     why: 'message_changed',
     turn: 0,
-    text: 'the answer of turn 0 edited: it differs at line 1',
+    text: 'the response of turn 0 edited: it differs at line 1',
     changes: [{ before: 'hello', now: 'bye' }],
   })
   const [, newSystem] = await reasonsOf(FIRST, {
@@ -168,7 +168,7 @@ t.test('a prompt that leaves the tokens of its turn is told with the token and t
   const messages = { requestMessages: [system, task, answer, more] }
   const broken = prompt({ reason: 'broken', from: 's-0' })
   const [, left] = await reasonsOf(FIRST, { ...messages, ...other(...ids(0, 15), 99), ...broken })
-  t.match(left, { why: 'tokens_differ', turn: 0, text: /it leaves them at token 15 \(broken\)$/ })
+  t.match(left, { why: 'tokens_differ', turn: 0, text: /they differ from token 15 on \(broken\)$/ })
   const inexact = { ...FIRST, exact: false, inexactReason: 'no logprobs' }
   const [own, after] = await reasonsOf(inexact, { ...messages, promptTokenIds: GOES_ON, ...broken })
   t.match(own, { why: 'conversation' })
@@ -226,7 +226,7 @@ t.test('a sliding window drops messages and edits none', async (t) => {
     why: 'answer_missing',
     turn: 1,
     split: true,
-    text: "the messages before turn 1's answer were dropped, from message 3 on",
+    text: "the messages before turn 1's response were dropped, from message 3 on",
   })
   const [, , opening] = await reasonsOf(FIRST, second, window(system, result, last, more))
   t.match(opening, {
