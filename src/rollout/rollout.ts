@@ -5,6 +5,7 @@
  */
 import { type ProxyError, toProxyError } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts'
+import { cloneJson } from '../protocol/canonical/number-texts.ts'
 import {
   createPaddingOutput,
   type RolloutFacts,
@@ -51,7 +52,7 @@ export class Rollout {
   constructor(options: RolloutOptions, samplingParams: RolloutParams, sample: Sample) {
     this.#options = options
     // Copies, as for each attempt: neither another attempt nor the caller sees changes that a runner makes to its own.
-    this.#samplingParams = structuredClone(samplingParams)
+    this.#samplingParams = cloneJson(samplingParams)
     this.#sample = structuredClone(sample)
     this.#trialId = newTrialId(sample)
   }
@@ -115,7 +116,7 @@ export class Rollout {
       tryNumber,
       sample,
       taskPath: taskPathOf(sample),
-      samplingParams: structuredClone(this.#samplingParams),
+      samplingParams: cloneJson(this.#samplingParams),
       openaiBaseUrl: `${anthropicBaseUrl}/v1`,
       anthropicBaseUrl,
       apiKey,

@@ -133,6 +133,7 @@ function sessionCells(cell: Cell): void {
     t.equal(created, true)
     t.strictSame(session, {
       ...given,
+      samplingParams: '{"temperature":0.5}',
       status: 'active',
       updatedAtMs: 1000,
       endedAtMs: null,

@@ -449,7 +449,7 @@ function newRecord(session: NewSession): SessionRecord {
     endedAtMs: null,
     ttlMs: ttlMs === null ? null : Math.max(1, Math.round(ttlMs)),
     metadata: structuredClone(metadata),
-    samplingParams: structuredClone(samplingParams),
+    samplingParams: JSON.stringify(samplingParams),
     trustAgent,
     record: record && [...record],
     policies: { ...policies },

@@ -131,6 +131,17 @@ async function* chunksOf(reader: ReadableStreamDefaultReader<Uint8Array>): Async
   }
 }
 
+t.test("a seed above 2^53 reaches the runner and the rollout's session with all of its digits", async (t) => {
+  const it = await rig(t)
+  it.letGo()
+  const body = '{"sample":{"name":"a"},"sampling_params":{"seed":9007199254740993,"max_tokens":7}}'
+  await (await post(it, undefined, { body })).text()
+  const [task] = it.tasks
+  t.equal(JSON.stringify(task!.samplingParams), '{"seed":9007199254740993,"max_tokens":7}')
+  const session = await fetch(`${it.proxyUrl}/sessions/${encodeURIComponent(task!.sessionId)}`)
+  t.match(await session.text(), '"sampling_params":{"seed":9007199254740993,')
+})
+
 t.test('a rollout may have settings of its own, and what is not said is as the server has it', async (t) => {
   const it = await rig(t)
   it.letGo()
@@ -413,7 +424,7 @@ t.test('a proxy runs rollouts itself', async (t) => {
     t.match(metrics, 'llm_proxy_rollouts_total{outcome="done"} 2\n')
     t.match(metrics, 'llm_proxy_rollouts{state="running"} 0\n')
     t.match(metrics, 'llm_proxy_rollout_tries_total 3\n', 'a failed one twice')
-    t.match(metrics, /llm_proxy_rollout_seconds_total \d+\.\d+\n/)
+    t.match(metrics, /llm_proxy_rollout_seconds_total [\d.]+\n/)
   })
 
   await t.test('until it is stopped, which ends their agents', async (t) => {

@@ -4,6 +4,7 @@
  */
 import { TOKEN_DATA_KINDS } from '../../protocol/token-data/kinds.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
+import { readSamplingParams } from '../../proxy/session/state/session-call.ts'
 import type { ConsumerReader } from '../../proxy/store/port/consumers.ts'
 import { everySession } from '../../proxy/store/port/every-session.ts'
 import { isUnmarked, noMarks } from '../../proxy/store/port/marks.ts'
@@ -142,7 +143,7 @@ async function readTurnIds(reader: TurnReader, { sessionId }: SessionRecord): Pr
 /** Copies a session that the destination does not have. @returns the number of its turns */
 async function copySession(reader: Source, store: TurnStore, session: SessionRecord): Promise<number> {
   const { sessionId } = session
-  await store.createSession(session)
+  await store.createSession({ ...session, samplingParams: readSamplingParams(session) })
   let turns = 0
   const prompts = new Map<string, PromptIds>()
   for await (const step of reader.readSteps(sessionId)) {

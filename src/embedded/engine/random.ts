@@ -6,8 +6,8 @@ export type RandomSource = () => number
  * PractRand), two 32-bit draws per number so that all 53 bits of a double are random.
  * @param seed any integer; its low 64 bits count, so that -1 and 2^40 are seeds of their own.
  */
-export function seededRandom(seed: number): RandomSource {
-  const bits = BigInt.asUintN(64, BigInt(Math.trunc(seed)))
+export function seededRandom(seed: number | bigint): RandomSource {
+  const bits = BigInt.asUintN(64, BigInt(typeof seed === 'number' ? Math.trunc(seed) : seed))
   const draw = sfc32(Number(bits & 0xffffffffn), Number(bits >> 32n))
   return () => {
     const high = draw() >>> 5

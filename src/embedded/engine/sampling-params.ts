@@ -4,6 +4,7 @@
  */
 import Type, { type Static } from 'typebox'
 import type { ProxyError } from '../../base/errors.ts'
+import { getRawNumber, readInteger } from '../../protocol/canonical/number-texts.ts'
 import type { SamplingFields } from '../../protocol/canonical/request.ts'
 import { rejection } from './rejection.ts'
 import { firstSchemaError } from './schema-error.ts'
@@ -26,7 +27,7 @@ const SamplingRequest = Type.Object({
   top_p: Type.Optional(Type.Number({ exclusiveMinimum: 0, maximum: 1 })),
   top_k: count(-1),
   min_p: number(0, 1),
-  seed: Type.Optional(Type.Integer()),
+  seed: Type.Optional(Type.Union([Type.Integer(), Type.BigInt()])),
   repetition_penalty: Type.Optional(Type.Number({ exclusiveMinimum: 0 })),
   presence_penalty: number(-2, 2),
   frequency_penalty: number(-2, 2),
@@ -49,7 +50,7 @@ export interface SamplingParams {
   /** 0: all tokens. */
   topK: number
   minP: number
-  seed: number
+  seed: number | bigint
   repetitionPenalty: number
   presencePenalty: number
   frequencyPenalty: number
@@ -129,6 +130,7 @@ export function readLogprobsOptions(body: SamplingFields): LogprobsOptions | und
 function checkSampling(body: SamplingFields): Static<typeof SamplingRequest> {
   const set = Object.fromEntries(Object.entries(body).filter(([, value]) => value !== null))
   if (typeof set.stop === 'string') set.stop = [set.stop]
+  if (getRawNumber(set.seed) !== undefined) set.seed = readInteger(set.seed)
   const error = firstSchemaError(SamplingRequest, set)
   if (error) throw rejection(`${error.path} ${error.reason}`, error.path)
   return set as Static<typeof SamplingRequest>

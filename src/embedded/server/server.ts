@@ -3,6 +3,7 @@
  * Paths, fields, nulls and errors are vLLM's (`vllm/entrypoints/openai/`).
  */
 import Fastify, { type FastifyInstance } from 'fastify'
+import { keepIntegers } from '../../protocol/canonical/number-texts.ts'
 import type { ChatBody } from '../../protocol/canonical/request.ts'
 import { toRequestError } from '../../proxy/http/transport/errors.ts'
 import type { EmbeddedEngine } from '../engine/embedded-engine.ts'
@@ -28,6 +29,13 @@ export function buildEngineServer(engine: EmbeddedEngine, options: EngineServerO
     onProtoPoisoning: 'ignore',
     onConstructorPoisoning: 'ignore',
   })
+  const parse = app.getDefaultJsonParser('ignore', 'ignore')
+  app.addContentTypeParser('application/json', { parseAs: 'string' }, (request, body, parsed) =>
+    parse(request, String(body), (error, value) => {
+      keepIntegers(value, String(body))
+      parsed(error, value)
+    }),
+  )
   app.setErrorHandler((thrown, _request, reply) => {
     const error = toRequestError(thrown)
     void reply.code(error.status).send(vllmError(error))

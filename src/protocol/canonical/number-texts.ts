@@ -2,7 +2,7 @@
  * Numbers of a request as they were written. A prompt shows tools and tool-call arguments to the model as Python
  * serializes them: `1000.0` differs from `1000`, and 9007199254740993 keeps its last digit. JavaScript's numbers
  * preserve neither, so in the parts that prompts show such numbers are kept as raw JSON, which `JSON.stringify` writes
- * unchanged.
+ * unchanged. So are integers that engines read with 64 bits, such as seeds, and bounds of schemas.
  */
 import type { Tool } from './messages.ts'
 
@@ -13,7 +13,7 @@ interface JsonWithSource {
   isRawJSON(value: unknown): value is RawNumber
 }
 
-interface RawNumber {
+export interface RawNumber {
   readonly rawJSON: string
 }
 
@@ -23,6 +23,10 @@ const json = JSON as unknown as JsonWithSource
  * Matches text that may contain a number JavaScript would write differently: a point, an exponent, many digits, or -0.
  */
 const MAY_BE_RAW = /(?:^|[\s:,[])(?:-?(?:\d+[.eE]|\d{16})|-0)/
+
+/** The same for integers that may have more digits than a JavaScript number keeps. */
+const MAY_BE_LARGE = /(?:^|[\s:,[])-?\d{16}/
+const INTEGER = /^-?\d+$/
 
 /**
  * The most characters of one request that are parsed with source texts, which takes ten times as long: 0.1 s for this
@@ -39,9 +43,35 @@ export function parseKeepingNumbers(text: string): unknown {
   return getRawValue(text) ?? JSON.parse(text)
 }
 
+/**
+ * As `JSON.parse`, but integers that a JavaScript number would round are raw JSON, except those of {@link READ_FIELDS}.
+ * @throws SyntaxError
+ */
+export function parseKeepingIntegers(text: string): unknown {
+  return getLargeIntegers(text) ?? JSON.parse(text)
+}
+
+/** Returns a copy of a JSON value that keeps its raw numbers, which `structuredClone` does not. */
+export function cloneJson<Value>(value: Value): Value {
+  return parseKeepingNumbers(JSON.stringify(value)) as Value
+}
+
 /** Returns the text of a raw number, undefined for any other value. */
 export function getRawNumber(value: unknown): string | undefined {
   return json.isRawJSON(value) ? value.rawJSON : undefined
+}
+
+/** Returns the integer that a value is or stands for, undefined for every other value. */
+export function readInteger(value: unknown): bigint | undefined {
+  if (typeof value === 'number') return Number.isInteger(value) ? BigInt(value) : undefined
+  const text = getRawNumber(value)
+  return text !== undefined && INTEGER.test(text) ? BigInt(text) : undefined
+}
+
+/** Returns an integer for JSON, raw where a number would round it. */
+export function toJsonInteger(integer: bigint): number | RawNumber {
+  const number = Number(integer)
+  return Number.isSafeInteger(number) ? number : json.rawJSON(integer.toString())
 }
 
 /** Serializes tools to JSON with their numbers as the agent wrote them. */
@@ -55,24 +85,52 @@ export const LIST_FIELDS: readonly string[] = ['messages', 'input', 'contents']
 /** The fields that a template receives besides the conversation and its tools. */
 export const TEMPLATE_FIELDS: readonly string[] = ['chat_template_kwargs', 'documents']
 
+/** Fields that engines read with 64 bits, or that have a schema or other fields of the engine's. */
+export const INTEGER_FIELDS: readonly string[] = [
+  ...['seed', 'sampling_seed', 'priority', 'sampling_params', 'generationConfig', 'generation_config'],
+  ...['response_format', 'text', 'output_config', 'output_format', 'structured_outputs', 'guided_json'],
+  ...['vllm_xargs', 'custom_params', 'extra_body'],
+]
+
+/** Limits and counts, wherever they stand: the proxy computes with them, and no context is as long. */
+const READ_FIELDS: ReadonlySet<string> = new Set([
+  ...['n', 'max_tokens', 'max_completion_tokens', 'maxOutputTokens', 'max_output_tokens', 'min_tokens'],
+  ...['top_k', 'topK', 'candidateCount', 'candidate_count', 'thinkingBudget', 'thinking_budget'],
+])
+
 /**
- * Parses the `body` of a request to a worker and keeps the numbers of its {@link TEMPLATE_FIELDS} as written.
+ * Parses the `body` of a request to a worker and keeps the numbers of its {@link TEMPLATE_FIELDS} and
+ * {@link INTEGER_FIELDS} as written.
  * @throws SyntaxError
  */
 export function parseBody(text: string): unknown {
   const value: unknown = JSON.parse(text)
   const written = OTHER_VALUES.test(text) ? getRawValue(text) : undefined
+  keepIntegers(value, text)
   if (isObject(value) && isObject(written)) keepTemplateFields(value, written)
   return value
 }
 
+/** Puts the integers of {@link INTEGER_FIELDS} into a request as its text has them; `value` is what JSON.parse made of it. */
+export function keepIntegers(value: unknown, text: string): void {
+  const exact = isObject(value) ? getLargeIntegers(text) : undefined
+  if (!isObject(value) || !isObject(exact)) return
+  copyIntegerFields(value, exact)
+  if (isObject(value.body) && isObject(exact.body)) copyIntegerFields(value.body, exact.body)
+}
+
+function copyIntegerFields(value: Record<string, unknown>, exact: Record<string, unknown>): void {
+  for (const field of INTEGER_FIELDS) if (Object.hasOwn(value, field)) value[field] = exact[field]
+}
+
 /**
- * Parses a request and keeps the numbers of its tools and of the tool calls in its conversation as written. All others
- * are numbers, because the proxy reads them itself.
+ * Parses a request and keeps the numbers of its tools and of the tool calls in its conversation as written, and the
+ * integers of {@link INTEGER_FIELDS}. All others are numbers, because the proxy reads them itself.
  * @throws SyntaxError
  */
 export function parseRequest(text: string): unknown {
   const value: unknown = JSON.parse(text)
+  keepIntegers(value, text)
   const written = mayContainTools(text) ? getRawValue(text) : undefined
   if (!isObject(value) || !isObject(written)) return value
   keepTools(value, written)
@@ -111,10 +169,21 @@ export function mayContainTools(text: string): boolean {
 
 /** Parses a text with raw numbers. @returns undefined if it has none, or is nested too deeply for the stack */
 function getRawValue(text: string): unknown {
-  if (text.length > MAX_NUMBER_LENGTH || !MAY_BE_RAW.test(text)) return undefined
+  return MAY_BE_RAW.test(text) ? parseWithSource(text, () => true) : undefined
+}
+
+/** @returns undefined as {@link getRawValue} */
+function getLargeIntegers(text: string): unknown {
+  const isKept = (key: string, source: string) => INTEGER.test(source) && !READ_FIELDS.has(key)
+  return MAY_BE_LARGE.test(text) ? parseWithSource(text, isKept) : undefined
+}
+
+/** @param isKept whether a number that JavaScript would write in another way is raw */
+function parseWithSource(text: string, isKept: (key: string, source: string) => boolean): unknown {
+  if (text.length > MAX_NUMBER_LENGTH) return undefined
   try {
-    return json.parse(text, (_key, value, { source }) =>
-      typeof value === 'number' && source !== undefined && String(value) !== source
+    return json.parse(text, (key, value, { source }) =>
+      typeof value === 'number' && source !== undefined && String(value) !== source && isKept(key, source)
         ? json.rawJSON(source)
         : value,
     )

@@ -6,7 +6,13 @@ import { findValueEnd } from '../json/json-list.ts'
 import { type JsonWeight, weigh } from '../json/json-weight.ts'
 import { isNestedTooDeeply, MAX_NESTING } from '../json/nesting.ts'
 import { computeSecretTag } from '../json/secret-tag.ts'
-import { parseBody, parseKeepingNumbers, TEMPLATE_FIELDS } from './number-texts.ts'
+import {
+  INTEGER_FIELDS,
+  parseBody,
+  parseKeepingIntegers,
+  parseKeepingNumbers,
+  TEMPLATE_FIELDS,
+} from './number-texts.ts'
 
 /** The fields that templates show, in which each number is kept as written. */
 const WRITTEN_FIELDS: readonly string[] = ['tools', ...TEMPLATE_FIELDS]
@@ -68,10 +74,8 @@ export class PartCache {
       add(known!.weight, known!.weight)
       return known
     }
-    const parse =
-      name === 'body' ? parseBody : WRITTEN_FIELDS.includes(name) ? parseKeepingNumbers : JSON.parse
     const bytes = json.subarray(start, findValueEnd(json, start))
-    const part = parsePart(bytes, parse, add)
+    const part = parsePart(bytes, getParser(name), add)
     if (isNestedTooDeeply(part.value, MAX_NESTING - 1)) return undefined
     if (isCacheable(part)) this.#keep(name, parts, createEntry(part, bytes))
     return part
@@ -85,6 +89,12 @@ export class PartCache {
     if (parts.length > (isPrompt ? 1 : MAX_PARTS)) this.#bytes -= getByteSize(parts.pop()!)
     this.#parts.set(name, parts)
   }
+}
+
+function getParser(field: string): (text: string) => unknown {
+  if (field === 'body') return parseBody
+  if (WRITTEN_FIELDS.includes(field)) return parseKeepingNumbers
+  return INTEGER_FIELDS.includes(field) ? parseKeepingIntegers : JSON.parse
 }
 
 /** Objects are always cached, so that whatever is derived from one is derived once. */

@@ -9,6 +9,7 @@ import type { PromptLists } from '../token-ids/prompt-lists.ts'
 import type { Message } from './conversation.ts'
 import type { PromptImages } from './images.ts'
 import type { ChatMessage, Tool } from './messages.ts'
+import type { RawNumber } from './number-texts.ts'
 import type { TurnSpans } from './spans.ts'
 
 /** Sampling fields that the proxy itself reads; all others pass through under their own names. */
@@ -17,7 +18,7 @@ export interface SamplingFields {
   temperature?: number | null
   top_p?: number | null
   top_k?: number | null
-  seed?: number | null
+  seed?: number | RawNumber | null
   max_tokens?: number | null
   max_completion_tokens?: number | null
   stop?: string | string[] | null

@@ -5,6 +5,7 @@
  */
 import type { Attributes } from '@opentelemetry/api'
 import { toProxyError } from '../../base/errors.ts'
+import { getRawNumber } from '../../protocol/canonical/number-texts.ts'
 import type { EngineRequestStart, IncomingRequest } from '../../protocol/canonical/spans.ts'
 import { inexactCode } from '../session/prompts/exactness.ts'
 import type { TurnOutcome } from '../store/port/turn-store.ts'
@@ -53,7 +54,8 @@ export function getEngineAttributes(sessionId: string, asked: EngineRequestStart
     'gen_ai.request.top_p': number('top_p'),
     'gen_ai.request.top_k': number('top_k'),
     'gen_ai.request.max_tokens': number('max_completion_tokens') ?? number('max_tokens'),
-    'gen_ai.request.seed': number('seed'),
+    // Attributes have no integers of 64 bits.
+    'gen_ai.request.seed': number('seed') ?? getRawNumber(body.seed),
     'gen_ai.request.frequency_penalty': number('frequency_penalty'),
     'gen_ai.request.presence_penalty': number('presence_penalty'),
     'gen_ai.request.reasoning.level': asName(body.reasoning_effort),

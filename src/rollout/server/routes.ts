@@ -5,6 +5,7 @@
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
+import { keepIntegers } from '../../protocol/canonical/number-texts.ts'
 import type { RolloutOwners } from './owners.ts'
 import { parseRequest } from './request.ts'
 import type { RolloutSummary, Rollouts } from './rollouts.ts'
@@ -35,7 +36,11 @@ export function rolloutRoutes(options: RolloutRoutesOptions): FastifyPluginCallb
     app.addContentTypeParser(
       'application/json',
       { parseAs: 'string', bodyLimit: BODY_LIMIT_BYTES },
-      (request, body, parsed) => json(request, String(body), parsed),
+      (request, body, parsed) =>
+        json(request, String(body), (error, value) => {
+          keepIntegers(value, String(body))
+          parsed(error, value)
+        }),
     )
     const schema = { hide: true }
     app.post('/rollouts', { schema }, (request, reply) => answer(options, request, reply))

@@ -2,7 +2,7 @@
 import Type, { type Static } from 'typebox'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import { createChecker, createListChecker, nullable } from '../common/check.ts'
+import { createChecker, createListChecker, LargeInteger, nullable } from '../common/check.ts'
 import { parseChoiceCount } from '../common/choices.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
 import { invalid } from '../common/request-errors.ts'
@@ -40,7 +40,7 @@ export const ChatCompletionRequest = Type.Object(
     max_completion_tokens: nullable(Type.Integer({ minimum: 0 })),
     temperature: nullable(Type.Number({ minimum: 0 })),
     top_p: nullable(Type.Number({ minimum: 0, maximum: 1 })),
-    seed: nullable(Type.Integer()),
+    seed: nullable(LargeInteger),
     stop: nullable(Type.Union([Type.String(), Type.Array(Type.String())])),
     logprobs: nullable(Type.Boolean()),
     top_logprobs: nullable(Type.Integer({ minimum: 0 })),

@@ -1,12 +1,22 @@
 import Type, { type Static, type TObject, type TSchema } from 'typebox'
 import { Compile, type Validator } from 'typebox/compile'
 import { ProxyError } from '../../../base/errors.ts'
+import { type RawNumber, readInteger } from '../../../protocol/canonical/number-texts.ts'
 import { NO_MEMO, type PartMemo } from '../../../protocol/canonical/request-reader.ts'
 
 /** Returns the schema of a field that may be absent or null, which clients use interchangeably. */
 export function nullable<S extends TSchema>(schema: S) {
   return Type.Optional(Type.Union([schema, Type.Null()]))
 }
+
+/** An integer of up to 64 bits, which is raw JSON where a JavaScript number would round it. */
+export const LargeInteger = Type.Unsafe<number | RawNumber>(
+  Type.Refine(
+    Type.Unknown({ description: 'An integer of up to 64 bits' }),
+    (value) => readInteger(value) !== undefined,
+    () => 'must be integer',
+  ),
+)
 
 /** The fields of a schema error that {@link describe} uses. */
 interface SchemaError {

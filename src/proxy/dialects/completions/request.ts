@@ -2,7 +2,7 @@
 import Type, { type Static } from 'typebox'
 import type { CompletionBody } from '../../../protocol/canonical/request.ts'
 import { MAX_TOKEN_ID } from '../../../protocol/token-ids/token-ids.ts'
-import { createChecker, nullable } from '../common/check.ts'
+import { createChecker, LargeInteger, nullable } from '../common/check.ts'
 import { parseChoiceCount } from '../common/choices.ts'
 import type { DialectRequest } from '../common/dialect-request.ts'
 import { unsupported } from '../common/request-errors.ts'
@@ -26,7 +26,7 @@ export const CompletionRequest = Type.Object(
     max_tokens: nullable(Type.Integer({ minimum: 0 })),
     temperature: nullable(Type.Number({ minimum: 0 })),
     top_p: nullable(Type.Number({ minimum: 0, maximum: 1 })),
-    seed: nullable(Type.Integer()),
+    seed: nullable(LargeInteger),
     stop: nullable(Type.Union([Type.String(), Type.Array(Type.String())])),
     logprobs: nullable(Type.Integer({ minimum: 0 })),
     return_token_ids: nullable(Type.Boolean()),

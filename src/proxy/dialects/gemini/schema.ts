@@ -1,6 +1,6 @@
 /** Gemini's generateContent, the schemas of requests: https://ai.google.dev/api/generate-content */
 import Type, { type Static } from 'typebox'
-import { nullable } from '../common/check.ts'
+import { LargeInteger, nullable } from '../common/check.ts'
 
 const Json = Type.Record(Type.String(), Type.Unknown())
 
@@ -36,7 +36,7 @@ const GenerationConfig = Type.Object({
   temperature: nullable(Type.Number({ minimum: 0 })),
   topP: nullable(Type.Number({ minimum: 0, maximum: 1 })),
   topK: nullable(Type.Number({ minimum: 0 })),
-  seed: nullable(Type.Integer()),
+  seed: nullable(LargeInteger),
   presencePenalty: nullable(Type.Number()),
   frequencyPenalty: nullable(Type.Number()),
   responseMimeType: nullable(Type.String()),

@@ -2,6 +2,7 @@
 import { ProxyError } from '../../../base/errors.ts'
 import { getAncestor, getMessagesBetween } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, Tool, ToolCall, Usage } from '../../../protocol/canonical/messages.ts'
+import { parseKeepingNumbers } from '../../../protocol/canonical/number-texts.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { toOutputItems } from './output.ts'
 import type { OutputItem } from './output-item.ts'
@@ -120,7 +121,7 @@ function flatChoice(choice: unknown): unknown {
 }
 
 function toFrameParams(turn: TurnRecord): ResponseFrame['params'] {
-  return JSON.parse(turn.params) as ResponseFrame['params']
+  return parseKeepingNumbers(turn.params) as ResponseFrame['params']
 }
 
 /** Reads the annotation, which every completed turn of this dialect has. */

@@ -8,7 +8,7 @@ import { parseCaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
 import { type CallBudget, Spending } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'
-import { SessionCall, type SessionRules } from './session-call.ts'
+import { readSamplingParams, SessionCall, type SessionRules } from './session-call.ts'
 import { SessionMemory } from './session-memory.ts'
 
 /** The measured size without the cache of requests. */
@@ -228,7 +228,8 @@ export class LiveSession {
 }
 
 function rulesOf(session: SessionRecord): SessionRules {
-  const { samplingParams, trustAgent, policies, editedCalls, limits, keyTag } = session
+  const { trustAgent, policies, editedCalls, limits, keyTag } = session
+  const samplingParams = readSamplingParams(session)
   const record = session.record && parseCaptureOptions(session.record)
   return { samplingParams, trustAgent, record, policies, editedCalls, limits, keyTag }
 }

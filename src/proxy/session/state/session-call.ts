@@ -1,5 +1,6 @@
 /** One request of a session, from its index until its turn is committed. */
 import type { ProxyError } from '../../../base/errors.ts'
+import { parseKeepingNumbers } from '../../../protocol/canonical/number-texts.ts'
 import type { CaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
 import type { CallBudget, Spending, SpentTurn } from './limits.ts'
@@ -11,11 +12,20 @@ import type { SessionMemory } from './session-memory.ts'
  * them.
  */
 export interface SessionRules extends Readonly<Pick<SessionRecord, RulesOnRecord>> {
+  /** Override what the agent asks for. */
+  readonly samplingParams: Readonly<Record<string, unknown>>
   /** The data to record beyond ids and logprobs; null: the session does not specify it. */
   readonly record: CaptureOptions | null
 }
 
-type RulesOnRecord = 'samplingParams' | 'trustAgent' | 'policies' | 'editedCalls' | 'limits' | 'keyTag'
+type RulesOnRecord = 'trustAgent' | 'policies' | 'editedCalls' | 'limits' | 'keyTag'
+
+/** Returns the sampling parameters of a session, with large integers as raw numbers. */
+export function readSamplingParams({
+  samplingParams,
+}: Pick<SessionRecord, 'samplingParams'>): Record<string, unknown> {
+  return parseKeepingNumbers(samplingParams) as Record<string, unknown>
+}
 
 /** Callbacks to the session at the end of a request. */
 interface CallEnds {

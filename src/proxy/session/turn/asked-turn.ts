@@ -1,4 +1,5 @@
 /** Applies a session's config to a request: what is requested of an engine, and what is recorded. */
+import { readInteger, toJsonInteger } from '../../../protocol/canonical/number-texts.ts'
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { type CaptureOptions, undefinedIfEmpty } from '../../../protocol/token-data/kinds.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
@@ -139,10 +140,10 @@ function requestOfChoice(
   choice: Choice | undefined,
 ): { request: CanonicalRequest; recorded: CanonicalRequest } {
   if (choice === undefined) return { request, recorded: request }
-  const { seed } = request.body
+  const seed = readInteger(request.body.seed)
   // Engines treat -1 as no seed.
-  const hasSeed = typeof seed === 'number' && seed >= 0
-  const own = { ...request.body, ...(hasSeed && { seed: seed + choice.index }) }
+  const hasSeed = seed !== undefined && seed >= 0n
+  const own = { ...request.body, ...(hasSeed && { seed: toJsonInteger(seed + BigInt(choice.index)) }) }
   return {
     request: withBody(request, { ...own, n: undefined }),
     recorded: withBody(request, { ...own, n: choice.of }),

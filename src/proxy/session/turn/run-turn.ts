@@ -23,6 +23,7 @@ import { withinBudget } from '../state/limits.ts'
 import type { UsedSession } from '../state/live-sessions.ts'
 import type { AwaitedTurn, TryWord } from '../state/live-turn.ts'
 import { policyOf } from '../state/policies.ts'
+import { readSamplingParams } from '../state/session-call.ts'
 import type { SessionCall, Sessions } from '../state/sessions.ts'
 import { type AgentCall, agentLeft } from './agent-call.ts'
 import type { AnnouncedWeights } from './announced-weights.ts'
@@ -158,8 +159,8 @@ export class TurnRunner {
   ): Promise<T> {
     const { sessions } = this.#options
     const session = sessionId === undefined ? undefined : await sessions.find(sessionId)
-    const { samplingParams = {}, policies = {} } = session ?? {}
-    const model = policyOf(policies) ?? this.#options.model
+    const samplingParams = session === undefined ? {} : readSamplingParams(session)
+    const model = policyOf(session?.policies ?? {}) ?? this.#options.model
     const asked = applyOverrides({ kind: 'chat', body }, samplingParams, model).body as ChatBody
     if (session === undefined) return await read(asked)
     using used = sessions.use(session.sessionId)
@@ -208,7 +209,8 @@ export class TurnRunner {
     const { sessions, store, model } = this.#options
     const session = await sessions.find(sessionId)
     if (session?.status !== 'active') return undefined
-    const params = paramsText(underRules(call, session, model).request)
+    const rules = { ...session, samplingParams: readSamplingParams(session) }
+    const params = paramsText(underRules(call, rules, model).request)
     const { first, idempotencyKeys } = await findFirstTry(store, live, word, { ...written, dialect, params })
     memory.idempotencyKeys ??= idempotencyKeys
     if (first === undefined) return undefined

@@ -1,5 +1,10 @@
 /** The sampling parameters of a turn and their sources. */
 import type { EngineSampling } from '../../../protocol/canonical/events.ts'
+import {
+  getRawNumber,
+  parseKeepingNumbers,
+  type RawNumber,
+} from '../../../protocol/canonical/number-texts.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 
 /** Fields that affect sampling or the kind of logprobs, with their names in the request. */
@@ -21,7 +26,7 @@ export interface TurnSampling {
   /** The kind of logprobs, as reported by the engine or configured by the operator; null: unknown. */
   logprobs_mode: string | null
   /** The values; null: the engine's default, which it does not report. */
-  values: Record<(typeof SAMPLING_FIELDS)[number], number | null>
+  values: Record<(typeof SAMPLING_FIELDS)[number], number | RawNumber | null>
   from: Record<(typeof SAMPLING_FIELDS)[number], SamplingSource>
 }
 
@@ -33,7 +38,7 @@ export function samplingOf(
   { params, annotations }: Pick<TurnRecord, 'params' | 'annotations'>,
   sessionParams: Readonly<Record<string, unknown>>,
 ): TurnSampling {
-  const asked = JSON.parse(params) as Record<string, unknown>
+  const asked = parseKeepingNumbers(params) as Record<string, unknown>
   const { sampling = {} } = JSON.parse(annotations) as { sampling?: EngineSampling }
   const sampled: TurnSampling = {
     logprobs_mode: sampling.logprobsMode ?? null,
@@ -42,9 +47,13 @@ export function samplingOf(
   }
   for (const field of SAMPLING_FIELDS) {
     const value = asked[field]
-    const isSaid = typeof value === 'number'
+    const isSaid = isNumber(value)
     sampled.values[field] = isSaid ? value : (sampling.defaults?.[field] ?? null)
-    sampled.from[field] = !isSaid ? 'engine' : typeof sessionParams[field] === 'number' ? 'session' : 'agent'
+    sampled.from[field] = !isSaid ? 'engine' : isNumber(sessionParams[field]) ? 'session' : 'agent'
   }
   return sampled
+}
+
+function isNumber(value: unknown): value is number | RawNumber {
+  return typeof value === 'number' || getRawNumber(value) !== undefined
 }

@@ -40,8 +40,8 @@ export interface SessionRecord {
   /** The session is removed this long after its last change; null: never. */
   ttlMs: number | null
   metadata: Record<string, unknown>
-  /** Override the parameters that the agent requests. */
-  samplingParams: Record<string, unknown>
+  /** Override the parameters that the agent requests: a JSON object, whose numbers are as they were written. */
+  samplingParams: string
   /** Whether request metadata sent with the session key (agent role, retry count) is trusted. */
   trustAgent: boolean
   /** The capture options of its turns, by the names of `parseCaptureOptions`; null: those of the proxy. */

@@ -191,7 +191,7 @@ export function toRecord(row: SessionRow): SessionRecord {
     endedAtMs: row.ended_at_ms,
     ttlMs: row.ttl_ms,
     metadata: JSON.parse(row.metadata),
-    samplingParams: JSON.parse(row.sampling_params),
+    samplingParams: row.sampling_params,
     trustAgent: row.trust_agent === 1,
     record: row.record === null ? null : JSON.parse(row.record),
     policies: JSON.parse(row.policies),

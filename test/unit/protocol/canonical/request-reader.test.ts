@@ -298,6 +298,27 @@ t.test('numbers of tools and of calls stay as they were written, all others are 
   t.end()
 })
 
+t.test('integers above 2^53 stay as written where engines read them, and limits are numbers', (t) => {
+  const large = '9007199254740993'
+  const exact =
+    `"seed":-${large},"response_format":{"schema":{"maximum":${large}}},` +
+    `"generationConfig":{"seed":${large},"maxOutputTokens":9007199254740992}`
+  for (const text of ['short', LONG.repeat(5)]) {
+    for (const around of [(fields: string) => fields, (fields: string) => `"body":{${fields}}`]) {
+      const json = `{${around(`${exact},"max_tokens":${large},"x":${large}`)},"messages":[{"content":"${text}"}]}`
+      const value = parse(new RequestReader(), json)
+      t.match(JSON.stringify(value), exact)
+      const body = (value.body ?? value) as Body
+      t.match(body, {
+        max_tokens: Number(large),
+        x: Number(large),
+        generationConfig: { maxOutputTokens: 2 ** 53 },
+      })
+    }
+  }
+  t.end()
+})
+
 t.test('so do those of what else a template is given, in a request of any length', (t) => {
   const given = '"chat_template_kwargs":{"budget":1.0},"documents":[{"score":1e2}]'
   for (const text of ['short', LONG.repeat(5)]) {

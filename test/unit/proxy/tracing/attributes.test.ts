@@ -1,4 +1,5 @@
 import t from 'tap'
+import { parseRequest } from '../../../../src/protocol/canonical/number-texts.ts'
 import type { EngineRequestStart } from '../../../../src/protocol/canonical/spans.ts'
 import { getEngineAttributes, getSpanName } from '../../../../src/proxy/tracing/attributes.ts'
 
@@ -21,4 +22,10 @@ t.test("an agent's words in the place of a name are not", async (t) => {
     const attributes = getEngineAttributes('s', call)
     t.notOk('gen_ai.request.model' in attributes || 'gen_ai.request.reasoning.level' in attributes)
   }
+})
+
+t.test('a seed above 2^53 has all of its digits on the span', async (t) => {
+  const seedOf = (json: string) => getEngineAttributes('s', asked(parseRequest(json) as object))
+  t.match(seedOf('{"seed":9007199254740993}'), { 'gen_ai.request.seed': '9007199254740993' })
+  t.match(seedOf('{"seed":7}'), { 'gen_ai.request.seed': 7 })
 })

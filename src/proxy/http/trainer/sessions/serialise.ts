@@ -4,6 +4,7 @@ import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
 import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
 import { AgentRoleFinder, type AgentRoleMatch } from '../../../session/roles/agent-role-finder.ts'
+import { readSamplingParams } from '../../../session/state/session-call.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
 import type { ExclusionCounts, Trajectory } from '../../../session/trajectories/trajectories.ts'
 import type { TurnSampling } from '../../../session/turn/sampling.ts'
@@ -26,7 +27,7 @@ export function sessionToWire(session: SessionRecord): Static<typeof Session> {
     ended_at: toSecondsOrNull(session.endedAtMs),
     ttl_s: toSecondsOrNull(session.ttlMs),
     metadata: session.metadata,
-    sampling_params: session.samplingParams,
+    sampling_params: readSamplingParams(session),
     trust_agent: session.trustAgent,
     record: session.record && [...session.record],
     policy: session.policies,

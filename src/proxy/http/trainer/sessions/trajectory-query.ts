@@ -3,6 +3,7 @@ import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { computeImageDigest, getImageUrls, splitDataUrl } from '../../../../protocol/canonical/images.ts'
+import { readSamplingParams } from '../../../session/state/session-call.ts'
 import {
   type RowLocation,
   type Trajectory,
@@ -47,7 +48,7 @@ export async function readTrajectories(
   for await (const turn of reader.readSteps(sessionId)) {
     const { images: added } = builder.add(turn)
     if (added.length > 0) images && addImages(images, turn)
-    if (choice.sampling) samplings.set(turn.turnId, samplingOf(turn, session.samplingParams))
+    if (choice.sampling) samplings.set(turn.turnId, samplingOf(turn, readSamplingParams(session)))
   }
   rejectPartial(session, await reader.getSession(sessionId))
   const isLeftOut = query.finished_only && session.status !== 'completed'

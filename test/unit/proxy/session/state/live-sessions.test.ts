@@ -6,7 +6,7 @@ import type { SessionRecord } from '../../../../../src/proxy/store/port/turn-sto
 
 const RECORD = {
   status: 'active',
-  samplingParams: {},
+  samplingParams: '{}',
   policies: {},
   record: null,
   nextIndex: 0,
