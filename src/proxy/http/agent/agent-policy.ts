@@ -229,7 +229,7 @@ function refusePart(part: Record<string, unknown>, at: string): void {
   }
   // Engines cache media by names that a client provides, and share them between all clients.
   if (part.uuid !== undefined && part.uuid !== null) {
-    throw forbidden(`${at}.uuid`, "An agent may not set 'uuid': it would name what others have sent")
+    throw forbidden(`${at}.uuid`, "An agent may not set 'uuid': it would identify the media of other clients")
   }
   // The part is checked under each of the names, regardless of its type, because it is undefined which of the two an
   // engine uses.

@@ -90,7 +90,7 @@ function targetOf({ params, url }: FastifyRequest): { model: string; method: (ty
   if (model) return { model, method }
   throw new ProxyError(
     'route_not_found',
-    `There is no POST ${url.split('?')[0]}: a model can be asked for ${METHODS.join(', ')}`,
+    `There is no POST ${url.split('?')[0]}: a model supports ${METHODS.join(', ')}`,
   )
 }
 

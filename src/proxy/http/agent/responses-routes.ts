@@ -57,7 +57,7 @@ function continuedTurnOf(body: unknown): string | undefined {
 
 function refuseReplay({ stream }: { stream?: string }): void {
   if (stream !== 'true') return
-  throw new ProxyError('unsupported', 'A response that is over is not streamed again', { param: 'stream' })
+  throw new ProxyError('unsupported', 'A response that has ended is not streamed again', { param: 'stream' })
 }
 
 /**

@@ -23,7 +23,7 @@ interface CallParams {
 }
 
 const NO_SESSION =
-  'This call names no session. Use http://<proxy>/{session_id}/v1 as base URL, or create the session with ' +
+  'This request names no session. Use http://<proxy>/{session_id}/v1 as base URL, or create the session with ' +
   'POST /sessions and send its key as bearer token or x-api-key.'
 
 /**

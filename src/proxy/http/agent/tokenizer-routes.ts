@@ -87,7 +87,7 @@ function tokenizeHandler({ sessions, runner, ...policy }: CallHandlerOptions) {
  */
 function tokensOf({ runner }: Pick<CallHandlerOptions, 'runner'>) {
   if (runner.tokens !== undefined) return runner.tokens
-  throw new ProxyError('unsupported', 'only a proxy in token mode (--tokenizer) tells tokens', {
+  throw new ProxyError('unsupported', 'only a proxy in token mode (--tokenizer) returns tokens', {
     status: 404,
   })
 }

@@ -49,5 +49,5 @@ export interface Choice {
 
 /** Returns the error of a turn whose agent disconnected before its end. */
 export function agentLeft(): ProxyError {
-  return new ProxyError('agent_gone', 'The agent left before its answer was whole')
+  return new ProxyError('agent_gone', 'The agent disconnected before its response was complete')
 }

@@ -142,10 +142,10 @@ async function drain(stream: AsyncIterator<unknown>): Promise<void> {
 }
 
 function notBegun(cause: ProxyError): ProxyError {
-  return new ProxyError('turn_cancelled', `Another choice of this call could not begin: ${cause.message}`)
+  return new ProxyError('turn_cancelled', `Another choice of this request could not begin: ${cause.message}`)
 }
 
 function siblingFailed(cause: ProxyError | undefined): ProxyError {
   if (cause === undefined) return agentLeft()
-  return new ProxyError('turn_cancelled', `Another choice of this call failed: ${cause.message}`)
+  return new ProxyError('turn_cancelled', `Another choice of this request failed: ${cause.message}`)
 }

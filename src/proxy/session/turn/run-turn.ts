@@ -370,7 +370,7 @@ export class TurnRunner {
 type TurnName = Pick<OpenTurn, 'sessionId' | 'turnId'>
 
 function unread(): ProxyError {
-  return new ProxyError('agent_gone', 'The agent left before its answer')
+  return new ProxyError('agent_gone', 'The agent disconnected before its response')
 }
 
 /** Requests the first batch at once, so that the engine works while the caller continues. */

@@ -136,7 +136,7 @@ export function withImages(
   let found = 0
   for (let at = 0; at < ids.length; at += 1) if (ids[at] === rule.tokenId) found += 1
   if (found !== images.length) {
-    const message = `the template shows ${found} images where the messages have ${images.length}`
+    const message = `the template rendered ${found} images, but the messages have ${images.length}`
     throw new ProxyError('invalid_request', message, { param: 'messages' })
   }
   if (found === 0) return ids
@@ -187,7 +187,7 @@ interface ImageInfo extends ImageSide {
 export function readImage(url: string | undefined, param: string): ImageInfo {
   const data = url === undefined ? undefined : splitDataUrl(url)
   if (data === undefined) {
-    const message = 'in token mode an image is a data: URL in base64: its size decides the prompt'
+    const message = 'in token mode an image must be a data: URL in base64: its size determines the prompt'
     throw new ProxyError('unsupported', message, { param })
   }
   const bytes = Buffer.from(data.base64, 'base64')
@@ -208,5 +208,5 @@ function readSides(bytes: Buffer, param: string): ImageSide {
   } catch {
     // The error below is the same for all defects.
   }
-  throw new ProxyError('invalid_request', 'this is no PNG, JPEG, WebP or GIF image', { param })
+  throw new ProxyError('invalid_request', 'this is not a PNG, JPEG, WebP or GIF image', { param })
 }

@@ -153,7 +153,10 @@ class Download {
     const isAsked = name === 'main' || revision.sha === name
     // The commit becomes part of a path on this machine.
     if (!isAsked || !/^[0-9a-f]{40}$/.test(revision.sha ?? '') || !Array.isArray(revision.siblings)) {
-      throw new ProxyError('start_failed', `${this.#endpoint} describes ${this.#modelId} in an unknown way`)
+      throw new ProxyError(
+        'start_failed',
+        `${this.#endpoint} returned an invalid description of ${this.#modelId}`,
+      )
     }
     return revision as Revision
   }
@@ -185,7 +188,7 @@ class Download {
     const hint = refused ? '; if the model is private or gated, set HF_TOKEN' : ''
     throw new ProxyError(
       refused ? 'config_invalid' : 'start_failed',
-      `${this.#endpoint} answers ${response.status} for ${path}${hint}`,
+      `${this.#endpoint} responded with ${response.status} to ${path}${hint}`,
     )
   }
 }

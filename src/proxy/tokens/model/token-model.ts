@@ -189,7 +189,7 @@ function startParsers(
       await responses.close()
       if (!(error instanceof ProxyError) || error.code !== 'config_invalid') throw error
       const why = `the model's response_template cannot be used: ${error.message}`
-      const unread = choice.warning ?? `answers are read as ${choice.family.name}`
+      const unread = choice.warning ?? `completions are parsed as ${choice.family.name}`
       return { choice: { ...choice, warning: `${why}; ${unread}` }, responses: undefined }
     },
   )

@@ -150,7 +150,7 @@ export function chooseParser(templateSource: string): ParserChoice {
 }
 
 const UNKNOWN_FORMAT =
-  "the chat template shows tools, but in no format of tool calls that is known: calls stay text in the model's answers; " +
+  "the chat template shows tools, but in no known tool-call format: tool calls stay text in the model's responses; " +
   'name the format with --tool-parser'
 
 /**
@@ -162,7 +162,7 @@ export function findParser(name: string): ParserFamily {
     PARSER_FAMILIES.get(name) ?? (Object.hasOwn(OTHER_NAMES, name) ? OTHER_NAMES[name] : undefined)
   if (family !== undefined) return family
   const known = [...PARSER_FAMILIES.keys()].join(', ')
-  throw new ProxyError('config_invalid', `there is no output parser called ${name}; there are ${known}`)
+  throw new ProxyError('config_invalid', `there is no output parser '${name}'; the known ones are ${known}`)
 }
 
 /** Returns whether a rendered prompt ends inside a reasoning block that its template opened. */

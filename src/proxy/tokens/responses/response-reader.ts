@@ -34,8 +34,8 @@ export class ResponseReader {
       name: 'responses',
       data,
       limits: { ...LIMITS, ...limits },
-      task: 'reads answers',
-      refusal: (why) => new ProxyError('internal', `the answer cannot be read: ${why}`),
+      task: 'parses completions',
+      refusal: (why) => new ProxyError('internal', `the completion cannot be parsed: ${why}`),
     })
   }
 

@@ -127,8 +127,8 @@ export class ChatTemplate {
     if ('text' in outcome) return outcome.text
     if ('exhausted' in outcome) throw new MemoryExhaustion()
     if ('refusal' in outcome) {
-      const message = `the chat template refuses these messages: ${outcome.refusal}`
-      const logMessage = 'the chat template refuses these messages'
+      const message = `the chat template rejects these messages: ${outcome.refusal}`
+      const logMessage = 'the chat template rejects these messages'
       throw new ProxyError('invalid_request', message, { param: 'messages', logMessage })
     }
     const { type, path } = outcome.unsupported

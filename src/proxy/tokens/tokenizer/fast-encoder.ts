@@ -125,7 +125,7 @@ export class FastEncoder implements TextEncoder {
     if (expected === undefined || this.#fast === undefined) return
     if (expected.length === ids.length && ids.every((id, at) => id === expected[at])) return
     this.#fail({
-      why: "fastokens gave other ids than Hugging Face's library for a text",
+      why: "fastokens returned other ids than Hugging Face's library for a text",
       ...computeFingerprint(text),
     })
   }

@@ -145,7 +145,7 @@ t.test('when one choice fails, the call fails, and nothing of the others is trai
       ['aborted', 'turn_cancelled'],
     ],
   )
-  t.match(turns[1]?.error?.message, /Another choice of this call failed: out of memory/)
+  t.match(turns[1]?.error?.message, /Another choice of this request failed: out of memory/)
 })
 
 t.test('an agent that leaves aborts every choice, whole ones too', async (t) => {

@@ -53,7 +53,7 @@ t.test('after a difference it is asked no more, and what was remembered of it is
   await memory.encode('wrong')
   t.equal(asked.fast, known, 'it is remembered')
   await encoder.check('wrong, too')
-  t.match(faults, [{ why: /gave other ids/, chars: 10, textSha256: /^[0-9a-f]{64}$/ }])
+  t.match(faults, [{ why: /returned other ids/, chars: 10, textSha256: /^[0-9a-f]{64}$/ }])
   t.notMatch(JSON.stringify(faults), /wrong, too/, 'what a session says is in no log')
   const before = asked.fast
   t.same([...(await memory.encode('wrong'))], idsOf('wrong'))
