@@ -21,7 +21,7 @@ class Fetched:
     rows: Sequence[Row]
     reward: float | None
     metadata: Mapping[str, Any]
-    #: How often it was leased; 1: never before.
+    #: The number of its leases, this one included.
     deliveries: int
     #: All that the proxy says of it but its rows.
     fields: Mapping[str, Any] = field(repr=False)

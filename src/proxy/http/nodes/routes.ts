@@ -12,7 +12,10 @@ const BODY_LIMIT_BYTES = 256 * 1024
 
 const DeliveryReport = Type.Object(
   {
-    id: Type.String({ maxLength: 64, description: 'Of the signed message that forwarded the request' }),
+    id: Type.String({
+      maxLength: 64,
+      description: 'The id of the signed message that forwarded the request',
+    }),
     delivered: Type.Boolean({ description: 'Whether the client received the whole response' }),
   },
   STRICT,

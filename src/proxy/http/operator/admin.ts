@@ -26,7 +26,8 @@ const PauseQuery = Type.Object(
       minimum: 0,
       maximum: 3_600,
       default: 60,
-      description: 'How long to wait for the calls that run; the pause holds whether they have ended or not',
+      description:
+        'The time to wait for requests in flight; the pause stays in effect whether or not they have ended',
     }),
   },
   STRICT,
@@ -44,20 +45,20 @@ const SweepBody = Type.Object(
     at_most: Type.Integer({
       minimum: 0,
       default: 0,
-      description:
-        "The operator's word that up to so many sessions may go now, however large a share of all they are",
+      description: 'The number of sessions that may be deleted at once, whatever their share of all sessions',
     }),
   },
   STRICT,
 )
 const Swept = Type.Object({
   status: Type.Enum(['swept', 'held'], {
-    description: 'held: so many had run out before the start that these wait, or for a larger at_most',
+    description:
+      'held: so many sessions had expired before the start that their deletion is deferred, or requires a larger at_most',
   }),
   deleted: Type.Integer(),
-  expired: Type.Integer({ description: 'Sessions that wait to be deleted' }),
+  expired: Type.Integer({ description: 'The number of sessions whose deletion is deferred' }),
   wait_s: Type.Union([Type.Number(), Type.Null()], {
-    description: 'After so long they are deleted without a word; null: none waits',
+    description: 'The time after which they are deleted without at_most; null: none is deferred',
   }),
 })
 const OpenTurnsQuery = Type.Object(
@@ -70,12 +71,12 @@ const OpenTurns = Type.Object({
       session_id: Type.String(),
       index: Type.Integer(),
       started_at: Type.Number({ description: 'Seconds since the epoch' }),
-      open_ms: Type.Integer({ description: 'For how long it has been open' }),
-      sampled_tokens: Type.Integer({ description: 'What has come of its answer' }),
+      open_ms: Type.Integer({ description: 'The time since it was opened' }),
+      sampled_tokens: Type.Integer({ description: 'The tokens sampled so far' }),
     }),
   ),
-  total: Type.Integer({ description: 'How many turns are open' }),
-  sampled_tokens: Type.Integer({ description: 'Of all that are open' }),
+  total: Type.Integer({ description: 'The number of open turns' }),
+  sampled_tokens: Type.Integer({ description: 'The tokens sampled by all open turns so far' }),
 })
 
 export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options, done) => {
@@ -85,7 +86,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
 
   app.post(
     '/admin/pause',
-    described('admin', 'Let new calls wait, and wait until those that run have ended', Paused, {
+    described('admin', 'Queue new requests, and wait for those in flight to end', Paused, {
       querystring: PauseQuery,
     }),
     async ({ query }) => {
@@ -94,7 +95,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     },
   )
 
-  app.post('/admin/resume', described('admin', 'Serve calls again', Resumed, {}), async () => {
+  app.post('/admin/resume', described('admin', 'Serve requests again', Resumed, {}), async () => {
     await controls.resume()
     return { status: 'running' }
   })
@@ -114,15 +115,15 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
   // A turn is committed before the last byte of its response is sent, so nothing remains to be written here.
   app.post(
     '/admin/flush',
-    described('admin', 'Answers once every answered call is on record', Flushed, { body: Nothing }),
+    described('admin', 'Respond when every completed turn is committed', Flushed, { body: Nothing }),
     async () => ({ status: 'flushed' }),
   )
 
   app.post(
     '/admin/sweep',
-    described('admin', 'Delete the sessions whose time to live is over', Swept, {
+    described('admin', 'Delete the sessions whose time to live has expired', Swept, {
       description:
-        'The proxy does so every minute by itself; a large share of all that ran out before its start waits for an hour.',
+        'The proxy also does this every minute; if a large share of all sessions had expired before its start, their deletion is deferred for an hour.',
       body: SweepBody,
     }),
     async ({ body }) => {
@@ -141,7 +142,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     '/admin/turns',
     {
       config: { scope: 'view' },
-      ...described('admin', 'The turns that are open now, the oldest first', OpenTurns, {
+      ...described('admin', 'List open turns, oldest first', OpenTurns, {
         querystring: OpenTurnsQuery,
       }),
     },
@@ -156,14 +157,14 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     '/admin/weight_version',
     {
       config: { scope: 'view' },
-      ...described('admin', 'The weight version that was announced', WeightVersionBody, {}),
+      ...described('admin', 'Read the announced weight version', WeightVersionBody, {}),
     },
     async () => ({ weight_version: weights.announced }),
   )
 
   app.post(
     '/admin/weight_version',
-    described('admin', 'Tell the weight version, for engines that do not', WeightVersionBody, {
+    described('admin', 'Announce the weight version, for engines that do not report it', WeightVersionBody, {
       body: WeightVersionBody,
     }),
     async ({ body }) => {

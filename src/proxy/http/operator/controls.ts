@@ -58,7 +58,7 @@ export class Controls {
   async rotateNodeSecret(): Promise<void> {
     throw new ProxyError(
       'unsupported',
-      'This proxy has its database to itself: no other node shares a secret with it',
+      'This proxy is the only node of its database: there is no secret to rotate',
     )
   }
 
@@ -175,7 +175,7 @@ export class ControlPropagation extends Controls implements Registry {
         (thrown: unknown) =>
           this.#logger.warn(
             { err: toProxyError(thrown) },
-            'an engine that another proxy has registered is not used here',
+            'an engine that another node registered is not used by this node',
           ),
       )
     }

@@ -71,7 +71,7 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (
     {
       schema: {
         tags: ['health'],
-        summary: 'Whether the proxy takes calls',
+        summary: 'Check whether the proxy accepts requests',
         response: { 200: Health, 503: Health },
       },
       serializerCompiler: () => JSON.stringify,

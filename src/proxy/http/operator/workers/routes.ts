@@ -23,14 +23,14 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
     '/admin/workers',
     {
       config: { scope: 'view' },
-      ...described('admin', 'The engines and workers that serve', schemas.Workers, {}),
+      ...described('admin', 'List engines and workers', schemas.Workers, {}),
     },
     async () => registry.list().map(workerToWire),
   )
   app.post(
     '/admin/workers',
     described('admin', 'Register an engine', schemas.Worker, {
-      description: 'An engine that is there already, by its URL, is found, and gets the new weight.',
+      description: 'An engine with this URL that is already registered gets the new weight.',
       body: schemas.NewEngineBody,
     }),
     async ({ body }) => {
@@ -41,7 +41,7 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
   app.delete(
     '/admin/workers/:workerId',
     described('admin', 'Take an engine out of service', schemas.RemovedWorker, {
-      description: 'It gets nothing new, and leaves the list when the calls that it serves have ended.',
+      description: 'It receives no new requests, and is removed from the list when its requests have ended.',
       params: schemas.WorkerParams,
       body: Nothing,
     }),
@@ -54,7 +54,7 @@ export const workersRoutes: FastifyPluginCallback<WorkersRoutesOptions> = (plain
     '/health/workers',
     {
       config: { scope: 'view' },
-      ...described('health', 'Whether the engines and workers serve', schemas.WorkersHealth, {}),
+      ...described('health', 'Check the health of engines and workers', schemas.WorkersHealth, {}),
     },
     async () => {
       const workers = registry.list().map(workerToWire)

@@ -67,7 +67,7 @@ function namedRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
     '/consumers/:consumer',
     {
       config: KNOWS_RUNS,
-      ...described('consumers', 'Create a consumer, or find it', schemas.CreatedConsumer, {
+      ...described('consumers', 'Create a consumer, or return the existing one', schemas.CreatedConsumer, {
         ...NAMED,
         body: schemas.NewConsumerBody,
       }),
@@ -104,7 +104,7 @@ function namedRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void
     '/consumers/:consumer',
     {
       config: VIEWED,
-      ...described('consumers', 'Read a consumer, and how far it is', schemas.CountedConsumer, NAMED),
+      ...described('consumers', 'Read a consumer with its counts', schemas.CountedConsumer, NAMED),
     },
     async (request) => {
       const name = getConsumerName(request)
@@ -154,9 +154,15 @@ function fetchRoute(app: SchemaApp, { consumers, reader, onRow }: ConsumerRoutes
 
 function leaseRoutes(app: SchemaApp, { consumers }: ConsumerRoutesOptions): void {
   const changes = [
-    ['ack', 'acknowledged', 'Acknowledge sessions: trained on', schemas.Acknowledged, schemas.AckBody],
-    ['extend', 'extended', 'Keep leased sessions for longer', schemas.Extended, schemas.ExtendBody],
-    ['release', 'released', 'Give leased sessions back', schemas.Released, schemas.ReleaseBody],
+    [
+      'ack',
+      'acknowledged',
+      'Acknowledge sessions that were trained on',
+      schemas.Acknowledged,
+      schemas.AckBody,
+    ],
+    ['extend', 'extended', 'Extend the lease of sessions', schemas.Extended, schemas.ExtendBody],
+    ['release', 'released', 'Release leased sessions', schemas.Released, schemas.ReleaseBody],
   ] as const
   for (const [name, to, summary, answer, body] of changes) {
     const options = { config: KNOWS_RUNS, ...described('consumers', summary, answer, { ...NAMED, body }) }

@@ -37,26 +37,28 @@ export const NewConsumerBody = Type.Object(
       nullable(
         Type.String({
           minLength: 1,
-          description: 'Sessions with one value of this metadata key are given together; null: one by one',
+          description:
+            'Sessions with equal values of this metadata key are fetched as a group; null: one by one',
         }),
       ),
     ),
     group_size: Type.Integer({
       ...{ minimum: 1, maximum: 1024, default: 1 },
-      description: 'How many completed sessions make a group',
+      description: 'The number of completed sessions of a group',
     }),
     group_timeout_s: Type.Number({
       ...{ minimum: 0, maximum: MAX_S, default: DEFAULT_GROUP_TIMEOUT_MS / 1_000 },
-      description: 'A group that is incomplete is discarded this long after the last of its sessions ended',
+      description: 'An incomplete group is discarded this long after the last of its sessions ended',
     }),
-    rewarded: Type.Boolean({ default: false, description: 'Only sessions that have a reward' }),
+    rewarded: Type.Boolean({ default: false, description: 'Only sessions with a reward' }),
     since: Type.Number({
       ...{ minimum: 0, maximum: MAX_SINCE_S, default: 0 },
-      description: 'Only sessions that ended then or later; counts when it is created',
+      description: 'Only sessions that ended at this time or later; used only when the consumer is created',
     }),
     hold_s: Type.Number({
       ...{ minimum: 0, maximum: MAX_S, default: HOLD_S },
-      description: 'Until acknowledged, a session outlives its time to live, at most so long after its end',
+      description:
+        'Until it is acknowledged, a session is kept beyond its time to live, at most this long after its end',
     }),
   },
   STRICT,
@@ -84,9 +86,11 @@ export const CountedConsumer = Type.Object({
   available: Type.Integer({ description: 'Completed sessions that are neither leased nor acknowledged' }),
   leased: Type.Integer(),
   acknowledged: Type.Integer({
-    description: 'Those that are not the consumer’s by their metadata count, too',
+    description: 'Includes sessions that its metadata filter excludes',
   }),
-  discarded: Type.Integer({ description: 'Of `acknowledged`: sessions of groups that stayed incomplete' }),
+  discarded: Type.Integer({
+    description: 'The part of `acknowledged` that belongs to groups that stayed incomplete',
+  }),
 })
 export const DeletedConsumer = Type.Object({
   consumer: Type.String(),
@@ -95,7 +99,7 @@ export const DeletedConsumer = Type.Object({
 
 const leaseS = Type.Number({
   ...{ minimum: 0.001, maximum: MAX_S, default: LEASE_S },
-  description: 'How long the lease lasts: no other process gets them until then',
+  description: 'The duration of the lease, during which no other process can fetch the sessions',
 })
 const leaseId = Type.String({ minLength: 1, maxLength: 128 })
 
@@ -103,23 +107,23 @@ export const FetchBody = Type.Object(
   {
     limit: Type.Integer({
       ...{ minimum: 1, maximum: 1024, default: 1 },
-      description: 'How many sessions, or groups, at most',
+      description: 'The maximum number of sessions, or groups',
     }),
     wait_s: Type.Number({
       minimum: 0,
       maximum: 600,
       default: 0,
-      description: 'Waits so long for the first one',
+      description: 'The maximum time to wait for the first one',
     }),
     lease_s: leaseS,
     lease_id: Type.Optional({
       ...leaseId,
-      description: 'A name of your own; asked again with it, you get what it has before what is new',
+      description: 'A name for the lease; a further fetch with it returns its sessions before new ones',
     }),
     min_weight_version: Type.Optional(
       Type.Number({
         description:
-          'Sessions and groups with an older token, or one of unknown age, are discarded: acknowledged',
+          'Sessions and groups with a token of an older or unknown version are discarded (acknowledged)',
       }),
     ),
     ...TrajectoriesQuery.properties,
@@ -132,18 +136,22 @@ export const Fetched = Type.Object({
   sessions: Type.Array(
     Type.Object({
       ...Trajectories.properties,
-      deliveries: Type.Integer({ description: 'How often it was leased; 1: never before' }),
+      deliveries: Type.Integer({ description: 'The number of its leases, this one included' }),
     }),
-    { description: 'As trajectories answer; those of a group one after the other' },
+    { description: 'The same as for trajectories; the sessions of a group are consecutive' },
   ),
   discarded: Type.Object(
     { stale: Type.Integer(), unversioned: Type.Integer() },
-    { description: 'Sessions, by what `min_weight_version` found' },
+    { description: 'The sessions that `min_weight_version` excluded, by reason' },
   ),
-  incomplete: Type.Integer({ description: 'Sessions of groups that stayed incomplete: discarded, too' }),
+  incomplete: Type.Integer({
+    description: 'The sessions of groups that stayed incomplete, which are also discarded',
+  }),
 })
 
-const sessionIds = Type.Optional(Type.Array(Type.String(), { description: 'Absent: all that the lease has' }))
+const sessionIds = Type.Optional(
+  Type.Array(Type.String(), { description: 'Absent: all sessions of the lease' }),
+)
 export const AckBody = Type.Object({ lease_id: leaseId, session_ids: sessionIds }, STRICT)
 export const ExtendBody = Type.Object({ lease_id: leaseId, session_ids: sessionIds, lease_s: leaseS }, STRICT)
 export const ReleaseBody = Type.Object(
@@ -155,7 +163,9 @@ export const ReleaseBody = Type.Object(
 )
 
 const ids = (description: string) => Type.Array(Type.String(), { description })
-const lost = ids('Of `session_ids`: the lease ran out and another one has it, or it was removed or reset')
-export const Acknowledged = Type.Object({ acknowledged: ids('Never given again'), lost })
-export const Extended = Type.Object({ extended: ids('By `lease_s` from now'), lost })
-export const Released = Type.Object({ released: ids('Given to the next one who fetches'), lost })
+const lost = ids(
+  'The `session_ids` that another lease has after this one expired, or that were removed or reset',
+)
+export const Acknowledged = Type.Object({ acknowledged: ids('Never returned by a later fetch'), lost })
+export const Extended = Type.Object({ extended: ids('Until `lease_s` from now'), lost })
+export const Released = Type.Object({ released: ids('Returned by the next fetch'), lost })

@@ -13,7 +13,7 @@ export const ExportQuery = Type.Object(
         '`input_ids` and `labels`, a line for each row',
     }),
     ...choice.properties,
-    ids: Type.Boolean({ default: true, description: 'Whether steps of `atif` have token ids and logprobs' }),
+    ids: Type.Boolean({ default: true, description: 'Whether `atif` steps include token ids and logprobs' }),
   },
   STRICT,
 )

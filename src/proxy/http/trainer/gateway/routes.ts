@@ -58,7 +58,7 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
       config: { scope: 'view' },
       ...described(
         'gateway',
-        'Read the answered calls of a session, with what each goes on from',
+        'Read the completed turns of a session, with the parent of each',
         SessionTraces,
         { params: SessionParams },
       ),
@@ -90,5 +90,5 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
 /** @throws ProxyError `unsupported` if the admin key is the only key that may make LLM requests */
 function rejectWithoutAgentKeys(keyring: Keyring): void {
   if (keyring.isOpen || keyring.agentKey('any') !== undefined) return
-  throw new ProxyError('unsupported', 'Agents have no keys of their own here: start with --agent-key-secret')
+  throw new ProxyError('unsupported', 'Agents have no separate keys: start the proxy with --agent-key-secret')
 }

@@ -12,7 +12,9 @@ export const NewGatewaySessionBody = Type.Object(
 
 export const SessionCredentials = Type.Object({
   session_id: Type.String(),
-  agent_key: Type.String({ description: 'For the LLM calls of this session; it ends with the session' }),
+  agent_key: Type.String({
+    description: 'The key for the LLM requests of this session; it becomes invalid with the session',
+  }),
 })
 
 const GatewayTrace = Type.Object({
@@ -41,7 +43,9 @@ const GatewayTrace = Type.Object({
     logprobs: Type.Array(Type.Number()),
     routed_experts: Type.Null(),
     finish_reason: nullable(Type.String()),
-    weight_version: Type.Integer({ description: 'At the start; 0 if it is no whole number: see `metadata`' }),
+    weight_version: Type.Integer({
+      description: 'The version at the start; 0 if it is not an integer: see `metadata`',
+    }),
     metadata: fields(),
   }),
   lineage: Type.Object({

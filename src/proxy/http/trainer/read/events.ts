@@ -45,7 +45,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
   app.setValidatorCompiler(validatorCompiler)
   app.get(
     '/events',
-    described('sessions', 'What happens, as it happens', inMedia(NDJSON, ProxyEvent), {}),
+    described('sessions', 'Stream events of the proxy', inMedia(NDJSON, ProxyEvent), {}),
     async (request, reply) => {
       const lines = linesTo(reply)
       others?.follow(request, lines)
@@ -61,7 +61,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
     '/sessions/:sessionId/live',
     {
       config: { ofOwner: 'watch' },
-      ...described('sessions', "What a session's open turns have said, and say", inMedia(NDJSON, LiveEvent), {
+      ...described('sessions', "Stream the output of a session's open turns", inMedia(NDJSON, LiveEvent), {
         params: SessionParams,
       }),
     },

@@ -72,7 +72,7 @@ function parseDetailKinds(details: string | undefined): readonly TokenDataKind[]
   if (kinds.length === TOKEN_DATA_KINDS.length) return kinds.filter((kind) => !OF_PROMPTS.includes(kind))
   const refused = kinds.find((kind) => OF_PROMPTS.includes(kind))
   if (refused === undefined) return kinds
-  throw new ProxyError('invalid_request', `'${refused}' is in rows only: see the trajectories`, {
+  throw new ProxyError('invalid_request', `'${refused}' is only available in rows: see the trajectories`, {
     param: 'details',
   })
 }

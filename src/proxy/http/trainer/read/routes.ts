@@ -65,7 +65,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
       config: { knowsRuns: true },
       ...described('sessions', 'List sessions', reads.SessionList, {
         description:
-          'Any number of `metadata.<key>=<value>` parameters keep the sessions that have this metadata.',
+          'Any number of `metadata.<key>=<value>` parameters select the sessions with this metadata.',
         querystring: reads.ListQuery,
       }),
     },
@@ -84,7 +84,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
     '/search',
     {
       config: { knowsRuns: true },
-      ...described('sessions', 'Find turns by what was said and sampled', reads.SearchHits, {
+      ...described('sessions', 'Search the text of turns', reads.SearchHits, {
         description: 'The latest turns first. The same filters as in the list of sessions.',
         querystring: reads.SearchQuery,
       }),
@@ -100,7 +100,7 @@ function listRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
     '/groups',
     {
       config: { knowsRuns: true },
-      ...described('sessions', 'Sessions by a metadata value, and their rewards', reads.Groups, {
+      ...described('sessions', 'Group sessions by a metadata value', reads.Groups, {
         description: 'The same filters as in the list of sessions.',
         querystring: reads.GroupsQuery,
       }),
@@ -153,8 +153,9 @@ function wholeRoutes(app: SchemaApp, { reader, turnMessages = 'all', onRow }: Re
 function formatRoutes(app: SchemaApp, { reader, onRow }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/export',
-    described('sessions', 'Read a session in a format of others', inMedia(NDJSON, ExportLine), {
-      description: 'A line of JSON for each row; of `atif` and `training_trace` one, the whole document.',
+    described('sessions', 'Read a session in a foreign format', inMedia(NDJSON, ExportLine), {
+      description:
+        'One line of JSON per row; for `atif` and `training_trace` one line with the whole document.',
       params: schemas.SessionParams,
       querystring: ExportQuery,
     }),
@@ -197,7 +198,7 @@ function forestRoutes(app: SchemaApp, { reader, onRow }: ReadRoutesOptions): voi
 function turnRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
   app.get(
     '/sessions/:sessionId/tree',
-    described('sessions', 'How the turns of a session hang together', reads.Tree, {
+    described('sessions', 'Read the tree of turns of a session', reads.Tree, {
       params: schemas.SessionParams,
     }),
     async (request, reply) => {
@@ -209,7 +210,7 @@ function turnRoutes(app: SchemaApp, { reader }: ReadRoutesOptions): void {
   )
   app.get(
     '/sessions/:sessionId/preview',
-    described('sessions', 'The task of a session, and its last answer', reads.Preview, {
+    described('sessions', 'Read the task of a session and its last completion', reads.Preview, {
       params: schemas.SessionParams,
     }),
     async ({ params }) => readPreview(reader, await getSessionOrThrow(reader, params.sessionId)),
@@ -238,7 +239,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
   ) => readRow(reader, await getSessionOrThrow(reader, sessionId), Number(row), query)
   app.get(
     '/sessions/:sessionId/rows',
-    described('sessions', 'What the training-ready rows come to', reads.Rows, {
+    described('sessions', 'Read summaries of the training-ready rows', reads.Rows, {
       description: 'The fields of a trajectory without its lists of tokens, and their lengths.',
       params: schemas.SessionParams,
       querystring: reads.RowsQuery,
@@ -252,7 +253,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
   )
   app.get(
     '/sessions/:sessionId/rows/:row/tokens',
-    described('sessions', 'The tokens of a training-ready row', TENSORS, {
+    described('sessions', 'Read the tokens of a training-ready row', TENSORS, {
       description:
         'A safetensors file: `ids`, `logprobs`, `turns`, `mask`, what a trainer or a teacher has added, and `row` in ' +
         'its metadata; with `texts=true` also `text` and `text_ends`, and their `tokenizer` in the metadata.',
@@ -269,7 +270,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
   )
   app.get(
     '/sessions/:sessionId/rows/:row/token_texts',
-    described('sessions', 'The texts of a training-ready row, token by token', reads.TokenTexts, {
+    described('sessions', 'Read the texts of a training-ready row, token by token', reads.TokenTexts, {
       params: reads.RowParams,
       querystring: reads.RowsQuery,
     }),
@@ -281,8 +282,8 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
   )
   app.get(
     '/sessions/:sessionId/rows/:row/alternatives',
-    described('sessions', 'What else might have been sampled', reads.Alternatives, {
-      description: 'Of the tokens of a training-ready row, where `top_logprobs` is on record.',
+    described('sessions', 'Read the alternatives to sampled tokens', reads.Alternatives, {
+      description: 'For the tokens of a training-ready row with recorded `top_logprobs`.',
       params: reads.RowParams,
       querystring: reads.AlternativesQuery,
     }),

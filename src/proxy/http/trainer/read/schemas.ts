@@ -20,30 +20,39 @@ const count = (description: string) => Type.Integer({ description })
 
 const filterFields = {
   run: Type.Optional(
-    Type.String({ description: 'Only sessions of this run, whose ids begin with `runs/{run}/`' }),
+    Type.String({ description: 'Only sessions of this run: their ids begin with `runs/{run}/`' }),
   ),
   status: Type.Optional(Type.Enum(['active', 'completed', 'aborted'])),
   since: Type.Optional(
-    Type.Number({ description: 'Only sessions that changed then or later; seconds since the epoch' }),
+    Type.Number({
+      description: 'Only sessions that changed at this time or later; seconds since the epoch',
+    }),
   ),
   label: Type.Optional(Type.String({ description: 'A label of the session, or of one of its turns' })),
   q: Type.Optional(
-    Type.String({ description: 'Part of the id, of a metadata value, a label or a note, in whatever case' }),
+    Type.String({ description: 'A part of the id, a metadata value, a label or a note; case-insensitive' }),
   ),
   reward_min: Type.Optional(Type.Number()),
   reward_max: Type.Optional(Type.Number()),
-  inexact: Type.Optional(Type.Boolean({ description: 'Has inexact turns, or has none' })),
-  failed: Type.Optional(Type.Boolean({ description: 'Has failed or interrupted turns, or has none' })),
+  inexact: Type.Optional(
+    Type.Boolean({ description: 'Only sessions with inexact turns, or only sessions without' }),
+  ),
+  failed: Type.Optional(
+    Type.Boolean({ description: 'Only sessions with failed or interrupted turns, or only sessions without' }),
+  ),
 }
 const METADATA = { patternProperties: { '^metadata\\..+$': Type.String() } }
 
 export const ListQuery = Type.Object(
   {
     limit: Type.Integer({ minimum: 1, maximum: 1000, default: 100 }),
-    cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before' })),
+    cursor: Type.Optional(Type.String({ description: '`next_cursor` of the previous page' })),
     sort: Type.Enum(['created', 'changed', 'reward', 'turns', 'tokens'], { default: 'created' }),
     order: Type.Enum(['desc', 'asc'], { default: 'desc' }),
-    totals: Type.Boolean({ default: false, description: 'Count all sessions that match, on every page' }),
+    totals: Type.Boolean({
+      default: false,
+      description: 'Whether to count all matching sessions, on every page',
+    }),
     ...filterFields,
   },
   { ...STRICT, ...METADATA },
@@ -54,11 +63,11 @@ export const GroupsQuery = Type.Object(
     by: Type.String({ minLength: 1, description: 'A metadata key' }),
     limit: Type.Integer({ minimum: 1, maximum: 100_000, default: 1000 }),
     pass_reward: Type.Optional(
-      Type.Number({ description: 'Rewards of at least this pass; the answer then has `pass_at`' }),
+      Type.Number({ description: 'Rewards of at least this value pass; the response then has `pass_at`' }),
     ),
     turns: Type.Boolean({
       default: false,
-      description: 'Groups have `of_turns`: rows, truncation, staleness',
+      description: 'Whether groups have `of_turns`: rows, truncation, staleness',
     }),
     ...filterFields,
   },
@@ -70,16 +79,16 @@ export const SearchQuery = Type.Object(
     text: Type.String({
       minLength: MIN_SEARCHED_CHARS,
       maxLength: 1000,
-      description: 'What to look for, in whatever case',
+      description: 'The text to find; case-insensitive',
     }),
     limit: Type.Integer({ minimum: 1, maximum: 500, default: 100 }),
     per_session: Type.Integer({
       minimum: 1,
       maximum: 500,
       default: 3,
-      description: 'Hits of one session on a page',
+      description: 'The maximum number of hits of one session on a page',
     }),
-    cursor: Type.Optional(Type.String({ description: '`next_cursor` of the page before' })),
+    cursor: Type.Optional(Type.String({ description: '`next_cursor` of the previous page' })),
     ...filterFields,
   },
   { ...STRICT, ...METADATA },
@@ -92,10 +101,10 @@ export const SearchHits = Type.Object({
       status: Type.Enum(['active', 'completed', 'aborted']),
       reward: nullableNumber(),
       turn_id: Type.String(),
-      index: count('Of the turn in its session'),
-      started_at: Type.Number({ description: 'Of the turn; seconds since the epoch' }),
+      index: count('The index of the turn in its session'),
+      started_at: Type.Number({ description: 'The start of the turn; seconds since the epoch' }),
       found_in: Type.Enum(['completion', 'request'], {
-        description: 'What was sampled, or what the request adds to the turns before',
+        description: 'The completion, or the new part of the request',
       }),
       before: Type.String(),
       match: Type.String(),
@@ -104,7 +113,7 @@ export const SearchHits = Type.Object({
   ),
   next_cursor: nullable(
     Type.String({
-      description: 'Also where the time for one page was over; null: every turn has been looked at',
+      description: 'Also set if the time limit of a page was reached; null: all turns have been searched',
     }),
   ),
 })
@@ -130,28 +139,32 @@ export const TokenForest = Type.Object({
     Type.Object({
       session_id: Type.String(),
       ...rowFields,
-      leaf: nullable(Type.Integer({ description: 'The node that it ends with; null: it has no tokens' })),
-      prompt_tokens: count('How many tokens from the root on are its prompt'),
+      leaf: nullable(Type.Integer({ description: 'The last node of the row; null: it has no tokens' })),
+      prompt_tokens: count('The number of tokens from the root that are its prompt'),
       response_tokens: Type.Integer(),
     }),
   ),
   nodes: Type.Array(
     Type.Object({
-      parent: nullable(Type.Integer({ description: 'Its place in this list, before this one' })),
+      parent: nullable(
+        Type.Integer({ description: 'The index of the parent in this list, which precedes this node' }),
+      ),
       ids: prompt_ids,
-      session_id: Type.Optional(Type.String({ description: 'Of sampled tokens, as all below' })),
+      session_id: Type.Optional(
+        Type.String({ description: 'Only for sampled tokens, like all fields below' }),
+      ),
       ...Type.Partial(Type.Object({ ...turnFields, ...detailFields })).properties,
       logprobs: Type.Optional(
-        Type.Array(Type.Number(), { description: 'As many as ids; 0.0 if no row trains them' }),
+        Type.Array(Type.Number(), { description: 'One per id; 0.0 if no row trains the tokens' }),
       ),
     }),
   ),
 })
 
 const rewardFields = {
-  count: count('Sessions that have a reward'),
+  count: count('The number of sessions with a reward'),
   mean: nullableNumber(),
-  std: nullable(Type.Number({ description: 'Of the sample: divided by n - 1' })),
+  std: nullable(Type.Number({ description: 'The sample standard deviation (divided by n - 1)' })),
   min: nullableNumber(),
   max: nullableNumber(),
 }
@@ -161,8 +174,8 @@ const countFields = {
   active: Type.Integer(),
   completed: Type.Integer(),
   aborted: Type.Integer(),
-  failed: count('Sessions with failed or interrupted turns'),
-  inexact: count('Sessions with inexact turns'),
+  failed: count('The number of sessions with failed or interrupted turns'),
+  inexact: count('The number of sessions with inexact turns'),
   turns: Type.Integer(),
   sampled_tokens: Type.Integer(),
 }
@@ -184,19 +197,21 @@ export const Group = Type.Object({
   value: Type.Union([Type.String(), Type.Number(), Type.Boolean()]),
   ...countFields,
   rewards: Type.Object(rewardFields),
-  passed: Type.Optional(count('With `pass_reward`: how many rewards pass')),
-  zero_variance: Type.Boolean({ description: 'Two rewards or more, all equal: nothing to learn from' }),
-  created_at: Type.Number({ description: 'Of its first session; seconds since the epoch' }),
+  passed: Type.Optional(count('With `pass_reward`: the number of rewards that pass')),
+  zero_variance: Type.Boolean({
+    description: 'Whether there are two or more rewards, all equal, from which a trainer learns nothing',
+  }),
+  created_at: Type.Number({ description: 'The creation of its first session; seconds since the epoch' }),
   reward_components: Type.Record(Type.String(), Type.Number(), {
-    description: 'Their means, of the sessions that have them',
+    description: 'Their means over the sessions that have them',
   }),
   of_turns: Type.Optional(
     nullable(
       Type.Object({
-        sessions: count('How many were looked at: the latest ones, at most 16'),
+        sessions: count('The number of sessions that were read: the latest ones, at most 16'),
         rows: Type.Integer(),
         turns: Type.Integer(),
-        truncated: count('Turns that were cut by length or by the engine'),
+        truncated: count('The number of turns that were truncated by length or by the engine'),
         staleness: nullableNumber(),
       }),
     ),
@@ -205,10 +220,10 @@ export const Group = Type.Object({
 export const Groups = Type.Object({
   by: Type.String(),
   groups: Type.Array(Group),
-  total: count('How many groups there are'),
+  total: count('The number of groups'),
   pass_at: Type.Optional(
     Type.Record(Type.String(), Type.Number(), {
-      description: 'With `pass_reward`: by k, how often one of k samples passes, over all groups',
+      description: 'With `pass_reward`: pass@k over all groups, by k',
     }),
   ),
 })
@@ -220,56 +235,58 @@ export const TreeTurn = Type.Object({
   parent: nullable(
     Type.Integer({
       description:
-        'Index of the turn that it follows in a row; if it begins one, of an earlier turn that its prompt begins ' +
-        'like; null: none, or fewer than 8 tokens',
+        'The index of the turn that it follows in a row; if it begins a row, of an earlier turn that shares a prefix with its ' +
+        'prompt; null: none, or fewer than 8 tokens',
     }),
   ),
-  shared_tokens: count("How many tokens of the prompt are those of its parent's prompt and completion"),
-  continues: Type.Boolean({ description: 'It follows its parent in a row' }),
+  shared_tokens: count(
+    "The number of tokens of the prompt that are those of its parent's prompt and completion",
+  ),
+  continues: Type.Boolean({ description: 'Whether it follows its parent in a row' }),
   message_parent: nullable(
     Type.Integer({
-      description: 'Index of the turn that it continues by its messages; null: it begins a conversation',
+      description: 'The index of the turn that its messages continue; null: it begins a conversation',
     }),
   ),
   new_row: nullable(
     Type.Object(
       {
         why: Type.Enum([...NEW_ROW_REASONS]),
-        turn: nullable(Type.Integer({ description: 'Index of the turn that it could have gone on from' })),
-        text: Type.String({ description: 'For people' }),
-        split: Type.Boolean({ description: 'It splits what could be one row' }),
+        turn: nullable(Type.Integer({ description: 'The index of the turn that it could have continued' })),
+        text: Type.String({ description: 'A description for people' }),
+        split: Type.Boolean({ description: 'Whether it splits what could be one row' }),
         changes: Type.Array(
           Type.Object({
             what: Type.String(),
             before: nullableText(),
             now: nullableText(),
           }),
-          { description: 'What the agent changed, in parts; null: there was nothing' },
+          { description: 'The parts that the agent changed; null: absent' },
         ),
       },
       {
         description:
-          'Why it begins a row: `why`, `turn` that it could have gone on from, `text` for people, `split`: it could have ' +
-          'been one row with it, `changes`: what the agent changed, `before` and `now`; null: it begins none',
+          'Why it begins a row: `why`, the `turn` that it could have continued, `text` for people, `split`: it could have ' +
+          'been one row with it, `changes`: the parts that the agent changed, `before` and `now`; null: it begins no row',
       },
     ),
   ),
   excluded: nullable(
     Type.Enum([...EXCLUSIONS], {
-      description: 'Why no row has it, as in `excluded_turns` of trajectories; null: one has',
+      description: 'Why no row contains it, as in `excluded_turns` of trajectories; null: a row does',
     }),
   ),
   prompt_tokens: Type.Integer(),
   sampled_tokens: Type.Integer(),
-  prompt_reason: nullable(Type.String({ description: 'How the prompt came about; see docs/token-mode.md' })),
+  prompt_reason: nullable(Type.String({ description: 'How the prompt was built; see docs/token-mode.md' })),
   changed_calls: Type.Array(Type.String(), {
-    description: 'What the agent changed in the calls that it was given; see docs/token-mode.md',
+    description: 'The kinds of changes that the agent made to its tool calls; see docs/token-mode.md',
   }),
   started_at: Type.Number({ description: 'Seconds since the epoch' }),
   first_token_ms: nullable(
-    Type.Number({ description: 'After `started_at`, the wait in the queue included' }),
+    Type.Number({ description: 'The time after `started_at`, including the queue wait' }),
   ),
-  duration_ms: nullable(Type.Number({ description: 'After `started_at`, as above' })),
+  duration_ms: nullable(Type.Number({ description: 'The time after `started_at`, as above' })),
   finish_reason: nullableText(),
   exact: Type.Boolean(),
   inexact_reason: nullableText(),
@@ -293,7 +310,7 @@ export const OneTurnQuery = Type.Object(
       default: 'new',
       description: "`new`: only the messages that no earlier turn's request begins with",
     }),
-    ids: Type.Boolean({ default: false, description: 'Token ids and logprobs as well' }),
+    ids: Type.Boolean({ default: false, description: 'Whether to include token ids and logprobs' }),
   },
   STRICT,
 )
@@ -309,32 +326,36 @@ export const TokensQuery = Type.Object(
     ...rowsQuery,
     texts: Type.Boolean({
       default: false,
-      description: 'The text of each token as well, where a tokenizer is known',
+      description: 'Whether to include the text of each token, if a tokenizer is available',
     }),
   },
   STRICT,
 )
 
 export const RowSummary = Type.Object({
-  row: count('Its place in `trajectories`'),
+  row: count('Its index in `trajectories`'),
   prompt_tokens: Type.Integer(),
   response_tokens: Type.Integer(),
-  trained_tokens: count('Those with mask 1'),
-  mean_logprob: nullable(Type.Number({ description: 'Of the trained tokens' })),
+  trained_tokens: count('The number of tokens with mask 1'),
+  mean_logprob: nullable(Type.Number({ description: 'The mean over the trained tokens' })),
   min_logprob: nullableNumber(),
 })
 export const Rows = Type.Object({ rows: Type.Array(RowSummary) })
 
 export const TokenTexts = Type.Object({
-  source: nullable(Type.String({ description: 'The tokenizer; null: none is known for the model' })),
-  texts: nullable(Type.Array(Type.String({ description: 'What each token adds to the text' }))),
+  source: nullable(Type.String({ description: 'The tokenizer; null: none is available for the model' })),
+  texts: nullable(Type.Array(Type.String({ description: 'The text that each token adds' }))),
 })
 
 export const AlternativesQuery = Type.Object(
   {
     ...rowsQuery,
-    from: Type.Integer({ minimum: 0, default: 0, description: 'First token, of prompt and response' }),
-    count: Type.Integer({ minimum: 1, maximum: 256, default: 64, description: 'How many tokens' }),
+    from: Type.Integer({
+      minimum: 0,
+      default: 0,
+      description: 'The index of the first token in prompt and response',
+    }),
+    count: Type.Integer({ minimum: 1, maximum: 256, default: 64, description: 'The number of tokens' }),
   },
   STRICT,
 )
@@ -346,13 +367,12 @@ export const Alternatives = Type.Object({
         Type.Object({
           id: Type.Integer(),
           logprob: nullableNumber(),
-          text: nullable(Type.String({ description: 'null: no tokenizer is known for the model' })),
+          text: nullable(Type.String({ description: 'null: no tokenizer is available for the model' })),
         }),
       ),
     ),
     {
-      description:
-        "For each token, in the engine's order; null: none on record, or the row does not train it",
+      description: "For each token, in the engine's order; null: not recorded, or the row does not train it",
     },
   ),
 })
@@ -388,7 +408,7 @@ export const LiveEvent = Type.Object({
   at,
   index: Type.Optional(Type.Integer()),
   started_at: Type.Optional(Type.Number()),
-  text: Type.Optional(Type.String({ description: 'What has come since the line before' })),
-  reasoning: Type.Optional(Type.String({ description: 'As `text`' })),
-  tool_calls: Type.Optional(Type.Array(Type.Unknown(), { description: 'All of them so far' })),
+  text: Type.Optional(Type.String({ description: 'The text since the previous line' })),
+  reasoning: Type.Optional(Type.String({ description: 'The reasoning since the previous line' })),
+  tool_calls: Type.Optional(Type.Array(Type.Unknown(), { description: 'All tool calls so far' })),
 })

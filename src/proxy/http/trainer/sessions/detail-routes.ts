@@ -28,8 +28,8 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
   readAnyBodyAsJson(app)
   app.post(
     '/sessions/:sessionId/details',
-    described('sessions', 'Add what the trainer knows of its tokens', AddedDetails, {
-      description: 'All of it, or nothing; what is there already is replaced. See docs/details.md.',
+    described('sessions', "Add a trainer's data to sampled tokens", AddedDetails, {
+      description: 'Adds all of it or nothing, and replaces existing values. See docs/details.md.',
       params: SessionParams,
       body: DetailsBody,
     }),
@@ -42,8 +42,8 @@ export const detailRoutes: FastifyPluginCallback<DetailRoutesOptions> = (
   )
   app.post(
     '/sessions/:sessionId/score',
-    described('sessions', "Add a teacher's logprobs of its tokens", ScoredSession, {
-      description: 'An engine or worker reads each row. Nothing is kept if one cannot be read.',
+    described('sessions', "Add a teacher's logprobs to sampled tokens", ScoredSession, {
+      description: 'An engine or worker scores each row. Nothing is stored if one cannot be scored.',
       params: SessionParams,
       body: ScoreBody,
     }),

@@ -3,21 +3,21 @@ import Type from 'typebox'
 import { nullable, STRICT } from '../../schemas/described.ts'
 
 const labels = (description: string) => Type.Array(Type.String(), { description })
-const note = () => nullable(Type.String({ description: 'Of people; null: there is none' }))
+const note = () => nullable(Type.String({ description: 'A note by people; null: none' }))
 
 /** The marks of a turn. */
-export const turnMarkFields = { labels: labels('Of people'), note: note() }
+export const turnMarkFields = { labels: labels('Labels by people'), note: note() }
 
 export const sessionMarkFields = {
-  labels: labels('Of people; empty until they are set'),
+  labels: labels('Labels by people; empty until they are set'),
   note: note(),
   marked_turns: Type.Record(Type.String(), Type.Object(turnMarkFields), {
-    description: '`labels` and `note` of turns that have any, by `index`',
+    description: 'The `labels` and `note` of turns that have any, by `index`',
   }),
 }
 
 /** The labels of a row, which has no notes. */
-export const rowLabels = () => labels('Of people')
+export const rowLabels = () => labels('Labels by people')
 
 const change = {
   labels: Type.Optional(

@@ -58,10 +58,15 @@ function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOpt
   )
   app.post(
     '/sessions/:sessionId',
-    described('sessions', 'Create a session of this id, or find it', schemas.CreatedSession, {
-      params: schemas.SessionParams,
-      body: schemas.NewSessionBody,
-    }),
+    described(
+      'sessions',
+      'Create a session with this id, or return the existing one',
+      schemas.CreatedSession,
+      {
+        params: schemas.SessionParams,
+        body: schemas.NewSessionBody,
+      },
+    ),
     async ({ params: { sessionId }, body }) => {
       if (body.session_id !== undefined && body.session_id !== sessionId) {
         throw new ProxyError('invalid_request', "'session_id' is not the one in the path", {
@@ -73,14 +78,14 @@ function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOpt
   )
   app.get(
     '/admin/runs/:run/key',
-    described('sessions', 'The key of the trainer of this run', schemas.RunKey, {
+    described('sessions', 'Read the key of the trainer of this run', schemas.RunKey, {
       params: schemas.RunParams,
     }),
     async ({ params: { run } }) => {
       idPrefixOfRun(run)
       const key = keyring.runKey(run)
       if (key !== undefined) return { run, run_key: key }
-      throw new ProxyError('unsupported', 'Runs have no keys here: start with --agent-key-secret')
+      throw new ProxyError('unsupported', 'Runs have no keys: start the proxy with --agent-key-secret')
     },
   )
 }
@@ -88,17 +93,17 @@ function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOpt
 function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions): void {
   const changes = {
     complete: {
-      summary: 'End a session well',
+      summary: 'End a session as completed',
       answer: schemas.EndedSession,
       change: (id: string) => unlessMissing(id, async () => sessionToWire(await sessions.complete(id))),
     },
     abort: {
-      summary: 'End a session badly',
+      summary: 'End a session as aborted',
       answer: schemas.EndedSession,
       change: (id: string) => unlessMissing(id, async () => sessionToWire(await sessions.abort(id))),
     },
     reset: {
-      summary: 'Forget its turns and open it again',
+      summary: 'Delete the turns of a session and reopen it',
       answer: schemas.Session,
       change: async (id: string) => sessionToWire(await sessions.reset(id)),
     },
@@ -124,8 +129,8 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
   )
   app.patch(
     '/sessions/:sessionId',
-    described('sessions', 'Set labels and notes, of it or of its turns', schemas.Session, {
-      description: 'What is left out stays as it is.',
+    described('sessions', 'Set labels and notes of a session or its turns', schemas.Session, {
+      description: 'Absent fields are unchanged.',
       params: schemas.SessionParams,
       body: MarksBody,
     }),
@@ -168,7 +173,7 @@ function lifeRoutes(app: SchemaApp, { sessions, store }: SessionsRoutesOptions):
     {
       config: { knowsRuns: true },
       ...described('sessions', 'Remove sessions and their turns', schemas.DeletedSessions, {
-        description: 'Those that are not there are not counted.',
+        description: 'Sessions that do not exist are not counted.',
         body: schemas.BatchDeleteBody,
       }),
     },

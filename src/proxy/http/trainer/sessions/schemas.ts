@@ -38,33 +38,33 @@ const MAX_TTL_S = 3_153_600_000
 const newSessionFields = {
   session_id: Type.Optional(
     Type.String({
-      description: `1 to ${MAX_SESSION_ID_BYTES} bytes of whatever a URL can carry, slashes included`,
+      description: `1 to ${MAX_SESSION_ID_BYTES} bytes of any characters that a URL can carry, including slashes`,
     }),
   ),
   metadata: Type.Optional(fields('Any object, of at most 64 KiB as JSON')),
-  sampling_params: Type.Optional(fields('Override what the agent asks for')),
+  sampling_params: Type.Optional(fields("Sampling parameters that override the agent's")),
   trust_agent: Type.Optional(
     Type.Boolean({
       description:
-        'Whether an agent that has only the key of the session may say what its calls are, such as a retry; see docs/security.md',
+        'Whether metadata from an agent that has only the key of the session is trusted, such as a retry count; see docs/security.md',
     }),
   ),
   record: Type.Optional(
     Type.Array(Type.String(), {
       description:
-        'What to record beyond ids and logprobs: `sampling_mask`, `top_logprobs:64`, `prompt_logprobs`, ' +
-        '`routed_experts`, `weight_versions`; see docs/details.md; absent: what the proxy records',
+        'The data to record beyond ids and logprobs: `sampling_mask`, `top_logprobs:64`, `prompt_logprobs`, ' +
+        '`routed_experts`, `weight_versions`; see docs/details.md; absent: the default of the proxy',
     }),
   ),
   policy: Type.Optional(
     Type.Union([Type.String(), Type.Record(Type.String(), Type.String())], {
-      description: 'The model or adapter of all calls, or of each line; see docs/lines.md',
+      description: 'The model or adapter of all requests, or of each agent role; see docs/lines.md',
     }),
   ),
   edited_calls: Type.Optional(
     editedCalls(
-      'What becomes of tool calls that the agent sends back changed: `keep`, `branch` or `auto`; see ' +
-        'docs/token-mode.md; absent: as the proxy has it',
+      'How to handle tool calls that the agent sends back changed: `keep`, `branch` or `auto`; see ' +
+        'docs/token-mode.md; absent: the default of the proxy',
     ),
   ),
   limits: Type.Optional(
@@ -72,12 +72,13 @@ const newSessionFields = {
       ...STRICT,
       description:
         'Budgets: `turns`, `sampled_tokens`, `prompt_tokens`, `seconds`, in token mode `context_tokens` of a prompt and its ' +
-        'completion, and `at_limit`, `stop` or `error`; absent: as the proxy has it',
+        'completion, and `at_limit`, `stop` or `error`; absent: the default of the proxy',
     }),
   ),
   ttl_s: Type.Optional(
     Type.Union([Type.Number({ exclusiveMinimum: 0, maximum: MAX_TTL_S }), Type.Null()], {
-      description: 'Removed this long after its last change; null: never; absent: the default of the proxy',
+      description:
+        'The session is removed this long after its last change; null: never; absent: the default of the proxy',
     }),
   ),
 }
@@ -90,7 +91,7 @@ export const RewardBody = Type.Object(
   {
     reward: Type.Number(),
     components: Type.Optional(numbers()),
-    lines: Type.Optional(numbers('Rewards of single lines, which their rows have instead')),
+    lines: Type.Optional(numbers("Rewards of single agent roles, which replace the session's in their rows")),
     turns: Type.Optional(numbers('Rewards of single turns, by `index`, `turn_id` or the id of the response')),
   },
   STRICT,
@@ -109,8 +110,8 @@ export const TurnsQuery = Type.Object(
     messages: Type.Optional(
       Type.Enum(['all', 'new', 'none'], {
         description:
-          '`new`: only the messages and the part of a prompt that no earlier turn of the answer begins with; `none`: no ' +
-          'messages, prompts and tools; absent: as the proxy has it (`--turn-messages`), `all` by default',
+          '`new`: only the messages and the part of a prompt that no earlier turn of the response begins with; `none`: no ' +
+          'messages, prompts and tools; absent: the default of the proxy (`--turn-messages`), which is `all` if it is not set',
       }),
     ),
     ids: Type.Boolean({ default: true, description: 'Whether turns show token ids and logprobs' }),
@@ -126,14 +127,14 @@ export const TrajectoriesQuery = Type.Object(
     response_length: Type.Optional(
       Type.Integer({
         minimum: 1,
-        description: 'Keep the first n response tokens; a turn cut off has `start` = `end`',
+        description: 'Keep the first n response tokens; a turn that is cut off has `start` = `end`',
       }),
     ),
     select: Type.String({
       default: 'all',
       pattern: '^(all|main|longest|last|policy:.+)$',
       description:
-        '`all`; `main`: rows of the main line; `longest`: the longest uncut response; `last`: the leaf with the ' +
+        '`all`; `main`: rows of the main role; `longest`: the longest response that is not truncated; `last`: the leaf with the ' +
         'highest index; `policy:NAME`: train only turns of this policy',
     }),
     side_calls: Type.Boolean({
@@ -147,7 +148,7 @@ export const TrajectoriesQuery = Type.Object(
     finished_only: Type.Boolean({
       default: false,
       description:
-        'No rows unless the session was completed: none of one that was aborted or is still active',
+        'Whether to return rows only if the session was completed, not if it was aborted or is still active',
     }),
     per_turn: Type.Boolean({
       default: false,
@@ -174,29 +175,35 @@ export const sessionFields = {
   created_at: epochS('Created'),
   updated_at: epochS('Last change'),
   ended_at: nullable(epochS('Completed or aborted; null: it is active')),
-  ttl_s: nullable(Type.Number({ description: 'Removed this long after its last change; null: never' })),
-  metadata: fields('As given'),
-  sampling_params: fields('As given'),
-  trust_agent: Type.Boolean({ description: 'As given' }),
+  ttl_s: nullable(
+    Type.Number({ description: 'The session is removed this long after its last change; null: never' }),
+  ),
+  metadata: fields('The value that the session was created with'),
+  sampling_params: fields('The value that the session was created with'),
+  trust_agent: Type.Boolean({ description: 'The value that the session was created with' }),
   record: nullable(
-    Type.Array(Type.String(), { description: 'As it was created with; null: what the proxy records of any' }),
+    Type.Array(Type.String(), {
+      description: 'The value that it was created with; null: the default of the proxy',
+    }),
   ),
   policy: Type.Record(Type.String(), Type.String(), {
-    description: 'Models by line; `*`: of all others; empty: the model that the agent names',
+    description: 'Models by agent role; `*`: all other roles; empty: the model that the agent requests',
   }),
-  edited_calls: nullable(editedCalls('As it was created with; null: as the proxy has it')),
+  edited_calls: nullable(editedCalls('The value that it was created with; null: the default of the proxy')),
   limits: nullable(Type.Object(limitFields, { description: 'Budgets; null: none' })),
   reward: nullable(Type.Number({ description: 'Null until it is set' })),
   reward_components: numbers('Empty until they are set'),
   reward_lines: numbers('Empty until they are set'),
   reward_turns: numbers('By `index`; empty until they are set'),
   ...sessionMarkFields,
-  turn_count: Type.Integer({ description: 'Turns on record, whatever their status' }),
+  turn_count: Type.Integer({ description: 'The number of turns, whatever their status' }),
   num_turns: Type.Integer({ description: 'The same as `turn_count`' }),
-  open_turns: Type.Integer({ description: 'Turns in flight' }),
-  failed_turns: Type.Integer({ description: 'Turns that failed or were interrupted; not aborted ones' }),
-  inexact_turns: Type.Integer({ description: 'Completed turns that cannot be trained on' }),
-  sampled_tokens: Type.Integer({ description: 'Of all turns together' }),
+  open_turns: Type.Integer({ description: 'The number of turns in flight' }),
+  failed_turns: Type.Integer({
+    description: 'The number of turns that failed or were interrupted; aborted turns do not count',
+  }),
+  inexact_turns: Type.Integer({ description: 'The number of completed turns that cannot be trained on' }),
+  sampled_tokens: Type.Integer({ description: 'The number of sampled tokens of all turns' }),
 }
 export const Session = Type.Object(sessionFields)
 
@@ -204,7 +211,9 @@ export const CreatedSession = Type.Object({
   session_id: Type.String(),
   status: Type.Enum(['created', 'exists']),
   agent_key: Type.Optional(
-    Type.String({ description: "The key of the session's agent, for its LLM calls; on a proxy with keys" }),
+    Type.String({
+      description: "The key of the session's agent, for its LLM requests; only on a proxy with keys",
+    }),
   ),
 })
 /** The response to ending a session. */
@@ -219,9 +228,11 @@ export const EndedSession = Type.Union([
 export const DeletedSession = Type.Object({
   session_id: Type.String(),
   status: Type.Enum(['deleted', 'not_found']),
-  deleted: Type.Enum([0, 1], { description: 'How many sessions' }),
+  deleted: Type.Enum([0, 1], { description: 'The number of sessions' }),
 })
-export const DeletedSessions = Type.Object({ deleted: Type.Integer({ description: 'How many sessions' }) })
+export const DeletedSessions = Type.Object({
+  deleted: Type.Integer({ description: 'The number of sessions' }),
+})
 export const WaitedSession = Type.Object({ ...sessionFields, timed_out: Type.Boolean() })
 
 const line = () =>
@@ -229,17 +240,19 @@ const line = () =>
 
 const turnFields = {
   turn_id: Type.String(),
-  index: Type.Integer({ description: 'Counts the calls of the session from 0' }),
+  index: Type.Integer({ description: 'The position of the turn in the session, from 0' }),
   line: line(),
-  line_rule: Type.String({ description: 'The rule that found the line' }),
+  line_rule: Type.String({ description: 'The rule that determined the agent role' }),
   status: Type.Enum(['open', 'completed', 'aborted', 'failed', 'interrupted'], {
     description:
       '`aborted`: the agent disconnected, or the session ended; `interrupted`: open when the process died',
   }),
-  dialect: Type.String({ description: 'Wire format of the agent: `chat`, `completions`, …' }),
+  dialect: Type.String({ description: 'The wire format of the agent: `chat`, `completions`, …' }),
   request_messages: Type.Array(fields()),
   request_messages_from: Type.Optional(
-    Type.Integer({ description: 'With `messages=new`: how many messages were left out before these' }),
+    Type.Integer({
+      description: 'With `messages=new`: the number of messages that were left out before these',
+    }),
   ),
   request_messages_of: Type.Optional(
     Type.Union([Type.String(), Type.Null()], {
@@ -249,10 +262,10 @@ const turnFields = {
   prompt_of: Type.Optional(
     Type.Union([Type.String(), Type.Null()], {
       description:
-        'With `messages=new`, of a completion: the turn whose whole prompt comes before the `prompt` in `params`',
+        'With `messages=new`, for a completion: the turn whose complete prompt precedes the `prompt` in `params`',
     }),
   ),
-  completion_text: Type.String({ description: 'Empty when there was none' }),
+  completion_text: Type.String({ description: 'Empty if there is none' }),
   finish_reason: nullableText('Null if the engine did not report it'),
   stop_reason: nullable(Type.Union([Type.String(), Type.Integer()])),
   tool_calls: Type.Array(fields()),
@@ -260,31 +273,31 @@ const turnFields = {
   tools: Type.Array(fields()),
   params: fields('The rest of the request: model, sampling, the `prompt` of a completion'),
   model: nullableText(),
-  engine: nullableText('Which engine sampled it'),
+  engine: nullableText('The engine that sampled it'),
   usage: nullable(fields()),
   annotations: fields(
-    'More: how its prompt was made; `answered_retries`: the counts of retries that got its answer; `call_ids`: what ' +
-      'the model or its engine calls each tool call; `echo`: what the agent changed in its calls; `reasoning_effort`: the ' +
+    'Further data: how its prompt was built; `answered_retries`: the counts of retries that received its response; `call_ids`: the ' +
+      "ids that the model or its engine gave the tool calls; `echo`: the agent's changes to its tool calls; `reasoning_effort`: the " +
       'effort `requested` and the one `sent` where the model rejects the former (null: none was sent); `resumed_at`: the index ' +
-      'from which on its proxy answers, after one that was lost',
+      'from which its node serves the session, after the crash of another one',
   ),
-  exact: Type.Boolean({ description: 'Ids and logprobs are complete, so it can be trained on' }),
+  exact: Type.Boolean({ description: 'Whether ids and logprobs are complete, so that it can be trained on' }),
   inexact_reason: nullableText('Why it is not exact'),
-  weight_version_start: nullableText('As the engine names it'),
-  weight_version_end: nullableText('As the engine names it'),
-  started_at: epochS('The call came'),
-  first_token_at: nullable(epochS('The first piece of the completion came')),
-  ended_at: nullable(epochS('The turn ended')),
+  weight_version_start: nullableText("The engine's name of the version"),
+  weight_version_end: nullableText("The engine's name of the version"),
+  started_at: epochS('The arrival of the request'),
+  first_token_at: nullable(epochS('The arrival of the first tokens')),
+  ended_at: nullable(epochS('The end of the turn')),
   latency_ms: nullable(Type.Number()),
   error: nullable(Type.Object({ code: Type.String(), message: Type.String() })),
-  retry_count: Type.Integer({ description: 'Which retry of a call it is, as the SDK says' }),
+  retry_count: Type.Integer({ description: 'The number of earlier attempts that the SDK reports' }),
   ...turnMarkFields,
 }
 const turnTokenFields = {
-  completion_token_ids: ids('As the engine reported them; empty if it did not'),
-  completion_logprobs: Type.Array(Type.Number(), { description: 'As many as ids' }),
+  completion_token_ids: ids('The ids that the engine reported; empty if it reported none'),
+  completion_logprobs: Type.Array(Type.Number(), { description: 'One per id' }),
   prompt_token_ids: ids(
-    'What the engine read: as it reported it, or as it was sent in token mode; else empty',
+    "The ids of the engine's prompt: those that it reported, or that token mode sent; otherwise empty",
   ),
 }
 export const Turn = Type.Object({ ...turnFields, ...turnTokenFields })
@@ -296,15 +309,15 @@ export const ShownTurn = Type.Object({
 })
 const sessionOfTurns = {
   ...sessionFields,
-  trace_count: Type.Integer({ description: 'How many of them have been answered' }),
+  trace_count: Type.Integer({ description: 'The number of completed turns' }),
   prompts: Type.Record(Type.String(), Type.Integer(), {
-    description: 'How many turns have a prompt that came about in which way; see docs/token-mode.md',
+    description: 'The number of turns by the way their prompt was built; see docs/token-mode.md',
   }),
   changed_calls: Type.Record(Type.String(), Type.Integer(), {
-    description: 'How many turns came with calls that their agent had changed in which way',
+    description: 'The number of turns by the kind of change that their agent made to tool calls',
   }),
   aborted_turns: Type.Integer({
-    description: 'Turns whose agent disconnected, or that the end of the session cancelled',
+    description: 'The number of turns whose agent disconnected, or that the end of the session cancelled',
   }),
 }
 export const SessionWithTurns = Type.Object({ ...sessionOfTurns, turns: Type.Array(Turn) })
@@ -315,18 +328,20 @@ const RowImage = Type.Object({
   media_type: Type.String(),
   width: Type.Integer(),
   height: Type.Integer(),
-  at: Type.Integer({ description: 'The place of its first token among those of prompt and response' }),
+  at: Type.Integer({ description: 'The index of its first token in prompt and response' }),
   tokens: Type.Integer(),
 })
 
 const VERSION_RANGE =
-  'Of the turns that it keeps tokens of, compared as numbers if all are, else the first and the last; null if one is ' +
-  'not known: it may hold tokens of any age'
+  'The lowest, or highest, version of the turns whose tokens the row contains, compared as numbers if all are numbers, else the first, or last; null if one is ' +
+  'unknown: the row may contain tokens of any age'
 
 export const TrajectoryRow = Type.Object({
   line: line(),
-  policy: nullableText('Of all its turns; null: none, or several; see docs/lines.md'),
-  finished: Type.Boolean({ description: 'Whether the session was completed; not: aborted, or still active' }),
+  policy: nullableText('The policy of all its turns; null: none, or several; see docs/lines.md'),
+  finished: Type.Boolean({
+    description: 'Whether the session was completed; false: aborted, or still active',
+  }),
   prompt_ids: ids('The prompt of its first turn'),
   response_ids: ids('Completions, and the tokens between them'),
   response_mask: Type.Array(Type.Enum([0, 1]), { description: '1 on sampled tokens that this row trains' }),
@@ -349,21 +364,23 @@ export const TrajectoryRow = Type.Object({
     }),
     {
       description:
-        'In order; `start` and `end` are of its completion in `response_ids`, `trained`: mask 1 there, `reward`: its own, if it has one',
+        'In order; `start` and `end`: the span of its completion in `response_ids`, `trained`: whether the mask is 1 there, `reward`: its own, if it has one',
     },
   ),
   num_turns: Type.Integer(),
-  finish_reason: nullableText('Of its last turn'),
+  finish_reason: nullableText('The finish reason of its last turn'),
   weight_version_min: nullableText(VERSION_RANGE),
   weight_version_max: nullableText(VERSION_RANGE),
-  unversioned_turns: Type.Integer({ description: 'Turns whose version is not known at an end' }),
-  reward: nullable(Type.Number({ description: 'Of its line, or of the session' })),
+  unversioned_turns: Type.Integer({
+    description: 'The number of turns with an unknown version at the start or the end',
+  }),
+  reward: nullable(Type.Number({ description: 'The reward of its agent role, or of the session' })),
   reward_components: numbers(),
   labels: rowLabels(),
-  exact: Type.Boolean({ description: 'Not: one turn without exact ids, with empty lists' }),
+  exact: Type.Boolean({ description: 'False: the row is one turn without exact ids, with empty lists' }),
   inexact_reason: nullableText(),
-  truncated: Type.Boolean({ description: '`response_length` or the engine cut something off' }),
-  prompt_truncated: Type.Boolean({ description: '`prompt_length` cut something off' }),
+  truncated: Type.Boolean({ description: 'Whether `response_length` or the engine truncated it' }),
+  prompt_truncated: Type.Boolean({ description: 'Whether `prompt_length` truncated it' }),
   images: Type.Optional(
     Type.Array(RowImage, {
       description:

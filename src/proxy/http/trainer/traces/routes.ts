@@ -35,11 +35,16 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
 
   app.get(
     '/sessions/:sessionId/traces',
-    described('traces', 'Read the answered calls of a session, in call order', schemas.TracesOrGraph, {
-      description: 'A session that does not exist, or that has received no requests, has none.',
-      params: SessionParams,
-      querystring: schemas.TracesQuery,
-    }),
+    described(
+      'traces',
+      'Read the completed turns of a session in the order of their indices',
+      schemas.TracesOrGraph,
+      {
+        description: 'The list is empty for a session that does not exist, or has no completed turn.',
+        params: SessionParams,
+        querystring: schemas.TracesQuery,
+      },
+    ),
     async ({ params: { sessionId }, query }, reply) => {
       const [asked, details] = [[store, sessionId, toTraceQuery(query)] as const, shown(query.details)]
       const isGraph = query.format === 'compact'
@@ -48,8 +53,8 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
   )
   app.post(
     '/traces/query',
-    described('traces', 'Read the answered calls of several sessions', schemas.Traces, {
-      description: 'Session by session, as they are named; one that is not there has none.',
+    described('traces', 'Read the completed turns of several sessions', schemas.Traces, {
+      description: 'Session by session, in the order of the ids; a session that does not exist has none.',
       body: schemas.TracesQueryBody,
     }),
     async ({ body }, reply) =>
@@ -60,7 +65,7 @@ export const tracesRoutes: FastifyPluginCallback<TracesRoutesOptions> = (plain, 
   )
   app.get(
     '/traces/:traceId',
-    described('traces', 'Read one answered call', schemas.Trace, {
+    described('traces', 'Read one completed turn', schemas.Trace, {
       params: schemas.TraceParams,
       querystring: schemas.TraceQuery,
     }),

@@ -7,9 +7,9 @@ import { turnMarkFields } from '../sessions/mark-schemas.ts'
 const fields = () => Type.Record(Type.String(), Type.Unknown())
 
 const since = Type.Optional(
-  Type.Number({ description: 'Only calls that ended then or later; seconds since the epoch' }),
+  Type.Number({ description: 'Only turns that ended at this time or later; seconds since the epoch' }),
 )
-const limit = Type.Optional(Type.Integer({ minimum: 0, description: 'Only the first n of a session' }))
+const limit = Type.Optional(Type.Integer({ minimum: 0, description: 'Only the first n turns of a session' }))
 
 export const TracesQuery = Type.Object(
   {
@@ -19,7 +19,7 @@ export const TracesQuery = Type.Object(
     format: Type.Optional(
       Type.String({
         description:
-          '`compact`: as a graph, each call with what it adds to its parent. Others change nothing',
+          '`compact`: as a graph, each turn with its additions to its parent. Other values are ignored',
       }),
     ),
   },
@@ -39,11 +39,11 @@ const facts = {
   model: Type.String(),
   finish_reason: nullable(Type.String()),
   weight_version: nullable(
-    Type.Integer({ description: 'At the start; null if it is no whole number: see `metadata`' }),
+    Type.Integer({ description: 'The version at the start; null if it is not an integer: see `metadata`' }),
   ),
   latency_ms: Type.Number(),
   token_counts: Type.Record(Type.String(), Type.Integer(), { description: '`prompt`, `completion`' }),
-  timestamp: Type.Number({ description: 'When the call ended; seconds since the epoch' }),
+  timestamp: Type.Number({ description: 'The end of the turn; seconds since the epoch' }),
   metadata: Type.Object({
     index: Type.Integer(),
     dialect: Type.String(),
@@ -58,7 +58,7 @@ const facts = {
 const answer = {
   response_message: fields(),
   completion_token_ids: Type.Array(Type.Integer(), { description: 'Empty unless all ids are exact' }),
-  logprobs: Type.Array(Type.Number(), { description: 'As many as `completion_token_ids`' }),
+  logprobs: Type.Array(Type.Number(), { description: 'One per id in `completion_token_ids`' }),
   ...detailFields,
   sampling: Type.Optional(Sampling),
 }
@@ -78,14 +78,14 @@ export const TraceGraph = Type.Object({
     Type.Object({
       ...facts,
       parent_trace_id: nullable(
-        Type.String({ description: 'The call that this one goes on from; null: the lists are whole' }),
+        Type.String({ description: 'The turn that this one continues; null: the lists are complete' }),
       ),
-      lineage_id: Type.String({ description: 'The turn that the conversation began with' }),
+      lineage_id: Type.String({ description: 'The first turn of the conversation' }),
       messages_suffix: Type.Array(fields(), {
-        description: "What comes after the parent's messages and its `response_message`",
+        description: "The messages after the parent's messages and its `response_message`",
       }),
       prompt_ids_suffix: Type.Array(Type.Integer(), {
-        description: "What comes after the parent's prompt and completion",
+        description: "The ids after the parent's prompt and completion",
       }),
       ...answer,
     }),
