@@ -157,7 +157,7 @@ async def test_an_agent_that_makes_no_call_gives_a_row_that_trains_nothing_and_s
     assert_inert(output)
     assert output.reward_score == 0.5
     about = facts(output)
-    assert (about["inert"], about["failed"], about["error"]) == (1, 0, "the agent made no call")
+    assert (about["inert"], about["failed"], about["error"]) == (1, 0, "the agent sent no request")
     assert output.extra_fields["reward_extra_info"]["remote_agent/inert"] == 1
 
 

@@ -212,8 +212,8 @@ function toExtraFields(
 }
 
 function whyNothing({ trajectories, excluded_turns: excluded }: SessionTrajectories): string {
-  if (trajectories.length > 0) return 'no sampled token is left of its rows'
+  if (trajectories.length > 0) return 'no sampled token remains in its rows'
   const others = Object.entries(excluded).filter(([, count]) => count > 0)
-  if (others.length === 0) return 'the agent made no call'
-  return `no call to train on: ${others.map(([status, count]) => `${count} ${status}`).join(', ')}`
+  if (others.length === 0) return 'the agent sent no request'
+  return `no turn to train on: ${others.map(([status, count]) => `${count} ${status}`).join(', ')}`
 }

@@ -185,7 +185,7 @@ function refuseRewards({ rewards, ...result }: AgentResult): AgentResult | undef
     ...result,
     status: 'error',
     rewards: {},
-    error: `its reward "${wrong[0]}" is ${wrong[1]}, which is no number`,
+    error: `its reward "${wrong[0]}" is ${wrong[1]}, which is not a finite number`,
   }
 }
 

@@ -126,7 +126,7 @@ if (python === undefined) {
     t.match(nobody, { status: 'error', rewards: {}, error: /nowhere/ })
     await t.rejects(harbor({ harborCommand: 'no-such-harbor' }).prepare(NEVER), {
       code: 'config_invalid',
-      message: /there is no Harbor .*not found.*pip install harbor/,
+      message: /Harbor cannot be run .*not found.*pip install harbor/,
     })
     await t.rejects(harbor().run(agentTask(), NEVER), { message: /names no task/ })
   })

@@ -67,7 +67,7 @@ t.test('task directories become rows with the columns of verl, one file per spli
     'skipped 1: no instruction.md (no-instruction)',
     'skipped 2: no task.toml (assets, no-config)',
     'skipped 1: instruction.md is empty (blank)',
-    'skipped 1: metadata in task.toml is no table (bad-metadata)',
+    'skipped 1: metadata in task.toml is not a table (bad-metadata)',
   ]) {
     t.ok(stdout.includes(`  ${line}\n`), line)
   }

@@ -189,7 +189,7 @@ t.test('an answer that is none is an error that quotes it', async (t) => {
     [200, { ...COMPLETED, rewards: { reward: 'high' } }],
   ] as const) {
     const harbor = await startHarborServer(t, async () => ({ status, body }))
-    const message = new RegExp(`^the Harbor server answered with ${status}: \\{"`)
+    const message = new RegExp(`^the Harbor server responded with ${status}: \\{"`)
     await t.rejects(runOnce(t, runner(harbor.url), { taskPath }), { message })
   }
   await t.rejects(runOnce(t, runner('http://127.0.0.1:1'), { taskPath }), { code: 'ECONNREFUSED' })
@@ -258,7 +258,7 @@ t.test('a batch is run some at a time; each run has its own result, in order', a
     { run_id: 'run-0' },
     { run_id: 'run-1' },
     { status: 'error', error: /ENOENT/ },
-    { status: 'error', error: 'the Harbor server answered with 503: "full"' },
+    { status: 'error', error: 'the Harbor server responded with 503: "full"' },
     { run_id: 'run-4' },
     { status: 'error', error: /ENOENT/ },
     { run_id: 'run-6' },

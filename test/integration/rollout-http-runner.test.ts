@@ -83,7 +83,7 @@ t.test('a webhook that refuses is an error of the try', async (t) => {
   const runner = new HttpRunner({ webhookUrl: hook.url })
   t.teardown(() => runner.close())
   await t.rejects(runner.run(agentTask(), new AbortController().signal), {
-    message: 'the webhook answered with 507: {"detail":"no place"}',
+    message: 'the webhook responded with 507: {"detail":"no place"}',
   })
 })
 

@@ -364,7 +364,7 @@ t.test('a proxy that gives its rollout server a key that is not its own says so'
   t.equal(refused.status, 500, 'nobody is to ask again')
   t.match(await refused.json(), {
     code: 'rollout_server_refused',
-    detail: /refuses the proxy's first admin key/,
+    detail: /rejects the proxy's first admin key/,
   })
 })
 

@@ -125,7 +125,7 @@ t.test(
     const wrong = await doctor(t, '--mode', 'relay', '--engine-url', 'http://127.0.0.1:1')
     t.match(wrong.findings, [{ about: 'options', state: 'failure' }])
     const detail = await doctor(t, '--record', 'masks')
-    const seen = /^--record: 'masks' is nothing that can be recorded: (?!.*'masks')/
+    const seen = /^--record: 'masks' cannot be recorded: (?!.*'masks')/
     t.match(detail.findings.at(-1), { about: 'options', state: 'failure', seen })
   },
 )

@@ -167,7 +167,10 @@ t.test('a reward that is no number is an error', async (t) => {
   const proxy = await startProxy(t)
   const run: Run = async () => ({ status: 'completed', rewards: { solved: Number.NaN } })
   t.match(await loopOf(t, proxy.url, run, { maxRetries: 0 }).run({}, {}), [
-    { metrics: { failed: 1 }, extra_fields: { error: 'its reward "solved" is NaN, which is no number' } },
+    {
+      metrics: { failed: 1 },
+      extra_fields: { error: 'its reward "solved" is NaN, which is not a finite number' },
+    },
   ])
 })
 

@@ -103,7 +103,7 @@ t.test("the row's payload is what the agent gets, if there is one", async (t) =>
 const outcome = (status: string, error: RegExp | string) => ({ status, rewards: {}, error })
 const DOES: [string, Container, object][] = [
   ['raises', working({ error: 'boom' }), outcome('failed', 'boom')],
-  ['gives no number', working({ result: { reward: 'good' } }), outcome('error', /no number: good/)],
+  ['gives no number', working({ result: { reward: 'good' } }), outcome('error', /not a number: good/)],
   ['is ended by AgentCore', working({ status: 'interrupted' }), outcome('error', /ended its session early/)],
   ['is forgotten', working({ status: 'not_found' }), outcome('error', /ended its session early/)],
   [
@@ -111,8 +111,8 @@ const DOES: [string, Container, object][] = [
     () => ({ status: 500, body: 'out of memory' }),
     outcome('failed', /its container failed.*out of memory/),
   ],
-  ['says nothing', () => ({ body: '' }), outcome('error', /no JSON object/)],
-  ['wants S3', () => ({ body: '{"status":"processing"}' }), outcome('error', /say --results s3/)],
+  ['says nothing', () => ({ body: '' }), outcome('error', /not a JSON object/)],
+  ['wants S3', () => ({ body: '{"status":"processing"}' }), outcome('error', /use --results s3/)],
 ]
 for (const [what, container, expected] of DOES) {
   t.test(`an agent that ${what} is one clear outcome, and its session is stopped`, async (t) => {
@@ -137,10 +137,10 @@ t.test('a start that was not taken is made again, in the same session', async (t
 })
 
 for (const [fault, error] of [
-  [THROTTLED, /throttled each try/],
-  [QUOTA, /no place for its session/],
-  [{ name: 'AccessDeniedException', status: 403 }, /refused the call/],
-  [{ name: 'ResourceNotFoundException', status: 404 }, /no such runtime/],
+  [THROTTLED, /throttled every attempt/],
+  [QUOTA, /no room for its session/],
+  [{ name: 'AccessDeniedException', status: 403 }, /rejected the call/],
+  [{ name: 'ResourceNotFoundException', status: 404 }, /runtime or session does not exist/],
 ] as const) {
   t.test(`${fault.name} to the end is an error; what was never started is not stopped`, async (t) => {
     const it = await rig(t, working({}))
@@ -156,7 +156,7 @@ t.test(
   async (t) => {
     const it = await rig(t, working({ result: { reward: 1 } }))
     it.front.invokeFaults.push('cut')
-    t.match(await it.runner.run(agentTask(), NEVER), outcome('error', /nobody knows/))
+    t.match(await it.runner.run(agentTask(), NEVER), outcome('error', /is unknown/))
     await it.runner.close()
     t.strictSame(it.front.started, [])
     t.equal(it.front.stopped.length, 1, 'it is stopped all the same')
@@ -178,7 +178,7 @@ t.test('a session whose polls are refused to the end is stopped: it runs', async
     it.front.invokeFaults.push(...Array.from({ length: 8 }, () => THROTTLED))
     return stateOf(id, { status: 'in_progress' })
   })
-  t.match(await it.runner.run(agentTask(), NEVER), outcome('error', /throttled each try/))
+  t.match(await it.runner.run(agentTask(), NEVER), outcome('error', /throttled every attempt/))
   await it.runner.close()
   t.equal(it.front.started.length, 1)
   t.strictSame(it.front.stopped, it.front.started)
@@ -285,7 +285,7 @@ t.test('no more sessions than the bound run at a time, and none too many calls a
 t.test('what is missing is said before anything is started', async (t) => {
   const arn = newArn()
   for (const [options, message] of [
-    [{ arn: 'agent-1' }, /"agent-1" is no ARN of an AgentCore runtime/],
+    [{ arn: 'agent-1' }, /"agent-1" is not the ARN of an AgentCore runtime/],
     [{ arn, results: 's3' }, /results by s3 need --agentcore-bucket/],
     [{ arn, results: 'sqs', bucket: 'b' }, /results by sqs need --agentcore-queue/],
     [{ arn, queueUrl: 'http://127.0.0.1:1/q' }, /results by sqs need --agentcore-bucket/],

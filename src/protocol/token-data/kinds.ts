@@ -87,8 +87,8 @@ function parseCaptureName(name: string): CaptureOptions {
 }
 
 function createUnknownNameError(name: string): ProxyError {
-  const words = `${RECORDABLE_DETAILS.join(', ')}; top_logprobs:64 and prompt_logprobs:8 say how many per token`
-  return new ProxyError('invalid_request', `'${name}' is nothing that can be recorded: ${words}`, {
+  const words = `${RECORDABLE_DETAILS.join(', ')}; top_logprobs:64 and prompt_logprobs:8 set the number per token`
+  return new ProxyError('invalid_request', `'${name}' cannot be recorded: ${words}`, {
     param: 'record',
   })
 }

@@ -73,9 +73,9 @@ export function packTensors({ tensors, metadata }: TensorFile): Buffer {
 /** Parses a packed file. @throws RangeError for any other bytes */
 export function unpackTensors(bytes: Uint8Array): TensorFile {
   const file = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-  if (file.length < LENGTH_BYTES) throw new RangeError('a packed detail is cut off')
+  if (file.length < LENGTH_BYTES) throw new RangeError('packed token data is truncated')
   const dataStart = LENGTH_BYTES + Number(file.readBigUInt64LE())
-  if (dataStart > file.length) throw new RangeError('a packed detail is cut off')
+  if (dataStart > file.length) throw new RangeError('packed token data is truncated')
   const { __metadata__: metadata = {}, ...entries } = parseHeader(file.subarray(LENGTH_BYTES, dataStart))
   const data = file.subarray(dataStart)
   const tensors = Object.entries(entries).map(([name, entry]) => [name, toTensor(entry, data)])
@@ -86,18 +86,18 @@ function parseHeader(json: Buffer): Record<string, unknown> {
   try {
     return JSON.parse(json.toString())
   } catch {
-    throw new RangeError('a packed detail has no header')
+    throw new RangeError('packed token data has no header')
   }
 }
 
 function toTensor(entry: unknown, data: Buffer): Tensor {
   const { dtype, shape, data_offsets: offsets } = (entry ?? {}) as Record<string, unknown>
   if (!isTensorType(dtype) || !isCounts(shape) || !isCounts(offsets) || offsets.length !== 2)
-    throw new RangeError('a packed detail has an array of no known layout')
+    throw new RangeError('packed token data has an array of unknown layout')
   const [start, end] = offsets as [number, number]
   const bytes = shape.reduce((product, length) => product * length, getElementSize(dtype))
   if (end > data.length || end - start !== bytes)
-    throw new RangeError('a packed detail has an array of another size than it says')
+    throw new RangeError('packed token data has an array whose size differs from its header')
   return { dtype, shape, data: data.subarray(start, end) }
 }
 
@@ -137,7 +137,7 @@ export function createNumberTensor(values: readonly number[]): Tensor {
 
 /** Returns the numbers of a tensor of any type. @throws RangeError if it is missing */
 export function toNumbers(tensor: Tensor | undefined): number[] {
-  if (tensor === undefined) throw new RangeError('a packed detail lacks an array')
+  if (tensor === undefined) throw new RangeError('packed token data lacks an array')
   // A copy, because a typed array must be aligned.
   const { buffer } = Uint8Array.from(tensor.data)
   const Elements: ElementArray = ARRAYS[tensor.dtype]

@@ -173,20 +173,20 @@ function unpackTable(tensors: Readonly<Record<string, Tensor>>): TokenTable {
   const logprobs = tensors.logprobs && toNumbers(tensors.logprobs)
   const total = counts.reduce((sum, count) => sum + count, 0)
   if (ids.length !== total || (logprobs && logprobs.length !== total))
-    throw new RangeError('a packed detail has another number of ids than it says')
+    throw new RangeError('packed token data has a number of ids that differs from its counts')
   return { counts, ids, ...(logprobs && { logprobs }) }
 }
 
 function unpackExperts(experts: Tensor | undefined): Tensor {
   if (experts === undefined || experts.shape.length < 2 || experts.dtype.startsWith('F'))
-    throw new RangeError('packed experts are not rows of whole numbers')
+    throw new RangeError('packed experts are not rows of integers')
   return experts
 }
 
 function parseStart(text: string | undefined): number {
   const place = Number(text)
   if (text === undefined || !Number.isSafeInteger(place) || place < 0)
-    throw new RangeError('a packed detail does not say where it starts')
+    throw new RangeError('packed token data lacks its start')
   return place
 }
 

@@ -63,7 +63,7 @@ export function createFailureFrame(requestId: string, error: ProxyError): (seq: 
 
 /** Creates the frame that requests the complete prompt from the proxy. */
 export function createPromptForgottenFrame(requestId: string): (seq: number) => string {
-  const message = 'the worker has forgotten the prompt that this one goes on from'
+  const message = 'the worker no longer has the prompt that this one extends'
   return failedWith(requestId, { code: PROMPT_FORGOTTEN, message, status: 409 })
 }
 
@@ -107,7 +107,7 @@ export function parseResponseEnd(response: CompletionResponseV2): GenerationEnd 
     weight_version: weightVersion,
   } = response
   // A truncated completion must not be trained on as one that ended by itself.
-  if (finishReason === null) throw new ProxyError('engine_failed', 'The worker told no finish reason')
+  if (finishReason === null) throw new ProxyError('engine_failed', 'The worker reported no finish reason')
   return {
     type: 'end',
     finishReason,
@@ -158,7 +158,7 @@ function promptFromWire(
 ): PromptIds | undefined {
   if (packed === undefined) return undefined
   const rest = unpackTokenIds(packed)
-  if (shared > (base?.length ?? 0)) throw new RangeError('prompt begins with one that it was not told of')
+  if (shared > (base?.length ?? 0)) throw new RangeError('the prompt extends one that was not reported')
   return new PromptIds(rest, base, shared)
 }
 

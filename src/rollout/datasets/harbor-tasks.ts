@@ -116,7 +116,7 @@ async function read(path: string, name: string): Promise<string> {
 function parseMetadata(toml: string): HarborTask['metadata'] {
   const { metadata = {} } = parseToml(toml)
   if (typeof metadata !== 'object' || Array.isArray(metadata) || metadata instanceof Date) {
-    throw new Incomplete(`metadata in ${CONFIG} is no table`)
+    throw new Incomplete(`metadata in ${CONFIG} is not a table`)
   }
   return metadata as HarborTask['metadata']
 }

@@ -136,5 +136,5 @@ function remember<V>(map: Map<string, V>, key: string, value: V): V {
 function parseAnswer({ status, text }: { status: number; text: string }): HarborRun {
   const answer = parseJson(text)
   if (status < 300 && Value.Check(HarborAnswer, answer)) return answer
-  throw new Error(`the Harbor server answered with ${status}: ${text.slice(0, QUOTED_LENGTH)}`)
+  throw new Error(`the Harbor server responded with ${status}: ${text.slice(0, QUOTED_LENGTH)}`)
 }

@@ -74,7 +74,7 @@ export class HarborTrials implements AgentRunner {
     if (end.exitCode === 0) return
     throw new ProxyError(
       'config_invalid',
-      `there is no Harbor (${getLastLine(end.output)}): install it with Python 3.12 or newer ` +
+      `Harbor cannot be run (${getLastLine(end.output)}): install it with Python 3.12 or newer ` +
         '(pip install harbor), name it with --harbor-command, or name a server with --harbor-url',
     )
   }
@@ -174,7 +174,7 @@ async function readResult(end: GroupEnd, path: string): Promise<AgentResult> {
     return {
       status: 'error',
       rewards: {},
-      error: `Harbor has left no result: ${getLastLine(output)}`,
+      error: `Harbor wrote no result: ${getLastLine(output)}`,
       output,
     }
   }
@@ -193,7 +193,7 @@ async function readResult(end: GroupEnd, path: string): Promise<AgentResult> {
 function rewardsIn(rewards: Record<string, unknown>): Record<string, number> {
   for (const [name, value] of Object.entries(rewards)) {
     if (typeof value !== 'number' || !Number.isFinite(value)) {
-      throw new Error(`the trial's reward '${name}' is no finite number: ${JSON.stringify(value)}`)
+      throw new Error(`the trial's reward '${name}' is not a finite number: ${JSON.stringify(value)}`)
     }
   }
   return rewards as Record<string, number>

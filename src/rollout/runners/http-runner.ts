@@ -45,7 +45,8 @@ export class HttpRunner implements AgentRunner {
     const { webhookUrl: url, headers = {} } = this.#options
     const body = JSON.stringify(webhookBody(task))
     const { status, text } = await this.#http.send({ method: 'POST', url, headers, body, signal })
-    if (status >= 300) throw new Error(`the webhook answered with ${status}: ${text.slice(0, QUOTED_LENGTH)}`)
+    if (status >= 300)
+      throw new Error(`the webhook responded with ${status}: ${text.slice(0, QUOTED_LENGTH)}`)
     const ended = await task.untilEnded(signal)
     if (ended === 'completed') return { status: 'completed', rewards: {} }
     return { status: 'failed', rewards: {}, error: 'the session was aborted' }

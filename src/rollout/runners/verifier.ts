@@ -79,5 +79,5 @@ function parseRewards(text: string): Record<string, number> {
   const value: unknown = parseJson(text)
   if (typeof value === 'number') return { reward: value }
   if (Value.Check(NamedRewards, value)) return value
-  throw new Error(`the reward file holds neither a number nor named numbers: ${text.trim().slice(0, 100)}`)
+  throw new Error(`the reward file contains neither a number nor named numbers: ${text.trim().slice(0, 100)}`)
 }

@@ -46,7 +46,7 @@ export function forwardRollouts(options: ForwardRolloutsOptions): FastifyPluginC
       })
     if (answer.status === 401) {
       answer.body.destroy()
-      const message = `The rollout server at ${serverUrl} refuses the proxy's first admin key: give it the same --admin-key`
+      const message = `The rollout server at ${serverUrl} rejects the proxy's first admin key: give it the same --admin-key`
       throw new ProxyError('rollout_server_refused', message)
     }
     const headers = PASSED_HEADERS.flatMap((name) =>

@@ -42,7 +42,7 @@ export function parseRequest(body: unknown): RolloutRequest {
   if (Value.Check(Request, body)) return body
   const [first] = Value.Errors(Request, body)
   const where = first?.instancePath.slice(1).replaceAll('/', '.') || 'the body'
-  throw new ProxyError('invalid_request', `${where}: ${first?.message ?? 'is no rollout'}`)
+  throw new ProxyError('invalid_request', `${where}: ${first?.message ?? 'is not a rollout'}`)
 }
 
 export function toRolloutSettings(request: RolloutRequest): RolloutSettings {

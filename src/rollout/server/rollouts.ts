@@ -97,7 +97,7 @@ export class Rollouts {
     const whole = { ...request, rollout_id }
     const entry = this.#entries.get(rollout_id) ?? this.#begin(whole)
     if (!isDeepStrictEqual(entry.request, whole)) {
-      const message = `rollout ${rollout_id} is one of another sample, or with other parameters`
+      const message = `rollout ${rollout_id} belongs to another sample, or has other parameters`
       throw new ProxyError('invalid_request', message, { param: 'rollout_id', status: 409 })
     }
     this.#attend(entry, signal)

@@ -19,7 +19,7 @@ export function buildRolloutServer(options: RolloutServerOptions): FastifyInstan
     void reply.code(status).send({ detail: message, code })
   })
   app.setNotFoundHandler(() => {
-    throw new ProxyError('route_not_found', 'A rollout server has /rollouts, /health and /metrics')
+    throw new ProxyError('route_not_found', 'A rollout server serves /rollouts, /health and /metrics')
   })
   app.get('/health', () => ({ status: 'ok', running: rollouts.running, waiting: rollouts.waiting }))
   app.register(async (guarded) => {
@@ -38,7 +38,7 @@ function admit(authorization: string | undefined, keys: readonly string[]): void
   const given = digest(/^Bearer +(.+)$/i.exec(authorization ?? '')?.[1] ?? '')
   // All keys are compared, so that the time taken reveals nothing.
   if (keys.filter((key) => timingSafeEqual(digest(key), given)).length > 0) return
-  throw new ProxyError('unauthorized', 'A rollout server takes an admin key, as a bearer token')
+  throw new ProxyError('unauthorized', 'A rollout server requires an admin key, as a bearer token')
 }
 
 function digest(key: string): Buffer {

@@ -88,7 +88,7 @@ t.test('a row that trains nothing, because another one trains what is left of it
     {
       response_mask: [0],
       metrics: { inert: 1 },
-      extra_fields: { error: 'no sampled token is left of its rows' },
+      extra_fields: { error: 'no sampled token remains in its rows' },
     },
   ])
 })
@@ -128,11 +128,11 @@ t.test('without a turn the output is inert, says so, and has the reward that was
       reward_score: 1.25,
       num_turns: 0,
       metrics: { inert: 1, failed: 0, num_rows: 1 },
-      extra_fields: { error: 'the agent made no call' },
+      extra_fields: { error: 'the agent sent no request' },
     },
   ])
   t.match(toOutputs(session([], { excluded_turns: { failed: 3, open: 0, aborted: 1 } }), FACTS), [
-    { extra_fields: { error: 'no call to train on: 3 failed, 1 aborted' } },
+    { extra_fields: { error: 'no turn to train on: 3 failed, 1 aborted' } },
   ])
 })
 

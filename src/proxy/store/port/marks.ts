@@ -36,7 +36,7 @@ export function changedMarks(
   const left = Object.entries(all).filter(([, marks]) => !isEmpty(marks))
   const changed = { ...before, ...change, turns: Object.fromEntries(left) }
   if (JSON.stringify(changed).length <= MAX_CHARS) return changed
-  throw new ProxyError('invalid_request', 'Labels and notes of a session may have 256 KiB together')
+  throw new ProxyError('invalid_request', 'Labels and notes of a session are limited to 256 KiB in total')
 }
 
 /** Returns whether the session or one of its turns has the label. */

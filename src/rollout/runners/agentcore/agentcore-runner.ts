@@ -134,7 +134,7 @@ export class AgentCoreRunner implements AgentRunner {
   async #timedOut(session: AgentCoreSession): Promise<AgentResult> {
     const late = await this.#results.lastLook(session).catch(() => undefined)
     const seconds = this.#timeLimitMs / 1000
-    const error = `no result within ${seconds} s: the agent is at work, or AgentCore ended its session`
+    const error = `no result within ${seconds} s: the agent is still running, or AgentCore ended its session`
     return late ?? { status: 'timeout', rewards: {}, error }
   }
 

@@ -53,7 +53,7 @@ export class AgentCoreEndpoint {
       const example = 'arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/my_agent-abc'
       throw new ProxyError(
         'config_invalid',
-        `"${options.arn}" is no ARN of an AgentCore runtime, as ${example} is`,
+        `"${options.arn}" is not the ARN of an AgentCore runtime, such as ${example}`,
       )
     }
     this.region = region
@@ -219,6 +219,6 @@ function encode(payload: object): Uint8Array {
   if (body.byteLength <= MAX_PAYLOAD_BYTES) return body
   throw new AgentCoreError(
     'refused',
-    `the row has ${body.byteLength} bytes, of which AgentCore takes ${MAX_PAYLOAD_BYTES}`,
+    `the row has ${body.byteLength} bytes; AgentCore accepts at most ${MAX_PAYLOAD_BYTES}`,
   )
 }

@@ -57,7 +57,7 @@ export class EnvelopeResults implements ResultSource {
   async #ask(id: string, signal: AbortSignal): Promise<Static<typeof State>> {
     const answer = await this.#endpoint.ask(id, envelope(id, { operation: 'get' }), signal)
     if (isState(answer, id)) return answer
-    throw new AgentCoreError('agent', `it answered a poll with ${quoted(answer)}`)
+    throw new AgentCoreError('agent', `it responded to a poll with ${quoted(answer)}`)
   }
 }
 
@@ -73,7 +73,7 @@ function isState(answer: unknown, id: string): answer is Static<typeof State> {
 /** Converts the response of an app without the envelope. */
 function toAgentResult(answer: unknown, inputId: string): AgentResult {
   if (!isRecord(answer) || answer.status !== 'processing') return readResult(answer, inputId)
-  const error = 'its program leaves results in S3: say --results s3 with --agentcore-bucket'
+  const error = 'its program writes results to S3: use --results s3 with --agentcore-bucket'
   return { status: 'error', rewards: {}, error }
 }
 

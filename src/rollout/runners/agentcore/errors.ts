@@ -27,12 +27,12 @@ const KINDS: Readonly<Record<string, AgentCoreErrorKind>> = {
 }
 
 const WORDS: Readonly<Record<AgentCoreErrorKind, string>> = {
-  throttled: 'AgentCore throttled each try to call its session',
-  quota: 'the account has no place for its session',
+  throttled: 'AgentCore throttled every attempt to call its session',
+  quota: 'the quota of the account has no room for its session',
   conflict: 'its session was busy with something else',
   agent: 'its container failed',
-  gone: 'AgentCore knows no such runtime or session',
-  refused: 'AgentCore refused the call',
+  gone: 'the AgentCore runtime or session does not exist',
+  refused: 'AgentCore rejected the call',
   lost: 'whether its session was started is unknown',
 }
 

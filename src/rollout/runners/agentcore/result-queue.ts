@@ -79,7 +79,7 @@ export class ResultQueue {
         if (signal.aborted) break
         failures += 1
         if (failures === WARN_AFTER) {
-          this.#options.warn(`the queue cannot be read, S3 is asked instead: ${(error as Error).message}`)
+          this.#options.warn(`the queue cannot be read, S3 is polled instead: ${(error as Error).message}`)
         }
         await pause(backoffMs(RETRY_BASE_MS, failures, this.#options.random), signal).catch(() => {})
       }

@@ -12,7 +12,7 @@ import type { AgentResult } from '../runner.ts'
  * @param inputId the id that the agent received
  */
 export function readResult(result: unknown, inputId: string): AgentResult {
-  if (!isRecord(result)) return wrong('its result is no JSON object')
+  if (!isRecord(result)) return wrong('its result is not a JSON object')
   const { status_code: status = 200, stop_reason: reason, input_id: id, payload: _, ...details } = result
   if (id !== undefined && id !== inputId) return wrong(`its result is for another sample: ${quoted(id)}`)
   if (typeof status !== 'number' || status < 200 || status > 299) {
@@ -21,7 +21,7 @@ export function readResult(result: unknown, inputId: string): AgentResult {
   }
   const rewards = parseRewards(result.reward ?? result.rewards)
   if (rewards === undefined)
-    return wrong(`its reward is no number: ${quoted(result.reward ?? result.rewards)}`)
+    return wrong(`its reward is not a number: ${quoted(result.reward ?? result.rewards)}`)
   return { status: 'completed', rewards, details }
 }
 

@@ -74,7 +74,7 @@ export class S3Results implements ResultSource {
     if (isRecord(answer) && typeof answer.result_key === 'string') place.key = answer.result_key
     else if (!isRecord(answer) || answer.status !== 'processing') {
       // The program has ended: a result that is not in S3 now will not appear later.
-      const error = `its program left nothing in S3 and answered ${quoted(answer)}; --results envelope takes answers`
+      const error = `its program wrote nothing to S3 and responded with ${quoted(answer)}; --results envelope accepts responses`
       return (await this.#look(session, place.key, signal)) ?? { status: 'error', rewards: {}, error }
     }
     return new Promise(() => {})

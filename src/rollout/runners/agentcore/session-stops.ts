@@ -68,7 +68,7 @@ export class SessionStops {
 
   #warnOnce(error: Error): void {
     if (!this.#hasWarned)
-      this.#options.warn(`a session could not be stopped and goes on costing: ${error.message}`)
+      this.#options.warn(`a session could not be stopped and continues to cost money: ${error.message}`)
     this.#hasWarned = true
   }
 }

@@ -22,7 +22,7 @@ t.test('what is no reward is an error, and trains nothing', async (t) => {
     t.match(readResult({ reward }, 'i'), {
       status: 'error',
       rewards: {},
-      error: /^its reward is no number: /,
+      error: /^its reward is not a number: /,
     })
   }
 })
@@ -47,7 +47,7 @@ t.test("another sample's result, text that is not JSON, and JSON that is no obje
     error: /another sample: j$/,
   })
   t.match(parseResult('<html>', 'i'), { status: 'error', error: 'its result is not JSON: <html>' })
-  t.match(parseResult('[1]', 'i'), { status: 'error', error: 'its result is no JSON object' })
+  t.match(parseResult('[1]', 'i'), { status: 'error', error: 'its result is not a JSON object' })
 })
 
 t.test('what else an agent tells is handed on, without the row that it was given', async (t) => {
