@@ -241,7 +241,7 @@ export class ConnectedWorker {
   }
 
   /**
-   * Tells the worker to discard its and its engines' state of the session. A disconnected worker is not told: its
+   * Tells the worker to discard its and its engines' state of the session. A disconnected worker is not notified: its
    * caches are bounded.
    */
   endSession(sessionId: string): void {

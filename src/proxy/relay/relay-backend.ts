@@ -101,8 +101,8 @@ export class RelayBackend implements Backend, Registry {
   }
 
   /**
-   * Takes ownership of a socket that was opened at `/ws/worker`. @param greeted called when its worker's hello is
-   * accepted
+   * Takes ownership of a socket that was opened at `/ws/worker`.
+   * @param greeted called when its worker's hello is accepted
    */
   accept(socket: RelaySocket, greeted?: () => void): void {
     this.#registry.accept(socket, greeted)
@@ -291,8 +291,8 @@ interface Tokenizers {
 }
 
 /**
- * Judges the tokenizers of a worker. A request may go to each of its engines, so the worst counts. @returns undefined
- * in chat mode
+ * Judges the tokenizers of a worker. A request may go to each of its engines, so the worst counts.
+ * @returns undefined in chat mode
  */
 function judgeTokenizers(
   { textIds }: ConnectedWorker,

@@ -14,8 +14,8 @@ export class StatusRequests {
   }
 
   /**
-   * Sends a status request. Resolves when it is answered, or will not be. @param send receives the number of the
-   * request
+   * Sends a status request. Resolves when it is answered, or will not be.
+   * @param send receives the number of the request
    */
   ask(send: (seq: number) => void): Promise<void> {
     this.#lastSeq += 1

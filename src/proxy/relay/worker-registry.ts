@@ -44,8 +44,8 @@ export class WorkerRegistry {
   }
 
   /**
-   * Takes ownership of a socket that was opened at `/ws/worker`. @param greeted called when its worker's hello is
-   * accepted
+   * Takes ownership of a socket that was opened at `/ws/worker`.
+   * @param greeted called when its worker's hello is accepted
    */
   accept(socket: RelaySocket, greeted: () => void = () => {}): void {
     this.#sockets.add(socket)
@@ -160,7 +160,8 @@ export class WorkerRegistry {
   }
 
   /**
-   * Handles a closed connection. @param silentMs the silence of the worker if the proxy closed its connection for it
+   * Handles a closed connection.
+   * @param silentMs the silence of the worker if the proxy closed its connection for it
    */
   #dropped(
     worker: ConnectedWorker,

@@ -17,8 +17,8 @@ export type FirstTokens = ReadonlyMap<string, number>
 export type LogprobsMode = 'raw_logprobs' | 'temperature_logprobs' | 'processed_logprobs'
 
 /**
- * The mode, or the reason why it is unknown. @property gapRatio the gap between the two best tokens at temperature 2,
- * relative to that at temperature 1
+ * The mode, or the reason why it is unknown.
+ * @property gapRatio the gap between the two best tokens at temperature 2, relative to that at temperature 1
  */
 export type LogprobsReading =
   | { mode: LogprobsMode }
@@ -46,7 +46,8 @@ const MAX_SHARE = 0.998
  * Determines the mode. The gap between the two best tokens is the same in both responses if logprobs belong to the
  * model's distribution, and halved if they belong to the distribution after temperature. The probabilities of the two
  * sum to 1 if the filter applies.
- * @param warm sampled with {@link WARM} @param hot sampled with {@link HOT}; empty: the engine reports no alternatives
+ * @param warm sampled with {@link WARM}
+ * @param hot sampled with {@link HOT}; empty: the engine reports no alternatives
  */
 export function readLogprobsMode(warm: FirstTokens, hot: FirstTokens): LogprobsReading {
   if ([...warm.values(), ...hot.values()].some((value) => value > 0)) return { unknown: 'logits' }

@@ -105,7 +105,9 @@ export class Scheduler {
   }
 
   /**
-   * Adds a member. @throws RangeError if the id exists, or if its limit is below 1. @returns requests that start now
+   * Adds a member.
+   * @throws RangeError if the id exists, or if its limit is below 1.
+   * @returns requests that start now
    */
   addMember(member: Member): Assignment[] {
     if (this.#members.has(member.id)) throw new RangeError(`member ${member.id} exists`)
@@ -114,7 +116,8 @@ export class Scheduler {
   }
 
   /**
-   * Applies a change of a member; running requests continue. @returns requests that start now; none if it is unknown
+   * Applies a change of a member; running requests continue.
+   * @returns requests that start now; none if it is unknown
    */
   updateMember(memberId: string, change: Partial<Omit<Member, 'id'>>): Assignment[] {
     const member = this.#members.get(memberId)

@@ -12,7 +12,7 @@ const REST = 4
 
 /**
  * Runs steps until the store is closed, without keeping the process alive.
- * @param step indexes some turns. @returns whether more are left
+ * @param step indexes some turns, and returns whether more are left
  * @param onFailed called for the first of consecutive failed steps
  */
 export function keepIndexing(step: () => Promise<boolean>, onFailed: (error: Error) => void): void {

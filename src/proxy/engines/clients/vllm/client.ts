@@ -148,8 +148,8 @@ class VllmClient extends ServerClient implements EngineClient {
   }
 
   /**
-   * Sends a request to the ids route. @returns undefined if the server lacks it; `/v1/completions` supports everything
-   * but masks and versions
+   * Sends a request to the ids route.
+   * @returns undefined if the server lacks it; `/v1/completions` supports everything but masks and versions
    */
   async #askByIds(request: TokenRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
     const body = vllmIdsBody(request, await this.#sentByIds(request, signal))

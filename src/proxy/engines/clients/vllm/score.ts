@@ -47,8 +47,8 @@ export function readVllmScores(engine: string, text: string, request: ScoreReque
 }
 
 /**
- * Reads the score of one token. @param entry logprobs by token id: this one, and the most probable ones, which may
- * include it
+ * Reads the score of one token.
+ * @param entry logprobs by token id: this one, and the most probable ones, which may include it
  */
 function scoredToken(
   entry: Record<string, unknown>,

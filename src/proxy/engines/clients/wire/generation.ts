@@ -85,8 +85,8 @@ function guarded(reader: JsonReader, engine: string): JsonReader {
 }
 
 /**
- * Yields the events of a JSON response, complete or as server-sent events until `[DONE]`. @throws as
- * EngineClient.generate
+ * Yields the events of a JSON response, complete or as server-sent events until `[DONE]`.
+ * @throws as EngineClient.generate
  */
 export async function* readWith(
   unguarded: JsonReader,
