@@ -88,7 +88,7 @@ t.test('an answer that is no answer is a failure', async (t) => {
     const html = await outcome(t, answerWith(200, '<html>login</html>', { 'content-type': 'text/html' }), {
       stream,
     })
-    t.match(html.failure, { code: 'engine_failed', message: /no JSON: <html>login/ })
+    t.match(html.failure, { code: 'engine_failed', message: /did not respond with JSON: <html>login/ })
     const empty = await outcome(t, answerWith(200, ''), { stream })
     t.match(empty.failure, { code: 'engine_failed' })
   }

@@ -229,7 +229,10 @@ t.test('a worker whose engines take images serves them by the messages that it g
 t.test('a worker that knows of no images is never asked to sample without them', async (t) => {
   const { url, backend } = await relayServerFor(t)
   await RawWorker.hello(url, { capabilities: ['resume', 'token_ids'] })
-  await t.rejects(eventsOf(backend, imageRequest()), { code: 'unsupported', message: /no worker here/ })
+  await t.rejects(eventsOf(backend, imageRequest()), {
+    code: 'unsupported',
+    message: /no worker accepts images/,
+  })
 })
 
 t.test('images of a session come back with its rows, once each', async (t) => {

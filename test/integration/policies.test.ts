@@ -68,7 +68,7 @@ for (const mode of ['local', 'relay'] as const) {
     await proxy.post('/sessions', { session_id: 's', policy: 'gone' })
     const refused = await ask(proxy).catch((error: unknown) => error)
     t.match(refused, { status: 503, code: 'policy_not_served' })
-    t.match((refused as Error).message, /no engine here lists the policy gone; they list actor, critic$/)
+    t.match((refused as Error).message, /no engine lists the policy gone; they list actor, critic$/)
     t.same((await proxy.get('/sessions/s/trajectories')).trajectories, [])
     t.same([served(actor), served(critic)], [0, 0])
     await proxy.post('/sessions', { session_id: 'free' })

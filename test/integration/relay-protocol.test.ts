@@ -310,7 +310,7 @@ t.test('a worker that sends more than the window fails that call', async (t) => 
     async () => {
       while (!(await slow.next()).done);
     },
-    { code: 'engine_failed', message: /more than it may/ },
+    { code: 'engine_failed', message: /more than its window allows/ },
   )
 })
 

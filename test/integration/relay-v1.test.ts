@@ -106,7 +106,7 @@ t.test('a worker that keeps its token ids is warned of, until it sends them', as
     { content: 'fine' },
     { type: 'end' },
   ])
-  t.match(warning(), 'its answers have no token ids')
+  t.match(warning(), 'its responses have no token ids')
   ids = [1]
   await eventsOf(backend, chatRequest('hello'))
   t.equal(warning(), undefined)

@@ -60,7 +60,7 @@ for (const turnMessages of ['new', 'all'] as const) {
     t.strictSame(gapsOf((await proxy.get('/sessions/t-1?messages=all')).turns), whole)
     t.match(session.turns[0].inexact_reason, 'did not report token ids of the completion')
     const { workers } = await proxy.get('/health')
-    t.match(workers, [{ name: 'w1', warning: 'its answers have no token ids' }])
+    t.match(workers, [{ name: 'w1', warning: 'its responses have no token ids' }])
     const { trajectories } = await proxy.get('/sessions/t-1/trajectories')
     t.ok(
       trajectories.every(({ exact }: { exact: boolean }) => !exact),

@@ -72,7 +72,7 @@ const SIGNS_OF_LIFE = 3
 const MAX_SESSIONS = 100_000
 
 const NO_IDS =
-  'its answers have no token ids: none of its turns can be trained on here, and their tokens are guessed from the text'
+  'its responses have no token ids: none of its turns can be trained on, and their tokens are estimated from the text'
 
 /** Frames are text, whether passed as a string or as UTF-8. */
 const AS_TEXT = { binary: false }
@@ -175,7 +175,7 @@ export class ConnectedWorker {
     for (const [requestId, sent] of [...this.#calls]) {
       if (held.has(requestId)) continue
       if (sent.call.received === 0) this.#sendWhole(socket, requestId, sent)
-      else sent.call.fail(lost(this.identity.workerId, 'came back without this call'))
+      else sent.call.fail(lost(this.identity.workerId, 'reconnected without this request'))
     }
   }
 
@@ -206,7 +206,7 @@ export class ConnectedWorker {
   begin(asked: GenerationRequest, requestId: string): RelayRequest {
     // Such a worker would ignore the images and sample after another prompt.
     if (asked.images !== undefined && !this.#can(CAPABILITIES.images)) {
-      throw new ProxyError('unsupported', 'no worker here takes images beside token ids', {
+      throw new ProxyError('unsupported', 'no worker accepts images with token ids', {
         param: 'messages',
       })
     }
@@ -221,7 +221,7 @@ export class ConnectedWorker {
     const json = requestJson(request, requestId, version, known)
     // A worker closes the connection on receiving such a frame, reconnects, and would get it again.
     if (Buffer.byteLength(json) > MAX_FRAME_BYTES) {
-      throw new ProxyError('body_too_large', 'the request is larger than what a worker can be sent')
+      throw new ProxyError('body_too_large', 'the request is larger than a frame to a worker may be')
     }
     const { limits, clock } = this.#context
     const call = new RelayRequest({
@@ -320,7 +320,7 @@ export class ConnectedWorker {
       sent.call.receiveWhole(frame, bytes)
     } else
       sent.call.fail(
-        new ProxyError('engine_failed', `the worker broke its protocol: ${this.#describeFault(frame)}`),
+        new ProxyError('engine_failed', `the worker violated its protocol: ${this.#describeFault(frame)}`),
       )
   }
 

@@ -74,7 +74,7 @@ export class RelayBackend implements Backend, Registry {
       createUnlistedPolicyError(call, this.status().members) ??
       ({
         code: 'no_worker',
-        message: `no worker that could serve this call is connected${this.#refusals()}`,
+        message: `no worker that could serve this request is connected${this.#refusals()}`,
       } as const)
     this.#tokenizer = options.tokenizer
     this.#logger = logger
@@ -130,7 +130,7 @@ export class RelayBackend implements Backend, Registry {
   }
 
   async countTokens(): Promise<never> {
-    throw createCannotCountError('Workers cannot be asked to count the tokens of a prompt')
+    throw createCannotCountError('Workers cannot count the tokens of a prompt')
   }
 
   async models(): Promise<ModelInfo[]> {
@@ -170,7 +170,7 @@ export class RelayBackend implements Backend, Registry {
   async register(): Promise<never> {
     throw new ProxyError(
       'wrong_mode',
-      'In relay mode workers bring their engines: give this one to a worker (llm-proxy worker --engine-url …)',
+      'In relay mode engines belong to workers: configure this one at a worker (llm-proxy worker --engine-url …)',
     )
   }
 
@@ -178,7 +178,7 @@ export class RelayBackend implements Backend, Registry {
     if (this.#registry.get(id) === undefined) {
       throw new ProxyError('worker_not_found', `There is no worker ${id}; GET /admin/workers lists them`)
     }
-    throw new ProxyError('wrong_mode', `Worker ${id} would dial in again: stop it where it runs`)
+    throw new ProxyError('wrong_mode', `Worker ${id} would reconnect: stop its process`)
   }
 
   pause(): void {

@@ -92,7 +92,7 @@ export class RelayRequest {
     this.#receive(chunk.seq, bytes, () => {
       // The recorded engine and prompt must not change after tokens were sampled.
       if (chunk.start && chunk.seq > 1)
-        throw new ProxyError('engine_failed', 'the worker began its answer twice')
+        throw new ProxyError('engine_failed', 'the worker started its response twice')
       const { workerId, promptBase } = this.#options
       const events = parseChunk(chunk, workerId, promptBase)
       const [first] = events
@@ -179,14 +179,14 @@ export class RelayRequest {
   #timeoutError(): ProxyError {
     const afterS = this.#options.timeoutMs / 1000
     return this.#incoming.isEmpty
-      ? new ProxyError('engine_timeout', `the worker sent nothing for this call in ${afterS} s`)
-      : new ProxyError('agent_too_slow', `the agent read nothing of its answer in ${afterS} s`)
+      ? new ProxyError('engine_timeout', `the worker sent nothing for this request in ${afterS} s`)
+      : new ProxyError('agent_too_slow', `the agent read nothing of its response in ${afterS} s`)
   }
 }
 
 const BROKEN = {
-  gap: 'the worker left out a part of its answer',
-  overflow: 'the worker sent more than it may before it is read',
+  gap: 'the worker omitted a part of its response',
+  overflow: 'the worker sent more than its window allows',
 } as const
 
 function asWorkersFault(thrown: unknown): ProxyError {

@@ -10,7 +10,7 @@ import type { CompletionResponseV1 } from '../../protocol/worker/protocol.ts'
  */
 export function toEvents(response: CompletionResponseV1, workerId: string): GenerationEvent[] {
   if (response.error) {
-    const logMessage = 'the worker reported that the call failed'
+    const logMessage = 'the worker reported that the request failed'
     throw new ProxyError('engine_failed', response.error, { logMessage })
   }
   const toolCalls = toolCallDeltas(response)

@@ -126,7 +126,7 @@ export async function detectEngineKind(
     if (models !== undefined) return 'openai'
     throw new ProxyError(
       'engine_failed',
-      `what answers at ${connection.name} lists no models under /v1/models; check the URL and the key, or name the engine's kind`,
+      `the server at ${connection.name} lists no models under /v1/models; check the URL and the key, or set the engine's kind`,
     )
   } finally {
     await connection.close()

@@ -75,7 +75,7 @@ export async function checkEngines(
   if (first === undefined || failures.length < clients.length) return healths
   throw new ProxyError(
     'start_failed',
-    `no engine answers: ${first.error.message}; start the engine, or correct --engine-url ${first.engine}`,
+    `no engine responds: ${first.error.message}; start the engine, or correct --engine-url ${first.engine}`,
     { cause: first.error },
   )
 }

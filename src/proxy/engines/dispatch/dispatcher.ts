@@ -136,7 +136,7 @@ export class Dispatcher {
     const askedAtMs = this.#clock.nowMs()
     const submission = this.#scheduler.submit(call, askedAtMs)
     if (submission.outcome === 'queue_full') {
-      throw new ProxyError('queue_full', 'too many calls wait for an engine already; try again later', {
+      throw new ProxyError('queue_full', 'too many requests are waiting for an engine; try again later', {
         retryAfterS: 1,
       })
     }

@@ -179,7 +179,7 @@ export class EngineHealthWatch {
     this.healthy = false
     // A replacement may have started with other weights.
     this.forgetWeights()
-    this.error = silent ? `no answer within ${CHECK_TIMEOUT_MS / 1_000} s` : getMessage(thrown)
+    this.error = silent ? `no response within ${CHECK_TIMEOUT_MS / 1_000} s` : getMessage(thrown)
   }
 
   #tell(): void {

@@ -77,8 +77,8 @@ export class EngineRegistry implements Registry {
     if (!isOther && (!this.#options.needsTokenIds || client.takesTokenIds)) return
     this.#options.backend.engines.retire(engine)
     const message = isOther
-      ? `${client.name} is refused: ${watch.error}`
-      : `token mode needs engines that take token ids, and ${client.name} does not: use vLLM or SGLang`
+      ? `${client.name} is rejected: ${watch.error}`
+      : `token mode needs engines that accept token ids, and ${client.name} does not: use vLLM or SGLang`
     throw new ProxyError('unsupported', message, { param: 'url' })
   }
 }

@@ -76,7 +76,7 @@ class EngineBackend implements LocalBackend {
       absent: (call) =>
         createUnlistedPolicyError(call, this.status().members) ?? {
           code: 'engine_unreachable',
-          message: `no engine that could serve this call is healthy${this.#refusals()}`,
+          message: `no engine that could serve this request is healthy${this.#refusals()}`,
         },
     })
     this.#efforts = options.adaptsEfforts ? new EffortRegistry(options.logger) : undefined
@@ -156,7 +156,7 @@ class EngineBackend implements LocalBackend {
 
   /** Queries the healthy engines in order until one can count: all of them serve the same model. */
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
-    let failure: unknown = createCannotCountError('No engine here can count the tokens of a prompt')
+    let failure: unknown = createCannotCountError('No engine can count the tokens of a prompt')
     for (const { client, watch, draining } of this.engines.all()) {
       if (!client.countTokens || !watch.healthy || draining) continue
       try {

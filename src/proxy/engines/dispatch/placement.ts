@@ -135,7 +135,7 @@ export function createUnlistedPolicyError(
   const more = listed.size > MAX_NAMES ? ` and ${listed.size - MAX_NAMES} more` : ''
   return {
     code: 'policy_not_served',
-    message: `no engine here lists the policy ${model}; they list ${names}${more}`,
+    message: `no engine lists the policy ${model}; they list ${names}${more}`,
   }
 }
 

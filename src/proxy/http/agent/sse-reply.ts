@@ -82,5 +82,5 @@ export class SseReply {
 }
 
 function tooSlow(stallMs: number): ProxyError {
-  return new ProxyError('agent_too_slow', `The agent read nothing of its answer in ${stallMs / 1000} s`)
+  return new ProxyError('agent_too_slow', `The agent read nothing of its response in ${stallMs / 1000} s`)
 }

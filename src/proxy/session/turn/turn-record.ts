@@ -19,7 +19,7 @@ export function refuseUnwritable(event: GenerationEvent): void {
   try {
     JSON.stringify(unnamed)
   } catch (cause) {
-    throw new ProxyError('engine_failed', 'The engine nested its answer too deeply', { cause })
+    throw new ProxyError('engine_failed', 'The response of the engine is nested too deeply', { cause })
   }
 }
 

@@ -56,6 +56,6 @@ export function checkSum(
 }
 
 export function damaged(what: string): ProxyError {
-  const message = `${what} is not what was written: the database file is damaged. Leave the session out, or restore a backup`
+  const message = `${what} does not match its checksum: the database file is damaged. Exclude the session, or restore a backup`
   return new ProxyError('data_damaged', message)
 }

@@ -67,7 +67,7 @@ export class RequestWriter {
     put: (text: HashedText, parent: number) => number,
   ): RecordedTexts {
     if (base.depth > 0 && this.#nodeAt(tree, base.link)?.id !== base.node)
-      throw new Error('the request that a request repeats is not on record')
+      throw new Error('the list that a request extends is not stored')
     const hashed = texts.map((text) => ({ text, hash: hashOf(text) }))
     const links = linksOf(hashed, base.link)
     const known = this.#deepestKnown(tree, links, base)
@@ -86,7 +86,7 @@ export class RequestWriter {
   putTools(tree: number, tools: Exclude<SentTurn['tools'], null>): number {
     if (typeof tools === 'string') return this.putText(tree, tools)
     if (this.#tables.treeOfText(tools) !== tree)
-      throw new Error('the tools that a request repeats are not on record')
+      throw new Error('the tools that a request refers to are not stored')
     return tools
   }
 

@@ -154,7 +154,9 @@ export class StoreThread<T extends Methods<T>> {
       this.#post([unsent])
     } catch (cause) {
       // Usually the cause is an array that has been transferred already.
-      const error = new ProxyError('store_failed', `${method} has what cannot be handed over`, { cause })
+      const error = new ProxyError('store_failed', `${method} has arguments that cannot be transferred`, {
+        cause,
+      })
       this.#pending.get(id)?.reject(error)
       this.#pending.delete(id)
     }

@@ -66,7 +66,7 @@ export class UnopenedTurns {
   /** Fails the closing of such a turn. @throws ProxyError `store_failed` */
   refuse(turnId: string): void {
     if (!this.#turns.has(turnId)) return
-    throw new ProxyError('store_failed', 'the turn could not be put on record when it began')
+    throw new ProxyError('store_failed', 'the turn could not be stored when it was opened')
   }
 }
 

@@ -120,7 +120,7 @@ t.test("an engine's error tells which efforts it rejects", async (t) => {
   }
   const qwen = 'Unexpected reasoning effort high. Supported types are xhigh (default), medium, and low'
   t.equal(rejected(qwen, 'high'), 'minimal high max')
-  const http500 = `the engine at http://e answered with HTTP 500: ${qwen}`
+  const http500 = `the engine at http://e responded with HTTP 500: ${qwen}`
   t.equal(rejected(http500, 'high'), 'minimal high max')
   const harmony =
     "reasoning_effort='max' is not supported by Harmony. Supported values are: high, medium, low."

@@ -67,8 +67,8 @@ export class CapabilityNegotiation {
     const lesser = [...this.#learnt.values()].filter(({ refusals }) => refusals >= CONFIRMATIONS)
     const asks = lesser.map(({ ask }) => ask)
     if (asks.includes('plain'))
-      return 'it refuses to be asked for token ids and logprobs: its turns are not exact'
-    if (asks.includes('logprobs')) return 'it refuses to be asked for token ids: its turns are not exact'
+      return 'it rejects requests for token ids and logprobs: its turns are not exact'
+    if (asks.includes('logprobs')) return 'it rejects requests for token ids: its turns are not exact'
     return undefined
   }
 }

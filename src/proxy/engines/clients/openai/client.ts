@@ -33,7 +33,7 @@ class OpenaiClient extends ServerClient implements EngineClient {
 
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
     if (isTokenRequest(request)) {
-      const message = `the engine at ${this.name} takes no token ids: token mode needs one of kind vllm, sglang or embedded`
+      const message = `the engine at ${this.name} does not accept token ids: token mode needs an engine of kind vllm, sglang or embedded`
       throw new ProxyError('unsupported', message)
     }
     yield* this.#routes.generate(request, signal)

@@ -119,7 +119,7 @@ export class GenerateReader implements JsonReader {
       throw new ProxyError('engine_rejected', said, {
         status,
         engineBody: { error: { message: said } },
-        logMessage: 'the engine aborted the call',
+        logMessage: 'the engine aborted the request',
       })
     }
     throw this.#failure('aborted the request', `: ${said}`)

@@ -158,12 +158,12 @@ function rejectVllmConstraints(body: ChatBody): void {
   for (const field in body) {
     if (field !== 'structured_outputs' && !field.startsWith('guided_')) continue
     if (body[field] === null || body[field] === undefined) continue
-    throw unsupported(field, 'ask for response_format, regex or ebnf instead')
+    throw unsupported(field, 'use response_format, regex or ebnf instead')
   }
 }
 
 function unsupported(field: string, hint: string): ProxyError {
-  return new ProxyError('unsupported', `SGLang does not take this '${field}' in token mode: ${hint}`, {
+  return new ProxyError('unsupported', `SGLang does not support this '${field}' in token mode: ${hint}`, {
     param: field,
   })
 }

@@ -34,12 +34,12 @@ export function readSglangScores(engine: string, text: string, request: ScoreReq
   const tops: unknown = meta.input_top_logprobs
   // Counted from the end: versions differ in the number of prompt entries at the start.
   const from = entries.length - ids.length
-  if (from < 0) throw notScored(engine, `it tells ${entries.length} tokens of ${ids.length}`)
+  if (from < 0) throw notScored(engine, `it reports ${entries.length} of ${ids.length} tokens`)
   return Array.from(ids, (id, at) => {
     const [value, said] = parseTriple(entries[from + at])
     if (said !== id) throw notScored(engine, 'it read other tokens than it was sent')
     const logprob = value === null ? undefined : logprobOf(value)
-    if (logprob === undefined) throw notScored(engine, `it does not tell token ${at} of the completion`)
+    if (logprob === undefined) throw notScored(engine, `it does not report token ${at} of the completion`)
     const top = Array.isArray(tops) ? parseTopLogprobs(tops[tops.length - ids.length + at]) : []
     return {
       logprob,

@@ -46,8 +46,8 @@ export class ToolCallConstraints {
 
   get #words(): string {
     return (
-      `its version is not known to be ${this.#options.since} or newer: in token mode, tools that are strict and ` +
-      'parallel_tool_calls: false do not bind what it samples, and forced calls are sampled as a JSON array'
+      `its version is not known to be ${this.#options.since} or newer: in token mode, strict tools and ` +
+      'parallel_tool_calls: false do not constrain sampling, and forced tool calls are sampled as a JSON array'
     )
   }
 }

@@ -47,7 +47,7 @@ const NO_ROUTE = {
   versions: 'the weight version of each token is not recorded',
 }
 const SCALE_OUT = 'its token-id route is disabled (vllm serve --enable-scale-out enables it)'
-const NO_MASKS = 'sampling masks are not recorded: it tells none (vllm serve --return-sampling-mask)'
+const NO_MASKS = 'sampling masks are not recorded: it reports none (vllm serve --return-sampling-mask)'
 
 /**
  * The first version that streams ids for which a parser does not emit text yet (vllm-project/vllm#29074); 0.12.0 does
@@ -134,8 +134,8 @@ class VllmClient extends ServerClient implements EngineClient {
     if (!isKnown || (await this.#version.isSince(WHOLE_STREAMS_SINCE, signal))) return false
     const { version } = await this.#version.said(signal)
     this.#losesIds =
-      `it is vLLM ${version}, whose streams lose token ids where a tool or reasoning parser is on, so chats are asked ` +
-      `whole: upgrade it to ${WHOLE_STREAMS_SINCE}, or use token mode (--tokenizer)`
+      `it is vLLM ${version}, whose streams lose token ids if a tool or reasoning parser is on, so chats are not ` +
+      `streamed: upgrade it to ${WHOLE_STREAMS_SINCE}, or use token mode (--tokenizer)`
     return true
   }
 
@@ -201,7 +201,7 @@ class VllmClient extends ServerClient implements EngineClient {
     signal: AbortSignal,
   ): GenerationStream {
     if (!(await this.#version.isSince(IMAGES_SINCE, signal))) {
-      const message = `the engine at ${this.name} takes no images beside token ids: vLLM does from ${IMAGES_SINCE} on`
+      const message = `the engine at ${this.name} does not accept images with token ids: vLLM does since ${IMAGES_SINCE}`
       throw new ProxyError('unsupported', message, { param: 'messages' })
     }
     const ids = new PromptIds(collapseImages(request.promptTokenIds.whole(), images, images.edges))
@@ -317,7 +317,7 @@ class ContextLength {
     if (limit !== undefined) return limit
     throw new ProxyError(
       'unsupported',
-      `the engine at ${this.#connection.name} does not tell its context length: the call must set max_tokens`,
+      `the engine at ${this.#connection.name} does not report its context length: the request must set max_tokens`,
       { param: 'max_tokens' },
     )
   }

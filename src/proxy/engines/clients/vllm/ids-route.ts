@@ -169,7 +169,7 @@ export function vllmImagesBody(request: TokenRequest, sent: IdsRequestOptions): 
     const isConstraint = field === 'structured_outputs' || field.startsWith('guided_')
     const isFormat = field === 'response_format' && !isTextFormat(field, value)
     if ((!isConstraint && !isFormat) || !isSet(value)) continue
-    const message = `vLLM does not take '${field}' beside token ids and images`
+    const message = `vLLM does not support '${field}' with token ids and images`
     throw new ProxyError('unsupported', message, { param: field })
   }
   const content_parts = getImageUrls(body.messages).map((url) => ({ type: 'image_url', url }))

@@ -41,7 +41,7 @@ export function readVllmScores(engine: string, text: string, request: ScoreReque
   const from = request.promptTokenIds.length
   return entries.slice(from).map((entry: unknown, at) => {
     const scored = isRecord(entry) ? scoredToken(entry, ids[from + at]!, request.alternatives) : undefined
-    if (scored === undefined) throw notScored(engine, `it does not tell token ${at} of the completion`)
+    if (scored === undefined) throw notScored(engine, `it does not report token ${at} of the completion`)
     return scored
   })
 }

@@ -91,6 +91,6 @@ function argumentsText(args: unknown): string | undefined {
   if (typeof args === 'string') return args
   if (!isRecord(args)) return undefined
   if (isNestedTooDeeply(args))
-    throw new ProxyError('engine_failed', 'The engine nested its answer too deeply')
+    throw new ProxyError('engine_failed', 'The response of the engine is nested too deeply')
   return JSON.stringify(args)
 }

@@ -56,7 +56,7 @@ const TOKEN_ID = /^token_id:(\d+)$/
  */
 const FAILURES: ReadonlyMap<string, string> = new Map([
   ['abort', 'aborted the request'],
-  ['error', 'failed while it answered'],
+  ['error', 'failed during its response'],
 ])
 
 export class AnswerReader {
@@ -137,7 +137,7 @@ export class AnswerReader {
       answer = parseAnswer(json, readPrompt)
     } catch {
       const said = excerpt(redact(json.toString()))
-      throw saidBy('engine_failed', `the engine at ${engine} answered with no JSON`, `: ${said}`)
+      throw saidBy('engine_failed', `the engine at ${engine} did not respond with JSON`, `: ${said}`)
     }
     if (isRecord(answer) && !isError(answer)) return answer
     throw answerError(engine, json.toString(), redact)
@@ -229,7 +229,7 @@ export class AnswerReader {
     if (!said.every(isTokenEntry)) {
       throw new ProxyError(
         'engine_failed',
-        `the engine at ${this.#options.engine} answered with broken logprobs`,
+        `the engine at ${this.#options.engine} responded with invalid logprobs`,
       )
     }
     const entries = said.map(withNumber)

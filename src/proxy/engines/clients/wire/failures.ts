@@ -20,7 +20,7 @@ export function answerFailure(engine: string, thrown: unknown): ProxyError {
   if (SILENT.has(code)) return failure('engine_timeout', `the engine at ${engine} fell silent`, code, thrown)
   if (NOT_HTTP.test(code)) {
     // The cause is omitted: the parser's error contains the data that it could not parse.
-    return failure('engine_failed', `what answered at ${engine} does not speak HTTP`, code, undefined)
+    return failure('engine_failed', `the server at ${engine} does not speak HTTP`, code, undefined)
   }
   return failure('engine_lost', `the connection to the engine at ${engine} was lost`, code, thrown)
 }
@@ -39,7 +39,10 @@ function codeOf(thrown: unknown): string {
 
 /** Returns the error for a response that ended before its finish reason. */
 export function answerUnfinished(engine: string): ProxyError {
-  return new ProxyError('engine_lost', `the answer of the engine at ${engine} ended without a finish reason`)
+  return new ProxyError(
+    'engine_lost',
+    `the response of the engine at ${engine} ended without a finish reason`,
+  )
 }
 
 /** Returns the error for a response that is too large to be buffered. @param limit in bytes */
@@ -61,14 +64,18 @@ export function refusalError({ engine, status, text, retryAfter }: RefusedAnswer
   const said = engineMessage(body) ?? excerpt(text)
   const retryAfterS = retryAfter === undefined ? undefined : secondsUntil(retryAfter)
   if (status >= 400 && status < 500) {
-    return new ProxyError('engine_rejected', said === '' ? `the engine answered with HTTP ${status}` : said, {
-      status,
-      engineBody: body ?? text,
-      logMessage: 'the engine refused the call',
-      retryAfterS,
-    })
+    return new ProxyError(
+      'engine_rejected',
+      said === '' ? `the engine responded with HTTP ${status}` : said,
+      {
+        status,
+        engineBody: body ?? text,
+        logMessage: 'the engine rejected the request',
+        retryAfterS,
+      },
+    )
   }
-  const logMessage = `the engine at ${engine} answered with HTTP ${status}`
+  const logMessage = `the engine at ${engine} responded with HTTP ${status}`
   const message = said === '' ? logMessage : `${logMessage}: ${said}`
   return new ProxyError('engine_failed', message, { logMessage, retryAfterS })
 }
@@ -113,7 +120,7 @@ export function healthFailure(thrown: unknown): unknown {
     return new ProxyError('engine_unreachable', message, { cause: thrown })
   }
   if (code !== 'engine_rejected') return thrown
-  return new ProxyError('engine_failed', `the engine refused to say how it is (HTTP ${status}): ${message}`)
+  return new ProxyError('engine_failed', `the engine rejected the health check (HTTP ${status}): ${message}`)
 }
 
 /** Converts a Retry-After header, seconds or a date, to seconds. */

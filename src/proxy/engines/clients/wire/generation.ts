@@ -76,7 +76,7 @@ function guarded(reader: JsonReader, engine: string): JsonReader {
         reader.read(json, events, isWhole)
       } catch (cause) {
         if (cause instanceof ProxyError) throw cause
-        const message = `the engine at ${engine} answered with what cannot be read`
+        const message = `the response of the engine at ${engine} is malformed`
         throw new ProxyError('engine_failed', message, { cause })
       }
     },

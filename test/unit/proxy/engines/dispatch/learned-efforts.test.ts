@@ -33,7 +33,7 @@ t.test('what an error teaches is learned when the retry has succeeded', async (t
 t.test('an engine that answers a template error with HTTP 500 is understood as well', async (t) => {
   const { negotiation, send } = negotiate(new EffortRegistry(), 'high')
   send()
-  const message = `the engine at http://e answered with HTTP 500: ${QWEN}`
+  const message = `the engine at http://e responded with HTTP 500: ${QWEN}`
   t.ok(negotiation.rejected('engine', new ProxyError('engine_failed', message)))
   t.equal(send(), 'xhigh')
 })

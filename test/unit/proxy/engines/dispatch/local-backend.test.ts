@@ -334,7 +334,7 @@ t.test('an engine is unhealthy after three silent checks in a row, not after one
     healthy.push(backend.status().members[0]!.healthy)
   }
   t.same(healthy, [true, true, false])
-  t.equal(backend.status().members[0]!.error, 'no answer within 5 s')
+  t.equal(backend.status().members[0]!.error, 'no response within 5 s')
 })
 
 t.test('an engine that answers while the proxy is busy with itself stays healthy', async (t) => {

@@ -343,7 +343,7 @@ t.test('what is no answer', (t) => {
     t.throws(() => readerFor().read(json, []), expected)
   failing('<html>bad\n gateway</html>', {
     code: 'engine_failed',
-    message: /no JSON: <html>bad gateway<\/html>$/,
+    message: /did not respond with JSON: <html>bad gateway<\/html>$/,
   })
   failing('{"error":{"message":"out of memory","code":500}}', {
     code: 'engine_failed',
@@ -369,7 +369,7 @@ t.test('what is no answer', (t) => {
   t.throws(() => readerFor().end(), { code: 'engine_lost' }, 'no finish reason')
   for (const [reason, message] of [
     ['abort', /aborted the request/],
-    ['error', /failed while it answered/],
+    ['error', /failed during its response/],
   ] as const)
     t.throws(() => read([chunk({ content: 'a' }, { finish_reason: reason })]), {
       code: 'engine_failed',
@@ -398,7 +398,7 @@ t.test('arguments that are nested beyond all measure are the failure of the engi
   const answer = `{"choices":[{"index":0,"delta":{"tool_calls":[${call}]}}]}`
   t.throws(() => readerFor().read(answer, []), {
     code: 'engine_failed',
-    message: /nested its answer too deeply/,
+    message: /nested too deeply/,
   })
   t.end()
 })
@@ -571,6 +571,6 @@ t.test('entries that name their tokens by id get the id as a token, and others s
     { token: 'token_id:7', bytes: null, top_logprobs: [{ token: 'token_id:9', logprob: -2 }] },
     { token: 'eight', token_id: 8 },
   ])
-  t.throws(() => readEntries(byId('7')), { code: 'engine_failed', message: /broken logprobs/ })
+  t.throws(() => readEntries(byId('7')), { code: 'engine_failed', message: /invalid logprobs/ })
   t.end()
 })
