@@ -1,8 +1,8 @@
 /**
- * Restricts what an agent with a key may request of an engine. Engines obey fields that reach beyond one request: another
- * chat template, a priority over all other requests, a file of adapters, an address to fetch. Such fields are rejected.
- * A field that no engine reads, as clients of vendors' own services send, is dropped: one that a future engine reads must
- * not reach it by default.
+ * Restricts what an agent with a key may request of an engine. Engines obey fields that reach beyond one request:
+ * another chat template, a priority over all other requests, a file of adapters, an address to fetch. Such fields are
+ * rejected. A field that no engine reads, as clients of vendors' own services send, is dropped: one that a future
+ * engine reads must not reach it by default.
  *
  * Fields that engines read: `vllm/entrypoints/openai/chat_completion/protocol.py`, `vllm/entrypoints/chat_utils.py`,
  * `sglang/srt/entrypoints/openai/protocol.py`.

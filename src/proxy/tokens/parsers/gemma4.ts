@@ -1,7 +1,8 @@
 /**
  * Gemma 4's tool calls:
- * `<|tool_call>call:f{a:<|"|>text<|"|>,n:5,l:[1,<|"|>x<|"|>],m:{k:true}}<tool_call|>`, reasoning in `<|channel>thought\n…<channel|>`.
- * Strings are delimited by a special token, which cannot be escaped; other values have no quotes.
+ * `<|tool_call>call:f{a:<|"|>text<|"|>,n:5,l:[1,<|"|>x<|"|>],m:{k:true}}<tool_call|>`, reasoning in
+ * `<|channel>thought\n…<channel|>`. Strings are delimited by a special token, which cannot be escaped; other values have
+ * no quotes.
  * Sources: the model's chat template; vLLM's `parser/gemma4.py`; SGLang's `gemma4_detector.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'

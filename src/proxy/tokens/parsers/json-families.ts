@@ -88,8 +88,8 @@ export const commandRPlus = blockFamily('command_r_plus', [], {
 })
 
 /**
- * Apriel 1.5 and 1.6: `Here are my reasoning steps:\n…\n[BEGIN FINAL RESPONSE]\n…\n<tool_calls>[{"name": "f", "arguments":
- * {…}}]</tool_calls>`. Source: the models' chat templates.
+ * Apriel 1.5 and 1.6: `Here are my reasoning steps:\n…\n[BEGIN FINAL RESPONSE]\n…\n<tool_calls>[{"name": "f",
+ * "arguments": {…}}]</tool_calls>`. Source: the models' chat templates.
  */
 export const apriel = blockFamily('apriel', [], {
   reasoning: { open: 'Here are my reasoning steps:', close: '[BEGIN FINAL RESPONSE]', callEndsIt: true },
@@ -134,8 +134,8 @@ export const solarOpen = blockFamily(
 
 /**
  * Kimi K2:
- * `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, all calls in one section. `functions.f:0`
- * is the tool call's id, which the template expects in later requests.
+ * `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, all calls in one section.
+ * `functions.f:0` is the tool call's id, which the template expects in later requests.
  * Sources: Kimi K2's `tool_call_guidance.md`; vLLM's `kimi_k2_tool_parser.py`.
  */
 export const kimi = blockFamily('kimi_k2', ['<|tool_call_argument_begin|>'], {
