@@ -24,7 +24,7 @@ const json = JSON as unknown as JsonWithSource
  */
 const MAY_BE_RAW = /(?:^|[\s:,[])(?:-?(?:\d+[.eE]|\d{16})|-0)/
 
-/** The same for integers that may have more digits than a JavaScript number keeps. */
+/** Matches text that may contain an integer with more digits than a JavaScript number keeps. */
 const MAY_BE_LARGE = /(?:^|[\s:,[])-?\d{16}/
 const INTEGER = /^-?\d+$/
 
@@ -44,7 +44,8 @@ export function parseKeepingNumbers(text: string): unknown {
 }
 
 /**
- * As `JSON.parse`, but integers that a JavaScript number would round are raw JSON, except those of {@link READ_FIELDS}.
+ * Parses JSON as `JSON.parse` does, except that integers which a JavaScript number would round become raw JSON, unless
+ * they are in {@link READ_FIELDS}.
  * @throws SyntaxError
  */
 export function parseKeepingIntegers(text: string): unknown {
@@ -61,14 +62,14 @@ export function getRawNumber(value: unknown): string | undefined {
   return json.isRawJSON(value) ? value.rawJSON : undefined
 }
 
-/** Returns the integer that a value is or stands for, undefined for every other value. */
+/** Returns the integer that a value is or represents, undefined for any other value. */
 export function readInteger(value: unknown): bigint | undefined {
   if (typeof value === 'number') return Number.isInteger(value) ? BigInt(value) : undefined
   const text = getRawNumber(value)
   return text !== undefined && INTEGER.test(text) ? BigInt(text) : undefined
 }
 
-/** Returns an integer for JSON, raw where a number would round it. */
+/** Returns an integer for JSON, as raw JSON if a number would round it. */
 export function toJsonInteger(integer: bigint): number | RawNumber {
   const number = Number(integer)
   return Number.isSafeInteger(number) ? number : json.rawJSON(integer.toString())
@@ -85,14 +86,14 @@ export const LIST_FIELDS: readonly string[] = ['messages', 'input', 'contents']
 /** The fields that a template receives besides the conversation and its tools. */
 export const TEMPLATE_FIELDS: readonly string[] = ['chat_template_kwargs', 'documents']
 
-/** Fields that engines read with 64 bits, or that have a schema or other fields of the engine's. */
+/** The fields that engines read with 64 bits, or that contain a schema or engine-specific fields. */
 export const INTEGER_FIELDS: readonly string[] = [
   ...['seed', 'sampling_seed', 'priority', 'sampling_params', 'generationConfig', 'generation_config'],
   ...['response_format', 'text', 'output_config', 'output_format', 'structured_outputs', 'guided_json'],
   ...['vllm_xargs', 'custom_params', 'extra_body'],
 ]
 
-/** Limits and counts, wherever they stand: the proxy computes with them, and no context is as long. */
+/** The limits and counts, at any depth: the proxy computes with them, and no context is as long. */
 const READ_FIELDS: ReadonlySet<string> = new Set([
   ...['n', 'max_tokens', 'max_completion_tokens', 'maxOutputTokens', 'max_output_tokens', 'min_tokens'],
   ...['top_k', 'topK', 'candidateCount', 'candidate_count', 'thinkingBudget', 'thinking_budget'],
@@ -111,7 +112,7 @@ export function parseBody(text: string): unknown {
   return value
 }
 
-/** Puts the integers of {@link INTEGER_FIELDS} into a request as its text has them; `value` is what JSON.parse made of it. */
+/** Replaces the integers of {@link INTEGER_FIELDS} by those of the text. @param value the result of JSON.parse */
 export function keepIntegers(value: unknown, text: string): void {
   const exact = isObject(value) ? getLargeIntegers(text) : undefined
   if (!isObject(value) || !isObject(exact)) return
@@ -172,13 +173,13 @@ function getRawValue(text: string): unknown {
   return MAY_BE_RAW.test(text) ? parseWithSource(text, () => true) : undefined
 }
 
-/** @returns undefined as {@link getRawValue} */
+/** Parses a text with raw integers. @returns undefined as {@link getRawValue} */
 function getLargeIntegers(text: string): unknown {
   const isKept = (key: string, source: string) => INTEGER.test(source) && !READ_FIELDS.has(key)
   return MAY_BE_LARGE.test(text) ? parseWithSource(text, isKept) : undefined
 }
 
-/** @param isKept whether a number that JavaScript would write in another way is raw */
+/** @param isKept whether to keep a number that JavaScript would write differently as raw JSON */
 function parseWithSource(text: string, isKept: (key: string, source: string) => boolean): unknown {
   if (text.length > MAX_NUMBER_LENGTH) return undefined
   try {

@@ -288,7 +288,8 @@ export interface CreatedSession {
 
 /**
  * The store of a proxy. Every method that changes data resolves when the change is durable, and rejects with ProxyError
- * `store_failed` when it is not; a rejected change has no effect. Changes to one session take effect in call order.
+ * `store_failed` when it is not; a rejected change has no effect. Changes to one session take effect in the order of
+ * the method calls.
  */
 export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, ImportReader, ImportStore {
   /** Creates a session, or returns the existing one with this id unchanged. */
