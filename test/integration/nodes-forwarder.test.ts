@@ -1,10 +1,11 @@
 /** One node between a client and an owner that a test plays: what is sent, what is reported, what is left when one side breaks. */
 import type { ServerResponse } from 'node:http'
-import Fastify from 'fastify'
+import Fastify, { type FastifyRequest } from 'fastify'
 import t, { type Test } from 'tap'
 import { DELIVERY_HEADER, Deliveries } from '../../src/proxy/http/nodes/deliveries.ts'
 import { Forwarder } from '../../src/proxy/http/nodes/forwarder.ts'
 import { createNodeSecret, NodeIdentity } from '../../src/proxy/http/nodes/node-identity.ts'
+import { RequestBody } from '../../src/proxy/http/nodes/request-body.ts'
 import { fakeSharedRecord } from '../helpers/fake-shared-record.ts'
 import { RawConnection } from '../helpers/raw-connection.ts'
 import { type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
@@ -13,6 +14,10 @@ import { until } from '../helpers/until.ts'
 const OWNER_LEASE = 2
 const TRACKED = { [DELIVERY_HEADER]: 'tracked' }
 const SECRETS = [createNodeSecret()]
+
+function bodyOf({ raw }: FastifyRequest): RequestBody {
+  return new RequestBody(raw, { limitBytes: 1024, setMemory: () => {} })
+}
 
 /** @param script of the owner, for all but the reports */
 async function startNode(t: Test, script: Script) {
@@ -36,7 +41,7 @@ async function startNode(t: Test, script: Script) {
   const failures: unknown[] = []
   app.addHook('onRequest', async (request, reply) => {
     const isForwarded = await forwarder
-      .forward(request, reply, { id: OWNER_LEASE, url: owner.url })
+      .forward(request, reply, { id: OWNER_LEASE, url: owner.url }, bodyOf(request))
       .catch((error: unknown) => {
         failures.push((error as { code: unknown }).code)
         throw error
@@ -163,7 +168,7 @@ async function startRejectingOwner(t: Test): Promise<{ url: string }> {
   })
   const app = Fastify()
   app.addHook('onRequest', async (request, reply) => {
-    await forwarder.forward(request, reply, { id: OWNER_LEASE, url: ownerUrl })
+    await forwarder.forward(request, reply, { id: OWNER_LEASE, url: ownerUrl }, bodyOf(request))
     return reply
   })
   app.all('*', async () => 'unreachable')

@@ -11,10 +11,10 @@ import { until } from '../helpers/until.ts'
 const BODY = { model: 'embedded', max_tokens: 12 }
 
 /** As an agent that never tells that it tries again. @returns the turn */
-async function ask(url: string, content: string): Promise<string> {
+async function ask(url: string, content: string, headers: Record<string, string> = {}): Promise<string> {
   const answer = await fetch(`${url}/s/v1/chat/completions`, {
     method: 'POST',
-    headers: { 'content-type': 'application/json', connection: 'close' },
+    headers: { 'content-type': 'application/json', connection: 'close', ...headers },
     body: JSON.stringify({ ...BODY, messages: [{ role: 'user', content }] }),
   })
   const body = await answer.text()
@@ -28,12 +28,20 @@ interface Turn {
   status: string
 }
 
-/** Three nodes, of which the first one has the session `s`. */
+/** Three nodes, of which the first one has the session `s`. The others reach it by `ownerLink`, and workers the engine by `link`. */
 async function setUp(t: Test) {
   const server = await PostgresServer.start({ fsync: 'on' })
   t.teardown(() => server.end())
   const env = { DATABASE_URL: await server.newDatabase() }
-  const nodes = await Promise.all([1, 2, 3].map(async () => new Node(t, await freePort(), env)))
+  const ownerPort = await freePort()
+  const ownerLink = new DatabaseLink(ownerPort)
+  t.teardown(() => ownerLink.close())
+  const ownerEnv = { ...env, LLM_PROXY_NODE_URL: `http://127.0.0.1:${await ownerLink.open()}` }
+  const nodes = [
+    new Node(t, ownerPort, ownerEnv),
+    new Node(t, await freePort(), env),
+    new Node(t, await freePort(), env),
+  ]
   await Promise.all(nodes.map((node) => node.start()))
   const engine = await startEngine(t)
   const link = new DatabaseLink(Number(new URL(engine.url).port))
@@ -44,13 +52,13 @@ async function setUp(t: Test) {
     await until(async () => (await readJson(`${url}/health/workers`)).healthy === 1)
   const [owner, passer, other] = nodes as [Node, Node, Node]
   await ask(owner.url, 'Begin.')
-  const turns = async (): Promise<Turn[]> => (await readJson(`${owner.url}/sessions/s`)).turns
+  const turns = async (): Promise<Turn[]> => (await readJson(`${other.url}/sessions/s`)).turns
   const trained = async () => {
     const { trajectories, excluded_turns: excluded } = await readJson(`${other.url}/sessions/s/trajectories`)
     const rows = trajectories as { turns: { turn_id: string }[] }[]
     return { ids: rows.flatMap(({ turns }) => turns.map((turn) => turn.turn_id)), excluded }
   }
-  return { owner, passer, other, link, turns, trained }
+  return { owner, passer, other, link, ownerLink, turns, trained }
 }
 
 t.test(
@@ -111,5 +119,74 @@ t.test(
       (turns as Turn[]).map(({ status }) => status),
       ['completed', 'completed', 'completed', 'completed'],
     )
+  },
+)
+
+t.test(
+  'a request in flight at an owner that is killed is served by the next one',
+  { skip: noPostgres },
+  async (t) => {
+    const { owner, passer, link, turns } = await setUp(t)
+    link.isHeld = true
+    const asked = ask(passer.url, 'Go on.')
+    await until(async () => (await turns()).some(({ status }) => status === 'open'))
+    await owner.kill()
+    link.isHeld = false
+    const turnId = await asked
+    t.match(await turns(), [
+      { status: 'completed' },
+      { status: 'interrupted' },
+      { status: 'completed', turn_id: turnId },
+    ])
+  },
+)
+
+const CLIENTS: [string, Record<string, string>][] = [
+  ['that does not count its attempts', {}],
+  ['that counts its attempts', { 'x-stainless-retry-count': '0' }],
+]
+
+for (const [client, headers] of CLIENTS) {
+  t.test(
+    `an owner dies after a commit, before its response: the client, ${client}, gets another one that supersedes it`,
+    { skip: noPostgres },
+    async (t) => {
+      const { owner, passer, link, ownerLink, turns, trained } = await setUp(t)
+      link.isHeld = true
+      const asked = ask(passer.url, 'Go on.', headers)
+      await until(async () => (await turns()).some(({ status }) => status === 'open'))
+      ownerLink.isHeld = true
+      link.isHeld = false
+      const committed = await until(async () =>
+        (await turns()).find((_, at) => at === 1 && _.status === 'completed'),
+      )
+      await owner.kill()
+      ownerLink.close()
+      const turnId = await asked
+      t.not(turnId, committed.turn_id)
+      const { ids, excluded } = await trained()
+      t.ok(ids.includes(turnId))
+      t.notOk(ids.includes(committed.turn_id))
+      t.equal(excluded.superseded, 1)
+    },
+  )
+}
+
+t.test(
+  'a request with an idempotency key gets what its lost owner committed',
+  { skip: noPostgres },
+  async (t) => {
+    const { owner, passer, link, ownerLink, turns } = await setUp(t)
+    link.isHeld = true
+    const asked = ask(passer.url, 'Go on.', { 'idempotency-key': 'k' })
+    await until(async () => (await turns()).some(({ status }) => status === 'open'))
+    ownerLink.isHeld = true
+    link.isHeld = false
+    const committed = await until(async () =>
+      (await turns()).find((_, at) => at === 1 && _.status === 'completed'),
+    )
+    await owner.kill()
+    ownerLink.close()
+    t.equal(await asked, committed.turn_id)
   },
 )

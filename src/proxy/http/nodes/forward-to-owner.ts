@@ -4,13 +4,15 @@
  * too, because they cancel the requests in flight.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { FastifyRequest, onRequestAsyncHookHandler } from 'fastify'
+import type { FastifyReply, FastifyRequest, onRequestAsyncHookHandler } from 'fastify'
+import { ProxyError } from '../../../base/errors.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import { type SharedRecord, type SharingProxy, sessionMoved } from '../../store/port/shared-record.ts'
 import { namedSession } from '../agent/session-of-call.ts'
 import type { Deliveries } from './deliveries.ts'
-import { type Forwarder, getHops, MAX_HOPS } from './forwarder.ts'
+import { type Forwarder, getHops, isRepeated, MAX_HOPS } from './forwarder.ts'
 import type { NodeIdentity } from './node-identity.ts'
+import { RequestBody } from './request-body.ts'
 
 declare module 'fastify' {
   interface FastifyContextConfig {
@@ -35,6 +37,14 @@ interface Options {
 /** How long a request waits for a crashed owner's lease to end, or for a draining owner to finish its requests. */
 const MAX_WAIT_MS = 60_000
 const POLL_MS = 200
+/** How long a request whose owner was lost waits for the next one: the length of a lease and the time to take over. */
+const LOST_WAIT_MS = 8_000
+
+/** The owner that was lost while it had the request. */
+interface OwnerLoss {
+  readonly id: number
+  readonly error: unknown
+}
 
 export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
   const { sessions, shared, identity, deliveries, forwarder, isDraining } = options
@@ -42,35 +52,61 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     const kind = getKind(request)
     const sessionId = kind && (await namedSession(request, sessions))
     if (kind === undefined || sessionId === undefined) return
-    const untilMs = performance.now() + MAX_WAIT_MS
-    while (performance.now() < untilMs && !request.raw.destroyed) {
-      const node = await findServingNode(sessionId)
-      if (node === undefined) {
+    let untilMs = performance.now() + MAX_WAIT_MS
+    let loss: OwnerLoss | undefined
+    const body = new RequestBody(request.raw, {
+      limitBytes: kind === 'request' ? request.routeOptions.bodyLimit : 0,
+      setMemory: (bytes) => request.charge.setMemory(bytes),
+      isRepeated: isRepeated(request, identity),
+    })
+    while (performance.now() < untilMs && !reply.raw.destroyed) {
+      const owner = await findServingNode(sessionId)
+      // The body of a request whose owner was lost has been read, so this node sends it to itself.
+      const node = owner ?? (loss && shared.self)
+      if (node === undefined && loss === undefined) {
         // Two nodes may find a session without an owner at the same time; one of them acquires it.
         if (kind === 'request' && !(await sessions.acquire(sessionId))) {
           await sleep(POLL_MS)
           continue
         }
-        if (kind === 'request') {
-          await deliveries.settle(sessionId)
-          const message = identity.verify(request)
-          if (message !== undefined)
-            deliveries.watch(reply.raw, message, sessionId, (outcome) => {
-              if (outcome === 'lost') sessions.markDeliveryUnknown(sessionId)
-            })
-        }
+        if (kind === 'request') await prepare(request, reply, sessionId, body.isRepeated)
         return
       }
       if (getHops(request) >= MAX_HOPS) throw sessionMoved(sessionId)
-      const acceptsRequests = kind !== 'request' || !node.isDraining
-      if (node.url !== undefined && acceptsRequests) {
-        if (await forwarder.forward(request, reply, { id: node.id, url: node.url })) return reply
-        // A change is made on this node: an owner that still runs detects by the epoch that it was replaced.
-        if (kind === 'change') return
+      const { id, url, isDraining = false } = node ?? {}
+      const acceptsRequests = kind !== 'request' || !isDraining
+      if (id !== undefined && id !== loss?.id && url !== undefined && acceptsRequests) {
+        try {
+          if (await forwarder.forward(request, reply, { id, url }, body)) return reply
+          // A change is made here: the owner, should it still run, detects by the epoch that it was replaced.
+          if (kind === 'change') return
+        } catch (error) {
+          // A second loss may be the fault of the request.
+          if (kind !== 'request' || body.isRepeated || !isLost(error) || !(await body.complete())) throw error
+          loss = { id, error }
+          untilMs = performance.now() + LOST_WAIT_MS
+        }
       }
       await sleep(POLL_MS)
     }
-    throw sessionMoved(sessionId)
+    throw loss?.error ?? sessionMoved(sessionId)
+  }
+
+  /** Prepares the session for a request that this node serves. */
+  async function prepare(
+    request: FastifyRequest,
+    { raw }: FastifyReply,
+    sessionId: string,
+    isRepeated: boolean,
+  ): Promise<void> {
+    await deliveries.settle(sessionId)
+    // The lost node may have committed the turn: the turn of this request supersedes it.
+    if (isRepeated) sessions.markDeliveryUnknown(sessionId)
+    const message = identity.verify(request)
+    if (message === undefined) return
+    deliveries.watch(raw, message, sessionId, (outcome) => {
+      if (outcome === 'lost') sessions.markDeliveryUnknown(sessionId)
+    })
   }
 
   /** @returns undefined: this node */
@@ -87,4 +123,8 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
 function getKind({ method, routeOptions }: FastifyRequest): 'request' | 'change' | 'watch' | undefined {
   const { scope, ofOwner } = routeOptions.config
   return scope === 'agent' && method === 'POST' ? 'request' : ofOwner
+}
+
+function isLost(error: unknown): boolean {
+  return error instanceof ProxyError && error.code === 'proxy_away'
 }

@@ -3,19 +3,21 @@
  * frame; the target is a path, never a URL, so a client cannot choose the host.
  */
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
-import { PassThrough } from 'node:stream'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { Agent, type Dispatcher, errors } from 'undici'
 import { ProxyError } from '../../../base/errors.ts'
 import type { SharedRecord } from '../../store/port/shared-record.ts'
-import { discardBody, hasBody, OVERSIZED_BODY } from '../transport/discard-body.ts'
 import { DELIVERY_HEADER, type Deliveries } from './deliveries.ts'
 import { DeliveryReports, type ReportTarget } from './delivery-reports.ts'
 import { NODE_HEADER, type NodeIdentity, type SignedMessage } from './node-identity.ts'
+import type { RequestBody } from './request-body.ts'
 import type { DeliveryReport } from './routes.ts'
 
 /** The number of nodes that have forwarded a request. Not authenticated: it only bounds loops. */
 const HOPS_HEADER = 'x-llm-proxy-hops'
+
+/** Marks a request that was sent before, to a node that was lost. It counts in requests that a node has signed. */
+const REPEATED_HEADER = 'x-llm-proxy-repeated'
 
 /** Each of a series of owners may have lost the session by the time a request arrives there. */
 export const MAX_HOPS = 4
@@ -31,7 +33,7 @@ const FLUSH_MS = 2_000
  */
 const HOP_HEADERS = new Set([
   ...['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade'],
-  ...['host', 'expect', 'origin', HOPS_HEADER, NODE_HEADER, DELIVERY_HEADER],
+  ...['host', 'expect', 'origin', HOPS_HEADER, NODE_HEADER, DELIVERY_HEADER, REPEATED_HEADER],
 ])
 
 /** Headers that describe a body, for requests that are sent without theirs. */
@@ -40,6 +42,11 @@ const BODY_HEADERS = ['content-length', 'content-type', 'content-encoding']
 export function getHops({ headers }: Pick<FastifyRequest, 'headers'>): number {
   const hops = Number(headers[HOPS_HEADER] ?? 0)
   return Number.isInteger(hops) && hops >= 0 ? hops : MAX_HOPS
+}
+
+/** Returns whether a node that was lost may have executed this request before: another node says so. */
+export function isRepeated(request: FastifyRequest, identity: NodeIdentity): boolean {
+  return request.headers[REPEATED_HEADER] !== undefined && identity.verify(request) !== undefined
 }
 
 interface ForwarderOptions {
@@ -77,19 +84,25 @@ export class Forwarder {
 
   /**
    * Sends a request to the owner of its session, and the response to the client.
+   * @param body complete if the request was sent to another node before, which was lost
    * @returns false: the owner could not be reached, and nothing of the body has been read
    * @throws ProxyError `proxy_away` if the owner is lost before its response begins; `invalid_request` for a target that
    *   is not a path, or a header that cannot be sent
    */
-  async forward(request: FastifyRequest, reply: FastifyReply, owner: ReportTarget): Promise<boolean> {
-    const { raw, headers, method } = request
+  async forward(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    owner: ReportTarget,
+    body: RequestBody,
+  ): Promise<boolean> {
+    const { headers, method } = request
     const { shared, identity, deliveries } = this.#options
-    const path = getPath(raw)
+    const path = getPath(request.raw)
     const message = identity.sign(owner.id)
     const report = (delivered: boolean) => {
       if (message !== undefined) this.#reports.add(owner, { id: message.id, delivered })
     }
-    const exchange = new NodeExchange(raw, reply, {
+    const exchange = new NodeExchange(body, reply, {
       gone: shared.goneOf(owner.id),
       onTracked: () =>
         deliveries.watch(reply.raw, identity.verify(request), undefined, (outcome) =>
@@ -101,8 +114,12 @@ export class Forwarder {
         origin: new URL(owner.url).origin,
         path,
         method: method as Dispatcher.HttpMethod,
-        headers: { ...toForwardedHeaders(headers), ...toNodeHeaders(headers, message) },
-        body: exchange.body,
+        headers: {
+          ...toForwardedHeaders(headers),
+          ...toNodeHeaders(headers, message),
+          ...(body.isRepeated && { [REPEATED_HEADER]: '1' }),
+        },
+        body: body.open(),
       },
       exchange,
     )
@@ -184,9 +201,7 @@ interface ExchangeOptions {
 class NodeExchange implements Dispatcher.DispatchHandler {
   /** Resolves with false if the other node could not be reached; rejects if it was lost before its response began. */
   readonly started: Promise<boolean>
-  /** The request's body, read once there is a connection; null: it has none. */
-  readonly body: PassThrough | null
-  readonly #incoming: IncomingMessage
+  readonly #body: RequestBody
   readonly #reply: FastifyReply
   readonly #options: ExchangeOptions
   readonly #settle: { resolve(isForwarded: boolean): void; reject(error: ProxyError): void }
@@ -194,12 +209,10 @@ class NodeExchange implements Dispatcher.DispatchHandler {
   #controller: Dispatcher.DispatchController | undefined
   #abortReason: Error | undefined
 
-  constructor(incoming: IncomingMessage, reply: FastifyReply, options: ExchangeOptions) {
-    this.#incoming = incoming
+  constructor(body: RequestBody, reply: FastifyReply, options: ExchangeOptions) {
+    this.#body = body
     this.#reply = reply
     this.#options = options
-    this.body = hasBody(incoming) ? new PassThrough() : null
-    this.body?.on('error', () => {}) // undici aborts the request, and reports the error there.
     const { promise, resolve, reject } = Promise.withResolvers<boolean>()
     this.started = promise
     this.#settle = { resolve, reject }
@@ -218,13 +231,7 @@ class NodeExchange implements Dispatcher.DispatchHandler {
     }
     this.#controller = controller
     this.#state = 'sent'
-    const { body } = this
-    if (body === null) return
-    const incoming = this.#incoming
-    incoming.pipe(body)
-    incoming.once('close', () => {
-      if (!incoming.readableEnded) body.destroy(new Error('the client has left'))
-    })
+    this.#body.start()
   }
 
   onResponseStart(
@@ -235,6 +242,7 @@ class NodeExchange implements Dispatcher.DispatchHandler {
   ): void {
     if (status < 200) return
     this.#state = 'responding'
+    this.#body.release()
     if (headers[DELIVERY_HEADER] !== undefined) this.#options.onTracked()
     const { raw } = this.#reply.hijack()
     raw.writeHead(status, statusText, toResponseHeaders(controller.rawHeaders as Buffer[]))
@@ -261,7 +269,7 @@ class NodeExchange implements Dispatcher.DispatchHandler {
     else if (cause instanceof errors.InvalidArgumentError || cause instanceof errors.NotSupportedError) {
       const message = `This request cannot be forwarded: ${cause.message}`
       this.#settle.reject(new ProxyError('invalid_request', message, { cause }))
-    } else if (state === 'connecting' && !this.#incoming.destroyed) this.#settle.resolve(false)
+    } else if (state === 'connecting' && !this.#reply.raw.destroyed) this.#settle.resolve(false)
     else {
       const message = 'The node that serves this session was lost'
       this.#settle.reject(new ProxyError('proxy_away', message, { cause, retryAfterS: 1 }))
@@ -273,11 +281,7 @@ class NodeExchange implements Dispatcher.DispatchHandler {
     this.#state = 'ended'
     this.#options.gone.removeEventListener('abort', this.#onGone)
     this.#reply.raw.off('close', this.#onClosed)
-    if (this.body === null || wasConnecting) return
-    // A node may respond before it has read the body. Many clients read the response only after they have sent it.
-    this.#incoming.unpipe(this.body)
-    discardBody(this.#incoming, OVERSIZED_BODY)
-    this.#incoming.resume()
+    if (!wasConnecting) this.#body.stop()
   }
 
   #abort(reason: Error): void {

@@ -1,0 +1,102 @@
+import type { IncomingMessage } from 'node:http'
+import { PassThrough } from 'node:stream'
+import { discardBody, hasBody, OVERSIZED_BODY } from '../transport/discard-body.ts'
+
+interface RequestBodyOptions {
+  /** A longer body is not kept. */
+  limitBytes: number
+  /** Charges the caller for the kept bytes; throws if they are too many. */
+  setMemory(bytes: number): void
+  /** Whether the node that sent it here had sent it to another node before. Default: it had not. */
+  isRepeated?: boolean
+}
+
+/**
+ * The body of a request on its way to other nodes. A node gets it as it arrives. It is kept until the response begins, so
+ * that another node can be sent all of it if the first one is lost.
+ */
+export class RequestBody {
+  readonly #incoming: IncomingMessage
+  readonly #options: RequestBodyOptions
+  #isRepeated: boolean
+  #stream: PassThrough | undefined
+  #complete: Buffer | undefined
+  #kept: Buffer[] | undefined = []
+  #keptBytes = 0
+
+  constructor(incoming: IncomingMessage, options: RequestBodyOptions) {
+    this.#incoming = incoming
+    this.#options = options
+    this.#isRepeated = options.isRepeated ?? false
+  }
+
+  /** Whether it was sent before, to a node that was lost. */
+  get isRepeated(): boolean {
+    return this.#isRepeated
+  }
+
+  /** Returns what is to be sent to a node: a stream that {@link start} fills, all bytes, or null for no body. */
+  open(): PassThrough | Buffer | null {
+    if (!hasBody(this.#incoming)) return null
+    if (this.#complete !== undefined) return this.#complete
+    this.#stream = new PassThrough()
+    // undici aborts the request and reports the error there.
+    this.#stream.on('error', () => {})
+    return this.#stream
+  }
+
+  /** Starts to read the body once there is a connection to the node. */
+  start(): void {
+    const incoming = this.#incoming
+    const stream = this.#stream
+    if (stream === undefined) return
+    incoming.on('data', this.#keep)
+    incoming.pipe(stream)
+    incoming.once('close', () => {
+      if (!incoming.readableEnded) stream.destroy(new Error('the client has left'))
+    })
+  }
+
+  /** Ends the sending. Many clients read a response only after they have sent all of their body, so the rest is read. */
+  stop(): void {
+    if (this.#stream === undefined) return
+    this.#incoming.unpipe(this.#stream)
+    this.#stream = undefined
+    discardBody(this.#incoming, OVERSIZED_BODY)
+    this.#incoming.resume()
+  }
+
+  /** Discards the kept bytes. */
+  release(): void {
+    this.#kept = undefined
+    this.#complete = undefined
+    this.#incoming.off('data', this.#keep)
+    this.#options.setMemory(0)
+  }
+
+  /** Waits for the rest of the body. @returns whether all of it was kept, so that it can be sent again */
+  async complete(): Promise<boolean> {
+    const incoming = this.#incoming
+    const isRead = () => incoming.readableEnded || !hasBody(incoming)
+    if (!isRead() && !incoming.destroyed)
+      await new Promise<void>((resolve) => {
+        for (const event of ['end', 'close']) incoming.once(event, () => resolve())
+      })
+    if (this.#kept === undefined || !isRead()) return false
+    this.#complete = Buffer.concat(this.#kept)
+    this.#kept = []
+    this.#isRepeated = true
+    return true
+  }
+
+  readonly #keep = (chunk: Buffer): void => {
+    this.#keptBytes += chunk.length
+    try {
+      if (this.#keptBytes > this.#options.limitBytes) this.release()
+      else this.#options.setMemory(this.#keptBytes)
+      this.#kept?.push(chunk)
+    } catch {
+      this.release()
+    }
+  }
+}

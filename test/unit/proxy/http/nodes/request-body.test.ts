@@ -1,0 +1,102 @@
+import { once } from 'node:events'
+import { createServer, type IncomingMessage } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import type { PassThrough } from 'node:stream'
+import { buffer } from 'node:stream/consumers'
+import t, { type Test } from 'tap'
+import { RequestBody } from '../../../../../src/proxy/http/nodes/request-body.ts'
+import { RawConnection } from '../../../../helpers/raw-connection.ts'
+
+const MEMORY = 8
+
+/** A request whose head has arrived, and the connection that sends its body. */
+async function receive(t: Test, head: string) {
+  const server = createServer()
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  t.teardown(() => server.close())
+  const arrived = new Promise<IncomingMessage>((resolve) => server.on('request', resolve))
+  const client = await RawConnection.open(`http://127.0.0.1:${(server.address() as AddressInfo).port}`)
+  t.teardown(() => client.socket.destroy())
+  client.send(`POST / HTTP/1.1\r\nhost: x\r\n${head}\r\n\r\n`)
+  return { incoming: await arrived, client }
+}
+
+function keep(incoming: IncomingMessage, limitBytes = 1024) {
+  const charged: number[] = []
+  const setMemory = (bytes: number) => {
+    if (bytes > MEMORY) throw new Error('too much')
+    charged.push(bytes)
+  }
+  return { body: new RequestBody(incoming, { limitBytes, setMemory }), charged }
+}
+
+t.test('a body that was sent in part to a lost node can be sent again as a whole', async (t) => {
+  const { incoming, client } = await receive(t, 'content-length: 6')
+  const { body, charged } = keep(incoming)
+  const stream = body.open() as PassThrough
+  body.start()
+  client.send('abc')
+  await new Promise((resolve) => stream.once('readable', resolve))
+  t.equal(String(stream.read()), 'abc')
+  body.stop()
+  t.notOk(body.isRepeated)
+  const complete = body.complete()
+  client.send('def')
+  t.ok(await complete)
+  t.ok(body.isRepeated)
+  t.equal(String(body.open()), 'abcdef')
+  t.ok(charged.includes(6), 'the caller is charged for it')
+  body.release()
+  t.equal(charged.at(-1), 0, 'until the response begins')
+})
+
+t.test('a node that could not be reached has not used up the body', async (t) => {
+  const { incoming, client } = await receive(t, 'content-length: 3')
+  const { body } = keep(incoming)
+  ;(body.open() as PassThrough).destroy()
+  const stream = body.open() as PassThrough
+  body.start()
+  client.send('abc')
+  t.equal(String(await buffer(stream)), 'abc')
+})
+
+for (const [what, limitBytes, size] of [
+  ['longer than its limit', 4, 6],
+  ['larger than the memory of its caller', 1024, 12],
+] as const) {
+  t.test(`a body ${what} is sent once`, async (t) => {
+    const { incoming, client } = await receive(t, `content-length: ${size}`)
+    const { body, charged } = keep(incoming, limitBytes)
+    const stream = body.open() as PassThrough
+    body.start()
+    client.send('x'.repeat(size))
+    t.equal((await buffer(stream)).length, size)
+    t.equal(charged.at(-1), 0)
+    t.notOk(await body.complete())
+    t.notOk(body.isRepeated)
+  })
+}
+
+t.test('a body that its client cut off is not sent again', async (t) => {
+  const { incoming, client } = await receive(t, 'transfer-encoding: chunked')
+  const { body } = keep(incoming)
+  incoming.on('error', () => {})
+  const stream = body.open() as PassThrough
+  body.start()
+  client.send('3\r\nabc\r\n')
+  await new Promise((resolve) => stream.once('readable', resolve))
+  body.stop()
+  const complete = body.complete()
+  client.socket.destroy()
+  t.notOk(await complete)
+})
+
+t.test('a request without a body can be sent again', async (t) => {
+  const { incoming } = await receive(t, 'x-none: 1')
+  const { body } = keep(incoming)
+  t.equal(body.open(), null)
+  body.start()
+  body.stop()
+  t.ok(await body.complete())
+  t.equal(body.open(), null)
+})
