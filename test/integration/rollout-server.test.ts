@@ -447,7 +447,7 @@ t.test('a proxy that could not run rollouts, or would for anybody, does not star
   for (const [config, why] of [
     [{ runner: 'command' }, /needs --command/],
     [{ ...runner, rolloutServer: 'http://127.0.0.1:9' }, /two ways to answer/],
-    [{ ...runner, host: '0.0.0.0' }, /runs agents here: give an admin-key/],
+    [{ ...runner, host: '0.0.0.0' }, /run agents on this machine: give an admin-key/],
     [{ ...runner, tlsCert: 'a', tlsKey: 'b' }, /without TLS/],
   ] as const) {
     const start = async () => {

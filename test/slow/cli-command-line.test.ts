@@ -76,7 +76,7 @@ t.test('a wrong value is refused in one line that names its origin', async (t) =
   await refused(
     t,
     ['--mode', 'relay', '--engine-url', 'http://127.0.0.1:1'],
-    'relay mode calls no engine itself: give engine-url to the workers, or use --mode local',
+    'relay mode connects to no engine: give engine-url to the workers, or use --mode local',
   )
 })
 

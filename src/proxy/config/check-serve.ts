@@ -7,7 +7,7 @@ import type { ServeConfig } from './options/serve.ts'
 export function checkServeConfig(config: ServeConfig): void {
   const hasEngines = config.engineUrls.length > 0
   if (config.mode === 'relay' && (hasEngines || config.engineKind === 'embedded')) {
-    refuse('relay mode calls no engine itself: give engine-url to the workers, or use --mode local')
+    refuse('relay mode connects to no engine: give engine-url to the workers, or use --mode local')
   }
   if (config.engineKind === 'embedded' && hasEngines) {
     refuse('the embedded engine has no URL: leave out engine-url, or give --engine-kind auto')
@@ -57,11 +57,13 @@ function checkRunner({ adminKeys, host, rolloutServer, tlsCert }: ServeConfig): 
     refuse('runner and rollout-server are two ways to answer /rollouts: leave out one of them')
   }
   if (adminKeys.length === 0 && !isLoopback(host)) {
-    refuse(`who reaches ${host} runs agents here: give an admin-key, or listen on 127.0.0.1`)
+    refuse(
+      `any client that reaches ${host} could run agents on this machine: give an admin-key, or listen on 127.0.0.1`,
+    )
   }
   if (tlsCert !== undefined) {
     refuse(
-      'agents of a runner call the proxy without TLS: run llm-proxy rollout --listen, and give its URL as rollout-server',
+      'agents of a runner connect to the proxy without TLS: run llm-proxy rollout --listen, and give its URL as rollout-server',
     )
   }
 }
@@ -88,7 +90,7 @@ function checkKeys({
   const all = [adminKeys, ...Object.values(others)].flatMap((keys) => [...new Set(keys)])
   if (new Set(all).size < all.length) {
     refuse(
-      'admin-key, worker-key, agent-key-secret, view-key and metrics-key must differ: who has one must not have another',
+      'admin-key, worker-key, agent-key-secret, view-key and metrics-key must differ, because each grants other access',
     )
   }
 }

@@ -3,7 +3,7 @@ import type { WorkerConfig } from './options/worker.ts'
 
 /** Returns the note for the log, `/health` and each session that the embedded engine serves by default. */
 export function fallbackNote({ tokenizer = 'embedded' }: { tokenizer?: string | undefined } = {}): string {
-  const beyond = tokenizer === 'embedded' ? '' : `, and it refuses prompts in the tokens of ${tokenizer}`
+  const beyond = tokenizer === 'embedded' ? '' : `, and it rejects prompts in the tokens of ${tokenizer}`
   return `No engine was named: the small embedded model answers${beyond}. Name one with --engine-url.`
 }
 

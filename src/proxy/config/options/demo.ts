@@ -13,7 +13,7 @@ export const DEMO = {
         min: '1',
         max: '1000',
         default: '8',
-        help: 'How many rollouts of the calculator agent to run',
+        help: 'Number of rollouts of the calculator agent',
       },
       concurrency: {
         flag: 'concurrency',
@@ -21,7 +21,7 @@ export const DEMO = {
         min: '1',
         max: '64',
         default: '4',
-        help: 'How many at a time',
+        help: 'Rollouts at a time',
       },
       db: {
         flag: 'db',

@@ -28,7 +28,7 @@ export const ENGINE = {
       playbook: {
         flag: 'playbook',
         type: 'path',
-        help: 'JSON file of answers for the engine',
+        help: 'JSON file of scripted completions for the engine',
       },
     }),
     ...grouped('Speed', {

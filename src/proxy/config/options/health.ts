@@ -15,7 +15,7 @@ export const HEALTH = {
         min: '1ms',
         default: '5s',
         flagOnly: true,
-        help: 'How long the answer may take',
+        help: 'Time limit of the response',
       },
     }),
   },

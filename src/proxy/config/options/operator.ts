@@ -31,7 +31,7 @@ export const SESSIONS_TAIL = defineCommand(
       min: '0',
       max: '1000',
       default: '10',
-      help: 'How many sessions to show first',
+      help: 'Number of sessions to show first',
     },
     json: { ...json, help: 'Print the JSON lines of the HTTP API instead of text' },
   }),
@@ -61,13 +61,13 @@ export const SESSIONS_REWARD = defineCommand('sessions reward', 'Set the reward 
 
 export const SESSIONS_ABORT = defineCommand(
   'sessions abort',
-  'End sessions as aborted: their calls are cancelled',
+  'End sessions as aborted: their requests in flight are cancelled',
   { json },
 )
 
 export const SESSIONS_DELETE = defineCommand(
   'sessions delete',
-  'Remove sessions and their turns; their calls are cancelled',
+  'Remove sessions and their turns; their requests in flight are cancelled',
   { json },
 )
 
@@ -84,14 +84,14 @@ export const PAUSE = defineCommand(
         min: '0s',
         max: '1h',
         default: '60s',
-        help: 'How long to wait for running calls; the pause holds in any case',
+        help: 'How long to wait for requests in flight; the pause stays in effect in any case',
       },
     }),
     json,
   },
 )
 
-export const RESUME = defineCommand('resume', 'Serve calls again after a pause', { json })
+export const RESUME = defineCommand('resume', 'Serve requests again after a pause', { json })
 
 export const WEIGHTS_SET = defineCommand(
   'weights set',
@@ -101,25 +101,25 @@ export const WEIGHTS_SET = defineCommand(
 
 export const CHAT = defineCommand(
   'chat',
-  'Make one call as an agent would, and show the answer and how it was recorded',
+  'Send one request like an agent, and show the response and the recorded turn',
   {
     ...groupedFlags('Call', {
       session: {
         flag: 'session',
         type: 'text',
-        help: 'Session for the call; default: a new one, which is deleted afterwards',
+        help: 'Session for the request; default: a new one, which is deleted afterwards',
       },
       model: {
         flag: 'model',
         type: 'text',
-        help: 'Model to ask for; default: the first that the proxy lists',
+        help: 'Model to request; default: the first that the proxy lists',
       },
       maxTokens: {
         flag: 'max-tokens',
         type: 'integer',
         min: '1',
         default: '64',
-        help: 'Longest answer, in tokens',
+        help: 'Maximum length of the completion, in tokens',
       },
     }),
     json: { ...json, help: 'Print the turn as JSON of the HTTP API instead of text' },

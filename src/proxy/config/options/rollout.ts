@@ -34,7 +34,7 @@ export const REMOTE_AGENT = {
         flag: 'model-name',
         type: 'text',
         env: ['REMOTE_MODEL_NAME'],
-        help: 'Model name that agents get',
+        help: 'Model name for agents',
       },
       agentName: {
         flag: 'agent-name',
@@ -47,7 +47,7 @@ export const REMOTE_AGENT = {
         hidden: true,
         type: 'text',
         env: ['REMOTE_AGENT_IMPORT_PATH'],
-        help: 'Where Harbor imports the agent from, such as my_agents.swe:SweAgent',
+        help: 'Import path of the agent for Harbor, such as my_agents.swe:SweAgent',
       },
       agentKwargs: {
         flag: 'agent-kwargs',
@@ -79,7 +79,7 @@ export const REMOTE_AGENT = {
         hidden: true,
         type: 'boolean',
         default: 'false',
-        help: 'Believe agents with a key when they say that a call is a retry, or what it is for',
+        help: 'Trust metadata from agents with a key, such as the role and the retry count of a request',
       },
     }),
     ...grouped('Tasks', {
@@ -97,7 +97,7 @@ export const REMOTE_AGENT = {
         hidden: true,
         type: 'text',
         env: ['REMOTE_AGENT_TASK_PATH_TEMPLATE'],
-        help: 'Path of a task directory that is in none of these, with {instance_id} in it',
+        help: 'Path of a task directory that is in none of these, with {instance_id} as placeholder',
       },
     }),
     ...grouped('Retries', {
@@ -106,7 +106,7 @@ export const REMOTE_AGENT = {
         type: 'integer',
         default: '3',
         env: ['REMOTE_AGENT_MAX_RETRIES'],
-        help: 'How often a failed agent is run again',
+        help: 'How often a failed agent is retried',
       },
       retryBaseDelayMs: {
         flag: 'retry-base-delay',
@@ -121,7 +121,7 @@ export const REMOTE_AGENT = {
         type: 'enum',
         values: ['retry', 'keep'],
         default: 'retry',
-        help: 'An agent that runs out of time: retry, it has failed; keep, what it recorded is trained on',
+        help: 'What happens to an agent that exceeds its time limit: retry, it has failed; keep, its recorded turns are trained on',
       },
     }),
     ...grouped('Harbor', {
@@ -131,7 +131,7 @@ export const REMOTE_AGENT = {
         type: 'text',
         default: 'harbor',
         env: ['HARBOR_COMMAND'],
-        help: 'The program of Harbor, for sh; such as uvx --python 3.12 harbor',
+        help: 'Shell command of Harbor, such as uvx --python 3.12 harbor',
       },
       harborEnvironment: {
         flag: 'harbor-environment',
@@ -153,7 +153,7 @@ export const REMOTE_AGENT = {
         min: '1ms',
         default: '30m',
         env: ['HARBOR_TIMEOUT'],
-        help: 'How long a trial, or a run on the Harbor server, may take',
+        help: 'Time limit of a trial, or of a run on the Harbor server',
       },
     }),
     ...grouped('Rows', {
@@ -213,7 +213,7 @@ export const ROLLOUT = {
         flag: 'retry-failed',
         type: 'boolean',
         default: 'false',
-        help: 'Remove samples whose tries all failed from an existing output, and run them again',
+        help: 'Remove samples whose attempts all failed from an existing output, and run them again',
       },
       samplesPerTask: {
         flag: 'n',

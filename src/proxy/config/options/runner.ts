@@ -28,19 +28,19 @@ export const RUNNER_OPTIONS = {
       flag: 'command',
       type: 'text',
       env: ['REMOTE_AGENT_COMMAND'],
-      help: 'The agent, as a line for sh; session and task are in its environment',
+      help: 'The agent, as a shell command; session and task are in its environment',
     },
     verifier: {
       flag: 'verifier',
       type: 'text',
       env: ['REMOTE_AGENT_VERIFIER'],
-      help: "A line for sh that judges the agent's work, by its exit code or by what it writes to $REWARD_FILE",
+      help: "Shell command that scores the agent's work, by its exit code or by the content of $REWARD_FILE",
     },
     webhookUrl: {
       flag: 'webhook-url',
       type: 'url',
       env: ['REMOTE_AGENT_WEBHOOK_URL'],
-      help: 'Gets a POST for each task',
+      help: 'URL that receives a POST for each task',
     },
     timeLimitMs: {
       flag: 'time-limit',
@@ -73,7 +73,7 @@ export const RUNNER_OPTIONS = {
       repeatable: true,
       env: ['REMOTE_AGENT_SANDBOX_PATHS'],
       help:
-        'Directory that programs in the sandbox may read, though it is in the home or another private ' +
+        'Directory that programs in the sandbox may read, although it is in the home or another private ' +
         'place; may be given several times',
     },
     hiddenColumns: {
@@ -91,7 +91,7 @@ export const RUNNER_OPTIONS = {
       type: 'text',
       repeatable: true,
       env: ['REMOTE_AGENT_VERIFIER_ENV'],
-      help: "Environment variable that the verifier gets, such as a judge's key; may be given several times",
+      help: "Environment variable for the verifier, such as a judge's key; may be given several times",
     },
   }),
   ...grouped('AgentCore', {
@@ -112,8 +112,8 @@ export const RUNNER_OPTIONS = {
       type: 'enum',
       values: ['s3', 'sqs', 'envelope'],
       help:
-        'How results come back: s3; sqs, S3 with a queue that announces results; envelope, from the session ' +
-        'itself. Default: by what is given, a queue, a bucket or neither',
+        'How results are returned: s3; sqs, S3 with a queue that announces results; envelope, from the session ' +
+        'itself. Default: depends on whether a queue, a bucket or neither is given',
     },
     agentcoreBucket: {
       flag: 'agentcore-bucket',
@@ -129,7 +129,7 @@ export const RUNNER_OPTIONS = {
       flag: 'agentcore-experiment',
       hidden: true,
       type: 'text',
-      help: "First part of the results' keys, for this run alone; default: a new one",
+      help: "First part of the results' keys, for this run only; default: a new one",
     },
     agentcoreTps: {
       flag: 'agentcore-tps',
@@ -137,7 +137,7 @@ export const RUNNER_OPTIONS = {
       type: 'number',
       min: '0.1',
       default: '25',
-      help: 'Calls per second of this process: starts, stops and polls together',
+      help: 'API calls per second of this process: starts, stops and polls together',
     },
     agentcoreSessions: {
       flag: 'agentcore-sessions',

@@ -14,7 +14,7 @@ export const engines = grouped('Engines', {
     hidden: true,
     type: 'boolean',
     default: 'false',
-    help: 'Start without an engine: calls wait until one is registered with POST /admin/workers',
+    help: 'Start without an engine: requests wait until one is registered with POST /admin/workers',
   },
   engineKind,
   engineApiKey,
@@ -22,13 +22,13 @@ export const engines = grouped('Engines', {
   model: {
     flag: 'model',
     type: 'text',
-    help: 'Model name that engines are asked for, whatever name the agent sends',
+    help: 'Model name to send to engines, whatever name the agent sends',
   },
   playbook: {
     flag: 'playbook',
     hidden: true,
     type: 'path',
-    help: 'JSON file of answers for the embedded engine',
+    help: 'JSON file of scripted completions for the embedded engine',
   },
   healthIntervalMs: {
     flag: 'health-interval',
@@ -45,14 +45,14 @@ export const tokenMode = grouped('Token mode', {
     flag: 'tokenizer',
     type: 'text',
     help:
-      "Switches token mode on: the proxy renders and tokenizes prompts itself. The model's directory, its " +
+      "Enables token mode: the proxy renders and tokenizes prompts itself. The model's directory, its " +
       'tokenizer.json, its id on the Hugging Face hub, or embedded',
   },
   toolParser: {
     flag: 'tool-parser',
     type: 'text',
     default: 'auto',
-    help: "How the model writes reasoning and tool calls, by vLLM's names; auto takes the model's response template, or reads it from the chat template",
+    help: "Format of reasoning and tool calls, by vLLM's names; auto uses the model's response template, or derives it from the chat template",
   },
   promptFormat: {
     flag: 'prompt-format',
@@ -60,7 +60,7 @@ export const tokenMode = grouped('Token mode', {
     type: 'enum',
     values: ['auto', 'template', 'harmony'],
     default: 'auto',
-    help: "What writes prompts: the model's template; harmony, OpenAI's rules; auto, harmony for gpt-oss alone",
+    help: "Format of prompts: template, the model's; harmony, OpenAI's rules; auto, harmony only for gpt-oss",
   },
   tokenizerBackend: {
     flag: 'tokenizer-backend',
@@ -69,7 +69,7 @@ export const tokenMode = grouped('Token mode', {
     values: ['auto', 'huggingface'],
     default: 'auto',
     help:
-      "What tokenizes: huggingface, Hugging Face's library; auto, fastokens where it was built, as long as it gives " +
+      "Tokenizer library: huggingface, Hugging Face's; auto, fastokens if it was built, as long as it returns " +
       'the same ids',
   },
   contextLength: {
@@ -83,21 +83,21 @@ export const tokenMode = grouped('Token mode', {
 export const scheduling = grouped('Scheduling', {
   maxConcurrency: {
     ...maxConcurrency,
-    help: 'Calls that one engine serves at once; a worker of protocol version 2 reports its own number',
+    help: 'Requests that one engine serves at once; a worker of protocol version 2 reports its own number',
   },
   queueLimit: {
     flag: 'queue-limit',
     hidden: true,
     type: 'integer',
     default: '8192',
-    help: 'Calls that may wait for a free engine or worker; more are refused with 503',
+    help: 'Requests that may wait for a free engine or worker; more are rejected with 503',
   },
   queueWaitMs: {
     flag: 'queue-wait',
     hidden: true,
     type: 'duration',
     default: '30s',
-    help: 'How long a call waits if no engine or worker can serve it',
+    help: 'How long a request waits if no engine or worker can serve it',
   },
   pauseLimitMs: {
     flag: 'pause-limit',
@@ -105,7 +105,7 @@ export const scheduling = grouped('Scheduling', {
     type: 'duration',
     default: '1h',
     help:
-      'How long POST /admin/pause may hold calls back; then they are refused with 503 until POST ' +
+      'How long POST /admin/pause may defer requests; then they are rejected with 503 until POST ' +
       '/admin/resume. 0: no limit',
   },
   agentCallLimit: {
@@ -114,7 +114,7 @@ export const scheduling = grouped('Scheduling', {
     type: 'integer',
     min: '1',
     default: '128',
-    help: 'Calls that an agent with a key may run at once; more are refused with 429',
+    help: 'Requests that an agent with a key may have in flight; more are rejected with 429',
   },
   choiceLimit: {
     flag: 'choice-limit',
@@ -123,7 +123,7 @@ export const scheduling = grouped('Scheduling', {
     min: '1',
     default: '128',
     help:
-      'Answers that one call may ask for (n); more are refused with 400. Each counts as one call of its ' +
+      'Completions that one request may ask for (n); more are rejected with 400. Each counts as one request of its ' +
       'agent',
   },
   retryGraceMs: {
@@ -132,7 +132,7 @@ export const scheduling = grouped('Scheduling', {
     type: 'duration',
     default: '10s',
     help:
-      'How long a call continues after its agent lost the connection, so that a retry by its SDK ' +
+      'How long a request continues after its agent lost the connection, so that a retry by its SDK ' +
       'joins it. 0: cancelled at once',
   },
 })
@@ -168,7 +168,7 @@ export const relayMode = grouped('Relay mode', {
     hidden: true,
     type: 'duration',
     default: '30s',
-    help: 'How long the calls of a disconnected worker wait for it to come back',
+    help: 'How long the requests of a disconnected worker wait for it to reconnect',
   },
   heartbeatIntervalMs: {
     flag: 'heartbeat-interval',

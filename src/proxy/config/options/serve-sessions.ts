@@ -20,13 +20,13 @@ export const sessions = grouped('Sessions', {
     hidden: true,
     type: 'boolean',
     default: 'true',
-    help: 'Keep an index of what was said and sampled, from the first search on; without it each search looks at every turn',
+    help: 'Maintain an index of the text of turns, from the first search on; without it each search reads every turn',
   },
   nodeUrl: {
     flag: 'node-url',
     hidden: true,
     type: 'url',
-    help: 'Where other proxies on the same PostgreSQL database reach this one. Default: its own address',
+    help: 'URL at which other nodes of the same PostgreSQL database reach this one. Default: its own address',
   },
   sessionTtlMs: {
     flag: 'session-ttl',
@@ -51,15 +51,15 @@ export const sessions = grouped('Sessions', {
     min: '1MiB',
     default: '512MiB',
     help:
-      'Memory for the calls of active sessions; above it, those that called longest ago are read ' +
-      'from the database at their next call',
+      'Memory for the caches of active sessions; above it, the least recently used are read ' +
+      'from the database at their next request',
   },
   record: {
     flag: 'record',
     type: 'text',
     repeatable: true,
     help:
-      'Details to record beyond ids and logprobs, if the engine gives them: sampling_mask, top_logprobs:20, ' +
+      'Details to record beyond ids and logprobs, if the engine reports them: sampling_mask, top_logprobs:20, ' +
       'prompt_logprobs, routed_experts, weight_versions; a session may choose its own',
   },
   editedCalls: {
@@ -69,8 +69,8 @@ export const sessions = grouped('Sessions', {
     values: ['auto', 'keep', 'branch'],
     default: 'auto',
     help:
-      'Tool calls that an agent sends back changed: `keep` takes them for what was sampled, ' +
-      '`branch` begins a new row, `auto` does so only where most was cut away',
+      'How to handle tool calls that an agent sends back changed: `keep` treats them as sampled, ' +
+      '`branch` begins a new row, `auto` does so only if a large part was removed',
   },
   turnMessages: {
     flag: 'turn-messages',
@@ -79,16 +79,16 @@ export const sessions = grouped('Sessions', {
     values: ['all', 'new'],
     default: 'all',
     help:
-      'What GET /sessions/{id} shows of the messages of a turn, if the query does not say: all, or those that are ' +
-      'new in it, as the loop of alibaba/verl-recipe takes them',
+      'Messages of a turn that GET /sessions/{id} returns by default: all, or those that are ' +
+      'new in it, as the loop of alibaba/verl-recipe requires',
   },
   logprobsMode: {
     flag: 'logprobs-mode',
     hidden: true,
     type: 'text',
     help:
-      "Which distribution the engines' logprobs belong to, where it cannot be measured: raw_logprobs, " +
-      'temperature_logprobs, processed_logprobs, or any other word',
+      "Distribution of the engines' logprobs, if it cannot be measured: raw_logprobs, " +
+      'temperature_logprobs, processed_logprobs, or any other name',
   },
   stripVolatile: {
     flag: 'strip-volatile',
@@ -96,13 +96,13 @@ export const sessions = grouped('Sessions', {
     type: 'boolean',
     default: 'true',
     help:
-      "Remove from prompts what an agent changes with each call, such as Claude Code's " +
-      'billing header; the turn shows what was removed',
+      "Remove text from prompts that an agent changes with each request, such as Claude Code's " +
+      'billing header; the turn records the removed text',
   },
   strictSessions: {
     flag: 'strict-sessions',
     type: 'boolean',
     default: 'false',
-    help: 'Answer 404 to calls of a session that was not created, instead of creating it',
+    help: 'Respond with 404 to requests of a session that was not created, instead of creating it',
   },
 })

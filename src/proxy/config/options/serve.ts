@@ -21,7 +21,7 @@ const server = grouped('Server', {
     type: 'enum',
     values: ['local', 'relay'],
     default: 'local',
-    help: 'local: the proxy calls engines over HTTP; relay: workers connect at /ws/worker and call the engines',
+    help: 'local: the proxy connects to engines over HTTP; relay: workers connect at /ws/worker and use their engines',
   },
   host: {
     ...host,
@@ -91,14 +91,14 @@ const server = grouped('Server', {
   rolloutServer: {
     flag: 'rollout-server',
     type: 'url',
-    help: 'Base URL of llm-proxy rollout --listen, which answers /rollouts of the proxy',
+    help: 'Base URL of llm-proxy rollout --listen, which serves /rollouts of the proxy',
   },
   runner: {
     ...runner,
     // The environment may name a runner for rollouts that run elsewhere, so it does not apply here.
     flagOnly: true,
     help:
-      'Answer /rollouts by running agents here: command, harbor, http or agentcore; --help-all has its options, ' +
+      'Serve /rollouts by running agents on this machine: command, harbor, http or agentcore; --help-all lists its options, ' +
       'which are those of llm-proxy rollout',
   },
   answerKeepAliveMs: {
@@ -108,7 +108,7 @@ const server = grouped('Server', {
     type: 'duration',
     default: '0',
     help:
-      'Interval at which a space is sent while a non-streamed answer is not ready; with the first ' +
+      'Interval at which a space is sent while a non-streamed response is not ready; with the first ' +
       'one the status is 200. 0: never',
   },
 })

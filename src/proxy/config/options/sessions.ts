@@ -12,7 +12,7 @@ export const sessionSource = grouped('Source', {
     flag: 'url',
     type: 'url',
     flagOnly: true,
-    help: 'Base URL of a running proxy to ask instead of a database',
+    help: 'Base URL of a running proxy to read from, instead of a database',
   },
   adminKeys: proxyKeys,
   tlsCa,
@@ -44,7 +44,7 @@ export const SESSIONS_LIST = {
         type: 'enum',
         values: ['created', 'changed', 'reward', 'turns', 'tokens'],
         default: 'created',
-        help: 'Which sessions come first: the newest, the last changed, or those with the most of this',
+        help: 'Order of sessions: the newest first, the last changed, or those with the highest value',
       },
       sinceMs: {
         flag: 'since',
@@ -75,7 +75,7 @@ export const SESSIONS_LIST = {
 
 export const SESSIONS_GREP = {
   name: 'sessions grep',
-  summary: 'Find turns by what was said and sampled, the latest first',
+  summary: 'Search the text of turns, the latest first',
   options: {
     ...sessionSource,
     ...groupedFlags('Output', {
@@ -102,7 +102,7 @@ export const SESSIONS_GREP = {
 
 export const SESSIONS_IMPORT = {
   name: 'sessions import',
-  summary: 'Put the sessions of another record into this one, which no proxy may be writing',
+  summary: 'Import the sessions of another database into this one, which no proxy may be writing',
   options: {
     ...grouped('Target', {
       db: { ...db, help: 'Database to write; a file or postgres://…' },
@@ -113,7 +113,7 @@ export const SESSIONS_IMPORT = {
 
 export const SESSIONS_SHOW = {
   name: 'sessions show',
-  summary: 'Show one session: its turns, and what was said in them',
+  summary: 'Show one session: its turns and their text',
   options: {
     ...sessionSource,
     ...groupedFlags('Output', {
@@ -121,13 +121,13 @@ export const SESSIONS_SHOW = {
         flag: 'summary',
         type: 'boolean',
         default: 'false',
-        help: 'Only the table of turns, not what was said',
+        help: 'Only the table of turns, without text',
       },
       full: {
         flag: 'full',
         type: 'boolean',
         default: 'false',
-        help: 'Texts whole, however long, and tools with their descriptions',
+        help: 'Complete texts, however long, and tools with their descriptions',
       },
       json: tableJson,
     }),
@@ -136,7 +136,7 @@ export const SESSIONS_SHOW = {
 
 export const SESSIONS_EXPORT = {
   name: 'sessions export',
-  summary: 'Write sessions as JSON lines (training rows, turns, formats of others), or as an HTML page',
+  summary: 'Write sessions as JSON lines (training rows, turns, foreign formats), or as an HTML page',
   options: {
     ...sessionSource,
     ...groupedFlags('Output', {
@@ -147,7 +147,7 @@ export const SESSIONS_EXPORT = {
         values: ['trajectories', 'turns', 'sft', 'atif', 'training_trace', 'html'],
         default: 'trajectories',
         help:
-          'trajectories: one training row per line; turns: one recorded call per line; sft: the same rows as ' +
+          'trajectories: one training row per line; turns: one turn per line; sft: the same rows as ' +
           "input_ids and labels; atif: a session per line in Harbor's format; training_trace: a session per " +
           "line as OpenEnv's TrainingTrace; html: the given sessions, in one file for any browser",
       },

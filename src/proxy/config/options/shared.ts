@@ -47,7 +47,7 @@ export const shutdownGraceMs = {
   type: 'duration',
   default: '30s',
   group: 'Process',
-  help: 'How long running calls may take to finish after SIGTERM or SIGINT; a second signal ends them at once',
+  help: 'How long requests in flight may take to finish after SIGTERM or SIGINT; a second signal ends them at once',
 } as const
 
 export const engineKind = {
@@ -57,7 +57,7 @@ export const engineKind = {
   default: 'auto',
   help:
     'API of the engines: vllm for vLLM and engines with its token-id fields, sglang, openai for any other ' +
-    'OpenAI-compatible server, auto to ask each engine. Without an engine URL, auto means the embedded engine',
+    'OpenAI-compatible server, auto to detect it. Without an engine URL, auto means the embedded engine',
 } as const
 
 export const engineApiKey = {
@@ -72,7 +72,7 @@ export const engineSessionHeader = {
   type: 'text',
   default: 'X-Session-ID',
   help:
-    'Headers with the id of the session or sub-agent for every engine call, for routers: ' +
+    'Headers with the id of the session or sub-agent in every engine request, for routers: ' +
     'X-SMG-Routing-Key, X-Correlation-ID, X-Dynamo-Session-ID; several with commas, or none',
 } as const
 
@@ -112,7 +112,7 @@ export const select = {
   values: ['all', 'main', 'longest', 'last'],
   default: 'all',
   help:
-    'Rows of a session that branched: all, those of the main line (no sub-agents), the longest, or the ' +
+    'Rows of a session that branched: all, those of the main role (no sub-agents), the longest, or the ' +
     'last',
 } as const
 

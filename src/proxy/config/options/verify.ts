@@ -17,13 +17,13 @@ export const VERIFY = {
         flagOnly: true,
         help: 'Base URL of the engine, vLLM or SGLang; default: the embedded engine',
       },
-      engineKind: { ...engineKind, help: 'API of the engine; auto to ask it' },
+      engineKind: { ...engineKind, help: 'API of the engine; auto to detect it' },
       engineApiKey,
       model: {
         flag: 'model',
         type: 'text',
         flagOnly: true,
-        help: "Model or adapter to ask for, instead of each turn's own",
+        help: "Model or adapter to request, instead of each turn's own",
       },
     }),
     ...groupedFlags('Turns', {
@@ -48,7 +48,7 @@ export const VERIFY = {
         values: ['auto', 'raw', 'temperature', 'mask'],
         default: 'auto',
         help:
-          'What was recorded: raw, before temperature; temperature, after it; mask, after it and over the ' +
+          'Distribution of the recorded logprobs: raw, before temperature; temperature, after it; mask, after it and over the ' +
           "recorded sampling mask; auto, by the engine's default",
       },
       meanTolerance: {
@@ -56,14 +56,14 @@ export const VERIFY = {
         type: 'number',
         min: '0',
         default: '0.05',
-        help: 'How much the logprobs of a turn may differ on average; noise of GPUs is about 0.01',
+        help: "Tolerance of the mean difference of a turn's logprobs; noise of GPUs is about 0.01",
       },
       tokenTolerance: {
         flag: 'token-tolerance',
         type: 'number',
         min: '0',
         default: '1',
-        help: 'How much the logprob of one token may differ',
+        help: "Tolerance of the difference of one token's logprob",
       },
       alternatives: {
         flag: 'alternatives',
@@ -71,7 +71,7 @@ export const VERIFY = {
         min: '1',
         default: '20',
         help:
-          'Number of most probable tokens to ask for if temperature matters: more give a closer comparison; ' +
+          'Number of most probable tokens to request if temperature matters: more give a closer comparison; ' +
           'vLLM allows its --max-logprobs',
       },
       greedy: {

@@ -13,7 +13,7 @@ import {
 
 export const WORKER = {
   name: 'worker',
-  summary: 'Connect to a relay-mode proxy and serve its calls with engines that this machine reaches',
+  summary: 'Connect to a relay-mode proxy and serve its requests with engines that this machine reaches',
   options: {
     ...grouped('Proxy', {
       proxyUrls: {
@@ -28,7 +28,7 @@ export const WORKER = {
       workerKeys: {
         ...workerKeys,
         help:
-          'Worker key of the proxies. If one of several is refused, the next is tried; @file reads them from a ' +
+          'Worker key of the proxies. If one of several is rejected, the next is tried; @file reads them from a ' +
           'file, one per line. On the command line, other users of the machine can read it',
       },
       tlsCa,
@@ -50,7 +50,7 @@ export const WORKER = {
       engineSessionHeader,
       maxConcurrency: {
         ...maxConcurrency,
-        help: 'Calls that one engine serves at once',
+        help: 'Requests that one engine serves at once',
       },
     }),
     shutdownGraceMs,

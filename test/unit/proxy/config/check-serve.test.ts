@@ -29,7 +29,7 @@ t.test('beyond this machine a proxy has keys, or somebody said that it is open',
 t.test('an option that would have no effect is refused with what to do instead', async (t) => {
   const invalid = (message: string) => ({ code: 'config_invalid', message: new RegExp(message) })
   t.throws(check({ mode: 'relay', engineUrls }), invalid('give engine-url to the workers'))
-  t.throws(check({ mode: 'relay', engineKind: 'embedded' }), invalid('relay mode calls no engine'))
+  t.throws(check({ mode: 'relay', engineKind: 'embedded' }), invalid('relay mode connects to no engine'))
   t.throws(check({ engineKind: 'embedded', engineUrls }), invalid('has no URL'))
   for (const other of [{ mode: 'relay' }, { engineUrls }, { engineKind: 'embedded' }]) {
     t.throws(check({ awaitEngines: true, ...other }), invalid('await-engines is for'))

@@ -37,7 +37,7 @@ t.test(
   'in token mode with the tokens of another model, the embedded engine is told to refuse them',
   async (t) => {
     t.match(notes({ tokenizer: 'Qwen/Qwen3-8B' }), [
-      /^No engine was named: .*it refuses prompts in the tokens of Qwen\/Qwen3-8B\. Name one with --engine-url\.$/,
+      /^No engine was named: .*it rejects prompts in the tokens of Qwen\/Qwen3-8B\. Name one with --engine-url\.$/,
     ])
     t.same(notes({ tokenizer: 'embedded' }), notes({}))
   },
