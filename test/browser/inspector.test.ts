@@ -696,6 +696,6 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.locator('.facts .marks-form input:focus').waitFor()
     await page.keyboard.type('cheat')
     await page.keyboard.press('Enter')
-    await page.getByText('A view key reads, and does nothing else').waitFor()
+    await page.getByText('A view key is for reading only').waitFor()
   })
 })

@@ -12,7 +12,7 @@ t.test('a request that is wrong is refused with the name of what is wrong', asyn
     ['POST', '/sessions', { metadata: [] }, 'metadata', /must be object/],
     ['POST', '/sessions', { metadata: null }, 'metadata', /must be object/],
     ['POST', '/sessions', { sampling_params: 'hot' }, 'sampling_params', /must be object/],
-    ['POST', '/sessions', { sampling_params: { n: 4 } }, 'sampling_params.n', /the agent says/],
+    ['POST', '/sessions', { sampling_params: { n: 4 } }, 'sampling_params.n', /only the agent sets/],
     ['POST', '/sessions', { ttl_s: 0 }, 'ttl_s', /ttl_s/],
     ['POST', '/sessions', { ttl_s: '60' }, 'ttl_s', /ttl_s/],
     ['POST', '/sessions', { ttl_s: 1e308 }, 'ttl_s', /must be <= 3153600000/],

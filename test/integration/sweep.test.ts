@@ -24,7 +24,7 @@ t.test('sessions that had run out before the start go when the operator says how
   })
   t.match(held, { status: 'held', expired: 25, wait_s: Number }, 'what ran out since the start did not wait')
   const { notes } = await proxy.get('/health')
-  t.match(notes.join('\n'), /25 of \d+ sessions was over.*POST \/admin\/sweep {"at_most": 25}/)
+  t.match(notes.join('\n'), /25 of \d+ sessions expired.*POST \/admin\/sweep {"at_most": 25}/)
   t.match(await proxy.post('/admin/sweep', { at_most: 24 }), { status: 'held', deleted: 0, expired: 25 })
   t.strictSame(await proxy.post('/admin/sweep', { at_most: 25 }), {
     status: 'swept',
@@ -33,7 +33,7 @@ t.test('sessions that had run out before the start go when the operator says how
     wait_s: null,
   })
   t.equal((await proxy.get('/sessions')).sessions.length, 5)
-  t.notMatch((await proxy.get('/health')).notes.join('\n'), /sessions was over/)
+  t.notMatch((await proxy.get('/health')).notes.join('\n'), /sessions expired/)
 })
 
 t.test('a few sessions that expire go without a word', async (t) => {

@@ -83,7 +83,7 @@ t.test('its routes for timings are refused in words', async (t) => {
     t.equal(response.status, 404)
     t.match(
       await response.json(),
-      { code: 'route_not_found', detail: /no timings of a trainer are kept here/ },
+      { code: 'route_not_found', detail: /records no timings of trainers/ },
       path,
     )
   }

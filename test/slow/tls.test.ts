@@ -123,7 +123,7 @@ t.test('half of a new certificate is left until the other half is there', async 
   t.teardown(stop)
   await certificates.renew('key')
   await until(() => warnings.length)
-  t.match(warnings[0], /^the certificate in use stays: .*(mismatch|do not|not match)/i)
+  t.match(warnings[0], /^the new certificate is not used: .*(mismatch|do not|not match)/i)
   t.same(used, [])
   await certificates.renew()
   await until(() => used.length)

@@ -289,7 +289,7 @@ const HINTS = [
   {
     // A route of the proxy of alibaba/verl-recipe.
     path: /^\/training\/timing\b/,
-    hint: ': no timings of a trainer are kept here. Those of calls are in GET /sessions/{session_id} and in /metrics',
+    hint: ': the proxy records no timings of trainers. Those of requests are in GET /sessions/{session_id} and in /metrics',
   },
 ]
 

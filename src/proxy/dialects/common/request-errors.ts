@@ -7,7 +7,7 @@ export function unsupported(message: string, param: string): ProxyError {
 
 /** Returns the error for a choice that demands a tool call where no tool is left, which engines reject or ignore. */
 export function noToolLeft(param: string): ProxyError {
-  return unsupported(`'${param}' demands a call, and no tool is left that the model can call`, param)
+  return unsupported(`'${param}' demands a tool call, and no tool is left that the model can call`, param)
 }
 
 /** Returns the error for a request that is invalid beyond its schema. @param param as for {@link unsupported} */

@@ -73,5 +73,5 @@ function onePrompt(prompt: string | number[] | string[] | number[][]): string | 
   const first = prompt[0]
   if (typeof first === 'number') return prompt as number[]
   if (prompt.length === 1) return first as string | number[]
-  throw unsupported(`'prompt' holds ${prompt.length} prompts; send one prompt per call`, 'prompt')
+  throw unsupported(`'prompt' has ${prompt.length} prompts; send one prompt per request`, 'prompt')
 }

@@ -65,7 +65,7 @@ export const GeminiRequest = Type.Object(
   {
     $id: 'GeminiRequest',
     description:
-      "Gemini's generateContent; names in snake_case are taken, too; unknown fields are forwarded.",
+      "Gemini's generateContent; names in snake_case are accepted, too; unknown fields are forwarded.",
   },
 )
 export type GeminiRequest = Static<typeof GeminiRequest>

@@ -78,6 +78,6 @@ export type MessagesRequest = Static<typeof MessagesRequest>
 
 export const CountTokensRequest = Type.Object(prompt, {
   $id: 'CountTokensRequest',
-  description: 'Anthropic token counting: what a Messages request says, without the sampling.',
+  description: 'Anthropic token counting: a Messages request without sampling parameters.',
 })
 export type CountTokensRequest = Static<typeof CountTokensRequest>

@@ -119,7 +119,10 @@ export class MessagesStreamWriter {
 
   #openCall(index: number, id: string | undefined, name: string | undefined): string {
     if (this.#calls.has(index)) {
-      throw new ProxyError('engine_failed', `The engine went back to tool call ${index} after it had gone on`)
+      throw new ProxyError(
+        'engine_failed',
+        `The engine continued tool call ${index} after it began the next one`,
+      )
     }
     const block = toolUseBlock(id || toolUseId(this.#identity, this.#calls.size), name ?? '', {})
     this.#calls.add(index)

@@ -121,7 +121,7 @@ export class ResponseOutput {
     const events = this.#closeText()
     const known = this.#calls.get(piece.index)
     if (known !== undefined && known !== this.#call)
-      throw new ProxyError('engine_failed', 'The engine went on with a tool call after it began the next')
+      throw new ProxyError('engine_failed', 'The engine continued a tool call after it began the next one')
     if (known !== undefined) return [...events, ...known.add(piece)]
     if (this.#call) events.push(...this.#call.close('completed'))
     const { turnId, wireTools } = this.#options

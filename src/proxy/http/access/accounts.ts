@@ -79,7 +79,7 @@ export class AccountUsage {
     if (this.#isClosed || count === 0) return
     const { calls } = this.#accounts.limits
     if (this.#account.isAgent && this.#account.calls + count > calls) {
-      const message = `This agent may have ${calls} calls under way, and has too many; try again later`
+      const message = `This agent may have ${calls} requests in flight, and has too many; try again later`
       throw new ProxyError('too_many_calls', message, { retryAfterS: 1 })
     }
     this.#add(count, 0)
@@ -96,11 +96,11 @@ export class AccountUsage {
     const others = this.#accounts.memoryBytes - this.#memoryBytes
     const isTooMuch = othersOfAgent > 0 && othersOfAgent + bytes > all * SHARE_OF_ONE_AGENT
     if (this.#account.isAgent && isTooMuch) {
-      const message = 'The calls of this agent that are under way hold too much memory; try again later'
+      const message = 'The requests in flight of this agent use too much memory; try again later'
       throw new ProxyError('too_many_calls', message, { retryAfterS: 1 })
     }
     if (others > 0 && others + bytes > all) {
-      const message = 'The calls that are under way hold too much memory; try again later'
+      const message = 'The requests in flight use too much memory; try again later'
       throw new ProxyError('queue_full', message, { retryAfterS: 1 })
     }
     this.#add(0, bytes - this.#memoryBytes)
@@ -213,7 +213,7 @@ export class Accounts {
     const most = largest(this.#accounts.values(), ({ arrivingBytes }) => arrivingBytes)
     const [request, bytes] = largest(most.arriving, ([, bytes]) => bytes)
     this.#arrived(most, request)
-    const message = `Too much is being sent at once, and most of it by this caller: this body has ${bytes} bytes so far`
+    const message = `Too many bytes of request bodies are in transit, most of them from this caller: this body has ${bytes} bytes so far`
     // A body that came with a GET, or after the request was rejected, has no reader.
     if (request.listenerCount('error') === 0) request.destroy()
     else request.emit('error', new ProxyError('queue_full', message, { retryAfterS: 1 }))

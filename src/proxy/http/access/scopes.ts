@@ -51,9 +51,7 @@ export function checkScope(
     case 'worker':
       return scope === 'worker' ? undefined : forbidden('A worker key is for /ws/worker only')
     case 'view':
-      return scope === 'view' || scope === 'metrics'
-        ? undefined
-        : forbidden('A view key reads, and does nothing else')
+      return scope === 'view' || scope === 'metrics' ? undefined : forbidden('A view key is for reading only')
     case 'metrics':
       return scope === 'metrics' ? undefined : forbidden('A metrics key is for /metrics and /health')
     case 'run':
@@ -102,7 +100,7 @@ export function rejectForeignRun(caller: Caller, sessionId: string): void {
 }
 
 function checkAgent(scope: Scope, ownSession: string, sessionId = ownSession): ProxyError | undefined {
-  if (scope !== 'agent') return forbidden('The key of an agent is for the LLM calls of its session only')
+  if (scope !== 'agent') return forbidden('The key of an agent is for the LLM requests of its session only')
   if (sessionId !== ownSession) return forbidden('This key belongs to another session')
   return undefined
 }
@@ -118,8 +116,8 @@ const KEY_NAMES: Record<Exclude<Scope, 'open' | 'node'>, string> = {
 /** @param needs the access that the request lacks: `an admin key` @param hasKey whether it came with another key */
 export function unauthorized(needs: string, hasKey: boolean): ProxyError {
   const message = hasKey
-    ? `The key is not valid: this call needs ${needs}`
-    : `No key: this call needs ${needs}, as bearer token, x-api-key or x-goog-api-key`
+    ? `The key is not valid: this request needs ${needs}`
+    : `No key: this request needs ${needs}, as bearer token, x-api-key or x-goog-api-key`
   return new ProxyError('unauthorized', message)
 }
 

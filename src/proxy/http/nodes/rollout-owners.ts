@@ -77,6 +77,6 @@ export class RolloutOwners {
 }
 
 function ownerLost(cause?: unknown): ProxyError {
-  const message = 'The node that runs this rollout does not answer'
+  const message = 'The node that runs this rollout does not respond'
   return new ProxyError('proxy_away', message, { cause, retryAfterS: 1 })
 }

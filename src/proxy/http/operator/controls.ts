@@ -209,6 +209,6 @@ export class ControlPropagation extends Controls implements Registry {
 }
 
 function notDrained(proxies: readonly string[]): ProxyError {
-  const message = `Calls still run at ${proxies.join(', ')}; the pause holds: ask again`
+  const message = `Requests are still in flight at ${proxies.join(', ')}; the pause stays in effect: try again`
   return new ProxyError('not_drained', message, { retryAfterS: 1 })
 }

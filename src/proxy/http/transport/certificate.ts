@@ -70,10 +70,10 @@ export function watchCertificate({
       if (certificate.cert === current.cert && certificate.key === current.key) return
       renewed(certificate)
       current = certificate
-      logger.info({ valid_to: new X509Certificate(certificate.cert).validTo }, 'new certificate in use')
+      logger.info({ valid_to: new X509Certificate(certificate.cert).validTo }, 'a new certificate is in use')
     } catch (error) {
       const { message } = error as Error
-      if (message !== lastTrouble) logger.warn({}, `the certificate in use stays: ${message}`)
+      if (message !== lastTrouble) logger.warn({}, `the new certificate is not used: ${message}`)
       lastTrouble = message
     }
   }

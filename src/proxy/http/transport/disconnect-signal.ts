@@ -18,7 +18,7 @@ export function abortOnDisconnect({ raw }: FastifyReply): AbortController {
     controller.abort(
       raw.errored instanceof ProxyError
         ? raw.errored
-        : new ProxyError('agent_gone', 'The client closed its connection before its answer was whole'),
+        : new ProxyError('agent_gone', 'The client closed its connection before the response was complete'),
     )
   })
   return controller

@@ -11,7 +11,7 @@ export function toRequestError(thrown: unknown): ProxyError {
   if (thrown instanceof ProxyError || !(thrown instanceof Error)) return toProxyError(thrown)
   const { statusCode: status, code } = thrown as { statusCode?: number; code?: string }
   if (code === 'ECONNRESET') {
-    return new ProxyError('agent_gone', 'The client closed its connection before its request was whole')
+    return new ProxyError('agent_gone', 'The client closed its connection before the request was complete')
   }
   if (status === undefined || status >= 500 || !code?.startsWith('FST_')) return toProxyError(thrown)
   const own: ErrorCode = status === 413 ? 'body_too_large' : 'invalid_request'

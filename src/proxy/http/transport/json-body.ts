@@ -81,7 +81,7 @@ export function readBody(
 function rejectTooMany({ nodes, commas, widest }: JsonWeight): void {
   if (nodes <= BODY_VALUES.nodes && commas <= BODY_VALUES.commas && widest <= BODY_VALUES.members) return
   const message =
-    `The request body holds too many values: ${BODY_VALUES.nodes} objects, lists and members, ` +
+    `The request body has too many values: ${BODY_VALUES.nodes} objects, lists and members, ` +
     `${BODY_VALUES.commas} commas and ${BODY_VALUES.members} members of one object are the limit`
   throw new ProxyError('body_too_large', message)
 }

@@ -131,7 +131,7 @@ export class AnswerDecoder {
     const hasSampled = this.#hasText || (end.usage?.completion_tokens ?? 0) > 0
     if (hasSampled && !this.#hasIds) {
       const message =
-        'The engine told no token ids of its answer, which token mode reads: a gateway before it may take them out, or ' +
+        'The engine reported no token ids of its completion, which token mode requires: a gateway in front of it may remove them, or ' +
         'it may be too old for return_token_ids'
       throw new ProxyError('engine_failed', message)
     }

@@ -50,8 +50,7 @@ export class ChatPrompts implements Prompts {
   ): Promise<CallPrompt> {
     if (request.kind !== 'chat') return plainPrompt(request)
     if (Number.isFinite(contextTokens)) {
-      const message =
-        'limits.context_tokens needs a proxy that makes prompts itself: start it with --tokenizer'
+      const message = 'limits.context_tokens requires token mode: start the proxy with --tokenizer'
       throw new ProxyError('unsupported', message, { param: 'limits' })
     }
     const unknownIds = await this.#unknownIds(request, memory)

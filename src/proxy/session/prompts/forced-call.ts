@@ -18,7 +18,7 @@ export function forcedCallSchema(body: ChatBody): object | undefined {
   const { tool_choice: choice } = body
   if (choice === undefined || choice === null || choice === 'auto' || choice === 'none') return undefined
   const tools = (body.tools ?? []).filter(isFunction)
-  if (tools.length === 0) throw invalid("'tool_choice' forces a call, and 'tools' offers no function")
+  if (tools.length === 0) throw invalid("'tool_choice' forces a tool call, and 'tools' has no function")
   refuseSecondConstraint(body)
   if (choice === 'required') return schemaOfCalls(tools, body.parallel_tool_calls === false)
   const name = nameIn(choice)
@@ -26,7 +26,7 @@ export function forcedCallSchema(body: ChatBody): object | undefined {
     throw refused("in token mode 'tool_choice' must be auto, none, required or a function", 'tool_choice')
   }
   const tool = tools.find(({ function: { name: offered } }) => offered === name)
-  if (tool === undefined) throw invalid(`'tool_choice' names ${name}, which is none of the tools`)
+  if (tool === undefined) throw invalid(`'tool_choice' names ${name}, which is not one of the tools`)
   return schemaOfCalls([tool], true)
 }
 
@@ -44,7 +44,7 @@ function refuseSecondConstraint(body: ChatBody): void {
   const format = body.response_format as { type?: unknown } | null | undefined
   const second = CONSTRAINTS.find((field) => body[field] !== undefined && body[field] !== null)
   const field = format && format.type !== 'text' ? 'response_format' : second
-  if (field !== undefined) throw refused(`'${field}' cannot be asked for together with a forced call`, field)
+  if (field !== undefined) throw refused(`'${field}' cannot be combined with a forced tool call`, field)
 }
 
 const CONSTRAINTS = [
@@ -73,10 +73,7 @@ function schemaOfCalls(tools: readonly FunctionTool[], onlyOne: boolean): object
     for (const [name, definition] of Object.entries($defs ?? {})) {
       const known = Object.hasOwn(definitions, name) ? JSON.stringify(definitions[name]) : undefined
       if (known !== undefined && known !== JSON.stringify(definition)) {
-        throw refused(
-          `two tools mean different things by the definition ${name}: force one by its name`,
-          'tools',
-        )
+        throw refused(`two tools have different definitions of ${name}: force one by its name`, 'tools')
       }
       definitions[name] = definition
     }

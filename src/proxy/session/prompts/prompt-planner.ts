@@ -226,8 +226,7 @@ function placedImages(ids: PromptIds, { images, imageRule }: PromptInput): Image
   if (imageRule === undefined || images.length === 0) return []
   const places = locateImages(ids.whole(), images, imageRule.tokenId)
   if (places !== undefined) return places
-  const message =
-    'the model has written a placeholder for an image, and the images cannot be told apart any more'
+  const message = 'the model has sampled an image placeholder, so the positions of the images are ambiguous'
   throw new ProxyError('unsupported', message, { param: 'messages' })
 }
 
@@ -293,7 +292,7 @@ function refuseWhatTokenModeCannotDo(body: ChatBody): void {
   // If the engine truncated the prompt, it would differ from the recorded one.
   if (isSet(body.truncate_prompt_tokens)) refuse('truncate_prompt_tokens', 'prompts are never cut')
   for (const field of ['functions', 'function_call'])
-    if (isSet(body[field])) refuse(field, 'offer tools instead')
+    if (isSet(body[field])) refuse(field, 'use tools instead')
 }
 
 /**

@@ -163,8 +163,8 @@ export class TokenPrompts implements Prompts {
     if (schema === undefined || this.#model.parser.grammar !== undefined) return schema
     throw new ProxyError(
       'unsupported',
-      `the format ${this.#model.parser.name} leaves no place for a forced call in token mode: a session whose ` +
-        'sampling_params say {"tool_choice": "auto"} offers the tools instead',
+      `the format ${this.#model.parser.name} does not support a forced tool call in token mode: a session whose ` +
+        'sampling_params contain {"tool_choice": "auto"} offers the tools instead',
       { param: 'tool_choice' },
     )
   }
@@ -277,7 +277,7 @@ class TokenCall extends PlannedCall {
     if (placed !== undefined) return placed
     throw new ProxyError(
       'engine_failed',
-      `the engine at ${engine} saw the images in other tokens than the model's files say: it must run with the ` +
+      `the engine at ${engine} used other image tokens than the model's files specify: it must run with the ` +
         'image processor of these files',
     )
   }

@@ -85,7 +85,7 @@ export class Spending {
     }
     if (reached === undefined) return budget
     if (limits.at_limit !== 'error' && this.#ends < MAX_ENDS) return { ...budget, reached }
-    const message = `The session has come to its limit of ${limits[reached]} ${reached.replace('_', ' ')}`
+    const message = `The session has reached its limit of ${limits[reached]} ${reached.replace('_', ' ')}`
     throw new ProxyError('limit_reached', message)
   }
 }

@@ -67,7 +67,10 @@ export class LiveSessions {
     let isOver = false
     const cancelAll = () => {
       isOver = true
-      const reason = new ProxyError('shutting_down', 'llm-proxy was shut down before the answer was whole')
+      const reason = new ProxyError(
+        'shutting_down',
+        'llm-proxy was shut down before the response was complete',
+      )
       for (const call of this.#calls()) call.cancel(reason)
     }
     const timer = setTimeout(cancelAll, graceMs)

@@ -56,11 +56,11 @@ function rejectLargeMetadata(metadata: Record<string, unknown> = {}): void {
 function refuseContent(samplingParams: Record<string, unknown> = {}): void {
   for (const field of ['messages', 'tools', 'prompt', 'stream']) {
     if (!(field in samplingParams)) continue
-    const message = `'sampling_params' cannot hold '${field}': it overrides how an agent is answered, not what it asks`
+    const message = `'sampling_params' cannot contain '${field}': it overrides how requests are sampled, not their content`
     throw new ProxyError('invalid_request', message, { param: `sampling_params.${field}` })
   }
   if ((samplingParams.n ?? 1) !== 1) {
-    const message = "'sampling_params.n' must be 1: how many answers there are, the agent says"
+    const message = "'sampling_params.n' must be 1: only the agent sets the number of completions"
     throw new ProxyError('unsupported', message, { param: 'sampling_params.n' })
   }
 }

@@ -55,11 +55,10 @@ export function parseSessionId(text: string): string {
 function problemOf(text: string): string | undefined {
   if (text === '' || Buffer.byteLength(text) > MAX_SESSION_ID_BYTES)
     return `it takes 1 to ${MAX_SESSION_ID_BYTES} bytes`
-  if (NO_TEXT.test(text)) return 'it holds a control character, or half of a character'
+  if (NO_TEXT.test(text)) return 'it contains a control character, or an unpaired surrogate'
   const segments = text.split('/')
   const unstable = segments.find((segment) => UNSTABLE_SEGMENTS.includes(segment))
-  if (unstable !== undefined)
-    return `'${unstable}' between its slashes would not outlast the way of a URL through clients and servers`
+  if (unstable !== undefined) return `clients and servers remove the segment '${unstable}' from a URL`
   const [first = ''] = segments
   if (first === RUNS && segments.length < 3) return 'a session of a run is named runs/{run}/{name}'
   return RESERVED_SEGMENTS.has(first) ? `"${first}" is reserved` : undefined

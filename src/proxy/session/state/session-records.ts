@@ -107,5 +107,5 @@ export function notFound(): ProxyError {
 }
 
 export function endedKey(): ProxyError {
-  return new ProxyError('unauthorized', 'This key was made for a session that is no longer there')
+  return new ProxyError('unauthorized', 'This key is for a session that no longer exists')
 }

@@ -406,5 +406,5 @@ export class Sessions {
 }
 
 function cancelled(sessionId: string, how: string): ProxyError {
-  return new ProxyError('turn_cancelled', `Session ${sessionId} was ${how} while this call was in flight`)
+  return new ProxyError('turn_cancelled', `Session ${sessionId} was ${how} while this request was in flight`)
 }

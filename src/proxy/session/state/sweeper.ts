@@ -138,8 +138,8 @@ export class Sweeper {
 export function describeHeld({ expired, sessions, restMs }: HeldSweep): string {
   const minutes = Math.ceil(restMs / 60_000)
   return (
-    `The time to live of ${expired} of ${sessions} sessions was over before the proxy started, so many as if the ` +
-    `clock were wrong: they are deleted in ${minutes} min, or now with POST /admin/sweep {"at_most": ${expired}}. If the ` +
+    `${expired} of ${sessions} sessions expired before the proxy started, so many that the ` +
+    `clock may be wrong: they are deleted in ${minutes} min, or now with POST /admin/sweep {"at_most": ${expired}}. If the ` +
     'clock is wrong, stop the proxy, and set the clock before it starts again.'
   )
 }

@@ -102,7 +102,7 @@ function toEngineUrl({ url, api_path: apiPath }: { url: string; api_path: string
   const suffix = withoutSlashes(apiPath) === '' ? '' : `/${withoutSlashes(apiPath)}`
   parsed.pathname = path.endsWith(suffix) ? path : path + suffix
   if (parsed.pathname.endsWith('/v1')) return parsed.href
-  const message = `'api_path' must end in /v1: engines are called at …/v1/chat/completions`
+  const message = "'api_path' must end in /v1: the proxy uses …/v1/chat/completions"
   throw new ProxyError('unsupported', message, { param: 'api_path' })
 }
 

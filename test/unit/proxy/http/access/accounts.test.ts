@@ -91,7 +91,7 @@ t.test('an agent is refused for its own calls and memory, and told which', async
   const { ask } = setUp({ calls: 3, memoryBytes: 400 })
   const [first, second, other] = [ask('agent a'), ask('agent a'), ask('agent b')]
   first.charge.addCalls(2)
-  t.throws(() => second.charge.addCalls(2), { code: 'too_many_calls', message: /3 calls/, retryAfterS: 1 })
+  t.throws(() => second.charge.addCalls(2), { code: 'too_many_calls', message: /3 requests/, retryAfterS: 1 })
   second.charge.addCalls(1)
   other.charge.addCalls(3)
   first.charge.setMemory(90)

@@ -144,7 +144,7 @@ t.test('an answer that calls tools ends for that reason, if it ended by itself',
 t.test('an answer without ids is an error of the engine, unless nothing was sampled', async (t) => {
   const read = (events: (GenerationDelta | GenerationEnd)[]) =>
     decoderFor(model, {} as ChatBody, { promptText: '', forcesCall: false }).read(events)
-  const error = { code: 'engine_failed', message: /told no token ids/ }
+  const error = { code: 'engine_failed', message: /reported no token ids/ }
   await t.rejects(read([{ type: 'delta', content: 'Hello' }, end()]), error)
   const usage = { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 }
   await t.rejects(read([end({ usage })]), error)

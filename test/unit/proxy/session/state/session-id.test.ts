@@ -36,7 +36,7 @@ t.test('ids take 1 to 512 bytes of whatever a URL can carry, slashes included', 
 
 t.test('an id that clients and servers on the way would change in a path is refused', async (t) => {
   for (const id of ['.', '../../..', '/', 'a/', '/a', 'a//b', 'a/./b', 'a/../b', '../a', 'a/..']) {
-    t.throws(() => parseSessionId(id), { code: 'invalid_request', message: /would not outlast/ }, id)
+    t.throws(() => parseSessionId(id), { code: 'invalid_request', message: /clients and servers remove/ }, id)
   }
 })
 
