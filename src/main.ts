@@ -4,6 +4,7 @@
 import { hostname, networkInterfaces } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
 import type { ProxyError } from './base/errors.ts'
+import { logEvent } from './base/log-events.ts'
 import type { Logger } from './base/logger.ts'
 import { VERSION } from './base/version.ts'
 import { loadEmbeddedTokenizer } from './embedded/engine/embedded-model.ts'
@@ -73,15 +74,13 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
   opened.defer(() => sessions.close())
   // In one line: each of them is to stand in the first one. Before it listens they would hide why it cannot.
   const notes = notesOn(config)
-  if (notes.length > 0) logger.warn({}, notes.join(' '))
+  if (notes.length > 0) logEvent(logger, 'configuration_note', { note: notes.join(' ') })
   const { url } = http
   if (rollouts) {
     opened.defer(() => rollouts.close())
     await rollouts.begin({ proxyUrl: url, adminKeys: config.adminKeys, tlsCa: undefined })
   }
   await store.shared?.tell({ url: config.nodeUrl ?? reachableUrl(url) })
-  const where = { url, health_url: healthPort?.url }
-  logger.info({ ...where, mode: config.mode, db: databaseName(config.db), version: VERSION }, 'listening')
   const running = opened.move()
   return {
     url,
@@ -225,7 +224,7 @@ export interface RunningWorker {
 export function startWorker(config: WorkerConfig, { logger, outside = {} }: ServerHooks): RunningWorker {
   const { maxConcurrency, proxyUrls, workerKeys: apiKeys } = config
   const workerId = config.workerId ?? `${hostname()}-${process.pid}`
-  if (namesNoEngine(config)) logger.warn({}, fallbackNote())
+  if (namesNoEngine(config)) logEvent(logger, 'configuration_note', { note: fallbackNote() })
   const backend = createLocalBackend({
     clients: openEngines({ ...config, connect: outside.connect }),
     maxConcurrencyPerEngine: maxConcurrency,

@@ -1,5 +1,6 @@
 /** Token mode's model and prompts, and what is told of them; chat mode's prompts where there is no model. */
 import { ProxyError } from './base/errors.ts'
+import { logEvent } from './base/log-events.ts'
 import type { Logger } from './base/logger.ts'
 import { REASONING_EFFORTS } from './protocol/canonical/reasoning-effort.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
@@ -37,18 +38,16 @@ export async function openConfiguredModel(
   const model = await openModel(options)
   opened.defer(() => model.close())
   model.onTokenizerFault?.((fault) =>
-    logger.error(fault, "The fast tokenizer is not used any more: Hugging Face's is, and exact."),
+    logEvent(logger, 'fast_tokenizer_disabled', {
+      reason: fault.why,
+      text_sha256: fault.textSha256,
+      chars: fault.chars,
+      err: fault.error,
+    }),
   )
-  if (model.encodedBy === 'javascript')
-    logger.warn(
-      {},
-      'There is no Rust tokenizer for this machine: the one in JavaScript is slower, and some text has other ids.',
-    )
+  if (model.encodedBy === 'javascript') logEvent(logger, 'fast_tokenizer_missing', {})
   if (model.unlistedFiles !== undefined)
-    logger.warn(
-      { files: model.unlistedFiles },
-      "The hub's cache lacks files, and the hub cannot be asked for them: end tokens or images may be unknown.",
-    )
+    logEvent(logger, 'model_files_missing', { files: model.unlistedFiles })
   return model
 }
 
@@ -99,10 +98,7 @@ async function findServedLength(
   const least = Math.min(...served)
   const most = served.length === 0 ? undefined : Math.max(...served)
   if (length === undefined || least >= length) return most
-  const message =
-    `The engine serves ${least} tokens of context, and the model has ${length}: limits are cut to the engine's, and ` +
-    `longer prompts are refused by it. --context-length ${least} refuses them here.`
-  logger.warn({}, message)
+  logEvent(logger, 'context_length_limited', { served_length: least, model_length: length })
   return most
 }
 
@@ -126,7 +122,7 @@ function reportEfforts(efforts: TemplateEfforts | undefined, logger: Logger): Ef
   if (efforts === undefined) return undefined
   const accepted = REASONING_EFFORTS.filter((effort) => !efforts.rejected.has(effort))
   const facts = { accepted, read: efforts.isRead }
-  logger.info({ reasoning_efforts: facts }, 'reasoning efforts of the chat template probed')
+  logEvent(logger, 'efforts_probed', { reasoning_efforts: facts })
   return facts
 }
 
@@ -141,7 +137,7 @@ function tellPromptFormat(
   logger: Logger,
 ): PromptFormatFacts {
   const facts = { name, chosen_by: chosenBy, evidence }
-  logger.info({ prompt_format: facts }, 'prompt format chosen')
+  logEvent(logger, 'prompt_format_chosen', { prompt_format: facts })
   return facts
 }
 
@@ -157,8 +153,8 @@ function tellToolParser(choice: ParserChoice, logger: Logger): ToolParserFacts {
   const { family, chosenBy, evidence, warning } = choice
   const name = chosenBy === 'response_template' ? chosenBy : family.name
   const facts = { name, chosen_by: chosenBy, evidence, warning: warning || undefined }
-  if (warning === undefined) logger.info({ tool_parser: facts }, 'tool parser chosen')
-  else logger.warn({ tool_parser: facts }, warning)
+  if (warning === undefined) logEvent(logger, 'tool_parser_chosen', { tool_parser: facts })
+  else logEvent(logger, 'tool_parser_uncertain', { tool_parser: facts, warning })
   return facts
 }
 

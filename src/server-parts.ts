@@ -1,6 +1,7 @@
 /** The parts of a server, each made of the options that concern it. */
 import { readFileSync } from 'node:fs'
 import { ProxyError } from './base/errors.ts'
+import { logEvent } from './base/log-events.ts'
 import type { Logger } from './base/logger.ts'
 import { openEngines } from './embedded/open-engines.ts'
 import { expectedTokenizer, openConfiguredModel, openPrompts } from './open-prompts.ts'
@@ -121,7 +122,7 @@ async function openStore(
   const hooks = {
     onCommit: (...commit: [number, number]) => metrics.committed(...commit),
     searchIndex,
-    onIndexFailed: (err: Error) => logger.warn({ err }, 'the index of the search is not kept up to date'),
+    onIndexFailed: (err: Error) => logEvent(logger, 'search_index_failed', { err }),
     spawn,
   }
   if (db === 'memory') return openPassingStore(hooks)
@@ -179,8 +180,8 @@ function openSessions(
 ): Sessions {
   const hooks = {
     onEnded: (sessionId: string) => backend.releaseSession(sessionId),
-    onSweepFailed: (error: ProxyError) => logger.error({ err: error }, 'sweep failed'),
-    onSweepHeld: (held: HeldSweep) => logger.warn({}, describeHeld(held)),
+    onSweepFailed: (error: ProxyError) => logEvent(logger, 'sweep_failed', { err: error }),
+    onSweepHeld: (held: HeldSweep) => logEvent(logger, 'sweep_deferred', { note: describeHeld(held) }),
   }
   return new Sessions(store, hooks, {
     activity,
@@ -251,7 +252,7 @@ async function openLocalBackend(
   const clients = config.awaitEngines ? [] : openEngines(config)
   return createLocalBackend({
     clients,
-    known: await checkEngines(clients, logger, tokenizer && createTokenizerQuestion(tokenizer)),
+    known: await checkEngines(clients, tokenizer && createTokenizerQuestion(tokenizer)),
     tokenizer,
     standIns: fallsBack(config),
     measuresLogprobs: true,

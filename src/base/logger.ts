@@ -1,7 +1,28 @@
-/** What the parts of the proxy log with; pino satisfies it. One event, one line; never a prompt or a key. */
+export type LogLevel = 'debug' | 'info' | 'audit' | 'warn' | 'error'
+
+/** Logger of a process, such as a pino logger. A call writes one line, which never contains a prompt or a key. */
 export interface Logger {
   debug(fields: object, message: string): void
   info(fields: object, message: string): void
   warn(fields: object, message: string): void
   error(fields: object, message: string): void
+  /** Logs an administrative request. A logger without this level gets these lines as `info`. */
+  audit?(fields: object, message: string): void
+}
+
+declare const CONTEXT: unique symbol
+
+/** Logger that adds fields to every line. `Context` has their names, for the compiler only. */
+export type ContextLogger<Context extends object> = Logger & { readonly [CONTEXT]?: Context }
+
+/** Returns a logger that adds these fields to every line, such as the session's id. */
+export function withContext<Context extends object>(
+  logger: Logger,
+  context: Context,
+): ContextLogger<Context> {
+  const at =
+    (level: LogLevel): Logger['info'] =>
+    (fields, message) =>
+      (logger[level] ?? logger.info).call(logger, { ...context, ...fields }, message)
+  return { debug: at('debug'), info: at('info'), audit: at('audit'), warn: at('warn'), error: at('error') }
 }

@@ -15,7 +15,7 @@ const DRAIN_POLL_MS = 20
 
 /** `llm-proxy engine`: serves the embedded engine until a signal. @returns the exit code */
 export async function run(config: EngineConfig): Promise<number> {
-  const logger = createLogger(config.logLevel)
+  const logger = createLogger(config.logLevel, config.logFormat)
   const playbook = config.playbook === undefined ? undefined : Playbook.fromFile(config.playbook)
   const engine = new EmbeddedEngine({ ...config, playbook })
   const server = buildEngineServer(engine)
@@ -24,11 +24,13 @@ export async function run(config: EngineConfig): Promise<number> {
   })
   const { address, port } = server.server.address() as AddressInfo
   const url = baseUrl({ host: address, port })
-  logger.info({ url, model: engine.model }, 'listening')
   const service = { stop: (graceMs: number) => stop(server, graceMs) }
-  const readyLine = `llm-proxy engine listening on ${url} (model ${engine.model})`
-  const hints = ['', `Give it to a proxy:  llm-proxy --engine-url ${url}`]
-  return serveAnnounced(service, GRACE_MS, logger, readyLine, hints)
+  const { model } = engine
+  return serveAnnounced(service, GRACE_MS, logger, {
+    readyLine: `llm-proxy engine listening on ${url} (model ${model})`,
+    hints: ['', `Give it to a proxy:  llm-proxy --engine-url ${url}`],
+    started: { command: 'engine', url, model },
+  })
 }
 
 async function stop(server: EngineServer, graceMs: number): Promise<{ drained: boolean }> {

@@ -1,17 +1,65 @@
+import { styleText } from 'node:util'
 import { pino } from 'pino'
 import type { Logger } from '../base/logger.ts'
-import type { ServeConfig } from '../proxy/config/options/serve.ts'
+import type { EngineConfig } from '../proxy/config/options/engine.ts'
+import { printable } from './table.ts'
 
-/** JSON lines on stderr: stdout belongs to what a command was asked for. */
-export function createLogger(level: ServeConfig['logLevel']): Logger {
+/** Between pino's `info` (30) and `warn` (40). */
+const AUDIT_LEVEL = 35
+
+/** Creates the logger of a command. It writes to stderr, because stdout carries the result of the command. */
+export function createLogger(
+  level: EngineConfig['logLevel'],
+  format: EngineConfig['logFormat'] = 'auto',
+): Logger {
+  // Asynchronous, so that a slow reader of stderr does not block the proxy. pino flushes the rest at exit.
+  const stderr = pino.destination({ fd: process.stderr.fd, sync: false })
+  const isText = format === 'text' || (format === 'auto' && process.stderr.isTTY)
   return pino(
     {
       level,
+      customLevels: { audit: AUDIT_LEVEL },
       base: null,
       timestamp: pino.stdTimeFunctions.isoTime,
       formatters: { level: (label) => ({ level: label }) },
     },
-    // Not synchronous: a slow reader of stderr must not stop the proxy. pino writes out what is left at exit.
-    pino.destination({ fd: process.stderr.fd, sync: false }),
+    isText ? { write: (line: string) => stderr.write(formatLine(line)) } : stderr,
   )
+}
+
+const STYLES: Readonly<Record<string, Parameters<typeof styleText>[0]>> = {
+  debug: 'dim',
+  audit: 'cyan',
+  warn: 'yellow',
+  error: 'red',
+}
+
+/** Fields whose text follows the message without its name. */
+const EXPLANATIONS = new Set(['reason', 'warning', 'note'])
+
+/**
+ * Returns a JSON line of pino as text: the time, the level, the message, then the fields. Control characters become
+ * spaces, because fields may contain text of engines and agents.
+ */
+export function formatLine(line: string): string {
+  const { time, level, msg, event: _, err, ...fields }: Record<string, unknown> = JSON.parse(line)
+  const { message = err, stack } = (err ?? {}) as { message?: unknown; stack?: string }
+  const entries = Object.entries(fields)
+  const why = [...entries.flatMap(([name, value]) => (EXPLANATIONS.has(name) ? [value] : [])), message ?? []]
+  const facts = entries.filter(([name]) => !EXPLANATIONS.has(name))
+  const label = String(level).toUpperCase().padEnd(5)
+  const style = STYLES[String(level)]
+  const text = [
+    String(time).slice(11, 19),
+    style === undefined ? label : styleText(style, label, { stream: process.stderr }),
+    printable([msg, ...why.flat()].join(': ')),
+    ...facts.map(([name, value]) => `${name}=${formatValue(value)}`),
+  ]
+  const trace = level === 'error' && stack !== undefined ? stack.split('\n').slice(1) : []
+  return [text.join(' '), ...trace.map((frame) => `    ${printable(frame)}`), ''].join('\n')
+}
+
+function formatValue(value: unknown): string {
+  const isPlain = typeof value === 'string' && !/[\s"=]/.test(value)
+  return printable(isPlain ? value : JSON.stringify(value))
 }

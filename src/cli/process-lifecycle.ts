@@ -1,6 +1,7 @@
 /** How a process that serves lives and ends: signals, draining, and errors that nobody caught. */
 import type { EventEmitter } from 'node:events'
 import { ProxyError } from '../base/errors.ts'
+import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
 
 /** Whatever serves until it is told to stop. */
@@ -51,7 +52,7 @@ export async function serveUntilSignal(
   port: ProcessPort = process,
 ): Promise<number> {
   const signal = await firstSignal(port)
-  logger.info({ signal, grace_ms: graceMs }, 'draining: no new calls, waiting for those that run')
+  logEvent(logger, 'drain_started', { signal, grace_ms: graceMs })
   const code = await stop(service, graceMs, logger)
   setTimeout(() => port.exit(code), LINGER_MS).unref()
   return code
@@ -60,11 +61,11 @@ export async function serveUntilSignal(
 async function stop(service: Stoppable, graceMs: number, logger: Logger): Promise<number> {
   try {
     const { drained } = await service.stop(graceMs)
-    if (drained) logger.info({}, 'stopped')
-    else logger.warn({ grace_ms: graceMs }, 'stopped; calls that outlasted the grace period were cut off')
+    if (drained) logEvent(logger, 'server_stopped', {})
+    else logEvent(logger, 'drain_timed_out', { grace_ms: graceMs })
     return drained ? 0 : 1
   } catch (error) {
-    logger.error({ err: error }, 'shutdown failed')
+    logEvent(logger, 'shutdown_failed', { err: error })
     return 1
   }
 }
@@ -90,14 +91,22 @@ function firstSignal(port: ProcessPort): Promise<Signal> {
 export function exitOnUnexpectedErrors(logger: Logger, port: ProcessPort = process): void {
   const judge = (error: unknown) => {
     if (isKnownCondition(error)) {
-      logger.warn({ err: error }, 'unhandled error')
+      logEvent(logger, 'unhandled_error', { err: error })
       return
     }
-    logger.error({ err: error }, 'unexpected error, exiting')
+    logEvent(logger, 'unexpected_error', { err: error })
     port.exit(1)
   }
   port.on('uncaughtException', judge)
   port.on('unhandledRejection', judge)
+}
+
+/** Logs the warnings of Node.js and of libraries, which Node.js would print between the log's lines. */
+export function logWarnings(logger: Logger, port: EventEmitter = process): void {
+  port.removeAllListeners('warning')
+  port.on('warning', ({ name, message }: Error) =>
+    logEvent(logger, 'process_warning', { warning: `${name}: ${message}` }),
+  )
 }
 
 /** Without its store a proxy answers every call with an error for good: whoever watches the process starts it anew. */
@@ -107,7 +116,7 @@ export function exitOnStoreLoss(
   port: ProcessPort = process,
 ): void {
   void lost.then((error) => {
-    logger.error({ err: error }, 'lost the database, exiting')
+    logEvent(logger, 'database_lost', { err: error })
     port.exit(1)
   })
 }

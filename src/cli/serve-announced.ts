@@ -1,31 +1,45 @@
 import { writeSync } from 'node:fs'
+import { type EventFields, logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
-import { exitOnUnexpectedErrors, type Stoppable, serveUntilSignal } from './process-lifecycle.ts'
+import { VERSION } from '../base/version.ts'
+import { exitOnUnexpectedErrors, logWarnings, type Stoppable, serveUntilSignal } from './process-lifecycle.ts'
+
+interface Announcement {
+  /** The line on stdout from which scripts read the URL. */
+  readyLine: string
+  /** Lines for people, which follow on a terminal only. */
+  hints?: readonly string[]
+  /** The facts in the log. */
+  started: Omit<EventFields<'server_started'>, 'version'>
+}
 
 /**
- * Serves until a signal, and says on stdout that it is ready, where a script finds the URL. Whoever waits for that may send a
+ * Serves until a signal, and announces on stdout that the service is ready: a process that waits for that line may send a
  * signal at once.
- * @param hints for people: they follow on a terminal only
  * @returns the exit code
  */
 export function serveAnnounced(
   service: Stoppable,
   graceMs: number,
   logger: Logger,
-  readyLine: string,
-  hints: readonly string[] = [],
+  { readyLine, hints = [], started }: Announcement,
 ): Promise<number> {
   exitOnUnexpectedErrors(logger)
+  logWarnings(logger)
   const served = serveUntilSignal(service, graceMs, logger)
-  announce(process.stdout.isTTY ? [readyLine, ...hints] : [readyLine])
+  const isTerminal = process.stdout.isTTY
+  // A person at a terminal reads one of the two.
+  if (!(isTerminal && process.stderr.isTTY))
+    logEvent(logger, 'server_started', { ...started, version: VERSION })
+  announce(isTerminal ? [readyLine, ...hints] : [readyLine])
   return served
 }
 
-/** Written past the stream: a service must outlive whoever read its first line. */
+/** Writes to the file descriptor, because the service must outlive the reader of its first line. */
 function announce(lines: readonly string[]): void {
   try {
     writeSync(process.stdout.fd, `${lines.join('\n')}\n`)
   } catch {
-    // Nobody reads stdout; the log has the address too.
+    // No process reads stdout; the log has the address too.
   }
 }

@@ -10,7 +10,7 @@ import { serveAnnounced } from './serve-announced.ts'
 /** `llm-proxy serve`: runs the proxy until a signal. @returns the exit code */
 export async function run(config: ServeConfig): Promise<number> {
   checkServeConfig(config)
-  const logger = createLogger(config.logLevel)
+  const logger = createLogger(config.logLevel, config.logFormat)
   const model = config.tokenizer === undefined ? undefined : await beginModel(config)
   const { startServer } = await import('../main.ts')
   const outside = model && { openModel: () => model.ready() }
@@ -19,8 +19,13 @@ export async function run(config: ServeConfig): Promise<number> {
     throw explainListenFailure(error, config.host, config.port)
   })
   exitOnStoreLoss(server.lost, logger)
-  const { url } = server
-  return serveAnnounced(server, config.shutdownGraceMs, logger, readyLine(config, url), hints(url))
+  const { url, healthUrl } = server
+  const { mode, db } = config
+  return serveAnnounced(server, config.shutdownGraceMs, logger, {
+    readyLine: readyLine(config, url),
+    hints: hints(url),
+    started: { command: 'serve', url, health_url: healthUrl, mode, db: databaseName(db) },
+  })
 }
 
 /**

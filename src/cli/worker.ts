@@ -9,9 +9,12 @@ export async function run(config: WorkerConfig): Promise<number> {
   if (config.proxyUrls.length === 0) {
     throw new ProxyError('config_invalid', 'a worker needs a proxy: give --proxy-url or PROXY_SERVER_URL')
   }
-  const logger = createLogger(config.logLevel)
+  const logger = createLogger(config.logLevel, config.logFormat)
   const { startWorker } = await import('../main.ts')
   const worker = startWorker(config, { logger })
-  const readyLine = `llm-proxy worker ${worker.workerId} serves ${config.proxyUrls.map(shownUrl).join(', ')}`
-  return serveAnnounced(worker, config.shutdownGraceMs, logger, readyLine)
+  const { workerId } = worker
+  return serveAnnounced(worker, config.shutdownGraceMs, logger, {
+    readyLine: `llm-proxy worker ${workerId} serves ${config.proxyUrls.map(shownUrl).join(', ')}`,
+    started: { command: 'worker', worker_id: workerId },
+  })
 }

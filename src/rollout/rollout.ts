@@ -4,6 +4,7 @@
  * rejects later ones from any machine, so that none of them is in the session that counts.
  */
 import { type ProxyError, toProxyError } from '../base/errors.ts'
+import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
 import { cloneJson } from '../protocol/canonical/number-texts.ts'
 import {
@@ -164,8 +165,10 @@ export class Rollout {
   }
 
   #tell({ trialId, sessionId, status, error, tries }: RolloutFacts): void {
-    const fields = { trial_id: trialId, session_id: sessionId, agent_status: status, error, try: tries }
-    this.#options.logger.warn(fields, 'an agent failed')
+    logEvent(this.#options.logger, 'agent_failed', {
+      ...{ trial_id: trialId, session_id: sessionId, agent_status: status, attempt: tries },
+      reason: error ?? undefined,
+    })
   }
 }
 

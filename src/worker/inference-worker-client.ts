@@ -4,7 +4,8 @@
  */
 import { EventEmitter } from 'node:events'
 import { type Clock, systemClock } from '../base/clock.ts'
-import type { Logger } from '../base/logger.ts'
+import { logEvent } from '../base/log-events.ts'
+import { type Logger, withContext } from '../base/logger.ts'
 import { CLOSE, MAX_WARNING_LENGTH, type WorkerStatus } from '../protocol/worker/protocol.ts'
 import { Dispatcher } from '../proxy/engines/dispatch/dispatcher.ts'
 import type { Backend, BackendMember } from '../proxy/engines/port/backend.ts'
@@ -131,7 +132,8 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   #linkTo({ url: proxyUrl, address }: ProxyName, lost: () => void): ProxyLink {
     const { backend, logger, workerId, maxConcurrency, apiKeys = [], ca, dial = dialOut } = this.#options
     const { random = Math.random } = this.#options
-    const fields = { worker_id: workerId, proxy: shownUrl(proxyUrl), address: address || undefined }
+    const context = { worker_id: workerId, proxy: shownUrl(proxyUrl), address: address || undefined }
+    const log = withContext(logger, context)
     return new ProxyLink({
       url: workerSocketUrl(proxyUrl),
       address,
@@ -149,13 +151,16 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
       logger,
       status: () => this.#status(),
       connected: () => {
-        logger.info(fields, 'connected to proxy')
+        logEvent(log, 'proxy_connected', {})
         this.emit('connected', { proxyUrl, address })
       },
       disconnected: ({ code, reason, keyRefused }) => {
         const mistake = keyRefused ? 'the proxy refuses the worker key' : MISTAKES[code]
-        const message = mistake === undefined ? 'no connection to proxy' : `${mistake}; trying again`
-        logger[mistake === undefined ? 'warn' : 'error']({ ...fields, close_code: code, reason }, message)
+        const event = mistake === undefined ? 'proxy_disconnected' : 'proxy_rejected_worker'
+        logEvent(log, event, {
+          close_code: code,
+          reason: mistake === undefined ? reason : `${mistake}: ${reason}`,
+        })
         this.emit('disconnected', { proxyUrl, address, code, reason })
         lost()
       },
@@ -185,7 +190,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     try {
       this.#models = await this.#options.backend.models()
     } catch (error) {
-      this.#options.logger.warn({ err: error }, 'models not known')
+      logEvent(this.#options.logger, 'models_unknown', { err: error })
     }
     if (this.#hasStopped) return
     this.#memory.forgetUnused()

@@ -1,5 +1,6 @@
 /** A worker's life with one proxy: the connection, kept up, and the calls, which outlive it. */
 import { ProxyError, toProxyError } from '../base/errors.ts'
+import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
 import type { GenerationRequest } from '../protocol/canonical/request.ts'
 import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'
@@ -264,7 +265,7 @@ export class ProxyLink {
       if (call.signal.aborted || call.hasEnded) return
       const error = toProxyError(thrown)
       if (error.code === 'internal')
-        this.#options.logger.error({ err: thrown, request_id: call.requestId }, 'call failed')
+        logEvent(this.#options.logger, 'worker_request_failed', { request_id: call.requestId, err: thrown })
       this.#fail(call, error)
     } finally {
       lease?.release()
@@ -355,8 +356,8 @@ export class ProxyLink {
     const { type, request_id: requestId } = frame
     const isRequest = type === 'completion_request' && typeof requestId === 'string'
     if (!isRequest || this.#calls.has(requestId) || !this.#ack) {
-      const fields = { frame: type.slice(0, 40), request_id: requestId }
-      this.#options.logger.warn(fields, 'frame ignored: it is not one that a proxy sends')
+      const id = typeof requestId === 'string' ? requestId : undefined
+      logEvent(this.#options.logger, 'proxy_frame_ignored', { frame: type.slice(0, 40), request_id: id })
       return
     }
     const call = new WorkerRequestState(requestId, this.#ack.window_bytes)

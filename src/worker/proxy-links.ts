@@ -1,5 +1,6 @@
 /** A worker's links: one to each proxy that was named, and one to each that a name in DNS stands for at the moment. */
 import type { Clock } from '../base/clock.ts'
+import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
 import { ProxyAddresses, type Resolve } from './proxy-addresses.ts'
 import type { ProxyLink } from './proxy-link.ts'
@@ -74,7 +75,7 @@ export class ProxyLinks {
     const addresses = new ProxyAddresses({
       ...{ host, resolve, intervalMs, clock },
       found: (address) => {
-        logger.info({ host, address }, 'proxy found')
+        logEvent(logger, 'proxy_resolved', { host, address })
         // A proxy takes a second link of the same worker for one that lost its calls: there is never more than one.
         const left = leaving.get(address)
         leaving.delete(address)
@@ -82,7 +83,7 @@ export class ProxyLinks {
         found.set(address, left ?? this.#begin({ url, address }, () => addresses.lookSoon()))
       },
       gone: (address) => {
-        logger.info({ host, address }, 'proxy address no longer in DNS')
+        logEvent(logger, 'proxy_unresolved', { host, address })
         const link = found.get(address)
         if (link === undefined) return
         found.delete(address)
@@ -93,7 +94,7 @@ export class ProxyLinks {
           link.stop()
         })
       },
-      failed: (error) => logger.warn({ err: error, host }, 'name of proxies not resolved; trying again'),
+      failed: (error) => logEvent(logger, 'proxy_lookup_failed', { host, err: error }),
     })
     this.#names.push(addresses)
     addresses.start()

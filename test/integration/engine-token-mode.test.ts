@@ -17,9 +17,9 @@ import {
 import { startEngine } from '../helpers/engine.ts'
 import { startFakeSglang } from '../helpers/fake-sglang.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
+import { listingLogger } from '../helpers/listing-logger.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
-import { silentLogger } from '../helpers/silent-logger.ts'
 
 type Create = typeof createVllmClient
 
@@ -382,10 +382,12 @@ t.test('health tells which engines take token ids', async (t) => {
 
 t.test('a start in front of an engine that serves less context than the model has says so', async (t) => {
   const { url } = await startEngine(t)
-  const warnings: string[] = []
-  const logger = { ...silentLogger, warn: (_fields: object, message: string) => warnings.push(message) }
+  const { logger, lines } = listingLogger()
   const config = { engineUrls: [url], tokenizer: 'embedded', contextLength: 1_000_000 }
   const proxy = await startProxy(t, config, logger)
-  t.match(warnings, [/^The engine serves \d+ tokens of context, and the model has 1000000: /])
+  t.match(
+    lines.filter(({ level }) => level === 'warn'),
+    [{ event: 'context_length_limited', served_length: Number, model_length: 1_000_000 }],
+  )
   t.match(await proxy.get('/health'), { context_length: 1_000_000 })
 })

@@ -3,9 +3,9 @@ import t, { type Test } from 'tap'
 import { loadEmbeddedTokenizer } from '../../src/embedded/engine/embedded-model.ts'
 import { startEngine } from '../helpers/engine.ts'
 import { type FakeVllmOptions, startFakeVllm } from '../helpers/fake-vllm.ts'
+import { listingLogger } from '../helpers/listing-logger.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { joinWorker } from '../helpers/relay-rig.ts'
-import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
 
 const tokenizer = loadEmbeddedTokenizer()
@@ -102,8 +102,7 @@ t.test(
     const engine = await startOther(t, (text) => tokenizer.encode(text), {
       chatIds: ({ tools }) => (tools ? plain.with(2, 1) : plain),
     })
-    const logged: string[] = []
-    const logger = { ...silentLogger, warn: (_: object, message: string) => void logged.push(message) }
+    const { logger, lines } = listingLogger()
     const proxy = await startProxy(t, { engineUrls: [engine.url], tokenizer: 'embedded' }, logger)
     const said = new RegExp(
       `^prompt mismatch for a chat with a tool: the engine's chat endpoint renders ${plain.length} tokens, --tokenizer ` +
@@ -111,8 +110,8 @@ t.test(
     )
     t.match((await proxy.get('/health')).engines, [{ healthy: true, tokenizer: 'same', warning: said }])
     t.match(
-      logged.filter((message) => said.test(message)),
-      { length: 1 },
+      lines.filter(({ event }) => event === 'engine_warning'),
+      { length: 1, 0: { engine: engine.url, warning: said } },
     )
     const relay = await startProxy(t, { mode: 'relay', tokenizer: 'embedded' }, logger)
     joinWorker(t, { proxyUrls: [relay.url], engineUrls: [engine.url], workerId: 'w' })
@@ -123,8 +122,8 @@ t.test(
     const behind = `${engine.url}: prompt mismatch for a chat with a tool`
     t.match(worker, { healthy: true, tokenizer: 'same', warning: behind })
     t.match(
-      logged.filter((message) => message.startsWith(`worker warning: ${behind}`)),
-      { length: 1 },
+      lines.filter(({ event }) => event === 'worker_warning'),
+      { length: 1, 0: { worker_id: 'w', warning: behind } },
     )
   },
 )

@@ -79,7 +79,7 @@ for (const first of ['worker', 'proxy'])
 t.test('a worker that dials a proxy which is not in relay mode says so, at level error', async (t) => {
   const proxy = await startProxy(t)
   const said = new Promise((resolve) => {
-    const error = (fields: object, message: string) => resolve([fields, message])
+    const error = (fields: object) => resolve(fields)
     const worker = new InferenceWorkerClient({
       proxyUrls: [proxy.url],
       workerId: 'w',
@@ -90,7 +90,7 @@ t.test('a worker that dials a proxy which is not in relay mode says so, at level
     t.teardown(() => worker.stop(AbortSignal.abort()))
     worker.start()
   })
-  t.match(await said, [{ close_code: 4002, proxy: proxy.url }, /^the proxy is not in relay mode/])
+  t.match(await said, { close_code: 4002, proxy: proxy.url, reason: /^the proxy is not in relay mode/ })
 })
 
 t.test('a worker whose engines are down is there, and gets nothing until one of them serves', async (t) => {

@@ -1,7 +1,10 @@
 /** Training jobs that share one proxy: each has a run, whose key opens its own sessions and no others. */
+
 import t, { type Test } from 'tap'
+import type { Logger } from '../../src/base/logger.ts'
 import { createRunKey } from '../../src/proxy/http/access/agent-key.ts'
 import { KEYS } from '../helpers/keys.ts'
+import { listingLogger } from '../helpers/listing-logger.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 
@@ -10,8 +13,7 @@ const [SECRET] = KEYS.agentKeySecrets as [string]
 
 type Answer = Record<string, unknown> & { sessions: { session_id: string }[]; run_key: string }
 
-async function startShared(t: Test, lines: object[] = []) {
-  const logger = { ...silentLogger, info: (line: object) => void lines.push(line) }
+async function startShared(t: Test, logger: Logger = silentLogger) {
   const { url } = await startSessionsApi(t, undefined, {}, { keys: KEYS, logger })
   return async (key: string, method: string, path: string, body?: object) => {
     const answer = await fetch(url + path, {
@@ -120,8 +122,8 @@ t.test('what is no run, or no deletion, is refused by name', async (t) => {
 })
 
 t.test('who changed what is a line of the log, and who reads or is refused is not', async (t) => {
-  const lines: object[] = []
-  const ask = await startShared(t, lines)
+  const { logger, lines } = listingLogger()
+  const ask = await startShared(t, logger)
   const run = createRunKey(SECRET, 'job-1')
   await ask(run, 'POST', '/sessions', { session_id: 'runs/job-1/s' })
   await ask(run, 'GET', '/sessions/runs/job-1/s')
@@ -130,17 +132,13 @@ t.test('who changed what is a line of the log, and who reads or is refused is no
   await ask(ADMIN, 'DELETE', '/sessions/runs/job-1/s')
   const by = 'run job-1'
   t.strictSame(
-    lines.filter((line) => 'audit' in line),
+    lines
+      .filter(({ level }) => level === 'audit')
+      .map(({ route, by, address, status, session_id }) => ({ route, by, address, status, session_id })),
     [
-      { audit: 'POST /sessions', by, address: '127.0.0.1', status: 200 },
-      {
-        ...{ audit: 'POST /sessions/:sessionId/reward', by, address: '127.0.0.1', status: 200 },
-        sessionId: 'runs/job-1/s',
-      },
-      {
-        ...{ audit: 'DELETE /sessions/:sessionId', by: 'admin', address: '127.0.0.1', status: 200 },
-        sessionId: 'runs/job-1/s',
-      },
-    ],
+      { route: 'POST /sessions', by },
+      { route: 'POST /sessions/:sessionId/reward', by },
+      { route: 'DELETE /sessions/:sessionId', by: 'admin' },
+    ].map((line) => ({ ...line, address: '127.0.0.1', status: 200, session_id: 'runs/job-1/s' })),
   )
 })

@@ -119,15 +119,27 @@ function databasesIn(folder: string): string[] {
   return readdirSync(folder).filter((name) => name.startsWith('llm-proxy.'))
 }
 
-t.test('a signal ends an idle server well', async (t) => {
-  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+t.test('a signal ends an idle server well, and the log has its life in the format asked for', async (t) => {
+  const logs: string[] = []
+  for (const [signal, format] of [
+    ['SIGTERM', []],
+    ['SIGINT', ['--log-format', 'text']],
+  ] as const) {
     const TMPDIR = t.testdir()
-    const { child } = await serve(t, ['--db', 'memory'], { cwd: TMPDIR, env: { TMPDIR } })
+    const env = { TMPDIR, LOG_LEVEL: 'info' }
+    const { child, readyLine } = await serve(t, ['--db', 'memory', ...format], { cwd: TMPDIR, env })
     t.match(databasesIn(TMPDIR), [`llm-proxy.${child.pid}.`])
+    const log = text(child.stderr)
     child.kill(signal)
     t.strictSame(await end(child), { code: 0, signal: null }, signal)
     t.strictSame(databasesIn(TMPDIR), [], 'its sessions end with it')
+    logs.push(await log)
+    t.equal((readyLine + logs.at(-1)).match(/listening/gi)?.length, 1, 'listening is announced once')
   }
+  const events = logs[0]!.match(/.+/g)!.map((line) => JSON.parse(line).event)
+  t.strictSame(events, ['configuration_note', 'server_started', 'drain_started', 'server_stopped'])
+  const lines = logs[1]!.match(/.+/g)!.map((line) => /^\d\d:\d\d:\d\d (\w+ +\w+)/.exec(line)?.[1])
+  t.strictSame(lines, ['WARN  Note', 'INFO  Server', 'INFO  Draining', 'INFO  Server'])
 })
 
 t.test(
@@ -162,7 +174,7 @@ t.test('a second signal does not wait for calls that run', async (t) => {
   const proxy = await serve(t, ['--engine-url', engine.url, '--db', 'memory'], { env: { LOG_LEVEL: 'info' } })
   const cutOff = t.rejects(call(proxy.url, 'slow'), 'the call is cut off')
   await callInFlight(proxy.url)
-  const draining = said(proxy.child.stderr, /draining/)
+  const draining = said(proxy.child.stderr, /drain_started/)
   proxy.child.kill('SIGTERM')
   await draining
   proxy.child.kill('SIGINT')

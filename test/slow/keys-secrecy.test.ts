@@ -150,7 +150,7 @@ t.test('relay mode: proxy, worker, engine and agents', { timeout: 120_000 }, asy
   const refusedPrinted = await refused.stop()
   t.match(refusedPrinted, 'the proxy refuses the worker key')
   const printed = (await worker.stop()) + refusedPrinted + (await proxy.stop())
-  t.match(printed, 'connected to proxy')
+  t.match(printed, 'proxy_connected')
   holdsNone(t, printed, 'the logs')
   holdsNone(t, databaseText(folder), 'the database')
   const strangers = SECRETS.filter((secret) => secret !== ENGINE_KEY)

@@ -267,7 +267,7 @@ t.test('a worker connects with a worker key, and with the next one when the firs
   t.equal(logged.length, 1)
   t.match(
     logged[0],
-    /HTTP 401: give a valid key with --worker-key.*the proxy refuses the worker key; trying again/,
+    /proxy_rejected_worker.*the proxy refuses the worker key: HTTP 401: give a valid key with --worker-key/,
   )
   t.notMatch(logged[0], 'a-key-of-the-future')
 })
@@ -326,10 +326,10 @@ t.test('without keys on an address that others reach, it needs --open and warns 
   const child = startLlmProxy([...reached, '--open'])
   t.teardown(() => child.kill('SIGKILL'))
   const [, first] = await said(child.stderr, /^(.*)\n/)
-  const { level, msg } = JSON.parse(first!)
-  t.equal(level, 'warn')
-  t.match(msg, /^Every client that reaches 0\.0\.0\.0 can read, change and delete every session/)
-  t.match(msg, 'No engine was named', 'and what else belongs into the first line')
+  const { level, event, note } = JSON.parse(first!)
+  t.match({ level, event }, { level: 'warn', event: 'configuration_note' })
+  t.match(note, /^Every client that reaches 0\.0\.0\.0 can read, change and delete every session/)
+  t.match(note, 'No engine was named', 'and what else belongs into the first line')
 })
 
 t.test('the placeholders of a deployment file do not start', async (t) => {

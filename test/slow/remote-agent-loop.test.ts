@@ -115,8 +115,8 @@ t.test(
       t.match(await proxy.get(`/sessions/${sessionId}`), { status: 'aborted', reward: null })
     await t.rejects(ask(tasks[0]!), { message: 'status 409' })
     t.match(logged, [
-      { session_id: first, agent_status: 'error', error: 'it broke', try: 1 },
-      { session_id: second, agent_status: 'failed', error: 'gave up', try: 2 },
+      { session_id: first, agent_status: 'error', reason: 'it broke', attempt: 1 },
+      { session_id: second, agent_status: 'failed', reason: 'gave up', attempt: 2 },
     ])
   },
 )

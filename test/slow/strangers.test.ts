@@ -5,12 +5,12 @@ import WebSocket from 'ws'
 import { LIMITS } from '../../src/proxy/http/transport/web-server.ts'
 import { HANDSHAKE_LIMITS } from '../../src/proxy/http/worker/worker-socket.ts'
 import { KEYS } from '../helpers/keys.ts'
+import { listingLogger } from '../helpers/listing-logger.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { RawConnection } from '../helpers/raw-connection.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import { relayProxy, untilWorkers } from '../helpers/relay-rig.ts'
 import { startSessionsApi } from '../helpers/sessions-api.ts'
-import { silentLogger } from '../helpers/silent-logger.ts'
 import { STALL_LIMIT_MS, watchStalls } from '../helpers/stall-watch.ts'
 
 const POST = 'POST /s/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n'
@@ -213,15 +213,14 @@ t.test('an upgrade to anything else, or elsewhere, is an ordinary request', asyn
 })
 
 t.test('strangers get a line of the log in a while, not one each', async (t) => {
-  const lines: { refused?: number }[] = []
-  const logger = { ...silentLogger, info: (fields: object) => lines.push(fields) }
+  const { logger, lines } = listingLogger()
   const { url } = await startProxy(t, KEYS, logger)
   await Promise.all(
     Array.from({ length: 200 }, () => fetch(`${url}/sessions`).then((response) => response.text())),
   )
-  const refusals = lines.filter(({ refused }) => refused !== undefined)
+  const refusals = lines.filter(({ event }) => event === 'request_unauthenticated')
   t.ok(refusals.length > 0 && refusals.length < 20, `${refusals.length} lines`)
-  t.match(refusals[0], { code: 'unauthorized', address: '127.0.0.1', refused: 1 })
+  t.match(refusals[0], { code: 'unauthorized', address: '127.0.0.1', rejected: 1 })
   t.notOk(lines.some((line) => 'request_id' in line))
 })
 

@@ -15,6 +15,7 @@ import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.
 import { type CertificateFolder, certificateFolder } from '../helpers/certificates.ts'
 import { CountingBackend } from '../helpers/counting-backend.ts'
 import { KEYS } from '../helpers/keys.ts'
+import { listingLogger } from '../helpers/listing-logger.ts'
 import { runLlmProxy } from '../helpers/llm-proxy.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { RawConnection } from '../helpers/raw-connection.ts'
@@ -111,24 +112,24 @@ t.test('a certificate that has changed is used for new connections, and running 
 
 t.test('half of a new certificate is left until the other half is there', async (t) => {
   const certificates = await certificateFolder(t)
-  const warnings: string[] = []
+  const { logger, lines } = listingLogger()
   const used: string[] = []
   const stop = watchCertificate({
     files: certificates,
     current: readCertificate(certificates),
     renewed: ({ key }) => used.push(key),
-    logger: { ...silentLogger, warn: (_fields, message) => warnings.push(message) },
+    logger,
     intervalMs: 5,
   })
   t.teardown(stop)
   await certificates.renew('key')
-  await until(() => warnings.length)
-  t.match(warnings[0], /^the new certificate is not used: .*(mismatch|do not|not match)/i)
+  await until(() => lines.length)
+  t.match(lines[0], { event: 'certificate_unusable', reason: /mismatch|do not|not match/i })
   t.same(used, [])
   await certificates.renew()
   await until(() => used.length)
   t.equal(used[0], readFileSync(certificates.keyPath, 'utf8'))
-  t.equal(warnings.length, 1, 'the same trouble is told once')
+  t.equal(lines.filter(({ level }) => level === 'warn').length, 1, 'the same trouble is logged once')
 })
 
 t.test('files that are no certificate do not start', async (t) => {

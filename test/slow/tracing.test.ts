@@ -4,6 +4,7 @@ import type { Logger } from '../../src/base/logger.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { getTraceId } from '../../src/proxy/tracing/session-ids.ts'
 import { type FakeVllm, startFakeVllm } from '../helpers/fake-vllm.ts'
+import { listingLogger } from '../helpers/listing-logger.ts'
 import { type OtlpReceiver, type ReceivedSpan, startOtlpReceiver } from '../helpers/otlp-receiver.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
 import { joinWorker, untilWorkers } from '../helpers/relay-rig.ts'
@@ -361,15 +362,13 @@ t.test('without tracing no engine is told of a trace', async (t) => {
 })
 
 t.test('a receiver that is away costs calls nothing, and is told of once', async (t) => {
-  const told: string[] = []
-  const note = (_fields: object, text: string) => void told.push(text)
-  const logger = { ...silentLogger, warn: note, info: note }
+  const { logger, lines } = listingLogger()
   const env = { OTEL_BSP_SCHEDULE_DELAY: '1', OTEL_EXPORTER_OTLP_TIMEOUT: '500' }
   // Nobody listens there: the port was free, and is again.
   const gone = await startFakeVllm()
   await gone.close()
   const proxy = await tracedProxy(t, gone.url, {}, { env, logger })
-  const lost = () => told.filter((text) => text === 'spans cannot be exported; calls go on').length
+  const lost = () => lines.filter(({ event }) => event === 'span_export_failed').length
   t.equal((await ask(proxy, { body: { max_tokens: 2 } })).status, 200)
   await until(() => lost() > 0)
   for (const session of ['s2', 's3'])

@@ -34,9 +34,12 @@ export async function listen(config: RolloutConfig, address: string): Promise<nu
     throw explainListenFailure(error, host, port)
   })
   const bound = server.server.address() as AddressInfo
-  const readyLine = `llm-proxy rollout listening on ${baseUrl({ host: bound.address, port: bound.port })}`
+  const url = baseUrl({ host: bound.address, port: bound.port })
   const stop = async (graceMs: number) => ({ drained: await rollouts.stop(graceMs) })
-  return await serveAnnounced({ stop }, STOP_GRACE_MS, logger, readyLine)
+  return await serveAnnounced({ stop }, STOP_GRACE_MS, logger, {
+    readyLine: `llm-proxy rollout listening on ${url}`,
+    started: { command: 'rollout', url },
+  })
 }
 
 /** @throws ProxyError `config_invalid` */

@@ -3,6 +3,7 @@ import { isLoopback } from '../../proxy/config/notes.ts'
 import type { ViewConfig } from '../../proxy/config/options/view.ts'
 import { NO_KEYS } from '../../proxy/http/access/keyring.ts'
 import { listenToViewers } from '../../proxy/http/view.ts'
+import { databaseName } from '../../proxy/store/postgres/open.ts'
 import { explainListenFailure } from '../fail.ts'
 import { createLogger } from '../logger.ts'
 import { serveAnnounced } from '../serve-announced.ts'
@@ -19,7 +20,7 @@ export function run(config: ViewConfig): Promise<number> {
     const message = `refusing to listen on ${host} without a key: anyone who can reach it could read every session. Set --view-key, or leave --host out`
     throw new ProxyError('config_invalid', message)
   }
-  const logger = createLogger(config.logLevel)
+  const logger = createLogger(config.logLevel, config.logFormat)
   return withView({ ...config, logger }, async (view) => {
     const keys = { ...NO_KEYS, viewKeys }
     const http = await listenToViewers({ ...view, host, port, basePath, keys, loopbackOnly }).catch(
@@ -31,6 +32,9 @@ export function run(config: ViewConfig): Promise<number> {
       await http.close()
       return { drained: true }
     }
-    return serveAnnounced({ stop }, GRACE_MS, logger, `llm-proxy view of ${db} on ${http.url}/ui`)
+    return serveAnnounced({ stop }, GRACE_MS, logger, {
+      readyLine: `llm-proxy view of ${db} on ${http.url}/ui`,
+      started: { command: 'view', url: http.url, db: databaseName(db) },
+    })
   })
 }

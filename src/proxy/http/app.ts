@@ -11,6 +11,7 @@ import Fastify, {
   type onSendHookHandler,
 } from 'fastify'
 import { ERROR_CATALOGUE, ProxyError } from '../../base/errors.ts'
+import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
 import { openAiError } from '../dialects/common/openai-error.ts'
 import { googleError } from '../dialects/gemini/error.ts'
@@ -293,17 +294,15 @@ const HINTS = [
   },
 ]
 
-/**
- * Returns a hook that logs one line for each change to stored data or to the proxy that an admin's or a run's key made.
- */
+/** Returns a hook that logs each request that changed stored data or the proxy with an admin's or a run's key. */
 function createAuditHook(logger: Logger): onResponseHookHandler {
-  return ({ method, routeOptions, params, caller, ip }, { statusCode: status }, done) => {
+  return ({ method, routeOptions, params, caller, ip, createdSessionId }, { statusCode: status }, done) => {
     const { scope } = routeOptions.config
     if (scope === 'admin' && method !== 'GET' && method !== 'HEAD' && status < 400) {
-      const { sessionId } = params as { sessionId?: string }
+      const { sessionId = createdSessionId } = params as { sessionId?: string }
       const by = caller.is === 'run' ? `run ${caller.run}` : caller.is
-      const about = { audit: `${method} ${routeOptions.url}`, by, address: ip, status }
-      logger.info(sessionId === undefined ? about : { ...about, sessionId }, 'changed')
+      const route = `${method} ${routeOptions.url}`
+      logEvent(logger, 'admin_request', { route, by, address: ip, status, session_id: sessionId })
     }
     done()
   }

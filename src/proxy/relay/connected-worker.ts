@@ -1,6 +1,7 @@
 /** The proxy's state of one worker: its requests, and its current connection, if any. */
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError } from '../../base/errors.ts'
+import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
 import { LruCache } from '../../base/lru-cache.ts'
 import type { GenerationRequest } from '../../protocol/canonical/request.ts'
@@ -359,13 +360,10 @@ export class ConnectedWorker {
   }
 
   #ignore({ type, request_id: requestId }: Frame, why: string): void {
-    const { workerId } = this.identity
-    const fields = {
-      worker_id: workerId,
-      frame: type.slice(0, 40),
-      ...(typeof requestId === 'string' && { request_id: requestId.slice(0, 256) }),
-    }
-    this.#context.logger.debug(fields, `frame ignored: it ${why}`)
+    logEvent(this.#context.logger, 'worker_frame_ignored', {
+      ...{ worker_id: this.identity.workerId, frame: type.slice(0, 40), reason: `it ${why}` },
+      request_id: typeof requestId === 'string' ? requestId.slice(0, 256) : undefined,
+    })
   }
 
   #ackV2(held: [string, WorkerRequest][]): WorkerHelloAckV2 {

@@ -1,7 +1,8 @@
 /** The backend to which workers connect: implements `Backend` with the connected workers. */
 import { systemClock } from '../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../base/errors.ts'
-import type { Logger } from '../../base/logger.ts'
+import { logEvent } from '../../base/log-events.ts'
+import { type Logger, withContext } from '../../base/logger.ts'
 import type { GenerationStream } from '../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../protocol/canonical/request.ts'
 import { CAPABILITIES } from '../../protocol/worker/protocol.ts'
@@ -61,8 +62,8 @@ export class RelayBackend implements Backend, Registry {
   readonly #dispatcher: Dispatcher
   readonly #tokenizer: ExpectedTokenizer | undefined
   readonly #logger: Logger
-  /** The last logged error of each worker that is rejected for its tokenizer. */
-  readonly #refused = new Map<string, string>()
+  /** The last logged reason for which each worker receives no requests. */
+  readonly #down = new Map<string, string>()
   readonly #efforts: EffortRegistry
   /** The last logged warning of each worker. */
   readonly #warned = new Map<string, string | undefined>()
@@ -91,7 +92,7 @@ export class RelayBackend implements Backend, Registry {
           this.#dispatcher.updateMember(id, change)
         },
         left: ({ identity: { workerId } }) => {
-          this.#refused.delete(workerId)
+          this.#down.delete(workerId)
           this.#warned.delete(workerId)
           this.#efforts.forget(workerId)
           this.#dispatcher.removeMember(workerId)
@@ -201,29 +202,30 @@ export class RelayBackend implements Backend, Registry {
   /** Converts a worker to a member of the dispatcher. It is unhealthy if one of its engines has another tokenizer. */
   #toMember(worker: ConnectedWorker) {
     const member = toMember(worker)
-    this.#logWarning(member.id, describeWarning(worker, this.#tokenizer))
-    const error = judgeTokenizers(worker, this.#tokenizer)?.error
-    if (error === undefined) {
-      this.#refused.delete(member.id)
-      return member
+    const log = withContext(this.#logger, { worker_id: member.id })
+    const warning = describeWarning(worker, this.#tokenizer)
+    if (warning !== this.#warned.get(member.id)) {
+      this.#warned.set(member.id, warning)
+      if (warning === undefined) logEvent(log, 'worker_warning_cleared', {})
+      else logEvent(log, 'worker_warning', { warning })
     }
-    if (error !== this.#refused.get(member.id))
-      this.#logger.warn({ worker_id: member.id, error }, 'worker gets no calls')
-    this.#refused.set(member.id, error)
-    return { ...member, healthy: false }
-  }
-
-  #logWarning(workerId: string, warning: string | undefined): void {
-    if (warning === this.#warned.get(workerId)) return
-    this.#warned.set(workerId, warning)
-    const fields = { worker_id: workerId }
-    if (warning === undefined) this.#logger.info(fields, 'worker recovered')
-    else this.#logger.warn(fields, `worker warning: ${warning}`)
+    const tokenizerError = judgeTokenizers(worker, this.#tokenizer)?.error
+    const reason = tokenizerError ?? (worker.healthy ? undefined : NO_ENGINE_SERVES)
+    if (reason !== this.#down.get(member.id)) {
+      if (reason === undefined) {
+        this.#down.delete(member.id)
+        logEvent(log, 'worker_up', {})
+      } else {
+        this.#down.set(member.id, reason)
+        logEvent(log, 'worker_down', { reason })
+      }
+    }
+    return tokenizerError === undefined ? member : { ...member, healthy: false }
   }
 
   #refusals(): string {
-    const refused = [...this.#refused].map(([worker, error]) => `${worker}: ${error}`)
-    return refused.length === 0 ? '' : `: ${refused.join('; ')}`
+    const reasons = [...this.#down].map(([worker, reason]) => `${worker}: ${reason}`)
+    return reasons.length === 0 ? '' : `: ${reasons.join('; ')}`
   }
 
   /** Returns a worker. @throws ProxyError `worker_lost` if it has left since the lease was granted */

@@ -3,6 +3,7 @@
  * period.
  */
 import { randomUUID } from 'node:crypto'
+import { logEvent } from '../../base/log-events.ts'
 import { type Frame, helloV1, helloV2, parseFrame } from '../../protocol/worker/frames.ts'
 import {
   CLOSE,
@@ -21,6 +22,9 @@ interface RegistryListener {
   left(worker: ConnectedWorker): void
 }
 
+/** Clients of a proxy without keys must not fill the disk with lines about their rejections. */
+const REJECTION_INTERVAL_MS = 1_000
+
 export class WorkerRegistry {
   readonly #context: WorkerContext
   readonly #listener: RegistryListener
@@ -28,6 +32,8 @@ export class WorkerRegistry {
   /** Functions that cancel the grace period of a disconnected worker. */
   readonly #cancelGrace = new Map<string, () => void>()
   readonly #sockets = new Set<RelaySocket>()
+  /** When the next rejection may be logged. */
+  #nextRejectionMs = Number.NEGATIVE_INFINITY
 
   constructor(context: WorkerContext, listener: RegistryListener) {
     this.#context = context
@@ -59,7 +65,7 @@ export class WorkerRegistry {
     })
     const cancelHello = this.#context.clock.after(HELLO_TIMEOUT_MS, () => {
       refused = true
-      reject(socket, CLOSE.badHello, 'no worker_hello in time')
+      this.#reject(socket, CLOSE.badHello, 'no worker_hello in time')
     })
     socket.on('message', (data, isBinary) => {
       heartbeat.heard()
@@ -93,18 +99,19 @@ export class WorkerRegistry {
   }
 
   #welcome(socket: RelaySocket, frame: Frame | undefined): ConnectedWorker | undefined {
-    if (frame === undefined) return reject(socket, CLOSE.badHello, 'the first frame is not JSON with a type')
+    if (frame === undefined)
+      return this.#reject(socket, CLOSE.badHello, 'the first frame is not JSON with a type')
     if (frame.type !== 'worker_hello') {
-      return reject(socket, CLOSE.notHello, 'the first frame must be a worker_hello')
+      return this.#reject(socket, CLOSE.notHello, 'the first frame must be a worker_hello')
     }
     if (frame.protocol === undefined || frame.protocol === 1) {
       return helloV1.passes(frame)
         ? this.#welcomeV1(socket, frame)
-        : reject(socket, CLOSE.badHello, `bad worker_hello: ${helloV1.explain(frame)}`)
+        : this.#reject(socket, CLOSE.badHello, `bad worker_hello: ${helloV1.explain(frame)}`)
     }
     return helloV2.passes(frame)
       ? this.#welcomeV2(socket, frame)
-      : reject(socket, CLOSE.badHello, `bad worker_hello: ${helloV2.explain(frame)}`)
+      : this.#reject(socket, CLOSE.badHello, `bad worker_hello: ${helloV2.explain(frame)}`)
   }
 
   /** Accepts a version-1 worker. Version 1 has no epochs: the latest connection wins. */
@@ -128,8 +135,12 @@ export class WorkerRegistry {
     const known = this.#workers.get(hello.worker_id)
     const knownEpoch = known?.identity.epoch ?? -1
     if (hello.epoch < knownEpoch) {
-      this.#log('worker refused: one with a newer epoch is there', known)
-      return reject(socket, CLOSE.staleEpoch, 'a worker of this id with a newer epoch is there')
+      return this.#reject(
+        socket,
+        CLOSE.staleEpoch,
+        'a worker of this id with a newer epoch is there',
+        hello.worker_id,
+      )
     }
     if (known && hello.epoch === knownEpoch && known.resumes) return this.#resume(known, socket, hello)
     this.#replace(hello.worker_id)
@@ -144,14 +155,16 @@ export class WorkerRegistry {
     this.#endGrace(worker)
     worker.disconnect()?.close(CLOSE.replaced, 'the worker has a newer connection')
     worker.connectV2(socket, hello)
-    this.#log('worker is back', worker)
+    logEvent(this.#context.logger, 'worker_resumed', { worker_id: worker.identity.workerId })
     this.#listener.changed(worker)
     return worker
   }
 
   #receive(worker: ConnectedWorker, socket: RelaySocket, frame: Frame | undefined, data: unknown): void {
     if (frame === undefined) {
-      this.#remove(worker, 'sent a frame that is not JSON with a type')
+      const why = 'sent a frame that is not JSON with a type'
+      this.#log('worker_cut_off', worker, why)
+      this.#remove(worker, why)
       socket.close(CLOSE.protocolError, 'a frame must be JSON text with a type')
       return
     }
@@ -167,18 +180,15 @@ export class WorkerRegistry {
     worker: ConnectedWorker,
     { code, silentMs }: { code: number; silentMs: number | undefined },
   ): void {
-    const wasCut = silentMs !== undefined
-    const why = wasCut
-      ? `was cut off after ${Math.round(silentMs / 1000)} s of silence`
-      : `left (close code ${code})`
+    const silence = silentMs === undefined ? undefined : `${Math.round(silentMs / 1000)} s of silence`
+    const why = silence === undefined ? `left (close code ${code})` : `was cut off after ${silence}`
+    if (silence !== undefined) this.#log('worker_cut_off', worker, silence)
     if (code === CLOSE.done || !worker.resumes) {
-      this.#remove(worker, why, wasCut ? 'warn' : 'info')
+      this.#remove(worker, why)
       return
     }
     worker.disconnect()
-    const facts = { close_code: code, calls: worker.callCount }
-    if (wasCut) this.#log(`worker ${why}`, worker, facts, 'warn')
-    else this.#log('worker lost its connection', worker, facts)
+    if (silence === undefined) this.#log('worker_disconnected', worker, `close code ${code}`)
     this.#listener.changed(worker)
     const { graceMs } = this.#context.limits
     const cancel = this.#context.clock.after(graceMs, () =>
@@ -197,16 +207,17 @@ export class WorkerRegistry {
   }
 
   #join(worker: ConnectedWorker): void {
-    this.#workers.set(worker.identity.workerId, worker)
-    this.#log('worker connected', worker, { version: worker.identity.version })
+    const { workerId, version } = worker.identity
+    this.#workers.set(workerId, worker)
+    logEvent(this.#context.logger, 'worker_connected', { worker_id: workerId, protocol: version })
     this.#listener.joined(worker)
   }
 
-  #remove(worker: ConnectedWorker, why: string, level: 'info' | 'warn' = 'info'): void {
+  #remove(worker: ConnectedWorker, why: string): void {
     this.#endGrace(worker)
     worker.disconnect()
     this.#workers.delete(worker.identity.workerId)
-    this.#log(`worker ${why}`, worker, { calls: worker.callCount }, level)
+    this.#log('worker_left', worker, why)
     this.#listener.left(worker)
     worker.lose(why)
   }
@@ -217,12 +228,22 @@ export class WorkerRegistry {
   }
 
   #log(
-    message: string,
-    worker: ConnectedWorker | undefined,
-    more: object = {},
-    level: 'info' | 'warn' = 'info',
+    event: 'worker_cut_off' | 'worker_disconnected' | 'worker_left',
+    { identity, callCount }: ConnectedWorker,
+    reason: string,
   ): void {
-    this.#context.logger[level]({ worker_id: worker?.identity.workerId, ...more }, message)
+    const fields = { worker_id: identity.workerId, reason, requests: callCount }
+    logEvent(this.#context.logger, event, fields)
+  }
+
+  #reject(socket: RelaySocket, code: number, why: string, workerId?: string): undefined {
+    // The reason in a close frame has at most 123 bytes; these reasons are ASCII.
+    const reason = why.slice(0, 120)
+    socket.close(code, reason)
+    const { clock, logger } = this.#context
+    if (clock.nowMs() < this.#nextRejectionMs) return
+    this.#nextRejectionMs = clock.nowMs() + REJECTION_INTERVAL_MS
+    logEvent(logger, 'worker_rejected', { reason, close_code: code, worker_id: workerId })
   }
 }
 
@@ -260,12 +281,6 @@ class WorkerHeartbeat {
   stop(): void {
     this.#cancel?.()
   }
-}
-
-function reject(socket: RelaySocket, code: number, reason: string): undefined {
-  // The reason in a close frame has at most 123 bytes; these reasons are ASCII.
-  socket.close(code, reason.slice(0, 120))
-  return undefined
 }
 
 function getByteSize(data: unknown): number {

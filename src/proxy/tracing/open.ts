@@ -1,3 +1,4 @@
+import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
 import type { Tracing, TracingTarget } from './tracing.ts'
 
@@ -10,11 +11,10 @@ export async function openTracing(env: TracingEnv, logger: Logger): Promise<Trac
   if (settings.on) {
     const { OtlpTracing } = await import('./otlp-tracing.ts')
     const { contentChars } = settings
-    if (contentChars !== undefined)
-      logger.warn({ chars: contentChars }, 'spans have what agents and models say')
+    if (contentChars !== undefined) logEvent(logger, 'span_content_enabled', { chars: contentChars })
     return new OtlpTracing(settings, logger)
   }
-  if (settings.why !== undefined) logger.warn({}, settings.why)
+  if (settings.why !== undefined) logEvent(logger, 'tracing_disabled', { reason: settings.why })
   return undefined
 }
 
@@ -62,5 +62,5 @@ function contentLimit(env: TracingEnv): number {
 }
 
 function off(why: string): TracingSettings {
-  return { on: false, why: `No spans are exported: ${why}` }
+  return { on: false, why: why }
 }

@@ -18,6 +18,7 @@ import {
   type SpanExporter,
 } from '@opentelemetry/sdk-trace-base'
 import { intercept } from '../../base/interceptor.ts'
+import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
 import type { IncomingRequest, RequestSpan } from '../../protocol/canonical/spans.ts'
@@ -122,10 +123,10 @@ class LoggingExporter implements SpanExporter {
     if (code !== ExportResultCode.SUCCESS) {
       // What a receiver answers may repeat what it was sent: its headers, and a key among them.
       if (this.#lost === 0)
-        this.#logger.warn({ host, reason: error?.name ?? 'unknown' }, 'spans cannot be exported; calls go on')
+        logEvent(this.#logger, 'span_export_failed', { host, reason: error?.name ?? 'unknown' })
       this.#lost += spans
     } else if (this.#lost > 0) {
-      this.#logger.info({ host, lost_spans: this.#lost }, 'spans are exported again')
+      logEvent(this.#logger, 'span_export_resumed', { host, lost_spans: this.#lost })
       this.#lost = 0
     }
   }

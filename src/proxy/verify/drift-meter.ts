@@ -4,6 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { toProxyError } from '../../base/errors.ts'
+import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
 import type { EngineClient, EngineHealth } from '../engines/port/engine-client.ts'
 import type { TurnReader, TurnRecord } from '../store/port/turn-store.ts'
@@ -159,8 +160,8 @@ export class DriftMeter {
     this.#count(result.verdict, result)
     if (result.verdict !== 'differs') return
     const { session_id, turn_id, comparison, hint } = result
-    const facts = { session_id, turn_id, mean_difference: comparison?.mean_difference, hint }
-    this.#options.logger.warn(facts, 're-scored logprobs differ from the recorded ones; run llm-proxy verify')
+    const fields = { session_id, turn_id, mean_difference: comparison?.mean_difference, hint }
+    logEvent(this.#options.logger, 'verified_turn_differs', fields)
   }
 
   async #tryControl(
@@ -173,10 +174,7 @@ export class DriftMeter {
     this.#controlCaught = await verifier.control(turn, verified, signal)
     this.#options.onControl(this.#controlCaught)
     if (this.#controlCaught) return
-    this.#options.logger.warn(
-      {},
-      'an engine did not notice a changed prompt: what it says of turns proves nothing',
-    )
+    logEvent(this.#options.logger, 'verify_control_missed', {})
   }
 
   #skip(): true {
@@ -188,7 +186,7 @@ export class DriftMeter {
     if (this.#end.signal.aborted) return true
     this.#count('failed')
     const { code } = toProxyError(thrown)
-    this.#options.logger.debug({ code }, 'a turn could not be verified')
+    logEvent(this.#options.logger, 'verify_failed', { code })
     return true
   }
 

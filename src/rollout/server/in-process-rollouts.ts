@@ -1,4 +1,5 @@
 /** Rollouts that run in this process, with the runner that its options select. */
+import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
 import type { RunnerConfig } from '../../proxy/config/options/rollout.ts'
 import { createRunner } from '../create-runner.ts'
@@ -35,7 +36,7 @@ export class InProcessRollouts {
     this.owners = owners
     this.#config = config
     this.#logger = logger
-    this.#runner = createRunner(config, (text) => logger.warn({}, text))
+    this.#runner = createRunner(config, (note) => logEvent(logger, 'runner_note', { note }))
     this.rollouts = new Rollouts({
       run: async (request, signal) => {
         const loop = await this.#loop.promise

@@ -30,7 +30,7 @@ export async function startModes(
   const start = async (name: string, ...args: string[]): Promise<Mode> => {
     let interruptions = 0
     const onLog = (line: string) => {
-      if (/gets no calls|no connection to proxy/.test(line)) interruptions += 1
+      if (/engine_down|worker_down|proxy_disconnected/.test(line)) interruptions += 1
     }
     const url = await startProxy(t, ['--db', join(folder, `${name}.db`), ...args], onLog)
     if (args.includes('relay')) {

@@ -1,5 +1,6 @@
 /** An inference worker as `llm-proxy worker` makes it. */
 
+import type { LogEvent } from '../../../src/base/log-events.ts'
 import type { Logger } from '../../../src/base/logger.ts'
 import { type RunningWorker, startWorker } from '../../../src/main.ts'
 import { loadConfig } from '../../../src/proxy/config/load.ts'
@@ -94,7 +95,7 @@ export class SimWorker {
     }
     const info: Logger['info'] = (fields, message) => {
       logger.info(fields, message)
-      if (message === 'connected to proxy') connected()
+      if ((fields as { event?: LogEvent }).event === 'proxy_connected') connected()
     }
     return { ...logger, info }
   }

@@ -5,8 +5,10 @@ import {
   exitOnSignals,
   exitOnStoreLoss,
   exitOnUnexpectedErrors,
+  logWarnings,
   serveUntilSignal,
 } from '../../../src/cli/process-lifecycle.ts'
+import { listingLogger } from '../../helpers/listing-logger.ts'
 
 /** Stands in for `process`, and notes the codes that it was told to exit with. */
 function fakeProcess() {
@@ -124,4 +126,15 @@ t.test('a known condition that nobody handled is logged and survived', async (t)
     port.emit('unhandledRejection', error)
     t.strictSame({ exits: port.exits, levels: logger.levels }, { exits: [], levels: ['warn'] })
   }
+})
+
+t.test('a warning of a library is one line of the log, and is printed nowhere else', async (t) => {
+  const port = new EventEmitter()
+  const printed: unknown[] = []
+  port.on('warning', (warning) => printed.push(warning))
+  const { logger, lines } = listingLogger()
+  logWarnings(logger, port)
+  port.emit('warning', Object.assign(new Error('query() is deprecated'), { name: 'DeprecationWarning' }))
+  t.match(lines, [{ event: 'process_warning', warning: 'DeprecationWarning: query() is deprecated' }])
+  t.strictSame(printed, [])
 })

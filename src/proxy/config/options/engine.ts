@@ -1,6 +1,6 @@
 /** Options of the embedded engine as a server. */
 import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
-import { host, logLevel, port } from './shared.ts'
+import { host, logFormat, logLevel, port } from './shared.ts'
 
 export const ENGINE = {
   name: 'engine',
@@ -46,6 +46,7 @@ export const ENGINE = {
       },
     }),
     logLevel,
+    logFormat,
   },
 } as const satisfies CommandSpec
 

@@ -3,7 +3,16 @@ import { type CommandSpec, type ConfigOf, grouped, type OptionTable, withAll } f
 import { OWN_ROLLOUTS } from './rollout.ts'
 import { drift, engines, relayMode, scheduling, tokenMode } from './serve-engines.ts'
 import { sessions } from './serve-sessions.ts'
-import { adminKeys, host, keyOption, logLevel, port, shutdownGraceMs, workerKeys } from './shared.ts'
+import {
+  adminKeys,
+  host,
+  keyOption,
+  logFormat,
+  logLevel,
+  port,
+  shutdownGraceMs,
+  workerKeys,
+} from './shared.ts'
 
 const { runner, ...ownOptions } = OWN_ROLLOUTS
 
@@ -179,6 +188,7 @@ export const SERVE = {
     ...sessions,
     shutdownGraceMs,
     logLevel,
+    logFormat,
   },
 } as const satisfies CommandSpec
 

@@ -1,6 +1,6 @@
 /** Options that several commands share. */
 
-const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const
+const LOG_LEVELS = ['fatal', 'error', 'warn', 'audit', 'info', 'debug', 'trace', 'silent'] as const
 
 export const logLevel = {
   flag: 'log-level',
@@ -11,7 +11,17 @@ export const logLevel = {
   default: 'info',
   env: ['LOG_LEVEL'],
   group: 'Process',
-  help: 'Lowest level that is logged, as JSON lines on stderr',
+  help: 'Lowest level that is logged, on stderr',
+} as const
+
+export const logFormat = {
+  flag: 'log-format',
+  type: 'enum',
+  values: ['auto', 'json', 'text'],
+  default: 'auto',
+  hidden: true,
+  group: 'Process',
+  help: 'Format of log lines; auto: text if stderr is a terminal, otherwise JSON',
 } as const
 
 export const host = {

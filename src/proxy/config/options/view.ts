@@ -1,7 +1,7 @@
 /** Options of the command that serves a database without a proxy. */
 import { type CommandSpec, type ConfigOf, grouped } from '../option.ts'
 import { SERVE } from './serve.ts'
-import { db, host, logLevel, port } from './shared.ts'
+import { db, host, logFormat, logLevel, port } from './shared.ts'
 
 export const VIEW = {
   name: 'view',
@@ -37,6 +37,7 @@ export const VIEW = {
       },
     }),
     logLevel: { ...logLevel, default: 'warn' },
+    logFormat,
   },
 } as const satisfies CommandSpec
 

@@ -4,6 +4,7 @@ import {
   engineApiKey,
   engineKind,
   engineSessionHeader,
+  logFormat,
   logLevel,
   maxConcurrency,
   shutdownGraceMs,
@@ -55,6 +56,7 @@ export const WORKER = {
     }),
     shutdownGraceMs,
     logLevel,
+    logFormat,
   },
 } as const satisfies CommandSpec
 

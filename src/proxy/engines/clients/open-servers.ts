@@ -1,6 +1,5 @@
 /** Creates and checks the clients of the configured engines. */
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
-import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient, EngineHealth, EngineKind } from '../port/engine-client.ts'
 import type { TokenizerQuestion } from '../port/expected-tokenizer.ts'
 import { createAutoClient } from './auto-client.ts'
@@ -57,7 +56,6 @@ const CHECK_MS = 10_000
  */
 export async function checkEngines(
   clients: readonly EngineClient[],
-  logger: Logger,
   question?: TokenizerQuestion,
 ): Promise<ReadonlyMap<string, EngineHealth>> {
   const healths = new Map<string, EngineHealth>()
@@ -70,7 +68,6 @@ export async function checkEngines(
     }
   }
   await Promise.all(clients.map(check))
-  for (const { engine, error } of failures) logger.warn({ engine, code: error.code }, error.message)
   const [first] = failures
   if (first === undefined || failures.length < clients.length) return healths
   throw new ProxyError(

@@ -4,6 +4,7 @@
  */
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../../base/errors.ts'
+import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { LruCache } from '../../../base/lru-cache.ts'
 import { isEngineFault, OutlierDetector } from './outlier-detector.ts'
@@ -298,8 +299,8 @@ export class Dispatcher {
     const ejection = this.#outliers.failed(memberId, error, { dispatchedAtMs, nowMs, memberCount })
     if (ejection === undefined) return
     const { forMs, failures } = ejection
-    const fields = { member: memberId, failures, for_s: forMs / 1_000, error: error.logMessage }
-    this.#logger?.warn(fields, 'member ejected: its last requests failed')
+    const fields = { member: memberId, failures, for_ms: forMs, reason: error.logMessage }
+    logEvent(this.#logger, 'member_ejected', fields)
     this.#watch?.ejected()
     this.updateMember(memberId, { ejected: true })
     this.#clock.after(forMs, () => this.#endEjection(memberId))
@@ -308,7 +309,7 @@ export class Dispatcher {
   #endEjection(memberId: string): void {
     // The member may have left, or may have been ejected again.
     if (this.ejectedForMs(memberId) > 0 || !this.#scheduler.isEjected(memberId)) return
-    this.#logger?.info({ member: memberId }, 'member back in rotation after its ejection')
+    logEvent(this.#logger, 'member_readmitted', { member: memberId })
     this.updateMember(memberId, { ejected: false })
   }
 

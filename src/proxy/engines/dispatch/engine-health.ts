@@ -1,6 +1,7 @@
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { ProxyError } from '../../../base/errors.ts'
-import type { Logger } from '../../../base/logger.ts'
+import { logEvent } from '../../../base/log-events.ts'
+import { type ContextLogger, type Logger, withContext } from '../../../base/logger.ts'
 import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../port/engine-client.ts'
 import {
   createTokenizerQuestion,
@@ -64,6 +65,7 @@ export class EngineHealthWatch {
   readonly firstCheck: Promise<void>
   readonly #options: EngineHealthWatchOptions
   readonly #clock: Clock
+  readonly #log: ContextLogger<{ engine: string }> | undefined
   readonly #stopping = new AbortController()
   #cancelNext: (() => void) | undefined
   #silentChecks = 0
@@ -78,6 +80,7 @@ export class EngineHealthWatch {
   constructor(options: EngineHealthWatchOptions) {
     this.#options = options
     this.#clock = options.clock ?? systemClock
+    this.#log = options.logger && withContext(options.logger, { engine: options.client.name })
     // Turns sampled before the comparison would be trained on.
     this.healthy = options.tokenizer === undefined
     this.firstCheck = options.known ? this.#begin(options.known) : this.#check()
@@ -192,9 +195,8 @@ export class EngineHealthWatch {
     this.#logWarning()
     if (this.healthy === this.#healthyInLog) return
     this.#healthyInLog = this.healthy
-    const { client, logger } = this.#options
-    if (this.healthy) logger?.info({ engine: client.name }, 'engine is healthy again')
-    else logger?.warn({ engine: client.name, error: this.error }, 'engine is not healthy and gets no calls')
+    if (this.healthy) logEvent(this.#log, 'engine_up', { models: this.models.map(({ id }) => id) })
+    else logEvent(this.#log, 'engine_down', { reason: this.error ?? 'no answer yet' })
   }
 
   #compareTokenizers(health: EngineHealth): void {
@@ -212,23 +214,20 @@ export class EngineHealthWatch {
 
   #logUnavailable(unavailable: Unavailable | undefined): void {
     if (unavailable === this.unavailable) return
-    const { client, logger } = this.#options
-    const message =
-      unavailable === undefined ? 'engine is awake' : `engine is ${unavailable} and gets no new calls`
-    logger?.info({ engine: client.name }, message)
+    if (unavailable === undefined) logEvent(this.#log, 'engine_available', {})
+    else logEvent(this.#log, 'engine_unavailable', { state: unavailable })
   }
 
   /** Logs changes of the warnings. Requests cause them; the next check logs them. */
   #logWarning(): void {
-    const { client, logger } = this.#options
-    const fields = { engine: client.name }
+    const { warning } = this.#options.client
     if (this.warning !== this.#tokenizerInLog && this.warning !== undefined)
-      logger?.warn(fields, this.warning)
+      logEvent(this.#log, 'engine_warning', { warning: this.warning })
     this.#tokenizerInLog = this.warning
-    if (client.warning === this.#warningInLog) return
-    this.#warningInLog = client.warning
-    if (client.warning === undefined) logger?.info(fields, 'engine warning cleared')
-    else logger?.warn(fields, `engine warning: ${client.warning}`)
+    if (warning === this.#warningInLog) return
+    this.#warningInLog = warning
+    if (warning === undefined) logEvent(this.#log, 'engine_warning_cleared', {})
+    else logEvent(this.#log, 'engine_warning', { warning })
   }
 }
 

@@ -1,5 +1,6 @@
 /** The engines of local mode, which are added and removed while requests run. Each is a member of the dispatcher. */
 import { createHash } from 'node:crypto'
+import { logEvent } from '../../../base/log-events.ts'
 import type { EngineClient, EngineHealth } from '../port/engine-client.ts'
 import type { Dispatcher } from './dispatcher.ts'
 import { type EngineHealthReport, EngineHealthWatch, type EngineHealthWatchOptions } from './engine-health.ts'
@@ -113,10 +114,10 @@ export class EnginePool {
       this.#engines.delete(client.name)
       efforts?.forget(client.name)
       watch.stop()
-      logger?.info({ engine: client.name }, 'engine is out of service')
+      logEvent(logger, 'engine_retired', { engine: client.name })
       client
         .close()
-        .catch((err: unknown) => logger?.warn({ engine: client.name, err }, 'engine did not close'))
+        .catch((err: unknown) => logEvent(logger, 'engine_close_failed', { engine: client.name, err }))
     })
   }
 

@@ -1,5 +1,6 @@
 /** The registry of local mode: the engines from the command line, and those that are registered at run time. */
 import { ProxyError } from '../../../base/errors.ts'
+import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { EngineClient } from '../port/engine-client.ts'
 import type { NewEngine, Registry, RegistryEntry } from '../port/registry.ts'
@@ -41,7 +42,7 @@ export class EngineRegistry implements Registry {
     if (engine === undefined) {
       throw new ProxyError('worker_not_found', `There is no engine ${id}; GET /admin/workers lists them`)
     }
-    this.#options.logger.info({ engine: engine.client.name }, 'engine is removed')
+    logEvent(this.#options.logger, 'engine_removed', { engine: engine.client.name })
     this.#options.backend.engines.retire(engine)
   }
 
@@ -49,7 +50,7 @@ export class EngineRegistry implements Registry {
     const { engines } = this.#options.backend
     const known = engines.get(client.name)
     if (known === undefined) {
-      this.#options.logger.info({ engine: client.name, weight: facts.weight }, 'engine is registered')
+      logEvent(this.#options.logger, 'engine_registered', { engine: client.name, weight: facts.weight })
       return engines.add(client, facts)
     }
     engines.renew(known, facts)
@@ -63,10 +64,7 @@ export class EngineRegistry implements Registry {
   #retireStandIns(): void {
     for (const engine of this.#options.backend.engines.all()) {
       if (!engine.standIn || engine.draining) continue
-      this.#options.logger.warn(
-        {},
-        'the embedded engine answers no more: from now on only engines that are registered do',
-      )
+      logEvent(this.#options.logger, 'embedded_engine_retired', {})
       this.#options.backend.engines.retire(engine)
     }
   }

@@ -5,6 +5,7 @@
  * forward requests unchanged.
  */
 import { ProxyError } from '../../../base/errors.ts'
+import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import {
@@ -46,10 +47,7 @@ export class EffortRegistry {
     if (known.size >= MAX_MODELS) known.clear()
     known.set(model, all)
     this.#rejected.set(memberId, known)
-    this.#logger?.info(
-      { member: memberId, rejected: [...all] },
-      'reasoning efforts that the engine rejects are replaced by the nearest accepted one',
-    )
+    logEvent(this.#logger, 'efforts_rejected', { member: memberId, efforts: [...all] })
   }
 
   /** Forgets a member that was unreachable: another engine may have its address. */

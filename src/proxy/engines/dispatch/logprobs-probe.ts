@@ -2,6 +2,7 @@
  * Detection of the distribution that an engine's logprobs belong to. No engine reports it; two one-token requests with
  * the same prompt reveal it: one with the model's distribution, one at temperature 2 restricted to two tokens.
  */
+import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { raceAbort } from '../../../base/race-abort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
@@ -124,10 +125,8 @@ export class LogprobsProbe {
       return
     }
     this.#known = known
-    this.#logger?.info(
-      { engine: this.#client.name, logprobs: known.mode ?? 'unknown' },
-      "detected the engine's logprobs mode",
-    )
+    const fields = { engine: this.#client.name, logprobs_mode: known.mode ?? 'unknown' }
+    logEvent(this.#logger, 'logprobs_mode_detected', fields)
   }
 
   /** Queries the engine. @returns undefined if it responded with an error */

@@ -1,5 +1,6 @@
 /** Monitors a pause, so that a forgotten one does not look like a healthy proxy whose requests hang. */
 import type { Clock } from '../../../base/clock.ts'
+import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 
 export interface PauseWatchOptions {
@@ -39,13 +40,13 @@ export class PauseWatch {
     if (limitMs > 0) this.#cancelLimit = clock.after(limitMs, () => this.#reachLimit())
     if (this.#current !== undefined) return
     this.#current = { beganMs: clock.nowMs(), sinceEpochMs: Date.now() }
-    logger?.info({ limit_ms: limitMs }, 'paused: new calls wait until POST /admin/resume')
+    logEvent(logger, 'paused', { limit_ms: limitMs })
     this.#remindAfter(FIRST_REMINDER_MS)
   }
 
   end(): void {
     if (this.#current === undefined) return
-    this.#options.logger?.info({ paused_ms: this.#pausedMs() }, 'resumed')
+    logEvent(this.#options.logger, 'resumed', { paused_ms: this.#pausedMs() })
     this.close()
   }
 
@@ -59,16 +60,13 @@ export class PauseWatch {
 
   #reachLimit(): void {
     this.isOverLimit = true
-    this.#options.logger?.warn(
-      { paused_ms: this.#pausedMs() },
-      'paused for longer than --pause-limit: calls are refused until POST /admin/resume',
-    )
+    logEvent(this.#options.logger, 'pause_limit_reached', { paused_ms: this.#pausedMs() })
     this.#options.onLimit()
   }
 
   #remindAfter(delayMs: number): void {
     this.#cancelReminder = this.#options.clock.after(delayMs, () => {
-      this.#options.logger?.warn({ paused_ms: this.#pausedMs() }, 'still paused')
+      logEvent(this.#options.logger, 'still_paused', { paused_ms: this.#pausedMs() })
       this.#remindAfter(2 * delayMs)
     })
   }

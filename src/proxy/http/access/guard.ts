@@ -13,6 +13,7 @@ import type {
   onResponseHookHandler,
 } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
+import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { type DiscardLimits, discardBody } from '../transport/discard-body.ts'
 import type { UnauthenticatedConnections } from '../transport/unauthenticated-connections.ts'
@@ -32,6 +33,8 @@ declare module 'fastify' {
   }
   interface FastifyRequest {
     caller: Caller
+    /** The id of the session that the request created, for the audit log; the URL does not contain it. */
+    createdSessionId?: string
     /** The share of the request in its caller's account. */
     charge: AccountUsage
   }
@@ -91,6 +94,7 @@ export function guardRoutes(app: FastifyInstance, options: GuardOptions): readon
   const routes = collectScopes(app)
   const refusals = new RejectionLog(logger)
   app.decorateRequest('caller')
+  app.decorateRequest('createdSessionId')
   app.decorateRequest('charge')
   app.addHook('onRequest', (request, reply, done) => {
     const { scope } = request.routeOptions.config
@@ -218,7 +222,8 @@ class RejectionLog {
     const nowMs = performance.now()
     if (nowMs < this.#nextLineAtMs) return
     this.#nextLineAtMs = nowMs + STRETCH_MS
-    this.#logger.info({ code, status, address, refused: this.#refusedSince }, message)
+    const fields = { code, status, address, reason: message, rejected: this.#refusedSince }
+    logEvent(this.#logger, 'request_unauthenticated', fields)
     this.#refusedSince = 0
   }
 }

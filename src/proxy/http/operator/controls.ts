@@ -4,6 +4,7 @@
  */
 import { type Clock, systemClock } from '../../../base/clock.ts'
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
+import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { NewEngine, Registry, RegistryEntry } from '../../engines/port/registry.ts'
@@ -19,12 +20,13 @@ interface Parts {
   backend: Backend
   weights: AnnouncedWeights
   activity: Activity
+  logger?: Logger | undefined
   clock?: Clock
 }
 
 /** The controls of a node that has its database alone. */
 export class Controls {
-  protected readonly parts: Required<Parts>
+  protected readonly parts: Parts & { clock: Clock }
 
   constructor({ clock = systemClock, ...parts }: Parts) {
     this.parts = { ...parts, clock }
@@ -47,6 +49,7 @@ export class Controls {
   /** @param version the version of the weights, for engines that do not report it; null: none */
   async announce(version: string | number | null): Promise<void> {
     this.parts.weights.announced = version
+    logEvent(this.parts.logger, 'weight_version_set', { weight_version: version })
     // A version that an engine reported earlier must not override this one.
     await this.parts.backend.refresh()
   }
@@ -89,7 +92,6 @@ interface ControlParts extends Parts {
   /** The registry of local mode; a relay's workers connect to each node. */
   registry: Registry
   identity: NodeIdentity
-  logger: Logger
 }
 
 const ENGINE = 'engine '
@@ -99,17 +101,15 @@ export class ControlPropagation extends Controls implements Registry {
   readonly #shared: SharedRecord
   readonly #registry: Registry
   readonly #identity: NodeIdentity
-  readonly #logger: Logger
   #isPaused = false
   /** The number of pauses and resumptions so far. */
   #pauses = 0
 
-  constructor({ shared, registry, identity, logger, ...parts }: ControlParts) {
+  constructor({ shared, registry, identity, ...parts }: ControlParts) {
     super(parts)
     this.#shared = shared
     this.#registry = registry
     this.#identity = identity
-    this.#logger = logger
     shared.followControls((setting) => this.#follow(setting))
   }
 
@@ -173,10 +173,7 @@ export class ControlPropagation extends Controls implements Registry {
     else if (name.startsWith(ENGINE)) {
       await this.#followEngine(name.slice(ENGINE.length), value as NewEngine | null).catch(
         (thrown: unknown) =>
-          this.#logger.warn(
-            { err: toProxyError(thrown) },
-            'an engine that another node registered is not used by this node',
-          ),
+          logEvent(this.parts.logger, 'node_engine_rejected', { err: toProxyError(thrown) }),
       )
     }
   }

@@ -6,6 +6,7 @@ import { X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { createSecureContext } from 'node:tls'
 import { ProxyError } from '../../../base/errors.ts'
+import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 
 export interface CertificateFiles {
@@ -70,10 +71,10 @@ export function watchCertificate({
       if (certificate.cert === current.cert && certificate.key === current.key) return
       renewed(certificate)
       current = certificate
-      logger.info({ valid_to: new X509Certificate(certificate.cert).validTo }, 'a new certificate is in use')
+      logEvent(logger, 'certificate_renewed', { valid_to: new X509Certificate(certificate.cert).validTo })
     } catch (error) {
       const { message } = error as Error
-      if (message !== lastTrouble) logger.warn({}, `the new certificate is not used: ${message}`)
+      if (message !== lastTrouble) logEvent(logger, 'certificate_unusable', { reason: message })
       lastTrouble = message
     }
   }

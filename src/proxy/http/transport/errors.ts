@@ -1,6 +1,7 @@
 /** Error handling that all routes share, whatever the error's form on the wire. */
 import type { FastifyRequest } from 'fastify'
 import { type ErrorCode, ProxyError, toProxyError } from '../../../base/errors.ts'
+import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 
 /**
@@ -57,13 +58,11 @@ export function logFailure(logger: Logger, request: FastifyRequest, error: Proxy
   const missing = caller?.is === 'agent' ? leftOut(logger, caller.sessionId) : 0
   if (missing === undefined) return
   const { sessionId } = request.params as { sessionId?: string }
-  const level = error.logLevel === 'fatal' ? 'error' : error.logLevel
-  const { code, status, cause } = error
-  const more = missing > 0 ? { left_out: missing } : {}
-  logger[level](
-    { code, status, request_id: request.id, session_id: sessionId, err: cause, ...more },
-    error.logMessage,
-  )
+  const { code, status, cause, logMessage } = error
+  logEvent(logger, 'request_failed', {
+    ...{ code, status, request_id: request.id, session_id: sessionId, reason: logMessage, err: cause },
+    left_out: missing || undefined,
+  })
 }
 
 /** Errors for which a retry cannot help; the OpenAI and Anthropic SDKs would otherwise retry every 409 and 5xx. */

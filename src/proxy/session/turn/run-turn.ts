@@ -3,6 +3,7 @@
  * deferred until the turn is durable, so that a response which an agent has received completely is never lost.
  */
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
+import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
@@ -249,7 +250,7 @@ export class TurnRunner {
     try {
       await store.markUndelivered(sessionId, turnId, { code, message }, retriesAnswered)
     } catch (error) {
-      logger.error({ err: error, session_id: sessionId, turn_id: turnId }, 'turn not updated')
+      logEvent(logger, 'turn_not_updated', { session_id: sessionId, turn_id: turnId, err: error })
     }
   }
 
@@ -360,7 +361,11 @@ export class TurnRunner {
       const { sessionId, turnId } = turn.open
       // The session's new owner node has closed the turn.
       if (isMoved(error)) return
-      this.#options.logger.error({ err: error, session_id: sessionId, turn_id: turnId }, 'turn not recorded')
+      logEvent(this.#options.logger, 'turn_not_recorded', {
+        session_id: sessionId,
+        turn_id: turnId,
+        err: error,
+      })
       const endedAtMs = this.#clock()
       this.#unclosed.add(() => turnOutcome(turn, status, failure, endedAtMs))
     }

@@ -103,7 +103,7 @@ t.test('an enum takes the names that others have for its values', async (t) => {
   for (const [theirs, ours] of Object.entries(python)) t.equal(parseValue(logLevel, theirs), ours)
   t.equal(parseValue(logLevel, 'warnings'), undefined)
   t.equal(parseValue(logLevel, 'constructor'), undefined)
-  t.equal(expectation(logLevel), 'fatal, error, warn, info, debug, trace or silent')
+  t.equal(expectation(logLevel), 'fatal, error, warn, audit, info, debug, trace or silent')
 })
 
 t.test('a boolean takes true, false, 1 and 0', async (t) => {

@@ -1,8 +1,10 @@
 import t from 'tap'
+import type { LogEvent } from '../../../../src/base/log-events.ts'
 import type { ConnectedWorker } from '../../../../src/proxy/relay/connected-worker.ts'
 import { WorkerRegistry } from '../../../../src/proxy/relay/worker-registry.ts'
 import { FakeClock } from '../../../helpers/fake-clock.ts'
 import { FakeRelaySocket } from '../../../helpers/fake-relay-socket.ts'
+import { listingLogger } from '../../../helpers/listing-logger.ts'
 import { chatRequest } from '../../../helpers/relay-server.ts'
 
 const HEARTBEAT_MS = 1_000
@@ -12,8 +14,8 @@ const CALL_TIMEOUT_MS = 20_000
 function setUp() {
   const clock = new FakeClock()
   const told: string[] = []
-  const warnings: string[] = []
-  const logger = { debug() {}, info() {}, warn: (_: object, text: string) => warnings.push(text), error() {} }
+  const { logger, lines } = listingLogger()
+  const logged = (...events: LogEvent[]) => lines.filter(({ event }) => events.includes(event as LogEvent))
   const note = (what: string) => (worker: ConnectedWorker) => {
     told.push(`${what} ${worker.identity.workerId} ${worker.isConnected ? 'here' : 'away'}`)
   }
@@ -51,7 +53,7 @@ function setUp() {
     first.catch(() => {})
     return first
   }
-  return { clock, told, warnings, registry, dial, dialV2, begin }
+  return { clock, told, logged, registry, dial, dialV2, begin }
 }
 
 t.test('a socket that says nothing for ten seconds is closed, and heard no more', async (t) => {
@@ -66,7 +68,7 @@ t.test('a socket that says nothing for ten seconds is closed, and heard no more'
 })
 
 t.test('a worker that answers pings stays; one that is silent for three heartbeats is away', async (t) => {
-  const { clock, dialV2, told, warnings } = setUp()
+  const { clock, dialV2, told, logged } = setUp()
   const socket = dialV2()
   for (let beat = 0; beat < 10; beat += 1) {
     clock.advance(HEARTBEAT_MS)
@@ -76,11 +78,11 @@ t.test('a worker that answers pings stays; one that is silent for three heartbea
   t.strictSame(told, ['joined w here'])
   clock.advance(3 * HEARTBEAT_MS)
   t.strictSame(told, ['joined w here', 'changed w away'])
-  t.strictSame(warnings, ['worker was cut off after 3 s of silence'])
+  t.match(logged('worker_cut_off'), [{ level: 'warn', worker_id: 'w', reason: '3 s of silence' }])
 })
 
 t.test('a silent worker of version 1 keeps its requests as long as each of them may take', async (t) => {
-  const { clock, dial, told, warnings, begin } = setUp()
+  const { clock, dial, told, logged, begin } = setUp()
   const socket = dial({})
   const call = begin()
   clock.advance(CALL_TIMEOUT_MS - 1)
@@ -91,17 +93,17 @@ t.test('a silent worker of version 1 keeps its requests as long as each of them 
     response: { choices: [{ message: { content: 'late' }, finish_reason: 'stop' }] },
   })
   t.equal((await call).done, false, 'the response comes late and counts')
-  t.strictSame(warnings, [])
+  t.strictSame(logged('worker_cut_off'), [])
 })
 
 t.test(
   'a silent worker of version 1 without requests is cut off after three heartbeats, with a warning',
   async (t) => {
-    const { clock, dial, told, warnings } = setUp()
+    const { clock, dial, told, logged } = setUp()
     dial({})
     clock.advance(3 * HEARTBEAT_MS)
     t.strictSame(told, ['joined w here', 'left w away'])
-    t.strictSame(warnings, ['worker was cut off after 3 s of silence'])
+    t.match(logged('worker_cut_off'), [{ level: 'warn', worker_id: 'w', reason: '3 s of silence' }])
   },
 )
 

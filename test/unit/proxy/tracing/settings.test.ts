@@ -1,6 +1,7 @@
 import { registerHooks } from 'node:module'
 import t from 'tap'
 import { openTracing, tracingSettings } from '../../../../src/proxy/tracing/open.ts'
+import { listingLogger } from '../../../helpers/listing-logger.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
 
 const ENDPOINT = { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:4318' }
@@ -28,10 +29,9 @@ t.test('what cannot be done is off, and says why', async (t) => {
     [{ OTEL_EXPORTER_OTLP_ENDPOINT: 'collector:4318' }, /is no URL/],
   ] as const)
     t.match(tracingSettings({ ...ENDPOINT, ...env }), { on: false, why })
-  const told: string[] = []
-  const logger = { ...silentLogger, warn: (_fields: object, text: string) => told.push(text) }
+  const { logger, lines } = listingLogger()
   t.equal(await openTracing({ ...ENDPOINT, OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' }, logger), undefined)
-  t.match(told, [/^No spans are exported: .*grpc/])
+  t.match(lines, [{ event: 'tracing_disabled', reason: /grpc/ }])
 })
 
 t.test('no library of OpenTelemetry is loaded before tracing is on', async (t) => {

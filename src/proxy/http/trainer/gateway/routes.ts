@@ -35,7 +35,8 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
     described('gateway', 'Create a session whose agent has a key that ends with it', SessionCredentials, {
       body: NewGatewaySessionBody,
     }),
-    async ({ body: { session_id: wanted, sampling_params: samplingParams } }) => {
+    async (request) => {
+      const { session_id: wanted, sampling_params: samplingParams } = request.body
       rejectWithoutAgentKeys(keyring)
       const keyTag = createKeyTag()
       const { created, session } = await sessions.create({
@@ -45,6 +46,7 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
       })
       const { sessionId } = session
       if (!created) throw new ProxyError('session_exists', `Session ${sessionId} exists already`)
+      request.createdSessionId = sessionId
       // On an open proxy a session's key is its id.
       return {
         session_id: sessionId,

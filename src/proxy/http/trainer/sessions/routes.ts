@@ -48,12 +48,15 @@ function creationRoutes(app: SchemaApp, { sessions, keyring }: SessionsRoutesOpt
       config: { knowsRuns: true },
       ...described('sessions', 'Create a session', schemas.CreatedSession, { body: schemas.NewSessionBody }),
     },
-    async ({ body, caller }) => {
+    async (request) => {
+      const { body, caller } = request
       const isUnnamed = caller.is === 'run' && body.session_id === undefined
       const named = isUnnamed ? { session_id: idPrefixOfRun(caller.run) + randomUUID() } : {}
-      const request = toNewSessionRequest({ ...body, ...named })
-      if (request.sessionId !== undefined) rejectForeignRun(caller, request.sessionId)
-      return create(request)
+      const session = toNewSessionRequest({ ...body, ...named })
+      if (session.sessionId !== undefined) rejectForeignRun(caller, session.sessionId)
+      const created = await create(session)
+      request.createdSessionId = created.session_id
+      return created
     },
   )
   app.post(

@@ -7,6 +7,7 @@ import type { EngineClient, EngineHealth } from '../../../../../src/proxy/engine
 import type { ExpectedTokenizer } from '../../../../../src/proxy/engines/port/expected-tokenizer.ts'
 import { chatRequest, collect, noAbort } from '../../../../conformance/engine-client.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
+import { listingLogger } from '../../../../helpers/listing-logger.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
 
 const INTERVAL_MS = 5_000
@@ -355,13 +356,8 @@ t.test('an engine that answers while the proxy is busy with itself stays healthy
 })
 
 t.test('the log says when an engine falls ill and when it recovers, once each', async (t) => {
-  const lines: object[] = []
-  const log = (fields: object, message: string) => void lines.push({ ...fields, message })
-  const { clients, serve, clock, settle } = setUpWith(
-    { debug: log, info: log, warn: log, error: log },
-    'a',
-    'b',
-  )
+  const { logger, lines } = listingLogger()
+  const { clients, serve, clock, settle } = setUpWith(logger, 'a', 'b')
   await settle()
   clients[0]!.failure = unreachable
   clients[0]!.health = async () => {
@@ -370,13 +366,14 @@ t.test('the log says when an engine falls ill and when it recovers, once each', 
   await serve('s')
   clock.advance(INTERVAL_MS)
   await settle()
-  clients[0]!.health = async () => ({ models: [] })
+  clients[0]!.health = async () => ({ models: [{ id: 'm' }] })
   clock.advance(INTERVAL_MS)
   await settle()
-  t.same(lines, [
-    { engine: 'a', error: 'connection refused', message: 'engine is not healthy and gets no calls' },
-    { engine: 'a', message: 'engine is healthy again' },
+  t.match(lines, [
+    { event: 'engine_down', level: 'warn', engine: 'a', reason: 'connection refused' },
+    { event: 'engine_up', level: 'info', engine: 'a', models: ['m'] },
   ])
+  t.equal(lines.length, 2)
 })
 
 t.test('weight versions from health checks stand in where the answer does not tell', async (t) => {

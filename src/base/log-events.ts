@@ -1,0 +1,295 @@
+/**
+ * The catalogue of log events. `event` in a log line has the event's name. Names, levels and fields are stable, so that
+ * alerts and log queries do not depend on the wording of messages. docs/logs.md lists the catalogue; a test compares both.
+ */
+import { ERROR_CATALOGUE, type ErrorCode } from './errors.ts'
+import type { ContextLogger, LogLevel } from './logger.ts'
+
+/** The description of a field, and for the compiler the type of its value. */
+interface Field<T> {
+  doc: string
+  value?: T
+}
+
+const field =
+  <T>() =>
+  (doc: string): Field<T> => ({ doc })
+const text = field<string>()
+const number = field<number>()
+const error = field<unknown>()
+
+/** All fields. A name has the same meaning in all events. */
+export const LOG_FIELDS = {
+  address: text('Network address of the client, or of the proxy that a worker connects to'),
+  agent_status: text('Status that the agent ended with'),
+  attempt: number('Attempt of the rollout, from 1'),
+  by: text('Caller: `admin`, `run NAME`, or `open` without keys'),
+  chars: number('Length of a text, or maximum length of content on a span, in characters'),
+  close_code: number('WebSocket close code'),
+  code: field<ErrorCode>()('[Error code](errors.md)'),
+  command: text('Command that the process runs'),
+  db: text('Database, without its password'),
+  efforts: field<readonly string[]>()('Reasoning efforts'),
+  engine: text("Engine's URL, or `embedded`"),
+  err: error('Error with its type, message and stack'),
+  failures: number('Failed requests in a row'),
+  files: field<readonly string[]>()('Names of files'),
+  for_ms: number('Duration of the ejection'),
+  frame: text('Type of the frame'),
+  grace_ms: number('Time that running requests have'),
+  health_url: text('URL of `--health-port`'),
+  hint: text('Likely cause'),
+  host: text('Host name'),
+  left_out: number("The session's failures that were not logged since its line before"),
+  limit_ms: number('`--pause-limit`'),
+  logprobs_mode: text('Distribution that logprobs belong to, or `unknown`'),
+  lost_spans: number('Spans that were not exported'),
+  mean_difference: number('Mean difference of the logprobs, in nats'),
+  member: text("Engine's URL or worker's id"),
+  mode: text('`local` or `relay`'),
+  model: text('Name of the model'),
+  model_length: number("The model's context length, in tokens"),
+  models: field<readonly string[]>()('Names of the models'),
+  note: text('What the operator should know'),
+  paused_ms: number('Duration of the pause'),
+  prompt_format: field<object>()('Format of prompts, what chose it, and the evidence'),
+  protocol: number('Version of the worker protocol'),
+  proxy: text('URL of the proxy'),
+  reason: text('Why the event occurred'),
+  reasoning_efforts: field<object>()(
+    'Efforts that the chat template accepts, and whether they change the prompt',
+  ),
+  rejected: number('Rejected requests since the line before'),
+  request_id: text('Request id, as in the response header `x-request-id`'),
+  requests: number('Requests: in the last minute, or in flight at the worker'),
+  route: text('Method and path pattern of the request'),
+  served_length: number('Context length that the engine serves, in tokens'),
+  session_id: text('Session id'),
+  signal: text('Name of the signal'),
+  state: text('`asleep` or `paused`'),
+  status: number('HTTP status'),
+  text_sha256: text('SHA-256 of the text'),
+  tool_parser: field<object>()('Parser of tool calls, what chose it, and the evidence'),
+  trial_id: text('Id of the trial'),
+  turn_id: text('Turn id'),
+  url: text('URL that the process or the node is reached at'),
+  valid_to: text('End of validity'),
+  version: text('Version of llm-proxy'),
+  warning: text('What is wrong'),
+  weight: number("The engine's share of requests, relative to the others'"),
+  weight_version: field<string | number | null>()('Weight version; null if it was unset'),
+  worker_id: text('Id of the worker'),
+} as const
+
+type LogField = keyof typeof LOG_FIELDS
+
+/** `code`: the level of the error's code. */
+const at =
+  (level: LogLevel | 'code') =>
+  <F extends LogField | `${LogField}?` = never>(message: string, ...fields: F[]) => ({
+    level,
+    message,
+    fields,
+  })
+const debug = at('debug')
+const info = at('info')
+const audit = at('audit')
+const warn = at('warn')
+const severe = at('error')
+const byCode = at('code')
+
+/** All events: the message, which describes the event, then the names of the fields. Some lines lack a field with `?`. */
+export const LOG_EVENTS = {
+  server_started: info(
+    'Server started',
+    'command',
+    'version',
+    'url?',
+    'mode?',
+    'db?',
+    'health_url?',
+    'model?',
+    'worker_id?',
+  ),
+  configuration_note: warn('Note on the configuration', 'note'),
+  drain_started: info('Draining: new requests are rejected, running ones may finish', 'signal', 'grace_ms'),
+  server_stopped: info('Server stopped'),
+  drain_timed_out: warn('Server stopped; requests that exceeded the grace period were cancelled', 'grace_ms'),
+  shutdown_failed: severe('Shutdown failed', 'err'),
+  unexpected_error: severe('Unexpected error, exiting', 'err'),
+  unhandled_error: warn('Unhandled error of a known kind', 'err'),
+  process_warning: warn('Warning of Node.js or a library', 'warning'),
+  database_lost: severe('Lost the database, exiting', 'err'),
+  search_index_failed: warn('Search index is not up to date', 'err'),
+  sweep_failed: severe('Deleting expired sessions failed', 'err'),
+  sweep_deferred: warn('Deleting expired sessions is deferred', 'note'),
+  turn_not_recorded: severe('Turn was not recorded', 'session_id', 'turn_id', 'err'),
+  turn_not_updated: severe('Turn was not marked as undelivered', 'session_id', 'turn_id', 'err'),
+  node_engine_rejected: warn('Engine that another node registered is not used here', 'err'),
+  engine_registered: info('Engine registered', 'engine', 'weight'),
+  engine_removed: info('Engine removed by an admin', 'engine'),
+  engine_retired: info('Engine out of service', 'engine'),
+  engine_close_failed: warn('Closing an engine failed', 'engine', 'err'),
+  engine_up: info('Engine is up', 'engine', 'models'),
+  engine_down: warn('Engine is down and receives no requests', 'engine', 'reason'),
+  engine_available: info('Engine is awake', 'engine'),
+  engine_unavailable: info('Engine is asleep or paused and receives no new requests', 'engine', 'state'),
+  engine_warning: warn('Engine warning', 'engine', 'warning'),
+  engine_warning_cleared: info('Engine warning cleared', 'engine'),
+  member_ejected: warn(
+    'Engine or worker ejected: its last requests failed',
+    'member',
+    'failures',
+    'for_ms',
+    'reason',
+  ),
+  member_readmitted: info('Engine or worker readmitted', 'member'),
+  embedded_engine_retired: warn('Embedded engine retired: only registered engines serve from now on'),
+  logprobs_mode_detected: info("Detected the engine's logprobs mode", 'engine', 'logprobs_mode'),
+  efforts_rejected: info(
+    'Engine rejects reasoning efforts; the nearest accepted one is sent',
+    'member',
+    'efforts',
+  ),
+  worker_connected: info('Worker connected', 'worker_id', 'protocol'),
+  worker_resumed: info('Worker reconnected', 'worker_id'),
+  worker_disconnected: info(
+    'Worker disconnected; its requests wait for it',
+    'worker_id',
+    'reason',
+    'requests',
+  ),
+  worker_cut_off: warn('Worker cut off by the proxy', 'worker_id', 'reason', 'requests'),
+  worker_left: info('Worker removed; its requests move to others or fail', 'worker_id', 'reason', 'requests'),
+  worker_rejected: warn('Worker rejected', 'reason', 'close_code', 'worker_id?'),
+  worker_up: info('Worker is up', 'worker_id'),
+  worker_down: warn('Worker is down and receives no requests', 'worker_id', 'reason'),
+  worker_warning: warn('Worker warning', 'worker_id', 'warning'),
+  worker_warning_cleared: info('Worker warning cleared', 'worker_id'),
+  worker_frame_ignored: debug('Frame of a worker ignored', 'worker_id', 'frame', 'reason', 'request_id?'),
+  proxy_resolved: info('Proxy found in DNS', 'host', 'address'),
+  proxy_unresolved: info('Proxy no longer in DNS', 'host', 'address'),
+  proxy_lookup_failed: warn("Looking up the proxies' name failed; retrying", 'host', 'err'),
+  proxy_connected: info('Connected to proxy', 'worker_id', 'proxy', 'address?'),
+  proxy_disconnected: warn(
+    'No connection to proxy; retrying',
+    'worker_id',
+    'proxy',
+    'close_code',
+    'reason',
+    'address?',
+  ),
+  proxy_rejected_worker: severe(
+    'Proxy rejects this worker; retrying',
+    'worker_id',
+    'proxy',
+    'close_code',
+    'reason',
+    'address?',
+  ),
+  proxy_frame_ignored: warn('Frame of a proxy ignored: its type is unknown', 'frame', 'request_id?'),
+  models_unknown: warn("Listing the engines' models failed", 'err'),
+  worker_request_failed: severe('Worker failed to handle a request', 'request_id', 'err'),
+  paused: info('Paused: new requests wait until POST /admin/resume', 'limit_ms'),
+  resumed: info('Resumed', 'paused_ms'),
+  still_paused: warn('Still paused', 'paused_ms'),
+  pause_limit_reached: warn(
+    'Paused for longer than --pause-limit: requests are rejected until POST /admin/resume',
+    'paused_ms',
+  ),
+  weight_version_set: info('Weight version set by an admin', 'weight_version'),
+  request_failed: byCode(
+    'Request failed',
+    'code',
+    'status',
+    'request_id',
+    'reason',
+    'session_id?',
+    'err?',
+    'left_out?',
+  ),
+  request_unauthenticated: info(
+    'Requests without a valid key rejected',
+    'code',
+    'status',
+    'address',
+    'reason',
+    'rejected',
+  ),
+  admin_request: audit('Administrative request', 'route', 'by', 'address', 'status', 'session_id?'),
+  certificate_renewed: info('New certificate in use', 'valid_to'),
+  certificate_unusable: warn('New certificate is unusable; the previous one stays in use', 'reason'),
+  tool_parser_chosen: info('Tool parser chosen', 'tool_parser'),
+  tool_parser_uncertain: warn('Tool parser uncertain', 'tool_parser', 'warning'),
+  prompt_format_chosen: info('Prompt format chosen', 'prompt_format'),
+  efforts_probed: info('Reasoning efforts of the chat template probed', 'reasoning_efforts'),
+  context_length_limited: warn(
+    "Engine's context is shorter than the model's: limits are reduced; see --context-length",
+    'served_length',
+    'model_length',
+  ),
+  fast_tokenizer_disabled: severe(
+    "Fast tokenizer disabled: its ids differ from Hugging Face's, which is used instead",
+    'reason',
+    'text_sha256?',
+    'chars?',
+    'err?',
+  ),
+  fast_tokenizer_missing: warn(
+    'No Rust tokenizer for this platform: the JavaScript one is slower, and some text has other ids',
+  ),
+  model_files_missing: warn(
+    "Files are missing in the hub's cache: end tokens or images may be unknown",
+    'files',
+  ),
+  verified_turn_differs: warn(
+    'Re-scored logprobs differ from the recorded ones; run llm-proxy verify',
+    'session_id',
+    'turn_id',
+    'mean_difference?',
+    'hint?',
+  ),
+  verify_control_missed: warn('An engine did not notice a changed prompt: its verdicts prove nothing'),
+  verify_failed: debug('Turn could not be verified', 'code'),
+  span_content_enabled: warn('Exported spans contain prompts and completions', 'chars'),
+  tracing_disabled: warn('No spans are exported', 'reason'),
+  span_export_failed: warn('Exporting spans fails; requests are unaffected', 'host', 'reason'),
+  span_export_resumed: info('Exporting spans resumed', 'host', 'lost_spans'),
+  agent_failed: warn(
+    'Agent of a rollout failed',
+    'trial_id',
+    'session_id',
+    'agent_status',
+    'attempt',
+    'reason?',
+  ),
+  runner_note: warn('Note on the runner', 'note'),
+}
+
+export type LogEvent = keyof typeof LOG_EVENTS
+
+type Value<F extends LogField> = (typeof LOG_FIELDS)[F] extends Field<infer T> ? T : never
+type FieldNames<E extends LogEvent> = (typeof LOG_EVENTS)[E]['fields'][number]
+type Optional<F> = F extends `${infer Name extends LogField}?` ? Name : never
+
+/** The fields of an event, without those that a context logger adds. */
+export type EventFields<E extends LogEvent, Context extends object = object> = {
+  [F in Exclude<Extract<FieldNames<E>, LogField>, keyof Context>]: Value<F>
+} & { [F in Exclude<Optional<FieldNames<E>>, keyof Context>]?: Value<F> | undefined }
+
+/** Logs an event of the catalogue at its level. Does nothing without a logger. */
+export function logEvent<E extends LogEvent, Context extends object>(
+  logger: ContextLogger<Context> | undefined,
+  event: E,
+  fields: EventFields<E, Context>,
+): void {
+  const { level, message } = LOG_EVENTS[event]
+  const method =
+    logger?.[level === 'code' ? getErrorLevel(fields as { code: ErrorCode }) : level] ?? logger?.info
+  method?.call(logger, { event, ...fields }, message)
+}
+
+function getErrorLevel({ code }: { code: ErrorCode }): LogLevel {
+  const { log } = ERROR_CATALOGUE[code]
+  return log === 'fatal' ? 'error' : log
+}

@@ -1,0 +1,25 @@
+import type { Logger, LogLevel } from '../../src/base/logger.ts'
+
+export interface LogLine {
+  level: LogLevel
+  message: string
+  event: string
+  [field: string]: unknown
+}
+
+/** Returns a logger that lists its lines. */
+export function listingLogger(): { logger: Required<Logger>; lines: LogLine[] } {
+  const lines: LogLine[] = []
+  const at =
+    (level: LogLevel): Logger['info'] =>
+    (fields, message) =>
+      void lines.push({ level, message, ...(fields as { event: string }) })
+  const logger = {
+    debug: at('debug'),
+    info: at('info'),
+    audit: at('audit'),
+    warn: at('warn'),
+    error: at('error'),
+  }
+  return { lines, logger }
+}
