@@ -1,6 +1,6 @@
 /**
- * The resources that each caller uses: connections, calls, bodies in transit, and memory of received bodies. They are
- * charged to the caller's account and released when the response or the connection closes. A limit rejects only the
+ * The resources that each caller uses: connections, requests, bodies in transit, and memory of received bodies. They
+ * are charged to the caller's account and released when the response or the connection closes. A limit rejects only the
  * account that reached it, or the account that uses the most of a shared limit.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
@@ -14,11 +14,14 @@ import { getKeys } from './keyring.ts'
 
 export interface AccountLimits {
   /**
-   * The limit per agent's key; at least twice as many as its calls, so that there is always an idle connection to
+   * The limit per agent's key; at least twice the limit on requests, so that there is always an idle connection to
    * close. Default: 256.
    */
   connections?: number
-  /** The limit per agent's key; each completion that a request asks for counts (`n`). Default: 128. */
+  /**
+   * The limit on requests in flight per agent's key; each completion that a request asks for counts (`n`). Default:
+   * 128.
+   */
   calls?: number
   /** The memory that the bodies of all requests in flight may take together. Default: half of the heap's maximum. */
   memoryBytes?: number
@@ -74,7 +77,7 @@ export class AccountUsage {
     return this.#account.name
   }
 
-  /** Counts more calls. @throws ProxyError `too_many_calls`; none of them is counted then */
+  /** Counts more requests. @throws ProxyError `too_many_calls`; none of them is counted then */
   addCalls(count: number): void {
     if (this.#isClosed || count === 0) return
     const { calls } = this.#accounts.limits

@@ -144,7 +144,7 @@ function checkRequest(request: FastifyRequest, options: GuardOptions): ProxyErro
   if (refusal) return refusal
   if (scope !== undefined)
     return checkScope(scope, caller, { sessionId: (params as { sessionId?: string }).sessionId, knowsRuns })
-  // There is no such route. An unauthenticated caller is not told: its body would have to be read first.
+  // There is no such route. An unauthenticated caller gets 401 instead: for a 404 its body would have to be read.
   return caller.is === 'stranger' ? unauthorized('a key', caller.hasKey) : undefined
 }
 

@@ -78,7 +78,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
       if (id !== undefined && id !== loss?.id && url !== undefined && acceptsRequests) {
         try {
           if (await forwarder.forward(request, reply, { id, url }, body)) return reply
-          // A change is made here: the owner, should it still run, detects by the epoch that it was replaced.
+          // A change is made on this node: an owner that still runs detects by the epoch that it was replaced.
           if (kind === 'change') return
         } catch (error) {
           // A second loss may be the fault of the request.

@@ -44,7 +44,7 @@ export function getHops({ headers }: Pick<FastifyRequest, 'headers'>): number {
   return Number.isInteger(hops) && hops >= 0 ? hops : MAX_HOPS
 }
 
-/** Returns whether a node that was lost may have executed this request before: another node says so. */
+/** Returns whether another node reports that a lost node may have executed this request before. */
 export function isRepeated(request: FastifyRequest, identity: NodeIdentity): boolean {
   return request.headers[REPEATED_HEADER] !== undefined && identity.verify(request) !== undefined
 }

@@ -3,17 +3,17 @@ import { PassThrough } from 'node:stream'
 import { discardBody, hasBody, OVERSIZED_BODY } from '../transport/discard-body.ts'
 
 interface RequestBodyOptions {
-  /** A longer body is not kept. */
+  /** The maximum length of a body that is kept. */
   limitBytes: number
   /** Charges the caller for the kept bytes; throws if they are too many. */
   setMemory(bytes: number): void
-  /** Whether the node that sent it here had sent it to another node before. Default: it had not. */
+  /** Whether the forwarding node had already sent it to another node. Default: false. */
   isRepeated?: boolean
 }
 
 /**
- * The body of a request on its way to other nodes. A node gets it as it arrives. It is kept until the response begins, so
- * that another node can be sent all of it if the first one is lost.
+ * The body of a request that is forwarded to other nodes. A node receives it as it arrives. It is kept until the
+ * response begins, so that it can be sent to another node if the first one is lost.
  */
 export class RequestBody {
   readonly #incoming: IncomingMessage
@@ -30,12 +30,12 @@ export class RequestBody {
     this.#isRepeated = options.isRepeated ?? false
   }
 
-  /** Whether it was sent before, to a node that was lost. */
+  /** Whether the body was sent before, to a node that was lost. */
   get isRepeated(): boolean {
     return this.#isRepeated
   }
 
-  /** Returns what is to be sent to a node: a stream that {@link start} fills, all bytes, or null for no body. */
+  /** Returns the body for a node: a stream that {@link start} fills, all bytes, or null for no body. */
   open(): PassThrough | Buffer | null {
     if (!hasBody(this.#incoming)) return null
     if (this.#complete !== undefined) return this.#complete
@@ -57,7 +57,7 @@ export class RequestBody {
     })
   }
 
-  /** Ends the sending. Many clients read a response only after they have sent all of their body, so the rest is read. */
+  /** Stops sending. Many clients read a response only after they have sent their whole body, so the rest is read. */
   stop(): void {
     if (this.#stream === undefined) return
     this.#incoming.unpipe(this.#stream)

@@ -12,7 +12,7 @@ import type { SessionMemory } from './session-memory.ts'
  * them.
  */
 export interface SessionRules extends Readonly<Pick<SessionRecord, RulesOnRecord>> {
-  /** Override what the agent asks for. */
+  /** The sampling parameters that override the agent's. */
   readonly samplingParams: Readonly<Record<string, unknown>>
   /** The data to record beyond ids and logprobs; null: the session does not specify it. */
   readonly record: CaptureOptions | null

@@ -1,11 +1,13 @@
-/** A preview of a session: its task and its last answer, in one line each. */
+/** A preview of a session: its task and its last completion, in one line each. */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { getContentText } from '../../../../protocol/transcript/messages.ts'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { AgentRoleFinder } from '../../../session/roles/agent-role-finder.ts'
 import type { SessionRecord, TurnOutline, TurnReader } from '../../../store/port/turn-store.ts'
 
-/** The limit on turns up to which the last answer is looked for, because all turns before it are read. */
+/**
+ * The maximum number of turns for which the last completion is read, because it requires reading all turns before it.
+ */
 const MAX_TURNS = 256
 const MAX_CHARS = 300
 
