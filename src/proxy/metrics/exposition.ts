@@ -1,5 +1,5 @@
 /**
- * The two text formats that monitoring reads: Prometheus' 0.0.4
+ * The two text formats that monitoring systems read: Prometheus 0.0.4
  * (https://prometheus.io/docs/instrumenting/exposition_formats/) and OpenMetrics 1.0
  * (https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md).
  */
@@ -10,7 +10,10 @@ export interface Exposition {
   text: string
 }
 
-/** @param accept the header of this name; whoever does not ask for OpenMetrics gets Prometheus' own format */
+/**
+ * Formats the families. A client that does not accept OpenMetrics receives the Prometheus format.
+ * @param accept the `Accept` header
+ */
 export function expose(families: readonly Family[], accept = ''): Exposition {
   const isOpenMetrics = accept.includes('application/openmetrics-text')
   const text = families.map((family) => familyText(family, isOpenMetrics)).join('')
@@ -21,7 +24,7 @@ export function expose(families: readonly Family[], accept = ''): Exposition {
 
 function familyText(family: Family, isOpenMetrics: boolean): string {
   const { name, type, help } = family
-  // OpenMetrics names the family of a counter without the ending that its sample has.
+  // OpenMetrics omits the sample's `_total` suffix from the name of a counter family.
   const familyName = isOpenMetrics && type === 'counter' ? name.replace(/_total$/, '') : name
   const lines = [`# HELP ${familyName} ${escapeText(help)}`, `# TYPE ${familyName} ${type}`]
   for (const sample of family.samples()) lines.push(sampleText(name, sample, isOpenMetrics))

@@ -1,8 +1,8 @@
-/** Metric families as Prometheus has them, kept as plain numbers: an observation costs a look-up and an addition. */
+/** Prometheus metric families, stored as plain numbers: an observation costs one look-up and one addition. */
 
 type MetricType = 'counter' | 'gauge' | 'histogram'
 
-/** What happened on one occasion, to go and look at it; only OpenMetrics carries it. */
+/** A reference to one observed event; only OpenMetrics carries it. */
 export interface Exemplar {
   labels: Readonly<Record<string, string>>
   value: number
@@ -12,7 +12,7 @@ export interface Exemplar {
 
 /** One line of an exposition. */
 export interface MetricSample {
-  /** What is put after the family's name: `_bucket`, `_sum`, `_count`, or nothing. */
+  /** Suffix of the family's name: `_bucket`, `_sum`, `_count` or empty. */
   suffix: string
   labels: readonly (readonly [name: string, value: string])[]
   value: number
@@ -21,7 +21,7 @@ export interface MetricSample {
 
 /** All series of one name. */
 export interface Family {
-  /** As Prometheus' text format has it: a counter's ends in `_total`. */
+  /** The name in the Prometheus text format: a counter's ends in `_total`. */
   readonly name: string
   readonly type: MetricType
   /** One sentence without a full stop. */
@@ -41,7 +41,7 @@ interface Series<T> {
   state: T
 }
 
-/** Series by the values of their labels, made when they are first asked for. */
+/** Series keyed by label values, created on first use. */
 class SeriesMap<T> {
   readonly #names: readonly string[]
   readonly #create: () => T
@@ -50,7 +50,7 @@ class SeriesMap<T> {
   constructor(names: readonly string[], create: () => T) {
     this.#names = names
     this.#create = create
-    // What can only be one series is there from the start: a rate needs its first zero.
+    // A family without labels has one series. It exists from the start, because a rate needs its first zero.
     if (names.length === 0) this.of([])
   }
 
@@ -90,7 +90,7 @@ abstract class SeriesFamily<T> implements Family {
   abstract samples(): Iterable<MetricSample>
 }
 
-/** One number for each series. */
+/** A family with one number per series. */
 abstract class Numbers extends SeriesFamily<number> {
   constructor(described: MetricDescription) {
     super(described, () => 0)
@@ -101,7 +101,7 @@ abstract class Numbers extends SeriesFamily<number> {
   }
 }
 
-/** A number that only grows. */
+/** A number that only increases. */
 export class Counter extends Numbers {
   readonly type = 'counter'
 
@@ -111,7 +111,7 @@ export class Counter extends Numbers {
   }
 }
 
-/** A number that is read when somebody asks: each scrape sets it anew. */
+/** A number that each scrape sets. */
 export class Gauge extends Numbers {
   readonly type = 'gauge'
 
@@ -119,25 +119,25 @@ export class Gauge extends Numbers {
     this.series.of(labels).state = value
   }
 
-  /** Forgets every series; those that are not set again are gone. */
+  /** Removes every series. */
   clear(): void {
     this.series.clear()
   }
 }
 
 interface Distribution {
-  /** Of each bucket alone, the one without an upper bound last. */
+  /** Count of each bucket alone (not cumulative); the bucket without an upper bound is last. */
   readonly counts: number[]
   readonly exemplars: (Exemplar | undefined)[]
   sum: number
 }
 
-/** How values are spread over buckets. */
+/** The distribution of values over buckets. */
 export class Histogram extends SeriesFamily<Distribution> {
   readonly type = 'histogram'
   readonly #bounds: readonly number[]
 
-  /** @param buckets upper bounds, rising */
+  /** @param buckets upper bounds, ascending */
   constructor({ buckets, ...described }: MetricDescription & { buckets: readonly number[] }) {
     super(described, () => ({
       counts: new Array(buckets.length + 1).fill(0),
@@ -151,7 +151,7 @@ export class Histogram extends SeriesFamily<Distribution> {
     this.#add(value, labels)
   }
 
-  /** @param turnId of the turn that the value is of */
+  /** @param turnId the turn that the value belongs to */
   observeTurn(value: number, turnId: string): void {
     const { exemplars, bucket } = this.#add(value, [])
     exemplars[bucket] = { labels: { turn_id: turnId }, value, atMs: Date.now() }
@@ -181,7 +181,7 @@ export class Histogram extends SeriesFamily<Distribution> {
   }
 }
 
-/** As Prometheus' own clients write it, so that series of other exporters have the same `le`. */
+/** Formats a bound as Prometheus' own clients do, so that series of other exporters have the same `le`. */
 function boundText(bound: number | undefined): string {
   if (bound === undefined) return '+Inf'
   return Number.isInteger(bound) ? bound.toFixed(1) : String(bound)

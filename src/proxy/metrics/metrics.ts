@@ -1,4 +1,4 @@
-/** The metrics of one proxy: what watches its parts, and what a scrape gets. */
+/** The metrics of one proxy: observers of its parts, and the response to a scrape. */
 import { VERSION } from '../../base/version.ts'
 import type { DispatchWatch } from '../engines/dispatch/dispatcher.ts'
 import type { Backend, BackendMember } from '../engines/port/backend.ts'
@@ -10,39 +10,42 @@ import { ProxyMetrics } from './proxy-metrics.ts'
 import { ProcessReader, readBackend, readFiles, readSessions } from './state.ts'
 import { TurnWatch } from './turn-watch.ts'
 
-/** What is asked for at the door. */
+/** The metrics as the HTTP server uses them. */
 export interface MetricsSource {
-  /** @param accept the header of this name */
+  /** @param accept the `Accept` header */
   expose(accept: string | undefined): Promise<Exposition>
-  /** A request was answered with an error. @param code of the catalogue */
+  /** Counts a request that failed. @param code error code of the catalogue */
   requestFailed(code: string): void
-  /** A trainer has read a row. @param trainerVersion that the trainer says it has */
+  /** Counts a row that a trainer read. @param trainerVersion the weight version that the trainer declares */
   rowRead(row: RowVersions, trainerVersion: string | undefined): void
 }
 
-/** Which weights sampled it. */
+/** The weight versions that sampled a row. */
 type RowVersions = Pick<Trajectory, 'weight_version_min' | 'unversioned_turns'>
 
 interface ScrapeSources {
   backend: Backend
   store: Pick<TurnStore, 'countSessions'>
-  /** Absent: the record is in memory. */
+  /** Absent for an in-memory store. */
   databasePath?: string
   prompts: Pick<Prompts, 'counts'>
-  /** Those that the proxy runs itself; absent: it runs none. */
+  /** Rollouts that the proxy runs itself; absent if it runs none. */
   rollouts?: RolloutCounts | undefined
 }
 
 interface RolloutCounts {
   readonly running: number
   readonly waiting: number
-  /** By outcome, since the start; as are the seconds that they took, and how often their agents were run. */
+  /** Counts by outcome since the start, as are the durations in seconds and the runs of agents. */
   readonly ended: Readonly<Record<string, number>>
   readonly seconds: number
   readonly tries: number
 }
 
-/** Of versions whose names end in a number, as `step-120` does. @returns undefined where one has none */
+/**
+ * Returns the difference of versions whose names end in a number, such as `step-120`. @returns undefined if either has
+ * none
+ */
 function staleness(oldest: string, served: string | undefined): number | undefined {
   const [from, to] = [parseVersionNumber(oldest), parseVersionNumber(served ?? '')]
   return from === undefined || to === undefined ? undefined : Math.max(0, to - from)
@@ -66,15 +69,15 @@ export class Metrics implements Disposable {
   readonly #metrics = new ProxyMetrics()
   readonly #turns = new TurnWatch(this.#metrics)
   readonly #process = new ProcessReader()
-  /** What other parts count themselves, as it was at the last scrape. */
+  /** Values of counters that other parts maintain, as of the last scrape. */
   readonly #seen = new Map<string, number>()
 
-  /** @returns the store to be used in place of `store` */
+  /** @returns the store to use in place of `store` */
   watchStore(store: TurnStore): TurnStore {
     return this.#turns.ofStore(store)
   }
 
-  /** @returns the backend to be used in place of `backend` */
+  /** @returns the backend to use in place of `backend` */
   watchBackend<T extends Backend>(backend: T): T {
     return this.#turns.ofBackend(backend)
   }
@@ -91,13 +94,13 @@ export class Metrics implements Disposable {
     this.#metrics.commitTime.observe(tookMs / 1_000)
   }
 
-  /** @param meanDifference of a turn that was compared, in nats */
+  /** @param meanDifference mean difference of a compared turn, in nats */
   verified(verdict: string, meanDifference: number | undefined): void {
     this.#metrics.verified.add(1, verdict)
     if (meanDifference !== undefined) this.#metrics.verifiedDifference.observe(meanDifference)
   }
 
-  /** An engine was asked about a turn with a prompt that was changed on purpose. */
+  /** Counts a negative control: an engine scored a turn whose prompt was changed on purpose. */
   controlTried(isCaught: boolean): void {
     this.#metrics.verifyControls.add(1, String(isCaught))
   }
@@ -106,7 +109,7 @@ export class Metrics implements Disposable {
     this.#metrics.connections.add(1)
   }
 
-  /** What the HTTP server needs of them. */
+  /** Returns the metrics as the HTTP server uses them. */
   source(parts: ScrapeSources): MetricsSource {
     return {
       expose: (accept) => this.#expose(parts, accept),

@@ -1,10 +1,10 @@
 /**
- * Every metric that there is. Labels have few values: never an id of a session, a task or a trial, a model's name as
- * an agent wrote it, or an error's text. The table of docs/metrics.md is made from these.
+ * All metrics. Labels have few values: never the id of a session, task or trial, a model name as an agent wrote it, or
+ * the text of an error. The table in docs/metrics.md is generated from these definitions.
  */
 import { Counter, type Family, Gauge, Histogram } from './families.ts'
 
-/** vLLM's own (`vllm/v1/metrics/loggers.py`), so that both can be laid over each other. */
+/** Buckets of vLLM (`vllm/v1/metrics/loggers.py`), so that both distributions can be compared. */
 const FIRST_TOKEN_S = [
   0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640,
   2560,
@@ -225,7 +225,7 @@ export class ProxyMetrics {
     ['stat'],
   )
   readonly heapBytes = this.#gauge('heap_used_bytes', 'JavaScript heap in use')
-  // The four have the names that every exporter gives them.
+  // The next four have the standard names of Prometheus exporters.
   readonly cpuSeconds = this.#add(
     new Counter({ name: 'process_cpu_seconds_total', help: 'CPU time of all threads' }),
   )

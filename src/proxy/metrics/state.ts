@@ -1,4 +1,4 @@
-/** What is read when somebody scrapes, and costs nothing before. */
+/** Metrics that are read on each scrape and cost nothing between scrapes. */
 import { readdir, stat } from 'node:fs/promises'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { getHeapStatistics } from 'node:v8'
@@ -7,11 +7,11 @@ import type { TurnStore } from '../store/port/turn-store.ts'
 import type { Gauge } from './families.ts'
 import type { ProxyMetrics } from './proxy-metrics.ts'
 
-/** Members beyond these are counted together. */
+/** Members beyond this number are counted together. */
 const MAX_MEMBERS = 64
 const OTHER = 'other'
 
-/** Engines and workers, the queue and the turns in flight. A member's series go when it goes. */
+/** Reads engines, workers, the queue and the turns in flight. The series of a removed member are removed. */
 export function readBackend(metrics: ProxyMetrics, backend: Backend, openTurns: number): void {
   const { members, queued, pausedSinceMs } = backend.status()
   const { memberUp, memberUnavailable, memberEjected, memberCalls, memberCapacity, weightInfo, inFlight } =
@@ -36,7 +36,7 @@ export function readBackend(metrics: ProxyMetrics, backend: Backend, openTurns: 
   metrics.paused.set(pausedSinceMs === undefined ? 0 : 1)
   inFlight.set(queued, 'queued')
   inFlight.set(served, 'engine')
-  // A call to an engine may outlive its turn by a moment.
+  // An engine request may outlive its turn briefly.
   inFlight.set(Math.max(0, openTurns - queued - served), 'proxy')
 }
 
@@ -44,18 +44,18 @@ function sumBy(members: readonly BackendMember[], value: (member: BackendMember)
   return members.reduce((sum, member) => sum + value(member), 0)
 }
 
-/** @param path of the database; the log lies beside it */
+/** @param path path of the database; its log is in the same directory */
 export async function readFiles({ databaseBytes }: ProxyMetrics, path: string): Promise<void> {
   databaseBytes.set(await getFileSize(path), 'database')
   databaseBytes.set(await getFileSize(`${path}-wal`), 'wal')
 }
 
-/** A log that is not there holds nothing. */
+/** Returns the size of a file, 0 if it does not exist. */
 async function getFileSize(path: string): Promise<number> {
   return (await stat(path).catch(() => undefined))?.size ?? 0
 }
 
-/** A store that cannot answer has a metric of its own, and leaves this one out. */
+/** Reads the number of sessions. If the store fails, the series is removed; store failures have their own metric. */
 export async function readSessions(
   { sessionsActive }: ProxyMetrics,
   store: Pick<TurnStore, 'countSessions'>,
@@ -65,7 +65,7 @@ export async function readSessions(
   else sessionsActive.set(count.active)
 }
 
-/** The process and its event loop; to be disposed of with the server. */
+/** Metrics of the process and its event loop; disposed of with the server. */
 export class ProcessReader implements Disposable {
   readonly #delay = monitorEventLoopDelay({ resolution: 20 })
   #cpuSeconds = 0
@@ -105,7 +105,7 @@ export class ProcessReader implements Disposable {
   }
 }
 
-/** undefined: the system does not say, as Linux without `/proc`. */
+/** Returns the resident memory; undefined if the system does not report it, such as Linux without `/proc`. */
 function residentBytes(): number | undefined {
   try {
     return process.memoryUsage.rss()

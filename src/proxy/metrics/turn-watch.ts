@@ -1,6 +1,6 @@
 /**
- * What turns, their engines and their record tell, watched from outside: at the store's port a turn begins and ends, at
- * the backend's its answer comes. A piece of an answer costs a look at the clock, everything else happens once a turn.
+ * Measures turns at the ports of the store (open and close of a turn) and of the backend (its response). A chunk of a
+ * response costs one reading of the clock; all other work happens once per turn.
  */
 
 import { ProxyError } from '../../base/errors.ts'
@@ -14,7 +14,7 @@ import { answeredRetriesOf } from '../store/port/answered-retries.ts'
 import type { OpenTurn, SessionRecord, TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
 import type { ProxyMetrics } from './proxy-metrics.ts'
 
-/** Times are of a clock that is never set, in milliseconds. */
+/** Times of one turn in milliseconds, of a monotonic clock. */
 interface TurnTimes {
   readonly dialect: string
   readonly openedAtMs: number
@@ -25,24 +25,24 @@ interface TurnTimes {
   longestGapMs: number
 }
 
-/** What other finish reasons of engines are counted under is `other`. */
+/** Finish reasons that have their own label value; others are counted as `other`. */
 const FINISH_REASONS = new Set(['stop', 'length', 'tool_calls', 'content_filter'])
 
 export class TurnWatch {
   readonly #metrics: ProxyMetrics
-  /** Open turns by their id. */
+  /** Open turns by turn id. */
   readonly #turns = new Map<string, TurnTimes>()
 
   constructor(metrics: ProxyMetrics) {
     this.#metrics = metrics
   }
 
-  /** Turns that are open now. */
+  /** Returns the number of open turns. */
   get openCount(): number {
     return this.#turns.size
   }
 
-  /** @returns the store, with everything that is written to it counted */
+  /** Wraps a store. @returns the store, with each write counted */
   ofStore(store: TurnStore): TurnStore {
     const metrics = this.#metrics
     return intercept(store, {
@@ -60,7 +60,7 @@ export class TurnWatch {
     })
   }
 
-  /** @returns the backend, with the answers of turns timed */
+  /** Wraps a backend. @returns the backend, with the responses of turns timed */
   ofBackend<T extends Backend>(backend: T): T {
     const around: Interceptor<Backend> = {
       generate: (call, request) => {
@@ -80,7 +80,7 @@ export class TurnWatch {
     if (retryCount > 0) this.#metrics.retries.add(1)
   }
 
-  /** The outcome is read before the store takes its arrays over. */
+  /** Closes a turn. The outcome is read before the store takes ownership of its arrays. */
   #close(call: () => Promise<void>, outcome: TurnOutcome): Promise<void> {
     const turn = this.#turns.get(outcome.turnId)
     if (turn === undefined) return call()
@@ -133,7 +133,7 @@ export class TurnWatch {
     const { openedAtMs, firstPieceAtMs: firstMs, lastPieceAtMs: lastMs, longestGapMs } = turn
     if (firstMs === undefined || lastMs === undefined) return
     firstToken.observeTurn((firstMs - openedAtMs) / 1_000, turnId)
-    // An answer that came at once says nothing of the time between its tokens.
+    // A response that arrived in one chunk has no time between tokens.
     if (lastMs === firstMs || tokens < 2) return
     perToken.observeTurn((lastMs - firstMs) / 1_000 / (tokens - 1), turnId)
     longestGap.observeTurn(longestGapMs / 1_000, turnId)
@@ -146,7 +146,10 @@ export class TurnWatch {
   }
 }
 
-/** An answer with the times of its pieces noted; a layer of one promise, not of one more generator. */
+/**
+ * A response stream that records the arrival times of its chunks. It adds one promise per chunk rather than a
+ * generator.
+ */
 class StreamTimer implements AsyncIterableIterator<readonly GenerationEvent[]> {
   readonly #events: AsyncIterator<readonly GenerationEvent[]>
   readonly #turn: TurnTimes
@@ -169,7 +172,7 @@ class StreamTimer implements AsyncIterableIterator<readonly GenerationEvent[]> {
   }
 
   readonly #note = (result: IteratorResult<readonly GenerationEvent[]>) => {
-    // What only says that the engine has begun is no piece.
+    // A batch that only reports the start of generation is not a chunk.
     if (result.done || result.value.at(-1)?.type === 'start') return result
     const turn = this.#turn
     const nowMs = performance.now()
@@ -200,7 +203,7 @@ function sessionWatch(metrics: ProxyMetrics): Interceptor<TurnStore> {
   }
 }
 
-/** A session that had ended before is not counted twice. */
+/** Counts the end of a session, unless the session had ended before. */
 function countEnd(
   metrics: ProxyMetrics,
   session: SessionRecord | undefined,
@@ -216,7 +219,7 @@ function countFailure(metrics: ProxyMetrics, error: unknown): void {
   if (error instanceof ProxyError && error.code === 'store_failed') metrics.storeFailures.add(1)
 }
 
-/** Where the engine reported no ids, its own count is all that is known. */
+/** Returns the token counts of a turn: the reported ids, or the engine's own counts if it reported no ids. */
 function tokenCounts({ promptTokenIds, completionTokenIds, usage }: TurnOutcome) {
   if (promptTokenIds.length > 0 || usage === null) {
     return { prompt: promptTokenIds.length, completion: completionTokenIds.length }
@@ -225,13 +228,13 @@ function tokenCounts({ promptTokenIds, completionTokenIds, usage }: TurnOutcome)
   return { prompt: counts.prompt_tokens ?? 0, completion: counts.completion_tokens ?? 0 }
 }
 
-/** Of a prompt of token mode: its origin is among the annotations as the prompt service writes it. */
+/** Returns the reused prompt tokens of a token-mode turn, as the prompt service writes them to the annotations. */
 function reusedTokens(annotations: string): number | undefined {
   const match = /"reused_tokens":(\d+)/.exec(annotations)
   return match ? Number(match[1]) : undefined
 }
 
-/** What the turn said of its line; helpers of one rollout are many, and count as one. */
+/** Returns the declared agent role of a turn; all sub-agents count as one role. */
 function readAgentRole(annotations: string): string {
   return /"line":\{"told":"(main|subagent|compaction|side)/.exec(annotations)?.[1] ?? 'untold'
 }

@@ -1,7 +1,7 @@
 /**
- * Attributes of spans: names of the conventions for HTTP and for generative AI
- * (https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/gen-ai-spans.md), and our own
- * under `llm_proxy.`. None of these holds what an agent or a model said; `content.ts` has that.
+ * Attributes of spans: the names of the semantic conventions for HTTP and for generative AI
+ * (https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/gen-ai-spans.md), and the proxy's
+ * own names under `llm_proxy.`. None of them contains text of an agent or a model; `content.ts` has those.
  */
 import type { Attributes } from '@opentelemetry/api'
 import { toProxyError } from '../../base/errors.ts'
@@ -23,23 +23,26 @@ export function getRequestAttributes(call: IncomingRequest): Attributes {
 
 const NAME = /^[\w.:@/+-]{1,128}$/
 
-/** An agent may write anything in the place of a name, which engines repeat: prose is no name, and does not go out. */
+/**
+ * Returns a value if it has the form of a name. An agent may send any text as a name, and engines echo it; text that is
+ * not a name is not exported.
+ */
 function asName(value: unknown): string | undefined {
   return typeof value === 'string' && NAME.test(value) ? value : undefined
 }
 
-/** The operation, with the model that is asked for. */
+/** Returns the operation, followed by the requested model. */
 export function getSpanName(asked: EngineRequestStart): string {
   const model = asName(asked.body.model)
   return model === undefined ? getOperation(asked) : `${getOperation(asked)} ${model}`
 }
 
-/** `chat`, or `text_completion`. */
+/** Returns `chat` or `text_completion`. */
 function getOperation({ kind }: EngineRequestStart): string {
   return kind === 'chat' ? 'chat' : 'text_completion'
 }
 
-/** Of what is asked; stop sequences are words of the agent's, and left out. */
+/** Returns the attributes of an engine request; stop sequences are an agent's text and left out. */
 export function getEngineAttributes(sessionId: string, asked: EngineRequestStart): Attributes {
   const { body } = asked
   const number = (field: string) => (typeof body[field] === 'number' ? (body[field] as number) : undefined)
@@ -64,7 +67,7 @@ export function getEngineAttributes(sessionId: string, asked: EngineRequestStart
   })
 }
 
-/** @param askedAtMs when the engine was asked, since the epoch */
+/** @param askedAtMs start of the engine request, milliseconds since the epoch */
 export function getResponseAttributes(outcome: TurnOutcome, askedAtMs: number): Attributes {
   const { usage, finishReason, firstTokenAtMs, promptTokenIds, completionTokenIds } = outcome
   const reported: UsageFields = usage === null ? {} : JSON.parse(usage)
@@ -83,7 +86,7 @@ export function getResponseAttributes(outcome: TurnOutcome, askedAtMs: number): 
   })
 }
 
-/** What the record says of the turn; it stands on the span of the call and on those of the engine. */
+/** Returns the recorded facts of a turn, which the spans of the request and of its engine requests have. */
 export function getTurnAttributes(outcome: TurnOutcome, index: number): Attributes {
   const { inexactReason, weightVersionStart, weightVersionEnd } = outcome
   const { line, prompt } = JSON.parse(outcome.annotations) as SpanAnnotations
@@ -103,12 +106,12 @@ export function getTurnAttributes(outcome: TurnOutcome, index: number): Attribut
   })
 }
 
-/** Of errors the code goes out, and never the text: it may quote a prompt. */
+/** Returns the code of an error. Its message is never exported, because it may quote a prompt. */
 export function errorType(thrown: unknown): string {
   return toProxyError(thrown).code
 }
 
-/** Those of the record that spans show. */
+/** The annotations of a turn that spans show. */
 interface SpanAnnotations {
   line?: { told?: string }
   prompt?: { reason?: string; reused_tokens?: number }
@@ -121,7 +124,7 @@ interface UsageFields {
   completion_tokens_details?: { reasoning_tokens?: number } | null
 }
 
-/** Engines are named by their URL; workers, and the embedded engine, by a name. */
+/** Returns the address of a member: engines are named by their URL; workers and the embedded engine have names. */
 function getAddress(member: string): Attributes {
   const url = URL.parse(member)
   if (url === null || !/^https?:$/.test(url.protocol)) return {}
@@ -129,7 +132,7 @@ function getAddress(member: string): Attributes {
   return { 'server.address': url.hostname, 'server.port': port }
 }
 
-/** Without what is not known. */
+/** Returns the attributes without the undefined ones. */
 function given(attributes: Attributes): Attributes {
   return Object.fromEntries(Object.entries(attributes).filter(([, value]) => value != null))
 }

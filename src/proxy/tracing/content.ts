@@ -1,7 +1,7 @@
 /**
- * What was said, as attributes of spans: only for who asks for it. Names and shapes are those of the conventions for
- * generative AI, 1.41 (`gen-ai-input-messages.json` and `gen-ai-output-messages.json` beside the page that
- * `attributes.ts` names); the values are JSON text, because the SDK has no attributes of other shapes.
+ * Prompts and completions as attributes of spans, exported only if enabled. Names and shapes are those of the semantic
+ * conventions for generative AI, 1.41 (`gen-ai-input-messages.json` and `gen-ai-output-messages.json`, next to the page
+ * that `attributes.ts` names); the values are JSON text, because the SDK supports no nested attributes.
  */
 import type { Attributes } from '@opentelemetry/api'
 import type { ChatMessage, Tool, ToolCall } from '../../protocol/canonical/messages.ts'
@@ -20,10 +20,10 @@ interface SpanMessage {
   parts: SpanPart[]
 }
 
-/** Of a part in JSON besides its text. */
+/** Characters of a part's JSON besides its text. */
 const PART_CHARS = 64
 
-/** Room for text. What is longer is cut, and says how much is missing. */
+/** A budget of characters. Longer text is truncated, with a note of how much is missing. */
 class TextBudget {
   #left: number
 
@@ -35,7 +35,7 @@ class TextBudget {
     return this.#left <= 0
   }
 
-  /** @param length of what `text` is the beginning of */
+  /** @param length length of the complete text, of which `text` is the beginning */
   take(text: string, length = text.length): string {
     const kept = Math.max(0, Math.min(text.length, this.#left))
     this.#left -= length + PART_CHARS
@@ -44,8 +44,8 @@ class TextBudget {
 }
 
 /**
- * The latest messages, as many as there is room for: a long conversation costs no more than a short one.
- * @param chars how many characters of text an attribute has at most
+ * Returns the latest messages that fit, so that a long conversation costs no more than a short one.
+ * @param chars longest text of an attribute, in characters
  */
 export function inputAttributes({ lastMessage, tools, promptPieces }: TurnStart, chars: number): Attributes {
   const room = new TextBudget(chars)
@@ -72,7 +72,7 @@ export function outputAttributes(outcome: TurnOutcome, chars: number): Attribute
   return { 'gen_ai.output.messages': JSON.stringify([{ role: 'assistant', parts, finish_reason: reason }]) }
 }
 
-/** No more of it is joined than is shown. */
+/** Returns the beginning of a prompt; only what is shown is joined. */
 function promptStart(pieces: readonly string[], room: TextBudget, chars: number): string {
   let [text, length] = ['', 1]
   for (const piece of pieces) {
@@ -110,7 +110,7 @@ function answerParts(
   return parts
 }
 
-/** Images in a message are told, and left out. */
+/** Converts message content; an image is replaced by a note. */
 function contentParts(content: unknown, room: TextBudget): SpanPart[] {
   if (!Array.isArray(content)) return [{ type: 'text', content: room.take(getText(content)) }]
   const parts: SpanPart[] = []
@@ -138,7 +138,7 @@ function getText(content: unknown): string {
   return content.map((part) => (Object(part) as { text?: unknown }).text ?? '').join('\n')
 }
 
-/** As an object where it is one. */
+/** Parses JSON text of an object; other text is returned unchanged. */
 function parsed(text: string): unknown {
   try {
     return JSON.parse(text)

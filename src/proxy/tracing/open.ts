@@ -2,10 +2,10 @@ import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
 import type { Tracing, TracingTarget } from './tracing.ts'
 
-/** How many characters of what was said spans have at most, unless their values may be no longer than that. */
+/** Longest prompt or completion text of a span, in characters, unless the SDK's limit of attribute values is lower. */
 const CONTENT_CHARS = 32_768
 
-/** @returns undefined where the environment names no endpoint: then no library of OpenTelemetry is loaded */
+/** Opens tracing. @returns undefined if the environment names no endpoint; no OpenTelemetry library is loaded then */
 export async function openTracing(env: TracingEnv, logger: Logger): Promise<Tracing | undefined> {
   const settings = tracingSettings(env)
   if (settings.on) {
@@ -22,15 +22,15 @@ type TracingEnv = Readonly<Record<string, string | undefined>>
 
 type TracingSettings =
   | ({ on: true } & TracingTarget)
-  /** @property why for the log, where somebody seems to want it */
+  /** @property why reason for the log, if the environment appears to request tracing */
   | { on: false; why?: string }
 
 const PROTOCOL = 'http/protobuf'
 
 /**
- * Whether, and how, spans are exported, by the variables that every OpenTelemetry SDK reads: on once an endpoint is
- * named. What else there is (headers, time-outs, compression, certificates, sampler, batches, resource attributes) the
- * SDK reads itself.
+ * Returns whether and how spans are exported, by the variables that every OpenTelemetry SDK reads: enabled once an
+ * endpoint is set. The SDK itself reads the other variables (headers, timeouts, compression, certificates, sampler,
+ * batches, resource attributes).
  * @see https://opentelemetry.io/docs/specs/otel/protocol/exporter/
  */
 export function tracingSettings(env: TracingEnv): TracingSettings {
@@ -49,13 +49,16 @@ export function tracingSettings(env: TracingEnv): TracingSettings {
 }
 
 /**
- * Values of the variable by which instrumentations of OpenTelemetry are asked for what is said; others ask for nothing, or
- * for events, which there are none of here.
+ * Values of the variable that enable prompt and completion text on spans in OpenTelemetry instrumentations. Its other
+ * values disable it or request events, which the proxy does not emit.
  * @see https://github.com/open-telemetry/opentelemetry-python-contrib/tree/main/util/opentelemetry-util-genai
  */
 const ON_SPANS: ReadonlySet<string> = new Set(['true', 'span_only', 'span_and_event'])
 
-/** The SDK cuts a value wherever the limit is: JSON that is to stay whole must be shorter, escapes and all. */
+/**
+ * Returns the longest text in characters. The SDK truncates a value at its limit, so JSON must be shorter than that,
+ * escapes included, to stay valid.
+ */
 function contentLimit(env: TracingEnv): number {
   const limit = Number(env.OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT || env.OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)
   return limit > 0 ? Math.min(CONTENT_CHARS, Math.floor(limit / 4)) : CONTENT_CHARS

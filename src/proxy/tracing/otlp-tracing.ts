@@ -1,6 +1,6 @@
 /**
- * Spans of calls, exported by OTLP. The only file that is loaded for it, and all of OpenTelemetry with it, once the
- * environment names an endpoint. Nothing is registered globally: what embeds the proxy may trace on its own.
+ * Exports spans of requests by OTLP. This file and all OpenTelemetry libraries are loaded only if the environment names
+ * an endpoint. Nothing is registered globally, because a program that embeds the proxy may have its own tracing.
  */
 import { randomUUID } from 'node:crypto'
 import { type ExportResult, ExportResultCode } from '@opentelemetry/core'
@@ -27,7 +27,7 @@ import { type OpenTurns, OtlpRequestSpan, type Tracers } from './request-span.ts
 import { SessionIds } from './session-ids.ts'
 import type { Tracing, TracingTarget } from './tracing.ts'
 
-/** How long a receiver that is slow or away may hold the end of the process up. */
+/** Longest time that a slow or unavailable collector may delay the end of the process. */
 const FLUSH_MS = 3_000
 
 export class OtlpTracing implements Tracing {
@@ -63,7 +63,7 @@ export class OtlpTracing implements Tracing {
     clearTimeout(timer)
   }
 
-  /** The outcome is read before the store takes its arrays over. */
+  /** Closes a turn. The outcome is read before the store takes ownership of its arrays. */
   #close(call: () => Promise<void>, outcome: TurnOutcome): Promise<void> {
     const turn = this.#turns.get(outcome.turnId)
     if (turn === undefined) return call()
@@ -78,7 +78,7 @@ export class OtlpTracing implements Tracing {
   }
 }
 
-/** What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say goes before what is said here. */
+/** Returns the resource. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence over the values set here. */
 function resource() {
   const own = resourceFromAttributes({
     'service.name': 'llm-proxy',
@@ -90,7 +90,7 @@ function resource() {
     .merge(detectResources({ detectors: [envDetector] }))
 }
 
-/** An exporter whose failures are in the log: once when they begin and once when they are over. */
+/** An exporter that logs its failures: once when they begin and once when they end. */
 class LoggingExporter implements SpanExporter {
   readonly #exporter: SpanExporter
   readonly #endpoint: string
@@ -121,7 +121,7 @@ class LoggingExporter implements SpanExporter {
   #log({ code, error }: ExportResult, spans: number): void {
     const { host } = new URL(this.#endpoint)
     if (code !== ExportResultCode.SUCCESS) {
-      // What a receiver answers may repeat what it was sent: its headers, and a key among them.
+      // A collector's response may repeat what it received, including headers that contain a key.
       if (this.#lost === 0)
         logEvent(this.#logger, 'span_export_failed', { host, reason: error?.name ?? 'unknown' })
       this.#lost += spans

@@ -33,14 +33,14 @@ import type { SessionIds } from './session-ids.ts'
 export interface Tracers {
   readonly tracer: Tracer
   readonly ids: SessionIds
-  /** How many characters of what was said spans have at most; undefined: they have nothing of it. */
+  /** Longest prompt or completion text of a span, in characters; undefined: spans contain neither. */
   readonly contentChars: number | undefined
 }
 
-/** Turns that are not closed, by their ids. */
+/** Open turns by turn id. */
 export type OpenTurns = Map<string, OtlpTurnSpan>
 
-/** Of the agent's headers only these are read: what it sends as `baggage` goes nowhere. */
+/** The only headers of the agent that are read; its `baggage` is not forwarded. */
 const propagator = new W3CTraceContextPropagator()
 const headerOf = {
   get: ({ traceparent, tracestate }: IncomingRequest, key: string) =>
@@ -48,14 +48,14 @@ const headerOf = {
   keys: () => ['traceparent', 'tracestate'],
 }
 
-/** What the spans of one call have in common. */
+/** Properties that all spans of a request share. */
 interface SpanParts {
   readonly call: IncomingRequest
   readonly tracer: Tracer
   readonly contentChars: number | undefined
-  /** In which spans of the call's steps begin. */
+  /** Parent context of the spans of the request's steps. */
   readonly context: Context
-  /** Milliseconds since the epoch: of one clock for all spans of a call, which is never set meanwhile. */
+  /** Returns milliseconds since the epoch, from one clock for all spans of a request that is not adjusted meanwhile. */
   nowMs(): number
 }
 
@@ -87,7 +87,8 @@ export class OtlpRequestSpan implements RequestSpan {
     this.#open += 1
     const closed = (outcome: TurnOutcome) => {
       this.#open -= 1
-      // Of several choices, those of the first that ends stand here; each has its own with its engine's span.
+      // With several choices, the request's span has the attributes of the first choice that ends; each choice has its
+      // own on its engine span.
       if (this.#open === 0) this.#span.setAttributes(getTurnAttributes(outcome, index))
       if (outcome.status === 'failed') this.#span.setStatus({ code: SpanStatusCode.ERROR })
       this.#end()
@@ -113,7 +114,7 @@ export class OtlpRequestSpan implements RequestSpan {
     this.#end()
   }
 
-  /** A turn may go on when its agent has left, and says what became of it later. */
+  /** Ends the span. A turn may continue after its agent disconnected, and sets its attributes later. */
   #end(): void {
     if (this.#overAtMs !== undefined && this.#open === 0) this.#span.end(this.#overAtMs)
   }
@@ -123,7 +124,7 @@ class OtlpTurnSpan implements TurnSpans {
   readonly #parts: SpanParts
   readonly #begun: TurnStart
   readonly #closed: (outcome: TurnOutcome) => void
-  /** They are ended with the turn, which knows what became of them. */
+  /** Engine spans, ended with the turn, which knows their outcome. */
   readonly #asked: OtlpEngineSpan[] = []
 
   constructor(parts: SpanParts, begun: TurnStart, closed: (outcome: TurnOutcome) => void) {
@@ -142,7 +143,7 @@ class OtlpTurnSpan implements TurnSpans {
     return asked
   }
 
-  /** @returns the span of the commit, which has begun */
+  /** @returns the span of the commit, started */
   closing(outcome: TurnOutcome): OpenSpan {
     const turn = getTurnAttributes(outcome, this.#begun.index)
     const content = this.#content(outcome)
@@ -158,7 +159,7 @@ class OtlpTurnSpan implements TurnSpans {
   }
 }
 
-/** A step of the proxy's own. */
+/** A step of the proxy itself. */
 class OtlpStepSpan implements OpenSpan {
   readonly #span: Span
   readonly #nowMs: () => number
@@ -206,7 +207,7 @@ class OtlpEngineSpan implements EngineRequestSpan {
     markFailed(this.#span, thrown)
   }
 
-  /** The answer is that of the last one that was asked; those before it have failed, each with an error of its own. */
+  /** Ends the engine spans. The last one has the response; those before it failed, each with its own error. */
   close(outcome: TurnOutcome, turn: Attributes, content: Attributes): void {
     const { 'error.type': _ofTurn, ...others } = turn
     if (this.#hasFailed) this.#span.setAttributes(others)

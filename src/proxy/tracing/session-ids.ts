@@ -3,20 +3,22 @@ import { type IdGenerator, RandomIdGenerator } from '@opentelemetry/sdk-trace-ba
 
 const TRACE_ID_BYTES = 16
 
-/** Calls of one session that bring no trace of their own belong to one trace, on any node and after a restart. */
+/**
+ * Returns the trace id of a session. Requests that send no trace context share it, on every node and after a restart.
+ */
 export function getTraceId(sessionId: string): string {
   return createHash('sha256').update(sessionId).digest().subarray(0, TRACE_ID_BYTES).toString('hex')
 }
 
 /**
- * Makes the next root span one of a session's trace. An id can be given to a span in no other way than by the
- * generator, and a remote parent that nobody ever sent would show as a lost span.
+ * Puts the next root span into its session's trace. Only the generator can set the id of a span; a remote parent that
+ * does not exist would be displayed as a missing span.
  */
 export class SessionIds implements IdGenerator {
   readonly #random = new RandomIdGenerator()
   #sessionId: string | undefined
 
-  /** @param make starts a root span, at once */
+  /** @param make synchronously starts a root span */
   runInTrace<T>(sessionId: string, make: () => T): T {
     this.#sessionId = sessionId
     try {

@@ -1,17 +1,17 @@
 import type { RequestTracer } from '../../protocol/canonical/spans.ts'
 import type { TurnStore } from '../store/port/turn-store.ts'
 
-/** Where spans go, and how much is in them. */
+/** Where spans are written, and how much text they contain. */
 export interface TracingTarget {
   readonly endpoint: string
-  /** How many characters of what was said spans have at most; undefined: they have nothing of it. */
+  /** Longest prompt or completion text of a span, in characters; undefined: spans contain neither. */
   readonly contentChars: number | undefined
 }
 
-/** Writes spans of calls and exports them. */
+/** Writes and exports spans of requests. */
 export interface Tracing extends RequestTracer {
-  /** @returns the store to be used in place of `store`: what a turn came to, and its commit, is told there */
+  /** @returns the store to use in place of `store`; tracing reads the outcome and the commit of turns there */
   watchStore(store: TurnStore): TurnStore
-  /** Exports what is left, within some seconds; never throws. */
+  /** Exports the remaining spans within some seconds; never throws. */
   close(): Promise<void>
 }

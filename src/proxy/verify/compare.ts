@@ -1,51 +1,57 @@
-/** Compares recorded logprobs with those that an engine gives the same tokens now. Pure. */
+/** Compares recorded logprobs with those that an engine now computes for the same tokens. Pure. */
 import type { TokenScore } from '../engines/port/score.ts'
 
 /**
- * What the recorded logprobs are of: the model's own distribution (`raw`, vLLM's default), or the one after temperature
- * (`temperature`, SGLang's default, and vLLM's `processed_logprobs` without filters), or that among the tokens which
- * top_p, top_k and min_p had left (`mask`, vLLM's `processed_logprobs`, and what is recorded as `sampling_logprobs`).
+ * The distribution of recorded logprobs: the model's own (`raw`, vLLM's default), after temperature (`temperature`,
+ * SGLang's default, and vLLM's `processed_logprobs` without filters), or over the tokens that remain after top_p, top_k
+ * and min_p (`mask`, vLLM's `processed_logprobs`, and those recorded as `sampling_logprobs`).
  */
 export type LogprobsKind = 'raw' | 'temperature' | 'mask'
 
 export interface Tolerance {
-  /** The mean of all differences of a turn may be so much, in nats. */
+  /** Largest mean difference of a turn, in nats. */
   readonly mean: number
-  /** One token's difference may be so much. */
+  /** Largest difference of one token, in nats. */
   readonly token: number
 }
 
-/** A token of a turn, recorded and scored again. */
+/** The recorded and the recomputed logprob of a token. */
 export interface TokenPair {
   readonly recorded: number
-  /** Where the truth is not known to the last digit, the value nearest to the recorded one that it may have. */
+  /** If the exact value is unknown, the value of its interval that is nearest to the recorded one. */
   readonly recomputed: number
 }
 
 export interface TokenDifference {
-  /** In the completion, from 0. */
+  /** Index in the completion, from 0. */
   index: number
   token_id: number
   recorded: number
   recomputed: number
 }
 
-/** In nats; a ratio is the recomputed probability over the recorded one. Names as in the JSON that users get. */
+/**
+ * Differences in nats; a ratio is the recomputed probability divided by the recorded one. Names are those of the public
+ * JSON.
+ */
 export interface Comparison {
   tokens: number
   mean_difference: number
   max_difference: number
-  /** Recomputed less recorded: below 0, the record is too sure. */
+  /** Recomputed minus recorded: a negative value means that the recorded probabilities are too high. */
   mean_shift: number
   ratio: Record<'min' | 'p01' | 'p10' | 'p50' | 'p90' | 'p99' | 'max', number>
-  /** Share of ratios outside 0.9 to 1.1. */
+  /** Fraction of ratios outside 0.9 to 1.1. */
   ratio_outside: number
 }
 
-/** Larger vocabularies are not known; the more, the less certain is what was not reported. */
+/**
+ * An upper bound: no larger vocabulary is known. The larger it is, the wider the interval for tokens that were not
+ * reported.
+ */
 const VOCABULARY_SIZE = 262_144
 
-/** @param temperature at which the recorded token was sampled; 0 and 1 leave the distribution as it is */
+/** @param temperature sampling temperature of the recorded tokens; 0 and 1 do not change the distribution */
 export function pairTokens(
   recorded: ArrayLike<number>,
   scored: readonly TokenScore[],
@@ -61,17 +67,17 @@ export function pairTokens(
   })
 }
 
-/** The ids that were left for a token; null: not on record, and it is compared as if none had been taken away. */
+/** The remaining ids for each token; null: not recorded, compared as if no token had been filtered out. */
 export type SamplingMask = readonly (readonly number[] | null)[]
 
-/** What is on record of the tokens that were sampled, and over which masks. */
+/** The recorded logprobs of sampled tokens, with their masks. */
 interface MaskTable {
   readonly recorded: ArrayLike<number>
   readonly tokenIds: ArrayLike<number>
   readonly mask: SamplingMask
 }
 
-/** @param scored with alternatives; where a mask has ids that are not among them, the truth is an interval */
+/** @param scored tokens with alternatives; if a mask has ids that are not among them, the result is an interval */
 export function pairMasked(
   { recorded, tokenIds, mask }: MaskTable,
   scored: readonly TokenScore[],
@@ -87,28 +93,28 @@ export function pairMasked(
   })
 }
 
-/** The token's logprob among those that were left, after temperature, as an interval. */
+/** Returns the token's logprob among the remaining ids, after temperature, as an interval. */
 function overMask(token: TokenScore, id: number, left: readonly number[], temperature: number) {
   const power = 1 / temperature
   const known = new Map(token.alternativeIds.map((other, at) => [other, token.alternatives[at]!] as const))
   known.set(id, token.logprob)
   const reported = left.flatMap((other) => known.get(other) ?? [])
   const scaled = reported.reduce((sum, logprob) => sum + Math.exp(logprob * power), 0)
-  // None of those that were not reported is more probable than the last that was.
+  // No unreported token is more probable than the last reported one.
   const largest = Math.exp(Math.min(0, ...token.alternatives))
   const most = (left.length - reported.length) * largest ** power
   const own = token.logprob * power
   return { low: own - Math.log(scaled + most), high: own - Math.log(scaled) }
 }
 
-/** Whether alternatives are needed to tell a token's logprob. */
+/** Returns whether computing a token's logprob needs alternatives. */
 export function isScaling(of: LogprobsKind, temperature: number): boolean {
   return of === 'mask' || (of === 'temperature' && temperature !== 0 && temperature !== 1)
 }
 
 /**
- * The token's logprob after temperature, as an interval: the sum over the vocabulary is known for the alternatives, and
- * for the rest only within bounds, for its mass is known and that none of it is more probable than the last
+ * Returns the token's logprob after temperature, as an interval. The sum over the vocabulary is exact for the
+ * alternatives and bounded for the rest: its total mass is known, and none of its tokens is more probable than the last
  * alternative.
  */
 export function atTemperature(token: TokenScore, temperature: number): { low: number; high: number } {
@@ -118,11 +124,11 @@ export function atTemperature(token: TokenScore, temperature: number): { low: nu
     : [...token.alternatives, token.logprob]
   const mass = known.reduce((sum, logprob) => sum + Math.exp(logprob), 0)
   const scaled = known.reduce((sum, logprob) => sum + Math.exp(logprob * power), 0)
-  // The sum is rounded, and what is left may be less than that.
+  // The rounded sum may exceed what is left.
   const rest = Math.max(0, 1 - mass) + known.length * Number.EPSILON
   const count = Math.max(1, VOCABULARY_SIZE - known.length)
   const largest = Math.exp(Math.min(...(token.alternatives.length > 0 ? token.alternatives : [0])))
-  // The sum of p^power over the rest is largest where it is all in few tokens (power above 1) or spread out (below).
+  // The sum of p^power over the rest is largest if its mass is in few tokens (power above 1) or spread out (below 1).
   const inFew = rest * largest ** (power - 1)
   const spread = count ** (1 - power) * rest ** power
   const [least, most] = inFew < spread ? [inFew, spread] : [spread, inFew]
@@ -152,7 +158,7 @@ export function isWithin(
   return mean_difference <= tolerance.mean && max_difference <= tolerance.token
 }
 
-/** The first token that differs by more than the mean may; null: none does. */
+/** Returns the first token whose difference exceeds the mean tolerance; null if there is none. */
 export function firstDifference(
   pairs: readonly TokenPair[],
   tokenIds: ArrayLike<number>,

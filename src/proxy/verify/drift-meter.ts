@@ -1,6 +1,6 @@
 /**
- * Verifies a share of the turns while they are recorded: in the background, one at a time, and only by engines that
- * serve nobody. What it finds is counted; nothing of it reaches an agent.
+ * Verifies a sample of the turns while they are recorded: in the background, one at a time, and only on idle engines.
+ * Results are counted; agents are not affected.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { toProxyError } from '../../base/errors.ts'
@@ -12,7 +12,7 @@ import { isFiltered } from './hints.ts'
 import { getRecordedLogprobs, getTurnMasks, MASK_KINDS } from './turn-masks.ts'
 import { type TurnResult, type TurnVerification, type VerifiableTurn, Verifier } from './verifier.ts'
 
-/** Whom to ask about a turn, and what is known of it. */
+/** The engine that scores a turn, and its reported state. */
 export interface DriftEngine {
   readonly client: EngineClient
   readonly health: EngineHealth
@@ -21,23 +21,23 @@ export interface DriftEngine {
 export type DriftVerdict = TurnResult['verdict'] | 'failed' | 'dropped'
 
 export interface DriftMeterOptions {
-  /** Of all completed turns that can be trained on; from 0 to 1. */
+  /** Fraction of all completed trainable turns, from 0 to 1. */
   readonly share: number
   readonly store: Pick<TurnReader, 'getTurn' | 'readDetails'>
-  /** @returns `busy`: nobody has time for it now; undefined: nobody can say. */
+  /** Finds an engine. @returns `busy` if no engine is idle; undefined if no engine can score the turn */
   engineFor(turn: TurnRecord, signal: AbortSignal): Promise<DriftEngine | 'busy' | undefined>
-  /** Called for each turn that was drawn. */
+  /** Called for each sampled turn. */
   onVerdict(verdict: DriftVerdict, result?: TurnResult): void
-  /** Called when an engine was tried with a prompt that was changed on purpose. */
+  /** Called after a negative control (a prompt that was changed on purpose). */
   onControl(isCaught: boolean): void
   readonly logger: Logger
-  /** From 0 to 1. */
+  /** Returns a number from 0 to 1. */
   readonly random?: () => number
-  /** How long it waits when engines are busy. */
+  /** Delay before another look for an idle engine. */
   readonly patienceMs?: number
 }
 
-/** As `/health` shows it; counts are since the start of the process. */
+/** State as `/health` shows it; counts are since the start of the process. */
 interface DriftState {
   share: number
   waiting: number
@@ -45,20 +45,20 @@ interface DriftState {
   differs: number
   skipped: number
   failed: number
-  /** Drawn while too many waited already. */
+  /** Sampled turns that were dropped because too many were waiting. */
   dropped: number
-  /** Of all tokens that were compared; null: none was. */
+  /** Mean over all compared tokens; null if none was compared. */
   mean_difference: number | null
-  /** Whether an engine noticed a prompt that was changed on purpose; null: not tried yet. */
+  /** Whether an engine noticed a prompt that was changed on purpose; null: no control has run. */
   control_caught: boolean | null
 }
 
-/** Drawn turns that wait; one more is dropped. */
+/** Longest queue of sampled turns; further ones are dropped. */
 const MAX_WAITING = 64
 const PATIENCE_MS = 1_000
-/** An engine has so long for one turn. */
+/** Timeout of one turn. */
 const TURN_MS = 120_000
-/** The control is tried on the first of so many turns. */
+/** A control runs on the first of every so many turns. */
 const CONTROL_EVERY = 100
 
 interface DriftSample {
@@ -81,7 +81,7 @@ export class DriftMeter {
     this.#options = options
   }
 
-  /** A turn has been recorded, and can be trained on. Returns at once. */
+  /** Offers a recorded, trainable turn. Returns at once. */
   offer(turn: DriftSample): void {
     const { share, random = Math.random } = this.#options
     if (this.#end.signal.aborted || random() >= share) return
@@ -105,7 +105,7 @@ export class DriftMeter {
     }
   }
 
-  /** Leaves what waits. Resolves when nothing is asked any more. */
+  /** Discards waiting turns. Resolves when no engine request is running. */
   async close(): Promise<void> {
     this.#end.abort()
     await this.#work
@@ -123,12 +123,12 @@ export class DriftMeter {
     }
   }
 
-  /** @returns false if nobody had time for it */
+  /** @returns false if no engine was idle */
   async #verifyFirst(end: AbortSignal): Promise<boolean> {
     const { store, engineFor } = this.#options
     const { sessionId, turnId } = this.#waiting[0]!
     const turn = await store.getTurn(sessionId, turnId)
-    // Deleted, reset or undelivered meanwhile: nothing of it trains.
+    // The turn was deleted, reset or undelivered in the meantime, so it is not trained on.
     if (turn === undefined) return this.#skip()
     const signal = AbortSignal.any([end, AbortSignal.timeout(TURN_MS)])
     signal.throwIfAborted()

@@ -1,4 +1,4 @@
-/** What a difference looks like, for whoever has to find its cause. */
+/** Probable causes of a difference. */
 import { compare, isWithin, type TokenPair, type Tolerance } from './compare.ts'
 
 interface HintInput {
@@ -7,7 +7,7 @@ interface HintInput {
   readonly tolerance: Tolerance
 }
 
-/** @returns undefined for a difference that looks like nothing in particular */
+/** @returns undefined if the difference matches no known cause */
 export function findHint({ pairs, params, tolerance }: HintInput): string | undefined {
   for (const by of [1, -1]) {
     if (isWithin(compare(shifted(pairs, by)), tolerance)) {
@@ -28,7 +28,7 @@ export function findHint({ pairs, params, tolerance }: HintInput): string | unde
   return undefined
 }
 
-/** As if each recorded logprob stood `by` places too far behind. */
+/** Pairs each recorded logprob with the token `by` positions away. */
 function shifted(pairs: readonly TokenPair[], by: number): TokenPair[] {
   return pairs.flatMap(({ recorded }, at) => {
     const other = pairs[at - by]
@@ -36,7 +36,7 @@ function shifted(pairs: readonly TokenPair[], by: number): TokenPair[] {
   })
 }
 
-/** Whether some tokens were taken away before one was sampled. */
+/** Returns whether the sampling parameters restrict the candidate tokens (top_p, top_k or min_p). */
 export function isFiltered(params: Readonly<Record<string, unknown>>): boolean {
   const { top_p: topP, top_k: topK, min_p: minP } = params
   return (

@@ -3,9 +3,9 @@ import type { TurnRecord } from '../store/port/turn-store.ts'
 import type { DriftEngine } from './drift-meter.ts'
 
 /**
- * An engine that serves nobody: the one that sampled the turn, or else any that can say; of these one that has the turn's
- * weights, if there is one: weights go from engine to engine, and a turn of others is not compared.
- * @returns `busy` while calls wait, or each of them serves one
+ * Finds an idle engine: preferably the one that sampled the turn, and one that has the turn's weights if there is such
+ * an engine, because engines update at different times and turns of other weights are not compared.
+ * @returns `busy` if requests are queued or all engines are serving
  */
 export function idleEngine(
   backend: Pick<LocalBackend, 'engines' | 'status'>,

@@ -1,25 +1,26 @@
-/** One run over many turns, with its negative control. */
+/** One verification run over many turns, with its negative control. */
 import { type Comparison, compare, type TokenPair } from './compare.ts'
 import type { SkipReason, TurnResult, VerifiableTurn, Verifier } from './verifier.ts'
 
 export interface VerifyRun {
-  /** `void`: nothing was compared, or the engine did not notice the changed prompt, so that the rest means nothing. */
+  /** `void`: nothing was compared, or the engine did not notice the changed prompt, so the result means nothing. */
   verdict: 'same' | 'differs' | 'void'
-  /** Turns that were compared. */
+  /** Number of compared turns. */
   compared: number
   differing: number
   skipped: Partial<Record<SkipReason, number>>
-  /** Of all tokens together; null: none was compared. */
+  /** Over all tokens; null if none was compared. */
   overall: Comparison | null
-  /** The run with one token of a prompt changed on purpose. */
+  /** The negative control: a run with one prompt token changed on purpose. */
   control: { caught: boolean; turns: number }
 }
 
-/** On how many turns the control is tried. */
+/** Number of turns for the control. */
 const CONTROL_TURNS = 5
 
 /**
- * @param onTurn gets each result as it comes
+ * Verifies turns.
+ * @param onTurn receives each result as it arrives
  * @throws ProxyError as {@link Verifier.verify}
  */
 export async function verifyTurns(

@@ -1,19 +1,19 @@
-/** What is on record of a turn's sampling, as the {@link Verifier} compares it. */
+/** The recorded sampling data of a turn, as {@link Verifier} compares it. */
 import type { EngineSampling } from '../../protocol/canonical/events.ts'
 import { type TokenDataBlob, unpackTokenData } from '../../protocol/token-data/token-data.ts'
 import type { LogprobsKind, SamplingMask } from './compare.ts'
 
 export interface TurnMasks {
-  /** What was left for each sampled token, if it is on record. */
+  /** The remaining ids for each sampled token, if recorded. */
   readonly samplingMask?: SamplingMask | undefined
-  /** Each sampled token's logprob among what was left, if it is on record. */
+  /** Each sampled token's logprob among the remaining ids, if recorded. */
   readonly samplingLogprobs?: readonly (number | null)[] | undefined
 }
 
-/** The kinds that {@link getTurnMasks} reads. */
+/** The kinds of token data that {@link getTurnMasks} reads. */
 export const MASK_KINDS = ['sampling_mask', 'sampling_logprobs'] as const
 
-/** @throws RangeError for bytes that are no such details */
+/** @throws RangeError for bytes that are not valid token data */
 export function getTurnMasks(packed: Iterable<TokenDataBlob>): TurnMasks {
   const { sampling_mask: table, sampling_logprobs: logprobs } = unpackTokenData(packed)
   let end = 0
@@ -28,8 +28,8 @@ export function getTurnMasks(packed: Iterable<TokenDataBlob>): TurnMasks {
 }
 
 /**
- * What a turn's logprobs are of, where it was measured, or who runs the proxy says so (`--logprobs-mode`).
- * @param annotations of the turn
+ * Returns the distribution of a turn's logprobs, if it was measured or configured (`--logprobs-mode`).
+ * @param annotations annotations of the turn
  */
 export function getRecordedLogprobs(annotations: { sampling?: EngineSampling }): LogprobsKind | undefined {
   const mode = annotations.sampling?.logprobsMode

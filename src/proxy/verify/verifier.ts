@@ -1,6 +1,6 @@
 /**
- * Asks an engine for the truth about recorded turns: it reads prompt and completion again, and what it then thinks of
- * each sampled token is compared with what is on record.
+ * Verifies recorded turns with an engine: the engine scores prompt and completion again, and its logprob of each
+ * sampled token is compared with the recorded one.
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
@@ -23,7 +23,7 @@ import {
 import { findHint } from './hints.ts'
 import type { TurnMasks } from './turn-masks.ts'
 
-/** A recorded turn, as far as it matters here. */
+/** The parts of a recorded turn that verification reads. */
 export interface VerifiableTurn extends TurnMasks {
   readonly sessionId: string
   readonly turnId: string
@@ -35,30 +35,28 @@ export interface VerifiableTurn extends TurnMasks {
   readonly promptTokenIds: ArrayLike<number>
   readonly completionTokenIds: ArrayLike<number>
   readonly completionLogprobs: ArrayLike<number>
-  /** What its logprobs are of; absent: as engines of this kind have them by default. */
+  /** Distribution of its logprobs; absent: the default of this kind of engine. */
   readonly logprobsOf?: LogprobsKind | undefined
   readonly weightVersionStart: string | null
   readonly weightVersionEnd: string | null
 }
 
 export interface VerifyOptions {
-  /** Default: 0.05 nats in the mean, 1 for a token. */
+  /** Default: a mean of 0.05 nats, 1 for a token. */
   readonly tolerance?: Tolerance
-  /** Default: as the turn says, else as engines of this kind do by default. */
+  /** Default: that of the turn, or else of this kind of engine. */
   readonly logprobsOf?: LogprobsKind | undefined
   /** Whether turns of other weights than the engine's are compared. Default: no. */
   readonly anyWeights?: boolean
-  /** The model to ask for instead of each turn's own. */
+  /** Model to request in place of each turn's own. */
   readonly model?: string | undefined
   /** Whether turns that were sampled greedily are sampled again. Default: no. */
   readonly greedy?: boolean
-  /**
-   * How many of the most probable tokens to ask for where temperature matters. Default: 20, the most of vLLM's default.
-   */
+  /** Number of most probable tokens to request if temperature matters. Default: 20, vLLM's default maximum. */
   readonly alternatives?: number
 }
 
-/** Why a turn was not compared. */
+/** The reason why a turn was not compared. */
 export type SkipReason =
   | 'not_completed'
   | 'inexact'
@@ -70,22 +68,22 @@ export type SkipReason =
 
 interface GreedyCheck {
   same: boolean
-  /** The first token that came out differently; null: none. */
+  /** The first token that differs; null if none does. */
   first_difference: { index: number; recorded: number; sampled: number | null } | null
 }
 
-/** Names as in the JSON that users get. */
+/** Names are those of the public JSON. */
 export interface TurnResult {
   session_id: string
   turn_id: string
   index: number
   verdict: 'same' | 'differs' | 'skipped'
-  /** Of a skipped one. */
+  /** Reason of a skipped turn. */
   reason?: SkipReason
-  /** What its logprobs were taken for; of one that was compared. */
+  /** Assumed distribution of a compared turn's logprobs. */
   logprobs?: LogprobsKind
   comparison?: Comparison
-  /** Of the logprobs over the mask that are on record beside the others. */
+  /** Comparison of the logprobs over the mask, if they were recorded as well. */
   masked?: Comparison
   first_difference?: TokenDifference | null
   hint?: string
@@ -94,15 +92,15 @@ export interface TurnResult {
 
 export interface TurnVerification {
   readonly result: TurnResult
-  /** Of a turn that was compared. */
+  /** Pairs of a compared turn. */
   readonly pairs: readonly TokenPair[]
-  /** Of a turn that was compared: what the engine said. */
+  /** The engine's scores of a compared turn. */
   readonly scored: readonly TokenScore[]
 }
 
 const TOLERANCE: Tolerance = { mean: 0.05, token: 1 }
 const ALTERNATIVES = 20
-/** Other prompts that the control tries on a turn. */
+/** Number of changed prompts that the control tries on a turn. */
 const CONTROL_TRIES = 3
 
 export class Verifier {
@@ -112,7 +110,7 @@ export class Verifier {
   readonly #health: EngineHealth
 
   /**
-   * @param health what the engine says of itself: of other weights it needs another verifier
+   * @param health reported state of the engine; other weights need another verifier
    * @throws ProxyError `unsupported` for an engine that cannot score
    */
   constructor(engine: EngineClient, health: EngineHealth, options: VerifyOptions = {}) {
@@ -126,7 +124,10 @@ export class Verifier {
     this.tolerance = options.tolerance ?? TOLERANCE
   }
 
-  /** Of turns that do not say it themselves: SGLang gives logprobs after temperature, others before it. */
+  /**
+   * Returns the default for turns without a recorded distribution: SGLang reports logprobs after temperature, others
+   * before it.
+   */
   get logprobsOf(): LogprobsKind {
     return this.#options.logprobsOf ?? (this.#engine.kind === 'sglang' ? 'temperature' : 'raw')
   }
@@ -135,7 +136,7 @@ export class Verifier {
     return this.#options.logprobsOf ?? turn.logprobsOf ?? this.logprobsOf
   }
 
-  /** @throws ProxyError as {@link Score} but for `engine_rejected`, which skips the turn */
+  /** Verifies a turn. @throws ProxyError as {@link Score}, except `engine_rejected`, which skips the turn */
   async verify(turn: VerifiableTurn, signal: AbortSignal): Promise<TurnVerification> {
     const { sessionId: session_id, turnId: turn_id, index } = turn
     const head = { session_id, turn_id, index }
@@ -161,10 +162,10 @@ export class Verifier {
   }
 
   /**
-   * The negative control: with another token at the end of its prompt the engine must think otherwise of the
-   * completion. One that does not notice is no judge.
-   * @param verified of {@link verify}
-   * @returns whether the difference was noticed
+   * Runs the negative control: with another last prompt token, the engine's logprobs of the completion must differ. The
+   * results of an engine that does not notice mean nothing.
+   * @param verified result of {@link verify}
+   * @returns whether the engine noticed the change
    */
   async control(turn: VerifiableTurn, { scored }: TurnVerification, signal: AbortSignal): Promise<boolean> {
     const truth = scored.map(({ logprob }) => logprob)
@@ -243,7 +244,7 @@ export class Verifier {
     return this.#options.greedy === true && getTemperature(turn) === 0 && this.#engine.takesTokenIds
   }
 
-  /** What the engine samples after the same prompt, as long as what it sampled then. */
+  /** Samples again after the same prompt, as many tokens as were recorded. */
   async #sampleAgain(turn: VerifiableTurn, signal: AbortSignal): Promise<GreedyCheck> {
     const { model = turn.model } = this.#options
     const { completionTokenIds: recorded } = turn
@@ -276,7 +277,7 @@ export class Verifier {
 
 interface TurnFindings {
   readonly pairs: readonly TokenPair[]
-  /** Over the mask; empty: no such logprobs are on record. */
+  /** Pairs over the mask; empty if such logprobs were not recorded. */
   readonly masked: readonly TokenPair[]
   readonly greedy: GreedyCheck | undefined
 }
@@ -284,7 +285,7 @@ interface TurnFindings {
 const MASK_DIFFERS =
   'the logprobs among what top_p, top_k or min_p had left differ: a mask is missing, or another one'
 
-/** Of the tokens whose logprob over the mask is on record; the mask itself may be missing. */
+/** Returns pairs for the tokens that have a recorded logprob over the mask; the mask itself may be missing. */
 function maskedPairs(turn: VerifiableTurn, scored: readonly TokenScore[]): TokenPair[] {
   const { samplingLogprobs, samplingMask, completionTokenIds } = turn
   if (samplingLogprobs === undefined) return []
@@ -301,18 +302,18 @@ function maskedPairs(turn: VerifiableTurn, scored: readonly TokenScore[]): Token
   )
 }
 
-/** As the call said; where it did not, engines take 1. */
+/** Returns the requested temperature; engines default to 1. */
 function getTemperature({ params: { temperature } }: VerifiableTurn): number {
   return typeof temperature === 'number' ? temperature : 1
 }
 
-/** The prompt with its last token, which no model can overlook, exchanged for another that the turn has. */
+/** Returns prompts with another last token, taken from the turn. A model cannot overlook the last token. */
 function otherPrompts({ promptTokenIds, completionTokenIds }: VerifiableTurn): Int32Array[] {
   const prompt = Int32Array.from(promptTokenIds)
   const last = prompt.at(-1)!
   const others = new Set([...Array.from(completionTokenIds), ...prompt.toReversed()])
   others.delete(last)
-  // A turn of one and the same token.
+  // All tokens of the turn are equal.
   if (others.size === 0) others.add(last === 0 ? 1 : last - 1)
   return [...others].slice(0, CONTROL_TRIES).map((other) => prompt.with(-1, other))
 }
