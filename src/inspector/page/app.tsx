@@ -1,4 +1,4 @@
-/** The inspector: what was recorded, in a browser. */
+/** The inspector: shows recorded sessions in a browser. */
 import { render } from 'preact'
 import { refusal } from './lib/api.ts'
 import { route } from './lib/route.ts'
@@ -15,7 +15,7 @@ import { Tokens } from './screens/tokens.tsx'
 
 function Page() {
   const [view = 'sessions', first = '', second = ''] = route.value.path
-  // What is shown is asked for anew once there is a key.
+  // The key remounts the view once an API key is set, so that its data is loaded again.
   const key = `${view}/${first}/${second}/${refusal.value ?? ''}`
   switch (view) {
     case 'session':

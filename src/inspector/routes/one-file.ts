@@ -1,14 +1,17 @@
-/** The inspector and what it shows in one HTML file, for somebody who has neither the database nor the proxy. */
+/** The inspector and its data in one HTML file, for readers who have neither the database nor the proxy. */
 import { createHash } from 'node:crypto'
 import { readPageSource } from './page-source.ts'
 
-/** Answers of the API by their paths below its root: JSON values, or binary ones as base64 text. */
+/** Responses of the API by their paths below its root: JSON values, or binary responses as base64. */
 export interface ApiSnapshot {
   json: Record<string, unknown>
   base64: Record<string, string>
 }
 
-/** @param title plain text. Nothing in the file is loaded from elsewhere, and nothing that was recorded becomes markup. */
+/**
+ * Yields the file. It loads nothing from elsewhere, and no recorded text becomes markup.
+ * @param title plain text
+ */
 export function* oneFilePage(title: string, answers: ApiSnapshot): Generator<string> {
   const { script, style } = readPageSource()
   const policy =
@@ -32,7 +35,7 @@ export function* oneFilePage(title: string, answers: ApiSnapshot): Generator<str
 `
 }
 
-/** One by one: all of them together may be longer than a text can be. */
+/** Serializes the members one by one: together they may exceed the maximum length of a string. */
 function* members(values: Record<string, unknown>): Generator<string> {
   let comma = ''
   for (const [name, value] of Object.entries(values)) {
@@ -41,7 +44,7 @@ function* members(values: Record<string, unknown>): Generator<string> {
   }
 }
 
-/** JSON that ends no element and begins no comment. */
+/** Serializes JSON that can neither end the script element nor open a comment. */
 function inScript(value: unknown): string {
   return JSON.stringify(value).replaceAll('<', '\\u003c')
 }

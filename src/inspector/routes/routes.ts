@@ -1,10 +1,10 @@
-/** The inspector's page: files of the program that hold no data, for everybody. What they show needs a key. */
+/** Serves the inspector's page: static files without data, which need no key. The data that they show does. */
 import { createHash } from 'node:crypto'
 import { gzipSync } from 'node:zlib'
 import type { FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ICON, readPageSource } from './page-source.ts'
 
-/** Nothing but the page's own files and the API beside it; no text becomes markup or script. */
+/** Allows only the page's own files and the API beside it; no text becomes markup or script. */
 export const CONTENT_SECURITY_POLICY =
   "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; " +
   "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -36,7 +36,7 @@ export const uiRoutes: FastifyPluginCallback = (app, _options, done) => {
       return send(files.get(path)!, request, reply)
     })
   }
-  // The page names its files relative to its own address, which a slash at its end would move.
+  // The page's file names are relative to its own address, which a trailing slash would change.
   app.get('/ui/', { schema: { hide: true } }, (_request, reply) => reply.redirect('../ui'))
   app.get('/', { schema: { hide: true } }, (_request, reply) => reply.redirect(`${app.prefix}/ui`))
   done()

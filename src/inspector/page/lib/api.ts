@@ -1,9 +1,9 @@
-/** Calls of the API. The key, where the proxy asks for one, is kept for as long as the browser's tab. */
+/** Requests to the API. The API key, if the proxy requires one, is kept until the browser tab closes. */
 import { signal } from '@preact/signals'
 
 const KEY = 'llm-proxy-key'
 
-/** The API's root: the page is served as `ui` below it. */
+/** The API's root. The page is served as `ui` below it. */
 const BASE = new URL('.', location.href)
 
 interface AnswerEntry {
@@ -11,7 +11,7 @@ interface AnswerEntry {
   base64: Record<string, string>
 }
 
-/** What `sessions export --format html` put into this very file; undefined: the page is served. */
+/** The responses that `sessions export --format html` embedded in this file; undefined if the page is served. */
 const recorded = readRecorded()
 
 export const IS_FILE = recorded !== undefined
@@ -21,21 +21,21 @@ function readRecorded(): AnswerEntry | undefined {
   return text ? (JSON.parse(text) as AnswerEntry) : undefined
 }
 
-/** Set while the proxy refuses what is shown for want of a key. */
+/** The error message of the API; set while the proxy rejects requests because of the API key. */
 export const refusal = signal<string | undefined>(undefined)
 
-/** There is nobody to change what is on record: a database without a proxy, or a file. */
+/** Whether nothing can be changed: the page shows a database without a proxy, or a file. */
 export const isReadOnly = signal(IS_FILE)
 
-/** Set while the proxy cannot be reached. */
+/** Whether the proxy cannot be reached. */
 export const isUnreachable = signal(false)
 
-/** How often it has come back: what is shown is old then. */
+/** The number of times that the proxy became reachable again. Loaded data is stale after each. */
 export const returns = signal(0)
 
 const LOOK_MS = 1_000
 
-/** Asks again and again until somebody answers. */
+/** Polls the health route until the proxy responds. */
 async function retryUntilReachable(): Promise<void> {
   if (isUnreachable.value) return
   isUnreachable.value = true
@@ -76,7 +76,10 @@ export async function getJson<T>(path: string, stop?: AbortSignal): Promise<T> {
   return (await get(path, stop)).json() as Promise<T>
 }
 
-/** @throws ApiError also for a key that may not */
+/**
+ * Sends a PATCH request.
+ * @throws ApiError, also if the key lacks permission
+ */
 export async function changeJson(path: string, body: object): Promise<void> {
   const headers = { 'content-type': 'application/json', ...keyHeader() }
   const response = await fetch(toUrl(path), { method: 'PATCH', headers, body: JSON.stringify(body) })
@@ -87,10 +90,10 @@ export async function getBytes(path: string, stop?: AbortSignal): Promise<ArrayB
   return (await get(path, stop)).arrayBuffer()
 }
 
-/** Lines of an answer that goes on; ends when the connection does. */
+/** Yields the lines of a streamed response until the connection ends. */
 export async function* getLines<T>(path: string, stop: AbortSignal): AsyncGenerator<T> {
   const response = await get(path, stop)
-  // A database without a proxy: nothing will happen.
+  // A database without a proxy has no events.
   if (response.status === 204) throw new ApiError(204, 'the proxy sends no events')
   const { body } = response
   const decoder = new TextDecoder()
@@ -114,7 +117,7 @@ async function get(path: string, stop?: AbortSignal): Promise<Response> {
   })
   if (response.ok) return response
   const error = await toApiError(response)
-  // A key that views is right but for rollouts, which are an admin's.
+  // A view key cannot list rollouts, which require an admin key.
   if (error.status === 401 || (error.status === 403 && path !== 'rollouts')) refusal.value = error.message
   throw error
 }
@@ -129,7 +132,7 @@ async function toApiError(response: Response): Promise<ApiError> {
   return new ApiError(response.status, detail ?? `${response.status} ${response.statusText}`)
 }
 
-/** Of the list of sessions there is one page, whatever is asked of it. */
+/** Returns the embedded response. There is one page of the session list, for all queries. */
 function toResponse({ json, base64 }: AnswerEntry, path: string): Response {
   const name = path.startsWith('sessions?') ? 'sessions' : path
   const value = json[name]
@@ -139,7 +142,7 @@ function toResponse({ json, base64 }: AnswerEntry, path: string): Response {
   return new Response(Uint8Array.from(atob(text), (character) => character.charCodeAt(0)))
 }
 
-/** For a terminal; the key stays where it is. */
+/** Returns a curl command that reads the key from the environment. */
 export function formatCurl(path: string): string {
   const auth = sessionStorage.getItem(KEY) === null ? '' : ` -H "authorization: Bearer $LLM_PROXY_VIEW_KEY"`
   return `curl -sf${auth} '${toUrl(path)}'`

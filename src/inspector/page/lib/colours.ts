@@ -1,21 +1,24 @@
-/** Which of its classes a token has: the style sheet has a colour for each, in light and in dark. */
+/** Maps each token to a class. The style sheet has a colour for each class, in light and in dark mode. */
 import type { RowData } from './row-texts.ts'
 
-/** Or by the name of what was added to the tokens. */
+/** The property that determines a token's colour; other values are names of tensors that were added to the tokens. */
 export type ColourBy = 'logprob' | 'mask' | 'turn' | 'weights' | (string & {})
 
 /** Steps of the scale from likely to unlikely. */
 export const STEPS = 10
 
-/** Beyond it all tokens are equally unlikely: 1 in 400. */
+/** The logprob from which all tokens are in the last step: 1 in 400. */
 const LEAST = -6
 
-/** From 0 (certain) to STEPS - 1. @param logprob of a trained token */
+/**
+ * Returns the step of a logprob, from 0 (certain) to STEPS - 1.
+ * @param logprob of a trained token
+ */
 function getColourStep(logprob: number): number {
   return Math.min(STEPS - 1, Math.max(0, Math.floor((logprob / LEAST) * STEPS)))
 }
 
-/** The least and the greatest of the numbers that are there; undefined: there is none. */
+/** Returns the minimum and maximum of the numbers; undefined if all are NaN. */
 export function findRange(numbers: Float32Array): { least: number; most: number } | undefined {
   let [least, most] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]
   for (const value of numbers) {
@@ -25,7 +28,7 @@ export function findRange(numbers: Float32Array): { least: number; most: number 
   return most < least ? undefined : { least, most }
 }
 
-/** From the greatest number to the least, as from certain to unlikely. */
+/** Maps numbers to steps, from the maximum (as certain) to the minimum (as unlikely). */
 function createNumberClassGetter(numbers: Float32Array): (place: number) => string {
   const { least, most } = findRange(numbers) ?? { least: 0, most: 0 }
   const step = (value: number) =>
@@ -33,7 +36,7 @@ function createNumberClassGetter(numbers: Float32Array): (place: number) => stri
   return (place) => (Number.isNaN(numbers[place]) ? 'read' : `p${step(numbers[place]!)}`)
 }
 
-/** One class name for each token. Only trained tokens are on the scale of logprobs. */
+/** Returns a function that maps a token to its class. The logprob scale contains trained tokens only. */
 export function createClassGetter(read: RowData, by: ColourBy): (place: number) => string {
   const { mask, logprobs, turns, row, added } = read
   const numbers = added.get(by)

@@ -1,13 +1,16 @@
-/** What happens in the proxy, for views that should not grow old. */
+/** Events of the proxy, on which views reload their data. */
 import { useEffect, useRef } from 'preact/hooks'
 import { getLines } from './api.ts'
 import type { ProxyEvent } from './wire.ts'
 
-/** Events come in bursts: a view is updated at most once in this time. */
+/** Events arrive in bursts: a view is updated at most once in this time. */
 const SETTLE_MS = 700
 const RETRY_MS = 5_000
 
-/** @param wanted which events matter; default: all but signs of life */
+/**
+ * Calls `tell` after events.
+ * @param wanted selects events; default: all except pings
+ */
 export function useEvents(tell: () => void, wanted: (event: ProxyEvent) => boolean = () => true): void {
   const latest = useRef({ tell, wanted })
   latest.current = { tell, wanted }
@@ -23,7 +26,7 @@ export function useEvents(tell: () => void, wanted: (event: ProxyEvent) => boole
         }, SETTLE_MS)
       }
     }
-    // A database without a proxy has no events, and says so with a status.
+    // A database without a proxy has no events and responds with a status.
     const again = (error?: { status?: number }) => {
       if (!controller.signal.aborted && error?.status === undefined) retry = setTimeout(start, RETRY_MS)
     }

@@ -1,4 +1,4 @@
-/** Numbers, times and texts as people read them. */
+/** Formats numbers, times and texts for display. */
 export { revealInvisible } from '../../../protocol/transcript/visible.ts'
 
 export function number(value: number | null | undefined, digits = 3): string {
@@ -9,7 +9,7 @@ export function number(value: number | null | undefined, digits = 3): string {
   return value.toLocaleString('en-US', { maximumFractionDigits: digits })
 }
 
-/** 1,234 → 1.2k */
+/** Shortens a number: 1,234 → 1.2k. */
 export function short(value: number): string {
   if (value < 1_000) return String(value)
   if (value < 1_000_000) return `${(value / 1_000).toFixed(value < 10_000 ? 1 : 0)}k`
@@ -24,7 +24,10 @@ export function duration(ms: number | null | undefined): string {
   return `${Math.floor(ms / 3_600_000)} h ${Math.round((ms % 3_600_000) / 60_000)} min`
 }
 
-/** How long ago. @param s seconds since the epoch */
+/**
+ * Returns the time since `s`.
+ * @param s seconds since the epoch
+ */
 export function ago(s: number): string {
   const past = Date.now() / 1_000 - s
   if (past < 60) return `${Math.max(0, Math.round(past))} s ago`

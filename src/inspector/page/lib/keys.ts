@@ -1,4 +1,4 @@
-/** The keyboard: each view names its keys, and `?` shows them. */
+/** Keyboard commands: each view registers its keys, and `?` lists them. */
 import { signal } from '@preact/signals'
 import { useLayoutEffect } from 'preact/hooks'
 
@@ -8,12 +8,12 @@ interface KeyCommand {
   run(): void
 }
 
-/** What is shown by `?`: of the page and of the view that is open. */
+/** The commands of the page and of the open view, as `?` lists them. */
 export const commands = signal<readonly KeyCommand[]>([])
 
 /**
- * What a command does follows from what its view showed when it was last rendered. So it takes the place of the one
- * before together with the view, not after the next painting: a key may come before that.
+ * Registers the commands of a view. They depend on what the view last rendered, so they are replaced in a layout
+ * effect, together with the view: a key may be pressed before the next paint.
  */
 export function useKeys(own: readonly KeyCommand[]): void {
   useLayoutEffect(() => {
@@ -29,7 +29,7 @@ addEventListener('keydown', (event) => {
   const { target } = event
   const types = target instanceof HTMLElement && /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)
   if (types && event.key !== 'Escape') return
-  // Enter on a link or button is the browser's.
+  // The browser handles Enter on a link or button.
   if (event.key === 'Enter' && target instanceof HTMLElement && /^(A|BUTTON|SUMMARY)$/.test(target.tagName))
     return
   const command = commands.value.findLast(({ key }) => key === event.key)

@@ -1,4 +1,4 @@
-/** Data of a view: loaded when it is shown, loaded anew when it should be, forgotten with it. */
+/** Data of a view: loaded when the view opens, reloaded on changes, discarded when it closes. */
 import { useEffect, useState } from 'preact/hooks'
 import { isUnreachable, returns } from './api.ts'
 
@@ -9,8 +9,8 @@ export interface LoadState<T> {
 }
 
 /**
- * @param load is run anew when one of `keys` changes, and when a proxy that was away is back; what was there before stays until
- *   the new is
+ * Loads a value. The previous value stays until the new one is loaded.
+ * @param load runs again when one of `keys` changes, and when an unreachable proxy is reachable again
  */
 export function useLoad<T>(load: (stop: AbortSignal) => Promise<T>, keys: readonly unknown[]): LoadState<T> {
   const [state, setState] = useState<LoadState<T>>({ value: undefined, error: undefined, loading: true })
@@ -37,7 +37,7 @@ export function useLoad<T>(load: (stop: AbortSignal) => Promise<T>, keys: readon
 
 const TICK_MS = 2_000
 
-/** Counts on, as a key of what is to be loaded anew every two seconds. */
+/** Returns a counter that increments every two seconds: a key for data that is reloaded at this interval. */
 export function useTick(): number {
   const [tick, setTick] = useState(0)
   useEffect(() => {

@@ -1,4 +1,4 @@
-/** Where the page is: kept after the `#`, so that every view has an address. */
+/** The page's location, stored after the `#`, so that every view has an address. */
 import { signal } from '@preact/signals'
 
 interface Route {
@@ -37,7 +37,7 @@ export function href(path: readonly (string | number)[], query: Query = {}): str
   return `#/${path.map((part) => encodeURIComponent(part)).join('/')}${text && `?${text}`}`
 }
 
-/** The view changes at once: a key that comes before the browser's own event is one for the new view. */
+/** Opens another view at once: a key that arrives before the browser's `hashchange` is handled by the new view. */
 export function navigate(to: string): void {
   location.hash = to
   route.value = read()

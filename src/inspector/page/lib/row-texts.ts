@@ -6,28 +6,31 @@ export interface RowData extends RowTokens {
   sessionId: string
 }
 
-/** One request, as putting a long row together costs the proxy more than sending it. */
+/** Loads a row in one request, because assembling a long row costs the proxy more than sending it. */
 export async function loadRow(sessionId: string, row: number, stop?: AbortSignal): Promise<RowData> {
   const path = sessionPath(sessionId, `/rows/${row}/tokens?texts=true`)
   return { sessionId, ...readRowTokens(await getBytes(path, stop)) }
 }
 
-/** A mark for the order of bytes is a token's text like any other. */
+/** A byte order mark is text of a token like any other. */
 const UTF8 = new TextDecoder('utf-8', { ignoreBOM: true })
 
-/** What stands for a token: its text, or its id. */
+/** Returns a token's text, or its id if no tokenizer is known. */
 export function textAt(read: RowData, place: number): string {
   return textBetween(read, place, place + 1)
 }
 
-/** @param end the first token that is not among them */
+/**
+ * Returns the text of several tokens.
+ * @param end exclusive
+ */
 export function textBetween({ texts, ids }: RowData, from: number, end: number): string {
   if (texts === null) return [...ids.subarray(from, end)].map((id) => ` ${id}`).join('')
   const start = from === 0 ? 0 : texts.ends[from - 1]!
   return from >= end ? '' : UTF8.decode(texts.utf8.subarray(start, texts.ends[end - 1]))
 }
 
-/** Reads the arrays of a row; the format is safetensors. */
+/** The arrays of a row, which the API sends as safetensors. */
 
 interface RowTokens {
   row: Row
@@ -36,20 +39,20 @@ interface RowTokens {
   mask: Uint8Array
   /** Index of the turn that sampled each token; -1: none. */
   turns: Int32Array
-  /** What a teacher or the trainer has added, by its name: NaN where it says nothing. */
+  /** Tensors that a teacher or the trainer added, by name; NaN for a token without a value. */
   added: ReadonlyMap<string, Float32Array>
   /** null: no tokenizer is known for the model. */
   texts: TextsOfTokens | null
 }
 
-/** As bytes: a long row's texts are made where they come into sight. */
+/** Texts as bytes: those of a long row are decoded when they become visible. */
 interface TextsOfTokens {
   utf8: Uint8Array
-  /** Where in it each token ends. */
+  /** The end of each token in `utf8`, exclusive. */
   ends: Int32Array
 }
 
-/** As docs/details.md has them. */
+/** The names of added tensors, as in docs/details.md. */
 const ADDED = ['teacher_logprobs', 'advantages', 'ratios', 'entropies', 'loss_weights']
 
 interface TensorPlace {

@@ -1,30 +1,30 @@
-/** The samples of one task, and what GRPO makes of their rewards. */
+/** The samples of one task, with the advantages that GRPO computes from their rewards. */
 import type { Session, Turn } from './wire.ts'
 
 export interface Sample {
   session: Session
-  /** Its reward less the mean, as Dr. GRPO has it; null: without a reward. */
+  /** The reward minus the mean (Dr. GRPO); null without a reward. */
   centred: number | null
-  /** The same divided by the standard deviation, as GRPO has it. */
+  /** `centred` divided by the standard deviation (GRPO); null without a reward. */
   normed: number | null
 }
 
 export interface Samples {
-  /** The best first, those without a reward last. */
+  /** The samples by descending reward; those without a reward are last. */
   samples: readonly Sample[]
   mean: number
-  /** Of a sample (divided by n - 1), as PyTorch's `std` computes it. */
+  /** The sample standard deviation (divided by n - 1), as PyTorch's `std` computes it. */
   std: number
-  /** How many have a reward. */
+  /** The number of samples with a reward. */
   count: number
-  /** Of several rewards all are the same, so nothing can be learned from them. */
+  /** Whether several rewards are all equal, so that the group contributes no gradient. */
   isFlat: boolean
 }
 
 export function toSamples(sessions: readonly Session[]): Samples {
   const rewards = sessions.flatMap(({ reward }) => reward ?? [])
   const mean = rewards.reduce((sum, reward) => sum + reward / rewards.length, 0)
-  // Compared, not computed: rounding would leave equal rewards a tiny deviation, and divide by it.
+  // Compare instead of computing: rounding would yield a tiny deviation for equal rewards, which is then a divisor.
   const areEqual = rewards.every((reward) => reward === rewards[0])
   const squares = rewards.reduce((sum, reward) => sum + (reward - mean) ** 2, 0)
   const std = areEqual ? 0 : Math.sqrt(squares / (rewards.length - 1))
@@ -38,20 +38,26 @@ export function toSamples(sessions: readonly Session[]): Samples {
   return { samples, mean, std, count: rewards.length, isFlat: areEqual && rewards.length > 1 }
 }
 
-/** What the work on the task ended with: the last answer of the main line; undefined: there is none. */
+/** Returns the last completed turn of the main agent role; undefined if there is none. */
 export function finalAnswer(turns: readonly Turn[]): Turn | undefined {
   return turns.findLast(({ line, status }) => line === 'main' && status === 'completed')
 }
 
-/** Metadata keys that trainers give a task's samples, in the order in which they are tried. */
+/** Metadata keys that trainers assign to a task's samples, in order of precedence. */
 export const GROUP_KEYS = ['instance_id', 'task_id', 'task', 'group', 'uid', 'prompt_id']
 
-/** The API's list of the sessions that have this value. @param value JSON text */
+/**
+ * Returns the path of the API's list of the sessions with this value.
+ * @param value JSON text
+ */
 export function groupPath(by: string, value: string): string {
   return `sessions?limit=1000&metadata.${encodeURIComponent(by)}=${encodeURIComponent(value)}`
 }
 
-/** Asks for something of each sample, of four at a time. @returns the answers by session id */
+/**
+ * Loads a value for each sample, four at a time.
+ * @returns the values by session id
+ */
 export async function loadEach<T>(
   samples: readonly Sample[],
   load: (sessionId: string) => Promise<T>,

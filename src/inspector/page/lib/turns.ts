@@ -1,28 +1,31 @@
 import type { TreeTurn } from './wire.ts'
 
-/** A turn that begins a row where it could have gone on in another one. */
+/** Returns whether a turn begins a row although it could have continued another one. */
 export function isRowSplit({ new_row: begins }: TreeTurn): boolean {
   return begins?.split === true
 }
 
-/** `subagent:…` as one kind. */
+/** Returns the kind of an agent role; all of `subagent:…` are one kind. */
 export function lineKind(line: string): string {
   return line.startsWith('subagent') ? 'subagent' : line
 }
 
-/** The turns' weights, each version once, in the order in which they were first used. */
+/** Returns each weight version of the turns once, in order of first use. */
 export function weightVersions(turns: readonly TreeTurn[]): string[] {
   const versions = turns.flatMap((turn) => [turn.weight_version_start, turn.weight_version_end])
   return [...new Set(versions)].filter((version) => version !== null)
 }
 
-/** Times are milliseconds since the epoch. */
+/** A time span in milliseconds since the epoch. */
 export interface Span {
   fromMs: number
   toMs: number
 }
 
-/** When a turn began, gave its first token and ended. One without a token waited all the time; an open one goes on. */
+/**
+ * Returns when a turn began, produced its first token and ended. A turn without a token waited until its end; an open
+ * one ends at `nowMs`.
+ */
 export function getTurnTimes(turn: TreeTurn, nowMs: number) {
   const startMs = turn.started_at * 1_000
   const endMs = turn.duration_ms === null ? nowMs : startMs + turn.duration_ms
@@ -30,7 +33,7 @@ export function getTurnTimes(turn: TreeTurn, nowMs: number) {
   return { startMs, firstMs, endMs }
 }
 
-/** From the first call to the end of the last. */
+/** Returns the span from the first request to the end of the last one. */
 export function getTimeSpan(turns: readonly TreeTurn[], nowMs: number): Span {
   let [fromMs, toMs] = [Number.POSITIVE_INFINITY, 0]
   const isOpen = turns.some(({ status }) => status === 'open')

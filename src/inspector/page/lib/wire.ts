@@ -1,4 +1,4 @@
-/** What the API answers, as its own schemas say. */
+/** Types of the API's responses, derived from its schemas. */
 import type { Static } from 'typebox'
 import type * as workers from '../../../proxy/http/operator/workers/schemas.ts'
 import type * as reads from '../../../proxy/http/trainer/read/schemas.ts'
@@ -23,7 +23,7 @@ export type ProxyEvent = Static<typeof reads.ProxyEvent>
 export type LiveEvent = Static<typeof reads.LiveEvent>
 export type Member = Static<typeof workers.Worker>
 
-/** Beside its own fields a row has those of a trajectory without the arrays. */
+/** A row: its own fields, and those of a trajectory except the arrays. */
 export type Row = Static<typeof reads.RowSummary> &
   Omit<
     Static<typeof sessions.TrajectoryRow>,
@@ -31,7 +31,7 @@ export type Row = Static<typeof reads.RowSummary> &
   >
 
 export interface Health {
-  /** It has `/rollouts`. */
+  /** Whether the proxy has `/rollouts`. */
   rollouts?: true
   status: string
   mode: 'local' | 'relay' | 'view' | 'file'
@@ -50,7 +50,7 @@ interface MemberHealth {
   warning?: string
 }
 
-/** Of `GET /rollouts`. Times are epoch seconds. */
+/** An entry of `GET /rollouts`. Times are epoch seconds. */
 export interface Rollout {
   rollout_id: string
   status: 'waiting' | 'running' | 'done' | 'failed' | 'cancelled'

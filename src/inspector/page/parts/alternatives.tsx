@@ -1,4 +1,4 @@
-/** What else might have been sampled at a token; asked for when somebody looks at it. */
+/** The alternatives that could have been sampled at a token; loaded when a token is selected. */
 import { useMemo } from 'preact/hooks'
 import { getJson, sessionPath } from '../lib/api.ts'
 import { number, revealInvisible } from '../lib/format.ts'
@@ -6,9 +6,9 @@ import { useLoad } from '../lib/load.ts'
 import type { RowData } from '../lib/row-texts.ts'
 import type { Alternatives } from '../lib/wire.ts'
 
-/** Tokens that are asked for at once: the pointer goes to a neighbour next. */
+/** Tokens per request: the pointer usually moves to a neighbour next. */
 const BLOCK = 64
-/** A pointer that only passes by asks for nothing. */
+/** The time that the pointer must rest on a token before its alternatives are loaded. */
 const REST_MS = 120
 
 type AlternativesBlock = Alternatives['alternatives']

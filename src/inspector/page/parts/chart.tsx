@@ -1,27 +1,27 @@
-/** A line over numbers in order, of which a click picks one. */
+/** A line chart of numbers in order; a click selects a point. */
 import { useEffect, useRef, useState } from 'preact/hooks'
 import uPlot from 'uplot'
 
 const HEIGHT = 110
 
 interface ChartProps {
-  /** What is drawn anew when it is another one. */
+  /** The chart is redrawn when this is another array. */
   data: uPlot.AlignedData
   hasPoints: boolean
-  /** Of the axis, from what the values come to. */
+  /** Returns the limits of the y axis for the smallest and largest value. */
   range(low: number, high: number): [number, number]
-  /** @param x of what was clicked */
+  /** @param x of the clicked point */
   pick(x: number): void
 }
 
-/** Between two marks of an axis that counts. */
+/** The distances between two ticks of an axis of integers. */
 const WHOLE_STEPS = Array.from({ length: 8 }, (_, power) =>
   [1, 2, 5].map((step) => step * 10 ** power),
 ).flat()
 
 const dark = matchMedia('(prefers-color-scheme: dark)')
 
-/** A canvas keeps the colours that it was drawn with. */
+/** Returns whether the colour scheme is dark. A canvas keeps its colours, so it is redrawn when the scheme changes. */
 function useDark(): boolean {
   const [isDark, setDark] = useState(dark.matches)
   useEffect(() => {

@@ -1,26 +1,26 @@
 /**
- * The tokens of a row as text. Made by hand, not by Preact: blocks of text, all of which the browser can search, and
- * which get an element for each token when they come near what is seen.
+ * The tokens of a row as text. It is built without Preact, from blocks of text: the browser can search all of them, and
+ * each is split into one element per token when it approaches the viewport.
  */
 import { useLayoutEffect, useRef } from 'preact/hooks'
 import { type ColourBy, createClassGetter } from '../lib/colours.ts'
 import { revealInvisible } from '../lib/format.ts'
 import { type RowData, textAt, textBetween } from '../lib/row-texts.ts'
 
-/** Tokens to a block. */
+/** Tokens per block. */
 const BLOCK = 400
 
-/** Around what is seen, so that scrolling comes upon colours. */
+/** The distance from the viewport at which blocks are coloured, so that scrolling shows no plain text. */
 const NEAR = '600px'
 
 interface HeatMapProps {
   read: RowData
   by: ColourBy
-  /** Kept in sight; -1: none. */
+  /** The token that is kept in view; -1: none. */
   selected: number
-  /** Places that are marked, as where two rows differ. */
+  /** Tokens that are marked, such as those where two rows differ. */
   marked?: ReadonlySet<number>
-  /** Only these tokens. Default: all. */
+  /** The range of tokens that is shown. Default: all. */
   from?: number
   to?: number
   onSight?(place: number, element: HTMLElement | undefined): void
@@ -44,7 +44,7 @@ export function HeatMap({
     blocks.current = made
     return () => made.forget()
   }, [read, from, to, marked])
-  // With the view itself: whoever looks right after a key sees what the key did.
+  // A layout effect: a reader that looks immediately after a key press must see its result.
   useLayoutEffect(() => blocks.current!.paint(by), [by])
   useLayoutEffect(() => blocks.current!.select(selected), [selected, read, from, to])
   const over = useRef<number | undefined>(undefined)
@@ -57,7 +57,7 @@ export function HeatMap({
     <div
       class="heat-map"
       ref={box}
-      // Not `mouseover`: it also comes when a key scrolls the text below a pointer that rests.
+      // `mouseover` would also fire when a key scrolls the text below a resting pointer.
       onMouseMove={(event) => {
         const found = placeOf(event)
         if (over.current === found?.place) return
@@ -89,7 +89,7 @@ class Blocks {
   readonly #box: HTMLElement
   readonly #options: BlocksOptions
   readonly #near: IntersectionObserver
-  /** The first token of those blocks that are text alone. */
+  /** The first token of each block that has no token elements yet. */
   readonly #bare = new Map<Element, number>()
   #by: ColourBy
   #here: HTMLElement | undefined
@@ -119,7 +119,7 @@ class Blocks {
     this.#near.disconnect()
   }
 
-  /** Colours change in place: the text stays, and with it what the browser has found in it. */
+  /** Changes the colours in place: the text stays, and with it the browser's search results. */
   paint(by: ColourBy): void {
     if (this.#by === by) return
     this.#by = by
@@ -132,7 +132,7 @@ class Blocks {
     }
   }
 
-  /** Shows where the token is, and brings it into sight. */
+  /** Highlights a token and scrolls it into view. */
   select(place: number): void {
     const { from, to } = this.#options
     this.#here?.classList.remove('here')

@@ -8,7 +8,7 @@ interface HistogramProps {
   pick(range: { reward_min: string | undefined; reward_max: string | undefined }): void
 }
 
-/** How rewards are spread; a bar keeps the sessions that are in it. */
+/** The distribution of rewards; a click on a bar filters the sessions by its range. */
 export function Histogram({ rewards, min, max, pick }: HistogramProps) {
   const { histogram } = rewards
   const picked = min !== null || max !== null

@@ -1,10 +1,10 @@
-/** Logprobs along a row. */
+/** A chart of the logprobs along a row. */
 import { useMemo } from 'preact/hooks'
 import type uPlot from 'uplot'
 import type { RowData } from '../lib/row-texts.ts'
 import { Chart } from './chart.tsx'
 
-/** Points that a screen can show; of each stretch the lowest is kept. */
+/** The number of points that a screen can show. A longer row is divided into chunks, which show their lowest value. */
 const MAX_POINTS = 4_000
 
 export function LogprobChart({ read, pick }: { read: RowData; pick(place: number): void }) {
@@ -12,7 +12,7 @@ export function LogprobChart({ read, pick }: { read: RowData; pick(place: number
   return <Chart data={data} hasPoints={false} range={(low) => [Math.min(-1, low), 0]} pick={pick} />
 }
 
-/** Of each stretch the lowest logprob that is trained; null where none is. */
+/** Returns the lowest logprob of a trained token in each chunk; null if it has none. */
 function lowest({ ids, mask, logprobs }: RowData): uPlot.AlignedData {
   const step = Math.max(1, Math.ceil(ids.length / MAX_POINTS))
   const places: number[] = []

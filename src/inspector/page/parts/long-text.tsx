@@ -1,11 +1,14 @@
-/** Texts of any length, of which what is asked for is shown. A line of a megabyte would keep the browser busy for seconds. */
+/**
+ * Texts of any length, shown up to a limit that the reader can raise: the browser needs seconds for a line of a
+ * megabyte.
+ */
 import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
 import type { DiffLine } from '../../../protocol/transcript/diff-lines.ts'
 import { number, revealInvisible } from '../lib/format.ts'
 import { Markdown } from './markdown.tsx'
 
-/** Characters that are shown at first. */
+/** Characters that are shown initially. */
 const MAX_SHOWN = 20_000
 
 export function Long({ text, kind, markdown }: { text: string; kind: string; markdown?: boolean }) {
@@ -62,9 +65,9 @@ function upTo(lines: readonly DiffLine[], limit: number): DiffLine[] {
 }
 
 interface CutProps {
-  /** In characters. */
+  /** The length in characters. */
   length: number
-  /** What is shown of it. */
+  /** Returns the content up to `limit` characters. */
   children: (limit: number) => ComponentChildren
 }
 

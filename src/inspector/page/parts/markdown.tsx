@@ -1,4 +1,4 @@
-/** Text as the Markdown that it may be. Elements are made here, one by one: no text becomes markup, and nothing is loaded. */
+/** Renders text as Markdown. Each element is created here, so that no text becomes markup and nothing is loaded. */
 import { lexer, type MarkedToken, type Token, type Tokens } from 'marked'
 import type { ComponentChildren } from 'preact'
 import { useMemo } from 'preact/hooks'
@@ -13,7 +13,7 @@ function blocks(tokens: readonly Token[]): ComponentChildren {
   return tokens.map((token, place) => <Piece key={place} token={token as MarkedToken} />)
 }
 
-/** What has pieces of its own, or else its text. */
+/** Returns a token's child tokens, or else its text. */
 function inside(token: { tokens?: Token[]; text?: string; raw: string }): ComponentChildren {
   return token.tokens === undefined ? revealInvisible(token.text ?? token.raw) : blocks(token.tokens)
 }
@@ -91,7 +91,7 @@ function Table({ token: { header, rows } }: { token: Tokens.Table }) {
   )
 }
 
-/** A model chose the address: it is shown, and leads nowhere. */
+/** A link as text: a model chose the address, so it is shown but cannot be followed. */
 function Link({ token }: { token: Tokens.Link }) {
   return (
     <>

@@ -1,19 +1,19 @@
-/** What people say of a session or of a turn: labels and a note, to be read and, on a proxy, to be changed. */
+/** Labels and notes of a session or turn; they can be edited if the page is served by a proxy. */
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { changeJson, isReadOnly, sessionPath } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
 import type { Marks, Session } from '../lib/wire.ts'
 import { Tag } from './parts.tsx'
 
-/** Whose they are: a turn's, by its index. */
+/** The owner of labels and a note: the session, or a turn by its index. */
 export type MarkTarget = number | 'session'
 
-/** How they are changed, of one session. */
+/** The functions that change the labels and notes of one session. */
 export interface Marking {
   readonly sessionId: string
   /** Opens the form; undefined: closes it. */
   edit(what: MarkTarget | undefined): void
-  /** They are others now. */
+  /** Reloads what has changed. */
   changed(): void
 }
 
@@ -53,7 +53,7 @@ export function Labels({ of }: { of: readonly string[] }) {
   )
 }
 
-/** Of a session: its own, and those of its turns. */
+/** Returns the labels of a session and its turns. */
 export function labelsIn({ labels, marked_turns: turns }: Session): string[] {
   return [...new Set([labels, ...Object.values(turns).map((turn) => turn.labels)].flat())]
 }

@@ -1,4 +1,6 @@
-/** What one message says, or what a turn sampled. Text of models and tools is text, whatever is in it. */
+/**
+ * The content of one message, or what a turn sampled. Text of models and tools is shown as text, whatever it contains.
+ */
 
 import { getContentText, getImages, type MessageWire } from '../../../protocol/transcript/messages.ts'
 import type { ToolCallView } from '../../../protocol/transcript/tool-calls.ts'
@@ -10,7 +12,7 @@ export interface MessageContent {
   system: boolean
   reasoning: boolean
   tools: boolean
-  /** Texts of people and models are shown as Markdown. */
+  /** Whether texts of people and models are shown as Markdown. */
   markdown: boolean
 }
 

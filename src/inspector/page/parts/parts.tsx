@@ -1,4 +1,4 @@
-/** Small parts that several screens show. */
+/** Components that several screens use. */
 import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
 import { formatCurl, getBytes, IS_FILE } from '../lib/api.ts'
@@ -9,7 +9,7 @@ export function Tag({ kind, children }: { kind: string; children: ComponentChild
   return <span class={`tag ${kind}`}>{children}</span>
 }
 
-/** A switch: of a filter, a line, a way to colour. */
+/** A switch for a filter, an agent role or a colouring. */
 export function Chip({
   on,
   onClick,
@@ -26,7 +26,7 @@ export function Chip({
   )
 }
 
-/** What stands where nothing is. */
+/** A placeholder where there is no content. */
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
   return (
     <div class="empty">
@@ -36,7 +36,7 @@ export function Empty({ title, children }: { title: string; children?: Component
   )
 }
 
-/** The view of a value, or of its coming, or of what went wrong. */
+/** A view of a value, of its loading state, or of its error. */
 export function Await<T>({ of, children }: { of: LoadState<T>; children: (value: T) => ComponentChildren }) {
   if (of.value !== undefined) return <>{children(of.value)}</>
   if (of.error !== undefined) return <Empty title="This could not be read">{of.error.message}</Empty>
@@ -49,7 +49,10 @@ export function Reward({ value }: { value: number | null }) {
   return <span class={value >= 1 ? 'good' : value < 0 ? 'bad' : ''}>{number(value)}</span>
 }
 
-/** A bar from zero, to the left if the value is negative. @param range of all values that stand beside it */
+/**
+ * A bar from zero, to the left if the value is negative.
+ * @param range of all values that are shown beside it
+ */
 export function Bar({ value, range, kind }: { value: number; range: [number, number]; kind: string }) {
   const [low, high] = [Math.min(0, range[0]), Math.max(0, range[1])]
   const span = high - low || 1
@@ -68,10 +71,10 @@ export function Bar({ value, range, kind }: { value: number; range: [number, num
   )
 }
 
-/** As much of an answer as a person reads; the rest is for `curl`. */
+/** Bytes of a response that are shown; the complete response is available with `curl`. */
 const MAX_RAW = 400_000
 
-/** Where what is shown comes from: as it is, and as a command. */
+/** The API responses behind a view: raw, and as curl commands. */
 export function Sources({ paths }: { paths: readonly string[] }) {
   const [raw, setRaw] = useState<{ path: string; text: string } | undefined>()
   const [copied, setCopied] = useState('')

@@ -1,13 +1,13 @@
-/** What a session is about, and what it came to: asked for once its row stays in sight. */
+/** The task and the result of a session, loaded once its row stays in view. */
 import { useEffect, useState } from 'preact/hooks'
 import { getJson, IS_FILE, sessionPath } from '../lib/api.ts'
 import { revealInvisible } from '../lib/format.ts'
 import type { Preview, Session } from '../lib/wire.ts'
 
-/** Rows that are scrolled past are not asked for. */
+/** The time that a row must stay in view before its preview is loaded. */
 const IN_SIGHT_MS = 200
 
-/** By session and its last change. */
+/** Loaded previews by session and time of its last change. */
 const known = new Map<string, Preview>()
 const MAX_KNOWN = 2_000
 
@@ -32,7 +32,7 @@ export function PreviewLine({ of: { session_id: id, updated_at: changed } }: { o
       controller.abort()
     }
   }, [key])
-  // While a session goes on, what was known of it before stays.
+  // While a session continues, its previous preview stays.
   const preview = known.get(key) ?? read?.preview
   if (preview === undefined) return null
   const text = [preview.task, preview.answer].map((part) => revealInvisible(part ?? '…')).join(' → ')

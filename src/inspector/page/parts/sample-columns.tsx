@@ -1,4 +1,4 @@
-/** The samples of one task in columns: their rewards, their last answers, and what they did turn by turn. */
+/** The samples of one task in columns, with their rewards, final responses and steps per turn. */
 import { useEffect, useRef } from 'preact/hooks'
 import { summarizeToolCall, type ToolCallWire } from '../../../protocol/transcript/tool-calls.ts'
 import { getJson, sessionPath } from '../lib/api.ts'
@@ -11,7 +11,7 @@ import { Long } from './long-text.tsx'
 import { Labels, labelsIn } from './marks.tsx'
 import { Await, Reward } from './parts.tsx'
 
-/** Columns that are shown: more than a group has. */
+/** The maximum number of columns: more than a group has. */
 const MAX_COLUMNS = 64
 
 interface SampleColumnsProps {

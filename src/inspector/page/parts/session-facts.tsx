@@ -1,4 +1,4 @@
-/** What is known of a session as a whole. */
+/** Facts about a session. */
 import type { ComponentChildren } from 'preact'
 import { IS_FILE } from '../lib/api.ts'
 import { clockTime, duration, number, revealInvisible, short } from '../lib/format.ts'
@@ -9,15 +9,15 @@ import { type Marking, MarksView } from './marks.tsx'
 import { Reward, Tag } from './parts.tsx'
 import { SampleNav } from './sample-nav.tsx'
 
-/** Links to rows that are shown: more fill the head of the page. */
+/** The maximum number of links to rows: more would fill the head of the page. */
 const MAX_ROW_LINKS = 12
 
 interface SessionFactsProps {
   tree: Tree
-  /** undefined: not loaded yet */
+  /** The rows; undefined: not loaded yet. */
   rows: readonly Row[] | undefined
   marking: Marking
-  /** The form for its labels is open. */
+  /** Whether the form for its labels is open. */
   edits: boolean
 }
 
@@ -100,7 +100,7 @@ function RowLinks({ sessionId, rows }: { sessionId: string; rows: readonly Row[]
   )
 }
 
-/** With a link to all sessions that have it; a file of one session has no others. */
+/** A metadata value, linked to all sessions that have it; in a file of one session there are no others. */
 function MetadataValue({ name, value }: { name: string; value: unknown }) {
   const text = revealInvisible(typeof value === 'string' ? value : JSON.stringify(value)).slice(0, 160)
   if (IS_FILE) return <>{text}</>

@@ -1,4 +1,4 @@
-/** What stands around every view: the way to the others, the key, the help. */
+/** The frame around every view: navigation, API key, help. */
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect, useLayoutEffect, useRef } from 'preact/hooks'
@@ -17,7 +17,7 @@ const ALL_VIEWS = [
   { name: 'search', title: 'Search', key: '6' },
 ] as const
 
-/** A file has its own sessions alone, and a proxy may have no rollouts. */
+/** Returns the available views: a file has only its own sessions, and a proxy may have no rollouts. */
 function getViews(health: Health | undefined) {
   if (IS_FILE) return ALL_VIEWS.filter(({ name }) => name === 'sessions' || name === 'compare')
   return ALL_VIEWS.filter(({ name }) => name !== 'rollouts' || health?.rollouts)
@@ -73,7 +73,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
       )}
       {refusal.value === undefined ? (
         <main>
-          {/* Other views name in theirs what they show. */}
+          {/* Other views render their own heading. */}
           {title !== undefined && <h1 class="unseen">{title}</h1>}
           {children}
         </main>
@@ -95,7 +95,7 @@ function AskKey({ why }: { why: string }) {
   const take = (event: Event) => {
     event.preventDefault()
     setKey(input.current!.value)
-    // Every view asks again.
+    // Makes every view reload.
     dispatchEvent(new HashChangeEvent('hashchange'))
   }
   return (

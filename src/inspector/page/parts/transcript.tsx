@@ -1,4 +1,4 @@
-/** What was said, turn by turn: only what is new in each. */
+/** The conversation, turn by turn; each turn shows only its new messages. */
 import { memo } from 'preact/compat'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { diffLines } from '../../../protocol/transcript/diff-lines.ts'
@@ -20,20 +20,20 @@ type RowSplit = NonNullable<TreeTurn['new_row']>
 
 interface TranscriptProps {
   turns: readonly Turn[]
-  /** Index of the turn that is kept in sight. */
+  /** The index of the turn that is kept in view. */
   selected: number
   shown: MessageContent
   tokensOf(index: number): string | undefined
-  /** By index, of turns that have their own. */
+  /** Rewards of turns by index; turns without one are absent. */
   rewards: Readonly<Record<string, number>>
-  /** By index, of turns that have any. */
+  /** Labels and notes of turns by index; turns without any are absent. */
   marks: Readonly<Record<string, Marks>>
   marking: Marking
-  /** What the form is open for. */
+  /** The session or turn for which the form is open. */
   marked: MarkTarget | undefined
-  /** Why the turn splits a row; undefined: it does not. */
+  /** Returns why the turn splits a row; undefined if it does not. */
   splitOf(index: number): RowSplit | undefined
-  /** Returns the kinds of changes that the agent made to tool calls of earlier answers. */
+  /** Returns the kinds of changes that the agent made to tool calls of earlier completions. */
   changedCallsOf(index: number): readonly string[]
 }
 
@@ -42,7 +42,7 @@ export function Transcript(props: TranscriptProps) {
   const box = useRef<HTMLDivElement>(null)
   const first = useRef(true)
   useEffect(() => {
-    // Not on arrival, unless a turn was asked for.
+    // Initially scroll only if a turn was requested.
     if (!first.current || selected !== turns[0]?.index) {
       box.current?.querySelector(`[data-turn="${selected}"]`)?.scrollIntoView({ block: 'start' })
     }
@@ -76,7 +76,7 @@ export function Transcript(props: TranscriptProps) {
 interface TurnWithMessages {
   turn: Turn
   added: NewMessages
-  /** The calls of each message that was added. */
+  /** The tool calls of each added message. */
   calls: readonly (readonly ToolCallView[])[]
   sampled: readonly ToolCallView[]
 }
@@ -102,7 +102,7 @@ interface TurnViewProps {
   marking: Marking
   edits: boolean
   split: RowSplit | undefined
-  /** Empty: the agent changed no calls. */
+  /** The kinds of changes to tool calls; empty: none. */
   changedCalls: string
 }
 

@@ -1,4 +1,4 @@
-/** Groups that are numbers, such as the steps of a run, over each other: one figure at a time. */
+/** A chart over groups with numeric values, such as the steps of a run; it shows one figure at a time. */
 import { useMemo, useState } from 'preact/hooks'
 import type uPlot from 'uplot'
 import { getJson } from '../lib/api.ts'
@@ -25,7 +25,7 @@ const ofTurns =
   ({ of_turns: turns }) =>
     turns ? figure(turns) : null
 
-/** What takes its time to be read: only when it is looked at. */
+/** Figures that are expensive to compute: they are loaded only when they are selected. */
 const TURN_FIGURES: Record<string, Figure> = {
   'rows a session': ofTurns(({ rows, sessions }) => rows / sessions),
   'truncated turns, %': ofTurns(({ truncated, turns }) => (turns === 0 ? null : (100 * truncated) / turns)),
@@ -34,12 +34,12 @@ const TURN_FIGURES: Record<string, Figure> = {
 
 interface TrendProps {
   groups: readonly Group[]
-  /** Where they come from. */
+  /** The path from which the groups were loaded. */
   path: string
   open(group: Group): void
 }
 
-/** Nothing where values are words, or too few. */
+/** A chart of the groups; empty if a value is not a number, or if there are too few. */
 export function Trend({ groups, path, open }: TrendProps) {
   const [name, setName] = useState('mean reward')
   const isOfTurns = name in TURN_FIGURES

@@ -1,4 +1,4 @@
-/** The turns of a session, one line each, with what their prompts share with the turns before. */
+/** The turns of a session, one per line, with the prefix that their prompts share with earlier turns. */
 import { duration, number, revealInvisible, short } from '../lib/format.ts'
 import { getTurnTimes, isRowSplit, lineKind, type Span } from '../lib/turns.ts'
 import type { TreeTurn } from '../lib/wire.ts'
@@ -7,10 +7,10 @@ import { VirtualRows } from './virtual-table.tsx'
 
 interface TurnListProps {
   turns: readonly TreeTurn[]
-  /** By index, of turns that have their own. */
+  /** Rewards of turns by index; turns without one are absent. */
   rewards: Readonly<Record<string, number>>
   selected: number
-  /** Bars show when the calls ran within it, side by side where they did; undefined: they show tokens. */
+  /** The time span in which the bars show the requests, in parallel if they overlapped; undefined: bars show tokens. */
   span: Span | undefined
   select(place: number): void
 }
@@ -55,10 +55,10 @@ function Line({
   select,
 }: {
   turn: TreeTurn
-  /** undefined: no turn of the session has one. */
+  /** The turn's reward; undefined: no turn of the session has one. */
   reward: number | null | undefined
   most: number
-  /** undefined: the bar shows tokens. */
+  /** The time span of the bar; undefined: the bar shows tokens. */
   span: Span | undefined
   selected: boolean
   select(): void
@@ -176,7 +176,7 @@ function marksLine({ labels, note }: TreeTurn): string {
   return [labels.join(', '), note ?? ''].filter((part) => part !== '').join(': ')
 }
 
-/** Why a turn does not train that looks as if it did. */
+/** Returns why a turn is excluded from training although its status does not show it. */
 function leftOut({ excluded }: TreeTurn): string | undefined {
   return excluded === 'superseded' || excluded === 'rejected' ? excluded : undefined
 }

@@ -1,4 +1,4 @@
-/** What a turn was asked with beside its messages: one line, and the whole of it when that is opened. */
+/** The parameters and tools of a turn's request: one line, which opens to the complete values. */
 import { useMemo, useState } from 'preact/hooks'
 import { getSettings, type Settings, type ToolSummary } from '../../../protocol/transcript/settings.ts'
 import { revealInvisible } from '../lib/format.ts'

@@ -1,18 +1,18 @@
-/** A table of any length: only the rows that can be seen are in the page. */
+/** A table of any length: the page contains only the visible rows. */
 import type { ComponentChildren } from 'preact'
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
 
-/** Pixels; the style sheet has the same. */
+/** Pixels; the style sheet contains the same number. */
 const ROW_HEIGHT = 30
 
-/** Rows beyond the edges, so that scrolling shows no gap. */
+/** Rows rendered beyond the edges, so that scrolling shows no gap. */
 const MARGIN = 12
 
 interface VirtualRowsProps {
   count: number
-  /** Kept in sight. */
+  /** The row that is kept in view. */
   selected: number
-  /** Called with the rows that are in sight. */
+  /** Called with the range of rendered rows. */
   onSight?(first: number, last: number): void
   children(index: number): ComponentChildren
 }

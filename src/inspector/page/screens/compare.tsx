@@ -1,4 +1,4 @@
-/** Two rows: where they part, then turn by turn. */
+/** Compares two rows: shows where they diverge, then each turn. */
 import { diffArrays } from 'diff'
 import { useMemo, useState } from 'preact/hooks'
 import { sessionPath } from '../lib/api.ts'
@@ -10,14 +10,14 @@ import { loadRow, type RowData, textBetween } from '../lib/row-texts.ts'
 import { HeatMap } from '../parts/heat-map.tsx'
 import { Await, Empty, Reward, Sources } from '../parts/parts.tsx'
 
-/** Tokens that are shown before and after the place where rows part. */
+/** Tokens that are shown before and after the point of divergence. */
 const BEFORE = 120
 const AFTER = 400
 
-/** Sampled pieces that are longer are compared by their beginnings: what an edit costs grows with its square. */
+/** Tokens of a completion that are compared: the cost of a diff grows with the square of its edits. */
 const MAX_DIFF = 3_000
 
-/** `session#row` */
+/** A reference to a row: `session#row`. */
 interface RowPlace {
   sessionId: string
   row: number
@@ -138,7 +138,7 @@ function Difference({ left, right }: { left: RowData; right: RowData }) {
   )
 }
 
-/** @param parts where the rows part; -1: nowhere */
+/** @param parts the token at which the rows diverge; -1: they are equal */
 function Side({ read, parts }: { read: RowData; parts: number }) {
   const marked = useMemo(() => new Set([parts]), [parts])
   const { sessionId, row, ids } = read
@@ -202,7 +202,7 @@ function TurnLine({
   )
 }
 
-/** What one sampled and the other did not, by ids. */
+/** The tokens that one row sampled and the other did not, by ids. */
 function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
   const pieces = useMemo(() => {
     const [a, b] = [sampledBy(left, turn), sampledBy(right, turn)]

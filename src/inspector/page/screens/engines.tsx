@@ -1,4 +1,4 @@
-/** Who serves, what waits, and how prompts come about. */
+/** Engines and workers, the queue, and how prompts are built. */
 import { getJson } from '../lib/api.ts'
 import { ago, duration, number, revealInvisible } from '../lib/format.ts'
 import { useLoad, useTick } from '../lib/load.ts'
@@ -26,7 +26,7 @@ function countRequests(members: readonly Member[]): number {
   return members.reduce((sum, { load }) => sum + load, 0)
 }
 
-/** Returns the engines or workers that serve with a reservation, such as token ids lost in streams. */
+/** Returns the engines or workers with a warning, such as token ids missing from streams. */
 function getWarnings({ engines = [], workers = [] }: Health) {
   return [...engines, ...workers].filter(({ warning }) => warning !== undefined)
 }

@@ -12,7 +12,7 @@ import { Labels, labelsIn } from '../parts/marks.tsx'
 import { Await, Bar, Chip, Empty, Reward, Sources, Tag } from '../parts/parts.tsx'
 import { SampleColumns } from '../parts/sample-columns.tsx'
 
-/** Samples whose turns are looked at: more than a group has. */
+/** The maximum number of samples whose turns are loaded: more than a group has. */
 const MAX_TREES = 64
 
 export function GroupScreen({ by, value }: { by: string; value: string }) {
@@ -134,7 +134,7 @@ function SamplesHead({ components }: { components: readonly string[] }) {
   )
 }
 
-/** Of each column with bars: its smallest and largest value, and zero. */
+/** For each column with bars, its smallest and largest value, including zero. */
 interface Ranges {
   reward: [number, number]
   centred: [number, number]
@@ -163,12 +163,12 @@ interface SampleLineProps {
   /** The metadata key of the group. */
   by: string
   sample: Sample
-  /** undefined: not loaded yet */
+  /** The turns; undefined: not loaded yet. */
   tree: Tree | undefined
   components: readonly string[]
   ranges: Ranges
   selected: boolean
-  /** The one that another is to be compared with. */
+  /** Whether another sample is to be compared with this one. */
   isFirst: boolean
   compare(sessionId: string): void
 }

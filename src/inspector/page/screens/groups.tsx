@@ -1,4 +1,4 @@
-/** Tasks and how the rewards of their samples are spread. */
+/** Tasks and the distribution of their samples' rewards. */
 import { useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
 import { ago, number, revealInvisible, short } from '../lib/format.ts'

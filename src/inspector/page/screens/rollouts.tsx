@@ -1,4 +1,4 @@
-/** What agents are run for trainers, here or by the rollout server that is asked. */
+/** Rollouts that the proxy runs for trainers, itself or through the configured rollout server. */
 import { getJson } from '../lib/api.ts'
 import { ago, duration, number, revealInvisible } from '../lib/format.ts'
 import { useLoad, useTick } from '../lib/load.ts'
@@ -6,7 +6,7 @@ import { href } from '../lib/route.ts'
 import type { Rollout } from '../lib/wire.ts'
 import { Await, Empty, Sources, Tag } from '../parts/parts.tsx'
 
-/** The latest; who wants all of them asks the API. */
+/** The maximum number of rollouts, latest first; the API lists all of them. */
 const MAX_SHOWN = 500
 const KINDS = { waiting: 'plain', running: 'plain', done: 'good', failed: 'bad', cancelled: 'warn' } as const
 const COLUMNS = ['Rollout', 'Task', 'State', 'Reward', 'Tries', 'Took', 'Begun', 'Session']

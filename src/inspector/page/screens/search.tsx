@@ -1,4 +1,4 @@
-/** Turns in which something was said: by a model, an agent or a tool. */
+/** Searches the text of turns: of models, agents and tools. */
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { getJson } from '../lib/api.ts'
 import { ago, number, revealInvisible } from '../lib/format.ts'
@@ -8,13 +8,13 @@ import { href, route, setQuery } from '../lib/route.ts'
 import type { SearchHits } from '../lib/wire.ts'
 import { Await, Empty, Reward, Sources } from '../parts/parts.tsx'
 
-/** As the API has it. */
+/** The minimum length of a search text, as in the API. */
 const MIN_CHARS = 3
 
 export function Search() {
   const text = route.value.query.get('text') ?? ''
   const field = useRef<HTMLInputElement>(null)
-  // Before the next key, which an effect after the paint may miss.
+  // A layout effect: an effect after the paint may miss the next key.
   useLayoutEffect(() => field.current?.focus(), [])
   useKeys([{ key: '/', help: 'Search for something else', run: () => field.current?.select() }])
   const take = (event: Event) => {
@@ -46,7 +46,7 @@ export function Search() {
 }
 
 function Hits({ text }: { text: string }) {
-  // Where each page begins that is shown.
+  // The start of each page that is shown.
   const [cursors, setCursors] = useState<readonly (string | undefined)[]>([undefined])
   const last = cursors.length - 1
   return (
@@ -68,7 +68,7 @@ function getSearchPath(text: string, cursor: string | undefined): string {
   return `search?${new URLSearchParams({ text, ...(cursor !== undefined && { cursor }) })}`
 }
 
-/** A page of the API may be empty because its time was over. */
+/** Returns the first page with hits: a page of the API may be empty because its time limit was reached. */
 async function firstWithHits(text: string, cursor: string | undefined, stop: AbortSignal) {
   let page = await getJson<SearchHits>(getSearchPath(text, cursor), stop)
   while (page.hits.length === 0 && page.next_cursor !== null)
@@ -79,7 +79,7 @@ async function firstWithHits(text: string, cursor: string | undefined, stop: Abo
 interface PageProps {
   text: string
   cursor: string | undefined
-  /** undefined: what comes after it is shown. */
+  /** Loads the next page; undefined: it is already shown. */
   more: ((cursor: string) => void) | undefined
 }
 

@@ -1,4 +1,4 @@
-/** One session: how its turns hang together, and what was said. */
+/** One session: its turns and how they continue each other, and its conversation. */
 import { useCallback, useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { getJson, getLines, sessionPath } from '../lib/api.ts'
 import { useEvents } from '../lib/events.ts'
@@ -122,9 +122,9 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
 
 interface SessionKeys {
   turns: readonly TreeTurn[]
-  /** Of the selected one among them. */
+  /** The position of the selected turn in `turns`. */
   place: number
-  /** Where its tokens are shown; undefined: it has none. */
+  /** The address of its tokens; undefined: it has none. */
   tokens: string | undefined
   toggle(name: keyof MessageContent): void
   isTimed: boolean
@@ -153,7 +153,7 @@ function showTime(isTimed: boolean): void {
   setQuery({ bars: isTimed ? 'time' : undefined })
 }
 
-/** @param place beyond the last one: the last one; before the first: the first */
+/** Selects a turn; a place out of range selects the first or last one. */
 function selectTurn(turns: readonly TreeTurn[], place: number): void {
   const turn = turns[Math.max(0, Math.min(turns.length - 1, place))]
   if (turn) setQuery({ turn: turn.index })
@@ -166,10 +166,10 @@ function nextBroken(turns: readonly TreeTurn[], from: number, step: 1 | -1): num
 
 interface SwitchesProps {
   turns: readonly TreeTurn[]
-  /** The one that is shown; null: all. */
+  /** The selected agent role; null: all. */
   line: string | null
   shown: MessageContent
-  /** From the first call to the end of the last one, while bars show it. */
+  /** The span from the first request to the end of the last one if bars show it; undefined: they show tokens. */
   span: Span | undefined
   toggle(name: keyof MessageContent): void
 }
@@ -199,7 +199,7 @@ function Switches({ turns, line, shown, span, toggle }: SwitchesProps) {
   )
 }
 
-/** What turns in flight say, as they say it. */
+/** The output of in-flight turns as it is streamed. */
 function LiveTail({ sessionId }: { sessionId: string }) {
   const [texts, setTexts] = useState<ReadonlyMap<number, string>>(new Map())
   const end = useRef<HTMLDivElement>(null)

@@ -1,4 +1,4 @@
-/** All sessions: filtered, sorted, searched; any number of them. */
+/** The list of all sessions, of any length: filtered, sorted, searched. */
 import type { RefObject } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { getJson, IS_FILE, sessionPath } from '../lib/api.ts'
@@ -26,10 +26,10 @@ const COLUMNS = [
   { name: 'created', title: 'Created' },
 ] as const
 
-/** Those that are offered as filters. */
+/** The maximum number of labels that are offered as filters. */
 const MAX_LABELS = 8
 
-/** Before the names of metadata in the query. */
+/** The prefix of metadata names in the query. */
 const METADATA = 'metadata.'
 
 const CHIPS = [
@@ -40,7 +40,7 @@ const CHIPS = [
   { title: 'inexact turns', name: 'inexact', value: 'true', count: (totals: Totals) => totals.inexact },
 ] as const
 
-/** Pages of the list, one after the other: each cursor comes with the page before. */
+/** Loads the pages of the list in sequence, because each page contains the cursor of the next. */
 function usePages(query: string, refresh: number) {
   const [sessions, setSessions] = useState<readonly Session[]>([])
   const [wanted, setWanted] = useState(PAGE)
@@ -130,11 +130,11 @@ export function Sessions() {
 }
 
 interface FiltersProps {
-  /** Of the field, for the key that goes there. */
+  /** The search field, which a key focuses. */
   search: RefObject<HTMLInputElement | null>
-  /** undefined: not loaded yet */
+  /** Totals; undefined: not loaded yet. */
   totals: Totals | undefined
-  /** Of the sessions that are shown. */
+  /** The labels of the sessions that are shown. */
   labels: readonly string[]
 }
 

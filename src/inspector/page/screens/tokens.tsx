@@ -13,17 +13,17 @@ import { HeatMap } from '../parts/heat-map.tsx'
 import { LogprobChart } from '../parts/logprob-chart.tsx'
 import { Await, Chip, Empty, Sources, Tag } from '../parts/parts.tsx'
 
-/** A token that is sampled once in a hundred times, or less. */
+/** The logprob of a token that is sampled once in a hundred times; tokens below it count as unlikely. */
 const UNLIKELY = Math.log(0.01)
 
-/** What tokens can be coloured by. */
+/** Returns the properties by which tokens can be coloured. */
 function getColourings({ added }: RowData): readonly ColourBy[] {
   return ['logprob', 'mask', 'turn', 'weights', ...added.keys()]
 }
 
 export function Tokens({ sessionId, row }: { sessionId: string; row: number }) {
   const read = useLoad((stop) => loadRow(sessionId, row, stop), [sessionId, row])
-  // After the row itself: to sum up all of them costs the proxy as much again.
+  // Load the row first: summarizing all rows costs the proxy as much again.
   const isRead = read.value !== undefined
   const rows = useLoad(
     async (stop) => {
@@ -101,7 +101,7 @@ function RowView({ read }: { read: RowData }) {
   )
 }
 
-/** Their places in the row. */
+/** Returns the positions of the unlikely tokens in the row. */
 function unlikelyTokens({ ids, mask, logprobs }: RowData): number[] {
   const places: number[] = []
   for (let place = 0; place < ids.length; place += 1)
@@ -143,7 +143,7 @@ function useTokenKeys({ read, selected, unlikely, by }: TokenKeys): void {
   ])
 }
 
-/** @param unlikely how many of its tokens are */
+/** @param unlikely the number of unlikely tokens */
 function RowSummary({ read: { row, texts }, unlikely }: { read: RowData; unlikely: number }) {
   return (
     <span class="summary">
@@ -156,7 +156,7 @@ function RowSummary({ read: { row, texts }, unlikely }: { read: RowData; unlikel
   )
 }
 
-/** Where a turn's sampled tokens begin. */
+/** Returns the position of a turn's first sampled token in the row; -1 if there is none. */
 function findCompletionStart({ row }: RowData, turn: string | null): number {
   const span = turn === null ? undefined : row.turns.find(({ index }) => index === Number(turn))
   return span ? row.prompt_tokens + span.start : -1
@@ -202,7 +202,7 @@ function Legend({ by, read }: { by: ColourBy; read: RowData }) {
   )
 }
 
-/** All that is known of one token. */
+/** All properties of one token. */
 function TokenBar({ read, place }: { read: RowData; place: number }) {
   const { ids, mask, logprobs, turns, row, texts, added } = read
   if (place < 0 || place >= ids.length) {
