@@ -1,4 +1,4 @@
-/** One row of a chain of turns: which turns it trains, where their tokens are in it, and what is cut off. */
+/** Assembles one row of a chain of turns: the turns that it trains, the spans of their tokens, and the truncation. */
 import { isCutByEngine } from '../../../protocol/canonical/finish-reason.ts'
 import type { SessionMarks } from '../../store/port/marks.ts'
 import type { Reward } from '../../store/port/turn-store.ts'
@@ -14,86 +14,86 @@ export interface TrajectoryOptions {
   responseLength?: number | undefined
   /** `longest`: the row with the longest uncut response (of equals the first). `last`: the one that ends last. */
   select?: 'all' | 'longest' | 'last'
-  /** Splits the selected rows: a row per turn, with the turn's whole prompt. */
+  /** Splits the selected rows into one row per turn, with the turn's complete prompt. */
   perTurn?: boolean
-  /** Trains the turns of this policy alone, and makes only rows that train one. Default: whatever policy a turn has. */
+  /** Trains only the turns of this policy and returns only rows that train one. Default: turns of all policies. */
   policy?: string
 }
 
-/** Where a turn's completion is in `response_ids`. */
+/** The span of a turn's completion in `response_ids`. */
 export interface TurnSpan {
   turn_id: string
   index: number
   line: AgentRole
-  /** The model that the session named for it; null: it named none. */
+  /** The model that the session's policies assign to the turn; null: none. */
   policy: string | null
-  /** Offsets; equal when the cut left nothing of the turn. */
+  /** Offsets; equal if truncation removed the complete turn. */
   start: number
   end: number
-  /** Whether the mask is 1 there; if not, another row trains it. */
+  /** Whether the mask is 1 in the span; if not, another row trains the turn. */
   trained: boolean
-  /** Its own, in each row that it is in; null: it was given none. */
+  /** The turn's own reward, repeated in each row that contains the turn; null: none. */
   reward: number | null
-  /** Of people. */
+  /** Labels that people assigned. */
   labels: readonly string[]
   finish_reason: string | null
   weight_version_start: string | null
   weight_version_end: string | null
 }
 
-/** One row, under the names that it has on the wire. */
+/** One row, with its wire field names. */
 export interface Trajectory {
-  /** Of the last turn; of the turns before it, if that one sums them up. */
+  /** The role of the last turn; if that is a compaction, the role of the turns before it. */
   line: AgentRole
-  /** Of all its turns; null where they have none, or several. */
+  /** The policy of all turns; null if they have none, or several. */
   policy: string | null
   prompt_ids: Int32Array
   response_ids: Int32Array
-  /** 1 on sampled tokens that this row trains, 0 elsewhere. As long as `response_ids`. */
+  /** 1 for sampled tokens that this row trains, 0 elsewhere. As long as `response_ids`. */
   response_mask: Uint8Array
   /** 0.0 where the mask is 0. As long as `response_ids`. */
   response_logprobs: Float64Array
   turns: TurnSpan[]
   num_turns: number
-  /** Of the last turn. */
+  /** The finish reason of the last turn. */
   finish_reason: string | null
   /**
-   * Lowest and highest of the turns that the row keeps tokens of; null if one of them has none. See {@link
+   * Lowest and highest version of the turns that the row keeps tokens of; null if one of them has none. See {@link
    * versionRange}.
    */
   weight_version_min: string | null
   weight_version_max: string | null
-  /** Of the turns that the row keeps tokens of, those whose version is not known at their start or their end. */
+  /** Number of turns that the row keeps tokens of and whose version at the start or the end is unknown. */
   unversioned_turns: number
-  /** The line's, where it has one of its own, else the session's. */
+  /** The reward of the row's agent role if it has its own, else that of the session. */
   reward: number | null
   reward_components: Record<string, number>
-  /** Of the session. */
+  /** Labels of the session. */
   labels: readonly string[]
-  /** False: the engine did not tell exact ids, and the row has none. */
+  /** False: the engine did not report exact ids, and the row contains none. */
   exact: boolean
   inexact_reason: string | null
-  /** `responseLength` cut something off. */
+  /** `responseLength`, or the engine, truncated the response. */
   truncated: boolean
-  /** `promptLength` cut something off. */
+  /** `promptLength` truncated the prompt. */
   prompt_truncated: boolean
-  /** Whose tokens are among those of prompt and response, in order; none is cut. Absent: there are none. */
+  /** Images whose tokens are in prompt and response, in order; none is truncated. Absent: there are none. */
   images?: RowImage[]
 }
 
-/** A row before its tokens are put together. */
+/** A row before its tokens are assembled. */
 export interface Plan {
-  /** From the first turn to the last; each the parent of the next. Never empty. */
+  /** Turns from first to last; each is the parent of the next. Never empty. */
   readonly chain: readonly TurnNode[]
   readonly last: TurnNode
-  /** Length of the first turn's prompt, from where the response counts. */
+  /** Length of the first turn's prompt; the response begins at this offset. */
   readonly base: number
   readonly responseLength: number
-  /** Of the last turn's prompt. */
+  /** Images of the last turn's prompt. */
   readonly images: readonly RowImage[]
 }
 
-/** Which row trains each turn: the one that keeps most of it, of equals the first. */
+/** Assigns each turn to the row that trains it: the one that keeps most of its tokens, the first of several. */
 export function assignTraining(
   plans: Plan[],
   options: TrajectoryOptions,
@@ -121,7 +121,7 @@ function computeSpan(turn: TurnNode, plan: Plan, options: TrajectoryOptions): { 
   return { start: Math.min(start, kept), end: Math.min(start + turn.completionLength, kept) }
 }
 
-/** What all rows of a session have in common. */
+/** Data that all rows of a session share. */
 interface RowContext {
   readonly trainedBy: ReadonlyMap<TurnNode, Plan>
   readonly reward: Reward | null
@@ -185,7 +185,10 @@ export function assemble(
   }
 }
 
-/** The turns before a row of one turn have reported its prompt as well. */
+/**
+ * Returns the row's layout. It includes the turns before a row of one turn, because they reported token data of its
+ * prompt as well.
+ */
 export function createLayout({ chain, base }: Plan, row: Trajectory): RowLayout {
   const history: TurnNode[] = []
   for (let turn = chain[0]!.parent; turn !== undefined; turn = turn.parent) history.push(turn)
@@ -208,11 +211,12 @@ function getAgentRole(chain: readonly TurnNode[]): AgentRole {
 }
 
 /**
- * The lowest and the highest version that sampled. If all are numbers they compare as numbers (`9` before `10`);
- * other names have no order but that of their appearance: then it is the first and the last that was seen.
+ * Returns the lowest and the highest version that sampled. If all versions are numbers, they are compared as numbers
+ * (`9` before `10`). Other names have no order except that of their appearance: the result is the first and the last
+ * one.
  *
- * Where the version of one turn is not known there is neither: tokens of any age may be in the row, and a trainer that
- * drops stale rows must not take it for as fresh as its other turns.
+ * If the version of one turn is unknown, both are null: the row may contain tokens of any age, and a trainer that drops
+ * stale rows must not treat it as being as fresh as its other turns.
  */
 function versionRange(turns: readonly TurnSpan[]): { min: string | null; max: string | null } {
   if (turns.some(isUnversioned)) return { min: null, max: null }

@@ -1,15 +1,15 @@
 /**
- * Rows as a forest: what several rows begin with is there once, for trainers that pack prefixes (tree attention) and for a
- * smaller answer. A completion is a node of its own, whatever another turn sampled there: two samples of one prompt stay two,
- * though their tokens may be the same. What was read is shared by its tokens: prompts, between sessions too, and what stands
- * between a completion and the next one.
+ * Represents rows as a forest: common prefixes of rows are stored once, for trainers that pack prefixes (tree
+ * attention) and for smaller responses. Each completion is a separate node, even if two samples of one prompt have
+ * equal tokens. Tokens that were read are shared if equal: prompts, also between sessions, and the tokens between two
+ * completions.
  */
 import { TokenNode } from './token-tree.ts'
 import type { Trajectory, TurnSpan } from './trajectories.ts'
 
-/** Tokens that were read. */
+/** Tokens that the model read. */
 export interface PromptTokens {
-  /** The place of the node before it; null: none. */
+  /** Index of the parent node; null: none. */
   readonly parent: number | null
   readonly ids: Int32Array
 }
@@ -18,19 +18,19 @@ export interface PromptTokens {
 export interface CompletionTokens extends PromptTokens {
   readonly sessionId: string
   readonly turn: ForestTurn
-  /** 0.0 where no row trains it. */
+  /** 0.0 where no row trains the token. */
   readonly logprobs: Float64Array
 }
 
-/** `trained`: some row trains it. */
+/** A turn's span without its offsets. `trained`: a row trains it. */
 type ForestTurn = Omit<TurnSpan, 'start' | 'end'>
 
 /** A row is the path from a root to its leaf. */
 export interface ForestRow extends Omit<Trajectory, RowArrays> {
   readonly session_id: string
-  /** null: it has no tokens. */
+  /** Index of the last node; null if the row has no tokens. */
   readonly leaf: number | null
-  /** How many of the path's tokens are its prompt. */
+  /** Number of the path's tokens that are the prompt. */
   readonly prompt_tokens: number
   readonly response_tokens: number
 }
@@ -38,7 +38,7 @@ export interface ForestRow extends Omit<Trajectory, RowArrays> {
 type RowArrays = 'prompt_ids' | 'response_ids' | 'response_mask' | 'response_logprobs'
 
 interface ForestLayout {
-  /** Each comes after its parent. */
+  /** Nodes; each follows its parent. */
   readonly nodes: readonly (PromptTokens | CompletionTokens)[]
   readonly rows: readonly ForestRow[]
 }
@@ -47,7 +47,10 @@ export class Forest {
   readonly #roots = TokenNode.root()
   readonly #steps: Step[] = []
 
-  /** @param rows of all turns of the session, none of them cut; nothing is kept of their arrays but what is new */
+  /**
+   * Adds the rows of a session. Copies only new tokens.
+   * @param rows rows of all turns of the session, none of them truncated
+   */
   add(sessionId: string, rows: Iterable<Trajectory>): void {
     const sampled = new Map<string, CompletionSpan>()
     for (const row of rows)
@@ -57,7 +60,7 @@ export class Forest {
       })
   }
 
-  /** Only when all is there it is known where prompts part. */
+  /** Returns the layout. All rows must have been added, because each may split a prompt. */
   place(): ForestLayout {
     const nodes: (PromptTokens | CompletionTokens)[] = []
     const places = new Map<TokenNode | CompletionSpan, number | null>([[this.#roots, null]])
@@ -90,7 +93,7 @@ export class Forest {
 interface CompletionSpan extends Omit<CompletionTokens, 'parent' | 'turn' | 'logprobs'> {
   turn: ForestTurn
   logprobs: Float64Array
-  /** What was read after it. */
+  /** Tokens that were read after it. */
   readonly below: TokenNode
 }
 

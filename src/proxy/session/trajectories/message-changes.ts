@@ -1,28 +1,28 @@
-/** What an agent changed in messages that it had sent or been given, as people read it: the places that differ, in lines. */
+/** Describes how an agent changed messages that it had sent or received, line by line for people. */
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import type { EchoNote } from '../prompts/echo-note.ts'
 
-/** The texts are parts of what was there, from a line before the first difference on; null: there was nothing. */
+/** One change. The texts are excerpts that begin one line before the first difference; null: the text did not exist. */
 export interface MessageChange {
   readonly what: string
   readonly before: string | null
   readonly now: string | null
-  /** Of the first difference, from 1. */
+  /** Line of the first difference, from 1. */
   readonly line: number
 }
 
-/** Of each text: the reads that tell it are light. */
+/** Limit of each text, which keeps the responses small. */
 const MAX_CHARS = 800
 
-/** @param what it is that changed, in a few words */
+/** @param what the changed element, in a few words */
 export function describeChange(what: string, before: string, now: string): MessageChange {
   const [line, start] = firstDifference(before, now)
   return { what, before: excerpt(before, start), now: excerpt(now, start), line }
 }
 
-/** The line of the first difference, and where the line before it begins. */
+/** Returns the line of the first difference and the offset of the line before it. */
 function firstDifference(before: string, now: string): [line: number, start: number] {
   let at = 0
   let line = 1
@@ -39,7 +39,7 @@ function excerpt(text: string, start: number): string {
   return text.length <= end ? text.slice(start) : `${text.slice(start, end)}…`.toWellFormed()
 }
 
-/** What a message says, its calls line by line. */
+/** Returns a message's text, followed by its tool calls, one per line. */
 export function getMessageText({ value }: Message): string {
   const { content } = value
   const said = typeof content === 'string' ? content : content ? JSON.stringify(content, null, 2) : ''
@@ -47,7 +47,7 @@ export function getMessageText({ value }: Message): string {
   return withCalls(said, calls)
 }
 
-/** What a turn answered, as its message would say it. */
+/** Returns a turn's completion in the format of {@link getMessageText}. */
 export function getCompletionText(turn: Pick<TurnRecord, 'completionText' | 'toolCalls'>): string {
   return withCalls(turn.completionText ?? '', JSON.parse(turn.toolCalls) as ToolCall[])
 }
@@ -57,17 +57,17 @@ function withCalls(said: string, calls: readonly ToolCall[] | undefined): string
   return [...(said === '' ? [] : [said]), ...lines].join('\n')
 }
 
-/** The names of tools as sent, one a line. @param tools JSON text; null: there were none */
+/** Returns the names of tools as sent, one per line. @param tools JSON text; null: none */
 export function getToolNames(tools: string | null): string {
   const all = JSON.parse(tools ?? '[]') as { type?: string; name?: string; function?: { name?: string } }[]
   return all.map(({ type, name, function: own }) => own?.name ?? name ?? type).join('\n')
 }
 
 /**
- * Whether a message that stands where another one stood is that one, edited, and not the start of something else: they
- * have at least half of their text in common at their ends, or both conversations go on alike.
- * @param turn the turn whose request has the message `before`
- * @param lastNow the last message of the request that has the message `now`
+ * Returns whether `now` is an edited version of `before`, not the start of another conversation: they share at least
+ * half of their text at their beginnings and ends, or both conversations continue with the same message.
+ * @param turn the turn whose request contains the message `before`
+ * @param lastNow the last message of the request that contains the message `now`
  */
 export function isEdited(
   before: Message,
@@ -86,7 +86,7 @@ export function isEdited(
   return (head + tail) * 2 >= longer
 }
 
-/** What a turn was sent and what it answered. */
+/** The messages of a turn's request and its completion. */
 type TurnMessages = Pick<TurnRecord, 'lastMessage' | 'completionText' | 'toolCalls'>
 
 /** Returns whether `next` follows the message in the turn's request, or is the turn's answer to it. */
@@ -100,20 +100,20 @@ export function isAnswerOf(turn: TurnMessages, message: Message): boolean {
   return message.value.role === 'assistant' && text !== '' && text === getMessageText(message)
 }
 
-/** The message after this one, of those up to `last`. */
+/** Returns the message after this one on the path to `last`. */
 export function getNext(message: Message, last: Message | undefined): Message | undefined {
   let at = last
   while (at !== undefined && at.parent !== message) at = at.parent
   return at
 }
 
-/** What an agent changed in the calls of a turn. Values of arguments are JSON, or text. */
+/** Returns how an agent changed the tool calls of a turn. Values of arguments are JSON, or text. */
 export function findToolCallChanges(
   { changes: noted = [] }: EchoNote,
   { index, toolCalls }: Pick<TurnRecord, 'index' | 'toolCalls'>,
 ): { text: string; changes: MessageChange[] } {
   const names = new Map((JSON.parse(toolCalls) as ToolCall[]).map(({ id, function: of }) => [id, of.name]))
-  /** Members of arguments, by whose they are. */
+  /** Changed members of the arguments, keyed by tool call. */
   const told = new Map<string, string[]>()
   const changes = noted.map(({ kind, call, path, sampled, echoed }): MessageChange => {
     const name = names.get(call ?? '') ?? 'a call'
@@ -129,13 +129,13 @@ export function findToolCallChanges(
   return { text: `${words.length === 0 ? 'its calls' : words.join('; ')} (turn ${index})`, changes }
 }
 
-/** A string of JSON as its text, with its lines. */
+/** Decodes a JSON string; other values stay as they are. */
 function readable(value: string | null): string | null {
   if (value === null || !value.startsWith('"')) return value
   try {
     return String(JSON.parse(value))
   } catch {
-    // It was cut where it is long.
+    // The value was truncated, so it is not valid JSON.
     return value.replaceAll('\\n', '\n')
   }
 }

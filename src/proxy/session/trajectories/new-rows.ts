@@ -1,4 +1,4 @@
-/** Why a turn begins a row of its own: a sentence for who looks at the session, and what changed. */
+/** Explains why a turn begins a new row: a sentence for people, and the changes. */
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnStep } from '../../store/port/turn-store.ts'
 import { getPromptReason, getRecordedParent } from '../matching/recorded-parent.ts'
@@ -19,10 +19,10 @@ import {
 } from './message-changes.ts'
 
 /**
- * `conversation` and `sampled_again` are as they should be. The others split what could be one row: the agent changed what it
- * had been given or sent before (`call_edited`, `message_changed`, `answer_missing`, `tools_changed`), the prompt of a call
- * that goes on from a turn does not begin with that turn's tokens (`tokens_differ`), or that turn cannot be gone on from
- * (`not_trainable`, `other_model`).
+ * The reasons for a new row. `conversation` and `sampled_again` are expected. The others split what could be one row:
+ * the agent changed messages or tools (`call_edited`, `message_changed`, `answer_missing`, `tools_changed`), the prompt
+ * of a request that continues a turn does not begin with that turn's tokens (`tokens_differ`), or that turn cannot be
+ * continued (`not_trainable`, `other_model`).
  */
 export const NEW_ROW_REASONS = [
   'conversation',
@@ -42,19 +42,19 @@ const EXPECTED: ReadonlySet<Why> = new Set(['conversation', 'sampled_again'])
 
 export interface NewRow {
   readonly why: Why
-  /** The turn that it could have gone on from, or that it is a sample beside. */
+  /** The turn that it could have continued, or that it is another sample of. */
   readonly turnId: string | null
   readonly text: string
-  /** What the agent changed, where it did. */
+  /** Changes that the agent made, if any. */
   readonly changes?: readonly MessageChange[]
 }
 
-/** Whether it splits what could be one row. */
+/** Returns whether the new row splits what could be one row. */
 export function isSplit({ why }: NewRow): boolean {
   return !EXPECTED.has(why)
 }
 
-/** What is kept of a turn. */
+/** The parts of an earlier turn that are kept. */
 interface PriorTurn
   extends Pick<
     TurnStep,
@@ -68,28 +68,33 @@ interface PriorTurn
     | 'completionText'
     | 'toolCalls'
   > {
-  /** Of prompt and completion. */
+  /** Number of tokens of prompt and completion. */
   readonly tokenCount: number
 }
 
-/** What followed on a message last, and whose request brought it; undefined: on none. */
+/**
+ * The latest message after each message, with the turn whose request added it; the key undefined stands for the
+ * beginning.
+ */
 type NextTurns = Map<Message | undefined, { message: Message; turn: PriorTurn }>
 
 export class NewRows {
   readonly #turns = new Map<string, PriorTurn>()
-  /** By the last message of its request: the latest turn. */
+  /** The latest turn, keyed by the last message of its request. */
   readonly #endingAt = new Map<Message, PriorTurn>()
-  /** By line, for helpers have conversations of their own. */
+  /** Keyed by agent role, because subagents have separate conversations. */
   readonly #following = new Map<string, NextTurns>()
-  /** The latest completed turn of each line. */
+  /** The latest completed turn of each agent role. */
   readonly #latest = new Map<AgentRole, PriorTurn>()
-  /** The turns that a turn of the line continues. A compaction beside the main line splits no row. */
+  /**
+   * The turns that a turn of the same agent role continues. A compaction beside the main conversation splits no row.
+   */
   readonly #continued = new Map<AgentRole, Set<string>>()
 
   /**
-   * Takes all turns, in call order.
+   * Adds a turn. All turns must be added in index order.
    * @param parentId the turn whose tokens this one continues, if any
-   * @returns undefined of a turn that begins no row
+   * @returns undefined if the turn begins no row
    */
   add(step: TurnStep, found: AgentRoleMatch, parentId: string | undefined): NewRow | undefined {
     const seen = toSeenTurn(step)
@@ -111,7 +116,7 @@ export class NewRows {
     parentId: string | undefined,
   ): NewRow | undefined {
     if (parentId !== undefined) return this.#byFork(step, seen, line, parentId)
-    // A helper that nobody named may be the main line behind a system prompt that was edited.
+    // A subagent that was inferred from its opening may be the main agent with an edited system prompt.
     const isGuess = rule === 'new_opening'
     return this.#byParent(step) ?? this.#byMessages(step, seen, isGuess ? 'main' : line, isGuess)
   }
@@ -147,7 +152,7 @@ export class NewRows {
     }
   }
 
-  /** Of a call that was found to go on from a turn by its messages. */
+  /** Explains a turn that continues another one according to its messages. */
   #byParent(step: TurnStep): NewRow | undefined {
     const before = this.#turns.get(getRecordedParent(step) ?? '')
     if (before === undefined) return undefined
@@ -178,9 +183,9 @@ export class NewRows {
     const ended = known && this.#endingAt.get(known)
     if (ended !== undefined) return describeChangedRequest(ended, seen, added)
     const other = following.get(known)
-    // What nobody said before begins a conversation.
+    // Messages that no earlier turn contains begin a conversation.
     if (other === undefined || added === undefined) return CONVERSATION
-    // So does another agent behind the same system prompt, unless it says almost the same.
+    // So do those of another agent with the same system prompt, unless they are almost the same.
     const mayBeAnother = isGuess || isOpening(known, added)
     if (mayBeAnother && !isEdited(other.message, added, other.turn, seen.lastMessage)) return CONVERSATION
     const { index, turnId } = other.turn
@@ -190,7 +195,7 @@ export class NewRows {
     return { why: 'message_changed', turnId, text, changes: [change] }
   }
 
-  /** How much of it an earlier turn had, and the first message that none had there. */
+  /** Returns the last message that an earlier turn contains, and the first one after it. */
   #known(
     last: Message | undefined,
     following: NextTurns,
@@ -230,7 +235,10 @@ function toSeenTurn(step: TurnStep): PriorTurn {
 
 const CONVERSATION: NewRow = { why: 'conversation', turnId: null, text: 'begins a conversation' }
 
-/** Its messages are those of the turn's request, and then others than its answer and what follows it. */
+/**
+ * Explains a request that contains the messages of an earlier request, but continues with something other than its
+ * response.
+ */
 function describeChangedRequest(ended: PriorTurn, seen: PriorTurn, added: Message | undefined): NewRow {
   const { turnId, index } = ended
   if (added === undefined) {
@@ -256,8 +264,8 @@ function describeChangedRequest(ended: PriorTurn, seen: PriorTurn, added: Messag
 }
 
 /**
- * Detects a sliding window: behind `known`, the request continues with a later message or with the answer of the turn
- * before it in its line.
+ * Detects a sliding window: after `known`, the request continues with a later message or with the response of the
+ * previous turn of its agent role.
  */
 function describeDropped(
   latest: PriorTurn,
@@ -280,7 +288,7 @@ function describeDropped(
   return { why: 'answer_missing', turnId, text }
 }
 
-/** The first message that is not the system's differs. */
+/** Returns whether the first message after the system prompt differs. */
 function isOpening(known: Message | undefined, added: Message): boolean {
   for (let at = known; at !== undefined; at = at.parent) if (!isSystem(at)) return false
   return !isSystem(added)

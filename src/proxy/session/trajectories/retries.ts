@@ -1,12 +1,10 @@
-/**
- * Which turns a client's retries repeat, so that an answer that never reached its agent is kept apart from a sample.
- */
+/** Finds the turns that a client's retries repeat, to distinguish undelivered responses from samples. */
 import { type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
 import { answeredRetriesOf } from '../../store/port/answered-retries.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { computeDigest } from '../matching/message-key.ts'
 
-/** What of a turn tells whether it is a try of the same call as another one. */
+/** The parts of a turn that identify attempts of one request. */
 export type AttemptTurn = Pick<
   TurnRecord,
   | 'turnId'
@@ -22,38 +20,40 @@ export type AttemptTurn = Pick<
   | 'annotations'
 >
 
-/** Longer texts are compared by their digest: they would all be kept in memory. */
+/** Longer texts are compared by their digest, because all of them are kept in memory. */
 const MAX_KEPT_CHARS = 1024
 
 export interface Attempt {
   readonly turnId: string
   readonly status: TurnRecord['status']
   readonly retryCount: number
-  /** Of the last retry that was given this try's answer: it and those before it brought their client something. */
+  /**
+   * Count of the last retry that received this attempt's response; that retry and those before it delivered a response.
+   */
   readonly answeredCount?: number | undefined
-  /** Turns below this index were answered by a proxy that was lost. Absent: all by the one that lives. */
+  /** Turns below this index were served by a crashed node. Absent: there was no fail-over. */
   readonly resumedAt?: number | undefined
-  /** Whether its answer may have been lost with its proxy, which another one followed at this index. Absent: it was not. */
+  /** Returns whether its response may have been lost with its node, which another node followed at this index. */
   mayBeLost?(resumedAt: number): boolean
 }
 
 /**
- * Takes all turns of a session, in call order and whatever their status.
+ * Receives all turns of a session in index order, whatever their status.
  *
- * A retry says that one earlier try of the very same request brought its client nothing. That is a try that failed or
- * was aborted, where there is one that no other retry has spoken for: the client knows of it. Only where there is none
- * was an answer lost on its way, and it was one answer: the latest that can be it. The others are samples that the
- * agent has read.
+ * A retry states that one earlier attempt of the same request delivered nothing to its client. If an attempt failed or
+ * was aborted and no other retry accounts for it, it is that one, because the client observed the failure. Otherwise
+ * exactly one response was lost in transit: the latest that is possible. The others are samples that the agent
+ * received.
  *
- * A client that does not tell its tries is believed in one case: its proxy was lost after an answer, and the first that the
- * next proxy was asked is the same again.
+ * A client that does not send retry counts is assumed to retry in one case: its node crashed after a response, and the
+ * first request to the next node is identical.
  */
 export class Retries {
   readonly #requests = new RequestKeys()
   readonly #lives = new NodeHistory()
   readonly #tries = new Map<string, Attempt[]>()
 
-  /** @returns the tries of the turn's request so far, this one the last */
+  /** @returns the attempts of the turn's request so far, this one last */
   add(turn: AttemptTurn): readonly Attempt[] {
     const key = this.#requests.getKey(turn)
     const tries = this.#tries.get(key) ?? []
@@ -65,8 +65,9 @@ export class Retries {
   }
 
   /**
-   * @param wasRead whether the agent has read the answer of a completed turn, because something goes on from it
-   * @returns the ids of turns whose answer never reached the agent
+   * @param wasRead returns whether the agent received the response of a completed turn, because a later turn continues
+   * it
+   * @returns the ids of turns whose response never reached the agent
    */
   ghosts(wasRead: (turnId: string) => boolean): Set<string> {
     const ghosts = new Set<string>()
@@ -78,21 +79,29 @@ export class Retries {
   }
 }
 
-/** @param tries of one request, in call order @returns what the last one repeats, if it is a retry */
+/**
+ * @param tries attempts of one request, in index order
+ * @returns the turn that the last one repeats, if it is a retry
+ */
 export function findRepeatedByLast(
   tries: readonly Attempt[],
   wasRead: (turnId: string) => boolean,
 ): string | undefined {
-  // Which of them have been spoken for, the tries before tell.
+  // The earlier half determines which attempts other retries already account for.
   const latest = tries.slice(-2 * MAX_TRIES)
   const last = latest.at(-1)
   return last !== undefined && isRetry(last) ? findRepeated(latest, wasRead).at(-1)?.turnId : undefined
 }
 
-/** A client tries a call some times. Of a request that was marked as a retry without end, the latest tries count. */
+/**
+ * Number of attempts that are searched: clients retry a few times. If a client marks requests as retries without end,
+ * only the latest attempts count.
+ */
 const MAX_TRIES = 64
 
-/** For each retry the earlier try that it repeats, which no other retry repeats; undefined: it is not on record. */
+/**
+ * Returns for each retry the earlier attempt that it repeats and that no other retry repeats; undefined: not recorded.
+ */
 function findRepeated(
   tries: readonly Attempt[],
   wasRead: (turnId: string) => boolean,
@@ -111,7 +120,7 @@ function findRepeated(
   })
 }
 
-/** It says so, or it may be one of a client that does not tell. */
+/** Returns whether the client declared a retry, or may have retried without declaring it. */
 function isRetry({ retryCount, resumedAt }: Attempt): boolean {
   return retryCount > 0 || resumedAt !== undefined
 }
@@ -121,15 +130,15 @@ function isEarlierAttempt(turn: Attempt, { retryCount, resumedAt = 0 }: Attempt)
   return turn.mayBeLost?.(resumedAt) ?? false
 }
 
-/** Of the highest count; of several the last. */
+/** Returns the attempt with the highest count, the last of several. */
 function findLatestAttempt(tries: readonly Attempt[]): Attempt | undefined {
   const highest = Math.max(...tries.map(({ retryCount }) => retryCount))
   return tries.findLast(({ retryCount }) => retryCount === highest)
 }
 
 /**
- * What each proxy that the session had was asked last. Of one that took it over from one that was lost, all turns say where; it
- * may have handed it over in order, and the turns of the next one say nothing.
+ * The time of the last request to each node that served the session. After a crash, all turns of the next node carry
+ * the index at which it recovered; after an orderly transfer, they do not.
  */
 class NodeHistory {
   readonly #lastStarts = new Map<number, number>()
@@ -141,27 +150,27 @@ class NodeHistory {
     const life = resumedAt ?? this.#life
     this.#life = life
     const isClosed = status !== 'open' && status !== 'interrupted'
-    // Nobody has said of a turn that nobody closed whose it was.
+    // An interrupted turn has no known owner node.
     if (isClosed) this.#lastStarts.set(life, Math.max(this.#lastStarts.get(life) ?? 0, startedAtMs))
-    // What the proxy was asked after its end, it was asked by who had the answer, as a rule.
+    // Requests after the end of this turn usually come from a client that received its response.
     const isLatest = () => !isClosed || (endedAtMs ?? 0) >= this.#lastStarts.get(life)!
     return { resumedAt, mayBeLost: (followedAt) => index < followedAt && isLatest() }
   }
 }
 
 function readRecoveredAtIndex(annotations: string): number | undefined {
-  // Few have it, and parsing all costs more than reading them.
+  // Few turns have it, and parsing all annotations costs more than reading the turns.
   if (!annotations.includes('"resumed_at"')) return undefined
   return (JSON.parse(annotations) as { resumed_at?: number }).resumed_at
 }
 
-/** Equal requests of one reading have equal keys. */
+/** Assigns equal keys to equal requests of one session. */
 class RequestKeys {
   readonly #ids = new Map<Message, number>()
   readonly #prompts = new MessageTree()
 
   getKey({ lastMessage, promptPieces, tools, params }: AttemptTurn): string {
-    // A request has either of the two.
+    // A request has one of the two.
     const last = lastMessage ?? this.#prompts.addMessageTexts(promptPieces)
     return `${last === undefined ? 0 : this.#getId(last)} ${short(tools ?? '')} ${short(params)}`
   }

@@ -1,8 +1,7 @@
 /**
- * Details of a row: those of its turns, moved to where their tokens are in it. What is of a sampled token is there
- * where the row trains it; what is of a place of the sequence (the prompt's logprobs, the experts) is there wherever a
- * turn reported it. Of several turns that tell the same place the earliest counts: it is the one that sampled, or first
- * read, the token.
+ * Assembles the token data of a row from that of its turns. Data of sampled tokens is included where the row trains
+ * them; data of sequence positions (prompt logprobs, experts) is included wherever a turn reported it. If several turns
+ * report one position, the earliest counts: it sampled the token, or was the first to read it.
  */
 
 import { getElementSize, type Tensor, toNumbers } from '../../../protocol/token-data/tensors.ts'
@@ -14,15 +13,12 @@ import type {
 } from '../../../protocol/token-data/token-data.ts'
 import { getRowSize } from '../../../protocol/token-data/token-data.ts'
 
-/** A turn that a row has tokens of, or goes on from. */
+/** A turn that the row contains tokens of, or continues. */
 interface RowTurn {
   readonly turnId: string
   readonly promptLength: number
   readonly completionLength: number
-  /**
-   * Where its completion is in the row's response; empty where the cut left nothing of it, or the row does not train
-   * it.
-   */
+  /** The span of its completion in the row's response; empty if it was truncated, or the row does not train it. */
   readonly start: number
   readonly end: number
   readonly weightVersionStart: string | null
@@ -30,16 +26,16 @@ interface RowTurn {
 }
 
 export interface RowLayout {
-  /** In call order, from the first turn that the sequence begins with; also those before a row of one turn. */
+  /** Turns in index order, from the first turn of the sequence; includes those before a row of one turn. */
   readonly turns: readonly RowTurn[]
-  /** The row's first token, counted from the start of its first turn's prompt. */
+  /** Offset of the row's first token from the start of the first turn's prompt. */
   readonly first: number
-  /** The first token of its response, counted from there too. */
+  /** Offset of the first token of its response, from the same start. */
   readonly base: number
   readonly responseLength: number
 }
 
-/** Ids, and their logprobs where there are any. */
+/** Token ids with their logprobs, if reported. */
 export interface TokenRow {
   readonly ids: readonly number[]
   readonly logprobs?: readonly number[] | undefined
@@ -51,27 +47,27 @@ export interface RowExperts {
   readonly shape: readonly number[]
   /** Zeros where no turn reported any. */
   readonly data: Uint8Array
-  /** From which token up to which one a turn reported them; in order, and apart. */
+  /** Reported spans of tokens, in order and not adjacent. */
   readonly known: readonly (readonly [from: number, to: number])[]
 }
 
 /**
- * null: no turn of the row has any. Lists have an entry per token, null where none was reported, or the row does not
- * train it.
+ * The token data of a row. null: no turn of the row has any. Lists have one entry per token; it is null if none was
+ * reported, or the row does not train the token.
  */
 export interface RowDetails {
-  /** Per token of the response. */
+  /** Lists per token of the response. */
   readonly sampling_mask: (TokenRow | null)[] | null
   readonly sampling_logprobs: (number | null)[] | null
   readonly top_logprobs: (TokenRow | null)[] | null
-  /** Per token of prompt and response. */
+  /** List per token of prompt and response. */
   readonly prompt_logprobs: (TokenRow | null)[] | null
   readonly routed_experts: RowExperts | null
-  /** In tokens of the response. */
+  /** Spans in tokens of the response. */
   readonly weight_versions: VersionSpan[] | null
-  /** Whose logprobs they are: of several, whoever read the last turn. */
+  /** The teacher of the logprobs; of several, the one of the last turn. */
   readonly teacher: string | null
-  /** These per token of the response. */
+  /** Lists per token of the response. */
   readonly teacher_logprobs: (number | null)[] | null
   readonly advantages: (number | null)[] | null
   readonly ratios: (number | null)[] | null
@@ -79,7 +75,7 @@ export interface RowDetails {
   readonly loss_weights: (number | null)[] | null
 }
 
-/** Per token of the response, as {@link RowDetails} has them. */
+/** Returns `top_logprobs` as in {@link RowDetails}. */
 export function topLogprobs(
   layout: RowLayout,
   detailsOf: ReadonlyMap<string, TokenData>,
@@ -111,7 +107,7 @@ export function rowDetails(layout: RowLayout, detailsOf: ReadonlyMap<string, Tok
   }
 }
 
-/** What a turn reports at its nth token. */
+/** Returns a turn's data at its nth token. */
 type At<Detail> = (token: number) => Detail | null
 
 function perToken<Detail>(
@@ -133,7 +129,7 @@ function numbersAt(numbers: readonly number[] | undefined): At<number> | undefin
   return numbers && ((at) => (Number.isNaN(numbers[at] ?? Number.NaN) ? null : numbers[at]!))
 }
 
-/** The rows of a table by their number; null for one that was not reported. */
+/** Returns a getter of a table's rows by index; it returns null for a row that was not reported. */
 function createRowGetter(table: TokenTable | undefined): At<TokenRow> | undefined {
   if (table === undefined) return undefined
   const { counts, ids, logprobs } = table
@@ -169,7 +165,10 @@ function promptLogprobs(
   return isReported ? row : null
 }
 
-/** A turn's experts are those of its tokens but the last, which no forward pass has read. */
+/**
+ * Merges the experts of the turns. A turn has experts for all its tokens except the last, which no forward pass has
+ * read.
+ */
 function routedExperts(
   { turns, first, base, responseLength }: RowLayout,
   detailsOf: ReadonlyMap<string, TokenData>,
@@ -184,7 +183,7 @@ function routedExperts(
   const length = base - first + responseLength
   const bytes = getRowSize({ ...model, dtype: widest })
   const data = new Uint8Array(length * bytes)
-  // Places that no turn has reported yet, as far as tables were read; in order, and apart.
+  // Positions that the tables read so far do not cover; in order and not adjacent.
   let missing: TokenSpan[] = [[first, first + length]]
   for (const { table, end } of tables) {
     if (!isOfModel(table, model)) continue
@@ -211,13 +210,13 @@ function routedExperts(
 
 type TokenSpan = readonly [from: number, to: number]
 
-/** What two spans share: one span, or none. */
+/** Returns the intersection of two spans: one span, or none. */
 function within([from, to]: TokenSpan, [start, end]: TokenSpan): TokenSpan[] {
   const shared: TokenSpan = [Math.max(from, start), Math.min(to, end)]
   return shared[0] < shared[1] ? [shared] : []
 }
 
-/** What is left of a span without another one: two spans at most. */
+/** Returns a span without another one: at most two spans. */
 function outside([from, to]: TokenSpan, [start, end]: TokenSpan): TokenSpan[] {
   if (end <= start) return [[from, to]]
   return [...within([from, to], [from, start]), ...within([from, to], [end, to])]
@@ -230,7 +229,7 @@ function isOfModel({ experts }: ExpertTable, model: Tensor): boolean {
 function wider(a: Tensor['dtype'], b: Tensor['dtype']): Tensor['dtype'] {
   if (a === b) return a
   const [narrow, wide] = getElementSize(a) < getElementSize(b) ? [a, b] : [b, a]
-  // Of two of one width that differ in their sign neither holds the other; nor does an unsigned one what is below 0.
+  // Two types of one width and different sign cannot represent each other's values, nor an unsigned type negative ones.
   const isLossy = getElementSize(a) === getElementSize(b) || (narrow.startsWith('I') && wide.startsWith('U'))
   return isLossy ? 'I32' : wide
 }
@@ -241,7 +240,9 @@ function asType(tensor: Tensor, dtype: Tensor['dtype']): Uint8Array {
   return new Uint8Array(Numbers.from(toNumbers(tensor)).buffer)
 }
 
-/** Where an engine tells one version at the start and at the end, all tokens between have it. */
+/**
+ * Returns the weight versions. If an engine reports the same version at the start and at the end, all tokens have it.
+ */
 function weightVersions(
   { turns, responseLength }: RowLayout,
   detailsOf: ReadonlyMap<string, TokenData>,

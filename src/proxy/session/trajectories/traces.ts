@@ -1,4 +1,7 @@
-/** A session's calls as a trainer of rLLM's kind reads them: turn by turn, and put together by itself. */
+/**
+ * Reads a session's turns as traces for trainers, such as rLLM's, that process turns one by one and assemble rows
+ * themselves.
+ */
 import { getAncestor, type Message } from '../../../protocol/canonical/conversation.ts'
 import { NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import { type Marks, NO_MARKS } from '../../store/port/marks.ts'
@@ -6,13 +9,13 @@ import type { TurnRecord, TurnStep, TurnStore } from '../../store/port/turn-stor
 import { TrajectoryBuilder } from './trajectories.ts'
 
 export interface TraceQuery {
-  /** Only calls that ended then or later; milliseconds since the epoch. */
+  /** Only turns that ended at this time or later; milliseconds since the epoch. */
   sinceMs?: number | undefined
-  /** Only the first n. */
+  /** Maximum number of turns. */
   limit?: number | undefined
 }
 
-/** An answered call, and which one it goes on from. */
+/** A completed turn with its lineage. */
 export interface TurnTrace {
   readonly turn: TurnRecord
   readonly lineage: Lineage
@@ -20,15 +23,16 @@ export interface TurnTrace {
 }
 
 /**
- * The answered calls of a session in call order, each with the call that it goes on from. Without those that never
- * reached the agent, because its client tried the call again: whoever trains on each trace would train on them.
+ * Yields the completed turns of a session in index order, each with the turn that it continues. Omits turns whose
+ * response never reached the agent because its client retried the request: a trainer that trains on each trace would
+ * train on them.
  */
 export async function* readTraces(
   store: Pick<TurnStore, 'getSession' | 'readTurns' | 'readSteps'>,
   sessionId: string,
   { sinceMs = 0, limit = Number.POSITIVE_INFINITY }: TraceQuery,
 ): AsyncGenerator<TurnTrace> {
-  // Read twice, because only a later turn says which earlier one was tried again.
+  // The turns are read twice, because only a later turn shows that an earlier one was retried.
   const lineages = new Lineages()
   for await (const turn of store.readSteps(sessionId)) lineages.add(turn)
   const superseded = lineages.superseded()
@@ -42,34 +46,37 @@ export async function* readTraces(
   }
 }
 
-/** The end that an agent gets at a limit of its session is no answer of a model. */
+/**
+ * Returns whether the turn is a completed response of a model. The response that an agent receives at a limit of its
+ * session is not.
+ */
 export function isTrace(turn: Pick<TurnRecord, 'status' | 'engine' | 'finishReason'>): boolean {
   return turn.status === 'completed' && !(turn.engine === NO_ENGINE && turn.finishReason === 'stop')
 }
 
-/** Names its session, so that a turn is found by its trace alone. */
+/** Returns the trace id. It contains the session id, so that a trace id alone identifies a turn. */
 export function formatTraceId({ sessionId, turnId }: Pick<TurnRecord, 'sessionId' | 'turnId'>): string {
   return `${sessionId}:${turnId}`
 }
 
-/** A turn's id has no colon, whatever its session's has. */
+/** Parses a trace id at its last colon: a session id may contain colons, a turn id does not. */
 export function parseTraceId(traceId: string): { sessionId: string; turnId: string } {
   const colon = traceId.lastIndexOf(':')
   return { sessionId: traceId.slice(0, Math.max(colon, 0)), turnId: traceId.slice(colon + 1) }
 }
 
-/** A call that another one goes on from. */
+/** A turn that another one continues. */
 interface ParentTurn {
   readonly turnId: string
-  /** Of its request; in the other one's its answer follows. */
+  /** Number of messages of its request; in the continuing request its completion follows them. */
   readonly messageCount: number
-  /** Of its prompt and completion. */
+  /** Number of tokens of its prompt and completion. */
   readonly tokenCount: number
 }
 
 interface Lineage {
   readonly parent: ParentTurn | null
-  /** The turn that the conversation began with; a call without a parent is its own. */
+  /** The first turn of the conversation; a turn without a parent is its own root. */
   readonly root: string
 }
 
@@ -78,14 +85,14 @@ interface LineageEntry extends Lineage {
 }
 
 /**
- * How the answered calls of a session go on from each other, for readers that want of each call what it adds: a call's
- * parent is the one that it follows in a row, as long as its messages begin with that one's messages and an answer.
+ * The lineage of a session's turns, for readers that need only what each turn adds. The parent of a turn is the one
+ * before it in a row, provided that its messages begin with the parent's messages and an assistant message.
  */
 class Lineages {
   readonly #rows = new TrajectoryBuilder({ sideCalls: true })
   readonly #calls = new Map<string, LineageEntry>()
 
-  /** Takes all turns of one reading, in call order. */
+  /** Adds a turn. All turns of a session must be added in index order. */
   add(turn: TurnStep): void {
     const { turnId, lastMessage } = turn
     this.#rows.add(turn)
@@ -96,18 +103,18 @@ class Lineages {
     this.#calls.set(turnId, { lastMessage, parent, root: goesOn ? call.root : turnId })
   }
 
-  /** Of a turn that was added. */
+  /** Returns the lineage of a turn that was added. */
   of(turnId: string): Lineage {
     return this.#calls.get(turnId) ?? { parent: null, root: turnId }
   }
 
-  /** As {@link TrajectoryBuilder.superseded}. */
+  /** Returns the same as {@link TrajectoryBuilder.superseded}. */
   superseded(): ReadonlySet<string> {
     return this.#rows.superseded()
   }
 }
 
-/** Whether the messages up to `last` begin with those of the call and an answer. */
+/** Returns whether the messages up to `last` begin with those of the turn and an assistant message. */
 function isAnsweredIn(last: Message | undefined, { lastMessage }: LineageEntry): boolean {
   if (lastMessage === undefined || last === undefined || last.depth <= lastMessage.depth) return false
   const answer = getAncestor(last, lastMessage.depth + 1)!

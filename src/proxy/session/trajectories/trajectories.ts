@@ -1,6 +1,6 @@
 /**
- * From a session's turns to training-ready rows: one row per leaf of the tree of turns, token for token as sampled,
- * and each sampled token trained in one row only.
+ * Builds training-ready rows from a session's turns: one row per leaf of the tree of turns, token for token as sampled,
+ * and each sampled token is trained in only one row.
  */
 import { noMarks, type SessionMarks } from '../../store/port/marks.ts'
 import type { Reward, TurnRecord } from '../../store/port/turn-store.ts'
@@ -24,17 +24,17 @@ import { type TrainableTurn, type TurnNode, TurnTree } from './turn-tree.ts'
 
 export type { Trajectory, TrajectoryOptions, TurnSpan } from './assemble-row.ts'
 
-/** Of which turns the rows are made. */
+/** The turns that rows are built of. */
 export interface TurnSelection {
-  /** `main`: the main line, its compaction included. Default: `all`. */
+  /** `main`: the main agent, including its compactions. Default: `all`. */
   lines?: 'all' | 'main'
-  /** Whether side calls are trained as well. Default: no. */
+  /** Whether side requests are trained as well. Default: no. */
   sideCalls?: boolean
-  /** Whether compactions that nobody went on from are trained, where others were tried. Default: no. */
+  /** Whether rejected compactions are trained. Default: no. */
   rejected?: boolean
 }
 
-/** Why no row is made of a turn. */
+/** The reasons for excluding a turn from all rows. */
 export const EXCLUSIONS = [
   'open',
   'aborted',
@@ -47,7 +47,7 @@ export const EXCLUSIONS = [
 ] as const
 type Exclusion = (typeof EXCLUSIONS)[number]
 
-/** How many turns no row is made of, by why. */
+/** Numbers of excluded turns by reason. */
 export type ExclusionCounts = Record<Exclusion, number>
 
 export interface RowLocation {
@@ -55,25 +55,25 @@ export interface RowLocation {
   layout(): RowLayout
 }
 
-/** Takes turns one by one, in call order, and keeps of them what the rows need. */
+/** Builds rows. Receives turns one by one, in index order, and keeps only the parts that rows need. */
 export class TrajectoryBuilder {
   readonly #selection: Required<TurnSelection>
   readonly #lines = new AgentRoleFinder()
   readonly #tree = new TurnTree()
   readonly #retries = new Retries()
   readonly #compactions = new Compactions()
-  /** By turn; of those that have one. */
+  /** Policies by turn id, of turns that have one. */
   readonly #policies = new Map<string, string>()
   readonly #images = new SessionImages()
   #lastAsked: { params: string; model: string | null } = { params: '{}', model: null }
-  /** By turn; what later turns decide is not among it. */
+  /** Exclusions by turn id, without those that depend on later turns. */
   readonly #excluded = new Map<string, Exclusion>()
 
   constructor({ lines = 'all', sideCalls = false, rejected = false }: TurnSelection = {}) {
     this.#selection = { lines, sideCalls, rejected }
   }
 
-  /** @returns the turn's line with the rule that found it, and the images that are new with it */
+  /** @returns the turn's agent role with the rule that determined it, and the images that are new with this turn */
   add(
     turn: TrainableTurn & RoleInput & AttemptTurn & Pick<TurnRecord, 'completionText'>,
   ): AgentRoleMatch & { images: readonly RowImage[] } {
@@ -87,7 +87,7 @@ export class TrajectoryBuilder {
     const tries = isSelected ? this.#retries.add(turn) : []
     if (turn.status !== 'completed') this.#excluded.set(turn.turnId, turn.status)
     else if (line === 'side' && !isSelected) this.#excluded.set(turn.turnId, 'side')
-    // Nothing of it trains, and a prompt that fills the context was seen by no engine.
+    // It contributes no trained token, and an engine did not read a prompt that fills the context.
     else if (isSelected && isEmpty(turn)) this.#excluded.set(turn.turnId, 'empty')
     else if (isSelected) {
       const chosenModel = policy === null ? this.#getModel(turn) : undefined
@@ -96,7 +96,10 @@ export class TrajectoryBuilder {
     return { line, rule, images }
   }
 
-  /** Most turns of a session have the parameters of the one before, and are not parsed again. */
+  /**
+   * Returns the requested model. Most turns of a session have the parameters of the previous one, which are parsed
+   * once.
+   */
   #getModel({ params }: AttemptTurn): string | null {
     if (this.#lastAsked.params !== params) {
       const { model } = JSON.parse(params) as { model?: unknown }
@@ -110,7 +113,7 @@ export class TrajectoryBuilder {
     return this.#selection.lines === 'all' || isMainWork(line)
   }
 
-  /** The turn that this one goes on from in a row; undefined: it begins one, or is in none. */
+  /** Returns the turn that this one continues in a row; undefined if it begins one, or is in none. */
   getParent(turnId: string): { readonly turnId: string; readonly tokenCount: number } | undefined {
     const parent = this.#tree.find(turnId)?.parent
     return parent && { turnId: parent.turnId, tokenCount: parent.promptLength + parent.completionLength }
@@ -122,7 +125,7 @@ export class TrajectoryBuilder {
     return counts
   }
 
-  /** Why turns are in no row, by their ids. */
+  /** Returns the reasons for exclusion by turn id. */
   exclusions(): ReadonlyMap<string, Exclusion> {
     const all = new Map(this.#excluded)
     for (const turnId of this.#rejected()) all.set(turnId, 'rejected')
@@ -130,7 +133,7 @@ export class TrajectoryBuilder {
     return all
   }
 
-  /** The ids of turns whose answers never reached the agent, as its retries say; see {@link Retries}. */
+  /** Returns the ids of turns whose response never reached the agent, according to its retries; see {@link Retries}. */
   superseded(): ReadonlySet<string> {
     const ghosts = this.#retries.ghosts(this.#wasRead)
     return new Set([...ghosts].filter((turnId) => this.#tree.has(turnId)))
@@ -142,12 +145,12 @@ export class TrajectoryBuilder {
       : [...this.#compactions.rejected].filter((turnId) => this.#tree.has(turnId))
   }
 
-  /** The rows in order of their last turns; each is put together when it is pulled. */
+  /** Yields the rows in order of their last turns; each is assembled on demand. */
   *rows(options: TrajectoryOptions, reward: Reward | null, marks?: SessionMarks): Generator<Trajectory> {
     for (const { row } of this.placedRows(options, reward, marks)) yield row
   }
 
-  /** The same rows, each with where its turns are in it. */
+  /** Yields the same rows, each with its layout. */
   *placedRows(
     options: TrajectoryOptions,
     reward: Reward | null,

@@ -1,9 +1,9 @@
-/** How the turns of a session hang together, judged by their token ids alone. */
+/** The tree of a session's turns, derived from their token ids alone. */
 import type { TurnRecord, TurnStep } from '../../store/port/turn-store.ts'
 import type { AgentRole } from '../roles/agent-role.ts'
 import { TokenNode } from './token-tree.ts'
 
-/** What of a turn matters to training. */
+/** The parts of a turn that training needs. */
 export type TrainableTurn = Pick<
   TurnRecord,
   | 'index'
@@ -17,7 +17,7 @@ export type TrainableTurn = Pick<
   | 'weightVersionEnd'
 > &
   TurnIds & {
-    /** That the agent asked for; null: it named none; undefined: the session's policy has overridden it. */
+    /** The model that the agent requested; null: none; undefined: the session's policy has overridden it. */
     readonly chosenModel?: string | null | undefined
   }
 
@@ -34,14 +34,14 @@ export interface TurnNode extends Omit<TrainableTurn, 'completionTokenIds'> {
 }
 
 /**
- * Built turn by turn, in call order. A turn's parent is the deepest earlier turn whose prompt and completion together
- * are a prefix of its prompt.
+ * The tree of turns. Turns are added in index order. A turn's parent is the deepest earlier turn whose prompt and
+ * completion together are a prefix of its prompt.
  *
- * - Of several turns with equal prompt and equal completion, the latest one without a child gets the child, or the
- *   latest of all: parallel samples that came out the same are continued one each.
- * - A client's retry has the parent of the turn that it repeats, if that one was answered.
- * - A turn that the agent asked another model for continues none of that one's: one row would train both as one.
- * - A turn without exact ids is on its own: whether it continues another one, or is continued, would be a guess.
+ * - Of several turns with equal prompt and equal completion, the latest one without a child becomes the parent, or else
+ *   the latest: each of several equal parallel samples is continued once.
+ * - A client's retry has the parent of the turn that it repeats, if their prompts are equal.
+ * - A turn does not continue a turn for which the agent requested another model: one row would train both as one.
+ * - A turn without exact ids has no parent and no children: any relation would be a guess.
  */
 export class TurnTree {
   readonly #sequences = new TurnSequences()
@@ -49,14 +49,14 @@ export class TurnTree {
   readonly #byId = new Map<string, TurnNode>()
   readonly #byTokens = new Map<TokenNode, TurnNode[]>()
 
-  /** Takes the ids of every turn, whether or not it is added then; copies what is new of them. */
+  /** Reads the ids of a turn. Every turn must be read, whether or not it is added. Copies only new ids. */
   read(turn: TurnIds): TurnSequence {
     return this.#sequences.add(turn)
   }
 
   /**
-   * The turn must be completed. Keeps its logprobs.
-   * @param sequence what {@link read} gave of it
+   * Adds a completed turn. Keeps its logprobs by reference.
+   * @param sequence result of {@link read} for the turn
    * @param repeats the id of the turn that this one is a retry of
    */
   add(turn: TrainableTurn, sequence: TurnSequence, line: AgentRole, repeats?: string): void {
@@ -67,7 +67,7 @@ export class TurnTree {
     this.#byId.set(turn.turnId, node)
   }
 
-  /** Whether something goes on from the turn. */
+  /** Returns whether another turn continues the turn. */
   isContinued(turnId: string): boolean {
     return this.#byId.get(turnId)?.hasChildren === true
   }
@@ -80,7 +80,7 @@ export class TurnTree {
   ): TurnNode {
     const { prompt } = sequence
     const first = repeats === undefined ? undefined : this.#byId.get(repeats)
-    // The same request may have become another prompt: a template that tells the time.
+    // An equal request may have rendered to another prompt, for example if a template inserts the time.
     const parent = first?.prompt === prompt ? first.parent : this.#deepestWithin(prompt, turn)
     const node = createNode(turn, sequence, line, parent)
     if (parent !== undefined) parent.hasChildren = true
@@ -99,9 +99,9 @@ export class TurnTree {
   }
 
   /**
-   * The last turns of all conversations, in call order. Without a turn that was left out, the one that it went on from
-   * is a last one.
-   * @param leftOut ids of turns that count for nothing
+   * Returns the last turns of all conversations, in index order. If a turn is left out, its parent may become a last
+   * one.
+   * @param leftOut ids of turns to ignore
    */
   leaves(leftOut: ReadonlySet<string>): TurnNode[] {
     const counted = this.#turns.filter(({ turnId }) => !leftOut.has(turnId))
@@ -124,7 +124,8 @@ function createNode(
   line: AgentRole,
   parent: TurnNode | undefined,
 ): TurnNode {
-  // Field by field: what is added may be a whole record, and the messages of ten thousand of them fill the memory.
+  // Fields are copied one by one: the argument may be a complete record, and the messages of ten thousand records fill
+  // the memory.
   return {
     line,
     turnId: turn.turnId,
@@ -153,7 +154,7 @@ function mayContinue({ chosenModel: before }: Chosen, { chosenModel: now }: Chos
   return before === undefined || now === undefined || before === now
 }
 
-/** A turn's ids: its prompt whole, or as what it adds to an earlier turn. */
+/** A turn's ids: its complete prompt, or its difference from an earlier turn. */
 type TurnIds = Pick<TurnRecord, 'turnId' | 'completionTokenIds'> &
   (Pick<TurnRecord, 'promptTokenIds'> | Pick<TurnStep, 'promptStep'>)
 
@@ -168,11 +169,14 @@ interface TurnSequence {
 /** The token ids of a session's turns, as nodes of one tree. */
 class TurnSequences {
   readonly #root = TokenNode.root()
-  /** Of a turn without exact ids. */
+  /** The sequence of a turn without exact ids. */
   readonly none: TurnSequence = { prompt: this.#root, promptLength: 0, tokens: this.#root, length: 0 }
   readonly #byTurn = new Map<string, TurnSequence>()
 
-  /** Takes all turns of a reading, whatever their status: any may be the base of a later one. Copies what is new. */
+  /**
+   * Adds a turn. Every turn must be added, whatever its status, because a later one may be based on it. Copies only new
+   * ids.
+   */
   add(turn: TurnIds): TurnSequence {
     const { base, shared, rest } = 'promptStep' in turn ? turn.promptStep : wholeStep(turn.promptTokenIds)
     const prompt = this.#begin(base, shared).descend(rest)
