@@ -40,6 +40,7 @@ function lowerPart(part: Part, at: string): object {
     const { file_data, filename } = part
     return { type: 'file', file: { file_data, filename } }
   }
+  if (type === 'input_file') throw unsupported("A file must be given as 'file_data'", at)
   if (type === 'input_audio') return part
   if (type === 'refusal') return { type, refusal: part.refusal ?? '' }
   throw unsupported(`Content of type '${type}' is not supported in this form`, at)

@@ -132,7 +132,9 @@ export class ChatTemplate {
       throw new ProxyError('invalid_request', message, { param: 'messages', logMessage })
     }
     const { type, path } = outcome.unsupported
-    const message = `content of type ${type} cannot be turned into tokens by the proxy`
+    const message =
+      `content of type ${type} cannot be turned into tokens by the proxy; ` +
+      'use chat mode with an engine that reads it, or send its text'
     throw new ProxyError('unsupported', message, { param: path })
   }
 }

@@ -202,3 +202,14 @@ t.test("what a session's next prompt would have is counted by the tokens on reco
   const anew = await new TokenPrompts(qwen3, new MemoryTurnStore()).countTokens({ messages: next }, signal)
   t.ok(anew < counted, 'the template drops the thought, which the engine saw')
 })
+
+t.test('files and sounds are rejected with the mode that forwards them', async (t) => {
+  const { ask } = setUp(t, qwen3)
+  const file = { type: 'file', file: { file_data: 'data:application/pdf;base64,JVBERi0=' } }
+  const sound = { type: 'input_audio', input_audio: { data: 'AA', format: 'wav' } }
+  for (const part of [file, sound]) {
+    const content = [{ type: 'text', text: 'Hi' }, part]
+    const error = { code: 'unsupported', param: 'messages.0.content.1', message: /use chat mode/ }
+    await t.rejects(ask([{ role: 'user', content } as ChatMessage]), error)
+  }
+})

@@ -402,6 +402,13 @@ t.test('a body that is wrong is refused by the name of the field', async (t) => 
   }
 })
 
+t.test('a file that is not in the request is rejected with the field to send it in', async (t) => {
+  for (const where of [{ file_id: 'f' }, { file_url: 'https://example.org/a.pdf' }]) {
+    const content = [{ type: 'input_file', ...where }]
+    t.match(refusal({}, [{ role: 'user', content }]), { code: 'unsupported', message: /'file_data'/ })
+  }
+})
+
 t.test('nesting that JSON cannot carry is refused before anything is recorded', async (t) => {
   let deep: unknown = {}
   for (let depth = 0; depth < 100_000; depth++) deep = { deep }
