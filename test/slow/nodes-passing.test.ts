@@ -8,11 +8,19 @@ import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 import { joinWorker } from '../helpers/relay-rig.ts'
 import { until } from '../helpers/until.ts'
 
+/** Created by three nodes at once each. */
+const SESSIONS = 20
+
 const BODY = { model: 'embedded', max_tokens: 12 }
 
 /** As an agent that never tells that it tries again. @returns the turn */
-async function ask(url: string, content: string, headers: Record<string, string> = {}): Promise<string> {
-  const answer = await fetch(`${url}/s/v1/chat/completions`, {
+async function ask(
+  url: string,
+  content: string,
+  headers: Record<string, string> = {},
+  sessionId = 's',
+): Promise<string> {
+  const answer = await fetch(`${url}/${sessionId}/v1/chat/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json', connection: 'close', ...headers },
     body: JSON.stringify({ ...BODY, messages: [{ role: 'user', content }] }),
@@ -188,5 +196,24 @@ t.test(
     await owner.kill()
     ownerLink.close()
     t.equal(await asked, committed.turn_id)
+  },
+)
+
+t.test(
+  'first requests of a session that arrive at several nodes at once are all served',
+  { skip: noPostgres },
+  async (t) => {
+    const { owner, passer, other } = await setUp(t)
+    for (let session = 0; session < SESSIONS; session += 1) {
+      const id = `new-${session}`
+      await t.resolves(
+        Promise.all([owner, passer, other].map(({ url }, node) => ask(url, `From node ${node}.`, {}, id))),
+      )
+      const { turns } = await readJson(`${owner.url}/sessions/${id}`)
+      t.strictSame(
+        turns.map(({ status }: Turn) => status),
+        ['completed', 'completed', 'completed'],
+      )
+    }
   },
 )

@@ -174,14 +174,16 @@ export async function buildAppWith(
   const accounts = new Accounts(options.bodyLimitBytes, options.limits)
   const { verifyNode } = options
   const routes = guardRoutes(fastify, { keyring, strangers, accounts, logger, loopbackOnly, verifyNode })
+  fastify.decorateRequest('otherOwner', null)
   if (options.toOwner) fastify.addHook('onRequest', options.toOwner)
   fastify.addHook('onError', (_request, _reply, thrown, done) => {
     options.metrics?.requestFailed(toRequestError(thrown).code)
     done()
   })
   fastify.addHook('onResponse', createAuditHook(logger))
-  fastify.addHook('preParsing', ({ charge, raw }, _reply, _payload, done) => {
+  fastify.addHook('preParsing', ({ charge, otherOwner, raw }, _reply, _payload, done) => {
     charge.watch(raw)
+    otherOwner?.copyBody()
     done()
   })
   fastify.addHook('onSend', letBodyEnd)

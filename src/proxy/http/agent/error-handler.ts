@@ -1,6 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
+import { isMoved } from '../../store/port/shared-record.ts'
 import { errorHeaders, logFailure, toRequestError } from '../transport/errors.ts'
 
 interface ErrorShape {
@@ -10,14 +11,19 @@ interface ErrorShape {
   body(error: ProxyError, requestId: string): object
 }
 
-/** Returns a handler that sends errors in the format of a dialect. */
+/**
+ * Returns a handler that sends errors in the format of a dialect. A request that did not become a turn because another node
+ * has created its session is forwarded there.
+ */
 export function errorHandler(logger: Logger, { idHeader, status, body }: ErrorShape) {
-  return (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
+  return async (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => {
     const error = toRequestError(thrown)
+    const isTurn = reply.hasHeader(idHeader)
+    if (isMoved(error) && !isTurn && (await request.otherOwner?.forward(reply))) return reply
     logFailure(logger, request, error)
     // The id is that of the turn, if the request has become one.
     const requestId = String(reply.getHeader(idHeader) ?? request.id)
-    void reply
+    return reply
       .code(status?.(error) ?? error.status)
       .headers({ ...errorHeaders(error), [idHeader]: requestId })
       .send(body(error, requestId))

@@ -22,6 +22,18 @@ declare module 'fastify' {
      */
     ofOwner?: 'change' | 'watch'
   }
+  interface FastifyRequest {
+    /** Of a request for a session that did not exist, and that another node may create first. null: of any other. */
+    otherOwner: OtherOwner | null
+  }
+}
+
+/** Forwards a request, whose body this node has read, to the node that has created its session meanwhile. */
+interface OtherOwner {
+  /** Keeps the body, before it is read. */
+  copyBody(): void
+  /** @returns whether the request was forwarded */
+  forward(reply: FastifyReply): Promise<boolean>
 }
 
 interface Options {
@@ -39,6 +51,9 @@ const MAX_WAIT_MS = 60_000
 const POLL_MS = 200
 /** How long a request whose owner was lost waits for the next one: the length of a lease and the time to take over. */
 const LOST_WAIT_MS = 8_000
+
+/** First requests are short. The client of a longer one retries. */
+const MAX_COPIED_BYTES = 1024 * 1024
 
 /** The owner that was lost while it had the request. */
 interface OwnerLoss {
@@ -70,6 +85,8 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
           continue
         }
         if (kind === 'request') await prepare(request, reply, sessionId, body.isRepeated)
+        if (kind === 'request' && !sessions.isOwned(sessionId))
+          request.otherOwner = createOtherOwner(request, sessionId)
         return
       }
       if (getHops(request) >= MAX_HOPS) throw sessionMoved(sessionId)
@@ -82,7 +99,8 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
           if (kind === 'change') return
         } catch (error) {
           // A second loss may be the fault of the request.
-          if (kind !== 'request' || body.isRepeated || !isLost(error) || !(await body.complete())) throw error
+          if (kind !== 'request' || body.isRepeated || !isLost(error) || !(await body.complete(true)))
+            throw error
           loss = { id, error }
           untilMs = performance.now() + LOST_WAIT_MS
         }
@@ -107,6 +125,22 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     deliveries.watch(raw, message, sessionId, (outcome) => {
       if (outcome === 'lost') sessions.markDeliveryUnknown(sessionId)
     })
+  }
+
+  function createOtherOwner(request: FastifyRequest, sessionId: string): OtherOwner {
+    const body = new RequestBody(request.raw, {
+      limitBytes: MAX_COPIED_BYTES,
+      setMemory: () => {},
+      isRepeated: isRepeated(request, identity),
+    })
+    return {
+      copyBody: () => body.copy(),
+      forward: async (reply) => {
+        const { id, url } = (await sessions.ownerElsewhere(sessionId)) ?? {}
+        if (id === undefined || url === undefined || getHops(request) >= MAX_HOPS) return false
+        return (await body.complete(false)) && forwarder.forward(request, reply, { id, url }, body)
+      },
+    }
   }
 
   /** @returns undefined: this node */

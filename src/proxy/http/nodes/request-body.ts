@@ -45,6 +45,11 @@ export class RequestBody {
     return this.#stream
   }
 
+  /** Keeps a copy of what others read: this node serves the request, and may find that another one does. */
+  copy(): void {
+    this.#incoming.on('data', (chunk: Buffer) => this.#keep(Buffer.from(chunk)))
+  }
+
   /** Starts to read the body once there is a connection to the node. */
   start(): void {
     const incoming = this.#incoming
@@ -74,8 +79,12 @@ export class RequestBody {
     this.#options.setMemory(0)
   }
 
-  /** Waits for the rest of the body. @returns whether all of it was kept, so that it can be sent again */
-  async complete(): Promise<boolean> {
+  /**
+   * Waits for the rest of the body.
+   * @param isRepeated whether a lost node may have executed the request
+   * @returns whether all of it was kept, so that it can be sent
+   */
+  async complete(isRepeated: boolean): Promise<boolean> {
     const incoming = this.#incoming
     const isRead = () => incoming.readableEnded || !hasBody(incoming)
     if (!isRead() && !incoming.destroyed)
@@ -85,7 +94,7 @@ export class RequestBody {
     if (this.#kept === undefined || !isRead()) return false
     this.#complete = Buffer.concat(this.#kept)
     this.#kept = []
-    this.#isRepeated = true
+    this.#isRepeated ||= isRepeated
     return true
   }
 

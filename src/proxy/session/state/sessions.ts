@@ -106,12 +106,17 @@ export class Sessions {
     return this.#lives.get(sessionId)?.isKnown ? undefined : shared.ownerOf(sessionId)
   }
 
+  /** Returns whether this node serves the session's requests, as far as it knows. */
+  isOwned(sessionId: string): boolean {
+    return this.#store.shared === undefined || this.#lives.get(sessionId)?.isKnown === true
+  }
+
   /**
    * Makes this node the owner of a session that is in the database, before a request for it is read.
    * @returns false: another node became the owner meanwhile, and serves the request
    */
   async acquire(sessionId: string): Promise<boolean> {
-    if (this.#store.shared === undefined || this.#lives.get(sessionId)?.isKnown) return true
+    if (this.isOwned(sessionId)) return true
     try {
       await this.#inOrder(sessionId, async (live) => {
         if (live.isKnown) return

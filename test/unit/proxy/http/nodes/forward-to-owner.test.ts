@@ -1,6 +1,6 @@
 import Fastify from 'fastify'
 import t, { type Test } from 'tap'
-import type { ProxyError } from '../../../../../src/base/errors.ts'
+import { errorHandler } from '../../../../../src/proxy/http/agent/error-handler.ts'
 import { Deliveries } from '../../../../../src/proxy/http/nodes/deliveries.ts'
 import { forwardToOwner } from '../../../../../src/proxy/http/nodes/forward-to-owner.ts'
 import { Forwarder } from '../../../../../src/proxy/http/nodes/forwarder.ts'
@@ -10,10 +10,12 @@ import {
   NodeIdentity,
 } from '../../../../../src/proxy/http/nodes/node-identity.ts'
 import type { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
-import type { SharingProxy } from '../../../../../src/proxy/store/port/shared-record.ts'
+import { type SharingProxy, sessionMoved } from '../../../../../src/proxy/store/port/shared-record.ts'
 import { fakeSharedRecord } from '../../../../helpers/fake-shared-record.ts'
 import { type Script, sendJson, startScriptedServer } from '../../../../helpers/scripted-server.ts'
+import { silentLogger } from '../../../../helpers/silent-logger.ts'
 
+const ignore = () => {}
 const SECRETS = [createNodeSecret()]
 const REPEATED = 'x-llm-proxy-repeated'
 const lose: Script = (_request, response) => void response.socket!.destroy()
@@ -37,8 +39,10 @@ async function startNode(t: Test, scripts: Script[]) {
     return { id: index + 2, name: '', url: others[index]!.url, isDraining: false, seen: 0, isDrained: false }
   }
   const unknown: string[] = []
+  const session = { isOwned: true, isMoved: false, isTurn: false }
   const sessions = {
-    ownerElsewhere: async () => owner(),
+    isOwned: () => session.isOwned,
+    ownerElsewhere: async () => (session.isOwned || session.isMoved ? owner() : undefined),
     acquire: async () => true,
     markDeliveryUnknown: (sessionId: string) => void unknown.push(sessionId),
   } as unknown as Sessions
@@ -48,19 +52,32 @@ async function startNode(t: Test, scripts: Script[]) {
   t.teardown(() => forwarder.close())
   const app = Fastify()
   app.decorateRequest('charge')
+  app.decorateRequest('caller')
+  app.decorateRequest('otherOwner', null)
   app.addHook('onRequest', async (request) => {
-    Object.assign(request, { charge: { setMemory: () => {} } })
+    Object.assign(request, { charge: { setMemory: ignore }, caller: { is: 'anyone' } })
   })
   app.addHook(
     'onRequest',
     forwardToOwner({ sessions, shared, identity, deliveries, forwarder, isDraining: () => false }),
   )
-  app.setErrorHandler((error, _request, reply) => {
-    const { status, code, retryAfterS } = error as ProxyError
-    return reply.code(status).send({ code, retryAfterS })
+  app.addHook('preParsing', (request, _reply, _payload, done) => {
+    request.otherOwner?.copyBody()
+    done()
   })
+  app.setErrorHandler(
+    errorHandler(silentLogger, {
+      idHeader: 'x-request-id',
+      body: ({ code, retryAfterS }) => ({ code, retryAfterS }),
+    }),
+  )
   const config = { scope: 'agent' } as const
-  app.post('/:sessionId/v1', { config }, async () => 'served here')
+  app.post('/:sessionId/v1', { config }, async (_request, reply) => {
+    if (session.isOwned) return 'served here'
+    session.isMoved = true
+    if (session.isTurn) reply.header('x-request-id', 'turn')
+    throw sessionMoved('s')
+  })
   const url = await app.listen({ host: '127.0.0.1', port: 0 })
   t.teardown(() => app.close())
   const post = (headers = {}) =>
@@ -69,7 +86,7 @@ async function startNode(t: Test, scripts: Script[]) {
       headers: { 'content-type': 'application/json', ...headers },
       body: '{"a":1}',
     })
-  return { others, unknown, post }
+  return { others, unknown, post, session }
 }
 
 t.test('a request whose owner was lost is sent to the next one, with a mark', async (t) => {
@@ -98,4 +115,26 @@ t.test('the delivery before a repeated request is unknown, if a node says that i
   t.strictSame(unknown, [], 'a client may not say so')
   await (await post({ [NODE_HEADER]: identityOf(2).sign(1)!.header, [REPEATED]: '1' })).text()
   t.strictSame(unknown, ['s'])
+})
+
+t.test('a request whose session another node has created meanwhile is sent there, as new', async (t) => {
+  const { others, post, session } = await startNode(t, [
+    (_request, response) => sendJson(response, { served: true }),
+  ])
+  session.isOwned = false
+  t.same(await (await post()).json(), { served: true })
+  const { text, headers } = others[0]!.requests[0]!
+  t.equal(text, '{"a":1}')
+  t.equal(headers[REPEATED], undefined)
+})
+
+t.test('a request that had become a turn when its session moved is not sent on', async (t) => {
+  const { others, post, session } = await startNode(t, [
+    (_request, response) => sendJson(response, { served: true }),
+  ])
+  Object.assign(session, { isOwned: false, isTurn: true })
+  const response = await post()
+  t.equal(response.status, 503)
+  t.same(await response.json(), { code: 'session_moved', retryAfterS: 1 })
+  t.equal(others[0]!.requests.length, 0)
 })

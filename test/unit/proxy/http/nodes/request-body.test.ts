@@ -40,7 +40,7 @@ t.test('a body that was sent in part to a lost node can be sent again as a whole
   t.equal(String(stream.read()), 'abc')
   body.stop()
   t.notOk(body.isRepeated)
-  const complete = body.complete()
+  const complete = body.complete(true)
   client.send('def')
   t.ok(await complete)
   t.ok(body.isRepeated)
@@ -72,7 +72,7 @@ for (const [what, limitBytes, size] of [
     client.send('x'.repeat(size))
     t.equal((await buffer(stream)).length, size)
     t.equal(charged.at(-1), 0)
-    t.notOk(await body.complete())
+    t.notOk(await body.complete(true))
     t.notOk(body.isRepeated)
   })
 }
@@ -86,7 +86,7 @@ t.test('a body that its client cut off is not sent again', async (t) => {
   client.send('3\r\nabc\r\n')
   await new Promise((resolve) => stream.once('readable', resolve))
   body.stop()
-  const complete = body.complete()
+  const complete = body.complete(true)
   client.socket.destroy()
   t.notOk(await complete)
 })
@@ -97,6 +97,21 @@ t.test('a request without a body can be sent again', async (t) => {
   t.equal(body.open(), null)
   body.start()
   body.stop()
-  t.ok(await body.complete())
+  t.ok(await body.complete(true))
   t.equal(body.open(), null)
 })
+
+t.test(
+  'a body that this node has read can be sent to another one, which has not had it before',
+  async (t) => {
+    const { incoming, client } = await receive(t, 'content-length: 3')
+    const { body } = keep(incoming)
+    body.copy()
+    client.send('abc')
+    // Readers detach the buffers that they were given.
+    structuredClone(0, { transfer: [(await buffer(incoming)).buffer as ArrayBuffer] })
+    t.ok(await body.complete(false))
+    t.equal(String(body.open()), 'abc')
+    t.notOk(body.isRepeated)
+  },
+)
