@@ -1,7 +1,7 @@
 /**
- * The files that belong to the program: beside the code in a checkout, inside of the standalone executable. Code names
- * them relative to itself, as `new URL(…, import.meta.url)`; the build puts inside whatever is named like that, and
- * makes such a URL begin with {@link INSIDE}. So it does with a library's file that is named as `import.meta.resolve(…)`.
+ * The files of the program: next to the code in a checkout, embedded in the standalone executable. Code refers to them
+ * relative to itself, as `new URL(…, import.meta.url)`; the build embeds each such file and rewrites the URL to begin
+ * with {@link INSIDE}. It does the same with a library's file that is referred to as `import.meta.resolve(…)`.
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { createRequire, getCompileCacheDir } from 'node:module'
@@ -12,24 +12,26 @@ import { Worker, type WorkerOptions } from 'node:worker_threads'
 import { ProxyError } from './errors.ts'
 import { type PackedFile, unpack } from './unpack.ts'
 
-/** Stands for the root of the checkout; what follows is the key of the asset. */
+/** The prefix that stands for the root of the checkout; the key of the asset follows. */
 export const INSIDE = 'llm-proxy:///'
 
-/** Starts a thread on a file of code. */
+/** Starts a thread that runs a file of code. */
 export function startThread(code: URL, options: WorkerOptions): Worker {
   if (!isInside(code)) return new Worker(code, { ...options, env: threadEnvironment() })
   return new Worker(getAsset(getAssetKey(code), 'utf8'), { ...options, eval: true })
 }
 
-/** A thread looks for compiled code where the process does only if its environment says so. */
+/**
+ * Returns the environment of threads. A thread uses the compile cache of the process only if its environment names it.
+ */
 function threadEnvironment(): NodeJS.ProcessEnv {
   const folder = getCompileCacheDir()
   return folder === undefined ? process.env : { ...process.env, NODE_COMPILE_CACHE: dirname(folder) }
 }
 
 /**
- * The path of a folder, for code that reads the files in it by path.
- * @throws ProxyError `start_failed` if it has to be unpacked and cannot be
+ * Returns the path of a folder, for code that reads its files by path.
+ * @throws ProxyError `start_failed` if it must be unpacked and cannot be
  */
 export function folderPath(folder: URL): string {
   if (!isInside(folder)) return fileURLToPath(folder)
@@ -37,14 +39,14 @@ export function folderPath(folder: URL): string {
   return unpack(keys.map(packedFile))
 }
 
-/** A file's content. @throws the file system's error, or one that names the asset, if there is none */
+/** Returns a file's content. @throws the file system's error, or one that names the asset, if it does not exist */
 export function readAsset(file: URL): Uint8Array {
   return isInside(file) ? new Uint8Array(getRawAsset(getAssetKey(file))) : readFileSync(file)
 }
 
 /**
- * The path of the folder that files of one folder are in, for code that reads them by path.
- * @throws ProxyError `start_failed` if they have to be unpacked and cannot be
+ * Returns the path of the folder that contains these files, for code that reads them by path.
+ * @throws ProxyError `start_failed` if they must be unpacked and cannot be
  */
 export function filesPath(files: readonly [URL, ...URL[]]): string {
   if (!isInside(files[0])) return dirname(fileURLToPath(files[0]))
@@ -52,8 +54,8 @@ export function filesPath(files: readonly [URL, ...URL[]]): string {
 }
 
 /**
- * Loads a native module; for the standalone executable only, the build calls it where a library requires a `.node` file.
- * All threads load one and the same file: two copies of SQLite in a process would undo each other's file locks
+ * Loads a native module in the standalone executable; the build inserts the call where a library requires a `.node`
+ * file. All threads load the same file: two copies of SQLite in a process would release each other's file locks
  * (https://www.sqlite.org/howtocorrupt.html, section 2.2.1).
  * @throws ProxyError `start_failed`
  */
@@ -70,9 +72,9 @@ export function loadAddon(key: string): unknown {
 }
 
 /**
- * A native module of our own, which is built where there is what builds it.
- * @returns undefined: it was not built
- * @throws ProxyError `start_failed`, or the system's error, if it is there and cannot be loaded
+ * Loads a native module of this repository, which is optional.
+ * @returns undefined if it was not built
+ * @throws ProxyError `start_failed`, or the system's error, if it exists and cannot be loaded
  */
 export function loadOwnAddon(file: URL): unknown {
   if (isInside(file))

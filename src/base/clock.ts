@@ -1,8 +1,11 @@
-/** Time as a port, so that tests drive it by hand. */
+/** Time as a port, so that tests can control it. */
 export interface Clock {
-  /** Milliseconds on a clock that never goes back; only differences mean something. */
+  /** Returns milliseconds of a monotonic clock; only differences are meaningful. */
   nowMs(): number
-  /** Runs `task` once after `delayMs`. The wait alone does not keep the process alive. @returns cancels it */
+  /**
+   * Runs `task` once after `delayMs`. The timer alone does not keep the process alive.
+   * @returns a function that cancels it
+   */
   after(delayMs: number, task: () => void): () => void
 }
 

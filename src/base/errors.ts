@@ -1,11 +1,11 @@
 /**
- * The one error hierarchy. An error is made where the fact is known and becomes a wire shape in one mapper per
- * edge (`http/errors.ts` with each dialect's own shape for agents and trainers, `cli/fail.ts` for the terminal).
+ * The error hierarchy. An error is created where the fact is known and mapped to a wire format once per edge
+ * (`http/errors.ts` with each dialect's format for agents and trainers, `cli/fail.ts` for the terminal).
  */
 
 /**
- * Stable codes with the HTTP status each one has unless the error says otherwise, and the level it is logged at.
- * `docs/errors.md` lists the same codes; a test holds the two equal.
+ * Stable codes, each with its default HTTP status and the level at which it is logged. `docs/errors.md` lists the same
+ * codes; a test compares both.
  */
 export const ERROR_CATALOGUE = {
   invalid_json: { status: 400, log: 'info' },
@@ -61,20 +61,20 @@ export const ERROR_CATALOGUE = {
 export type ErrorCode = keyof typeof ERROR_CATALOGUE
 
 export interface ProxyErrorOptions {
-  /** What led to this error; kept for the log, never sent to an agent. */
+  /** The cause; logged, never sent to an agent. */
   cause?: unknown
   /**
-   * What a log says instead of the message, for one that has an engine's, a worker's or a template's own words in it:
-   * they may quote the prompt.
+   * Text to log instead of the message, if the message contains text of an engine, a worker or a template, which may
+   * quote the prompt.
    */
   logMessage?: string
-  /** The request field at fault, as the caller wrote it: `messages.0.role`. */
+  /** The invalid request field as the caller wrote it: `messages.0.role`. */
   param?: string
-  /** Overrides the catalogue's status, for an engine's own refusal (400, 404, 429 …). */
+  /** Overrides the catalogue's status with that of an engine (400, 404, 429 …). */
   status?: number
-  /** Seconds after which a retry makes sense; becomes `retry-after`. */
+  /** Seconds after which the client should retry; sent as `retry-after`. */
   retryAfterS?: number | undefined
-  /** The engine's own error body, passed on to agents that speak the engine's dialect. */
+  /** The engine's error body, forwarded to agents that use the engine's dialect. */
   engineBody?: unknown
 }
 
@@ -101,7 +101,9 @@ export class ProxyError extends Error {
   }
 }
 
-/** Any thrown value as a {@link ProxyError}; what was not foreseen becomes `internal` with the original as cause. */
+/**
+ * Converts any thrown value to a {@link ProxyError}; an unexpected one becomes `internal` with the original as cause.
+ */
 export function toProxyError(thrown: unknown): ProxyError {
   if (thrown instanceof ProxyError) return thrown
   return new ProxyError('internal', 'llm-proxy failed to handle this call', { cause: thrown })

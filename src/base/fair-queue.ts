@@ -1,6 +1,6 @@
-/** A queue in which accounts take turns: what one of them brings in heaps waits behind one thing of each other. */
+/** A queue that serves accounts round-robin, so that an account with many items does not delay the others. */
 export class FairQueue<Item> {
-  /** Oldest first, of each account; the account whose turn it is, is the first. */
+  /** Items of each account, oldest first; the first account is served next. */
   readonly #waiting = new Map<string, Item[]>()
   #size = 0
 
@@ -8,7 +8,7 @@ export class FairQueue<Item> {
     return this.#size
   }
 
-  /** What {@link shift} would return, of any items. */
+  /** The item that {@link shift} without a filter would return. */
   get next(): Item | undefined {
     const [turn] = this.#waiting.values()
     return turn?.[0]
@@ -22,8 +22,9 @@ export class FairQueue<Item> {
   }
 
   /**
-   * @param mayGo Accounts whose oldest item may not go keep their turn. Default: any may
-   * @returns the oldest item of the account whose turn it is; undefined: there is none
+   * Removes the next item.
+   * @param mayGo accounts whose oldest item does not pass keep their position; default: all pass
+   * @returns the oldest item of the next account; undefined if there is none
    */
   shift(mayGo: (item: Item) => boolean = () => true): Item | undefined {
     for (const [account, items] of this.#waiting) {

@@ -1,6 +1,6 @@
-/** Observation that stays off the path: a port with some of its methods watched. */
+/** Intercepts methods of a port for observation. */
 
-/** What is done around calls of some methods. Each gets what makes the call, and has to make it once. */
+/** Wrappers around methods. Each receives a function that performs the call, and must invoke it once. */
 export type Interceptor<T> = {
   [M in keyof T]?: T[M] extends (...args: infer Args) => infer Result
     ? (call: () => Result, ...args: Args) => Result
@@ -9,7 +9,7 @@ export type Interceptor<T> = {
 
 type Method = (...args: unknown[]) => unknown
 
-/** @returns a port that does what `port` does; calls of the methods in `around` go through there */
+/** Returns a port that behaves like `port`, with calls of the methods in `around` passed through their wrappers. */
 export function intercept<T extends object>(port: T, around: Interceptor<T>): T {
   const methods = new Map<PropertyKey, Method>()
   const watchers = around as Record<
@@ -20,7 +20,7 @@ export function intercept<T extends object>(port: T, around: Interceptor<T>): T 
     get(_port, name) {
       const known = methods.get(name)
       if (known) return known
-      // The port itself as the receiver: what it is asked for may be private to it.
+      // The receiver is the port itself, because its getters may use private fields.
       const value: unknown = Reflect.get(port, name, port)
       if (typeof value !== 'function') return value
       const method = (value as Method).bind(port) as Method

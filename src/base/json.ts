@@ -1,6 +1,6 @@
-/** Values that come from outside, and may be anything. */
+/** Untrusted JSON values. */
 
-/** @returns undefined when it is not JSON */
+/** Parses a text. @returns undefined if it is not JSON */
 export function parseJson(text: string): unknown {
   try {
     return JSON.parse(text)
@@ -9,7 +9,7 @@ export function parseJson(text: string): unknown {
   }
 }
 
-/** Whether it is what JSON calls an object. */
+/** Returns whether the value is a JSON object. */
 export function isRecord(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

@@ -1,20 +1,23 @@
 interface Entry<V> {
   readonly value: V
-  /** As it was when the value was set. */
+  /** Size when the value was set. */
   readonly size: number
   usedAtMs: number
 }
 
-/** A cache bounded by the size of what it holds. What was least recently used goes first; the newest always stays. */
+/**
+ * A cache bounded by the total size of its values. The least recently used entry is evicted first; the newest always
+ * stays.
+ */
 export class LruCache<K, V> {
-  /** The least recently used first. */
+  /** Entries, the least recently used first. */
   readonly #entries = new Map<K, Entry<V>>()
   readonly #maxSize: number
   readonly #sizeOf: (value: V) => number
   readonly #nowMs: () => number
   #size = 0
 
-  /** @param nowMs a clock, of caches whose entries go by their age too ({@link deleteUnused}) */
+  /** @param nowMs clock of a cache whose entries also expire ({@link deleteUnused}) */
   constructor(maxSize: number, sizeOf: (value: V) => number, nowMs = () => 0) {
     this.#maxSize = maxSize
     this.#sizeOf = sizeOf
@@ -30,13 +33,14 @@ export class LruCache<K, V> {
     return entry.value
   }
 
-  /** To be called again for a value that has grown. */
+  /** Sets a value. Must be called again for a value that has grown. */
   set(key: K, value: V): void {
     this.delete(key)
     const size = this.#sizeOf(value)
     this.#entries.set(key, { value, size, usedAtMs: this.#nowMs() })
     this.#size += size
-    // Asked first: a map steps over the place of each entry that was moved or deleted to find its first.
+    // Checked first, because finding a map's first entry steps over the slots of all entries that were moved or
+    // deleted.
     if (this.#size <= this.#maxSize) return
     for (const oldest of this.#entries.keys()) {
       if (this.#size <= this.#maxSize || oldest === key) return
@@ -51,7 +55,7 @@ export class LruCache<K, V> {
     this.#entries.delete(key)
   }
 
-  /** What nobody has got or set for so long. Takes as long as there is such. */
+  /** Deletes the entries that were not read or set for this long. The cost is proportional to their number. */
   deleteUnused(forMs: number): void {
     const usedBefore = this.#nowMs() - forMs
     for (const [key, { usedAtMs }] of this.#entries) {

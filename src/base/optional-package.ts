@@ -1,10 +1,11 @@
-/** Packages that only some users need: the executable and a checkout have them, and an npm package leaves them to its user. */
+/** Optional packages: the executable and a checkout include them; users of the npm package install them as needed. */
 import { ProxyError } from './errors.ts'
 
 /**
- * @param name of the package
- * @param purpose what needs it, as a message begins with it
- * @param load imports it; with the name written out, so that the executable's build finds it
+ * Imports an optional package.
+ * @param name name of the package
+ * @param purpose the feature that needs it; begins the error message
+ * @param load imports it, with a literal name, so that the executable's build finds it
  * @throws ProxyError `start_failed` if it is not installed
  */
 export async function importOptionalPackage<T>(

@@ -1,12 +1,18 @@
-/** Whether a process that wrote down its number is still there. */
+/** Determines whether a process that recorded its id is still running. */
 import { readFileSync } from 'node:fs'
 
-/** Of a process that has ended, and is there as a number alone. */
+/** Result for a zombie: a process that has ended but still has its id. */
 const COLLECTED_BY_NOBODY = 'ended'
-/** In /proc/pid/stat, counted behind the name, which may hold anything: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html */
+/**
+ * Indices of fields in /proc/pid/stat after the name, which may contain any character:
+ * https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+ */
 const [STATE, START_TIME] = [0, 19]
 
-/** When a process began, as text that no other process of its number has; undefined where the system does not tell. */
+/**
+ * Returns the start of a process as text that is unique among processes with its id; undefined if the system does not
+ * report it.
+ */
 export function getProcessStart(pid: number): string | undefined {
   try {
     const about = readFileSync(`/proc/${pid}/stat`, 'utf8')
@@ -20,14 +26,15 @@ export function getProcessStart(pid: number): string | undefined {
 }
 
 /**
- * A number is not enough: in a container that starts again each process has the number of the one before it.
- * @param started what {@link getProcessStart} told of it; absent where nobody could tell
+ * Returns whether the process is running. The id is not sufficient: in a restarted container each process has the same
+ * id as before.
+ * @param started result of {@link getProcessStart}; absent if it was unknown
  */
 export function isAlive(pid: number, started: string | undefined): boolean {
   try {
     process.kill(pid, 0)
   } catch (error) {
-    // Somebody else's process has a number too, and perhaps the one of a process that has ended.
+    // EPERM: another user's process has this id, perhaps reused.
     if ((error as NodeJS.ErrnoException).code !== 'EPERM') return false
   }
   const now = getProcessStart(pid)

@@ -1,4 +1,7 @@
-/** What is not waited for any more goes on. @throws what `work` does; after an abort, `signal.reason` */
+/**
+ * Waits for `work` or an abort. After an abort, `work` continues in the background.
+ * @throws the error of `work`; after an abort, `signal.reason`
+ */
 export async function raceAbort<Result>(work: Promise<Result>, signal: AbortSignal): Promise<Result> {
   signal.throwIfAborted()
   const calledOff = Promise.withResolvers<never>()

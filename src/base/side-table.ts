@@ -1,16 +1,16 @@
 /**
- * What one place of the program knows of a thing that others share, kept with the thing: it goes when that goes. To be made
- * once, when the program starts, and not for each session: each thing has room for all notes that there are.
+ * A side table: data that a module attaches to shared objects and that is released with them. Must be created at module
+ * level when the program starts, not per session: each object has a slot for every table.
  */
 
 export interface Attachable {
-  /** What the notes keep, each in a place of its own. */
+  /** The attached values, one slot for each table. */
   readonly notes: unknown[]
 }
 
 let noteCount = 0
 
-/** Room for all notes, and no more: a list that grows by itself has room for twenty others. */
+/** Returns slots for all tables, exactly as many as needed: an array that grows would allocate about twenty more. */
 export function createAttachmentSlots(): unknown[] {
   return new Array(noteCount)
 }

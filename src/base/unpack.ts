@@ -1,7 +1,7 @@
 /**
- * Puts files that the operating system or a library wants to see as files into the temporary directory. They go into a
- * folder that nobody else may enter and are named by their content, so that processes share them and any number of
- * starts leaves one copy. A file that is there stays the same file, for other threads of this process load it too.
+ * Writes embedded files that the operating system or a library needs as files to the temporary directory. Their folder
+ * is private to the user and named by their content, so that processes share them and repeated starts leave one copy.
+ * An existing file is not replaced, because other threads of this process load it too.
  */
 import { createHash } from 'node:crypto'
 import { linkSync, lstatSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
@@ -16,7 +16,8 @@ export interface PackedFile {
 }
 
 /**
- * @returns the folder that holds the files
+ * Unpacks the files.
+ * @returns the folder that contains the files
  * @throws ProxyError `start_failed` if the temporary directory cannot be used
  */
 export function unpack(files: readonly PackedFile[]): string {
@@ -34,7 +35,10 @@ export function unpack(files: readonly PackedFile[]): string {
   }
 }
 
-/** The temporary directory belongs to everybody: whoever comes first could have put a folder of that name there. */
+/**
+ * Returns the private folder. All users can write to the temporary directory, and another user could have created a
+ * folder of this name.
+ */
 function getPrivateFolder(): string {
   const own = process.getuid!()
   const path = join(tmpdir(), `llm-proxy-${own}`)
@@ -59,7 +63,7 @@ function digest(files: readonly PackedFile[]): string {
   return hash.digest('hex').slice(0, 16)
 }
 
-/** A machine that lost its power may have left half a file. */
+/** Returns whether the file has this content. A power failure may have left a partial file. */
 function hasContent(path: string, content: Uint8Array): boolean {
   try {
     return readFileSync(path).equals(content)
@@ -68,7 +72,7 @@ function hasContent(path: string, content: Uint8Array): boolean {
   }
 }
 
-/** All at once. Of several threads and processes that do it at the same time, the first one's file is everybody's. */
+/** Writes a file atomically. If several threads and processes do so at the same time, all use the file of the first. */
 function writeAtomically(path: string, content: Uint8Array): void {
   const unfinished = `${path}.${process.pid}.${threadId}`
   writeFileSync(unfinished, content, { mode: 0o600 })

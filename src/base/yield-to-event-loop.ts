@@ -3,8 +3,9 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 let last: Promise<void> = Promise.resolve()
 
 /**
- * Between two stretches of long work: resolves in a later turn of the event loop, so that others have theirs. Of several
- * works one goes on in each turn, in the order in which they asked: a turn is as long as one stretch, however many there are.
+ * Yields between two time slices of long work: resolves in a later iteration of the event loop, so that other tasks can
+ * run. Concurrent callers resume one per iteration, in the order of their calls, so that an iteration lasts one time
+ * slice, however many callers there are.
  */
 export function yieldToEventLoop(): Promise<void> {
   last = last.then(() => nextTurn())

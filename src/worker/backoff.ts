@@ -1,24 +1,28 @@
 /**
- * Keeps one connection: dials, and dials again after each end, until told to stop. Waits are exponential with full
- * jitter (each is drawn between 0 and the limit), so that the workers of a restarted proxy do not come back at once.
+ * Maintains one connection: dials, and dials again after each disconnection, until aborted. Delays are exponential with
+ * full jitter (each is drawn between 0 and the limit), so that the workers of a restarted proxy do not reconnect at the
+ * same time.
  */
 import type { Clock } from '../base/clock.ts'
 
 const FIRST_LIMIT_MS = 1_000
 const LAST_LIMIT_MS = 60_000
-/** A connection that held this long was a good one: the next wait starts from the first limit. */
+/** A connection that lasted this long was stable: the next delay starts from the first limit. */
 const STABLE_MS = 10_000
 
 interface KeepConnectedOptions {
-  /** Dials, and resolves with how long the connection held when it is gone (0: there was none). Never rejects. */
+  /**
+   * Dials, and resolves after the disconnection with the duration of the connection (0: it was not established). Never
+   * rejects.
+   */
   connection(): Promise<number>
   clock: Clock
-  /** As Math.random. */
+  /** Same contract as Math.random. */
   random(): number
   signal: AbortSignal
 }
 
-/** Resolves when `signal` has aborted and the connection of that moment is gone. */
+/** Maintains the connection. Resolves when `signal` has aborted and the current connection is closed. */
 export async function keepConnected({
   connection,
   clock,
@@ -34,7 +38,7 @@ export async function keepConnected({
   }
 }
 
-/** The longest wait after so many failures in a row. */
+/** Returns the longest delay after this number of consecutive failures. */
 export function backoffLimitMs(failures: number): number {
   return Math.min(LAST_LIMIT_MS, FIRST_LIMIT_MS * 2 ** failures)
 }

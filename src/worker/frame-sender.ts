@@ -1,7 +1,6 @@
 /**
- * The worker's side of a call's answer: numbers its frames and keeps each until the proxy has acknowledged it, so that
- * a reconnected worker can send again what was lost with the socket. No I/O: frames come in as text, and what is to be
- * sent comes out.
+ * The worker's side of a response: numbers its frames and keeps each until the proxy has acknowledged it, so that a
+ * reconnected worker can send lost frames again. Performs no I/O: takes and returns the text of frames.
  */
 import { ProxyError } from '../base/errors.ts'
 import { MAX_FRAME_BYTES } from '../protocol/worker/protocol.ts'
@@ -13,7 +12,7 @@ interface UnacknowledgedFrame {
 }
 
 export class FrameSender {
-  /** Sent and not acknowledged, in order. */
+  /** Frames that were sent and not acknowledged, in order. */
   #kept: UnacknowledgedFrame[] = []
   #keptBytes = 0
   #lastSeq = 0
@@ -21,10 +20,10 @@ export class FrameSender {
 
   /**
    * Numbers a frame.
-   * @param write makes its text with the number in it
+   * @param write returns the text of the frame with this number
    * @returns the text, to be sent now
-   * @throws ProxyError `engine_failed` for a text that no frame holds: the proxy would end the connection over it, again
-   *   after each reconnect
+   * @throws ProxyError `engine_failed` for a text that exceeds the frame limit: the proxy would close the connection
+   * because of it, again after each reconnect
    */
   add(write: (seq: number) => string): string {
     const text = write(this.#lastSeq + 1)
@@ -44,7 +43,7 @@ export class FrameSender {
     return this.add(write)
   }
 
-  /** The proxy has handed on everything up to `seq`. Old and repeated acknowledgements do no harm. */
+  /** Drops the frames up to `seq`, which the proxy has delivered. Old and repeated acknowledgements are harmless. */
   acknowledge(seq: number): void {
     let count = 0
     for (const frame of this.#kept) {
@@ -56,24 +55,27 @@ export class FrameSender {
   }
 
   /**
-   * Whether another frame may be sent. A frame is never split, so the last one may overshoot the window; what counts
-   * is that a proxy whose agent does not read holds a bounded number of bytes.
+   * Returns whether another frame may be sent. A frame is never split, so the last one may exceed the window; the limit
+   * bounds the bytes that a proxy buffers for an agent that does not read.
    */
   hasRoom(windowBytes: number): boolean {
     return this.#keptBytes < windowBytes
   }
 
-  /** The frames that a proxy lacks which has received all up to `received`; what it has still counts for the window. */
+  /**
+   * Returns the frames after `received`, the last one that the proxy has received. Unacknowledged frames before it
+   * still count against the window.
+   */
   after(received: number): string[] {
     return this.#kept.filter((frame) => frame.seq > received).map((frame) => frame.text)
   }
 
-  /** The last frame has been made. */
+  /** Whether the last frame has been numbered. */
   get hasEnded(): boolean {
     return this.#hasEnded
   }
 
-  /** The proxy has everything: nothing needs to be kept of this call. */
+  /** Whether the proxy has acknowledged all frames, so that the request can be dropped. */
   get isDelivered(): boolean {
     return this.#hasEnded && this.#kept.length === 0
   }

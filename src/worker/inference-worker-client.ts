@@ -1,6 +1,6 @@
 /**
- * The inference worker: dials one or several proxies and serves their calls with a backend of its own, so that a
- * machine that has engines and takes no connections can serve a proxy that has none.
+ * The inference worker: dials one or several proxies and serves their requests with its own backend, so that a machine
+ * that has engines and accepts no connections can serve a proxy that has none.
  */
 import { EventEmitter } from 'node:events'
 import { type Clock, systemClock } from '../base/clock.ts'
@@ -20,47 +20,49 @@ import { WorkerCache } from './worker-cache.ts'
 
 interface InferenceWorkerClientOptions {
   /**
-   * Base URLs of proxies in relay mode: `http(s)://` or `ws(s)://`, with or without `/ws/worker`. With `dns+` before it, one
-   * stands for a proxy at each address of its host.
+   * Base URLs of proxies in relay mode: `http(s)://` or `ws(s)://`, with or without `/ws/worker`. With the prefix
+   * `dns+`, each address of the URL's host is a proxy.
    */
   proxyUrls: readonly string[]
-  /** Unique among the workers of each proxy, and best the same after each restart. */
+  /** Unique among the workers of each proxy, and preferably the same after each restart. */
   workerId: string
-  /** Serves the calls; the caller closes it after `stop`. */
+  /** Serves the requests; the caller closes it after `stop`. */
   backend: Backend
-  /** Calls served at once, for all proxies together. */
+  /** Number of concurrent requests, over all proxies. */
   maxConcurrency: number
   logger: Logger
-  /** Worker keys, where proxies ask for one. When one is refused the next is tried: a rotation may be under way. */
+  /**
+   * Worker keys, if proxies require one. If one is rejected, the next is tried, because a rotation may be in progress.
+   */
   apiKeys?: readonly string[]
-  /** Authorities, PEM, that the certificates of `wss:` proxies may come from. Default: those of Node.js. */
+  /** Certificate authorities (PEM) for `wss:` proxies. Default: those of Node.js. */
   ca?: string[]
   clock?: Clock
   /** Opens the WebSockets to proxies. Default: over the network. */
   dial?: Dial | undefined
-  /** Looks up the addresses of a `dns+` URL's host. Default: as the system does. */
+  /** Resolves the host of a `dns+` URL. Default: the system's resolver. */
   resolve?: Resolve | undefined
-  /** How often that is done. */
+  /** Interval of these lookups. */
   lookupIntervalMs?: number
-  /** As Math.random; draws the waits between attempts to connect. */
+  /** Same contract as Math.random; draws the delays between connection attempts. */
   random?: () => number
 }
 
 interface InferenceWorkerEvents {
-  /** A proxy has taken this worker on, for the first time or again. */
+  /** A proxy has accepted this worker, for the first time or again. */
   connected: [event: { proxyUrl: string; address?: string | undefined }]
   disconnected: [event: { proxyUrl: string; address?: string | undefined; code: number; reason: string }]
-  /** Everything is delivered and every connection closed. */
+  /** All responses are delivered and all connections closed. */
   stopped: []
 }
 
-/** What somebody has to set right before the worker can be of use, by the code that its connection was closed with. */
+/** Configuration errors that prevent the worker from serving, keyed by the close code of the connection. */
 const MISTAKES: Readonly<Record<number, string>> = {
   [CLOSE.notRelayMode]:
     'the proxy is not in relay mode, so that no call will ever come: start it with --mode relay, or name another one',
 }
 
-/** How often the worker looks whether there is something new to tell its proxies. */
+/** Interval at which the worker checks for status changes to report. */
 const STATUS_INTERVAL_MS = 1_000
 
 export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
@@ -69,7 +71,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   readonly #slots: Dispatcher
   readonly #memory: WorkerCache
   readonly #links: ProxyLinks
-  /** One life of this worker: proxies keep calls for it while its connection is away. */
+  /** Identifies this run of the worker: proxies keep its requests while it is disconnected. */
   readonly #epoch = Date.now()
   #models: ModelInfo[] = []
   #draining = false
@@ -94,22 +96,22 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     })
   }
 
-  /** Whether at least one proxy has this worker. */
+  /** Whether at least one proxy has accepted this worker. */
   get isConnected(): boolean {
     return [...this.#links].some((link) => link.isConnected)
   }
 
-  /** Dials every proxy, and keeps dialling; connections show as events. To be called once. */
+  /** Dials every proxy and keeps the connections up; emits events for them. Must be called once. */
   start(): void {
-    // Between two attempts nothing else may keep the process alive.
+    // This timer keeps the process alive between two connection attempts.
     this.#keepAlive = setInterval(() => {}, 2 ** 30)
     this.#running = this.#watchStatus().then(() => this.#links.start())
   }
 
   /**
-   * Takes nothing new, finishes what it has and leaves.
-   * @param now aborts when there is no more time: calls that still run are dropped
-   * @returns whether it ended before `now`, and no call was dropped because its proxy was out of reach for too long
+   * Drains the worker: rejects new requests, completes running ones and disconnects.
+   * @param now aborts at the deadline: running requests are cancelled
+   * @returns whether it ended before `now`, and no request was dropped because its proxy was unreachable for too long
    */
   stop(now?: AbortSignal): Promise<{ drained: boolean }> {
     this.#stopped ??= this.#stop(now)
@@ -185,7 +187,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
     }
   }
 
-  /** Resolves after the first look, so that the first hello tells the models. */
+  /** Watches the status. Resolves after the first check, so that the first hello lists the models. */
   async #watchStatus(): Promise<void> {
     try {
       this.#models = await this.#options.backend.models()
@@ -201,7 +203,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
   }
 }
 
-/** The shared limit as a dispatcher with one member. What waits here is bounded by the limits of the proxies. */
+/** Returns the shared limit as a dispatcher with one member. The limits of the proxies bound its queue. */
 function createSlots(maxConcurrency: number, clock: Clock): Dispatcher {
   const waitMs = Number.POSITIVE_INFINITY
   const absent = () => ({ code: 'internal', message: 'the worker has no slots' }) as const
@@ -210,14 +212,17 @@ function createSlots(maxConcurrency: number, clock: Clock): Dispatcher {
   return slots
 }
 
-/** What the engines serve if they agree; in the middle of an update they do not, and each turn's own word counts. */
+/**
+ * Returns the weight version of the engines if it is the same for all. During an update it is not, and each turn
+ * reports its own.
+ */
 function getCommonWeightVersion(members: readonly BackendMember[]): string | null {
   const versions = new Set(members.filter((member) => member.healthy).map((member) => member.weightVersion))
   const [version] = versions
   return versions.size === 1 ? (version ?? null) : null
 }
 
-/** Two engines that make the same of the text are one to whoever compares. */
+/** Returns the text ids of the engines. Engines with equal ids count as one. */
 function getCommonTextIds(members: readonly BackendMember[]): Pick<WorkerStatus, 'text_ids'> {
   const byIds = new Map<string, NonNullable<WorkerStatus['text_ids']>['engines'][number]>()
   for (const { healthy, name, models, textIds, chatIds = {} } of members) {
@@ -233,7 +238,7 @@ function getWarning(members: readonly BackendMember[]): Pick<WorkerStatus, 'warn
   return warnings.length === 0 ? {} : { warning: warnings.join('; ').slice(0, MAX_WARNING_LENGTH) }
 }
 
-/** None of its engines takes new calls, though one at least is well. */
+/** Returns the reason why no engine accepts new requests although at least one is healthy. */
 function getUnavailable(members: readonly BackendMember[]): Pick<WorkerStatus, 'unavailable'> {
   const healthy = members.filter((member) => member.healthy)
   const [first] = healthy

@@ -1,39 +1,39 @@
 /**
- * The addresses behind a name in DNS, looked up again and again. It stands for several proxies, as a headless service of
- * Kubernetes does: each address is one of them.
+ * Polls the addresses of a DNS name that stands for several proxies, such as a headless service of Kubernetes: each
+ * address is one of them.
  */
 import { lookup } from 'node:dns/promises'
 import { isIPv4 } from 'node:net'
 import type { Clock } from '../base/clock.ts'
 
-/** @returns all addresses of a host. @throws Error when it has none, or nobody can tell */
+/** Resolves a host to all its addresses. @throws Error if it has none, or the lookup fails */
 export type Resolve = (host: string) => Promise<readonly string[]>
 
-/** As the system does it, with `/etc/hosts` and the search list of a cluster. */
+/** Resolves like the system, with `/etc/hosts` and the search list of a cluster. */
 export const resolveBySystem: Resolve = async (host) =>
   (await lookup(host, { all: true })).map(({ address }) => address)
 
 interface ProxyAddressesOptions {
   host: string
   resolve: Resolve
-  /** Between two lookups. */
+  /** Interval between two lookups. */
   intervalMs: number
   clock: Clock
   found(address: string): void
   gone(address: string): void
-  /** Told once of failures in a row. What was found stays. */
+  /** Called once for consecutive failures. Known addresses stay. */
   failed(error: unknown): void
 }
 
-/** As often as Envoy does for a name that stands for several hosts. */
+/** The interval of Envoy for a name that stands for several hosts. */
 export const LOOKUP_INTERVAL_MS = 5_000
 const SOON_MS = 500
-/** An answer may lack an address that the next one has. */
+/** A response may lack an address that the next one contains. */
 const LOOKUPS_TO_BE_GONE = 2
 
 export class ProxyAddresses {
   readonly #options: ProxyAddressesOptions
-  /** By address: how many lookups in a row were without it. */
+  /** Number of consecutive lookups without the address, by address. */
   readonly #misses = new Map<string, number>()
   #cancelNext: (() => void) | undefined
   #isLooking = false
@@ -44,12 +44,12 @@ export class ProxyAddresses {
     this.#options = options
   }
 
-  /** To be called once. */
+  /** Starts the lookups. Must be called once. */
   start(): void {
     void this.#look()
   }
 
-  /** A proxy was lost: it may have come back under another address. */
+  /** Looks up the name soon, because a lost proxy may return at another address. */
   lookSoon(): void {
     if (!this.#isLooking) this.#lookAfter(Math.min(SOON_MS, this.#options.intervalMs))
   }
@@ -97,7 +97,7 @@ export class ProxyAddresses {
   }
 }
 
-/** Where there are two families each proxy has an address in both, and is to be dialled once. */
+/** Returns the addresses of one family. A dual-stack proxy has an address in both and must be dialed once. */
 function ofOneFamily(addresses: readonly string[]): readonly string[] {
   const fours = addresses.filter((address) => isIPv4(address))
   return fours.length > 0 ? fours : addresses

@@ -1,4 +1,7 @@
-/** The worker's side of one WebSocket: says hello, waits for the ack, and ends the socket when it falls silent. */
+/**
+ * The worker's side of one WebSocket: sends the hello, waits for the ack, and closes the socket if the proxy becomes
+ * silent.
+ */
 import { isIPv4, type LookupFunction } from 'node:net'
 import WebSocket, { type ClientOptions } from 'ws'
 import type { Clock } from '../base/clock.ts'
@@ -16,60 +19,63 @@ import type { FrameJson } from '../protocol/worker/request-frames.ts'
 import type { FrameContent, ProxyCache } from './worker-cache.ts'
 
 interface DialOptions extends ClientOptions {
-  /** Says which address the URL's host has; `ws` hands it on to the socket. */
+  /** Returns the address of the URL's host; `ws` passes it to the socket. */
   lookup?: LookupFunction
 }
 
-/** Opens a WebSocket, of the package `ws`. */
+/** Opens a WebSocket of the package `ws`. */
 export type Dial = (url: string, options: DialOptions) => WebSocket
 
 export const dialOut: Dial = (url, options) => new WebSocket(url, options)
 
 export interface ProxyConnectionOptions {
-  /** Of the proxy's `/ws/worker`. */
+  /** URL of the proxy's `/ws/worker`. */
   url: string
-  /** Where the URL's host stands for several proxies: the address of this one; undefined: any. */
+  /** The address of this proxy, if the URL's host has several; undefined: any. */
   address: string | undefined
   apiKey: string | undefined
-  /** Authorities, PEM; undefined: those of Node.js. */
+  /** Certificate authorities (PEM); undefined: those of Node.js. */
   ca: string[] | undefined
   clock: Clock
   memory: ProxyCache
   dial: Dial
-  /** The hello for this connection: it names the calls that are held at this moment. */
+  /** Returns the hello for this connection, which lists the current requests. */
   hello(): WorkerHelloV2
   greeted(ack: WorkerHelloAckV2): void
-  /** A frame after the ack. @param json of a request what is there as bytes */
+  /** Receives a frame after the ack. @param json parts of a request that are available as bytes */
   received(frame: Frame, json?: FrameJson): void
 }
 
 export interface ConnectionEnd {
-  /** How long the connection held after the ack; 0: it never came to that. */
+  /** Duration of the connection after the ack; 0: there was no ack. */
   heldMs: number
   code: number
   reason: string
-  /** The proxy wants a key, or another one. */
+  /** The proxy requires a key, or another one. */
   keyRefused: boolean
 }
 
 const CLOSE_TIMEOUT_MS = 2_000
 
 /**
- * A mask of zeros, which `ws` on both sides then need not apply: 0.5 ms for the prompt ids of a long call. Masks keep a
- * page in a browser from planting text in the caches of old intermediaries; nobody writes here but the worker.
+ * Returns a mask of zeros, which `ws` on both sides need not apply: this saves 0.5 ms for the prompt ids of a long
+ * request. Masks prevent a page in a browser from poisoning the caches of old intermediaries; here, only the worker
+ * writes.
  */
 function noMask(mask: Buffer): void {
   mask.fill(0)
 }
 
-/** The name stays in the URL, so that certificates and routers on the way see it. */
+/**
+ * Returns a lookup that always finds this address. The host name stays in the URL, which certificates and routers need.
+ */
 function always(address: string): LookupFunction {
   const family = isIPv4(address) ? 4 : 6
   return (_host, { all }, found) => (all ? found(null, [{ address, family }]) : found(null, address, family))
 }
 
 export class ProxyConnection {
-  /** Resolves when the socket is gone, however that came. */
+  /** Resolves when the socket is closed, for whatever reason. */
   readonly ended: Promise<ConnectionEnd>
   readonly #options: ProxyConnectionOptions
   readonly #socket: WebSocket
@@ -98,13 +104,13 @@ export class ProxyConnection {
         read = options.memory.read(bytes)
         return read.value
       })
-      // Of a request of hundreds of kilobytes, what is new has been copied.
+      // The new parts of the frame, which may have hundreds of kilobytes, have been copied.
       if (Buffer.isBuffer(data)) detachBuffer(data)
       this.#onMessage(frame, read?.json)
     })
     this.#socket.on('ping', () => this.#heard())
     this.#socket.on('unexpected-response', (_request, { statusCode }) => this.#onNoSocket(statusCode))
-    // A close follows each error and says the rest.
+    // A close event with the details follows each error.
     this.#socket.on('error', (error) => {
       this.#trouble ||= error.message
     })
@@ -118,13 +124,13 @@ export class ProxyConnection {
     this.#socket.send(text)
   }
 
-  /** Leaves: the proxy need not wait for this worker. */
+  /** Disconnects. The proxy does not wait for this worker to return. */
   leave(): void {
     if (this.#greetedAtMs === undefined) this.#socket.terminate()
     else this.#close(CLOSE.done, 'the worker has finished')
   }
 
-  /** The proxy, or something before it, has answered without opening a WebSocket. */
+  /** Handles a response of the proxy, or of an intermediary, that opens no WebSocket. */
   #onNoSocket(status = 0): void {
     this.#keyRefused = status === 401 || status === 403
     this.#trouble = `HTTP ${status}${this.#keyRefused ? ': give a valid key with --worker-key' : ' and no WebSocket'}`
@@ -152,7 +158,7 @@ export class ProxyConnection {
     this.#close(CLOSE.protocolError, why.slice(0, 100))
   }
 
-  /** A proxy that does not answer the close is not waited for. */
+  /** Closes the socket. If the proxy does not answer the close in time, terminates it. */
   #close(code: number, reason: string): void {
     this.#socket.close(code, reason)
     this.#cancelWatch?.()
@@ -163,7 +169,10 @@ export class ProxyConnection {
     this.#lastHeardMs = this.#options.clock.nowMs()
   }
 
-  /** The proxy pings at each heartbeat; a connection without them is dead, whatever the socket says. */
+  /**
+   * Terminates the connection if the proxy is silent: it pings at each heartbeat, and a connection without pings is
+   * dead even if the socket is open.
+   */
   #watchSilence(delayMs: number): void {
     this.#cancelWatch?.()
     this.#cancelWatch = this.#options.clock.after(delayMs, () => {

@@ -1,4 +1,4 @@
-/** A worker's life with one proxy: the connection, kept up, and the calls, which outlive it. */
+/** The link of a worker to one proxy: the connection, which is re-established, and the requests, which outlive it. */
 import { ProxyError, toProxyError } from '../base/errors.ts'
 import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
@@ -32,7 +32,7 @@ import { ProxyCache, type WorkerCache } from './worker-cache.ts'
 import { WorkerRequestState } from './worker-request-state.ts'
 
 interface ProxyLinkOptions extends Pick<ProxyConnectionOptions, 'url' | 'address' | 'ca' | 'clock' | 'dial'> {
-  /** One of these is the proxy's, if it asks for any. */
+  /** The proxy accepts one of these, if it requires a key. */
   apiKeys: readonly string[]
   workerId: string
   epoch: number
@@ -40,7 +40,7 @@ interface ProxyLinkOptions extends Pick<ProxyConnectionOptions, 'url' | 'address
   backend: Backend
   /** Slots that all links of the worker share. */
   slots: Dispatcher
-  /** The same for all links of the worker. */
+  /** Cache that all links of the worker share. */
   memory: WorkerCache
   random(): number
   logger: Logger
@@ -54,18 +54,18 @@ export class ProxyLink {
   readonly #stopping = new AbortController()
   readonly #calls = new Map<string, WorkerRequestState>()
   readonly #memory: ProxyCache
-  /** Two proxies may use the same ids. */
+  /** Distinguishes proxies that use the same ids. */
   readonly #proxy: string
   #connection: ProxyConnection | undefined
-  /** How many keys were refused. */
+  /** Number of rejected keys. */
   #refusals = 0
   #ack: WorkerHelloAckV2 | undefined
-  /** Resolves when the engines have been asked how they are since the ack. */
+  /** Resolves when the state of the engines has been refreshed after the ack. */
   #engineAnswers: Promise<void> = Promise.resolve()
   #cancelGrace: (() => void) | undefined
   #cancelAlive: (() => void) | undefined
   #draining = false
-  /** Calls ended here because the connection was lost for too long. */
+  /** Whether requests were cancelled because the connection was lost for too long. */
   #droppedCalls = false
   #drained: (() => void) | undefined
   #whenDrained: Promise<boolean> | undefined
@@ -80,15 +80,15 @@ export class ProxyLink {
     return this.#ack !== undefined
   }
 
-  /** Stays connected until `stop`. */
+  /** Maintains the connection until `stop`. */
   run(): Promise<void> {
     const { clock, random } = this.#options
     return keepConnected({ connection: () => this.#connect(), clock, random, signal: this.#stopping.signal })
   }
 
   /**
-   * Takes nothing new. Resolves when no call is left, with whether each was delivered or given up by its proxy; never if
-   * it is to stay after all.
+   * Rejects new requests. Resolves when no request is left, with whether each was delivered or cancelled by its proxy.
+   * Never resolves after {@link stay}.
    */
   drain(): Promise<boolean> {
     this.#whenDrained ??= new Promise((resolve) => {
@@ -100,7 +100,7 @@ export class ProxyLink {
     return this.#whenDrained
   }
 
-  /** Takes `drain` back: calls go on, and new ones are welcome. */
+  /** Reverts {@link drain}: running requests continue, and new ones are accepted. */
   stay(): void {
     this.#draining = false
     this.#whenDrained = undefined
@@ -109,14 +109,14 @@ export class ProxyLink {
     this.sendStatus()
   }
 
-  /** Ends what still runs, and the connection. */
+  /** Cancels running requests and closes the connection. */
   stop(): void {
     this.#stopping.abort()
     this.#abandonAll('the worker was stopped')
     this.#connection?.leave()
   }
 
-  /** @param answers the number of the proxy's request for it */
+  /** Sends the status. @param answers sequence number of the proxy's request for it */
   sendStatus(answers?: number): void {
     const status = {
       ...this.#options.status(),
@@ -177,13 +177,13 @@ export class ProxyLink {
   }
 
   /**
-   * Calls that the proxy still wants go on where it stopped hearing of them. The others end at once, and all of them
-   * where the proxy was started anew: it knows none, and engines must not sample for nobody.
+   * Resumes after the ack. Requests that the proxy still knows continue after the last frame that it received. Others
+   * are cancelled, all of them if the proxy was restarted, so that engines do not sample needlessly.
    */
   #resume(ack: WorkerHelloAckV2): void {
     this.#cancelGrace?.()
     this.#ack = ack
-    // While it was away its proxy may have asked which weights engines have by now: what they said before is old.
+    // While the worker was disconnected, the weights may have changed: earlier reports are out of date.
     this.#engineAnswers = this.#options.backend.refresh().then(() => this.sendStatus())
     const received = new Map(ack.requests.map((call) => [call.request_id, call.received]))
     for (const call of [...this.#calls.values()]) {
@@ -199,7 +199,10 @@ export class ProxyLink {
     if (ack.alive_ms !== undefined) this.#tellAlive(ack.alive_ms)
   }
 
-  /** An answer that is not streamed brings nothing for minutes; the proxy cannot tell that from a call that was lost. */
+  /**
+   * Reports running requests periodically. A response that is not streamed may send nothing for minutes, which the
+   * proxy cannot distinguish from a lost request.
+   */
   #tellAlive(everyMs: number): void {
     this.#cancelAlive?.()
     this.#cancelAlive = this.#options.clock.after(everyMs, () => {
@@ -211,8 +214,8 @@ export class ProxyLink {
   }
 
   /**
-   * The connection is gone. When the grace time is over the proxy has failed the calls, and they end here too; one that
-   * says that it shuts down has done so already.
+   * Handles a disconnection. After the grace period the proxy has failed the requests, so they are cancelled here too.
+   * A proxy that announces its shutdown has failed them already.
    */
   #awaitReturn({ code, reason }: ConnectionEnd): void {
     this.#cancelAlive?.()
@@ -238,7 +241,7 @@ export class ProxyLink {
     else if (frame.type !== 'pong') this.#reportUnreadable(frame)
   }
 
-  /** A request that is here already has come again with a reconnect: it is being served. */
+  /** Starts a request. A request that is already known was sent again after a reconnect and is being served. */
   #begin(frame: CompletionRequestV2, json?: FrameJson): void {
     if (this.#calls.has(frame.request_id) || !this.#ack) return
     const call = new WorkerRequestState(frame.request_id, this.#ack.window_bytes)
@@ -247,7 +250,7 @@ export class ProxyLink {
     else void this.#serve(call, frame, json)
   }
 
-  /** Never rejects: whatever goes wrong becomes the last frame. */
+  /** Serves a request. Never rejects: an error becomes the last frame. */
   async #serve(call: WorkerRequestState, frame: CompletionRequestV2, json?: FrameJson): Promise<void> {
     let lease: Lease | undefined
     try {
@@ -269,12 +272,12 @@ export class ProxyLink {
       this.#fail(call, error)
     } finally {
       lease?.release()
-      // There is one place for slots, which no session needs to find again.
+      // The dispatcher of slots has one member, so session affinity is not needed.
       this.#options.slots.releaseSession(frame.session_id)
     }
   }
 
-  /** The engine's events, as frames, as fast as the proxy takes them. */
+  /** Forwards the engine's events as frames, at the rate at which the proxy accepts them. */
   async #relay(
     call: WorkerRequestState,
     request: GenerationRequest,
@@ -296,7 +299,7 @@ export class ProxyLink {
       throw new ProxyError('engine_lost', 'the engine ended its answer without a finish reason')
   }
 
-  /** The ids that the proxy has too. */
+  /** Returns the prompt ids that the proxy has too. */
   #findPromptBase(frame: CompletionRequestV2, request: GenerationRequest): PromptIds | undefined {
     if (frame.prompt_base === undefined) return undefined
     if (frame.prompt_base === frame.request_id || frame.prompt_shared !== undefined)
@@ -347,7 +350,10 @@ export class ProxyLink {
     if (this.#draining && this.#calls.size === 0) this.#drained?.()
   }
 
-  /** Without a connection, or before its ack, nothing is sent: the ack brings up what the proxy lacks. */
+  /**
+   * Sends a frame. Without a connection, or before its ack, does nothing: frames that the proxy lacks are sent after
+   * the ack.
+   */
   #send(text: string): void {
     if (this.#ack) this.#connection?.send(text)
   }
@@ -366,7 +372,7 @@ export class ProxyLink {
   }
 }
 
-/** @throws ProxyError `invalid_request` on token ids that are none */
+/** Parses a request. @throws ProxyError `invalid_request` for invalid token ids */
 function readRequest(frame: CompletionRequestV2, json?: FrameJson, base?: PromptIds): GenerationRequest {
   try {
     return requestFromV2(frame, json, base)

@@ -1,4 +1,6 @@
-/** A worker's links: one to each proxy that was named, and one to each that a name in DNS stands for at the moment. */
+/**
+ * The links of a worker: one to each configured proxy, and one to each address that a DNS name currently resolves to.
+ */
 import type { Clock } from '../base/clock.ts'
 import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
@@ -6,17 +8,17 @@ import { ProxyAddresses, type Resolve } from './proxy-addresses.ts'
 import type { ProxyLink } from './proxy-link.ts'
 import { standsForSeveral, toAddressUrl } from './proxy-url.ts'
 
-/** Which proxy a link leads to. */
+/** The proxy that a link connects to. */
 export interface ProxyName {
   url: string
-  /** Of the proxies that the URL's host stands for this one. */
+  /** Address of this proxy, if the URL's host has several. */
   address?: string
 }
 
 interface ProxyLinksOptions {
-  /** As the operator named them. */
+  /** URLs as configured. */
   proxyUrls: readonly string[]
-  /** Makes a link; it is to tell `lost` when its connection has ended. */
+  /** Creates a link. The link calls `lost` when its connection has ended. */
   link(proxy: ProxyName, lost: () => void): ProxyLink
   resolve: Resolve
   lookupIntervalMs: number
@@ -39,7 +41,7 @@ export class ProxyLinks {
     return this.#links.values()
   }
 
-  /** Dials what was named, and what is found. To be called once. */
+  /** Dials the configured proxies and those that DNS finds. Must be called once. */
   start(): void {
     if (this.#isLeaving) return
     for (const url of this.#options.proxyUrls) {
@@ -48,14 +50,14 @@ export class ProxyLinks {
     }
   }
 
-  /** Looks for no more proxies, and takes nothing new. @returns whether each call was delivered */
+  /** Stops DNS lookups and accepts no new requests. @returns whether each response was delivered */
   async drain(): Promise<boolean> {
     this.#leave()
     const links = await Promise.all([...this.#links].map((link) => link.drain()))
     return links.every((delivered) => delivered)
   }
 
-  /** Ends what still runs. Resolves when every connection is gone. */
+  /** Cancels running requests. Resolves when every connection is closed. */
   async stop(): Promise<void> {
     this.#leave()
     for (const link of this.#links) link.stop()
@@ -76,7 +78,8 @@ export class ProxyLinks {
       ...{ host, resolve, intervalMs, clock },
       found: (address) => {
         logEvent(logger, 'proxy_resolved', { host, address })
-        // A proxy takes a second link of the same worker for one that lost its calls: there is never more than one.
+        // A proxy treats a second link of the same worker as a restart that lost its requests, so there is never more
+        // than one.
         const left = leaving.get(address)
         leaving.delete(address)
         left?.stay()

@@ -1,7 +1,7 @@
 /**
- * Where a proxy takes workers.
+ * Returns the WebSocket URL at which a proxy accepts workers.
  * @param proxyUrl `http(s)://` or `ws(s)://`, with or without a base path, with or without `/ws/worker`
- * @throws TypeError for what is no URL
+ * @throws TypeError for an invalid URL
  */
 export function workerSocketUrl(proxyUrl: string): string {
   const url = new URL(proxyUrl)
@@ -10,20 +10,20 @@ export function workerSocketUrl(proxyUrl: string): string {
   return url.href
 }
 
-/** Before the scheme of a URL whose host stands for several proxies: `dns+ws://llm-proxy-nodes:8080`. */
+/** The prefix of a URL whose host resolves to several proxies: `dns+ws://llm-proxy-nodes:8080`. */
 const SEVERAL = /^dns\+/i
 
-/** Whether each address of the URL's host is a proxy of its own. */
+/** Returns whether each address of the URL's host is a separate proxy. */
 export function standsForSeveral(proxyUrl: string): boolean {
   return SEVERAL.test(proxyUrl)
 }
 
-/** What each of them is dialled by. */
+/** Returns the URL for dialing each of them. */
 export function toAddressUrl(proxyUrl: string): string {
   return proxyUrl.replace(SEVERAL, '')
 }
 
-/** The URL as it may be shown: a key that stands before its `@` is left out. */
+/** Returns the URL without the key that may precede its `@`, for display. */
 export function shownUrl(proxyUrl: string): string {
   return proxyUrl.replace(/\/\/[^/@]*@/, '//')
 }

@@ -1,7 +1,7 @@
 /**
- * What a worker remembers of the sessions whose calls it serves, so that each call costs what is new in it. Whatever is
- * forgotten is sent, read or written anew. One memory for all proxies that it dials. Not every proxy says when a session
- * has ended: what nobody used for a while goes too.
+ * Caches what a worker knows of sessions, so that the cost of each request depends on its new parts only. Evicted data
+ * is sent, parsed or written again. All proxies of a worker share one cache. Not every proxy reports the end of a
+ * session, so unused entries expire.
  */
 import { LruCache } from '../base/lru-cache.ts'
 import { formatTools } from '../protocol/canonical/number-texts.ts'
@@ -14,23 +14,26 @@ import type { FrameData } from '../protocol/worker/frames.ts'
 import { MIN_REPORTED_IDS } from '../protocol/worker/reported-prompts.ts'
 import type { FrameJson } from '../protocol/worker/request-frames.ts'
 
-/** Requests of some 300 sessions of 100,000 tokens. Where agents take turns, one session too many costs all of them theirs. */
+/**
+ * Requests of about 300 sessions of 100,000 tokens. If agents alternate, one session beyond the limit evicts the
+ * entries of all.
+ */
 const MAX_REQUEST_BYTES = 256 * 1024 * 1024
 
-/** Some 300 prompts of 100,000 tokens, each counted as if it shared nothing. */
+/** About 300 prompts of 100,000 tokens, each counted as if it shared nothing. */
 const MAX_REPORTED_BYTES = 128 * 1024 * 1024
 
-/** Some 300 sessions with prompts of 100,000 tokens. */
+/** About 300 sessions with prompts of 100,000 tokens. */
 const MAX_LIST_BYTES = 128 * 1024 * 1024
 
-/** Longer than most agents take between two calls. */
+/** Longer than the time that most agents take between two requests. */
 export const UNUSED_TTL_MS = 10 * 60_000
 
-/** Where `requestJson` writes the session: among the first fields. */
+/** The session id in a request: `requestJson` writes it among the first fields. */
 const SESSION = /"session_id":"((?:[^"\\]|\\.)*)"/
 const SESSION_WITHIN_BYTES = 1_024
 
-/** Of shorter requests nothing is remembered: they are read in no time. */
+/** Shorter requests are not cached, because parsing them is cheap. */
 const REMEMBERED_FROM_BYTES = 4 * 1024
 
 export interface FrameContent {
@@ -39,14 +42,17 @@ export interface FrameContent {
 }
 
 export class WorkerCache {
-  /** By session. */
+  /** Request readers by session. */
   readonly requests: LruCache<string, RequestReader>
-  /** Prompts that a proxy was sent, and may name as the base of another: by the call, as the proxy names it. */
+  /**
+   * Prompts that were sent to a proxy, which may refer to them as bases of others; keyed by request, as the proxy names
+   * it.
+   */
   readonly reported: LruCache<string, PromptIds>
-  /** By session, of those that have any. */
+  /** Prompt lists by session, of sessions that have any. */
   readonly lists: LruCache<string, PromptLists>
 
-  /** @param nowMs of the clock by which {@link forgetUnused} tells what nobody used */
+  /** @param nowMs time of the clock that {@link forgetUnused} uses */
   constructor(nowMs: () => number) {
     this.requests = new LruCache(MAX_REQUEST_BYTES, ({ bytes, valueBytes }) => bytes + valueBytes, nowMs)
     this.reported = new LruCache(
@@ -57,13 +63,13 @@ export class WorkerCache {
     this.lists = new LruCache(MAX_LIST_BYTES, ({ bytes, idBytes }) => bytes + idBytes, nowMs)
   }
 
-  /** To be called now and then. */
+  /** Deletes unused entries. Must be called periodically. */
   forgetUnused(): void {
     for (const part of [this.requests, this.reported, this.lists]) part.deleteUnused(UNUSED_TTL_MS)
   }
 }
 
-/** What a worker remembers of one proxy's sessions: another proxy's may have the same names. */
+/** The part of the cache of one proxy: session names of two proxies may be equal. */
 export class ProxyCache {
   readonly #memory: WorkerCache
   readonly #proxy: string
@@ -73,7 +79,9 @@ export class ProxyCache {
     this.#proxy = proxy
   }
 
-  /** A frame of the proxy. The large ones are requests, each of which repeats the conversation of one before it. */
+  /**
+   * Parses a frame of the proxy. Large frames are requests, each of which repeats the conversation of an earlier one.
+   */
   read(data: FrameData): FrameContent {
     const session = Buffer.isBuffer(data) ? parseSessionId(data) : undefined
     if (session === undefined || !Buffer.isBuffer(data)) return { value: JSON.parse(data.toString()) }
@@ -88,25 +96,27 @@ export class ProxyCache {
     return { value, json: { messagesJson: [list.json], ...(toolsJson && { toolsJson }) } }
   }
 
-  /** What a call of the session reads and writes its prompt with. */
+  /** Returns the lists with which a request of the session reads and writes its prompt. */
   getPromptLists(sessionId: string): PromptLists {
     return this.#memory.lists.get(this.#getSessionName(sessionId)) ?? new PromptLists()
   }
 
-  /** The prompt of an earlier call, which the proxy has too; undefined: it is forgotten, or has fewer ids. */
+  /**
+   * Returns the prompt of an earlier request, which the proxy has too; undefined if it was evicted, or has fewer ids.
+   */
   getPrompt(requestId: string, atLeast = 0): PromptIds | undefined {
     const prompt = this.#memory.reported.get(this.#getSessionName(requestId))
     return prompt !== undefined && prompt.length >= atLeast ? prompt : undefined
   }
 
-  /** A prompt is sent to the proxy, which may name it as the base of another. */
+  /** Records that a prompt is sent to the proxy, which may refer to it as the base of another. */
   sentPrompt({ requestId, sessionId, promptLists: lists }: GenerationRequest, ids: PromptIds): void {
     if (ids.length >= MIN_REPORTED_IDS) this.#memory.reported.set(this.#getSessionName(requestId), ids)
-    // Short lists are not kept. One that has grown is counted anew.
+    // Short lists are not kept. Setting a list again updates its size.
     if (lists !== undefined && lists.bytes > 0) this.#memory.lists.set(this.#getSessionName(sessionId), lists)
   }
 
-  /** The session has ended. Its prompts are known by their calls, and go with time. */
+  /** Deletes the entries of a session that has ended. Its prompts are keyed by request and expire. */
   forget(sessionId: string): void {
     this.#memory.requests.delete(this.#getSessionName(asInFrame(sessionId)))
     this.#memory.lists.delete(this.#getSessionName(sessionId))
@@ -117,7 +127,7 @@ export class ProxyCache {
   }
 }
 
-/** @returns what {@link parseSessionId} finds in a frame of this session */
+/** @returns the result of {@link parseSessionId} for a frame of this session */
 function asInFrame(sessionId: string): string {
   return Buffer.from(JSON.stringify(sessionId).slice(1, -1)).toString('latin1')
 }

@@ -1,6 +1,6 @@
 import { FrameSender } from './frame-sender.ts'
 
-/** One call at the worker: what the proxy lacks of its answer, the wait for room, and the way to stop it. */
+/** A request at the worker: the unacknowledged frames of its response, the wait for window space, and cancellation. */
 export class WorkerRequestState extends FrameSender {
   readonly requestId: string
   readonly #controller = new AbortController()
@@ -13,7 +13,7 @@ export class WorkerRequestState extends FrameSender {
     this.#windowBytes = windowBytes
   }
 
-  /** Aborts when nobody wants the answer any more. */
+  /** Aborts when the response is no longer needed. */
   get signal(): AbortSignal {
     return this.#controller.signal
   }
@@ -23,13 +23,16 @@ export class WorkerRequestState extends FrameSender {
     this.#wake?.()
   }
 
-  /** A proxy that was set up anew may have another window. */
+  /** Sets the window, which may differ after a restart of the proxy. */
   setWindow(windowBytes: number): void {
     this.#windowBytes = windowBytes
     this.#wake?.()
   }
 
-  /** Resolves when another frame may be sent. An engine is not read meanwhile: its own back-pressure does the rest. */
+  /**
+   * Resolves when another frame may be sent. The engine's stream is not read in the meantime, so that the engine's
+   * back-pressure applies.
+   */
   async room(): Promise<void> {
     while (!this.hasRoom(this.#windowBytes)) {
       this.signal.throwIfAborted()
