@@ -5,14 +5,14 @@ import { isPostgresUrl } from '../proxy/store/postgres/open.ts'
 import { type CopyCounts, copyDatabase } from '../proxy/store/sqlite/backup.ts'
 import { writeFileAtomically } from '../rollout/datasets/atomic-file.ts'
 
-/** `llm-proxy backup <file>`. @returns the exit code */
+/** Runs `llm-proxy backup <file>`. @returns the exit code */
 export async function run(config: BackupConfig, [to]: string[]): Promise<number> {
   const { sessions, turns } = await backup(config, to!)
   process.stdout.write(`copied ${sessions} sessions with ${turns} turns to ${to}\n`)
   return 0
 }
 
-/** Copies the database to a file, complete or not at all. @throws ProxyError `config_invalid` or `start_failed` */
+/** Copies the database to a file, atomically. @throws ProxyError `config_invalid` or `start_failed` */
 export async function backup({ db, force }: BackupConfig, to: string): Promise<CopyCounts> {
   if (isPostgresUrl(db))
     throw new ProxyError('config_invalid', '--db is a PostgreSQL database: back it up with pg_dump')
@@ -25,7 +25,8 @@ export async function backup({ db, force }: BackupConfig, to: string): Promise<C
 }
 
 /**
- * SQLite would apply a log that lies beside the target to the copy, and a proxy that has the target open would lose it.
+ * Rejects an unusable target. SQLite would apply a log next to the target to the copy, and a proxy that has the target
+ * open would lose data.
  * @throws ProxyError `config_invalid`
  */
 function checkTarget(db: string, to: string, force: boolean): void {

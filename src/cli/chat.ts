@@ -1,4 +1,4 @@
-/** `llm-proxy chat`: one call through everything, to see whether tokens arrive and are recorded. */
+/** `llm-proxy chat`: sends one request through the proxy, to check that tokens arrive and are recorded. */
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import { ProxyError } from '../base/errors.ts'
@@ -10,13 +10,13 @@ import type { TurnJson } from './sessions/api.ts'
 const Models = Type.Object({ data: Type.Array(Type.Object({ id: Type.String() })) })
 const Answer = Type.Object({ id: Type.String(), choices: Type.Array(Type.Unknown()) })
 
-/** @returns the exit code: 1 if the turn cannot be trained on */
+/** Runs the command. @returns the exit code: 1 if the turn is not trainable */
 export async function run(config: ChatConfig, [message = 'Say hello.']: string[]): Promise<number> {
   const proxy = new OperatorClient(config)
   const sessionId = config.session ?? `chat-${randomUUID()}`
   const at = `/sessions/${encodeURIComponent(sessionId)}`
   try {
-    // Where sessions are not made by their first call.
+    // The proxy may require that sessions are created before their first request.
     if (config.session === undefined) await proxy.call('POST', at, Type.Unknown())
     const model = config.model ?? (await proxy.get(`${at}/v1/models`, Models)).data[0]?.id
     const body = {
@@ -34,7 +34,7 @@ export async function run(config: ChatConfig, [message = 'Say hello.']: string[]
   }
 }
 
-/** Line breaks stay: the answer is for reading. What else could steer the terminal goes. */
+/** Formats a turn for the terminal. Line breaks stay; other control characters are removed. */
 function describe(turn: TurnJson): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must go
   const text = turn.completion_text.replace(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f]+/g, ' ')

@@ -1,4 +1,4 @@
-/** Colours of what is good and bad, on a terminal, and unless NO_COLOR is set. */
+/** Colours of statuses, used on a terminal unless NO_COLOR is set. */
 import { styleText } from 'node:util'
 import { printable } from './table.ts'
 
@@ -12,7 +12,7 @@ const COLOURS = {
   failure: 'red',
 } as const
 
-/** @param padded the status as it is to be shown; default: itself */
+/** Returns the status in its colour. @param padded the status as displayed; default: the status itself */
 export function coloured(status: string, padded = printable(status)): string {
   const colour = COLOURS[status as keyof typeof COLOURS]
   return colour === undefined ? padded : styleText(colour, padded, { stream: process.stdout })

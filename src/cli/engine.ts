@@ -9,11 +9,11 @@ import { explainListenFailure } from './fail.ts'
 import { createLogger } from './logger.ts'
 import { serveAnnounced } from './serve-announced.ts'
 
-/** A stand-in for an engine has nothing to lose: long enough for a short completion to end. */
+/** Grace period on shutdown: long enough for a short completion to end; the embedded engine has no state to lose. */
 const GRACE_MS = 5_000
 const DRAIN_POLL_MS = 20
 
-/** `llm-proxy engine`: serves the embedded engine until a signal. @returns the exit code */
+/** Runs `llm-proxy engine`: serves the embedded engine until a signal. @returns the exit code */
 export async function run(config: EngineConfig): Promise<number> {
   const logger = createLogger(config.logLevel, config.logFormat)
   const playbook = config.playbook === undefined ? undefined : Playbook.fromFile(config.playbook)

@@ -1,20 +1,20 @@
-/** The mapper from errors to the terminal: one line on stderr, and an exit code. */
+/** Maps errors to the terminal: one line on stderr, and an exit code. */
 import { CommanderError } from 'commander'
 import { ProxyError } from '../base/errors.ts'
 
-/** The command line, the environment or a file is wrong; the same command will fail the same way again. */
+/** The command line, the environment or a file is invalid; running the same command again fails again. */
 const EXIT_USAGE = 2
 const EXIT_FAILED = 1
 
 interface Failure {
-  /** What to say on stderr; undefined when there is nothing to say. */
+  /** The line for stderr; undefined: none. */
   line: string | undefined
   exitCode: number
 }
 
 export function describeFailure(error: unknown): Failure {
   if (error instanceof CommanderError) {
-    // Help and version end a command the same way; their text is out already.
+    // Help and version end a command the same way; their text is printed already.
     if (error.exitCode === 0) return { line: undefined, exitCode: 0 }
     if (error.code === 'commander.help') return { line: undefined, exitCode: EXIT_USAGE }
     return { line: oneLine(usageError(error.message.replace(/^error: /, ''))), exitCode: EXIT_USAGE }
@@ -33,18 +33,18 @@ function usageError(message: string): string {
   if (flag !== undefined)
     return `unknown option '--${flag}' with a value; if it is a switch, write --${isOn ? '' : 'no-'}${flag}`
   if (/got 1: (true|false)\.$/.test(message)) return `${message} A switch has no value: write --x or --no-x`
-  // A misspelt flag is quoted with its value, which may be a key.
+  // Commander quotes a misspelt flag with its value, which may be a key.
   return message.replace(/^(unknown option '--[^=']*)=.*'/, "$1'")
 }
 
-/** The operating system's refusals speak for themselves; anything else is a fault of ours and shows where it is. */
+/** Describes an unexpected error. Errors of the operating system need no stack; others are bugs and include it. */
 function describeUnexpected(error: unknown): string {
   if (!(error instanceof Error)) return oneLine(String(error))
   if ('syscall' in error) return oneLine(error.message)
   return error.stack ?? error.message
 }
 
-/** An error's message, and its cause's where that says more. */
+/** Returns an error's message, followed by that of its cause if it adds information. */
 export function withCause(error: unknown): string {
   const { message, cause } = error as Error
   const why = cause instanceof Error ? cause.message : undefined
@@ -55,7 +55,7 @@ function oneLine(text: string): string {
   return text.trim().replace(/\s*\n\s*/g, ' ')
 }
 
-/** Why a server did not come up, with what to do about it. */
+/** Explains why a server did not start, and how to fix it. */
 export function explainListenFailure(error: unknown, host: string, port: number): unknown {
   const message = listenFailureMessage(error, host, port)
   return message === undefined ? error : new ProxyError('start_failed', message)

@@ -5,7 +5,7 @@ import { ProxyError } from '../base/errors.ts'
 import type { HealthConfig } from '../proxy/config/options/health.ts'
 import { serverAt } from './proxy-client.ts'
 
-/** `llm-proxy health`: asks `/health` once and prints what it says. @returns the exit code */
+/** Runs `llm-proxy health`: requests `/health` once and prints the response. @returns the exit code */
 export async function run({ timeoutMs, ...address }: HealthConfig): Promise<number> {
   const { url, trust } = serverAt(address)
   const health = `${url.replace(/\/+$/, '')}/health`
@@ -23,7 +23,10 @@ function reason(error: unknown, timeoutMs: number): string {
   return error.message
 }
 
-/** GETs from a proxy; `fetch` cannot be told which certificates to trust. @throws what the connection failed with */
+/**
+ * Sends a GET request to a proxy. `fetch` has no option for certificate authorities.
+ * @throws the error of the connection
+ */
 export function ask(
   url: string | URL,
   options: RequestOptions = {},

@@ -1,6 +1,6 @@
 import { SIGNAL_EXIT_CODES } from './process-lifecycle.ts'
 
-/** The first SIGINT or SIGTERM calls the work off; a second one ends the process at once. */
+/** Handles signals: the first SIGINT or SIGTERM cancels the work; a second one ends the process at once. */
 export class Interrupt {
   readonly #controller = new AbortController()
   readonly #listeners = new Map<NodeJS.Signals, () => void>()
@@ -22,7 +22,7 @@ export class Interrupt {
     return this.#controller.signal
   }
 
-  /** What the process is to exit with; undefined while nothing was called off. */
+  /** The exit code of the process; undefined unless the work was cancelled. */
   get exitCode(): number | undefined {
     return this.#exitCode
   }

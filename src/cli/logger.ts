@@ -4,7 +4,7 @@ import type { Logger } from '../base/logger.ts'
 import type { EngineConfig } from '../proxy/config/options/engine.ts'
 import { printable } from './table.ts'
 
-/** Between pino's `info` (30) and `warn` (40). */
+/** The level between pino's `info` (30) and `warn` (40). */
 const AUDIT_LEVEL = 35
 
 /** Creates the logger of a command. It writes to stderr, because stdout carries the result of the command. */

@@ -1,31 +1,32 @@
-/** How a process that serves lives and ends: signals, draining, and errors that nobody caught. */
+/** The lifecycle of a serving process: signals, draining, and uncaught errors. */
 import type { EventEmitter } from 'node:events'
 import { ProxyError } from '../base/errors.ts'
 import { logEvent } from '../base/log-events.ts'
 import type { Logger } from '../base/logger.ts'
 
-/** Whatever serves until it is told to stop. */
+/** A service that runs until it is stopped. */
 export interface Stoppable {
   /**
-   * Takes no new calls, waits up to `graceMs` for those that run, then ends them.
-   * @returns whether all of them came to their own end
+   * Rejects new requests, waits up to `graceMs` for running ones, then cancels them.
+   * @returns whether all of them completed
    */
   stop(graceMs: number): Promise<{ drained: boolean }>
 }
 
-/** The part of `process` that a test stands in for. */
+/** The part of `process` that tests replace by a fake. */
 interface ProcessPort extends EventEmitter {
   exit(code: number): void
 }
 
-/** 128 plus the signal's number, as shells have it. */
+/** 128 plus the signal's number, the convention of shells. */
 export const SIGNAL_EXIT_CODES = { SIGINT: 130, SIGTERM: 143 } as const
 
 type Signal = keyof typeof SIGNAL_EXIT_CODES
 
 /**
- * The first process of a container gets no signal that it does not handle, so that one which came before it served would be
- * lost: it ends at once, as any other process does without this, as long as nothing else has a use for the signal.
+ * Ends the process on signals if it is the first process of a container. The kernel does not deliver signals without a
+ * handler to that process, so a signal that arrives before it serves would be lost. Applies while no other listener
+ * handles the signal.
  */
 export function exitOnSignals(port: ProcessPort = process, pid: number = process.pid): void {
   if (pid !== 1) return
@@ -36,14 +37,12 @@ export function exitOnSignals(port: ProcessPort = process, pid: number = process
   }
 }
 
-/**
- * How long something that has no more work to do, such as a library that tries an export again, may hold the end up.
- */
+/** Longest delay of the exit by leftover work, such as a library that retries an export. */
 const LINGER_MS = 1_000
 
 /**
  * Serves until SIGTERM or SIGINT, then drains. A second signal ends the process at once.
- * @returns the exit code: 0 when every call came to its end, 1 when some were cut off
+ * @returns the exit code: 0 if every request completed, 1 if some were cancelled
  */
 export async function serveUntilSignal(
   service: Stoppable,
@@ -84,9 +83,9 @@ function firstSignal(port: ProcessPort): Promise<Signal> {
 }
 
 /**
- * Errors that reached nobody. One that names a condition that calls are known to end with (a refusal, a peer that
- * went away) is logged and forgotten; after any other the state of the process is unknown, and it ends. Turns that
- * were acknowledged are on disk already.
+ * Handles uncaught errors. An error of a condition that is expected for requests (a rejection, a closed connection) is
+ * logged and ignored; after any other error the state of the process is unknown, and it exits. Acknowledged turns are
+ * on disk already.
  */
 export function exitOnUnexpectedErrors(logger: Logger, port: ProcessPort = process): void {
   const judge = (error: unknown) => {
@@ -109,7 +108,10 @@ export function logWarnings(logger: Logger, port: EventEmitter = process): void 
   )
 }
 
-/** Without its store a proxy answers every call with an error for good: whoever watches the process starts it anew. */
+/**
+ * Exits if the store is lost. Without its store a proxy fails every request permanently; the supervisor restarts the
+ * process.
+ */
 export function exitOnStoreLoss(
   lost: Promise<ProxyError>,
   logger: Logger,

@@ -42,12 +42,13 @@ import { WORKER } from '../proxy/config/options/worker.ts'
 
 const HELP_WIDTH = 100
 
-/** Does a command's work and resolves to the exit code. */
+/** Runs a command and resolves to the exit code. */
 type Run<C extends CommandSpec> = (config: ConfigOf<C>, args: string[]) => Promise<number>
 
 /**
- * @param onExit gets the exit code of the command that ran
- * @returns the program; parsing throws CommanderError for a wrong command line
+ * Builds the program.
+ * @param onExit receives the exit code of the command that ran
+ * @returns the program; parsing throws CommanderError for an invalid command line
  */
 export function buildProgram(version: string, env: Env, onExit: (code: number) => void): Command {
   const program = new Command('llm-proxy')
@@ -59,7 +60,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     .addHelpText('after', '\nOptions of a command: llm-proxy <command> --help')
   configure(program)
 
-  // A command's own code is loaded when it runs: `--version` must not pay for the server.
+  // The code of a command is loaded when it runs, so that `--version` does not load the server.
   const add = <C extends CommandSpec>(
     parent: Command,
     spec: C,
@@ -112,7 +113,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
   add(program, DOCTOR, () => import('./doctor/run.ts'))
   add(program, HEALTH, () => import('./health.ts'))
   add(program, DEMO, () => import('./demo/run.ts'))
-  // What the demo starts: the standalone executable has no other program at hand.
+  // The demo starts this command, because the standalone executable has no other program available.
   configure(program.command('demo-agent [question]', { hidden: true }))
     .description('Answer a question (or TASK_PROMPT) with a calculator; OPENAI_BASE_URL names the model')
     .action(async (question?: string) => {
@@ -122,7 +123,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
   return program
 }
 
-/** Wrong command lines throw and print nothing: `fail.ts` has the word. */
+/** Configures a command to throw on invalid command lines and print nothing: `fail.ts` prints the error. */
 function configure(command: Command): Command {
   return command
     .addHelpText('beforeAll', ({ command }) => rejectUnknownCommand(command))
@@ -132,7 +133,7 @@ function configure(command: Command): Command {
     .configureOutput({ outputError: () => {}, getOutHelpWidth: () => helpWidth(process.stdout.columns) })
 }
 
-/** Commander prints a command's own help for `llm-proxy sesions --help`, as if the unknown command were not there. */
+/** Rejects an unknown command. For `llm-proxy sesions --help`, Commander would print the help of the parent. */
 function rejectUnknownCommand(command: Command): string {
   const [name] = command.args[0] === 'help' ? command.args.slice(1) : command.args
   const isKnown =
@@ -145,7 +146,7 @@ function helpWidth(columns: number | undefined): number {
   return Math.min(columns ?? HELP_WIDTH, HELP_WIDTH)
 }
 
-/** @returns the option keys by the names under which commander has their values */
+/** Adds the options of a command. @returns the option keys by the names under which commander stores their values */
 function addOptions(command: Command, spec: CommandSpec): Map<string, string> {
   const keys = new Map<string, string>()
   const hidden: Option[] = []
@@ -207,7 +208,7 @@ function placeholder(entry: OptionSpec): string {
   }
 }
 
-/** The help, then what the placeholder left open, the environment and the default. */
+/** Returns the help of an option, followed by its values, the environment variable and the default. */
 function describe(spec: CommandSpec, entry: OptionSpec): string {
   const notes: string[] = []
   if (entry.type === 'enum' && entry.values.length > 3) notes.push(entry.values.join(', '))

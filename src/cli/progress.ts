@@ -1,11 +1,11 @@
 const WIDTH = 24
 
 interface ProgressOptions {
-  /** The least time between two lines where there is no terminal; 0: a line for each step. */
+  /** Minimum time between two lines without a terminal; 0: a line for each step. */
   lineEveryMs?: number
 }
 
-/** A bar that is drawn over itself on a terminal, and lines elsewhere. */
+/** A progress bar on a terminal; lines elsewhere. */
 export class Progress {
   readonly #total: number
   readonly #out: NodeJS.WriteStream
@@ -27,7 +27,7 @@ export class Progress {
     this.update(note)
   }
 
-  /** Nothing more is done, and there is something to tell. */
+  /** Shows a note without progress. */
   update(note: string): void {
     this.#note = note
     this.#draw()
@@ -35,7 +35,7 @@ export class Progress {
     if (performance.now() - this.#lastLineAtMs >= this.#lineEveryMs) this.#writeLine()
   }
 
-  /** Says something that is not about progress; the bar stays below it. */
+  /** Prints a message above the bar. */
   say(text: string): void {
     this.#out.write(this.#out.isTTY ? `\r\u001b[2K${text}\n` : `${text}\n`)
     this.#draw()

@@ -1,4 +1,4 @@
-/** A running proxy, as a command asks it. */
+/** Client of a running proxy, for commands. */
 import { readFileSync } from 'node:fs'
 import { type IncomingMessage, request as requestHttp } from 'node:http'
 import { type RequestOptions, request as requestHttps } from 'node:https'
@@ -15,10 +15,10 @@ import { ErrorReply } from '../proxy/http/schemas/described.ts'
 import { baseUrl } from '../proxy/http/transport/base-url.ts'
 
 export interface ProxyAddress {
-  /** Its base URL; absent: where `serve` would listen in this environment. */
+  /** Base URL of the proxy; absent: the address at which `serve` would listen in this environment. */
   readonly url: string | undefined
   readonly adminKeys: readonly string[]
-  /** File of authorities that its certificate may come from. */
+  /** File of the certificate authorities for the proxy's certificate. */
   readonly tlsCa: string | undefined
 }
 
@@ -26,7 +26,7 @@ export class OperatorClient {
   readonly #url: string
   readonly #options: RequestOptions
 
-  /** @throws ProxyError `config_invalid` for a file that holds no authorities */
+  /** @throws ProxyError `config_invalid` for a file without certificate authorities */
   constructor({ adminKeys: [key], ...address }: ProxyAddress) {
     const { url, trust } = serverAt(address)
     this.#url = url.replace(/\/+$/, '')
@@ -38,8 +38,9 @@ export class OperatorClient {
   }
 
   /**
-   * @param body is sent as JSON
-   * @throws ProxyError `session_not_found` for a 404, `start_failed` for everything else that is no answer
+   * Sends a request.
+   * @param body sent as JSON
+   * @throws ProxyError `session_not_found` for a 404, `start_failed` for any other failure
    */
   async call<T extends TSchema>(method: string, path: string, schema: T, body?: object): Promise<Static<T>> {
     const response = await this.#ask(method, path, body)
@@ -49,12 +50,15 @@ export class OperatorClient {
     throw refusal(status, answer, this.#url + path)
   }
 
-  /** An answer as it is. @throws ProxyError as {@link call} */
+  /** Returns the body of a response. @throws ProxyError as {@link call} */
   async bytes(path: string): Promise<Buffer> {
     return buffer(await this.#open(path))
   }
 
-  /** An answer as text, piece by piece as it comes. @throws ProxyError as {@link call}, and where it breaks off */
+  /**
+   * Yields the body of a response as text chunks.
+   * @throws ProxyError as {@link call}, and if the response is interrupted
+   */
   async *pieces(path: string): AsyncGenerator<string> {
     const response = await this.#open(path)
     try {
@@ -64,7 +68,7 @@ export class OperatorClient {
     }
   }
 
-  /** Each line of an answer that goes on, parsed. Ends when the proxy does. @throws ProxyError as {@link call} */
+  /** Yields each parsed line of a streamed response. Ends when the proxy does. @throws ProxyError as {@link call} */
   async *lines<T extends TSchema>(path: string, schema: T): AsyncGenerator<Static<T>> {
     const response = await this.#open(path)
     try {
@@ -99,7 +103,7 @@ export class OperatorClient {
 }
 
 const Detail = Type.Pick(ErrorReply, ['detail'])
-/** As the routes of agents have it. */
+/** The error format of the agent routes. */
 const AgentError = Type.Object({ error: Type.Object({ message: Type.String() }) })
 
 function refusal(status: number, answer: unknown, url: string): ProxyError {
@@ -120,12 +124,12 @@ interface Server {
   trust: RequestOptions
 }
 
-/** @throws ProxyError `config_invalid` for a file that holds no authorities */
+/** Returns the server at an address. @throws ProxyError `config_invalid` for a file without certificate authorities */
 export function serverAt({ url, tlsCa }: Omit<ProxyAddress, 'adminKeys'>): Server {
   return url === undefined ? serverOfEnvironment() : { url, trust: trustedAuthorities(tlsCa) }
 }
 
-/** In a container commands run beside `serve`, with the same environment. */
+/** Returns the address from the environment: in a container, commands run with the same environment as `serve`. */
 function serverOfEnvironment(): Server {
   const { host, port, basePath, tlsCert } = loadConfig(SERVE, {}, process.env)
   const reachable = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host
@@ -133,7 +137,9 @@ function serverOfEnvironment(): Server {
   return { url, trust: tlsCert === undefined ? {} : trustInVeryCertificate(tlsCert) }
 }
 
-/** The server's own certificate, whoever issued it and for whatever name: this machine's address stands in none. */
+/**
+ * Trusts exactly the server's certificate, whatever its issuer and name, because it does not name the loopback address.
+ */
 function trustInVeryCertificate(path: string): RequestOptions {
   return {
     ca: readFileSync(path, 'utf8'),

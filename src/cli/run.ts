@@ -1,4 +1,4 @@
-/** Entry of the command line. */
+/** The entry point of the command line. */
 import { VERSION } from '../base/version.ts'
 import { describeFailure } from './fail.ts'
 import { exitOnSignals } from './process-lifecycle.ts'
@@ -20,14 +20,14 @@ export async function run(args: readonly string[]): Promise<void> {
   }
 }
 
-/** `llm-proxy --port 9000` serves. */
+/** Adds the default command: `llm-proxy --port 9000` serves. */
 function withDefaultCommand(args: readonly string[]): readonly string[] {
   const isForProgram = ['-h', '--help', '-V', '--version']
   const [first = '--'] = args
   return first.startsWith('-') && !isForProgram.includes(first) ? ['serve', ...args] : args
 }
 
-/** `llm-proxy sessions list | head`: the reader has seen enough. */
+/** Exits quietly if the reader closes the pipe, as in `llm-proxy sessions list | head`. */
 function endQuietlyWithoutReader(error: NodeJS.ErrnoException): void {
   if (error.code !== 'EPIPE') throw error
   process.exit()

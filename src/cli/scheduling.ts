@@ -1,4 +1,6 @@
-/** `llm-proxy pause`, `resume` and `weights set`: what a trainer does around a change of weights, by hand. */
+/**
+ * `llm-proxy pause`, `resume` and `weights set`: the manual equivalents of a trainer's steps around a weight update.
+ */
 import Type from 'typebox'
 import type { OperatorConfig, PauseConfig } from '../proxy/config/options/operator.ts'
 import { OperatorClient } from './proxy-client.ts'
@@ -7,7 +9,7 @@ const Paused = Type.Object({ status: Type.String(), drained: Type.Boolean(), in_
 const Resumed = Type.Object({ status: Type.String() })
 const Weights = Type.Object({ weight_version: Type.Union([Type.String(), Type.Number(), Type.Null()]) })
 
-/** @returns the exit code: 1 if calls still run */
+/** Pauses the proxy. @returns the exit code: 1 if requests are still running */
 export async function pause({ drainTimeoutMs, json, ...address }: PauseConfig): Promise<number> {
   const path = `/admin/pause?drain_timeout_s=${drainTimeoutMs / 1_000}`
   const answer = await new OperatorClient(address).call('POST', path, Paused)
@@ -16,13 +18,13 @@ export async function pause({ drainTimeoutMs, json, ...address }: PauseConfig): 
   return answer.drained ? 0 : 1
 }
 
-/** @returns the exit code */
+/** Resumes the proxy. @returns the exit code */
 export async function resume({ json, ...address }: OperatorConfig): Promise<number> {
   print(json, await new OperatorClient(address).call('POST', '/admin/resume', Resumed), 'running')
   return 0
 }
 
-/** @returns the exit code */
+/** Sets the weight version. @returns the exit code */
 export async function setWeights({ json, ...address }: OperatorConfig, [version]: string[]): Promise<number> {
   const body = { weight_version: version! }
   const answer = await new OperatorClient(address).call('POST', '/admin/weight_version', Weights, body)

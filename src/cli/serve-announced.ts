@@ -9,7 +9,7 @@ interface Announcement {
   readyLine: string
   /** Lines for people, which follow on a terminal only. */
   hints?: readonly string[]
-  /** The facts in the log. */
+  /** The fields of the log event. */
   started: Omit<EventFields<'server_started'>, 'version'>
 }
 

@@ -7,7 +7,7 @@ import { createLogger } from './logger.ts'
 import { exitOnStoreLoss } from './process-lifecycle.ts'
 import { serveAnnounced } from './serve-announced.ts'
 
-/** `llm-proxy serve`: runs the proxy until a signal. @returns the exit code */
+/** Runs `llm-proxy serve`: serves until a signal. @returns the exit code */
 export async function run(config: ServeConfig): Promise<number> {
   checkServeConfig(config)
   const logger = createLogger(config.logLevel, config.logFormat)
@@ -29,15 +29,18 @@ export async function run(config: ServeConfig): Promise<number> {
 }
 
 /**
- * First of all, as Python takes as long to start on its thread as the rest of the program to be loaded on this one, and as a
- * wrong tokenizer should be told of before anything else is done.
+ * Starts the tokenizer first: Python starts on its thread while this one loads the rest of the program, and an invalid
+ * tokenizer should be reported before anything else is done.
  */
 async function beginModel(config: ServeConfig): Promise<StartingModel | undefined> {
   const { startModel } = await import('../start-model.ts')
   return startModel(config)
 }
 
-/** `llm-proxy listening on http://127.0.0.1:8080 (local, embedded engine, db ./llm-proxy.db)` */
+/**
+ * Returns the line for stdout: `llm-proxy listening on http://127.0.0.1:8080 (local, embedded engine, db
+ * ./llm-proxy.db)`
+ */
 export function readyLine(config: ServeConfig, url: string): string {
   const engines = config.mode === 'local' ? [describeEngines(config)] : []
   const store =

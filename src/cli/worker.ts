@@ -4,7 +4,7 @@ import { shownUrl } from '../worker/proxy-url.ts'
 import { createLogger } from './logger.ts'
 import { serveAnnounced } from './serve-announced.ts'
 
-/** `llm-proxy worker`: serves the calls of its proxies until a signal. @returns the exit code */
+/** Runs `llm-proxy worker`: serves the requests of its proxies until a signal. @returns the exit code */
 export async function run(config: WorkerConfig): Promise<number> {
   if (config.proxyUrls.length === 0) {
     throw new ProxyError('config_invalid', 'a worker needs a proxy: give --proxy-url or PROXY_SERVER_URL')

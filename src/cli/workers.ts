@@ -15,14 +15,14 @@ const COLUMNS: readonly Column<Static<typeof Worker>>[] = [
   { header: 'since', value: (worker) => new Date(worker.connected_since * 1_000).toISOString() },
 ]
 
-/** `llm-proxy workers list`. @returns the exit code */
+/** Runs `llm-proxy workers list`. @returns the exit code */
 export async function run({ json, ...address }: OperatorConfig): Promise<number> {
   const workers = await new OperatorClient(address).get('/admin/workers', Workers)
   process.stdout.write(`${json ? JSON.stringify(workers, undefined, 2) : renderTable(COLUMNS, workers)}\n`)
   return 0
 }
 
-/** `up`, `draining`, or why it does not serve. */
+/** Returns `up`, `draining`, or the reason why the worker does not serve. */
 function describeState({ healthy, draining, error }: Static<typeof Worker>): string {
   if (!healthy) return printable(error ?? 'away', 60)
   return draining ? 'draining' : 'up'

@@ -15,7 +15,7 @@ interface Split extends HarborTasks {
   directory: string
 }
 
-/** `llm-proxy dataset harbor`: task directories into one Parquet file per split. @returns the exit code */
+/** Runs `llm-proxy dataset harbor`: converts task directories to one Parquet file per split. @returns the exit code */
 export async function run(config: DatasetHarborConfig): Promise<number> {
   const { out, limit, dataSource } = config
   if (out === undefined)
@@ -31,7 +31,7 @@ export async function run(config: DatasetHarborConfig): Promise<number> {
   return 0
 }
 
-/** All of them before anything is written: a mistake in the second split leaves no half of a data set. */
+/** Reads all splits before anything is written, so that an error in the second split leaves no partial data set. */
 async function readSplits({ train, val }: DatasetHarborConfig): Promise<Split[]> {
   const directories = { train, val }
   const splits: Split[] = []

@@ -1,5 +1,5 @@
 /**
- * The demo's agent: a process of its own that knows nothing of the proxy. It takes a question, talks to
+ * The demo's agent: a separate process that does not know the proxy. It takes a question, sends requests to
  * `OPENAI_BASE_URL` with the openai package, runs the calculator when the model calls it, and prints the answer.
  */
 import OpenAI from 'openai'
@@ -57,8 +57,8 @@ async function answer(question: string, onCalculation: (line: string) => void): 
 }
 
 /**
- * `llm-proxy demo-agent`: prints a line for each calculation, and the answer on the last one.
- * @param question what `TASK_PROMPT` says, if it is not given
+ * Runs `llm-proxy demo-agent`: prints a line for each calculation, and the answer last.
+ * @param question default: `TASK_PROMPT`
  * @returns the exit code
  */
 export async function run(question = process.env.TASK_PROMPT ?? ''): Promise<number> {
@@ -69,7 +69,7 @@ export async function run(question = process.env.TASK_PROMPT ?? ''): Promise<num
 
 /**
  * Evaluates an arithmetic expression: numbers, + - * / and brackets, with the usual precedence.
- * @throws Error that names what is wrong with the expression
+ * @throws Error that describes the error in the expression
  */
 function calculate(expression: string): number {
   const tokens = expression.match(/\d+(?:\.\d+)?|[-+*/()]|\S/g) ?? []

@@ -1,4 +1,4 @@
-/** What the demo shows when its rollouts are done. */
+/** Formats the results of the demo's rollouts. */
 import type { AgentLoopOutput } from '../../rollout/agent-loop-output.ts'
 import { type Column, renderTable } from '../table.ts'
 import type { DemoRollout } from './rollouts.ts'
@@ -14,7 +14,7 @@ const COLUMNS: readonly Column<DemoRollout>[] = [
   { header: 'rows', value: ({ rows }) => String(rows.length), align: 'right' },
 ]
 
-/** A line per rollout: `prompt` counts tokens that were read, `sampled` those that would be trained on. */
+/** Returns a table with a line per rollout: `prompt` counts prompt tokens, `sampled` those that would be trained on. */
 export function rolloutTable(rollouts: readonly DemoRollout[]): string {
   return renderTable(COLUMNS, rollouts)
 }
@@ -37,7 +37,7 @@ function sum<T>(items: readonly T[], value: (item: T) => number): number {
   return items.reduce((total, item) => total + value(item), 0)
 }
 
-/** How sampled tokens stand out from those that were only read. */
+/** Formats sampled tokens differently from the others. */
 interface MaskStyle {
   sampled(text: string): string
   read(text: string): string
@@ -50,7 +50,7 @@ export const COLOURED: MaskStyle = {
 
 export const PLAIN: MaskStyle = { sampled: (text) => `⟦${text}⟧`, read: (text) => text }
 
-/** A trajectory as text, its mask made visible. */
+/** Formats a trajectory as text that shows its mask. */
 export function showTrajectory(
   { prompt_ids, response_ids, response_mask }: AgentLoopOutput,
   decode: (ids: readonly number[]) => string,

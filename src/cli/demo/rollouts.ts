@@ -1,4 +1,4 @@
-/** The demo's trainer: rollouts of an agent that is a command, judged by its answer. */
+/** The demo's trainer: runs rollouts of an agent command and rewards its answers. */
 import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
 import { mapConcurrently } from '../../rollout/map-concurrently.ts'
 import { RemoteAgentLoop } from '../../rollout/remote-agent-loop.ts'
@@ -19,10 +19,10 @@ interface DemoOptions {
   onDone(rollout: DemoRollout): void
 }
 
-/** How much less an answer is worth for each calculation that it took. */
+/** Amount that each calculation subtracts from the reward. */
 const COST_OF_STEP = 0.05
 
-/** Runs the rollouts, some at a time; in the order of the tasks. @throws ProxyError; `signal.reason` */
+/** Runs the rollouts concurrently and returns them in the order of the tasks. @throws ProxyError; `signal.reason` */
 export async function runRollouts({
   proxyUrl,
   count,
@@ -55,7 +55,7 @@ export async function runRollouts({
   return rollouts
 }
 
-/** The agent prints a line for each calculation, and its answer last. */
+/** Computes the rewards. The agent prints a line for each calculation, and its answer last. */
 async function judge({ task, output }: AgentWork): Promise<Record<string, number>> {
   const lines = output.trim().split('\n')
   const numbers = (lines.at(-1)!.match(/-?\d+(?:\.\d+)?/g) ?? []).map(Number)
@@ -68,9 +68,7 @@ interface DemoTask {
   answer: number
 }
 
-/**
- * What the demo's agent is asked. The embedded engine has a tool loop for sums; what it has none for, it babbles at.
- */
+/** The questions of the demo. The embedded engine has a tool loop for arithmetic; other questions get random text. */
 const TASKS: readonly DemoTask[] = [
   { question: 'What is 12 * 34?', answer: 408 },
   { question: 'Compute (12 + 7) * 3 step by step.', answer: 57 },

@@ -13,8 +13,9 @@ import { COLOURED, PLAIN, rolloutTable, showTrajectory } from './report.ts'
 import { type DemoRollout, runRollouts } from './rollouts.ts'
 
 /**
- * `llm-proxy demo`: the whole system on this machine, a proxy in relay mode, a worker that dials it, agents, and a
- * trainer that collects their trajectories. @returns the exit code
+ * Runs `llm-proxy demo`: the complete system on this machine, with a proxy in relay mode, a worker that dials it,
+ * agents, and a trainer that collects their trajectories.
+ * @returns the exit code
  */
 export async function run(config: DemoConfig): Promise<number> {
   using interrupt = new Interrupt()

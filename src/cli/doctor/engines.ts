@@ -1,4 +1,4 @@
-/** What engines answer, seen through a proxy that is made for it: a call each, and what was recorded of it. */
+/** Checks engines through a temporary proxy: one request each, and the recorded turn. */
 import { ProxyError } from '../../base/errors.ts'
 import { EFFORT_LEVELS, nearestLevel, REASONING_EFFORTS } from '../../protocol/canonical/reasoning-effort.ts'
 import type { ServeConfig } from '../../proxy/config/options/serve.ts'
@@ -14,11 +14,11 @@ import { judgeLogprobs } from './logprobs.ts'
 const MESSAGES = [{ role: 'user', content: 'Say hello.' }]
 const MAX_TOKENS = 8
 const MASKED_TOP_K = 20
-/** How long an engine may be out of reach, and how long it may take to answer. */
+/** Limits for the connection to an engine and for its response. */
 const WAIT_MS = 5_000
 const ANSWER_MS = 60_000
 
-/** @param url undefined: the embedded one */
+/** Checks one engine. @param url undefined: the embedded engine */
 export async function checkEngine(config: ServeConfig, url: string | undefined): Promise<Finding[]> {
   const about = `engine ${url === undefined ? 'embedded' : new URL(url).host}`
   try {
@@ -45,11 +45,11 @@ export async function checkEngine(config: ServeConfig, url: string | undefined):
 interface EngineProbe {
   turn: TurnJson
   logprobs: Finding
-  /** What the proxy found out about the engine on the way. */
+  /** Warnings of the proxy about the engine. */
   warnings: Finding[]
 }
 
-/** A call through a proxy of these options that nobody else can reach. */
+/** Sends a request through a proxy with these options that only this process can reach. */
 async function probeThroughProxy(config: ServeConfig, url: string | undefined): Promise<EngineProbe> {
   const { startServer } = await import('../../main.ts')
   const own = {
@@ -67,7 +67,7 @@ async function probeThroughProxy(config: ServeConfig, url: string | undefined): 
   } as const
   const server = await startServer({ ...config, ...own }, { logger: createLogger('silent') })
   try {
-    // A mask is asked for where top_k bounds it.
+    // A mask is requested with a bounded top_k.
     const masks = config.record.includes('sampling_mask') ? { top_k: MASKED_TOP_K } : {}
     const { data = [] } = (await (await fetch(`${server.url}/doctor/v1/models`)).json()) as ModelList
     const model = data[0]?.id ?? 'default'
@@ -83,7 +83,7 @@ async function probeThroughProxy(config: ServeConfig, url: string | undefined): 
   }
 }
 
-/** What `/health` warns of, and that the engine serves less context than the model has. */
+/** Returns the warnings of `/health`, and one if the engine serves less context than the model has. */
 async function findWarnings(proxyUrl: string, served = Number.POSITIVE_INFINITY): Promise<Finding[]> {
   const health = (await (await fetch(`${proxyUrl}/health`)).json()) as {
     engines?: { warning?: string }[]
@@ -158,10 +158,10 @@ async function getRecordedTurn(proxyUrl: string, session: string, more: object):
   return turns[0]!
 }
 
-/** A clock that is further away makes times of two machines hard to read together. */
+/** With a larger difference, times of two machines are hard to compare. */
 const CLOCK_OFF_MS = 5_000
 
-/** The engine's own word on the prompt, where it has `/tokenize`, and its clock. */
+/** Compares the prompt with the engine's `/tokenize`, if it exists, and the engine's clock with the local one. */
 async function checkPrompt(config: ServeConfig, url: string, turn: TurnJson): Promise<Finding[]> {
   const { origin, basePath, authorization } = parseEndpoint(url, config.engineApiKey)
   const askedAtMs = Date.now()
@@ -172,7 +172,7 @@ async function checkPrompt(config: ServeConfig, url: string, turn: TurnJson): Pr
     signal: AbortSignal.timeout(ANSWER_MS),
   })
   const date = response.headers.get('date')
-  // It was written between the two; a slow answer is no clock that is wrong.
+  // The engine wrote the date between the two times; a slow response is not a wrong clock.
   const saidMs = date === null ? askedAtMs : Date.parse(date)
   const offMs = Math.max(askedAtMs - saidMs, saidMs - Date.now())
   const clock =
@@ -195,7 +195,7 @@ async function checkPrompt(config: ServeConfig, url: string, turn: TurnJson): Pr
   return [...clock, ok('token mode', `the same ${tokens.length} prompt ids as the engine's own`)]
 }
 
-/** undefined: the engine tells none. */
+/** Returns the token ids; undefined: the engine reports none. */
 async function tokensIn(response: Response): Promise<number[] | undefined> {
   const { tokens } = (await response.json().catch(() => ({}))) as { tokens?: number[] }
   return response.ok ? tokens : undefined

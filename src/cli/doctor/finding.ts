@@ -1,11 +1,11 @@
-/** One thing that was looked at. */
+/** The result of one check. */
 export interface Finding {
-  /** What was looked at, in a word or two. */
+  /** The subject of the check, in one or two words. */
   about: string
   state: 'ok' | 'warning' | 'failure'
-  /** What was seen. */
+  /** The observation. */
   seen: string
-  /** What to do; of anything but `ok`. */
+  /** The remedy; present unless the state is `ok`. */
   remedy?: string
 }
 

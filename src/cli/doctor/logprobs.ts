@@ -1,4 +1,4 @@
-/** What `doctor` says of the distribution that an engine's logprobs belong to. */
+/** Determines the distribution that an engine's logprobs belong to. */
 import {
   type FirstTokens,
   type LogprobsMode,
@@ -21,8 +21,10 @@ const UNKNOWN = {
 } as const
 
 /**
- * @param warm at temperature 1 @param hot at temperature 2 with two tokens; empty: the engine does not tell alternatives
- * @param mode what `--logprobs-mode` says
+ * Judges the logprobs of an engine.
+ * @param warm first tokens at temperature 1
+ * @param hot first tokens at temperature 2 with two tokens; empty: the engine reports no alternatives
+ * @param mode value of `--logprobs-mode`
  */
 export function judgeLogprobs(warm: FirstTokens, hot: FirstTokens, mode: string | undefined): Finding {
   const reading = readLogprobsMode(warm, hot)

@@ -1,4 +1,4 @@
-/** What a proxy needs of its machine: a port, a disk that keeps what it is given, certificates that hold. */
+/** Checks the requirements of a proxy on its machine: a free port, a disk that persists writes, valid certificates. */
 import { X509Certificate } from 'node:crypto'
 import { closeSync, existsSync, fsyncSync, openSync, rmSync, statfsSync, writeSync } from 'node:fs'
 import { createServer } from 'node:net'
@@ -31,7 +31,7 @@ export function checkKeys(config: ServeConfig): Finding {
   return ok('keys', `of admins and agents${mode === 'relay' ? ', and of workers' : ''}`)
 }
 
-/** A certificate that ends sooner is worth a word. */
+/** A certificate that expires sooner causes a warning. */
 const SOON_MS = 14 * 86_400_000
 
 export function checkTls({ host, tlsCert, tlsKey, trustedProxies }: ServeConfig): Finding {
@@ -68,12 +68,12 @@ export async function checkPort({ host, port }: ServeConfig): Promise<Finding> {
   }
 }
 
-/** A write that is on disk takes less than this on anything that is not a network's. */
+/** A synchronous write takes less time than this, except on network storage. */
 const SLOW_SYNC_MS = 20
 const WRITES = 15
 const LITTLE_SPACE_BYTES = 1024 ** 3
 
-/** Writes beside the database as a commit does, and takes it away again. */
+/** Checks the disk. Writes a file next to the database as a commit does, and deletes it. */
 export function checkDisk({ db, durability }: ServeConfig): Finding {
   if (isPostgresUrl(db)) return ok('disk', 'none here: the record is in PostgreSQL')
   if (db === 'memory') {
@@ -132,7 +132,7 @@ export async function checkDatabase({ db, durability }: ServeConfig): Promise<Fi
   }
 }
 
-/** What the server promises of a commit. */
+/** Checks the server's settings for the durability of commits. */
 async function checkServer(db: string, durability: ServeConfig['durability']): Promise<Finding[]> {
   const { server, fsync, synchronousCommit, synchronousStandbys } = await lookAtPostgres(db, durability)
   const seen = `PostgreSQL ${server}, fsync ${fsync}, synchronous_commit ${synchronousCommit}`

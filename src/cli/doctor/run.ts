@@ -7,7 +7,7 @@ import { checkEngine } from './engines.ts'
 import { type Finding, failure, ok } from './finding.ts'
 import { checkDatabase, checkDisk, checkKeys, checkPort, checkTls } from './machine.ts'
 
-/** `llm-proxy doctor`: what `serve` would find. @returns the exit code: 1 if something would fail */
+/** Runs `llm-proxy doctor`: checks what `serve` would encounter. @returns the exit code: 1 if something would fail */
 export async function run(config: DoctorConfig): Promise<number> {
   const findings: Finding[] = []
   for await (const finding of checkAll(config)) {
@@ -37,7 +37,7 @@ async function* checkAll(config: DoctorConfig): AsyncGenerator<Finding> {
   else for (const url of config.engineUrls) yield* await checkEngine(config, url)
 }
 
-/** `ok       disk      /data syncs a write in 0.4 ms` */
+/** Formats a finding: `ok disk /data syncs a write in 0.4 ms` */
 function formatFinding({ about, state, seen, remedy }: Finding): string {
   const what = printable(remedy === undefined ? seen : `${seen}: ${remedy}`)
   return `${coloured(state, state.padEnd(7))}  ${printable(about)}: ${what}`

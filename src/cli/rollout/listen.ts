@@ -10,10 +10,10 @@ import { explainListenFailure } from '../fail.ts'
 import { createLogger } from '../logger.ts'
 import { serveAnnounced } from '../serve-announced.ts'
 
-/** Agents that run when the server is stopped work for minutes: they are ended, and the trainer asks again. */
+/** No grace period: agents run for minutes, so they are ended on shutdown and the trainer retries. */
 const STOP_GRACE_MS = 0
 
-/** `llm-proxy rollout --listen`: runs rollouts for whoever asks, until a signal. @returns the exit code */
+/** Runs `llm-proxy rollout --listen`: runs rollouts for clients until a signal. @returns the exit code */
 export async function listen(config: RolloutConfig, address: string): Promise<number> {
   const { host, port } = parseAddress(address)
   if (config.adminKeys.length === 0 && !isLoopback(host)) {
@@ -42,7 +42,7 @@ export async function listen(config: RolloutConfig, address: string): Promise<nu
   })
 }
 
-/** @throws ProxyError `config_invalid` */
+/** Parses `host:port`. @throws ProxyError `config_invalid` */
 function parseAddress(address: string): { host: string; port: number } {
   const url = URL.canParse(`http://${address}`) ? new URL(`http://${address}`) : undefined
   const port = Number(/:(\d+)$/.exec(address)?.[1])

@@ -1,7 +1,7 @@
 /**
- * The file of rows, a JSON object on each line; of a Parquet or Arrow file, the lines that it is made of in the end.
- * The rows of a sample are written at once and one after the other, so that whatever ends the process leaves at most
- * the last sample incomplete; that one is taken off when the file is opened again. One process at a time has the file.
+ * The output file: one row per line, as a JSON object. For a Parquet or Arrow file, the file of lines from which it is
+ * generated in the end. All rows of a sample are written at once, so that a crash leaves at most the last sample
+ * incomplete, which is removed when the file is opened again. Only one process at a time may open the file.
  */
 import { existsSync } from 'node:fs'
 import { type FileHandle, open, rename } from 'node:fs/promises'
@@ -35,8 +35,8 @@ export class OutputFile {
   }
 
   /**
-   * Makes the file, or goes on with it.
-   * @throws ProxyError `start_failed`, also when it is no such file, or another process has it
+   * Creates the file, or continues it.
+   * @throws ProxyError `start_failed`, also if it has another format, or another process has opened it
    */
   static async open(path: string): Promise<OutputFile> {
     const linesPath = getLinesPath(path)
@@ -44,7 +44,7 @@ export class OutputFile {
       const message = `${path} is there without ${linesPath}, from which it could be gone on with: choose another --output`
       throw new ProxyError('start_failed', message)
     }
-    // What the end needs must not be missed after hours.
+    // A missing package must fail now, not after hours.
     if (isArrow(path)) await openArrow()
     await using undo = new AsyncDisposableStack()
     try {
@@ -61,10 +61,7 @@ export class OutputFile {
     }
   }
 
-  /**
-   * The samples that the file lacks.
-   * @throws ProxyError `config_invalid` when it has rows of other tasks
-   */
+  /** Returns the samples that the file lacks. @throws ProxyError `config_invalid` if it has rows of other tasks */
   missing(samples: readonly SamplePlan[]): SamplePlan[] {
     return samples.filter((sample) => {
       const row = this.#written.get(getSampleKey(sample.taskIndex, sample.sampleIndex))
@@ -73,7 +70,7 @@ export class OutputFile {
     })
   }
 
-  /** The samples that the file has, and whose every try failed. */
+  /** Returns the samples in the file whose attempts all failed. */
   failed(samples: readonly SamplePlan[]): SamplePlan[] {
     return samples.filter(({ taskIndex, sampleIndex }) => {
       const row = this.#written.get(getSampleKey(taskIndex, sampleIndex))
@@ -81,11 +78,11 @@ export class OutputFile {
     })
   }
 
-  /** Takes their rows out of the file, so that it lacks them. @throws ProxyError `start_failed` */
+  /** Removes the rows of these samples. @throws ProxyError `start_failed` */
   async takeOut(samples: readonly SamplePlan[]): Promise<void> {
     const keys = new Set(samples.map(({ taskIndex, sampleIndex }) => getSampleKey(taskIndex, sampleIndex)))
     try {
-      // A file of its own until it is whole: the rows that stay may have cost days.
+      // The remaining rows may have taken days, so they are copied to a separate file until it is complete.
       const restPath = `${this.#linesPath}.tmp`
       const rest = await open(restPath, 'w')
       try {
@@ -106,7 +103,7 @@ export class OutputFile {
     for (const key of keys) this.#written.delete(key)
   }
 
-  /** @throws ProxyError `start_failed` */
+  /** Appends the rows of a sample. @throws ProxyError `start_failed` */
   append(sample: SamplePlan, outputs: AgentLoopOutputs): Promise<void> {
     const { taskIndex, sampleIndex, digest } = sample
     const where = { task_index: taskIndex, sample_index: sampleIndex }
@@ -124,13 +121,13 @@ export class OutputFile {
     return this.#lastWrite
   }
 
-  /** Makes the Parquet file, if that is what is wanted. @throws ProxyError `start_failed` */
+  /** Generates the Parquet or Arrow file, if requested. @throws ProxyError `start_failed` */
   async finish(): Promise<void> {
     await this.#lastWrite
     if (this.#linesPath !== this.#path) await writeColumns(this.#path, this.#linesPath)
   }
 
-  /** What was appended is on disk afterwards. */
+  /** Syncs appended rows to disk and closes the file. */
   async close(): Promise<void> {
     await this.#lastWrite.catch(() => {})
     await this.#file.datasync().catch(() => {})
@@ -146,7 +143,7 @@ export class OutputFile {
   }
 }
 
-/** Where the lines are. */
+/** Returns the path of the file of lines. */
 function getLinesPath(path: string): string {
   return isColumns(path) ? `${path}.jsonl` : path
 }
@@ -168,7 +165,7 @@ function cannotWrite(path: string, error: unknown): ProxyError {
   return new ProxyError('start_failed', `cannot write ${path}`, { cause: error })
 }
 
-/** The complete samples of a file, and where the last of them ends. */
+/** Returns the complete samples of a file, and the offset at which the last of them ends. */
 async function readWritten(path: string): Promise<{ written: Map<string, FileRow>; endBytes: number }> {
   const written = new Map<string, FileRow>()
   let [endBytes, readBytes, rowsOfSample] = [0, 0, 0]

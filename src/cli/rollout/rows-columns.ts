@@ -1,5 +1,6 @@
 /**
- * The rows of a run as columns, in a Parquet or an Arrow file, made of the file of lines when all samples are in it.
+ * Writes the rows of a run as columns to a Parquet or Arrow file, from the file of lines after all samples are
+ * complete.
  */
 import type { AgentLoopExtraFields, AgentLoopMetrics } from '../../rollout/agent-loop-output.ts'
 import { readCompleteLines } from '../../rollout/datasets/complete-lines.ts'
@@ -34,7 +35,7 @@ const EXTRA_FIELDS: Record<keyof AgentLoopExtraFields, Shape> = {
   error: TEXT,
   row: INTEGER,
   line: TEXT,
-  // Its names are the runner's, other ones in each run.
+  // The runner defines the names, so they differ between runs.
   reward_components: TEXT,
   turn_rewards: listOf(struct({ start: INTEGER, end: INTEGER, reward: NUMBER })),
   finish_reason: TEXT,
@@ -45,7 +46,7 @@ const EXTRA_FIELDS: Record<keyof AgentLoopExtraFields, Shape> = {
   weight_version_max: TEXT,
 }
 
-// The command asks for no images: a file would have each once a row.
+// The command requests no images: the file would contain each image once per row.
 const COLUMNS: Record<Exclude<keyof OutputRow, keyof RowDetailsJson | 'images'>, Shape> = {
   task_index: INTEGER,
   sample_index: INTEGER,
@@ -58,13 +59,13 @@ const COLUMNS: Record<Exclude<keyof OutputRow, keyof RowDetailsJson | 'images'>,
   extra_fields: struct(EXTRA_FIELDS),
 }
 
-/** @throws ProxyError `start_failed` */
+/** Writes the columns of a file of lines. @throws ProxyError `start_failed` */
 export async function writeColumns(path: string, linesPath: string): Promise<void> {
   const columns = { ...COLUMNS, ...(await findDetailColumns(linesPath)) }
   await writeRowColumns(path, columns, readCompleteLines(linesPath))
 }
 
-/** Looks for their names in the text, which costs far less than to read it twice. */
+/** Finds the token data columns by their names in the text, which is far cheaper than parsing it twice. */
 async function findDetailColumns(linesPath: string): Promise<Record<string, Shape>> {
   const details: Record<keyof RowDetailsJson, Shape> = DETAIL_COLUMNS
   const missing = new Set(Object.keys(details))

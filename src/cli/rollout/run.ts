@@ -13,20 +13,20 @@ import { OutputFile } from './output-file.ts'
 import { planSamples, readSamples, type SamplePlan } from './samples.ts'
 import { describeTally, summarise, Tally } from './tally.ts'
 
-/** Of lines where there is no terminal: a run may have thousands of samples. */
+/** Interval of lines without a terminal: a run may have thousands of samples. */
 const LINE_EVERY_MS = 1_000
-/** How often a runner that has something to tell is heard while no sample is done. */
+/** Interval at which a runner's message is shown while no sample completes. */
 const HEAR_EVERY_MS = 5_000
 /** 128 plus the number of a signal. */
 const EXIT_INTERRUPTED = 128
-/** Of what is said about a try that failed. */
+/** Longest text about a failed attempt, in characters. */
 const FAILURE_LENGTH = 200
 
 /**
- * `llm-proxy rollout`: runs the samples that the output lacks.
- * @returns the exit code: 0 when each sample has its result, 1 when every agent failed, in this run or in the one that
- *   the output is of, 130 or 143 when it was called off
- * @throws ProxyError `proxy_failed` at once when nothing answers at the proxy's URL; and what a rollout failed with
+ * Runs `llm-proxy rollout`: runs the samples that the output lacks.
+ * @returns the exit code: 0 if each sample has its result, 1 if every agent failed, in this run or in the one that
+ * wrote the output, 130 or 143 if it was interrupted
+ * @throws ProxyError `proxy_failed` at once if the proxy's URL does not respond; and the error of a rollout
  */
 export async function run(config: RolloutConfig): Promise<number> {
   if (config.listen !== undefined) return (await import('./listen.ts')).listen(config, config.listen)
@@ -49,7 +49,7 @@ export async function run(config: RolloutConfig): Promise<number> {
   if (here < samples.length || again.length > 0) await loop.reach()
   if (again.length > 0) await output.takeOut(again)
   const missing = output.missing(samples)
-  // As the run said that made them: to run a command again must not make its failure a success.
+  // The exit code of the run that wrote the output: repeating a command must not turn its failure into a success.
   let exitCode = failed.length === samples.length ? 1 : 0
   if (missing.length > 0) {
     const progress = new Progress(missing.length, process.stdout, { lineEveryMs: LINE_EVERY_MS })
@@ -70,7 +70,7 @@ interface RolloutRun {
   progress: Progress
 }
 
-/** @returns the exit code */
+/** Runs the missing samples. @returns the exit code */
 async function runMissing(run: RolloutRun): Promise<number> {
   using interrupt = new Interrupt()
   const tally = new Tally()
@@ -87,7 +87,10 @@ async function runMissing(run: RolloutRun): Promise<number> {
   return interrupt.exitCode
 }
 
-/** @throws what a rollout or the file failed with; an error of one stops the others, for it would be theirs too */
+/**
+ * Runs the samples. An error of one stops the others, because they would fail too.
+ * @throws the error of a rollout or of the file
+ */
 async function runSamples(
   { config, loop, runner, output, missing, progress }: RolloutRun,
   tally: Tally,
@@ -116,7 +119,7 @@ async function runSamples(
   }
 }
 
-/** How many of the failed samples are named. */
+/** Number of failed samples that are listed. */
 const NAMED_FAILED = 10
 
 function describeFailed(failed: readonly SamplePlan[], retryFailed: boolean): string {
@@ -130,7 +133,7 @@ function describeFailed(failed: readonly SamplePlan[], retryFailed: boolean): st
   return printable(`${failed.length} of them failed and ${fate}: ${names.join(', ')}${more}`, FAILURE_LENGTH)
 }
 
-/** Tells of tries that failed. */
+/** Returns a logger that reports failed attempts. */
 function loggerOn(tell: (text: string) => void): Logger {
   const log = (fields: object, message: string) => {
     const { session_id, agent_status, error } = fields as Record<string, unknown>

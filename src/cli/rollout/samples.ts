@@ -13,14 +13,14 @@ export interface SamplePlan {
   taskIndex: number
   sampleIndex: number
   task: Sample
-  /** The same for tasks that say the same, in whatever order: many data sets have no other name for a task. */
+  /** Digest of the task, independent of the order of its fields: many data sets have no other name for a task. */
   digest: string
 }
 
-/** 64 bits: enough to tell the tasks of a file from those of another. */
+/** 64 bits, enough to distinguish the tasks of a file from those of another. */
 const DIGEST_LENGTH = 16
 
-/** The samples of one task after the other. */
+/** Returns the samples, ordered by task. */
 export function planSamples(tasks: readonly Sample[], samplesPerTask: number): SamplePlan[] {
   return tasks.flatMap((task, taskIndex) => {
     const digest = createHash('sha256').update(canonicalJson(task)).digest('hex').slice(0, DIGEST_LENGTH)
@@ -34,8 +34,8 @@ export function planSamples(tasks: readonly Sample[], samplesPerTask: number): S
 }
 
 /**
- * The tasks of a data set in Parquet (`.parquet`), or of a file with a JSON object on each line; empty lines do not
- * count.
+ * Reads the tasks of a Parquet data set (`.parquet`), or of a file with a JSON object on each line; ignores empty
+ * lines.
  * @throws ProxyError `config_invalid` that names the line, `start_failed` for a data set that cannot be read
  */
 export async function readSamples(path: string): Promise<Sample[]> {

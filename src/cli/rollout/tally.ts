@@ -1,17 +1,17 @@
 import type { AgentLoopOutputs } from '../../rollout/agent-loop-output.ts'
 
-/** The books of a run: what became of the samples so far. */
+/** Statistics of a run's completed samples. */
 export class Tally {
   done = 0
-  /** Samples whose every try failed. */
+  /** Samples whose attempts all failed. */
   failed = 0
-  /** Samples without anything to train on, those that failed among them. */
+  /** Samples without trainable tokens, including failed ones. */
   inert = 0
   rows = 0
   turns = 0
   tries = 0
   promptTokens = 0
-  /** Tokens that are trained on. */
+  /** Trained tokens. */
   sampledTokens = 0
   #rewardSum = 0
   #rewarded = 0
@@ -45,19 +45,19 @@ export class Tally {
     return this.sampledTokens / Math.max(this.seconds, 1e-3)
   }
 
-  /** Of the samples that were judged; undefined when none was. */
+  /** Mean over the samples with a reward; undefined if there is none. */
   get meanReward(): number | undefined {
     return this.#rewarded === 0 ? undefined : this.#rewardSum / this.#rewarded
   }
 }
 
-/** `2 failed, 1,234 tokens/s, mean reward 0.52` */
+/** Formats the statistics: `2 failed, 1,234 tokens/s, mean reward 0.52` */
 export function describeTally({ failed, tokensPerSecond, meanReward }: Tally): string {
   const reward = meanReward === undefined ? 'no reward' : `mean reward ${meanReward.toFixed(2)}`
   return `${failed} failed, ${Math.round(tokensPerSecond).toLocaleString('en')} tokens/s, ${reward}`
 }
 
-/** A line for each figure, for the end of a run. */
+/** Returns a line for each figure, for the end of a run. */
 export function summarise(tally: Tally, planned: number): string {
   const { done, failed, inert, rows, turns, tries, promptTokens, sampledTokens, meanReward, seconds } = tally
   const figures: [string, string][] = [

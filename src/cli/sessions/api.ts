@@ -1,4 +1,4 @@
-/** What the `sessions` commands read: the sessions API, of a running proxy or over a database file. */
+/** The sessions API that the `sessions` commands read, of a running proxy or over a database. */
 import type { Static } from 'typebox'
 import type { ExportQuery } from '../../proxy/http/trainer/formats/schemas.ts'
 import type { SearchHits, SessionList, Tree } from '../../proxy/http/trainer/read/schemas.ts'
@@ -34,13 +34,13 @@ export interface ListQuery {
   status?: SessionStatus | undefined
   /** Only sessions of this run. */
   run?: string | undefined
-  /** Default: `created`. The greatest or newest come first. */
+  /** Default: `created`. The order is descending. */
   sort?: SessionSort | undefined
-  /** Only sessions that changed then or later; seconds since the epoch. */
+  /** Only sessions that changed at this time or later; seconds since the epoch. */
   since?: number | undefined
-  /** Of the session, or of one of its turns. */
+  /** A label of the session, or of one of its turns. */
   label?: string | undefined
-  /** As text; see `metadata.<key>` of `GET /sessions`. */
+  /** Values as text; see `metadata.<key>` of `GET /sessions`. */
   metadata?: Readonly<Record<string, string>> | undefined
   limit: number
   cursor?: string | undefined
@@ -49,17 +49,17 @@ export interface ListQuery {
 type WhichRows = Pick<TrajectoryQuery, 'select' | 'side_calls' | 'rejected' | 'finished_only' | 'details'> &
   Partial<Pick<TrajectoryQuery, 'per_turn'>>
 
-/** Every method throws ProxyError `session_not_found` or `start_failed`. */
+/** The sessions API. Every method throws ProxyError `session_not_found` or `start_failed`. */
 export interface SessionsApi {
   list(query: ListQuery): Promise<Static<typeof SessionList>>
   search(query: SearchQuery): Promise<Static<typeof SearchHits>>
   withTurns(sessionId: string): Promise<SessionWithTurnsJson>
-  /** How the turns hang together. */
+  /** Returns the tree of turns. */
   tree(sessionId: string): Promise<TreeJson>
-  /** The turns, each with what is new in it, without token ids. */
+  /** Returns the turns, each with only its new messages and without token ids. */
   conversation(sessionId: string): Promise<TurnDisplayJson[]>
   withTrajectories(sessionId: string, rows: WhichRows): Promise<TrajectoriesJson>
-  /** Pieces of lines, in a format of others. */
+  /** Yields chunks of lines in an export format. */
   exported(sessionId: string, query: Static<typeof ExportQuery>): AsyncIterable<string>
   close(): Promise<void>
 }

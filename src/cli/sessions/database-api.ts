@@ -10,10 +10,7 @@ import type { SessionRecord, TurnReader } from '../../proxy/store/port/turn-stor
 import { openDatabase } from '../open-database.ts'
 import type { SessionsApi, TurnDisplayJson } from './api.ts'
 
-/**
- * The sessions API over a database, which a proxy may be writing to meanwhile.
- * @throws ProxyError `start_failed`
- */
+/** Opens the sessions API over a database, to which a proxy may be writing. @throws ProxyError `start_failed` */
 export async function databaseApi(path: string): Promise<SessionsApi> {
   const reader = await openDatabase(path)
   return {
@@ -68,7 +65,7 @@ async function findSession(reader: TurnReader, sessionId: string): Promise<Sessi
   return session
 }
 
-/** Our own serialiser wrote it: the type is what its schema says. */
+/** Parses chunks of JSON. The proxy's serializer wrote it, so it matches its schema. */
 async function parsePieces<T>(pieces: AsyncIterable<string>): Promise<T> {
   let text = ''
   for await (const piece of pieces) text += piece

@@ -1,4 +1,7 @@
-/** `llm-proxy sessions complete`, `sessions abort` and `sessions delete`. Each returns the exit code: 1 if a session was not there. */
+/**
+ * `llm-proxy sessions complete`, `sessions abort` and `sessions delete`. Each returns the exit code: 1 if a session
+ * does not exist.
+ */
 import type { Static, TSchema } from 'typebox'
 import type { OperatorConfig } from '../../proxy/config/options/operator.ts'
 import { DeletedSession, EndedSession } from '../../proxy/http/trainer/sessions/schemas.ts'

@@ -1,4 +1,4 @@
-/** Training rows of sessions as columns, in a Parquet or an Arrow file. */
+/** Writes training rows of sessions as columns to a Parquet or Arrow file. */
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
 import { splitLines } from '../../rollout/datasets/complete-lines.ts'
@@ -34,7 +34,7 @@ const SPAN: Record<keyof TrajectoryJson['turns'][number], Shape> = {
 
 const perToken = listOf(NUMBER)
 
-/** What is known of a row later: of a teacher, or of the trainer. */
+/** Columns of trainer data: from a teacher, or from the trainer. */
 const LATER_COLUMNS = {
   teacher: TEXT,
   teacher_logprobs: perToken,
@@ -46,7 +46,7 @@ const LATER_COLUMNS = {
 
 const DETAILS = { ...DETAIL_COLUMNS, ...LATER_COLUMNS }
 
-/** Images have no column: a row group would hold those of all its rows. */
+/** Images have no column, because a row group would contain those of all its rows. */
 type PlainColumn = Exclude<keyof TrajectoryJson, keyof typeof DETAILS | 'images'>
 
 const TRAJECTORY: Record<PlainColumn, Shape> = {
@@ -61,7 +61,7 @@ const TRAJECTORY: Record<PlainColumn, Shape> = {
   weight_version_max: TEXT,
   unversioned_turns: INTEGER,
   reward: NUMBER,
-  // Its names are those of who rewards, other ones in each run.
+  // The reward function defines the names, so they differ between runs.
   reward_components: TEXT,
   labels: listOf(TEXT),
   exact: BOOLEAN,
@@ -79,8 +79,9 @@ const SFT: Record<string, Shape> = {
 }
 
 /**
- * @param pieces of lines, a row each
- * @throws ProxyError `config_invalid` for a format that has no rows, `start_failed` when the file cannot be written
+ * Writes the rows.
+ * @param pieces chunks of lines, one row each
+ * @throws ProxyError `config_invalid` for a format that has no rows, `start_failed` if the file cannot be written
  */
 export async function writeExportColumns(
   path: string,

@@ -9,7 +9,7 @@ import type { SessionsApi } from './api.ts'
 import { namedOrAll } from './list.ts'
 import { withSessionsApi } from './open-api.ts'
 
-/** `llm-proxy sessions export [session-id...]`: these sessions, or all of them. @returns the exit code */
+/** Runs `llm-proxy sessions export [session-id...]`: exports these sessions, or all of them. @returns the exit code */
 export async function run(config: SessionsExportConfig, sessionIds: string[]): Promise<number> {
   if (config.tokenizer !== undefined && config.format !== 'html')
     throw new ProxyError('config_invalid', '--tokenizer is for --format html')
@@ -27,7 +27,7 @@ export async function run(config: SessionsExportConfig, sessionIds: string[]): P
   return 0
 }
 
-/** @param path undefined: stdout */
+/** Writes the chunks. @param path undefined: stdout */
 async function write(
   path: string | undefined,
   pieces: Iterable<string> | AsyncIterable<string>,

@@ -7,7 +7,7 @@ import { withSessionsApi } from './open-api.ts'
 
 const PAGE_SIZE = 100
 
-/** `llm-proxy sessions grep <text>`. @returns the exit code: 1 if nothing was found, as grep's */
+/** Runs `llm-proxy sessions grep <text>`. @returns the exit code: 1 if nothing was found, like grep */
 export function run(config: SessionsGrepConfig, [text]: string[]): Promise<number> {
   if (text!.length < MIN_SEARCHED_CHARS)
     throw new ProxyError('config_invalid', `look for at least ${MIN_SEARCHED_CHARS} characters`)
@@ -21,7 +21,7 @@ export function run(config: SessionsGrepConfig, [text]: string[]): Promise<numbe
   })
 }
 
-/** Page by page; a page may be empty and not the last. Over pages, too, no session has more than its share. */
+/** Yields hits page by page; a page may be empty without being the last. The limit per session applies across pages. */
 async function* findHits(api: SessionsApi, text: string, { run, limit, perSession }: SessionsGrepConfig) {
   const ofSession = new Map<string, number>()
   let left = limit
@@ -45,7 +45,7 @@ async function* findHits(api: SessionsApi, text: string, { run, limit, perSessio
   } while (cursor !== undefined && left > 0)
 }
 
-/** `session#turn completion: …what stands around it…` */
+/** Formats a hit: `session#turn completion: …surrounding text…` */
 function formatHit({
   session_id: sessionId,
   index,

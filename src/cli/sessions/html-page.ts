@@ -1,4 +1,4 @@
-/** `llm-proxy sessions export --format html`: sessions and the inspector in one file. */
+/** `llm-proxy sessions export --format html`: writes sessions and the inspector to one file. */
 import type { Static } from 'typebox'
 import { ProxyError } from '../../base/errors.ts'
 import { VERSION } from '../../base/version.ts'
@@ -10,10 +10,10 @@ import { createLogger } from '../logger.ts'
 import { OperatorClient } from '../proxy-client.ts'
 import { withView } from '../view/open-view.ts'
 
-/** Reads of the API, by path. @throws ProxyError `session_not_found` or `start_failed` */
+/** Reads a path of the API. @throws ProxyError `session_not_found` or `start_failed` */
 type GetPath = (path: string) => Promise<Buffer>
 
-/** @throws ProxyError `config_invalid` where no session is named */
+/** Returns the page. @throws ProxyError `config_invalid` if no session is given */
 export async function htmlPage(
   config: SessionsExportConfig,
   sessionIds: readonly string[],
@@ -45,7 +45,7 @@ export async function htmlPage(
   )
 }
 
-/** What the page asks for, of these sessions. */
+/** Returns the responses that the page requests for these sessions. */
 async function fetchAnswers(ask: GetPath, sessionIds: readonly string[]): Promise<ApiSnapshot> {
   const json = async (path: string) => JSON.parse((await ask(path)).toString())
   const answers: ApiSnapshot = { json: {}, base64: {} }

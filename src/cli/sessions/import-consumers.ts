@@ -1,4 +1,7 @@
-/** Imports consumers. What they acknowledged goes along with each session: else the trainer would train on it again. */
+/**
+ * Imports consumers. Their acknowledgements are copied with each session, so that the trainer does not train on it
+ * again.
+ */
 import { isDeepStrictEqual } from 'node:util'
 import { ProxyError } from '../../base/errors.ts'
 import type { Consumer, ConsumerReader } from '../../proxy/store/port/consumers.ts'
@@ -6,13 +9,16 @@ import type { TurnStore } from '../../proxy/store/port/turn-store.ts'
 
 export interface ConsumerImport {
   created: number
-  /** The names of those whose acknowledgements are imported. */
+  /** Names of the consumers whose acknowledgements are imported. */
   merged: ReadonlySet<string>
-  /** The names of those that were deleted, or created again, at the destination after an import. */
+  /** Names of the consumers that were deleted, or created again, at the destination after an import. */
   dropped: string[]
 }
 
-/** @throws ProxyError `consumer_exists` if one of the destination selects other sessions; nothing is imported then */
+/**
+ * Imports the consumers.
+ * @throws ProxyError `consumer_exists` if one of the destination selects other sessions; nothing is imported then
+ */
 export async function importConsumers(reader: ConsumerReader, store: TurnStore): Promise<ConsumerImport> {
   const consumers = await reader.listConsumers('')
   for (const consumer of consumers) rejectOther(consumer, await store.getConsumer(consumer.name))
@@ -29,7 +35,7 @@ export async function importConsumers(reader: ConsumerReader, store: TurnStore):
       await store.createConsumer(consumer)
       created += 1
     }
-    // Both, as the destination's may have been created before the first import.
+    // Both are marked, because the destination's may have been created before the first import.
     await store.setImported(toItem(consumer), true)
     if (known !== undefined) await store.setImported(toItem(known), true)
     merged.add(consumer.name)
@@ -51,7 +57,7 @@ function toItem({ name, createdAtMs }: Consumer) {
   return { kind: 'consumer', name, createdAtMs } as const
 }
 
-/** @throws ProxyError `consumer_exists` */
+/** Rejects a consumer with other settings. @throws ProxyError `consumer_exists` */
 function rejectOther(consumer: Consumer, known: Consumer | undefined): void {
   const settings = ({ createdAtMs: _createdAtMs, ...rest }: Consumer) => rest
   if (known === undefined || isDeepStrictEqual(settings(known), settings(consumer))) return

@@ -1,6 +1,6 @@
 /**
- * Imports sessions. The destination wins: a session that is there is replaced only where all that it holds is the beginning of
- * what the source has, as an import that was cut off leaves it.
+ * Imports sessions. The destination takes precedence: an existing session is replaced only if its content is a prefix
+ * of the source's, as after an interrupted import.
  */
 import { TOKEN_DATA_KINDS } from '../../protocol/token-data/kinds.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
@@ -13,20 +13,20 @@ import type { SessionRecord, TurnReader, TurnStep, TurnStore } from '../../proxy
 type Source = TurnReader & ConsumerReader
 
 export interface ImportCounts {
-  /** New ones, and their turns. */
+  /** New sessions and their turns. */
   sessions: number
   turns: number
-  /** Sessions that lacked something, and have it now. */
+  /** Sessions that were incomplete and are now complete. */
   completed: number
   kept: number
   /** Sessions that were deleted at the destination after an import. */
   deleted: number
-  /** Ids of those kept whose source has other turns, or more. */
+  /** Ids of kept sessions whose source has other turns, or more. */
   different: string[]
 }
 
 /**
- * Imports the oldest first, so that lists keep their order.
+ * Imports the sessions, oldest first, so that lists keep their order.
  * @param consumers names of the consumers whose acknowledgements are imported
  */
 export async function importSessions(
@@ -64,7 +64,7 @@ async function importSession(
     counts.turns += await copySession(reader, store, session)
     counts.sessions += 1
   } else if (found === 'beginning') {
-    // If the import is cut off after the deletion, the next one must not take that for a user's.
+    // If the import is interrupted after the deletion, the next one must not attribute the deletion to a user.
     await store.setImported(item, false)
     await store.deleteSession(sessionId)
     await copySession(reader, store, session)
@@ -92,8 +92,9 @@ async function importGiven(
 }
 
 /**
- * `beginning`: it has some of the source's turns, and nothing else. `equal`: it has the same turns. `longer`: it has more.
- * `different`: the source has turns that it lacks. `other`: it is another session of the same name.
+ * Result of the comparison. `beginning`: the destination has some of the source's turns, and nothing else. `equal`: it
+ * has the same turns. `longer`: it has more. `different`: the source has turns that it lacks. `other`: it is another
+ * session of the same name.
  */
 type Destination = 'beginning' | 'equal' | 'longer' | 'different' | 'other'
 
@@ -106,25 +107,25 @@ async function compare(
   if (known.createdAtMs !== source.createdAtMs) return 'other'
   if (hasEqualEnd(known, source)) return 'equal'
   const isActive = known.status === 'active'
-  // A session without turns was created a moment before an import was cut off, or it was reset since then.
+  // A session without turns was created just before an import was interrupted, or was reset since.
   if (isActive && known.turnCount === 0 && known.updatedAtMs !== known.createdAtMs)
     return source.turnCount === 0 ? 'longer' : 'different'
   const [theirs, ours] = [await readTurnIds(store, source), await readTurnIds(reader, source)]
   if (!theirs.slice(0, ours.length).every((turnId, index) => turnId === ours[index])) return 'different'
   if (theirs.length > ours.length) return 'longer'
-  // A turn that was open when an import was cut off has no tokens.
+  // A turn that was open when an import was interrupted has no tokens.
   if (theirs.length === ours.length && known.sampledTokens >= source.sampledTokens) return 'equal'
   return isActive && known.reward === null && isUnmarked(known.marks) ? 'beginning' : 'different'
 }
 
-/** Returns whether the destination lacks the end, the reward or the marks. Only an import that was cut off leaves marks out. */
+/** Returns whether the destination lacks the end, the reward or the marks. Only an interrupted import omits marks. */
 function lacksEnding(source: SessionRecord, known: SessionRecord, wasImported: boolean): boolean {
   const lacksEnd = known.status === 'active' && source.status !== 'active'
   const lacksReward = known.reward === null && source.reward !== null
   return lacksEnd || lacksReward || (!wasImported && isUnmarked(known.marks) && !isUnmarked(source.marks))
 }
 
-/** Returns whether the sessions have ended at the same time with as much: a session that was reset ends later. */
+/** Returns whether the sessions ended at the same time with equal content: a session that was reset ends later. */
 function hasEqualEnd(known: SessionRecord, source: SessionRecord): boolean {
   return (
     known.status !== 'active' &&
@@ -154,7 +155,7 @@ async function copySession(reader: Source, store: TurnStore, session: SessionRec
   return turns
 }
 
-/** Adds what the destination lacks of the end, the marks and the reward. */
+/** Adds the end, the marks and the reward that the destination lacks. */
 async function finish(
   store: TurnStore,
   { sessionId, status, endedAtMs, updatedAtMs, reward, marks }: SessionRecord,
@@ -173,7 +174,7 @@ async function copyTurn(
   prompts: Map<string, PromptIds>,
 ): Promise<void> {
   const { sessionId, turnId } = turn
-  // A copy of what was sampled: arrays are handed over to the store.
+  // Copied, because the store takes ownership of arrays.
   const prompt = new PromptIds(rest, base === null ? undefined : prompts.get(base), shared)
   prompt.completion = turn.completionTokenIds.slice()
   prompts.set(turnId, prompt)

@@ -1,4 +1,7 @@
-/** `llm-proxy sessions import`: puts the sessions and consumers of one database into another, such as SQLite's into PostgreSQL. */
+/**
+ * `llm-proxy sessions import`: copies the sessions and consumers of one database to another, such as from SQLite to
+ * PostgreSQL.
+ */
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsImportConfig } from '../../proxy/config/options/sessions.ts'
 import type { TurnStore } from '../../proxy/store/port/turn-store.ts'
@@ -8,7 +11,7 @@ import { openDatabase } from '../open-database.ts'
 import { importConsumers } from './import-consumers.ts'
 import { type ImportCounts, importSessions } from './import-sessions.ts'
 
-/** @param args the database to read. @returns the exit code */
+/** Runs the command. @param args the database to read @returns the exit code */
 export async function run({ db, durability }: SessionsImportConfig, args: string[]): Promise<number> {
   const [from] = args as [string]
   if (from === db)
@@ -39,7 +42,7 @@ export async function run({ db, durability }: SessionsImportConfig, args: string
 }
 
 /**
- * A proxy that runs would go on with what it remembers of a session that the import replaces.
+ * Rejects a destination with running proxies: their caches would not match a session that the import replaces.
  * @throws ProxyError `start_failed`
  */
 function rejectRunningProxies({ shared }: TurnStore, db: string): void {
@@ -52,7 +55,7 @@ function rejectRunningProxies({ shared }: TurnStore, db: string): void {
   )
 }
 
-/** The most ids that the report names. */
+/** Maximum number of ids in the report. */
 const NAMED = 10
 
 function toReport(

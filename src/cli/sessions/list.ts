@@ -20,7 +20,7 @@ const COLUMNS: readonly Column<SessionJson>[] = [
   { header: 'created', value: (session) => new Date(session.created_at * 1000).toISOString() },
 ]
 
-/** `llm-proxy sessions list`. @returns the exit code */
+/** Runs `llm-proxy sessions list`. @returns the exit code */
 export function run(config: SessionsListConfig): Promise<number> {
   return withSessionsApi(config, async (api) => {
     const sessions: SessionJson[] = []
@@ -31,7 +31,7 @@ export function run(config: SessionsListConfig): Promise<number> {
   })
 }
 
-/** @throws ProxyError `config_invalid` */
+/** Converts the options to a query. @throws ProxyError `config_invalid` */
 function toListQuery({ status, run, sort, sinceMs, label, metadata }: SessionsListConfig): ListWanted {
   return {
     status,
@@ -51,7 +51,7 @@ function toListQuery({ status, run, sort, sinceMs, label, metadata }: SessionsLi
 
 type ListWanted = Omit<ListQuery, 'limit' | 'cursor'>
 
-/** Page by page, newest first unless there is a `sort`. @param limit default: all of them */
+/** Yields sessions page by page, newest first unless `sort` is set. @param limit default: all of them */
 export async function* listSessions(
   api: SessionsApi,
   wanted: ListWanted,
@@ -67,7 +67,7 @@ export async function* listSessions(
   } while (cursor !== undefined && left > 0)
 }
 
-/** The sessions that are named, or all of them where none is. @param run only sessions of this run */
+/** Yields the named sessions, or all of them if none is named. @param run only sessions of this run */
 export async function* namedOrAll(
   api: SessionsApi,
   named: readonly string[],

@@ -8,12 +8,12 @@ import { OperatorClient, type ProxyAddress } from '../proxy-client.ts'
 import type { SessionsApi } from './api.ts'
 import { databaseApi } from './database-api.ts'
 
-/** Where to read: a running proxy, or else a database file. */
+/** The source of sessions: a running proxy, or else a database. */
 interface SessionsSource extends ProxyAddress {
   readonly db: string
 }
 
-/** Opens the API, lends it to `use`, and closes it whatever happens. */
+/** Opens the API, passes it to `use`, and always closes it. */
 export async function withSessionsApi<T>(
   { db, ...address }: SessionsSource,
   use: (api: SessionsApi) => Promise<T>,
@@ -26,7 +26,10 @@ export async function withSessionsApi<T>(
   }
 }
 
-/** The sessions API of a running proxy. @throws ProxyError `config_invalid` for a file that holds no authorities */
+/**
+ * Returns the sessions API of a running proxy.
+ * @throws ProxyError `config_invalid` for a file without certificate authorities
+ */
 function proxyApi(address: ProxyAddress): SessionsApi {
   const proxy = new OperatorClient(address)
   const at = (sessionId: string) => `/sessions/${encodeURIComponent(sessionId)}`
@@ -48,7 +51,7 @@ function proxyApi(address: ProxyAddress): SessionsApi {
   }
 }
 
-/** What is undefined is not asked. */
+/** Converts the defined values to search parameters. */
 function toSearchParams(asked: object): URLSearchParams {
   const query = new URLSearchParams()
   for (const [name, value] of Object.entries(asked)) {

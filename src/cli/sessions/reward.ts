@@ -4,7 +4,7 @@ import { Session } from '../../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient } from '../proxy-client.ts'
 import { formatNumber, printable } from '../table.ts'
 
-/** `llm-proxy sessions reward <session-id> <reward>`. @returns the exit code */
+/** Runs `llm-proxy sessions reward <session-id> <reward>`. @returns the exit code */
 export async function run(
   { components, turns, json, ...address }: SessionsRewardConfig,
   [sessionId, text]: string[],

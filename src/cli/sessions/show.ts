@@ -21,7 +21,7 @@ const COLUMNS: readonly Column<TreeJson['turns'][number]>[] = [
   { header: 'new row', value: (turn) => printable(turn.new_row?.text ?? '', REASON_LENGTH) },
 ]
 
-/** `llm-proxy sessions show <session-id>`. @returns the exit code */
+/** Runs `llm-proxy sessions show <session-id>`. @returns the exit code */
 export function run(config: SessionsShowConfig, [sessionId]: string[]): Promise<number> {
   return withSessionsApi(config, async (api) => {
     if (config.json) {

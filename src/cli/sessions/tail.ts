@@ -8,7 +8,7 @@ import type { SessionJson } from './api.ts'
 
 type Event = Static<typeof ProxyEvent>
 
-/** `llm-proxy sessions tail`. @returns the exit code */
+/** Runs `llm-proxy sessions tail`. @returns the exit code */
 export async function run({ follow, limit, json, ...address }: SessionsTailConfig): Promise<number> {
   const proxy = new OperatorClient(address)
   if (limit > 0) {
@@ -35,7 +35,7 @@ function sessionLine({ session_id, status, num_turns, reward, updated_at }: Sess
   )
 }
 
-/** Where an event is of a session, that comes first; else who it is of. */
+/** Formats an event: its session comes first, or else its member. */
 function eventLine({ at, type, session_id, member, index, status, finish_reason, reward }: Event): string {
   const what = [
     type.replaceAll('_', ' '),

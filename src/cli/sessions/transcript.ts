@@ -1,4 +1,7 @@
-/** What was said in a session, for a terminal: nothing in it can move the cursor or look like a line of ours. */
+/**
+ * Formats the transcript of a session for a terminal. No recorded text can move the cursor or imitate a line of this
+ * program.
+ */
 import { styleText } from 'node:util'
 import { type DiffLine, diffLines } from '../../protocol/transcript/diff-lines.ts'
 import {
@@ -13,7 +16,7 @@ import { revealInvisible } from '../../protocol/transcript/visible.ts'
 import { formatNumber } from '../table.ts'
 import type { TreeJson, TurnDisplayJson } from './api.ts'
 
-/** Of a text without `full`. */
+/** Limits of a text without `full`. */
 const MAX_LINES = 40
 const MAX_CHARS = 4_000
 
@@ -22,7 +25,7 @@ type Style = Parameters<typeof styleText>[0]
 
 const styled = (style: Style, text: string) => styleText(style, text, { stream: process.stdout })
 
-/** @param full texts whole, and tools with their descriptions */
+/** Yields the lines of a transcript. @param full show complete texts, and tools with their descriptions */
 export function* transcript(
   tree: TreeJson,
   turns: readonly TurnDisplayJson[],
@@ -110,7 +113,7 @@ function* answerLines(
   if (turn.inexact_reason !== null) yield* cut(turn.inexact_reason, full, '  ', 'yellow')
 }
 
-/** Labelled: where there are no colours, reasoning would look like the text after it. */
+/** Yields reasoning with a label, because without colours it would look like the text after it. */
 function* reasoningLines(text: string, full: boolean): Generator<string> {
   yield styled('dim', '  reasoning:')
   yield* cut(text, full, '    ', 'dim')
@@ -142,7 +145,7 @@ function* differenceLines(lines: readonly DiffLine[], full: boolean): Generator<
   yield* left(lines.length - shown.length, '      ')
 }
 
-/** The text line by line; without `full` its beginning, and how much more there is. */
+/** Yields the lines of a text; without `full` only its beginning, and the size of the rest. */
 function* cut(text: string, full: boolean, indent: string, style?: Style): Generator<string> {
   const lines = (full ? text : text.slice(0, MAX_CHARS)).split('\n')
   const shown = full ? lines : lines.slice(0, MAX_LINES)

@@ -1,4 +1,4 @@
-/** What `llm-proxy verify` found, for people. */
+/** Formats the results of `llm-proxy verify`. */
 import type { Comparison } from '../../proxy/verify/compare.ts'
 import type { VerifyRun } from '../../proxy/verify/run.ts'
 import type { TurnResult } from '../../proxy/verify/verifier.ts'
@@ -11,7 +11,7 @@ interface Report extends VerifyRun {
   turns: readonly TurnResult[]
 }
 
-/** Turns that differ, one by one: the first ones say what is wrong. */
+/** Maximum number of differing turns that are listed: the first ones show the cause. */
 const MAX_ROWS = 50
 
 const figure = (value: number) => (value === 0 ? '0' : value.toPrecision(3))

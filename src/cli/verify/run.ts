@@ -12,15 +12,16 @@ import { namedOrAll } from '../sessions/list.ts'
 import { withSessionsApi } from '../sessions/open-api.ts'
 import { reportText } from './report.ts'
 
-/** Below them are the codes of commands that could not do their work. */
+/** Exit codes by verdict. Lower codes mean that the command failed. */
 const EXIT_CODES: Readonly<Record<VerifyRun['verdict'], number>> = { same: 0, differs: 3, void: 4 }
 
-/** How long the engine may take to say what it serves. */
+/** Timeout of the engine's health request. */
 const HEALTH_MS = 10_000
 
 /**
+ * Runs the command.
  * @returns the exit code
- * @throws ProxyError `config_invalid`, `start_failed`, `session_not_found`, `unsupported`, as engines
+ * @throws ProxyError `config_invalid`, `start_failed`, `session_not_found`, `unsupported`, or the error of an engine
  */
 export function run(config: VerifyConfig, sessionIds: string[]): Promise<number> {
   const { engineUrl, engineKind, engineApiKey } = config
@@ -46,7 +47,7 @@ async function verifyWith(
 ): Promise<number> {
   const { model, logprobsOf, meanTolerance, tokenTolerance, alternatives, anyWeights, greedy, limit } = config
   const tolerance = { mean: meanTolerance, token: tokenTolerance }
-  // Before anything is asked of it an engine of kind auto does not say what it is.
+  // An engine of kind auto does not know its kind before its first request.
   const health = await checkEngine(engine)
   const verifier = new Verifier(engine, health, {
     tolerance,
@@ -104,7 +105,7 @@ const MASK_ROWS = {
   details: 'sampling_mask,sampling_logprobs',
 } as const
 
-/** By turn, of those that have any on record. */
+/** Returns the recorded masks by turn id. */
 async function readMasks(api: SessionsApi, sessionId: string): Promise<ReadonlyMap<string, TurnMasks>> {
   const { trajectories } = await api.withTrajectories(sessionId, MASK_ROWS)
   const masks = new Map<string, TurnMasks>()

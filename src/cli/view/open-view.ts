@@ -11,17 +11,17 @@ import { openDatabase } from '../open-database.ts'
 
 interface ViewSource {
   db: string
-  /** Where the tokenizer of its models is. */
+  /** Location of the models' tokenizer. */
   tokenizer?: string | undefined
   logger: Logger
 }
 
-/** What a view has no use for. */
+/** Body limit: a view needs no request bodies. */
 const NO_BODY_BYTES = 1024
 
 /**
- * Opens a database to be looked at, lends it to `use`, and closes it whatever happens.
- * @throws ProxyError `start_failed` without such a database, `config_invalid` without such a tokenizer
+ * Opens a database for viewing, passes it to `use`, and always closes it.
+ * @throws ProxyError `start_failed` if the database does not exist, `config_invalid` if the tokenizer does not exist
  */
 export async function withView<T>(
   { db, tokenizer: name, logger }: ViewSource,

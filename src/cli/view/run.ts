@@ -9,10 +9,10 @@ import { createLogger } from '../logger.ts'
 import { serveAnnounced } from '../serve-announced.ts'
 import { withView } from './open-view.ts'
 
-/** Reads that are on their way need not end. */
+/** Grace period on shutdown: reads in progress need not complete. */
 const GRACE_MS = 1_000
 
-/** `llm-proxy view`: the inspector of a database, until a signal. @returns the exit code */
+/** Runs `llm-proxy view`: serves the inspector of a database until a signal. @returns the exit code */
 export function run(config: ViewConfig): Promise<number> {
   const { host, port, basePath, viewKeys, db } = config
   const loopbackOnly = isLoopback(host)
