@@ -1,8 +1,8 @@
-/** Which key opens which route: the table of `docs/security.md`, as the code decides it. */
+/** The access table of `docs/security.md`, computed by the code: which key permits which route. */
 import type { RouteScope } from '../../src/proxy/http/access/guard.ts'
 import { type Caller, checkScope } from '../../src/proxy/http/access/scopes.ts'
 
-/** Who calls, by the head of its column. `this session`: the one that the path names. */
+/** Callers by the heading of their column. `this session`: the session that the path names. */
 export const CALLERS = {
   'no key': { is: 'stranger', hasKey: false },
   'a wrong key': { is: 'stranger', hasKey: true },
@@ -20,11 +20,11 @@ export type CallerName = keyof typeof CALLERS
 
 export interface AccessRow {
   route: RouteScope
-  /** `yes`, or the status of the refusal. */
+  /** `yes`, or the status of the rejection. */
   cells: Record<CallerName, string>
 }
 
-/** A row for each route; those that answer HEAD beside GET do so for the same callers, and are left out. */
+/** Returns a row for each route. HEAD routes are omitted: they permit the same callers as their GET routes. */
 export function accessTable(routes: readonly RouteScope[]): AccessRow[] {
   return routes.filter(({ method }) => method !== 'HEAD').map((route) => ({ route, cells: cellsOf(route) }))
 }
@@ -38,7 +38,10 @@ function cellsOf({ scope, path, knowsRuns }: RouteScope): AccessRow['cells'] {
   return Object.fromEntries(cells)
 }
 
-/** One row for all routes of a scope that answer each caller alike: who may, and any refusal that is not the usual one. */
+/**
+ * Renders one row for all routes of a scope with equal cells: the permitted callers, and rejections with an unusual
+ * status.
+ */
 export function accessMarkdown(rows: readonly AccessRow[]): string {
   const names = Object.keys(CALLERS) as CallerName[]
   const alike = Map.groupBy(rows, ({ route, cells }) => {
@@ -57,7 +60,7 @@ export function accessMarkdown(rows: readonly AccessRow[]): string {
 
 const refusalOf = (name: CallerName) => (CALLERS[name].is === 'stranger' ? '401' : '403')
 
-/** By method. A path that is there with and without `/sessions` before it is shown once. */
+/** Lists routes by method. A path that exists with and without the prefix `/sessions` is shown once. */
 function shownRoutes(group: AccessRow[]): string {
   const byMethod = Map.groupBy(group, ({ route }) => route.method)
   return [...byMethod]

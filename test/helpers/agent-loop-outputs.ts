@@ -1,6 +1,6 @@
 import type { AgentLoopOutput, AgentLoopOutputs } from '../../src/rollout/agent-loop-output.ts'
 
-/** The rows of a rollout that branched so often. */
+/** Creates the rows of a rollout that branched into `rows` rows. */
 export function agentLoopOutputs(
   rows: number,
   more: Partial<AgentLoopOutput> = {},

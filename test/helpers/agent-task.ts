@@ -1,6 +1,6 @@
 import type { AgentTask } from '../../src/rollout/runners/runner.ts'
 
-/** The first try of a rollout of nothing in particular. */
+/** Creates the first attempt of an arbitrary rollout. */
 export function agentTask(more: Partial<AgentTask> = {}): AgentTask {
   return {
     trialId: 'trial-1',

@@ -1,6 +1,6 @@
 /**
- * AgentCore's data plane as far as rollouts see it: InvokeAgentRuntime and StopRuntimeSession on the paths and with the errors
- * of the real one, in front of a container. Wire: the model of `bedrock-agentcore` in the AWS SDKs.
+ * The part of AgentCore's data plane that rollouts use: InvokeAgentRuntime and StopRuntimeSession with the paths and
+ * errors of the real service, in front of a container. Wire format: the model of `bedrock-agentcore` in the AWS SDKs.
  */
 import { once } from 'node:events'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
@@ -10,7 +10,7 @@ import type { Test } from 'tap'
 
 export const SESSION_HEADER = 'x-amzn-bedrock-agentcore-runtime-session-id'
 
-/** What a program in a container answers. */
+/** The response of a program in a container. */
 export interface ContainerAnswer {
   status?: number
   body: string
@@ -19,42 +19,45 @@ export interface ContainerAnswer {
 // biome-ignore lint/suspicious/noExplicitAny: tests look into payloads of any shape
 export type Container = (sessionId: string, payload: any) => Promise<ContainerAnswer> | ContainerAnswer
 
-/** An error in place of the next answer; `cut` closes the connection before the container has heard of the call, `cut late` after. */
+/**
+ * An error in place of the next response; `cut` closes the connection before the container receives the request, `cut
+ * late` after.
+ */
 export type Fault = { name: string; status: number } | 'cut' | 'cut late'
 
 export interface Front {
   url: string
-  /** Sessions in order of their first call. */
+  /** Sessions in order of their first request. */
   started: string[]
   stopped: string[]
-  /** The most sessions that ran at a time. */
+  /** The largest number of sessions that ran at the same time. */
   most: number
   throttled: number
-  /** Faults of calls to come, the next one first. */
+  /** Faults of future requests, the next one first. */
   invokeFaults: Fault[]
   stopFaults: Fault[]
-  /** Stops a session as AgentCore does of its own accord. */
+  /** Running sessions; deleting one stops it, as AgentCore does by itself. */
   running: Set<string>
 }
 
 export interface FrontLimits {
-  /** Calls a second, as a bucket of that many. */
+  /** Requests per second; also the size of the token bucket. */
   tps?: number
-  /** In place of `tps`: whether a call that arrives now is taken. */
+  /** Replaces `tps`: returns whether a request that arrives now is accepted. */
   takes?: () => boolean
   sessions?: number
-  /** How long a session takes to come to be; until then a stop finds none. */
+  /** Resolves when a session has started; until then a stop finds none. */
   start?: () => Promise<void>
 }
 
 let runtimes = 0
-/** A runtime's name, one of its own for each runner: runners of one runtime share a limiter. */
+/** Returns a new runtime name. Each runner needs its own: runners of one runtime share a limiter. */
 export function newArn(): string {
   runtimes += 1
   return `arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/agent_${runtimes}-x`
 }
 
-/** Closed when the test ends. The environment names it to every AWS client of this process. */
+/** Starts the front, which closes when the test ends. The environment points every AWS client of this process to it. */
 export async function startFront(t: Test, container: Container, limits: FrontLimits = {}): Promise<Front> {
   const front: Front = {
     url: '',
@@ -88,7 +91,7 @@ export async function startFront(t: Test, container: Container, limits: FrontLim
           response,
         )
   })
-  // Longer than any test: a busy client must not reuse a connection that the server closes at this moment.
+  // Longer than any test: a busy client must not reuse a connection at the moment when the server closes it.
   server.keepAliveTimeout = 600_000
   server.listen(0, '127.0.0.1')
   await once(server, 'listening')
@@ -105,7 +108,7 @@ export async function startFront(t: Test, container: Container, limits: FrontLim
   return front
 }
 
-/** A container whose answer nobody hears. */
+/** Wraps a container so that its response is lost. */
 function deafAfter(container: Container, { socket }: IncomingMessage): Container {
   return async (sessionId, payload) => {
     await container(sessionId, payload)
@@ -154,7 +157,10 @@ function refuse(response: ServerResponse, status: number, name: string, message 
   response.end(JSON.stringify({ message }))
 }
 
-/** @returns whether a call may pass */
+/**
+ * Creates a token bucket.
+ * @returns a function that returns whether a request may pass
+ */
 function bucketOf(perSecond: number): () => boolean {
   let [tokens, atMs] = [perSecond, performance.now()]
   return () => {

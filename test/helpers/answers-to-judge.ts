@@ -1,4 +1,4 @@
-/** Answers of every form, for libraries that judge what becomes of them in each dialect. */
+/** Responses of every form, for libraries that validate their conversion into each dialect. */
 import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../src/protocol/canonical/messages.ts'
 import { wholeAnswer } from './scripted-backend.ts'

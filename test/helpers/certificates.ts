@@ -1,4 +1,4 @@
-/** A certificate authority of a test's own, and certificates for this machine from it. */
+/** A certificate authority for one test, and certificates for this machine that it issued. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { generate } from 'selfsigned'
@@ -7,9 +7,12 @@ import type { Test } from 'tap'
 export interface CertificateFolder {
   certPath: string
   keyPath: string
-  /** Of the authority. */
+  /** The authority's certificate. */
   caPath: string
-  /** Puts a new certificate, or only one half of it, in the place of the old one. @returns its serial number */
+  /**
+   * Replaces the certificate, the key, or both.
+   * @returns its serial number
+   */
   renew(half?: 'cert' | 'key'): Promise<void>
 }
 

@@ -1,14 +1,13 @@
 /**
- * A trainer's process: fetches sessions, trains on them and acknowledges them until there are no more. It prints each session
- * when it is trained on and when its acknowledgement has come, and kills itself where it is told to.
- *
- *     node consuming-trainer.ts URL [STEP]
+ * A trainer's process: it fetches sessions, trains on them and acknowledges them until none is left. It prints each
+ * session when it trains on it and when the acknowledgement succeeds, and kills itself at a given step.
+ * | node consuming-trainer.ts URL [STEP]
  */
 import { writeSync } from 'node:fs'
 
 const [url, dieAt] = process.argv.slice(2)
 
-/** In the order in which they are passed. */
+/** The steps in the order in which they occur. */
 export const STEPS = [
   'before the fetch',
   'fetch sent',
@@ -24,13 +23,13 @@ function pass(step: (typeof STEPS)[number]): void {
   if (step === dieAt) process.kill(process.pid, 'SIGKILL')
 }
 
-/** At once: what is printed is not lost when the process dies. */
+/** Written synchronously, so that output is not lost when the process dies. */
 const say = (line: string) => writeSync(1, `${line}\n`)
 
 const ask = (route: string, body: object) =>
   fetch(`${url}/consumers/trainer/${route}`, { method: 'POST', body: JSON.stringify(body) })
 
-/** The request is out, and no answer was read. */
+/** Dies after the request is sent and before a response is read. */
 async function afterSending(step: (typeof STEPS)[number]): Promise<void> {
   if (step !== dieAt) return
   await new Promise((resolve) => setTimeout(resolve, 20))

@@ -6,25 +6,25 @@ import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 
 export interface Counting {
-  /** Pieces of an answer, unless the request's `max_tokens` says otherwise. */
+  /** The number of chunks of a response, unless the request's `max_tokens` overrides it. */
   pieces?: number
-  /** Between two pieces. */
+  /** The time between two chunks. */
   pieceMs?: number
-  /** Before the first event. */
+  /** The time before the first event. */
   startMs?: number
-  /** Nothing of an answer comes before this resolves. */
+  /** Delays the response until this resolves. */
   opened?: Promise<unknown>
 }
 
-/** What the whole answer says: no piece can be missing, doubled or out of place without showing. */
+/** Returns the text of a complete response: a missing, duplicated or misplaced chunk changes it. */
 export function countedText(pieces: number): string {
   return Array.from({ length: pieces }, (_, i) => `${i} `).join('')
 }
 
-/** A backend that counts, one number per piece, and knows how many of its generations run. */
+/** A backend that counts, one number per chunk, and tracks how many of its generations run. */
 export class CountingBackend extends ScriptedBackend {
   running = 0
-  /** The most that ran at once. */
+  /** The largest number that ran at the same time. */
   mostRunning = 0
   healthy = true
   weightVersion = '7'

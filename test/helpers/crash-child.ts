@@ -1,4 +1,4 @@
-/** Turns that a child puts on record until it is killed, and whether all that it acknowledged are there. */
+/** Turns that a child records until it is killed, and a check that all acknowledged ones are in the store. */
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -8,7 +8,10 @@ import { startChild } from './children.ts'
 
 const CHILD = join(import.meta.dirname, '../integration/store-crash-child.ts')
 
-/** Lets a child put turns on record and kills it after so many. @returns every turn that it acknowledged */
+/**
+ * Lets a child record turns and kills it after `acknowledgements`.
+ * @returns every turn that it acknowledged
+ */
 export async function killAfter(
   acknowledgements: number,
   { db, durability, round }: { db: string; durability: 'power' | 'process'; round: number },
@@ -25,7 +28,10 @@ export async function killAfter(
   return { acknowledged, signal }
 }
 
-/** @returns the turns that are on record as completed, and what is not as it should be */
+/**
+ * Checks a store after a crash.
+ * @returns the completed turns, and those that violate an invariant
+ */
 export async function lookThrough(store: TurnStore) {
   const { sessions } = await store.listSessions({ limit: 10_000 })
   const completed = new Set<string>()

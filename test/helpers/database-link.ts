@@ -1,4 +1,4 @@
-/** A way to a database server that can be cut, or hold what the server answers. */
+/** A TCP link to a database server that can be cut, or pause the server's responses. */
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 
@@ -7,9 +7,9 @@ export class DatabaseLink {
   readonly #far = new Set<Socket>()
   readonly #server = createServer((near) => this.#join(near))
   #to: number
-  /** The next answer to a statement that writes is not passed on: the link is cut instead. */
+  /** Whether the link is cut in place of forwarding the next response to a statement that writes. */
   losesNextCommit = false
-  /** Bytes of the server's answers. */
+  /** Bytes of the server's responses. */
   answered = 0
   #isCommit = false
   #isHeld = false
@@ -24,12 +24,12 @@ export class DatabaseLink {
     return (this.#server.address() as AddressInfo).port
   }
 
-  /** Leads to another server from now on. Connections that are open stay, until they are cut. */
+  /** Directs new connections to another server. Open ones stay until they are cut. */
   lead(to: number): void {
     this.#to = to
   }
 
-  /** Answers wait. */
+  /** Whether responses are paused. */
   set isHeld(isHeld: boolean) {
     this.#isHeld = isHeld
     for (const far of this.#far)
@@ -60,7 +60,7 @@ export class DatabaseLink {
       })
     }
     near.on('data', (bytes) => {
-      // A prepared statement is named in the message that binds its values.
+      // The message that binds a prepared statement's values contains its name.
       if (this.losesNextCommit && bytes.includes('group ')) this.#isCommit = true
       far.write(bytes)
     })

@@ -1,4 +1,4 @@
-/** What holds of the objects that run llm-proxy on Kubernetes, whoever has made them of deploy.yaml. */
+/** Rules for the Kubernetes objects of llm-proxy, however they were derived from deploy.yaml. */
 import { writeFileSync } from 'node:fs'
 import { BlockList } from 'node:net'
 import { join } from 'node:path'
@@ -15,14 +15,20 @@ import { readDockerfile } from './dockerfile.ts'
 
 const { image } = readDockerfile()
 
-/** Keys as whoever deploys it has them. @param db absent: the settings name the database */
+/**
+ * Returns keys as an operator creates them.
+ * @param db absent: the settings name the database
+ */
 export function ownKeys(db?: string): Record<string, string> {
   const names = ['LLM_PROXY_ADMIN_KEY', 'LLM_PROXY_WORKER_KEY', 'LLM_PROXY_AGENT_KEY_SECRET']
   const keys = Object.fromEntries(names.map((name) => [name, `${name}-0123456789abcdef`]))
   return db === undefined ? keys : { ...keys, LLM_PROXY_DB: db }
 }
 
-/** The proxy and the worker of these objects, and what the proxy runs with. @param keys of the Secret that it is given */
+/**
+ * Returns the proxy's and the worker's objects, and the proxy's configuration.
+ * @param keys of the Secret that the proxy receives
+ */
 export function partsOf(objects: readonly KubernetesObject[], keys: Record<string, string>) {
   const proxy = objectOf('Deployment', 'llm-proxy', objects).spec!
   const worker = objectOf('Deployment', 'llm-proxy-worker', objects).spec!
@@ -33,7 +39,7 @@ export function partsOf(objects: readonly KubernetesObject[], keys: Record<strin
   return { proxy, worker, settings, proxyPod, workerPod, proxyContainer, workerContainer, config }
 }
 
-/** The schemas permit fields that they do not know, as a server of a newer version may; the types do not. */
+/** Finds unknown fields with the types: the schemas permit them, since a server of a newer version may know them. */
 export function unknownFields(directory: string, objects: readonly KubernetesObject[]): string[] {
   const source = objects.map(
     ({ apiVersion, kind, ...rest }, index) =>
@@ -53,7 +59,10 @@ export function unknownFields(directory: string, objects: readonly KubernetesObj
   }
 }
 
-/** @param keys of the Secret that the proxy is given */
+/**
+ * Checks the rules.
+ * @param keys of the Secret that the proxy receives
+ */
 export async function checkRules(
   t: Test,
   objects: readonly KubernetesObject[],

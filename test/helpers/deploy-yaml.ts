@@ -1,4 +1,4 @@
-/** The objects of deploy.yaml, or of a copy of it, by kind and name. */
+/** Reads the objects of deploy.yaml, or of a copy of it, by kind and name. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { IDeployment } from 'kubernetes-models/apps/v1'

@@ -1,7 +1,7 @@
 /**
- * An engine that tells all that any engine tells of its tokens, in vLLM's words and in SGLang's, and samples at random. What it
- * tells of a token is `reported-details.ts`'s, so that whoever has the token can check it. A chat's prompt is made so that the
- * prompt of a turn begins with prompt and completion of the turn that it continues.
+ * An engine that reports all token data that any engine reports, in the formats of vLLM and SGLang, and samples at
+ * random. `reported-details.ts` derives a token's data from the token, so that any reader can verify it. A chat's
+ * prompt begins with the prompt and completion of the turn that it continues.
  */
 import type { ServerResponse } from 'node:http'
 import { setImmediate as nextTurn } from 'node:timers/promises'
@@ -27,11 +27,11 @@ import {
 } from './scripted-server.ts'
 
 export interface DetailedEngineOptions {
-  /** Of the random tokens. */
+  /** The seed of the random tokens. */
   seed: number
-  /** What is sampled from. Default: ids from 300 to 60,300. */
+  /** The tokens that are sampled. Default: ids from 300 to 60,300. */
   tokens?: readonly number[]
-  /** A stream ends without a word after so many tokens. */
+  /** The number of tokens after which a stream is cut off. */
   cutAfter?: () => number | undefined
 }
 
@@ -48,7 +48,7 @@ export async function startDetailedEngine(options: DetailedEngineOptions): Promi
   }
   return await startScriptedServer(async ({ method, path, body }, response) => {
     if (method === 'GET') return answerGet(path, response)
-    // It samples whatever ids, and is nobody's tokenizer: it says what is expected of it.
+    // It samples arbitrary ids and has no chat template, so it rejects messages as expected of it.
     if (path === '/tokenize' && body.messages) return sendJson(response, {}, 400)
     if (path === '/tokenize') return sendJson(response, { tokens: tokenizer.encode(body.prompt) })
     const cutAfter = options.cutAfter?.()
@@ -61,7 +61,7 @@ export async function startDetailedEngine(options: DetailedEngineOptions): Promi
   })
 }
 
-/** Numbers from 0 up to a limit: a linear congruential generator. */
+/** Creates a generator of numbers from 0 up to a limit: a linear congruential generator. */
 function drawer(seed: number): (limit: number) => number {
   let state = seed >>> 0
   return (limit) => {
@@ -92,7 +92,7 @@ interface Answer {
   isChat: boolean
 }
 
-/** vLLM's: masks and experts are there whether they are asked for or not. */
+/** Builds vLLM's complete response; it contains masks and experts whether they are requested or not. */
 function wholeAnswer({ body, prompt, completion, isChat }: Answer): object {
   const logprobs = logprobsOf(completion, body, isChat)
   const text = completion.join(' ')
@@ -119,8 +119,8 @@ function wholeAnswer({ body, prompt, completion, isChat }: Answer): object {
 }
 
 /**
- * vLLM's of `/inference/v1/generate`: `GenerateTokensResponse` of `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`
- * at 006ebac2. It has neither texts nor a stop reason.
+ * Builds the response of vLLM's `/inference/v1/generate`: `GenerateTokensResponse` of
+ * `vllm/entrypoints/scale_out/token_in_token_out/protocol.py` at 006ebac2. It has neither texts nor a stop reason.
  */
 function answerByIds(body: SeenRequest['body'], completion: number[]): object {
   const prompt: number[] = body.token_ids
@@ -227,7 +227,7 @@ function npyOf(tokens: readonly number[]): string {
   )
 }
 
-/** SGLang's, everything from the start in each event. */
+/** Serves SGLang's `/generate`; each event contains everything from the start. */
 async function generate(
   body: SeenRequest['body'],
   completion: number[],

@@ -1,6 +1,6 @@
 /**
- * The details that a row must show, found the slow way: each token of the row is looked up in the plan of the
- * conversation, without what the code under test knows of turns, rows and cuts.
+ * The token data that a row must contain, computed the slow way: each token of the row is looked up in the plan of the
+ * conversation, independently of how the tested code handles turns, rows and cuts.
  */
 
 import { type Tensor, toNumbers } from '../../src/protocol/token-data/tensors.ts'
@@ -10,18 +10,18 @@ import type { Trajectory } from '../../src/proxy/session/trajectories/trajectori
 export interface ToldTurn {
   turnId: string
   parent: ToldTurn | undefined
-  /** It failed, so that no row has it. */
+  /** Whether the turn failed, so that no row contains it. */
   isLost: boolean
   prompt: readonly number[]
   completion: readonly number[]
   details: TokenData
-  /** What was told at both ends of it. */
+  /** The version that was reported at both ends of the turn. */
   version: string | null
 }
 
 type Row = Pick<Trajectory, 'prompt_ids' | 'response_ids' | 'response_mask' | 'turns'>
 
-/** Lists with an entry for each token: of prompt and response, or of the response. */
+/** Lists with an entry for each token of prompt and response, or of the response. */
 export type PerToken = Record<string, unknown>
 
 export class DetailOracle {
@@ -31,7 +31,10 @@ export class DetailOracle {
     this.#turns = new Map(turns.map((turn) => [turn.turnId, turn]))
   }
 
-  /** @throws Error when the row's ids are not those of the turn that it ends with */
+  /**
+   * Returns the expected token data of a row.
+   * @throws Error if the row's ids are not those of the turn that it ends with
+   */
   row(row: Row): PerToken {
     const chain = this.#chainTo(row.turns.at(-1)!.turn_id)
     const sequence = chain.flatMap(({ prompt, completion }, at) => [
@@ -50,7 +53,7 @@ export class DetailOracle {
     return asJson({ ...sampledLists(trained), ...readLists(chain, places) })
   }
 
-  /** From the first turn on; also the turns before a row of one turn. */
+  /** Returns the turns from the first one on, including those before a row of one turn. */
   #chainTo(turnId: string): ToldTurn[] {
     const chain: ToldTurn[] = []
     for (let turn = this.#turns.get(turnId); turn !== undefined; turn = turn.parent)
@@ -58,7 +61,7 @@ export class DetailOracle {
     return chain
   }
 
-  /** What a row shows, as {@link row} has it: experts as numbers, versions by token. */
+  /** Converts a row to the form of {@link row}: experts as numbers, versions by token. */
   static perToken(shown: object): PerToken {
     const { routed_experts: experts, weight_versions: spans, ...lists } = shown as Shown
     return { ...lists, routed_experts: experts && expertsByToken(experts), weight_versions: byToken(spans) }
@@ -74,10 +77,10 @@ const lengthOf = ({ prompt, completion }: ToldTurn) => prompt.length + completio
 
 const asJson = (lists: PerToken): PerToken => JSON.parse(JSON.stringify(lists))
 
-/** Null as a whole where nobody told any. */
+/** Null as a whole if no turn reported any. */
 const orNull = <T>(isTold: boolean, entries: T[]) => (isTold ? entries : null)
 
-/** The nth row; null: it was not reported. */
+/** Returns the nth row; null: it was not reported. */
 function rowOf(table: TokenTable | undefined, nth: number) {
   const count = table?.counts[nth] ?? 0
   if (table === undefined || count === 0) return null
@@ -165,7 +168,10 @@ function readLists(chain: readonly ToldTurn[], places: readonly number[]): PerTo
   }
 }
 
-/** Of the first turn that told them in the shape of the first table; null: nobody did. */
+/**
+ * Returns the experts at a position, from the first turn that reported them in the shape of the first table; null: none
+ * did.
+ */
 function expertsAt(chain: readonly ToldTurn[], place: number): number[] | null {
   const tables = chain.flatMap(({ details }) => details.routed_experts ?? [])
   const shape = String(tables[0]?.experts.shape.slice(1))
@@ -207,7 +213,7 @@ function byToken(spans: Shown['weight_versions']): (string | null)[] | null {
   return withoutEnd(versions)
 }
 
-/** Spans do not say how long the list is. */
+/** Removes trailing nulls: spans do not contain the length of the list. */
 function withoutEnd(versions: readonly (string | null)[]): (string | null)[] {
   return versions.slice(0, versions.findLastIndex((version) => version !== null) + 1)
 }

@@ -1,4 +1,4 @@
-/** What the Dockerfile says: how it builds, and what the image is. */
+/** Parses the Dockerfile: build stages and the resulting image. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import {
@@ -12,7 +12,7 @@ import {
 export const ROOT = join(import.meta.dirname, '../..')
 
 export interface CopyStep {
-  /** The stage that it is copied from. */
+  /** The source stage. */
   stage: string
   owner: string
   source: string
@@ -20,9 +20,9 @@ export interface CopyStep {
 }
 
 export interface Dockerfile {
-  /** What the stages start from, in order, unless the build says otherwise. */
+  /** The default base images of the stages, in order. */
   bases: string[]
-  /** The working directory of the build stage, and what it runs there. */
+  /** The build stage's working directory and commands. */
   workdir: string
   runs: string[]
   image: {
@@ -70,7 +70,7 @@ export function readDockerfile(): Dockerfile {
   }
 }
 
-/** The text with `${NAME}` replaced by what `ARG NAME=...` gives. */
+/** Replaces `${NAME}` in a text by the default of `ARG NAME=...`. */
 function withDefaults(text: string, args: readonly Arg[]): string {
   const defaults = args.map((arg) => arg.getProperty()!)
   return text.replace(/\$\{(\w+)\}/g, (_, name) => {

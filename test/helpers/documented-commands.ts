@@ -1,7 +1,7 @@
 /**
- * The commands that a document shows. A fence marked `sh run` is run word for word and must end well; one marked
- * `sh run background` starts a server: it is ready when it says where it listens, and is stopped at the document's end.
- * The blocks of a document run in order, in one directory.
+ * The commands in a document. A block marked `sh run` is executed verbatim and must succeed; one marked `sh run
+ * background` starts a server: it is ready when it prints its address, and is stopped at the end of the document. The
+ * blocks of a document run in order, in one directory.
  */
 import { once } from 'node:events'
 import { readdirSync, statSync, symlinkSync } from 'node:fs'
@@ -10,7 +10,7 @@ import { text } from 'node:stream/consumers'
 import { type PipedProcess, said, startChild } from './children.ts'
 
 export interface CommandBlock {
-  /** Line of the document, from 1. */
+  /** The line in the document, from 1. */
   line: number
   script: string
   background: boolean
@@ -26,10 +26,10 @@ export function commandBlocks(markdown: string): CommandBlock[] {
   )
 }
 
-/** Makes `directory` look like a checkout: everything is there, and what commands leave behind stays out of it. */
+/** Links all files of a checkout into `directory`; files that commands create there do not affect the checkout. */
 export function linkCheckout(root: string, directory: string): void {
   const names = readdirSync(root).filter((name) => !/^\.(git|tap)$|^dist$|\.db(-wal|-shm)?$/.test(name))
-  // A command that finds the dependencies out of date would install them through the link, under everybody's feet.
+  // A command that finds outdated dependencies would install them through the link, while other tests use them.
   const changedMs = (path: string) => statSync(join(root, path), { throwIfNoEntry: false })?.mtimeMs ?? 0
   if (changedMs('node_modules/.ready') <= changedMs('package-lock.json'))
     throw new Error('run npm run setup first')
@@ -40,7 +40,10 @@ function startShell(script: string, cwd: string, detached = false): PipedProcess
   return startChild('bash', ['-euo', 'pipefail', '-c', `exec 2>&1\n${script}`], { cwd, detached })
 }
 
-/** Runs a block to its end. @returns its exit code and all that it printed */
+/**
+ * Runs a block to completion.
+ * @returns its exit code and its output
+ */
 export async function runBlock(
   script: string,
   cwd: string,
@@ -51,8 +54,8 @@ export async function runBlock(
 }
 
 /**
- * Starts a block that serves, in a process group of its own, and waits until it says that it is ready.
- * @returns stops it and waits for its end
+ * Starts a block that serves, in a separate process group, and waits until it is ready.
+ * @returns a function that stops it and waits until it ends
  */
 export async function startBlock(script: string, cwd: string): Promise<() => Promise<void>> {
   const shell = startShell(script, cwd, true)

@@ -1,4 +1,4 @@
-/** The program as an earlier commit has it, with today's libraries. */
+/** The program of an earlier commit, with the current libraries. */
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
@@ -14,7 +14,7 @@ function git(...args: string[]): Buffer {
   })
 }
 
-/** Returns why the commit cannot be extracted, for a test to be skipped with; false: it can. */
+/** Returns why the commit cannot be extracted, as the reason to skip a test; false: it can. */
 export function missingRelease(commit: string): string | false {
   try {
     git('cat-file', '-e', `${commit}^{tree}`)
@@ -24,7 +24,10 @@ export function missingRelease(commit: string): string | false {
   }
 }
 
-/** Extracts the program of a commit into a new folder. @returns its launcher */
+/**
+ * Extracts the program of a commit into a new folder.
+ * @returns its launcher
+ */
 export function extractRelease(commit: string, folder: string): string {
   mkdirSync(folder, { recursive: true })
   execFileSync('tar', ['x', '-C', folder], { input: git('archive', commit, ...SOURCES) })

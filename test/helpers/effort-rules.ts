@@ -7,7 +7,7 @@ import { type ScriptedServer, sendJson, startScriptedServer } from './scripted-s
 
 const SUPPORTED = ['low', 'medium', 'xhigh']
 
-/** The check that Qwen3.8's chat template makes; to be put in front of a template. */
+/** The check that Qwen3.8's chat template makes; it is prepended to a template. */
 export const QWEN_3_8_CHECK =
   `{%- if reasoning_effort is defined and reasoning_effort not in ${JSON.stringify(SUPPORTED)} -%}` +
   "{{- raise_exception('Unexpected reasoning effort ' ~ reasoning_effort ~ " +
@@ -24,7 +24,7 @@ export function qwen38Error(body: Record<string, unknown>): string | undefined {
   return `Unexpected reasoning effort ${given}. Supported types are xhigh (default), medium, and low`
 }
 
-/** Writes the embedded model, with that check in front of its chat template, into this folder. */
+/** Writes the embedded model to this folder, with the check prepended to its chat template. */
 export function writeModelWithEfforts(folder: string): void {
   cpSync(embeddedModelFolder(), folder, { recursive: true })
   const path = join(folder, 'tokenizer_config.json')
@@ -32,7 +32,7 @@ export function writeModelWithEfforts(folder: string): void {
   writeFileSync(path, JSON.stringify({ ...config, chat_template: QWEN_3_8_CHECK + config.chat_template }))
 }
 
-/** A server that rejects chats as vLLM with Qwen3.8 does, and forwards all others to the engine. */
+/** Starts a server that rejects chats as vLLM with Qwen3.8 does, and forwards all others to the engine. */
 export async function startEffortCheck(
   t: Pick<Test, 'teardown'>,
   engineUrl: string,

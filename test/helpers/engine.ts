@@ -9,7 +9,7 @@ export interface TestEngine {
   server: EngineServer
 }
 
-/** The embedded engine behind vLLM's wire format, in this process, on a free port; closed when the test ends. */
+/** Starts the embedded engine with vLLM's wire format in this process, on a free port; it closes when the test ends. */
 export async function startEngine(
   t: Pick<Test, 'teardown'>,
   options: EmbeddedEngineOptions | EmbeddedEngine = {},
@@ -21,7 +21,7 @@ export async function startEngine(
   return { url: `http://127.0.0.1:${(server.server.address() as AddressInfo).port}`, engine, server }
 }
 
-/** Reports half of each logprob: the root of each probability. */
+/** An engine that reports half of each logprob: the square root of each probability. */
 export class HalvedEngine extends EmbeddedEngine {
   override async *generate(...request: Parameters<EmbeddedEngine['generate']>) {
     for await (const batch of super.generate(...request)) {

@@ -1,6 +1,6 @@
 import type { Clock } from '../../src/base/clock.ts'
 
-/** A clock that stands still until a test moves it; tasks run in order of their time. */
+/** A clock that advances only when a test moves it; tasks run in order of their time. */
 export class FakeClock implements Clock {
   #nowMs = 0
   #tasks: { atMs: number; task: () => void }[] = []
@@ -17,7 +17,7 @@ export class FakeClock implements Clock {
     }
   }
 
-  /** How many tasks wait for their time. */
+  /** The number of scheduled tasks. */
   get pending(): number {
     return this.#tasks.length
   }
@@ -34,7 +34,10 @@ export class FakeClock implements Clock {
     this.#nowMs = untilMs
   }
 
-  /** Moves to the time of the next task, and runs it. @returns false when there is none */
+  /**
+   * Advances to the time of the next task, and runs it.
+   * @returns false if there is none
+   */
   advanceToNext(): boolean {
     const [next] = this.#tasks.toSorted((a, b) => a.atMs - b.atMs)
     if (next === undefined) return false
@@ -44,7 +47,7 @@ export class FakeClock implements Clock {
     return true
   }
 
-  /** What a process sees that was busy with itself for so long: every task that is due by then runs late, once. */
+  /** Simulates a process that was busy for this time: every task that is due by then runs late, once. */
   stall(forMs: number): void {
     this.#nowMs += forMs
     const due = this.#tasks.filter((entry) => entry.atMs <= this.#nowMs).sort((a, b) => a.atMs - b.atMs)

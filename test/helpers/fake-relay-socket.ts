@@ -1,7 +1,7 @@
 import { EventEmitter } from 'node:events'
 import type { RelaySocket } from '../../src/proxy/relay/relay-socket.ts'
 
-/** A worker's socket whose other side is the test. */
+/** A worker's socket whose peer is the test. */
 export class FakeRelaySocket extends EventEmitter implements RelaySocket {
   readonly sent: { type: string; [field: string]: unknown }[] = []
   pings = 0

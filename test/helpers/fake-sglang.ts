@@ -17,13 +17,14 @@ import {
 } from './scripted-server.ts'
 
 export interface FakeSglang extends ScriptedServer {
-  /** Generations that it works on now. */
+  /** The number of generations in progress. */
   running(): number
 }
 
 /**
- * What each event of a `/generate` stream holds: everything so far (SGLang's default), what is new
- * (`--incremental-streaming-output`), or, as older versions with `--stream-output`, new ids and everything else so far.
+ * The content of each event of a `/generate` stream: everything so far (SGLang's default), what is new
+ * (`--incremental-streaming-output`), or, as in older versions with `--stream-output`, new ids and everything else so
+ * far.
  */
 export const STREAMS = ['cumulative', 'incremental', 'incremental_ids'] as const
 type Streams = (typeof STREAMS)[number]
@@ -44,9 +45,9 @@ const KNOWN_PARAMS = new Set(
 )
 
 /**
- * Speaks SGLang's wire format of 0.5.23: `/generate`, and a chat route that gives ids only when it does not stream, as `response_token_ids`.
- * Samples the same words each time, up to the limit; `ignore_eos` makes it go on for ever. Answers are written in pieces
- * that end anywhere.
+ * Starts a server with SGLang's wire format of 0.5.23: `/generate`, and a chat route that returns ids only when it does
+ * not stream, as `response_token_ids`. It samples the same words each time, up to the limit; `ignore_eos` makes it
+ * continue without end. Responses are written in chunks that end anywhere.
  */
 export async function startFakeSglang(options: FakeSglangOptions = {}): Promise<FakeSglang> {
   let running = 0
@@ -72,7 +73,7 @@ function answerGet({ path }: SeenRequest, response: ServerResponse): void {
   } else sendJson(response, { detail: 'Not Found' }, 404)
 }
 
-/** The tokens that are sampled, the end-of-turn token included where the limit allows it. */
+/** Samples tokens, including the end-of-turn token if the limit allows it. */
 export function sample({ max_new_tokens: max, ignore_eos }: Params): Generator<Token> {
   return sampleWords(
     max === undefined ? DEFAULT_MAX_NEW_TOKENS : (max ?? Number.POSITIVE_INFINITY),
@@ -105,7 +106,7 @@ async function generate(body: any, response: ServerResponse, streams: Streams) {
 }
 
 export interface AnswerShape {
-  /** Tokens before this one have been sent. */
+  /** Tokens before this index have been sent. */
   from: number
   done: boolean
   streams: Streams
@@ -113,7 +114,7 @@ export interface AnswerShape {
   body: any
 }
 
-/** What `/generate` says of the tokens so far. */
+/** Builds the response of `/generate` for the tokens so far. */
 export function generateAnswer(tokens: readonly Token[], { from, done, streams, body }: AnswerShape): object {
   const ids = tokens.slice(streams === 'cumulative' ? 0 : from)
   const rest = tokens.slice(streams === 'incremental' ? from : 0)
@@ -141,7 +142,10 @@ export function generateAnswer(tokens: readonly Token[], { from, done, streams, 
   }
 }
 
-/** Writes a text in two pieces that are cut at a random byte. @returns whether somebody still reads */
+/**
+ * Writes a text in two chunks, split at a random byte.
+ * @returns whether the client is still connected
+ */
 async function writeCut(response: ServerResponse, text: string): Promise<boolean> {
   const bytes = Buffer.from(text)
   const cut = Math.floor(Math.random() * bytes.length)
@@ -154,7 +158,7 @@ async function writeCut(response: ServerResponse, text: string): Promise<boolean
   return !response.destroyed
 }
 
-/** `/v1/chat/completions` and `/v1/completions`. */
+/** Serves `/v1/chat/completions` and `/v1/completions`. */
 async function complete({ path, body }: SeenRequest, response: ServerResponse): Promise<void> {
   const chat = path.endsWith('/chat/completions')
   if (chat && body.stream && body.return_token_ids) {

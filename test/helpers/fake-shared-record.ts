@@ -5,7 +5,10 @@ export interface FakeSharedRecord extends SharedRecord {
   end(id: number): void
 }
 
-/** The part of a shared record that nodes need to reach each other: this node's lease, and the ends of the others'. */
+/**
+ * Creates the part of a shared record that nodes need to reach each other: this node's lease, and the ends of the
+ * others'.
+ */
 export function fakeSharedRecord({ lease }: { lease?: number | undefined } = {}): FakeSharedRecord {
   const gone = new Map<number, AbortController>()
   const goneOf = (id: number) => {

@@ -17,37 +17,38 @@ import {
 } from './scripted-server.ts'
 
 export interface FakeVllm extends ScriptedServer {
-  /** Generations that it works on now. */
+  /** The number of generations in progress. */
   running(): number
-  /** Answers 400 to so many calls, whatever they ask for. */
+  /** Responds with 400 to the next requests, whatever they contain. */
   refuseNext(calls: number): void
-  /** Answers 400 to calls that want token ids. */
+  /** Responds with 400 to requests for token ids. */
   refuseIds(refuse: boolean): void
-  /** Answers 500 to every GET. */
+  /** Responds with 500 to every GET. */
   fail(fail: boolean): void
 }
 
 export interface FakeVllmOptions {
   model?: string
   port?: number
-  /** Answers 400 to fields that OpenAI does not have, as OpenAI does, and lists itself as somebody else's. */
+  /** Responds with 400 to fields that OpenAI does not have, as OpenAI does, and lists another owner of the model. */
   strict?: boolean
-  /** Says that this was the prompt when it is sent ids. Default: those ids. */
+  /** The prompt ids that it reports when it receives ids. Default: the received ids. */
   claimedPromptIds?: number[]
-  /** What its tokenizer makes of a text. Default: it has no `/tokenize`. */
+  /** Tokenizes a text. Default: there is no `/tokenize`. */
   textIds?: (text: string) => number[]
-  /** What its template makes of a chat's body. Default: it refuses chats there. */
+  /** Tokenizes a chat's body with its template. Default: `/tokenize` rejects chats. */
   chatIds?: (body: Record<string, unknown>) => number[]
-  /** What a token reads like, beside its logprob in a prompt. Default: it does not say. */
+  /** Returns the text of a token, beside its logprob in a prompt. Default: no texts are reported. */
   idText?: (id: number) => string
-  /** Returns the message of its template's error for a chat's body. Default: its template takes every chat. */
+  /** Returns the message of its template's error for a chat's body. Default: its template accepts every chat. */
   templateError?: (body: Record<string, unknown>) => string | undefined
 }
 
 const PROMPT_IDS = [101, 102, 103]
 /**
- * Speaks vLLM's wire format of 0.32.0: ids and logprobs only if asked, prompt ids at the root in chat and on the
- * choice in completions. Samples the same words each time, up to `max_tokens`; `ignore_eos` makes it go on for ever.
+ * Starts a server with vLLM's wire format of 0.32.0: ids and logprobs only on request, prompt ids at the root in chat
+ * and on the choice in completions. It samples the same words each time, up to `max_tokens`; `ignore_eos` makes it
+ * continue without end.
  */
 export async function startFakeVllm(options: FakeVllmOptions = {}): Promise<FakeVllm> {
   const model = options.model ?? 'fake'

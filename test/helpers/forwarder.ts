@@ -2,14 +2,14 @@ import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net'
 import type { Test } from 'tap'
 
-/** A TCP forwarder that breaks connections in the ways that networks do. */
+/** A TCP forwarder that breaks connections as networks do. */
 export class Forwarder {
   readonly port: number
   readonly #server: Server
   readonly #sockets = new Set<Socket>()
   #stalled = false
   #refuses = false
-  /** When each connection came in, in milliseconds since 1970. */
+  /** When each connection was accepted, in milliseconds since 1970. */
   readonly acceptedAtMs: number[] = []
 
   private constructor(server: Server, targetPort: () => number) {
@@ -34,12 +34,12 @@ export class Forwarder {
     return this.#sockets.size / 2
   }
 
-  /** Ends every connection, as a router that restarts. */
+  /** Resets every connection, as a router that restarts. */
   cut(): void {
     for (const socket of this.#sockets) socket.resetAndDestroy()
   }
 
-  /** Lets no byte through, in either direction, and tells nobody: a half-open connection. New ones work. */
+  /** Drops all bytes in both directions without closing: half-open connections. New connections work. */
   stall(): void {
     for (const socket of this.#sockets) {
       socket.removeAllListeners('data')
@@ -48,7 +48,7 @@ export class Forwarder {
     this.#stalled = true
   }
 
-  /** Whether new connections are ended at once. */
+  /** Sets whether new connections are closed at once. */
   refuse(refuses: boolean): void {
     this.#refuses = refuses
   }
@@ -73,7 +73,7 @@ export class Forwarder {
       from.on('error', () => {})
       from.on('close', () => {
         this.#sockets.delete(from)
-        // A stalled connection tells the other side nothing, not even that this side has gone.
+        // A stalled connection does not even report that its peer has closed.
         if (!this.#stalled) to.destroy()
       })
     }

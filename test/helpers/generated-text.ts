@@ -1,8 +1,8 @@
-/** Text in the repository that follows from the code: compared by a test, and written anew with `UPDATE=1`. */
+/** Generated text in the repository: a test compares it, and `UPDATE=1` rewrites it. */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 
-/** What the file holds; with `UPDATE=1` in the environment it is made to hold `expected` first. */
+/** Returns the content of a file; with `UPDATE=1` in the environment it first writes `expected` to the file. */
 export function generatedText(path: string, expected: string): string {
   if (process.env.UPDATE === '1') {
     mkdirSync(dirname(path), { recursive: true })
@@ -11,7 +11,7 @@ export function generatedText(path: string, expected: string): string {
   return readFileSync(path, 'utf8')
 }
 
-/** The same for the part of a file between `<!-- name -->` and `<!-- /name -->`. */
+/** Does the same for the section of a file between `<!-- name -->` and `<!-- /name -->`. */
 export function generatedSection(path: string, name: string, expected: string): string {
   const [open, close] = [`<!-- ${name} -->\n`, `\n<!-- /${name} -->`]
   const text = readFileSync(path, 'utf8')

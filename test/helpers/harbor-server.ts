@@ -1,4 +1,4 @@
-/** A stand-in for a Harbor server, made from the description of its API alone. */
+/** A fake Harbor server, written from the description of its API alone. */
 import { once } from 'node:events'
 import { createServer, type IncomingHttpHeaders } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -7,7 +7,7 @@ import type { Test } from 'tap'
 export interface SubmittedRun {
   path: string
   headers: IncomingHttpHeaders
-  /** The form's fields in their order. */
+  /** The form's fields in order. */
   fields: string[]
   // biome-ignore lint/suspicious/noExplicitAny: tests look into it
   metadata: any
@@ -15,19 +15,22 @@ export interface SubmittedRun {
   archiveType: string
 }
 
-/** @returns the answer's status and body; never resolving is a server that hangs */
+/**
+ * Handles a submitted run.
+ * @returns the response's status and body; a promise that never resolves is a server that hangs
+ */
 export type RunScript = (run: SubmittedRun) => Promise<{ status?: number; body: unknown }>
 
 export interface HarborServer {
   url: string
   runs: SubmittedRun[]
-  /** The most that ran at once. */
+  /** The largest number that ran at the same time. */
   mostAtOnce: number
-  /** Resolves when a client has hung up before it had an answer. */
+  /** Resolves when a client disconnects before it receives a response. */
   hungUp: Promise<void>
 }
 
-/** Listens on a free port until the test ends. */
+/** Starts the server on a free port; it stops when the test ends. */
 export async function startHarborServer(t: Test, script: RunScript): Promise<HarborServer> {
   const { promise: hungUp, resolve: onHungUp } = Promise.withResolvers<void>()
   const harbor: HarborServer = { url: '', runs: [], mostAtOnce: 0, hungUp }

@@ -1,20 +1,20 @@
-/** The import graph of `src/` and `tools/`, and what can be wrong with it. */
+/** The import graph of `src/` and `tools/`, and checks of its rules. */
 import { isBuiltin } from 'node:module'
 import { dirname, join, relative } from 'node:path'
-// The compiler's own list of imports is the only one that is right about comments, strings and types. The interface
-// is marked unstable; the lock file pins the version.
+// Only the compiler's own list of imports handles comments, strings and types correctly. The interface is marked
+// unstable; the lock file pins the version.
 import { API } from 'typescript/unstable/sync'
 
 /**
- * What each file imports, type-only and dynamic imports included. Files are relative to the root (`src/main.ts`),
+ * The imports of each file, type-only and dynamic imports included. Files are relative to the root (`src/main.ts`),
  * libraries are as written (`pino`, `node:fs`).
  */
 export type ImportGraph = ReadonlyMap<string, readonly string[]>
 
 export interface ArchitectureRules {
-  /** Folders and files, and which of them each may import besides itself. The most specific one holds. */
+  /** Folders and files, and which of them each may import besides itself. The most specific one applies. */
   parts: Readonly<Record<string, readonly string[]>>
-  /** The part that may import a library; in exceptional cases more than one. */
+  /** The part that may import a library; exceptionally more than one. */
   owners: Readonly<Record<string, string | readonly string[]>>
   /** Libraries that any part may import. */
   shared: readonly string[]
@@ -47,10 +47,10 @@ function importsOf(root: string, project: string): (readonly [string, readonly s
   }
 }
 
-/** Where our own code is: what runs, and what makes files of it. */
+/** The folders of our code: the program and its build tools. */
 const PLACES = ['src/', 'tools/']
 
-/** `new URL('./writer.ts', import.meta.url)`: how worker threads name their code. */
+/** Finds worker threads, which name their code as `new URL('./writer.ts', import.meta.url)`. */
 function threadsOf(text: string): string[] {
   return [...text.matchAll(/new URL\('(\.[^']*\.ts)', import\.meta\.url\)/g)].map((match) => match[1]!)
 }
@@ -59,7 +59,7 @@ function resolve(root: string, file: string, name: string): string {
   return name.startsWith('.') ? relative(root, join(dirname(file), name)) : name
 }
 
-/** Every broken rule, as a sentence. */
+/** Returns every violated rule as a sentence. */
 export function violations(graph: ImportGraph, rules: ArchitectureRules): string[] {
   return [...graph].flatMap(([file, targets]) => {
     const part = partOf(file, rules)
@@ -86,7 +86,7 @@ function libraryProblem(part: string, target: string, rules: ArchitectureRules):
   return owners.includes(part) ? undefined : `imports ${library}, which belongs to ${owners.join(' and ')}`
 }
 
-/** Everything below the root is a path with a folder of ours in front, or leaves the root. */
+/** Returns whether a target is a library: imports below the root begin with one of our folders, or leave the root. */
 function isLibrary(target: string): boolean {
   return !/^(\.\.|src|tools|test|bin|docs|python)\//.test(target)
 }
@@ -97,8 +97,8 @@ function partOf(file: string, rules: ArchitectureRules): string | undefined {
 }
 
 /**
- * Folders that import each other, directly or around corners, each cycle as a sorted list. A folder and one inside it
- * count as one place: there the outer one puts together what the inner ones hold.
+ * Returns folders that import each other, directly or indirectly, each cycle as a sorted list. A folder and one inside
+ * it count as one: the outer one combines the contents of the inner ones.
  */
 export function folderCycles(graph: ImportGraph): string[][] {
   const edges = new Map<string, Set<string>>()
@@ -112,7 +112,7 @@ export function folderCycles(graph: ImportGraph): string[][] {
   return cyclesOf(edges)
 }
 
-/** Files that import each other, for a type alone or more, each cycle as a sorted list. */
+/** Returns files that import each other, even for a type alone, each cycle as a sorted list. */
 export function fileCycles(graph: ImportGraph): string[][] {
   return cyclesOf(new Map([...graph].map(([file, targets]) => [file, new Set(targets)])))
 }

@@ -1,6 +1,6 @@
 /**
- * What tests install once for all clones on a machine: programs, environments of Python and models, in folders under
- * `${XDG_CACHE_HOME:-~/.cache}/llm-proxy` whose names have a digest of what is in them.
+ * Programs, Python environments and models that tests install once for all clones on a machine. Their folders are in
+ * `${XDG_CACHE_HOME:-~/.cache}/llm-proxy`; each name contains a digest of the folder's contents.
  */
 import { createHash } from 'node:crypto'
 import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
@@ -14,7 +14,7 @@ export const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'
 
 const POLL_MS = 250
 
-/** For the name of a folder: other contents have another name. */
+/** Returns a digest for the name of a folder, so that other contents have another name. */
 export function digest(...parts: readonly (string | Buffer)[]): string {
   const hash = createHash('sha256')
   for (const part of parts) hash.update(part)
@@ -22,9 +22,10 @@ export function digest(...parts: readonly (string | Buffer)[]): string {
 }
 
 /**
- * Installs into a folder, unless it is complete. One process installs and others wait for it; what was interrupted is
- * removed first. The file `ready` is written last: an environment of Python knows its path, so that it cannot be made in
- * another folder and renamed. The file `used` has the time of the last use, for `remove_unused` of `tools/install-once`.
+ * Installs into a folder, unless it is complete. One process installs and others wait for it; an interrupted
+ * installation is removed first. The file `ready` is written last: a Python environment contains its own path, so it
+ * cannot be created in another folder and renamed. The file `used` has the time of the last use, for `remove_unused` of
+ * `tools/install-once`.
  */
 export async function installOnce(
   folder: string,
@@ -53,7 +54,7 @@ async function installIfMissing(
   }
 }
 
-/** Waits for a lock between processes, which the operating system releases when its process ends. */
+/** Acquires a lock between processes, which the operating system releases when its process ends. */
 async function lock(path: string): Promise<() => void> {
   const database = new Database(path, { timeout: 0 })
   for (;;) {

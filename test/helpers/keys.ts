@@ -1,4 +1,4 @@
-/** Keys for a closed proxy, two of each kind, as in the middle of a rotation. */
+/** Keys for a proxy that requires them, two of each kind, as during a rotation. */
 export const KEYS = {
   adminKeys: ['new-admin-key-for-tests', 'old-admin-key-for-tests'],
   workerKeys: ['new-worker-key-for-tests', 'old-worker-key-for-tests'],

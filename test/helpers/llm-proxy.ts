@@ -1,6 +1,6 @@
 /**
- * The command line as a user has it, in a process of its own: `bin/llm-proxy`, or the standalone executable where
- * `npm run test:binary` runs the test.
+ * The command line as users run it, in a separate process: `bin/llm-proxy`, or the standalone executable when `npm run
+ * test:binary` runs the test.
  */
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
@@ -13,25 +13,25 @@ export const LAUNCHER = join(import.meta.dirname, '../../bin/llm-proxy')
 
 const EXECUTABLE = process.env.TESTED_EXECUTABLE
 
-/** A Node that is too old for `src/`, where the machine has one and a launcher is under test. */
+/** A Node that is too old for `src/`, if the machine has one and a launcher is tested. */
 export const OLD_NODE = EXECUTABLE
   ? undefined
   : ['/usr/bin/node', '/usr/local/bin/node'].find((path) => existsSync(path))
 
 export interface Launch {
-  /** Added to an environment that has nothing but PATH, an empty one for the executable, and a cache for Node. */
+  /** Variables added to an environment that contains only PATH (empty for the executable) and a cache for Node. */
   env?: Record<string, string>
   cwd?: string
-  /** The Node that runs the launcher. */
+  /** The Node executable that runs the launcher. */
   node?: string
-  /** Of another release. */
+  /** The launcher of another release. */
   launcher?: string | undefined
-  /** In a process group of its own, as a shell starts it. */
+  /** Whether the child has a separate process group, as a shell starts it. */
   detached?: boolean
 }
 
 export interface Finished {
-  /** null when a signal ended it. */
+  /** The exit code; null if a signal ended the process. */
   code: number | null
   stdout: string
   stderr: string
@@ -46,7 +46,7 @@ export function startLlmProxy(args: readonly string[], launch: Launch = {}): Pip
     env: {
       PATH: EXECUTABLE ? '' : process.env.PATH,
       NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE,
-      // Neither the executable nor an old Node could load it.
+      // Neither the executable nor an old Node can load it.
       ...(!EXECUTABLE && !launch.node && watchedChild()),
       ...launch.env,
     },
@@ -55,7 +55,7 @@ export function startLlmProxy(args: readonly string[], launch: Launch = {}): Pip
   })
 }
 
-/** Runs `llm-proxy` to its end. */
+/** Runs `llm-proxy` to completion. */
 export async function runLlmProxy(args: readonly string[], launch: Launch = {}): Promise<Finished> {
   const child = startLlmProxy(args, launch)
   const [stdout, stderr, [code]] = await Promise.all([

@@ -2,13 +2,13 @@ import type { TurnRecord } from '../../src/proxy/store/port/turn-store.ts'
 import { lastOfTexts } from './messages.ts'
 import { QUIET_TURN } from './sessions-api.ts'
 
-/** A store's session that is long and is made as it is read. */
+/** A long session of a store, whose turns are created as they are read. */
 export class LongSession implements AsyncIterable<TurnRecord> {
   readonly #turnCount: number
   readonly #prompt: Int32Array
-  /** Turns that were read so far. */
+  /** The number of turns that were read. */
   read = 0
-  /** Resolves when a reader has left, early or at the end. */
+  /** Resolves when a reader stops, early or at the end. */
   readonly left: Promise<void>
   readonly #leave: () => void
 

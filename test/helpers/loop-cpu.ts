@@ -1,14 +1,14 @@
-/** Looks again and again at what CPU time the event loop of this process takes: a busy machine changes nothing about it. */
+/** Repeatedly measures the CPU time of this process's event loop, which the load of the machine does not change. */
 
 const LOOK_MS = 10
 
 export interface LoopWatch {
-  /** Looks now, too. */
+  /** Takes a measurement immediately. */
   look(): void
   stop(): void
 }
 
-/** Uses the CPU for so long. It looks at its CPU time rarely: each look is a system call. */
+/** Uses the CPU for this time. It rarely reads its CPU time, because each read is a system call. */
 export function burnCpu(ms: number): void {
   const endUs = cpuUs() + ms * 1_000
   while (cpuUs() < endUs) for (let count = 0; count < 100_000; count += 1);
@@ -20,9 +20,9 @@ function cpuUs(): number {
 }
 
 /**
- * Tells at each look how much CPU time the loop's thread has used since the look before: more than the time between two
- * looks means that the loop was not able to look. It keeps no process alive.
- * @param tell is told milliseconds
+ * Reports at each interval how much CPU time the loop's thread has used since the last: more than the interval means
+ * that the loop was blocked. The timer does not keep the process alive.
+ * @param tell receives milliseconds
  */
 export function watchLoop(tell: (cpuMs: number) => void): LoopWatch {
   let last = process.threadCpuUsage()

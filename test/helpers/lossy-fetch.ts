@@ -1,25 +1,26 @@
-/** A `fetch` for an SDK's client that loses first tries in the ways of a bad network; what follows them gets through. */
+/** A `fetch` for an SDK's client that loses original attempts as a bad network does; later attempts succeed. */
 export type Loss =
-  /** The proxy gets nothing. */
+  /** The proxy receives nothing. */
   | 'refused'
-  /** The connection breaks once the answer has begun. */
+  /** The connection breaks once the response has begun. */
   | 'broken'
-  /** The client hears nothing more, and the proxy is not told. */
+  /** The client receives nothing more, and the proxy is not notified. */
   | 'silent'
-  /** The proxy has sent all of its answer, and the client gets none of it. */
+  /** The proxy has sent its complete response, and the client receives none of it. */
   | 'unread'
 
 export interface LossyFetch {
   fetch: typeof fetch
-  /** Bodies of answers that were read to their end, lost ones too, in order. */
+  /** Bodies of responses that were read completely, including lost ones, in order. */
   bodies: string[]
-  /** Answers that nobody reads. */
+  /** Responses that are not read. */
   silent: Promise<unknown>[]
 }
 
 /**
- * @param losses of the first tries, in order
- * @param underWay resolves when the proxy has begun a call; a try that becomes silent does so then
+ * Creates a lossy `fetch`.
+ * @param losses of the first attempts, in order
+ * @param underWay resolves when the proxy has begun a request; a silent attempt becomes silent then
  */
 export function lossyFetch(losses: Loss[], underWay: () => Promise<unknown> = async () => {}): LossyFetch {
   const left = [...losses]
@@ -28,11 +29,11 @@ export function lossyFetch(losses: Loss[], underWay: () => Promise<unknown> = as
   const lossy = async (input: Parameters<typeof fetch>[0], init?: RequestInit): Promise<Response> => {
     const loss = left.shift()
     if (loss === 'refused') throw new TypeError('fetch failed')
-    // A try that is given up hears nothing more of its caller.
+    // An attempt that is abandoned receives no abort signal.
     const { signal: _signal, ...alone } = init ?? {}
     const answer = fetch(input, loss === undefined ? init : alone)
     if (loss === 'silent') {
-      // Held, so that the connection stays open as long as anybody may retry.
+      // Kept, so that the connection stays open while a client may retry.
       silent.push(answer.catch(() => undefined))
       await underWay()
       throw new TypeError('timed out')

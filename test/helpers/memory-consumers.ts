@@ -1,4 +1,4 @@
-/** Consumers of a store without a database: what `src/proxy/store/port/consumers.ts` says, in the plainest way. */
+/** Consumers of a store without a database: the simplest implementation of `src/proxy/store/port/consumers.ts`. */
 import {
   type AvailableQuery,
   type AvailableSession,
@@ -21,7 +21,7 @@ interface Entry {
 
 interface Given {
   leaseId: string
-  /** null: acknowledged. */
+  /** The end of the lease; null: acknowledged. */
   untilMs: number | null
   deliveries: number
   group?: string
@@ -171,7 +171,7 @@ export class MemoryConsumers {
     return discarded.length
   }
 
-  /** Whether a sweep must leave it. */
+  /** Returns whether a sweep must keep the entry. */
   holds(entry: Entry, nowMs: number): boolean {
     return [...this.#consumers.values()].some(({ consumer, given }) => {
       const isAcknowledged = given.get(entry.life.id)?.untilMs === null

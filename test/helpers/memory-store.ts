@@ -1,4 +1,6 @@
-/** A store without a database, for tests of what stands on one: it keeps the contract of `test/conformance/turn-store.ts`. */
+/**
+ * A store without a database, for tests of its users: it satisfies the contract of `test/conformance/turn-store.ts`.
+ */
 import { setImmediate as nextPage } from 'node:timers/promises'
 import { ProxyError } from '../../src/base/errors.ts'
 import { getTextsUpTo, type Message, MessageTree } from '../../src/protocol/canonical/conversation.ts'
@@ -60,17 +62,17 @@ import { MAX_PAGE_TURNS } from '../../src/proxy/store/record/tables.ts'
 import { MemoryConsumers } from './memory-consumers.ts'
 
 interface Entry {
-  /** Another one after a reset. */
+  /** A new object after each reset. */
   life: { readonly id: number }
-  /** Order of creation. */
+  /** The order of creation. */
   key: number
   session: SessionRecord
-  /** In call order. */
+  /** Turns in order of their index. */
   turns: TurnRecord[]
   messages: MessageTree
-  /** Of the prompts of completions: each prompt repeats those of the one before. */
+  /** Texts of the prompts of completions: each prompt repeats those of the previous one. */
   pieces: Map<string, string>
-  /** By turn. */
+  /** Token data by turn. */
   details: Map<string, readonly TokenDataBlob[]>
 }
 
@@ -79,7 +81,7 @@ export class MemoryTurnStore implements TurnStore {
   readonly #consumers = new MemoryConsumers()
   readonly #imports = new Set<string>()
   #lastKey = 0
-  /** In which order turns were opened. */
+  /** The order in which turns were opened. */
   readonly #numbers = new Map<string, number>()
   #closed = false
   readonly lost = new Promise<never>(() => {})
@@ -214,7 +216,7 @@ export class MemoryTurnStore implements TurnStore {
 
   openTurn(turn: OpenTurn): Promise<void> {
     const opened = this.#openTurn(turn)
-    // The caller need not wait.
+    // The caller may ignore the result.
     opened.catch(() => {})
     return opened
   }
@@ -265,7 +267,7 @@ export class MemoryTurnStore implements TurnStore {
 
   async *readTurns(sessionId: string): AsyncIterable<TurnRecord> {
     for (const [place, turn] of [...(this.#open().get(sessionId)?.turns ?? [])].entries()) {
-      // As a store's thread does between two pages: others have their turn.
+      // Yields between two pages, as a store's thread does.
       if (place % MAX_PAGE_TURNS === MAX_PAGE_TURNS - 1) await nextPage()
       yield copyOf(turn)
     }
@@ -433,7 +435,7 @@ export class MemoryTurnStore implements TurnStore {
   }
 }
 
-/** With what is counted of its turns. */
+/** Returns a session with the statistics of its turns. */
 function shown(entry: Entry): Pick<Entry, 'life' | 'session'> {
   return { life: entry.life, session: snapshot(entry) }
 }
@@ -462,7 +464,7 @@ function newRecord(session: NewSession): SessionRecord {
   }
 }
 
-/** But for the messages, which nobody changes. */
+/** Copies a turn except its messages, which are immutable. */
 function copyOf<T extends { lastMessage: Message | undefined }>({ lastMessage, ...turn }: T): T {
   return { ...structuredClone(turn), lastMessage } as unknown as T
 }
@@ -495,7 +497,9 @@ function openRecord(turn: OpenTurn, { messages, pieces }: Entry): TurnRecord {
   }
 }
 
-/** One text for all turns that have the piece. A copy: a slice would keep the prompt that it was cut from. */
+/**
+ * Shares one string among all turns with equal text. It is copied because a slice would keep the complete prompt alive.
+ */
 function knownPiece(piece: string, known: Map<string, string>): string {
   const before = known.get(piece)
   if (before !== undefined) return before
@@ -524,14 +528,15 @@ function countsOf(turns: readonly TurnRecord[]) {
   }
 }
 
-/** Of several with as much in common, the latest. */
+/** Finds the turn with the longest common prefix; among equals, the latest. */
 function baseOf(turn: TurnRecord, given: readonly TurnRecord[]): Omit<TurnStep['promptStep'], 'rest'> {
   const prompt = turn.promptTokenIds
   let most = { base: null as string | null, shared: 0 }
   for (const earlier of given.toReversed()) {
     const least = Math.max(most.shared, MIN_SHARED_TOKENS - 1)
     if (least >= prompt.length) break
-    // Only one that agrees there can have more in common. Without this look a session of a thousand turns takes seconds.
+    // Only a turn that agrees at this index can share more. Without this check a session of a thousand turns takes
+    // seconds.
     if (earlier.status === 'open' || idAt(earlier, least) !== prompt[least]) continue
     const shared = sharedWith(earlier, prompt)
     if (shared > least) most = { base: earlier.turnId, shared }
@@ -550,9 +555,9 @@ function sharedWith({ promptTokenIds, completionTokenIds }: TurnRecord, prompt: 
   return shared + getSharedLength(completionTokenIds, prompt.subarray(shared))
 }
 
-/** Negative: a comes first. */
+/** Compares two positions; a negative result means that `a` comes first. */
 function comparePositions(a: ListPosition, b: ListPosition, { order }: ListOrder): number {
-  // Two infinities are equal, and have no difference.
+  // Two infinities are equal, but their difference is NaN.
   const ascending = a.value === b.value ? a.key - b.key : a.value - b.value
   return order === 'desc' ? -ascending : ascending
 }

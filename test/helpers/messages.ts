@@ -5,19 +5,22 @@ import type { TurnRecord } from '../../src/proxy/store/port/turn-store.ts'
 
 const tree = new MessageTree()
 
-/** The last of messages that are JSON texts; lists that begin alike share what they begin with. */
+/** Returns the last of messages given as JSON texts; lists with a common beginning share it. */
 export function lastOfTexts(texts: readonly string[]): Message | undefined {
   return tree.addMessageTexts(texts)
 }
 
-/** A turn as a store gives it, with its messages as texts. */
+/** A turn as a store returns it, with its messages as texts. */
 export type TurnOfTexts = Omit<TurnRecord, 'lastMessage'> & { readonly requestMessages: readonly string[] }
 
 export function withTexts({ lastMessage, ...turn }: TurnRecord): TurnOfTexts {
   return { ...turn, requestMessages: getTextsUpTo(lastMessage) }
 }
 
-/** A call as matching reads it. @param tree of the session; absent: nothing is known of earlier calls */
+/**
+ * Builds a request's conversation for matching.
+ * @param tree of the session; absent: no earlier requests are known
+ */
 export function conversationOf(
   messages: readonly object[],
   tools: readonly object[] | null | undefined = null,

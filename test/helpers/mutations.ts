@@ -1,9 +1,9 @@
-/** Requests that are wrong in their structure, made from one that is right. */
+/** Structurally invalid requests, derived from a valid one. */
 import fc from 'fast-check'
 
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json }
 
-/** Stands for nesting that no writer of JSON could write; {@link jsonText} puts it in. */
+/** A placeholder for nesting that is too deep for a JSON writer; {@link jsonText} replaces it. */
 const DEEP = /"\u{1f573}(array|object) (\d+)"/gu
 
 const deep = fc
@@ -83,7 +83,7 @@ const change = fc.oneof(
 )
 type Change = typeof change extends fc.Arbitrary<infer C> ? C : never
 
-/** Bodies with one to four changes anywhere, as the text that goes over the wire. */
+/** Generates bodies with one to four changes anywhere, as the text that is sent. */
 export function mutationsOf(...bodies: readonly object[]): fc.Arbitrary<string> {
   const changes = fc.array(fc.tuple(fc.nat(), change), { minLength: 1, maxLength: 4 })
   return fc.tuple(fc.constantFrom(...bodies), changes).map(([body, changes]) => {
@@ -93,7 +93,7 @@ export function mutationsOf(...bodies: readonly object[]): fc.Arbitrary<string> 
   })
 }
 
-/** Texts of right JSON that were cut, or have something in them that does not belong there. */
+/** Generates valid JSON texts that were truncated or contain junk. */
 export function brokenTextsOf(...bodies: readonly object[]): fc.Arbitrary<string> {
   const junk = fc.constantFrom(
     '',
@@ -119,7 +119,7 @@ export function brokenTextsOf(...bodies: readonly object[]): fc.Arbitrary<string
     })
 }
 
-/** A place of a value. The keys of arrays are their indexes. */
+/** The location of a value. The keys of arrays are their indexes. */
 interface Place {
   readonly parent: { [key: string]: Json } | Json[]
   readonly key: string
@@ -160,7 +160,7 @@ function valueAt({ parent, key }: Place): Json {
   return (parent as { [key: string]: Json })[key]!
 }
 
-/** Also under a name such as `__proto__`. */
+/** Sets a value, also under a name such as `__proto__`. */
 function put(parent: Place['parent'], key: string, value: Json): void {
   if (Array.isArray(parent)) parent.splice(Number(key) || 0, 1, value)
   else Object.defineProperty(parent, key, { value, enumerable: true, configurable: true, writable: true })
@@ -177,7 +177,7 @@ function repeat({ parent, key }: Place): void {
   else put(parent, `${key}_2`, copy)
 }
 
-/** The same in another form: what a careless client sends. */
+/** Returns the value with another type, as a careless client sends it. */
 function retyped(value: Json): Json {
   if (typeof value === 'string') return [value]
   if (typeof value === 'number') return String(value)
@@ -187,7 +187,7 @@ function retyped(value: Json): Json {
 }
 
 function jsonText(body: Json): string {
-  // Nothing is left of a body that was dropped as a whole.
+  // A body that was dropped as a whole leaves an empty text.
   return (JSON.stringify(body) ?? '').replaceAll(DEEP, (_, kind: string, depth: string) =>
     kind === 'array'
       ? '['.repeat(Number(depth)) + ']'.repeat(Number(depth))

@@ -1,7 +1,8 @@
 /**
- * No call may hold up all others: an integration or slow test fails, whatever it says, if the event loop of a proxy stood
- * still in it. CPU time counts, of the loop's thread, while a proxy serves; with the proxy in the process of its test, that
- * is also what the test does. Starting does not count: modules are loaded then, and routes and schemas compiled.
+ * Detects requests that block all others: an integration or slow test fails, whatever its assertions, if a proxy's
+ * event loop was blocked during it. The measure is CPU time of the loop's thread while a proxy serves; if the proxy
+ * runs in the test's process, it includes the test's own work. Start-up is excluded, because it loads modules and
+ * compiles routes and schemas.
  */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -10,14 +11,14 @@ import { pathToFileURL } from 'node:url'
 import { type LoopWatch, watchLoop } from './loop-cpu.ts'
 import { SHARED_STALL_LIMIT_MS, STALLS_FILE } from './stall-limit.ts'
 
-/** Those that load a proxy as hard as they can, or for minutes, tell themselves what it may do then. */
+/** Tests that load a proxy to its limit, or for minutes, define their own limits. */
 const LOADS =
   /[\\/]slow[\\/](fuzz|power|complexity|agent-retries|bad-network|balancers|generated-clients|gateway-client|kill|litestream|many-sessions|nodes-killed|two-releases|python-sdks|rollouts-many|schemathesis)/
 const PROGRAM = process.argv[1] ?? ''
 const IS_GUARDED = /[\\/]test[\\/](integration|slow|helpers)[\\/]/.test(PROGRAM) && !LOADS.test(PROGRAM)
 
 let watch: LoopWatch | undefined
-/** What runs now and does not count. */
+/** The number of running operations that are excluded. */
 let apart = 0
 let isAllowed = false
 const stallsMs: number[] = []
@@ -33,7 +34,7 @@ process.on('exit', () => {
   )
 })
 
-/** Starts a server in this process, and watches the loop from then on. */
+/** Starts a server in this process, and watches the event loop from then on. */
 export async function watched<Server>(start: () => Promise<Server>): Promise<Server> {
   if (IS_GUARDED) watch ??= watchLoop(noteStall)
   return await aside(start)
@@ -43,7 +44,7 @@ function noteStall(ms: number): void {
   if (apart === 0 && ms > SHARED_STALL_LIMIT_MS) stallsMs.push(ms)
 }
 
-/** Does what takes the test itself long, in the process of a proxy: it does not count. */
+/** Runs expensive work of the test itself in the process of a proxy: it is excluded. */
 export async function aside<Made>(work: () => Made | Promise<Made>): Promise<Made> {
   watch?.look()
   apart += 1
@@ -55,12 +56,12 @@ export async function aside<Made>(work: () => Made | Promise<Made>): Promise<Mad
   }
 }
 
-/** For a test file that must stall the loop; the reason is for its readers. */
+/** Exempts a test file that must block the loop; the reason is for its readers. */
 export function stallsOnPurpose(_reason: string): void {
   isAllowed = true
 }
 
-/** What a process of Node is to have in its environment to be watched, from its first request on. */
+/** Returns the environment variables with which a Node process is watched, from its first request on. */
 export function watchedChild(): Record<string, string> {
   if (!IS_GUARDED) return {}
   folderOfChildren ??= mkdtempSync(join(tmpdir(), 'stalls-'))
@@ -74,7 +75,7 @@ function stallsOfChildren(): number[] {
     const text = readFileSync(join(folderOfChildren, 'stalls'), 'utf8')
     return text.trim().split('\n').map(Number)
   } catch {
-    // None has stalled.
+    // No child has stalled.
     return []
   } finally {
     rmSync(folderOfChildren, { recursive: true })

@@ -1,4 +1,4 @@
-/** Two nodes of one database in this process, with an engine that repeats what it was asked, and keys of every scope. */
+/** Two nodes of one database in this process, with an engine that echoes its request, and keys of every scope. */
 import type { ServerResponse } from 'node:http'
 import type { Test } from 'tap'
 import { createAgentKey, createRunKey } from '../../src/proxy/http/access/agent-key.ts'
@@ -11,13 +11,16 @@ const PROMPT_IDS = [101, 102, 103]
 const COMPLETION_IDS = [7, 8, 9, 2]
 
 export interface NodePair {
-  /** Owns every session that {@link NodePair.open} makes. */
+  /** The node that owns every session that {@link NodePair.open} creates. */
   owner: TestProxy
   other: TestProxy
   engine: ScriptedServer
   server: PostgresServer
   db: string
-  /** Makes the first turn of a session at the owner. @returns the key of its agent */
+  /**
+   * Creates the first turn of a session at the owner.
+   * @returns the key of its agent
+   */
   open(sessionId: string): Promise<string>
 }
 
@@ -42,7 +45,10 @@ export async function startNodePair(t: Pick<Test, 'teardown'>): Promise<NodePair
 export const agentKey = (sessionId: string) => createAgentKey(KEYS.agentKeySecrets[0]!, sessionId)
 export const runKey = (run: string) => createRunKey(KEYS.agentKeySecrets[0]!, run)
 
-/** An LLM request of an agent. @returns what the engine says that it was asked */
+/**
+ * Sends an LLM request of an agent.
+ * @returns the engine's echo of it
+ */
 export async function ask(
   { url }: { url: string },
   sessionId: string,

@@ -1,25 +1,28 @@
-/** Agents of many rollouts at once: several calls, each of which goes on from the one before; some have sub-agents that call at the same time. */
+/**
+ * Agents of many concurrent rollouts: several requests, each of which continues the previous one; some have sub-agents
+ * that send requests concurrently.
+ */
 import OpenAI from 'openai'
 
 const AT_ONCE = 12
-/** Sub-agents that each call of the main agent starts, in sessions' every third call. */
+/** Sub-agents that each request of the main agent starts, in every third request of a session. */
 const SUBAGENTS = 2
 
 export interface AgentsOptions {
-  /** Where a call number so and so goes. */
+  /** The URL for each request by number. */
   urls: readonly string[]
-  /** How many rollouts there are. Absent: one after the other, until {@link Agents.stop}. */
+  /** The number of rollouts. Absent: they start in succession, until {@link Agents.stop}. */
   sessions?: number | undefined
-  /** Of each main agent, one after the other. */
+  /** Sequential requests of each main agent. */
   calls: number
 }
 
 export class Agents {
-  /** Turns whose answers were read, of each rollout. */
+  /** Turns whose responses were read, by rollout. */
   readonly readTurns = new Map<string, string[]>()
   retries = 0
   finished = 0
-  /** Resolves when all rollouts have come to their end. */
+  /** Resolves when all rollouts have ended. */
   readonly whenDone: Promise<void>
   readonly #options: AgentsOptions
   readonly #watchers = new Map<number, () => void>()
@@ -34,7 +37,7 @@ export class Agents {
     this.whenDone = this.#run()
   }
 
-  /** Resolves when main agents have read this share of their answers. */
+  /** Resolves when main agents have read this share of their responses. */
   async untilRead(share: number): Promise<void> {
     const count = Math.ceil(this.#most * this.#options.calls * share)
     if (this.#read >= count) return
@@ -43,7 +46,7 @@ export class Agents {
     await Promise.race([promise, this.whenDone])
   }
 
-  /** No more rollouts begin. */
+  /** Prevents further rollouts from starting. */
   stop(): void {
     this.#most = 0
   }

@@ -1,6 +1,6 @@
 /**
- * Hostile requests against two nodes of one database: methods × framings × targets × headers × keys, over raw sockets, beside
- * agents and trainers that behave. What counts is who receives what.
+ * Hostile requests against two nodes of one database: methods × framings × targets × headers × keys, over raw sockets,
+ * in parallel with well-behaved agents and trainers. The test checks who receives what.
  */
 import { once } from 'node:events'
 import { createServer } from 'node:http'
@@ -15,7 +15,7 @@ const VICTIMS = 4
 /** Sessions of the attacker: attacks end some of them. */
 const OWN_SESSIONS = 32
 const ATTACKERS = 8
-/** No response of these attacks takes longer, but for streams, which are left. */
+/** The maximum duration of a response in these attacks, except for streams, which are abandoned. */
 const ATTACK_MS = 250
 const SECRET = 'words of a victim'
 
@@ -23,9 +23,9 @@ export interface FuzzFigures {
   attacks: number
   /** Statuses of the responses to attacks. */
   statuses: Record<string, number>
-  /** LLM requests of victims, and sessions that trainers have completed, while the attacks ran. */
+  /** LLM requests of victims that were served, and sessions that trainers completed, during the attacks. */
   served: number
-  /** What must not happen, in words; the first ones. */
+  /** Descriptions of the first violations. */
   faults: string[]
 }
 
@@ -35,11 +35,13 @@ interface Attack {
   key: string | undefined
   headers: string[]
   framing: keyof typeof FRAMINGS
-  /** Its body: another request, or one that an agent sends. */
+  /** The type of its body: another request, or a chat body. */
   carries: 'request' | 'chat'
 }
 
-/** A body for a request that carries another request; how many requests a server may see in it; and what its head says of it. */
+/**
+ * Bodies that contain another request, with the number of requests that a server may see and the headers that frame it.
+ */
 const FRAMINGS = {
   none: () => ({ headers: [], body: '', requests: 1 }),
   length: (inner: string) => ({ headers: [`content-length: ${inner.length}`], body: inner, requests: 1 }),
@@ -105,7 +107,7 @@ const FRAMINGS = {
 
 const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS', 'QUERY', 'TRACE'] as const
 
-/** Routes for a session of the attacker's own, each with its method. */
+/** Routes for a session of the attacker, each with its method. */
 const ROUTES: readonly (readonly [method: string, path: (id: string) => string])[] = [
   ['POST', (id) => `/${id}/v1/chat/completions`],
   ['POST', (id) => `/sessions/${id}/v1/messages`],
@@ -123,7 +125,7 @@ const ROUTES: readonly (readonly [method: string, path: (id: string) => string])
   ['POST', () => '/nodes/deliveries'],
 ]
 
-/** Forms of a target, of a path and of a host that must not be reached. */
+/** Forms of a target, built from a path and a host that must not be reached. */
 const TARGETS = [
   (path: string) => path,
   (path: string, host: string) => `http://${host}${path}`,
@@ -156,11 +158,11 @@ const HEADERS = (host: string) => [
 ]
 
 interface FuzzOptions {
-  /** Of this run, for names of sessions. */
+  /** A name of this run, for names of sessions. */
   name: string
-  /** How many hostile requests are sent. */
+  /** The number of hostile requests. */
   attacks: number
-  /** To which everything is sent. Default: both nodes. */
+  /** The targets. Default: both nodes. */
   urls?: readonly string[]
   seed: number
 }
@@ -247,7 +249,7 @@ export async function fuzzNodes(
   return { attacks, statuses, served, faults: faults.slice(0, 10) }
 }
 
-/** Half of all attacks have one thing wrong at most, so that they come as far as the owner. */
+/** Draws an attack. Half of all attacks have at most one fault, so that they reach the owner. */
 function drawAttack(
   own: readonly string[],
   keys: readonly (string | undefined)[],
@@ -277,7 +279,8 @@ function drawAttack(
 }
 
 /**
- * The request as bytes. A request that is its body would make a session whose id has the marker.
+ * Serializes the request. If a server executes its body as a request, it creates a session whose id contains the
+ * marker.
  */
 function toBytes({ method, target, key, headers, framing, carries }: Attack, marker: string) {
   const authorization = `authorization: Bearer ${runKey('fuzz')}`
@@ -296,7 +299,10 @@ function toBytes({ method, target, key, headers, framing, carries }: Attack, mar
   return { bytes: `${head.join('\r\n')}\r\n\r\n${framed.body}`, requests: framed.requests }
 }
 
-/** @returns faults on record: a body that was executed as a request, or a victim's answer that was taken for a lost one */
+/**
+ * Checks what was recorded.
+ * @returns faults: a body that was executed as a request, or a victim's response that was recorded as lost
+ */
 async function checkRecord({ owner, server, db }: NodePair, tag: string): Promise<string[]> {
   const faults: string[] = []
   const rows = await server.query(
@@ -311,7 +317,7 @@ async function checkRecord({ owner, server, db }: NodePair, tag: string): Promis
   return faults
 }
 
-/** A host that no request may make a node connect to. */
+/** Starts a host to which no request may make a node connect. */
 async function startCanary(t: Pick<Test, 'teardown'>): Promise<{ host: string; seen: string[] }> {
   const seen: string[] = []
   const server = createServer((request, response) => {

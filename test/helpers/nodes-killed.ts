@@ -1,42 +1,48 @@
-/** What nodes on one database lose while they are killed, stopped, drained and replaced: what agents read, and what is on record. */
+/**
+ * What nodes on one database lose while they are killed, stopped, drained and replaced: compares what agents read with
+ * what is recorded.
+ */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Agents } from './nodes-agents.ts'
 import { type Ends, type Rig, type RigOptions, readJson, startNodes } from './nodes-rig.ts'
 
-/** A lease is six seconds long. */
+/** Three leases of six seconds each. */
 const STOPPED_MS = 18_000
 
 export interface NodesRun extends RigOptions {
-  /** Rollouts. Absent: new ones begin until `faults` are over. */
+  /** The number of rollouts. Absent: new ones start until `faults` resolves. */
   sessions?: number
-  /** Of each main agent, one after the other. */
+  /** Sequential requests of each main agent. */
   calls: number
-  /** What happens meanwhile. */
+  /** Injects faults during the run. */
   faults(rig: Rig, agents: Agents): Promise<void>
 }
 
 export interface NodesFigures {
   seconds: number
   sessions: number
-  /** Rollouts that came to their end. */
+  /** Rollouts that ended. */
   finished: number
-  /** Answers that agents have read to their end. */
+  /** Responses that agents read completely. */
   read: number
-  /** Requests that the agents' clients sent again. */
+  /** Requests that the agents' clients retried. */
   retries: number
-  /** Read, and not on record as completed. */
+  /** Turns that were read but not recorded as completed. */
   lost: number
-  /** Sessions in the lists of any node. */
+  /** Sessions in the list of any node. */
   listed: number
   turns: number
   interrupted: number
-  /** Answers that were read and are in no row. */
+  /** Turns that were read but are in no row. */
   untrained: number
-  /** Turns that are trained in more than one row, and trained ones that nobody has read: their calls have another answer. */
+  /**
+   * Turns that are trained in more than one row, and trained turns that were not read: their requests have another
+   * response.
+   */
   twice: number
 }
 
-/** Runs it all. What `t` tears down is everything that was started. */
+/** Runs the test. Everything that it starts is torn down by `t`. */
 export async function runNodesKilled(t: Ends, run: NodesRun): Promise<NodesFigures> {
   const rig = await startNodes(t, run)
   const startedAtMs = performance.now()
@@ -49,19 +55,19 @@ export async function runNodesKilled(t: Ends, run: NodesRun): Promise<NodesFigur
   return { seconds, sessions: readTurns.size, retries, finished, ...record }
 }
 
-/** Kills nodes in turn, each when agents have come to the next share of their calls, and starts them again. */
+/** Kills nodes in rotation, each when agents have reached the next share of their requests, and restarts them. */
 export async function killInTurn({ nodes, workers }: Rig, agents: Agents, kills: number): Promise<void> {
   for (let kill = 0; kill < kills; kill += 1) {
     await agents.untilRead((kill + 1) / (kills + 1))
     const node = nodes[kill % nodes.length]!
     await node.kill()
-    // For good.
+    // Permanently.
     if (kill === 0) await workers[0]!.stop(0)
     await node.start()
   }
 }
 
-/** As a machine does that is suspended: its connections stay open, and it answers nobody. */
+/** Stops a node as a suspended machine does: its connections stay open, and it does not respond. */
 export async function stopForThreeLeases({ nodes }: Rig): Promise<void> {
   const node = nodes.at(-1)!
   node.signal('SIGSTOP')
@@ -69,7 +75,7 @@ export async function stopForThreeLeases({ nodes }: Rig): Promise<void> {
   node.signal('SIGCONT')
 }
 
-/** As a trainer reads it, of any node. */
+/** Reads the records of any node as a trainer does. */
 async function recordOf(url: string, readTurns: ReadonlyMap<string, string[]>) {
   const sum = {
     read: 0,

@@ -1,4 +1,6 @@
-/** Several nodes in processes of their own on one PostgreSQL database, workers that dial all of them, and a balancer. */
+/**
+ * Several nodes in separate processes on one PostgreSQL database, workers that connect to all of them, and a balancer.
+ */
 import { cpSync, globSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
@@ -16,10 +18,10 @@ const WORKERS = 3
 
 export type Ends = Pick<Test, 'teardown'>
 
-/** The library that gives a process another clock, of Debian's package `faketime`; undefined: it is not here. */
+/** The library that changes the clock of a process, of Debian's package `faketime`; undefined: it is not installed. */
 export const faketime: string | undefined = globSync('/usr/lib/*/faketime/libfaketimeMT.so.1')[0]
 
-/** A node in a process of its own, which can be killed and started again where it was. */
+/** A node in a separate process, which can be killed and restarted at the same address. */
 export class Node {
   readonly url: string
   readonly #args: readonly string[]
@@ -33,7 +35,10 @@ export class Node {
     t.teardown(() => this.kill())
   }
 
-  /** @param launcher of another release */
+  /**
+   * Starts the node.
+   * @param launcher of another release
+   */
   async start(launcher?: string): Promise<void> {
     this.#child = startLlmProxy(this.#args, { env: this.#env, launcher })
     await said(this.#child.stdout, /http:\/\/[\d.]+:\d+/)
@@ -43,7 +48,10 @@ export class Node {
     await this.#end('SIGKILL')
   }
 
-  /** As an orchestrator does it: the node hands its sessions over. @returns its exit code */
+  /**
+   * Drains the node as an orchestrator does: it transfers its sessions.
+   * @returns its exit code
+   */
   async drain(): Promise<number | null | undefined> {
     return this.#end('SIGTERM')
   }
@@ -62,20 +70,20 @@ export class Node {
 }
 
 export interface RigOptions {
-  /** `in turn`: each call goes to the next node, and where that one does not answer, to the one behind it. */
+  /** `in turn`: each request goes to the next node, or to the one after it if that does not respond. */
   balancer: BalancerKind | 'in turn'
-  /** Or each node's own way to it. */
+  /** The database URL, or one for each node. */
   db: string | readonly string[]
-  /** The first node's clock is an hour ahead, the last one's an hour behind; needs {@link faketime}. */
+  /** Whether the first node's clock is an hour fast and the last one's an hour slow; needs {@link faketime}. */
   skews?: boolean
-  /** For the balancer's configuration. */
+  /** The folder for the balancer's configuration. */
   folder: string
 }
 
 export interface Rig {
   nodes: Node[]
   workers: RunningWorker[]
-  /** Where an agent's call number so and so goes. */
+  /** The URL for each agent's request by number. */
   urls: readonly string[]
 }
 
@@ -100,7 +108,7 @@ export async function startNodes(t: Ends, { balancer, folder, db, skews = false 
   return { nodes, workers, urls }
 }
 
-/** Timers go by the true clock, which no setting changes. */
+/** Returns the environment that changes a node's clock. Timers use the true clock, which no setting changes. */
 function clockOf(place: number, nodes: number): Record<string, string> {
   const offset = place === 0 ? '+1h' : place === nodes - 1 ? '-1h' : undefined
   if (offset === undefined) return {}
@@ -113,7 +121,7 @@ export async function readJson(url: string): Promise<any> {
 }
 
 /**
- * The release after this one: this one with one more migration of PostgreSQL's schema.
+ * Creates the next release: this one with one more migration of PostgreSQL's schema.
  * @param folder for its program
  * @returns its launcher
  */

@@ -1,6 +1,6 @@
 import type Database from 'better-sqlite3'
 
-/** What undoes each migration of the schema, by the version that it led to. */
+/** The statements that undo each migration of the schema, by the version that it creates. */
 const UNDO: Readonly<Record<number, readonly string[]>> = {
   3: ['open_turns', 'failed_turns', 'inexact_turns', 'sampled_tokens'].map(
     (column) => `ALTER TABLE sessions DROP COLUMN ${column}`,
@@ -27,7 +27,7 @@ const UNDO: Readonly<Record<number, readonly string[]>> = {
   17: ['DROP INDEX consumer_sessions_by_group', 'ALTER TABLE consumer_sessions DROP COLUMN group_hash'],
 }
 
-/** Makes the database one that an earlier program left behind. */
+/** Reverts the database to the schema of an earlier program. */
 export function toVersion(db: Database.Database, version: number): void {
   const now = db.pragma('user_version', { simple: true }) as number
   for (let step = now; step > version; step -= 1) {

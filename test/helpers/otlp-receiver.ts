@@ -1,4 +1,4 @@
-/** A receiver of OTLP over HTTP, which reads what it gets with OpenTelemetry's own definition of the format. */
+/** A receiver of OTLP over HTTP, which decodes exports with OpenTelemetry's own definition of the format. */
 import { once } from 'node:events'
 import { createServer, type IncomingHttpHeaders } from 'node:http'
 import { createRequire } from 'node:module'
@@ -10,11 +10,11 @@ type Value = string | number | boolean | Value[] | undefined
 
 export interface ReceivedSpan {
   name: string
-  /** By its name in the format: `SERVER`, `CLIENT`, `INTERNAL`. */
+  /** The kind as the format names it: `SERVER`, `CLIENT`, `INTERNAL`. */
   kind: string
   traceId: string
   spanId: string
-  /** Empty: it has none. */
+  /** The parent's span id; empty: none. */
   parentSpanId: string
   startMs: number
   endMs: number
@@ -26,16 +26,16 @@ export interface ReceivedSpan {
 export interface OtlpReceiver {
   url: string
   spans: ReceivedSpan[]
-  /** Of each export. */
+  /** The headers of each export. */
   headers: IncomingHttpHeaders[]
-  /** Everything that came, as text, for what must not be in it. */
+  /** Returns all exports as text, to check for what they must not contain. */
   text(): string
-  /** Exports that have got no answer. */
+  /** Returns the number of exports without a response. */
   waiting(): number
 }
 
-// It is generated, and says nothing of its types.
-// biome-ignore lint/suspicious/noExplicitAny: a message of the format, whose fields are told by the format
+// Generated code without types.
+// biome-ignore lint/suspicious/noExplicitAny: a message whose fields the format defines
 type Message = any
 const { opentelemetry } = createRequire(import.meta.url)(
   '@opentelemetry/otlp-proto-exporter-base/build/src/generated/root.js',
@@ -43,7 +43,10 @@ const { opentelemetry } = createRequire(import.meta.url)(
 const { ExportTraceServiceRequest } = opentelemetry.proto.collector.trace.v1
 const { Span, Status } = opentelemetry.proto.trace.v1
 
-/** @param answers false: it takes what it gets, and says nothing */
+/**
+ * Starts the receiver.
+ * @param answers false: it accepts exports and never responds
+ */
 export async function startOtlpReceiver(t: Test, answers = true): Promise<OtlpReceiver> {
   const spans: ReceivedSpan[] = []
   const headers: IncomingHttpHeaders[] = []

@@ -1,21 +1,21 @@
-/** What an output parser makes of a completion, put together as an agent does. */
+/** The output of an output parser for a completion, merged as an agent merges it. */
 import type { ToolCall, ToolCallDelta } from '../../src/protocol/canonical/messages.ts'
 import type { OutputDelta } from '../../src/proxy/tokens/parsers/output-delta.ts'
 import type { OutputParser } from '../../src/proxy/tokens/parsers/output-parser.ts'
 
-/** What an agent's assistant message is made of. */
+/** The parts of an agent's assistant message. */
 export interface ParsedOutput {
   content: string
   reasoning: string
   toolCalls: ToolCall[]
 }
 
-/** The whole of a completion at once. */
+/** Parses a complete completion at once. */
 export function parseWhole(parser: OutputParser, text: string): ParsedOutput {
   return mergeDeltas([parser.push(text), parser.finish()])
 }
 
-/** Deltas of one completion, put together as an agent does. */
+/** Merges the deltas of one completion as an agent does. */
 export function mergeDeltas(deltas: Iterable<OutputDelta>): ParsedOutput {
   const merged: ParsedOutput = { content: '', reasoning: '', toolCalls: [] }
   for (const delta of deltas) {

@@ -1,6 +1,6 @@
 /**
- * A model whose text is its token ids: the message `17 3` is the tokens 17 and 3. Whatever a row holds can so be told
- * back to the call that it came from.
+ * A model whose text is its token ids: the message `17 3` is the tokens 17 and 3. The request that any part of a row
+ * came from can therefore be identified.
  */
 
 import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
@@ -8,7 +8,7 @@ import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { type Script, untilAborted } from './scripted-backend.ts'
 
-/** Says which completion a call gets; undefined: none, the engine hangs until the call is cancelled. */
+/** Returns the completion of a request; undefined: none, the engine hangs until the request is cancelled. */
 export type Sampling = (promptIds: readonly number[]) => readonly number[] | undefined
 
 export function plainTokens(sample: Sampling): Script {

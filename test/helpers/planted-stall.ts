@@ -1,6 +1,6 @@
 /**
- * A program with a server that holds up its event loop for longer than is allowed: `node planted-stall.ts WAY…`. It ends
- * as a test file with such a server does.
+ * A program with a server that blocks its event loop for longer than allowed: `node planted-stall.ts WAY…`. It exits as
+ * a test file with such a server does.
  */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -54,7 +54,7 @@ async function serve(answering: () => void): Promise<{ url: string; close(): voi
   return {
     url: `http://127.0.0.1:${port}`,
     close: () => {
-      // After a look at what was last.
+      // Delayed until the last interval has been measured.
       setTimeout(() => {
         server.close()
         server.closeAllConnections()

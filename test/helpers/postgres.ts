@@ -1,4 +1,4 @@
-/** A PostgreSQL server of the test's own: a cluster in a folder of its own, on a free port of 127.0.0.1. */
+/** A PostgreSQL server for one test: a cluster in a separate folder, on a free port of 127.0.0.1. */
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
@@ -10,7 +10,7 @@ import pg from 'pg'
 
 const MOST_STARTS = 600
 
-/** Where Debian puts the programs of each version; and the PATH. */
+/** The folders of Debian's packages for each version, and the PATH. */
 const FOLDERS = [
   ...(existsSync('/usr/lib/postgresql')
     ? readdirSync('/usr/lib/postgresql').map((version) => `/usr/lib/postgresql/${version}/bin`)
@@ -21,11 +21,11 @@ const BIN = FOLDERS.find(
   (folder) => existsSync(join(folder, 'initdb')) && existsSync(join(folder, 'postgres')),
 )
 
-/** Why tests that need a server are left out; false where there is one. */
+/** The reason to skip tests that need a server; false if one is installed. */
 export const noPostgres: string | false =
   BIN === undefined && 'there is no PostgreSQL here (initdb, postgres)'
 
-/** The server does not run as root. */
+/** The user that runs the server, which must not be root. */
 const NOBODY = process.getuid?.() === 0 ? userIds() : undefined
 
 function userIds(): { uid: number; gid: number } {
@@ -70,7 +70,7 @@ export class PostgresServer {
     return standby
   }
 
-  /** Starts it, for the first time or again. */
+  /** Starts the server, initially or again. */
   async run(): Promise<void> {
     const settings = {
       ...{ listen_addresses: '127.0.0.1', port: String(this.port), unix_socket_directories: this.#folder },
@@ -84,14 +84,17 @@ export class PostgresServer {
     for (let starts = 1; !(await this.#answers()); ) {
       await delay(50)
       if (this.#child.exitCode === null) continue
-      // After a crash it does not start before the last of its processes has seen that the first one is gone.
+      // After a crash it starts only once the last of its processes has detected that the first one ended.
       if (starts === MOST_STARTS) throw new Error(`postgres ended with status ${this.#child.exitCode}`)
       starts += 1
       this.#child = begin()
     }
   }
 
-  /** @param signal `SIGINT` ends connections and stops, `SIGKILL` is a crash */
+  /**
+   * Stops the server.
+   * @param signal `SIGINT` ends connections and stops, `SIGKILL` is a crash
+   */
   async stop(signal: NodeJS.Signals = 'SIGINT'): Promise<void> {
     const child = this.#child
     this.#child = undefined
@@ -110,7 +113,10 @@ export class PostgresServer {
     return join(this.#folder, 'data')
   }
 
-  /** @returns the address of a new database */
+  /**
+   * Creates a database.
+   * @returns its URL
+   */
   async newDatabase(options = ''): Promise<string> {
     this.#databases += 1
     const name = `test_${this.#databases}`

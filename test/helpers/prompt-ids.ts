@@ -2,17 +2,17 @@ import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { TurnOutcome } from '../../src/proxy/store/port/turn-store.ts'
 import type { SentOutcome } from '../../src/proxy/store/record/sent-turn.ts'
 
-/** What is given of an outcome, with the prompt's ids as a plain list if that is easier to say. */
+/** Fields of an outcome; the prompt's ids may be a plain list. */
 export type OutcomeFields = Partial<Omit<TurnOutcome, 'promptTokenIds'>> & {
   promptTokenIds?: PromptIds | Int32Array
 }
 
-/** The ids of a prompt, told as a list or as what they are. */
+/** Converts ids to a prompt. */
 export function asPrompt(ids: PromptIds | Int32Array): PromptIds {
   return ids instanceof PromptIds ? ids : new PromptIds(ids.slice())
 }
 
-/** An outcome as it reaches the writer of a store that knows no turn of the session. */
+/** Converts an outcome to the form that reaches the writer of a store that knows no turn of the session. */
 export function sentWhole({ promptTokenIds, ...outcome }: TurnOutcome): SentOutcome {
   const rest = promptTokenIds.slice(0, promptTokenIds.length)
   return { ...outcome, prompt: rest.length === 0 ? null : { base: null, shared: 0, rest } }

@@ -7,7 +7,7 @@ import { SessionMemory } from '../../src/proxy/session/state/session-memory.ts'
 
 const memories = new Map<string, SessionMemory>()
 
-/** Generates as a turn does, without a session and a record: the prompt's step around the engine's answer. */
+/** Generates as a turn does, without a session and a store: the prompt step around the engine's response. */
 export async function* generatePrompted(
   prompts: Prompts,
   backend: Pick<Backend, 'generate'>,

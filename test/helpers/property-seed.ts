@@ -1,4 +1,4 @@
-/** Loaded before every test file: with `PROPERTY_SEED` set, property tests try the same examples in each run. */
+/** Loaded before every test file: with `PROPERTY_SEED` set, property tests use the same examples in each run. */
 import { isMainThread } from 'node:worker_threads'
 
 const seed = process.env.PROPERTY_SEED

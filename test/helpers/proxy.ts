@@ -14,23 +14,23 @@ type Json = any
 
 export interface TestProxy {
   url: string
-  /** Base URL of an OpenAI client of this session. */
+  /** Returns the base URL for an OpenAI client of this session. */
   baseUrl(sessionId: string): string
-  /** GETs a path of the proxy and parses the answer; with the first admin key, if there is one. */
+  /** GETs a path of the proxy and parses the response; sends the first admin key, if there is one. */
   get(path: string): Promise<Json>
-  /** POSTs JSON to a path of the proxy and parses the answer. */
+  /** POSTs JSON to a path of the proxy and parses the response. */
   post(path: string, body?: unknown): Promise<Json>
   server: RunningServer
 }
 
-/** A test, or whatever else ends what was started for it. Without a folder to give the database must be named. */
+/** A test, or another owner of what is started. Without `testdir` the database must be named. */
 interface Host extends Pick<Test, 'teardown'> {
   testdir?: Test['testdir']
 }
 
 /**
- * A proxy as `llm-proxy serve` makes it, on a free port, on the embedded engine and a database in the test's own
- * folder unless the configuration says otherwise; stopped when the test ends.
+ * Starts a proxy as `llm-proxy serve` does, on a free port, with the embedded engine and a database in the test's
+ * folder by default; it stops when the test ends.
  */
 export async function startProxy(
   t: Host,
@@ -40,10 +40,10 @@ export async function startProxy(
   const config: ServeConfig = {
     ...loadConfig(SERVE, {}, {}),
     port: 0,
-    // No test cuts the power of its machine, and each sync of a busy disk takes time.
+    // No test cuts its machine's power, and each sync of a busy disk takes time.
     durability: 'process',
     ...overrides,
-    // Asked for only if there is no other: each call of testdir() empties the folder.
+    // Evaluated only without another database, because each call of testdir() empties the folder.
     db: overrides.db ?? `${t.testdir!({})}/proxy.db`,
   }
   const spawn = isPostgresUrl(config.db) ? undefined : inProcess

@@ -2,11 +2,11 @@ import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { connect as connectTls } from 'node:tls'
 
-/** A connection that sends what it is told, and keeps what comes. */
+/** A connection that sends given bytes and collects what it receives. */
 export class RawConnection {
   readonly socket: Socket
   received = ''
-  /** Resolves when the connection is gone, with everything that came over it. */
+  /** Resolves when the connection has closed, with everything that was received. */
   readonly closed: Promise<string>
 
   private constructor(socket: Socket) {
@@ -18,7 +18,10 @@ export class RawConnection {
     this.closed = new Promise((resolve) => socket.once('close', () => resolve(this.received)))
   }
 
-  /** @param url `http:` or `https:`; a certificate is believed whatever it says */
+  /**
+   * Opens a connection.
+   * @param url `http:` or `https:`; certificates are not verified
+   */
   static async open(url: string): Promise<RawConnection> {
     const { protocol, hostname: host, port } = new URL(url)
     const target = { host, port: Number(port) }
@@ -33,7 +36,7 @@ export class RawConnection {
     return this
   }
 
-  /** Waits until this has come. */
+  /** Waits until this text has been received. */
   async until(text: string): Promise<void> {
     while (!this.received.includes(text)) {
       if (this.socket.destroyed) throw new Error(`closed before ${text} came: ${this.received}`)
@@ -42,7 +45,10 @@ export class RawConnection {
   }
 }
 
-/** Sends bytes over a connection of their own. @returns all that came back until it was closed, at most after `ms` */
+/**
+ * Sends bytes over a separate connection.
+ * @returns everything that was received until it closed, at most after `ms`
+ */
 export async function sendRaw(url: string, bytes: string, ms: number): Promise<string> {
   const connection = await RawConnection.open(url)
   connection.send(Buffer.from(bytes, 'latin1'))

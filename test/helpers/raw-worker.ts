@@ -4,12 +4,12 @@ import { until } from './until.ts'
 
 export type RawFrame = Record<string, unknown> & { type: string }
 
-/** A socket at `/ws/worker` that says exactly what a test tells it to. */
+/** A socket at `/ws/worker` that sends exactly what a test specifies. */
 export class RawWorker {
   readonly socket: WebSocket
-  /** Every frame that came, in order. */
+  /** Every received frame, in order. */
   readonly frames: RawFrame[] = []
-  /** The close code, once there is one. */
+  /** Resolves with the close code. */
   readonly closed: Promise<number>
 
   constructor(url: string) {
@@ -44,7 +44,7 @@ export class RawWorker {
     this.socket.send(typeof frame === 'string' ? frame : JSON.stringify(frame))
   }
 
-  /** The first frame of this type that comes or has come and was not asked for before. */
+  /** Returns the first frame of this type that was not returned before, waiting for it if necessary. */
   async next(type: string): Promise<RawFrame> {
     return until(() => {
       const at = this.frames.findIndex((frame) => frame.type === type)
@@ -52,12 +52,12 @@ export class RawWorker {
     })
   }
 
-  /** Sends a chunk with one piece of text. */
+  /** Sends a chunk with one text delta. */
   chunk(requestId: unknown, seq: number, content: string, more: object = {}): void {
     this.send({ type: 'completion_chunk', request_id: requestId, seq, deltas: [{ content }], ...more })
   }
 
-  /** Ends a call well. */
+  /** Completes a request. */
   end(requestId: unknown, seq: number): void {
     this.send({
       type: 'completion_response',

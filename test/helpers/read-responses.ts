@@ -1,4 +1,7 @@
-/** Answers by published response templates, as `test/differential/responses.py` has them, and what is read in them here. */
+/**
+ * Completions in the formats of published response templates, as `test/differential/responses.py` renders them,
+ * compared with the parse results of the proxy.
+ */
 import { isDeepStrictEqual } from 'node:util'
 import type {
   ResponseTemplate,
@@ -9,12 +12,12 @@ export interface ResponseCase {
   template: string
   prefix: string
   pieces: string[]
-  /** What transformers reads in the text as a whole, and in its pieces: patterns that look at the end may differ. */
+  /** The results of transformers for the complete text and for its chunks: patterns that inspect the end may differ. */
   whole: Told
   streamed: Told
 }
 
-/** transformers raises an error, or: */
+/** An error of transformers, or its parse result. */
 type Told = { malformed: string } | ReturnType<typeof toldOf>
 
 export interface PublishedResponses {
@@ -23,7 +26,10 @@ export interface PublishedResponses {
   cases: ResponseCase[]
 }
 
-/** @returns for each difference what was wanted and found */
+/**
+ * Compares the parse results.
+ * @returns the expected and actual result of each difference
+ */
 export function differences(
   template: ResponseTemplate,
   { prefix, pieces, whole, streamed }: ResponseCase,
@@ -36,7 +42,8 @@ export function differences(
   return readings.flatMap(({ cut, wanted }) => {
     const found = toldOf(readCut(template, prefix, tools, cut))
     const isLost = found.content + found.reasoning === '' && found.calls.length === 0
-    // What transformers refuses to read is shown here, and so is what it gives as a call and no agent could make.
+    // Output that transformers rejects is shown here as text, and so is a tool call that it returns but no agent could
+    // make.
     const isShown = 'malformed' in wanted || !wanted.calls.every(isCall)
     const isSame = isShown ? !isLost : isDeepStrictEqual(found, wanted)
     return isSame ? [] : [{ cut, wanted, found }]

@@ -1,4 +1,4 @@
-/** The arrays of a safetensors file by their names, and its metadata. */
+/** Reads the arrays of a safetensors file by their names, and its metadata. */
 export async function readTensors(url: string) {
   const buffer = await (await fetch(url)).arrayBuffer()
   const length = Number(new DataView(buffer).getBigUint64(0, true))

@@ -1,4 +1,4 @@
-/** Proxies in relay mode and workers for them, in this process and in others. */
+/** Proxies in relay mode and their workers, in this process and in others. */
 import type { ChildProcess } from 'node:child_process'
 import { join } from 'node:path'
 import OpenAI from 'openai'
@@ -16,12 +16,12 @@ import { startProxy, type TestProxy } from './proxy.ts'
 import { silentLogger } from './silent-logger.ts'
 import { until } from './until.ts'
 
-/** A proxy in relay mode with a database on disk. */
+/** Starts a proxy in relay mode with a database on disk. */
 export function relayProxy(t: Test, overrides: Partial<ServeConfig> = {}): Promise<TestProxy> {
   return startProxy(t, { mode: 'relay', ...overrides })
 }
 
-/** A worker in this process that dials again without delay; it leaves when the test ends. */
+/** Starts a worker in this process that reconnects without delay; it stops when the test ends. */
 export function workerFor(
   t: Test,
   proxyUrl: string,
@@ -42,7 +42,7 @@ export function workerFor(
   return worker
 }
 
-/** A worker in this process as its command runs it, with these options; it leaves when the test ends. */
+/** Starts a worker in this process as its command does, with these options; it stops when the test ends. */
 export function joinWorker(
   t: Pick<Test, 'teardown'>,
   options: Partial<WorkerConfig>,
@@ -53,7 +53,7 @@ export function joinWorker(
   return worker
 }
 
-/** A worker in a process of its own, to be killed. */
+/** Starts a worker in a separate process, which a test kills. */
 export function workerProcess(t: Test, proxyUrl: string, workerId: string, counting: Counting): ChildProcess {
   const program = join(import.meta.dirname, 'worker-process.ts')
   const child = startChild(process.execPath, [program, proxyUrl, workerId, JSON.stringify(counting)])
@@ -62,18 +62,21 @@ export function workerProcess(t: Test, proxyUrl: string, workerId: string, count
   return child
 }
 
-/** An agent that tries each call once. */
+/** Creates an agent that never retries. */
 export function agentOf(proxy: Pick<TestProxy, 'baseUrl'>, sessionId: string): OpenAI {
   return new OpenAI({ baseURL: proxy.baseUrl(sessionId), apiKey: 'none', maxRetries: 0 })
 }
 
 export interface Streamed {
   text: string
-  /** What ended the stream too early. */
+  /** The error that ended the stream early. */
   error: Error | undefined
 }
 
-/** Streams one answer. @param onPiece runs for each piece with the text so far */
+/**
+ * Streams one response.
+ * @param onPiece receives the text so far for each chunk
+ */
 export async function streamed(
   agent: OpenAI,
   more: object = {},
@@ -107,7 +110,7 @@ export async function untilWorkers(proxy: Pick<TestProxy, 'get'>, ...workerIds: 
   })
 }
 
-/** The session's turns, once none is open. */
+/** Returns the session's turns, once none is open. */
 export async function turnsOf(proxy: Pick<TestProxy, 'get'>, sessionId: string) {
   return until(async () => {
     const { turns } = await proxy.get(`/sessions/${sessionId}`)

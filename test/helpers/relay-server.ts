@@ -10,13 +10,13 @@ import { silentLogger } from './silent-logger.ts'
 
 export interface RelayServer {
   backend: RelayBackend
-  /** Of `/ws/worker`. */
+  /** The URL of `/ws/worker`. */
   url: string
   port: number
   close(): Promise<void>
 }
 
-/** A relay backend behind a real server, without the agents' side. */
+/** Starts a relay backend behind a real server, without routes for agents. */
 export async function startRelayServer(
   options: Partial<RelayBackendOptions> = {},
   port = 0,
@@ -41,7 +41,7 @@ export async function startRelayServer(
   }
 }
 
-/** A relay server that ends with the test. */
+/** Starts a relay server that stops when the test ends. */
 export async function relayServerFor(
   t: Test,
   options: Partial<RelayBackendOptions> = {},
@@ -64,7 +64,7 @@ export function chatRequest(content: string, more: Record<string, unknown> = {})
   }
 }
 
-/** Every event of a call, one after the other. */
+/** Collects all events of a request. */
 export async function eventsOf(
   backend: Pick<RelayBackend, 'generate'>,
   request: GenerationRequest,
@@ -75,7 +75,7 @@ export async function eventsOf(
   return events
 }
 
-/** The text of a completion. */
+/** Returns the text of a completion. */
 export function textOf(events: readonly GenerationEvent[]): string {
   return events.map((event) => (event.type === 'delta' ? (event.content ?? '') : '')).join('')
 }

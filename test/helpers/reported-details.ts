@@ -1,6 +1,6 @@
 /**
- * Details that a token tells of itself: whoever knows the token knows what must stand beside it, wherever it ended up.
- * Numbers have many digits, so that one that was rounded on its way is not taken for the one that was sent.
+ * Token data that is derived from the token: a test can verify it wherever the token ended up. Numbers have many
+ * digits, so that a value that was rounded on its way does not pass for the original.
  */
 import type { TokenData, TokenTable } from '../../src/protocol/token-data/token-data.ts'
 
@@ -17,7 +17,7 @@ export function logprobOf(token: number, salt: number): number {
   return -(scattered(token, salt) / 0x1_0000_0000) * 9.871
 }
 
-/** The token first, then up to three others. */
+/** Returns the token first, then up to three others. */
 export function maskOf(token: number): number[] {
   const others = scattered(token, 1) % 4
   return [token, ...Array.from({ length: others }, (_, at) => token + 1 + at)]
@@ -27,13 +27,13 @@ export function maskLogprobsOf(token: number): number[] {
   return maskOf(token).map((_, at) => logprobOf(token, 10 + at))
 }
 
-/** So many alternatives; whether the token is among them is chance. */
+/** Returns `count` alternatives; whether the token is among them is random. */
 export function topOf(token: number, count: number): [id: number, logprob: number][] {
   const first = token + (scattered(token, 2) % 2)
   return Array.from({ length: count }, (_, at) => [first + at, logprobOf(token, 20 + at)])
 }
 
-/** Of a place of a prompt: its own token, then the likeliest. */
+/** Returns the entries of a prompt's position: its own token, then the likeliest. */
 export function promptOf(token: number, others: number): [id: number, logprob: number][] {
   const own: [number, number] = [token, -9.5 + logprobOf(token, 30) / 100]
   return [
@@ -42,7 +42,7 @@ export function promptOf(token: number, others: number): [id: number, logprob: n
   ]
 }
 
-/** Of all layers, one after the other. */
+/** Returns the experts of all layers, concatenated. */
 export function expertsOf(token: number): number[] {
   return Array.from({ length: LAYERS * EXPERTS_PER_TOKEN }, (_, at) => scattered(token, 50 + at) % 200)
 }
@@ -69,7 +69,10 @@ function tableOf(rows: readonly (readonly [number, number])[][]): TokenTable {
   }
 }
 
-/** All that an engine can tell of a completion. @param expertsStart the first place whose experts it tells */
+/**
+ * Returns all token data that an engine can report of a completion.
+ * @param expertsStart the first position whose experts it reports
+ */
 export function detailsOf(
   prompt: readonly number[],
   completion: readonly number[],
@@ -99,7 +102,7 @@ export function detailsOf(
   }
 }
 
-/** A row or trace as JSON has it. */
+/** The token data of a row or trace in JSON. */
 export interface ShownDetails {
   sampling_mask?: (number[] | null)[] | null
   sampling_mask_logprobs?: (number[] | null)[] | null
@@ -118,7 +121,7 @@ export interface ShownTokens extends ShownDetails {
   mask: readonly number[]
 }
 
-/** What must stand beside the tokens of a row whose turns told all that is in `shown`; the first thing that does not. */
+/** Checks the data of a row's tokens if its turns reported everything in `shown`. It returns the first violation. */
 export function faultOf(shown: ShownTokens, alternatives: number): string | undefined {
   const { prompt, response, mask } = shown
   const sampled = <T>(of: (token: number) => T) =>

@@ -1,4 +1,6 @@
-/** What the fakes of vLLM and SGLang sample, the same words each time, and the parts of their wire formats that are alike. */
+/**
+ * The words that the fakes of vLLM and SGLang sample, the same each time, and the common parts of their wire formats.
+ */
 
 export interface Token {
   id: number
@@ -29,7 +31,7 @@ export function usageOf(prompt: ArrayLike<unknown>, completion: ArrayLike<unknow
 const logprobOf = ({ id }: Token) => -id / 1_000
 const textOf = ({ text }: Token) => text
 
-/** Logprobs as in Chat Completions. */
+/** Builds logprobs as in Chat Completions. */
 export function chatLogprobs(tokens: readonly Token[], name: (token: Token) => string = textOf) {
   const content = tokens.map((token) => ({
     token: name(token),
@@ -40,7 +42,7 @@ export function chatLogprobs(tokens: readonly Token[], name: (token: Token) => s
   return { content }
 }
 
-/** Logprobs as in Completions. */
+/** Builds logprobs as in Completions. */
 export function listLogprobs(tokens: readonly Token[], name: (token: Token) => string = textOf) {
   return {
     tokens: tokens.map(name),

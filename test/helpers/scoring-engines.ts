@@ -1,6 +1,6 @@
 /**
- * Stand-ins that score tokens in the wire formats of vLLM and SGLang. What they know is a table of logits that any two
- * tokens decide: a model that is easily made wrong in one way at a time.
+ * Fake engines that score tokens in the wire formats of vLLM and SGLang. Their model is a table of logits that any two
+ * tokens select: a test can easily make it wrong in one way at a time.
  */
 import type { Test } from 'tap'
 import { type ScriptedServer, sendJson, startScriptedServer } from './scripted-server.ts'
@@ -11,19 +11,22 @@ const VOCABULARY = 40
 export class TableModel {
   readonly #seed: number
 
-  /** @param seed its weights */
+  /** @param seed determines its weights */
   constructor(seed: number) {
     this.#seed = seed
   }
 
-  /** Natural logarithms, before temperature. */
+  /** Returns the logprobs of the next token, before temperature. */
   next(ids: readonly number[]): number[] {
     const [before = 0, last = 0] = [ids.at(-2), ids.at(-1)]
     const logits = Array.from({ length: VOCABULARY }, (_, id) => 3 * noise(this.#seed, before, last, id))
     return logSoftmax(logits)
   }
 
-  /** What an engine would sample and report of a completion. @param rng numbers from 0 to 1 */
+  /**
+   * Samples a completion and its logprobs as an engine reports them.
+   * @param rng numbers from 0 to 1
+   */
   sample(prompt: readonly number[], length: number, { temperature = 1, topP = 1, random }: Sampling) {
     const ids = [...prompt]
     const raw: number[] = []
@@ -51,13 +54,13 @@ interface Sampling {
   random: () => number
 }
 
-/** The same numbers each time. */
+/** Returns a generator of the same numbers each time. */
 export function randomOf(seed: number): () => number {
   let count = 0
   return () => (noise(seed, 7, 11, count++) + 1) / 2
 }
 
-/** From -1 to 1, and nothing like its neighbours (the finaliser of MurmurHash3). */
+/** Returns a number from -1 to 1 that is unrelated to its neighbours (the finaliser of MurmurHash3). */
 function noise(...parts: readonly number[]): number {
   let hash = 0
   for (const part of parts) {
@@ -73,7 +76,7 @@ function logSoftmax(logits: readonly number[]): number[] {
   return logits.map((logit) => logit - sum)
 }
 
-/** Renormalised over the fewest tokens that have so much of the probability; the others are impossible. */
+/** Renormalizes over the smallest set of tokens with this probability; the others become impossible. */
 function nucleus(logprobs: readonly number[], topP: number): number[] {
   if (topP >= 1) return [...logprobs]
   const order = [...logprobs.keys()].sort((a, b) => logprobs[b]! - logprobs[a]!)
@@ -97,10 +100,10 @@ function draw(logprobs: readonly number[], at: number): number {
 }
 
 interface State {
-  /** What it scores with, by name. */
+  /** The models that score, by name. */
   models: Record<string, TableModel>
   weightVersion: string
-  /** Whether vLLM's chats tell the sampling mask. */
+  /** Whether vLLM's chats report the sampling mask. */
   tellsMasks: boolean
 }
 
@@ -108,7 +111,11 @@ export interface ScoringEngine extends ScriptedServer {
   readonly state: State
 }
 
-/** @param kind whose wire format; @param models the first one is the default */
+/**
+ * Starts a scoring engine.
+ * @param kind the wire format
+ * @param models the first one is the default
+ */
 export async function startScoringEngine(
   t: Test,
   kind: 'vllm' | 'sglang',
@@ -146,7 +153,7 @@ interface Place {
   top: [id: number, logprob: number][]
 }
 
-/** Each token but the first. */
+/** Scores each token except the first. */
 function places(model: TableModel, ids: readonly number[], count: number): Place[] {
   return ids.slice(1).map((id, at) => {
     const logprobs = model.next(ids.slice(0, at + 1))
@@ -183,7 +190,9 @@ function vllmScores(body: any, models: Record<string, TableModel>): object {
   return { id: 'cmpl-1', object: 'text_completion', created: 1, model: body.model ?? 'm', choices: [choice] }
 }
 
-/** As with `--return-sampling-mask` and `--logprobs-mode processed_logprobs`; every prompt has the same ids. */
+/**
+ * Responds as with `--return-sampling-mask` and `--logprobs-mode processed_logprobs`; every prompt has the same ids.
+ */
 // biome-ignore lint/suspicious/noExplicitAny: a request body of any shape
 function vllmChat(body: any, { models, tellsMasks }: State): object {
   const model = models[body.model] ?? defaultOf(models)

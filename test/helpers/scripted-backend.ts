@@ -6,7 +6,7 @@ import type { ModelInfo } from '../../src/proxy/engines/port/engine-client.ts'
 
 export type Script = (request: GenerationRequest, signal: AbortSignal) => GenerationStream
 
-/** A backend that does what a test says, and remembers what it was asked. */
+/** A backend that a test scripts, and that records its requests. */
 export class ScriptedBackend implements Backend {
   readonly mode = 'local'
   readonly requests: GenerationRequest[] = []
@@ -26,7 +26,7 @@ export class ScriptedBackend implements Backend {
     return [{ id: 'scripted', maxModelLen: 1000 }]
   }
 
-  /** As many as the prompt of {@link wholeAnswer} has. */
+  /** Returns the number of prompt tokens in {@link wholeAnswer}. */
   async countTokens(): Promise<number> {
     return 3
   }
@@ -48,7 +48,7 @@ export class ScriptedBackend implements Backend {
   async close(): Promise<void> {}
 }
 
-/** Events of a whole and exact answer, `hi there`. */
+/** Returns the events of a complete and exact response, `hi there`. */
 export function wholeAnswer(): GenerationEvent[] {
   return [
     {
@@ -68,12 +68,12 @@ export function wholeAnswer(): GenerationEvent[] {
   ]
 }
 
-/** Plays events one by one, each a batch of its own. */
+/** Yields events one by one, each in a separate batch. */
 export async function* answer(events: readonly GenerationEvent[]): GenerationStream {
   for (const event of events) yield [event]
 }
 
-/** Never ends; rejects with the signal's reason, as a backend does, once it aborts. */
+/** Never resolves; rejects with the signal's reason, as a backend does, once it aborts. */
 export function untilAborted(signal: AbortSignal): Promise<never> {
   return new Promise((_resolve, reject) => {
     if (signal.aborted) reject(signal.reason)

@@ -9,9 +9,9 @@ export interface SeenRequest {
   /** The JSON body; undefined if there was none. */
   // biome-ignore lint/suspicious/noExplicitAny: tests look into bodies of any shape
   body: any
-  /** The body as it came. */
+  /** The body as received. */
   text: string
-  /** Resolves when the client has closed the connection before the answer was whole. */
+  /** Resolves when the client has closed the connection before the response was complete. */
   cancelled: Promise<void>
 }
 
@@ -20,13 +20,13 @@ export type Script = (request: SeenRequest, response: ServerResponse) => void | 
 export interface ScriptedServer {
   url: string
   port: number
-  /** In order of arrival. */
+  /** Requests in order of arrival. */
   requests: SeenRequest[]
   server: Server
   close(): Promise<void>
 }
 
-/** An HTTP server on a free port of the loopback that answers as `script` says, and remembers what it was asked. */
+/** Starts an HTTP server on a free loopback port that responds as `script` defines, and records its requests. */
 export async function startScriptedServer(script: Script, port = 0): Promise<ScriptedServer> {
   const requests: SeenRequest[] = []
   const server = createServer(async (incoming, response) => {
@@ -66,7 +66,10 @@ export function sendJson(response: ServerResponse, body: unknown, status = 200):
   response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
 }
 
-/** Opens a stream of server-sent events. @returns writes one event: an object as JSON, text as it is */
+/**
+ * Opens a stream of server-sent events.
+ * @returns a function that writes one event: an object as JSON, a text unchanged
+ */
 export function openEventStream(response: ServerResponse): (data: unknown) => boolean {
   response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' })
   return (data) => response.write(`data: ${typeof data === 'string' ? data : JSON.stringify(data)}\n\n`)

@@ -19,7 +19,7 @@ import { ScriptedBackend } from './scripted-backend.ts'
 import { silentLogger } from './silent-logger.ts'
 import { inProcess } from './store-in-process.ts'
 
-/** Both stores behind the API, by name. */
+/** Both stores of the API, by name. */
 export const STORES: Record<string, (t: Test) => Promise<TurnStore>> = {
   memory: async () => new MemoryTurnStore(),
   sqlite: (t) =>
@@ -35,11 +35,14 @@ export interface SessionsApi {
   store: TurnStore
   sessions: Sessions
   backend: ScriptedBackend
-  /** @param body text goes out as it is, anything else as JSON */
+  /**
+   * Sends a request.
+   * @param body a text is sent unchanged, anything else as JSON
+   */
   call(method: string, path: string, body?: unknown): Promise<{ status: number; body: Json }>
 }
 
-/** The HTTP server over this store, on a free port, until the test ends. */
+/** Starts the HTTP server over this store, on a free port, until the test ends. */
 export async function startSessionsApi(
   t: Test,
   store: TurnStore = new MemoryTurnStore(),
@@ -58,7 +61,7 @@ export async function startSessionsApi(
   return { url, routes, store, sessions, backend, call: (...request) => callApi(url, ...request) }
 }
 
-/** What the HTTP server stands on, with a backend that does what a test says. */
+/** Creates the parts of the HTTP server, with a backend that the test scripts. */
 export function serverParts(store: TurnStore, options: Partial<SessionsOptions> = {}) {
   const backend = new ScriptedBackend()
   const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {}, onSweepHeld() {} }
@@ -98,12 +101,12 @@ async function callApi(url: string, method: string, path: string, body?: unknown
   return { status: response.status, body: await response.json() }
 }
 
-/** A turn, its messages as texts. */
+/** The facts of a turn, with its messages as texts. */
 type TurnFacts = Omit<OpenTurn, 'lastMessage'> &
   Required<Omit<OutcomeFields, 'details' | 'epoch'>> &
   Pick<OutcomeFields, 'details'> & { requestMessages: readonly string[] }
 
-/** Everything of a turn that a test does not care about. */
+/** Default values of a turn, for what a test does not specify. */
 export const QUIET_TURN: Omit<TurnFacts, 'turnId' | 'sessionId' | 'index'> = {
   dialect: 'chat',
   startedAtMs: 1_000,
@@ -134,7 +137,7 @@ export const QUIET_TURN: Omit<TurnFacts, 'turnId' | 'sessionId' | 'index'> = {
   error: null,
 }
 
-/** Puts a turn on record as a call would. Arrays are copied, because the store takes them over. */
+/** Records a turn as a request would. Arrays are copied, because the store takes ownership of them. */
 export async function recordTurn(
   store: TurnStore,
   sessionId: string,
@@ -175,7 +178,10 @@ function omit<T extends object>(value: T, keys: readonly string[]): Partial<T> {
   return Object.fromEntries(Object.entries(value).filter(([key]) => !keys.includes(key))) as Partial<T>
 }
 
-/** @returns what about the value breaks the schema; nothing if it keeps it */
+/**
+ * Validates a value against a schema.
+ * @returns the violations; empty if it is valid
+ */
 export function schemaErrors(schema: TSchema, value: unknown): string[] {
   return Compile(schema)
     .Errors(value)

@@ -1,6 +1,6 @@
 /**
- * Opens models of token mode for the proxies of a test file. A proxy gets the model of an earlier one of the same file that
- * has stopped, because each costs a second of CPU time to start.
+ * Opens models of token mode for the proxies of a test file. A proxy reuses the model of a stopped proxy of the same
+ * file, because starting a model costs a second of CPU time.
  */
 import type { Test } from 'tap'
 import {
@@ -12,16 +12,19 @@ import {
 interface Shared {
   model: Promise<TokenModel>
   users: number
-  /** Closes it when its last user has left. */
+  /** Closes the model when its last user has released it. */
   release(): Promise<void>
 }
 
-/** What ends when a test does; a test has the one that it is part of. */
+/** A test, with the test that contains it. */
 type Host = Pick<Test, 'teardown'> & { parent?: Host | undefined }
 
 const models = new Map<string, Shared>()
 
-/** Opens as `openTokenModel`. The model is closed when the file of `t` ends, or when one with other options is opened. */
+/**
+ * Returns a replacement of `openTokenModel`. The model closes when the file of `t` ends, or when another model with
+ * other options is opened.
+ */
 export function openSharedModel(t: Host): (options: TokenModelOptions) => Promise<TokenModel> {
   return (options) => {
     const key = JSON.stringify(options)
@@ -36,7 +39,7 @@ function fileOf(host: Host): Host {
 }
 
 function openNew(key: string, options: TokenModelOptions, file: Host): Shared {
-  // Each has Python in a thread of its own.
+  // Each has Python in a separate thread.
   for (const other of models.values()) void other.release()
   let isReleased = false
   let close: () => Promise<void> = async () => {}

@@ -5,25 +5,25 @@ import { STALL_LIMIT_MS } from './stall-limit.ts'
 
 export { STALL_LIMIT_MS }
 
-/** More than the time between two looks. */
+/** Longer than the measuring interval. */
 const SETTLED_MS = 20
-/** Of one input before it is at fault. */
+/** Attempts with one input before it is considered the cause. */
 const TRIES = 3
 
 export interface StallWatch {
-  /** The CPU time, in milliseconds, that the event loop spent at once at the worst, since the watch began. */
+  /** The longest CPU time, in milliseconds, for which the event loop was blocked since the watch began. */
   worstMs(): Promise<number>
   /**
-   * Does what one input leads to, and again if the loop stood still meanwhile: what the input causes comes each time, what
-   * the collector of garbage or the compiler needed once does not.
-   * @throws Error if it came each time
+   * Runs the work for one input, and repeats it if the loop was blocked: a stall that the input causes recurs, one of
+   * the garbage collector or the compiler does not.
+   * @throws Error if it recurred each time
    */
   withoutStall(work: () => Promise<void>): Promise<void>
 }
 
 /**
- * Watches the event loop of this process, which has the test's own work in it as well: make what is large before. Between
- * two looks the loop's thread has used so much CPU time; more than the time between them means that it was not able to look.
+ * Watches the event loop of this process, which also runs the test's own work: prepare large data before. CPU time of
+ * the loop's thread that exceeds the measuring interval means that the loop was blocked.
  */
 export async function watchStalls(t: Test): Promise<StallWatch> {
   await nextTurn()

@@ -1,6 +1,6 @@
 /**
- * The store's threads without threads: each costs a tenth of a second of CPU time to start. The store is the same, and so are
- * its messages; `store-threads.test.ts` and all tests of the command line have the threads.
+ * The store's threads without threads, each of which costs a tenth of a second of CPU time to start. The store and its
+ * messages are the same; `store-threads.test.ts` and all tests of the command line use the threads.
  */
 import { EventEmitter } from 'node:events'
 import type { Transferable } from 'node:worker_threads'
@@ -20,7 +20,7 @@ class InProcess extends EventEmitter implements ThreadPort {
   receive: (message: unknown) => void = () => {}
   readonly #messages: unknown[] = []
 
-  /** As between threads: later, and of a copy. */
+  /** Delivers a copy later, as between threads. */
   postMessage(message: unknown, transfer: readonly Transferable[] = []): void {
     this.#messages.push(structuredClone(message, { transfer: transfer as ArrayBuffer[] }))
     setImmediate(() => {
@@ -29,7 +29,7 @@ class InProcess extends EventEmitter implements ThreadPort {
     })
   }
 
-  /** A message that has come, which the writer takes into the group that it commits. */
+  /** Returns the next received message, which the writer adds to the group that it commits. */
   next(): unknown {
     return this.#messages.shift()
   }
@@ -44,7 +44,7 @@ class InProcess extends EventEmitter implements ThreadPort {
   }
 }
 
-/** As `writer-thread.ts` and `reader-thread.ts` do it. */
+/** Connects the ends as `writer-thread.ts` and `reader-thread.ts` do. */
 export const inProcess: SpawnThread = (role, data) => {
   const port = new InProcess()
   const ends = {

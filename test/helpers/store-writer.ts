@@ -1,4 +1,4 @@
-/** The writer and the reader of the store on a database of the test's, without their threads. */
+/** The writer and the reader of the store on a test's database, without their threads. */
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { openForReading, openForWriting } from '../../src/proxy/store/sqlite/database.ts'
@@ -18,7 +18,7 @@ export function openStoreWriter(t: Test) {
   return { db, writer: new Writer(db, CACHE_BYTES), reader: new SqliteReader(reading, CACHE_BYTES) }
 }
 
-/** A new session as the writer gets it. */
+/** Creates a new session as the writer receives it. */
 export function sessionRow(sessionId: string) {
   const json = {
     metadata: '{}',

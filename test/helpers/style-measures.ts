@@ -1,4 +1,4 @@
-/** Counts what the style of the code is held to: `test/unit/style.test.ts` compares the counts with a baseline. */
+/** Measures the style of the code: `test/unit/style.test.ts` compares the counts with a baseline. */
 
 /** A source file or a page. */
 export interface SourceText {
@@ -7,28 +7,28 @@ export interface SourceText {
 }
 
 export interface StyleMeasures {
-  /** Names of types that begin with a participle, of all names of types. */
+  /** The number of type names that begin with a participle. */
   participleTypes: number
-  /** Functions whose names end in `Of`. */
+  /** The number of functions whose names end in `Of`. */
   ofFunctions: number
-  /** Exported names of types that are declared in more than one file. */
+  /** The number of exported type names that are declared in more than one file. */
   repeatedTypes: number
-  /** Words of {@link RULED_OUT} in comments, messages and names. */
+  /** The number of {@link RULED_OUT} words in comments, messages and names. */
   codeWords: number
-  /** The same in pages, outside of quotations and code. */
+  /** The number of {@link RULED_OUT} words in pages, outside of quotations and code. */
   pageWords: number
 }
 
 const IRREGULAR =
   'Said|Told|Kept|Held|Given|Known|Written|Spoken|Shown|Seen|Found|Sent|Lost|Begun|Drawn|Learnt|Built|Made|Put|Taken|Got|Read|Spent|Left'
 const PARTICIPLE = new RegExp(`^(?:[A-Z][a-z]+ed|${IRREGULAR})(?=[A-Z]|$)`)
-/** `Read` and `Found` begin names of functions in camelCase, and types of what reads. */
+/** `Read` and `Found` begin names of functions in camelCase, and types of readers. */
 const NOT_PARTICIPLES = /^(?:Read(?:er|able|Only)|Need|Feed|Seed|Speed|Embed)/
 
 const RULED_OUT =
   /\b(?:nobody|whoever|somebody|anew|mend(?:s|ed)?|at hand|is away|by now|for nothing|call(?:s|ed)? off)\b/gi
 
-/** Declarations start a line: the formatter sees to it. */
+/** Declarations start a line, as the formatter ensures. */
 const TYPE = /^ *(export )?(?:declare )?(?:abstract )?(?:interface|class|type) ([A-Z]\w*)/gm
 const FUNCTION = /^ *(?:export )?(?:async )?function\*? (\w+)|^ {2}(?:static )?(?:async )?\*?(#?\w+)\(.*\{$/gm
 
@@ -83,7 +83,7 @@ function findWords(path: string, text: string): string[] {
   return [...text.matchAll(RULED_OUT)].map(([word]) => `${path}: ${word}`)
 }
 
-/** Code blocks, code spans and text between quotation marks. */
+/** Removes code blocks, code spans and text between quotation marks. */
 function withoutQuotations(text: string): string {
   return text.replace(/^```.*?^```/gms, '').replace(/`[^`\n]*`|"[^"\n]*"/g, '')
 }

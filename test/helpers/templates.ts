@@ -1,4 +1,4 @@
-/** Chat templates in this process: one Python for all of a test file. */
+/** Chat templates in this process: one Python interpreter for a complete test file. */
 
 import { PromptEngine } from '../../src/proxy/tokens/prompt/prompt-engine.ts'
 import { PromptRenderer, type PromptRendererOptions } from '../../src/proxy/tokens/prompt/prompt-renderer.ts'
@@ -24,13 +24,13 @@ export function templateOf(
   return new ChatTemplate(python, { ...chatTemplateFiles(source, config), format })
 }
 
-/** A model's template and its text. */
+/** Loads a model's template and its source. */
 export function loadTemplate(directory: string): { template: ChatTemplate; source: string } {
   const files = readChatTemplate(directory, readTokenizerFiles(directory).tokenizerConfig)!
   return { template: new ChatTemplate(python, files), source: files.withTools }
 }
 
-/** What the proxy's prompt thread does, without the thread. */
+/** Creates what the proxy's prompt thread provides, without the thread. */
 export function serviceOf(
   template: ChatTemplate,
   tokenizer: Tokenizer,

@@ -1,8 +1,8 @@
 /**
- * Whether this is the long run of `.ci/run --full`, or of `FULL=1` by hand: all combinations, and more random cases. The
- * other run is for every change, and has each pair of conditions at least once.
+ * Whether this is the long run of `.ci/run --full`, or of a manual `FULL=1`: all combinations, and more random cases.
+ * The other run is for every change, and covers each pair of conditions at least once.
  */
 export const IS_FULL = process.env.FULL === '1'
 
-/** Seconds for random cases with seeds that are drawn one after the other; 0: one seed. */
+/** Seconds for random cases with successive seeds; 0: one seed. */
 export const RANDOM_SECONDS = Number(process.env.RANDOM_SECONDS ?? 0)

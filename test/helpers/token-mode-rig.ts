@@ -1,4 +1,4 @@
-/** Token mode without HTTP: turns of one session, over an engine that says what it is told to. */
+/** Token mode without HTTP: turns of one session, over a scripted engine. */
 import type { Test } from 'tap'
 import type { ChatMessage, Usage } from '../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
@@ -14,14 +14,14 @@ import { MemoryTurnStore } from './memory-store.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 import { silentLogger } from './silent-logger.ts'
 
-/** What the engine samples for a call. */
+/** The engine's completion of a request. */
 export interface Answer {
   text: string
-  /** It is cut off there, without the token that ends a turn. */
+  /** Whether it is cut off there, without the token that ends a turn. */
   isCut?: boolean
-  /** The engine tells the text, and no ids. */
+  /** Whether the engine reports the text without ids. */
   isWithoutIds?: boolean
-  /** What the engine says that the prompt was. Default: as it was sent. */
+  /** The prompt that the engine reports. Default: as sent. */
   seen?: readonly number[]
   usage?: Usage
   details?: TokenData | undefined
@@ -29,7 +29,10 @@ export interface Answer {
 
 const never = new AbortController().signal
 
-/** @param answer to each call, in turn */
+/**
+ * Creates the rig.
+ * @param answer returns the completion of each request
+ */
 export function tokenModeRig(
   t: Test,
   model: TokenModel,
@@ -69,9 +72,12 @@ export function tokenModeRig(
   return {
     sessions,
     store,
-    /** Several answers to one call. @returns their turns */
+    /**
+     * Requests several completions.
+     * @returns their turns
+     */
     askFor,
-    /** The tokens of the prompt that such a call of the session would have now. */
+    /** The number of prompt tokens that such a request of the session would have. */
     count: (messages: ChatMessage[]): Promise<number> => runner.countTokens('s', { messages }, never),
     ask: async (messages: ChatMessage[], fields = {}): Promise<TurnRecord> =>
       (await askFor(1, messages, fields))[0]!,

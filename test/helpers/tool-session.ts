@@ -10,7 +10,7 @@ const TOOLS = json([
   { type: 'function', function: { name: 'run', description: '', parameters: { type: 'object' } } },
 ])
 
-/** A call as the proxy gives it to an agent. */
+/** Creates a tool call as the proxy returns it to an agent. */
 const call = (id: string, text: string) => ({
   id,
   type: 'function',
@@ -19,12 +19,12 @@ const call = (id: string, text: string) => ({
 const answer = (content: string, calls: object[]) => json({ role: 'assistant', content, tool_calls: calls })
 const result = (id: string, content: string) => json({ role: 'tool', tool_call_id: id, content })
 
-/** Prompts of the main line: a turn's is the one before it, what that sampled, and 900. */
+/** The first prompt of the main role. Each later one is the previous prompt, its completion, and 900. */
 const FIRST = Array.from({ length: 20 }, (_, id) => id)
 
 /**
- * A session of a main line of three calls with tools, of a sub-agent of one, and of a side call: tool calls whose arguments
- * are no JSON, an edited echo, a turn without exact ids, usage with cached tokens.
+ * Records a session with three main requests with tools, one of a sub-agent, and a side request. It contains tool calls
+ * with invalid JSON arguments, an edited echo, a turn without exact ids, and usage with cached tokens.
  */
 export async function recordToolSession(
   { store, sessions }: SessionsApi,

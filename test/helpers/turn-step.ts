@@ -1,6 +1,6 @@
 import type { TurnStep } from '../../src/proxy/store/port/turn-store.ts'
 
-/** A completed turn of session `s`, as a store hands it to whoever makes rows. */
+/** Creates a completed turn of session `s`, as a store returns it to a builder of rows. */
 export function turnStep(index: number, prompt: readonly number[], completion: readonly number[]): TurnStep {
   return {
     turnId: String(index),

@@ -5,7 +5,7 @@ import type {
 } from '../../src/proxy/session/trajectories/forest.ts'
 import type { Trajectory } from '../../src/proxy/session/trajectories/trajectories.ts'
 
-/** A forest as its rows, as docs/http-api.md says how: each row walks from its leaf to the root. */
+/** Unpacks a forest into its rows, as docs/http-api.md specifies: each row walks from its leaf to the root. */
 export function unpackForest(forest: {
   readonly nodes: readonly (PromptTokens | CompletionTokens)[]
   readonly rows: readonly ForestRow[]

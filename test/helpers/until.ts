@@ -1,15 +1,15 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** Beyond every delay that a test has a right to expect, and below the time limit of a test file. */
+/** Longer than every legitimate delay of a test, and below the time limit of a test file. */
 const LIMIT_MS = 60_000
 const POLL_MS = 5
 
 type Empty = undefined | null | false | 0 | ''
 
 /**
- * Waits for something that happens elsewhere.
+ * Polls until a condition holds.
  * @returns the first value of the probe that is not empty
- * @throws Error after a minute, with the probe's text: a test says what it waited for in vain and never hangs
+ * @throws Error after a minute, with the source of the probe, so that a test never hangs
  */
 export async function until<T>(probe: () => T | Promise<T>): Promise<Exclude<T, Empty>> {
   const endMs = performance.now() + LIMIT_MS

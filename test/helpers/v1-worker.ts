@@ -1,6 +1,6 @@
 /**
- * A worker of protocol version 1, written from the table in the design alone. It knows nothing of the proxy's source:
- * if the two disagree about the wire, tests with it fail.
+ * A worker of protocol version 1, written from the table in the design alone, without the proxy's source: if the two
+ * disagree about the wire format, tests with it fail.
  */
 import { once } from 'node:events'
 import WebSocket from 'ws'
@@ -15,10 +15,10 @@ export interface V1Request {
 
 export type V1Answer = Record<string, unknown>
 
-/** Serves requests with `answer`, which gives the fields of the response that it does not leave at their defaults. */
+/** Serves requests with `answer`, which returns the response fields that differ from their defaults. */
 export class V1Worker {
   readonly requests: V1Request[] = []
-  /** Each frame that came, in order. */
+  /** Each received frame, in order. */
   readonly frames: Record<string, unknown>[] = []
   readonly socket: WebSocket
   readonly #answer: (request: V1Request) => V1Answer | Promise<V1Answer>
@@ -40,7 +40,10 @@ export class V1Worker {
     })
   }
 
-  /** Connects, says hello and waits for the answer. @param hello the worker's id, or what its hello has instead */
+  /**
+   * Connects, sends the hello and waits for the reply.
+   * @param hello the worker's id, or the fields of its hello
+   */
   static async connect(
     url: string,
     hello: string | Record<string, unknown>,

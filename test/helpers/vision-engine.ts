@@ -2,8 +2,8 @@ import type { Test } from 'tap'
 import { type ScriptedServer, sendJson, startScriptedServer } from './scripted-server.ts'
 
 /**
- * An SGLang for a model that sees images: one placeholder for each image becomes as many as it counts. Closed when the test
- * ends.
+ * Starts an SGLang for a model that accepts images: it expands the placeholder of each image to its token count. It
+ * closes when the test ends.
  * @param imageId the placeholder's id
  * @param counts tokens of each image of a prompt, in order
  */

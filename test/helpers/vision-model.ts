@@ -1,4 +1,6 @@
-/** A model that sees images, as far as the proxy reads it: the embedded tokenizer, Qwen's placeholders, their rule. */
+/**
+ * A model that accepts images, as far as the proxy reads it: the embedded tokenizer, Qwen's placeholders, their rule.
+ */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Test } from 'tap'
@@ -7,7 +9,7 @@ import { readTokenizerFiles } from '../../src/proxy/tokens/tokenizer/tokenizer-f
 const EMBEDDED = join(import.meta.dirname, '../../src/embedded/model')
 const PLACEHOLDERS = ['<|vision_start|>', '<|image_pad|>', '<|vision_end|>']
 
-/** ChatML whose messages may show images, numbered on demand; tools' results may show them, too. */
+/** ChatML with images in messages, numbered on request; tool results may contain them, too. */
 const TEMPLATE = `{%- set ns = namespace(images=0) %}
 {%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' }}
@@ -23,7 +25,7 @@ const TEMPLATE = `{%- set ns = namespace(images=0) %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}`
 
-/** Qwen2.5-VL's, as published. */
+/** Qwen2.5-VL's configuration, as published. */
 const PROCESSOR = {
   image_processor_type: 'Qwen2VLImageProcessor',
   min_pixels: 3136,
@@ -39,13 +41,16 @@ export interface VisionModel {
   readonly imageId: number
 }
 
-/** As Gemma 4's: an image in a tool's result is left out. */
+/** A template that omits images in tool results, as Gemma 4's does. */
 export const TEMPLATE_BLIND_TO_TOOLS = TEMPLATE.replace(
   "{%- if item.type == 'image' %}",
   "{%- if item.type == 'image' and message.role == 'tool' %}{%- elif item.type == 'image' %}",
 )
 
-/** @param processor null: none */
+/**
+ * Writes the model.
+ * @param processor null: none
+ */
 export function visionModel(t: Test, processor: object | null = PROCESSOR, template = TEMPLATE): VisionModel {
   const directory = t.testdir()
   const { tokenizerJson, tokenizerConfig } = readTokenizerFiles(EMBEDDED)
@@ -61,7 +66,7 @@ export function visionModel(t: Test, processor: object | null = PROCESSOR, templ
   return { directory, imageId: first + 1 }
 }
 
-/** A PNG of so many pixels, as far as its sides are read. */
+/** Creates the URL of a PNG of this size; only the header that contains the size is valid. */
 export function pngUrl(width: number, height: number): string {
   const bytes = Buffer.alloc(33)
   bytes.write('\x89PNG\r\n\x1a\n\0\0\0\rIHDR', 'latin1')

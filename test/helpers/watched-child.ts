@@ -1,4 +1,4 @@
-/** Loaded into a process before its program: once it serves requests, it notes where its event loop stands still. */
+/** Loaded into a process before its program: once it serves requests, it records stalls of its event loop. */
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { appendFileSync } from 'node:fs'
 import { isMainThread } from 'node:worker_threads'
@@ -7,7 +7,7 @@ import { STALL_LIMIT_MS, STALLS_FILE } from './stall-limit.ts'
 const REQUEST_CHANNEL = 'http.server.request.start'
 const file = process.env[STALLS_FILE]
 
-// The threads that the program starts load this too.
+// The threads of the program load this file, too.
 if (isMainThread && file !== undefined) {
   const { watchLoop } = await import('./loop-cpu.ts')
   const begin = () => {
