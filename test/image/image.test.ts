@@ -56,7 +56,7 @@ for (const [args, mode] of [
 
     server.kill('SIGTERM')
     t.strictSame(await ended(server), [0, null])
-    t.match((await log).split('\n')[0], /"level":"warn".*can read, change and delete every session/)
+    t.match((await log).split('\n')[0], /"level":"warn".*can read, change and delete all sessions/)
     t.strictSame(await ended(run(t, [], image.healthcheck)), [1, null], 'the health check finds it gone')
   })
 }

@@ -328,7 +328,7 @@ t.test('without keys on an address that others reach, it needs --open and warns 
   const [, first] = await said(child.stderr, /^(.*)\n/)
   const { level, event, note } = JSON.parse(first!)
   t.match({ level, event }, { level: 'warn', event: 'configuration_note' })
-  t.match(note, /^Every client that reaches 0\.0\.0\.0 can read, change and delete every session/)
+  t.match(note, /^Every client that reaches 0\.0\.0\.0 can read, change and delete all sessions/)
   t.match(note, 'No engine was named', 'and what else belongs into the first line')
 })
 
