@@ -84,6 +84,7 @@ export async function openParts(
   const relay = config.mode === 'relay' ? openRelayBackend(config, logger, metrics, expected) : undefined
   const backend = relay ?? (await openLocalBackend(engineConfig, logger, metrics, expected))
   opened.defer(() => backend.close())
+  opened.defer(metrics.logThroughput(logger, backend))
   const registry = 'engines' in backend ? engineRegistry(engineConfig, backend, logger) : backend
   const isFallback = () => 'engines' in backend && backend.engines.all().some(({ standIn }) => standIn)
   const activity = new Activity()
@@ -122,7 +123,7 @@ async function openStore(
   const hooks = {
     onCommit: (...commit: [number, number]) => metrics.committed(...commit),
     searchIndex,
-    onIndexFailed: (err: Error) => logEvent(logger, 'search_index_failed', { err }),
+    logger,
     spawn,
   }
   if (db === 'memory') return openPassingStore(hooks)

@@ -66,7 +66,7 @@ interface Ends {
 
 function openWriter(port: InProcess, ends: Ends, data: object): OpeningReport {
   const { path, durability } = data as WriterData
-  const { db, endedWell, close, files } = openForWriting(path, durability)
+  const { db, endedWell, migrated, close, files } = openForWriting(path, durability)
   const writer = new Writer(
     db,
     CACHE_BYTES,
@@ -78,7 +78,7 @@ function openWriter(port: InProcess, ends: Ends, data: object): OpeningReport {
     next: () => port.next() as WriterMessage | undefined,
   })
   port.receive = (message) => loop.receive(message as WriterMessage)
-  return { opened: true, endedWell }
+  return { opened: true, endedWell, migrated }
 }
 
 function openReader(port: InProcess, ends: Ends, data: object): OpeningReport {

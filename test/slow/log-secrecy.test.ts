@@ -2,6 +2,7 @@
 import { Writable } from 'node:stream'
 import { pino } from 'pino'
 import t, { type Test } from 'tap'
+import { formatLine } from '../../src/cli/logger.ts'
 import type { ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { joinWorker, untilWorkers } from '../helpers/relay-rig.ts'
@@ -18,7 +19,7 @@ function logger() {
       done()
     },
   })
-  return { lines, logger: pino({ level: 'trace' }, sink) }
+  return { lines, logger: pino({ level: 'trace', base: null, customLevels: { audit: 35 } }, sink) }
 }
 
 const said = { error: { message: `cannot sample after: ${PROMPT}` } }
@@ -63,6 +64,27 @@ for (const mode of ['local', 'relay'] as const)
       t.ok(failures.length > 0, 'the log has a line of it')
       t.notMatch(lines.join(''), PROMPT)
     })
+
+t.test('what administrative requests bring is in no log, as JSON or as text', async (t) => {
+  const { lines, logger: log } = logger()
+  const proxy = await startProxy(t, {}, log)
+  await proxy.post('/sessions', { session_id: 's', metadata: { task: PROMPT } })
+  const body = { model: 'm', messages: [{ role: 'user', content: PROMPT }], max_tokens: 2 }
+  t.ok((await proxy.post('/s/v1/chat/completions', body)).choices)
+  await proxy.post('/sessions/s/reward', { reward: 1, components: { [PROMPT]: 1 } })
+  for (const control of ['pause', 'resume']) await proxy.post(`/admin/${control}`, {})
+  await proxy.post('/admin/weight_version', { weight_version: 'step-1' })
+  await proxy.post('/sessions/s/complete', {})
+  await proxy.server.stop(0)
+  const events = new Set(lines.map((line) => JSON.parse(line).event))
+  for (const event of ['admin_request', 'paused', 'resumed', 'weight_version_set'])
+    t.ok(events.has(event), event)
+  const text = lines.map((line) =>
+    formatLine(line.replace(/"level":\d+/, '"level":"info"').replace(/"time":\d+/, '"time":""')),
+  )
+  t.match(text.join(''), 'Administrative request route="POST /sessions"')
+  t.notMatch([...lines, ...text].join(''), PROMPT)
+})
 
 t.test('what a worker of version 1 says is in no log', async (t) => {
   const log = logger()

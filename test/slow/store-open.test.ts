@@ -13,6 +13,7 @@ import Database from 'better-sqlite3'
 import t from 'tap'
 import { openSqliteReader, openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { aSession, aTurn, record, turnsOf } from '../conformance/turn-store.ts'
+import { listingLogger } from '../helpers/listing-logger.ts'
 import { toVersion } from '../helpers/older-database.ts'
 
 const open = (path: string) => openSqliteStore({ path, durability: 'process' })
@@ -92,7 +93,9 @@ t.test('a database from before prompts were stored in pieces is read, and goes o
   const db = new Database(path)
   toVersion(db, 3)
   db.close()
-  const store = await open(path)
+  const { logger, lines } = listingLogger()
+  const store = await openSqliteStore({ path, durability: 'process', logger })
+  t.match(lines, [{ event: 'schema_migrated', from: 3, to: 17 }])
   await record(store, aTurn('b', { ...completion, index: 1, promptPieces: ['"Once', ' upon'] }))
   t.match(await turnsOf(store), [
     { turnId: 'a', params, promptPieces: { length: 0 } },

@@ -5,6 +5,7 @@ import { migrate } from '../../src/proxy/store/postgres/migrate.ts'
 import { openPostgresReader, openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { MIGRATIONS, type Migration, SCHEMA_VERSION } from '../../src/proxy/store/postgres/schema.ts'
 import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
+import { listingLogger } from '../helpers/listing-logger.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 
 /** Releases to come. */
@@ -75,7 +76,9 @@ if (noPostgres !== false) {
     )
     await server.query('UPDATE llm_proxy.schema_version SET version = 1', database)
     await t.rejects(openPostgresReader(url), { message: /has schema version 1, this llm-proxy reads/ })
-    const store = await openPostgresStore({ url, durability: 'process' })
+    const { logger, lines: logged } = listingLogger()
+    const store = await openPostgresStore({ url, durability: 'process', logger })
+    t.match(logged, [{ event: 'schema_migrated', from: 1, to: Number }])
     t.strictSame((await store.getSession('s'))?.reward, { reward: 1, components: { tests: 1 }, lines })
     await store.setReward('s', { reward: 1, components: {}, turns: { 0: 0.5 } }, 3_000)
     t.strictSame((await store.getSession('s'))?.reward, { reward: 1, components: {}, turns: { 0: 0.5 } })

@@ -1,4 +1,6 @@
 /** The metrics of one proxy: observers of its parts, and the response to a scrape. */
+import { type Clock, systemClock } from '../../base/clock.ts'
+import type { Logger } from '../../base/logger.ts'
 import { VERSION } from '../../base/version.ts'
 import type { DispatchWatch } from '../engines/dispatch/dispatcher.ts'
 import type { Backend, BackendMember } from '../engines/port/backend.ts'
@@ -6,8 +8,10 @@ import type { Prompts } from '../session/prompts/prompts.ts'
 import type { Trajectory } from '../session/trajectories/trajectories.ts'
 import type { TurnStore } from '../store/port/turn-store.ts'
 import { type Exposition, expose } from './exposition.ts'
+import type { MetricSample } from './families.ts'
 import { ProxyMetrics } from './proxy-metrics.ts'
 import { ProcessReader, readBackend, readFiles, readSessions } from './state.ts'
+import { logThroughput } from './throughput.ts'
 import { TurnWatch } from './turn-watch.ts'
 
 /** The metrics as the HTTP server uses them. */
@@ -65,6 +69,14 @@ function parseVersionNumber(version: string): number | undefined {
   return digits === undefined ? undefined : Number(digits)
 }
 
+/** Adds up the series of a counter. @param label a value that a series must have among its labels */
+function sum(samples: Iterable<MetricSample>, label?: string): number {
+  let total = 0
+  for (const { labels, value } of samples)
+    if (label === undefined || labels.some((pair) => pair[1] === label)) total += value
+  return total
+}
+
 export class Metrics implements Disposable {
   readonly #metrics = new ProxyMetrics()
   readonly #turns = new TurnWatch(this.#metrics)
@@ -103,6 +115,21 @@ export class Metrics implements Disposable {
   /** Counts a negative control: an engine scored a turn whose prompt was changed on purpose. */
   controlTried(isCaught: boolean): void {
     this.#metrics.verifyControls.add(1, String(isCaught))
+  }
+
+  /** Logs the throughput of each minute with traffic. @returns a function that stops it */
+  logThroughput(logger: Logger, backend: Backend, clock: Clock = systemClock): () => void {
+    const { turns, completionTokens } = this.#metrics
+    return logThroughput({
+      logger,
+      clock,
+      readTotals: () => ({
+        requests: sum(turns.samples()),
+        failed: sum(turns.samples(), 'failed'),
+        sampled_tokens: sum(completionTokens.samples()),
+      }),
+      readLoad: () => ({ in_flight: this.#turns.openCount, waiting: backend.status().queued }),
+    })
   }
 
   workerConnected(): void {

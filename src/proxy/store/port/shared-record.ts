@@ -37,6 +37,8 @@ export interface RenewedLease {
   readonly proxies: readonly SharingProxy[]
   /** Leases that expired some time ago. */
   readonly over: readonly number[]
+  /** Number of sessions of lost nodes that this renewal freed. */
+  readonly freed: number
   readonly controls: readonly ControlSetting[]
 }
 

@@ -3,6 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Durability } from '../port/turn-store.ts'
+import type { SchemaChange } from '../record/calls.ts'
 import { askForDurability, connect, explained, rejectSharedSessions } from './connection.ts'
 import { holdLease } from './lease.ts'
 import { checkSchema, migrate } from './migrate.ts'
@@ -20,20 +21,21 @@ export async function openForWriting(options: {
   durability: Durability
   name: string
   cacheBytes: number
-}): Promise<Writer> {
+}): Promise<{ writer: Writer; migrated: SchemaChange | undefined }> {
   const { url, durability, name, cacheBytes } = options
   return explained(url, async () => {
     const client = await connect(url, { writes: true })
     try {
       await rejectSharedSessions(client, () => connect(url))
       await askForDurability(client, durability)
-      await migrate(client)
+      const migrated = await migrate(client)
       const reconnectAs: Reconnect = async (patienceMs, lease) => {
         const again = await reconnect(url, durability, patienceMs)
         await holdLease(again, lease).catch(() => {})
         return again
       }
-      return await Writer.open({ client, reconnect: reconnectAs, name, cacheBytes })
+      const writer = await Writer.open({ client, reconnect: reconnectAs, name, cacheBytes })
+      return { writer, migrated }
     } catch (error) {
       await client.end().catch(() => {})
       throw error

@@ -33,8 +33,10 @@ export class LeaseConnection {
     if (renewed === undefined) return undefined
     const over = renewed.over.filter((id) => this.#over.includes(id))
     this.#over = renewed.over
-    while ((await this.#ask((client) => freeSomeSessions(client, over))) > 0);
-    return renewed
+    let freed = 0
+    for (let count = 1; count > 0; freed += count)
+      count = await this.#ask((client) => freeSomeSessions(client, over))
+    return { ...renewed, freed }
   }
 
   async hasEnded(lease: number): Promise<boolean> {

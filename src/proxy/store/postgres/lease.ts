@@ -129,7 +129,10 @@ export interface Heartbeat extends OwnState {
  * Renews a lease, however long it has run out, unless somebody has ended it.
  * @returns what is on record of all proxies; undefined: it has ended
  */
-export async function renewLease(client: Client, heartbeat: Heartbeat): Promise<RenewedLease | undefined> {
+export async function renewLease(
+  client: Client,
+  heartbeat: Heartbeat,
+): Promise<Omit<RenewedLease, 'freed'> | undefined> {
   const { lease, url = null, isDraining = false, seen, isDrained = false } = heartbeat
   const { rowCount } = await client.query(
     `UPDATE llm_proxy.proxies SET lease_until = ${LEASE_END}, url = $2, draining = $3, seen = $4, drained = $5

@@ -6,6 +6,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
+import type { SchemaChange } from '../record/calls.ts'
 import { LEASES_LOCK } from './lease.ts'
 import { MIGRATIONS, type Migration, SCHEMA_VERSION } from './schema.ts'
 
@@ -29,14 +30,17 @@ const MANY_PROXIES_VERSION = 4
  * @param migrations of this release
  * @throws ProxyError `start_failed` if it is newer, and this release cannot use it; or if proxies run that could not use it then
  */
-export async function migrate(client: Client, migrations: readonly Migration[] = MIGRATIONS): Promise<void> {
+export async function migrate(
+  client: Client,
+  migrations: readonly Migration[] = MIGRATIONS,
+): Promise<SchemaChange | undefined> {
   for (const sinceMs = performance.now(); ; await delay(RETRY_MS)) {
     await client.query('BEGIN')
     try {
       await client.query('SELECT pg_advisory_xact_lock($1)', [MIGRATION_LOCK])
-      await bringUpToDate(client, migrations)
+      const migrated = await bringUpToDate(client, migrations)
       await client.query('COMMIT')
-      return
+      return migrated
     } catch (error) {
       await client.query('ROLLBACK').catch(() => {})
       const isInUse = (error as { code?: unknown }).code === LOCK_NOT_AVAILABLE
@@ -45,11 +49,14 @@ export async function migrate(client: Client, migrations: readonly Migration[] =
   }
 }
 
-async function bringUpToDate(client: Client, migrations: readonly Migration[]): Promise<void> {
+async function bringUpToDate(
+  client: Client,
+  migrations: readonly Migration[],
+): Promise<SchemaChange | undefined> {
   await client.query('CREATE SCHEMA IF NOT EXISTS llm_proxy')
   await client.query('CREATE TABLE IF NOT EXISTS llm_proxy.schema_version (version bigint NOT NULL)')
   const version = await versionOf(client, migrations.length)
-  if (version >= migrations.length) return
+  if (version >= migrations.length) return undefined
   await client.query(`SET LOCAL lock_timeout = ${LOCK_MS}`)
   const oldest = migrations.findLastIndex(({ adds }) => !adds) + 1
   if (version >= MANY_PROXIES_VERSION && version < oldest) await refuseOlderProxies(client, oldest)
@@ -59,6 +66,7 @@ async function bringUpToDate(client: Client, migrations: readonly Migration[]): 
     migrations.length,
     oldest,
   ])
+  return version > 0 ? { from: version, to: migrations.length } : undefined
 }
 
 /** No other one begins before this is over. */

@@ -2,6 +2,8 @@
 import { hostname } from 'node:os'
 
 import { ProxyError } from '../../../base/errors.ts'
+import { logEvent } from '../../../base/log-events.ts'
+import type { Logger } from '../../../base/logger.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
 import type { ReadMethods } from '../record/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
@@ -23,8 +25,7 @@ export interface PostgresStoreOptions {
   onCommit?: (operations: number, tookMs: number) => void
   /** Whether to keep the index of the search, from the first search on. */
   searchIndex?: boolean
-  /** Called when that could not be kept up to date: the search looks at every turn that is not in it. */
-  onIndexFailed?: ((error: Error) => void) | undefined
+  logger?: Logger | undefined
   /** Starts the store's threads. Default: threads of this process. */
   spawn?: SpawnThread | undefined
 }
@@ -79,17 +80,18 @@ export async function openPostgresStore({
   name = hostname(),
   onCommit,
   searchIndex = false,
-  onIndexFailed = () => {},
+  logger,
   spawn = spawnWorker,
 }: PostgresStoreOptions): Promise<TurnStore> {
   const writerData: WriterData = { url, durability, name, cacheBytes: TOKEN_CACHE_BYTES }
   const writer = await StoreThread.start<SharedWrites>('writer', writerData, { onReplies: onCommit, spawn })
+  if (writer.migrated) logEvent(logger, 'schema_migrated', writer.migrated)
   try {
-    const shared = new PostgresShared(writer)
+    const shared = new PostgresShared(writer, logger)
     await shared.start()
     const reader = await startReader(url, spawn)
     const store = new ThreadStore(writer, reader, { shared, onClosing: () => shared.close() })
-    if (searchIndex) store.keepIndex(onIndexFailed)
+    if (searchIndex) store.keepIndex((err) => logEvent(logger, 'search_index_failed', { err }))
     return store
   } catch (error) {
     await writer.close()

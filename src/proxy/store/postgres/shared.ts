@@ -1,6 +1,8 @@
 /** The main thread's side of a record that several proxies share: it keeps the lease, and knows the others. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ProxyError } from '../../../base/errors.ts'
+import { logEvent } from '../../../base/log-events.ts'
+import type { Logger } from '../../../base/logger.ts'
 import type {
   ClaimedSession,
   ControlSetting,
@@ -23,6 +25,7 @@ const RETRY_MS = 50
 
 export class PostgresShared implements SharedRecord {
   readonly #writer: StoreThread<SharedWrites>
+  readonly #logger: Logger | undefined
   #followControl: ((setting: ControlSetting) => Promise<void>) | undefined
   readonly #lostListeners: (() => void)[] = []
   readonly #gone = new Map<number, AbortController>()
@@ -35,8 +38,9 @@ export class PostgresShared implements SharedRecord {
   #timer: NodeJS.Timeout | undefined
   #beating: Promise<void> | undefined
 
-  constructor(writer: StoreThread<SharedWrites>) {
+  constructor(writer: StoreThread<SharedWrites>, logger?: Logger) {
     this.#writer = writer
+    this.#logger = logger
   }
 
   /** Renews the lease from now on. */
@@ -143,12 +147,28 @@ export class PostgresShared implements SharedRecord {
       await this.#writer.call('renew', [])
       return this.#renew()
     }
-    const isNew = this.#lease !== undefined && this.#lease !== renewed.lease
+    const previous = this.#lease
     this.#lease = renewed.lease
-    if (isNew) for (const listener of this.#lostListeners) listener()
+    if (previous !== undefined && previous !== renewed.lease) {
+      logEvent(this.#logger, 'node_fenced', {})
+      for (const listener of this.#lostListeners) listener()
+    }
+    if (renewed.freed > 0) logEvent(this.#logger, 'sessions_freed', { sessions: renewed.freed })
+    if (previous !== undefined) this.#logChanges(renewed.proxies, [previous, renewed.lease])
     this.#validUntilMs = sentAtMs + VALID_MS
     this.#meet(renewed)
     await this.#follow(renewed.controls)
+  }
+
+  /** Logs which other nodes joined and left since the previous renewal. @param own this node's leases */
+  #logChanges(now: readonly SharingProxy[], own: readonly number[]): void {
+    const isIn = (nodes: readonly SharingProxy[], { id }: SharingProxy) =>
+      nodes.some((node) => node.id === id)
+    const before = this.#proxies
+    for (const node of now.filter((each) => !isIn(before, each) && !own.includes(each.id)))
+      logEvent(this.#logger, 'node_joined', { node: node.name, url: node.url })
+    for (const node of before.filter((each) => !isIn(now, each) && !own.includes(each.id)))
+      logEvent(this.#logger, node.isDraining ? 'node_left' : 'node_lost', { node: node.name, url: node.url })
   }
 
   #meet({ proxies }: RenewedLease): void {

@@ -24,7 +24,8 @@ const port = parentPort!
 async function open(data: WriterData): Promise<OpeningReport> {
   try {
     const aside = new LeaseConnection(() => connect(data.url, { timeoutMs: ASIDE_MS, writes: true }))
-    const loop = new WriterLoop(await openForWriting(data), aside, {
+    const { writer, migrated } = await openForWriting(data)
+    const loop = new WriterLoop(writer, aside, {
       reply: (replies) => port.postMessage(replies),
       fail: (error) => {
         setImmediate(() => {
@@ -34,7 +35,7 @@ async function open(data: WriterData): Promise<OpeningReport> {
       close: () => port.close(),
     })
     port.on('message', (message: WriterMessage) => loop.receive(message))
-    return { opened: true }
+    return { opened: true, migrated }
   } catch (error) {
     return { opened: false, error: toWireError(error) }
   }

@@ -17,7 +17,15 @@ export interface ThreadCall<T = Record<string, unknown>> {
 export type Reply = { id: number; value: unknown } | { id: number; error: WireError }
 
 /** The first message of a thread, after it has opened the database or has failed to. */
-export type OpeningReport = { opened: true; endedWell?: boolean } | { opened: false; error: WireError }
+export type OpeningReport =
+  | { opened: true; endedWell?: boolean; migrated?: SchemaChange | undefined }
+  | { opened: false; error: WireError }
+
+/** The schema versions before and after a migration. */
+export interface SchemaChange {
+  from: number
+  to: number
+}
 
 /** A ProxyError without its class, which is lost between threads. */
 interface WireError {

@@ -2,7 +2,14 @@
 import type { Transferable } from 'node:worker_threads'
 import { startThread } from '../../../base/assets.ts'
 import { ProxyError } from '../../../base/errors.ts'
-import { fromWireError, type Methods, type OpeningReport, type Reply, type ThreadCall } from './calls.ts'
+import {
+  fromWireError,
+  type Methods,
+  type OpeningReport,
+  type Reply,
+  type SchemaChange,
+  type ThreadCall,
+} from './calls.ts'
 
 export type StoreRole = 'writer' | 'reader'
 
@@ -50,6 +57,8 @@ export class StoreThread<T extends Methods<T>> {
    * writes.
    */
   readonly endedWell: boolean
+  /** The migration that the thread made when it opened the database. */
+  readonly migrated: SchemaChange | undefined
   readonly #worker: ThreadPort
   readonly #exited: Promise<void>
   readonly #pending = new Map<number, Pending>()
@@ -75,17 +84,18 @@ export class StoreThread<T extends Methods<T>> {
       throw new ProxyError('start_failed', `the store's ${role} thread does not start`, { cause })
     })
     if (!report.opened) throw fromWireError(report.error)
-    return new StoreThread<T>(worker, role, report.endedWell ?? false, onReplies)
+    return new StoreThread<T>(worker, role, report, onReplies)
   }
 
   private constructor(
     worker: ThreadPort,
     role: string,
-    endedWell: boolean,
+    { endedWell = false, migrated }: Extract<OpeningReport, { opened: true }>,
     onReplies?: StoreThreadOptions['onReplies'],
   ) {
     this.#worker = worker
     this.endedWell = endedWell
+    this.migrated = migrated
     worker.on('message', (replies: Reply[]) => {
       if (onReplies) this.#tell(replies, onReplies)
       this.#settle(replies)

@@ -4,6 +4,7 @@ import { dirname } from 'node:path'
 import Database from 'better-sqlite3'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Durability } from '../port/turn-store.ts'
+import type { SchemaChange } from '../record/calls.ts'
 import { createOwnerOnly, DatabaseFiles, restrictToOwner } from './database-files.ts'
 import { checkOwner, checkSchema, migrate } from './schema.ts'
 import { lockForWriting } from './writer-lock.ts'
@@ -24,11 +25,11 @@ const MAX_IDLE_WAL_BYTES = 64 * 1024 * 1024
 export function openForWriting(
   path: string,
   durability: Durability,
-): OwnedDatabase & { readonly files: DatabaseFiles } {
+): OwnedDatabase & { readonly files: DatabaseFiles; readonly migrated: SchemaChange | undefined } {
   const opened = openLocked(path)
   try {
-    explained(path, () => configureWriter(opened.db, path, durability))
-    return { ...opened, files: new DatabaseFiles(path) }
+    const migrated = explained(path, () => configureWriter(opened.db, path, durability))
+    return { ...opened, migrated, files: new DatabaseFiles(path) }
   } catch (error) {
     opened.close()
     throw error
@@ -96,7 +97,11 @@ function openChecked(
   }
 }
 
-function configureWriter(db: Database.Database, path: string, durability: Durability): void {
+function configureWriter(
+  db: Database.Database,
+  path: string,
+  durability: Durability,
+): SchemaChange | undefined {
   if (db.pragma('journal_mode = WAL', { simple: true }) !== 'wal') {
     throw new ProxyError(
       'start_failed',
@@ -111,9 +116,10 @@ function configureWriter(db: Database.Database, path: string, durability: Durabi
   db.pragma(`journal_size_limit = ${MAX_IDLE_WAL_BYTES}`)
   db.pragma(`cache_size = -${CACHE_KIB}`)
   refuseDamaged(db, path)
-  migrate(db, path)
+  const migrated = migrate(db, path)
   // No other process can close them: only this one writes.
   db.exec(CLOSE_OPEN_TURNS)
+  return migrated
 }
 
 /** Checks the structure of the pages; their content has no checksums. */

@@ -1,4 +1,6 @@
 /** The SQLite store: a {@link TurnStore} on a file, and a separate reader. */
+import { logEvent } from '../../../base/log-events.ts'
+import type { Logger } from '../../../base/logger.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
 import type { ReadMethods } from '../record/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
@@ -17,8 +19,7 @@ export interface SqliteStoreOptions {
   onCommit?: (operations: number, tookMs: number) => void
   /** Whether to maintain a search index beside the file, created by the first search. */
   searchIndex?: boolean
-  /** Called when the index could not be updated: the search then reads every turn that is not in it. */
-  onIndexFailed?: ((error: Error) => void) | undefined
+  logger?: Logger | undefined
   /** Called when the store has been closed and its files are no longer open. */
   onClosed?: () => void
   /** Starts the store's threads. Default: threads of this process. */
@@ -44,14 +45,15 @@ export async function openSqliteStore({
   onCommit,
   onClosed,
   searchIndex = false,
-  onIndexFailed = () => {},
+  logger,
   spawn = spawnWorker,
 }: SqliteStoreOptions): Promise<TurnStore> {
   const writerData: WriterData = { path, durability, cacheBytes: TOKEN_CACHE_BYTES }
   const writer = await StoreThread.start<WriteMethods>('writer', writerData, { onReplies: onCommit, spawn })
+  if (writer.migrated) logEvent(logger, 'schema_migrated', writer.migrated)
   try {
     const store = new ThreadStore(writer, await startReader(path, searchIndex, spawn), { onClosed })
-    if (searchIndex) store.keepIndex(onIndexFailed)
+    if (searchIndex) store.keepIndex((err) => logEvent(logger, 'search_index_failed', { err }))
     return store
   } catch (error) {
     await writer.close()

@@ -17,7 +17,7 @@ const NAME = /^llm-proxy\.(\d+)\.((?:[0-9a-f-]+_\d+)?)\.[A-Za-z0-9]{6}$/
 
 /** Opens a temporary store. @throws ProxyError `start_failed` with a remedy */
 export async function openPassingStore(
-  options: Pick<SqliteStoreOptions, 'onCommit' | 'searchIndex' | 'onIndexFailed' | 'spawn'>,
+  options: Pick<SqliteStoreOptions, 'onCommit' | 'searchIndex' | 'logger' | 'spawn'>,
 ): Promise<TurnStore> {
   const folder = newFolder()
   const remove = () => rmSync(folder, { recursive: true, force: true })

@@ -5,6 +5,7 @@
  */
 import type Database from 'better-sqlite3'
 import { ProxyError } from '../../../base/errors.ts'
+import type { SchemaChange } from '../record/calls.ts'
 import { countIds } from '../record/packing.ts'
 
 /** Identifies a file as ours, `llmp` in ASCII; `PRAGMA application_id`. */
@@ -278,7 +279,7 @@ const MIGRATIONS: readonly string[] = [
 const SCHEMA_VERSION = MIGRATIONS.length
 
 /** Migrates the database to this version. @throws ProxyError `start_failed` if it is newer, or not ours */
-export function migrate(db: Database.Database, path: string): void {
+export function migrate(db: Database.Database, path: string): SchemaChange | undefined {
   const version = checkOwner(db, path)
   db.function('id_count', { deterministic: true }, (packed) =>
     packed === null ? 0 : countIds(packed as Buffer),
@@ -292,6 +293,7 @@ export function migrate(db: Database.Database, path: string): void {
     })
     run.exclusive()
   }
+  return version > 0 && version < SCHEMA_VERSION ? { from: version, to: SCHEMA_VERSION } : undefined
 }
 
 /**

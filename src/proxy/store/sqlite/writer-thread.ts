@@ -17,7 +17,7 @@ const port = parentPort!
 
 function open({ path, durability, cacheBytes }: WriterData): OpeningReport {
   try {
-    const { db, endedWell, close, files } = openForWriting(path, durability)
+    const { db, endedWell, migrated, close, files } = openForWriting(path, durability)
     const writer = new Writer(
       db,
       cacheBytes,
@@ -30,7 +30,7 @@ function open({ path, durability, cacheBytes }: WriterData): OpeningReport {
       close: () => port.close(),
     })
     port.on('message', (message: WriterMessage) => loop.receive(message))
-    return { opened: true, endedWell }
+    return { opened: true, endedWell, migrated }
   } catch (error) {
     return { opened: false, error: toWireError(error) }
   }
