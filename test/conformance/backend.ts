@@ -1,17 +1,17 @@
-/** What every backend keeps, whether its members are engines or workers. */
+/** The conformance suite of every backend, whether its members are engines or workers. */
 import type { Test } from 'tap'
 import type { Backend } from '../../src/proxy/engines/port/backend.ts'
 import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { chatRequest, collect, eventually, fold, noAbort } from './engine-client.ts'
 
 export interface MemberUnderTest {
-  /** Generations that it works on now. */
+  /** The number of generations in progress. */
   running(): number
-  /** Generations that it was asked for so far. */
+  /** The number of generations that were requested so far. */
   asked(): number
-  /** From now on it cannot be reached; what it was doing is lost. Resolves when that has happened. */
+  /** Makes it unreachable; its generations are lost. Resolves when that has happened. */
   stop(): Promise<void>
-  /** It is back. */
+  /** Makes it reachable again. */
   restart(): Promise<void>
 }
 
@@ -20,7 +20,7 @@ export interface BackendUnderTest {
   members: MemberUnderTest[]
   /** A model that all members serve. */
   model: string
-  /** Body fields that make a generation go on until it is cancelled. */
+  /** Body fields that make a generation continue until it is cancelled. */
   endless: Record<string, unknown>
   close(): Promise<void>
 }
@@ -32,7 +32,10 @@ export interface BackendOptions {
   waitMs: number
 }
 
-/** @param absentCode what a call fails with when no member could serve it for `waitMs` */
+/**
+ * Defines the suite.
+ * @param absentCode the error code of a request when no member could serve it for `waitMs`
+ */
 export function backendSuite(
   t: Test,
   setUp: (options: BackendOptions) => Promise<BackendUnderTest>,
@@ -51,7 +54,7 @@ export function backendSuite(
         waitMs: 10_000,
         ...options,
       })
-      // The backend's own timers keep no process alive, and its only member may be gone.
+      // The backend's own timers do not keep the process alive, and its only member may be stopped.
       const awake = setInterval(() => {}, 1_000)
       t.teardown(() => {
         clearInterval(awake)

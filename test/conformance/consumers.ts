@@ -1,4 +1,6 @@
-/** What every {@link TurnStore} does for consumers. Leases run by the clock of the store, so these cells wait. */
+/**
+ * The conformance suite of every {@link TurnStore} for consumers. Leases use the store's clock, so these tests wait.
+ */
 import fc from 'fast-check'
 import type { Test } from 'tap'
 import {
@@ -35,7 +37,7 @@ export function aConsumer(fields: Partial<Consumer> = {}): Consumer {
   }
 }
 
-/** A session that ended then. */
+/** Creates a session that ended at `atMs`. */
 async function ended(store: TurnStore, sessionId: string, atMs: number, ttlMs: number | null = null) {
   await store.createSession(aSession(sessionId, { ttlMs }))
   await record(store, aTurn(`turn of ${sessionId}`, { sessionId }), { endedAtMs: atMs })
@@ -377,7 +379,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
           else if (step === 5) acknowledged.push(...(await settle('acknowledged', leases.pop())))
           else await settle('released', leases.shift())
         }
-        // The trainer is started anew: what it had and has not acknowledged comes again.
+        // The trainer restarts: sessions that it has not acknowledged are delivered again.
         await store.changeLease({
           ...{ consumer, leaseId: null, sessionIds: null, to: 'released', leaseMs: 0, nowMs: nowMs() },
         })

@@ -1,4 +1,4 @@
-/** What every engine client keeps, whatever engine it speaks to. */
+/** The conformance suite of every engine client, whatever its engine. */
 import type { Test } from 'tap'
 import { CompletionBuilder } from '../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../src/protocol/canonical/events.ts'
@@ -11,9 +11,9 @@ export interface EngineUnderTest {
   client: EngineClient
   /** A model that the engine serves. */
   model: string
-  /** Body fields that make a generation go on until it is cancelled. */
+  /** Body fields that make a generation continue until it is cancelled. */
   endless: Record<string, unknown>
-  /** Generations that the engine works on now. */
+  /** The number of generations in progress. */
   running(): number
   close(): Promise<void>
 }
@@ -46,7 +46,7 @@ export function completionRequest(
   }
 }
 
-/** A chat call in token mode. */
+/** Creates a chat request in token mode. */
 export function tokenRequest(
   promptTokenIds: readonly number[],
   body: Record<string, unknown>,
@@ -69,7 +69,10 @@ export function fold(events: readonly GenerationEvent[]): CompletionBuilder {
   return completion
 }
 
-/** Resolves when `condition` holds; rejects when it does not within `limitMs`. */
+/**
+ * Resolves when `condition` holds.
+ * @throws Error if it does not hold within `limitMs`
+ */
 export async function eventually(condition: () => boolean, limitMs = 2_000): Promise<void> {
   const untilMs = performance.now() + limitMs
   while (!condition()) {
@@ -78,7 +81,10 @@ export async function eventually(condition: () => boolean, limitMs = 2_000): Pro
   }
 }
 
-/** @param mode whether the chats of the suite bring messages for the engine to render, or the ids of the prompt */
+/**
+ * Defines the suite.
+ * @param mode whether the suite's chats contain messages for the engine to render, or the ids of the prompt
+ */
 export function engineClientSuite(
   t: Test,
   setUp: () => Promise<EngineUnderTest>,

@@ -1,4 +1,7 @@
-/** What every {@link TurnStore} tells of sessions without their turns, and of turns without their tokens. */
+/**
+ * The conformance suite of every {@link TurnStore} for reading sessions without their turns, and turns without their
+ * tokens.
+ */
 import fc from 'fast-check'
 import type { Test } from 'tap'
 import { TrajectoryBuilder } from '../../src/proxy/session/trajectories/trajectories.ts'
@@ -277,7 +280,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
 
   cell('a step is based on no turn that was still open when it was given out', async (t, store) => {
     await store.createSession(aSession('s'))
-    // More than are read at once.
+    // More than one read returns.
     for (let index = 0; index < 70; index += 1) await store.openTurn(aTurn(`t${index}`, { index }))
     const reading = store.readSteps('s')[Symbol.asyncIterator]()
     const steps = [(await reading.next()).value!]
@@ -290,7 +293,7 @@ export function sessionReadsConformance(t: Test, open: (t: Test) => Promise<Turn
   })
 }
 
-/** A turn whose prompt begins with `shared` tokens of an earlier one (the `from`th, if there is one), and goes on. */
+/** A turn whose prompt begins with `shared` tokens of an earlier one (the `from`th, if there is one), and continues. */
 const aGrownTurn = fc.record({
   from: fc.nat(12),
   shared: fc.oneof(fc.constant(1_000), fc.nat(30)),
@@ -298,7 +301,7 @@ const aGrownTurn = fc.record({
   sampled: fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 4 }),
   status: fc.constantFrom('completed', 'completed', 'completed', 'failed', 'open' as const),
   exact: fc.constantFrom(true, true, true, false),
-  /** Calls end in the order of this. */
+  /** Determines the order in which requests end. */
   ends: fc.nat(100),
 })
 
@@ -341,8 +344,7 @@ function rowsOf(turns: readonly (TurnRecord | TurnStep)[]) {
   return { rows: [...builder.rows({}, null)], excluded: builder.excluded() }
 }
 
-/** a: reward 0.25; b: reward 1, completed; c: two turns, one failed; d: an inexact turn. */
-/** Two sessions of two and three turns, and one that is open. */
+/** Records two sessions of two and three turns, and one with an open turn. */
 async function searchedSessions(store: TurnStore): Promise<void> {
   const user = (content: unknown) => JSON.stringify({ role: 'user', content })
   const call = (command: string) =>
@@ -378,6 +380,7 @@ async function searchedSessions(store: TurnStore): Promise<void> {
   await store.openTurn(aTurn('b3', { sessionId: 'b', index: 3, requestMessages: [user('still open')] }))
 }
 
+/** Records four sessions. a: reward 0.25; b: reward 1, completed; c: two turns, one failed; d: an inexact turn. */
 async function createFour(store: TurnStore): Promise<void> {
   const metadata = {
     a: { task: 'django' },
@@ -390,7 +393,7 @@ async function createFour(store: TurnStore): Promise<void> {
   }
   const turn = (sessionId: string, id: string, index: number) =>
     aTurn(id, { sessionId, index, startedAtMs: 1 })
-  // Arrays are handed over: each turn needs its own.
+  // Arrays are transferred: each turn needs separate ones.
   const sampled = (count: number) => ({
     completionTokenIds: new Int32Array(count),
     completionLogprobs: new Float64Array(count),

@@ -1,4 +1,4 @@
-/** What every {@link TurnStore} does. Each test opens a store of its own. */
+/** The conformance suite of every {@link TurnStore}. Each test opens a separate store. */
 import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import type { Test } from 'tap'
@@ -30,7 +30,10 @@ export function aSession(sessionId: string, fields: Partial<NewSession> = {}): N
 
 export const HI = ['{"role":"user","content":"hi"}']
 
-/** @param fields may have the messages as texts */
+/**
+ * Creates a turn.
+ * @param fields may contain the messages as texts
+ */
 export function aTurn(
   turnId: string,
   { requestMessages = HI, ...fields }: Partial<OpenTurn> & { requestMessages?: readonly string[] } = {},
@@ -87,13 +90,13 @@ export async function turnsOf(store: Pick<TurnStore, 'readTurns'>, sessionId = '
   return turns
 }
 
-/** Puts a whole turn on record. */
+/** Records a complete turn. */
 export async function record(store: TurnStore, turn: OpenTurn, outcome: OutcomeFields = {}): Promise<void> {
   void store.openTurn(turn)
   await store.closeTurn(anOutcome(turn.turnId, { sessionId: turn.sessionId, ...outcome }))
 }
 
-/** Names of what a property may leave behind in the session. */
+/** Each run of a property needs a session without data of earlier runs. */
 let lastSession = 0
 const freshSession = () => `session-${++lastSession}`
 
@@ -255,7 +258,7 @@ function listCells(cell: Cell): void {
 
   cell('sessions are listed newest first, in pages that inserts do not disturb', async (t, store) => {
     for (const [place, sessionId] of ['a', 'b', 'c', 'd', 'e'].entries()) {
-      // c and d are of one age.
+      // c and d have the same age.
       await store.createSession(aSession(sessionId, { createdAtMs: 1000 + Math.min(place, 2) }))
     }
     const first = await store.listSessions({ limit: 2 })
@@ -861,7 +864,7 @@ function detailCells(cell: Cell): void {
       { turnId: 't1', details: given('first', 0.1, Number.NaN) },
       { turnId: 't2', details: given('first', 1 / 3) },
     ])
-    // In one group of calls, and one turn twice in one call.
+    // In one group of commands, and one turn twice in one command.
     await Promise.all([
       store.addDetails('s', [{ turnId: 't1', details: given('second', 0.2) }]),
       store.addDetails('s', [
@@ -898,7 +901,7 @@ function detailCells(cell: Cell): void {
   )
 }
 
-/** Bytes as numbers: a buffer and an array with the same bytes are the same detail. */
+/** Converts bytes to numbers: a buffer and an array with the same bytes are equal. */
 function plainDetails(packed: readonly TokenDataBlob[] = []): TokenData & { bytes: unknown } {
   const { routed_experts: experts, ...rest } = unpackTokenData(packed)
   return { ...rest, bytes: experts && [...experts.experts.data] }

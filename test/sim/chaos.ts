@@ -1,4 +1,4 @@
-/** Strikes faults, and makes everything whole again. */
+/** Injects faults, and repairs everything at the end. */
 import type { Mischief, SimEngine } from './actors/engine.ts'
 import type { SimProxy } from './actors/proxy.ts'
 import type { SimWorker } from './actors/worker.ts'
@@ -25,14 +25,14 @@ const MISCHIEF: Partial<Record<FaultKind, Mischief>> = {
 
 const HOUR_MS = 3_600_000
 
-/** A fault in the middle of an answer strikes at a token before this one. */
+/** A fault in the middle of a response occurs at a token before this one. */
 const MIDWAY_TOKENS = 12
 
 export class Chaos {
   readonly #struck: Struck
   /** Older processes of a worker that has a newer one. */
   readonly #elders: Machine[] = []
-  /** Those that wait for an answer to be under way. */
+  /** Faults that wait for a response in progress. */
   readonly #midway: Fault[] = []
   #isHealed = false
 
@@ -66,13 +66,13 @@ export class Chaos {
     }
     for (const worker of workers) if (worker.machine.isDead) worker.restart()
     proxy.start()
-    // At some time the operating system finds out by itself.
+    // Eventually the operating system detects a half-open connection itself.
     for (const link of world.network.links) if (link.isHalfOpen) link.reset()
   }
 
   #strikeLink({ kind, pick, amount }: Fault): void {
     const { links } = this.#struck.world.network
-    // Every other time one between the proxy and a worker, of which there are few.
+    // Half of the time it selects a connection between the proxy and a worker, of which there are few.
     const relay = links.filter(isOfRelay)
     const link = pickOf<Link>(pick < 0.5 && relay.length > 0 ? relay : links, { pick: (2 * pick) % 1 })
     if (link === undefined) return
@@ -81,7 +81,7 @@ export class Chaos {
     else spoil(link, kind.slice('link_'.length), amount)
   }
 
-  /** An answer has come to its token `place`: strikes what leads from there to the proxy. */
+  /** Called when a response reaches the token `place`: injects a fault into the connection to the proxy. */
   #strikeMidway(place: number, engineSide: SimSocket): void {
     const at = this.#midway.findIndex(({ pick }) => place >= Math.floor(MIDWAY_TOKENS * pick))
     if (at < 0) return
@@ -89,7 +89,7 @@ export class Chaos {
     const { links } = world.network
     const served = links.find(({ server }) => server === engineSide)
     const asker = served?.client.machine
-    // Of a worker the connection to its proxy, over which it goes on once it is back.
+    // For a worker this is its connection to the proxy, over which it resumes after a reconnect.
     const link = links.find((link) => isOfRelay(link) && link.client.machine === asker) ?? served
     if (link === undefined) return
     const [{ kind, amount }] = this.#midway.splice(at, 1) as [Fault]
@@ -143,7 +143,7 @@ export class Chaos {
       store_killed: () => disk.killWriter(),
       proxy_killed: () => proxy.kill(),
       proxy_stopped: () => void proxy.stop(8_000 * amount),
-      // Back or forth, by less than a day.
+      // Forward or backward, by at most half a day.
       clock_stepped: () => {
         const { machine } = [proxy, ...workers][Math.floor(pick * (workers.length + 1))]!
         machine.skewMs += (amount - 0.5) * 24 * HOUR_MS

@@ -1,4 +1,4 @@
-/** What goes wrong, and when: drawn once from the seed, so that a run can be repeated without some of it. */
+/** Faults and their times: drawn once from the seed, so that a run can be repeated without some of them. */
 
 export const FAULT_KINDS = [
   'link_reset',
@@ -34,19 +34,19 @@ export type FaultKind = (typeof FAULT_KINDS)[number]
 export interface Fault {
   kind: FaultKind
   atMs: number
-  /** Whom it strikes, in [0, 1). */
+  /** Selects the target, in [0, 1). */
   pick: number
-  /** How hard or how long, in [0, 1). */
+  /** The severity or duration, in [0, 1). */
   amount: number
 }
 
-/** Faults are struck until then. */
+/** The time until which faults are injected. */
 export const FAULTS_UNTIL_MS = 30_000
 
 export function drawFaults(random: () => number): Fault[] {
-  // Of ten runs one has none, and most have a few: a run in which everything breaks shows little.
+  // One run in ten has no faults, and most have a few: a run in which everything breaks shows little.
   const count = random() < 0.1 ? 0 : 1 + Math.floor(12 * random() ** 2)
-  // Some runs have one trouble again and again.
+  // Some runs repeat one or two kinds of fault.
   const kinds = random() < 0.25 ? [draw(random), draw(random)] : FAULT_KINDS
   const faults = Array.from({ length: count }, () => ({
     kind: kinds[Math.floor(random() * kinds.length)]!,

@@ -1,7 +1,7 @@
 /**
- * `npm run sim:plants`: plants each fault into a copy of the code and lets the simulator look for it, from the first seed on
- * and without being told. One that is not found, or that cannot be planted because the code has changed, is a failure.
- * `--known` tries a fault's own seed before the others, for a gate that has no ten minutes.
+ * `npm run sim:plants`: plants each fault into a copy of the code and lets the simulator search for it, from the first
+ * seed on and without hints. A fault that is not found, or cannot be planted because the code has changed, is a
+ * failure. `--known` tries a fault's own seed before the others, for a gate that does not have ten minutes.
  */
 import { spawn } from 'node:child_process'
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -11,12 +11,12 @@ import { parseArgs } from 'node:util'
 import { PLANTS, type Plant } from './plants.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
-/** The simulator and what it runs; the models and pages beside it are not changed. */
+/** The simulator and the code that it runs; the models and pages beside it are not changed. */
 const COPIED = ['package.json', 'src', 'test/sim']
 
 const { values } = parseArgs({
   options: {
-    /** Seeds that are tried for each fault. */
+    /** The number of seeds that are tried for each fault. */
     seeds: { type: 'string', default: '1000' },
     only: { type: 'string' },
     jobs: { type: 'string', default: '2' },

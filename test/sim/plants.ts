@@ -1,8 +1,8 @@
-/** Faults that are planted into a copy of the code, one at a time, to see whether the simulator finds them. */
+/** Faults that are planted into a copy of the code, one at a time, to test whether the simulator finds them. */
 
 export interface Plant {
   name: string
-  /** A seed that has found it, where the first ones do not: `--known` tries it first. */
+  /** A seed that finds it, if the first ones do not: `--known` tries it first. */
   seed?: number
   edits: readonly { file: string; find: string; put: string }[]
 }

@@ -1,4 +1,7 @@
-/** `npm run sim`: runs of the simulated world, by their seeds. A run that breaks a promise is shrunk, and told how to repeat. */
+/**
+ * `npm run sim`: simulates runs by seed. If a run violates a guarantee, its faults are minimized and the command to
+ * repeat it is printed.
+ */
 import { parseArgs } from 'node:util'
 import { runSeeds } from './seeds.ts'
 import { realNowMs } from './world/virtual-time.ts'
@@ -6,7 +9,7 @@ import { realNowMs } from './world/virtual-time.ts'
 const { values } = parseArgs({
   options: {
     seed: { type: 'string' },
-    /** Seeds from that one on. */
+    /** The number of seeds, from `seed` on. */
     count: { type: 'string', default: '1' },
     seeds: { type: 'string' },
     steps: { type: 'string' },

@@ -1,16 +1,16 @@
-/** Many runs, one after the other or in several processes, and what is said of those that fail. */
+/** Runs many seeds, in sequence or in several processes, and reports those that fail. */
 import { fork } from 'node:child_process'
 import { faultText, type RunOptions, type RunResult, simulate } from './simulation.ts'
 
 export interface SeedsOptions extends Pick<RunOptions, 'steps' | 'faults'> {
   from: number
   to: number
-  /** Processes. */
+  /** The number of processes. */
   jobs: number
   verbose: boolean
-  /** Ends with the first seed that breaks a promise, and does not shrink its faults. */
+  /** Stops at the first seed that violates a guarantee, without minimizing its faults. */
   first?: boolean
-  /** Runs each seed twice, and counts it as failed where the two differ. */
+  /** Runs each seed twice, and counts it as failed if the logs differ. */
   twice?: boolean
 }
 
@@ -36,7 +36,7 @@ export async function runSeeds(options: SeedsOptions): Promise<SeedsResult> {
   return result
 }
 
-/** Whether another run of the seed has the same log. */
+/** Returns whether another run of the seed has the same log. */
 async function isRepeated({ seed, digest }: RunResult, { steps }: SeedsOptions): Promise<boolean> {
   const again = await simulate({ seed, ...(steps !== undefined && { steps }) })
   if (again.digest === digest) return true
@@ -63,7 +63,10 @@ async function runSeed(seed: number, { steps, faults, verbose, first }: SeedsOpt
   return result
 }
 
-/** Leaves out fault by fault, as long as some promise is broken. @returns the places of those that it takes */
+/**
+ * Omits faults one by one, as long as a guarantee is violated.
+ * @returns the indices of the remaining ones
+ */
 async function shrink(options: RunOptions, { faults }: RunResult): Promise<number[]> {
   let kept = faults.map((_fault, place) => place)
   const { echo: _echo, ...quiet } = options
@@ -75,7 +78,7 @@ async function shrink(options: RunOptions, { faults }: RunResult): Promise<numbe
   return kept
 }
 
-/** Each process has every so manieth seed, so that all end at about the same time. */
+/** Distributes seeds over processes in an interleaved manner, so that all end at about the same time. */
 async function inProcesses(options: SeedsOptions): Promise<SeedsResult> {
   const { from, to, jobs } = options
   const share = Math.ceil((to - from + 1) / jobs)

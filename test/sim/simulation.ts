@@ -1,4 +1,4 @@
-/** One run: a world from a seed, until everything that was asked for has come to an end, and what it then looks like. */
+/** One run: a world is created from a seed and runs until every operation has ended; its final state is checked. */
 import { EventEmitter } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -25,18 +25,18 @@ import { pause, World } from './world/world.ts'
 
 export interface RunOptions {
   seed: number
-  /** Tasks after which a run that has not ended is broken off. Default: far more than any needs. */
+  /** The number of tasks after which a run is stopped. Default: far more than any run needs. */
   steps?: number
-  /** Which of the seed's faults happen, by their places. Default: all. */
+  /** Indices of the seed's faults that are injected. Default: all. */
   faults?: readonly number[]
-  /** Is told of everything that happens. */
+  /** Called for each log line. */
   echo?: (line: string) => void
 }
 
 export interface RunResult {
   seed: number
   violations: readonly string[]
-  /** Of the log: the same for the same seed. */
+  /** A digest of the log: equal for equal seeds. */
   digest: string
   faults: readonly Fault[]
   tasks: number
@@ -44,7 +44,7 @@ export interface RunResult {
   answered: number
 }
 
-/** Whoever waits for longer than this after the last fault waits for ever. */
+/** A wait that exceeds this after the last fault counts as a hang. */
 const PATIENCE_MS = 900_000
 const STEPS = 3_000_000
 
@@ -154,7 +154,7 @@ interface Ending {
   isTokenMode: boolean
 }
 
-/** Looks at what is left, and lets everything end in good order. */
+/** Checks what is left, and ends everything in order. */
 async function finish(world: World, ending: Ending): Promise<void> {
   const { health, proxy, workers, engines } = ending
   let isOver = false
@@ -216,7 +216,7 @@ function startSessions(world: World, history: History): Promise<void>[] {
   })
 }
 
-/** Half of the agents speak Chat Completions, as in the field. */
+/** Draws a dialect. Half of the agents use Chat Completions, as in practice. */
 function drawDialect(random: () => number): Dialect {
   return random() < 0.5 ? 'chat' : DIALECTS[Math.floor(random() * DIALECTS.length)]!
 }
@@ -236,7 +236,7 @@ function startUpdates(world: World, engines: readonly SimEngine[], isUndisturbed
   return [update()]
 }
 
-/** An error that nobody caught would end the process. */
+/** Reports unhandled errors, which would end the process. */
 function watchErrors(world: World): () => void {
   const port = Object.assign(new EventEmitter(), {
     exit: () => world.violated('an error that nobody foresaw would have ended a process'),

@@ -1,4 +1,4 @@
-/** An agent: a conversation in a session, with the impatience of those in the field. */
+/** An agent: a conversation in a session, with timeouts and retries as in practice. */
 import { pause, type World } from '../world/world.ts'
 import { type Answered, ask } from './client.ts'
 import { codeOf, type Dialect, readAnswer, requestOf } from './dialects.ts'
@@ -8,7 +8,7 @@ import { type ChatMessage, callIn, contentOf, maxTokensOf } from './oracle.ts'
 
 export interface AgentPlan {
   sessionId: string
-  /** Tells the agents of a session apart. */
+  /** Distinguishes the agents of a session. */
   name: string
   dialect: Dialect
   turns: number
@@ -18,7 +18,7 @@ export interface AgentPlan {
 }
 
 const MAX_TRIES = 4
-/** Nothing in the world takes longer. */
+/** Longer than anything in the simulation takes. */
 const CALL_TIMEOUT_MS = 100_000
 
 export async function runAgent(world: World, history: History, plan: AgentPlan): Promise<void> {
@@ -30,7 +30,7 @@ export async function runAgent(world: World, history: History, plan: AgentPlan):
     const hint = (what: string): ChatMessage => ({ role: 'user', content: `turn ${turn} is ${what}` })
     const asks: ChatMessage = { role: 'user', content: `${sessionId}/${name}/${turn} go on` }
     if (random() < 0.3) {
-      // The same question after another hint is another call.
+      // The same question with another hint is another request.
       if (random() < 0.3)
         await attempt(world, history, plan, { ...talk, messages: [...messages, hint('easy'), asks] })
       messages.push(hint('hard'))
@@ -55,7 +55,10 @@ interface Talk {
   isEdited: boolean
 }
 
-/** @returns the try that was answered, undefined when there is no answer to be had */
+/**
+ * Sends a request with retries.
+ * @returns the attempt with a complete response, undefined if there is none
+ */
 async function call(
   world: World,
   history: History,
@@ -63,7 +66,7 @@ async function call(
   talk: Talk,
 ): Promise<Attempt | undefined> {
   const { random } = plan
-  // An SDK tries the very same body again.
+  // An SDK retries with an identical body.
   const stream = random() < 0.7
   for (let tries = 0; tries < MAX_TRIES; tries += 1) {
     const made = await attempt(world, history, plan, talk, { retry: tries, stream })

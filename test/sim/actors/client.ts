@@ -1,4 +1,4 @@
-/** Requests to the proxy, as a client on a machine of its own makes them. */
+/** Requests to the proxy, from a client on a separate machine. */
 import { request as httpRequest, type IncomingHttpHeaders } from 'node:http'
 import type { Socket } from 'node:net'
 import { Machine, type World } from '../world/world.ts'
@@ -9,18 +9,18 @@ export interface Asked {
   path: string
   body?: unknown
   headers?: Record<string, string>
-  /** The client gives up after so long. */
+  /** The client's timeout. */
   timeoutMs?: number
-  /** It leaves once it has read so many bytes of the answer. */
+  /** The client disconnects once it has read this many bytes of the response. */
   leaveAfterBytes?: number
 }
 
 export interface Answered {
-  /** 0: there was no answer. */
+  /** The HTTP status; 0: there was no response. */
   status: number
   headers: IncomingHttpHeaders
   text: string
-  /** The answer was read to its end. */
+  /** Whether the response was read completely. */
   isWhole: boolean
   error?: string
 }
@@ -29,14 +29,14 @@ const TIMEOUT_MS = 120_000
 
 let lastClient = 0
 
-/** Never rejects. */
+/** Sends a request. Never rejects. */
 export function ask(world: World, asked: Asked): Promise<Answered> {
   lastClient += 1
   const machine = new Machine(`client-${lastClient}`)
   return machine.run(() => send(world, asked))
 }
 
-/** So that the clients of each run have the same names. */
+/** Resets the counter, so that the clients of each run have the same names. */
 export function resetClients(): void {
   lastClient = 0
 }

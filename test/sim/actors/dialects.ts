@@ -1,4 +1,4 @@
-/** The dialects that agents speak: how each asks, and how it reads its answer. */
+/** The dialects of agents: how each builds a request and reads its response. */
 import { type Call, type ChatMessage, contentOf } from './oracle.ts'
 
 export const DIALECTS = ['chat', 'messages', 'responses', 'completions'] as const
@@ -8,17 +8,20 @@ export interface DialectCall {
   messages: readonly ChatMessage[]
   stream: boolean
   maxTokens: number | undefined
-  /** Whether it offers tools. */
+  /** Whether the request offers tools. */
   tools: boolean
 }
 
-/** What an agent makes of an answer: all of it, an error that it was told, or neither. */
+/** An agent's reading of a response: complete, an error code, or neither. */
 export type Read = { text: string; calls: Call[] } | { code: string | undefined }
 
 interface DialectRules {
   path: string
   body(call: DialectCall): object
-  /** @param text of an answer with the status 200 */
+  /**
+   * Reads a response that is not streamed.
+   * @param text of a response with status 200
+   */
   whole(text: string): Read
   streamed(events: readonly StreamEvent[]): Read
 }
@@ -26,7 +29,7 @@ interface DialectRules {
 // biome-ignore lint/suspicious/noExplicitAny: events of every dialect
 type StreamEvent = any
 
-/** What an API that wants a limit is told by agents that have none. */
+/** The limit of agents without one, for APIs that require it. */
 const NO_LIMIT = 4_096
 
 const PARAMETERS = { type: 'object', properties: { text: { type: 'string' }, limit: { type: 'number' } } }
@@ -111,11 +114,14 @@ export function requestOf(dialect: Dialect, call: DialectCall): { path: string; 
   return { path: `/v1/${path}`, body: { model: 'sim', ...body(call) } }
 }
 
-/** @param isWhole whether the connection ended as HTTP has it */
+/**
+ * Reads a response.
+ * @param isWhole whether the connection ended as HTTP requires
+ */
 export function readAnswer(dialect: Dialect, text: string, stream: boolean, isWhole: boolean): Read {
   const rules = RULES[dialect]
   if (!stream) return isWhole ? rules.whole(text) : { code: undefined }
-  // What does not end with an empty line is half an event.
+  // Text after the last empty line is an incomplete event.
   const events = text
     .slice(0, text.lastIndexOf('\n\n') + 2)
     .split('\n\n')
@@ -124,7 +130,7 @@ export function readAnswer(dialect: Dialect, text: string, stream: boolean, isWh
   return rules.streamed(events)
 }
 
-/** Of an answer with another status than 200. */
+/** Returns the error code of a response with a status other than 200. */
 export function codeOf(text: string): string | undefined {
   try {
     return codeIn(JSON.parse(text))
@@ -205,7 +211,7 @@ function ofResponse({ output }: { output: any[] }): Read {
   return { text: texts.join(''), calls }
 }
 
-/** How a conversation looks to who has only a text. */
+/** Renders a conversation as text, for the completions dialect. */
 function textPrompt(messages: readonly ChatMessage[]): string {
   const lines = messages.map((message) => `${message.role} : ${contentOf(message)}\n`)
   return `${lines.join('')}assistant : `

@@ -1,22 +1,22 @@
-/** What real agents do to the answers that they send back. */
+/** How real agents alter the completions that they send back. */
 import type { Attempt } from './history.ts'
 import type { Call, ChatMessage } from './oracle.ts'
 
 type Given = Record<string, unknown>
 
-/** Of the arguments of a call that it runs. */
+/** Changes to the arguments of a tool call. */
 const TIDY: readonly ((given: Given) => Given)[] = [
   (given) => given,
-  // Claude Code, and the AI SDK with zod.
+  // As Claude Code does, and the AI SDK with zod.
   (given) => ({ ...given, replace_all: false }),
   (given) => ({ ...given, text: String(given.text).trimEnd() }),
   ({ limit, ...given }) => ({ ...given, ...(limit !== undefined && { limit: Number(limit) }) }),
 ]
 
-/** Longer arguments are cut in older messages. */
+/** The length above which arguments are cut in older messages. */
 const LONG_CHARS = 1_200
 
-/** The answer as it comes back, with the results of its calls. */
+/** Returns the echo of a completion, followed by the results of its tool calls. */
 export function echoOf({ text = '', calls = [] }: Attempt, random: () => number): ChatMessage[] {
   const content = random() < 0.5 ? text : text.trim()
   if (calls.length === 0) return [{ role: 'assistant', content }]
@@ -27,7 +27,7 @@ export function echoOf({ text = '', calls = [] }: Attempt, random: () => number)
     const function_ = { name: renames ? 'invalid' : name, arguments: JSON.stringify(tidy(JSON.parse(given))) }
     return { ...call, function: function_ }
   })
-  // Kimi Code puts calls that failed before the others, and their results too.
+  // Kimi Code moves failed tool calls and their results before the others.
   const ordered = random() < 0.2 ? tidied.toReversed() : tidied
   const results = ordered.map(
     ({ id }): ChatMessage => ({
@@ -39,7 +39,10 @@ export function echoOf({ text = '', calls = [] }: Attempt, random: () => number)
   return [{ role: 'assistant', content, tool_calls: ordered }, ...results]
 }
 
-/** Cuts long arguments, as deepagents does. @returns whether there were any */
+/**
+ * Cuts long arguments, as deepagents does.
+ * @returns whether there were any
+ */
 export function prune(messages: ChatMessage[]): boolean {
   let isPruned = false
   for (const [at, message] of messages.entries()) {

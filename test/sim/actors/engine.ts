@@ -1,4 +1,4 @@
-/** An inference engine with vLLM's wire format on a server of `node:http`. It samples what the oracle says. */
+/** An inference engine with vLLM's wire format on a server of `node:http`. Its samples come from the oracle. */
 
 import { once } from 'node:events'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
@@ -20,50 +20,50 @@ import {
 interface GenerationBody {
   messages?: ChatMessage[]
   tools?: object[]
-  /** On the route of completions: a text, or its ids. */
+  /** The prompt on the completions route: a text, or its ids. */
   prompt?: string | number[]
   stream?: boolean
   max_tokens?: number
-  /** The newer name, which only the route of chat knows. */
+  /** The newer name, which only the chat route knows. */
   max_completion_tokens?: number
 }
 
-/** What vLLM takes where a completion names no limit. */
+/** vLLM's default limit of a completion. */
 const COMPLETION_TOKENS = 16
 
-/** All further tokens come at once: what takes minutes is given up. */
+/** The number of tokens that are sent over time; the rest are sent at once, because clients time out after minutes. */
 const TIMED = 100
 
-/** What engines and the checker share. */
+/** The model that engines and the checker share. */
 export interface Model {
   vocabulary: Vocabulary
   decode(ids: readonly number[]): string
 }
 
-/** What goes wrong with the next calls. */
+/** Faults of the next requests. */
 export type Mischief = 'stall' | 'reset' | 'bad_ids' | 'lost_ids' | 'new_weights' | 'error' | 'truncate'
 
 /**
- * Where an engine tells its weights. `root`, `metadata`: on all that it sends, so with a whole answer those of its end; `spans`: a whole
- * answer has those of each token; `aside`: only who asks `/weight_info` is told.
+ * How an engine reports its weight version. `root`, `metadata`: in everything that it sends, so a complete response has
+ * the version of its end; `spans`: a complete response has that of each token; `aside`: only in `/weight_info`.
  */
 const TELLS = ['root', 'metadata', 'spans', 'aside'] as const
 
 export class SimEngine {
   readonly name: string
   readonly address: { host: string; port: number }
-  /** Of its weights, in order. */
+  /** Its weight versions, in order. */
   readonly #versions = ['1']
-  /** How slow it is: a slow one has calls under way whenever something happens. */
+  /** Its slowness: a slow engine has requests in flight whenever something happens. */
   readonly #slowness: number
-  /** Generations that it works on. */
+  /** The number of generations in progress. */
   running = 0
-  /** Begun, by what the call says of itself. */
+  /** The number of generations that began, by request. */
   readonly begun = new Map<string, number>()
   /** All of its generations. */
   readonly served: Served[] = []
   readonly #tells: (typeof TELLS)[number]
-  /** Is told of each token that is sent in a stream: its place in the answer, and over which socket it goes. */
+  /** Called for each streamed token, with its index in the completion and the socket. */
   onToken: (place: number, socket: SimSocket) => void = () => {}
   readonly #world: World
   readonly #model: Model
@@ -94,7 +94,7 @@ export class SimEngine {
     this.#machine.kill()
   }
 
-  /** As a new process, with the weights that the old one had last. */
+  /** Starts a new process, with the last weights of the old one. */
   restart(): void {
     if (!this.#machine.isDead) return
     this.#machine = new Machine(this.name)
@@ -116,7 +116,7 @@ export class SimEngine {
 
   #serve(): Server {
     const server = createServer((request, response) => void this.#answer(request, response))
-    // Node looks at these by the real clock.
+    // Node checks these timeouts by the real clock.
     server.headersTimeout = 0
     server.requestTimeout = 0
     return server
@@ -141,7 +141,7 @@ export class SimEngine {
       return
     }
     const body = JSON.parse(Buffer.concat(parts).toString()) as GenerationBody
-    // It does not say what its template makes of a chat.
+    // It does not tokenize chats.
     if (url === '/tokenize' && body.messages) return json(response, { detail: 'Not Found' }, 404)
     if (url === '/tokenize') return json(response, { tokens: this.#promptOf(body) })
     const machine = this.#machine
@@ -179,7 +179,7 @@ export class SimEngine {
     const limit = body.messages
       ? (body.max_completion_tokens ?? body.max_tokens)
       : (body.max_tokens ?? COMPLETION_TOKENS)
-    // Some sample the same again.
+    // Some samples are equal.
     const sampled = sample(vocabulary, prompt, {
       maxTokens: limit,
       calls: body.messages ? body.tools !== undefined : this.#textOf(body).includes('</tools>'),
@@ -218,7 +218,7 @@ export class SimEngine {
       const told = this.#tells === 'metadata' ? { metadata: weights } : this.#tells !== 'aside' && weights
       return { id: 'cmpl-sim', created: 1, model: 'sim', ...told }
     }
-    /** What is told of a token: of one all but its id. */
+    /** Returns a token as it is reported; one token may lack its id. */
     const told = (at: number, token: Token) =>
       losesOf && at === strikesAt ? { ...token, isLost: true } : token
     const step = (at: number, token: Token) => {
@@ -252,7 +252,7 @@ export class SimEngine {
       step(at, token)
       if (at === 0) send(wire.begin())
       const kept = send(wire.piece([told(at, token)]))
-      // The last one says how it ended in the same breath, so that the weights are still those of its token.
+      // The last token is sent together with the end, so that the weights are still those of the token.
       if (at === drawn.length - 1) send(wire.end(finishReason))
       this.onToken(at, response.socket as unknown as SimSocket)
       if (!kept) await Promise.race([once(response, 'drain'), once(response, 'close')])
@@ -266,7 +266,7 @@ export class SimEngine {
   }
 }
 
-/** As its engine tells it: of one that is lost only the text. */
+/** A token as the engine reports it: only the text of a lost one. */
 type ToldToken = Token & { isLost?: boolean }
 
 interface Wire {
@@ -276,7 +276,10 @@ interface Wire {
   end(finishReason: string): object
 }
 
-/** vLLM has the prompt's ids at the root in chat, and on the choice in completions; logprobs differ too. */
+/**
+ * Creates the wire format. vLLM has the prompt's ids at the root in chat, and on the choice in completions; logprobs
+ * differ too.
+ */
 function wireOf(
   { messages }: GenerationBody,
   {
@@ -295,7 +298,7 @@ function wireOf(
   if (messages) {
     const { content, calls } = sampled
     let left = content
-    // What it writes of calls is told as calls.
+    // Tool calls are reported as such, not as content.
     const contentIn = (tokens: readonly Token[]) => {
       const text = textOf(tokens)
       if (!left.startsWith(text)) return ''
@@ -357,7 +360,7 @@ function wireOf(
   }
 }
 
-/** As `WeightVersionSpan` of vLLM. */
+/** Returns spans as `WeightVersionSpan` of vLLM. */
 function spansOf(weights: readonly string[]): { version: string; start: number; end: number }[] {
   const starts = weights.flatMap((version, at) => (at === 0 || version !== weights[at - 1] ? [at] : []))
   return starts.map((start, at) => ({

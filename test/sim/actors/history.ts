@@ -1,45 +1,45 @@
-/** What clients have asked and what they were told: all that a promise can be held against. */
+/** Requests of clients and the responses that they received: the facts against which guarantees are checked. */
 
 import type { Dialect } from './dialects.ts'
 import type { Call } from './oracle.ts'
 
-/** One try of an agent's call. */
+/** One attempt of an agent's request. */
 export interface Attempt {
   sessionId: string
-  /** The last message of the call's prompt: no other call has it. */
+  /** The last message of the request's prompt, which is unique. */
   call: string
-  /** The turn whose answer is the last one in the prompt; undefined: a conversation begins. */
+  /** The turn whose completion is the last one in the prompt; undefined: a conversation begins. */
   goesOnFrom?: string | undefined
-  /** Of what that one's prompt or answer says, the agent has cut something. */
+  /** Whether the agent has cut part of that turn's prompt or completion. */
   isEdited: boolean
   dialect: Dialect
-  /** The client says that it tried this before. */
+  /** The attempt count that the client declares. */
   retry: number
   sentAtMs: number
   endedAtMs?: number
-  /** `read`: to its end. `refused`: with a status that says why. `broken`: it ended early. `left`: the client did. */
+  /** `read`: completely. `refused`: with an error status. `broken`: it ended early. `left`: the client disconnected. */
   outcome?: 'read' | 'refused' | 'broken' | 'left'
   status?: number
-  /** The turn, as the head of the answer names it. */
+  /** The turn id in the response's header. */
   turnId?: string | undefined
   text?: string
   calls?: readonly Call[]
-  /** Of a refusal, or of an error in the stream. */
+  /** The error code of a rejection, or of an error in the stream. */
   code?: string | undefined
 }
 
 export type OperationKind = 'create' | 'reward' | 'reset' | 'delete' | 'complete' | 'abort' | 'read'
 
-/** Something that a trainer asked for. */
+/** A trainer's operation. */
 export interface Operation {
   kind: OperationKind
   sessionId: string
   sentAtMs: number
   endedAtMs?: number
-  /** 0: nobody knows what came of it. */
+  /** The HTTP status; 0: the outcome is unknown. */
   status?: number
   reward?: number
-  /** There was such a session. */
+  /** Whether the session existed. */
   found?: boolean
 }
 

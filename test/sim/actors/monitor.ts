@@ -1,4 +1,4 @@
-/** Probes `/health` as a load balancer does: it must say when nothing can be put on record, and never else. */
+/** Probes `/health` as a load balancer does: it must report when nothing can be committed, and only then. */
 import { Machine, pause, type World } from '../world/world.ts'
 import { ask } from './client.ts'
 import type { History } from './history.ts'

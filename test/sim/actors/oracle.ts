@@ -1,6 +1,6 @@
-/** What engines of the world make of prompts, and what they sample. */
+/** The prompts that simulated engines render, and the completions that they sample. */
 
-/** A message as it stands in a request, or on record. */
+/** A message of a request or of a recorded turn. */
 export interface ChatMessage {
   role: string
   content: string | readonly { text?: string }[] | null
@@ -8,7 +8,7 @@ export interface ChatMessage {
   tool_call_id?: string
 }
 
-/** A call of a tool, as Chat Completions has it. */
+/** A tool call, as in Chat Completions. */
 export interface Call {
   id: string
   type: 'function'
@@ -20,36 +20,36 @@ export interface Token {
   logprob: number
 }
 
-/** An answer as an engine means it. */
+/** A completion as the engine sampled it. */
 export interface Sampled {
   tokens: Token[]
   content: string
   calls: Call[]
 }
 
-/** What an engine has really done for a call, whatever it told of it: the checker holds the record against this. */
+/** What an engine did for a request, whatever it reported: the checker compares the record with this. */
 export interface Served {
   call: string
   prompt: readonly number[]
-  /** As far as it came. */
+  /** The tokens that were generated. */
   readonly tokens: Token[]
-  /** How many there were to be. */
+  /** The number of tokens of the complete completion. */
   readonly length: number
-  /** Of each token. */
+  /** The weight version of each token. */
   readonly weights: string[]
-  /** All that its engine has had, in order. */
+  /** All weight versions of its engine, in order. */
   readonly versions: readonly string[]
-  /** Whether its answer says of which weights its first and its last token are. */
+  /** Whether its response reports the weight versions of its first and last token. */
   readonly tells: { start: boolean; end: boolean }
 }
 
-/** What an engine can sample, and how its ids read. */
+/** The tokens that an engine can sample, and their texts. */
 export interface Vocabulary {
   readonly endOfTurn: number
-  /** One of the words, by any number. */
+  /** Returns one of the words for any number. */
   word(number: number): number
   textOf(id: number): string
-  /** Of a text that is no conversation. */
+  /** Encodes a text that is not a conversation. */
   encode(text: string): number[]
 }
 
@@ -57,12 +57,12 @@ const ROLES: Record<string, number> = { system: 1, developer: 1, user: 2, assist
 const END_OF_TURN = 9
 const FIRST_WORD = 1_000
 const WORDS = 5_000
-/** With the end of the turn more than the 16 that engines give to who names no limit on the route of completions. */
+/** With the end of turn, this exceeds the 16 tokens that engines generate by default on the completions route. */
 const MAX_WORDS = 18
-/** One answer of four is long: much can happen while it is on its way. */
+/** One completion in four is long, so that faults can occur while it is streamed. */
 const LONG = 5
 
-/** Of engines that render and tokenize themselves: a token for each word. */
+/** The vocabulary of engines that render and tokenize themselves: one token per word. */
 export const WORD_VOCABULARY: Vocabulary = {
   endOfTurn: END_OF_TURN,
   word: (number) => FIRST_WORD + (number % WORDS),
@@ -70,7 +70,7 @@ export const WORD_VOCABULARY: Vocabulary = {
   encode: (text) => text.split(/\s+/).filter(Boolean).map(wordId),
 }
 
-/** Their chat template: a token for the role, one for each word, one for the end. */
+/** Renders their chat template: one token for the role, one for each word, one for the end. */
 export function promptIds(messages: readonly ChatMessage[]): number[] {
   const ids = messages.flatMap((message) => [
     ROLES[message.role] ?? 5,
@@ -81,16 +81,16 @@ export function promptIds(messages: readonly ChatMessage[]): number[] {
   return [...ids, ROLES.assistant!]
 }
 
-/** What can be asked of an engine. */
+/** Sampling parameters. */
 export interface Wanted {
   maxTokens?: number | undefined
-  /** Tools are offered. */
+  /** Whether tools are offered. */
   calls: boolean
-  /** No two samples have the same, unless they are to be equal. */
+  /** Differs for each sample, unless samples are to be equal. */
   salt: number
 }
 
-/** The end of the turn is sampled too, unless the length is over before. */
+/** Samples a completion. It includes the end of turn, unless the limit is reached before. */
 export function sample(
   vocabulary: Vocabulary,
   prompt: readonly number[],
@@ -109,14 +109,17 @@ export function sample(
   const callIds = calls.flatMap((call) => vocabulary.encode(`\n${callText(call)}`))
   const ids = [...words, ...callIds, vocabulary.endOfTurn].slice(0, maxTokens)
   return {
-    // Sixteenths, so that they are the same number however they are written.
+    // Sixteenths, so that every number format represents them exactly.
     tokens: ids.map((id) => ({ id, logprob: -(next() % 160) / 16 })),
     content: words.slice(0, maxTokens).map(vocabulary.textOf).join(''),
     calls: ids.length < words.length + callIds.length ? [] : calls,
   }
 }
 
-/** With what agents tidy: white space at line ends, members left out, a number as text, and of eight one that is long. */
+/**
+ * Draws a tool call with what agents normalize: white space at line ends, omitted members, a number as text, and one
+ * long text in eight.
+ */
 function drawCall(next: () => number): Call {
   const name = next() % 3 === 0 ? 'bash' : 'edit'
   const text = next() % 8 === 0 ? 'word '.repeat(400) : `line ${next() % 100} `
@@ -125,18 +128,21 @@ function drawCall(next: () => number): Call {
   return { id, type: 'function', function: { name, arguments: JSON.stringify(given) } }
 }
 
-/** As Hermes writes it. */
+/** Renders a tool call in the Hermes format. */
 function callText({ function: { name, arguments: given } }: Call): string {
   return `<tool_call>\n{"name": "${name}", "arguments": ${given}}\n</tool_call>`
 }
 
-/** How many tokens a call asks for. A function of the call, so that each try asks for as many, and the checker knows. */
+/**
+ * Returns the limit of a request. It is a function of the request, so that each attempt has the same and the checker
+ * knows it.
+ */
 export function maxTokensOf(call: string): number | undefined {
   const drawn = hash(call) % 8
   return drawn < 2 ? 2 + 2 * drawn : undefined
 }
 
-/** What names a call within its prompt: no other call has it. */
+/** Returns the identifier of a request within its prompt, which is unique. */
 export function callIn(text: string): string {
   return text.match(/s\d+\/agent\d+\/\d+ go on/g)?.at(-1) ?? ''
 }
@@ -145,7 +151,7 @@ export function contentOf({ content }: ChatMessage): string {
   return typeof content === 'string' ? content : (content ?? []).map(({ text }) => text ?? '').join('')
 }
 
-/** Ids of the words that {@link WORD_VOCABULARY} wrote are those ids again. */
+/** Encodes a word. Words that {@link WORD_VOCABULARY} decoded are encoded as their original ids. */
 function wordId(word: string): number {
   const own = /^t(\d+)$/.exec(word)
   return own ? Number(own[1]) : 20_000 + (hash(word) % 40_000)

@@ -1,4 +1,4 @@
-/** The proxy as `llm-proxy serve` makes it, and whoever starts it again when it has died. */
+/** The proxy as `llm-proxy serve` creates it, with a supervisor that restarts it. */
 
 import { type Platform, type RunningServer, startServer } from '../../../src/main.ts'
 import { loadConfig } from '../../../src/proxy/config/load.ts'
@@ -23,10 +23,10 @@ export class SimProxy {
   readonly #openModel: Platform['openModel']
   #machine: Machine
   #running: RunningServer | undefined
-  /** Set while it is told to stop, and when nobody is to start it again. */
+  /** Whether it is stopping, and whether the supervisor must not restart it. */
   #isStopping = false
   isOver = false
-  /** How often it was started. */
+  /** The number of starts. */
   lives = 0
 
   constructor(world: World, overrides: Partial<ServeConfig>, openModel: Platform['openModel']) {
@@ -62,7 +62,10 @@ export class SimProxy {
     this.#machine.kill()
   }
 
-  /** As SIGTERM. @returns when the process has ended */
+  /**
+   * Stops the process as SIGTERM does.
+   * @returns when the process has ended
+   */
   async stop(graceMs: number): Promise<void> {
     const running = this.#running
     const machine = this.#machine
@@ -91,7 +94,7 @@ export class SimProxy {
     machine.kill()
   }
 
-  /** A process that is to end by itself may hold nothing. */
+  /** Checks that a process that ends by itself has released everything. */
   #checkRest(machine: Machine): void {
     const timers = this.#world.time.timersOf(machine)
     if (timers > 0) this.#world.violated(`the proxy has stopped and ${timers} of its timers still run`)
@@ -135,14 +138,14 @@ export class SimProxy {
     }
   }
 
-  /** What `src/proxy/http/server.ts` does, but for the sockets. */
+  /** Does the same as `src/proxy/http/server.ts`, except for the sockets. */
   async #listen(options: ServerOptions): Promise<HttpServer> {
     const strangers = createUnauthenticatedConnections()
     const app = await buildApp(options, {
       strangers,
       serverFactory: (handler) => {
         const server = createWebServer(handler, { strangers })
-        // Node looks at these by the real clock.
+        // Node checks these timeouts by the real clock.
         server.headersTimeout = 0
         server.requestTimeout = 0
         return server

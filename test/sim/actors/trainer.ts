@@ -1,4 +1,4 @@
-/** A trainer: opens sessions, rewards, resets, ends and removes them at bad moments, and replaces weights. */
+/** A trainer: opens sessions, rewards, resets, ends and deletes them at bad moments, and updates weights. */
 import { pause, type World } from '../world/world.ts'
 import { ask } from './client.ts'
 import type { SimEngine } from './engine.ts'
@@ -7,7 +7,7 @@ import type { History, Operation, OperationKind } from './history.ts'
 export interface TrainerPlan {
   sessionId: string
   creates: boolean
-  /** What it does while agents are at work. */
+  /** Its operations while agents run. */
   moves: readonly { atMs: number; kind: OperationKind }[]
   completes: boolean
   random: () => number
@@ -48,7 +48,7 @@ async function runOperation(
   world.log('trainer', `${kind} ${sessionId}`)
   const { status, isWhole, text } = await ask(world, requestOf(operation))
   operation.endedAtMs = world.time.nowMs
-  // Half an answer to a change says no more than none.
+  // A partial response to a change is as inconclusive as none.
   operation.status = isWhole ? status : 0
   operation.found = !text.includes('"not_found"')
   world.log('trainer', `${kind} ${sessionId}: ${operation.status}`)
@@ -65,7 +65,7 @@ function requestOf({ kind, sessionId, reward }: Operation) {
   return { method: 'POST', path: `${path}/${kind}` } as const
 }
 
-/** Replaces the weights of all engines, as trainers do: nothing may be sampled meanwhile. */
+/** Updates the weights of all engines, as trainers do: nothing may be sampled meanwhile. */
 export async function updateWeights(
   world: World,
   engines: readonly SimEngine[],
@@ -90,7 +90,7 @@ export async function updateWeights(
   await resume(world)
 }
 
-/** Until somebody says that it was done. */
+/** Retries until the proxy confirms. */
 export async function resume(world: World): Promise<void> {
   for (let tries = 0; tries < 20; tries += 1) {
     const { status } = await ask(world, { method: 'POST', path: '/admin/resume', timeoutMs: 30_000 })

@@ -1,4 +1,4 @@
-/** An inference worker as `llm-proxy worker` makes it. */
+/** An inference worker as `llm-proxy worker` creates it. */
 
 import type { LogEvent } from '../../../src/base/log-events.ts'
 import type { Logger } from '../../../src/base/logger.ts'
@@ -20,9 +20,9 @@ export class SimWorker {
   readonly #config: WorkerConfig
   #machine: Machine
   #running: RunningWorker
-  /** The connection of the newest process that was taken on. */
+  /** The connection of the newest accepted process. */
   #newest: Link | undefined
-  /** Frames of answers that it will send twice. */
+  /** The number of response frames that it still sends twice. */
   #repeats = 0
 
   constructor(world: World, name: string, overrides: Partial<WorkerConfig>) {
@@ -37,7 +37,7 @@ export class SimWorker {
     return this.#machine
   }
 
-  /** Sends so many frames of answers twice. */
+  /** Sends the next response frames twice. */
   repeat(frames: number): void {
     this.#repeats = frames
   }
@@ -47,7 +47,7 @@ export class SimWorker {
     this.#machine.kill()
   }
 
-  /** A new process of the same name; the old one may still be there. */
+  /** Starts a new process with the same name; the old one may still run. */
   restart(): void {
     this.#world.log(this.name, 'is started anew')
     this.#machine = new Machine(this.name)
@@ -74,7 +74,7 @@ export class SimWorker {
     machine.kill()
   }
 
-  /** Sees to it that the proxy never takes an older process of this name in the place of a newer one. */
+  /** Checks that the proxy never replaces a newer process of this name with an older one. */
   #watched(machine: Machine): Logger {
     const logger = loggerOf(this.#world, this.name)
     const connected = () => {
@@ -85,7 +85,7 @@ export class SimWorker {
       if (machine === this.#machine) this.#newest = link
       const newest = this.#newest
       if (machine === this.#machine || !link || !newest || !isAlive(newest.client)) return
-      // One that was started anew knows nobody: whoever comes first is taken, until a newer one comes.
+      // A restarted proxy knows no workers: it accepts the first process, until a newer one connects.
       if (link.server.machine !== newest.server.machine) return
       const check = () => {
         if (isAlive(link.client) && !isAlive(newest.client) && this.#newest === newest)

@@ -1,4 +1,4 @@
-/** What the proxy has on record of a session, and what its clients were told. */
+/** What the proxy recorded of a session, and what its clients received. */
 import type { Model, SimEngine } from '../actors/engine.ts'
 import type { Attempt, History, Operation } from '../actors/history.ts'
 import { type Call, type ChatMessage, callIn, contentOf } from '../actors/oracle.ts'
@@ -8,9 +8,9 @@ export interface Checked {
   history: History
   engines: readonly SimEngine[]
   path: string
-  /** What was struck. */
+  /** The injected faults. */
   faults: readonly Fault[]
-  /** Of the engines. */
+  /** The model of the engines. */
   model: Model
   isTokenMode: boolean
 }
@@ -48,7 +48,7 @@ export interface SessionOnRecord {
   turns: TurnOnRecord[]
 }
 
-/** What was asked for in one session. */
+/** The requests and operations in one session. */
 export class SessionHistory {
   readonly sessionId: string
   readonly attempts: readonly Attempt[]
@@ -60,17 +60,17 @@ export class SessionHistory {
     this.operations = operations.filter((operation) => operation.sessionId === sessionId)
   }
 
-  /** Whether something may have removed what the attempt put on record. */
+  /** Returns whether an operation may have removed what the attempt recorded. */
   mayBeGone({ sentAtMs }: Attempt): boolean {
     return this.#wipes().some((wipe) => !isDone(wipe) || wipe.endedAtMs! > sentAtMs)
   }
 
-  /** Whether something has certainly removed it. */
+  /** Returns whether an operation has certainly removed it. */
   mustBeGone({ endedAtMs }: Attempt): boolean {
     return this.#wipes().some((wipe) => isDone(wipe) && wipe.sentAtMs > endedAtMs!)
   }
 
-  /** Whether the session had certainly ended before the attempt was made. */
+  /** Returns whether the session had certainly ended before the attempt. */
   hadEnded({ sentAtMs }: Attempt): boolean {
     const isEnd = ({ kind }: Operation) => kind === 'complete' || kind === 'abort'
     return (

@@ -1,4 +1,4 @@
-/** Holds what is on record against what clients were told. */
+/** Compares what is recorded with what clients received. */
 import Database from 'better-sqlite3'
 import { ask } from '../actors/client.ts'
 import type { SimEngine } from '../actors/engine.ts'
@@ -37,7 +37,7 @@ export async function checkRecord(world: World, checked: Checked): Promise<void>
   checkFile(world, path)
 }
 
-/** At the end, with nothing under way. */
+/** Checks the proxy's health at the end, with nothing in flight. */
 async function checkHealth(world: World): Promise<void> {
   interface Health {
     status: string
@@ -95,7 +95,7 @@ function checkAttempts(world: World, said: SessionHistory, turns: readonly TurnO
   if (new Set(ids).size < ids.length) world.violated(`two calls of ${said.sessionId} have one id`)
 }
 
-/** Some dialects have arguments as values. */
+/** Parses a tool call, because some dialects have arguments as values. */
 function meaningOf({ id, function: { name, arguments: given } }: Call): unknown[] {
   return [id, name, JSON.parse(given)]
 }
@@ -120,12 +120,12 @@ function checkOperations(world: World, said: SessionHistory, session: SessionOnR
     world.violated(`${sessionId} was created, and is gone`)
 }
 
-/** Where nothing went wrong, nothing is done twice. */
+/** Checks that nothing is executed twice in a run without faults. */
 function checkCalm(world: World, { attempts }: History, engines: readonly SimEngine[]): void {
   const asked = new Map<string, number>()
   for (const { call } of attempts) asked.set(call, (asked.get(call) ?? 0) + 1)
   for (const { call, outcome, status, code } of attempts) {
-    // Its session was ended, reset or removed under it.
+    // The trainer ended, reset or deleted its session meanwhile.
     if (code === 'turn_cancelled') continue
     if (outcome === 'broken' || (outcome === 'refused' && status! >= 500))
       world.violated(`${call} failed with ${status} ${code}, and nothing had gone wrong`)

@@ -1,4 +1,4 @@
-/** Holds rows against turns: what trains, and once. */
+/** Compares rows with turns: each is trained, and only once. */
 import type { World } from '../world/world.ts'
 import {
   callOf,
@@ -46,7 +46,7 @@ export function checkRows(
   checkJoined(world, said, byId, rows)
 }
 
-/** Of the tries of one call that SDK's know as one, the answers that it has not read do not train beside the one that it has. */
+/** Checks attempts that SDKs declare as one request: unread responses must not train beside the one that was read. */
 function checkTries(
   world: World,
   { attempts, sessionId }: SessionHistory,
@@ -72,7 +72,7 @@ function checkTries(
   }
 }
 
-/** A call that goes on from an answer stands in a row with it. */
+/** Checks that a request that continues a completion is in a row with it. */
 function checkJoined(
   world: World,
   { attempts }: SessionHistory,
@@ -84,7 +84,7 @@ function checkJoined(
     const before = byId.get(goesOnFrom ?? '')
     if (turn?.status !== 'completed' || !turn.exact || !before?.exact) continue
     const past = pastAfter(before)
-    // An equal sample is as good.
+    // An equal sample also satisfies this.
     const equals = [...byId.values()].filter((other) => isSame(pastAfter(other), past))
     const isAlone = !rows.some(
       ({ turns }) =>
@@ -110,7 +110,7 @@ function checkTrained(
   for (const turn of turns) {
     if (turn.status !== 'completed') continue
     const call = callOf(turn)
-    // What a client has tried again it may not have got; what it has read it has got.
+    // A client may not have received a response that it retried; it has received what it read.
     if (!shown.has(turn.turn_id) && (wasRead.has(turn.turn_id) || !retried.has(call)))
       world.violated(`turn ${turn.index} of ${said.sessionId} is completed, and is in no row`)
     if (shown.has(turn.turn_id) && turn.exact && !trained.has(turn.turn_id))

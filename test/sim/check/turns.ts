@@ -1,4 +1,4 @@
-/** Holds turns against what engines did for them, and prompts against what agents had read. */
+/** Compares turns with what engines did for them, and prompts with what agents had read. */
 import type { Model } from '../actors/engine.ts'
 import { type ChatMessage, contentOf, promptIds, type Served } from '../actors/oracle.ts'
 import type { World } from '../world/world.ts'
@@ -32,14 +32,14 @@ export function checkTurns(
   }
 }
 
-/** Engines told everything. */
+/** Checks that every turn is exact, in a run whose engines reported everything. */
 export function checkExact(world: World, { sessionId }: SessionHistory, { turns }: SessionOnRecord): void {
   for (const { status, exact, index } of turns) {
     if (status === 'completed' && !exact) world.violated(`turn ${index} of ${sessionId} is not exact`)
   }
 }
 
-/** What an engine that renders itself makes of the request. */
+/** Renders a request as an engine that renders itself does. */
 function renderedPrompt(
   { request_messages: messages, params }: TurnOnRecord,
   { vocabulary }: Model,
@@ -77,13 +77,16 @@ function checkTokens(
     )
   })
   const wrong = sampled.map((served) => wrongWeights(turn, served))
-  // Several samples may be equal. One that broke off may lack an id that its engine did not tell; nobody trains on it.
+  // Several samples may be equal. An interrupted one may lack an id that its engine did not report; it is not trained.
   if (wrong.length > 0 && wrong.every(Boolean)) world.violated(`the turn of ${call} ${wrong[0]}`)
   if (wrong.length === 0 && isWhole)
     world.violated(`the turn of ${call} has other ids or logprobs than any engine sampled for it`)
 }
 
-/** What an answer tells is on record; what it does not tell is known, or unknown, but never later than it was. */
+/**
+ * Checks weight versions. Reported ones must be recorded; others may be recorded or unknown, but never later than they
+ * were.
+ */
 function wrongWeights(
   { status, weight_version_start: start, weight_version_end: end }: TurnOnRecord,
   { weights, versions, tells }: Served,
@@ -99,8 +102,9 @@ function wrongWeights(
 }
 
 /**
- * A prompt that the proxy has made goes on from the answer that the agent has read: with the ids that this was sampled from and
- * as, whatever the agent made of it, and then what the new messages say. Where the agent has cut something, it does not.
+ * Checks prompts that the proxy built. They continue the completion that the agent read, with its exact prompt ids and
+ * sampled ids, whatever the agent changed in its echo, followed by the new messages. If the agent has cut something,
+ * they do not.
  */
 export function checkPrompts(
   world: World,
@@ -112,7 +116,7 @@ export function checkPrompts(
   for (const turn of turns) {
     const { request_messages: messages, prompt_token_ids: prompt, index } = turn
     if (turn.status !== 'completed' || !turn.exact || messages.length === 0) continue
-    // Clients trim what they echo; the tokens stay those that were sampled.
+    // Clients trim their echoes; the tokens stay those that were sampled.
     if (!messages.some(({ tool_calls: calls }) => calls) && saidIn(decode(prompt)) !== chatText(messages))
       world.violated(`the prompt of turn ${index} does not say what its messages say`)
     const { goesOnFrom, isEdited } = attemptOf.get(turn.turn_id) ?? {}
@@ -131,7 +135,7 @@ export function checkPrompts(
   }
 }
 
-/** The embedded engine's template, as ChatML has it. Results of calls stand as those were sampled. */
+/** Renders the embedded engine's template (ChatML). Tool results are in the order in which their calls were sampled. */
 function chatText(messages: readonly ChatMessage[]): string {
   const results = messages.filter(({ role }) => role === 'tool').map((message) => contentOf(message))
   const response = results
@@ -145,7 +149,7 @@ function chatText(messages: readonly ChatMessage[]): string {
   return squeezed(`${first}${turns.join('')}<|im_start|>assistant\n`)
 }
 
-/** Without the words on tools. */
+/** Removes the template's instructions for tools. */
 function saidIn(prompt: string): string {
   return squeezed(prompt).replace(/#Tools.*?<\/tool_call>(?=<\|im_end\|>)/, '')
 }

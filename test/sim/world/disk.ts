@@ -1,6 +1,6 @@
 /**
- * The store's threads in the proxy's own process: the real loops on the real SQLite, with messages that take their time. What
- * `postMessage` does to what is handed over, it does here too.
+ * The store's threads in the proxy's own process: the real loops on the real SQLite, with delayed messages. Buffers are
+ * transferred as with `postMessage`.
  */
 import { EventEmitter } from 'node:events'
 import type { Transferable } from 'node:worker_threads'
@@ -24,22 +24,22 @@ interface Data {
 
 type Message = WriterMessage | ReaderMessage
 
-/** When the threads get to do what they are told. */
+/** Schedules the threads' work. */
 export interface Timeline {
   readonly nowMs: number
   after(delayMs: number, task: () => void, owner: Machine): unknown
 }
 
-/** What can happen to a disk, and to the threads that use it. */
+/** The disk, with faults of it and of the threads that use it. */
 export class Disk {
   readonly #time: Timeline
   readonly #random: () => number
   readonly #writers = new Set<SimThread>()
-  /** Commits take up to so long. */
+  /** The maximum duration of a commit. */
   slowMs = 3
   #isFull = false
   #isBroken = false
-  /** Since when it is. */
+  /** The time since which it is broken. */
   brokenAtMs = 0
 
   constructor(time: Timeline, random: () => number) {
@@ -55,24 +55,24 @@ export class Disk {
     return !this.#isFull && !this.#isBroken
   }
 
-  /** From here on SQLite finds no room for another page; `false`: there is room again. */
+  /** Makes SQLite find no room for another page; `false`: there is room again. */
   full(isFull: boolean): void {
     this.#isFull = isFull
     for (const writer of this.#writers) writer.limit(isFull)
   }
 
-  /** From here on no group can be committed. */
+  /** Makes every commit fail; `false`: commits succeed again. */
   break(isBroken: boolean): void {
     if (isBroken && !this.#isBroken) this.brokenAtMs = this.#time.nowMs
     this.#isBroken = isBroken
   }
 
-  /** The writer's thread dies. */
+  /** Kills the writer's thread. */
   killWriter(): void {
     for (const writer of [...this.#writers]) writer.die(new Error('the thread was killed'))
   }
 
-  /** For the proxy whose machine it is called on. */
+  /** Starts a thread for the proxy on whose machine it is called. */
   spawn: SpawnThread = (role, data) => {
     const thread = new SimThread(
       this.#time,
@@ -96,7 +96,7 @@ class SimThread extends EventEmitter implements ThreadPort {
   readonly #time: Timeline
   readonly #delayMs: () => number
   readonly #beforeCommit: () => void
-  /** Its own process in the world, so that its timers end with it; a part of the proxy's. */
+  /** A machine of its own, so that its timers end with it; it dies with the proxy's. */
   readonly #machine: Machine
   readonly #main = Machine.current!
   readonly #inbox: Message[] = []
@@ -128,7 +128,7 @@ class SimThread extends EventEmitter implements ThreadPort {
     }
   }
 
-  /** Whether the database may not grow. */
+  /** Sets whether the database may not grow. */
   limit(isFull: boolean): void {
     if (this.#db?.open !== true) return
     if (isFull) this.#pages = this.#db.pragma('page_count', { simple: true }) as number
@@ -140,7 +140,7 @@ class SimThread extends EventEmitter implements ThreadPort {
     this.#wake()
   }
 
-  /** As a thread that throws: the process hears of it. */
+  /** Ends as a thread that throws: the process receives the error. */
   die(cause: Error): void {
     if (this.#machine.isDead) return
     this.#end()
@@ -153,7 +153,7 @@ class SimThread extends EventEmitter implements ThreadPort {
   #end(): void {
     if (this.#machine.isDead) return
     this.#machine.kill()
-    // A process that dies in the middle of a transaction leaves one that never was.
+    // Closing rolls back an open transaction, as in a process that dies in the middle of one.
     this.#close()
   }
 
@@ -175,7 +175,7 @@ class SimThread extends EventEmitter implements ThreadPort {
   #tell(message: unknown, transfer: Transferable[] = []): void {
     const told = structuredClone(message, { transfer: transfer as ArrayBuffer[] })
     this.#isReplying += 1
-    // The reply to a group comes when the group is on disk; a process that dies meanwhile has never told anybody.
+    // The reply to a group is sent when the group is on disk; a process that dies before has acknowledged nothing.
     this.#lastReplyAtMs = Math.max(this.#lastReplyAtMs, this.#time.nowMs + this.#delayMs())
     this.#time.after(
       this.#lastReplyAtMs - this.#time.nowMs,
@@ -216,7 +216,7 @@ class SimThread extends EventEmitter implements ThreadPort {
     this.#receive = (message) => loop.receive(message as ReaderMessage)
   }
 
-  /** What was said before is heard first. */
+  /** Exits after the replies that were sent before. */
   #exit(): void {
     const delayMs = Math.max(0, this.#lastReplyAtMs - this.#time.nowMs)
     this.#time.after(

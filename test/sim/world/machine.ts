@@ -1,11 +1,11 @@
-/** A process of the simulated world: what belongs to it ends with it. */
+/** A simulated process: everything that it owns ends with it. */
 import { AsyncLocalStorage } from 'node:async_hooks'
 
 const current = new AsyncLocalStorage<Machine>()
 
 export class Machine {
   readonly name: string
-  /** How far its wall clock is from the true time. */
+  /** The offset of its wall clock from the true time. */
   skewMs = 0
   #isDead = false
   readonly #onDeath: (() => void)[] = []
@@ -14,7 +14,7 @@ export class Machine {
     this.name = name
   }
 
-  /** Whose code runs at this moment; undefined: the simulator's own. */
+  /** The machine whose code runs at this moment; undefined: the simulator's own. */
   static get current(): Machine | undefined {
     return current.getStore()
   }
@@ -23,7 +23,7 @@ export class Machine {
     return this.#isDead
   }
 
-  /** Timers that `task` sets, and sockets that it opens, are this machine's. */
+  /** Runs a task as this machine, which then owns the task's timers and sockets. */
   run<T>(task: () => T): T {
     return current.run(this, task)
   }
@@ -32,7 +32,7 @@ export class Machine {
     this.#onDeath.push(task)
   }
 
-  /** As SIGKILL: nothing of it runs any more. */
+  /** Kills the machine as SIGKILL does: none of its code runs any more. */
   kill(): void {
     if (this.#isDead) return
     this.#isDead = true

@@ -1,12 +1,12 @@
 /**
- * Sockets in memory with the habits of TCP: what is written arrives in order and after some time, in pieces that nobody chose;
- * a reader that does not read stops its writer; a machine that dies ends its connections, or leaves them half open.
+ * Sockets in memory that behave like TCP: data arrives in order and after some time, in arbitrary chunks; a reader that
+ * does not read blocks its writer; a machine that dies resets its connections, or leaves them half open.
  */
 import { Duplex } from 'node:stream'
 import { Machine } from './machine.ts'
 import type { VirtualTime } from './virtual-time.ts'
 
-/** What a writer may be ahead of its reader. */
+/** The number of bytes by which a writer may be ahead of its reader. */
 const WINDOW_BYTES = 64 * 1024
 
 export interface Address {
@@ -14,7 +14,7 @@ export interface Address {
   port: number
 }
 
-/** Whatever takes connections, such as a server of `node:http`. */
+/** An object that accepts connections, such as a server of `node:http`. */
 export interface Listener {
   emit(event: 'connection', socket: SimSocket): unknown
 }
@@ -36,12 +36,15 @@ export class Network {
     this.random = random
   }
 
-  /** Connections that are open, half open ones included. */
+  /** Open connections, including half-open ones. */
   get links(): readonly Link[] {
     return [...this.#links]
   }
 
-  /** @returns ends it; connections that are open stay */
+  /**
+   * Listens on an address.
+   * @returns a function that stops listening; open connections stay
+   */
   listen({ host, port }: Address, listener: Listener): () => void {
     const key = `${host}:${port}`
     const machine = Machine.current!
@@ -53,7 +56,7 @@ export class Network {
     }
   }
 
-  /** A socket that is being connected: `connect` follows, or an error. */
+  /** Returns a socket that is connecting: it emits `connect` or an error later. */
   connect({ host, port }: Address): SimSocket {
     this.#lastPort += 1
     const machine = Machine.current!
@@ -87,7 +90,7 @@ export class Network {
     return client
   }
 
-  /** How long a piece is on its way. */
+  /** Draws the latency of a chunk. */
   latencyMs(): number {
     return 0.1 + 2 * this.random()
   }
@@ -102,7 +105,7 @@ interface End {
   port: number
 }
 
-/** What is on its way: bytes, the end of what will come, or the news that nobody is there. */
+/** Data in transit: bytes, the end of the stream, or a reset. */
 type Piece = Buffer | 'end' | 'reset'
 
 export class SimSocket extends Duplex {
@@ -180,7 +183,10 @@ export class SimSocket extends Duplex {
     })
   }
 
-  /** Something has come. @returns false: what follows must wait until `_read` */
+  /**
+   * Receives data.
+   * @returns false: further data must wait until `_read`
+   */
   receive(piece: Piece): boolean {
     if (this.destroyed || this.machine.isDead) return true
     return this.machine.run(() => {
@@ -192,7 +198,7 @@ export class SimSocket extends Duplex {
     })
   }
 
-  /** There is room for what waits to be written. */
+  /** Sends the chunk that waits for room. */
   drained(): void {
     const waiting = this.#waiting
     if (waiting === undefined || this.#link === undefined) return
@@ -240,10 +246,10 @@ interface Wire {
   readonly queue: { piece: Piece; atMs: number }[]
   lastAtMs: number
   bytes: number
-  /** The reader has not asked for more. */
+  /** Whether the reader has not requested more. */
   isFull: boolean
   isScheduled: boolean
-  /** What is sent from here on never comes. */
+  /** Whether everything that is sent from here on is lost. */
   isLost: boolean
 }
 
@@ -254,7 +260,7 @@ export class Link {
   readonly #network: Network
   readonly #wires: readonly [Wire, Wire]
   #heldUntilMs = 0
-  /** Bytes until what `cutAfter` was told happens. */
+  /** The bytes that remain until the fault of `cutAfter` occurs. */
   #cut: { bytes: number; how: 'reset' | 'lost' } | undefined
 
   constructor(network: Network, client: SimSocket, server: SimSocket) {
@@ -293,7 +299,7 @@ export class Link {
       return
     }
     if (this.#cut) this.#cut.bytes -= rest.length
-    // What is written at once does not come at once.
+    // Data that is written at once may arrive in two chunks.
     if (rest.length > 1 && this.#network.random() < 0.1) {
       const at = 1 + Math.floor(this.#network.random() * (rest.length - 1))
       this.#put(wire, rest.subarray(0, at))
@@ -302,7 +308,7 @@ export class Link {
     this.#put(wire, rest)
   }
 
-  /** The reader wants more. */
+  /** The reader requests more. */
   resume(reader: SimSocket): void {
     const wire = this.#wireTo(reader)
     if (!wire.isFull) return
@@ -310,7 +316,7 @@ export class Link {
     this.#schedule(wire)
   }
 
-  /** A side has closed its socket. */
+  /** Handles a socket that one side has closed. */
   closed(socket: SimSocket, withError: boolean): void {
     const wire = this.#wireFrom(socket)
     this.#wireTo(socket).bytes = 0
@@ -318,7 +324,7 @@ export class Link {
     if (this.isOver) this.#network.forget(this)
   }
 
-  /** Both sides learn that the connection is gone. */
+  /** Resets the connection on both sides. */
   reset(): void {
     for (const wire of this.#wires) {
       wire.isLost = false
@@ -326,17 +332,17 @@ export class Link {
     }
   }
 
-  /** Nothing comes through any more, and nobody is told. */
+  /** Drops everything from now on without notifying either side. */
   lose(): void {
     for (const wire of this.#wires) wire.isLost = true
   }
 
-  /** Nothing comes through for so long; then all of it does. */
+  /** Delays everything for this time. */
   hold(forMs: number): void {
     this.#heldUntilMs = this.#network.time.nowMs + forMs
   }
 
-  /** After so many bytes, of both ways together. */
+  /** Cuts the connection after this many bytes, of both directions together. */
   cutAfter(bytes: number, how: 'reset' | 'lost'): void {
     this.#cut = { bytes: Math.max(1, bytes), how }
   }
@@ -344,7 +350,7 @@ export class Link {
   #died(socket: SimSocket): void {
     if (socket.destroyed) return
     const wire = this.#wireFrom(socket)
-    // The operating system closes what a process had open.
+    // The operating system closes the connections of a dead process.
     if (!wire.isLost) this.#put(wire, 'reset')
     socket.destroy()
   }
@@ -375,7 +381,7 @@ export class Link {
     if (first === undefined) return
     const { piece } = first
     if (wire.to.destroyed && Buffer.isBuffer(piece)) {
-      // Nobody is there to read it, as the sender learns.
+      // The reader is dead, so the sender receives a reset.
       this.#put(this.#wireFrom(wire.to), 'reset')
       return
     }

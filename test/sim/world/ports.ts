@@ -1,4 +1,4 @@
-/** The simulated world as the ports of the product. */
+/** Implements the product's ports with the simulated world. */
 import type { Socket } from 'node:net'
 import WebSocket from 'ws'
 import type { Logger } from '../../../src/base/logger.ts'
@@ -7,7 +7,7 @@ import type { Dial } from '../../../src/worker/proxy-connection.ts'
 import type { Network } from './network.ts'
 import { Machine, type World } from './world.ts'
 
-/** Frames of an answer. */
+/** Frames of a response. */
 const NUMBERED = /^\{"type":"completion_(chunk|response)"/
 const REPEATED_WITHIN_MS = 20
 
@@ -23,7 +23,10 @@ export function connectEngine(network: Network): Connect {
   }
 }
 
-/** @param repeats asked for each numbered frame: whether it is sent a second time, a while later */
+/**
+ * Connects to the proxy.
+ * @param repeats returns for each numbered frame whether it is sent again, a while later
+ */
 export function dialProxy(network: Network, repeats: () => boolean): Dial {
   return (url, options) => {
     const { hostname, port } = new URL(url)
@@ -44,7 +47,7 @@ export function dialProxy(network: Network, repeats: () => boolean): Dial {
   }
 }
 
-/** What a part of the product logs is a part of the run's log. */
+/** Creates a logger whose lines become part of the run's log. */
 export function loggerOf(world: World, who: string): Logger {
   const line = (level: string) => (fields: object, message: string) => {
     const { err } = fields as { err?: unknown }

@@ -1,6 +1,6 @@
 /**
- * The model of token mode in the proxy's own process: the embedded engine's tokenizer and chat template, rendered by the same
- * Python as on the product's thread. Answers take their time; who waits for them may be dead by then.
+ * The model of token mode in the proxy's own process: the embedded engine's tokenizer and chat template, rendered by
+ * the same Python as on the product's thread. Replies are delayed; their recipient may have died meanwhile.
  */
 import { embeddedModelFolder } from '../../../src/embedded/engine/embedded-model.ts'
 import type { TokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
@@ -17,9 +17,9 @@ import type { Vocabulary } from '../actors/oracle.ts'
 import { pause } from './world.ts'
 
 export interface SimModel {
-  /** As `openTokenModel`: with memories of its own for each proxy. */
+  /** Opens the model as `openTokenModel` does: each proxy has separate caches. */
   open(): Promise<TokenModel>
-  /** For engines that are sent ids. */
+  /** The vocabulary of engines that receive ids. */
   vocabulary: Vocabulary
   decode(ids: readonly number[]): string
 }
@@ -29,7 +29,10 @@ const ENCODE_MS = 0.5
 
 let opening: Promise<SimModel> | undefined
 
-/** One for all runs of this process. Python starts in real time: to be called before a world's own time is installed. */
+/**
+ * Returns the model for all runs of this process. Python starts in real time, so call this before a world's virtual
+ * time is installed.
+ */
 export function simModel(): Promise<SimModel> {
   opening ??= openSimModel()
   return opening

@@ -1,9 +1,8 @@
 /**
- * Time that passes only when nothing is left to do. It stands in for the timers, clocks and random numbers of the whole
- * process, because the libraries below the proxy have timers too: those of `ws` and `undici` are no less a part of what is tried.
- *
- * Between two tasks everything that follows from the first one runs to its end: promises, `process.nextTick`, and what Node
- * itself does in its next turn. No real I/O is under way, so the order of all this is always the same.
+ * Time that advances only when nothing is left to do. It replaces the timers, clocks and random numbers of the whole
+ * process, because the libraries below the proxy have timers too, and those of `ws` and `undici` are part of the test.
+ * | Between two tasks, everything that follows from the first one runs to completion: promises, `process.nextTick`, and
+ * Node's own work in its next event-loop tick. No real I/O is in progress, so the order is deterministic.
  */
 import crypto from 'node:crypto'
 import { syncBuiltinESMExports } from 'node:module'
@@ -11,7 +10,7 @@ import timers from 'node:timers/promises'
 import { seededRandom } from '../../../src/embedded/engine/random.ts'
 import { Machine } from './machine.ts'
 
-/** Any moment will do, as long as it is always the same: 2026-01-01. */
+/** An arbitrary but constant time: 2026-01-01. */
 const EPOCH_MS = 1_767_225_600_000
 
 const real = {
@@ -30,17 +29,17 @@ const real = {
   breathe: timers.setImmediate,
 }
 
-/** The time that the process lives in. */
+/** The virtual time that is installed in the process. */
 let installed: VirtualTime | undefined
 
-/** `undici` has one timer for all its connections, which does not end with the machine that happened to set it first. */
+/** `undici` has one timer for all its connections, which must not end with the machine that set it first. */
 const SHARED = 'onTick'
 
 interface SleepOptions {
   signal?: AbortSignal
 }
 
-/** What `setTimeout` and its kind return. */
+/** The handle that `setTimeout` and similar functions return. */
 class VirtualTimer {
   readonly owner: Machine | null
   readonly #delayMs: number
@@ -110,7 +109,7 @@ interface Entry {
 }
 
 export class VirtualTime {
-  /** In order of time; of one time in the order in which they were asked for. A binary heap. */
+  /** A binary heap, ordered by time, then by creation. */
   readonly #heap: Entry[] = []
   #nowMs = 0
   #lastSeq = 0
@@ -120,17 +119,20 @@ export class VirtualTime {
     return this.#nowMs
   }
 
-  /** How many tasks have run. */
+  /** The number of tasks that have run. */
   get tasks(): number {
     return this.#tasks
   }
 
-  /** The wall clock of whoever asks. */
+  /** Returns the wall clock of a machine. */
   wallMs(machine = Machine.current): number {
     return EPOCH_MS + Math.floor(this.#nowMs) + (machine?.skewMs ?? 0)
   }
 
-  /** @param owner the task goes when it dies; null: it is nobody's */
+  /**
+   * Schedules a task.
+   * @param owner the task is removed when it dies; null: it has no owner
+   */
   after(
     delayMs: number,
     task: () => void,
@@ -143,7 +145,10 @@ export class VirtualTime {
     return entry
   }
 
-  /** Timers that the machine has set and not cleared, and that would keep its process alive beyond this moment. */
+  /**
+   * Counts the timers that the machine has set and not cleared, and that would keep its process alive beyond this
+   * moment.
+   */
   timersOf(machine: Machine): number {
     return this.#heap.filter(
       ({ atMs, task, owner, timer }) =>
@@ -151,7 +156,7 @@ export class VirtualTime {
     ).length
   }
 
-  /** Lets time pass until `isOver`, looked at after each task, or `untilMs`. */
+  /** Advances time until `isOver`, which is checked after each task, or `untilMs`. */
   async run(untilMs: number, isOver: () => boolean = () => false): Promise<void> {
     await settled()
     while (!isOver()) {
@@ -168,7 +173,10 @@ export class VirtualTime {
     if (!isOver() && Number.isFinite(untilMs)) this.#nowMs = Math.max(this.#nowMs, untilMs)
   }
 
-  /** Takes the place of the process's clocks, timers and random numbers. @returns gives them back */
+  /**
+   * Replaces the process's clocks, timers and random numbers.
+   * @returns a function that restores them
+   */
   install(seed: number): () => void {
     const random = seededRandom(seed)
     const timer = (delayMs: number, run: () => void, options?: object) =>
@@ -222,12 +230,12 @@ export class VirtualTime {
   }
 }
 
-/** Resolves when everything that is under way has come to rest. */
+/** Resolves when all work in progress has completed. */
 export function settled(): Promise<void> {
   return new Promise((resolve) => real.setImmediate(resolve))
 }
 
-/** Milliseconds of the real clock. */
+/** Returns milliseconds of the real clock. */
 export function realNowMs(): number {
   return real.performanceNow.call(performance)
 }
@@ -291,7 +299,7 @@ function pop(heap: Entry[]): void {
   heap[at] = last
 }
 
-/** As Node has it: no timer is due at once, or in more than 24 days. */
+/** Rounds a delay as Node does: no timer is due at once, or in more than 24 days. */
 function wholeMs(delayMs: unknown): number {
   const ms = Number(delayMs)
   return ms >= 1 && ms < 2 ** 31 ? ms : 1

@@ -1,4 +1,7 @@
-/** What all actors of one run share: time, network, disk, random numbers, and the log that two runs of a seed have in common. */
+/**
+ * The state that all actors of one run share: time, network, disk, random numbers, and the log, which is equal for
+ * equal seeds.
+ */
 import { createHash } from 'node:crypto'
 import { seededRandom } from '../../../src/embedded/engine/random.ts'
 import { hash } from '../actors/oracle.ts'
@@ -7,7 +10,7 @@ import { Machine } from './machine.ts'
 import { Network } from './network.ts'
 import { VirtualTime } from './virtual-time.ts'
 
-/** Each has numbers of its own, so that leaving out a fault changes as little as possible of the rest. */
+/** Each stream is independent, so that omitting a fault changes as little as possible of the rest. */
 const STREAMS = ['network', 'disk', 'engine', 'workload', 'faults', 'ids'] as const
 
 export type Stream = (typeof STREAMS)[number]
@@ -18,7 +21,7 @@ export class World {
   readonly random: Readonly<Record<Stream, () => number>>
   readonly network: Network
   readonly disk: Disk
-  /** What broke a promise, in the words of whoever saw it. */
+  /** Descriptions of violated guarantees. */
   readonly violations: string[] = []
   readonly #digest = createHash('sha256')
   readonly #echo: ((line: string) => void) | undefined
@@ -49,7 +52,7 @@ export class World {
   }
 }
 
-/** Ends when the machine that asks does: then never. */
+/** Waits; never resolves if the machine that waits dies. */
 export function pause(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms))
 }
