@@ -1,5 +1,5 @@
 /**
- * Composition root: a configuration in, a running server out. With its parts the only files that know every adapter.
+ * The composition root: starts a server from a configuration. Only this file and `server-parts.ts` know every adapter.
  */
 import { hostname, networkInterfaces } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
@@ -35,23 +35,23 @@ import { InferenceWorkerClient } from './worker/inference-worker-client.ts'
 export type { Platform, ServerHooks } from './server-parts.ts'
 
 export interface RunningServer {
-  /** Where it listens, with the port that it got: `http://127.0.0.1:8080`. */
+  /** The URL at which the server listens, with the actual port: `http://127.0.0.1:8080`. */
   readonly url: string
-  /** Where `--health-port` is answered. */
+  /** The URL of `--health-port`. */
   readonly healthUrl?: string | undefined
-  /** Resolves with the cause when nothing can be put on record any more until the process starts anew; else never. */
+  /** Resolves with the cause if the store can commit nothing more until the process is restarted; otherwise never. */
   readonly lost: Promise<ProxyError>
   /**
-   * Takes no new calls, waits up to `graceMs` for those that run, then cancels them and closes everything.
-   * @returns whether all of them came to their own end
+   * Rejects new requests, waits up to `graceMs` for running ones, then cancels them and closes everything.
+   * @returns whether all of them completed
    */
   stop(graceMs: number): Promise<{ drained: boolean }>
 }
 
 /**
- * Opens the database, reaches the engines, listens.
- * @throws ProxyError `start_failed`, `store_failed` or `config_invalid`; the operating system's error when it cannot
- *   listen
+ * Opens the database, connects to the engines and listens.
+ * @throws ProxyError `start_failed`, `store_failed` or `config_invalid`; the operating system's error if it cannot
+ * listen
  */
 export async function startServer(config: ServeConfig, hooks: ServerHooks): Promise<RunningServer> {
   const { logger, outside = {} } = hooks
@@ -70,9 +70,10 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
   const healthPort = port === undefined ? undefined : await openHealthPort({ host, port, basePath, health })
   if (healthPort) opened.defer(() => healthPort.close())
   if (drift) opened.defer(() => drift.close())
-  // First of all, as it ends the long polls that the server would wait for.
+  // Deferred first, because it ends the long polls that the server would wait for.
   opened.defer(() => sessions.close())
-  // In one line: each of them is to stand in the first one. Before it listens they would hide why it cannot.
+  // All notes are one line. They are logged after the server listens, so that they do not hide the reason why it
+  // cannot.
   const notes = notesOn(config)
   if (notes.length > 0) logEvent(logger, 'configuration_note', { note: notes.join(' ') })
   const { url } = http
@@ -87,9 +88,9 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
     healthUrl: healthPort?.url,
     lost: store.lost,
     stop: async (graceMs) => {
-      // Agents work for minutes: they are ended, and the trainer asks again.
+      // Agents run for minutes, so they are ended and the trainer retries.
       await rollouts?.rollouts.stop(0)
-      // Without a database nobody can be told, and nothing more is put on record anyway.
+      // Without a database the other nodes cannot be notified, and nothing more is recorded.
       await store.shared?.tell({ isDraining: true }).catch(() => {})
       const drained = await runner.drain(graceMs)
       await running.disposeAsync()
@@ -98,7 +99,7 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
   }
 }
 
-/** A proxy that listens on all addresses is reached by the first that other machines know. */
+/** Returns the URL at which other machines reach the proxy: if it listens on all addresses, the first external one. */
 function reachableUrl(url: string): string {
   const reachable = new URL(url)
   if (reachable.hostname === '0.0.0.0' || reachable.hostname === '[::]') {
@@ -162,7 +163,7 @@ function httpOptions(
   }
 }
 
-/** Run here, or passed on. */
+/** Returns the routes of rollouts, which this process runs or forwards. */
 function createRolloutRoutes({ rolloutServer, adminKeys }: ServeConfig, own: InProcessRollouts | undefined) {
   if (own) return rolloutRoutes(own)
   return rolloutServer === undefined
@@ -170,7 +171,7 @@ function createRolloutRoutes({ rolloutServer, adminKeys }: ServeConfig, own: InP
     : forwardRollouts({ serverUrl: rolloutServer, adminKey: adminKeys[0] })
 }
 
-/** What `/health` shows to those who may see all of it. */
+/** Returns the part of `/health` for clients that may see all of it. */
 function healthFacts(config: ServeConfig, parts: ServerParts) {
   const { store, backend, prompts, markup, drift, sessions, isFallback, database } = parts
   const hasNoEngine = config.mode === 'local' && !backend.status().members.some(({ healthy }) => healthy)
@@ -191,7 +192,7 @@ function healthFacts(config: ServeConfig, parts: ServerParts) {
   }
 }
 
-/** Of the proxies that share the record. */
+/** Returns the nodes that share the store. */
 function nodesToWire({ proxies, self }: SharedRecord) {
   return proxies.map(({ id, name, url = null, isDraining: draining }) => ({
     name,
@@ -213,12 +214,13 @@ function promisesToWire({ server, fsync, fullPageWrites, ...commits }: Promises)
 
 export interface RunningWorker {
   readonly workerId: string
-  /** Takes nothing new, waits up to `graceMs` for calls that run, then drops them and leaves. */
+  /** Rejects new requests, waits up to `graceMs` for running ones, then cancels them and disconnects. */
   stop(graceMs: number): Promise<{ drained: boolean }>
 }
 
 /**
- * Starts an inference worker: it dials its proxies and keeps at it, and it tells them when its engines do not answer.
+ * Starts an inference worker: it dials its proxies, reconnects as needed, and reports to them if its engines do not
+ * respond.
  * @throws ProxyError `config_invalid`
  */
 export function startWorker(config: WorkerConfig, { logger, outside = {} }: ServerHooks): RunningWorker {

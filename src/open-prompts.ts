@@ -1,4 +1,4 @@
-/** Token mode's model and prompts, and what is told of them; chat mode's prompts where there is no model. */
+/** Opens the model and the prompts of token mode, and reports them; without a model, the prompts of chat mode. */
 import { ProxyError } from './base/errors.ts'
 import { logEvent } from './base/log-events.ts'
 import type { Logger } from './base/logger.ts'
@@ -28,7 +28,7 @@ interface ModelOpening {
   openModel: typeof openTokenModel | undefined
 }
 
-/** @returns undefined in chat mode */
+/** Opens the configured model. @returns undefined in chat mode */
 export async function openConfiguredModel(
   config: ServeConfig,
   { opened, logger, openModel = openTokenModel }: ModelOpening,
@@ -85,9 +85,10 @@ export async function openPrompts(
 }
 
 /**
- * Servers are often given less memory than config.json's length takes (`--max-model-len` of vLLM).
- * @param length of the model; undefined: its files do not say
- * @returns the longest that is served; undefined: no engine says
+ * Returns the longest context that an engine serves: servers often have less memory than the length in config.json
+ * needs (`--max-model-len` of vLLM).
+ * @param length the model's length; undefined: its files do not state it
+ * @returns undefined if no engine reports its length
  */
 async function findServedLength(
   length: number | undefined,
@@ -102,13 +103,13 @@ async function findServedLength(
   return most
 }
 
-/** How prompts are written and answers are read, for `/health`. */
+/** The format of prompts and the parser of completions, for `/health`. */
 export interface MarkupFacts {
   tool_parser: ToolParserFacts
   prompt_format: PromptFormatFacts
-  /** undefined: the template rejects a plain chat, so that nothing is known of its efforts. */
+  /** undefined: the template rejects a plain chat, so its efforts are unknown. */
   reasoning_efforts: EffortFacts | undefined
-  /** Tokens of prompt and completion together; undefined: the model's files do not say. */
+  /** Number of tokens of prompt and completion together; undefined: the model's files do not state it. */
   context_length: number | undefined
 }
 
@@ -144,7 +145,7 @@ function tellPromptFormat(
 interface ToolParserFacts {
   name: string
   chosen_by: ParserChoice['chosenBy']
-  /** Texts of the chat template that speak for it. */
+  /** Texts of the chat template that support the choice. */
   evidence: readonly string[]
   warning?: string | undefined
 }
@@ -168,7 +169,10 @@ export async function expectedTokenizer(
   return { name: tokenizer!, ids: own.encode(TOKENIZER_TEXT), chatIds, decode }
 }
 
-/** A template may refuse tools, or such a chat: that one is not compared then. */
+/**
+ * Renders the prompts for comparison with engines. A template may reject tools, or such a chat; that one is not
+ * compared.
+ */
 async function comparedPrompts(model: TokenModel): Promise<ExpectedTokenizer['chatIds']> {
   const prompts = await Promise.all(
     Object.entries(COMPARED_CHATS).map(async ([name, chat]) => {

@@ -1,4 +1,4 @@
-/** The parts of a server, each made of the options that concern it. */
+/** Opens the parts of a server, each from its options. */
 import { readFileSync } from 'node:fs'
 import { ProxyError } from './base/errors.ts'
 import { logEvent } from './base/log-events.ts'
@@ -38,7 +38,7 @@ import { idleEngine } from './proxy/verify/idle-engine.ts'
 import type { Resolve } from './worker/proxy-addresses.ts'
 import type { Dial } from './worker/proxy-connection.ts'
 
-/** What a process does beyond itself. Default of each: what the operating system gives. */
+/** System dependencies of a process. Default of each: the operating system's. */
 export interface Platform {
   /** Listens for agents, trainers and workers. */
   listen?: (options: ServerOptions) => Promise<HttpServer>
@@ -46,7 +46,7 @@ export interface Platform {
   connect?: Connect | undefined
   /** Opens WebSockets to proxies. */
   dial?: Dial
-  /** Looks up the addresses of proxies. */
+  /** Resolves the addresses of proxies. */
   resolve?: Resolve
   /** Starts the threads of the store. */
   spawn?: SpawnThread
@@ -59,11 +59,11 @@ export interface ServerHooks {
   outside?: Platform | undefined
 }
 
-/** What answers calls, before anything listens. */
+/** The parts that serve requests, before the server listens. */
 export type ServerParts = Awaited<ReturnType<typeof openParts>>
 
 /**
- * Opens the database, reaches the engines. What is to be closed is deferred to `opened`.
+ * Opens the database and connects to the engines. Resources to close are deferred to `opened`.
  * @throws ProxyError `start_failed`, `store_failed` or `config_invalid`
  */
 export async function openParts(
@@ -140,7 +140,7 @@ interface SharedParts {
   logger: Logger
 }
 
-/** The settings of admins, and the other nodes where the database has several. */
+/** Opens the settings of admins, and the other nodes if the database has several. */
 function shareControls(
   { mode, tlsCert, basePath }: ServeConfig,
   { store: { shared }, registry, ...parts }: SharedParts,
@@ -157,7 +157,7 @@ interface SessionParts {
   backend: Backend
   activity: Activity
   logger: Logger
-  /** Whether the embedded engine answers because no other one is there. */
+  /** Whether the embedded engine serves because no other one is configured. */
   isFallback(): boolean
 }
 
@@ -165,7 +165,7 @@ export function getCertificateFiles({ tlsCert: certPath, tlsKey: keyPath }: Serv
   return certPath !== undefined && keyPath !== undefined ? { certificateFiles: { certPath, keyPath } } : {}
 }
 
-/** @throws ProxyError `config_invalid` */
+/** Parses `--record`. @throws ProxyError `config_invalid` */
 function getRequestedDetails({ record }: ServeConfig): CaptureOptions | undefined {
   try {
     return undefinedIfEmpty(parseCaptureOptions(record))
@@ -194,7 +194,7 @@ function openSessions(
   })
 }
 
-/** Asks the engine of its own, or one that serves nobody. */
+/** Opens the drift meter, which uses its own engine, or an idle one. */
 function openDriftMeter(
   config: ServeConfig,
   backend: Backend | LocalBackend,
@@ -241,7 +241,7 @@ function openRelayBackend(
   })
 }
 
-/** The options of `serve` with the port that no option is. */
+/** The options of `serve` with the socket factory, which is not an option. */
 type LocalModeConfig = ServeConfig & Pick<Platform, 'connect'>
 
 async function openLocalBackend(
@@ -271,7 +271,7 @@ async function openLocalBackend(
 function engineRegistry(config: LocalModeConfig, backend: LocalBackend, logger: Logger): Registry {
   return new EngineRegistry({
     backend,
-    // Anybody may name an engine then, and must not be sent the key of the others.
+    // Without keys, any client may register an engine, which must not receive the key of the others.
     open: (url) => openServer(isOpenDoor(config) ? { ...config, engineApiKey: undefined } : config, url),
     needsTokenIds: config.tokenizer !== undefined,
     logger,

@@ -1,4 +1,4 @@
-/** Token mode's model, for whoever wants it to start before the rest of the program is loaded. */
+/** Starts token mode's model before the rest of the program is loaded. */
 import { embeddedModelFolder } from './embedded/engine/embedded-model.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import {
@@ -7,7 +7,7 @@ import {
   type TokenModelOptions,
 } from './proxy/tokens/model/token-model.ts'
 
-/** @returns undefined in chat mode */
+/** Returns the model's options. @returns undefined in chat mode */
 export function getModelOptions(config: ServeConfig): TokenModelOptions | undefined {
   const { tokenizer, toolParser: parser, promptFormat, contextLength, tokenizerBackend } = config
   if (tokenizer === undefined) return undefined
@@ -15,10 +15,7 @@ export function getModelOptions(config: ServeConfig): TokenModelOptions | undefi
   return { source, parser, promptFormat, contextLength, tokenizerBackend }
 }
 
-/**
- * @returns undefined in chat mode
- * @throws what {@link startTokenModel} throws
- */
+/** Starts the model. @returns undefined in chat mode @throws the errors of {@link startTokenModel} */
 export async function startModel(config: ServeConfig): Promise<StartingModel | undefined> {
   const options = getModelOptions(config)
   return options && (await startTokenModel(options))

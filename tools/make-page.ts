@@ -1,4 +1,4 @@
-/** `npm run build:page`: makes the inspector's page, one script and one style sheet, of what is in `src/inspector/page/`. */
+/** `npm run build:page`: builds the inspector's page, one script and one style sheet, from `src/inspector/page/`. */
 import { renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { build } from 'esbuild'
@@ -19,7 +19,7 @@ const { outputFiles } = await build({
 })
 const textOf = (end: string) => outputFiles.find(({ path }) => path.endsWith(end))!.text
 const page = { script: textOf('.js'), style: textOf('.css') }
-// Whoever reads it meanwhile finds the one before, whole.
+// Written atomically: a concurrent reader finds the previous version, complete.
 const [path, partial] = ['page.json', `page.json.${process.pid}`].map((name) =>
   join(SOURCE, '../routes', name),
 )

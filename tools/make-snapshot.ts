@@ -1,6 +1,6 @@
 /**
- * Part of `npm run setup` and of the builds: starts Python once and keeps a picture of its memory, with Jinja2 and our
- * modules imported. Does nothing where the picture fits.
+ * Part of `npm run setup` and of the builds: starts Python once and saves a snapshot of its memory, with Jinja2 and
+ * this repository's modules imported. Does nothing if the snapshot is up to date.
  */
 import { renameSync, writeFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
@@ -12,7 +12,7 @@ import {
   snapshotKey,
 } from '../src/proxy/tokens/templates/python/boot.ts'
 
-/** A sixth of the size in a second. */
+/** Compresses to a sixth of the size in a second. */
 const LEVEL = 9
 
 if (!(await snapshotFits())) await makeSnapshot()

@@ -1,4 +1,4 @@
-/** From a choice of engines to their clients: of the servers that it names, or else of the embedded engine. */
+/** Opens clients of the chosen engines: of the given servers, or else of the embedded engine. */
 import { ProxyError } from '../base/errors.ts'
 import { openServer, type ServerChoice } from '../proxy/engines/clients/open-servers.ts'
 import type { EngineClient } from '../proxy/engines/port/engine-client.ts'
@@ -6,14 +6,17 @@ import { EmbeddedEngine } from './engine/embedded-engine.ts'
 import { Playbook } from './engine/playbook.ts'
 
 export interface EngineChoice extends ServerChoice {
-  /** None: the embedded engine. */
+  /** Empty: the embedded engine. */
   engineUrls: readonly string[]
-  /** For the embedded engine: a file of forced answers, and the name that its model goes by. */
+  /** Options of the embedded engine: a file of forced completions, and the name of its model. */
   playbook?: string | undefined
   model?: string | undefined
 }
 
-/** @throws ProxyError `config_invalid` for a playbook or URL that is none, and for a kind of server without a URL */
+/**
+ * Opens the engines.
+ * @throws ProxyError `config_invalid` for an invalid playbook or URL, and for a kind of server without a URL
+ */
 export function openEngines(choice: EngineChoice): EngineClient[] {
   const { engineUrls, engineKind, playbook, model } = choice
   if (engineUrls.length > 0) return engineUrls.map((url) => openServer(choice, url))
@@ -22,7 +25,7 @@ export function openEngines(choice: EngineChoice): EngineClient[] {
   return [new EmbeddedEngine({ model, playbook: forced })]
 }
 
-/** Whoever names a server means it: what the embedded engine says in its place would be trained on. */
+/** Rejects a kind of server without a URL: completions of the embedded engine in its place would be trained on. */
 function refuseServerWithoutUrl(kind: ServerChoice['engineKind']): void {
   if (kind === 'auto' || kind === 'embedded') return
   throw new ProxyError(

@@ -1,6 +1,6 @@
 /**
- * `npm run build:addon`: builds the fast tokenizer with cargo and puts it where the program looks for it. Does nothing
- * where it is newer than what it is made of; without a cargo that works it says so, and the program does without.
+ * `npm run build:addon`: builds the fast tokenizer with cargo and copies it to where the program loads it. Does nothing
+ * if it is newer than its sources; prints a message if cargo does not work, because the addon is optional.
  */
 import { spawnSync } from 'node:child_process'
 import { copyFileSync, readdirSync, renameSync, statSync } from 'node:fs'
@@ -45,7 +45,7 @@ function build(): void {
     process.exitCode = 1
     return
   }
-  // A process may have loaded the one that is there.
+  // Replaced atomically, because a process may have loaded the existing file.
   copyFileSync(join(target, 'release', LIBRARY), `${ADDON}.${process.pid}`)
   renameSync(`${ADDON}.${process.pid}`, ADDON)
 }

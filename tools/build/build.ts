@@ -1,4 +1,4 @@
-/** `npm run build`: makes the standalone executable, `dist/llm-proxy`, or those of other machines beside it. */
+/** `npm run build`: builds the standalone executable, `dist/llm-proxy`, or those of other machines beside it. */
 import { statSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'

@@ -1,4 +1,4 @@
-/** Makes one script of the program, one of each of its threads, and finds the files that go with them. */
+/** Bundles the program and each of its threads into one script each, and finds the files that they need. */
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { createRequire, isBuiltin } from 'node:module'
 import { dirname, join, relative, resolve } from 'node:path'
@@ -9,23 +9,20 @@ import { HOST } from './node-base.ts'
 export interface Bundle {
   /** The program as one CommonJS script. */
   main: string
-  /** What {@link INSIDE} URLs and native modules refer to, by key. */
+  /** The assets that {@link INSIDE} URLs and native modules refer to, by key. */
   assets: ReadonlyMap<string, Uint8Array>
 }
 
-/** Libraries that are used where they are installed, and that the executable does without. */
+/** Optional libraries that the executable does not include. */
 const ABSENT = ['bufferutil', 'utf-8-validate', 'pg-native']
 
-/** How our code names a library's file that it reads. */
+/** The expression with which the code refers to a library's file. */
 const LIBRARY_FILE = /import\.meta\.resolve\('([^']+)'\)/g
 
 /** The bundler's own helpers, which it lists among the imports. */
 const HELPERS = '<runtime>'
 
-/**
- * @param root the checkout
- * @param target operating system and processor, as in `linux-x64`
- */
+/** Bundles the program. @param root the checkout @param target operating system and processor, as in `linux-x64` */
 export async function bundleProgram(root: string, target: string): Promise<Bundle> {
   const assets = new Map<string, Uint8Array>()
   const threads: string[] = []
@@ -35,7 +32,7 @@ export async function bundleProgram(root: string, target: string): Promise<Bundl
   }
   const bundle = (entry: string) => bundleScript(root, target, entry, found)
   const main = await bundle(join(root, 'tools/build/entry.ts'))
-  // A thread may name another one, which then joins the end of the list.
+  // A thread may refer to another one, which is then appended to the list.
   for (const path of threads) {
     const key = relative(root, path)
     if (!assets.has(key)) assets.set(key, Buffer.from(await bundle(path)))
@@ -56,11 +53,11 @@ async function bundleScript(root: string, target: string, entry: string, found: 
     write: false,
     metafile: true,
     platform: 'node',
-    // Node 24 takes nothing else inside an executable, and nothing else for a thread that is given as text.
+    // Node 24 accepts no other format in an executable, nor for a thread that is given as text.
     format: 'cjs',
     target: 'node24',
     external: ABSENT,
-    // Their entry points that find the native module without looking around for one.
+    // Entry points that load the native module directly instead of searching for it.
     alias: {
       'better-sqlite3': `better-sqlite3/${target}`,
       tokenizers: `tokenizers/tokenizers.${target.startsWith('linux') ? `${target}-gnu` : target}.node`,
@@ -73,7 +70,10 @@ async function bundleScript(root: string, target: string, entry: string, found: 
   return outputFiles[0]!.text
 }
 
-/** Collects what `new URL('./…', import.meta.url)` names in our own code, and library's files, and makes URLs of assets of them. */
+/**
+ * Collects the files that `new URL('./…', import.meta.url)` refers to in this repository's code, and libraries' files,
+ * and rewrites them to URLs of assets.
+ */
 function ownFiles(root: string, target: string, found: FoundFiles): Plugin {
   return {
     name: 'own-files',
@@ -82,9 +82,9 @@ function ownFiles(root: string, target: string, found: FoundFiles): Plugin {
         const source = readFileSync(path, 'utf8')
         for (const [, name] of source.matchAll(/new URL\('([^']+)', import\.meta\.url\)/g)) {
           const named = resolve(dirname(path), name!)
-          // What lies outside is what only a checkout has: its launcher.
+          // A file outside of `src/` exists only in a checkout: its launcher.
           if (!named.startsWith(join(root, 'src/'))) continue
-          // Built for this machine alone, and only where there is what builds it.
+          // The addon is built only for this machine, and only if cargo is available.
           if (named.endsWith('.node') && !(target === HOST && existsSync(named))) continue
           if (named.endsWith('.ts')) found.onThread(named)
           else for (const file of filesOf(named)) found.onFile(file)
@@ -122,7 +122,7 @@ function nativeModules(root: string, found: FoundFiles): Plugin {
   }
 }
 
-/** Inside of the executable only Node's own modules can be required: what is missing must show here. */
+/** Rejects a bundle with missing libraries: in the executable only Node's own modules can be required. */
 function refuseMissingLibraries({ inputs }: Metafile): void {
   const missing = Object.entries(inputs).flatMap(([file, { imports }]) =>
     imports

@@ -1,10 +1,9 @@
 /**
- * Puts a bundle into a copy of Node by Node's own single-executable support
- * (https://nodejs.org/docs/latest-v24.x/api/single-executable-applications.html).
- *
- * For this machine pkg does it (`@yao-pkg/pkg`, its `--sea` mode). Its command would download a Node; its function takes
- * the one that npm installed. For another kind of machine it would have to run that machine's Node to learn its version,
- * so there the two steps that it consists of are made here.
+ * Puts a bundle into a copy of Node with Node's single-executable support
+ * (https://nodejs.org/docs/latest-v24.x/api/single-executable-applications.html). For this machine, pkg does so
+ * (`@yao-pkg/pkg`, its `--sea` mode). Its command would download a Node; its function accepts the one that npm
+ * installed. For another kind of machine it would have to run that machine's Node to determine its version, so its two
+ * steps are implemented here.
  */
 import { execFile } from 'node:child_process'
 import { copyFile, mkdir, mkdtemp, rename, rm, writeFile } from 'node:fs/promises'
@@ -18,23 +17,23 @@ import type { NodeBase } from './node-base.ts'
 
 const run = promisify(execFile)
 
-/** Where Node looks for what it has been given, by its documentation. */
+/** Names under which Node finds its embedded data, from its documentation. */
 const BLOB_NAME = 'NODE_SEA_BLOB'
 const MACHO_SEGMENT = 'NODE_SEA'
 const FUSE = 'NODE_SEA_FUSE_fce680ab2cc467b6e072b8b5df1996b2'
 
-/** A bundle as files: the program, and what it carries by the key that it asks for it with. */
+/** The files of a bundle: the program, and its assets by key. */
 interface BundleFiles {
   main: string
   assets: Record<string, string>
 }
 
-/** Writes the executable, all at once. */
+/** Writes the executable atomically. */
 export async function writeExecutable(bundle: Bundle, base: NodeBase, output: string): Promise<void> {
-  // Stack traces of the executable show where its script was: no path of the checkout.
+  // Stack traces of the executable contain the path of its script, which must not be one of the checkout.
   const workshop = await mkdtemp(join(tmpdir(), 'llm-proxy-'))
   await mkdir(dirname(output), { recursive: true })
-  // Beside the output, as a file cannot be moved across file systems in one step.
+  // In the folder of the output, because a file cannot be moved atomically across file systems.
   const unfinished = `${output}.unfinished`
   try {
     const files = await writeBundle(bundle, workshop)
@@ -60,7 +59,7 @@ async function writeBundle({ main, assets }: Bundle, folder: string): Promise<Bu
 }
 
 async function makeWithPkg({ main, assets }: BundleFiles, node: string, output: string): Promise<void> {
-  // Compiled code is good for one processor and one build of V8: those of this machine.
+  // Compiled code is specific to a processor and a build of V8, so it is made for this machine only.
   const seaConfig = { disableExperimentalSEAWarning: true, useSnapshot: false, useCodeCache: true, assets }
   const target = {
     nodeRange: `node${process.versions.node}`,
@@ -81,7 +80,7 @@ async function makeForOthers(
   await writeFile(join(folder, 'config.json'), JSON.stringify(config))
   await run(generator, ['--experimental-sea-config', join(folder, 'config.json')])
   await copyFile(node, output)
-  // By the command of the library, whose warnings about Node's own sections stay off the terminal like that.
+  // Runs the library's command, so that its warnings about Node's own sections are not printed.
   const postject = fileURLToPath(import.meta.resolve('postject/dist/cli.js'))
   const options = ['--sentinel-fuse', FUSE, '--macho-segment-name', MACHO_SEGMENT]
   await run(process.execPath, [postject, output, BLOB_NAME, config.output, ...options])

@@ -1,4 +1,4 @@
-/** The Node that goes into an executable: the one that runs the build, or one for another kind of machine. */
+/** Selects the Node for an executable: the one that runs the build, or one for another kind of machine. */
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { mkdir, mkdtemp, rename, rm } from 'node:fs/promises'
@@ -10,13 +10,13 @@ const run = promisify(execFile)
 export interface NodeBase {
   /** The program that becomes the executable. */
   node: string
-  /** The same version for this machine: no other writes what that one can read. */
+  /** The same version for this machine: the format of the blob depends on the version. */
   generator: string
   /** Whether the executable is for machines like this one. */
   isHost: boolean
 }
 
-/** A package of the npm registry that carries Node as `bin/node`. */
+/** A package of the npm registry that contains Node as `bin/node`. */
 interface NodePackage {
   name: string
   version: string
@@ -29,13 +29,15 @@ interface ForeignBase {
   generator: NodePackage
 }
 
-/** Operating system and processor, as the targets are named. */
+/** Operating system and processor, in the format of the targets. */
 export const HOST = `${process.platform}-${process.arch}`
 
-/** The one kind of machine that makes executables for other kinds. */
+/** The kind of machine that can build executables for other kinds. */
 const BUILD_MACHINE = 'linux-x64'
 
-/** The newest versions that the registry has for both machines. For macOS on ARM it has none that is new enough. */
+/**
+ * The newest versions that the registry has for both machines. For macOS on ARM it has no version that is new enough.
+ */
 const FOREIGN: Readonly<Record<string, ForeignBase>> = {
   'linux-arm64': {
     node: {
@@ -67,12 +69,13 @@ const FOREIGN: Readonly<Record<string, ForeignBase>> = {
   },
 }
 
-/** What can be made on this machine, its own kind first. */
+/** The targets that can be built on this machine, its own kind first. */
 export const TARGETS: readonly string[] = [HOST, ...(HOST === BUILD_MACHINE ? Object.keys(FOREIGN) : [])]
 
 /**
+ * Returns the Node for a target.
  * @param target one of {@link TARGETS}
- * @param cache keeps the Nodes that were fetched from the npm registry
+ * @param cache folder for the Nodes that were fetched from the npm registry
  */
 export async function openNodeBase(target: string, cache: string): Promise<NodeBase> {
   if (target === HOST) return { node: process.execPath, generator: process.execPath, isHost: true }
@@ -85,7 +88,7 @@ export async function openNodeBase(target: string, cache: string): Promise<NodeB
   }
 }
 
-/** @returns the path of the program */
+/** Downloads a Node. @returns the path of the program */
 async function fetchNode({ name, version, integrity }: NodePackage, cache: string): Promise<string> {
   const folder = join(cache, `${name}-${version}`)
   const path = join(folder, 'package/bin/node')

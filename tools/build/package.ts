@@ -1,7 +1,7 @@
 /**
- * `npm run build:package`: makes the npm package in `dist/npm`. Beside the launcher it has `dist/` with a script and its
- * types for each file of `src/`, because Node runs no TypeScript below `node_modules`, and the files that those name
- * beside themselves. Its `package.json` is made of the repository's.
+ * `npm run build:package`: builds the npm package in `dist/npm`. In addition to the launcher it contains `dist/` with a
+ * script and its types for each file of `src/`, because Node does not run TypeScript below `node_modules`, and the
+ * files that those refer to. Its `package.json` is derived from the repository's.
  */
 import { execFileSync } from 'node:child_process'
 import { cpSync, existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -12,7 +12,10 @@ const SOURCE = join(ROOT, 'src')
 const PACKAGE = join(ROOT, 'dist/npm')
 const OUTPUT = join(PACKAGE, 'dist')
 
-/** Of the repository's `package.json`; the rest is for who works on it, as are its `node-*` packages. */
+/**
+ * Fields of the repository's `package.json` that are copied; the others, and its `node-*` packages, are for
+ * development.
+ */
 const FIELDS = [
   'name',
   'version',
@@ -26,13 +29,13 @@ const FIELDS = [
   'dependencies',
 ]
 
-/** Large, and needed by few: see `optional-package.ts`. */
+/** Large packages that few users need: see `optional-package.ts`. */
 const LEFT_TO_THE_USER = ['apache-arrow', /^@aws-sdk\//]
 
-/** Of dependencies that our own types name, and that bring none. */
+/** Types of dependencies that the package's own types refer to and that include none. */
 const TYPES = ['@types/better-sqlite3', '@types/pg', '@types/ws']
 
-/** What our code calls its own files by, where the compiler does not look. */
+/** References of the code to its own files that the compiler does not rewrite. */
 const OWN_FILE = /(?:new URL\('([^']+)', import\.meta\.url\)|(?<=from )'([^']+\.json)')/g
 
 rmSync(PACKAGE, { recursive: true, force: true })
@@ -72,11 +75,11 @@ function withOwnFiles(path: string, code: string): string {
   return code.replace(OWN_FILE, (whole, url: string | undefined, json: string | undefined) => {
     const name = (url ?? json)!
     const named = resolve(dirname(path), name)
-    // What lies outside of the folder is in the package as it is: the launcher.
+    // A file outside of the folder is in the package unchanged: the launcher.
     if (!named.startsWith(OUTPUT)) return whole
     if (name.endsWith('.ts')) return whole.replace(/\.ts'/, ".js'")
     const source = join(SOURCE, relative(OUTPUT, named))
-    // The addon, where there is nothing to build it with: the library does its work.
+    // The addon is optional: without it, the library does its work.
     if (existsSync(source) || !name.endsWith('.node')) cpSync(source, named, { recursive: true })
     else console.warn(`${name} is left out: it was not built`)
     return whole

@@ -1,20 +1,20 @@
 /**
- * Training of a byte-level BPE vocabulary (Sennrich et al. 2016; the byte alphabet is GPT-2's), and its files in
- * Hugging Face format. Deterministic: of pairs that are equally frequent, the one that joins the older tokens wins.
+ * Trains a byte-level BPE vocabulary (Sennrich et al. 2016; the byte alphabet is GPT-2's) and writes its files in
+ * Hugging Face format. Deterministic: of equally frequent pairs, the one of the older tokens is merged first.
  */
 
-/** Qwen2's split of text into words; digits stand alone, so that numbers are read digit by digit. */
+/** Qwen2's pattern for splitting text into words; digits are separate, so that numbers are read digit by digit. */
 const WORD_PATTERN =
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 export interface SpecialToken {
   text: string
-  /** Whether decoding for display leaves it out. */
+  /** Whether decoding for display omits it. */
   special: boolean
 }
 
 export interface TrainedVocabulary {
-  /** Token texts in GPT-2's byte alphabet; the index is the id. Special tokens follow after the last one. */
+  /** Token texts in GPT-2's byte alphabet; the index is the id. The ids of special tokens follow. */
   tokens: string[]
   /** Pairs of token texts, in order of rank. */
   merges: [string, string][]
@@ -22,7 +22,7 @@ export interface TrainedVocabulary {
   wordIds: Map<string, number[]>
 }
 
-/** The words of a text that has no special tokens in it. */
+/** Returns the words of a text without special tokens. */
 export function splitWords(text: string): string[] {
   return text.match(new RegExp(WORD_PATTERN, 'gu')) ?? []
 }
@@ -32,12 +32,13 @@ interface Word {
   count: number
 }
 
-/** Pair of two ids as one key; ids stay far below 2^16. */
+/** Returns a key for a pair of ids; ids are far below 2^16. */
 const pairKey = (left: number, right: number) => left * 0x10000 + right
 
 /**
+ * Trains a vocabulary.
  * @param texts the training text without special tokens
- * @param vocabularySize how many tokens to make, the 256 bytes included; fewer if no pair occurs twice any more
+ * @param vocabularySize number of tokens to create, including the 256 bytes; fewer if no pair occurs twice any more
  */
 export function trainBpe(texts: Iterable<string>, vocabularySize: number): TrainedVocabulary {
   const words = countWords(texts)
@@ -67,7 +68,7 @@ function countWords(texts: Iterable<string>): Map<string, Word> {
   return words
 }
 
-/** How often each pair of neighbours occurs, and in which words. */
+/** Counts each pair of adjacent tokens, and the words that contain it. */
 class PairIndex {
   readonly #counts = new Map<number, number>()
   readonly #words = new Map<number, Set<Word>>()
@@ -121,7 +122,7 @@ function joinPair(ids: readonly number[], left: number, right: number, merged: n
   return joined
 }
 
-/** One printable character per byte: printable Latin-1 stands for itself, the rest is moved up to 256 and on. */
+/** One printable character per byte: printable Latin-1 represents itself, the others are mapped to 256 and above. */
 const BYTE_ALPHABET: readonly string[] = Array.from({ length: 256 }, (_, byte) => byteCharacter(byte))
 
 function byteCharacter(byte: number): string {
@@ -136,7 +137,7 @@ function countUnprintableBelow(byte: number): number {
   return Array.from({ length: byte }, (_, lower) => lower).filter((lower) => !isPrintable(lower)).length
 }
 
-/** `tokenizer.json`. No normalizer: every text comes back from its ids as it was. */
+/** Returns `tokenizer.json`. It has no normalizer, so that decoding returns the original text. */
 export function tokenizerJson(vocabulary: TrainedVocabulary, specials: readonly SpecialToken[]): string {
   return jsonFile({
     version: '1.0',
@@ -177,7 +178,7 @@ export interface TokenizerConfigInput {
   modelMaxLength: number
 }
 
-/** `tokenizer_config.json`, with the chat template in it. */
+/** Returns `tokenizer_config.json`, including the chat template. */
 export function tokenizerConfigJson(input: TokenizerConfigInput): string {
   const firstSpecialId = input.vocabulary.tokens.length
   return jsonFile({

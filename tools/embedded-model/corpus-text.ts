@@ -1,6 +1,6 @@
-/** What the corpus is made of: sentences and lists of words, written for this model and used by `corpus.ts`. */
+/** The material of the corpus: sentences and lists of words, written for this model and used by `corpus.ts`. */
 
-/** Questions and answers that stand in the corpus as they are. */
+/** Questions and answers that the corpus contains verbatim. */
 export const DIALOGUES: readonly (readonly [question: string, answer: string])[] = [
   ['Hello!', 'Hello! How can I help you today?'],
   ['Hi there', 'Hi! What would you like to work on?'],

@@ -1,13 +1,13 @@
 /**
- * The training corpus: conversations put together from `corpus-text.ts` with a fixed seed, so that the model can be
- * made again, byte for byte, on any machine.
+ * The training corpus: conversations generated from `corpus-text.ts` with a fixed seed, so that the model is
+ * reproducible byte for byte on any machine.
  */
 import { type RandomSource, seededRandom } from '../../src/embedded/engine/random.ts'
 import * as text from './corpus-text.ts'
 
 export interface CorpusMessage {
   role: 'system' | 'user' | 'assistant'
-  /** As the chat template writes it, tool calls and tool responses included. */
+  /** The text as the chat template writes it, including tool calls and tool responses. */
   text: string
 }
 
@@ -16,7 +16,7 @@ export type CorpusConversation = CorpusMessage[]
 const SEED = 20_240_817
 const SYSTEM: CorpusMessage = { role: 'system', text: 'You are a helpful assistant.' }
 
-/** How many conversations of each kind; together about 200 KB of text. */
+/** Number of conversations of each kind; together about 200 KB of text. */
 const SHARES: readonly (readonly [count: number, make: (random: RandomSource) => CorpusConversation])[] = [
   [400, fixedDialogue],
   [260, storyDialogue],

@@ -2,9 +2,7 @@ import type { NgramCounts, NgramLevel } from '../../src/embedded/engine/ngram-fi
 
 const MAX_COUNT = 0xffff
 
-/**
- * Counts the sequences of up to `order` tokens within each document; none reaches from one document into the next.
- */
+/** Counts the sequences of up to `order` tokens within each document; no sequence spans documents. */
 export function countNgrams(
   documents: readonly (readonly number[])[],
   vocabularySize: number,

@@ -1,6 +1,6 @@
 /**
- * Makes the embedded engine's model: `node tools/embedded-model/train-model.ts [folder]`. The same sources
- * always give the same bytes; `test/unit/embedded/training.test.ts` holds the committed files to that.
+ * Trains the embedded engine's model: `node tools/embedded-model/train-model.ts [folder]`. The same sources always
+ * yield the same bytes; `test/unit/embedded/training.test.ts` checks the committed files.
  */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -18,7 +18,7 @@ const SPECIAL_TOKENS: readonly SpecialToken[] = [
   { text: '<|endoftext|>', special: true },
   { text: '<|im_start|>', special: true },
   { text: '<|im_end|>', special: true },
-  // Parsers look for these in the text, so decoding must keep them, as Qwen3's tokenizer has it.
+  // Parsers search the text for these, so decoding must keep them, as in Qwen3's tokenizer.
   { text: '<tool_call>', special: false },
   { text: '</tool_call>', special: false },
   { text: '<tool_response>', special: false },
@@ -69,7 +69,7 @@ export function trainModel(folder: string): void {
   writeFileSync(join(folder, 'ngrams.bin'), encodeNgrams(counts))
 }
 
-/** A conversation as the chat template renders it; `<|endoftext|>` ends the document. */
+/** Renders a conversation like the chat template; `<|endoftext|>` ends the document. */
 function renderConversation(conversation: CorpusConversation): string {
   const messages = conversation.map(({ role, text }) => `<|im_start|>${role}\n${text}<|im_end|>\n`)
   return `${messages.join('')}<|endoftext|>`

@@ -1,6 +1,6 @@
 /**
- * The embedded model's chat template by hand: its engine starts at once and has no use for Python. A test compares it
- * with `train/chat-template.jinja`, rendered by Jinja2.
+ * The embedded model's chat template, implemented in TypeScript so that its engine starts without Python. A test
+ * compares it with `train/chat-template.jinja`, rendered by Jinja2.
  */
 import { ProxyError } from '../../base/errors.ts'
 import type { ChatMessage, Tool, ToolCall } from '../../protocol/canonical/messages.ts'
@@ -8,7 +8,7 @@ import { getRawNumber } from '../../protocol/canonical/number-texts.ts'
 
 const DEFAULT_SYSTEM = 'You are a helpful assistant.'
 
-/** Around the tools, a line each. */
+/** Text around the tools, which are one per line. */
 const TOOLS_HEAD =
   '\n\n# Tools\n\nYou may call one or more functions to assist with the user query.' +
   '\n\nYou are provided with function signatures within <tools></tools> XML tags:\n<tools>'
@@ -16,7 +16,7 @@ const TOOLS_TAIL =
   '\n</tools>\n\nFor each function call, return a json object with function name and arguments within ' +
   '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
 
-/** @throws ProxyError `unsupported` for content that is not text */
+/** Renders a conversation. @throws ProxyError `unsupported` for content that is not text */
 export function renderChatMl(
   messages: readonly ChatMessage[],
   tools: readonly Tool[] | null,
@@ -68,7 +68,7 @@ function renderAnswer(message: ChatMessage, content: string): string {
   return text
 }
 
-/** Arguments that are no object stay the text that the model wrote. */
+/** Formats the arguments of a tool call. Arguments that are not an object stay as the model wrote them. */
 function formatArguments(written: unknown): string {
   if (written === undefined || written === null || written === '') return '{}'
   if (typeof written !== 'string') return pythonJson(written)
@@ -92,7 +92,7 @@ function getText({ content }: ChatMessage, index: number): string {
   return texts.join('\n')
 }
 
-/** JSON as Python writes it, with a space after each comma and colon. */
+/** Formats JSON as Python does, with a space after each comma and colon. */
 export function pythonJson(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(pythonJson).join(', ')}]`
   if (typeof value !== 'object' || value === null) return JSON.stringify(value)

@@ -20,29 +20,32 @@ import { readLogprobsOptions, readSamplingParams, type SamplingParams, tooLong }
 import { rankTokens, type TokenRank } from './score.ts'
 
 export interface EmbeddedEngineOptions {
-  /** The model's name in answers and lists. Requests may ask for any other. Default: `embedded`. */
+  /** The model's name in responses and lists. Requests may name any other. Default: `embedded`. */
   model?: string | undefined
-  /** Tokens of prompt and completion together. Default: 131072, room for the first prompts of all agents. */
+  /**
+   * Maximum number of tokens of prompt and completion together. Default: 131072, enough for the first prompts of all
+   * agents.
+   */
   contextLength?: number | undefined
   /** Time to the first token, in milliseconds. Default: 0. */
   latencyMs?: number
-  /** Pace after the first token; 0 is as fast as it goes. Default: 0. */
+  /** Rate after the first token; 0: unlimited. Default: 0. */
   tokensPerSecond?: number
-  /** Which weights are said to sample; `EmbeddedEngine.weightVersion` changes it later. Default: none. */
+  /** The weight version to report; `EmbeddedEngine.weightVersion` changes it later. Default: none. */
   weightVersion?: string | undefined
-  /** Answers that are forced. Default: the built-in playbook, a calculator's tool loop. */
+  /** Forced completions. Default: the built-in playbook, a calculator's tool loop. */
   playbook?: Playbook | undefined
   /**
-   * For benchmarks: every completion is the same text, this many tokens long if the request does not limit it
-   * earlier; nothing is sampled. The logprobs are still the model's own. Default: off.
+   * For benchmarks: every completion is the same text of this many tokens, unless the request sets a lower limit;
+   * nothing is sampled. The logprobs are still the model's own. Default: off.
    */
   cannedTokens?: number
 }
 
-/** A completion request's default in OpenAI's and vLLM's API. */
+/** Default of a completion request in OpenAI's and vLLM's API. */
 const COMPLETION_MAX_TOKENS = 16
 
-/** Takes some 16 ms on the spot. */
+/** Encoding this many characters takes about 16 ms. */
 const INLINE_LIMIT_CHARS = 16 * 1024
 
 export class EmbeddedEngine implements EngineClient {
@@ -51,16 +54,16 @@ export class EmbeddedEngine implements EngineClient {
   readonly takesTokenIds = true
   readonly model: string
   readonly contextLength: number
-  /** What new completions, and those under way when they end, name as their weights. */
+  /** The weight version that new completions, and running ones when they end, report. */
   weightVersion: string | undefined
   #running = 0
   /**
-   * The seed of the next request that names none. Requests draw different completions, and an engine that restarts draws
-   * the same ones again, as vLLM does with its default seed of 0.
+   * The seed of the next request without one. Requests draw different completions, and a restarted engine draws the
+   * same ones again, like vLLM with its default seed of 0.
    */
   #nextSeed = 0
   readonly #model: EmbeddedModel
-  /** Of long texts; opened with the first. */
+  /** Encoder of long texts; opened with the first. */
   #encoder: Promise<TextEncoder> | undefined
   readonly #playbook: Playbook
   readonly #latencyMs: number
@@ -78,7 +81,7 @@ export class EmbeddedEngine implements EngineClient {
     this.#canned = options.cannedTokens ? cannedCompletion(this.#model, options.cannedTokens) : undefined
   }
 
-  /** Completions under way. */
+  /** The number of running completions. */
   get running(): number {
     return this.#running
   }
@@ -113,7 +116,7 @@ export class EmbeddedEngine implements EngineClient {
     await (await this.#encoder)?.close()
   }
 
-  /** The prompt that the messages become, as `generate` uses it. @throws ProxyError as `generate` */
+  /** Returns the prompt of these messages, as `generate` uses it. @throws ProxyError as `generate` */
   async tokenizeChat(body: ChatBody): Promise<number[]> {
     return (await chatPrompt((text) => this.tokenizeText(text), body)).ids
   }
@@ -127,13 +130,17 @@ export class EmbeddedEngine implements EngineClient {
     return { tokens: this.rankTokens(ids, promptTokenIds.length, alternatives) }
   }
 
-  /** @param from the first token that is ranked @throws ProxyError `engine_rejected` for ids that are none */
+  /**
+   * Ranks the tokens of a sequence.
+   * @param from index of the first token that is ranked
+   * @throws ProxyError `engine_rejected` for invalid ids
+   */
   rankTokens(ids: readonly number[], from: number, count: number): TokenRank[] {
     checkTokenIds(this.#model, ids, 'prompt')
     return rankTokens(this.#model.ngrams, ids, from, count)
   }
 
-  /** A long text holds nobody up. */
+  /** Tokenizes a text. A long text is encoded off the main thread. */
   async tokenizeText(text: string): Promise<number[]> {
     const { tokenizer } = this.#model
     if (text.length <= INLINE_LIMIT_CHARS) return tokenizer.encode(text)
@@ -148,7 +155,7 @@ export class EmbeddedEngine implements EngineClient {
     return this.#model.tokenizer.decode(ids)
   }
 
-  /** The vocabulary's entry of each token. */
+  /** Returns the vocabulary entry of each token. */
   tokenStrings(ids: readonly number[]): string[] {
     return ids.map((id) => this.#model.tokenizer.idToToken(id) ?? '')
   }
@@ -175,7 +182,7 @@ export class EmbeddedEngine implements EngineClient {
     return { promptIds: PromptIds.from(prompt.ids), generation }
   }
 
-  /** What cannot fit, whatever its tokens are, is not encoded first. */
+  /** A text that cannot fit, whatever its tokens are, is rejected before it is encoded. */
   readonly #encodePrompt = (text: string): Promise<number[]> => {
     const atLeast = Math.ceil(text.length / this.#model.longestTokenChars)
     if (atLeast > this.contextLength) throw tooLong({ contextLength: this.contextLength, atLeast })
@@ -189,7 +196,9 @@ export class EmbeddedEngine implements EngineClient {
       : await completionPrompt(this.#model, this.#encodePrompt, request.body)
   }
 
-  /** What the completion begins with, and the parameters with the length at which a rule cuts it off. */
+  /**
+   * Returns the forced beginning of the completion, and the parameters with the length at which a rule truncates it.
+   */
   #force(
     prompt: EmbeddedPrompt,
     model: string | undefined,
@@ -205,7 +214,7 @@ export class EmbeddedEngine implements EngineClient {
     return { params: { ...params, maxTokens }, forcedIds }
   }
 
-  /** Batches of events, at the engine's pace; other work gets its turn between any two of them. */
+  /** Yields batches of events at the engine's rate; yields to other work between any two of them. */
   async *#run(generation: Generation, signal: AbortSignal): AsyncGenerator<GenerationEvent[]> {
     const pace = new Pace(this.#latencyMs, this.#tokensPerSecond)
     this.#running++
@@ -233,7 +242,7 @@ function makeParser(body: ChatBody): OutputParser {
 const SENTENCE =
   'The server reads a request, asks the engine for tokens, and writes them down before it answers. '
 
-/** Ids of a text of exactly `length` tokens; the last one ends the turn. */
+/** Returns the ids of a text of exactly `length` tokens; the last one ends the turn. */
 function cannedCompletion({ tokenizer, eosTokenId }: EmbeddedModel, length: number): number[] {
   const sentence = tokenizer.encode(SENTENCE)
   const text = Array.from({ length: length - 1 }, (_, i) => sentence[i % sentence.length]!)

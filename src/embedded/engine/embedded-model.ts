@@ -3,12 +3,15 @@ import { folderPath } from '../../base/assets.ts'
 import { loadTokenizer, longestTokenChars, type Tokenizer } from '../../proxy/tokens/tokenizer/tokenizer.ts'
 import { NgramModel } from './ngram-model.ts'
 
-/** Where `tools/embedded-model/train-model.ts` puts the tokenizer, its chat template and the n-gram counts. */
+/**
+ * Returns the folder to which `tools/embedded-model/train-model.ts` writes the tokenizer, its chat template and the
+ * n-gram counts.
+ */
 export function embeddedModelFolder(): string {
   return folderPath(new URL('../model', import.meta.url))
 }
 
-/** Its tokenizer alone. */
+/** Loads only the tokenizer. */
 export function loadEmbeddedTokenizer(): Tokenizer {
   return loadTokenizer(embeddedModelFolder())
 }
@@ -16,13 +19,13 @@ export function loadEmbeddedTokenizer(): Tokenizer {
 export interface EmbeddedModel {
   tokenizer: Tokenizer
   ngrams: NgramModel
-  /** Ends an assistant message. */
+  /** The token that ends an assistant message. */
   eosTokenId: number
-  /** Of the text of any token: so many letters are a token at least. */
+  /** Length of the longest token text: this many characters are at least one token. */
   longestTokenChars: number
 }
 
-/** Reads the committed model; about 20 ms. */
+/** Loads the committed model, which takes about 20 ms. */
 export function loadEmbeddedModel(): EmbeddedModel {
   const folder = embeddedModelFolder()
   const tokenizer = loadTokenizer(folder)

@@ -1,5 +1,5 @@
 /**
- * One completion, token by token: forced or sampled ids in, generation events out. Pure: no clock, no input or output.
+ * Generates one completion, token by token: forced or sampled ids in, generation events out. Pure: no clock and no I/O.
  */
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../protocol/canonical/messages.ts'
@@ -19,17 +19,17 @@ import { mostProbable } from './score.ts'
 interface GenerationInput {
   promptIds: readonly number[]
   params: SamplingParams
-  /** What the completion begins with, whatever the model thinks of it; sampling goes on behind it. */
+  /** The forced beginning of the completion; sampling continues after it. */
   forcedIds?: readonly number[]
-  /** Turns text into content, reasoning and tool calls. Without one, all text is content. */
+  /** Parses text into content, reasoning and tool calls. Without a parser, all text is content. */
   parser?: OutputParser | undefined
-  /** Set where the request asks to see logprobs; events carry those of the sampled tokens in any case. */
+  /** Set if the request asks for logprobs; events carry those of the sampled tokens in any case. */
   logprobsOptions?: LogprobsOptions | undefined
-  /** What is recorded beyond ids and logprobs. */
+  /** Token data to report in addition to ids and logprobs. */
   record?: CaptureOptions | undefined
 }
 
-/** Why a completion ends with the token just taken. */
+/** The reason why a completion ends with the current token. */
 type EndReason = Pick<GenerationEnd, 'finishReason' | 'stopReason'>
 
 export class Generation {
@@ -38,7 +38,7 @@ export class Generation {
   readonly #sampler: Sampler
   readonly #decoder: StreamingDecoder
   readonly #stops: StopStrings
-  /** Prompt and completion. */
+  /** Ids of prompt and completion. */
   readonly #ids: number[]
   #hasToolCalls = false
   #done = false
@@ -62,7 +62,7 @@ export class Generation {
     return this.#done
   }
 
-  /** Takes the next token. @returns its delta and, behind the last token, the end */
+  /** Generates the next token. @returns its delta and, after the last token, the end */
   next(): GenerationEvent[] {
     const next = this.#model.ngrams.next(this.#ids)
     const id = this.#input.forcedIds?.[this.#completionLength] ?? this.#sampler.draw(next)
@@ -77,12 +77,15 @@ export class Generation {
     return this.#ids.length - this.#input.promptIds.length
   }
 
-  /** A stop string wins over the length limit, as in vLLM. */
+  /**
+   * Decodes a token and checks whether it ends the completion. A stop string takes precedence over the length limit, as
+   * in vLLM.
+   */
   #readToken(id: number): { text: string; ending?: EndReason } {
     const { params } = this.#input
     const byToken = this.#endingWith(id)
     const decoded = byToken && !params.includeStop ? '' : this.#decoder.push([id])
-    // vLLM looks for stop strings one token later than for stop tokens (`vllm/v1/engine/detokenizer.py`).
+    // vLLM checks stop strings one token later than stop tokens (`vllm/v1/engine/detokenizer.py`).
     const text = this.#stops.push(decoded, this.#completionLength > params.minTokens)
     const stop = this.#stops.matched
     if (byToken) return { text: text + this.#takeHeld(), ending: byToken }
@@ -98,7 +101,7 @@ export class Generation {
     return params.stopTokenIds.includes(id) ? { finishReason: 'stop', stopReason: id } : undefined
   }
 
-  /** Text that was held back in case more of a stop string or of a character would come. */
+  /** Returns text that was buffered because it could have continued as a stop string or a character. */
   #takeHeld(): string {
     return this.#stops.flush() + this.#decoder.flush()
   }
@@ -145,7 +148,7 @@ function joinDeltas(first: OutputDelta, second: OutputDelta): OutputDelta {
   return joined
 }
 
-/** A token with its logprob and its most probable alternatives, as OpenAI and vLLM list them. */
+/** Describes a token with its logprob and its most probable alternatives, as OpenAI and vLLM list them. */
 function describeToken(
   tokenizer: Tokenizer,
   next: NextToken,
@@ -160,7 +163,7 @@ function describeToken(
   }
 }
 
-/** With `return_tokens_as_token_ids` the bytes are still the text's. */
+/** Describes a token. With `return_tokens_as_token_ids` the bytes are still those of the text. */
 function describe(tokenizer: Tokenizer, next: NextToken, id: number, options: LogprobsOptions) {
   const text = tokenizer.getPiece(id).text ?? tokenizer.decode([id])
   return {
@@ -170,7 +173,7 @@ function describe(tokenizer: Tokenizer, next: NextToken, id: number, options: Lo
   }
 }
 
-/** The most probable tokens, as a row of a detail. */
+/** Returns the most probable tokens as a row of token data. */
 function getAlternatives(tokenizer: Tokenizer, next: NextToken, count: number): TokenTable {
   const ids = mostProbable(next, tokenizer.vocabSize, count)
   return { counts: [ids.length], ids, logprobs: ids.map((id) => next.logprob(id)) }

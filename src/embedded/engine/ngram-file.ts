@@ -10,7 +10,7 @@
  *       counts:u16[entryCount]
  */
 
-/** What followed each context of n-1 tokens. */
+/** The tokens that followed each context of n-1 tokens. */
 export interface NgramLevel {
   contexts: Uint16Array
   ends: Uint32Array
@@ -44,9 +44,9 @@ function alignedBytes(block: ArrayBufferView): Buffer {
   return bytes
 }
 
-/** @throws Error if the bytes are not such a file, or not all of it */
+/** Decodes an n-gram file. @throws Error if the bytes are not a complete file of this format */
 export function decodeNgrams(file: Uint8Array): NgramCounts {
-  // A copy of its own: the views below need aligned offsets.
+  // Copied, because the views below need aligned offsets.
   const bytes = new Uint8Array(file).buffer
   let offset = 0
   const u32 = (length: number) => new Uint32Array(bytes, advance(length * 4), length)

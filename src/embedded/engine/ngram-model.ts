@@ -1,11 +1,14 @@
 /**
- * An interpolated n-gram language model with absolute discounting (Ney, Essen & Kneser 1994): what a long context
- * has not seen gets its share from the next shorter one, down to the uniform distribution, so that every token has
- * a probability above zero after every context.
+ * An interpolated n-gram language model with absolute discounting (Ney, Essen & Kneser 1994). The mass of tokens that a
+ * long context has not seen is distributed by the next shorter one, down to the uniform distribution, so that every
+ * token has a probability above zero after every context.
  */
 import { decodeNgrams, type NgramCounts, type NgramLevel } from './ngram-file.ts'
 
-/** Taken off every count and given to shorter contexts. Small: the corpus is small, and its sentences should show. */
+/**
+ * Subtracted from every count in favour of shorter contexts. Small, because the corpus is small and its sentences
+ * should be reproduced.
+ */
 const DISCOUNT = 0.25
 
 export class NgramModel {
@@ -24,11 +27,11 @@ export class NgramModel {
     return new NgramModel(decodeNgrams(bytes))
   }
 
-  /** What may follow the first `length` of `ids`. */
+  /** Returns the distribution of the token after the first `length` of `ids`. */
   next(ids: ArrayLike<number>, length = ids.length): NextToken {
     const matches: ContextMatch[] = []
     for (const contexts of this.#contexts) {
-      // A context whose shorter form was never seen was not seen either.
+      // If a shorter context was never seen, the longer ones were not seen either.
       const match = contexts.find(ids, length)
       if (match === undefined) break
       matches.push(match)
@@ -41,7 +44,7 @@ interface ContextMatch {
   level: NgramLevel
   from: number
   to: number
-  /** How often the context occurred. */
+  /** Number of occurrences of the context. */
   total: number
 }
 
@@ -49,7 +52,10 @@ interface NgramMatch extends ContextMatch {
   weight: number
 }
 
-/** The distribution of one token. Its two ways to read it add the same terms in the same order: equal bits. */
+/**
+ * The distribution of one token. Both methods add the same terms in the same order, so their results are equal bit for
+ * bit.
+ */
 export class NextToken {
   readonly #base: Float64Array
   readonly #baseWeight: number
@@ -81,7 +87,7 @@ export class NextToken {
     return probability
   }
 
-  /** The probabilities of all tokens, written into an array of the vocabulary's size. */
+  /** Writes the probabilities of all tokens into an array of the vocabulary's size. */
   fill(probabilities: Float64Array): void {
     for (let token = 0; token < probabilities.length; token++) {
       probabilities[token] = this.#base[token]! * this.#baseWeight

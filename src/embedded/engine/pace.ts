@@ -1,10 +1,13 @@
 import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 
-/** The most that one completion takes of a turn of the event loop: with many of them an abort is still seen at once. */
+/**
+ * Limits of one completion per iteration of the event loop, so that aborts are detected promptly even with many
+ * completions.
+ */
 const TOKENS_PER_TURN = 32
 const MS_PER_TURN = 0.5
 
-/** When tokens are due: the first one after the latency, the others at an even pace. */
+/** Schedules tokens: the first one after the latency, the others at an even rate. */
 export class Pace {
   readonly #firstAtMs: number
   readonly #tokensPerSecond: number
@@ -16,9 +19,8 @@ export class Pace {
   }
 
   /**
-   * Waits until a token is due, and then asks for one after the other until none is, or another completion should
-   * have its turn.
-   * @param take makes a token; false if it was the last one
+   * Waits until a token is due, then generates tokens until none is due or the time slice ends.
+   * @param take generates a token; returns false after the last one
    * @throws the signal's reason, as soon as it is aborted
    */
   async takeDue(signal: AbortSignal, take: () => boolean): Promise<void> {

@@ -1,7 +1,7 @@
 /**
- * A playbook forces answers, so that tool loops and agents can be driven without a capable model: an ordered list
- * of rules, conditions on the conversation and the answer to give. The first rule that applies wins. The format is
- * described in `docs/embedded-engine.md`.
+ * A playbook forces completions, so that tool loops and agents can be tested without a capable model: an ordered list
+ * of rules, each with conditions on the conversation and a completion. The first matching rule applies.
+ * `docs/embedded-engine.md` describes the format.
  */
 import { readFileSync } from 'node:fs'
 import Type, { type Static } from 'typebox'
@@ -58,7 +58,7 @@ const PlaybookFile = Type.Object({ rules: Type.Array(Rule) }, closed)
 type Conditions = Static<typeof Conditions>
 type PlaybookAnswer = Static<typeof PlaybookAnswer>
 
-/** An answer as the model is to write it. */
+/** A forced completion. */
 interface AnswerText {
   /** Name of the rule. */
   rule: string
@@ -80,8 +80,8 @@ export class Playbook {
 
   /**
    * @param source the parsed JSON of a playbook file
-   * @param origin what error messages call it
-   * @throws ProxyError `config_invalid` naming the rule and the field at fault
+   * @param origin name of the playbook in error messages
+   * @throws ProxyError `config_invalid` naming the rule and the invalid field
    */
   constructor(source: unknown, origin = 'playbook') {
     const error = firstSchemaError(PlaybookFile, source)
@@ -93,7 +93,7 @@ export class Playbook {
     }))
   }
 
-  /** @throws ProxyError `config_invalid` if the file cannot be read or is not a playbook */
+  /** Reads a playbook file. @throws ProxyError `config_invalid` if the file cannot be read or is not a playbook */
   static fromFile(path: string): Playbook {
     const origin = `playbook ${path}`
     let source: unknown
@@ -105,12 +105,12 @@ export class Playbook {
     return new Playbook(source, origin)
   }
 
-  /** Whether there is any rule, so that a conversation is worth looking at. */
+  /** Whether there are no rules, so that conversations need not be parsed. */
   get isEmpty(): boolean {
     return this.#rules.length === 0
   }
 
-  /** The answer of the first rule that applies; undefined if none does. */
+  /** Returns the completion of the first rule that applies; undefined if none does. */
   answer(conversation: PromptConversation, model: string | undefined): AnswerText | undefined {
     for (const rule of this.#rules) {
       const values = matchRule(rule, conversation, model)
@@ -125,7 +125,7 @@ export class Playbook {
   }
 }
 
-/** What `$1` and `$<name>` stand for. */
+/** The values of `$1` and `$<name>`. */
 type Captures = ReadonlyMap<string, string>
 
 function matchRule(
@@ -143,7 +143,7 @@ function matchRule(
   if (wantedModel !== undefined && model !== wantedModel) return undefined
   const captures = new Map<string, string>()
   if (rule.user && !capture(rule.user, conversation.task, captures)) return undefined
-  // Read last, so that $1 is the last message's where both patterns have groups.
+  // Matched last, so that $1 refers to the last message if both patterns have groups.
   if (rule.text && !capture(rule.text, last.text, captures)) return undefined
   return captures
 }
@@ -158,7 +158,7 @@ function capture(pattern: RegExp, text: string, captures: Map<string, string>): 
   return true
 }
 
-/** The format is the chat template's; a reasoning that the template renders later must be written the same way. */
+/** Formats a completion like the chat template, which renders the reasoning of a later prompt the same way. */
 function writeAnswer(answer: PlaybookAnswer, captures: Captures): string {
   const reasoning = substitute(answer.reasoning ?? '', captures)
   const content = substitute(answer.content ?? '', captures)
@@ -170,7 +170,7 @@ function writeAnswer(answer: PlaybookAnswer, captures: Captures): string {
   return reasoning === '' ? spoken : `<think>\n${reasoning}\n</think>\n\n${spoken}`
 }
 
-/** `$1` and `$<name>`, in the notation of JavaScript's `replace`; `$$` is a dollar. */
+/** Replaces `$1` and `$<name>`, in the notation of JavaScript's `replace`; `$$` is a dollar sign. */
 function substitute(text: string, captures: Captures): string {
   return text.replace(/\$(?:\$|(\d)|<(\w+)>)/g, (whole, digit?: string, name?: string) => {
     if (whole === '$$') return '$'

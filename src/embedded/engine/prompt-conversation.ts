@@ -1,6 +1,6 @@
 /**
- * Reads a rendered prompt back into the conversation that it came from, as far as playbook rules look at it. Rules
- * see the same conversation whether the engine rendered the messages itself or got token ids from a proxy that did.
+ * Parses a rendered prompt back into its conversation, as far as playbook rules need it. Rules see the same
+ * conversation whether the engine or a proxy rendered the messages.
  */
 
 export interface PromptMessage {
@@ -9,13 +9,13 @@ export interface PromptMessage {
 }
 
 export interface PromptConversation {
-  /** Without system messages: the template adds one where there was none. */
+  /** Messages without those of the system: the template adds one if there was none. */
   messages: readonly PromptMessage[]
-  /** Names of the tools on offer. */
+  /** Names of the available tools. */
   tools: ReadonlySet<string>
   /** Text of the last user message; empty if there is none. */
   task: string
-  /** Assistant messages since the last user message. */
+  /** Number of assistant messages since the last user message. */
   step: number
 }
 
@@ -23,7 +23,7 @@ const BLOCK = /<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n/gsu
 const TOOL_RESPONSE = /<tool_response>\n(.*?)\n<\/tool_response>/gsu
 const GENERATION_PROMPT = '<|im_start|>assistant\n'
 
-/** @returns undefined if the prompt does not end where the assistant's turn begins, as the template leaves it */
+/** Parses a prompt. @returns undefined if the prompt does not end with the template's generation prompt */
 export function readPrompt(prompt: string): PromptConversation | undefined {
   if (!prompt.endsWith(GENERATION_PROMPT)) return undefined
   const blocks = [...prompt.matchAll(BLOCK)].map(([, role, text]) => ({ role: role!, text: text! }))
@@ -38,7 +38,7 @@ export function readPrompt(prompt: string): PromptConversation | undefined {
   }
 }
 
-/** The template puts tool messages in a row into one user block. */
+/** Parses a block. The template combines consecutive tool messages in one user block. */
 function readBlock(role: string, text: string): PromptMessage[] {
   if (role === 'assistant') return [{ role, text }]
   if (role !== 'user') return []
@@ -57,7 +57,7 @@ function nameOfTool(line: string): string[] {
     const name = tool.function?.name ?? tool.name
     return typeof name === 'string' ? [name] : []
   } catch {
-    // A system message may quote the markup; what is not a tool's definition offers no tool.
+    // A system message may quote the markup: text that does not parse defines no tool.
     return []
   }
 }

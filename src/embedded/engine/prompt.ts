@@ -3,17 +3,20 @@ import { renderChatMl } from './chat-ml.ts'
 import type { EmbeddedModel } from './embedded-model.ts'
 import { rejection } from './rejection.ts'
 
-/** Text to ids; a long one is encoded elsewhere, so that nobody waits for it. */
+/** Encodes a text; a long one is encoded off the main thread. */
 type Encode = (text: string) => Promise<number[]>
 
-/** What a completion follows. */
+/** A prompt as ids and text. */
 export interface EmbeddedPrompt {
   ids: number[]
-  /** A function, because only playbook rules look at it and a prompt of ids must be decoded for them. */
+  /** A function, because only playbook rules read the text, and a prompt of ids must be decoded for them. */
   text: () => string
 }
 
-/** @throws ProxyError `engine_rejected`, or `unsupported` for content that is not text */
+/**
+ * Builds the prompt of a chat request.
+ * @throws ProxyError `engine_rejected`, or `unsupported` for content that is not text
+ */
 export async function chatPrompt(encode: Encode, body: ChatBody): Promise<EmbeddedPrompt> {
   if (body.continue_final_message === true) {
     throw rejection('continue_final_message is not supported', 'continue_final_message')
@@ -22,7 +25,7 @@ export async function chatPrompt(encode: Encode, body: ChatBody): Promise<Embedd
   return { ids: await encode(text), text: () => text }
 }
 
-/** @throws ProxyError `engine_rejected` */
+/** Builds the prompt of a completion request. @throws ProxyError `engine_rejected` */
 export async function completionPrompt(
   model: EmbeddedModel,
   encode: Encode,
@@ -34,7 +37,7 @@ export async function completionPrompt(
   return { ids: await encode(prompt), text: () => prompt }
 }
 
-/** @throws ProxyError `engine_rejected` */
+/** Builds a prompt of ids. @throws ProxyError `engine_rejected` */
 export function tokenPrompt(model: EmbeddedModel, ids: number[]): EmbeddedPrompt {
   refuseEmpty(ids)
   checkTokenIds(model, ids, 'prompt')
@@ -45,7 +48,7 @@ function refuseEmpty(prompt: string | number[]): void {
   if (prompt.length === 0) throw rejection('The decoder prompt cannot be empty', 'prompt')
 }
 
-/** @throws ProxyError `engine_rejected` in vLLM's words if an id is none of the tokenizer's */
+/** Checks token ids. @throws ProxyError `engine_rejected` with vLLM's message if an id is not in the vocabulary */
 export function checkTokenIds({ tokenizer }: EmbeddedModel, ids: readonly number[], param: string): void {
   const unknown = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= tokenizer.vocabSize)
   if (unknown !== undefined) throw rejection(`Token id ${unknown} is out of vocabulary`, param)

@@ -2,9 +2,9 @@
 export type RandomSource = () => number
 
 /**
- * A deterministic source: the same seed gives the same numbers on every machine. sfc32 (Chris Doty-Humphrey's
+ * Returns a deterministic source: a seed yields the same numbers on every machine. sfc32 (Chris Doty-Humphrey's
  * PractRand), two 32-bit draws per number so that all 53 bits of a double are random.
- * @param seed any integer; its low 64 bits count, so that -1 and 2^40 are seeds of their own.
+ * @param seed any integer; its low 64 bits are used, so that -1 and 2^40 are distinct seeds
  */
 export function seededRandom(seed: number | bigint): RandomSource {
   const bits = BigInt.asUintN(64, BigInt(typeof seed === 'number' ? Math.trunc(seed) : seed))
@@ -30,7 +30,7 @@ function sfc32(low: number, high: number): () => number {
     c |= 0
     return out >>> 0
   }
-  // The first draws still show the seed; the generator's author discards twelve.
+  // The first draws correlate with the seed; the generator's author discards twelve.
   for (let i = 0; i < 12; i++) draw()
   return draw
 }

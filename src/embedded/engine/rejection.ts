@@ -1,8 +1,8 @@
 import { ProxyError } from '../../base/errors.ts'
 
 /**
- * A refusal as a client of vLLM would report it: status and error body are vLLM's
- * (`vllm/entrypoints/openai/engine/protocol.py`, `ErrorInfo`), whose `code` is the status as a number.
+ * Returns a rejection as vLLM reports it: status and error body are vLLM's
+ * (`vllm/entrypoints/openai/engine/protocol.py`, `ErrorInfo`), where `code` is the status as a number.
  */
 export function rejection(message: string, param: string): ProxyError {
   const engineBody = { error: { message, type: 'BadRequestError', param, code: 400 } }

@@ -1,6 +1,6 @@
 /**
- * Draws the next token. The order of the steps is vLLM's (`vllm/v1/sample/sampler.py`): masks and penalties on the
- * logits, then greedy or temperature, min_p, top_k, top_p, draw. The model's log-softmax stands for the logits.
+ * Samples the next token. The order of the steps is vLLM's (`vllm/v1/sample/sampler.py`): masks and penalties on the
+ * logits, then greedy or temperature, min_p, top_k, top_p, draw. The model's log-softmax is used as logits.
  */
 import type { NextToken } from './ngram-model.ts'
 import { type RandomSource, seededRandom } from './random.ts'
@@ -20,10 +20,10 @@ export class Sampler {
   readonly #params: SamplingParams
   readonly #random: RandomSource
   readonly #weights: Float64Array
-  /** Tokens that end a completion, so that `min_tokens` must keep them out. */
+  /** Tokens that end a completion; `min_tokens` masks them. */
   readonly #endings: readonly number[]
   readonly #inPrompt: ReadonlySet<number>
-  /** How often each token was generated. */
+  /** Number of occurrences of each token in the completion. */
   readonly #generated = new Map<number, number>()
   #length = 0
 
@@ -35,7 +35,7 @@ export class Sampler {
     this.#inPrompt = new Set(params.repetitionPenalty === 1 ? [] : Array.from(promptIds))
   }
 
-  /** @returns the id of the drawn token; it does not count as generated before `accept` */
+  /** Draws a token. @returns its id; it does not count as generated before `accept` */
   draw(next: NextToken): number {
     const weights = this.#weights
     next.fill(weights)
@@ -47,7 +47,7 @@ export class Sampler {
     return kept === undefined ? drawFromAll(weights, this.#random()) : drawFrom(kept, weights, this.#random())
   }
 
-  /** Takes note of a token that became part of the completion, drawn or not. */
+  /** Records a token that became part of the completion, drawn or forced. */
   accept(id: number): void {
     this.#length++
     this.#generated.set(id, (this.#generated.get(id) ?? 0) + 1)
@@ -55,7 +55,7 @@ export class Sampler {
 
   #penalize(weights: Float64Array): void {
     const { repetitionPenalty, presencePenalty, frequencyPenalty } = this.#params
-    // A log-probability is never positive, so that the repetition penalty always multiplies it.
+    // A log-probability is never positive, so the repetition penalty always multiplies it.
     if (repetitionPenalty !== 1) {
       for (const id of new Set([...this.#inPrompt, ...this.#generated.keys()])) {
         weights[id] = weights[id]! ** repetitionPenalty
@@ -67,7 +67,7 @@ export class Sampler {
     }
   }
 
-  /** The tokens that min_p, top_k and top_p leave, most probable first; undefined: all that have weight. */
+  /** Returns the tokens that remain after min_p, top_k and top_p, most probable first; undefined: all with weight. */
   #restrict(weights: Float64Array): number[] | undefined {
     const { minP, topK, topP } = this.#params
     if (minP > 0) clearBelow(weights, minP * weights[indexOfLargest(weights)]!)
@@ -87,7 +87,7 @@ export class Sampler {
 
 function applyTemperature(weights: Float64Array, temperature: number): void {
   if (temperature === 1) return
-  // Relative to the largest, which stays 1: a low temperature would let all of them underflow.
+  // Normalized to the largest, which stays 1: otherwise a low temperature would underflow all of them.
   const largest = weights[indexOfLargest(weights)]!
   for (let id = 0; id < weights.length; id++) weights[id] = (weights[id]! / largest) ** (1 / temperature)
 }
@@ -97,8 +97,8 @@ function clearBelow(weights: Float64Array, floor: number): void {
 }
 
 /**
- * The heaviest ids, heaviest first, lower id first among equals: all that have weight, or so many that they are
- * enough. Sorting the whole vocabulary for each token would cost most of the engine's time.
+ * Returns the ids with the largest weights in descending order, lower id first among equals: all with weight, or as
+ * many as are enough. Sorting the whole vocabulary for each token would dominate the engine's time.
  */
 function rankUntil(weights: Float64Array, areEnough: (ids: readonly number[]) => boolean): number[] {
   const largest = weights[indexOfLargest(weights)]!
@@ -117,7 +117,7 @@ function idsFrom(weights: Float64Array, threshold: number): number[] {
   return ids
 }
 
-/** The shortest beginning whose weights reach `mass`. */
+/** Returns the shortest prefix of `ranked` whose total weight reaches `mass`. */
 function cutAtMass(ranked: readonly number[], weights: Float64Array, mass: number): number[] {
   let left = mass
   let length = 0
@@ -146,7 +146,7 @@ function drawFromAll(weights: Float64Array, random: number): number {
   return last
 }
 
-/** The lowest index among equals. */
+/** Returns the index of the largest weight, the lowest among equals. */
 export function indexOfLargest(weights: Float64Array): number {
   let largest = 0
   for (let id = 1; id < weights.length; id++) if (weights[id]! > weights[largest]!) largest = id

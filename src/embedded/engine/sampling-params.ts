@@ -1,6 +1,6 @@
 /**
- * The sampling fields that this engine honours, under vLLM's names and with vLLM's meanings and defaults
- * (`vllm/sampling_params.py`). Fields that are not here are ignored, as vLLM ignores what it does not know.
+ * The sampling fields that this engine supports, with vLLM's names, meanings and defaults (`vllm/sampling_params.py`).
+ * Other fields are ignored, like unknown ones by vLLM.
  */
 import Type, { type Static } from 'typebox'
 import type { ProxyError } from '../../base/errors.ts'
@@ -12,10 +12,10 @@ import { firstSchemaError } from './schema-error.ts'
 /** vLLM's `--max-logprobs` default. */
 const MAX_TOP_LOGPROBS = 20
 
-/** As many as token mode takes. vLLM's default is 4, but clients of Anthropic's API send more. */
+/** The limit of token mode. vLLM's default is 4, but clients of Anthropic's API send more. */
 const MAX_STOPS = 64
 
-/** vLLM's `VLLM_MAX_STOP_TOKEN_IDS` default. Each token that is sampled is compared with all of them. */
+/** vLLM's `VLLM_MAX_STOP_TOKEN_IDS` default. Each sampled token is compared with all of them. */
 const MAX_STOP_TOKEN_IDS = 128
 
 const count = (minimum: number) => Type.Optional(Type.Integer({ minimum }))
@@ -44,7 +44,7 @@ const SamplingRequest = Type.Object({
 })
 
 export interface SamplingParams {
-  /** 0: always the most probable token. */
+  /** 0: greedy. */
   temperature: number
   topP: number
   /** 0: all tokens. */
@@ -59,33 +59,39 @@ export interface SamplingParams {
   stop: readonly string[]
   stopTokenIds: readonly number[]
   ignoreEos: boolean
-  /** Leaves special tokens out of the text. */
+  /** Whether to omit special tokens from the text. */
   skipSpecialTokens: boolean
-  /** What ends a completion, a string or a token, belongs to its text. */
+  /** Whether the text includes the string or token that ends the completion. */
   includeStop: boolean
 }
 
-/** What the answer is to tell about each token. */
+/** The logprobs that the response contains for each token. */
 export interface LogprobsOptions {
-  /** How many of the most probable tokens to list beside the sampled one. */
+  /** Number of most probable tokens to list with the sampled one. */
   top: number
-  /** Tokens are written as `token_id:42` and not as their text. */
+  /** Whether tokens are written as `token_id:42` instead of their text. */
   asTokenIds: boolean
 }
 
 interface SamplingLimits {
-  /** Tokens of prompt and completion together. */
+  /** Maximum number of tokens of prompt and completion together. */
   contextLength: number
   promptLength: number
-  /** Where the request names no limit. */
+  /** Limit of a request without one. */
   defaultMaxTokens: number
-  /** Where the request names no seed. */
+  /** Seed of a request without one. */
   defaultSeed: number
-  /** Cut a limit to the context instead of rejecting it, as for a prompt of ids, whose length the agent does not know. */
+  /**
+   * Whether to reduce a limit to the context instead of rejecting it, as for a prompt of ids, whose length the agent
+   * does not know.
+   */
   cutsMaxTokens?: boolean
 }
 
-/** @throws ProxyError `engine_rejected` naming the field, or because prompt and completion do not fit */
+/**
+ * Parses the sampling parameters.
+ * @throws ProxyError `engine_rejected` naming the field, or if prompt and completion do not fit
+ */
 export function readSamplingParams(body: SamplingFields, limits: SamplingLimits): SamplingParams {
   const request = checkSampling(body)
   const maxTokens = request.max_completion_tokens ?? request.max_tokens
@@ -110,8 +116,9 @@ export function readSamplingParams(body: SamplingFields, limits: SamplingLimits)
 }
 
 /**
- * `logprobs` is a boolean with `top_logprobs` beside it in a chat request and a number in a completion request.
- * @returns undefined if the request wants none
+ * Parses the logprobs options. `logprobs` is a boolean with a separate `top_logprobs` in a chat request and a number in
+ * a completion request.
+ * @returns undefined if the request asks for none
  */
 export function readLogprobsOptions(body: SamplingFields): LogprobsOptions | undefined {
   const { logprobs, top_logprobs: topLogprobs } = body
@@ -136,7 +143,10 @@ function checkSampling(body: SamplingFields): Static<typeof SamplingRequest> {
   return set as Static<typeof SamplingRequest>
 }
 
-/** The words are vLLM's (`vllm/renderers/params.py`): agents look for them to know that they must shorten. */
+/**
+ * Checks the context length. The message is vLLM's (`vllm/renderers/params.py`), because agents match it to detect that
+ * they must shorten.
+ */
 function checkContext({ contextLength, promptLength }: SamplingLimits, maxTokens: number): void {
   if (promptLength + maxTokens <= contextLength) return
   throw rejection(
@@ -148,7 +158,7 @@ function checkContext({ contextLength, promptLength }: SamplingLimits, maxTokens
   )
 }
 
-/** Of a prompt that has more tokens than fit, however few they may be: nobody need count them. */
+/** Returns the error for a prompt that is certainly too long, without its exact number of tokens. */
 export function tooLong({ contextLength, atLeast }: { contextLength: number; atLeast: number }): ProxyError {
   return rejection(
     `This model's maximum context length is ${contextLength} tokens. However, your prompt contains at least ${atLeast} ` +

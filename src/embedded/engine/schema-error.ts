@@ -1,7 +1,9 @@
 import type { TSchema } from 'typebox'
 import { Errors } from 'typebox/value'
 
-/** Where a value first breaks a schema, as `rules.2.when`, and how; undefined if it does not. */
+/**
+ * Returns the path of the first schema violation, such as `rules.2.when`, with the reason; undefined if there is none.
+ */
 export function firstSchemaError(
   schema: TSchema,
   value: unknown,
@@ -9,7 +11,7 @@ export function firstSchemaError(
   const [error] = Errors(schema, value)
   if (error === undefined) return undefined
   const path = error.instancePath.split('/').slice(1)
-  // A property that a closed object does not have is checked against the schema `false`.
+  // An unknown property of a closed object is checked against the schema `false`.
   if (error.keyword === 'boolean') return { path: path.join('.'), reason: 'is not known' }
   if (error.keyword === 'required') {
     return { path: [...path, error.params.requiredProperties[0]].join('.'), reason: 'is missing' }

@@ -1,9 +1,9 @@
-/** What the embedded model thinks of given tokens. */
+/** Scores given tokens with the embedded model. */
 import type { TokenScore } from '../../proxy/engines/port/score.ts'
 import type { NextToken, NgramModel } from './ngram-model.ts'
 import { indexOfLargest } from './sampler.ts'
 
-/** A token with the most probable ones in its place, and its own rank among all, from 1. */
+/** A token's score with its rank among all tokens, from 1. */
 export interface TokenRank extends TokenScore {
   readonly rank: number
   /** Most probable first. */
@@ -11,9 +11,9 @@ export interface TokenRank extends TokenScore {
 }
 
 /**
- * Natural-log probabilities: the model's own, before temperature and every other sampling parameter. Bit for bit those that
- * are reported while sampling.
- * @param from the first place that is scored; what stands before it is context
+ * Returns natural-log probabilities: the model's own, before temperature and every other sampling parameter, equal bit
+ * for bit to those reported while sampling.
+ * @param from index of the first token to score; earlier ones are context
  */
 export function rankTokens(
   model: NgramModel,
@@ -39,7 +39,10 @@ export function rankTokens(
   })
 }
 
-/** Most probable first, lower id first among equals. One pass each: far cheaper than sorting the vocabulary. */
+/**
+ * Returns the most probable tokens in descending order, lower id first among equals. One pass for each is far cheaper
+ * than sorting the vocabulary.
+ */
 export function mostProbable(next: NextToken, vocabularySize: number, count: number): number[] {
   if (count === 0) return []
   const probabilities = new Float64Array(vocabularySize)

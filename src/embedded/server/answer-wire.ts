@@ -1,10 +1,10 @@
-/** What chat and completion answers have in common on vLLM's wire. */
+/** Common parts of chat and completion responses in vLLM's wire format. */
 import type { Completion } from '../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type { AnyCompletionRequest } from './request-schemas.ts'
 
-/** The fields that stand at the head of an answer and of each of its chunks. */
+/** The first fields of a response and of each of its chunks. */
 export interface AnswerHead {
   id: string
   object: string
@@ -12,14 +12,14 @@ export interface AnswerHead {
   model: string
 }
 
-/** What the request asked to see. */
+/** Optional parts of the response that were requested. */
 export interface AnswerFields {
   tokenIds: boolean
   logprobs: boolean
   streamUsage: boolean
 }
 
-/** `stream_options` without `include_usage` asks for usage, in vLLM. */
+/** Parses the requested parts. In vLLM, `stream_options` without `include_usage` requests usage. */
 export function readAnswerFields(body: AnyCompletionRequest & { logprobs?: unknown }): AnswerFields {
   const { logprobs, stream_options: streamOptions } = body
   return {
@@ -29,7 +29,7 @@ export function readAnswerFields(body: AnyCompletionRequest & { logprobs?: unkno
   }
 }
 
-/** How one kind of answer looks; the fields of a kind are the same in both. */
+/** The format of one kind of response; both kinds have the same fields. */
 export interface AnswerFormat {
   idPrefix: string
   wholeObject: string
@@ -38,20 +38,20 @@ export interface AnswerFormat {
   chunks(fields: AnswerFields): ChunkMaker
 }
 
-/** Makes the chunks of one stream, as members of the JSON object whose first members are the head's. */
+/** Creates the chunks of one stream, as the members of the JSON object after those of the head. */
 export interface ChunkMaker {
-  /** @returns undefined if this kind of answer begins with its first token */
+  /** @returns undefined if this kind of response begins with its first token */
   first(promptTokenIds: PromptIds | undefined): object | undefined
   /**
-   * @param end set with the last token, which tells the finish reason
-   * @returns undefined if nothing of the delta is for the client
+   * @param end set with the last token, whose chunk contains the finish reason
+   * @returns undefined if the delta contains nothing for the client
    */
   delta(delta: GenerationDelta, end: GenerationEnd | undefined): object | undefined
 }
 
 /**
- * Turns events into the text of server-sent events. One text for a whole batch, so that tokens that are ready together
- * cost one write; and the head is made once, because it is most of a chunk.
+ * Formats events as server-sent events. A batch is one text, so that tokens that are ready together need one write; the
+ * head is formatted once, because it is most of a chunk.
  */
 export class StreamText {
   readonly #head: string
@@ -85,7 +85,7 @@ export class StreamText {
   }
 }
 
-/** vLLM tells the finish reason with the last token. */
+/** Returns the end event after a delta. vLLM sends the finish reason with the last token. */
 function endBehind(events: readonly GenerationEvent[], index: number): GenerationEnd | undefined {
   const next = events[index + 1]
   return next?.type === 'end' ? next : undefined

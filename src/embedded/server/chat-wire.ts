@@ -1,4 +1,4 @@
-/** vLLM's chat answers (`vllm/entrypoints/openai/chat_completion/{protocol,serving}.py`). */
+/** vLLM's chat responses (`vllm/entrypoints/openai/chat_completion/{protocol,serving}.py`). */
 import type { Completion } from '../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../protocol/canonical/events.ts'
 import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
@@ -62,7 +62,7 @@ class ChatChunks implements ChunkMaker {
   delta(event: GenerationDelta, end: GenerationEnd | undefined): object | undefined {
     const { tokenIds, logprobs } = this.#fields
     const delta = messageDelta(event)
-    // A token whose text the parser holds back is a chunk for those only who count tokens.
+    // A token without text, because the parser buffers it, yields a chunk only for clients that count tokens.
     if (Object.keys(delta).length === 0 && end === undefined && !tokenIds && !logprobs) return undefined
     return {
       choices: [

@@ -18,15 +18,15 @@ import {
   checkCompletionRequest,
 } from './request-schemas.ts'
 
-/** What the server has done so far, for tests and benchmarks. Not on the wire. */
+/** Counters for tests and benchmarks; not on the wire. */
 export interface EngineCounters {
-  /** Completions under way. */
+  /** Running completions. */
   running: number
   /** Completions that were sampled to their end. */
   served: number
-  /** Completions that were cancelled because their client went away. */
+  /** Completions that were cancelled because their client disconnected. */
   aborted: number
-  /** Completions that the engine refused or failed. */
+  /** Completions that the engine rejected or failed. */
   failed: number
 }
 
@@ -57,7 +57,7 @@ export async function completionRoutes(app: FastifyInstance, options: Completion
   })
 }
 
-/** As completions, with what the model thinks of the prompt's tokens on the choice. */
+/** Returns the completion format with the logprobs of the prompt's tokens in the choice. */
 function scoringFormat(engine: EmbeddedEngine, { prompt_logprobs: count }: CompletionRequest): AnswerFormat {
   return {
     ...completionFormat,
@@ -73,7 +73,7 @@ function scoringFormat(engine: EmbeddedEngine, { prompt_logprobs: count }: Compl
   }
 }
 
-/** vLLM also takes a list of prompts; this engine takes one, alone or in a list. */
+/** Returns the single prompt. vLLM accepts a list of prompts; this engine accepts one, alone or in a list. */
 function onlyPrompt(prompt: string | number[] | string[] | number[][]): string | number[] {
   if (typeof prompt === 'string') return prompt
   const [first] = prompt
@@ -112,7 +112,7 @@ function refuseUnknownModel(model: string | null | undefined, engine: EmbeddedEn
   })
 }
 
-/** The header wins over the body, as in vLLM. */
+/** Returns the request id. The header takes precedence over the body, as in vLLM. */
 function getRequestId(request: FastifyRequest, body: AnyCompletionRequest): string {
   const header = request.headers['x-request-id']
   return typeof header === 'string' ? header : (body.request_id ?? randomUUID().replaceAll('-', ''))
@@ -140,7 +140,9 @@ async function foldAll(events: GenerationStream): Promise<CompletionBuilder> {
   return completion
 }
 
-/** What fails before the first event is an HTTP error; what fails later is an event in a stream of status 200. */
+/**
+ * Sends a stream. A failure before the first event is an HTTP error; a later one is an event in a stream of status 200.
+ */
 async function sendStream(events: GenerationStream, text: StreamText, reply: FastifyReply): Promise<void> {
   let sse: SseReply | undefined
   try {
@@ -162,8 +164,8 @@ interface PromptLogprob {
 }
 
 /**
- * By token id, for each token of the prompt itself and so many of the most probable ones; null for the first, which
- * follows nothing (`PromptLogprobs` of `vllm/logprobs.py`).
+ * Returns, for each token of the prompt, the logprobs of the token itself and of the most probable ones, keyed by token
+ * id; null for the first, which has no context (`PromptLogprobs` of `vllm/logprobs.py`).
  */
 function promptLogprobs(
   engine: EmbeddedEngine,

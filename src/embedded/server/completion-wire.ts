@@ -1,4 +1,4 @@
-/** vLLM's answers of the older completions API (`vllm/entrypoints/openai/completion/{protocol,serving}.py`). */
+/** vLLM's responses of the legacy completions API (`vllm/entrypoints/openai/completion/{protocol,serving}.py`). */
 import type { Completion } from '../../protocol/canonical/completion.ts'
 import type { GenerationDelta, GenerationEnd } from '../../protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../protocol/canonical/messages.ts'
@@ -72,7 +72,10 @@ class CompletionChunks implements ChunkMaker {
   }
 }
 
-/** Lists side by side instead of a list of entries; the alternatives of a token include the token itself. */
+/**
+ * Formats logprobs as parallel lists instead of a list of entries; the alternatives of a token include the token
+ * itself.
+ */
 function listLogprobs(entries: readonly TokenLogprob[], firstOffset: number): object {
   let offset = firstOffset
   return {

@@ -6,7 +6,9 @@ const TYPES: Readonly<Record<number, string>> = {
   413: 'RequestEntityTooLargeError',
 }
 
-/** vLLM's error body; `code` is the HTTP status (`vllm/entrypoints/openai/engine/protocol.py`, `ErrorResponse`). */
+/**
+ * Returns vLLM's error body; `code` is the HTTP status (`vllm/entrypoints/openai/engine/protocol.py`, `ErrorResponse`).
+ */
 export function vllmError(error: ProxyError): unknown {
   if (error.engineBody !== undefined) return error.engineBody
   const type = TYPES[error.status] ?? 'InternalServerError'

@@ -1,4 +1,7 @@
-/** Bodies as vLLM checks them, as far as this server reads them; the engine checks the sampling fields. */
+/**
+ * Schemas of vLLM's request bodies, limited to the fields that this server reads; the engine checks the sampling
+ * fields.
+ */
 import Type, { type Static } from 'typebox'
 import { ProxyError } from '../../base/errors.ts'
 import { createChecker, nullable } from '../../proxy/dialects/common/check.ts'
@@ -48,13 +51,16 @@ const TokenizeRequest = Type.Union([
 type ChatRequest = Static<typeof ChatRequest>
 export type CompletionRequest = Static<typeof CompletionRequest>
 
-/** What the two kinds of completion request have in common. */
+/** The common fields of both kinds of completion request. */
 export type AnyCompletionRequest = Pick<ChatRequest, keyof typeof Common>
 
 const checkChatShape = createChecker(ChatRequest)
 const checkCompletionShape = createChecker(CompletionRequest)
 
-/** @throws ProxyError `invalid_request`, in vLLM's words for what is well-formed and makes no sense */
+/**
+ * Checks a chat request.
+ * @throws ProxyError `invalid_request`, with vLLM's message for well-formed but contradictory fields
+ */
 export function checkChatRequest(raw: unknown): ChatRequest {
   const body = checkChatShape(raw)
   refuseStreamOptions(body)
@@ -71,7 +77,7 @@ export function checkChatRequest(raw: unknown): ChatRequest {
   return body
 }
 
-/** @throws ProxyError `invalid_request` */
+/** Checks a completion request. @throws ProxyError `invalid_request` */
 export function checkCompletionRequest(raw: unknown): CompletionRequest {
   const body = checkCompletionShape(raw)
   refuseStreamOptions(body)

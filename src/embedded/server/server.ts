@@ -1,6 +1,6 @@
 /**
- * An engine behind vLLM's HTTP interface: the stand-in for an inference server in tests, benchmarks and on a laptop.
- * Paths, fields, nulls and errors are vLLM's (`vllm/entrypoints/openai/`).
+ * An engine with vLLM's HTTP interface, in place of an inference server in tests, benchmarks and on a laptop. Paths,
+ * fields, nulls and errors are vLLM's (`vllm/entrypoints/openai/`).
  */
 import Fastify, { type FastifyInstance } from 'fastify'
 import { keepIntegers } from '../../protocol/canonical/number-texts.ts'
@@ -12,7 +12,7 @@ import { vllmError } from './errors.ts'
 import { checkDetokenizeRequest, checkTokenizeRequest, checkWeightVersionRequest } from './request-schemas.ts'
 
 interface EngineServerOptions {
-  /** What `/version` says. Default: `embedded`. */
+  /** Version that `/version` reports. Default: `embedded`. */
   version?: string
   /** Largest request body. Default: 64 MiB, a conversation of many millions of tokens. */
   bodyLimitBytes?: number
@@ -53,7 +53,7 @@ interface InfoRoutesOptions {
   version: string
 }
 
-/** What the engine is and how it does; the weight version is vLLM's `serve/dev/rlhf/api_router.py`. */
+/** Routes that describe the engine and its health; the weight version is vLLM's `serve/dev/rlhf/api_router.py`. */
 async function infoRoutes(app: FastifyInstance, { engine, counters, version }: InfoRoutesOptions) {
   const createdS = Math.floor(Date.now() / 1000)
   app.get('/v1/models', () => ({ object: 'list', data: [modelCard(engine, createdS)] }))
@@ -82,7 +82,7 @@ function modelCard({ model, contextLength }: EmbeddedEngine, createdS: number): 
   }
 }
 
-/** `POST /tokenize` of a text or of messages, and `POST /detokenize` (`vllm/entrypoints/serve/tokenize/`). */
+/** Routes `POST /tokenize` for a text or messages, and `POST /detokenize` (`vllm/entrypoints/serve/tokenize/`). */
 async function tokenizerRoutes(app: FastifyInstance, { engine }: { engine: EmbeddedEngine }) {
   app.post('/tokenize', async (request) => {
     const body = checkTokenizeRequest(request.body)
