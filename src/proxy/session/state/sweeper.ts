@@ -95,11 +95,12 @@ export class Sweeper {
 
   /**
    * Returns the time for expiry. Setting the clock forward does not make time pass: a session is removed only after the
-   * process has run until its end. Setting it back defers the end.
+   * process has run until its end. Setting it back defers the end. Databases store whole milliseconds, and the monotonic
+   * clock has fractions.
    */
   #nowMs(): number {
     const { clock, steadyClock } = this.#options
-    return Math.min(clock(), steadyClock() + this.#steadyOffsetMs)
+    return Math.floor(Math.min(clock(), steadyClock() + this.#steadyOffsetMs))
   }
 
   /** @returns undefined: the sessions may be deleted */
