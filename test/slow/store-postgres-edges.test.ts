@@ -47,11 +47,19 @@ if (noPostgres !== false) {
     const store = await open(t, db.href)
     await store.createSession(aSession('s'))
     await record(store, 's', 'before', 0)
+    await store.check()
     link.lead(standby.port)
     link.cut()
+    await t.rejects(store.shared!.ownerOf('s'), { code: 'store_failed' })
+    let isHealthy = false
+    const checked = store.check().then(() => {
+      isHealthy = true
+    })
     const recorded = record(store, 's', 'during', 1)
     await delay(2_000)
+    t.notOk(isHealthy, 'a probe waits for the primary: /health is 503 after 0.8 s')
     link.lead(server.port)
+    await t.resolves(checked)
     await t.resolves(recorded, 'the name leads to the primary again, and the turn is recorded')
     await record(store, 's', 'after', 2)
     await t.rejects(openPostgresStore({ url: standby.url(db.pathname.slice(1)), durability: 'power' }), {

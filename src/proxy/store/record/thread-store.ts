@@ -228,14 +228,26 @@ export class ThreadStore extends ThreadReader implements TurnStore {
     this.#hooks.onClosed?.()
   }
 
-  /** Discards the knowledge of stored rows on a claim: another node may have owned the session meanwhile. */
+  /**
+   * Discards the knowledge of stored rows on a claim: another node may have owned the session meanwhile. A node that cannot
+   * read who owns a session serves no requests, as if its writes failed.
+   */
   #watch(shared: SharedRecord): SharedRecord {
     return intercept(shared, {
       claim: (call, sessionId) => {
         this.#sent.forget(sessionId)
-        return call()
+        return this.#noteIfFailed(call())
       },
+      ownerOf: (call) => this.#noteIfFailed(call()),
+      valid: (call) => this.#noteIfFailed(call()),
     })
+  }
+
+  #noteIfFailed<T>(done: Promise<T>): Promise<T> {
+    done.catch((error) => {
+      if (error instanceof ProxyError && error.code === 'store_failed') this.#noteFailure()
+    })
+    return done
   }
 
   #noteFailure(): void {
@@ -271,11 +283,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
   }
 
   #write: StoreThread<WriteMethods>['call'] = (method, args, buffers) => {
-    const written = this.#writer.call(method, args, buffers)
-    written.catch((error) => {
-      if (error instanceof ProxyError && error.code === 'store_failed') this.#noteFailure()
-    })
-    return written
+    return this.#noteIfFailed(this.#writer.call(method, args, buffers))
   }
 }
 
