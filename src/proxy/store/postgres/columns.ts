@@ -10,7 +10,7 @@ const BYTES = new Set([
   ...['prompt_rest', 'completion_ids', 'completion_logprobs'],
 ])
 
-/** Of texts that a caller or a model has written; session ids and names are checked where they come in. */
+/** Columns of texts that a client or a model wrote. Session ids and names are validated on arrival. */
 const TEXTS = new Set([
   ...['turn_id', 'dialect', 'status', 'model', 'engine', 'finish_reason', 'stop_reason', 'inexact_reason'],
   ...['weight_version_start', 'weight_version_end', 'usage', 'annotations', 'error_code', 'error_message'],
@@ -19,7 +19,7 @@ const TEXTS = new Set([
   ...['reward_components', 'reward_lines', 'reward_turns'],
 ])
 
-/** By table, in the order in which they are written. */
+/** The columns of each table; the tables are in the order in which they are written. */
 export const COLUMNS = {
   trees: ['id', 'dropped'],
   sessions: [
@@ -46,7 +46,7 @@ export function typeOf(table: Table, column: string): ColumnType {
   return TEXTS.has(column) ? 'text' : 'bigint'
 }
 
-/** A value as the driver takes it in an array of its column. */
+/** Converts a value to what the driver expects in an array of its column. */
 export function toDriver(type: ColumnType, value: unknown): unknown {
   if (value === null || value === undefined) return null
   if (type === 'text') return toColumn(value as StoredText)
@@ -54,7 +54,7 @@ export function toDriver(type: ColumnType, value: unknown): unknown {
   return Buffer.isBuffer(value) ? value : viewOf(value as Uint8Array)
 }
 
-/** A row with its texts as they were written. */
+/** Returns the row with its texts as they were before {@link toDriver} escaped them. */
 export function fromDriver<T extends object>(row: T): T {
   const read = { ...row } as Record<string, unknown>
   for (const [column, value] of Object.entries(row)) {

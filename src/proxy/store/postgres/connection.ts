@@ -1,28 +1,35 @@
-/** Connections to the database, and what to do when there is none. */
+/** Connections to the database, and the classification of their errors. */
 import pg from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Durability } from '../port/turn-store.ts'
 
-/** A connection that is silent for so long is asked by TCP whether it is still there. */
+/** The silence after which TCP probes a connection. */
 const KEEP_ALIVE_MS = 10_000
 const CONNECT_MS = 10_000
 
 /**
- * Sent by the server as it ends a connection, https://www.postgresql.org/docs/current/errcodes-appendix.html. 25006 is sent
- * by a standby, or by a primary that was demoted: the connection leads to the wrong server.
+ * Matches the SQLSTATEs of a server that ends a connection,
+ * https://www.postgresql.org/docs/current/errcodes-appendix.html. A standby, or a primary that was demoted, sends
+ * 25006: the connection leads to the wrong server.
  */
 const ENDED = /^(08|57P0|25P03|25P04|25006)/
 
-/** Every SQLSTATE of PostgreSQL has a digit; codes of the system, some as long (EPIPE), have none. */
+/**
+ * Matches a SQLSTATE. Every SQLSTATE has a digit; error codes of the system, some of the same length (EPIPE), have
+ * none.
+ */
 const SQLSTATE = /^(?=.*\d)[0-9A-Z]{5}$/
 
-/** The code of the error for a server that rejects writes. {@link isConnectionLoss} accepts it: the writer connects again. */
+/**
+ * The code of the error for a server that rejects writes. {@link isConnectionLoss} accepts it, so the writer
+ * reconnects.
+ */
 const READ_ONLY = 'READ_ONLY_SERVER'
 
 const INT8 = 20
 const INT8_ARRAY = 1016
 
-/** Times, ids and counts are below 2^53. */
+/** Parses 64-bit integers as numbers: times, ids and counts are below 2^53. */
 const types: pg.CustomTypesConfig = {
   getTypeParser: (oid: number, format?: 'text' | 'binary') => {
     if (format !== 'binary' && oid === INT8) return Number
@@ -31,15 +38,15 @@ const types: pg.CustomTypesConfig = {
   },
 }
 
-/** Of an array without nulls. */
+/** Parses an array without nulls. */
 function numbersOf(text: string): number[] {
   return text === '{}' ? [] : text.slice(1, -1).split(',').map(Number)
 }
 
 export interface ConnectOptions {
-  /** The time within which the server must respond to a query. Default: it may take any time. */
+  /** The time within which the server must respond to a query. Default: no limit. */
   timeoutMs?: number
-  /** Whether a server that rejects writes is of no use. */
+  /** Whether to reject a server that rejects writes. */
   writes?: boolean
 }
 
@@ -53,28 +60,29 @@ function createClient(url: string, timeoutMs?: number): pg.Client {
     connectionTimeoutMillis: CONNECT_MS,
     types,
   })
-  // Who asks it next is told.
+  // The next query on this client fails with the error.
   client.on('error', () => {})
   return client
 }
 
-/** By how much the server's limit on a statement is shorter than the client's, so that the server reports it. */
+/** The difference between the client's timeout and the server's shorter one, so that the server reports the error. */
 const TIMEOUT_MARGIN_MS = 500
 
 /**
- * Limits that a database or a role may set for ad-hoc queries. They do not apply to the proxy, as they do not to pg_dump: its
- * connections stay idle between requests, its commits wait for locks, and {@link inTransaction} sets a limit of its own.
- * `transaction_timeout` exists since PostgreSQL 17, so the names are looked up.
+ * Removes limits that a database or a role may set for ad-hoc queries. They must not apply to the proxy, as they do not
+ * apply to pg_dump: its connections stay idle between requests, its commits wait for locks, and {@link inTransaction}
+ * sets a limit of its own. `transaction_timeout` exists since PostgreSQL 17, so the names are looked up.
  */
 const REMOVE_TIMEOUTS = `
   SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout',
     'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')`
 
 /**
- * Opens a connection. Transactions are `read committed` whatever the database's default is: a commit locks the rows that
- * it changes, and repeats what it read before. A limit on time is the server's as well: it ends a statement that waits for
- * a lock, which a closed connection does not end.
- * @throws Error of the driver or the system; for a server that rejects writes, one that {@link isConnectionLoss} accepts
+ * Opens a connection. Transactions are `read committed` whatever the database's default is: a commit locks the rows
+ * that it changes, and repeats its earlier reads. The time limit is also set at the server, because it must end a
+ * statement that waits for a lock; closing the connection does not.
+ * @throws Error of the driver or the system; for a server that rejects writes, one that {@link isConnectionLoss}
+ *   accepts
  */
 export async function connect(url: string, options: ConnectOptions = {}): Promise<pg.Client> {
   const { timeoutMs, writes = false } = options
@@ -92,7 +100,7 @@ export async function connect(url: string, options: ConnectOptions = {}): Promis
   }
 }
 
-/** As `target_session_attrs=read-write` of libpq does. */
+/** Rejects a read-only server, as libpq does for `target_session_attrs=read-write`. */
 async function checkWritable(client: pg.Client): Promise<void> {
   const { rows } = await client.query<{ is_standby: boolean; read_only: string }>(
     "SELECT pg_is_in_recovery() AS is_standby, current_setting('transaction_read_only') AS read_only",
@@ -103,7 +111,7 @@ async function checkWritable(client: pg.Client): Promise<void> {
   throw Object.assign(new Error(`the server rejects writes: ${why}`), { code: READ_ONLY })
 }
 
-/** Whether the connection is lost, so that the outcome of the last statement is unknown. */
+/** Returns whether the connection is lost, so that the outcome of the last statement is unknown. */
 export function isConnectionLoss(error: unknown): boolean {
   if (error instanceof ProxyError) return false
   const code = (error as { code?: unknown }).code
@@ -111,10 +119,10 @@ export function isConnectionLoss(error: unknown): boolean {
   return typeof code !== 'string' || ENDED.test(code) || !SQLSTATE.test(code)
 }
 
-/** All or nothing. A proxy that stops in the middle of it keeps its locks from the others for no longer than this. */
+/** The idle limit of a transaction: a node that stalls inside one blocks the other nodes no longer than this. */
 const SILENT_MS = 3_000
 
-/** @param run asks the client */
+/** Runs queries in one transaction. @param run sends the queries */
 export async function inTransaction<T>(client: pg.Client, run: () => Promise<T>): Promise<T> {
   await client.query(`BEGIN; SET LOCAL idle_in_transaction_session_timeout = ${SILENT_MS}`)
   try {
@@ -127,14 +135,14 @@ export async function inTransaction<T>(client: pg.Client, run: () => Promise<T>)
   }
 }
 
-/** The number of queries that read which process serves a connection. */
+/** The number of queries that read which server process serves a connection. */
 const PROBES = 4
 
 /**
  * Rejects a connection pool that gives each transaction another server process, as PgBouncer does in transaction mode:
- * settings of a session, prepared statements and advisory locks would be those of other clients. A process that serves two
- * connections at once, or not the same connection all the time, shows it.
- * @param client that is idle
+ * session settings, prepared statements and advisory locks would belong to other clients. Such a pool is detected if
+ * one process serves two connections at once, or if the process of a connection changes.
+ * @param client an idle client
  * @param connectAgain opens a second connection
  * @throws ProxyError `start_failed`
  */
@@ -163,20 +171,20 @@ export async function rejectSharedSessions(
   )
 }
 
-/** What the server promises of a commit. */
+/** The durability that the server guarantees for a commit. */
 export interface Promises {
   readonly server: string
   readonly fsync: string
   readonly fullPageWrites: string
   readonly synchronousCommit: string
-  /** Empty: none. */
+  /** Value of `synchronous_standby_names`; empty: none. */
   readonly synchronousStandbys: string
 }
 
 /**
- * Reads what the server promises, and asks it to wait for its disk where it would not.
- * @param durability `power`: of the server's loss of power; `process`: what the server promises by itself
- * @throws ProxyError `start_failed` where an acknowledged turn would not survive the server's loss of power
+ * Reads the durability settings of the server, and requests a flush to disk at each commit if the settings omit it.
+ * @param durability `power`: commits survive a power loss of the server; `process`: the server's settings decide
+ * @throws ProxyError `start_failed` if an acknowledged turn would not survive a power loss of the server
  */
 export async function askForDurability(client: pg.Client, durability: Durability): Promise<Promises> {
   const shown = async (name: string) => {
@@ -210,7 +218,7 @@ export async function askForDurability(client: pg.Client, durability: Durability
   }
 }
 
-/** @throws ProxyError `start_failed` saying how to mend it */
+/** Runs `open` and explains its failure. @throws ProxyError `start_failed` that says how to fix the cause */
 export async function explained<T>(url: string, open: () => Promise<T>): Promise<T> {
   try {
     return await open()
@@ -222,7 +230,7 @@ export async function explained<T>(url: string, open: () => Promise<T>): Promise
   }
 }
 
-/** For messages. */
+/** Returns the URL without its password, for messages. */
 export function withoutPassword(url: string): string {
   if (!URL.canParse(url)) return 'that --db names'
   const parsed = new URL(url)

@@ -1,7 +1,7 @@
 /**
- * Rows of `consumers` and `consumer_sessions`, for any number of proxies: leases run by the database's clock, and a consumer's
- * changes wait for each other at its row. They are no part of a group of turns; each is a transaction of its own, and may be
- * made twice.
+ * Rows of `consumers` and `consumer_sessions`, for any number of nodes. Leases expire by the database's clock. A
+ * consumer's changes are serialized by a lock on its row. They are not part of a group of turns: each is a transaction
+ * of its own and idempotent.
  */
 import type { Client } from 'pg'
 import {
@@ -37,12 +37,14 @@ import { SELECT_SESSIONS } from './select-sessions.ts'
 
 const NOW_MS = '(extract(epoch FROM clock_timestamp()) * 1000)::bigint'
 
-/** @param leaseId the parameter that has it */
+/**
+ * Returns the condition under which a session can be leased. @param leaseId the parameter that contains the lease id
+ */
 const isFree = (leaseId: string) => `(
   given.id IS NULL
   OR given.leased_until_ms IS NOT NULL AND (given.leased_until_ms <= ${NOW_MS} OR given.lease_id = ${leaseId}))`
 
-/** Of the consumer `$1`, for the lease `$2`. */
+/** The sessions that consumer `$1` can lease with lease `$2`. */
 const AVAILABLE = `
   llm_proxy.consumers JOIN llm_proxy.sessions AS ended
     ON ended.status = 'completed' AND ended.ended_at_ms >= consumers.since_ms
@@ -93,7 +95,7 @@ export async function countForConsumer(client: Client, name: string): Promise<Co
   return rows[0]
 }
 
-/** Available sessions of the consumer `$1` that are in groups, for the lease `$2`; an index has all that is selected. */
+/** The available sessions of consumer `$1` that are in groups, for lease `$2`. An index covers all selected columns. */
 const IN_GROUPS = `
   SELECT group_hash, tree, leased_until_ms FROM llm_proxy.consumer_sessions
   WHERE consumer = (SELECT id FROM llm_proxy.consumers WHERE name = $1) AND group_hash IS NOT NULL
@@ -176,7 +178,7 @@ export async function givenSessions(client: Client, sessionId: string): Promise<
   return rows.map(toGiven)
 }
 
-/** One statement for all of the session's consumers. */
+/** Inserts the consumers' leases of a session with one statement. */
 async function putGiven(client: Client, sessionId: string, given: readonly GivenSession[]): Promise<void> {
   await client.query(
     `INSERT INTO llm_proxy.consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
@@ -263,7 +265,7 @@ export function changeLease(
   })
 }
 
-/** @param work is given the consumer's id, and has it to itself. @throws ProxyError `consumer_not_found` */
+/** Locks the consumer's row. @param work receives the consumer's id. @throws ProxyError `consumer_not_found` */
 function withConsumer<T>(client: Client, name: string, work: (consumer: number) => Promise<T>): Promise<T> {
   return inTransaction(client, async () => {
     const sql = 'SELECT id FROM llm_proxy.consumers WHERE name = $1 FOR UPDATE'
@@ -273,7 +275,7 @@ function withConsumer<T>(client: Client, name: string, work: (consumer: number) 
   })
 }
 
-/** @param ask may ask twice */
+/** Returns the methods that change consumers. @param ask runs a change; it may run it twice */
 export function consumerMethods(ask: <T>(change: (client: Client) => Promise<T>) => Promise<T>) {
   return {
     createConsumer: (consumer: Consumer) => ask((client) => createConsumer(client, consumer)),

@@ -1,4 +1,4 @@
-/** Opens the record for its writer and its readers. */
+/** Opens the database for the writer and the readers. */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
@@ -10,12 +10,12 @@ import { checkSchema, migrate } from './migrate.ts'
 import { Reader } from './reader.ts'
 import { type Reconnect, Writer } from './writer.ts'
 
-/** Connections for reads. */
+/** Maximum number of connections for reads. */
 const READERS = 4
 
 const RETRY_MS = 250
 
-/** @param options `name` is the machine's or pod's */
+/** Opens the writer. @param options `name` is that of the machine or the pod */
 export async function openForWriting(options: {
   url: string
   durability: Durability

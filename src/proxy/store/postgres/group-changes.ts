@@ -1,14 +1,14 @@
-/** What a group of calls adds to the record and changes in it: collected while it is worked out, and written by one statement. */
+/** The changes of a group of operations: collected while the group is computed, and written by one statement. */
 import type { Row } from '../record/tables.ts'
 import { OUTCOME_COLUMNS } from '../record/turns.ts'
 import { COLUMNS } from './columns.ts'
 import type { GroupStatement } from './group-statement.ts'
 import { Attempt } from './layers.ts'
 
-/** Of ids that one proxy gives out, none is another's: this is more than there are proxies at a time. */
+/** The number of slots. Ids of different slots never collide; it exceeds the number of nodes that run at a time. */
 export const SLOTS = 1024
 
-/** How many ids of each table that is numbered on its own were given out, and one. */
+/** The next id of each table that has its own sequence, in units of {@link SLOTS}. */
 export interface NextIds {
   trees: number
   sessions: number
@@ -20,10 +20,10 @@ export interface NextIds {
 
 export const FIRST_IDS: NextIds = { trees: 1, sessions: 1, texts: 1, nodes: 1, turns: 1, others: 1 }
 
-/** A turn's delivery. */
+/** The columns that a turn's delivery changes. */
 const DELIVERY_COLUMNS = ['status', 'error_code', 'error_message', 'annotations']
 
-/** What of a session changes. */
+/** The columns of a session that can change. */
 const SESSION_COLUMNS = COLUMNS.sessions.filter((column) => column !== 'id' && column !== 'session_id')
 
 export class GroupChanges {
@@ -31,24 +31,24 @@ export class GroupChanges {
   #recordedIds: NextIds
   #ids: NextIds
   #attempt = new Attempt()
-  /** Rows that are new, by table. */
+  /** New rows, by table. */
   readonly #added = new Map<keyof typeof COLUMNS, Row[]>()
-  /** Turns that are new or closed in this group, by their ids: as they are to be written. */
+  /** Turns that are new or closed in this group, by id, in their final state. */
   readonly #turns = new Map<number, { row: Row; isNew: boolean }>()
   readonly #deliveries = new Map<number, Row>()
-  /** The last one of each turn and kind: a statement writes no row twice. */
+  /** The latest row of each turn and kind, because a statement can write a row only once. */
   readonly #details = new Map<string, Row>()
   readonly #deletedSessions: number[] = []
   readonly #droppedTrees: number[] = []
 
-  /** @param slot of the proxy, below {@link SLOTS} @param ids the next of each table */
+  /** @param slot the node's slot, below {@link SLOTS} @param ids the next ids of each table */
   constructor(slot: number, ids: NextIds) {
     this.#slot = slot
     this.#recordedIds = ids
     this.#ids = { ...ids }
   }
 
-  /** @returns what takes the group's changes back */
+  /** Starts a group. @returns the undo log of its changes */
   begin(): Attempt {
     this.#attempt = new Attempt()
     this.#ids = { ...this.#recordedIds }
@@ -66,7 +66,7 @@ export class GroupChanges {
     return this.#ids
   }
 
-  /** New or closed in this group. */
+  /** Yields the rows of turns that are new or closed in this group. */
   *turnRows(): Generator<Row> {
     for (const { row } of this.#turns.values()) yield row
   }
@@ -118,7 +118,7 @@ export class GroupChanges {
     this.#push(this.#droppedTrees, id)
   }
 
-  /** @param sessions rows of those that have changed, the new ones included */
+  /** Writes the changes to the statement. @param sessions rows of all changed sessions, including new ones */
   writeTo(statement: GroupStatement, sessions: readonly Row[]): void {
     const isNew = new Set(this.#added.get('sessions')?.map(({ id }) => id))
     for (const [table, rows] of this.#added) if (table !== 'sessions') statement.insert(table, rows)

@@ -1,30 +1,30 @@
 /**
- * The changes of a group of calls as one statement, which PostgreSQL runs as one transaction: one way there and back,
- * and never half done. The rows that it goes by are locked first (sessions, in order of their ids, so that no two groups
- * wait for each other), and nothing is changed where one of them is not what the writer remembers.
+ * Builds the changes of a group of operations as one statement, which PostgreSQL runs as one transaction, in one round
+ * trip. The statement first locks the rows that the group depends on (sessions in order of their ids, to avoid
+ * deadlocks between groups). It changes nothing if one of them differs from the writer's cache.
  */
 import type { Row } from '../record/tables.ts'
 import { COLUMNS, type Table, toDriver, typeOf } from './columns.ts'
 
-/** What must be true of the record for the group to be put on it. */
+/** The preconditions of a group. */
 interface GroupConditions {
-  /** The writer's lease, its connection, the group's number, and JSON text. */
+  /** The writer's lease and the epoch of its connection. */
   readonly lease: { readonly id: number; readonly epoch: number }
   readonly group: number
   readonly nextIds: string
-  /** Each session that the group goes by, as it was read. */
+  /** Each session that the group depends on, with the version that was read. */
   readonly sessions: readonly { readonly id: number; readonly version: number }[]
-  /** Blobs that are on record already, and that the group points to. */
+  /** Blobs that exist already and that the group references. */
   readonly blobs: readonly number[]
 }
 
-/** What came of it. */
+/** The result of a group's statement. */
 export interface GroupAnswer {
-  /** 1; or 0, and nothing has changed. */
+  /** 1; or 0 if the lease is not the writer's any more, and nothing has changed. */
   writers: number
-  /** Ids of those sessions that were what the writer remembers. */
+  /** Ids of the sessions that match the writer's cache. */
   sessions: number[]
-  /** The same of blobs. */
+  /** Ids of the blobs that still exist. */
   blobs: number[]
 }
 
@@ -56,7 +56,7 @@ export class GroupStatement {
     )
   }
 
-  /** @param conflict what to do about a row that is there already; default: that is an error */
+  /** Inserts rows. @param conflict the `ON CONFLICT` clause; default: a duplicate row is an error */
   insert(table: Table, rows: readonly Row[], conflict = ''): void {
     if (rows.length === 0) return
     const columns = COLUMNS[table]
@@ -67,14 +67,16 @@ export class GroupStatement {
     ])
   }
 
-  /** Inserts, or replaces all but the id of a row that has the same key. @param key columns of a unique index */
+  /**
+   * Inserts rows, or replaces all columns but the id of a row with the same key. @param key columns of a unique index
+   */
   put(table: Table, key: readonly string[], rows: readonly Row[]): void {
     const others = COLUMNS[table].filter((column) => column !== 'id' && !key.includes(column))
     const replaced = others.map((column) => `${column} = excluded.${column}`)
     this.insert(table, rows, `ON CONFLICT (${key.join(', ')}) DO UPDATE SET ${replaced.join(', ')}`)
   }
 
-  /** @param columns those that change, beside `id` */
+  /** Updates rows. @param columns the columns that change, without `id` */
   update(table: Table, columns: readonly string[], rows: readonly Row[]): void {
     if (rows.length === 0) return
     this.#add(`update_${table}_${columns.length}`, [
@@ -95,7 +97,7 @@ export class GroupStatement {
     ])
   }
 
-  /** Its one row is a {@link GroupAnswer}. */
+  /** The statement. Its one row is a {@link GroupAnswer}. */
   get query(): { name: string; text: string; values: unknown[] } {
     const text = `WITH ${this.#parts.join(',\n')}
       SELECT (SELECT count(*) FROM me) AS writers, ARRAY(SELECT id FROM same) AS sessions, ARRAY(SELECT id FROM kept) AS blobs`
@@ -120,7 +122,7 @@ export class GroupStatement {
   }
 }
 
-/** Of the statements that there have been: the server keeps the plan of each under a name of at most 63 bytes. */
+/** Names of the statements so far. The server caches the plan of each under a name of at most 63 bytes. */
 const names = new Map<string, string>()
 
 function nameOf(text: string): string {

@@ -1,14 +1,14 @@
 /**
- * What the writer knows of a table's rows by their keys: what a group of calls changes, above what is on record. A key of which
- * neither tells is taken for absent, and noted: if it turns out to be there, the group is worked out once more.
+ * A cache of a table's rows by key, in two layers: the changes of the current group above committed rows. A key in
+ * neither is assumed to be absent and noted. If it turns out to exist, the group is computed again.
  */
 import { LruCache } from '../../../base/lru-cache.ts'
 
-/** What one group has asked for, changed, and can take back. */
+/** The undo log of a group's changes. */
 export class Attempt {
   readonly #undo: (() => void)[] = []
 
-  /** @returns where to go back to */
+  /** The current position, for {@link undoTo}. */
   get mark(): number {
     return this.#undo.length
   }
@@ -46,12 +46,12 @@ export class Layer<K extends string | number, V> {
     return recorded
   }
 
-  /** As it was before the group. */
+  /** Returns the value before the group. */
   recorded(key: K): V | undefined {
     return this.#recorded.get(key)
   }
 
-  /** @param value undefined: there is no such row any more */
+  /** Sets a row. @param value undefined: the row was deleted */
   put(key: K, value: V | undefined): void {
     const had = this.#changed.has(key)
     const before = this.#changed.get(key)
@@ -62,24 +62,24 @@ export class Layer<K extends string | number, V> {
     this.#changed.set(key, value)
   }
 
-  /** Keys of which nobody knows whether they are on record. */
+  /** Keys whose existence in the database is unknown. */
   get missing(): readonly K[] {
     return [...this.#missing]
   }
 
-  /** @param found of those that were missing. @returns whether any is there */
+  /** Adds the rows found for missing keys. @returns whether any was found */
   load(found: ReadonlyMap<K, V>): boolean {
     for (const key of this.#missing) if (!found.has(key)) this.#absent.add(key)
     for (const [key, value] of found) this.#recorded.set(key, value)
     return found.size > 0
   }
 
-  /** What the group has changed, by key. */
+  /** The changes of the group, by key. */
   get changed(): ReadonlyMap<K, V | undefined> {
     return this.#changed
   }
 
-  /** The group is on record. */
+  /** Applies the group's changes to the cache after their commit. */
   commit(): void {
     for (const [key, value] of this.#changed) {
       if (value === undefined) this.#recorded.delete(key)
@@ -89,17 +89,17 @@ export class Layer<K extends string | number, V> {
     this.#absent.clear()
   }
 
-  /** Somebody else may have changed these rows. */
+  /** Drops rows that another node may have changed. */
   forget(keys: Iterable<K>): void {
     for (const key of keys) this.#recorded.delete(key)
   }
 
-  /** Rows have gone that nobody of this process removed by their keys. */
+  /** Drops all rows, because rows were deleted other than by their keys through this cache. */
   forgetAll(): void {
     this.#recorded.clear()
   }
 
-  /** The group is not. */
+  /** Discards the changes of a group that was not committed. */
   forgetGroup(): void {
     this.#changed.clear()
     this.#absent.clear()

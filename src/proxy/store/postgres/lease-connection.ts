@@ -1,6 +1,6 @@
 /**
- * A connection beside the writer's, so that a lease is renewed, and an owner found, however long a commit takes. It runs one
- * query or transaction at a time: a statement of another task inside of a transaction would share its fate.
+ * A second connection beside the writer's, so that renewing a lease and finding an owner do not wait for a commit. It
+ * runs one query or transaction at a time: a concurrent statement would become part of another task's transaction.
  */
 import type { Client } from 'pg'
 import type { RenewedLease } from '../port/shared-record.ts'
@@ -14,16 +14,16 @@ export class LeaseConnection {
   #isClosed = false
   /** The lease whose lock the connection holds. */
   #lockedLease: number | undefined
-  /** Settles when the task before has ended. */
+  /** Settles when the previous task has ended. */
   #last: Promise<unknown> = Promise.resolve()
-  /** Leases that had run out a while before the last renewal; who is there renews its own within a second. */
+  /** Leases that had expired by the last renewal. A running node renews its lease within a second. */
   #over: readonly number[] = []
 
   constructor(connect: () => Promise<Client>) {
     this.#connect = connect
   }
 
-  /** Renews the lease, and frees sessions of proxies that have gone. @returns undefined: the lease has ended */
+  /** Renews the lease, and frees sessions of crashed nodes. @returns undefined: the lease has ended */
   async beat(heartbeat: Heartbeat): Promise<RenewedLease | undefined> {
     const renewed = await this.#ask(async (client) => {
       if (this.#lockedLease !== heartbeat.lease) await holdLease(client, { id: heartbeat.lease })
@@ -44,7 +44,7 @@ export class LeaseConnection {
     return this.#ask(async (client) => (await client.query(sql, [lease])).rowCount === 0)
   }
 
-  /** @returns the lease of who has the session; undefined: nobody has */
+  /** @returns the lease of the session's owner; undefined: it has none */
   ownerOf(sessionId: string): Promise<number | undefined> {
     return this.#ask((client) => findOwner(client, sessionId))
   }
@@ -58,7 +58,7 @@ export class LeaseConnection {
     return this.#ask((client) => claimRollout(client, rolloutId, lease))
   }
 
-  /** @returns the lease of the node that runs it; undefined: there is none */
+  /** @returns the lease of the node that runs the rollout; undefined: there is none */
   findRollout(rolloutId: string): Promise<number | undefined> {
     return this.#ask((client) => findRollout(client, rolloutId))
   }
@@ -80,7 +80,7 @@ export class LeaseConnection {
     return asked
   }
 
-  /** Repeats a task once that met a lost connection, unless the connection is new. Each task may run twice. */
+  /** Runs a task, once more if its connection was lost, unless the connection is new. Each task may run twice. */
   async #askNow<T>(ask: (client: Client) => Promise<T>): Promise<T> {
     if (this.#isClosed) throw new Error('The lease connection is closed')
     const isNew = this.#client === undefined

@@ -1,7 +1,7 @@
 /**
- * A proxy's place among those that write to one record. It has a lease, by the server's clock, and renews it every second. When
- * it has run out others may end it: then what the proxy owned is free, and nothing that it still sends is put on record. So
- * one that was stopped, or cut off, cannot go on with what it remembers while others think that it is gone.
+ * Leases of nodes. A node has a lease, by the server's clock, and renews it every second. Other nodes may end a lease
+ * that has expired: then the node's sessions are free, and nothing that it still sends is committed. A node that was
+ * paused or cut off thus cannot continue with its cache while the others consider it crashed.
  */
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
@@ -10,18 +10,21 @@ import { inTransaction } from './connection.ts'
 import { FIRST_IDS, type NextIds, SLOTS } from './group-changes.ts'
 import { SCHEMA_VERSION } from './schema.ts'
 
-/** Long enough for a server that restarts, short for an agent that waits. */
+/** The duration of a lease: long enough for a restart of the server, short for an agent that waits. */
 const LEASE_S = 6
 
-/** Beyond the lease: who was cut off for as long as all others were has its chance to renew it first. */
+/** The grace period after a lease. A node that was cut off together with all others can renew its lease first. */
 const MARGIN_S = 1
 
-/** Advisory locks, `llmq`, `llmr` and `llms` in ASCII: for a lease's connection, for giving leases, for setting controls. */
+/**
+ * Advisory locks, `llmq`, `llmr` and `llms` in ASCII: for the connection of a lease, for assigning leases, for setting
+ * controls.
+ */
 const CONNECTIONS_LOCK = 0x6c6c6d71
 export const LEASES_LOCK = 0x6c6c6d72
 const CONTROLS_LOCK = 0x6c6c6d73
 
-/** A lease that others may end: they wait no longer. */
+/** The condition for a lease that other nodes may end. */
 export const IS_OVER = `ended = 0 AND lease_until <= clock_timestamp() - interval '${MARGIN_S} s'`
 
 const LEASE_END = `clock_timestamp() + interval '${LEASE_S} s'`
@@ -30,14 +33,16 @@ export interface OwnerLease {
   readonly id: number
   readonly slot: number
   readonly epoch: number
-  /** The number of the last group that is on record. */
+  /** The number of the last committed group. */
   readonly group: number
   readonly nextIds: NextIds
 }
 
 /**
- * @param name of the machine: leases of its processes that are gone are ended at once
- * @throws ProxyError `start_failed` where newer proxies have changed the tables meanwhile, so that this one can use them no more
+ * Takes a lease.
+ * @param name name of the machine; leases of its processes that have exited are ended at once
+ * @throws ProxyError `start_failed` if newer nodes have meanwhile migrated the tables to a version that this one cannot
+ *   use
  */
 export async function takeLease(client: Client, name: string): Promise<OwnerLease> {
   const lease = await inTransaction(client, async () => {
@@ -91,7 +96,7 @@ export async function endLeases(client: Client, ids: readonly number[]): Promise
   await client.query('UPDATE llm_proxy.proxies SET ended = 1 WHERE id = ANY($1::bigint[])', [ids])
 }
 
-/** Above all ids of the slot: those on record, and those that were. */
+/** Returns the next ids of the slot, above all ids in the tables and all that earlier leases of the slot allocated. */
 async function idsAfter(client: Client, slot: number): Promise<NextIds> {
   const next: NextIds = { ...FIRST_IDS }
   const raise = (table: keyof NextIds, count: number) => {
@@ -118,16 +123,16 @@ async function idsAfter(client: Client, slot: number): Promise<NextIds> {
   return next
 }
 
-/** What a proxy tells of itself with each renewal. */
+/** The state that a node reports with each renewal. */
 export interface Heartbeat extends OwnState {
   lease: number
-  /** Up to which change it has followed the controls. */
+  /** Number of the last control change that the node has applied. */
   seen: number
 }
 
 /**
- * Renews a lease, however long it has run out, unless somebody has ended it.
- * @returns what is on record of all proxies; undefined: it has ended
+ * Renews a lease, however long ago it expired, unless it was ended.
+ * @returns the state of all nodes, and the controls; undefined: the lease has ended
  */
 export async function renewLease(
   client: Client,
@@ -171,8 +176,8 @@ interface ProxyRow {
 }
 
 /**
- * Sets a control. Nodes follow changes up to the highest number that they have seen, so numbers must be committed in order:
- * the lock is held from before a number is drawn until its commit.
+ * Sets a control. Nodes apply changes above the highest number that they have seen, so numbers must be committed in
+ * order: the lock is acquired before a number is drawn, and released by the commit.
  * @returns the number of the change
  */
 export function setControl(client: Client, name: string, value: unknown): Promise<number> {
@@ -187,17 +192,17 @@ export function setControl(client: Client, name: string, value: unknown): Promis
   })
 }
 
-/** A session with its owner, if that one has not gone. */
+/** A session with its owner. */
 interface FoundOwner {
   id: number
   tree: number
   owner: number
   epoch: number
-  /** In flight, as far as they are on record. */
+  /** Number of turns that are open in the database. */
   open_turns: number
   url: string | null
   is_owned: boolean
-  /** Its owner drains, or has drained and ended well. */
+  /** Whether its owner is draining, or drained before it ended. */
   is_draining: boolean
 }
 
@@ -206,23 +211,23 @@ const SELECT_OWNER = `
     proxies.id IS NOT NULL AND ended = 0 AND NOT (${IS_OVER}) AS is_owned
   FROM llm_proxy.sessions LEFT JOIN llm_proxy.proxies ON proxies.id = owner WHERE session_id = $1`
 
-/** @returns undefined: there is no such session, or it is nobody's */
+/** Returns the lease of the session's owner. @returns undefined: there is no such session, or it has no owner */
 export async function findOwner(client: Client, sessionId: string): Promise<number | undefined> {
   const { rows } = await client.query<FoundOwner>(SELECT_OWNER, [sessionId])
   const row = rows[0]
   return row?.is_owned && !isHandedOver(row) ? row.owner : undefined
 }
 
-/** Who drains keeps a session only for the turns that it has in flight. */
+/** Returns whether a draining owner releases the session: it keeps sessions only while they have turns in flight. */
 function isHandedOver({ is_draining: isDraining, open_turns: openTurns }: FoundOwner): boolean {
   return isDraining && openTurns === 0
 }
 
 /**
- * Makes a session a proxy's own, and closes the turns that an earlier owner left open, all or nothing: the row is locked
- * before anything is read, so that no commit comes in between.
- * @param seizes also from an owner who is there
- * @returns undefined: there is no such session, or it is another proxy's
+ * Makes the node the session's owner, and closes the turns that an earlier owner left open, in one transaction. The row
+ * is locked before anything is read, so that no commit comes in between.
+ * @param seizes whether to take the session from an owner that is available
+ * @returns undefined: there is no such session, or another node owns it
  */
 export async function claimSession(
   client: Client,
@@ -244,7 +249,7 @@ export async function claimSession(
   })
 }
 
-/** @returns whether the lease has ended, by this or before; else it was renewed a moment ago */
+/** Ends a lease that has expired. @returns whether the lease has ended; if not, it was renewed a moment ago */
 async function endIfOver(client: Client, lease: number): Promise<boolean> {
   await client.query(`UPDATE llm_proxy.proxies SET ended = 1 WHERE id = $1 AND ${IS_OVER}`, [lease])
   const { rowCount } = await client.query('SELECT 1 FROM llm_proxy.proxies WHERE id = $1 AND ended = 0', [
@@ -253,7 +258,7 @@ async function endIfOver(client: Client, lease: number): Promise<boolean> {
   return rowCount === 0
 }
 
-/** Closes the open turns of sessions whose owners have gone. @param over leases that may be ended */
+/** Closes the open turns of sessions without a running owner. @param over leases that may be ended */
 export async function freeSessions(
   client: Client,
   over: readonly number[],
@@ -262,10 +267,10 @@ export async function freeSessions(
   while ((await freeSomeSessions(client, over, withUnowned)) > 0);
 }
 
-/** The most sessions that one transaction frees: other tasks of the connection wait for it. */
+/** The maximum number of sessions freed by one transaction, because other tasks of the connection wait for it. */
 const FREED_SESSIONS = 100
 
-/** One step of {@link freeSessions}. @returns the number of sessions freed; 0: there are no more */
+/** Runs one step of {@link freeSessions}. @returns the number of sessions freed; 0: there are no more */
 export function freeSomeSessions(
   client: Client,
   over: readonly number[],
@@ -286,7 +291,7 @@ export function freeSomeSessions(
   })
 }
 
-/** Under the lock of the session's row. */
+/** Changes the owner and interrupts open turns. The session's row must be locked. */
 async function give(
   client: Client,
   { id, tree }: Pick<FoundOwner, 'id' | 'tree'>,

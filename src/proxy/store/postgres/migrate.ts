@@ -1,7 +1,7 @@
 /**
- * How a database comes to have the tables of this release, while proxies of other releases use it. A migration that only adds
- * lets those of the version before go on (expand); one that changes or removes what they use (contract) is made when none of
- * them is left. So a release must add first, and may remove one release later.
+ * Migrates a database to the tables of this release while nodes of other releases use it. A migration that only adds
+ * leaves nodes of the previous version running (expand). One that changes or removes what they use (contract) requires
+ * that none of them runs. A release must therefore add first, and may remove one release later.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
@@ -14,21 +14,23 @@ import { MIGRATIONS, type Migration, SCHEMA_VERSION } from './schema.ts'
 const MIGRATION_LOCK = 0x6c6c6d70
 
 /**
- * Who wants to change a table waits for all that use it, and all that come later wait behind it. It gives up before the server
- * looks for deadlocks (after a second), which would cost a proxy its commit, and tries again.
+ * The limit on waiting for a table lock. A migration waits for all transactions that use the table, and all later ones
+ * queue behind it. It times out before the server checks for deadlocks (after a second), which would cost a node its
+ * commit, and retries.
  */
 const LOCK_MS = 500
 const RETRY_MS = 200
 const PATIENCE_MS = 120_000
 const LOCK_NOT_AVAILABLE = '55P03'
 
-/** The version from which on there are several proxies. */
+/** The first version that supports several nodes. */
 const MANY_PROXIES_VERSION = 4
 
 /**
- * Brings the database to this version. Others that start meanwhile wait for it.
- * @param migrations of this release
- * @throws ProxyError `start_failed` if it is newer, and this release cannot use it; or if proxies run that could not use it then
+ * Migrates the database to this version. Other nodes that start meanwhile wait for it.
+ * @param migrations migrations of this release
+ * @throws ProxyError `start_failed` if the database is too new for this release, or if running nodes could not use the
+ *   new version
  */
 export async function migrate(
   client: Client,
@@ -69,10 +71,10 @@ async function bringUpToDate(
   return version > 0 ? { from: version, to: migrations.length } : undefined
 }
 
-/** No other one begins before this is over. */
+/** Rejects a migration while older nodes run. The lock keeps others from starting before the migration is committed. */
 async function refuseOlderProxies(client: Client, oldest: number): Promise<void> {
   await client.query('SELECT pg_advisory_xact_lock($1)', [LEASES_LOCK])
-  // The column is younger than the table.
+  // The column was added after the table.
   const { rows } = await client.query<{ name: string }>(
     `SELECT DISTINCT name FROM llm_proxy.proxies WHERE ended = 0 AND lease_until > clock_timestamp()
        AND coalesce((to_jsonb(proxies) ->> 'schema')::bigint, 0) < $1 ORDER BY name`,
@@ -86,7 +88,7 @@ async function refuseOlderProxies(client: Client, oldest: number): Promise<void>
   )
 }
 
-/** For readers, which must not migrate. @throws ProxyError `start_failed` */
+/** Checks the version for readers, which must not migrate. @throws ProxyError `start_failed` */
 export async function checkSchema(client: Client): Promise<void> {
   const { rows } = await client.query<{ known: string | null }>(
     "SELECT to_regclass('llm_proxy.schema_version')::text AS known",
@@ -101,7 +103,10 @@ export async function checkSchema(client: Client): Promise<void> {
   )
 }
 
-/** @param known up to which this release knows versions. @throws ProxyError `start_failed` for one that it cannot use */
+/**
+ * Returns the database's version. @param known highest version that this release knows. @throws ProxyError
+ * `start_failed` for a version that it cannot use
+ */
 async function versionOf(client: Client, known: number): Promise<number> {
   const { rows } = await client.query<{ version: number; oldest?: number | null }>(
     'SELECT * FROM llm_proxy.schema_version',

@@ -1,4 +1,4 @@
-/** Fetches from the database what the writer's logic has asked for and nobody knows. */
+/** Fetches the rows that the writer requested and that its cache lacks. */
 import type { Client } from 'pg'
 import type { EndedRow, OpenRow, SequenceRow } from '../record/tables.ts'
 import { REQUEST_COLUMNS } from '../record/turns.ts'
@@ -13,7 +13,7 @@ export const SEQUENCE_COLUMNS = `
   turns.id, turns.prompt_base AS base, turns.prompt_shared AS shared, turns.prompt_rest AS rest,
   turns.completion_ids AS completion, turns.ids_sum AS sum`
 
-/** A turn's tokens, and those of all turns that they go on from. */
+/** Selects a turn's tokens, and those of all turns that it is based on. */
 export const SEQUENCE_CHAIN = `
   WITH RECURSIVE chain AS (
     SELECT ${SEQUENCE_COLUMNS} FROM llm_proxy.turns WHERE id = ANY($1::bigint[])
@@ -24,7 +24,7 @@ export const SEQUENCE_CHAIN = `
 
 type FoundMissing = Record<string, unknown> & { tree: number; hash: Buffer; id: number }
 
-/** @returns whether any of it is there, so that what was worked out without it is void */
+/** Fetches missing rows. @returns whether any exists, so that the result computed without it is invalid */
 export async function fetchMissing(client: Client, tables: WriterTables): Promise<boolean> {
   const isThere = [
     await fetchSessions(client, tables.sessions.rows),

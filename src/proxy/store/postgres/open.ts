@@ -19,11 +19,14 @@ export interface PostgresStoreOptions {
   /** `postgres://user:password@host:port/database`. */
   url: string
   durability: Durability
-  /** Of the machine or pod: what a process of it left behind is free at once. Default: the host's. */
+  /**
+   * Name of the machine or pod. Sessions that an exited process of it left behind are free at once. Default: the
+   * host's.
+   */
   name?: string
-  /** Called after each commit with how many operations shared it, and how long the first of them took. */
+  /** Called after each commit with the number of operations that shared it, and the duration of the first of them. */
   onCommit?: (operations: number, tookMs: number) => void
-  /** Whether to keep the index of the search, from the first search on. */
+  /** Whether to maintain the search index, from the first search on. */
   searchIndex?: boolean
   logger?: Logger | undefined
   /** Starts the store's threads. Default: threads of this process. */
@@ -35,12 +38,12 @@ const spawnWorker = spawnFrom({
   reader: new URL('./reader-thread.ts', import.meta.url),
 })
 
-/** Token ids that each thread remembers. */
+/** Memory for token ids in each thread. */
 const TOKEN_CACHE_BYTES = 64 * 1024 * 1024
 
 /**
- * Whether `--db` names a database of PostgreSQL, and no file.
- * @throws ProxyError `start_failed` for one of another kind
+ * Returns whether `--db` names a PostgreSQL database instead of a file.
+ * @throws ProxyError `start_failed` for a database of another kind
  */
 export function isPostgresUrl(db: string): boolean {
   const [, scheme] = /^([a-z][a-z0-9+.-]+):\/\//i.exec(db) ?? []
@@ -52,12 +55,12 @@ export function isPostgresUrl(db: string): boolean {
   )
 }
 
-/** As it may be shown: without the password. */
+/** Returns the name for display, without the password. */
 export function databaseName(db: string): string {
   return isPostgresUrl(db) ? withoutPassword(db) : db
 }
 
-/** What the server of a database promises of a commit. @throws ProxyError `start_failed` */
+/** Returns the durability that the server guarantees for a commit. @throws ProxyError `start_failed` */
 export function lookAtPostgres(url: string, durability: Durability): Promise<Promises> {
   return explained(url, async () => {
     const client = await connect(url)
@@ -70,9 +73,8 @@ export function lookAtPostgres(url: string, durability: Durability): Promise<Pro
 }
 
 /**
- * Joins the proxies that write to the record, brings it up to date, and marks turns that proxies which have gone left open as
- * `interrupted`.
- * @throws ProxyError `start_failed` saying how to mend it
+ * Takes a lease, migrates the database, and marks turns that crashed nodes left open as `interrupted`.
+ * @throws ProxyError `start_failed` that says how to fix the cause
  */
 export async function openPostgresStore({
   url,
@@ -99,7 +101,7 @@ export async function openPostgresStore({
   }
 }
 
-/** Opens the record to read it only, whether or not a server writes to it. @throws ProxyError `start_failed` */
+/** Opens the database for reading only, whether or not a server writes to it. @throws ProxyError `start_failed` */
 export async function openPostgresReader(
   url: string,
   spawn: SpawnThread = spawnWorker,

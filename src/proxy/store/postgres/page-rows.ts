@@ -1,4 +1,4 @@
-/** The rows that a page of turns is made of, fetched before it is made: what makes it waits for nothing. */
+/** The rows of a page of turns. They are fetched before the page is built, so that building it is synchronous. */
 import type { Client } from 'pg'
 import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
@@ -19,7 +19,7 @@ import { selectTree } from './select-sessions.ts'
 
 type DetailRow = TokenDataBlob & { detail_sum: number | null; turn_id: string }
 
-/** What a page is put together from. */
+/** The rows that a page is built from. */
 class PageRows {
   tree: number | undefined
   turns: StepRow[] = []
@@ -31,7 +31,7 @@ class PageRows {
   details: DetailRow[] = []
 }
 
-/** Shows the rows of the page that is being made. */
+/** Provides the rows of the page that is being built. */
 export class PageTables implements ReadTables {
   rows = new PageRows()
 
@@ -90,7 +90,7 @@ export class PageTables implements ReadTables {
 
 type PageReading = NonNullable<ReturnType<Reader['reading']>>
 
-/** What a page needs of token ids: of each turn all of them, or only those that it adds to turns that were given out. */
+/** The token ids that a page needs: of each turn all, or only those that it adds to turns already returned. */
 export type TokensOf = 'turns' | 'steps' | 'none'
 
 const FIRST_PLACE = { index: -1, id: 0 }
@@ -105,7 +105,7 @@ export class PageFetch {
     this.#reader = reader
   }
 
-  /** The next turns of a reading. */
+  /** Fetches the next turns of a reading. */
   async page(sessionId: string, reading: PageReading | undefined, tokens: TokensOf): Promise<PageRows> {
     const tree = await selectTree(this.#client, sessionId)
     this.#rows.tree = tree
@@ -152,7 +152,7 @@ export class PageFetch {
     if (tokens !== 'none') await this.#sequences(reading, tokens)
   }
 
-  /** Up to the nodes where the reading is. */
+  /** Fetches message nodes up to those that the reading already has. */
   async #nodes(reading: PageReading | undefined): Promise<void> {
     const known = [...(reading?.messages ?? []), ...(reading?.prompt ?? [])].map(({ id }) => id)
     const wanted = this.#rows.turns.flatMap(({ node, prompt_node: prompt }) => [node, prompt])
@@ -202,7 +202,7 @@ export class PageFetch {
     for (const { id, body } of rows) this.#rows.blobs.set(id, body)
   }
 
-  /** Of the page's turns, and of what they go on from, back to what is remembered. */
+  /** Fetches the sequences of the page's turns and of their base turns, back to those in the cache. */
   async #sequences(reading: PageReading | undefined, tokens: TokensOf): Promise<void> {
     const { sequences, turns } = this.#rows
     for (const { id, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum } of turns) {

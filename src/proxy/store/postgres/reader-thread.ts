@@ -6,7 +6,7 @@ import { openForReading } from './database.ts'
 
 export interface ReaderData {
   url: string
-  /** Memory for recent turns' token ids. */
+  /** Memory for the token ids of recent turns. */
   cacheBytes: number
 }
 

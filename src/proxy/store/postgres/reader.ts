@@ -1,4 +1,4 @@
-/** Answers reads from the database, several at a time. Runs on the reader thread; knows nothing of threads. */
+/** Serves reads from the database, several at a time. Runs on the reader thread, without dependence on threads. */
 import type { Client } from 'pg'
 import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
@@ -50,7 +50,7 @@ export class Reader implements Reads {
   #isClosed = false
   readonly #most: number
 
-  /** @param most connections at a time */
+  /** @param most maximum number of connections */
   constructor(connect: () => Promise<Client>, cacheBytes: number, most: number) {
     this.#connect = connect
     this.#pages = new Pages(this.#tables, cacheBytes)
@@ -150,13 +150,16 @@ export class Reader implements Reads {
     )
   }
 
-  /** A connection that is in use ends with that: one that stayed open would keep the thread, and so the process, from ending. */
+  /**
+   * Closes idle connections. One in use closes after its read, because an open connection would keep the process
+   * running.
+   */
   async close(): Promise<void> {
     this.#isClosed = true
     await Promise.all(this.#free.map((client) => client.end().catch(() => {})))
   }
 
-  /** The rows are of one snapshot, and the page is made of them in one go. */
+  /** Fetches rows from one snapshot, and builds the page from them synchronously. */
   async #from<T>(fetch: (page: PageFetch) => Promise<PageRows>, make: () => T): Promise<T> {
     const rows = await this.#ask(async (client) => {
       await client.query('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY')
@@ -168,7 +171,7 @@ export class Reader implements Reads {
     return make()
   }
 
-  /** Asks once more, over another connection, if the connection is lost. Idle connections are likely lost with it. */
+  /** Runs a read, once more over another connection if it is lost. Idle connections are likely lost with it. */
   async #ask<T>(ask: (client: Client) => Promise<T>): Promise<T> {
     for (let isLast = false; ; isLast = true) {
       const client = await this.#take()

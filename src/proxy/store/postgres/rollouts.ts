@@ -6,10 +6,10 @@ import { IS_OVER } from './lease.ts'
 const IS_OWNED = `EXISTS (
   SELECT 1 FROM llm_proxy.proxies WHERE proxies.id = rollouts.owner AND ended = 0 AND NOT (${IS_OVER}))`
 
-/** Ids may be longer than an index holds, and have characters that PostgreSQL rejects. */
+/** Returns the key of a rollout. Ids may exceed an index entry, and contain characters that PostgreSQL rejects. */
 const hashOf = (rolloutId: string) => hash('sha256', rolloutId, 'base64url')
 
-/** Makes a rollout a node's own, unless another node that runs has it. @returns the lease of its owner */
+/** Makes the node the owner of a rollout, unless a running node owns it. @returns the lease of the owner */
 export async function claimRollout(client: Client, rolloutId: string, lease: number): Promise<number> {
   const { rows } = await client.query<{ owner: number }>(
     `INSERT INTO llm_proxy.rollouts (hash, owner) VALUES ($1, $2)
@@ -28,7 +28,7 @@ export async function findRollout(client: Client, rolloutId: string): Promise<nu
   return rows[0]?.owner
 }
 
-/** Forgets a rollout that is the node's own. */
+/** Deletes a rollout that the node owns. */
 export async function releaseRollout(client: Client, rolloutId: string, lease: number): Promise<void> {
   const sql = 'DELETE FROM llm_proxy.rollouts WHERE hash = $1 AND owner = $2'
   await client.query(sql, [hashOf(rolloutId), lease])

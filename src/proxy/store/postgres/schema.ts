@@ -1,6 +1,6 @@
 /**
- * The tables. They are SQLite's (`../sqlite/schema.ts` and `docs/store.md` tell why they are as they are), in a schema of
- * their own; ids are given by the writer.
+ * The tables. They are those of SQLite (`../sqlite/schema.ts` and `docs/store.md` give the reasons), in a schema of
+ * their own; the writer assigns ids.
  */
 
 const FIRST_SCHEMA = `
@@ -161,7 +161,7 @@ const REWARD_TURNS = 'ALTER TABLE llm_proxy.sessions ADD COLUMN reward_turns tex
 
 const LIMITS = 'ALTER TABLE llm_proxy.sessions ADD COLUMN limits text'
 
-/** The proxies that write, and whose a session is. */
+/** The nodes that write, and the owner of each session. */
 const MANY_PROXIES = `
 DROP TABLE llm_proxy.writer;
 CREATE TABLE llm_proxy.proxies (
@@ -218,8 +218,8 @@ CREATE INDEX sessions_by_end ON llm_proxy.sessions (ended_at_ms, tree) WHERE sta
 `
 
 /**
- * For the search. A turn that has ended is noted, and whoever indexes takes it from there: that costs a commit next to
- * nothing. Where there is no pg_trgm, or the role may not install it, the search reads all of `searched`.
+ * The search index. A commit only notes that a turn has ended, which costs next to nothing; an indexer processes the
+ * notes. Without pg_trgm, or if the role may not install it, the search scans all of `searched`.
  */
 const SEARCH = `
 CREATE UNIQUE INDEX sessions_by_tree ON llm_proxy.sessions (tree);
@@ -256,7 +256,7 @@ EXCEPTION WHEN OTHERS THEN
 END $trigrams$;
 `
 
-/** From here on programs look at `oldest`: what wrote before refuses every newer schema. */
+/** The oldest compatible version. Releases from here on read it; earlier ones reject every newer schema. */
 const SIDE_BY_SIDE = `
 -- The oldest version whose llm-proxy may still use the tables as they are now.
 ALTER TABLE llm_proxy.schema_version ADD COLUMN oldest bigint;
@@ -267,8 +267,8 @@ ALTER TABLE llm_proxy.proxies ADD COLUMN schema bigint;
 const MARKS = 'ALTER TABLE llm_proxy.sessions ADD COLUMN marks text'
 
 /**
- * The first secret of the nodes: two random UUIDs, 244 random bits. Nodes of the release before do not read it, and leave
- * requests that they forward unsigned.
+ * The first secret of the nodes: two random UUIDs, 244 random bits. Nodes of the previous release do not read it, and
+ * do not sign requests that they forward.
  */
 const NODE_SECRET = `
 INSERT INTO llm_proxy.controls
@@ -306,13 +306,16 @@ CREATE INDEX rollouts_by_owner ON llm_proxy.rollouts (owner);
 export interface Migration {
   readonly sql: string
   /**
-   * All that it does is to add what programs of the version before need neither read nor write: nullable columns or ones with
-   * a default, tables, indexes. Those programs go on beside newer ones.
+   * Whether the migration only adds objects that programs of the previous version need neither read nor write: nullable
+   * columns or ones with a default, tables, indexes. Those programs continue to run beside newer ones.
    */
   readonly adds?: true
 }
 
-/** Number n leads from version n to n + 1. Released ones are never edited: databases exist that have run them. */
+/**
+ * Migration n leads from version n to n + 1. Released ones are never edited, because databases exist that have run
+ * them.
+ */
 export const MIGRATIONS: readonly Migration[] = [
   { sql: FIRST_SCHEMA },
   { sql: REWARD_TURNS },

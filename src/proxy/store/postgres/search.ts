@@ -1,4 +1,4 @@
-/** Finds turns by their text, and keeps the index of the search. What commits only notes which turns are to be indexed. */
+/** Finds turns by their text, and maintains the search index. Commits only note which turns are to be indexed. */
 import type { Client } from 'pg'
 import { spokenText } from '../port/turn-search.ts'
 import type { SessionRecord } from '../port/turn-store.ts'
@@ -16,12 +16,12 @@ import { fromDriver } from './columns.ts'
 import { inTransaction } from './connection.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
 
-/** Turns that one step puts into the index. */
+/** Number of turns that one step indexes. */
 const INDEXED_AT_ONCE = 32
 
 type Text = TextRow & { id: number }
 
-/** As the conversation of one search with the server. */
+/** The queries of one search, over one connection. */
 export class PostgresSearch implements SearchSource {
   readonly #client: Client
 
@@ -56,7 +56,7 @@ export class PostgresSearch implements SearchSource {
     return rows.length > 0
   }
 
-  /** Several processes may do this at the same time. @returns whether more are left */
+  /** Indexes some turns. Several processes may run it at the same time. @returns whether more are left */
   indexSome(): Promise<boolean> {
     return inTransaction(this.#client, async () => {
       const waiting = await this.#select<{ id: number }>(
@@ -74,7 +74,8 @@ export class PostgresSearch implements SearchSource {
       const { request, completion } = spokenText(turn)
       return folded(`${request}\n${completion}`)
     })
-    // The lock: a turn that is removed later takes its text with it. One that is being removed stays noted until it is gone.
+    // The lock makes a later deletion of the turn delete its text as well. A turn being deleted stays noted until it is
+    // gone.
     await this.#client.query(
       `INSERT INTO llm_proxy.searched (id, folded)
        SELECT turns.id, said.folded FROM unnest($1::bigint[], $2::text[]) AS said (id, folded)
@@ -97,7 +98,7 @@ export class PostgresSearch implements SearchSource {
     )
   }
 
-  /** With what the requests add, if no turn before has it. */
+  /** Adds the texts of the turns. A request's texts are included unless an earlier turn has the same request. */
   async #withTexts(rows: readonly FoundRow[]): Promise<FoundTurn[]> {
     const nodes = await this.#select<{ turn: number; texts: Buffer }>(
       `SELECT turns.id AS turn, nodes.texts FROM llm_proxy.turns JOIN llm_proxy.nodes ON nodes.id = turns.prompt_node
@@ -128,7 +129,7 @@ export class PostgresSearch implements SearchSource {
   }
 }
 
-/** As it is compared, and as the server takes it: without U+0000 and lone surrogates. */
+/** Returns the text as it is compared and as the server accepts it: without U+0000 and lone surrogates. */
 function folded(text: string): string {
   return text.toLowerCase().toWellFormed().replaceAll('\0', ' ')
 }

@@ -24,17 +24,17 @@ import {
 import { COLUMNS, fromDriver } from './columns.ts'
 
 /**
- * A session counts its turns; where their order goes on only the turns themselves tell. Columns by name: a prepared statement
- * fails once a newer release has added one to what it selects.
+ * Selects sessions with the next turn index. A session row counts its turns, but only the turns have the index. Columns
+ * are listed by name: a prepared statement with `*` fails once a newer release has added a column.
  */
 export const SELECT_SESSIONS = `
   SELECT ${COLUMNS.sessions.join(', ')}, (SELECT coalesce(max(call_index) + 1, 0) FROM llm_proxy.turns WHERE turns.tree = sessions.tree) AS next_index
   FROM llm_proxy.sessions`
 
-/** By the proxy's clock and by the server's, whichever is behind. */
+/** The earlier of the node's time and the server's. */
 const NOW_MS = 'least($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)'
 
-/** Of a session that some consumer has not acknowledged, and for which it is held at the time `$1`. */
+/** The condition for a session that a consumer has not acknowledged and that is kept for it at time `$1`. */
 const IS_HELD = `
   status = 'completed' AND EXISTS (
     SELECT 1 FROM llm_proxy.consumers
@@ -43,7 +43,7 @@ const IS_HELD = `
         SELECT 1 FROM llm_proxy.consumer_sessions AS given
         WHERE given.tree = sessions.tree AND given.consumer = consumers.id AND leased_until_ms IS NULL))`
 
-/** Of a session that a sweep at the time `$1` removes. */
+/** The condition for a session that a sweep at time `$1` deletes. */
 export const IS_EXPIRED = `
   ttl_ms IS NOT NULL AND updated_at_ms + ttl_ms <= ${NOW_MS}
   AND NOT EXISTS (SELECT 1 FROM llm_proxy.turns WHERE turns.tree = sessions.tree AND turns.status = 'open')
@@ -63,7 +63,7 @@ const ROW_FILTER = `
   AND ($6::int IS NULL OR (inexact_turns > 0)::int = $6) AND ($7::int IS NULL OR (failed_turns > 0)::int = $7)
   AND ($9::text IS NULL OR starts_with(session_id, $9))`
 
-/** As the reward of a session is read, with its check sum. @throws ProxyError `data_damaged` */
+/** Reads a session and verifies the checksum of its reward. @throws ProxyError `data_damaged` */
 export async function selectSession(client: Client, sessionId: string): Promise<SessionRecord | undefined> {
   const { rows } = await client.query<SessionRow>(`${SELECT_SESSIONS} WHERE session_id = $1`, [sessionId])
   const row = rows[0] && fromDriver(rows[0])

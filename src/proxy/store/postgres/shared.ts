@@ -1,4 +1,4 @@
-/** The main thread's side of a record that several proxies share: it keeps the lease, and knows the others. */
+/** The main thread's side of a database that several nodes share: renews the lease, and knows the other nodes. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
@@ -16,10 +16,10 @@ import type { SharedWrites } from './writer-loop.ts'
 
 const BEAT_MS = 1_000
 
-/** Counted from before a renewal is sent: others wait for two seconds more. */
+/** How long a lease is valid, counted from before a renewal is sent. Others wait for two seconds more. */
 const VALID_MS = 5_000
 
-/** How long somebody waits for a lease that is not good, and how often it is tried. */
+/** How long an operation waits for a valid lease. */
 const PATIENCE_MS = 10_000
 const RETRY_MS = 50
 
@@ -33,7 +33,7 @@ export class PostgresShared implements SharedRecord {
   #state: OwnState = {}
   #validUntilMs = 0
   #proxies: readonly SharingProxy[] = []
-  /** Up to which change the controls were followed. */
+  /** Number of the last control change that this node has applied. */
   #seen = 0
   #timer: NodeJS.Timeout | undefined
   #beating: Promise<void> | undefined
@@ -43,7 +43,7 @@ export class PostgresShared implements SharedRecord {
     this.#logger = logger
   }
 
-  /** Renews the lease from now on. */
+  /** Starts to renew the lease. */
   async start(): Promise<void> {
     await this.#beat()
     this.#timer = setInterval(() => void this.#beat().catch(() => {}), BEAT_MS)
@@ -92,11 +92,11 @@ export class PostgresShared implements SharedRecord {
     return this.#writer.call('releaseRollout', [rolloutId])
   }
 
-  /** @param owner the number of a lease. @returns undefined: there is none, or it is this proxy's */
+  /** @param owner the number of a lease. @returns undefined: there is no owner, or it is this node */
   #other(owner: number | undefined): SharingProxy | undefined {
     if (owner === undefined || owner === this.#lease) return undefined
     const known = this.#proxies.find(({ id }) => id === owner)
-    // Its lease runs out, or it began a moment ago.
+    // Its lease is expiring, or was taken a moment ago.
     return known ?? { id: owner, name: '', url: undefined, isDraining: false, seen: 0, isDrained: false }
   }
 
@@ -112,7 +112,7 @@ export class PostgresShared implements SharedRecord {
 
   async tell(state: OwnState): Promise<void> {
     this.#state = { ...this.#state, ...state }
-    // One that is on its way may have left without it.
+    // A renewal in flight may have been sent without the new state.
     await this.#beating?.catch(() => {})
     await this.#beat()
   }
@@ -132,7 +132,7 @@ export class PostgresShared implements SharedRecord {
     this.#lostListeners.push(listener)
   }
 
-  /** One at a time: who asks meanwhile gets the same one. */
+  /** Renews the lease, one renewal at a time: concurrent callers share it. */
   #beat(): Promise<void> {
     this.#beating ??= this.#renew().finally(() => {
       this.#beating = undefined
@@ -189,7 +189,7 @@ export class PostgresShared implements SharedRecord {
       await follow(setting)
       this.#seen = setting.change
     }
-    // Whoever has set it waits for all.
+    // The node that set the control waits until all nodes report the change.
     if (this.#seen > before) await this.#writer.call('beat', [{ ...this.#state, seen: this.#seen }])
   }
 }

@@ -1,6 +1,6 @@
 /**
- * Text as PostgreSQL's `text` can hold it: it refuses U+0000, and lone surrogates have no UTF-8. Such texts, and those that
- * begin as an escaped one does, are stored behind an escape; all others as they are, so that SQL can read them.
+ * Text as PostgreSQL's `text` can store it: the type rejects U+0000, and lone surrogates have no UTF-8. Such texts, and
+ * those that begin like an escaped one, are stored after an escape; all others unchanged, so that SQL can read them.
  */
 import type { StoredText } from '../record/packing.ts'
 
@@ -14,7 +14,7 @@ export function toColumn(text: StoredText): string {
   return text.includes('\0') || text.startsWith(ESCAPE) ? JSON_TEXT + JSON.stringify(text) : text
 }
 
-/** @returns what {@link toColumn} was given */
+/** Reverses {@link toColumn}. */
 export function fromColumn(column: string): StoredText {
   if (!column.startsWith(ESCAPE)) return column
   const rest = column.slice(UTF16.length)

@@ -1,7 +1,7 @@
 /**
- * What the writer thread does with its calls: it commits them in groups, one after the other. What queues up while one group
- * is on its way is the next one. While the database is away nobody waits for long but those whose group was sent: nobody
- * knows yet whether that was a commit.
+ * Commits the writer thread's commands in groups, one group after another. Commands that arrive during a commit form
+ * the next group. While the database is unavailable, only commands whose group was sent wait longer than {@link
+ * PATIENCE_MS}: the outcome of that group is unknown.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { ProxyError } from '../../../base/errors.ts'
@@ -12,10 +12,10 @@ import type { WriteMethods } from '../record/write-methods.ts'
 import type { LeaseConnection } from './lease-connection.ts'
 import { PATIENCE_MS, type Writer } from './writer.ts'
 
-/** What is asked of the writer of a record that several proxies share; see {@link SharedRecord}. */
+/** The commands that the writer of a shared database serves; see {@link SharedRecord}. */
 export interface SharedWrites extends WriteMethods {
   claim(sessionId: string, seizes: boolean): ClaimedSession | undefined
-  /** Takes another lease in the place of one that has ended. @returns its number */
+  /** Takes a new lease in place of one that has ended. @returns its number */
   renew(): number
   /** @returns undefined: the lease has ended */
   beat(state: OwnState & { seen: number }): RenewedLease | undefined
@@ -29,12 +29,12 @@ export interface SharedWrites extends WriteMethods {
 type Call = ThreadCall<WriteMethods>
 
 /**
- * Each of these is done when all is done that was called for before it, and before what is called for after it: any session
- * may be concerned.
+ * Commands that run after all earlier commands have completed, and before any later one starts: they may concern any
+ * session.
  */
 const BARRIERS: ReadonlySet<string> = new Set(['sweep', 'renew'] satisfies (keyof SharedWrites)[])
 
-/** These are in no group. A claim keeps its place among the calls of its session. */
+/** Commands outside groups. A claim keeps its order among the commands of its session. */
 const IN_NO_GROUP: ReadonlySet<string> = new Set([
   'claim',
   'tryCommit',
@@ -48,7 +48,7 @@ const IN_NO_GROUP: ReadonlySet<string> = new Set([
   'setImported',
 ] satisfies (keyof SharedWrites)[])
 
-/** These wait for nothing, and no change waits for them. */
+/** Commands that run at once, concurrently with changes. */
 const ASIDE: ReadonlySet<string> = new Set([
   'beat',
   'ownerOf',
@@ -62,31 +62,31 @@ export type WriterMessage = Call[] | 'close'
 
 interface WriterPort {
   reply(replies: Reply[]): void
-  /** Nothing can be written any more. */
+  /** Reports that the writer can never write again. */
   fail(error: ProxyError): void
   close(): void
 }
 
-/** How long the opening of a turn waits for another operation to share its commit with. */
+/** How long the opening of a turn waits for another operation to share a commit. */
 const OPENING_WAIT_MS = 10
 
-/** Without work for so long, rows of deleted sessions are removed. */
+/** The idle time after which rows of deleted sessions are removed. */
 const IDLE_MS = 50
 
 export class WriterLoop {
   readonly #writer: Writer
   readonly #port: WriterPort
   readonly #aside: LeaseConnection
-  /** What has come, in order. */
+  /** Received commands, in order. */
   #inbox: Call[] = []
   readonly #waiting = new WaitingCalls()
   #isRunning = false
-  /** Whether something waits that shall not wait for others. */
+  /** Whether a command waits that must not be delayed for others. */
   #isDue = false
   #isClosing = false
   /** Whether rows of deleted sessions may be left. */
   #isUntidy = true
-  /** When the group began that is on its way. */
+  /** The time at which the running group or command started. */
   #busySinceMs: number | undefined
   #idleTimer: NodeJS.Timeout | undefined
   readonly #watch: NodeJS.Timeout
@@ -140,7 +140,7 @@ export class WriterLoop {
   }
 
   async #commit(): Promise<void> {
-    // Of a session that is deleted, another one may be made in the same group.
+    // A deleted session may be created again in the same group.
     const group = this.#waiting.takeGroup(
       ({ method }) => method === 'deleteSession' || IN_NO_GROUP.has(method),
     )
@@ -173,7 +173,7 @@ export class WriterLoop {
   }
 
   async #renew(): Promise<number> {
-    // A write may have been first.
+    // A write may already have renewed it.
     if (await this.#aside.hasEnded(this.#writer.lease)) await this.#writer.renew()
     return this.#writer.lease
   }
@@ -202,7 +202,7 @@ export class WriterLoop {
     }
   }
 
-  /** The database is away: who has only waited is told. */
+  /** Rejects waiting commands if the database has been unavailable for too long. */
   #refuseOld(): void {
     if (this.#busySinceMs === undefined || performance.now() - this.#busySinceMs < PATIENCE_MS) return
     const refused = this.#inbox.splice(0)
@@ -212,12 +212,12 @@ export class WriterLoop {
     this.#port.reply(this.#writer.refuse(refused, new ProxyError('store_failed', message)))
   }
 
-  /** In small steps, between which calls are served. */
+  /** Removes rows in small steps, between which commands are served. */
   #tidySoon(): void {
     if (!this.#isUntidy) return
     this.#idleTimer = setTimeout(async () => {
       this.#isRunning = true
-      // Upkeep that fails loses nothing, and comes round again.
+      // A failed step loses nothing, and is retried.
       this.#isUntidy = await this.#writer.purge().catch(() => true)
       await this.#run()
     }, IDLE_MS)

@@ -1,4 +1,4 @@
-/** Rows of sessions as the writer's logic sees them while it works out a group of calls. Asks nothing of the database. */
+/** Rows of sessions as the writer sees them while it computes a group of operations. Sends no queries. */
 import { LruCache } from '../../../base/lru-cache.ts'
 import { changedMarks, type MarksChange } from '../port/marks.ts'
 import { sessionMoved } from '../port/shared-record.ts'
@@ -17,13 +17,13 @@ import type { Row, SessionTables } from '../record/tables.ts'
 import type { GroupChanges } from './group-changes.ts'
 import { Layer } from './layers.ts'
 
-/** What is remembered of what is on record: the sessions of so many trees, and so much of sessions' rows. */
+/** Cache limits: the number of trees whose sessions are known, and the size of session rows. */
 const MAX_TREES = 200_000
 const MAX_SESSION_CHARS = 32 * 1024 * 1024
-/** Of a session's row beside its texts. */
+/** Size of a session's row without its texts. */
 const SESSION_CHARS = 500
 
-/** A session as this writer knows it, good as long as its `version` is the one on record. */
+/** A session as this writer knows it, valid while its `version` equals the committed one. */
 export interface OwnedSessionRow extends SessionRow, OwnedRow {
   version: number
 }
@@ -32,12 +32,12 @@ export class WriterSessions implements SessionTables {
   readonly rows = new Layer<string, OwnedSessionRow>(MAX_SESSION_CHARS, sessionChars)
   readonly #changes: GroupChanges
   readonly #lease: number
-  /** Sessions that the group goes by. */
+  /** Sessions that the group depends on. */
   readonly #consulted = new Set<string>()
   /** Sessions by their trees. */
   readonly #owners = new LruCache<number, string>(MAX_TREES, () => 1)
 
-  /** @param lease of the proxy whose writer it is */
+  /** @param lease lease of the writer's node */
   constructor(changes: GroupChanges, lease: number) {
     this.#changes = changes
     this.#lease = lease
@@ -47,7 +47,7 @@ export class WriterSessions implements SessionTables {
     this.#consulted.clear()
   }
 
-  /** What must be on record for the group to hold. */
+  /** The rows that the group depends on, as the writer read them. */
   get consulted(): OwnedSessionRow[] {
     return [...this.#consulted].flatMap((sessionId) => this.rows.recorded(sessionId) ?? [])
   }
@@ -147,7 +147,7 @@ export class WriterSessions implements SessionTables {
     return toRecord(changed)
   }
 
-  /** The group holds only if this is what is on record. */
+  /** Finds a session. The group becomes dependent on its committed row. */
   find(sessionId: string): OwnedSessionRow | undefined {
     this.#consulted.add(sessionId)
     return this.rows.get(sessionId)
@@ -159,7 +159,7 @@ export class WriterSessions implements SessionTables {
     return id
   }
 
-  /** Where the order of a session's turns goes on. */
+  /** Advances the next turn index of the session. */
   countIndex({ tree, call_index: index }: Row): void {
     const session = this.rows.get(this.#owners.get(tree as number)!)!
     const next = Math.max(session.next_index, (index as number) + 1)
@@ -167,7 +167,7 @@ export class WriterSessions implements SessionTables {
   }
 }
 
-/** Of a session without turns. */
+/** The columns of a session without turns. */
 const NEW_LIFE = {
   status: 'active' as SessionStatus,
   ended_at_ms: null,

@@ -1,4 +1,4 @@
-/** The tables of the record as the writer's logic sees them while it works out a group of calls. Asks nothing of the database. */
+/** The tables as the writer sees them while it computes a group of operations. Sends no queries. */
 import { hash as digest } from 'node:crypto'
 import { LruCache } from '../../../base/lru-cache.ts'
 import type { StoredText } from '../record/packing.ts'
@@ -18,13 +18,13 @@ import type { GroupStatement } from './group-statement.ts'
 import { Attempt, Layer } from './layers.ts'
 import { WriterSessions } from './writer-sessions.ts'
 
-/** What is remembered of what is on record: rows' numbers, and of the larger ones so many bytes. */
+/** Cache limits: numbers of small rows, and sizes of larger ones. */
 const MAX_KEYS = 200_000
 const MAX_CHARS = 8 * 1024 * 1024
 const MAX_ID_BYTES = 16 * 1024 * 1024
 const one = () => 1
 
-/** Whose writer it is. */
+/** The lease and slot of the writer's node. */
 export interface ProxyPlace {
   readonly lease: number
   /** Below {@link SLOTS}. */
@@ -35,7 +35,7 @@ export class WriterTables implements TurnTables {
   readonly sessions: WriterSessions
   readonly #changes: GroupChanges
   #attempt = new Attempt()
-  /** Blobs on record that the group points to. */
+  /** Committed blobs that the group references. */
   readonly #knownBlobs = new Map<number, string>()
   /** Ids, by tree and hash. */
   readonly texts = new Layer<string, number>(MAX_KEYS, one)
@@ -50,12 +50,15 @@ export class WriterTables implements TurnTables {
   readonly sequences = new Layer<number, SequenceRow>(MAX_ID_BYTES, sequenceBytes)
   /** The last turn with a prompt, by tree. */
   readonly lastPrompts = new Layer<number, number>(MAX_KEYS, one)
-  /** Of each tree, the newest first. Nobody asks the database for them: a message that is no known echo is stored whole. */
+  /**
+   * Completions by tree, the newest first. They are not read from the database: a message that is not a known echo is
+   * stored in full.
+   */
   readonly #answers = new LruCache<number, readonly CompletionRow[]>(MAX_CHARS, answersChars)
-  /** The ended turn that was found last. */
+  /** The ended turn of the last lookup. */
   #found: { key: string; row: Omit<EndedRow, 'session_status'> } | undefined
 
-  /** @param ids the next of each table */
+  /** @param ids the next ids of each table */
   constructor({ lease, slot }: ProxyPlace, ids: NextIds) {
     this.#changes = new GroupChanges(slot, ids)
     this.sessions = new WriterSessions(this.#changes, lease)
@@ -68,7 +71,7 @@ export class WriterTables implements TurnTables {
     ]
   }
 
-  /** A group is to be worked out, for the first time or once more. */
+  /** Starts to compute a group, for the first time or again. */
   begin(): void {
     this.#attempt = this.#changes.begin()
     this.sessions.begin()
@@ -76,7 +79,7 @@ export class WriterTables implements TurnTables {
     for (const layer of this.layers) layer.begin(this.#attempt)
   }
 
-  /** One call, which changes nothing if it throws. */
+  /** Runs one operation. Undoes its changes if it throws. */
   alone<T>(call: () => T): T {
     const mark = this.#attempt.mark
     try {
@@ -95,12 +98,12 @@ export class WriterTables implements TurnTables {
     return this.#changes.nextIds
   }
 
-  /** What must be on record for the group to hold. */
+  /** The preconditions of the group's statement. */
   get conditions() {
     return { sessions: this.sessions.consulted, blobs: [...this.#knownBlobs.keys()] }
   }
 
-  /** Forgets what another proxy has changed. @param same ids of what is as it was */
+  /** Drops cached rows that another node has changed. @param same ids of rows that are unchanged */
   forgetOthers(same: { sessions: readonly number[]; blobs: readonly number[] }): void {
     const { sessions } = this.conditions
     const changed = sessions.filter(({ id }) => !same.sessions.includes(id))
@@ -110,7 +113,7 @@ export class WriterTables implements TurnTables {
     if (gone.length > 0) this.blobUses.forgetAll()
   }
 
-  /** A session has come to this proxy, or left it: its turns may be others than those that are remembered. */
+  /** Drops cached turns after the session's owner changed: another node may have added turns. */
   forgetTurns(sessionId: string): void {
     this.sessions.rows.forget([sessionId])
     this.openTurns.forgetAll()
@@ -246,12 +249,12 @@ export class WriterTables implements TurnTables {
     if (last !== undefined && last !== id) yield last
   }
 
-  /** What is remembered of tokens goes by age alone. */
+  /** Returns no turns: cached tokens are evicted by age alone. */
   turnsOf(): number[] {
     return []
   }
 
-  /** A turn has ended: what later ones ask of it. */
+  /** Caches what later turns need of a turn that ended. */
   #end(row: Row): void {
     const { id, tree, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum } =
       row as unknown as StepRow & {
@@ -274,7 +277,7 @@ export class WriterTables implements TurnTables {
   }
 }
 
-/** Of a text or a list of texts. */
+/** Returns the key of a text or of a list of texts. */
 export function keyOf(tree: number, hash: Buffer): string {
   return `${tree} ${hash.toString('hex')}`
 }

@@ -1,4 +1,4 @@
-/** The writer thread: the only one that changes the record, so that packing rows stops no call. */
+/** The writer thread: the only one that changes the database, so that packing rows blocks no request. */
 import { parentPort, workerData } from 'node:worker_threads'
 import type { Durability } from '../port/turn-store.ts'
 import { type OpeningReport, toWireError } from '../record/calls.ts'
@@ -10,13 +10,13 @@ import { WriterLoop, type WriterMessage } from './writer-loop.ts'
 export interface WriterData {
   url: string
   durability: Durability
-  /** Of the machine or pod. */
+  /** Name of the machine or pod. */
   name: string
-  /** Memory for recent turns' token ids. */
+  /** Memory for the token ids of recent turns. */
   cacheBytes: number
 }
 
-/** The time limit of a query about leases; after it the next one uses another connection. */
+/** The time limit of a query about leases; after it the next query uses another connection. */
 const ASIDE_MS = 2_500
 
 const port = parentPort!

@@ -1,10 +1,11 @@
 /**
- * Works calls out, a group at a time, and puts each group on record by one statement. Runs on the writer thread.
+ * Computes operations in groups, and commits each group with one statement. Runs on the writer thread.
  *
- * Other proxies write to the same record. What this one remembers of a session holds as long as the session's version does,
- * which the statement checks under the lock of the row: where it is another one, the group is worked out once more. Each
- * connection raises the epoch of the proxy's lease, which voids what an earlier one still sends. So a commit whose answer was
- * lost is looked up under the new epoch, by the group's number, and sent again if it is not there.
+ * Other nodes write to the same database. The cache of a session is valid while the session's version is unchanged,
+ * which the statement verifies under the lock of the row. If the version differs, the group is computed again. Each
+ * connection raises the epoch of the node's lease, which fences statements of earlier connections. The outcome of a
+ * commit whose reply was lost is therefore looked up under the new epoch, by the group's number; if it is missing, the
+ * group is sent again.
  */
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
@@ -20,26 +21,28 @@ import { fetchMissing } from './missing-rows.ts'
 import { IS_EXPIRED } from './select-sessions.ts'
 import { WriterTables } from './writer-tables.ts'
 
-/** Rows of deleted sessions that one step removes: some milliseconds' work. What points to others goes first. */
+/**
+ * Number of rows of deleted sessions that one step removes, in some milliseconds. Referencing rows are removed first.
+ */
 const PURGE_ROWS = 1_000
 const PURGED_TABLES = ['consumer_sessions', 'details', 'turns', 'nodes', 'texts', 'blob_uses']
 
-/** More than a turn takes as a rule. */
+/** Size of the probe table: more than a turn usually takes. */
 const ROOM_KB = 1024
 
-/** Gives a new connection, however long that takes, or the reason why there will be none. */
+/** Returns a new connection once there is one. Rejects with the reason after `patienceMs`. */
 export type Reconnect = (patienceMs: number, lease: OwnerLease) => Promise<Client>
 
-/** A call that has changed nothing yet waits for the database no longer. */
+/** How long a command that has changed nothing waits for the database. */
 export const PATIENCE_MS = 10_000
 
-/** What a group was worked out with was changed by another proxy, so many times in a row: something is wrong. */
+/** Maximum number of computations of one group. Other nodes' changes invalidate a group this often only by a defect. */
 const MAX_ATTEMPTS = 100
 
 interface WriterOptions {
   client: Client
   reconnect: Reconnect
-  /** Of the machine or pod. */
+  /** Name of the machine or pod. */
   name: string
   cacheBytes: number
 }
@@ -53,15 +56,15 @@ export class Writer {
   #lost: ProxyError | undefined
   #lease: OwnerLease
   #epoch: number
-  /** The number of the last group that is on record. */
+  /** The number of the last committed group. */
   #group: number
   #tables!: WriterTables
   #turns!: TurnWriter
   #methods!: WriteMethods
-  /** What other proxies do with a consumer at the same time is waited for. */
+  /** The methods that change consumers. They wait for concurrent changes of a consumer by other nodes. */
   readonly consumers = consumerMethods((change) => this.#withClient(change))
 
-  /** Takes a lease, and marks turns that were left open by proxies that have gone as `interrupted`. */
+  /** Takes a lease, and marks turns that crashed nodes left open as `interrupted`. */
   static async open(options: WriterOptions): Promise<Writer> {
     const { client, name } = options
     const lease = await takeLease(client, name)
@@ -80,7 +83,7 @@ export class Writer {
     this.#remember()
   }
 
-  /** Begins to remember what is on record, under a new lease. */
+  /** Starts with empty caches under a new lease. */
   #remember(): void {
     const { id, slot, nextIds, epoch, group } = this.#lease
     this.#epoch = epoch
@@ -90,19 +93,19 @@ export class Writer {
     this.#methods = writeMethods(this.#turns, this.#tables.sessions, this.#unopened, IN_NO_GROUP)
   }
 
-  /** The number of the lease under which it writes. */
+  /** The number of the writer's lease. */
   get lease(): number {
     return this.#lease.id
   }
 
-  /** Why this writer can never write again; undefined: it can. */
+  /** The reason why this writer can never write again; undefined: it can. */
   get lost(): ProxyError | undefined {
     return this.#lost
   }
 
   /**
-   * An operation that fails does so alone; if the commit fails, all of them have failed.
-   * @param isAgain what it could not put there, as another proxy may have been first, is asked for once more
+   * Commits operations as one group. An operation that fails does so alone; if the commit fails, all fail.
+   * @param isAgain whether this is the second attempt, after a unique key that another node may have inserted first
    */
   async commit(calls: readonly ThreadCall<WriteMethods>[], isAgain = false): Promise<Reply[]> {
     let replies: Reply[] | undefined
@@ -127,7 +130,7 @@ export class Writer {
     return replies
   }
 
-  /** None of the calls has changed anything. */
+  /** Rejects commands, none of which has changed anything. */
   refuse(calls: readonly ThreadCall<WriteMethods>[], error: unknown): Reply[] {
     const replies = calls.map(({ id }) => ({ id, error: toWireError(error) }))
     this.#unopened.note(calls, replies)
@@ -135,25 +138,25 @@ export class Writer {
   }
 
   /**
-   * Makes a session this proxy's own, as {@link claimSession} does.
-   * @returns undefined: there is no such session, or it is another proxy's
+   * Makes this node the session's owner, as {@link claimSession} does.
+   * @returns undefined: there is no such session, or another node owns it
    */
   async claim(sessionId: string, seizes: boolean): Promise<ClaimedSession | undefined> {
     const claimed = await this.#withClient((client) =>
       claimSession(client, sessionId, { lease: this.lease, seizes }),
     )
-    // Before the first owner there were no turns.
+    // A session that had no owner has no turns.
     if (claimed !== undefined && claimed.epoch > 1) this.#tables.forgetTurns(sessionId)
     else this.#tables.sessions.rows.forget([sessionId])
     return claimed
   }
 
-  /** Closes turns of sessions whose owners have gone. @param over leases that ran out a while ago */
+  /** Closes turns of sessions whose owners have crashed. @param over leases that have expired */
   async free(over: readonly number[]): Promise<void> {
     await this.#withClient((client) => freeSessions(client, over))
   }
 
-  /** Somebody has ended the lease: nothing that is remembered holds any more. */
+  /** Takes a new lease after another node has ended this one. All caches are dropped. */
   async renew(): Promise<void> {
     await this.#withClient(async (client) => {
       this.#lease = await takeLease(client, this.#name)
@@ -162,8 +165,8 @@ export class Writer {
   }
 
   /**
-   * Commits a table that has room for a turn, and drops it in the same transaction. A commit of a few bytes still fits into a
-   * full disk, and a row may fit into a page that deleted rows have left.
+   * Commits a table as large as a turn, and drops it in the same transaction. A smaller probe would not detect a full
+   * disk: a commit of a few bytes still fits, and a row may fit into a page with space of deleted rows.
    * @throws Error of the driver: 53100 for a full disk
    */
   async tryCommit(): Promise<void> {
@@ -172,7 +175,7 @@ export class Writer {
     await this.#ask(`CREATE TABLE ${table} AS ${rows}; DROP TABLE ${table}`)
   }
 
-  /** Removes sessions whose time has run out since then. @returns their ids */
+  /** Deletes sessions that have expired since `sinceMs`. @returns their ids */
   async sweep(nowMs: number, sinceMs: number, limit: number): Promise<string[]> {
     const { rows } = await this.#ask(
       `SELECT session_id FROM llm_proxy.sessions WHERE ${IS_EXPIRED} AND updated_at_ms + ttl_ms > $2 LIMIT $3`,
@@ -209,11 +212,11 @@ export class Writer {
     return true
   }
 
-  /** A blob goes with the last text that has it. */
+  /** Deletes blobs that no text uses any more. */
   async #dropUnused(blobs: readonly number[]): Promise<void> {
     await this.#withClient((client) =>
       inTransaction(client, async () => {
-        // A group that points to one of them has its row: what it adds is seen behind that.
+        // A group that references one of the blobs locks its row: the deletion sees what that group adds.
         await client.query(
           'SELECT FROM llm_proxy.blobs WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE',
           [blobs],
@@ -225,12 +228,12 @@ export class Writer {
         )
       }),
     )
-    // What is remembered of them is not true any more, and which of them have gone is not worth asking.
+    // The caches of blobs are stale, and finding out which blobs were deleted is not worth a query.
     this.#tables.blobs.forgetAll()
     this.#tables.blobUses.forgetAll()
   }
 
-  /** What it owned is free at once. */
+  /** Ends the lease, which frees the node's sessions at once. */
   async close(): Promise<void> {
     await endLeases(this.#client, [this.lease]).catch(() => {})
     await this.#disconnect()
@@ -240,7 +243,7 @@ export class Writer {
     await this.#client.end().catch(() => {})
   }
 
-  /** What is worked out without a row that is there is worked out again, with it. */
+  /** Computes a group. Repeats the computation if a row that it assumed absent exists. */
   async #workOut(calls: readonly ThreadCall<WriteMethods>[]): Promise<Reply[]> {
     let isAlone = false
     while (true) {
@@ -249,7 +252,7 @@ export class Writer {
       const replies = this.#attempt(calls, isAlone)
       if (tables.hasMissing) {
         const isThere = await this.#withClient((client) => fetchMissing(client, tables))
-        // Under a new lease nothing of it holds.
+        // Results computed under the previous lease are invalid.
         if (this.#tables !== tables) continue
         if (replies !== undefined && !isThere) return replies
         if (replies === undefined) this.#turns.forget()
@@ -261,7 +264,7 @@ export class Writer {
     }
   }
 
-  /** @returns undefined if a call has failed, and each is to be tried alone */
+  /** @returns undefined if an operation failed, and each must be applied separately */
   #attempt(calls: readonly ThreadCall<WriteMethods>[], isAlone: boolean): Reply[] | undefined {
     const apply = (call: ThreadCall<WriteMethods>): Reply => ({
       id: call.id,
@@ -284,7 +287,7 @@ export class Writer {
     }
   }
 
-  /** @returns whether the group is on record; else what it was worked out with is forgotten */
+  /** Commits the group. @returns whether it is committed; if not, the stale caches have been dropped */
   async #write(): Promise<boolean> {
     const group = this.#group + 1
     const nextIds = JSON.stringify(this.#tables.nextIds)
@@ -301,7 +304,7 @@ export class Writer {
         last = group
       } catch (error) {
         if (!isConnectionLoss(error)) throw error
-        // Nobody knows whether it was a commit, and nobody is answered before somebody does.
+        // The outcome of the commit is unknown, and no command is answered before it is known.
         const before = this.lease
         last = await this.#resume(Number.POSITIVE_INFINITY)
         if (this.lease !== before) return last === group
@@ -312,7 +315,7 @@ export class Writer {
     return true
   }
 
-  /** Why a group was not put on record. */
+  /** Drops the caches that made the group's preconditions fail, and takes a new lease if this one has ended. */
   async #learnWhy(same: GroupAnswer): Promise<void> {
     this.#tables.forgetOthers(same)
     this.#turns.forget()
@@ -327,9 +330,8 @@ export class Writer {
   }
 
   /**
-   * Under a new epoch, in which nothing that was sent before can still be committed; or under a new lease, where somebody has
-   * ended this one.
-   * @returns the number of the last group that was put on record before; undefined: nobody knows any more
+   * Reconnects under a new epoch, which fences everything sent before, or under a new lease if this one was ended.
+   * @returns the number of the last group committed before; undefined: it cannot be determined any more
    */
   async #resume(patienceMs: number): Promise<number | undefined> {
     while (true) {
@@ -350,7 +352,7 @@ export class Writer {
     }
   }
 
-  /** For what changes nothing, or may be done twice. */
+  /** Runs queries that change nothing or are idempotent. Reconnects and repeats them if the connection is lost. */
   async #withClient<T>(ask: (client: Client) => Promise<T>): Promise<T> {
     while (true) {
       try {
@@ -364,7 +366,7 @@ export class Writer {
     }
   }
 
-  /** Nothing that this writer knows is true any more. */
+  /** Marks the writer as permanently unable to write, because its caches may be wrong. */
   #lose(message: string): ProxyError {
     this.#lost = new ProxyError('store_failed', message)
     return this.#lost
@@ -380,7 +382,8 @@ const isServedAlone = (): never => {
 }
 
 /**
- * A sweep may delete any session, a check creates a table, and the database itself works out what belongs to consumers.
+ * Methods that no group contains: a sweep may delete any session, a probe creates a table, and the database itself
+ * computes the sessions of consumers.
  */
 const IN_NO_GROUP = {
   sweep: isServedAlone,
@@ -398,18 +401,18 @@ const IN_NO_GROUP = {
 const GONE_BACK =
   'the database has lost what it had acknowledged, as a standby may that was behind: restart llm-proxy'
 
-/** A unique index has the key already. */
+/** Returns whether a unique index already contains the key. */
 function isTaken(error: unknown): boolean {
   return (error as { code?: unknown }).code === '23505'
 }
 
-/** What PostgreSQL refuses of the values that it is given (classes 22 and 23): a second turn with one id, as a rule. */
+/** Returns whether PostgreSQL rejected a value (classes 22 and 23): usually a second turn with the same id. */
 function isOfOneCall(error: unknown): boolean {
   const { code } = error as { code?: unknown }
   return typeof code === 'string' && /^2[23]...$/.test(code)
 }
 
-/** Turns go with what notes that the search has not indexed them: where nobody searches, nobody else removes that. */
+/** Deletes turns together with their notes for the search index, which nothing else deletes if no search runs. */
 function withNotes(turnsGone: string): string {
   return `WITH gone AS (${turnsGone} RETURNING id),
     notes AS (DELETE FROM llm_proxy.unsearched USING gone WHERE unsearched.id = gone.id)
