@@ -2,8 +2,9 @@
  * npm run bad-network -- [--rollouts 500] [--calls 50] [--at-once 64] [--clients openai,anthropic,responses]
  *                        [--retries answered,unknown,none] [--json FILE]
  *
- * Agents behind a network that loses a quarter of all tries: with retries that the proxy answers from the first try, with
- * retries that it is not told of, and with none. What each way brings the agents, and what it costs the engines.
+ * Agents behind a network that loses a quarter of all attempts: with retries that the proxy serves from the original
+ * attempt, with retries that are not declared to it, and with none. It measures what each brings the agents, and what
+ * it costs the engines.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'

@@ -1,12 +1,12 @@
 /**
- * `node test/bench/big-database.ts FILE`: 10,000 sessions to look at, and two long ones: of 500 turns and 100,000
+ * `node test/bench/big-database.ts FILE`: creates 10,000 sessions, including two long ones: of 500 turns and 100,000
  * tokens, and of 1,000 turns and 200,000 tokens.
  */
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { recordTurn } from '../helpers/sessions-api.ts'
 
 const SESSIONS = 10_000
-/** New tokens of each turn of the long sessions: some that are read, some that are sampled. */
+/** New tokens of each turn of the long sessions: read and sampled ones. */
 const [READ, SAMPLED] = [140, 60]
 
 const path = process.argv[2]

@@ -1,9 +1,10 @@
 /**
  * npm run flood -- [--seconds 15] [--rounds 3] [--kinds silence,headers,hellos,bodies] [--open] [--quick] [--json FILE]
  *
- * Does a running agent notice the strangers? Its calls are timed in quiet and under each flood by turns. The aim: its
- * p99 stays within twice the quiet one, and the proxy's memory stays bounded; exits with 1 when it does not. `--open`: a
- * proxy without keys, which makes no promise. `--quick`: does it all work? No figures to rely on.
+ * Measures how unauthenticated connections affect a running agent: its requests are timed alternately without and under
+ * each flood. The aims: its p99 stays within twice that without a flood, and the proxy's memory stays bounded; exits
+ * with 1 otherwise. `--open`: a proxy without keys, which has no aims. `--quick`: checks that everything works; the
+ * figures are not reliable.
  */
 import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -23,10 +24,10 @@ import { callUrl, Targets, untilConnected } from './parts/targets.ts'
 
 const ADMIN_KEY = 'admin-key-of-the-flood-bench'
 const WORKER_KEY = 'worker-key-of-the-flood-bench'
-/** As long as an agent's call takes at the least: without it the agent alone would keep a core busy. */
+/** A realistic rate: without it the agent alone would occupy a core. */
 const TOKENS_PER_SECOND = 200
 const AGENTS = 8
-/** Connections and their pace: 10,000 in all in the first ten seconds, and those that were closed again. */
+/** Connections and their rate: 10,000 in total in the first ten seconds, plus those that replace closed ones. */
 const FLOODS: Record<FloodKind, Pick<FloodJob, 'connections' | 'perSecond'>> = {
   silence: { connections: 10_000, perSecond: 1_000 },
   headers: { connections: 1_000, perSecond: 1_000 },
@@ -34,7 +35,7 @@ const FLOODS: Record<FloodKind, Pick<FloodJob, 'connections' | 'perSecond'>> = {
   bodies: { connections: 1_000, perSecond: 100 },
 }
 const WANTED_RATIO = 2
-/** Some 500 MiB are what the same load takes in quiet. */
+/** The same load without a flood takes some 500 MiB. */
 const WANTED_RSS_MIB = 1_024
 const SAMPLE_MS = 250
 
@@ -86,7 +87,7 @@ interface Bench {
   flooder: Child
 }
 
-/** Relay mode, with a worker: then there is a socket to flood as well. */
+/** Starts relay mode with a worker: then there is a socket to flood as well. */
 async function start(children: Children, folder: string): Promise<Bench> {
   const engine = await startEngine(children, { tokensPerSecond: TOKENS_PER_SECOND })
   const targets = new Targets(children, engine.url)
@@ -106,7 +107,11 @@ interface Phase {
   maxRssMib: number
 }
 
-/** @param kind undefined: in quiet @throws Error when one of the agent's calls failed */
+/**
+ * Measures one phase.
+ * @param kind undefined: without a flood
+ * @throws Error if one of the agent's requests fails
+ */
 async function measure({ proxy, load, flooder }: Bench, kind: FloodKind | undefined): Promise<Phase> {
   const durationMs = SECONDS * 1_000
   let maxRssMib = 0
@@ -150,7 +155,7 @@ interface FloodRow {
   calls: number
   p50Ms: number
   p99Ms: number
-  /** Of p99 to the quiet one. */
+  /** The p99 relative to that without a flood. */
   ratio: number
   cpuPercent: number
   maxRssMib: number

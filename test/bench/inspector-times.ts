@@ -1,6 +1,6 @@
 /**
- * `node test/bench/inspector-times.ts FILE`: what the inspector's screens take on a database that `big-database.ts`
- * made, from the address to what it is looked at for. docs/inspector.md has the times of the table that it prints.
+ * `node test/bench/inspector-times.ts FILE`: how long the inspector's screens take on a database that `big-database.ts`
+ * created, from opening the address to showing the content. docs/inspector.md contains the table that it prints.
  */
 import { readFileSync } from 'node:fs'
 import { createInterface } from 'node:readline'
@@ -8,7 +8,7 @@ import { type CDPSession, chromium } from 'playwright-core'
 import { startLlmProxy } from '../helpers/llm-proxy.ts'
 
 const TRIES = 3
-/** Of Linux, in which `/proc` counts the time on a processor. */
+/** The unit of CPU time in Linux's `/proc`. */
 const TICKS_PER_S = 100
 
 const SCREENS = [
@@ -49,13 +49,13 @@ try {
   view.kill()
 }
 
-/** Of all its processes together. */
+/** Returns the CPU time of all the browser's processes together. */
 async function browserSeconds(session: CDPSession): Promise<number> {
   const { processInfo } = await session.send('SystemInfo.getProcessInfo')
   return processInfo.reduce((sum, { cpuTime }) => sum + cpuTime, 0)
 }
 
-/** The launcher is the server: it has put itself in its place. */
+/** Returns the server's CPU time. The launcher's process is the server, because it replaces itself. */
 function serverSeconds(): number {
   const fields = readFileSync(`/proc/${view.pid}/stat`, 'utf8').split(') ')[1]!.split(' ')
   return (Number(fields[11]) + Number(fields[12])) / TICKS_PER_S

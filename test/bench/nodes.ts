@@ -1,10 +1,10 @@
 /**
  * npm run nodes -- [--seconds 300] [--seed 1] [--ways haproxy,in-turn] [--no-throughput] [--json FILE]
  *
- * Four nodes on one PostgreSQL database, behind HAProxy and without, each with a link of its own to it. Meanwhile, every 20 s,
- * a node is killed and started again, and between two kills a node is stopped, taken away or cut off, or the database server
- * restarts (`parts/nodes-faults.ts`). Exits with 1 when an answer was lost, or trains twice or never, or a rollout failed.
- * Then what a call costs 1, 2 and 4 nodes.
+ * Four nodes on one PostgreSQL database, behind HAProxy and without, each with a separate link to it. Every 20 s a node
+ * is killed and restarted, and between two kills a node is stopped, removed or cut off, or the database server restarts
+ * (`parts/nodes-faults.ts`). Exits with 1 if a response was lost, or trained twice or never, or a rollout failed. Then
+ * it measures the cost of a request with 1, 2 and 4 nodes.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'

@@ -1,8 +1,8 @@
 /**
  * npm run bench:peers -- [--quick] [--peers pipe,llm-proxy,…] [--loads small,large,replay] [--runs 3] [--json FILE]
  *
- * What a user could pick instead of llm-proxy, from PyPI, behind one load and in front of one engine; and two checks of
- * what those that record have on record. README.md says how to read the figures.
+ * Compares llm-proxy with alternatives from PyPI, under one load and in front of one engine, and checks what those that
+ * record have recorded. README.md explains the figures.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -58,7 +58,7 @@ async function main(): Promise<void> {
   if (options.json) writeFileSync(options.json, `${JSON.stringify({ cells, kills, echoes }, null, 2)}\n`)
 }
 
-/** Those that this machine can have; others are named with the reason. */
+/** Returns the peers that this machine can run; others are reported with the reason. */
 async function installed(peers: readonly Peer[]): Promise<Peer[]> {
   const here: Peer[] = []
   for (const peer of peers) {
@@ -73,7 +73,7 @@ async function installed(peers: readonly Peer[]): Promise<Peer[]> {
   return here
 }
 
-/** Peers take turns, so that a change of the machine's mood hits all alike. */
+/** Measures all peers alternately, so that changes in the machine's speed affect all alike. */
 async function measureAll(stage: Stage, peers: readonly Peer[]): Promise<Cell[]> {
   const loads = LOAD_NAMES.filter((load) => options.loads.split(',').includes(load))
   const cells = loads.flatMap((load) => peers.map((peer) => ({ load, peer: peer.name, runs: [] }) as Cell))
@@ -126,7 +126,7 @@ async function echoAll(stage: Stage, peers: readonly Peer[]) {
   return rows
 }
 
-/** One that fails is named with its error, and the others go on. */
+/** Reports a peer that fails with its error, and continues with the others. */
 async function orSay(peer: Peer, run: () => Promise<unknown>): Promise<void> {
   try {
     await run()

@@ -3,7 +3,7 @@
  *   [--cpu-prof FOLDER] [--write]
  *
  * Measures the proxy against the engine itself and against pass-throughs that record nothing. Every part runs in a
- * process of its own; README.md beside this file says how to read the figures.
+ * separate process; README.md beside this file explains the figures.
  */
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -85,7 +85,7 @@ async function main(): Promise<void> {
     results.push(result)
     console.log(`\n${result.report}`)
   }
-  // Of figures that mean nothing no aim can be judged.
+  // The figures of a quick run are not reliable, so no aim can be judged by them.
   if (!bench.quick) console.log(`\n${aimsTable(results.flatMap((result) => result.aims))}`)
   console.log(`\n${Math.round((Date.now() - startedAt) / 1000)} s`)
   if (options.json)

@@ -1,7 +1,7 @@
 /**
- * `node test/bench/search-index.ts [TURNS]`: what the index of the search costs and saves. Sessions of twenty turns read
- * and write files of this repository. CPU time is of the whole process, all threads; commits are timed with and without
- * the index being made meanwhile.
+ * `node test/bench/search-index.ts [TURNS]`: what the search index costs and saves. Sessions of twenty turns read and
+ * write files of this repository. CPU time is of the whole process, all threads; commits are timed with and without
+ * concurrent indexing.
  */
 import { globSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -14,12 +14,12 @@ import { aSession, aTurn, record } from '../conformance/turn-store.ts'
 
 const TURNS = Number(process.argv[2] ?? 20_000)
 const PER_SESSION = 20
-/** What a turn adds: the result of a tool, and an answer with a call. */
+/** The content that a turn adds: the result of a tool, and a completion with a tool call. */
 const OUTPUT_CHARS = 2_000
 const ANSWER_CHARS = 500
 const SYSTEM_CHARS = 20_000
 const AT_ONCE = 16
-/** In few turns, and in none but this file's. */
+/** Texts that occur in few turns, and only in this file's. */
 const WANTED = ['keepIndexing(', 'zebra crossing']
 
 const ROOT = join(import.meta.dirname, '../..')
@@ -52,7 +52,10 @@ async function recordSession(store: TurnStore, session: number, tookMs: number[]
   }
 }
 
-/** @returns milliseconds of CPU time a turn, and how long a commit took */
+/**
+ * Records all sessions.
+ * @returns milliseconds of CPU time per turn, and the duration of commits
+ */
 async function recordAll(store: TurnStore, from: number) {
   const tookMs: number[] = []
   const began = process.cpuUsage()
@@ -86,7 +89,10 @@ async function find(store: TurnStore, wanted: string) {
   return `${(performance.now() - began).toFixed(0)} ms (${hits} hits, ${pages} pages)`
 }
 
-/** Without the rest that a proxy gives its other work. @returns milliseconds of CPU time */
+/**
+ * Builds the index without the pauses in which a proxy does its other work.
+ * @returns milliseconds of CPU time
+ */
 function indexAll(): number {
   const db = openForReading(path)
   const reader = new SqliteReader(db, 1024 * 1024, { path: `${path}-search`, mayWrite: true })

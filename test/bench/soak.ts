@@ -2,10 +2,11 @@
  * npm run soak -- [--hours 6 | --seconds 20] [--sessions 1000] [--calls-per-second 8]
  *   [--workers 2] [--hostile 2] [--seed N] [--json FILE] [--svg FILE]
  *
- * The proxy for as long as you like, in each mode by turns: local and relay, prompts of the engine's and its own. Meanwhile
- * weights are replaced, proxy, workers and engines are killed, links are cut, and agents leave; half of the time hostile
- * agents are beside the others. Every answer must be on record, with its ids, and train once; memory, latency and file size
- * must not grow; a call beside hostile agents may take three times as long. Exits with 1 when one of these does not hold.
+ * Runs the proxy for any time, alternating between its modes: local and relay, prompts of the engine and of the proxy.
+ * Meanwhile weights are updated, proxy, workers and engines are killed, links are cut, and agents disconnect; half of
+ * the time hostile agents run beside the others. Every response must be recorded with its ids, and trained once;
+ * memory, latency and file size must not grow; a request beside hostile agents may take three times as long. Exits with
+ * 1 otherwise.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -29,9 +30,9 @@ const MEAN_LINK_LIFE_MS = 30_000
 const SAMPLE_MS = 1_000
 const TOLD_EVERY_MS = 60_000
 const SHOWN_FAULTS = 20
-/** Of p99 beside hostile agents to p99 without them. */
+/** The limit of p99 beside hostile agents relative to p99 without them. */
 const WANTED_RATIO = 3
-/** The first leg's processes are there before the clock starts. */
+/** The first leg's processes start before the clock does. */
 const START_MS = 15_000
 
 const { values: options } = parseArgs({
@@ -89,7 +90,7 @@ interface SoakResult extends Omit<Measured, 'times'> {
 }
 
 async function soak(plan: SoakPlan, db: string): Promise<SoakResult> {
-  // Outlive the processes: a worker that cannot reach its proxy takes its time to end.
+  // The links outlive the processes: a worker that cannot reach its proxy is slow to end.
   await using links = new AsyncDisposableStack()
   await using children = new Children()
   const { legs, thinkMs, ttlS } = timesOf(plan, Date.now() + START_MS)
@@ -131,7 +132,7 @@ function tellFrom(tally: Tally, world: SoakWorld): Disposable {
   return { [Symbol.dispose]: () => clearInterval(timer) }
 }
 
-/** p99 of answered calls, in milliseconds, of those that the proxy was there for all the time. */
+/** Compares the p99 of completed requests, in milliseconds, for which the proxy was available all the time. */
 function besideHostile({ legs, tally: { times } }: SoakResult): {
   alone: number
   beside: number

@@ -1,4 +1,4 @@
-/** Child processes that never outlive the measurement, whatever ends it. */
+/** Child processes that never outlive the measurement, however it ends. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 export interface Child {
   readonly name: string
   readonly pid: number
-  /** Where it listens, as its first line on stdout says; empty for one that does not. */
+  /** The URL in its first line on stdout; empty for a process that does not listen. */
   readonly url: string
   readonly process: ChildProcess
 }
@@ -17,23 +17,26 @@ export interface ChildSpec {
   command?: string
   args: string[]
   env?: NodeJS.ProcessEnv
-  /** It does not listen: there is no URL to wait for. */
+  /** Whether it does not listen, so that there is no URL to wait for. */
   silent?: boolean
-  /** Of what does not say where it listens: `http://127.0.0.1:8080/health`. It listens when this answers with 200. */
+  /**
+   * The health URL of a process that does not print its URL: `http://127.0.0.1:8080/health`. It is ready when this
+   * responds with 200.
+   */
   healthUrl?: string
-  /** With a channel for messages. */
+  /** Whether it has a channel for messages. */
   ipc?: boolean
-  /** How long it may take until it listens. Default: 60 s. */
+  /** The time until it must listen. Default: 60 s. */
   readyMs?: number
 }
 
 const READY_MS = 60_000
 const STOP_MS = 20_000
-/** How much of what a child wrote to stderr is kept to explain its end. */
+/** Characters of a child's stderr that are kept to explain why it ended. */
 const STDERR_CHARS = 4_000
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 
-/** A group that ends together: `await using children = new Children()`. */
+/** A group of processes that end together: `await using children = new Children()`. */
 export class Children implements AsyncDisposable {
   readonly #running = new Map<number, Child>()
   readonly #killAll = () => {
@@ -46,7 +49,10 @@ export class Children implements AsyncDisposable {
     for (const signal of SIGNALS) process.on(signal, this.#exit)
   }
 
-  /** @throws Error when the process ends, or says nothing, before it is ready */
+  /**
+   * Starts a process.
+   * @throws Error if the process ends, or times out, before it is ready
+   */
   async start({
     name,
     command = process.execPath,
@@ -67,7 +73,7 @@ export class Children implements AsyncDisposable {
     this.#running.set(pid, { name, pid, url: '', process: process_ })
     process_.once('exit', () => this.#running.delete(pid))
     const child = { name, pid, url: '', process: process_ }
-    // Else a child that logs there would wait for a reader.
+    // Drain stdout: a child that logs there would otherwise block.
     if (silent || healthUrl !== undefined) process_.stdout!.resume()
     if (silent) return child
     try {
@@ -81,7 +87,10 @@ export class Children implements AsyncDisposable {
     }
   }
 
-  /** Asks the process to end and waits until it has. @throws Error when it must be killed */
+  /**
+   * Terminates the process and waits until it has ended.
+   * @throws Error if it must be killed
+   */
   async stop({ name, process: child }: Child): Promise<void> {
     if (child.exitCode !== null || child.signalCode !== null) return
     const exited = once(child, 'exit')
@@ -92,13 +101,13 @@ export class Children implements AsyncDisposable {
     if (child.signalCode === 'SIGKILL') throw new Error(`${name} did not end when asked to`)
   }
 
-  /** Ends one whose end does not matter, or matters at once. */
+  /** Kills a process whose shutdown does not matter. */
   async kill({ process: child }: Child): Promise<void> {
     const exited = once(child, 'exit')
     if (child.kill('SIGKILL')) await exited
   }
 
-  /** Last started, first stopped: a proxy goes before its engine. */
+  /** Stops in reverse order: a proxy before its engine. */
   async [Symbol.asyncDispose](): Promise<void> {
     try {
       for (const child of [...this.#running.values()].reverse()) await this.stop(child)
@@ -118,7 +127,10 @@ function tail(child: ChildProcess): () => string {
   return () => text
 }
 
-/** @returns the origin of the URL */
+/**
+ * Waits for the health URL.
+ * @returns the origin of the URL
+ */
 async function firstAnswer(
   { name, process: child }: Child,
   healthUrl: string,

@@ -1,10 +1,10 @@
 import type { LoadJob } from './load-job.ts'
 import { prose } from './text.ts'
 
-/** How long one message of the history is. */
+/** The length of one message of the history. */
 const MESSAGE_BYTES = 2_000
 
-/** One agent's conversation, as bytes: the agent should cost as little as it can. */
+/** One agent's conversation, as bytes: the agent should cost as little as possible. */
 export class Conversation {
   readonly #job: LoadJob
   /** Messages as JSON, each with the comma before it. */
@@ -19,7 +19,11 @@ export class Conversation {
     this.#options = Buffer.from(`],${options.slice(1)}`)
   }
 
-  /** @param marker makes this request differ from every other one @returns the body of the next request */
+  /**
+   * Builds the next request.
+   * @param marker makes this request differ from every other one
+   * @returns its body
+   */
   ask(marker: string): Buffer {
     const text = prose(this.#job.growthBytes, 0)
     const question = messageJson('user', `${marker} ${text}`)
@@ -28,7 +32,10 @@ export class Conversation {
     return Buffer.concat([...this.#messages, this.#options])
   }
 
-  /** @param answer the body of a whole answer; becomes part of the next request, if the conversation grows */
+  /**
+   * Appends a completion if the conversation grows.
+   * @param answer the body of a complete response
+   */
   hear(answer: Buffer): void {
     if (this.#job.growthBytes === 0) return
     this.#messages.push(messageJson('assistant', JSON.parse(answer.toString()).choices[0].message.content))

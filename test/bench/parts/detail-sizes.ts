@@ -1,4 +1,4 @@
-/** How much an engine tells of a token, as in training: a mask of top_k 20, and the experts of Qwen3-30B-A3B. */
+/** The amount of token data as in training: a mask of top_k 20, and the experts of Qwen3-30B-A3B. */
 export const MASK_IDS = 20
 export const ALTERNATIVES = 20
 export const LAYERS = 48

@@ -1,19 +1,19 @@
-/** What a flood is to be, and what it says of itself. Both travel between processes. */
+/** The job of a flood and its result. Both are sent between processes. */
 
 /**
- * `silence`: connections that say nothing. `headers`: headers without end. `hellos`: worker sockets with a bad hello, or
- * without a key. `bodies`: bodies without end.
+ * `silence`: connections that send nothing. `headers`: endless headers. `hellos`: worker sockets with a bad hello, or
+ * without a key. `bodies`: endless bodies.
  */
 export const FLOOD_KINDS = ['silence', 'headers', 'hellos', 'bodies'] as const
 export type FloodKind = (typeof FLOOD_KINDS)[number]
 
 export interface FloodJob {
   kind: FloodKind
-  /** Of the proxy. */
+  /** The URL of the proxy. */
   url: string
-  /** Open at once. */
+  /** The number of open connections. */
   connections: number
-  /** Opened anew, at most. */
+  /** The maximum rate of new connections. */
   perSecond: number
   durationMs: number
 }

@@ -1,8 +1,8 @@
-/** A session that grows by as much with each turn. */
+/** A session that grows by the same amount with each turn. */
 import { prose } from './text.ts'
 
 const MAX_TOKENS = 100
-/** With the answer's 500, a turn adds 2 KB to the conversation. */
+/** With the completion's 500 bytes, a turn adds 2 KB to the conversation. */
 const USER_BYTES = 1_500
 
 interface Answer {
@@ -11,9 +11,9 @@ interface Answer {
 }
 
 /**
- * One agent's conversation, as agents have them: the answer becomes the next request's last but one message, and each
- * turn adds 2 KB.
- * @param url where chat completions are asked for
+ * Runs one agent's conversation: the completion becomes the next request's last but one message, and each turn adds 2
+ * KB.
+ * @param url of chat completions
  */
 export async function converse(
   url: string,

@@ -1,4 +1,4 @@
-/** @returns what a call is sent with; some proxies know the session by a header */
+/** Returns the headers of a request; some proxies identify the session by a header. */
 export function headersOf(
   { headers }: { headers?: Record<string, string> },
   session: string,

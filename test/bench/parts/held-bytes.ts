@@ -1,33 +1,36 @@
-/** What a proxy is asked for its memory, and what it says. Both travel between processes. */
+/** The request for a proxy's memory figures, and the reply. Both are sent between processes. */
 import { once } from 'node:events'
 import { join } from 'node:path'
 import type { Child } from './children.ts'
 
 export const MEASURE = 'measure'
 
-/** What sessions count, by what it is of. In bytes. */
+/** The bytes that sessions account for, by kind. */
 export interface MemoryParts {
   requests: number
   messages: number
-  /** Of both of them. */
+  /** Values of requests and messages. */
   values: number
   prompts: number
   turns: number
-  /** With what a session takes besides. */
+  /** Includes the fixed memory of a session. */
   all: number
 }
 
-/** After a collection. */
+/** Memory after a garbage collection. */
 export interface HeldBytes {
   heapBytes: number
-  /** Buffers. */
+  /** Memory of buffers. */
   externalBytes: number
   counted: MemoryParts
 }
 
 const PATIENCE_MS = 60_000
 
-/** Arguments of `node` for a proxy that can be asked, with as little compiled code as can be; it needs a channel for messages. */
+/**
+ * Arguments of `node` for a proxy with the memory probe, with as little compiled code as possible; it needs a channel
+ * for messages.
+ */
 export const PROBE_ARGS = [
   '--expose-gc',
   '--no-flush-bytecode',

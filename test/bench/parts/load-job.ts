@@ -1,35 +1,35 @@
-/** What the load generator is asked to do, and what it says of it. Both travel between processes. */
+/** The load generator's job and its result. Both are sent between processes. */
 import type { Spread } from './statistics.ts'
 
 export interface LoadJob {
-  /** `http://127.0.0.1:8080/{session}/v1/chat/completions`; each agent's session takes the place of `{session}`. */
+  /** `http://127.0.0.1:8080/{session}/v1/chat/completions`; `{session}` is replaced by each agent's session. */
   url: string
-  /** Added to each call's; `{session}` as in the URL. */
+  /** Headers of each request; `{session}` as in the URL. */
   headers?: Record<string, string>
-  /** Size of a session's first request body, about. */
+  /** The approximate size of a session's first request body. */
   bodyBytes: number
-  /** The user's part of what the conversation grows by from call to call; 0: only its last message changes. */
+  /** The user's part of the conversation's growth per request; 0: only its last message changes. */
   growthBytes: number
   stream: boolean
-  /** Tokens of each answer. */
+  /** Tokens of each completion. */
   maxTokens: number
-  /** Agents that call at the same time, each one call after the other. */
+  /** Concurrent agents, each with sequential requests. */
   concurrency: number
-  /** Ends after this long, or after this many calls, whatever comes first. */
+  /** The load ends after this time or this many requests, whichever comes first. */
   durationMs: number
   maxCalls?: number
   warmUpMs: number
-  /** A rollout has this many calls; then the agent begins a new session. */
+  /** Requests of a rollout; then the agent begins a new session. */
   callsPerSession: number
-  /** To be sent a POST with each session that is over, as a trainer does: `http://…/sessions/{session}/complete`. */
+  /** Receives a POST for each completed session, as a trainer sends it: `http://…/sessions/{session}/complete`. */
   completeUrl?: string
-  /** The process whose CPU time is to be measured. */
+  /** The process whose CPU time is measured. */
   watchPid?: number
 }
 
 export interface LoadResult {
   calls: number
-  /** Calls that were not answered in full with status 200. */
+  /** Requests without a complete response with status 200. */
   failures: number
   firstFailure: string | null
   seconds: number
@@ -37,14 +37,14 @@ export interface LoadResult {
   tokensPerSecond: number
   p50Ms: number
   p99Ms: number
-  /** To the first byte of the answer's body. */
+  /** The time to the first byte of the response's body. */
   firstByteP50Ms: number
-  /** Of the watched process, all its threads. */
+  /** CPU time of the watched process, all its threads. */
   cpuMsPerCall: number
   cpuSeconds: number
 }
 
-/** One target, one load, all rounds. */
+/** The figures of one target and one load, over all rounds. */
 export type LoadFigures = {
   [F in 'callsPerSecond' | 'tokensPerSecond' | 'p50Ms' | 'p99Ms' | 'firstByteP50Ms' | 'cpuMsPerCall']: Spread
 }

@@ -3,10 +3,10 @@ import { join } from 'node:path'
 import type { Child, Children } from './children.ts'
 import type { LoadJob, LoadResult } from './load-job.ts'
 
-/** For the last calls to end. */
+/** The time for the last requests to end. */
 const PATIENCE_MS = 30_000
 
-/** The load generator's process, seen from the one that gives it jobs. */
+/** The load generator's process, as its parent sees it. */
 export class LoadGenerator {
   readonly #child: Child
 
@@ -21,7 +21,10 @@ export class LoadGenerator {
     )
   }
 
-  /** @throws Error when a call failed: figures of calls that fail mean nothing */
+  /**
+   * Runs a job.
+   * @throws Error if a request failed: the figures would be meaningless
+   */
   async run(job: LoadJob): Promise<LoadResult> {
     const { process } = this.#child
     const patience = AbortSignal.timeout(job.warmUpMs + job.durationMs + PATIENCE_MS)

@@ -1,4 +1,4 @@
-/** Which machine the figures are of. */
+/** Describes the machine of the figures. */
 import { closeSync, fdatasyncSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
 import { availableParallelism, cpus, loadavg, release, totalmem } from 'node:os'
 import { join } from 'node:path'
@@ -9,13 +9,16 @@ export interface Machine {
   /** `2 cores of an AMD EPYC, 24 GiB, Debian GNU/Linux 12 (bookworm)` */
   description: string
   node: string
-  /** Processes that wanted a core in the minute before: above 0 the figures share the machine with somebody. */
+  /** Processes that wanted a core in the minute before: above 0 the machine has other load. */
   loadAverage: number
-  /** How long the disk takes to make 4 KiB durable: the floor under every recorded call. */
+  /** The time in which the disk makes 4 KiB durable: the lower limit of every recorded request. */
   syncP50Ms: number
 }
 
-/** @param folder on the disk where the databases will be */
+/**
+ * Describes the machine.
+ * @param folder on the disk of the databases
+ */
 export function describeMachine(folder: string): Machine {
   const gib = Math.round(totalmem() / 2 ** 30)
   const model = cpus()[0]?.model.trim() ?? 'unknown processor'

@@ -1,4 +1,6 @@
-/** What happens to nodes, to their links and to their database while agents call: by the clock, and the same for each seed. */
+/**
+ * Faults of nodes, of their links and of their database while agents run: scheduled by time, and equal for equal seeds.
+ */
 import { setTimeout as delay } from 'node:timers/promises'
 import { random } from '../../helpers/bad-network.ts'
 import type { DatabaseLink } from '../../helpers/database-link.ts'
@@ -6,7 +8,7 @@ import type { Node } from '../../helpers/nodes-rig.ts'
 import type { PostgresServer } from '../../helpers/postgres.ts'
 
 const EVERY_MS = 20_000
-/** Three leases; a link that is held for longer than one; how long a node is missing that was taken away. */
+/** Three leases; a delay of a link that exceeds one lease; how long a removed node is missing. */
 const STOPPED_MS = 18_000
 const HELD_MS = 8_000
 const AWAY_MS = 10_000
@@ -14,7 +16,7 @@ const RETRY_MS = 500
 
 export interface Stage {
   nodes: readonly Node[]
-  /** Of each node to the database. */
+  /** The links of each node to the database. */
   links: readonly DatabaseLink[]
   server: PostgresServer
 }
@@ -51,7 +53,9 @@ export const FAULTS = {
 
 type Fault = keyof typeof FAULTS
 
-/** As an orchestrator does it: one that starts while the database is away ends, and says why. */
+/**
+ * Restarts a node as an orchestrator does: a node that starts while the database is unavailable exits with an error.
+ */
 async function startAgain(node: Node): Promise<void> {
   while (
     !(await node.start().then(
@@ -63,9 +67,9 @@ async function startAgain(node: Node): Promise<void> {
 }
 
 /**
- * Every 20 s a node is killed and started again, and ten seconds later one of the other faults begins, each kind once before
- * any comes again.
- * @returns how often there was what
+ * Kills and restarts a node every 20 s, and ten seconds later begins one of the other faults, each kind once before any
+ * is repeated.
+ * @returns the number of faults by kind
  */
 export async function faultsFor(
   seconds: number,
@@ -77,7 +81,7 @@ export async function faultsFor(
     Fault | 'killed',
     number
   >
-  /** Nodes to which something happens. */
+  /** Nodes with a fault in progress. */
   const busy = new Set<number>()
   const going: Promise<void>[] = []
   let waiting: Fault[] = []
@@ -87,7 +91,7 @@ export async function faultsFor(
       .toArray()
       .filter((place) => !busy.has(place))
     const node = free[Math.floor(draw() * free.length)]
-    // On a slow machine all nodes may still be restarting: this fault is left out.
+    // On a slow machine all nodes may still be restarting: this fault is omitted.
     if (node === undefined) return
     counts[name] += 1
     busy.add(node)

@@ -1,4 +1,6 @@
-/** What a call costs 1, 2 and 4 nodes behind HAProxy, in rounds that take turns, on one machine that they share. */
+/**
+ * The cost of a request with 1, 2 and 4 nodes behind HAProxy, in alternating rounds, on one machine that they share.
+ */
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { startBalancer } from '../../helpers/balancer.ts'
@@ -28,14 +30,17 @@ const LOAD = {
   ...{ bodyBytes: 1_000, growthBytes: 500, stream: false, maxTokens: 32, concurrency: 32 },
   ...{ callsPerSession: 20, warmUpMs: 0 },
 }
-/** What is new in a call is the same; what is old, forty times as much. */
+/** The new part of a request is the same; the old part is forty times as large. */
 const LONG = { ...LOAD, bodyBytes: 40_000 }
 const ROUND_MS = 3_000
 const WARM_UP_MS = 1_500
 
 interface Round {
   result: LoadResult
-  /** Of all nodes together, and groups of changes that they committed, and what they read of the database: per call. */
+  /**
+   * The CPU time of all nodes together, the groups of changes that they committed, and what they read of the database:
+   * per request.
+   */
   cpuMs: number
   commits: number
   readBytes: number
@@ -52,7 +57,11 @@ interface Cluster {
   long: Round[]
 }
 
-/** @param folder for configurations @returns a table in Markdown */
+/**
+ * Measures the throughput.
+ * @param folder for configurations
+ * @returns a table in Markdown
+ */
 export async function nodesThroughput(server: PostgresServer, folder: string): Promise<string> {
   await using ends = new AsyncDisposableStack()
   await using children = new Children()

@@ -1,32 +1,35 @@
-/** What Linux knows of a process. Elsewhere there is no /proc, and the figures are NaN. */
+/** Reads process statistics of Linux. Elsewhere there is no /proc, and the figures are NaN. */
 import { readdirSync, readFileSync } from 'node:fs'
 
 /** `USER_HZ`, which the kernel's ABI fixes at 100 on every platform that Node runs on. */
 const TICKS_PER_SECOND = 100
-/** Of the fields after the command's name, which may itself contain spaces: utime and stime. */
+/** The indexes of utime and stime among the fields after the command's name, which may itself contain spaces. */
 const [UTIME, STIME] = [11, 12]
 
-/** CPU time that all threads of a process have used so far, in seconds, in steps of 10 ms. */
+/** Returns the CPU time that all threads of a process have used, in seconds, in steps of 10 ms. */
 export function cpuSeconds(pid: number): number {
   const fields = fieldsAfterName(read(`/proc/${pid}/stat`))
   return (Number(fields[UTIME]) + Number(fields[STIME])) / TICKS_PER_SECOND
 }
 
-/** CPU time of the threads of a process, in seconds, by their names: Node names its own, and each worker is named at its start. */
+/**
+ * Returns the CPU time of the threads of a process, in seconds, by name: Node names its own, and each worker is named
+ * at its start.
+ */
 export function threadSeconds(pid: number): Record<string, number> {
   const seconds: Record<string, number> = {}
   for (const thread of threadsOf(pid)) {
     const stat = read(`/proc/${pid}/task/${thread}/stat`)
     const fields = fieldsAfterName(stat)
     const name = stat.slice(stat.indexOf('(') + 1, stat.lastIndexOf(')'))
-    // One that has ended meanwhile has no file.
+    // A thread that has ended meanwhile has no file.
     if (name === '') continue
     seconds[name] = (seconds[name] ?? 0) + (Number(fields[UTIME]) + Number(fields[STIME])) / TICKS_PER_SECOND
   }
   return seconds
 }
 
-/** How many processes a process has started, and their own, that still run. */
+/** Counts the running descendants of a process. */
 export function countDescendants(pid: number): number {
   const children = threadsOf(pid).flatMap((thread) =>
     read(`/proc/${pid}/task/${thread}/children`).split(' ').filter(Boolean).map(Number),
@@ -34,7 +37,7 @@ export function countDescendants(pid: number): number {
   return children.reduce((sum, child) => sum + 1 + countDescendants(child), 0)
 }
 
-/** Resident set size in MiB. */
+/** Returns the resident set size in MiB. */
 export function rssMib(pid: number): number {
   const kib = /^VmRSS:\s+(\d+) kB/m.exec(read(`/proc/${pid}/status`))?.[1]
   return Number(kib ?? Number.NaN) / 1024
@@ -44,7 +47,7 @@ function fieldsAfterName(stat: string): string[] {
   return stat.slice(stat.lastIndexOf(')') + 2).split(' ')
 }
 
-/** Adds figures by name to others, times a factor. */
+/** Adds figures by name to others, multiplied by a factor. */
 export function sumInto(sums: Record<string, number>, figures: Record<string, number>, factor: number): void {
   for (const [name, value] of Object.entries(figures)) sums[name] = (sums[name] ?? 0) + value * factor
 }

@@ -1,4 +1,4 @@
-/** What rows that replay sessions have in common: the targets, and the process that the agents are in. */
+/** The common parts of rows that replay sessions: the targets, and the process of the agents. */
 import { once } from 'node:events'
 import { join } from 'node:path'
 import type { Bench } from '../rows/row.ts'
@@ -8,20 +8,20 @@ import { startEngine } from './start-engine.ts'
 import { isTokenMode, recordedBy, type TargetName, Targets, untilConnected } from './targets.ts'
 import { TOKEN_MODEL } from './token-model.ts'
 
-/** What all targets but ours can be sent: they pass bytes through to the engine. */
+/** The only path of all targets but ours: they pass bytes through to the engine. */
 const ENGINE_PATH = '/v1/chat/completions'
-/** A first call of hundreds of agents may take long. */
+/** The first requests of hundreds of agents may take long. */
 const PATIENCE_MS = 180_000
 
 export interface ReplayTarget {
   name: TargetName
   baseUrl: string
   path?: string
-  /** The one in the middle, and in relay mode its worker. */
+  /** The proxy or pass-through, and in relay mode its worker. */
   pids: number[]
 }
 
-/** The chosen targets but for `parse`, which can only be sent what `pipe` can. */
+/** Starts the chosen targets except `parse`, which accepts only what `pipe` does. */
 export async function startTargets(
   bench: Bench,
   children: Children,
@@ -60,13 +60,16 @@ export async function startTargets(
   return started
 }
 
-/** A process of its own, as the agents' work must not count. */
+/** Starts a separate process, because the agents' work must not count. */
 export function startReplayer(children: Children): Promise<Child> {
   const script = join(import.meta.dirname, '../processes/replayer.ts')
   return children.start({ name: 'replayer', args: [script], silent: true, ipc: true })
 }
 
-/** @throws Error when a call failed: figures of calls that fail mean nothing */
+/**
+ * Runs a job.
+ * @throws Error if a request failed: the figures would be meaningless
+ */
 export async function runReplay({ process }: Child, job: ReplayJob): Promise<ReplayResult> {
   const warmUpMs = job.warmUpMs === 'crowd' ? 0 : job.warmUpMs
   const signal = AbortSignal.timeout(warmUpMs + job.durationMs + PATIENCE_MS)

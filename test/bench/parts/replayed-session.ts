@@ -1,6 +1,6 @@
 /**
- * One replayed conversation, as the bytes of its requests: the agent should cost as little as it can. Text for a place
- * of a session is always the same, so that a prompt begins as the one before it did.
+ * One replayed conversation, as the bytes of its requests: the agent should cost as little as possible. The text at a
+ * position of a session is always the same, so that a prompt begins as the previous one did.
  */
 import { readFileSync } from 'node:fs'
 import {
@@ -13,7 +13,7 @@ import {
 } from './replay-job.ts'
 import { prose } from './text.ts'
 
-/** As many tokens as each prompt of a conversation has. */
+/** The number of tokens of each prompt of a conversation. */
 export interface Script {
   systemTokens: number
   toolTokens: number
@@ -26,14 +26,14 @@ interface Trace {
   main: [tokensIn: number, tokensOut: number][]
 }
 
-/** One piece of a conversation: what the agent says next, with the answer that it heard before it. */
+/** A dialect's wire format: a step is the agent's next message, with the completion before it. */
 interface Wire {
-  /** Everything before the messages, and everything behind them. */
+  /** The part before the messages, and the part after them. */
   head(system: string, tools: readonly Tool[]): string
   tail: string
-  /** With a comma before each message. */
+  /** Returns a message with a comma before it. */
   user(text: string): string
-  /** The canned answer of the engine stand-in, and the outcome of its tool call. */
+  /** Returns the canned completion of the fake engine, and the result of its tool call. */
   step(outcome: string): string
 }
 
@@ -43,7 +43,10 @@ interface Tool {
   input_schema: object
 }
 
-/** What the engine stand-in answers where tools are offered: as long as makes {@link ANSWER_TOKENS} tokens of Qwen3 with the call. */
+/**
+ * The fake engine's text if tools are offered: its length makes {@link ANSWER_TOKENS} tokens of Qwen3 with the tool
+ * call.
+ */
 export const ANSWER_TEXT = prose(888, 4711)
 export const ANSWER_TOOL = { id: 'call_stand_in', name: 'tool_0', arguments: { path: prose(60, 42) } }
 
@@ -52,7 +55,11 @@ const MIN_OUTCOME_TOKENS = 20
 
 let traces: Trace[] | undefined
 
-/** @param number which agent of the job, for shapes that differ @returns what it replays, and where it begins */
+/**
+ * Selects a script.
+ * @param number the index of the agent, for shapes that vary
+ * @returns the script, and the position where it begins
+ */
 export function scriptOf(shape: Shape, number: number): { script: Script; from: number } {
   if (shape.kind !== 'claude-code') {
     const prompts = Array.from({ length: STEPS }, (_, step) => shape.promptTokens + step * GROWTH_TOKENS)
@@ -70,7 +77,7 @@ export function scriptOf(shape: Shape, number: number): { script: Script; from: 
     toolTokens: trace.tools,
     prompts: trace.main.map(([tokensIn]) => tokensIn),
   }
-  // Evenly over the sessions' lengths, whatever the number of agents.
+  // Distributed evenly over the sessions' lengths, for any number of agents.
   return { script, from: Math.floor(((number * 0.618_034) % 1) * script.prompts.length) }
 }
 
@@ -97,17 +104,20 @@ export class ReplayedConversation {
     return this.#step >= this.#script.prompts.length
   }
 
-  /** @returns the next request, and how many tokens its prompt has */
+  /**
+   * Builds the next request.
+   * @returns it, and the number of tokens of its prompt
+   */
   next(): { body: Buffer; promptTokens: number } {
     const promptTokens = this.#script.prompts[this.#step]!
     const { systemTokens, toolTokens } = this.#script
     const grown = promptTokens - this.#tokens - ANSWER_TOKENS
-    // Real answers are often shorter than this one: a prompt that grows by less than it is no compaction.
+    // Real completions are often shorter than this one: a prompt that grows by less than it is not a compaction.
     if (this.#messages.length > 0 && promptTokens >= this.#tokens) {
       const outcome = prose(Math.max(grown, MIN_OUTCOME_TOKENS) * BYTES_PER_TOKEN, this.#seed + this.#step)
       this.#messages.push(Buffer.from(this.#wire.step(outcome)))
     } else {
-      // The first call that this agent makes of the session, or a compaction.
+      // The first request that this agent sends in the session, or a compaction.
       const left = Math.max(promptTokens - systemTokens - toolTokens, MIN_OUTCOME_TOKENS)
       const text = prose(left * BYTES_PER_TOKEN, this.#seed + this.#step)
       this.#messages = [Buffer.from(this.#wire.user(text).slice(1))]
@@ -120,7 +130,7 @@ export class ReplayedConversation {
 
 const heads = new Map<string, Buffer>()
 
-/** System prompts and tools of one size are the same in every session, as those of Claude Code are. */
+/** Returns the system prompt and tools, which are the same in every session for equal sizes, as with Claude Code. */
 function headOf(dialect: ReplayDialect, { systemTokens, toolTokens }: Script, seed: number): Buffer {
   const key = `${dialect} ${systemTokens} ${toolTokens} ${seed % 2}`
   const known = heads.get(key)

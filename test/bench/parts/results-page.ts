@@ -1,9 +1,9 @@
 /** RESULTS.md: one generated section per row. */
 
-/** A measured row, as its section shows it. */
+/** A measured row for its section. */
 export interface MeasuredRow {
   row: string
-  /** Markdown. */
+  /** The report in Markdown. */
   report: string
 }
 

@@ -1,19 +1,19 @@
-/** Short calls that are timed while others call with a heap of messages. */
+/** Short requests that are timed while others send requests with very many messages. */
 import { setTimeout as sleep } from 'node:timers/promises'
 
 export interface HeapJob {
-  /** Of the proxy. */
+  /** The URL of the proxy. */
   url: string
-  /** Of each call. */
+  /** The number of messages of each request. */
   messages: number
   calls: number
-  /** What calls say beside their messages. */
+  /** Fields of requests besides their messages. */
   fields: object
 }
 
 const EVERY_MS = 20
 
-/** Of sessions of their own, one after the other, until the end. */
+/** Sends sequential requests, each in a new session, until the end. */
 export class ShortCalls {
   readonly #calling: Promise<void>
   #tookMs: number[] = []
@@ -23,7 +23,7 @@ export class ShortCalls {
     this.#calling = this.#call(url, fields)
   }
 
-  /** How long each took of those that ended since this was asked. */
+  /** Returns the durations of the requests that ended since the previous query. */
   taken(): number[] {
     return this.#tookMs.splice(0)
   }
@@ -49,7 +49,7 @@ interface Answer {
   text: string
 }
 
-/** A call with so many new messages. */
+/** Sends a request with `count` new messages. */
 export async function post(session: string, fields: object, count: number, text: string): Promise<Answer> {
   const messages = Array.from({ length: count }, (_, place) => ({
     role: place % 2 === 0 ? 'user' : 'assistant',

@@ -2,9 +2,9 @@ import { join } from 'node:path'
 import type { Child, Children } from './children.ts'
 
 export interface EngineOptions {
-  /** Of each answer; without it as fast as it goes. */
+  /** The rate of each completion; default: as fast as possible. */
   tokensPerSecond?: number | undefined
-  /** A folder: takes prompts of ids, too. */
+  /** The folder of a tokenizer, with which it accepts prompts of ids, too. */
   tokenizer?: string | undefined
 }
 

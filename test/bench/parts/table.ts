@@ -1,4 +1,4 @@
-/** A table in Markdown, which reads well on a terminal too. The first column is text, the others are figures. */
+/** Renders a Markdown table that is also readable in a terminal. The first column is text, the others are figures. */
 export function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
   const widths = head.map((title, at) => Math.max(3, title.length, ...rows.map((row) => row[at]!.length)))
   const line = (cells: readonly string[]) =>
@@ -7,7 +7,7 @@ export function table(head: readonly string[], rows: readonly (readonly string[]
   return [line(head), rule, ...rows.map(line)].join('\n')
 }
 
-/** Three figures that count: 0.123, 12.3, 1230. */
+/** Formats a number with three significant digits: 0.123, 12.3, 1230. */
 export function figure(value: number): string {
   if (!Number.isFinite(value)) return '–'
   const size = Math.abs(value)

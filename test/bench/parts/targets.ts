@@ -1,21 +1,21 @@
-/** The ways from an agent to the engine that are compared. */
+/** The compared paths from an agent to the engine. */
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Child, Children } from './children.ts'
 
 export interface Target {
   name: TargetName
-  /** With `{session}` where each agent's session goes. */
+  /** The URL; `{session}` is replaced by each agent's session. */
   url: string
-  /** Whose CPU time and memory count: the process between agent and engine. */
+  /** The process between agent and engine, whose CPU time and memory are measured. */
   pid?: number
 }
 
-/** Those that record nothing. */
+/** Targets that record nothing. */
 const PASS_THROUGHS = ['pipe', 'pipe+ids', 'parse'] as const
-/** Those of rows that have texts for a tokenizer: others send no more than the length of what they say. */
+/** Targets of rows with real text for a tokenizer: other rows send only text of the right length. */
 const TOKEN_MODES = ['local-token', 'relay-token'] as const
-/** With its record in the empty database that `DATABASE_URL` names; measured only if asked for. */
+/** Records to the empty database that `DATABASE_URL` names; measured only on request. */
 const IN_POSTGRES = 'local-postgres'
 export const USUAL_TARGETS = ['direct', ...PASS_THROUGHS, 'local', 'relay', ...TOKEN_MODES] as const
 export const TARGET_NAMES = [...USUAL_TARGETS, IN_POSTGRES] as const
@@ -33,14 +33,14 @@ export function isTokenMode(name: TargetName): name is TokenMode {
 
 export interface ProxyOptions {
   db: string
-  /** Folder for V8's CPU profile of the proxy. */
+  /** The folder for V8's CPU profile of the proxy. */
   cpuProfileFolder?: string | undefined
   args?: string[]
-  /** Of `node`, for a proxy with a channel for messages. */
+  /** Arguments of `node`, for a proxy with a channel for messages. */
   nodeArgs?: string[]
 }
 
-/** The options of a proxy whose record is where the target's name says. */
+/** Returns the options of a proxy that records to the database of its target. */
 export function recordedBy(name: TargetName, options: ProxyOptions): ProxyOptions {
   const db = name === IN_POSTGRES ? process.env.DATABASE_URL : options.db
   if (db === undefined) throw new Error(`${name} needs DATABASE_URL, of an empty database`)
@@ -49,11 +49,11 @@ export function recordedBy(name: TargetName, options: ProxyOptions): ProxyOption
 
 const LAUNCHER = join(import.meta.dirname, '../../../bin/llm-proxy')
 const CALL_PATH = '/v1/chat/completions'
-/** More than any row opens at once, so that nothing ever waits for a slot. */
+/** More than any row opens at once, so that no request waits for a slot. */
 const MANY_CALLS = '4096'
 const WORKER_READY_MS = 20_000
 
-/** What starts the processes of a row and knows which engine they lead to. */
+/** Starts the processes of a row with their engine. */
 export class Targets {
   readonly #children: Children
   readonly #engineUrl: string
@@ -74,12 +74,12 @@ export class Targets {
     return { name, url: callUrl(child), pid: child.pid }
   }
 
-  /** The proxy as a user starts it, in local mode. */
+  /** Starts the proxy in local mode, as a user does. */
   startLocal(options: ProxyOptions): Promise<Child> {
     return this.#serve(options, ['--mode', 'local', ...this.#engine()])
   }
 
-  /** The proxy in relay mode, with one worker that has dialled in. */
+  /** Starts the proxy in relay mode, with one connected worker. */
   async startRelay(options: ProxyOptions): Promise<Child> {
     const proxy = await this.startRelayWithoutWorkers(options)
     await this.startWorker(proxy.url, 'bench-1')
@@ -132,7 +132,10 @@ export function callUrl(proxy: Child): string {
   return `${proxy.url}/{session}${CALL_PATH}`
 }
 
-/** @throws Error when fewer than `count` workers have dialled in after a while */
+/**
+ * Waits for workers.
+ * @throws Error if fewer than `count` workers have connected after a while
+ */
 export async function untilConnected(proxyUrl: string, count: number): Promise<void> {
   const deadline = Date.now() + WORKER_READY_MS
   while (Date.now() < deadline) {

@@ -1,2 +1,4 @@
-/** Tells the engine stand-in to send all that it can tell, whatever the body asks for: who adds this need not look at bodies. */
+/**
+ * Makes the fake engine send all its data, whatever the body requests: senders of this header need not inspect bodies.
+ */
 export const TELL_ALL = { 'x-tell': 'all' } as const

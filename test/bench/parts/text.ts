@@ -1,4 +1,4 @@
-/** Text with the look of an agent's conversation: words, code, quotes and line ends, so that JSON has to escape. */
+/** Text that resembles an agent's conversation: words, code, quotes and line ends, which JSON must escape. */
 
 const WORDS = (
   'the file test error line function value return import path server request answer token model agent call run ' +
@@ -6,10 +6,13 @@ const WORDS = (
   'write build fails passes because after before when then with without from into over under first last next'
 ).split(' ')
 const MARKS = ['. ', ', ', '; ', ':\n', '\n', '()\n    ', ' "', '" ', ' = ', '\t']
-/** About how often a mark follows a word instead of a space. */
+/** The approximate share of words that are followed by a punctuation mark instead of a space. */
 const MARK_SHARE = 1 / 6
 
-/** @returns `length` characters of ASCII, the same ones for the same seed */
+/**
+ * Generates text.
+ * @returns `length` ASCII characters, equal for equal seeds
+ */
 export function prose(length: number, seed: number): string {
   const random = seededRandom(seed)
   let text = ''
@@ -20,7 +23,10 @@ export function prose(length: number, seed: number): string {
   return text.slice(0, length)
 }
 
-/** Mulberry32: small, even, and good enough for texts and times. @returns numbers from 0 to below 1 */
+/**
+ * Mulberry32: small, uniform, and good enough for texts and times.
+ * @returns a generator of numbers from 0 to below 1
+ */
 export function seededRandom(seed: number): () => number {
   let state = seed | 0
   return () => {

@@ -1,7 +1,7 @@
 /** The columns of a table of CPU time by threads. */
 import { figure } from './table.ts'
 
-/** Those that are to be seen apart. The kernel keeps fifteen characters of a name. */
+/** Threads with a separate column. The kernel keeps fifteen characters of a name. */
 const THREADS: Readonly<Record<string, string>> = {
   MainThread: 'main',
   'store-writer': 'store',
@@ -12,7 +12,10 @@ const THREADS: Readonly<Record<string, string>> = {
 
 export const THREAD_TITLES: readonly string[] = [...Object.values(THREADS), 'others']
 
-/** @param figures by the names of threads */
+/**
+ * Returns the columns.
+ * @param figures by the names of threads
+ */
 export function threadFigures(figures: Readonly<Record<string, number>>): string[] {
   const named = Object.keys(THREADS).map((name) => figures[name] ?? Number.NaN)
   const others = Object.entries(figures).filter(([name]) => !(name in THREADS))

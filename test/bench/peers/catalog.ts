@@ -1,4 +1,4 @@
-/** What is compared: how each is started, as its users would start it, where agents call it, and how its record is read. */
+/** The compared products: how users start each of them, its URL for agents, and how its records are read. */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { freePort } from '../../helpers/free-port.ts'
@@ -11,33 +11,33 @@ import { mergedCalls, type Sequence } from './sequences.ts'
 export interface Place {
   children: Children
   engineUrl: string
-  /** Where its record is: the same one after a restart. */
+  /** The folder of its records: the same one after a restart. */
   folder: string
 }
 
 export interface Started {
   child: Child
-  /** What stands before `/v1/chat/completions`; each agent's session takes the place of `{session}`, here and below. */
+  /** The prefix of `/v1/chat/completions`; `{session}` is replaced by each agent's session, here and below. */
   baseUrl: string
   headers?: Record<string, string>
 }
 
 export interface Peer {
   name: string
-  /** Of pip; undefined: of this clone. */
+  /** The requirement for pip; undefined: this clone. */
   requirement?: string
   start(place: Place): Promise<Started>
-  /** Of those that record. */
+  /** Functions of products that record. */
   record?: {
-    /** How many answered calls of a session are on record. */
+    /** Returns how many completed requests of a session are recorded. */
     calls(origin: string, session: string): Promise<number>
-    /** What a trainer gets of an ended session. */
+    /** Returns what a trainer receives of an ended session. */
     sequences(origin: string, session: string): Promise<Sequence[]>
   }
 }
 
 const READY_MS = 120_000
-/** One that LiteLLM takes for a key that nobody guesses. */
+/** A key that LiteLLM accepts as hard to guess. */
 const LITELLM_KEY = 'sk-5f0c6a1b9d3e47e28a90b1c2d3e4f506718293a4b5c6d7e8'
 
 const pipe: Peer = {
@@ -91,7 +91,7 @@ const rllm: Peer = {
     calls: async (origin, session) => (await read(`${origin}/sessions/${session}/traces`)).length,
     async sequences(origin, session) {
       const traces = await read(`${origin}/sessions/${session}/traces`)
-      // A trace is a call: what joins them is the trainer's.
+      // Each trace is one request; the trainer merges them.
       return mergedCalls(
         traces.map((trace: { prompt_token_ids: number[]; completion_token_ids: number[] }) => ({
           prompt: trace.prompt_token_ids,
@@ -102,22 +102,22 @@ const rllm: Peer = {
   },
 }
 
-/** Has no record without a PostgreSQL database, and then one without token ids. */
+/** LiteLLM records nothing without a PostgreSQL database, and with one it records no token ids. */
 const litellm: Peer = {
   name: 'litellm',
-  // Of later releases the proxy is a package of its own, `litellm-proxy`, which PyPI did not have when this was written.
+  // In later releases the proxy is a separate package, `litellm-proxy`, which PyPI did not have when this was written.
   requirement: 'litellm[proxy]==1.108.7',
   async start({ children, engineUrl, folder }) {
     const at = await address()
     const config = join(folder, 'litellm.yaml')
     const engine = { model: 'hosted_vllm/stand-in', api_base: `${engineUrl}/v1`, api_key: 'none' }
     const models = [{ model_name: 'stand-in', litellm_params: engine }]
-    // JSON is YAML.
+    // JSON is valid YAML.
     writeFileSync(config, JSON.stringify({ model_list: models }))
     const child = await children.start({
       ...(await installed(this, 'litellm')),
       args: ['--config', config, ...at.args],
-      // Without it the proxy looks for a list of prices on the network, for ten seconds.
+      // Without it the proxy tries to download a list of prices for ten seconds.
       env: { ...process.env, LITELLM_MASTER_KEY: LITELLM_KEY, LITELLM_LOCAL_MODEL_COST_MAP: 'True' },
       healthUrl: `${at.url}/health/liveliness`,
     })
@@ -130,7 +130,7 @@ const openenv: Peer = {
   requirement: 'openenv==0.10.0',
   async start({ children, engineUrl }) {
     const at = await address()
-    // A session begins with its first call, as with the others; else each would need a request of its own first.
+    // A session begins with its first request, as with the others; otherwise each would need a separate request first.
     const options = ['--llm-url', engineUrl, '--model', 'stand-in', '--allow-unregistered']
     const child = await children.start({
       ...(await installed(this, 'python')),
@@ -154,9 +154,9 @@ const openenv: Peer = {
 }
 
 export const CHAT = llmProxy('llm-proxy', [])
-/** Only where the engine takes prompts of ids. */
+/** Only with an engine that accepts token ids as prompts. */
 export const TOKENS = llmProxy('llm-proxy, token mode', ['--tokenizer', TOKEN_MODEL])
-/** In the order of the table. */
+/** The products in the order of the table. */
 export const PEERS: readonly Peer[] = [pipe, CHAT, rllm, litellm, openenv]
 
 async function installed({ name, requirement }: Peer, program: string) {
@@ -169,7 +169,10 @@ async function address(): Promise<{ url: string; args: string[] }> {
   return { url: `http://127.0.0.1:${port}`, args: ['--host', '127.0.0.1', '--port', String(port)] }
 }
 
-/** @returns the JSON; an empty object of what is not there */
+/**
+ * Reads JSON.
+ * @returns an empty object if the URL does not exist
+ */
 // biome-ignore lint/suspicious/noExplicitAny: others' shapes
 async function read(url: string): Promise<any> {
   const answer = await fetch(url)

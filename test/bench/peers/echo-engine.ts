@@ -1,7 +1,7 @@
 /**
- * An engine whose prompts are what the agent said, in the words of Qwen3's own template and tokenizer, with calls read as
- * vLLM's `hermes` parser reads them: the text before the first call stays as it is, arguments are written anew, as Python
- * writes JSON. What an agent echoes in other words than it heard is another prompt here, as with a real engine.
+ * An engine that renders and tokenizes prompts with Qwen3's own template and tokenizer, and parses tool calls as vLLM's
+ * `hermes` parser does: the text before the first call stays unchanged, arguments are rewritten as Python writes JSON.
+ * An echo that differs from the completion results in another prompt, as with a real engine.
  */
 import type { ServerResponse } from 'node:http'
 import { loadTokenizer } from '../../../src/proxy/tokens/tokenizer/tokenizer.ts'
@@ -40,10 +40,11 @@ export async function startEchoEngine(): Promise<EchoEngine> {
       ? tokenizer.encode(template.render(body.messages, { tools: body.tools }))
       : body.prompt
     const turns = prompt.filter((id, at) => id === start && prompt[at + 1] === assistant).length
-    // Before its first call llm-proxy asks whether the engine has the tokenizer that it has: no turn of the agent.
+    // Before its first request llm-proxy checks whether the engine has the same tokenizer; this is not a turn of the
+    // agent.
     const text = turns === 0 ? 'Yes.' : sampledText(turns - 1)
     const ids = [...tokenizer.encode(text), tokenizer.eosTokenId!]
-    // So it asks, for one token, what logprobs are of.
+    // It checks with a one-token request what logprobs are reported of.
     if (turns > 0 && body.max_tokens !== 1) sampled += ids.length
     const tokens = ids.map((id) => ({
       token: tokenizer.decode([id]),
@@ -83,7 +84,7 @@ function answerGet(path: string, response: ServerResponse): void {
   else sendJson(response, { detail: 'Not Found' }, 404)
 }
 
-/** Models write like this: some calls as they were taught, some with other white space. */
+/** Returns a completion as models write it: some tool calls in the trained format, some with other white space. */
 function sampledText(turn: number): string {
   if (turn >= TURNS - 1) return 'All files are read.'
   const path = JSON.stringify(`src/file-${turn}.ts`)

@@ -1,11 +1,15 @@
-/** What users would install instead of llm-proxy, from PyPI, each in a folder of its own that is made once. */
+/** Alternatives to llm-proxy from PyPI, each in a separate folder that is created once. */
 import { join } from 'node:path'
 import { NotForThisMachine, run } from '../../engines/vllm/install.ts'
 import { CACHE, digest, installOnce } from '../../helpers/install-once.ts'
 
 const LOOK_MS = 60_000
 
-/** @returns the folder of an installation: its programs are in `bin` @throws NotForThisMachine with the reason */
+/**
+ * Installs a peer.
+ * @returns the folder of the installation, with programs in `bin`
+ * @throws NotForThisMachine with the reason
+ */
 export async function installPeer(requirement: string, note: (text: string) => void): Promise<string> {
   const look = 'import ensurepip, platform, sys, venv; print(sys.version, platform.machine())'
   const python = await run('python3', ['-c', look], { limitMs: LOOK_MS }).catch((error) => {

@@ -1,4 +1,4 @@
-/** Calls are acknowledged, then the process is killed: what is on record when it has started again? */
+/** Kills a process after it acknowledged requests, restarts it, and counts which of them are recorded. */
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { Pool } from 'undici'
@@ -10,19 +10,19 @@ import { CALL_PATH } from './loads.ts'
 
 export interface KillPlan {
   stream: boolean
-  /** Killed at the moment in which this many are acknowledged. */
+  /** The number of acknowledged requests at which it is killed. */
   calls: number
   agents: number
 }
 
 export interface KillResult {
-  /** Read to the end by their agents. */
+  /** Responses that their agents read completely. */
   acknowledged: number
-  /** Of those. */
+  /** Acknowledged requests that are recorded. */
   onRecord: number
 }
 
-/** An agent has one session, and calls until the process is gone. */
+/** An agent has one session, and sends requests until the process dies. */
 interface Agent {
   session: string
   acknowledged: number
@@ -49,7 +49,7 @@ export async function killed(
   const origin = new URL(child.url).origin
   let onRecord = 0
   for (const { session, acknowledged } of agents) {
-    // One more may be on record than was acknowledged.
+    // One more request may be recorded than was acknowledged.
     onRecord += Math.min(acknowledged, await peer.record!.calls(origin, session))
   }
   await children.kill(child)

@@ -1,4 +1,4 @@
-/** The three loads that all peers get, each in front of a process that nothing else has called. */
+/** The three loads of all peers, each in front of a new process. */
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Child, Children } from '../parts/children.ts'
@@ -15,7 +15,7 @@ export interface Stage {
   engineUrl: string
   load: LoadGenerator
   replayer: Child
-  /** For databases; removed in the end. */
+  /** The folder for databases, which is deleted at the end. */
   folder: string
   durationMs: number
   warmUpMs: number
@@ -28,13 +28,13 @@ export interface Figures {
   p99Ms: number
   rssMib: number
   calls: number
-  /** Of a peer that starts others, which are not measured. */
+  /** The number of child processes, which are not measured. */
   otherProcesses: number
 }
 
 const CALLS_PER_SESSION = 20
 const REPLAY = { dialect: 'chat', shape: { kind: 'claude-code' } } as const
-/** As in the rows of the same names. */
+/** The same shapes as in the rows of these names. */
 const SHAPES = {
   small: { bodyBytes: 1_000, growthBytes: 0, stream: false, maxTokens: 32 },
   large: { bodyBytes: 140_000, growthBytes: 1_500, stream: false, maxTokens: 100 },
@@ -55,7 +55,7 @@ export async function measure(stage: Stage, peer: Peer, load: LoadName, run: num
   const { pid } = started.child
   const figures = await (load === 'replay' ? replay(stage, started) : calls(stage, started, SHAPES[load]))
   const measured = { ...figures, rssMib: rssMib(pid), otherProcesses: countDescendants(pid) }
-  // What it would do at its end is not measured, and may take long.
+  // Its shutdown is not measured, and may take long.
   await children.kill(started.child)
   return measured
 }
@@ -85,11 +85,11 @@ async function replay(stage: Stage, { child, baseUrl, headers = {} }: Started) {
 export interface Cell {
   load: LoadName
   peer: string
-  /** One for each run; none if it does not start here. */
+  /** One entry per run; empty if the peer does not start here. */
   runs: Figures[]
 }
 
-/** Medians of the runs. */
+/** Renders the medians of the runs. */
 export function loadsTable(cells: readonly Cell[]): string {
   const head = [
     'load',

@@ -1,7 +1,7 @@
-/** What a trainer gets of a session, whoever recorded it. */
+/** What a trainer receives of a session, whichever product recorded it. */
 export interface Sequence {
   ids: readonly number[]
-  /** 1 on tokens that it trains. */
+  /** 1 for trained tokens. */
   mask: readonly number[]
 }
 
@@ -10,7 +10,10 @@ export interface RecordedCall {
   completion: readonly number[]
 }
 
-/** Calls joined where a prompt begins with all of a sequence, as trainers join those of a gateway that records calls. */
+/**
+ * Merges requests: a prompt that begins with a complete sequence extends it. Trainers merge the records of a gateway in
+ * this way.
+ */
 export function mergedCalls(calls: readonly RecordedCall[]): Sequence[] {
   const sequences: { ids: number[]; mask: number[] }[] = []
   for (const { prompt, completion } of calls) {
@@ -26,11 +29,11 @@ export function mergedCalls(calls: readonly RecordedCall[]): Sequence[] {
 
 export interface Totals {
   sequences: number
-  /** Sampled tokens that train. */
+  /** Sampled tokens that are trained. */
   trained: number
-  /** How often one of them trains in one sequence more. */
+  /** How often one of them is trained in a further sequence. */
   again: number
-  /** What a trainer computes. */
+  /** Tokens that a trainer computes. */
   tokens: number
 }
 
@@ -44,7 +47,10 @@ export function totalsOf(sequences: readonly Sequence[]): Totals {
   }
 }
 
-/** @returns how many tokens train here and, behind the same tokens, in one of the others */
+/**
+ * Counts duplicates.
+ * @returns the number of tokens that are trained here and, after the same tokens, in one of the others
+ */
 function countShared({ ids, mask }: Sequence, others: readonly Sequence[]): number {
   let same = others
   let count = 0

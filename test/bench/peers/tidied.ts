@@ -1,4 +1,4 @@
-/** An agent with tools echoes what it heard, as it heard it or tidied: what does the record train? */
+/** An agent with tools echoes completions unchanged or normalized: measures what the recorded sequences train. */
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -29,11 +29,14 @@ const TOOL = {
   },
 }
 const SESSION = 'echo-1'
-/** Some records are written after the answer, one after the other. */
+/** Some records are written in succession after the response. */
 const WAITS = 100
 const WAIT_MS = 100
 
-/** @param tidies it strips white space and writes arguments anew */
+/**
+ * Runs the agent against a peer.
+ * @param tidies whether it strips white space and rewrites arguments
+ */
 export async function echoed(peer: Peer, parent: string, tidies: boolean): Promise<EchoResult> {
   const folder = join(parent, `${peer.name}-echo-${tidies}`)
   mkdirSync(folder, { recursive: true })
@@ -41,7 +44,7 @@ export async function echoed(peer: Peer, parent: string, tidies: boolean): Promi
   try {
     await using children = new Children()
     const started = await peer.start({ children, engineUrl: engine.url, folder })
-    // Some ask the engine for a few tokens before they listen.
+    // Some peers request a few tokens of the engine before they listen.
     const before = engine.sampledTokens()
     await converse(started, tidies)
     const sampled = engine.sampledTokens() - before

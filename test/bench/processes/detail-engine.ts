@@ -1,7 +1,7 @@
 /**
- * An engine that tells one kind of detail, at the size that it has in training: vLLM's wire format for a chat, answered whole.
- * As in `engine-stand-in.ts` prompt and completion are pieces of one endless sequence, so that each turn extends the one
- * before.
+ * An engine that reports one kind of token data, at the size that it has in training: vLLM's wire format for a chat,
+ * not streamed. As in `engine-stand-in.ts` prompt and completion are spans of one endless sequence, so that each turn
+ * extends the previous one.
  *
  * node detail-engine.ts [--kind sampling_mask|top_logprobs|prompt_logprobs|routed_experts|weight_versions]
  */
@@ -13,7 +13,7 @@ import { ALTERNATIVES, EXPERTS_PER_TOKEN, LAYERS, MASK_IDS } from '../parts/deta
 
 const VOCABULARY = 151_000
 const EXPERTS = 128
-/** About what a tokenizer makes of English. */
+/** The approximate ratio for English text. */
 const CHARS_PER_TOKEN = 4
 const MODEL = 'stand-in'
 
@@ -68,7 +68,7 @@ function answerTo({ messages, max_tokens: count }: Ask): object {
   }
 }
 
-/** Tokens without a pattern that anything could make use of. */
+/** Returns tokens without a pattern that compression could use. */
 function idAt(at: number, salt: number): number {
   return (Math.imul(at + 1, 2_654_435_761 + 2 * salt) >>> 0) % VOCABULARY
 }
@@ -113,7 +113,7 @@ function rootDetails({ prompt, completion }: Answer): object {
   return {}
 }
 
-/** A `.npy` file of version 1 with a byte per expert, in base64. */
+/** Builds a `.npy` file of version 1 with a byte per expert, in base64. */
 function npyOf(rows: number): string {
   const shape = `(${rows}, ${LAYERS}, ${EXPERTS_PER_TOKEN})`
   const header = `{'descr': '|u1', 'fortran_order': False, 'shape': ${shape}, }`.padEnd(117)

@@ -1,18 +1,18 @@
 /**
- * An engine as fast as Node's HTTP server goes: vLLM's wire format with canned text, token ids and logprobs.
- * `max_tokens` says how many tokens an answer has. What vLLM tells only when asked (`return_token_ids`, `logprobs`,
- * `stream_options`) this one tells only when asked, so that a caller who records nothing is not charged for it.
+ * A fake engine as fast as Node's HTTP server: vLLM's wire format with canned text, token ids and logprobs.
+ * `max_tokens` is the number of tokens of a completion. It sends what vLLM sends only on request (`return_token_ids`,
+ * `logprobs`, `stream_options`) also only on request, so that a client that records nothing does not pay for it.
  *
- * The ids of every prompt and completion are pieces of one endless sequence: a prompt of n tokens is its first n, the
- * completion goes on from there. So a longer prompt always extends a shorter one with its completion, as it does in
- * a conversation.
+ * The ids of every prompt and completion are spans of one endless sequence: a prompt of n tokens is its first n, and
+ * the completion continues from there. Therefore a longer prompt always extends a shorter one with its completion, as
+ * in a conversation.
  *
- * Where tools are offered, an answer has always the same text and one tool call, so that agents that replay a session can
- * say what they heard without having read it.
+ * If tools are offered, a completion always has the same text and one tool call, so that agents that replay a session
+ * can echo it without having read it.
  *
  * node engine-stand-in.ts [--tokens-per-second N] [--tokenizer FOLDER]
- *   --tokens-per-second  per stream; without it as fast as it goes
- *   --tokenizer          answers prompts of ids as well, with tokens of this model: see token-answers.ts
+ *   --tokens-per-second  per stream; default: as fast as possible
+ *   --tokenizer          accepts prompts of ids as well, with tokens of this model: see token-answers.ts
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -22,14 +22,14 @@ import { ANSWER_TEXT, ANSWER_TOOL } from '../parts/replayed-session.ts'
 import { TELL_ALL } from '../parts/tell-all.ts'
 import { countIds, promptIdsOf, tokenAnswers } from './token-answers.ts'
 
-/** Distinct tokens of the sequence; it repeats after them. */
+/** Distinct tokens of the sequence, which repeats after them. */
 const CYCLE = 4096
 const VOCABULARY = 151_000
 const MAX_TOKENS = 256 * 1024
 const MODEL = 'stand-in'
-/** Of a canned answer, those of its tool call. */
+/** Tokens of the tool call in a canned completion. */
 const CALL_TOKENS = 20
-/** Of a whole answer. */
+/** The tool calls of a complete response. */
 const TOOL_CALLS = `,"tool_calls":${JSON.stringify([
   {
     id: ANSWER_TOOL.id,
@@ -46,7 +46,7 @@ const entries = ids.map((_, at) => {
   const bytes = [...Buffer.from(texts[at]!)]
   return JSON.stringify({ token: texts[at], logprob: logprobs[at], bytes, top_logprobs: [] })
 })
-/** The sequence as JSON, `id,id,id,`, and where each of its ids begins. */
+/** The sequence as JSON, `id,id,id,`, and the offset of each id. */
 const idsJson = Buffer.from(Array.from({ length: MAX_TOKENS }, (_, at) => `${ids[at % CYCLE]},`).join(''))
 const idStarts = startsOf(idsJson)
 
@@ -57,7 +57,7 @@ interface Ask {
   wantsIds: boolean
   wantsLogprobs: boolean
   wantsUsage: boolean
-  /** Answers with a tool call at the end, if the answer is long enough for all of it. */
+  /** Whether the completion ends with a tool call, if it is long enough for all of it. */
   usesTool: boolean
 }
 
@@ -65,7 +65,10 @@ interface Stream {
   response: ServerResponse
   tokens: number
   sent: number
-  /** @param at which of its tokens */
+  /**
+   * Returns a chunk.
+   * @param at the token's index in the completion
+   */
   chunk(at: number): string | Buffer
   end(): string
 }
@@ -105,7 +108,7 @@ function answer(ask: Ask, response: ServerResponse): void {
   else setTimeout(whole, ask.maxTokens * stepMs, ask, response)
 }
 
-/** Looked for in the bytes: an engine's own work is not what is measured. */
+/** Searches the bytes without parsing, because an engine's own work is not measured. */
 function read(body: Buffer, { headers }: IncomingMessage): Ask {
   const maxTokens = limitOf(body)
   const all = headers['x-tell'] === TELL_ALL['x-tell']
@@ -124,7 +127,7 @@ function isStreamed(body: Buffer): boolean {
   return says(body, '"stream":', 'true')
 }
 
-/** Python writes a space behind the colon. */
+/** Returns whether a body contains a member. Python writes a space after the colon. */
 function says(body: Buffer, name: string, value: string): boolean {
   const at = body.indexOf(name) + name.length
   return (
@@ -136,7 +139,7 @@ function says(body: Buffer, name: string, value: string): boolean {
   )
 }
 
-/** As each dialect says it: what passes bytes through passes on those of all of them. */
+/** The limit in each dialect: pass-throughs forward requests of all of them. */
 const LIMITS = ['"max_tokens":', '"max_output_tokens":', '"max_completion_tokens":']
 
 function limitOf(body: Buffer): number {
@@ -203,7 +206,7 @@ function open(response: ServerResponse, said: Omit<Stream, 'response' | 'sent'>,
   if (streams.size === 1) scheduleStep()
 }
 
-/** Like an engine's own step: one token for each stream that is open. */
+/** Sends one token to each open stream, as an engine's step does. */
 function step(): void {
   for (const stream of streams) {
     if (stream.response.writableNeedDrain) continue
@@ -225,7 +228,7 @@ function scheduleStep(): void {
 const chunkHead = `data: {${ROOT},"object":"chat.completion.chunk","choices":[{"index":0,"delta":`
 const chunks = new Map<number, Buffer>()
 
-/** Pieces of a canned answer, each with what makes it a delta. */
+/** The deltas of a canned completion. */
 const toolDeltas = toolDeltasOf()
 
 function toolDeltasOf(): string[] {

@@ -1,12 +1,12 @@
 /**
- * A stranger who means harm. Keeps so many connections open and does with each what the job says; one that is closed is
- * replaced, as fast as the job allows. Takes jobs from its parent process, one at a time.
+ * A hostile unauthenticated client. It keeps a number of connections open and does with each what the job specifies; it
+ * replaces closed ones at the job's rate. The process takes jobs from its parent, one at a time.
  */
 import { connect, type Socket } from 'node:net'
 import { setPriority } from 'node:os'
 import type { FloodJob, FloodKind, FloodResult } from '../parts/flood-job.ts'
 
-/** A stranger has machines of its own: what it costs to be one must not be taken from the agent's share of this one. */
+/** A real attacker uses other machines: the flooder's CPU time must not reduce the agent's share of this one. */
 const LOWEST_PRIORITY = 19
 const TICK_MS = 10
 const CHUNK = Buffer.alloc(64 * 1024, 'x')
@@ -15,7 +15,7 @@ const BODY_CHUNK = Buffer.concat([
   CHUNK,
   Buffer.from('\r\n'),
 ])
-/** Text frame with the mask of zeros: `{"type":"worker_hello"}`, which lacks everything. */
+/** A text frame with a mask of zeros: `{"type":"worker_hello"}`, which lacks all required fields. */
 const BAD_HELLO = Buffer.concat([
   Buffer.from([0x81, 0x80 | 23, 0, 0, 0, 0]),
   Buffer.from('{"type":"worker_hello"}'),
@@ -63,7 +63,7 @@ async function flood({ kind, url, connections, perSecond, durationMs }: FloodJob
   const result: FloodResult = { opened: 0, closedByProxy: 0, mostOpen: 0 }
   let ending = false
   const openOne = () => {
-    // From several addresses: one alone has not ports enough.
+    // From several addresses, because one alone does not have enough ports.
     const localAddress = `127.0.0.${2 + (result.opened % 8)}`
     const socket = connect({ host, port: Number(port), localAddress })
     open.add(socket)

@@ -1,4 +1,6 @@
-/** Calls with a heap of new messages, all at once, on a thread of its own: short calls are timed meanwhile. */
+/**
+ * Sends requests with very many new messages, all at once, on a separate thread: short requests are timed meanwhile.
+ */
 import { parentPort, workerData } from 'node:worker_threads'
 import { type HeapJob, post } from '../parts/short-calls.ts'
 

@@ -1,6 +1,6 @@
 /**
- * The agents: each calls, reads the answer to its end and calls again, over connections that are kept alive. Takes
- * jobs from its parent process, one at a time.
+ * The agents: each sends a request, reads the response completely and sends the next, over keep-alive connections. The
+ * process takes jobs from its parent, one at a time.
  */
 import { Pool } from 'undici'
 import { Conversation } from '../parts/conversation.ts'
@@ -30,7 +30,7 @@ interface Answer {
   /** Ends of events (blank lines) in a stream. */
   events: number
   firstByteMs: number
-  /** Not of a stream, which would only cost time. */
+  /** The body; empty for a stream, where collecting it would only cost time. */
   pieces: Buffer[]
 }
 
@@ -85,7 +85,7 @@ async function callFor(pool: Pool, job: LoadJob): Promise<Tally> {
   return tally
 }
 
-/** Agents go on where they were in the job before, so that few calls are the first ones of their session. */
+/** Agents continue from the previous job, so that few requests are the first ones of their session. */
 const agents = new Map<string, Agent>()
 
 function agentOf(job: LoadJob, slot: number): Agent {
@@ -123,10 +123,13 @@ class Agent {
   }
 }
 
-/** With the headers of one session. */
+/** A job with the headers of one session. */
 type Told = LoadJob & { headers: Record<string, string> }
 
-/** @returns the body of a whole answer */
+/**
+ * Sends a request.
+ * @returns the body of a response that is not streamed
+ */
 async function call(pool: Pool, path: string, body: Buffer, job: Told, tally: Tally): Promise<Buffer> {
   const startedAt = performance.now()
   let failure: string | undefined
@@ -151,7 +154,10 @@ function excerptOf({ pieces }: Answer): string {
   return Buffer.concat(pieces).toString('utf8', 0, 300)
 }
 
-/** Below fetch and streams: the cheaper an agent, the more of the machine is left to what is measured. */
+/**
+ * Sends a request without fetch and streams: the cheaper an agent, the more of the machine remains for what is
+ * measured.
+ */
 function post(
   pool: Pool,
   path: string,
@@ -185,7 +191,7 @@ function post(
   return promise
 }
 
-/** A blank line may be cut in two by a read of the socket. */
+/** Counts blank lines, which may be split between two reads of the socket. */
 function countEvents(bytes: Buffer, endedWithLf: boolean): number {
   let count = endedWithLf && bytes[0] === 0x0a ? 1 : 0
   for (let at = bytes.indexOf('\n\n'); at !== -1; at = bytes.indexOf('\n\n', at + 2)) count += 1

@@ -1,15 +1,15 @@
 /**
- * Loaded into a proxy before its own program (`node --expose-gc --import`): tells, when it is asked, what the process holds
- * after a collection, and what its sessions count of that.
+ * Loaded into a proxy before its own program (`node --expose-gc --import`): reports on request how much memory the
+ * process uses after a garbage collection, and how much of it its sessions account for.
  */
 import { getHeapSpaceStatistics } from 'node:v8'
 import { LiveSessions } from '../../../src/proxy/session/state/live-sessions.ts'
 import { type HeldBytes, MEASURE, type MemoryParts } from '../parts/held-bytes.ts'
 
-/** What one collection frees may be what keeps something else: finalizers, buffers, weak maps. */
+/** What one collection frees may retain other objects: finalizers, buffers, weak maps. */
 const COLLECTIONS = 4
 
-/** Compiled code comes and goes by megabytes, and is none of a session's. */
+/** The amount of compiled code varies by megabytes, and does not belong to sessions. */
 const CODE_SPACES = /code|trusted/
 
 let lives: LiveSessions | undefined

@@ -1,12 +1,12 @@
 /**
- * A proxy that records nothing, made of the libraries that llm-proxy is made of (fastify, undici): what is left of the
- * distance to it is llm-proxy's own work.
+ * A proxy that records nothing, built with the libraries of llm-proxy (fastify, undici): the difference to it is
+ * llm-proxy's own work.
  *
  * node pass-through.ts --engine-url URL --mode pipe|pipe+ids|parse
- *   pipe   looks at nothing: bytes in, bytes out
- *   pipe+ids  the same, but the engine stand-in is told to send all that llm-proxy asks for: token ids and logprobs
- *   parse  parses and writes anew all JSON in both directions, chunk by chunk in a stream, as every gateway does that
- *          checks a request or adds a field
+ *   pipe      inspects nothing: bytes in, bytes out
+ *   pipe+ids  the same, but the fake engine sends everything that llm-proxy requests: token ids and logprobs
+ *   parse     parses and serializes all JSON in both directions, chunk by chunk in a stream, as every gateway does that
+ *             validates a request or adds a field
  */
 import { type Readable, Transform } from 'node:stream'
 import { parseArgs } from 'node:util'

@@ -1,6 +1,6 @@
 /**
- * Agents that replay the shapes of real sessions, each one call after the other, over connections that are kept alive.
- * Takes jobs from its parent process, one at a time.
+ * Agents that replay the shapes of real sessions, each with sequential requests, over keep-alive connections. The
+ * process takes jobs from its parent, one at a time.
  */
 import { Pool } from 'undici'
 import { headersOf } from '../parts/headers.ts'
@@ -29,7 +29,7 @@ type Prompt = ReturnType<ReplayedConversation['next']>
 
 interface Tally {
   latenciesMs: number[]
-  /** Of each agent's first call. */
+  /** The times of each agent's first request. */
   firstMs: number[]
   inputTokens: number
   failures: number
@@ -40,7 +40,7 @@ async function replay(job: ReplayJob): Promise<ReplayResult> {
   const options = { connections: job.concurrency, pipelining: 1, bodyTimeout: CALL_TIMEOUT_MS }
   const pool = new Pool(new URL(job.baseUrl).origin, { ...options, headersTimeout: CALL_TIMEOUT_MS })
   try {
-    // Else the first agents would wait until the last ones have written what they will say.
+    // Otherwise the first agents would wait until the last ones have built their requests.
     if (job.warmUpMs === 'crowd') for (const agent of agentsOf(job)) agent.prepare()
     else await callFor(pool, job, job.warmUpMs)
     const cpuBefore = job.watchPids.map(cpuSeconds)
@@ -78,7 +78,7 @@ function threadsOf({ watchPids: [pid] }: ReplayJob): Record<string, number> {
   return pid === undefined ? {} : threadSeconds(pid)
 }
 
-/** Each agent makes one call at least. */
+/** Runs for a time; each agent sends at least one request. */
 async function callFor(pool: Pool, job: ReplayJob, durationMs: number): Promise<Tally> {
   const tally: Tally = { latenciesMs: [], firstMs: [], inputTokens: 0, failures: 0, firstFailure: null }
   const deadline = performance.now() + durationMs
@@ -91,7 +91,7 @@ async function callFor(pool: Pool, job: ReplayJob, durationMs: number): Promise<
   return tally
 }
 
-/** Agents go on where they were in the job before, so that few calls are the first ones of their session. */
+/** Agents continue from the previous job, so that few requests are the first ones of their session. */
 const agents = new Map<string, Agent>()
 
 function agentsOf(job: ReplayJob): Agent[] {
@@ -113,7 +113,7 @@ class Agent {
   readonly #shape: Shape
   readonly #number: number
   #sessions = 0
-  /** One, or the main agent's and the sub-agent's. */
+  /** One conversation, or those of the main agent and the sub-agent. */
   #conversations: ReplayedConversation[]
   #calls = 0
   #prepared: Prompt | undefined
@@ -135,7 +135,7 @@ class Agent {
     )
   }
 
-  /** Writes what the next call will send. */
+  /** Builds the next request. */
   prepare(): void {
     this.#prepared ??= this.#nextPrompt()
   }
@@ -150,7 +150,10 @@ class Agent {
     return conversation.next()
   }
 
-  /** @returns how long it took, in milliseconds */
+  /**
+   * Sends a request.
+   * @returns its duration in milliseconds
+   */
   async call(pool: Pool, job: ReplayJob, tally: Tally): Promise<number> {
     const { body, promptTokens } = this.#prepared ?? this.#nextPrompt()
     this.#prepared = undefined
@@ -171,11 +174,14 @@ class Agent {
   }
 }
 
-/** How a whole stream ends, in each dialect. */
+/** The end of a complete stream in each dialect. */
 const ENDS = ['[DONE]', '"message_stop"', '"response.completed"']
 const LONGEST_END = 32
 
-/** @returns what was wrong with the answer */
+/**
+ * Sends a request.
+ * @returns the error of the response
+ */
 function post(
   pool: Pool,
   path: string,
@@ -194,7 +200,7 @@ function post(
         status = code
       },
       onResponseData(_controller, piece) {
-        // An end may be cut in two by a read of the socket.
+        // The end may be split between two reads of the socket.
         last = Buffer.concat([last.subarray(-LONGEST_END), piece])
         isWhole ||= ENDS.some((end) => last.includes(end))
       },

@@ -1,7 +1,7 @@
 /**
- * `/v1/completions` as vLLM serves it to callers who send ids: streamed, a token in each chunk, written as its id; with
- * `return_token_ids` the prompt's ids come with the first of them, and those of each chunk. Each answer is the one that
- * replaying agents echo, as Qwen3 writes it: some text, and a tool call.
+ * `/v1/completions` as vLLM serves it to clients that send ids: streamed, one token per chunk, with the id as its text;
+ * with `return_token_ids` the first chunk contains the prompt's ids, and each chunk its own. Each completion is the one
+ * that replaying agents echo, in Qwen3's format: some text, and a tool call.
  *
  * Fields as in `CompletionResponseStreamChoice` of `vllm/entrypoints/openai/completion/protocol.py`.
  */
@@ -11,18 +11,22 @@ import { ANSWER_TEXT, ANSWER_TOOL } from '../parts/replayed-session.ts'
 
 export interface TokenAnswers {
   /**
-   * @param promptIds JSON of the list of ids; undefined: the caller asked for no list of ids
-   * @param at which of the answer's {@link ANSWER_TOKENS} tokens
+   * @param promptIds JSON of the list of ids; undefined: the client did not request ids
+   * @param at which of the completion's {@link ANSWER_TOKENS} tokens
    */
   chunk(promptIds: Buffer | undefined, at: number): Buffer
-  /** What follows the last token. */
+  /** Returns what follows the last token. */
   end(promptTokens: number): string
 }
 
 const PROMPT = '"prompt":'
 const COMMA = 0x2c
 
-/** @param root members that all chunks have @param directory holds the model's tokenizer */
+/**
+ * Creates the chunks.
+ * @param root members of all chunks
+ * @param directory contains the model's tokenizer
+ */
 export function tokenAnswers(root: string, directory: string): TokenAnswers {
   const tokenizer = loadTokenizer(directory)
   // With the spaces of Python's JSON, which models learn; the agent's echo has none.
@@ -61,7 +65,10 @@ export function tokenAnswers(root: string, directory: string): TokenAnswers {
   }
 }
 
-/** The list of ids that a body has as its prompt, brackets included. @throws Error if it has none */
+/**
+ * Returns the list of ids that a body contains as its prompt, brackets included.
+ * @throws Error if it has none
+ */
 export function promptIdsOf(body: Buffer): Buffer {
   const start = body.indexOf(PROMPT) + PROMPT.length
   const end = body.indexOf(']', start) + 1
@@ -69,7 +76,9 @@ export function promptIdsOf(body: Buffer): Buffer {
   return body.subarray(start, end)
 }
 
-/** How many ids there are in a list that is not empty. Byte by byte: a search for each comma takes ten times as long. */
+/**
+ * Counts the ids in a list that is not empty. Byte by byte, because searching for each comma takes ten times as long.
+ */
 export function countIds(list: Buffer): number {
   let count = 1
   for (let at = 0; at < list.length; at += 1) if (list[at] === COMMA) count += 1

@@ -1,7 +1,7 @@
 /**
- * Token mode without HTTP and without an engine: what the proxy itself adds to a turn by the length of its history, and
- * how long the event loop is kept from other calls while a long prompt comes for the first time. The model is Qwen3's
- * tokenizer and template. Sends its figures as a message, and ends.
+ * Token mode without HTTP and without an engine: the proxy's own cost of a turn by the length of its history, and how
+ * long a new long prompt blocks the event loop for other requests. The model is Qwen3's tokenizer and template. The
+ * process sends its figures as a message, and ends.
  *
  * node token-turns.ts [--quick]
  */
@@ -21,7 +21,7 @@ import { prose } from '../parts/text.ts'
 import { TOKEN_MODEL } from '../parts/token-model.ts'
 import type { TokenFigures } from '../rows/token.ts'
 
-/** Of the text that `prose` makes. */
+/** The ratio for the text of `prose`. */
 const BYTES_PER_TOKEN = 3.95
 const MESSAGE_BYTES = 2_000
 const NEW_BYTES = 1_000
@@ -32,7 +32,7 @@ const quick = process.argv.includes('--quick')
 const ROUNDS = quick ? 2 : 7
 const TURNS_PER_ROUND = quick ? 5 : 60
 const FIRST_PROMPTS = quick ? 1 : 40
-/** Each alone; more of them, as the kernel counts CPU time in steps of 10 ms. */
+/** Prompts that are measured alone: many, as the kernel counts CPU time in steps of 10 ms. */
 const ALONE_PROMPTS = quick ? 1 : 30
 const ALONE_TOKENS = 100_000
 
@@ -62,9 +62,12 @@ async function* sample({ promptTokenIds }: GenerationRequest): GenerationStream 
   ]
 }
 
-/** @returns how long it took, in milliseconds */
+/**
+ * Sends a request.
+ * @returns its duration in milliseconds
+ */
 async function ask(sessionId: string, messages: ChatMessage[]): Promise<number> {
-  // As a call comes to token mode: parsed, and written anew for the record.
+  // In the form in which a request reaches token mode: parsed, and serialized for the store.
   const ids = { requestId: sessionId, sessionId }
   const request = { kind: 'chat', body: { messages }, stream: false, ...ids } as const
   const begun = performance.now()
@@ -85,7 +88,7 @@ function historyOf(tokens: number, seed: number): ChatMessage[] {
   return [...messages, { role: 'user', content: 'Go on.' }]
 }
 
-/** Prompts of which nothing was tokenized before, one after the other. */
+/** Measures sequential prompts of which nothing was tokenized before. */
 async function measureFirstPrompts(): Promise<TokenFigures['first']> {
   const prompts = Array.from({ length: ALONE_PROMPTS }, (_, at) => historyOf(ALONE_TOKENS, 100 + at))
   const threads: Record<string, number> = {}
@@ -96,7 +99,7 @@ async function measureFirstPrompts(): Promise<TokenFigures['first']> {
   return { tokens: ALONE_TOKENS, encoder: model.encodedBy, ms: spreadOf(times), threadCpuMs: threads }
 }
 
-/** Lengths take turns in each round, so that a change of the machine's mood hits all alike. */
+/** Measures the lengths alternately in each round, so that changes in the machine's speed affect all alike. */
 async function measureTurns(): Promise<TokenFigures['turns']> {
   const histories = HISTORIES.map((tokens) => ({
     tokens,
@@ -110,7 +113,7 @@ async function measureTurns(): Promise<TokenFigures['turns']> {
       const times: number[] = []
       const before = threadSeconds(process.pid)
       for (let turn = 0; turn < TURNS_PER_ROUND; turn += 1) {
-        // New to all histories: what one of them has had tokenized is known to the others.
+        // New to all histories, because they share the cache of tokenized text.
         const seed = tokens * 1_000 + round * TURNS_PER_ROUND + turn
         const news = { role: 'user', content: prose(NEW_BYTES, seed) } as const
         times.push(
@@ -129,7 +132,7 @@ async function measureTurns(): Promise<TokenFigures['turns']> {
   }))
 }
 
-/** A short call every few milliseconds, while one long prompt after the other comes for the first time. */
+/** Measures a short request every few milliseconds, while new long prompts arrive in succession. */
 async function measureShortCalls(): Promise<TokenFigures['besides']> {
   const delay = monitorEventLoopDelay({ resolution: 1 })
   const times: number[] = []
@@ -144,7 +147,7 @@ async function measureShortCalls(): Promise<TokenFigures['besides']> {
       done = true
     })
     while (!done) {
-      // Its time counts from when it was due: waiting for the loop is what is measured.
+      // Measured from when it was due, so that it includes the wait for the event loop.
       const due = performance.now() + 3
       await sleep(3)
       await ask(`short-${times.length}`, [{ role: 'user', content: 'Hello.' }])

@@ -1,4 +1,4 @@
-/** The same load on every target, in rounds that take turns, so that a change of the machine's mood hits all alike. */
+/** The same load on every target, in alternating rounds, so that changes in the machine's speed affect all alike. */
 import { join } from 'node:path'
 import { Children } from '../parts/children.ts'
 import type { LoadFigures, LoadJob, LoadResult } from '../parts/load-job.ts'
@@ -18,7 +18,7 @@ export interface Comparison {
   aims(at: FigureAt): Aim[]
 }
 
-/** undefined where the target was not measured. */
+/** Returns the figures; undefined if the target was not measured. */
 export type FigureAt = (target: TargetName, concurrency: number) => LoadFigures | undefined
 
 interface Cell {

@@ -17,7 +17,7 @@ const SMALL: Comparison = {
 const LARGE: Comparison = {
   row: 'large',
   title: 'Calls with 160 KB of request, 100 tokens of answer',
-  // A rollout's last twenty calls: from 140 KB on, 2 KB more each time.
+  // A rollout's last twenty requests: from 140 KB on, 2 KB more each time.
   bodyBytes: 140_000,
   growthBytes: 1_500,
   stream: false,
@@ -70,7 +70,7 @@ function addedAim(what: string, limitMs: number, ours: Figures, base: Figures): 
 
 type Figures = ReturnType<FigureAt>
 
-/** One core is one second of CPU time a second, wherever the threads of the proxy ran. */
+/** One core provides one second of CPU time per second, on whichever threads of the proxy. */
 function chunksAim(at: FigureAt): Aim[] {
   const relay = at('relay', 64)
   if (!relay) return []

@@ -1,4 +1,7 @@
-/** Hundreds of agents that begin at once, as a rollout does: does each get its turn, and is a probe answered meanwhile? */
+/**
+ * Hundreds of agents that begin at once, as in a rollout: measures whether each is served, and whether a probe is
+ * answered meanwhile.
+ */
 import { get } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { freePort } from '../../helpers/free-port.ts'
@@ -10,7 +13,7 @@ import type { TargetName } from '../parts/targets.ts'
 import type { Aim, Row } from './row.ts'
 
 const AGENTS = { full: 500, quick: 8 }
-/** From the beginning of all; whoever calls then is waited for. */
+/** The time from the start; requests that are in flight then are awaited. */
 const DURATION_MS = { full: 20_000, quick: 100 }
 const PROBE_EVERY_MS = 100
 /** The aims. */
@@ -21,7 +24,7 @@ interface Figures {
   target: TargetName
   result: ReplayResult
   probeMs: number
-  /** Of `--health-port`; NaN where there is none. */
+  /** The time of `--health-port`; NaN if there is none. */
   portProbeMs: number
 }
 
@@ -36,7 +39,7 @@ export const crowd: Row = async (bench) => {
   const targets = await startTargets({ ...bench, targetNames: names }, children, 'crowd', args)
   const figures: Figures[] = []
   for (const { name, baseUrl, path, pids } of targets) {
-    // A new process for each, with nothing in its heap that another target's agents have left there.
+    // A new process for each, so that its heap contains nothing of another target's agents.
     const replayer = await startReplayer(children)
     const job: ReplayJob = {
       ...{ baseUrl, dialect: 'messages', shape: { kind: 'claude-code' }, concurrency: agents },
@@ -54,7 +57,7 @@ export const crowd: Row = async (bench) => {
   return { row: 'crowd', report: `### ${title}\n\n${reportOf(figures)}`, aims: aimsOf(figures), figures }
 }
 
-/** Asks over a new connection each time, as Kubernetes does, until it is asked for the worst. */
+/** Probes over a new connection each time, as Kubernetes does, until the worst time is requested. */
 class Probe {
   readonly #asking: Promise<void>
   #worstMs = 0
@@ -80,7 +83,7 @@ class Probe {
   }
 }
 
-/** Any answer will do: the pass-through has no `/health`, and says so. */
+/** Resolves with any response: the pass-through has no `/health` and responds with an error. */
 function answered(url: string): Promise<void> {
   return new Promise((resolve, reject) => {
     get(url, { agent: false }, (response) => response.resume().once('end', resolve)).once('error', reject)

@@ -1,4 +1,4 @@
-/** What each kind of detail costs that can be recorded: bytes on disk, and CPU time of the proxy, of a turn. */
+/** The cost of each kind of recorded token data: bytes on disk, and CPU time of the proxy, per turn. */
 import { readdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Child, Children } from '../parts/children.ts'
@@ -10,7 +10,7 @@ import { Targets } from '../parts/targets.ts'
 import { prose } from '../parts/text.ts'
 import type { Bench, Row } from './row.ts'
 
-/** `--record` of the proxy, and what the engine tells. */
+/** The values of the proxy's `--record`, and the data that the engine reports. */
 const KINDS = [
   'none',
   'sampling_mask',
@@ -23,7 +23,7 @@ const ROUNDS = { full: 5, quick: 1 }
 const SESSIONS_PER_ROUND = { full: 4, quick: 1 }
 const TURNS = 10
 const MAX_TOKENS = 200
-/** With the answer's 800, a turn adds 600 tokens to the conversation. */
+/** With the completion's 800 bytes, a turn adds 600 tokens to the conversation. */
 const USER_BYTES = 1_600
 
 interface Variant {
@@ -66,7 +66,7 @@ export const details: Row = async (bench) => {
 
 const rangeOf = ({ min, max }: Spread) => `${figure(min)}–${figure(max)}`
 
-/** The proxies take turns; each has ended, and its database is whole, when this returns. */
+/** Measures the proxies alternately. When it returns, each has ended, and its database is complete. */
 async function measure(bench: Bench): Promise<Variant[]> {
   await using children = new Children()
   const variants: Variant[] = []
@@ -105,7 +105,7 @@ function sizeOf(folder: string, db: string): number {
   return files.reduce((sum, file) => sum + statSync(join(folder, file)).size, 0)
 }
 
-/** One agent's conversation: each answer becomes part of the next request. */
+/** Runs one agent's conversation: each completion becomes part of the next request. */
 async function converse(url: string, seed: number): Promise<void> {
   const messages = [{ role: 'system', content: 'You mend programs.' }]
   for (let turn = 0; turn < TURNS; turn += 1) {

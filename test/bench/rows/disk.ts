@@ -1,4 +1,6 @@
-/** Bytes on disk of conversations that grow: linear in their text, or quadratic in their turns? */
+/**
+ * Bytes on disk of growing conversations: measures whether they are linear in their text, or quadratic in their turns.
+ */
 import { readdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { Children } from '../parts/children.ts'
@@ -52,7 +54,10 @@ export const disk: Row = async (bench) => {
   }
 }
 
-/** @returns the size of the database once the proxy has closed it */
+/**
+ * Records conversations.
+ * @returns the size of the database once the proxy has closed it
+ */
 async function record(
   { engineUrl, folder, cpuProfileFolder }: Bench,
   name: string,

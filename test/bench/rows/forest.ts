@@ -40,7 +40,7 @@ export const forest: Row = async ({ engineUrl, folder, quick }) => {
       for (const path of paths) bytes += (await (await fetch(proxy.url + path)).arrayBuffer()).byteLength
       return bytes
     }
-    // The first one compiles.
+    // The first read compiles code.
     const bytes = await readAll()
     const before = cpuSeconds(proxy.pid)
     for (let time = 0; time < times; time += 1) await readAll()
@@ -67,7 +67,7 @@ export const forest: Row = async ({ engineUrl, folder, quick }) => {
   }
 }
 
-/** Samples have system prompt, tools and task in common; a prompt that gets shorter is a compaction. */
+/** Records a sample. Samples share system prompt, tools and task; a prompt that gets shorter is a compaction. */
 async function record(store: TurnStore, sample: number, trace: Trace, calls: number): Promise<void> {
   const sessionId = `s${sample}`
   const start = { createdAtMs: Date.now(), ttlMs: null, samplingParams: {}, trustAgent: false }

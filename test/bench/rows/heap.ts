@@ -1,4 +1,7 @@
-/** One agent that calls with a heap of new messages, many times at once: how long does another's short call wait? */
+/**
+ * One agent that sends many concurrent requests with very many new messages: measures how long another agent's short
+ * request waits.
+ */
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -14,7 +17,10 @@ import { TOKEN_MODEL } from '../parts/token-model.ts'
 import type { Row } from './row.ts'
 
 const CALLS = { full: 20, quick: 2 }
-/** What is taken at the most in chat mode, and what is refused for the number of its values; and in token mode, where prompts are rendered. */
+/**
+ * In chat mode, the largest accepted request and one that is rejected for the number of its values; and one in token
+ * mode, where prompts are rendered.
+ */
 const HEAPS = {
   full: [
     { mode: 'chat', messages: 33_000 },
@@ -48,7 +54,7 @@ export const heap: Row = async ({ folder, quick, cpuProfileFolder }) => {
     const db = join(folder, `heap-${mode}-${messages}.db`)
     const args = tokenizer === undefined ? [] : ['--tokenizer', tokenizer, '--context-length', '131072']
     const { url } = await new Targets(children, engine.url).startLocal({ db, cpuProfileFolder, args })
-    // What the stand-in answers in token mode.
+    // The fields of the fake engine's responses in token mode.
     const fields = mode === 'token' ? { stream: true, max_tokens: ANSWER_TOKENS } : {}
     const short = new ShortCalls({ url, fields })
     await sleep(ALONE_MS[size])

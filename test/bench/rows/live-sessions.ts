@@ -1,4 +1,4 @@
-/** What the proxy keeps in memory of sessions that go on, against the text and the ids that they are made of. */
+/** The memory that live sessions use in the proxy, relative to the text and the ids that they consist of. */
 import { join } from 'node:path'
 import { Pool } from 'undici'
 import { Children } from '../parts/children.ts'
@@ -11,11 +11,11 @@ import type { Bench, Row } from './row.ts'
 
 const FULL = { sessions: 12, promptTokens: 100_000 }
 const QUICK = { sessions: 2, promptTokens: 25_000 }
-/** Of the first call of each session: system prompt, tools, and a task. */
+/** Tokens of the first request of each session: system prompt, tools, and a task. */
 const FIRST_TOKENS = 20_000
 const SYSTEM_TOKENS = 2_800
 const TOOL_TOKENS = 12_600
-/** Nothing is to be forgotten for want of memory. */
+/** So much that nothing is evicted. */
 const PLENTY = '4GiB'
 const ID_BYTES = 4
 const KIB = 1024
@@ -27,13 +27,13 @@ const PATHS: Readonly<Record<ReplayDialect, string>> = {
   responses: '/v1/responses',
 }
 
-/** Of one session. */
+/** The figures of one session. */
 interface Figures {
   dialect: ReplayDialect
   textBytes: number
   ids: number
   held: HeldBytes
-  /** What the process holds of it, against its text and 4 bytes for each id. */
+  /** The memory that the process uses for it, relative to its text and 4 bytes for each id. */
   ratio: number
 }
 
@@ -53,7 +53,7 @@ export const liveSessions: Row = async (bench) => {
   }
 }
 
-/** In a process of its own, so that nothing of another dialect is left in it. */
+/** Measures in a separate process, so that it contains nothing of another dialect. */
 async function measure({ engineUrl, folder, quick }: Bench, dialect: ReplayDialect): Promise<Figures> {
   const { sessions, promptTokens } = quick ? QUICK : FULL
   await using children = new Children()
@@ -67,7 +67,7 @@ async function measure({ engineUrl, folder, quick }: Bench, dialect: ReplayDiale
     Promise.all(
       Array.from({ length: count }, (_, at) => run(pool.it, dialect, `${name}-${at}`, promptTokens, at)),
     )
-  // What is made once for all sessions is there by then.
+  // Warm up: create what all sessions share.
   await replay('first', Math.ceil(sessions / 2))
   const before = await heldBy(proxy)
   const bodies = await replay('live', sessions)
@@ -77,7 +77,10 @@ async function measure({ engineUrl, folder, quick }: Bench, dialect: ReplayDiale
   return { dialect, textBytes, ids: promptTokens, held, ratio }
 }
 
-/** @returns how many bytes the last request had */
+/**
+ * Runs a session.
+ * @returns the size of the last request in bytes
+ */
 async function run(
   pool: Pool,
   dialect: ReplayDialect,
@@ -98,7 +101,10 @@ async function run(
   return bytes
 }
 
-/** @throws Error for any status but 200 */
+/**
+ * Sends a request.
+ * @throws Error for any status other than 200
+ */
 async function post(pool: Pool, path: string, body: Buffer): Promise<void> {
   const headers = { 'content-type': 'application/json' }
   const answer = await pool.request({ path, method: 'POST', headers, body })

@@ -1,4 +1,4 @@
-/** Many slow streams at once, as agents have them: does each get its tokens as they are sampled? */
+/** Many concurrent slow streams, as agents have them: measures whether each receives its tokens as they are sampled. */
 import { join } from 'node:path'
 import { Children } from '../parts/children.ts'
 import type { LoadJob, LoadResult } from '../parts/load-job.ts'

@@ -1,4 +1,7 @@
-/** CPU time and memory of reading a session back: by what is new in its turns, or by all that each of them repeats? */
+/**
+ * CPU time and memory of reading a session: measures whether they depend on what is new in its turns, or on everything
+ * that each turn repeats.
+ */
 import { join } from 'node:path'
 import { Children } from '../parts/children.ts'
 import { converse } from '../parts/grown-session.ts'
@@ -8,12 +11,15 @@ import { Targets } from '../parts/targets.ts'
 import type { Bench, Row } from './row.ts'
 
 const TURNS = { full: [200, 400, 800], quick: [5, 10] } as const
-/** So that steps of 10 ms do not show. */
+/** Repetitions that make steps of 10 ms negligible. */
 const TIMES = { full: 10, quick: 1 } as const
 const WAYS = ['/trajectories', '/tree', '?messages=new&ids=false', '/traces'] as const
-/** Each trace has its whole prompt: its cost is that of its bytes. */
+/** Each trace contains its complete prompt, so its cost is proportional to its bytes. */
 const REPEATING: ReadonlySet<Way> = new Set(['/traces'])
-/** A longer session's turn may cost this much of a shorter one's: caches of the CPU, and collections. */
+/**
+ * The permitted cost of a longer session's turn relative to a shorter one's: caches of the CPU, and garbage
+ * collections.
+ */
 const MOST_OF_SHORTEST = 1.5
 
 type Way = (typeof WAYS)[number]
@@ -75,7 +81,7 @@ async function readingsOf({ engineUrl, folder, quick }: Bench, turns: number): P
   const readings: Reading[] = []
   for (const way of WAYS) {
     const url = `${proxy.url}/sessions/grown${way}`
-    // The first one compiles.
+    // The first read compiles code.
     const bytes = await readAll(url)
     const before = cpuSeconds(proxy.pid)
     for (let time = 0; time < times; time += 1) await readAll(url)

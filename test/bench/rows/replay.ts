@@ -1,7 +1,7 @@
 /**
- * Real shapes of Claude Code sessions, replayed by many agents at once in three dialects; and the same by the size of the
- * prompt, so that it shows whether a turn costs what is new in it or what is old. In token mode, agents say the same words,
- * and the engine samples what they echo.
+ * Real shapes of Claude Code sessions, replayed by many agents at once in three dialects; and the same by the size of
+ * the prompt, which shows whether a turn's cost depends on its new or its old part. In token mode, agents send the same
+ * texts, and the engine samples what they echo.
  */
 import { type Child, Children } from '../parts/children.ts'
 import { rssMib } from '../parts/proc-stat.ts'
@@ -15,7 +15,7 @@ import type { Aim, Bench, Row } from './row.ts'
 
 const FULL = { rounds: 3, durationMs: 3_000, warmUpMs: 3_000 }
 const QUICK = { rounds: 1, durationMs: 100, warmUpMs: 0 }
-/** Enough to see that a row works. */
+/** Enough to check that a row works. */
 const QUICK_AGENTS = 4
 
 interface Load {
@@ -23,7 +23,7 @@ interface Load {
   dialect: ReplayDialect
   shape: Shape
   concurrency: number
-  /** Measured in token mode, too. */
+  /** Whether it is also measured in token mode. */
   inTokenMode?: boolean
 }
 
@@ -84,14 +84,14 @@ function replayRow(row: string, title: string, loads: Load[]): Row {
   }
 }
 
-/** As `--loads` knows it. */
+/** Returns the name of a load for `--loads`. */
 function nameOf({ title, concurrency }: Load): string {
   return `${title}, ${concurrency} agents`
 }
 
 /**
- * How the prompts of token mode came about.
- * @throws Error if none went on from another one, or the engine saw others: figures of such turns mean nothing
+ * Describes how the prompts of token mode were built.
+ * @throws Error if none continued another one, or the engine saw others: the figures would be meaningless
  */
 async function promptsOf({ name, baseUrl }: ReplayTarget): Promise<string> {
   const health = await fetch(new URL('/health', baseUrl))
@@ -101,7 +101,7 @@ async function promptsOf({ name, baseUrl }: ReplayTarget): Promise<string> {
   return told
 }
 
-/** The first of those that differ in their agents alone. */
+/** Returns whether a load is the first of those that differ only in the number of agents. */
 function isSmallest({ title }: Load, at: number, all: readonly Load[]): boolean {
   return all.findIndex((other) => other.title === title) === at
 }
@@ -160,7 +160,7 @@ function threadNames(results: readonly ReplayResult[]): string[] {
   return [...new Set(results.flatMap((result) => Object.keys(result.threadCpuMsPerTurn)))]
 }
 
-/** CPU time of the same load through another target. */
+/** Returns the CPU time of the same load through another target. */
 function cpuOf(target: TargetName, all: readonly Figures[], { load, concurrency }: Figures): number {
   const there = all.find(
     (one) => one.target === target && one.load === load && one.concurrency === concurrency,

@@ -1,22 +1,22 @@
-/** What every row gets, and what it hands back. */
+/** The input and the result of every row. */
 import type { LoadGenerator } from '../parts/load.ts'
 import type { TargetName } from '../parts/targets.ts'
 
 export interface Bench {
-  /** The stand-in that goes as fast as it can. */
+  /** The URL of the fake engine without a rate limit. */
   engineUrl: string
   load: LoadGenerator
-  /** For databases; removed in the end. */
+  /** The folder for databases, which is deleted at the end. */
   folder: string
-  /** To see that everything works, not to measure. */
+  /** Whether to check that everything works instead of measuring. */
   quick: boolean
   targetNames: readonly TargetName[]
-  /** Rows that replay sessions measure the loads that have this in their names. */
+  /** Rows that replay sessions measure the loads whose names contain this. */
   loads: string
   cpuProfileFolder: string | undefined
 }
 
-/** Something that the product promises about its speed or size. */
+/** A goal of the product's speed or size. */
 export interface Aim {
   what: string
   wanted: string
@@ -26,10 +26,10 @@ export interface Aim {
 
 export interface RowResult {
   row: string
-  /** Markdown. */
+  /** The report in Markdown. */
   report: string
   aims: Aim[]
-  /** For `--json`. */
+  /** The figures for `--json`. */
   figures: unknown
 }
 

@@ -1,4 +1,7 @@
-/** Token mode: does a turn cost more the longer its history is, and does a long prompt hold up other calls? */
+/**
+ * Token mode: measures whether a turn costs more with a longer history, and whether a long prompt blocks other
+ * requests.
+ */
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { Children } from '../parts/children.ts'
@@ -8,11 +11,11 @@ import { THREAD_TITLES, threadFigures } from '../parts/thread-figures.ts'
 import type { Row } from './row.ts'
 
 export interface TokenFigures {
-  /** A prompt of so many tokens, of which nothing was tokenized before. */
+  /** A prompt of this many tokens, of which nothing was tokenized before. */
   first: TokenTimes & { encoder: string }
-  /** A turn of 1 KB behind a history of so many tokens. */
+  /** Turns of 1 KB after histories of these lengths. */
   turns: TokenTimes[]
-  /** Short calls beside long prompts that come for the first time. */
+  /** Short requests beside new long prompts. */
   besides: { calls: number; p50Ms: number; p99Ms: number; firstPromptMs: number; longestBlockMs: number }
 }
 
@@ -23,7 +26,7 @@ interface TokenTimes {
 }
 
 const PATIENCE_MS = 120_000
-/** Of a first prompt of 100,000 tokens; by the addon, and by npm's library. */
+/** The limits for a new prompt of 100,000 tokens, with the addon and with npm's library. */
 const MOST_FIRST_MS = { fastokens: 40, others: 120 }
 
 export const token: Row = async ({ quick }) => {

@@ -1,4 +1,4 @@
-/** The agents of the soak: each runs one session after the other until the time is up. */
+/** The agents of the soak: each runs sessions in succession until the time is up. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, type Dispatcher, request } from 'undici'
 import { seededRandom } from '../parts/text.ts'
@@ -9,13 +9,16 @@ import type { SoakWorld } from './world.ts'
 export interface Tally {
   calls: number
   sessions: number
-  /** Of the sessions, those that nobody ended. */
+  /** Sessions that were never ended. */
   abandoned: number
   longestMs: number
   endings: Record<Ending['kind'], number>
-  /** Of the refused calls, by error code. */
+  /** Rejected requests by error code. */
   codes: Record<string, number>
-  /** Of answered calls: when it ended, how long it took, and whether the proxy was away meanwhile. */
+  /**
+   * For each request with a complete response: when it ended, how long it took, and whether the proxy was unavailable
+   * meanwhile.
+   */
   times: { atMs: number; ms: number; wasAway: boolean }[]
   faults: string[]
 }
@@ -35,10 +38,10 @@ const MAX_TRIES = 8
 const RETRY_MS = 3_000
 const ABANDONED_SHARE = 0.3
 const DELETED_SHARE = 0.3
-/** For a read or a change of the trainer, which must come through once the proxy is there. */
+/** The attempts of a trainer's read or change, which must succeed once the proxy is available. */
 const TRAINER_TRIES = 40
 
-/** Runs the agents until the deadline; every session is checked, the last ones too. */
+/** Runs the agents until the deadline; every session is checked, including the last ones. */
 export async function runAgents(world: SoakWorld, plan: AgentsPlan, tally: Tally): Promise<void> {
   await using dispatcher = asDisposable(new Agent({ connections: plan.count, pipelining: 1 }))
   const stop = AbortSignal.timeout(Math.max(0, plan.untilMs - Date.now()))
@@ -98,7 +101,10 @@ class SoakSession {
     await this.#finish()
   }
 
-  /** Tries until there is an answer. @returns whether there is one */
+  /**
+   * Retries until there is a response.
+   * @returns whether there is one
+   */
   async #call(number: number): Promise<boolean> {
     const { random } = this.#life
     this.#messages.push({ role: 'user', content: `${this.#id} call ${number}` })
@@ -142,12 +148,12 @@ class SoakSession {
     return ending
   }
 
-  /** Reads it as a trainer would. Some are ended before, some removed after, and some left to themselves. */
+  /** Reads the session as a trainer does. Some sessions are ended before, some deleted after, and some abandoned. */
   async #finish(): Promise<void> {
     const { random, tally } = this.#life
     const isAbandoned = random() < ABANDONED_SHARE
     const reward = Math.round(random() * 100) / 100
-    // Where the one call was left before the proxy had read it, there may be no session yet.
+    // If its only request was abandoned before the proxy read it, there may be no session yet.
     let isRewarded = false
     if (isAbandoned) tally.abandoned += 1
     else {
@@ -169,7 +175,11 @@ class SoakSession {
     if (!isAbandoned && random() < DELETED_SHARE) await this.#ask('DELETE', '')
   }
 
-  /** @returns undefined for what is not there @throws Error when the proxy does not answer for long */
+  /**
+   * Sends a trainer's request.
+   * @returns undefined if the target does not exist
+   * @throws Error if the proxy does not respond for a long time
+   */
   async #ask(method: 'GET' | 'POST' | 'DELETE', path: string, body?: object): Promise<unknown> {
     const { world, dispatcher } = this.#life
     const headers = { 'content-type': 'application/json' }

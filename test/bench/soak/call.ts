@@ -1,4 +1,4 @@
-/** One try of an agent's call, and how it ended. */
+/** One attempt of an agent's request, and its outcome. */
 import { type Dispatcher, request } from 'undici'
 
 export interface ChatMessage {
@@ -7,8 +7,8 @@ export interface ChatMessage {
 }
 
 /**
- * `answered`: whole, as the dialect has it. `refused`: an error that says what is wrong, as a status or in the stream.
- * `left`: the agent closed its connection on purpose. `broken`: anything else.
+ * `answered`: complete, as the dialect defines it. `refused`: a specific error, as a status or in the stream. `left`:
+ * the agent closed its connection on purpose. `broken`: anything else.
  */
 export type Ending =
   | { kind: 'answered'; turnId: string; text: string; tokenIds: readonly number[] }
@@ -21,15 +21,15 @@ export interface SoakCall {
   messages: readonly ChatMessage[]
   stream: boolean
   maxTokens: number
-  /** How often the agent has tried it before. */
+  /** The number of earlier attempts. */
   retry: number
-  /** Leave after this long; undefined: stay. */
+  /** Disconnect after this time; undefined: stay connected. */
   leaveAfterMs: number | undefined
 }
 
 /**
- * Longer than the proxy's own patience: a call waits up to 30 s for its worker each time that one's link is cut, and
- * fails after 300 s without a frame.
+ * Longer than the proxy's own timeouts: a request waits up to 30 s for its worker each time the worker's link is cut,
+ * and fails after 300 s without a frame.
  */
 const HUNG_MS = 330_000
 
@@ -67,7 +67,7 @@ function refusal(text: string): Ending {
     const { code, message } = JSON.parse(text).error
     if (typeof code === 'string' && typeof message === 'string') return { kind: 'refused', code }
   } catch {
-    // Told below.
+    // Reported below.
   }
   return { kind: 'broken', how: `an error that says nothing: ${text.slice(0, 200)}` }
 }
@@ -80,7 +80,7 @@ function whole(text: string): Ending {
 }
 
 function streamed(text: string): Ending {
-  // Comments, which keep a connection alive while a worker is away, are no events.
+  // Comments keep a connection alive while a worker is away; they are not events.
   const events = text.split('\n\n').filter((event) => event.startsWith('data: '))
   const isDone = events.at(-1) === 'data: [DONE]'
   const chunks = events.filter((event) => event !== 'data: [DONE]').map((event) => JSON.parse(event.slice(6)))

@@ -1,14 +1,14 @@
-/** Holds what the proxy recorded of a session against what the session's agent saw. */
+/** Compares what the proxy recorded of a session with what the session's agent received. */
 import type { Ending } from './call.ts'
 
-/** One try of a call. */
+/** One attempt of a request. */
 export interface SeenCall {
-  /** The last message of the prompt, which no other call has. */
+  /** The last message of the prompt, which is unique. */
   marker: string
   ending: Ending
-  /** The proxy was away meanwhile. */
+  /** Whether the proxy was unavailable meanwhile. */
   wasAway: boolean
-  /** What engines had meanwhile. */
+  /** The weight versions of the engines during the request. */
   weights: readonly string[]
 }
 
@@ -30,7 +30,10 @@ export interface RecordedRow {
   turns: { turn_id: string; start: number; end: number; trained: boolean }[]
 }
 
-/** @returns what is wrong, in words; empty when all is well */
+/**
+ * Checks a session.
+ * @returns descriptions of the faults; empty if there are none
+ */
 export function checkSession(
   turns: readonly RecordedTurn[],
   rows: readonly RecordedRow[],
@@ -59,7 +62,7 @@ function checkCall(
   if (turn.completion_text !== ending.text) faults.push(`${marker}: recorded with another text`)
   if (!isSame(turn.completion_token_ids, ending.tokenIds)) faults.push(`${marker}: recorded with other ids`)
   if (!turn.exact) faults.push(`${marker}: recorded as inexact`)
-  // null: the engine was too busy to tell in time, and nobody guesses.
+  // null: the engine was too busy to report it in time.
   if (turn.weight_version_start !== null && !weights.includes(turn.weight_version_start))
     faults.push(`${marker}: sampled by ${turn.weight_version_start}, while engines had ${weights}`)
   const trained = rows
@@ -69,7 +72,7 @@ function checkCall(
   return faults
 }
 
-/** Nothing is on record that nobody asked for, nor twice. */
+/** Checks that every recorded turn was requested, and none is recorded twice. */
 function checkCounts(turns: readonly RecordedTurn[], seen: readonly SeenCall[]): string[] {
   const tries = new Map<string, number>()
   const possible = new Map<string, number>()

@@ -1,4 +1,4 @@
-/** The picture of a soak: memory, latency and file size over its time, as SVG. */
+/** The chart of a soak: memory, latency and file size over time, as SVG. */
 import { quantile } from '../parts/statistics.ts'
 import { type Leg, nameOf } from './plan.ts'
 import type { Measured } from './samples.ts'
@@ -9,7 +9,7 @@ const RIGHT = 24
 const PANEL = 150
 const GAP = 44
 const TOP = 40
-/** Points of a line. */
+/** The number of points of a line. */
 const POINTS = 240
 const INK = '#222'
 const FAINT = '#888'
@@ -112,7 +112,7 @@ function drawPanel({ title, lines }: Panel, top: number, { minutes, legs, fromMs
   return [heading, ...keys, ...shades, ...levels, ...ticks, ...drawn].join('\n')
 }
 
-/** The greatest of each stretch, so that no peak is lost. */
+/** Reduces a line to the maximum of each interval, so that no peak is lost. */
 function thin(points: readonly Point[], minutes: number): Point[] {
   return summed(points, minutes, POINTS, 1)
 }
@@ -128,7 +128,7 @@ function summed(points: readonly Point[], minutes: number, parts: number, share:
   )
 }
 
-/** 1, 2 or 5 times a power of ten. */
+/** Rounds up to 1, 2 or 5 times a power of ten. */
 function niceAbove(value: number): number {
   const power = 10 ** Math.floor(Math.log10(value))
   return [1, 2, 5, 10].map((factor) => factor * power).find((nice) => nice >= value)!

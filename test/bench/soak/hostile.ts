@@ -1,37 +1,39 @@
-/** Agents of a soak that mean harm, beside those that work: for a part of each leg, so that both times can be compared. */
+/**
+ * Hostile agents of a soak, beside regular ones: they run in a part of each leg, so that both times can be compared.
+ */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, request } from 'undici'
 import { seededRandom } from '../parts/text.ts'
 import type { Leg } from './plan.ts'
 import type { SoakWorld } from './world.ts'
 
-/** Every second part of a leg has them. */
+/** The number of parts of a leg; hostile agents run in every second one. */
 const PARTS = 6
 const PAUSE_MS = 2_000
-/** Also for what is never answered, as half a request is. */
+/** The timeout also applies to requests that are never answered, such as incomplete ones. */
 const PATIENCE_MS = 10_000
 
 export interface HostileTally {
   calls: number
-  /** Of the calls, by status; 0 for those without an answer. */
+  /** Requests by status; 0 for those without a response. */
   statuses: Record<string, number>
   faults: string[]
 }
 
-/** Whether hostile agents are at work at that time, in milliseconds since 1970. */
+/** Returns whether hostile agents run at a time, in milliseconds since 1970. */
 export function isHostileTime(legs: readonly Leg[], atMs: number): boolean {
   const leg = legs.find(({ fromMs, toMs }) => atMs >= fromMs && atMs < toMs)
   return leg !== undefined && Math.floor((PARTS * (atMs - leg.fromMs)) / (leg.toMs - leg.fromMs)) % 2 === 1
 }
 
-/** Runs them until the last leg's end. An internal error of the proxy is a fault; stalls are noticed by the world. */
+/** Runs them until the last leg's end. An internal error of the proxy is a fault; the world detects stalls. */
 export async function runHostile(
   world: SoakWorld,
   { count, legs, seed }: { count: number; legs: readonly Leg[]; seed: number },
   tally: HostileTally,
 ): Promise<void> {
   const untilMs = legs.at(-1)!.toMs
-  // One connection each time, which also leaves halves of requests behind.
+  // A new connection for each request, which also leaves incomplete requests behind.
   const dispatcher = new Agent({ pipelining: 0 })
   const runOne = async (number: number) => {
     const random = seededRandom(seed + 1_000_003 * (number + 1))
@@ -76,25 +78,25 @@ const callOf = (messages: unknown, more: object = {}): string =>
 const user = (content: unknown) => [{ role: 'user', content }]
 
 const ATTACKS: readonly ((random: () => number) => Attack)[] = [
-  // A heap of new messages.
+  // Very many new messages.
   (random) => ({
     text: callOf(Array.from({ length: 5_000 }, (_, at) => ({ role: 'user', content: `${random()} ${at}` }))),
   }),
-  // One long text of what begins markup, of white space, and of one letter.
+  // One long text of the beginnings of markup, of white space, and of one letter.
   () => ({ text: callOf(user('<'.repeat(1_000_000))) }),
   () => ({ text: callOf(user(' \n'.repeat(1_000_000))) }),
   (random) => ({ text: callOf(user(`${random()}${'a'.repeat(2_000_000)}`)) }),
-  // Values without end.
+  // Deeply nested and very many values.
   () => ({ text: '['.repeat(1_000_000) }),
   () => ({ text: callOf(JSON.parse(`${'[[{"a":'.repeat(90)}1${'}]]'.repeat(90)}`)) }),
   () => ({ text: `{"model":"soak","messages":[${'{},'.repeat(200_000)}{}]}` }),
-  // An image that is none.
+  // An invalid image.
   () => ({
     text: callOf(
       user([{ type: 'image_url', image_url: { url: `data:image/jpeg;base64,/9j/${'A'.repeat(500_000)}` } }]),
     ),
   }),
-  // Arguments of a call, as one long text that is no JSON, and stop strings.
+  // Arguments of a tool call that are one long text and not JSON, and stop strings.
   () => ({
     text: callOf([
       ...user('Go on.'),
@@ -111,13 +113,13 @@ const ATTACKS: readonly ((random: () => number) => Attack)[] = [
   () => ({
     text: callOf(user('Stop.'), { stop: Array.from({ length: 4 }, (_, at) => `${at}`.repeat(50_000)) }),
   }),
-  // Asks, and goes; and claims to try again what nobody has tried.
+  // Sends a request and disconnects; declares a retry of a request that was never sent.
   (random) => ({
     text: callOf(user(`${random()}`), { stream: true, max_tokens: 200 }),
     leaveAfterMs: Math.floor(random() * 300),
   }),
   (random) => ({ text: callOf(user(`${random()}`)), headers: { 'x-stainless-retry-count': '7' } }),
-  // Fills a session by one call.
+  // Fills a session with one request.
   (random) => ({
     text: callOf(Array.from({ length: 40 }, () => user(`${random()}${'é'.repeat(20_000)}`)[0])),
   }),

@@ -1,6 +1,6 @@
 import type { Forwarder } from '../../helpers/forwarder.ts'
 
-/** Cuts each link again and again, after times drawn at random, half of them short. */
+/** Cuts each link repeatedly, after random times, half of them short. */
 export class LinkCutter implements Disposable {
   readonly #meanMs: number
   readonly #random: () => number

@@ -1,14 +1,14 @@
-/** How long things take in a soak, so that an hour and twenty seconds are the same soak. */
+/** The times of a soak, which scale so that an hour and twenty seconds are the same soak. */
 import type { Durability } from './world.ts'
 
 export interface SoakPlan {
   seconds: number
-  /** Agents at work at once, each in a session of its own. */
+  /** Concurrent agents, each in a separate session. */
   sessions: number
-  /** Of all agents together. */
+  /** Requests per second of all agents together. */
   callsPerSecond: number
   workers: number
-  /** Agents that mean harm. */
+  /** The number of hostile agents. */
   hostile: number
   seed: number
   durability: Durability
@@ -16,15 +16,15 @@ export interface SoakPlan {
 
 export interface Times {
   legs: readonly Leg[]
-  /** Between two calls of an agent, in the mean: its tools are at work. */
+  /** The mean time between two requests of an agent, in which its tools run. */
   thinkMs: number
-  /** More than an agent ever waits between two calls. */
+  /** Longer than an agent ever waits between two requests. */
   ttlS: number
 }
 
-/** A way to run the proxy. */
+/** A part of a soak with one configuration of the proxy. */
 export interface Leg {
-  /** 1 for the first time that all of them take their turn. */
+  /** The round, from 1; each round runs every leg once. */
   round: number
   mode: 'local' | 'relay'
   prompts: 'chat' | 'token'
@@ -39,12 +39,15 @@ export const MODES = [
   { mode: 'relay', prompts: 'token' },
 ] as const
 
-/** The first warms up; the last is held against the second. */
+/** The first round warms up; the last is compared with the second. */
 export const ROUNDS = 3
-/** Shorter runs have one round, and prove nothing of growth. */
+/** Shorter runs have one round, and cannot show growth. */
 export const PROOF_S = 1_800
 
-/** @param fromMs the begin, as all other times in milliseconds since 1970 */
+/**
+ * Computes the times.
+ * @param fromMs the start; all times are in milliseconds since 1970
+ */
 export function timesOf({ seconds, sessions, callsPerSecond }: SoakPlan, fromMs: number): Times {
   const rounds = seconds < PROOF_S ? 1 : ROUNDS
   const legMs = (seconds * 1_000) / (rounds * MODES.length)

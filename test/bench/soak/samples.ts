@@ -1,4 +1,4 @@
-/** What a soak measures while it runs, and whether it grows. */
+/** The measurements of a soak, and whether they grow. */
 import { statSync } from 'node:fs'
 import { rssMib } from '../parts/proc-stat.ts'
 import { quantile } from '../parts/statistics.ts'
@@ -7,15 +7,15 @@ import type { SoakWorld } from './world.ts'
 
 export interface Sample {
   atMs: number
-  /** Of the proxy; NaN while it is away. */
+  /** Memory of the proxy; NaN while it is unavailable. */
   proxyMib: number
-  /** Of engines and workers together. */
+  /** Memory of engines and workers together. */
   othersMib: number
-  /** The database with its log. */
+  /** The size of the database with its log. */
   fileMib: number
 }
 
-/** In which share of a leg its figures are taken: the end, when its last proxy has been there for a while. */
+/** The share at the end of each leg that is evaluated, when its last proxy has run for a while. */
 const END_SHARE = 0.25
 
 export class Sampler implements Disposable {
@@ -48,7 +48,7 @@ export interface Growth {
   second: number
   last: number
   unit: string
-  /** The most that it may grow by. */
+  /** The largest permitted growth. */
   allowed: number
 }
 
@@ -58,7 +58,7 @@ export interface Measured {
   times: readonly { atMs: number; ms: number }[]
 }
 
-/** How the last round compares with the second one. Empty for a soak that has fewer. */
+/** Compares the last round with the second one. Empty for a soak with fewer rounds. */
 export function growthOf({ legs, samples, times }: Measured): Growth[] {
   const last = legs.filter(({ round }) => round === ROUNDS)
   const second = legs.filter(({ round }) => round === 2)
@@ -90,7 +90,7 @@ export function growthOf({ legs, samples, times }: Measured): Growth[] {
         allowed: 0.05,
       }
     }),
-    // A machine with others on it is slower at one time than at another.
+    // The speed of a shared machine varies.
     { what: 'p50', second: latency(second, 0.5), last: latency(last, 0.5), unit: 'ms', allowed: 0.5 },
     { what: 'p99', second: latency(second, 0.99), last: latency(last, 0.99), unit: 'ms', allowed: 0.5 },
     { what: 'file', second: size(second), last: size(last), unit: 'MiB', allowed: 0.05 },

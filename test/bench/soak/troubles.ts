@@ -1,9 +1,9 @@
-/** What happens to the processes of a soak, one thing after the other: legs, kills, and new weights all the time. */
+/** The faults of a soak, in sequence: changes of legs, kills, and frequent weight updates. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Leg } from './plan.ts'
 import type { SoakWorld } from './world.ts'
 
-/** Of a leg: every leg's last proxy lives equally long, so that what it holds can be compared. */
+/** The point in a leg: every leg's last proxy lives equally long, so that its memory can be compared. */
 const PROXY_KILLED_AT = 1 / 3
 const UPDATES_PER_LEG = 10
 
@@ -14,17 +14,17 @@ export async function makeTrouble(
 ): Promise<void> {
   for (const leg of legs) {
     await sleep(Math.max(0, leg.fromMs - Date.now()))
-    // The first has begun before the agents have.
+    // The first leg begins before the agents start.
     if (leg !== legs[0]) await told(() => world.begin(leg))
     for (const { atMs, strike } of troublesOf(world, leg, random)) {
-      // One that is late because all before it took their time is left out at the end of its leg.
+      // A fault that is late because earlier ones took long is omitted at the end of its leg.
       if (Date.now() > leg.toMs) break
       await sleep(Math.max(0, atMs - Date.now()))
       await told(strike)
     }
   }
 
-  /** What cannot be done is a fault, and no reason to stop. */
+  /** Records a failed operation as a fault, and continues. */
   async function told(work: () => Promise<void>): Promise<void> {
     try {
       await work()

@@ -1,6 +1,6 @@
 /**
- * Loaded into a process before its program (`node --import`). Once it is sent `watch`, it sends back each stall of its event
- * loop, in milliseconds of CPU time: a busy machine stalls nobody.
+ * Loaded into a process before its program (`node --import`). Once it receives `watch`, it sends each stall of its
+ * event loop, in milliseconds of CPU time, which the load of the machine does not change.
  */
 import { isMainThread } from 'node:worker_threads'
 
@@ -8,10 +8,10 @@ export const STALL_LIMIT_MS = 200
 
 const LOOK_MS = 25
 
-// The threads that the program starts load this too.
+// The threads of the program load this file, too.
 if (isMainThread && process.send) {
   process.once('message', watch)
-  // The channel is no reason to stay.
+  // The channel must not keep the process alive.
   process.channel?.unref()
 }
 

@@ -1,4 +1,4 @@
-/** The processes of a soak: engines, workers, and the proxy in the way that its leg asks for; and how they are killed. */
+/** The processes of a soak, and how they are killed: engines, workers, and the proxy in the mode of its leg. */
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { Forwarder } from '../../helpers/forwarder.ts'
@@ -16,10 +16,10 @@ export interface WorldOptions {
   workers: number
 }
 
-/** A time in which a call may break without a fault of anybody. */
+/** A time in which requests may break without a fault. */
 interface Outage {
   fromMs: number
-  /** Without one it lasts. */
+  /** The end; absent while the outage lasts. */
   toMs?: number
 }
 
@@ -28,9 +28,9 @@ const WATCH = join(import.meta.dirname, 'watch-loop.ts')
 const ENGINES = 2
 const TOKENS_PER_SECOND = 50
 const DRAIN_S = 20
-/** A worker without its proxy waits as long for it to come back; whoever ends the processes waits longer. */
+/** A worker without its proxy waits this long for its return; stopping the processes takes longer. */
 const WORKER_GRACE = '10s'
-/** A machine that others load too may start a process late. */
+/** A shared machine may be slow to start a process. */
 const READY_MS = 300_000
 
 export class SoakWorld {
@@ -39,11 +39,11 @@ export class SoakWorld {
   readonly #ports: { proxy: number; engines: number[] }
   readonly #engines: Child[] = []
   readonly #workers: Child[] = []
-  /** Between workers and proxy. */
+  /** Links between workers and the proxy. */
   readonly links: Forwarder[] = []
   readonly #outages: Outage[] = []
   readonly #versions: { version: string; fromMs: number }[] = [{ version: '1', fromMs: 0 }]
-  /** Of the proxy's event loop, in milliseconds of CPU time. */
+  /** Stalls of the proxy's event loop, in milliseconds of CPU time. */
   readonly stallsMs: number[] = []
   readonly faults: string[] = []
   readonly kills = { proxy: 0, worker: 0, engine: 0, updates: 0 }
@@ -79,17 +79,17 @@ export class SoakWorld {
     return `http://127.0.0.1:${this.#ports.proxy}`
   }
 
-  /** Of those that run now. */
+  /** The processes that currently run. */
   get pids(): { proxy: number | undefined; others: number[] } {
     return { proxy: this.#proxy?.pid, others: [...this.#engines, ...this.#workers].map(({ pid }) => pid) }
   }
 
-  /** Whether the proxy was away at some time between the two. */
+  /** Returns whether the proxy was unavailable at any time in the interval. */
   wasAway(fromMs: number, toMs: number): boolean {
     return this.#outages.some((outage) => outage.fromMs <= toMs && (outage.toMs ?? toMs) >= fromMs)
   }
 
-  /** The weights that engines had at some time between the two. */
+  /** Returns the weight versions that engines had at any time in the interval. */
   weightsBetween(fromMs: number, toMs: number): string[] {
     return this.#versions
       .filter(
@@ -98,12 +98,12 @@ export class SoakWorld {
       .map(({ version }) => version)
   }
 
-  /** From now on the proxy may end. */
+  /** From now on the proxy may exit. */
   release(): void {
     this.#proxy = undefined
   }
 
-  /** Ends the proxy in good order, and starts it as the leg says. */
+  /** Stops the proxy gracefully, and starts it in the leg's mode. */
   async begin(leg: Leg): Promise<void> {
     await this.#away(async () => {
       const before = this.#proxy
@@ -126,7 +126,7 @@ export class SoakWorld {
     })
   }
 
-  /** In local mode there is none. */
+  /** Kills a worker. In local mode there is none. */
   async killWorker(number: number): Promise<void> {
     const at = number % this.#options.workers
     const worker = this.#workers[at]
@@ -143,7 +143,7 @@ export class SoakWorld {
     await this.#startEngine(at)
   }
 
-  /** As a trainer does it: nothing is sampled while weights are replaced. */
+  /** Updates weights as a trainer does: nothing is sampled meanwhile. */
   async updateWeights(): Promise<void> {
     const version = String(this.#versions.length + 1)
     await this.#post(`${this.url}/admin/pause?drain_timeout_s=${DRAIN_S}`)
@@ -154,7 +154,7 @@ export class SoakWorld {
     this.kills.updates += 1
   }
 
-  /** One that had to be killed has not kept a promise; the soak goes on. */
+  /** Stops a process. If it has to be killed, that is a fault; the soak continues. */
   async #stop(child: Child): Promise<void> {
     await this.#children.stop(child).catch((error: Error) => this.faults.push(error.message))
   }
@@ -172,7 +172,7 @@ export class SoakWorld {
   async #away(work: () => Promise<void>): Promise<void> {
     this.#outages.push({ fromMs: Date.now() })
     await work()
-    // One before may have ended without a proxy.
+    // An earlier attempt may have failed to start a proxy.
     for (const open of this.#outages) open.toMs ??= Date.now()
   }
 
