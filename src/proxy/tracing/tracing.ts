@@ -1,7 +1,7 @@
 import type { RequestTracer } from '../../protocol/canonical/spans.ts'
 import type { TurnStore } from '../store/port/turn-store.ts'
 
-/** Where spans are written, and how much text they contain. */
+/** The destination of spans, and the limit of their text. */
 export interface TracingTarget {
   readonly endpoint: string
   /** Longest prompt or completion text of a span, in characters; undefined: spans contain neither. */

@@ -101,7 +101,7 @@ export class Consumers {
     return this.#store.deleteConsumer(name)
   }
 
-  /** @returns as {@link LeaseChange} says. @throws ProxyError `consumer_not_found` */
+  /** @returns see {@link LeaseChange}. @throws ProxyError `consumer_not_found` */
   change(change: Omit<LeaseChange, 'nowMs'>): Promise<string[]> {
     return this.#store.changeLease({ ...change, nowMs: Date.now() })
   }
@@ -229,7 +229,7 @@ function belongs(session: SessionRecord, { metadata, groupBy }: ConsumerSelectio
   )
 }
 
-/** Returns a hash of the value that the sessions of a group share: values may be longer than an index holds. */
+/** Returns a hash of the value that the sessions of a group share: values may exceed the size of an index entry. */
 function hashGroup(session: SessionRecord, groupBy: string): string {
   return hash('sha256', JSON.stringify(groupValue(session, groupBy)), 'base64url')
 }

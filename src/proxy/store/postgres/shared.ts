@@ -16,10 +16,10 @@ import type { SharedWrites } from './writer-loop.ts'
 
 const BEAT_MS = 1_000
 
-/** How long a lease is valid, counted from before a renewal is sent. Others wait for two seconds more. */
+/** The validity of a lease, counted from before a renewal is sent. Others wait for two seconds more. */
 const VALID_MS = 5_000
 
-/** How long an operation waits for a valid lease. */
+/** The time limit of an operation that waits for a valid lease. */
 const PATIENCE_MS = 10_000
 const RETRY_MS = 50
 

@@ -67,7 +67,7 @@ interface WriterPort {
   close(): void
 }
 
-/** How long the opening of a turn waits for another operation to share a commit. */
+/** The time that the opening of a turn waits for another operation to share a commit. */
 const OPENING_WAIT_MS = 10
 
 /** The idle time after which rows of deleted sessions are removed. */

@@ -33,7 +33,7 @@ const ROOM_KB = 1024
 /** Returns a new connection once there is one. Rejects with the reason after `patienceMs`. */
 export type Reconnect = (patienceMs: number, lease: OwnerLease) => Promise<Client>
 
-/** How long a command that has changed nothing waits for the database. */
+/** The time limit of a command that has changed nothing and waits for the database. */
 export const PATIENCE_MS = 10_000
 
 /** Maximum number of computations of one group. Other nodes' changes invalidate a group this often only by a defect. */
