@@ -12,7 +12,7 @@ const LOSSES: readonly Loss[] = ['refused', 'broken', 'silent', 'unread']
  * connection.
  */
 const SHARES = { refused: 2 * SHARE, broken: SHARE, silent: SHARE, unread: SHARE }
-/** With a quarter of all attempts lost, one request in 70 million needs more. */
+/** Sufficient for all but one request in 70 million if a quarter of all attempts is lost. */
 const MANY_RETRIES = 12
 const SAMPLING = { model: 'embedded', max_tokens: 8 }
 

@@ -14,7 +14,7 @@ export interface ChildOptions {
   detached?: boolean | undefined
 }
 
-/** How each child is killed, with its descendants if it has a separate process group. */
+/** The function that kills each child, with its descendants if it has a separate process group. */
 const running = new Map<ChildProcess, () => void>()
 
 process.on('exit', () => {

@@ -1,5 +1,5 @@
 /**
- * What nodes on one database lose while they are killed, stopped, drained and replaced: compares what agents read with
+ * Losses of nodes on one database that are killed, stopped, drained and replaced: compares what agents read with
  * what is recorded.
  */
 import { setTimeout as delay } from 'node:timers/promises'

@@ -2,7 +2,7 @@
 import { prose } from './text.ts'
 
 const MAX_TOKENS = 100
-/** With the completion's 500 bytes, a turn adds 2 KB to the conversation. */
+/** The size of a user message: with the completion's 500 bytes, a turn adds 2 KB to the conversation. */
 const USER_BYTES = 1_500
 
 interface Answer {

@@ -14,7 +14,7 @@ import { startEngine } from './start-engine.ts'
 import { quantile } from './statistics.ts'
 import { figure, table } from './table.ts'
 
-/** With one node, both are the same. */
+/** The compared clusters. With one node, both balancing methods are the same. */
 const CLUSTERS = [
   [1, 'hashed'],
   [2, 'hashed'],

@@ -1,4 +1,4 @@
-/** What a trainer receives of a session, whichever product recorded it. */
+/** The sequences that a trainer receives of a session, whichever product recorded it. */
 export interface Sequence {
   ids: readonly number[]
   /** 1 for trained tokens. */
@@ -31,7 +31,7 @@ export interface Totals {
   sequences: number
   /** Sampled tokens that are trained. */
   trained: number
-  /** How often one of them is trained in a further sequence. */
+  /** The number of times that one of them is trained in a further sequence. */
   again: number
   /** Tokens that a trainer computes. */
   tokens: number

@@ -6,7 +6,7 @@ import { getHeapSpaceStatistics } from 'node:v8'
 import { LiveSessions } from '../../../src/proxy/session/state/live-sessions.ts'
 import { type HeldBytes, MEASURE, type MemoryParts } from '../parts/held-bytes.ts'
 
-/** What one collection frees may retain other objects: finalizers, buffers, weak maps. */
+/** More than one collection, because freed objects may have retained others: finalizers, buffers, weak maps. */
 const COLLECTIONS = 4
 
 /** The amount of compiled code varies by megabytes, and does not belong to sessions. */

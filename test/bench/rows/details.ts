@@ -23,7 +23,7 @@ const ROUNDS = { full: 5, quick: 1 }
 const SESSIONS_PER_ROUND = { full: 4, quick: 1 }
 const TURNS = 10
 const MAX_TOKENS = 200
-/** With the completion's 800 bytes, a turn adds 600 tokens to the conversation. */
+/** The size of a user message: with the completion's 800 bytes, a turn adds 600 tokens to the conversation. */
 const USER_BYTES = 1_600
 
 interface Variant {

@@ -98,7 +98,7 @@ export class SoakWorld {
       .map(({ version }) => version)
   }
 
-  /** From now on the proxy may exit. */
+  /** Permits the proxy to exit. */
   release(): void {
     this.#proxy = undefined
   }

@@ -1,4 +1,4 @@
-/** How real agents alter the completions that they send back. */
+/** Alters completions as real agents do when they send them back. */
 import type { Attempt } from './history.ts'
 import type { Call, ChatMessage } from './oracle.ts'
 

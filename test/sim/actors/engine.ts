@@ -44,7 +44,7 @@ export interface Model {
 export type Mischief = 'stall' | 'reset' | 'bad_ids' | 'lost_ids' | 'new_weights' | 'error' | 'truncate'
 
 /**
- * How an engine reports its weight version. `root`, `metadata`: in everything that it sends, so a complete response has
+ * The ways to report a weight version. `root`, `metadata`: in everything that it sends, so a complete response has
  * the version of its end; `spans`: a complete response has that of each token; `aside`: only in `/weight_info`.
  */
 const TELLS = ['root', 'metadata', 'spans', 'aside'] as const

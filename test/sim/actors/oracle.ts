@@ -27,7 +27,7 @@ export interface Sampled {
   calls: Call[]
 }
 
-/** What an engine did for a request, whatever it reported: the checker compares the record with this. */
+/** An engine's actual work for a request, whatever it reported: the checker compares the recorded turn with it. */
 export interface Served {
   call: string
   prompt: readonly number[]
@@ -57,7 +57,7 @@ const ROLES: Record<string, number> = { system: 1, developer: 1, user: 2, assist
 const END_OF_TURN = 9
 const FIRST_WORD = 1_000
 const WORDS = 5_000
-/** With the end of turn, this exceeds the 16 tokens that engines generate by default on the completions route. */
+/** More, with the end of turn, than the 16 tokens that engines generate by default on the completions route. */
 const MAX_WORDS = 18
 /** One completion in four is long, so that faults can occur while it is streamed. */
 const LONG = 5

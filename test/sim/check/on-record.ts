@@ -1,4 +1,4 @@
-/** What the proxy recorded of a session, and what its clients received. */
+/** The recorded turns of a session, and the responses that its clients received. */
 import type { Model, SimEngine } from '../actors/engine.ts'
 import type { Attempt, History, Operation } from '../actors/history.ts'
 import { type Call, type ChatMessage, callIn, contentOf } from '../actors/oracle.ts'

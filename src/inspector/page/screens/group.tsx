@@ -134,7 +134,7 @@ function SamplesHead({ components }: { components: readonly string[] }) {
   )
 }
 
-/** For each column with bars, its smallest and largest value, including zero. */
+/** The smallest and largest value of each column with bars, including zero. */
 interface Ranges {
   reward: [number, number]
   centred: [number, number]
