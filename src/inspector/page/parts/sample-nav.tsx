@@ -35,7 +35,7 @@ function Neighbours({
   const open = (to: string | undefined) => to !== undefined && navigate(href(['session', to], { by }))
   useKeys([
     { key: ']', help: 'Next sample of the group', run: () => open(others.after) },
-    { key: '[', help: 'Sample before, of the group', run: () => open(others.before) },
+    { key: '[', help: 'Previous sample of the group', run: () => open(others.before) },
   ])
   if (ids === undefined || place < 0 || ids.length < 2) return null
   return (

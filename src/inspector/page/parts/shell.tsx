@@ -111,7 +111,7 @@ function AskKey({ why }: { why: string }) {
           aria-label="Key"
         />
         <button type="submit">Open</button>
-        <p class="quiet">It stays in this tab, and is forgotten with it.</p>
+        <p class="quiet">It is kept until this tab closes.</p>
       </form>
     </main>
   )

@@ -50,7 +50,7 @@ export function Transcript(props: TranscriptProps) {
   }, [selected])
   const read = useMemo(() => readTurns(turns), [turns])
   if (turns.length === 0) {
-    return <Empty title="No turns yet">The agent of this session has made no call.</Empty>
+    return <Empty title="No turns yet">The agent of this session has sent no request.</Empty>
   }
   return (
     <div class="transcript" ref={box}>

@@ -188,6 +188,6 @@ function explain(turn: TreeTurn): string {
   const excluded = turn.excluded === null ? '' : `in no row: ${turn.excluded}; `
   const row = begins === null ? excluded : `${excluded}a new row: ${begins.text}; `
   if (parent === null) return `${row}${rest}${inexact}`
-  const from = turn.continues ? 'goes on from' : 'begins like'
+  const from = turn.continues ? 'continues' : 'shares a prefix with'
   return `${row}${from} turn ${parent}: ${number(shared)} tokens re-used, ${rest}${inexact}`
 }

@@ -92,7 +92,7 @@ function Difference({ left, right }: { left: RowData; right: RowData }) {
   const turns = Math.max(left.row.turns.length, right.row.turns.length)
   useKeys([
     { key: 'j', help: 'Next turn', run: () => setTurn((at) => Math.min(turns - 1, at + 1)) },
-    { key: 'k', help: 'Turn before', run: () => setTurn((at) => Math.max(0, at - 1)) },
+    { key: 'k', help: 'Previous turn', run: () => setTurn((at) => Math.max(0, at - 1)) },
   ])
   const isInPrompt = parts < left.row.prompt_tokens || parts < right.row.prompt_tokens
   return (

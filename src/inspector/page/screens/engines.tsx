@@ -35,7 +35,7 @@ function State({ health, members }: { health: Health; members: readonly Member[]
   if (health.mode === 'view') {
     return (
       <Empty title="A database without a proxy">
-        What is shown was read from <code>{health.db}</code>; engines belong to the proxy that wrote it.
+        The data was read from <code>{health.db}</code>; engines belong to the proxy that wrote it.
       </Empty>
     )
   }
@@ -50,7 +50,7 @@ function State({ health, members }: { health: Health; members: readonly Member[]
       ))}
       {members.length === 0 ? (
         <Empty title={isRelay ? 'No worker is connected' : 'No engine is registered'}>
-          Calls wait for one, and are refused after a while.
+          Requests wait for one, and fail after a timeout.
         </Empty>
       ) : (
         <Members members={members} />
@@ -166,7 +166,7 @@ function MemberLine({ member, most }: { member: Member; most: number }) {
 
 function PromptReasons({ counts }: { counts: Readonly<Record<string, number>> }) {
   const reasons = Object.entries(counts).sort(([, a], [, b]) => b - a)
-  if (reasons.length === 0) return <p class="quiet">No call has been answered since the start.</p>
+  if (reasons.length === 0) return <p class="quiet">No request has been served since the start.</p>
   const prompts = reasons.reduce((sum, [, count]) => sum + count, 0)
   return (
     <table class="plain-table narrow">

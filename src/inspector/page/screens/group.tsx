@@ -57,7 +57,7 @@ function Samples({ by, value, sessions }: { by: string; value: string; sessions:
   const changeView = () => setQuery({ view: isSideBySide ? undefined : 'answers' })
   useKeys([
     { key: 'j', help: 'Next sample', run: () => select((at) => Math.min(samples.length - 1, at + 1)) },
-    { key: 'k', help: 'Sample before', run: () => select((at) => Math.max(0, at - 1)) },
+    { key: 'k', help: 'Previous sample', run: () => select((at) => Math.max(0, at - 1)) },
     {
       key: 'Enter',
       help: 'Open the sample',

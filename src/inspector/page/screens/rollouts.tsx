@@ -9,7 +9,7 @@ import { Await, Empty, Sources, Tag } from '../parts/parts.tsx'
 /** The maximum number of rollouts, latest first; the API lists all of them. */
 const MAX_SHOWN = 500
 const KINDS = { waiting: 'plain', running: 'plain', done: 'good', failed: 'bad', cancelled: 'warn' } as const
-const COLUMNS = ['Rollout', 'Task', 'State', 'Reward', 'Tries', 'Took', 'Begun', 'Session']
+const COLUMNS = ['Rollout', 'Task', 'State', 'Reward', 'Attempts', 'Duration', 'Started', 'Session']
 
 export function Rollouts() {
   const tick = useTick()

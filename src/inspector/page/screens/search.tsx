@@ -30,8 +30,8 @@ export function Search() {
           type="search"
           value={text}
           minLength={MIN_CHARS}
-          placeholder="What was said, in whatever case   ↵"
-          aria-label="What was said"
+          placeholder="Text in any turn, case-insensitive   ↵"
+          aria-label="Search text"
         />
       </form>
       {text.length >= MIN_CHARS ? (

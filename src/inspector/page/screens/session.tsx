@@ -135,13 +135,13 @@ function useSessionKeys({ turns, place, tokens, toggle, isTimed, mark }: Session
   const broken = (step: 1 | -1) => selectTurn(turns, nextBroken(turns, place, step))
   useKeys([
     { key: 'j', help: 'Next turn', run: () => selectTurn(turns, place + 1) },
-    { key: 'k', help: 'Turn before', run: () => selectTurn(turns, place - 1) },
+    { key: 'k', help: 'Previous turn', run: () => selectTurn(turns, place - 1) },
     { key: 'n', help: 'Next turn that splits a row', run: () => broken(1) },
-    { key: 'p', help: 'Turn before that splits a row', run: () => broken(-1) },
+    { key: 'p', help: 'Previous turn that splits a row', run: () => broken(-1) },
     { key: 'Enter', help: 'Tokens of the turn', run: () => tokens !== undefined && navigate(tokens) },
     { key: 'l', help: 'Labels and note of the turn', run: () => turns[place] && mark(turns[place].index) },
     { key: 'L', help: 'Labels and note of the session', run: () => mark('session') },
-    { key: 'w', help: 'When the calls ran, or their tokens', run: () => showTime(!isTimed) },
+    { key: 'w', help: 'Show times or tokens of the turns', run: () => showTime(!isTimed) },
     { key: 's', help: 'Show or hide the system message', run: () => toggle('system') },
     { key: 'r', help: 'Show or hide reasoning', run: () => toggle('reasoning') },
     { key: 't', help: 'Show or hide tools', run: () => toggle('tools') },
@@ -227,7 +227,7 @@ function LiveTail({ sessionId }: { sessionId: string }) {
       {[...texts].map(([index, text]) => (
         <section class="turn" key={index}>
           <header>
-            <i class="dot live" /> turn {index} <span class="quiet">is being answered</span>
+            <i class="dot live" /> turn {index} <span class="quiet">is in flight</span>
           </header>
           <pre class="text">
             {revealInvisible(text)}

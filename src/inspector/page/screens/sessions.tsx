@@ -98,9 +98,9 @@ export function Sessions() {
   }
   useKeys([
     { key: 'j', help: 'Next session', run: () => move(1) },
-    { key: 'k', help: 'Session before', run: () => move(-1) },
+    { key: 'k', help: 'Previous session', run: () => move(-1) },
     { key: 'ArrowDown', help: 'Next session', run: () => move(1) },
-    { key: 'ArrowUp', help: 'Session before', run: () => move(-1) },
+    { key: 'ArrowUp', help: 'Previous session', run: () => move(-1) },
     { key: 'Enter', help: 'Open the session', run: open },
     { key: '/', help: 'Search', run: () => search.current?.focus() },
   ])
@@ -199,7 +199,7 @@ function Summary({ of: { sessions, turns, sampled_tokens: sampled, rewards } }: 
 
 function NoSessions() {
   const isFiltered = [...route.value.query.keys()].some((name) => name !== 'sort' && name !== 'order')
-  if (isFiltered) return <Empty title="No session matches">Take a filter away to see more.</Empty>
+  if (isFiltered) return <Empty title="No session matches">Remove a filter to see more.</Empty>
   return (
     <Empty title="No sessions yet">
       Give an agent the base URL <code>…/my-session/v1</code> of this proxy; its calls appear here.

@@ -133,11 +133,11 @@ function useTokenKeys({ read, selected, unlikely, by }: TokenKeys): void {
   }
   useKeys([
     { key: 'n', help: 'Next unlikely token (1 in 100 or less)', run: () => pick(nextOf(unlikely)) },
-    { key: 'p', help: 'Unlikely token before', run: () => pick(lastOf(unlikely)) },
+    { key: 'p', help: 'Previous unlikely token', run: () => pick(lastOf(unlikely)) },
     { key: 'j', help: 'Next turn', run: () => pick(nextOf(turnStarts)) },
-    { key: 'k', help: 'Turn before', run: () => pick(lastOf(turnStarts)) },
+    { key: 'k', help: 'Previous turn', run: () => pick(lastOf(turnStarts)) },
     { key: 'ArrowRight', help: 'Next token', run: () => pick(Math.min(ids.length - 1, selected + 1)) },
-    { key: 'ArrowLeft', help: 'Token before', run: () => pick(Math.max(0, selected - 1)) },
+    { key: 'ArrowLeft', help: 'Previous token', run: () => pick(Math.max(0, selected - 1)) },
     { key: 'm', help: 'Next colours', run: () => setQuery({ by: nextColours }) },
     { key: 'Enter', help: 'The turn of the token', run: openTurn },
   ])
@@ -187,15 +187,13 @@ function Legend({ by, read }: { by: ColourBy; read: RowData }) {
     )
   }
   if (by === 'turn')
-    return (
-      <span class="legend">{read.row.turns.length} turns, each sampled piece in a colour of its own</span>
-    )
+    return <span class="legend">{read.row.turns.length} turns, each completion in a separate colour</span>
   const versions = [...new Set(read.row.turns.map(({ weight_version_end }) => weight_version_end))]
   return (
     <span class="legend">
       {versions.map((version, place) => (
         <span key={version}>
-          <i class={`k${place % 6}`} /> {revealInvisible(version ?? 'untold')}
+          <i class={`k${place % 6}`} /> {revealInvisible(version ?? 'unknown')}
         </span>
       ))}
     </span>
