@@ -19,18 +19,18 @@ from .steps import Answer, Pause, Request, Steps
 logger = logging.getLogger("llm_proxy")
 
 _ANSWER_TIMEOUT = httpx.Timeout(60, connect=10, pool=None)
-#: How long a proxy that is away, as while it is started anew, is asked again.
+#: How long requests to an unavailable proxy are retried, such as during its restart.
 _PATIENCE_S = 30.0
 _RETRY_BASE_S = 0.25
 _LONGEST_DELAY_S = 5.0
 NOT_THERE = (502, 503, 504)
 
-#: One of the proxy's long polls: shorter than a silent connection is borne.
+#: The duration of one long poll, shorter than the timeout of a silent connection.
 POLL_S = 30.0
 
 
 class Api:
-    """One proxy, or one front of several."""
+    """One proxy, or one load balancer in front of several."""
 
     def __init__(self, url: str, key: str | None) -> None:
         parts = urlsplit(url)
@@ -48,19 +48,19 @@ class Api:
         json: Any = None,
         timeout: httpx.Timeout | None = None,
     ) -> Request:
-        """A request with the key; parameters that are ``None`` are left out."""
+        """Returns a request with the key. Parameters that are ``None`` are omitted."""
         asked = without_none(params or {}) or None
         return Request(method, self.url + path, self.headers, timeout or _ANSWER_TIMEOUT, asked, json)
 
     def call(
         self, method: str, path: str, *, again: bool = True, lines: bool = False, **options: Any
     ) -> Steps[Any]:
-        """Asks once, and again while the proxy is away.
+        """Sends a request, and retries it while the proxy is unavailable.
 
-        :param again: not for what would be done twice
-        :param lines: the answer has JSON in each line, and becomes a list
-        :returns: the answer's JSON
-        :raises ProxyApiError: with the proxy's own words
+        :param again: false for a request that must not be repeated
+        :param lines: the response has a JSON value on each line, and becomes a list
+        :returns: the response's JSON
+        :raises ProxyApiError: with the proxy's message
         """
         asked = self.request(method, path, **options)
         began, delay = time.monotonic(), _RETRY_BASE_S
@@ -81,22 +81,22 @@ class Api:
 
 
 def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are given."""
+    """Returns the fields that are not ``None``."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def quoted(session_id: str) -> str:
-    """An id as a part of a path."""
+    """Quotes an id as a part of a path."""
     return quote(session_id, safe="")
 
 
 def open_key(session_id: str) -> str:
-    """The key of a session on a proxy without keys: its id, encoded as the proxy encodes it."""
+    """Returns the key of a session on a proxy without keys: its id, encoded like the proxy does."""
     return quote(session_id, safe=":!*'()")
 
 
 def query_of(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Filters as parameters: ``metadata`` is a mapping there, and each of its texts means text."""
+    """Converts filters to parameters: ``metadata`` is a mapping, and each text in it is a JSON string."""
     metadata = filters.get("metadata") or {}
     query = {name: value for name, value in filters.items() if name != "metadata"}
     for name, value in metadata.items():
@@ -105,7 +105,7 @@ def query_of(filters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def row_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of trajectories that are set; ``details`` may be a list of names."""
+    """Converts options of trajectories to parameters; ``details`` may be a list of names."""
     given = {name: value for name, value in options.items() if value not in (None, False, ())}
     if not isinstance(given.get("details", ""), str):
         given["details"] = ",".join(given["details"])
@@ -113,7 +113,10 @@ def row_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json_of(url: str, answer: Answer, lines: bool) -> Any:
-    """:raises ProxyApiError: for a refusal, and for an answer that is none of a proxy's"""
+    """Returns the JSON of a response.
+
+    :raises ProxyApiError: for a rejection, and for a response that is not a proxy's
+    """
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
         if lines and answer.status < 300:
             return [json.loads(line) for line in answer.text.split("\n") if line]

@@ -22,7 +22,7 @@ C = TypeVar("C", Consumer, AsyncConsumer)
 
 
 class _ClientCalls(Generic[S, C]):
-    """What both clients do, written once."""
+    """The methods that both clients share."""
 
     def __init__(self, url: str | None, admin_key: str | None) -> None:
         where = url or os.environ.get("PROXY_SERVER_URL")
@@ -51,9 +51,11 @@ class _ClientCalls(Generic[S, C]):
         limits: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Steps[S]:
-        """Creates a session: one rollout. One that is there already is found, and not changed.
+        """Creates a session: one rollout.
 
-        :param session_id: default: the proxy makes one
+        An existing one is returned unchanged.
+
+        :param session_id: default: the proxy creates one
         :param fields: others of docs/http-api.md, "Creating and listing", such as ``policy``
         """
         given = {
@@ -65,7 +67,7 @@ class _ClientCalls(Generic[S, C]):
             "record": record,
             "limits": limits,
         }
-        # Without an id it would be another session each time.
+        # Without an id, each attempt would create another session.
         again = session_id is not None
         answer = yield from self._api.call("POST", "/sessions", json=without_none(given), again=again)
         # A proxy without keys accepts a session's encoded id as its key; SDKs reject a missing one.
@@ -73,19 +75,19 @@ class _ClientCalls(Generic[S, C]):
         return self._session(answer["session_id"], key)
 
     def session(self, session_id: str) -> S:
-        """One that is there already; nothing is asked."""
+        """Returns an existing session, without a request."""
         return self._session(session_id, None)
 
     @call
     def groups(self, /, by: str, **filters: Any) -> Steps[list[dict[str, Any]]]:
-        """Sessions by a value of their metadata, with counts and statistics of rewards."""
+        """Returns sessions grouped by a metadata value, with counts and statistics of rewards."""
         answer = yield from self._api.call("GET", "/groups", params={"by": by, **query_of(filters)})
         found: list[dict[str, Any]] = answer["groups"]
         return found
 
     @call
     def forest(self, /, **filters: Any) -> Steps[TokenForest]:
-        """The rows of all sessions that match, with each token once; filters are those of :meth:`sessions`."""
+        """Returns the rows of all matching sessions, with each token once; filters are those of :meth:`sessions`."""
         answer = yield from self._api.call("GET", "/forest", params=query_of(filters))
         return TokenForest.of(answer)
 
@@ -103,15 +105,15 @@ class _ClientCalls(Generic[S, C]):
         since: float | None = None,
         hold_s: float | None = None,
     ) -> Steps[C]:
-        """Creates a consumer, or finds the one of this name and these settings (docs/consumers.md).
+        """Creates a consumer, or finds the one with this name and these settings (docs/consumers.md).
 
-        :param of_run: the run whose sessions it gets; with the key of a run, that one
-        :param metadata: it gets only sessions that have each of these values
-        :param group_by: a metadata key: sessions with one value come together, ``group_size`` at a time
-        :param group_timeout_s: an incomplete group is discarded so long after the last of its sessions ended
-        :param rewarded: it gets sessions when they have a reward
-        :param since: it gets only sessions that ended then or later
-        :param hold_s: how long after their end sessions are not swept, unless acknowledged
+        :param of_run: the run whose sessions it receives; with the key of a run, that one
+        :param metadata: it receives only sessions that have each of these values
+        :param group_by: a metadata key: sessions with equal values are delivered together, ``group_size`` at a time
+        :param group_timeout_s: time after the end of a group's last session at which an incomplete group is discarded
+        :param rewarded: it receives sessions only once they have a reward
+        :param since: it receives only sessions that ended at this time or later
+        :param hold_s: time after their end for which unacknowledged sessions are not swept
         """
         settings = {
             "metadata": metadata,
@@ -128,9 +130,9 @@ class _ClientCalls(Generic[S, C]):
 
     @call
     def pause(self, drain_timeout_s: float = 60) -> Steps[bool]:
-        """Holds calls back, as while weights are replaced.
+        """Pauses requests, for example while weights are updated.
 
-        :returns: whether no call runs any more; the pause holds in both cases
+        :returns: whether no request is running any more; the proxy is paused in either case
         """
         timeout = httpx.Timeout(drain_timeout_s + 30, connect=10, pool=None)
         asked = {"drain_timeout_s": drain_timeout_s}
@@ -139,45 +141,45 @@ class _ClientCalls(Generic[S, C]):
 
     @call
     def resume(self) -> Steps[None]:
-        """Serves calls again."""
+        """Resumes serving requests."""
         yield from self._api.call("POST", "/admin/resume")
 
     @call
     def weight_version(self) -> Steps[int | str | None]:
-        """What was announced last."""
+        """Returns the weight version that was announced last."""
         answer = yield from self._api.call("GET", "/admin/weight_version")
         version: int | str | None = answer["weight_version"]
         return version
 
     @call
     def announce_weights(self, version: int | str | None) -> Steps[None]:
-        """Says which weights the engines have now, for the turns of those that do not tell."""
+        """Announces the engines' weight version, for turns of engines that do not report it."""
         yield from self._api.call("POST", "/admin/weight_version", json={"weight_version": version})
 
     @call
     def health(self) -> Steps[dict[str, Any]]:
-        """What the proxy says of itself and its engines."""
+        """Returns the health of the proxy and its engines."""
         return self._api.call("GET", "/health", again=False)
 
     @call
     def rollout(self, rollout: Mapping[str, Any]) -> Steps[dict[str, Any]]:
-        """Runs an agent on a task, and waits for what came of it (docs/rollouts.md).
+        """Runs an agent on a task and waits for the result (docs/rollouts.md).
 
-        A connection that breaks, or a server that restarts, is asked again for the same rollout; whoever is
-        interrupted meanwhile calls it off.
+        If a connection breaks or a server restarts, the request for the same rollout is repeated; an interrupted caller
+        cancels it.
 
-        :param rollout: the body of ``POST /rollouts``; with a ``rollout_id`` of its own it is joined where it runs
-        :returns: ``rows``, ``reward`` and more; an agent that fails is no failure of its rollout
+        :param rollout: the body of ``POST /rollouts``; with a ``rollout_id``, a running rollout is joined
+        :returns: ``rows``, ``reward`` and more; the failure of an agent is not a failure of its rollout
         """
         return self._rollouts.run({"rollout_id": str(uuid.uuid4()), **rollout})
 
     @call
     def call_off(self, rollout_id: str) -> Steps[None]:
-        """Ends the agent of a rollout, if it runs; whoever waits for it gets a ``ProxyApiError``."""
+        """Cancels a running rollout; callers that wait for it receive a ``ProxyApiError``."""
         return self._rollouts.call_off(rollout_id)
 
     def _page(self, filters: Mapping[str, Any]) -> Steps[tuple[list[dict[str, Any]], str | None]]:
-        """Of sessions, and the cursor of the next one."""
+        """Returns one page of sessions, and the cursor of the next one."""
         answer = yield from self._api.call("GET", "/sessions", params=query_of(filters))
         return answer["sessions"], answer["next_cursor"]
 
@@ -189,13 +191,14 @@ class _ClientCalls(Generic[S, C]):
 
 
 class Client(_ClientCalls[Session, Consumer], Threads):
-    """A proxy, for threads: any number may use one client.
+    """Client of a proxy, for threads: any number of threads may share it.
 
-    Calls that may be made twice are made again for half a minute while the proxy is away. All raise ``ProxyApiError``.
+    Repeatable requests are retried for half a minute while the proxy is unavailable. All methods raise
+    ``ProxyApiError``.
 
-    :param url: of the proxy, several with commas between them for rollouts; default: ``PROXY_SERVER_URL``
+    :param url: URL of the proxy, or several separated by commas for rollouts; default: ``PROXY_SERVER_URL``
     :param admin_key: or the key of a run; default: ``LLM_PROXY_ADMIN_KEY``
-    :param http: with settings of your own; it stays yours to close
+    :param http: an httpx client with other settings; the caller closes it
     """
 
     def __init__(
@@ -206,7 +209,7 @@ class Client(_ClientCalls[Session, Consumer], Threads):
         self._http = http or httpx.Client(**_options())
 
     def sessions(self, **filters: Any) -> Iterator[dict[str, Any]]:
-        """All that match the filters of docs/http-api.md, page by page; ``metadata`` is a mapping."""
+        """Yields all sessions that match the filters of docs/http-api.md, page by page; ``metadata`` is a mapping."""
         cursor: str | None = None
         while True:
             page, cursor = self._do(self._page({**filters, "cursor": cursor}))
@@ -233,7 +236,7 @@ class Client(_ClientCalls[Session, Consumer], Threads):
 
 
 class AsyncClient(_ClientCalls[AsyncSession, AsyncConsumer], Loop):
-    """As :class:`Client`, in an event loop; a task that is cancelled in :meth:`rollout` ends the agent."""
+    """Same as :class:`Client`, for an event loop. Cancelling a task in :meth:`rollout` cancels the rollout."""
 
     def __init__(
         self, url: str | None = None, admin_key: str | None = None, *, http: httpx.AsyncClient | None = None
@@ -243,7 +246,7 @@ class AsyncClient(_ClientCalls[AsyncSession, AsyncConsumer], Loop):
         self._http = http or httpx.AsyncClient(**_options())
 
     async def sessions(self, **filters: Any) -> AsyncIterator[dict[str, Any]]:
-        """All that match the filters of docs/http-api.md, page by page; ``metadata`` is a mapping."""
+        """Yields all sessions that match the filters of docs/http-api.md, page by page; ``metadata`` is a mapping."""
         cursor: str | None = None
         while True:
             page, cursor = await self._do(self._page({**filters, "cursor": cursor}))
@@ -271,6 +274,10 @@ class AsyncClient(_ClientCalls[AsyncSession, AsyncConsumer], Loop):
 
 
 def _options() -> dict[str, Any]:
-    """Each rollout waits on a connection of its own. Proxies of the environment are not for a cluster's calls."""
+    """Returns the options of the HTTP client.
+
+    Each rollout waits on a separate connection. HTTP proxies of the environment are ignored, because requests stay in
+    the cluster.
+    """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
     return {"limits": limits, "trust_env": False, "verify": ssl.create_default_context()}

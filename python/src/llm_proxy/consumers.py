@@ -1,4 +1,4 @@
-"""How the processes of an asynchronous trainer share completed sessions (docs/consumers.md)."""
+"""Consumers, with which the processes of an asynchronous trainer share completed sessions (docs/consumers.md)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Fetched:
     rows: Sequence[Row]
     reward: float | None
     metadata: Mapping[str, Any]
-    #: The number of its leases, this one included.
+    #: The number of its leases, including this one.
     deliveries: int
-    #: All that the proxy says of it but its rows.
+    #: All fields of the proxy's response except its rows.
     fields: Mapping[str, Any] = field(repr=False)
 
 
@@ -35,7 +35,7 @@ class _FetchedLease:
 
 
 class ConsumerApi:
-    """A consumer, as it is asked: all of it may be asked twice."""
+    """The API of a consumer; all requests may be repeated."""
 
     def __init__(self, api: Api, name: str, run: str | None) -> None:
         self._api = api
@@ -43,12 +43,12 @@ class ConsumerApi:
         self._params = {"run": run}
 
     def ask(self, method: str, route: str = "", body: Mapping[str, Any] | None = None) -> Steps[Any]:
-        """The JSON of its answer."""
+        """Sends a request and returns the JSON of the response."""
         return self._api.call(method, self._path + route, params=self._params, json=body)
 
 
 class _LeaseCalls:
-    """What both kinds of leases do, written once."""
+    """The methods that both kinds of leases share."""
 
     def __init__(self, http: Any, api: ConsumerApi, fetched: _FetchedLease) -> None:
         self._http = http
@@ -57,22 +57,22 @@ class _LeaseCalls:
 
     @property
     def id(self) -> str:
-        """Its name at the proxy."""
+        """The lease's id at the proxy."""
         return self._fetched.lease_id
 
     @property
     def sessions(self) -> Sequence[Fetched]:
-        """In the order in which they were completed; those of a group one after the other."""
+        """The sessions in the order of their completion; those of a group are adjacent."""
         return self._fetched.sessions
 
     @property
     def discarded(self) -> Mapping[str, int]:
-        """Sessions that were left out: ``stale``, ``unversioned``, or of ``incomplete`` groups."""
+        """The numbers of discarded sessions: ``stale``, ``unversioned``, or of ``incomplete`` groups."""
         return self._fetched.discarded
 
     @property
     def rows(self) -> list[Row]:
-        """Of all its sessions."""
+        """Returns the rows of all its sessions."""
         return [row for session in self.sessions for row in session.rows]
 
     def __len__(self) -> int:
@@ -80,23 +80,23 @@ class _LeaseCalls:
 
     @call
     def ack(self) -> Steps[list[str]]:
-        """Says that they were trained on: they are never given again.
+        """Acknowledges the sessions: they are not delivered again.
 
-        :returns: the sessions of which it was too late, because another process has them by now
+        :returns: the sessions whose lease had expired and that another process has leased
         """
         return self._change("ack")
 
     @call
     def extend(self, lease_s: float = 1800) -> Steps[list[str]]:
-        """Keeps them for so long from now.
+        """Extends the lease, from now on.
 
-        :returns: the sessions that another process has by now
+        :returns: the sessions that another process has leased
         """
         return self._change("extend", lease_s=lease_s)
 
     @call
     def release(self) -> Steps[None]:
-        """Gives them back: the next one who fetches gets them."""
+        """Releases the sessions: they are delivered to the next process that fetches."""
         yield from self._change("release")
 
     def _change(self, how: str, **more: Any) -> Steps[list[str]]:
@@ -107,18 +107,18 @@ class _LeaseCalls:
 
 
 class Lease(_LeaseCalls, Threads):
-    """Sessions that no other process of the trainer gets for a while."""
+    """Sessions that are leased to this process of the trainer."""
 
 
 class AsyncLease(_LeaseCalls, Loop):
-    """As :class:`Lease`, in an event loop."""
+    """Same as :class:`Lease`, for an event loop."""
 
 
 L = TypeVar("L", Lease, AsyncLease)
 
 
 class _ConsumerCalls(Generic[L]):
-    """What both kinds of consumers do, written once."""
+    """The methods that both kinds of consumers share."""
 
     def __init__(self, http: Any, api: ConsumerApi) -> None:
         self._http = http
@@ -136,16 +136,16 @@ class _ConsumerCalls(Generic[L]):
         lease_id: str | None = None,
         **rows: Any,
     ) -> Steps[L]:
-        """Leases the sessions that come next, with their rows.
+        """Leases the next sessions, with their rows.
 
-        :param limit: how many sessions, or groups, at most
-        :param wait_s: how long to wait for the first; a lease of nothing when the time is up
-        :param min_weight_version: what has an older token, or one of unknown age, is discarded
-        :param lease_id: of a lease whose answer was lost: what it has comes first
+        :param limit: maximum number of sessions, or groups
+        :param wait_s: how long to wait for the first; after this time, the lease is empty
+        :param min_weight_version: sessions with an older token, or one of unknown version, are discarded
+        :param lease_id: id of a lease whose response was lost: its sessions come first
         :param rows: parameters of docs/http-api.md, "Trajectories"
         """
         options = {"limit": limit, "lease_s": lease_s, "min_weight_version": min_weight_version, **rows}
-        # Its own name, so that an answer that is lost on the way is asked for again.
+        # The id is set here, so that the request can be repeated if its response is lost.
         body = {**row_options(options), "lease_id": lease_id or str(uuid.uuid4())}
         until = time.monotonic() + wait_s
         discarded = {"stale": 0, "unversioned": 0, "incomplete": 0}
@@ -161,7 +161,7 @@ class _ConsumerCalls(Generic[L]):
 
     @call
     def release(self) -> Steps[list[str]]:
-        """Ends all leases of the consumer, as after a crash: what is not acknowledged is given again.
+        """Ends all leases of the consumer, for example after a crash: unacknowledged sessions are delivered again.
 
         :returns: the sessions
         """
@@ -171,14 +171,14 @@ class _ConsumerCalls(Generic[L]):
 
     @call
     def info(self) -> Steps[dict[str, Any]]:
-        """Its settings, and how many sessions are ``available``, ``leased`` and ``acknowledged``."""
+        """Returns its settings, and the numbers of ``available``, ``leased`` and ``acknowledged`` sessions."""
         return self._api.ask("GET")
 
     @call
     def delete(self) -> Steps[bool]:
-        """Removes it; sessions stay.
+        """Deletes the consumer; sessions stay.
 
-        :returns: whether it was there
+        :returns: whether it existed
         """
         answer = yield from self._api.ask("DELETE")
         return bool(answer["status"] == "deleted")
@@ -188,14 +188,14 @@ class _ConsumerCalls(Generic[L]):
 
 
 class Consumer(_ConsumerCalls[Lease], Threads):
-    """A name under which the processes of a trainer share completed sessions; any number may use it at once."""
+    """A name under which the processes of a trainer share completed sessions; any number may use it concurrently."""
 
     def _lease(self, fetched: _FetchedLease) -> Lease:
         return Lease(self._http, self._api, fetched)
 
 
 class AsyncConsumer(_ConsumerCalls[AsyncLease], Loop):
-    """As :class:`Consumer`, in an event loop."""
+    """Same as :class:`Consumer`, for an event loop."""
 
     def _lease(self, fetched: _FetchedLease) -> AsyncLease:
         return AsyncLease(self._http, self._api, fetched)

@@ -1,4 +1,4 @@
-"""What goes wrong with a proxy, each kind under its own name."""
+"""The errors of this package."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ class LlmProxyError(Exception):
 
 
 class ProxyApiError(LlmProxyError):
-    """A proxy or a rollout server refused what it was asked, failed at it, or could not be reached.
+    """A proxy or a rollout server rejected a request, failed, or was unreachable.
 
-    ``status`` is 0 and ``code`` is ``unreachable`` where there was no answer at all. Codes are those of docs/errors.md.
+    Without any response, ``status`` is 0 and ``code`` is ``unreachable``. Codes are those of docs/errors.md.
     """
 
     def __init__(self, message: str, *, status: int, code: str) -> None:

@@ -25,26 +25,27 @@ class PackedForest:
 
     #: int64: token ids.
     ids: NDArray[np.int64]
-    #: int64: the place of each token in its rows, from 0, for rotary embeddings.
+    #: int64: the position of each token in its rows, from 0, for rotary embeddings.
     positions: NDArray[np.int64]
-    #: int64: behind the last token that attends to this one. ``(key <= query) & (query < end[key])`` is the mask.
+    #: int64: the exclusive end of the tokens that attend to this one. ``(key <= query) & (query < end[key])`` is the
+    #: mask.
     end: NDArray[np.int64]
     #: int64: the token whose logits predict this one; -1 of the first token of a row.
     before: NDArray[np.int64]
-    #: int64: the row, by its place in ``rows``, that trains the token; -1: none does, the loss mask is 0.
+    #: int64: the index in ``rows`` of the row that trains the token; -1: none, the loss mask is 0.
     trained_by: NDArray[np.int64]
-    #: float64: natural logarithms, as the engine gave them; 0.0 where no row trains the token.
+    #: float64: natural logarithms, as the engine reported them; 0.0 where no row trains the token.
     logprobs: NDArray[np.float64]
     #: float64: the reward of the row that trains the token; NaN where there is none.
     rewards: NDArray[np.float64]
-    #: Of each row, int64: where its tokens are, prompt and response.
+    #: For each row, int64: the positions of its tokens, prompt and response.
     tokens: Sequence[NDArray[np.int64]]
-    #: Of each row, as it is in the forest.
+    #: For each row, its fields in the forest.
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
 
     @property
     def loss_mask(self) -> NDArray[np.bool_]:
-        """bool: which tokens are trained on."""
+        """bool: whether each token is trained."""
         mask: NDArray[np.bool_] = self.trained_by >= 0
         return mask
 
@@ -57,7 +58,7 @@ class PackedForest:
         return mask
 
     def of_rows(self, numbers: Sequence[float] | NDArray[Any]) -> list[NDArray[Any]]:
-        """Numbers per token of the sequence as numbers per token of each row's response."""
+        """Converts numbers per token of the sequence to numbers per token of each row's response."""
         import numpy as np
 
         values = np.asarray(numbers)
@@ -66,7 +67,7 @@ class PackedForest:
         ]
 
     def unpack(self) -> list[Row]:
-        """The rows again."""
+        """Returns the original rows."""
         return [self._row(place) for place in range(len(self.rows))]
 
     def _row(self, place: int) -> Row:
@@ -87,25 +88,25 @@ class PackedForest:
 
 @dataclass(frozen=True)
 class TokenForest:
-    """What ``GET /forest`` answers, or ``GET /sessions/{id}/forest``."""
+    """The response of ``GET /forest``, or ``GET /sessions/{id}/forest``."""
 
-    #: Each after its parent; with ``turn_id``: one completion.
+    #: Nodes; each follows its parent. With ``turn_id``: one completion.
     nodes: Sequence[Mapping[str, Any]] = field(repr=False)
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
     sessions: Sequence[Mapping[str, Any]] = field(repr=False)
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> TokenForest:
-        """From the proxy's JSON."""
+        """Creates a forest from the proxy's JSON."""
         return cls(answer["nodes"], answer["rows"], answer["sessions"])
 
     def pack(self, max_tokens: int | None = None) -> list[PackedForest]:
-        """Packs all rows, those that share most beside each other.
+        """Packs all rows; rows that share the longest prefixes are adjacent.
 
-        :param max_tokens: of a sequence; what rows of two sequences share is in both, and is trained in one.
-            Default: one sequence has all
+        :param max_tokens: limit of a sequence; a prefix that rows of two sequences share is in both, and is trained in
+            one. Default: one sequence contains all
         :returns: sequences; rows without tokens are in none
-        :raises ValueError: a row alone is longer
+        :raises ValueError: a row alone exceeds the limit
         """
         paths = {place: self._path(row) for place, row in enumerate(self.rows) if row["leaf"] is not None}
         packs: list[list[int]] = []
@@ -127,7 +128,7 @@ class TokenForest:
         return [self._packed(places, paths) for places in packs]
 
     def _path(self, row: Mapping[str, Any]) -> list[int]:
-        """From the root to the leaf."""
+        """Returns the nodes of a row, from the root to the leaf."""
         path: list[int] = []
         at = row["leaf"]
         while at is not None:
@@ -136,7 +137,9 @@ class TokenForest:
         return path[::-1]
 
     def _depth_first(self, paths: Mapping[int, list[int]]) -> Iterator[int]:
-        """Rows as they are met: paths that begin alike are neighbours, each node before what continues it."""
+        """Yields rows in depth-first order: paths with a common prefix are adjacent, each node before its
+        continuations.
+        """
         return iter(sorted(paths, key=paths.__getitem__))
 
     def _packed(self, places: Sequence[int], paths: Mapping[int, Sequence[int]]) -> PackedForest:
@@ -170,7 +173,7 @@ class TokenForest:
     def _place_nodes(
         self, paths: Sequence[Sequence[int]]
     ) -> tuple[dict[int, int], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Where each node begins, and of each token its end, the token before it and its position."""
+        """Returns the start of each node, and for each token its end, the preceding token and its position."""
         import numpy as np
 
         starts: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Rollouts, of whoever runs them (docs/rollouts.md)."""
+"""Rollouts, on any server that runs them (docs/rollouts.md)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from .steps import Answer, Pause, Steps
 
 logger = logging.getLogger("llm_proxy")
 
-#: An agent may work for hours, and a server that waits for one gives a sign of life each 15 s.
+#: An agent may run for hours; the server sends a sign of life every 15 s.
 _ROLLOUT_TIMEOUT = httpx.Timeout(60, connect=10, pool=None)
-#: How long a server that never answered is asked again: the address may be wrong.
+#: How long requests to a server that has never responded are retried: its address may be wrong.
 _PATIENCE_S = 30.0
-#: And one that has answered before, and is the only one: days of training hang on it, and it may be moved.
+#: The same for the only server, if it has responded before: days of training depend on it, and it may be restarting
+#: elsewhere.
 _LONG_PATIENCE_S = 600.0
 _RETRY_BASE_S = 0.25
 _LONGEST_DELAY_S = 15.0
-#: A connection that held for so long, longer than it may be silent, was no attempt that failed.
+#: A connection that lasted this long, longer than it may be silent, does not count as a failed attempt.
 _HELD_S = 90.0
 _FAREWELL_TIMEOUT = httpx.Timeout(5)
 
 
 class Rollouts:
-    """Runs each rollout at one of ``apis``, the next if that one is not there.
+    """Runs each rollout at one of ``apis``, or the next if that one is unavailable.
 
-    :param apis: of proxies that run rollouts, or pass them on, or of rollout servers
+    :param apis: proxies that run or forward rollouts, or rollout servers
     """
 
     def __init__(self, apis: Sequence[Api]) -> None:
@@ -43,14 +44,14 @@ class Rollouts:
         self._answered: set[str] = set()
 
     def run(self, rollout: Mapping[str, Any]) -> Steps[dict[str, Any]]:
-        """Runs an agent, and waits for what came of it.
+        """Runs an agent and waits for the result.
 
-        A connection that breaks, or a server that restarts, is asked again: by its id a rollout that still runs is
-        joined, and the result of one that has ended is given again. The agent of a task that is cancelled is ended.
+        If a connection breaks or a server restarts, the request is repeated: by its id, a running rollout is joined,
+        and the result of an ended one is returned again. If the task is cancelled, the agent is ended.
 
         :param rollout: the body of ``POST /rollouts``, with a ``rollout_id``
-        :returns: the answer of a rollout that is done
-        :raises ProxyApiError: that names what failed; an agent that fails is no failure of its rollout
+        :returns: the response for a completed rollout
+        :raises ProxyApiError: that names the failure; the failure of an agent is not a failure of its rollout
         """
         *others, last = random.sample(self._apis, len(self._apis))
         for api in others:
@@ -60,7 +61,7 @@ class Rollouts:
         return (yield from self._run_at(last, rollout, _LONG_PATIENCE_S if is_known else _PATIENCE_S))
 
     def call_off(self, rollout_id: str) -> Steps[None]:
-        """Ends its agent, wherever it runs; who waits for it gets a ``ProxyApiError``."""
+        """Cancels a rollout, wherever it runs; callers that wait for it receive a ``ProxyApiError``."""
         for api in self._apis:
             yield from _call_off(api, rollout_id)
 
@@ -105,7 +106,7 @@ def _call_off(api: Api, rollout_id: str) -> Steps[None]:
     try:
         answer = yield asked
     except httpx.HTTPError as error:
-        # Its server ends it too, a little later: nobody waits for it any more.
+        # Its server ends it too, a little later, because no client waits for it any more.
         logger.warning("nobody says that %s has ended: %s", asked.url, error or type(error).__name__)
     else:
         if answer.status >= 300 and answer.status != 404:
@@ -118,7 +119,10 @@ class _NobodyThereError(ProxyApiError):
 
 
 def _done(url: str, answer: Answer) -> dict[str, Any]:
-    """:raises ProxyApiError: with the server's own words, so that what to do about it is said once"""
+    """Returns the result.
+
+    :raises ProxyApiError: with the server's message, which contains the remedy
+    """
     status = answer.status
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
         body: dict[str, Any] = json.loads(answer.text)

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Turn:
-    """One LLM call in a row."""
+    """One turn in a row."""
 
     turn_id: str
     index: int
-    #: Where its completion is in ``response_ids``.
+    #: The span of its completion in ``response_ids``.
     start: int
     end: int
-    #: Whether the mask is 1 there; if not, another row trains it.
+    #: Whether the mask is 1 in the span; if not, another row trains it.
     trained: bool
-    #: Its own; ``None`` where it was given none.
+    #: The turn's own reward; ``None``: none.
     reward: float | None
     finish_reason: str | None
     weight_version_start: str | None
     weight_version_end: str | None
-    #: All that the proxy says of it.
+    #: All fields of the proxy's response.
     fields: Mapping[str, Any] = field(repr=False)
 
 
@@ -38,27 +38,27 @@ class Row:
     session_id: str
     prompt_ids: list[int]
     response_ids: list[int]
-    #: 1 on tokens that were sampled and that this row trains, else 0.
+    #: 1 for sampled tokens that this row trains, else 0.
     response_mask: list[int]
-    #: Natural logarithms, as the engine gave them; 0.0 where the mask is 0.
+    #: Natural logarithms, as the engine reported them; 0.0 where the mask is 0.
     response_logprobs: list[float]
     turns: Sequence[Turn]
     reward: float | None
-    #: ``False``: the engine did not tell exact ids, and the row has none.
+    #: ``False``: the engine did not report exact ids, and the row contains none.
     exact: bool
     #: Whether the session was completed.
     finished: bool
     truncated: bool
     finish_reason: str | None
-    #: ``None`` where the version of one turn is not known.
+    #: ``None`` if the version of one turn is unknown.
     weight_version_min: str | None
     weight_version_max: str | None
-    #: All that the proxy says of it but its lists of tokens: ``line``, ``reward_components``, and the details that were
-    #: asked for (docs/details.md).
+    #: All fields of the proxy's response except the lists of tokens: ``line``, ``reward_components``, and the requested
+    #: details (docs/details.md).
     fields: Mapping[str, Any] = field(repr=False)
 
     def arrays(self) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:
-        """The four lists as NumPy arrays, logprobs as float64; needs NumPy."""
+        """Returns the four lists as NumPy arrays, logprobs as float64; needs NumPy."""
         import numpy as np
 
         return {
@@ -69,7 +69,7 @@ class Row:
         }
 
     def of_turns(self, **numbers: Sequence[float | None]) -> dict[str, dict[str, list[float | None]]]:
-        """Numbers per token of the response as ``Session.add`` takes them: by turn, of those that this row trains.
+        """Converts numbers per token of the response for ``Session.add``: by turn, of turns that this row trains.
 
         :param numbers: lists as long as the response: ``advantages``, ``ratios``, ``entropies``, ``loss_weights``
         """
@@ -92,17 +92,17 @@ T = TypeVar("T", Row, Turn)
 
 
 def rows_of(answer: Mapping[str, Any]) -> list[Row]:
-    """What ``GET /sessions/{id}/trajectories`` answers."""
+    """Returns the rows of a response of ``GET /sessions/{id}/trajectories``."""
     return [row_of(answer["session_id"], row) for row in answer["trajectories"]]
 
 
 def row_of(session_id: str, row: Mapping[str, Any]) -> Row:
-    """One row as it is in that answer."""
+    """Returns one row of such a response."""
     turns = [_made(Turn, turn, fields=turn) for turn in row["turns"]]
     others = {name: value for name, value in row.items() if name not in _LISTS}
     return _made(Row, row, session_id=session_id, turns=turns, fields=others)
 
 
 def _made(kind: type[T], told: Mapping[str, Any], **own: Any) -> T:
-    """With what the proxy tells under the names of its fields, but for those that are given."""
+    """Creates an object from the proxy's fields of the same names, except those that are given."""
     return kind(**own, **{spec.name: told[spec.name] for spec in fields(kind) if spec.name not in own})

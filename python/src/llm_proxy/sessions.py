@@ -16,7 +16,7 @@ Numbers = Mapping[str, Mapping[str, Sequence[float | None]]]
 
 
 class _SessionCalls:
-    """What both kinds of sessions do, written once."""
+    """The methods that both kinds of sessions share."""
 
     def __init__(self, http: Any, api: Api, session_id: str, agent_key: str | None) -> None:
         self._http = http
@@ -26,22 +26,22 @@ class _SessionCalls:
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The session's id."""
         return self._id
 
     @property
     def base_url(self) -> str:
-        """What an OpenAI client of the agent is given as its base URL."""
+        """The base URL for the agent's OpenAI client."""
         return f"{self._api.url}/{quoted(self._id)}/v1"
 
     @property
     def anthropic_url(self) -> str:
-        """What an Anthropic or a Gemini client is given: these append their version themselves."""
+        """The base URL for an Anthropic or a Gemini client, which appends its API version itself."""
         return self.base_url.removesuffix("/v1")
 
     @property
     def agent_key(self) -> str | None:
-        """The API key for the agent; without keys the session's id, which SDKs need as a text.
+        """The API key for the agent; on a proxy without keys the encoded session id, because SDKs require a key.
 
         None for a session that this client did not create.
         """
@@ -52,17 +52,17 @@ class _SessionCalls:
 
     @call
     def info(self) -> Steps[dict[str, Any]]:
-        """The session as it is listed, without its turns."""
-        # A wait of no time is the one light read of a single session.
+        """Returns the session's fields, without its turns."""
+        # A wait with timeout 0 is the cheapest read of a single session.
         answer: dict[str, Any] = yield from self._ask("GET", "/wait", params={"timeout_s": 0})
         del answer["timed_out"]
         return answer
 
     @call
     def wait(self, timeout_s: float | None = None) -> Steps[dict[str, Any]]:
-        """Waits until somebody has completed or aborted it; for ever, if need be.
+        """Waits until the session is completed or aborted, without limit by default.
 
-        :raises TimeoutError: when it has not ended in time
+        :raises TimeoutError: if it has not ended in time
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -82,11 +82,11 @@ class _SessionCalls:
         turns: Mapping[int | str, float] | None = None,
         lines: Mapping[str, float] | None = None,
     ) -> Steps[None]:
-        """Sets the reward, in the place of an earlier one.
+        """Sets the reward, replacing an earlier one.
 
-        :param components: named parts of it, for whoever looks
+        :param components: named parts of it, for information
         :param turns: rewards of single turns, by index or id
-        :param lines: rewards that the rows of a line have instead (docs/lines.md)
+        :param lines: rewards for the rows of an agent role (docs/lines.md)
         """
         parts = {"components": components, "turns": turns, "lines": lines}
         given = {name: dict(part) for name, part in parts.items() if part is not None}
@@ -100,12 +100,12 @@ class _SessionCalls:
         note: str | None = None,
         turns: Mapping[int | str, Mapping[str, Any]] | None = None,
     ) -> Steps[dict[str, Any]]:
-        """Sets what people say of it; what is left out stays as it is.
+        """Sets labels and notes; omitted ones stay unchanged.
 
-        :param labels: all of them; an empty list takes them away
-        :param note: an empty one takes it away
+        :param labels: all labels; an empty list removes them
+        :param note: an empty text removes it
         :param turns: ``labels`` and ``note`` of single turns, by index or id
-        :returns: the session as it is listed
+        :returns: the session's fields
         """
         own = {"labels": labels, "note": note}
         body: dict[str, Any] = _marks(own) if turns is None else {**_marks(own), "turns": {}}
@@ -116,24 +116,24 @@ class _SessionCalls:
 
     @call
     def complete(self) -> Steps[dict[str, Any]]:
-        """Ends it well. Calls that come later are refused."""
+        """Completes the session. Later requests are rejected."""
         return self._end("complete")
 
     @call
     def abort(self) -> Steps[dict[str, Any]]:
-        """Ends it badly."""
+        """Aborts the session."""
         return self._end("abort")
 
     @call
     def reset(self) -> Steps[dict[str, Any]]:
-        """Forgets its turns, its reward and its labels, and opens it again."""
+        """Deletes its turns, its reward and its labels, and opens it again."""
         return self._end("reset")
 
     @call
     def delete(self) -> Steps[bool]:
-        """Removes it and its turns.
+        """Deletes the session and its turns.
 
-        :returns: whether it was there
+        :returns: whether it existed
         """
         answer = yield from self._ask("DELETE")
         return bool(answer["deleted"])
@@ -151,7 +151,7 @@ class _SessionCalls:
         per_turn: bool = False,
         details: str | Sequence[str] = (),
     ) -> Steps[list[Row]]:
-        """What it comes to as rows to train on; parameters are those of docs/http-api.md, "Trajectories"."""
+        """Returns its rows for training; parameters are those of docs/http-api.md, "Trajectories"."""
         options = {
             "prompt_length": prompt_length,
             "response_length": response_length,
@@ -167,16 +167,17 @@ class _SessionCalls:
 
     @call
     def forest(self, *, side_calls: bool = False, rejected: bool = False) -> Steps[TokenForest]:
-        """Its rows with each token once, to be packed for tree attention."""
+        """Returns its rows with each token once, for packing with tree attention."""
         options = {"side_calls": side_calls, "rejected": rejected}
         answer = yield from self._ask("GET", "/forest", params=query_of(options))
         return TokenForest.of(answer)
 
     @call
     def export(self, format: str, /, **options: Any) -> Steps[list[dict[str, Any]]]:  # noqa: A002
-        """It in a format of others (docs/load-rows.md#formats-of-other-tools): ``sft``, ``training_trace`` or ``atif``.
+        """Exports it in a format of other tools (docs/load-rows.md#formats-of-other-tools): ``sft``, ``training_trace``
+        or ``atif``.
 
-        :param options: of its rows, such as ``select``
+        :param options: options of its rows, such as ``select``
         """
         query = query_of({"format": format, **options})
         found: list[dict[str, Any]] = yield from self._ask("GET", "/export", params=query, lines=True)
@@ -184,11 +185,11 @@ class _SessionCalls:
 
     @call
     def add(self, turns: Numbers, *, teacher: str | None = None) -> Steps[int]:
-        """Keeps what the trainer knows of its tokens, in the place of what was there (docs/details.md).
+        """Stores trainer data for its tokens, replacing earlier values (docs/details.md).
 
-        :param turns: by index or id, what :meth:`Row.of_turns` gives
-        :param teacher: whose ``teacher_logprobs`` they are
-        :returns: how many turns have them now
+        :param turns: by index or id, the result of :meth:`Row.of_turns`
+        :param teacher: name of the teacher of the ``teacher_logprobs``
+        :returns: the number of turns that now have them
         """
         body = without_none({"turns": turns, "teacher": teacher})
         answer = yield from self._ask("POST", "/details", json=body)
@@ -196,10 +197,10 @@ class _SessionCalls:
 
     @call
     def score(self, *, model: str | None = None, teacher: str | None = None) -> Steps[dict[str, Any]]:
-        """Lets a teacher read it, and keeps its logprobs (docs/details.md).
+        """Scores the session with a teacher model and stores the logprobs (docs/details.md).
 
-        :param model: only an engine that lists it reads; default: any
-        :param teacher: the name to keep them under; default: the model's
+        :param model: only an engine that lists it is used; default: any
+        :param teacher: the name under which they are stored; default: the model's
         """
         body = without_none({"model": model, "teacher": teacher})
         answer: dict[str, Any] = yield from self._ask("POST", "/score", json=body)
@@ -222,7 +223,7 @@ def _marks(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Session(_SessionCalls, Threads):
-    """One rollout. As a context it is completed at the end of the block, or aborted by what is raised in it."""
+    """One rollout. As a context manager, it is completed at the end of the block, or aborted by an exception."""
 
     def __enter__(self) -> Session:
         return self
@@ -234,7 +235,7 @@ class Session(_SessionCalls, Threads):
 
 
 class AsyncSession(_SessionCalls, Loop):
-    """As :class:`Session`, in an event loop."""
+    """Same as :class:`Session`, for an event loop."""
 
     async def __aenter__(self) -> AsyncSession:
         return self

@@ -1,7 +1,8 @@
-"""What is asked of a proxy, step by step, without the asking.
+"""Requests to a proxy as steps, without I/O.
 
-A call is a generator that yields requests and gets their answers, so that it is written once: :class:`Threads` ask and
-wait, a :class:`Loop` asks and is awaited. What goes wrong on the way is raised at the ``yield``, a cancellation too.
+A method is a generator that yields requests and receives their responses, so that it is implemented once:
+:class:`Threads` performs them synchronously, a :class:`Loop` asynchronously. Errors are raised at the ``yield``,
+including a cancellation.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ class Request:
     json: Any = None
 
     def options(self) -> dict[str, Any]:
-        """As httpx takes it beside method and URL."""
+        """The arguments of httpx besides method and URL."""
         body = {} if self.json is None else {"json": self.json}
         return {"headers": self.headers, "timeout": self.timeout, "params": self.params, **body}
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Nothing is done for so long."""
+    """A pause."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; of a pause, nothing."""
+    """A response; empty for a pause."""
 
     status: int = 0
     text: str = ""
@@ -55,7 +56,7 @@ Steps = Generator[Request | Pause, Answer, T]
 
 
 class Threads:
-    """Asks with threads: a call returns when it is done."""
+    """Performs steps synchronously: a method returns when it is done."""
 
     _http: httpx.Client
 
@@ -82,7 +83,7 @@ class Threads:
 
 
 class Loop:
-    """Asks in an event loop: a call is awaited."""
+    """Performs steps in an event loop: a method is awaited."""
 
     _http: httpx.AsyncClient
 
@@ -109,7 +110,7 @@ class Loop:
 
 
 class call(Generic[P, T]):  # noqa: N801 - a decorator, as property is one
-    """Makes a method of its steps: of :class:`Threads` one that returns, of a :class:`Loop` one that is awaited."""
+    """Creates a method from its steps: one that returns in :class:`Threads`, one that is awaited in a :class:`Loop`."""
 
     def __init__(self, steps: Callable[Concatenate[Any, P], Steps[T]]) -> None:
         self._steps = steps

@@ -1,7 +1,7 @@
 """verl's agent loop for agents that run elsewhere.
 
-An agent is started for each sample, makes its LLM calls through the proxy, and what it sampled comes back token by
-token. Written against verl 0.7 to 0.9; docs/verl.md tells how to use it.
+An agent is started for each sample and sends its LLM requests through the proxy; its completions are returned token by
+token. Written against verl 0.7 to 0.9; docs/verl.md describes its use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 class RemoteAgentLoop(AgentLoopBase):
     """Runs an agent of any kind for each sample.
 
-    :param remote_agent: options, under the names of ``RemoteAgentConfig``; the environment has the others
+    :param remote_agent: options, with the names of ``RemoteAgentConfig``; others come from the environment
     :raises ConfigError: that names the option or the variable
     """
 
@@ -48,9 +48,10 @@ class RemoteAgentLoop(AgentLoopBase):
         """Runs one sample's agent.
 
         :param kwargs: the fields of the dataset's row
-        :returns: one output, or all rows of the rollout where verl takes them, the main one last. A rollout without
-            anything to train on has one output with a mask of zeros.
-        :raises ProxyApiError: when the rollout server refuses, or stays away; never for what an agent does
+        :returns: one output, or all rows of the rollout if verl accepts them, the main one last. A rollout without
+            trainable tokens has one output with a mask of zeros.
+        :raises ProxyApiError: if the rollout server rejects the rollout, or stays unavailable; never for a failure of
+            an agent
         """
         # The sample joins its group before the first await: verl starts all samples of a group before one can end.
         with shared_resources().reward_groups.join(kwargs.get("uid")) as member:
@@ -89,9 +90,10 @@ class RemoteAgentLoop(AgentLoopBase):
         return outputs if takes_all else outputs[-1]
 
     async def _replayable(self, result: RolloutResult) -> Sequence[Row]:
-        """The rows, each with experts if verl's engine tells any: it makes one tensor of those of a batch.
+        """Returns the rows, each with experts if verl's engine reports any: verl combines those of a batch in one
+        tensor.
 
-        What was sampled by experts that nobody told cannot be replayed: such a row trains nothing.
+        Tokens without reported experts cannot be replayed: such a row trains nothing.
         """
         told = [row.routed_experts for row in result.rows if row.routed_experts is not None]
         if not self._record or len(told) == len(result.rows):
@@ -105,7 +107,7 @@ class RemoteAgentLoop(AgentLoopBase):
         ]
 
     async def _shape_of_experts(self, session_id: str) -> tuple[int, ...] | None:
-        """Of one token, which is asked for: layers, and experts of each."""
+        """Returns the shape of one token's experts, which is requested: layers, and experts of each."""
         filler = self._filler_id()
         output = await self.server_manager.generate(
             f"{session_id}-experts",
@@ -116,7 +118,9 @@ class RemoteAgentLoop(AgentLoopBase):
         return None if experts is None else tuple(experts.shape[1:])
 
     def _takes_all_rows(self, sample: Mapping[str, Any]) -> bool:
-        """verl takes a list where results go through its TransferQueue, whose workers number a sample's rollouts."""
+        """Returns whether verl accepts a list: it does if results go through its TransferQueue, whose workers number a
+        sample's rollouts.
+        """
         if self._options.rows != "auto":
             return self._options.rows == "all"
         queue = self.config.get("transfer_queue") or {}
@@ -127,24 +131,27 @@ class RemoteAgentLoop(AgentLoopBase):
         return int(pad if pad is not None else eos if eos is not None else 0)
 
     def _output(self, result: RolloutResult, row: Row, reward: float | None) -> AgentLoopOutput:
-        """What is the whole rollout's is the same in each of its rows, and a copy in each: verl writes into it."""
+        """Returns a row's output.
+
+        Values of the whole rollout are copied to each of its rows, because verl modifies them.
+        """
         return AgentLoopOutput(
             prompt_ids=row.prompt_ids,
             response_ids=row.response_ids,
             response_mask=row.response_mask,
             response_logprobs=row.response_logprobs,
             routed_experts=row.routed_experts,
-            # Under the name that verl's own agent loops have for them.
+            # The name of verl's own agent loops.
             multi_modal_data={"images": [open_image(url) for url in row.images]} if row.images else {},
             reward_score=reward,
             num_turns=row.num_turns,
-            # It has no name for an agent's time; this is what verl logs as the time of a sample.
+            # verl has no name for an agent's time; it logs this one as the time of a sample.
             metrics=AgentLoopMetrics(generate_sequences=result.numbers["agent_seconds"]),
             extra_fields=_extra_fields(result, row),
         )
 
     async def _reward_of(self, result: RolloutResult, member: Member) -> float | None:
-        """Returns the rollout's reward, or the mean of its group's where it has none."""
+        """Returns the rollout's reward, or the mean of its group's if it has none."""
         return None if self._options.reward == "verl" else await member.reward_or_mean(result.reward)
 
 
@@ -160,10 +167,10 @@ def _untrained(row: Row, experts: Any) -> Row:
 
 
 def _of_its_step(row: Row, step: int | None) -> Row:
-    """An inert row as if of the weights of its step, which the step before made.
+    """Returns a masked row with the weight version of its step, which the previous step produced.
 
-    No weights sampled it, but verl's trainer (0.9.1, ``trainer/ppo/v1/trainer_base.py``) makes an integer of each
-    row's steps for its metrics, and one row without any would end the training.
+    No weights sampled it, but verl's trainer (0.9.1, ``trainer/ppo/v1/trainer_base.py``) converts each row's steps to
+    integers for its metrics, and fails on a row without any.
     """
     if step is None:
         return row
@@ -188,13 +195,13 @@ def _extra_fields(result: RolloutResult, row: Row) -> dict[str, Any]:
         "agent_seconds": result.numbers["agent_seconds"],
     }
     return {
-        # One key, so that no name meets a column of the dataset.
+        # One key, so that no name collides with a column of the dataset.
         "remote_agent": {**about, **metrics},
-        # verl logs these in validation, and wants the same names in each row of a batch.
+        # verl logs these in validation, and requires the same names in each row of a batch.
         "reward_extra_info": {f"remote_agent/{name}": value for name, value in metrics.items()},
         "min_global_steps": row.min_global_steps,
         "max_global_steps": row.max_global_steps,
-        # As verl's own agent loops have them.
+        # Same as in verl's own agent loops.
         "turn_scores": [turn["reward"] for turn in row.turn_rewards],
         "tool_rewards": [],
     }

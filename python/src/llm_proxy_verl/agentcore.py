@@ -1,8 +1,8 @@
-"""llm-proxy in the place of the rollout gateway of AgentCore's toolkit 0.2, for its verl loop as it is.
+"""llm-proxy in place of the rollout gateway of AgentCore's toolkit 0.2, for its unmodified verl loop.
 
-Named in ``VERL_USE_EXTERNAL_MODULES``, which verl imports in each of its processes (docs/gateway.md): the toolkit's
-``AgentCoreAgentLoop`` then gets its gateway from here. Its methods are those that the loop calls. Two of them cannot be
-awaited there, and ask the proxy on the loop's own thread.
+``VERL_USE_EXTERNAL_MODULES`` names this module, so that verl imports it in each of its processes (docs/gateway.md): the
+toolkit's ``AgentCoreAgentLoop`` then gets its gateway from here. Its methods are those that the loop calls. The loop
+does not await two of them, so they send requests to the proxy on the loop's own thread.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .verl_engine import VerlEngine
 
 logger = logging.getLogger(__name__)
 
-#: The toolkit's names of sampling parameters that are not the proxy's.
+#: The toolkit's names of sampling parameters, if they differ from the proxy's.
 _RENAMED = {"max_new_tokens": "max_tokens"}
 
 
 class ProxyGateway:
-    """One for all agent loops of a process: the toolkit's handle, its gateway, manager and backend in one.
+    """One gateway for all agent loops of a process: the toolkit's handle, gateway, manager and backend in one.
 
-    :param server_manager: verl's client of its engines, which a proxy in relay mode is lent
-    :param max_turns: of a session; ``None``: no limit
+    :param server_manager: verl's client of its engines, which serves a proxy in relay mode
+    :param max_turns: limit of a session; ``None``: no limit
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ProxyGateway:
     def create_session(
         self, sid: str, *, sampling_defaults: Mapping[str, Any] | None = None, max_context_tokens: int = 0
     ) -> None:
-        """Creates it, with sampling parameters that override the agent's."""
+        """Creates a session, with sampling parameters that override the agent's."""
         sampling = {_RENAMED.get(name, name): value for name, value in (sampling_defaults or {}).items()}
         session = self._client.create(sid, sampling_params=sampling, limits=self._limits or None)
         if session.agent_key != open_key(session.id):
@@ -69,7 +69,7 @@ class ProxyGateway:
         self._context[sid] = max_context_tokens
 
     def turn_count(self, sid: str) -> int:
-        """How many calls it had; of one that is not there, none."""
+        """Returns its number of requests; 0 if it does not exist."""
         try:
             return int(self._client.session(sid).info()["turn_count"])
         except ProxyApiError as error:
@@ -80,7 +80,7 @@ class ProxyGateway:
     async def finish_session(
         self, sid: str, *, base_sample: BaseTrace | None = None, reward: float = 0.0, **_: Any
     ) -> list[TraceRecord]:
-        """Ends it; its record stays. Each row is a record, cut to the context that verl has room for."""
+        """Completes the session, which stays recorded. Each row is a record, truncated to verl's context length."""
         await self._lent
         rows = await asyncio.to_thread(self._ended, sid)
         most = self._context.pop(sid, 0) or sys.maxsize
@@ -93,7 +93,7 @@ class ProxyGateway:
         ]
 
     def pop_extra_fields(self, sid: str) -> dict[str, Any]:
-        """verl's steps that sampled it, if its engines told them."""
+        """Returns verl's steps that sampled it, if its engines reported them."""
         return dict(self._steps.pop(sid, {}))
 
     def _ended(self, sid: str) -> list[Row]:
@@ -105,7 +105,9 @@ class ProxyGateway:
 def get_or_start_gateway(
     *, server_manager: Any, tokenizer: Any, max_turns_per_sid: int | None = None, **ignored: Any
 ) -> ProxyGateway:
-    """The toolkit's function of this name; what it says of a server and of prompts is the proxy's to say."""
+    """Replaces the toolkit's function of this name; the proxy's own configuration replaces its arguments for a server
+    and prompts.
+    """
     global _gateway
     if _gateway is None:
         _gateway = ProxyGateway(RemoteAgentConfig.load(), server_manager, tokenizer, max_turns_per_sid)
@@ -147,7 +149,7 @@ def _steps_of(rows: Sequence[Row]) -> dict[str, int]:
     return {"min_global_steps": min(told), "max_global_steps": max(told)} if told else {}
 
 
-# Also where the loop was imported before.
+# Also replaced if the loop was imported before.
 for _name in ("gateway_host", "agent_loop"):
     if (_module := sys.modules.get(f"agentcore_rl_toolkit.backends.verl.{_name}")) is not None:
         _module.get_or_start_gateway = get_or_start_gateway  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The options of a ``RemoteAgentLoop``: from the ``remote_agent`` section of its YAML entry, else the environment."""
+"""The options of a ``RemoteAgentLoop``, from the ``remote_agent`` section of its YAML entry, else the environment."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 def option(read: Callable[[object], Any], *env: str, default: Any = None, sent: bool = False) -> Any:
-    """A field of the configuration: how its value is read, and which environment variables may hold it.
+    """Declares a field of the configuration: the parser of its value, and the environment variables for it.
 
-    :param sent: with each rollout, where it is given, to go before the rollout server's own option
+    :param sent: whether it is sent with each rollout, if set, and overrides the rollout server's own option
     """
     return field(default=default, metadata={"read": read, "env": env, "sent": sent})
 
@@ -30,18 +30,18 @@ class RemoteAgentConfig:
     # Where
     #: Base URLs; of several, one is chosen per rollout.
     proxy_urls: tuple[str, ...] = option(values.base_urls, "PROXY_SERVER_URL", default=())
-    #: Where rollouts are asked for, if not at the proxies.
+    #: The servers of rollouts, if not the proxies.
     rollout_servers: tuple[str, ...] = option(values.base_urls, "LLM_PROXY_ROLLOUT_SERVER", default=())
-    #: For rollouts; of several the first is used.
+    #: Keys for rollouts; the first of several is used.
     admin_key: tuple[str, ...] = option(values.keys, "LLM_PROXY_ADMIN_KEY", default=())
-    #: For the worker; of several the next is tried when one is refused.
+    #: Keys for the worker; if one of several is rejected, the next is tried.
     worker_key: tuple[str, ...] = option(values.keys, "LLM_PROXY_WORKER_KEY", default=())
-    #: Whether this process lends the proxy verl's engines; ``None``: if the proxy is in relay mode.
+    #: Whether this process offers verl's engines to the proxy; ``None``: if the proxy is in relay mode.
     worker: bool | None = option(values.switch, "REMOTE_AGENT_WORKER")
     worker_concurrency: int = option(values.integer(1), "REMOTE_AGENT_WORKER_CONCURRENCY", default=1024)
 
-    # What overrides the options of the rollout server, where it is given
-    #: Address under which agents reach the proxy, with a port if it is another one than the proxy URL's.
+    # Overrides of the rollout server's options, if set
+    #: Address at which agents reach the proxy, with a port if it differs from the proxy URL's.
     agent_host: str | None = option(values.text, "LLM_PROXY_IP", sent=True)
     model_name: str | None = option(values.text, "REMOTE_MODEL_NAME", sent=True)
     agent_name: str | None = option(values.text, "REMOTE_AGENT_NAME", sent=True)
@@ -53,23 +53,23 @@ class RemoteAgentConfig:
     environment_kwargs: dict[str, Any] | None = option(
         values.json_object, "REMOTE_AGENT_ENVIRONMENT_KWARGS", sent=True
     )
-    #: Whether an agent with a key of its own is heard on its own record.
+    #: Whether metadata that an agent with its own key declares for its turns is trusted.
     trust_agent: bool | None = option(values.switch, "LLM_PROXY_TRUST_AGENT", sent=True)
-    #: How often an agent that failed is run again.
+    #: How often a failed agent is retried.
     max_retries: int | None = option(values.integer(0), "REMOTE_AGENT_MAX_RETRIES", sent=True)
-    #: Before the first retry; it doubles with each one.
+    #: Delay before the first retry; it doubles with each one.
     retry_base_delay: float | None = option(values.seconds, "REMOTE_AGENT_RETRY_BASE_DELAY", sent=True)
-    #: An agent that ran out of time has failed (``retry``), or what it recorded trains as it is (``keep``).
+    #: Handling of an agent that timed out: it has failed (``retry``), or its recorded turns are trained (``keep``).
     on_time_limit: Literal["retry", "keep"] | None = option(
         values.one_of("retry", "keep"), "LLM_PROXY_ON_TIME_LIMIT", sent=True
     )
 
-    # What verl gets
-    #: Who judges: the agent's side (a rollout without a reward gets 0), or verl's reward function.
+    # Results for verl
+    #: The source of rewards: the agent's side (a rollout without a reward gets 0), or verl's reward function.
     reward: Literal["agent", "verl"] = option(
         values.one_of("agent", "verl"), "REMOTE_AGENT_REWARD", default="agent"
     )
-    #: All rows of a rollout, or its longest; ``auto``: all, where verl takes several.
+    #: All rows of a rollout, or its longest; ``auto``: all, if verl accepts several.
     rows: Literal["auto", "all", "longest"] = option(
         values.one_of("auto", "all", "longest"), "REMOTE_AGENT_ROWS", default="auto"
     )
@@ -78,7 +78,7 @@ class RemoteAgentConfig:
     def load(
         cls, options: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None
     ) -> RemoteAgentConfig:
-        """Reads every option: ``options`` go before the environment.
+        """Reads every option; ``options`` take precedence over the environment.
 
         :raises ConfigError: that names the option or the variable
         """
@@ -105,15 +105,15 @@ class RemoteAgentConfig:
         return config
 
     def sent(self) -> dict[str, Any]:
-        """The fields of ``POST /rollouts`` that were set here."""
+        """Returns the fields of ``POST /rollouts`` that are set here."""
         names = [spec.name for spec in self.__dataclass_fields__.values() if spec.metadata["sent"]]
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        # The one whose unit the wire says.
+        # The only field whose name contains the unit on the wire.
         delay = given.pop("retry_base_delay", None)
         return given if delay is None else {**given, "retry_base_delay_s": delay}
 
 
-#: Options of what runs agents: each is a flag of whoever runs them, and a variable of its environment.
+#: Options of the rollout server: each is a flag of it, and a variable of its environment.
 _ELSEWHERE = {
     "runner": ("--runner", "REMOTE_AGENT_RUNNER"),
     "dataset_dirs": ("--dataset-dir", "HARBOR_DATASET_DIRS"),
@@ -151,7 +151,10 @@ def _refuse_what_is_elsewhere(given: Mapping[str, Any]) -> None:
 
 @functools.cache
 def _tell_what_is_elsewhere(variables: tuple[str, ...]) -> None:
-    """Once a process: they do no harm here, where the rollout server was started from the same shell."""
+    """Logs, once per process, variables that apply elsewhere.
+
+    They are harmless here: the rollout server may have been started from the same shell.
+    """
     if variables:
         logger.warning(
             "%s: read by llm-proxy rollout --listen, which runs the agents, not by verl's processes",

@@ -1,4 +1,4 @@
-"""Details beyond ids and log-probabilities: as a worker sends them, and as rows show them (docs/details.md)."""
+"""Token data in addition to ids and log-probabilities, in the formats of workers and of rows (docs/details.md)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: The numbers of experts by the names of NumPy and of safetensors.
+#: The data types of experts, with their names in NumPy and in safetensors.
 _TYPES = {"uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "int32": "I32"}
 _ALIGNMENT = 8
 
 
 def pack_experts(experts: Any, start: int, tokens: int) -> str | None:
-    """What an engine says of its experts, for the wire.
+    """Encodes an engine's experts for the wire.
 
-    :param experts: an array or a tensor, a row for each token from the first of the prompt on
-    :param start: the place from which the proxy wants them
-    :param tokens: of prompt and completion together; the last one has been read by no layer
-    :returns: base64 of a safetensors file; ``None`` where there is nothing to tell
+    :param experts: an array or a tensor, with a row for each token from the first of the prompt on
+    :param start: the position from which the proxy needs them
+    :param tokens: number of tokens of prompt and completion; no layer has read the last one
+    :returns: base64 of a safetensors file; ``None`` if there is nothing to report
     """
-    # verl brings it; a worker of another engine may do without.
+    # verl depends on it; a worker of another engine may not need it.
     import numpy as np
 
     rows = np.asarray(experts)
@@ -39,9 +39,8 @@ def pack_experts(experts: Any, start: int, tokens: int) -> str | None:
 
 
 def experts_of(row: Mapping[str, Any]) -> Any:
-    """The experts of a row as a NumPy array, of its first tokens up to the first that no turn told; else ``None``.
-
-    verl fills up the rows that are missing at the end, and replays none of those.
+    """Returns the experts of a row as a NumPy array, for its tokens up to the first without reported experts; else
+    ``None``. verl pads missing rows at the end, and replays none of those.
     """
     told = row.get("routed_experts")
     if told is None or not told["known"] or told["known"][0][0] != 0:
@@ -54,7 +53,7 @@ def experts_of(row: Mapping[str, Any]) -> Any:
 
 
 def no_experts(shape: Sequence[int]) -> Any:
-    """Experts of one token as zeros, as verl has them where none were told.
+    """Returns experts of one token as zeros, verl's value for missing ones.
 
     :param shape: layers, and experts of each
     """

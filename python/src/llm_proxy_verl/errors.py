@@ -1,4 +1,4 @@
-"""What goes wrong here, each kind under its own name."""
+"""The errors of this package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class ConfigError(LlmProxyError):
     """An option or an environment variable is wrong; the message names it."""
 
 
-#: HTTP statuses of the codes that a worker uses, as docs/errors.md has them.
+#: HTTP statuses of the codes that a worker uses, as in docs/errors.md.
 _STATUS = {
     "invalid_request": 400,
     "unsupported": 400,
@@ -21,9 +21,9 @@ _STATUS = {
 
 
 class CallError(LlmProxyError):
-    """One call to an engine failed. The agent gets it under this code of docs/errors.md."""
+    """A request to an engine failed. The agent receives it with this code of docs/errors.md."""
 
-    #: What logs say of it; ``message`` may hold an engine's own words, which may quote the prompt.
+    #: Text for logs; ``message`` may contain text of an engine, which may quote the prompt.
     log_message: str
 
     def __init__(

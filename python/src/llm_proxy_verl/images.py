@@ -1,4 +1,4 @@
-"""Images as verl has them: PIL images, in the order of a prompt's placeholders."""
+"""Images in verl's format: PIL images, in the order of a prompt's placeholders."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .errors import CallError
 
 
 def open_image(url: str) -> Any:
-    """The PIL image of a ``data:`` URL, in RGB as verl's own datasets have it.
+    """Returns the PIL image of a ``data:`` URL, in RGB like verl's own datasets.
 
-    :raises CallError: for what is no image
+    :raises CallError: for invalid images
     """
-    # verl brings Pillow; a trainer without images does without it.
+    # verl depends on Pillow; a trainer without images does not need it.
     from PIL import Image, UnidentifiedImageError
 
     head, _, data = url.partition(",")
@@ -30,7 +30,7 @@ def open_image(url: str) -> Any:
 
 
 def one_placeholder_each(ids: Sequence[int], image_token_id: int) -> list[int]:
-    """Ids with one placeholder where an image has several: SGLang writes them itself."""
+    """Returns ids with one placeholder for each image with several: SGLang expands them itself."""
     return [
         token
         for at, token in enumerate(ids)

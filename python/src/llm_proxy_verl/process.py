@@ -1,8 +1,8 @@
-"""What all agent loops of a process share.
+"""Resources that all agent loops of a process share. verl creates an agent loop for each sample, and runs those of one
+process in one event loop.
 
-verl makes an agent loop for each sample, and runs those of one process in one event loop. So the connections, and the
-worker that lends the proxies verl's engines, are the event loop's: made when they are first needed, and there until
-:func:`close` or the end of the process.
+So the connections, and the worker that offers verl's engines to proxies, belong to the event loop: they are created on
+first use and exist until :func:`close` or the end of the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _workers_made = 0
 
 
 class SharedResources:
-    """Of one event loop."""
+    """The resources of one event loop."""
 
     def __init__(self) -> None:
         self.reward_groups = RewardGroups()
@@ -39,7 +39,7 @@ class SharedResources:
         self._clients: dict[tuple[str, str | None], AsyncClient] = {}
 
     def rollouts(self, config: RemoteAgentConfig) -> AsyncClient:
-        """What runs the agents of these options."""
+        """Returns the client that runs rollouts with these options."""
         urls = config.rollout_servers or config.proxy_urls
         return self._client(",".join(urls), next(iter(config.admin_key), None))
 
@@ -69,14 +69,17 @@ class SharedResources:
         logger.info("worker %s lends verl's engines to %s", worker.worker_id, ", ".join(urls))
 
     async def close(self) -> None:
-        """Lets workers finish what they have, and closes every connection."""
+        """Drains the workers, and closes every connection."""
         for worker in self._workers.values():
             await worker.stop(grace_s=10)
         for one in self._clients.values():
             await one.close()
 
     async def _in_relay_mode(self, urls: Sequence[str]) -> list[str]:
-        """A proxy that is away is dialled: if it turns out to reach engines itself, it refuses the worker."""
+        """Returns the proxies in relay mode.
+
+        An unavailable proxy is included: if it reaches engines itself, it rejects the worker.
+        """
         for url in urls:
             if url in self._modes:
                 continue
@@ -88,7 +91,7 @@ class SharedResources:
 
 
 def shared_resources() -> SharedResources:
-    """Those of the running event loop."""
+    """Returns the resources of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _per_loop:
         _per_loop[loop] = SharedResources()
@@ -96,7 +99,7 @@ def shared_resources() -> SharedResources:
 
 
 async def close() -> None:
-    """Ends what the running event loop's agent loops share; another one begins anew."""
+    """Closes the resources of the running event loop; another loop creates new ones."""
     shared = _per_loop.pop(asyncio.get_running_loop(), None)
     if shared is not None:
         await shared.close()

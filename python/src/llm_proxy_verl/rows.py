@@ -1,4 +1,4 @@
-"""A rollout's answer as the rows that verl gets."""
+"""Converts a rollout's result to rows for verl."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ class Row:
 
     prompt_ids: list[int]
     response_ids: list[int]
-    #: 1 on tokens that were sampled and that this row trains, else 0.
+    #: 1 for sampled tokens that this row trains, else 0.
     response_mask: list[int]
     #: Natural logarithms; 0.0 where the mask is 0.
     response_logprobs: list[float]
-    #: LLM calls in this row.
+    #: Number of turns in this row.
     num_turns: int
     finish_reason: str | None = None
     #: Whether the session was completed.
     finished: bool = False
     truncated: bool = False
-    #: ``start``, ``end`` and ``reward`` of each turn that has a reward of its own.
+    #: ``start``, ``end`` and ``reward`` of each turn with its own reward.
     turn_rewards: Sequence[Mapping[str, Any]] = ()
     prompt_truncated: bool = False
-    #: verl's ``global_steps``; ``None`` where the engine did not tell them for every turn.
+    #: verl's ``global_steps``; ``None`` if the engine did not report them for every turn.
     min_global_steps: int | None = None
     max_global_steps: int | None = None
-    #: A NumPy array, a row for each token of prompt and response up to the first that no engine told.
+    #: A NumPy array with a row for each token of prompt and response up to the first without reported experts.
     routed_experts: Any = None
     #: ``data:`` URLs of the images whose tokens are in the row, in order.
     images: Sequence[str] = ()
 
     @property
     def trained_tokens(self) -> int:
-        """Tokens with mask 1."""
+        """The number of tokens with mask 1."""
         return sum(self.response_mask)
 
 
 @dataclass(frozen=True)
 class RolloutResult:
-    """One rollout: at least one row, and what became of it."""
+    """One rollout: at least one row, and the outcome."""
 
     rows: Sequence[Row]
-    #: ``None`` when nobody gave one.
+    #: ``None`` if there is none.
     reward: float | None
     #: The names of ``metrics`` in docs/rollouts.md, and ``left_out_turns``.
     numbers: Mapping[str, Any]
@@ -57,10 +57,9 @@ class RolloutResult:
 
 
 def result_of(answer: Mapping[str, Any], filler_id: int) -> RolloutResult:
-    """What a rollout server answered, the row with the most trained tokens last.
-
-    verl takes the last of several outputs for the rollout's final one: it takes the reward and the advantage of all
-    from it, the latter from a token with mask 1.
+    """Converts the response of a rollout server; the row with the most trained tokens is last. verl treats the last of
+    several outputs as the rollout's final one: it takes the reward and the advantage of all from it, the latter from
+    a token with mask 1.
 
     :param filler_id: any id of the vocabulary, for a row that trains nothing
     """
@@ -97,5 +96,5 @@ def _row_of(row: Mapping[str, Any], images: Mapping[str, str]) -> Row:
 
 
 def step_of(weight_version: str | None) -> int | None:
-    """verl's steps are integers; another engine's word for its weights is none."""
+    """Returns verl's step, an integer; ``None`` for a weight version of another engine."""
     return int(weight_version) if weight_version is not None and weight_version.isdecimal() else None

@@ -1,8 +1,8 @@
-"""An agent's sampling parameters in the words of verl's rollout servers.
+"""Converts an agent's sampling parameters to those of verl's rollout servers. verl passes the parameters to the
+engine's own class (``SamplingParams`` of vLLM or TensorRT-LLM, SGLang's dictionary), which rejects unknown names.
 
-verl hands the parameters to the engine's own class (``SamplingParams`` of vLLM or TensorRT-LLM, SGLang's dictionary),
-which refuses a name that it does not know. So only known names go on; what would change the answer and cannot be passed
-on is refused, and what only shapes the answer's form (``stream``, ``user``, ``logprobs``) stays with the proxy.
+So only known names are forwarded; a parameter that would change the completion and cannot be forwarded is rejected, and
+the proxy handles those that only affect the response's format (``stream``, ``user``, ``logprobs``).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _RENAMED: Mapping[str, Mapping[str, str]] = {
     "sglang": {"seed": "sampling_seed", "min_tokens": "min_new_tokens"},
     "trtllm": {"seed": "seed", "min_tokens": "min_tokens"},
 }
-#: What verl's trainer always sends, so that its servers may rely on it.
+#: Parameters that verl's trainer always sends, so its servers may rely on them.
 _DEFAULTS: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
-#: These force the answer's text in ways that verl has no parameter for.
+#: These constrain the completion in ways for which verl has no parameter.
 _REFUSED = (
     "response_format",
     "structured_outputs",
@@ -47,11 +47,11 @@ _REFUSED = (
 
 
 def verl_sampling_params(body: Mapping[str, Any], rollout_name: str) -> dict[str, Any]:
-    """The ``sampling_params`` of ``LLMServerClient.generate``.
+    """Returns the ``sampling_params`` of ``LLMServerClient.generate``.
 
-    :param body: of an agent's call, the session's own sampling parameters merged in
+    :param body: the body of an agent's request, with the session's sampling parameters merged in
     :param rollout_name: ``vllm``, ``sglang`` or ``trtllm``
-    :raises CallError: ``unsupported``, with the parameter at fault
+    :raises CallError: ``unsupported``, with the invalid parameter
     """
     _refuse(body)
     renamed = _RENAMED.get(rollout_name, {})
@@ -61,7 +61,7 @@ def verl_sampling_params(body: Mapping[str, Any], rollout_name: str) -> dict[str
     limit = body.get("max_tokens") if limit is None else limit
     if limit is not None:
         asked["max_tokens"] = limit
-    # Log-probabilities are what this is about; verl's servers take any true value for "of the sampled token".
+    # Log-probabilities are always needed; verl's servers interpret any true value as "of the sampled token".
     return {**_DEFAULTS, **asked, "logprobs": True}
 
 

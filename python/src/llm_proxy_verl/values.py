@@ -1,4 +1,4 @@
-"""Reads option values: an environment variable is text, a YAML file has types of its own, and both mean the same."""
+"""Parses option values: an environment variable is text, a YAML file has types, and both have the same meaning."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def keys(value: object) -> tuple[str, ...]:
 
 
 def base_url(value: object) -> str:
-    """An address that paths are appended to; without a key in it, which whoever is told the address would be told."""
+    """A base URL. It must not contain a key, which its recipients would see."""
     parts = urlsplit(value) if isinstance(value, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"must be an http:// or https:// URL, which {value!r} is not")
@@ -115,7 +115,7 @@ def base_urls(value: object) -> tuple[str, ...]:
 
 
 def plain(value: Any) -> Any:
-    """A copy that JSON can hold, whatever containers (OmegaConf's, NumPy's, PyTorch's) the value came in."""
+    """Returns a copy with JSON types, whatever containers (OmegaConf's, NumPy's, PyTorch's) the value has."""
     if isinstance(value, (str, bool, int, type(None))):
         return value
     if isinstance(value, Mapping):

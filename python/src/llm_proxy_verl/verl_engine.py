@@ -1,7 +1,7 @@
-"""verl's engines as a worker's engine, through the client that verl gives to its own agent loops.
+"""verl's engines as a worker's engine, through the client that verl provides to its own agent loops.
 
-Every call goes through ``LLMServerClient.generate``, so load balancing, weight synchronisation, abort and resumption
-(of ``FullyAsyncLLMServerClient``) stay verl's. verl answers whole.
+Every request uses ``LLMServerClient.generate``, so verl performs load balancing, weight synchronisation, abort and
+resumption (of ``FullyAsyncLLMServerClient``). verl's responses are not streamed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .worker.frames import Completion, CompletionRequest
 
 logger = logging.getLogger(__name__)
 
-#: OpenAI's word for a token that is next to impossible; JSON has no minus infinity.
+#: OpenAI's value for a token of negligible probability; JSON has no minus infinity.
 _LOWEST = -9999.0
 
 
 class TokenOutput(Protocol):
-    """verl's ``TokenOutput``, as far as each version has it."""
+    """verl's ``TokenOutput``, limited to the fields that each version has."""
 
     token_ids: list[int]
     log_probs: list[float] | None
@@ -33,47 +33,48 @@ class TokenOutput(Protocol):
 
 
 class LLMClient(Protocol):
-    """verl's ``LLMServerClient`` (0.8 and later) or ``AsyncLLMServerManager`` (0.7), as far as it is called here."""
+    """The methods of verl's ``LLMServerClient`` (0.8 and later) or ``AsyncLLMServerManager`` (0.7) that are used here.
+    """
 
     async def generate(
         self, request_id: Any, *, prompt_ids: list[int], sampling_params: dict[str, Any], **images: Any
     ) -> Any:
-        """Samples after ``prompt_ids``; calls with an equal ``request_id`` go to the same server."""
+        """Samples after ``prompt_ids``; requests with an equal ``request_id`` go to the same server."""
 
 
 @dataclass(frozen=True)
 class RolloutLimits:
-    """What verl's configuration says of its rollout (``actor_rollout_ref.rollout``)."""
+    """Limits in verl's configuration of its rollout (``actor_rollout_ref.rollout``)."""
 
     #: ``vllm``, ``sglang`` or ``trtllm``.
     name: str
     prompt_length: int
     response_length: int
-    #: Tokens of prompt and completion together; ``None``: not configured, the engine knows.
+    #: Number of tokens of prompt and completion together; ``None``: not configured, the engine decides.
     max_model_len: int | None = None
     #: Ids that end a turn.
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)
 
     def completion_limit(self, prompt_tokens: int, asked: int | None) -> int:
-        """The most tokens that verl's server samples for a call."""
-        # The servers' own default; TensorRT-LLM's goes by nothing else.
+        """Returns the maximum number of tokens that verl's server samples for a request."""
+        # The servers' own default; TensorRT-LLM uses nothing else.
         default = min(self.response_length, self.prompt_length + self.response_length - prompt_tokens)
         limit = default if asked is None or self.name == "trtllm" else asked
         return limit if self.max_model_len is None else min(limit, self.max_model_len - prompt_tokens)
 
 
 class Tokenizer(Protocol):
-    """A Hugging Face tokenizer, as far as it is called here."""
+    """The methods of a Hugging Face tokenizer that are used here."""
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = ...) -> Any:
-        """The text of the ids."""
+        """Returns the text of the ids."""
 
 
 class VerlEngine:
-    """Serves a worker's calls.
+    """Serves a worker's requests.
 
-    :param tokenizer: gives text completions (``/v1/completions``) their text, without one they are refused; and tokens
-        their names for agents that ask for log-probabilities; proxies compare theirs with it
+    :param tokenizer: decodes text completions (``/v1/completions``), which are rejected without it, and the tokens of
+        log-probabilities for agents; proxies compare their tokenizer with it
     """
 
     def __init__(self, client: LLMClient, limits: RolloutLimits, tokenizer: Tokenizer | None = None) -> None:
@@ -85,7 +86,7 @@ class VerlEngine:
 
     @classmethod
     def of(cls, client: LLMClient, rollout: Any, tokenizer: Any) -> VerlEngine:
-        """With the limits of verl's configuration, of its part ``actor_rollout_ref.rollout``."""
+        """Creates an engine with the limits of ``actor_rollout_ref.rollout`` in verl's configuration."""
         eos = tokenizer.eos_token_id
         limits = RolloutLimits(
             name=str(rollout.name),
@@ -98,34 +99,38 @@ class VerlEngine:
 
     @property
     def weight_version(self) -> str | None:
-        """verl's ``global_steps`` of the latest answer."""
+        """verl's ``global_steps`` of the latest response."""
         return self._weight_version
 
     def text_ids(self, text: str) -> list[int] | None:
-        """The text's ids by the trainer's tokenizer: prompts of a proxy with another one would mean another text."""
-        # One that was written for text completions need not encode.
+        """Returns the text's ids according to the trainer's tokenizer: prompts of a proxy with another one would mean
+        another text.
+        """
+        # A tokenizer for text completions only need not implement encoding.
         encode = getattr(self._tokenizer, "encode", None)
         return None if encode is None else [int(token) for token in encode(text, add_special_tokens=False)]
 
     async def generate(self, request: CompletionRequest) -> Completion:
         """Samples one completion.
 
-        :raises CallError: with what the agent should get
+        :raises CallError: the error for the agent
         """
         prompt_ids = self._prompt_of(request)
         params = verl_sampling_params(request.body, self._limits.name)
-        # Servers take what they read out of the dictionary.
+        # Servers remove what they read from the dictionary.
         output = await self.client.generate(
             request.session_id,
             prompt_ids=self._ids_for_server(request, prompt_ids),
             sampling_params=dict(params),
-            # verl's own agent loops say nothing of images where there are none.
+            # Like in verl's own agent loops, the argument is absent if there are no images.
             **({"image_data": [open_image(url) for url in request.images]} if request.images else {}),
         )
         return self._completion(request, output, len(prompt_ids), params.get("max_tokens"))
 
     def _ids_for_server(self, request: CompletionRequest, prompt_ids: list[int]) -> list[int]:
-        """verl's vLLM server folds placeholders itself; its SGLang server passes on what it gets."""
+        """Returns the prompt for the server. verl's vLLM server merges placeholders itself; its SGLang server forwards
+        them unchanged.
+        """
         if request.image_token_id is None or self._limits.name != "sglang":
             return list(prompt_ids)
         return one_placeholder_each(prompt_ids, request.image_token_id)
@@ -142,7 +147,7 @@ class VerlEngine:
             raise CallError("unsupported", "this worker has no tokenizer to give a text completion its text")
         limit = self._limits.max_model_len
         if limit is not None and len(ids) >= limit:
-            # In vLLM's words, which agents know to compact their history on.
+            # vLLM's message, which agents match to compact their history.
             raise CallError(
                 "engine_rejected",
                 f"This model's maximum context length is {limit} tokens. However, your prompt contains "
@@ -154,10 +159,10 @@ class VerlEngine:
         self, request: CompletionRequest, output: TokenOutput, prompt_tokens: int, asked: int | None
     ) -> Completion:
         if output.stop_reason in ("aborted", "abort"):
-            # Of a client that does not resume; nothing has reached the agent, so the proxy may try again.
+            # An abort by a client that does not resume; nothing has reached the agent, so the proxy may retry.
             raise CallError("engine_lost", "verl aborted this completion, as it does to replace weights")
         if output.stop_reason == "error":
-            # vLLM's word for a call that broke half-way; what it had sampled until then is no finished sample.
+            # vLLM's reason for a request that failed midway; its tokens until then are not a complete sample.
             raise CallError("engine_failed", "verl's engine failed while it sampled this completion")
         token_ids = [int(token) for token in output.token_ids]
         if not token_ids:
@@ -180,10 +185,10 @@ class VerlEngine:
         )
 
     def _finish_reason(self, output: TokenOutput, prompt_tokens: int, asked: int | None) -> str:
-        """``stop`` or ``length``. An end of turn that fell on the limit is one, whatever verl says of it."""
+        """Returns ``stop`` or ``length``. An end of turn at the limit is ``stop``, whatever verl reports."""
         if output.token_ids[-1] in self._limits.eos_token_ids:
             return "stop"
-        # SGLang's own words, of which verl's client that resumes has one too.
+        # SGLang's own reasons, one of which verl's resuming client uses too.
         if output.stop_reason in ("stop", "length"):
             return str(output.stop_reason)
         # "completed" stands for both.
@@ -211,7 +216,7 @@ class VerlEngine:
     def _agent_logprobs(
         self, request: CompletionRequest, token_ids: list[int], log_probs: list[float] | None
     ) -> list[dict[str, Any]] | None:
-        """Of the sampled tokens; verl tells of no others."""
+        """Returns the log-probabilities of the sampled tokens; verl reports no others."""
         if self._tokenizer is None or log_probs is None or request.body.get("logprobs") is not True:
             return None
         texts = [str(self._tokenizer.decode([token])) for token in token_ids]
@@ -230,12 +235,12 @@ def _details(request: CompletionRequest, output: TokenOutput, tokens: int) -> di
 
 
 def _shown(log_prob: float) -> float:
-    """As vLLM shows it to agents: a number in any case."""
+    """Returns the log-probability like vLLM shows it to agents: always a number."""
     return max(log_prob, _LOWEST) if math.isfinite(log_prob) else _LOWEST
 
 
 def _global_steps(extra_fields: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The steps whose weights sampled the first and the last token, where verl tells."""
+    """Returns the steps whose weights sampled the first and the last token, if verl reports them."""
     step = extra_fields.get("global_steps")
     first = extra_fields.get("min_global_steps", step)
     last = extra_fields.get("max_global_steps", step)

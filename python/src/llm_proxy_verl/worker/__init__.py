@@ -1,1 +1,1 @@
-"""The worker's side of the worker protocol, and nothing of verl."""
+"""The worker's side of the worker protocol, independent of verl."""

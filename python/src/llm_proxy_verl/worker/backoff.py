@@ -1,4 +1,4 @@
-"""Keeps one connection: dials, and dials again after each end, until told to stop."""
+"""Maintains one connection: dials, and dials again after each disconnection, until stopped."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 
 FIRST_LIMIT_S = 1.0
 LAST_LIMIT_S = 60.0
-#: A connection that held this long was a good one: the next wait starts from the first limit.
+#: A connection that lasted this long was stable: the next delay starts from the first limit.
 STABLE_S = 10.0
 
 
 def backoff_limit(failures: int) -> float:
-    """The longest wait, in seconds, after so many failures in a row."""
+    """Returns the longest delay, in seconds, after this number of consecutive failures."""
     return min(LAST_LIMIT_S, FIRST_LIMIT_S * 2.0 ** min(failures, 30))
 
 
@@ -23,12 +23,12 @@ async def keep_connected(
     *,
     draw: Callable[[], float] = random.random,
 ) -> None:
-    """Returns when ``stopping`` is set and the connection of that moment is gone.
+    """Returns when ``stopping`` is set and the current connection is closed.
 
-    Waits are exponential with full jitter, each drawn between 0 and the limit, so that the workers of a restarted
-    proxy do not come back at once.
+    Delays are exponential with full jitter, each drawn between 0 and the limit, so that the workers of a restarted
+    proxy do not reconnect at the same time.
 
-    :param connect: dials, and returns how many seconds the connection held when it is gone (0: there was none)
+    :param connect: dials, and returns the duration of the connection in seconds after its end (0: there was none)
     """
     failures = 0
     while not stopping.is_set():

@@ -1,4 +1,4 @@
-"""The inference worker: dials one or several proxies and serves their calls with an engine of its own."""
+"""The inference worker: dials one or several proxies and serves their requests with its own engine."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from .link import ProxyLink
 
 logger = logging.getLogger(__name__)
 
-#: Such as the worker protocol's ``capabilities``: the engine takes prompts in token ids.
+#: Values of the worker protocol's ``capabilities``: among others, the engine accepts prompts of token ids.
 _CAPABILITIES = ("alive", "cancel", "details", "images", "resume", "status", "token_ids")
-#: Proxies compare tokenizers by it; one that goes by another text does not compare.
+#: Proxies compare tokenizers by the ids of this text; a proxy with another text skips the comparison.
 TOKENIZER_TEXT = (
     "The quick brown fox: 1234567890, 3.14159\n\tdef f(x):  return x**2\n\n"
     "À Zürich, naïve façade; Привет, мир; 你好,世界; こんにちは; 안녕하세요; مرحبا بالعالم; नमस्ते 🙂👍"
 )
-#: How often the worker looks whether there is something new to tell its proxies.
+#: Interval at which the worker checks for status changes to report.
 _STATUS_INTERVAL_S = 1.0
 
 
 class InferenceWorkerClient:
-    """Lends an engine to proxies in relay mode.
+    """Offers an engine to proxies in relay mode.
 
-    It belongs to the event loop that :meth:`start` is called in. Connections are made again whenever they end, and a
-    call that was under way goes on where it was.
+    It belongs to the event loop in which :meth:`start` is called. It reconnects after each disconnection, and running
+    requests continue where they were.
 
     :param proxy_urls: base URLs of proxies: ``http(s)://`` or ``ws(s)://``, with or without ``/ws/worker``
     :param worker_id: unique among the workers of each proxy; 1 to 200 characters
-    :param max_concurrency: calls served at once, for all proxies together
-    :param api_keys: worker keys, where proxies ask for one; when one is refused the next is tried
-    :param draw: as ``random.random``; draws the waits between attempts to connect
+    :param max_concurrency: number of concurrent requests, over all proxies
+    :param api_keys: worker keys, if proxies require one; if one is rejected, the next is tried
+    :param draw: same contract as ``random.random``; draws the delays between connection attempts
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class InferenceWorkerClient:
         self.worker_id = worker_id
         self._engine = engine
         self._max_concurrency = max_concurrency
-        #: One life of this worker: proxies keep calls for it while its connection is away.
+        #: Identifies this run of the worker: proxies keep its requests while it is disconnected.
         self._epoch = time.time_ns() // 1_000_000
         ids = engine.text_ids(TOKENIZER_TEXT)
         tokenizer = {"name": worker_id, "models": [], "ids": ids}
@@ -79,11 +79,14 @@ class InferenceWorkerClient:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Dials every proxy, and keeps dialling, until :meth:`stop`. To be called once, in a running event loop."""
+        """Dials every proxy and keeps the connections up until :meth:`stop`.
+
+        Must be called once, in a running event loop.
+        """
         self._running = asyncio.create_task(self._run(), name=f"llm-proxy worker {self.worker_id}")
 
     async def wait_connected(self, timeout_s: float) -> bool:
-        """Waits until every proxy has this worker; returns whether that came in time."""
+        """Waits until every proxy has accepted this worker; returns whether that happened in time."""
         waits = [asyncio.ensure_future(link.connected.wait()) for link in self._links]
         _, pending = await asyncio.wait(waits, timeout=timeout_s)
         for wait in pending:
@@ -91,10 +94,10 @@ class InferenceWorkerClient:
         return not pending
 
     async def stop(self, grace_s: float | None = None) -> bool:
-        """Takes nothing new, finishes what it has, and leaves.
+        """Rejects new requests, completes running ones, and disconnects.
 
-        :param grace_s: calls that still run after this time are dropped; ``None``: they are waited for
-        :returns: whether every call was delivered or given up by its proxy
+        :param grace_s: requests that are still running after this time are cancelled; ``None``: no limit
+        :returns: whether every response was delivered, or its request cancelled by its proxy
         """
         self._draining = True
         drains = [asyncio.create_task(link.drain()) for link in self._links]
@@ -131,7 +134,7 @@ class InferenceWorkerClient:
             "worker_id": self.worker_id,
             "protocol": PROTOCOL_VERSION,
             "capabilities": list(_CAPABILITIES),
-            # Whatever model an agent asks for, it gets the one that is trained.
+            # Every requested model name maps to the one that is trained.
             "models": [],
             "max_concurrency": self._max_concurrency,
             "weight_version": self._engine.weight_version,
@@ -153,7 +156,7 @@ class InferenceWorkerClient:
 
 
 def worker_socket_url(proxy_url: str) -> str:
-    """The address of a proxy's ``/ws/worker``."""
+    """Returns the address of a proxy's ``/ws/worker``."""
     parts = urlsplit(proxy_url)
     scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
     path = parts.path.rstrip("/").removesuffix("/ws/worker")

@@ -1,4 +1,5 @@
-"""The worker's side of one WebSocket: says hello, waits for the ack, and ends the socket when it falls silent."""
+"""The worker's side of one WebSocket: sends the hello, waits for the ack, and closes the socket if the proxy is silent.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ _ENDED = frozenset({aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.
 class ConnectionEnd:
     """How a connection ended."""
 
-    #: How long it held after the ack; 0: it never came to that.
+    #: Duration of the connection after the ack; 0: there was no ack.
     held_s: float
     #: The WebSocket close code; 0: there was none.
     code: int
     reason: str
-    #: The proxy wants a key, or another one.
+    #: The proxy requires a key, or another one.
     key_refused: bool = False
 
 
@@ -41,21 +42,21 @@ class ProxyConnection:
         self._hello = hello
         self._greeted = greeted
         self._received = received
-        #: Frames in the order in which they are to go out; ``None`` leaves.
+        #: Frames in the order of sending; ``None`` disconnects.
         self._outbox: asyncio.Queue[str | None] = asyncio.Queue()
         self._greeted_at: float | None = None
         self._silence_s = frames.HELLO_TIMEOUT_S
 
     def send(self, text: str) -> None:
-        """Sends a frame behind all that were given before."""
+        """Sends a frame after all earlier ones."""
         self._outbox.put_nowait(text)
 
     def leave(self) -> None:
-        """Ends the connection once everything given before is sent: the proxy need not wait for this worker."""
+        """Disconnects after all earlier frames are sent: the proxy does not wait for this worker to return."""
         self._outbox.put_nowait(None)
 
     async def run(self, http: aiohttp.ClientSession, url: str, api_key: str | None) -> ConnectionEnd:
-        """Dials, and returns when the connection is gone. Never raises but for a cancellation."""
+        """Dials, and returns when the connection is closed. Raises only on a cancellation."""
         code, reason, key_refused = 0, "", False
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         try:
@@ -63,7 +64,7 @@ class ProxyConnection:
             try:
                 reason = await self._talk(socket)
             finally:
-                # Waits for the other side's close: a proxy that a worker has left knows it when this returns.
+                # Waits for the other side's close, so that the proxy has noticed the disconnection when this returns.
                 await socket.close(code=frames.CLOSE_DONE)
                 code = socket.close_code or 0
         except asyncio.TimeoutError:
@@ -79,7 +80,7 @@ class ProxyConnection:
     async def _dial(
         self, http: aiohttp.ClientSession, url: str, headers: Mapping[str, str]
     ) -> aiohttp.ClientWebSocketResponse:
-        # Without autoping: a ping is the sign of life that the silence is measured by.
+        # Without autoping, because the detection of silence needs the pings.
         return await http.ws_connect(
             url,
             headers=headers,
@@ -90,7 +91,7 @@ class ProxyConnection:
         )
 
     async def _talk(self, socket: aiohttp.ClientWebSocketResponse) -> str:
-        """Returns why the talk ended, where this side knows; the socket may still be open."""
+        """Returns the reason for the end of the exchange, if this side knows it; the socket may still be open."""
         await socket.send_str(frames.dump_frame(self._hello()))
         reader, writer = asyncio.create_task(self._read(socket)), asyncio.create_task(self._write(socket))
         try:
@@ -116,7 +117,7 @@ class ProxyConnection:
             except asyncio.TimeoutError:
                 return f"the proxy was silent for {self._silence_s:g} s"
             if message.type in _ENDED:
-                # Of a close frame the message's `extra` is the reason.
+                # The message's `extra` is the reason of a close frame.
                 return str(message.extra or "")
             if message.type is aiohttp.WSMsgType.ERROR:
                 return str(message.data)

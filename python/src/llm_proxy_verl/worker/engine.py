@@ -1,4 +1,4 @@
-"""The port behind which a worker's engine stands."""
+"""The port of a worker's engine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ class Engine(Protocol):
 
     @property
     def weight_version(self) -> str | None:
-        """Which weights it sampled with last, in its own word; ``None`` while it has not told."""
+        """The weight version of its latest completion; ``None`` while it has not reported any."""
 
     def text_ids(self, text: str) -> list[int] | None:
-        """The text's ids by its tokenizer, without a token that begins it; ``None`` if it cannot tell."""
+        """Returns the text's ids according to its tokenizer, without a leading special token; ``None`` if unknown."""
 
     async def generate(self, request: CompletionRequest) -> Completion:
-        """Samples one completion. Cancelling the call stops the wait for it.
+        """Samples one completion.
 
-        :raises CallError: with what the agent should get
+        Cancelling the task stops waiting for it.
+
+        :raises CallError: the error for the agent
         """

@@ -1,6 +1,6 @@
-"""Frames of ``/ws/worker``, protocol version 2, as docs/worker-protocol.md has them: JSON text with a ``type``.
+"""Frames of ``/ws/worker``, protocol version 2, as in docs/worker-protocol.md: JSON text with a ``type``.
 
-What comes in is checked and becomes a value of its own; what goes out is made by the functions at the end.
+Incoming frames are validated and parsed to typed values; the functions at the end create outgoing ones.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 from ..errors import CallError
 
 PROTOCOL_VERSION = 2
-#: A frame, in either direction, may be this large.
+#: Maximum size of a frame, in either direction.
 MAX_FRAME_BYTES = 100 * 1024 * 1024
-#: A worker waits this long for the answer to its hello.
+#: How long a worker waits for the response to its hello.
 HELLO_TIMEOUT_S = 10.0
-#: Heartbeats that the proxy may miss before it is taken for gone.
+#: Number of missed heartbeats after which the proxy is considered lost.
 MISSED_HEARTBEATS = 3
 
 CLOSE_DONE = 1000
@@ -31,39 +31,39 @@ Frame = dict[str, Any]
 
 
 class BadFrameError(ValueError):
-    """A frame is not one that a proxy sends; the message says what is wrong with it, never what stands in it."""
+    """A frame is invalid; the message describes the error, never the content."""
 
 
 @dataclass(frozen=True)
 class HelloAck:
-    """The proxy has taken the worker on."""
+    """The proxy has accepted the worker."""
 
     heartbeat_s: float
-    #: How long the proxy keeps calls for a worker whose connection has dropped.
+    #: How long the proxy keeps requests of a disconnected worker.
     grace_s: float
-    #: A call's bytes that may be sent and not be acknowledged.
+    #: Maximum number of unacknowledged bytes of a request.
     window_bytes: int
-    #: How often to say of the calls that run that they do; ``None``: the proxy does not ask for it.
+    #: Interval for reporting running requests; ``None``: the proxy does not need it.
     alive_s: float | None
-    #: Calls that the proxy still wants, with the last frame that it has of each.
+    #: Requests that the proxy still knows, with the last frame that it has received of each.
     received: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """One call."""
+    """One request."""
 
     request_id: str
     session_id: str
-    #: ``chat``, or ``completion`` for the older text completions.
+    #: ``chat``, or ``completion`` for the legacy text completions.
     kind: str
     #: The agent's body, without messages, tools and a prompt of token ids.
     body: Mapping[str, Any]
-    #: ``None`` where the engine is meant to render messages or to tokenize text itself.
+    #: ``None`` if the engine must render messages or tokenize text itself.
     prompt_token_ids: list[int] | None
-    #: What the proxy records beyond ids and log-probabilities, by its names.
+    #: The token data that the proxy records beyond ids and log-probabilities, by its names.
     record: tuple[str, ...] = ()
-    #: The place of the prompt from which routed experts are wanted.
+    #: The position in the prompt from which routed experts are requested.
     experts_start: int = 0
     #: The id that stands for an image in ``prompt_token_ids``; ``None``: there are no images.
     image_token_id: int | None = None
@@ -73,29 +73,29 @@ class CompletionRequest:
 
 @dataclass(frozen=True)
 class Completion:
-    """What an engine sampled for one call, whole."""
+    """A complete completion for one request."""
 
     token_ids: Sequence[int]
-    #: Natural logarithms, one per id; ``None`` where the engine does not tell.
+    #: Natural logarithms, one per id; ``None`` if the engine does not report them.
     log_probs: Sequence[float | None] | None
     #: ``stop`` or ``length``.
     finish_reason: str
-    #: The text of a call of kind ``completion``; for chat calls the proxy decodes.
+    #: The text of a request of kind ``completion``; for chat requests the proxy decodes the ids.
     text: str | None = None
-    #: OpenAI's ``logprobs.content`` entries, for an agent that asked for them.
+    #: OpenAI's ``logprobs.content`` entries, for an agent that requested them.
     agent_logprobs: Sequence[Mapping[str, Any]] | None = None
-    #: The weights at the beginning and at the end, in the engine's own word.
+    #: The weight versions at the beginning and at the end, as the engine reports them.
     weight_version_start: str | None = None
     weight_version_end: str | None = None
     cached_tokens: int | None = None
-    #: Base64 of safetensors files, by the names of details.
+    #: Base64 of safetensors files, by the names of token data.
     details: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_frame(text: str) -> Frame:
-    """Reads a frame's JSON.
+    """Parses a frame's JSON.
 
-    :raises BadFrameError: for what is no frame at all
+    :raises BadFrameError: if the text is not a frame
     """
     try:
         frame = json.loads(text)
@@ -107,7 +107,7 @@ def parse_frame(text: str) -> Frame:
 
 
 def parse_hello_ack(frame: Frame) -> HelloAck:
-    """Reads ``worker_hello_ack``.
+    """Parses ``worker_hello_ack``.
 
     :raises BadFrameError: for another frame, and for version 1, in which the proxy cannot send token ids
     """
@@ -126,9 +126,9 @@ def parse_hello_ack(frame: Frame) -> HelloAck:
 
 
 def parse_request(frame: Frame) -> CompletionRequest:
-    """Reads ``completion_request``.
+    """Parses ``completion_request``.
 
-    :raises BadFrameError: for one that breaks its schema
+    :raises BadFrameError: for one that does not match its schema
     """
     body = frame.get("body")
     kind = frame.get("kind")
@@ -151,7 +151,7 @@ def parse_request(frame: Frame) -> CompletionRequest:
 
 
 def _image_urls(frame: Frame) -> tuple[str, ...]:
-    """The URLs of the messages' image parts."""
+    """Returns the URLs of the messages' image parts."""
     contents = [message.get("content") for message in _objects(frame, "messages")]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     images = [
@@ -164,7 +164,7 @@ def _image_urls(frame: Frame) -> tuple[str, ...]:
 
 
 def pack_token_ids(ids: Sequence[int]) -> str:
-    """Base64 of little-endian 32-bit integers."""
+    """Encodes ids as base64 of little-endian 32-bit integers."""
     packed = array("i", ids)
     if sys.byteorder == "big":
         packed.byteswap()
@@ -172,9 +172,9 @@ def pack_token_ids(ids: Sequence[int]) -> str:
 
 
 def unpack_token_ids(text: str) -> list[int]:
-    """Reads what :func:`pack_token_ids` makes.
+    """Decodes the result of :func:`pack_token_ids`.
 
-    :raises BadFrameError: when the text does not hold whole ids, or one is negative
+    :raises BadFrameError: if the text has a partial id, or one is negative
     """
     try:
         packed = array("i", base64.b64decode(text, validate=True))
@@ -188,7 +188,7 @@ def unpack_token_ids(text: str) -> list[int]:
 
 
 def chunk_frame(request: CompletionRequest, completion: Completion, seq: int) -> str:
-    """The whole completion as one chunk."""
+    """Returns the frame with the complete completion as one chunk."""
     start: Frame = {"engine": "verl", "prompt_token_ids": pack_token_ids(request.prompt_token_ids or [])}
     if completion.weight_version_start is not None:
         start["weight_version"] = completion.weight_version_start
@@ -205,7 +205,7 @@ def chunk_frame(request: CompletionRequest, completion: Completion, seq: int) ->
 
 
 def response_frame(request: CompletionRequest, completion: Completion, seq: int) -> str:
-    """The end of a call that succeeded."""
+    """Returns the last frame of a successful request."""
     prompt_tokens, completion_tokens = len(request.prompt_token_ids or []), len(completion.token_ids)
     usage: Frame = {
         "prompt_tokens": prompt_tokens,
@@ -226,12 +226,12 @@ def response_frame(request: CompletionRequest, completion: Completion, seq: int)
 
 
 def alive_frame(request_ids: Sequence[str]) -> str:
-    """These calls have an engine at work, or wait for one."""
+    """Returns the frame that reports requests as running or queued."""
     return _dump(type="calls_alive", request_ids=list(request_ids))
 
 
 def failure_frame(request_id: str, error: CallError, seq: int) -> str:
-    """The end of a call that failed."""
+    """Returns the last frame of a failed request."""
     on_wire: Frame = {"code": error.code, "message": error.message, "status": error.status}
     on_wire["log_message"] = error.log_message[:1000]
     if error.param is not None:
@@ -242,7 +242,7 @@ def failure_frame(request_id: str, error: CallError, seq: int) -> str:
 
 
 def dump_frame(frame: Mapping[str, Any]) -> str:
-    """A frame's text."""
+    """Returns a frame's text."""
     return json.dumps(frame, separators=(",", ":"), allow_nan=False)
 
 
@@ -251,7 +251,7 @@ def _dump(**fields: Any) -> str:
 
 
 def _logprob_on_wire(value: float | None) -> float | None:
-    """JSON has no number for what is not finite; null says that the turn is not exact."""
+    """Converts a logprob for JSON, which has no infinite numbers; null means that the turn is not exact."""
     number = math.nan if value is None else float(value)
     return number if math.isfinite(number) else None
 

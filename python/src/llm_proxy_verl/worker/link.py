@@ -1,4 +1,4 @@
-"""A worker's life with one proxy: the connection, kept up, and the calls, which outlive it."""
+"""The link of a worker to one proxy: the connection, which is re-established, and the requests, which outlive it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .served_call import ServedCall
 
 logger = logging.getLogger(__name__)
 
-#: An engine that has worked on one call for so long counts as hung: nobody vouches for it any more.
+#: An engine that processes one request for this long is considered hung: the request is no longer reported as running.
 _MAX_SILENCE_S = 1800.0
 
 
 class ProxyLink:
-    """Serves the calls of one proxy.
+    """Serves the requests of one proxy.
 
-    :param url: of the proxy's ``/ws/worker``
-    :param identity: what the hello says of the worker, beside the calls that it holds
-    :param status: the ``worker_status`` of this moment
-    :param slots: calls served at once, shared by all links of the worker
+    :param url: URL of the proxy's ``/ws/worker``
+    :param identity: fields of the hello that describe the worker, besides its requests
+    :param status: returns the current ``worker_status``
+    :param slots: concurrent requests, shared by all links of the worker
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ProxyLink:
     ) -> None:
         self.url = url
         self._api_keys = api_keys
-        #: How many keys were refused.
+        #: Number of rejected keys.
         self._refusals = 0
         self._engine = engine
         self._identity = identity
@@ -63,27 +63,29 @@ class ProxyLink:
         self._dropped_calls = False
         self._idle = asyncio.Event()
         self._idle.set()
-        #: Set while the proxy has this worker.
+        #: Set while the proxy has accepted this worker.
         self.connected = asyncio.Event()
 
     @property
     def call_count(self) -> int:
-        """Calls that run here or wait for their acknowledgement."""
+        """Number of requests that are running or wait for their acknowledgement."""
         return len(self._calls)
 
     async def run(self, http: aiohttp.ClientSession) -> None:
-        """Stays connected until :meth:`stop`."""
+        """Maintains the connection until :meth:`stop`."""
         await keep_connected(lambda: self._connect(http), self._stopping, draw=self._draw)
 
     async def drain(self) -> bool:
-        """Takes nothing new, and returns when no call is left: whether each was delivered or given up by its proxy."""
+        """Rejects new requests; returns when no request is left, with whether each was delivered or cancelled by its
+        proxy.
+        """
         self._draining = True
         self.send_status()
         await self._idle.wait()
         return not self._dropped_calls
 
     def stop(self) -> None:
-        """Ends what still runs, and the connection."""
+        """Cancels running requests and closes the connection."""
         self._stopping.set()
         self._abandon_all()
         if self._grace is not None:
@@ -92,7 +94,7 @@ class ProxyLink:
             self._connection.leave()
 
     def send_status(self, answers: int | None = None) -> None:
-        """Tells the proxy how the worker is, if there is a connection.
+        """Sends the worker's status, if connected.
 
         :param answers: the number of the proxy's request for it
         """
@@ -124,7 +126,7 @@ class ProxyLink:
         return {**self._identity(), "requests": list(self._calls)}
 
     def _resume(self, ack: HelloAck) -> None:
-        """Calls that the proxy still wants go on where it stopped hearing of them; the others end."""
+        """Resumes requests that the proxy still knows after the last frame that it received; cancels the others."""
         if self._grace is not None:
             self._grace.cancel()
         self._ack = ack
@@ -143,7 +145,10 @@ class ProxyLink:
         logger.info("connected to %s", self.url)
 
     def _tell_alive(self, every_s: float) -> None:
-        """An answer comes whole, after minutes perhaps; the proxy cannot tell that from a call that was lost."""
+        """Reports running requests periodically.
+
+        A response is sent at once, possibly after minutes, and the proxy cannot distinguish that from a lost request.
+        """
 
         def tell() -> None:
             since = time.monotonic() - _MAX_SILENCE_S
@@ -157,7 +162,10 @@ class ProxyLink:
         self._alive = asyncio.get_running_loop().call_later(every_s, tell)
 
     def _await_return(self) -> None:
-        """The connection is gone. When the grace time is over the proxy has failed the calls, and they end here too."""
+        """Handles a disconnection.
+
+        After the grace period the proxy has failed the requests, so they are cancelled here too.
+        """
         self.connected.clear()
         if self._alive is not None:
             self._alive.cancel()
@@ -171,7 +179,7 @@ class ProxyLink:
         self._abandon_all()
 
     def _receive(self, frame: Frame) -> None:
-        """What belongs to no call that runs comes late and changes nothing."""
+        """Handles a frame. Frames for requests that are not running are late and ignored."""
         kind, request_id = frame["type"], frame.get("request_id")
         call = self._calls.get(request_id) if isinstance(request_id, str) else None
         if kind == "completion_request" and isinstance(request_id, str):
@@ -181,7 +189,7 @@ class ProxyLink:
         elif kind == "completion_cancel":
             self._abandon(call)
         elif kind == "worker_status_request" and isinstance(frame.get("seq"), int):
-            # verl tells its weights with each answer: there is nothing to ask.
+            # verl reports its weights with each response, so there is nothing to query.
             self.send_status(answers=frame["seq"])
         elif kind != "pong":
             logger.warning(
@@ -195,7 +203,7 @@ class ProxyLink:
                 self._forget(call)
 
     def _begin(self, frame: Frame, request_id: str) -> None:
-        """A request that is here already has come again with a reconnect: it is being served."""
+        """Starts a request. A request that is already known was sent again after a reconnect and is being served."""
         if request_id in self._calls or self._ack is None:
             return
         call = ServedCall(request_id, self._ack.window_bytes)
@@ -212,7 +220,7 @@ class ProxyLink:
             call.task = asyncio.create_task(self._serve(call, request))
 
     async def _serve(self, call: ServedCall, request: CompletionRequest) -> None:
-        """Never raises but for a cancellation: whatever goes wrong becomes the last frame."""
+        """Serves a request. Raises only on a cancellation: an error becomes the last frame."""
         try:
             async with self._slots:
                 completion = await self._engine.generate(request)
@@ -222,13 +230,14 @@ class ProxyLink:
         except CallError as error:
             self._fail(call, error)
         except asyncio.CancelledError:
-            # A call that was given up here is forgotten before its task is cancelled: this one its engine gave up.
+            # A request that is cancelled here is removed before its task is cancelled: this one was cancelled by its
+            # engine.
             if call.request_id not in self._calls:
                 raise
             self._fail(call, CallError("engine_lost", "verl's engine cancelled this completion"))
         except Exception as error:  # the engine's, of whatever kind
             kind, where = type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
-            # Not its message, which may quote the prompt.
+            # Without its message, which may quote the prompt.
             logger.error(  # noqa: TRY400
                 "call %s of session %s failed: %s\n%s", request.request_id, request.session_id, kind, where
             )
@@ -253,6 +262,7 @@ class ProxyLink:
             self._idle.set()
 
     def _send(self, text: str) -> None:
-        """Without a connection, or before its ack, nothing is sent: the ack brings up what the proxy lacks."""
+        """Sends a frame. Without a connection, or before its ack, does nothing: missing frames are sent after the ack.
+        """
         if self._ack is not None and self._connection is not None:
             self._connection.send(text)

@@ -1,4 +1,4 @@
-"""One call at the worker: the frames of its answer that the proxy has not acknowledged, and the wait for room."""
+"""A request at the worker: the unacknowledged frames of its response, and the wait for window space."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .frames import MAX_FRAME_BYTES
 
 
 class ServedCall:
-    """Numbers the frames of one answer and keeps each until the proxy has it, so that it can be sent again."""
+    """Numbers the frames of one response and keeps each until the proxy has it, so that it can be sent again."""
 
     def __init__(self, request_id: str, window_bytes: int) -> None:
         self.request_id = request_id
         self.has_ended = False
-        #: By the monotonic clock.
+        #: Time of the monotonic clock.
         self.begun_at = time.monotonic()
-        #: Serves the call; cancelling it stops the call.
+        #: Serves the request; cancelling it cancels the request.
         self.task: asyncio.Task[None] | None = None
         self._window_bytes = window_bytes
         self._kept: deque[tuple[int, str, int]] = deque()
@@ -30,9 +30,10 @@ class ServedCall:
     def add(self, write: Callable[[int], str]) -> str:
         """Numbers a frame.
 
-        :param write: makes its text with the number in it
+        :param write: returns the text of the frame with this number
         :returns: the text, to be sent now
-        :raises CallError: for one that the proxy would end the connection over, again after each reconnect
+        :raises CallError: for one that exceeds the frame limit: the proxy would close the connection, again after each
+            reconnect
         """
         text = write(self._last_seq + 1)
         size = len(text.encode())
@@ -50,32 +51,35 @@ class ServedCall:
         return text
 
     def acknowledge(self, seq: int) -> None:
-        """The proxy has handed on everything up to ``seq``. Old and repeated acknowledgements do no harm."""
+        """Drops the frames up to ``seq``, which the proxy has delivered.
+
+        Old and repeated acknowledgements are harmless.
+        """
         while self._kept and self._kept[0][0] <= seq:
             self._kept_bytes -= self._kept.popleft()[2]
         self._moved.set()
 
     def resize_window(self, window_bytes: int) -> None:
-        """A proxy that was set up anew may have another window."""
+        """Sets the window, which may differ after a restart of the proxy."""
         self._window_bytes = window_bytes
         self._moved.set()
 
     async def room(self) -> None:
-        """Waits until another frame may be sent: a frame is never split, so the last one may overshoot the window."""
+        """Waits until another frame may be sent. A frame is never split, so the last one may exceed the window."""
         while self._kept_bytes >= self._window_bytes:
             self._moved.clear()
             await self._moved.wait()
 
     def after(self, received: int) -> list[str]:
-        """The frames that a proxy lacks which has received all up to ``received``."""
+        """Returns the frames after ``received``, the last one that the proxy has received."""
         return [text for seq, text, _ in self._kept if seq > received]
 
     @property
     def is_delivered(self) -> bool:
-        """Whether nothing needs to be kept of this call."""
+        """Whether the proxy has acknowledged all frames."""
         return self.has_ended and not self._kept
 
     def stop(self) -> None:
-        """Nobody wants the answer any more."""
+        """Cancels the request, because its response is no longer needed."""
         if self.task is not None:
             self.task.cancel()
