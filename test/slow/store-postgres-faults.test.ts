@@ -287,7 +287,7 @@ if (noPostgres !== false) {
       /postgres:\/\/proxy@127.0.0.1:1\/x does not answer/,
     )
     const latin = await server.newDatabase("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-    await refused(latin, /has encoding LATIN1: make one with ENCODING 'UTF8'/)
+    await refused(latin, /has encoding LATIN1: create one with ENCODING 'UTF8'/)
     await t.rejects(openPostgresReader(await server.newDatabase()), {
       message: /there is no record in this database/,
     })

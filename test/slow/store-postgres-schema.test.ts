@@ -121,7 +121,7 @@ if (noPostgres !== false) {
       await asRelease(url, NEXT)
       await t.rejects(asRelease(url, AFTER_NEXT), {
         code: 'start_failed',
-        message: /an older llm-proxy than this one can share the record with runs on node-7: end it first/,
+        message: /an older llm-proxy that cannot use the new schema runs on node-7: stop it first/,
       })
       await store.createSession(aSession('s'))
       await store.close()

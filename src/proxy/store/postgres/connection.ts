@@ -195,7 +195,7 @@ export async function askForDurability(client: pg.Client, durability: Durability
   if (encoding !== 'UTF8') {
     throw new ProxyError(
       'start_failed',
-      `the database has encoding ${encoding}: make one with ENCODING 'UTF8'`,
+      `the database has encoding ${encoding}: create one with ENCODING 'UTF8'`,
     )
   }
   const [fsync, fullPageWrites] = [await shown('fsync'), await shown('full_page_writes')]

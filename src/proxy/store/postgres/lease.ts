@@ -76,7 +76,7 @@ export async function takeLease(client: Client, name: string): Promise<OwnerLeas
     if (rows.length === 0)
       throw new ProxyError(
         'start_failed',
-        'a newer llm-proxy has changed the record so that this one cannot use it',
+        'a newer llm-proxy has migrated the database to a version that this one cannot use',
       )
     return { id: rows[0]!.id, slot, epoch: 1, group: 0, nextIds }
   })

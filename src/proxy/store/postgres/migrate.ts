@@ -83,8 +83,8 @@ async function refuseOlderProxies(client: Client, oldest: number): Promise<void>
   if (rows.length === 0) return
   throw new ProxyError(
     'start_failed',
-    `an older llm-proxy than this one can share the record with runs on ${rows.map(({ name }) => name).join(', ')}: ` +
-      'end it first, or go by way of the release between the two',
+    `an older llm-proxy that cannot use the new schema runs on ${rows.map(({ name }) => name).join(', ')}: ` +
+      'stop it first, or upgrade by way of the release between the two',
   )
 }
 

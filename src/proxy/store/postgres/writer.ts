@@ -399,7 +399,7 @@ const IN_NO_GROUP = {
 }
 
 const GONE_BACK =
-  'the database has lost what it had acknowledged, as a standby may that was behind: restart llm-proxy'
+  'the database has lost acknowledged commits, as after a fail-over to a standby that lagged: restart llm-proxy'
 
 /** Returns whether a unique index already contains the key. */
 function isTaken(error: unknown): boolean {
