@@ -294,12 +294,13 @@ if (noPostgres !== false) {
   })
 
   const smallDisk = mountSmallDisk()
+  // Not of the test below, which may be left out.
+  if (smallDisk) t.teardown(smallDisk.unmount)
   t.test(
     'a full disk of the server fails the calls on it, and recording goes on once there is room',
     { skip: smallDisk === undefined && 'only root can mount a small disk' },
     async (t) => {
-      const { folder, unmount } = smallDisk!
-      t.teardown(unmount)
+      const { folder } = smallDisk!
       const { uid, gid } = statSync(server.dataFolder)
       const place = join(folder, 'tables')
       mkdirSync(place)
