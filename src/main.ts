@@ -23,7 +23,7 @@ import { getHealth } from './proxy/http/operator/health/health-route.ts'
 import { listen, type ServerOptions } from './proxy/http/server.ts'
 import { rejectWorkers } from './proxy/relay/reject-workers.ts'
 import { describeHeld } from './proxy/session/state/sweeper.ts'
-import type { SharedRecord } from './proxy/store/port/shared-record.ts'
+import type { NodeCoordination } from './proxy/store/port/shared-record.ts'
 import type { Promises } from './proxy/store/postgres/connection.ts'
 import { databaseName, isPostgresUrl } from './proxy/store/postgres/open.ts'
 import { forwardRollouts } from './rollout/server/forward-rollouts.ts'
@@ -193,7 +193,7 @@ function healthFacts(config: ServeConfig, parts: ServerParts) {
 }
 
 /** Returns the nodes that share the store. */
-function nodesToWire({ proxies, self }: SharedRecord) {
+function nodesToWire({ proxies, self }: NodeCoordination) {
   return proxies.map(({ id, name, url = null, isDraining: draining }) => ({
     name,
     url,

@@ -23,8 +23,8 @@ import { RelayBackend } from './proxy/relay/relay-backend.ts'
 import { Activity } from './proxy/session/state/activity.ts'
 import { parseLimits } from './proxy/session/state/limits.ts'
 import { Sessions } from './proxy/session/state/sessions.ts'
-import { describeHeld, type HeldSweep } from './proxy/session/state/sweeper.ts'
-import { AnnouncedWeights } from './proxy/session/turn/announced-weights.ts'
+import { describeHeld, type SweepBacklog } from './proxy/session/state/sweeper.ts'
+import { WeightAnnouncement } from './proxy/session/turn/announced-weights.ts'
 import { TurnRunner } from './proxy/session/turn/run-turn.ts'
 import type { TurnStore } from './proxy/store/port/turn-store.ts'
 import { isPostgresUrl, lookAtPostgres, openPostgresStore } from './proxy/store/postgres/open.ts'
@@ -90,7 +90,7 @@ export async function openParts(
   const activity = new Activity()
   const { prompts, tokenizer, markup } = await openPrompts(model, backend, store, logger)
   const sessions = openSessions(config, store, { backend, activity, logger, isFallback })
-  const weights = new AnnouncedWeights()
+  const weights = new WeightAnnouncement()
   const drift =
     config.verifyShare > 0 ? openDriftMeter(config, backend, store, { logger, metrics }) : undefined
   const runner = new TurnRunner({
@@ -135,7 +135,7 @@ interface SharedParts {
   store: TurnStore
   backend: Backend
   registry: Registry
-  weights: AnnouncedWeights
+  weights: WeightAnnouncement
   activity: Activity
   logger: Logger
 }
@@ -182,7 +182,7 @@ function openSessions(
   const hooks = {
     onEnded: (sessionId: string) => backend.releaseSession(sessionId),
     onSweepFailed: (error: ProxyError) => logEvent(logger, 'sweep_failed', { err: error }),
-    onSweepHeld: (held: HeldSweep) => logEvent(logger, 'sweep_deferred', { note: describeHeld(held) }),
+    onSweepHeld: (held: SweepBacklog) => logEvent(logger, 'sweep_deferred', { note: describeHeld(held) }),
   }
   return new Sessions(store, hooks, {
     activity,

@@ -7,8 +7,8 @@ import {
   type AvailableQuery,
   type Consumer,
   FIRST_END,
-  type FoundGroups,
   type GroupQuery,
+  type GroupsPage,
   type LeaseChange,
   type SessionKey,
 } from '../../src/proxy/store/port/consumers.ts'
@@ -231,7 +231,7 @@ export function consumerConformance(t: Test, open: (t: Test) => Promise<TurnStor
     const query = { consumer: 'trainer', leaseId: 'new', size: 2, limit: 10, except: [], timeoutMs: DAY_MS }
     const find = (fields: Partial<GroupQuery> = {}) =>
       store.findGroups({ ...query, nowMs: Date.now(), ...fields })
-    const idsOf = ({ units }: FoundGroups) =>
+    const idsOf = ({ units }: GroupsPage) =>
       units.map((unit) => unit.map(({ session }) => session.sessionId).join(' '))
     await group('a3', 'b1', 'c1')
     t.strictSame(await idsAvailable(store, { ungrouped: true }), ['a1', 'a2', 'b2', 'b3'])

@@ -1,6 +1,6 @@
-import type { SharedRecord, SharingProxy } from '../../src/proxy/store/port/shared-record.ts'
+import type { NodeCoordination, NodeInfo } from '../../src/proxy/store/port/shared-record.ts'
 
-export interface FakeSharedRecord extends SharedRecord {
+export interface FakeSharedRecord extends NodeCoordination {
   /** Ends the lease of another node. */
   end(id: number): void
 }
@@ -16,14 +16,14 @@ export function fakeSharedRecord({ lease }: { lease?: number | undefined } = {})
     gone.set(id, controller)
     return controller
   }
-  const self: SharingProxy | undefined =
+  const self: NodeInfo | undefined =
     lease === undefined
       ? undefined
       : { id: lease, name: 'fake', url: undefined, isDraining: false, seen: 0, isDrained: false }
   const fake: Partial<FakeSharedRecord> = {
     self,
     proxies: self ? [self] : [],
-    goneOf: (id) => goneOf(id).signal,
+    getGoneSignal: (id) => goneOf(id).signal,
     end: (id) => goneOf(id).abort(),
   }
   return fake as FakeSharedRecord

@@ -4,10 +4,10 @@ import {
   type AvailableSession,
   type Consumer,
   type ConsumerCounts,
-  type FoundGroups,
-  type GivenSession,
+  type ConsumerSession,
   type GroupMember,
   type GroupQuery,
+  type GroupsPage,
   type LeaseChange,
   type NewLease,
   noConsumer,
@@ -114,7 +114,7 @@ export class MemoryConsumers {
     return changed
   }
 
-  given(entry: Entry): GivenSession[] {
+  given(entry: Entry): ConsumerSession[] {
     const named = [...this.#consumers].toSorted(([a], [b]) => (a < b ? -1 : 1))
     return named.flatMap(([consumer, { given }]) => {
       const held = given.get(entry.life.id)
@@ -124,7 +124,7 @@ export class MemoryConsumers {
     })
   }
 
-  put(entry: Entry, added: readonly GivenSession[]): void {
+  put(entry: Entry, added: readonly ConsumerSession[]): void {
     for (const { consumer, leaseId, leasedUntilMs: untilMs, deliveries } of added) {
       const given = this.#consumers.get(consumer)?.given
       const held = given?.get(entry.life.id)
@@ -143,7 +143,7 @@ export class MemoryConsumers {
     }
   }
 
-  findGroups(entries: readonly Entry[], query: GroupQuery): FoundGroups {
+  findGroups(entries: readonly Entry[], query: GroupQuery): GroupsPage {
     const { consumer, leaseId, size, limit, except, timeoutMs, nowMs } = query
     const given = this.#consumers.get(consumer)?.given
     const every = { ...{ consumer, leaseId, nowMs, limit: 1e9, rewarded: false, ungrouped: false } }

@@ -11,25 +11,25 @@ import { type Annotations, answerFor } from '../../src/proxy/store/port/answered
 import type {
   AvailableQuery,
   Consumer,
-  GivenSession,
+  ConsumerSession,
   GroupMember,
   GroupQuery,
   LeaseChange,
   NewLease,
 } from '../../src/proxy/store/port/consumers.ts'
-import type { ImportedItem } from '../../src/proxy/store/port/imports.ts'
+import type { ImportEntry } from '../../src/proxy/store/port/imports.ts'
 import { changedMarks, type MarksChange, noMarks } from '../../src/proxy/store/port/marks.ts'
 import {
   decodeCursor,
   encodeCursor,
   firstPosition,
+  getOrder,
   type ListOrder,
   type ListPosition,
   matchesFilter,
-  orderOf,
   sortValue,
 } from '../../src/proxy/store/port/session-list.ts'
-import { groupsOf, tallySessions, totalsOf } from '../../src/proxy/store/port/session-summary.ts'
+import { sumTotals, tallySessions, toGroups } from '../../src/proxy/store/port/session-summary.ts'
 import {
   decodeSearchCursor,
   encodeSearchCursor,
@@ -109,7 +109,7 @@ export class MemoryTurnStore implements TurnStore {
   }
 
   async listSessions(query: SessionQuery): Promise<SessionPage> {
-    const order = orderOf(query)
+    const order = getOrder(query)
     const after = query.cursor === undefined ? firstPosition(order) : decodeCursor(query.cursor, order)
     const found = this.#matching(query)
       .map((session) => ({ session, position: this.#positionOf(session, order) }))
@@ -124,7 +124,7 @@ export class MemoryTurnStore implements TurnStore {
   }
 
   async totalSessions(filter: SessionFilter): Promise<SessionTotals> {
-    return totalsOf(tallySessions(this.#matching(filter)))
+    return sumTotals(tallySessions(this.#matching(filter)))
   }
 
   async searchTurns({ wanted, limit, perSession, cursor, ...filter }: TurnSearch): Promise<SearchPage> {
@@ -157,7 +157,7 @@ export class MemoryTurnStore implements TurnStore {
   }
 
   async groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]> {
-    return groupsOf(tallySessions(this.#matching(filter), by), passReward)
+    return toGroups(tallySessions(this.#matching(filter), by), passReward)
   }
 
   async endSession(sessionId: string, status: 'completed' | 'aborted', atMs: number) {
@@ -360,16 +360,16 @@ export class MemoryTurnStore implements TurnStore {
     return entry === undefined ? [] : this.#consumers.given(entry)
   }
 
-  async putGiven(sessionId: string, given: readonly GivenSession[]) {
+  async putGiven(sessionId: string, given: readonly ConsumerSession[]) {
     const entry = this.#open().get(sessionId)
     if (entry !== undefined) this.#consumers.put(entry, given)
   }
 
-  async wasImported({ kind, name, createdAtMs }: ImportedItem) {
+  async wasImported({ kind, name, createdAtMs }: ImportEntry) {
     return this.#imports.has(`${kind} ${createdAtMs} ${name}`)
   }
 
-  async setImported({ kind, name, createdAtMs }: ImportedItem, isImported: boolean) {
+  async setImported({ kind, name, createdAtMs }: ImportEntry, isImported: boolean) {
     const key = `${kind} ${createdAtMs} ${name}`
     if (isImported) this.#imports.add(key)
     else this.#imports.delete(key)

@@ -1,6 +1,6 @@
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { TurnOutcome } from '../../src/proxy/store/port/turn-store.ts'
-import type { SentOutcome } from '../../src/proxy/store/record/sent-turn.ts'
+import type { OutcomeMessage } from '../../src/proxy/store/record/sent-turn.ts'
 
 /** Fields of an outcome; the prompt's ids may be a plain list. */
 export type OutcomeFields = Partial<Omit<TurnOutcome, 'promptTokenIds'>> & {
@@ -13,7 +13,7 @@ export function asPrompt(ids: PromptIds | Int32Array): PromptIds {
 }
 
 /** Converts an outcome to the form that reaches the writer of a store that knows no turn of the session. */
-export function sentWhole({ promptTokenIds, ...outcome }: TurnOutcome): SentOutcome {
+export function sentWhole({ promptTokenIds, ...outcome }: TurnOutcome): OutcomeMessage {
   const rest = promptTokenIds.slice(0, promptTokenIds.length)
   return { ...outcome, prompt: rest.length === 0 ? null : { base: null, shared: 0, rest } }
 }

@@ -7,7 +7,7 @@ import { type HttpServer, listen, type ServerOptions } from '../../src/proxy/htt
 import { Metrics } from '../../src/proxy/metrics/metrics.ts'
 import { Activity } from '../../src/proxy/session/state/activity.ts'
 import { Sessions, type SessionsOptions } from '../../src/proxy/session/state/sessions.ts'
-import { AnnouncedWeights } from '../../src/proxy/session/turn/announced-weights.ts'
+import { WeightAnnouncement } from '../../src/proxy/session/turn/announced-weights.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import type { OpenTurn, TurnOutcome, TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
@@ -78,7 +78,7 @@ export function serverParts(store: TurnStore, options: Partial<SessionsOptions> 
     logger: silentLogger,
     bodyLimitBytes: 1_000_000,
     facts: () => ({}),
-    weights: new AnnouncedWeights(),
+    weights: new WeightAnnouncement(),
     activity,
     metrics: new Metrics().source({ backend, prompts: { counts: () => ({}) }, store }),
     acceptWorker: (socket) => socket.close(),

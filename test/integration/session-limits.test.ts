@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
-import { parseLimits, Spending, withinBudget } from '../../src/proxy/session/state/limits.ts'
+import { parseLimits, SessionUsage, withinBudget } from '../../src/proxy/session/state/limits.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { answer, untilAborted, wholeAnswer } from '../helpers/scripted-backend.ts'
 import { type SessionsApi, STORES, startSessionsApi } from '../helpers/sessions-api.ts'
@@ -158,7 +158,7 @@ t.test('of calls one after the other none passes a budget, and the last one ends
   })
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 40 }), fc.array(call, { maxLength: 30 }), (budget, calls) => {
-      const spending = new Spending()
+      const spending = new SessionUsage()
       let sampled = 0
       for (const { asked, says } of calls) {
         const has = spending.begin({ sampled_tokens: budget }, [], 0)

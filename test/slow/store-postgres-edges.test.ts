@@ -50,7 +50,7 @@ if (noPostgres !== false) {
     await store.check()
     link.lead(standby.port)
     link.cut()
-    await t.rejects(store.shared!.ownerOf('s'), { code: 'store_failed' })
+    await t.rejects(store.shared!.readOwner('s'), { code: 'store_failed' })
     let isHealthy = false
     const checked = store.check().then(() => {
       isHealthy = true
@@ -115,7 +115,7 @@ if (noPostgres !== false) {
       `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '${name}'`,
     )
     await t.resolves(store.getSession('s'), 'a read')
-    await t.resolves(store.shared!.ownerOf('s'), 'a lookup of the owner')
+    await t.resolves(store.shared!.readOwner('s'), 'a lookup of the owner')
     await t.resolves(record(store, 's', 't1', 1), 'a write')
   })
 

@@ -212,7 +212,7 @@ if (noPostgres !== false) {
     t.strictSame(claimed, { epoch: 1, wasLost: false })
     const { epoch } = claimed!
     await one.openTurn(aTurn('open', { sessionId: 's', index: 0, epoch }))
-    t.equal((await other.shared!.ownerOf('s'))?.id, one.shared!.self?.id)
+    t.equal((await other.shared!.readOwner('s'))?.id, one.shared!.self?.id)
     t.equal(await other.shared!.claim('s'), undefined, 'who is there keeps it')
     t.strictSame(await other.shared!.claim('s', true), { epoch: 2, wasLost: false }, 'whoever is there knows')
     const seized = 2

@@ -22,7 +22,7 @@ import { Consumers } from '../session/consumers/consumers.ts'
 import { Activity } from '../session/state/activity.ts'
 import { MAX_SESSION_ID_BYTES } from '../session/state/session-id.ts'
 import type { Trajectory } from '../session/trajectories/trajectories.ts'
-import type { AnnouncedWeights } from '../session/turn/announced-weights.ts'
+import type { WeightAnnouncement } from '../session/turn/announced-weights.ts'
 import type { TurnStore } from '../store/port/turn-store.ts'
 import { type AccountLimits, Accounts } from './access/accounts.ts'
 import { guardRoutes, inScope, REJECTED_BODY, type RouteScope } from './access/guard.ts'
@@ -85,7 +85,7 @@ export interface AppOptions extends AppBase, AgentRoutesOptions {
   store: TurnStore
   /** Returns the fields of `/health` other than the state of the backend. */
   facts: () => Record<string, unknown>
-  weights: AnnouncedWeights
+  weights: WeightAnnouncement
   /** The events of sessions and turns. Default: they have no listener. */
   activity?: Activity
   /** Default: no tokenizer is available. */

@@ -8,9 +8,9 @@ import { type Interceptor, intercept } from '../../base/interceptor.ts'
 import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
 import { readEffortChange } from '../../protocol/canonical/reasoning-effort.ts'
 import type { Backend } from '../engines/port/backend.ts'
-import { echoNoteOf } from '../session/prompts/echo-note.ts'
+import { readEchoNote } from '../session/prompts/echo-note.ts'
 import { inexactCode } from '../session/prompts/exactness.ts'
-import { answeredRetriesOf } from '../store/port/answered-retries.ts'
+import { readAnsweredRetries } from '../store/port/answered-retries.ts'
 import type { OpenTurn, SessionRecord, TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
 import type { ProxyMetrics } from './proxy-metrics.ts'
 
@@ -99,10 +99,10 @@ export class TurnWatch {
   #count({ dialect }: TurnTimes, { status, error, annotations }: TurnOutcome): void {
     const { turns, turnErrors, lines, echoes, answeredRetries, adaptedEfforts } = this.#metrics
     turns.add(1, dialect, status)
-    const joined = answeredRetriesOf({ annotations }).length
+    const joined = readAnsweredRetries({ annotations }).length
     if (joined > 0) answeredRetries.add(joined, 'running')
     lines.add(1, readAgentRole(annotations))
-    for (const kind of echoNoteOf({ annotations })?.kinds ?? []) echoes.add(1, kind)
+    for (const kind of readEchoNote({ annotations })?.kinds ?? []) echoes.add(1, kind)
     const effort = readEffortChange({ annotations })
     if (effort) adaptedEfforts.add(1, effort.requested, effort.sent ?? 'omitted')
     if (error) turnErrors.add(1, error.code)

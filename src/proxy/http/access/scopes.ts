@@ -1,6 +1,6 @@
 /** Authorization: the scopes of routes, the callers that keys identify, and the decision between them. */
 import { ProxyError } from '../../../base/errors.ts'
-import { runOf } from '../../session/state/session-id.ts'
+import { parseRun } from '../../session/state/session-id.ts'
 
 /**
  * The access that a route requires. `open`: none. `admin`, `worker`: a key of this scope. `view`: a key that may read
@@ -76,7 +76,7 @@ function checkRun(scope: Scope, run: string, sessionId: string | undefined): Pro
 }
 
 function checkForeignRun(run: string, sessionId: string): ProxyError | undefined {
-  if (runOf(sessionId) === run) return undefined
+  if (parseRun(sessionId) === run) return undefined
   return forbidden(`This key is for sessions named runs/${run}/… only`)
 }
 

@@ -167,7 +167,7 @@ const PLAIN_PARTS = ['text', 'refusal', 'thinking', 'input_audio', 'file']
 /** Parts with a URL under their own name, as text or as `url`. */
 const MEDIA_PARTS = ['image_url', 'audio_url', 'video_url']
 
-export interface RestrictedBody<Body> {
+export interface PolicyResult<Body> {
   /** The body without the dropped fields; the same object if there are none. */
   body: Body
   dropped: Record<string, unknown>
@@ -180,7 +180,7 @@ export interface RestrictedBody<Body> {
 export function agentPolicy({ agentFields = [], agentMedia = 'data' }: AgentPolicy) {
   const allowed = new Set<string>([...OPENAI_FIELDS, ...ENGINE_FIELDS, ...agentFields])
   const anyField = allowed.has('*')
-  return <Body extends CanonicalRequest['body']>(body: Body): RestrictedBody<Body> => {
+  return <Body extends CanonicalRequest['body']>(body: Body): PolicyResult<Body> => {
     if (agentMedia === 'data' && Array.isArray(body.messages)) refuseMedia(body.messages)
     return anyField ? { body, dropped: {} } : restrictFields(body, allowed)
   }
@@ -189,7 +189,7 @@ export function agentPolicy({ agentFields = [], agentMedia = 'data' }: AgentPoli
 function restrictFields<Body extends Record<string, unknown>>(
   body: Body,
   allowed: ReadonlySet<string>,
-): RestrictedBody<Body> {
+): PolicyResult<Body> {
   const unknown = Object.keys(body).filter((field) => !allowed.has(field))
   for (const field of unknown) {
     if (!RESTRICTED.has(field) || body[field] === null || body[field] === undefined) continue

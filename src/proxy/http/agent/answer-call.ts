@@ -16,11 +16,11 @@ import { toJsonText } from '../../dialects/common/json-text.ts'
 import { removeVolatileMessage, type VolatileRule } from '../../dialects/common/volatile.ts'
 import { findDeclaredRole } from '../../session/roles/declared-role.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
-import type { AwaitedTurn, TurnRunner } from '../../session/turn/run-turn.ts'
+import type { ResponseHandle, TurnRunner } from '../../session/turn/run-turn.ts'
 import { abortOnDisconnect } from '../transport/disconnect-signal.ts'
 import { logFailure } from '../transport/errors.ts'
 import type { agentPolicy } from './agent-policy.ts'
-import { triesOf } from './session-of-call.ts'
+import { readRetryInfo } from './session-of-call.ts'
 import { SseReply } from './sse-reply.ts'
 import { reportDelivery, wholeAnswer } from './whole-answer.ts'
 
@@ -60,7 +60,7 @@ interface StreamWriter<Batch = readonly GenerationEvent[]> {
 }
 
 /** The turn of a request, or the turns of one request with several choices. */
-interface AnsweringTurn<Batch> {
+interface TurnResponse<Batch> {
   readonly turnId: string
   readonly startedAtMs: number
   readonly events: AsyncIterable<Batch>
@@ -69,7 +69,7 @@ interface AnsweringTurn<Batch> {
   undelivered(): Promise<void>
 }
 
-export interface AnsweredCall {
+export interface ResponseContext {
   dialect: AgentDialect
   sessionId: string
   body: RequestContent
@@ -99,7 +99,7 @@ const KEEP_ALIVE_MS = 15_000
 const CHOICE_LIMIT = 128
 
 /** Restricts a request. The turn's annotation `request_fields` contains the dropped fields. */
-function restrictRequest(request: DialectRequest, restrict: AnsweredCall['restrict']): DialectRequest {
+function restrictRequest(request: DialectRequest, restrict: ResponseContext['restrict']): DialectRequest {
   if (restrict === undefined) return request
   const { body, dropped } = restrict(request.body)
   if (body === request.body) return request
@@ -115,7 +115,7 @@ function restrictRequest(request: DialectRequest, restrict: AnsweredCall['restri
 
 /** Runs an agent's request as a turn and sends the response, streamed or complete as requested. */
 export async function answerCall(
-  answered: AnsweredCall,
+  answered: ResponseContext,
   request: FastifyRequest,
   reply: FastifyReply,
 ): Promise<unknown> {
@@ -135,7 +135,7 @@ export async function answerCall(
     ...jsonOfMessages(lowered, body),
     stream,
     word: {
-      ...triesOf(request),
+      ...readRetryInfo(request),
       hasAgentKey: caller.is === 'agent',
       keyTag: caller.is === 'agent' ? caller.keyTag : undefined,
       line,
@@ -145,10 +145,10 @@ export async function answerCall(
   }
   const gone = abortOnDisconnect(reply)
   const exchange = { answered, request, reply, gone }
-  const named = (turn: NamedTurn) => {
+  const named = (turn: TurnIdentity) => {
     reply.headers(dialect.headers(turn.turnId))
     span?.answeredBy(turn.turnId)
-    return identityOf(turn, lowered.body.model ?? '')
+    return getIdentity(turn, lowered.body.model ?? '')
   }
   if (count > 1 && dialect.choicesWriter) {
     const choices = await beginChoices(runner, call, count, gone.signal)
@@ -163,7 +163,7 @@ export async function answerCall(
 }
 
 interface Exchange {
-  answered: AnsweredCall
+  answered: ResponseContext
   request: FastifyRequest
   reply: FastifyReply
   /** Cancels the request when the agent disconnects, or if an event cannot be converted to its dialect. */
@@ -171,7 +171,7 @@ interface Exchange {
 }
 
 async function streamed<Batch>(
-  turn: AnsweringTurn<Batch>,
+  turn: TurnResponse<Batch>,
   writer: StreamWriter<Batch>,
   { answered: { dialect, logger, keepAliveMs = KEEP_ALIVE_MS }, request, reply, gone }: Exchange,
 ): Promise<FastifyReply> {
@@ -180,9 +180,9 @@ async function streamed<Batch>(
   return reply
 }
 
-type NamedTurn = Pick<AwaitedTurn, 'turnId' | 'startedAtMs' | 'endedAtMs'>
+type TurnIdentity = Pick<ResponseHandle, 'turnId' | 'startedAtMs' | 'endedAtMs'>
 
-function identityOf(turn: NamedTurn, model: string): ResponseIdentity {
+function getIdentity(turn: TurnIdentity, model: string): ResponseIdentity {
   return {
     turnId: turn.turnId,
     createdS: Math.floor(turn.startedAtMs / 1000),
@@ -206,7 +206,7 @@ function jsonOfMessages(
 }
 
 function whole(
-  turn: AnsweringTurn<unknown>,
+  turn: TurnResponse<unknown>,
   { answered: { dialect, logger, answerKeepAliveMs }, request, reply }: Exchange,
   answer: () => object,
 ): Promise<object> {
@@ -218,7 +218,7 @@ function whole(
   })
 }
 
-interface StreamedAnswer<Batch> {
+interface StreamContext<Batch> {
   writer: StreamWriter<Batch>
   dialect: AgentDialect
   keepAliveMs: number
@@ -231,9 +231,9 @@ interface StreamedAnswer<Batch> {
  * @returns the error after the status line, if any
  */
 async function streamAnswer<Batch>(
-  turn: AnsweringTurn<Batch>,
+  turn: TurnResponse<Batch>,
   reply: FastifyReply,
-  { writer, dialect, keepAliveMs, gone }: StreamedAnswer<Batch>,
+  { writer, dialect, keepAliveMs, gone }: StreamContext<Batch>,
 ): Promise<ProxyError | undefined> {
   let sse: SseReply | undefined
   let failed: ProxyError | undefined

@@ -5,13 +5,13 @@ import type { IncomingRequest, RequestSpan, RequestTracer } from '../../../proto
 import type { Sessions } from '../../session/state/sessions.ts'
 import { onClose } from '../transport/on-close.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
-import { type AgentDialect, type AnsweredCall, answerCall } from './answer-call.ts'
-import { sessionBodyOf } from './session-body.ts'
+import { type AgentDialect, answerCall, type ResponseContext } from './answer-call.ts'
+import { getSessionBody } from './session-body.ts'
 import { sessionForCall } from './session-of-call.ts'
 
 export interface CallHandlerOptions
   extends Pick<
-      AnsweredCall,
+      ResponseContext,
       'runner' | 'logger' | 'keepAliveMs' | 'answerKeepAliveMs' | 'choiceLimit' | 'volatileRules'
     >,
     AgentPolicy {
@@ -21,10 +21,10 @@ export interface CallHandlerOptions
 }
 
 /** Creates a dialect that must query the session before it can convert a request. */
-type DialectOfCall = (body: unknown, sessionId: string, repeats: PartMemo) => Promise<AgentDialect>
+type DialectReader = (body: unknown, sessionId: string, repeats: PartMemo) => Promise<AgentDialect>
 
 /** Returns the turn that a request continues, if its body declares one. */
-type ContinuedTurn = (body: unknown) => string | undefined
+type FindContinuation = (body: unknown) => string | undefined
 
 /**
  * Creates the handlers of a dialect's routes, which find the session, run the request as a turn and send the response.
@@ -34,9 +34,9 @@ export function callHandler(options: CallHandlerOptions) {
     options
   const common = { runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, volatileRules }
   const restrict = agentPolicy(options)
-  return (of: AgentDialect | DialectOfCall, continuedTurnOf: ContinuedTurn = () => undefined) =>
+  return (of: AgentDialect | DialectReader, continuedTurnOf: FindContinuation = () => undefined) =>
     async (request: FastifyRequest, reply: FastifyReply) => {
-      const { read, repeats, nextStep } = sessionBodyOf(request)
+      const { read, repeats, nextStep } = getSessionBody(request)
       const sessionId = await sessionForCall(request, reply, sessions, continuedTurnOf(read.value))
       await nextStep()
       const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of

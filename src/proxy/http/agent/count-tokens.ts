@@ -4,7 +4,7 @@ import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { createDisconnectSignal } from '../transport/disconnect-signal.ts'
 import { agentPolicy } from './agent-policy.ts'
 import type { CallHandlerOptions } from './call-handler.ts'
-import { sessionBodyOf } from './session-body.ts'
+import { getSessionBody } from './session-body.ts'
 import { namedSession, sessionOfCall } from './session-of-call.ts'
 
 /** Returns a handler that counts the tokens of a prompt. It records no turn and creates no session. */
@@ -18,7 +18,7 @@ export function countTokens({ sessions, runner, ...policy }: CallHandlerOptions)
     const { caller } = request
     const sessionOf = caller.is === 'anyone' && !sessions.strict ? namedSession : sessionOfCall
     const sessionId = await sessionOf(request, sessions)
-    const { read, repeats, nextStep } = sessionBodyOf(request)
+    const { read, repeats, nextStep } = getSessionBody(request)
     await nextStep()
     const body = lower(read.value, repeats)
     const allowed = caller.is === 'agent' ? restrict(body).body : body

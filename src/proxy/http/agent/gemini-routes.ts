@@ -55,7 +55,7 @@ export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, op
   const handle = callHandler(options)
   const count = countTokens(options)
   const answer = (request: FastifyRequest, reply: FastifyReply) => {
-    const { model, method } = targetOf(request)
+    const { model, method } = parseTarget(request)
     if (method === 'countTokens') return counted(request, reply, model)
     const isSse = (request.query as { alt?: unknown }).alt === 'sse'
     const call = { model, stream: method === 'streamGenerateContent' }
@@ -83,7 +83,7 @@ export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, op
 const METHODS = ['generateContent', 'streamGenerateContent', 'countTokens'] as const
 
 /** Splits a path into model and method. Model names may contain colons and slashes. */
-function targetOf({ params, url }: FastifyRequest): { model: string; method: (typeof METHODS)[number] } {
+function parseTarget({ params, url }: FastifyRequest): { model: string; method: (typeof METHODS)[number] } {
   const target = (params as { '*': string })['*']
   const method = METHODS.find((name) => target.endsWith(`:${name}`))
   const model = method && target.slice(0, -method.length - 1)

@@ -13,7 +13,7 @@ const HEAVY_NODES = 10_000
  */
 const HEAVY_MS = 1_000
 
-export class HeavyCalls {
+export class RequestQuota {
   /** The callers whose heavy request has begun, with the functions that resume their waiting requests. */
   readonly #waiting = new Map<string, (() => void)[]>()
 
@@ -21,7 +21,7 @@ export class HeavyCalls {
    * Returns when a body may be read. It must be called right before reading, and again after the wait. @returns
    * undefined: it may be read now
    */
-  turnOf(caller: string): Promise<void> | undefined {
+  getTurn(caller: string): Promise<void> | undefined {
     const waiting = this.#waiting.get(caller)
     return waiting && new Promise((resolve) => waiting.push(resolve))
   }

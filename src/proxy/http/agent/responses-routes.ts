@@ -33,7 +33,7 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
       store.getTurn(sessionId, turnId)
   const create = callHandler(options)(
     (body, sessionId, repeats) => responsesCall(body, finder(sessionId), repeats),
-    continuedTurnOf,
+    findContinuedTurn,
   )
   const read = docsOfRead('A response of this session', ResponseAnswer)
   for (const base of BASE_PATHS) {
@@ -50,7 +50,7 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
   done()
 }
 
-function continuedTurnOf(body: unknown): string | undefined {
+function findContinuedTurn(body: unknown): string | undefined {
   const { previous_response_id: id } = (body ?? {}) as { previous_response_id?: unknown }
   return typeof id === 'string' ? parseTurnId(id) : undefined
 }

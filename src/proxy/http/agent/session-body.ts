@@ -16,7 +16,7 @@ import type { Sessions } from '../../session/state/sessions.ts'
 import { readBody, takeAnyBodyAsBytes } from '../transport/json-body.ts'
 import { onClose } from '../transport/on-close.ts'
 import { TimeSlices } from '../transport/time-slices.ts'
-import { HeavyCalls } from './heavy-calls.ts'
+import { RequestQuota } from './heavy-calls.ts'
 import { namedSession } from './session-of-call.ts'
 
 /** A body that was parsed with the cache of its session's earlier ones. */
@@ -55,7 +55,7 @@ declare module 'fastify' {
 }
 
 /** Returns the body of a request in its handler. */
-export function sessionBodyOf({ sessionBody }: FastifyRequest): SessionBody {
+export function getSessionBody({ sessionBody }: FastifyRequest): SessionBody {
   return sessionBody ?? NO_BODY
 }
 
@@ -84,7 +84,7 @@ const keepPieces: preParsingHookHandler = (request, _reply, payload, done) => {
 
 function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
   const slices = new TimeSlices()
-  const heavy = new HeavyCalls()
+  const heavy = new RequestQuota()
   return async (request, { raw }) => {
     const { body, charge } = request
     if (!Buffer.isBuffer(body)) return
@@ -97,8 +97,8 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
       await turn
     }
     const sessionId = await namedSession(request, sessions)
-    const requests = sessionId === undefined ? new RequestReader() : requestsOf(sessionId, sessions, raw)
-    if (isLarge) for (let wait = heavy.turnOf(account); wait; wait = heavy.turnOf(account)) await wait
+    const requests = sessionId === undefined ? new RequestReader() : getRequests(sessionId, sessions, raw)
+    if (isLarge) for (let wait = heavy.getTurn(account); wait; wait = heavy.getTurn(account)) await wait
     const listJson = request.routeOptions.config.sendsMessagesOn === true
     const read = readBody(request, body, requests, { listJson })
     heavy.note(account, read.newNodes, raw)
@@ -121,7 +121,7 @@ function giveBackPieces(request: FastifyRequest): void {
   request.bodyPieces = null
 }
 
-function requestsOf(sessionId: string, sessions: Sessions, response: ServerResponse): RequestReader {
+function getRequests(sessionId: string, sessions: Sessions, response: ServerResponse): RequestReader {
   const used = sessions.use(sessionId)
   onClose(response, () => used[Symbol.dispose]())
   return used.memory.requests

@@ -3,8 +3,8 @@ import type { FastifyReply, FastifyRequest, preHandlerAsyncHookHandler } from 'f
 import { ProxyError } from '../../../base/errors.ts'
 import { parseTurnId } from '../../dialects/responses/response.ts'
 import {
-  bareSessionOf,
   decodeSessionId,
+  findBareSession,
   newBareSessionId,
   parseSessionId,
 } from '../../session/state/session-id.ts'
@@ -67,7 +67,7 @@ async function createBareSession(sessions: Sessions): Promise<string> {
  * only clients that know the name may read them.
  */
 async function bareSession(turnId: string | undefined, sessions: Sessions): Promise<string | undefined> {
-  const sessionId = turnId && bareSessionOf(turnId)
+  const sessionId = turnId && findBareSession(turnId)
   return sessionId && (await isSession(sessionId, sessions)) ? sessionId : undefined
 }
 
@@ -132,7 +132,7 @@ async function isSession(key: string, sessions: Sessions): Promise<boolean> {
 const MAX_KEY_CHARS = 255
 
 /** Returns the retry info that the client declares. The OpenAI and Anthropic SDKs count attempts in this header. */
-export function triesOf({ headers }: FastifyRequest) {
+export function readRetryInfo({ headers }: FastifyRequest) {
   const header = headers['x-stainless-retry-count']
   const count = Number(header)
   const { 'idempotency-key': key } = headers

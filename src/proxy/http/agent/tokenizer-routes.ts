@@ -11,7 +11,7 @@ import { createChecker, nullable } from '../../dialects/common/check.ts'
 import { agentPolicy } from './agent-policy.ts'
 import type { CallHandlerOptions } from './call-handler.ts'
 import { docs } from './route-docs.ts'
-import { sessionBodyOf } from './session-body.ts'
+import { getSessionBody } from './session-body.ts'
 import { sessionOfCall } from './session-of-call.ts'
 
 const TokenizeRequest = Type.Object(
@@ -43,8 +43,8 @@ const checkDetokenize = createChecker(DetokenizeRequest)
 export const tokenizerRoutes: FastifyPluginCallback<CallHandlerOptions> = (app, options, done) => {
   const tokenize = tokenizeHandler(options)
   const detokenize = async (request: FastifyRequest) => {
-    const { tokens } = checkDetokenize(sessionBodyOf(request).read.value)
-    return { prompt: tokensOf(options).tokenizer.decode(tokens) }
+    const { tokens } = checkDetokenize(getSessionBody(request).read.value)
+    return { prompt: toTokens(options).tokenizer.decode(tokens) }
   }
   for (const base of ['/:sessionId', '/sessions/:sessionId']) {
     app.post(`${base}/tokenize`, docs('Tokens of a prompt', TokenizeRequest, TokenizeAnswer), tokenize)
@@ -56,15 +56,15 @@ export const tokenizerRoutes: FastifyPluginCallback<CallHandlerOptions> = (app, 
 function tokenizeHandler({ sessions, runner, ...policy }: CallHandlerOptions) {
   const restrict = agentPolicy(policy)
   return async (request: FastifyRequest) => {
-    const { tokenizer, contextLength } = tokensOf({ runner })
+    const { tokenizer, contextLength } = toTokens({ runner })
     const sessionId = await sessionOfCall(request, sessions)
-    const { read, repeats, nextStep } = sessionBodyOf(request)
+    const { read, repeats, nextStep } = getSessionBody(request)
     await nextStep()
     const asked = checkTokenize(read.value)
     const addSpecialTokens = asked.add_special_tokens !== false
     const tokens =
       asked.prompt === undefined
-        ? await runner.promptIds(sessionId, chatOf(read.value, repeats))
+        ? await runner.promptIds(sessionId, toChat(read.value, repeats))
         : tokenizer.encode(asked.prompt, { addSpecialTokens })
     return {
       count: tokens.length,
@@ -73,7 +73,7 @@ function tokenizeHandler({ sessions, runner, ...policy }: CallHandlerOptions) {
       token_strs: asked.return_token_strs ? tokens.map((id) => tokenizer.idToToken(id) ?? '') : null,
     }
 
-    function chatOf(...body: Parameters<typeof lowerChatRequest>): ChatBody {
+    function toChat(...body: Parameters<typeof lowerChatRequest>): ChatBody {
       const chat = lowerChatRequest(...body).body as ChatBody
       return request.caller.is === 'agent' ? restrict(chat).body : chat
     }
@@ -85,7 +85,7 @@ function tokenizeHandler({ sessions, runner, ...policy }: CallHandlerOptions) {
  * @throws ProxyError `unsupported` in chat mode, where engines render the prompts; with status 404, because clients
  *   retry statuses from 500
  */
-function tokensOf({ runner }: Pick<CallHandlerOptions, 'runner'>) {
+function toTokens({ runner }: Pick<CallHandlerOptions, 'runner'>) {
   if (runner.tokens !== undefined) return runner.tokens
   throw new ProxyError('unsupported', 'only a proxy in token mode (--tokenizer) returns tokens', {
     status: 404,

@@ -9,7 +9,7 @@ import { hijack } from '../transport/hijack.ts'
 import { onClose } from '../transport/on-close.ts'
 
 /** The turn whose response is awaited. */
-interface AwaitedAnswer {
+interface PendingResponse {
   readonly events: AsyncIterable<unknown>
   undelivered(): Promise<void>
 }
@@ -31,7 +31,7 @@ interface WholeAnswerOptions {
  * @returns the value for Fastify to send
  */
 export async function wholeAnswer(
-  turn: AwaitedAnswer,
+  turn: PendingResponse,
   reply: FastifyReply,
   { answer, errorBody, onLateError, answerKeepAliveMs }: WholeAnswerOptions,
 ): Promise<object> {
@@ -55,7 +55,7 @@ export async function wholeAnswer(
 }
 
 /** Marks the turn as undelivered if the connection closes before the committed response has been sent. */
-export function reportDelivery(turn: Pick<AwaitedAnswer, 'undelivered'>, reply: FastifyReply): void {
+export function reportDelivery(turn: Pick<PendingResponse, 'undelivered'>, reply: FastifyReply): void {
   const { raw } = reply
   onClose(raw, () => {
     if (!raw.writableFinished) void turn.undelivered()

@@ -5,7 +5,7 @@
  */
 import type { ServerResponse } from 'node:http'
 import { type Clock, systemClock } from '../../../base/clock.ts'
-import type { SharedRecord } from '../../store/port/shared-record.ts'
+import type { NodeCoordination } from '../../store/port/shared-record.ts'
 import { onClose } from '../transport/on-close.ts'
 import type { NodeMessage } from './node-identity.ts'
 
@@ -30,12 +30,12 @@ interface PendingDelivery {
 }
 
 export class Deliveries {
-  readonly #shared: SharedRecord
+  readonly #shared: NodeCoordination
   readonly #clock: Clock
   readonly #pending = new Map<string, PendingDelivery>()
   readonly #ofSession = new Map<string, Set<PendingDelivery>>()
 
-  constructor(shared: SharedRecord, clock: Clock = systemClock) {
+  constructor(shared: NodeCoordination, clock: Clock = systemClock) {
     this.#shared = shared
     this.#clock = clock
   }
@@ -93,7 +93,7 @@ export class Deliveries {
     onOutcome: (outcome: DeliveryOutcome) => void,
   ): PendingDelivery {
     const key = toDeliveryKey(message)
-    const gone = this.#shared.goneOf(message.from)
+    const gone = this.#shared.getGoneSignal(message.from)
     const { promise: settled, resolve } = Promise.withResolvers<void>()
     const onGone = () => settle('lost')
     const settle = (outcome: DeliveryOutcome) => {

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { FastifyReply, FastifyRequest, onRequestAsyncHookHandler } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
-import { type SharedRecord, type SharingProxy, sessionMoved } from '../../store/port/shared-record.ts'
+import { type NodeCoordination, type NodeInfo, sessionMoved } from '../../store/port/shared-record.ts'
 import { namedSession } from '../agent/session-of-call.ts'
 import type { Deliveries } from './deliveries.ts'
 import { type Forwarder, getHops, isRepeated, MAX_HOPS } from './forwarder.ts'
@@ -38,7 +38,7 @@ interface OtherOwner {
 
 interface Options {
   sessions: Sessions
-  shared: SharedRecord
+  shared: NodeCoordination
   identity: NodeIdentity
   deliveries: Deliveries
   forwarder: Forwarder
@@ -144,7 +144,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
   }
 
   /** @returns undefined: this node */
-  async function findServingNode(sessionId: string): Promise<SharingProxy | undefined> {
+  async function findServingNode(sessionId: string): Promise<NodeInfo | undefined> {
     const owner = await sessions.ownerElsewhere(sessionId)
     if (owner !== undefined || !isDraining()) return owner
     const others = shared.proxies.filter(({ id, url, isDraining }) => {

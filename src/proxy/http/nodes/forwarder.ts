@@ -6,7 +6,7 @@ import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { Agent, type Dispatcher, errors } from 'undici'
 import { ProxyError } from '../../../base/errors.ts'
-import type { SharedRecord } from '../../store/port/shared-record.ts'
+import type { NodeCoordination } from '../../store/port/shared-record.ts'
 import { DELIVERY_HEADER, type Deliveries } from './deliveries.ts'
 import { DeliveryReports, type ReportTarget } from './delivery-reports.ts'
 import { NODE_HEADER, type NodeIdentity, type SignedMessage } from './node-identity.ts'
@@ -50,7 +50,7 @@ export function isRepeated(request: FastifyRequest, identity: NodeIdentity): boo
 }
 
 interface ForwarderOptions {
-  shared: SharedRecord
+  shared: NodeCoordination
   identity: NodeIdentity
   deliveries: Deliveries
   /** The path that precedes all routes, the same at every node. */
@@ -78,7 +78,7 @@ export class Forwarder {
     })
     this.#reports = new DeliveryReports({
       send: (...args) => this.#sendReports(...args),
-      goneOf: (id) => shared.goneOf(id),
+      goneOf: (id) => shared.getGoneSignal(id),
     })
   }
 
@@ -103,7 +103,7 @@ export class Forwarder {
       if (message !== undefined) this.#reports.add(owner, { id: message.id, delivered })
     }
     const exchange = new NodeExchange(body, reply, {
-      gone: shared.goneOf(owner.id),
+      gone: shared.getGoneSignal(owner.id),
       onTracked: () =>
         deliveries.watch(reply.raw, identity.verify(request), undefined, (outcome) =>
           report(outcome === 'delivered'),

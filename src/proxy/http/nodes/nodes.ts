@@ -1,5 +1,5 @@
 /** The parts by which the nodes of one database reach each other. */
-import type { SharedRecord } from '../../store/port/shared-record.ts'
+import type { NodeCoordination } from '../../store/port/shared-record.ts'
 import { Deliveries } from './deliveries.ts'
 import { Forwarder } from './forwarder.ts'
 import { NodeIdentity } from './node-identity.ts'
@@ -20,7 +20,7 @@ interface NodesOptions {
 }
 
 /** Creates the parts; the caller closes the forwarder. */
-export function createNodes(shared: SharedRecord, options: NodesOptions): Nodes {
+export function createNodes(shared: NodeCoordination, options: NodesOptions): Nodes {
   const identity = new NodeIdentity(shared)
   const deliveries = new Deliveries(shared)
   const forwarder = new Forwarder({ shared, identity, deliveries, ...options })

@@ -2,7 +2,7 @@
 import { createInterface } from 'node:readline'
 import { json } from 'node:stream/consumers'
 import type { FastifyRequest } from 'fastify'
-import type { SharedRecord, SharingProxy } from '../../store/port/shared-record.ts'
+import type { NodeCoordination, NodeInfo } from '../../store/port/shared-record.ts'
 import type { NdjsonReply } from '../transport/ndjson-reply.ts'
 import { type Forwarder, getHops } from './forwarder.ts'
 
@@ -11,10 +11,10 @@ const POLL_MS = 1_000
 const TIMEOUT_MS = 2_000
 
 export class OtherNodes {
-  readonly #shared: SharedRecord
+  readonly #shared: NodeCoordination
   readonly #forwarder: Forwarder
 
-  constructor(shared: SharedRecord, forwarder: Forwarder) {
+  constructor(shared: NodeCoordination, forwarder: Forwarder) {
     this.#shared = shared
     this.#forwarder = forwarder
   }
@@ -48,7 +48,7 @@ export class OtherNodes {
     return answers.filter((answer) => answer !== undefined)
   }
 
-  get #others(): (SharingProxy & { url: string })[] {
+  get #others(): (NodeInfo & { url: string })[] {
     const { self, proxies } = this.#shared
     return proxies.flatMap((proxy) =>
       proxy.id === self?.id || proxy.url === undefined ? [] : [{ ...proxy, url: proxy.url }],
@@ -69,7 +69,7 @@ export class OtherNodes {
     left: AbortSignal,
   ): Promise<void> {
     try {
-      const signal = AbortSignal.any([left, this.#shared.goneOf(id)])
+      const signal = AbortSignal.any([left, this.#shared.getGoneSignal(id)])
       const { statusCode, body } = await this.#forwarder.ask(request, url, signal)
       if (statusCode !== 200) return void (await body.dump())
       for await (const line of createInterface(body))

@@ -4,7 +4,7 @@
  */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import type { SharedRecord, SharingProxy } from '../../store/port/shared-record.ts'
+import type { NodeCoordination, NodeInfo } from '../../store/port/shared-record.ts'
 import { getHops, MAX_HOPS } from './forwarder.ts'
 import type { Nodes } from './nodes.ts'
 
@@ -19,10 +19,10 @@ const FORWARDED_HEADERS = ['content-type', 'retry-after', 'x-rollout-id']
 type ForwardRollout = (request: FastifyRequest, reply: FastifyReply, body?: string) => Promise<FastifyReply>
 
 export class RolloutOwners {
-  readonly #shared: SharedRecord
+  readonly #shared: NodeCoordination
   readonly #nodes: Pick<Nodes, 'forwarder' | 'others'>
 
-  constructor(shared: SharedRecord, nodes: Pick<Nodes, 'forwarder' | 'others'>) {
+  constructor(shared: NodeCoordination, nodes: Pick<Nodes, 'forwarder' | 'others'>) {
     this.#shared = shared
     this.#nodes = nodes
   }
@@ -51,14 +51,14 @@ export class RolloutOwners {
     return lists.flatMap(({ rollouts }) => rollouts)
   }
 
-  #toForward(node: SharingProxy | undefined): ForwardRollout | undefined {
+  #toForward(node: NodeInfo | undefined): ForwardRollout | undefined {
     return node && ((request, reply, body) => this.#forward(request, reply, node, body))
   }
 
   async #forward(
     request: FastifyRequest,
     reply: FastifyReply,
-    { url }: SharingProxy,
+    { url }: NodeInfo,
     body?: string,
   ): Promise<FastifyReply> {
     if (url === undefined || getHops(request) >= MAX_HOPS) throw ownerLost()

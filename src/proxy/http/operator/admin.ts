@@ -3,7 +3,7 @@ import type { FastifyPluginCallback } from 'fastify'
 import Type, { type Static } from 'typebox'
 import type { LiveTurn } from '../../session/state/live-turn.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
-import type { AnnouncedWeights } from '../../session/turn/announced-weights.ts'
+import type { WeightAnnouncement } from '../../session/turn/announced-weights.ts'
 import type { OtherNodes } from '../nodes/other-nodes.ts'
 import { described, Nothing, nullable, STRICT } from '../schemas/described.ts'
 import { typedApp } from '../schemas/typed-app.ts'
@@ -14,7 +14,7 @@ interface AdminOptions {
   controls: Controls
   /** Default: none. */
   others?: OtherNodes | undefined
-  weights: AnnouncedWeights
+  weights: WeightAnnouncement
   sessions: Pick<Sessions, 'sweep' | 'heldSweep' | 'openTurns'>
 }
 

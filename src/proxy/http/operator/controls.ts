@@ -9,8 +9,8 @@ import type { Logger } from '../../../base/logger.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { NewEngine, Registry, RegistryEntry } from '../../engines/port/registry.ts'
 import type { Activity } from '../../session/state/activity.ts'
-import type { AnnouncedWeights } from '../../session/turn/announced-weights.ts'
-import type { ControlSetting, SharedRecord } from '../../store/port/shared-record.ts'
+import type { WeightAnnouncement } from '../../session/turn/announced-weights.ts'
+import type { ControlSetting, NodeCoordination } from '../../store/port/shared-record.ts'
 import { createNodeSecret, NODE_SECRETS, type NodeIdentity } from '../nodes/node-identity.ts'
 
 const DRAIN_POLL_MS = 20
@@ -18,7 +18,7 @@ const LOOK_MS = 100
 
 interface Parts {
   backend: Backend
-  weights: AnnouncedWeights
+  weights: WeightAnnouncement
   activity: Activity
   logger?: Logger | undefined
   clock?: Clock
@@ -88,7 +88,7 @@ export class Controls {
 }
 
 interface ControlParts extends Parts {
-  shared: SharedRecord
+  shared: NodeCoordination
   /** The registry of local mode; a relay's workers connect to each node. */
   registry: Registry
   identity: NodeIdentity
@@ -98,7 +98,7 @@ const ENGINE = 'engine '
 
 /** The controls of a node that shares its database. */
 export class ControlPropagation extends Controls implements Registry {
-  readonly #shared: SharedRecord
+  readonly #shared: NodeCoordination
   readonly #registry: Registry
   readonly #identity: NodeIdentity
   #isPaused = false

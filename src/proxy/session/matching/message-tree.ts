@@ -2,7 +2,7 @@
  * The messages of a session as a tree: conversations share the nodes of their common prefix. A node stores digests, and
  * no text except the reasoning of an assistant message.
  */
-import type { EditedCalls } from '../../store/port/turn-store.ts'
+import type { ToolCallRewritePolicy } from '../../store/port/turn-store.ts'
 import {
   type AssistantKey,
   computeFrameDigest,
@@ -81,7 +81,7 @@ export class MessageNode<Answer> {
   }
 
   /** Returns whether a message with the tool calls of this completion counts as its echo. */
-  isKeptBy({ digest, assistant }: MessageKey, edited: EditedCalls): boolean {
+  isKeptBy({ digest, assistant }: MessageKey, edited: ToolCallRewritePolicy): boolean {
     if (digest === this.#digest || edited === 'keep') return true
     return edited === 'auto' && this.#letters - countLetters(assistant!) <= MAX_TIDIED_AWAY
   }

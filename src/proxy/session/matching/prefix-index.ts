@@ -3,7 +3,7 @@ import { SideTable } from '../../../base/side-table.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
-import type { EditedCalls } from '../../store/port/turn-store.ts'
+import type { ToolCallRewritePolicy } from '../../store/port/turn-store.ts'
 import { type ConversationKeys, getMessageKey } from './conversation.ts'
 import type { MessageKey } from './message-key.ts'
 import { messageKey, readWording } from './message-key.ts'
@@ -93,10 +93,10 @@ export class PrefixIndex<Turn> {
   /** Number of times that a second path appeared where there was one. */
   #forkCount = 0
   #callCount = 0
-  readonly #editedCalls: EditedCalls
+  readonly #editedCalls: ToolCallRewritePolicy
 
   /** @param editedCalls the policy for tool calls that an echo has rewritten */
-  constructor(editedCalls: EditedCalls = 'auto') {
+  constructor(editedCalls: ToolCallRewritePolicy = 'auto') {
     this.#editedCalls = editedCalls
   }
 

@@ -1,7 +1,7 @@
 import type { Tool, ToolCall } from '../../../protocol/canonical/messages.ts'
 import { parseKeepingNumbers } from '../../../protocol/canonical/number-texts.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import type { EditedCalls, TurnRecord } from '../../store/port/turn-store.ts'
+import type { ToolCallRewritePolicy, TurnRecord } from '../../store/port/turn-store.ts'
 import { type ConversationKeys, readConversation } from './conversation.ts'
 import { type CompletionMessage, type IndexTurn, PrefixIndex } from './prefix-index.ts'
 import { getRecordedParent } from './recorded-parent.ts'
@@ -25,7 +25,7 @@ export async function rebuildIndex<Recorded extends IndexTurnRecord, Turn>(
   conversationOf: (
     record: Recorded,
   ) => ConversationKeys | Promise<ConversationKeys> = createConversationReader(),
-  editedCalls?: EditedCalls,
+  editedCalls?: ToolCallRewritePolicy,
 ): Promise<PrefixIndex<Turn>> {
   const index = new PrefixIndex<Turn>(editedCalls)
   const known = new Map<string, IndexTurn<Turn>>()

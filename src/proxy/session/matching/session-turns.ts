@@ -1,6 +1,6 @@
 /** The turns of a session that requests can continue, as messages and as tokens. */
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
-import type { EditedCalls, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
+import type { ToolCallRewritePolicy, TurnStep, TurnStore } from '../../store/port/turn-store.ts'
 import type { ConversationKeys } from './conversation.ts'
 import { type CompletionMessage, PrefixIndex, type PrefixMatch } from './prefix-index.ts'
 import { rebuildIndex, toSampledMessage } from './rebuild-index.ts'
@@ -64,7 +64,7 @@ export async function readSessionTurns(
   store: Pick<TurnStore, 'readSteps'>,
   sessionId: string,
   conversationOf: (turn: TurnStep) => ConversationKeys | Promise<ConversationKeys>,
-  editedCalls?: EditedCalls,
+  editedCalls?: ToolCallRewritePolicy,
 ): Promise<SessionTurns> {
   /** Prompts of turns of any status, since a later prompt may continue any of them. */
   const prompts = new Map<string, PromptIds>()

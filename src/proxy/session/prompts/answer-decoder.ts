@@ -36,7 +36,7 @@ export function decoderFor(
       keepTokens: parser.keepTokens,
     }),
     stops: new StopStrings(stops, { include: includeStop }),
-    endTokenIds: new Set([...eosTokenIds, ...numbersOf(body.stop_token_ids)]),
+    endTokenIds: new Set([...eosTokenIds, ...toNumbers(body.stop_token_ids)]),
     includeStop,
     ...(body.return_tokens_as_token_ids !== true && { textOf: (id: number) => tokenizer.decode([id]) }),
     oneToolCall: body.parallel_tool_calls === false,
@@ -46,7 +46,7 @@ export function decoderFor(
   })
 }
 
-function numbersOf(value: unknown): number[] {
+function toNumbers(value: unknown): number[] {
   return Array.isArray(value) ? value.filter((id) => typeof id === 'number') : []
 }
 
@@ -148,14 +148,14 @@ export class AnswerDecoder {
     const stopReason = end.stopReason === undefined ? this.#parts.stops.matched : end.stopReason
     return [
       ...deltas.map((delta) => ({ type: 'delta' as const, ...delta })),
-      { ...end, ...this.#usageOf(end), finishReason, ...(stopReason !== undefined && { stopReason }) },
+      { ...end, ...this.#getUsage(end), finishReason, ...(stopReason !== undefined && { stopReason }) },
     ]
   }
 
   /**
    * Adds the number of reasoning tokens: an engine that receives ids does not know which of its tokens are reasoning.
    */
-  #usageOf({ usage }: GenerationEnd): Pick<GenerationEnd, 'usage'> {
+  #getUsage({ usage }: GenerationEnd): Pick<GenerationEnd, 'usage'> {
     const count = this.#parts.reasoningCount?.count() ?? 0
     if (usage === undefined || count === 0) return {}
     const details = { ...usage.completion_tokens_details, reasoning_tokens: count }

@@ -11,7 +11,7 @@ import { type IndexTurn, sampledMessage } from '../matching/prefix-index.ts'
 import type { SessionTurn } from '../matching/session-turns.ts'
 import { restoreId, type ToolCallIds } from '../matching/tool-call-ids.ts'
 
-type AssistantSaid = Extract<ChatMessage, { role: 'assistant' }>
+type AssistantMessage = Extract<ChatMessage, { role: 'assistant' }>
 
 /** The replacement of a message, as the echo of a turn or of none; often the message itself. */
 interface InPlace {
@@ -27,7 +27,7 @@ const inPlace = new SideTable<Message, InPlace>()
  * @param parent the turn that the request continues; undefined: only ids are restored
  * @returns the same list if no message is replaced
  */
-export function asSampled(
+export function restoreSampled(
   conversation: readonly Message[],
   parent: IndexTurn<SessionTurn> | undefined,
   ids: ToolCallIds,
@@ -58,9 +58,9 @@ function sampledIn(
   said: NonNullable<SessionTurn['said']>,
   ids: ToolCallIds,
 ): ChatMessage | undefined {
-  const sampled = sampledMessage(said) as AssistantSaid
+  const sampled = sampledMessage(said) as AssistantMessage
   const isOwn = said.toolCalls.every(({ id }) => ids.findOriginal(id) === undefined)
-  const echoedIds = ((echo.value as AssistantSaid).tool_calls ?? []).map(({ id }) => id)
+  const echoedIds = ((echo.value as AssistantMessage).tool_calls ?? []).map(({ id }) => id)
   const isInOrder = said.toolCalls.every(({ id }, at) => echoedIds[at] === id)
   if (isOwn && isInOrder && messageKey(sampled).digest === getMessageKey(echo).digest) return undefined
   const { reasoning_content: reasoning, ...rest } = ownIdsIn(sampled, ids) ?? sampled
@@ -108,7 +108,7 @@ function orderResults(
 }
 
 /** Returns the content of a message as one text. */
-export function textOf(message: ChatMessage | undefined): string {
+export function readText(message: ChatMessage | undefined): string {
   const content: unknown = message?.content
   if (typeof content === 'string') return content
   const parts = Array.isArray(content) ? (content as { text?: unknown }[]) : []

@@ -14,9 +14,9 @@ import type { TurnStore } from '../../store/port/turn-store.ts'
 import { getMessageKey, readInSlices } from '../matching/conversation.ts'
 import { PrefixIndex, type PrefixMatch } from '../matching/prefix-index.ts'
 import { type SessionTurn, SessionTurns } from '../matching/session-turns.ts'
-import { type CallBudget, UNLIMITED } from '../state/limits.ts'
+import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
-import { asSampled } from './as-sampled.ts'
+import { restoreSampled } from './as-sampled.ts'
 import { echoNote, unknownIdsIn } from './echo-note.ts'
 import { inexactReason } from './exactness.ts'
 import type { ChatGeneration } from './prompt-planner.ts'
@@ -46,7 +46,7 @@ export class ChatPrompts implements Prompts {
   async begin(
     request: GenerationRequest,
     memory: SessionMemory,
-    { contextTokens }: CallBudget = UNLIMITED,
+    { contextTokens }: RequestBudget = UNLIMITED,
   ): Promise<CallPrompt> {
     if (request.kind !== 'chat') return plainPrompt(request)
     if (Number.isFinite(contextTokens)) {
@@ -54,7 +54,7 @@ export class ChatPrompts implements Prompts {
       throw new ProxyError('unsupported', message, { param: 'limits' })
     }
     const unknownIds = await this.#unknownIds(request, memory)
-    return new RenderedCall(underOwnIds(request, memory), { memory, unknownIds, counts: this.#counts })
+    return new ChatCallPrompt(underOwnIds(request, memory), { memory, unknownIds, counts: this.#counts })
   }
 
   async #unknownIds(
@@ -77,7 +77,7 @@ export class ChatPrompts implements Prompts {
   }
 }
 
-interface RenderedCallParts {
+interface ChatCallPromptParts {
   readonly memory: SessionMemory
   readonly unknownIds: readonly string[]
   readonly counts: PromptCounts
@@ -90,7 +90,7 @@ interface RenderedCallParts {
 function underOwnIds(request: ChatGeneration, { callIds }: SessionMemory): ChatGeneration {
   if (!callIds.hasOwn) return request
   const sent = getMessagesBetween(undefined, request.lastMessage)
-  const named = asSampled(sent, undefined, callIds)
+  const named = restoreSampled(sent, undefined, callIds)
   if (named === sent) return request
   const { messagesJson: _, ...rest } = request
   const pieces = named.map((message, at) => Buffer.from(`${at === 0 ? '' : ','}${message.json}`))
@@ -101,13 +101,13 @@ function underOwnIds(request: ChatGeneration, { callIds }: SessionMemory): ChatG
   }
 }
 
-class RenderedCall implements CallPrompt {
+class ChatCallPrompt implements CallPrompt {
   readonly request: ChatGeneration
-  readonly #parts: RenderedCallParts
+  readonly #parts: ChatCallPromptParts
   readonly #turns: SessionTurns
   #call: PrefixMatch<SessionTurn> | undefined
 
-  constructor(request: ChatGeneration, parts: RenderedCallParts) {
+  constructor(request: ChatGeneration, parts: ChatCallPromptParts) {
     const { memory } = parts
     this.request = request
     this.#parts = parts
@@ -140,7 +140,7 @@ class RenderedCall implements CallPrompt {
 
   #judge(start: GenerationStart): GenerationStart {
     const { counts, unknownIds } = this.#parts
-    const reason = this.#reasonOf(start)
+    const reason = this.#getReason(start)
     counts.add(reason)
     const parent = this.#call?.parent
     const from = parent && { from: parent.turn.turnId }
@@ -148,7 +148,7 @@ class RenderedCall implements CallPrompt {
     return { ...start, annotations: { ...start.annotations, ...note, prompt: { reason, ...from } } }
   }
 
-  #reasonOf({ promptTokenIds }: GenerationStart): ChatPromptReason {
+  #getReason({ promptTokenIds }: GenerationStart): ChatPromptReason {
     if (!promptTokenIds || this.#call === undefined) return 'unknown'
     const { parent, isFork, conversation } = this.#call
     if (parent && !promptTokenIds.goesOnFrom(parent.turn.prompt)) return 'broken'

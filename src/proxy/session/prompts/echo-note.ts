@@ -9,7 +9,7 @@ import { type IndexTurn, type PrefixMatch, sampledMessage } from '../matching/pr
 import type { SessionTurn } from '../matching/session-turns.ts'
 import { readArguments } from '../matching/tool-arguments.ts'
 import { restoreId, type ToolCallIds } from '../matching/tool-call-ids.ts'
-import { textOf } from './as-sampled.ts'
+import { readText } from './as-sampled.ts'
 
 /**
  * The kind of a change. `edited`: the tool calls are a turn's, but their content counts as another message;
@@ -36,7 +36,7 @@ export interface EchoNote {
   changes?: EchoChange[]
 }
 
-type EchoedCall = { id: string; function?: { name?: string; arguments?: unknown } }
+type ToolCallEcho = { id: string; function?: { name?: string; arguments?: unknown } }
 
 const MAX_CHANGES = 32
 const MAX_CHARS = 200
@@ -48,7 +48,7 @@ export function echoNote(
   unknownIds: readonly string[],
 ): { echo: EchoNote } | undefined {
   const turn = edited ?? parent
-  const changes = turn === undefined ? [] : changesOf(turn, last)
+  const changes = turn === undefined ? [] : findChanges(turn, last)
   const kinds = new Set<EchoKind>(edited === undefined ? [] : ['edited'])
   for (const { kind } of changes) kinds.add(kind)
   if (unknownIds.length > 0) kinds.add('unknown_id')
@@ -57,12 +57,12 @@ export function echoNote(
   return { echo: { kinds: [...kinds], ...(turn !== undefined && changes.length > 0 && (edits as object)) } }
 }
 
-function changesOf({ turn, depth }: IndexTurn<SessionTurn>, last: Message | undefined): EchoChange[] {
+function findChanges({ turn, depth }: IndexTurn<SessionTurn>, last: Message | undefined): EchoChange[] {
   let echo = last
   while (echo !== undefined && echo.depth > depth) echo = echo.parent
   if (turn.said === undefined || echo?.value.role !== 'assistant') return []
   const sampled = sampledMessage(turn.said)
-  const calls = (echo.value.tool_calls ?? []) as EchoedCall[]
+  const calls = (echo.value.tool_calls ?? []) as ToolCallEcho[]
   const echoed = calls.map((call) => ({ ...call, id: restoreId(call.id) }))
   const inOrder = turn.said.toolCalls.every(({ id }, at) => echoed[at]?.id === id)
   if (inOrder && messageKey(sampled).digest === getMessageKey(echo).digest) return []
@@ -72,14 +72,14 @@ function changesOf({ turn, depth }: IndexTurn<SessionTurn>, last: Message | unde
     const idsOf = (calls: readonly { id: string }[]) => calls.map(({ id }) => id).join(' ')
     changes.push(changed('order', {}, idsOf(turn.said.toolCalls), idsOf(echoed)))
   }
-  const [said, says] = [textOf(sampled).trim(), textOf(echo.value).trim()]
+  const [said, says] = [readText(sampled).trim(), readText(echo.value).trim()]
   if (said !== says) changes.push(changed('text', {}, said, says))
   return changes
 }
 
 function changesOfCall(
-  { id: call, function: sampled }: EchoedCall,
-  echo: EchoedCall | undefined,
+  { id: call, function: sampled }: ToolCallEcho,
+  echo: ToolCallEcho | undefined,
 ): EchoChange[] {
   if (echo === undefined) return []
   const [name, echoedName] = [sampled?.name ?? null, echo.function?.name ?? null]
@@ -113,7 +113,7 @@ function shortened(text: string | null): string | null {
 }
 
 /** Returns the annotation of a stored turn; undefined: nothing was changed. */
-export function echoNoteOf({ annotations }: { annotations: string }): EchoNote | undefined {
+export function readEchoNote({ annotations }: { annotations: string }): EchoNote | undefined {
   // Most turns have none, so they are not parsed.
   if (!annotations.includes('"echo"')) return undefined
   return (JSON.parse(annotations) as { echo?: EchoNote }).echo

@@ -69,7 +69,7 @@ function nameIn(choice: unknown): string | undefined {
 function schemaOfCalls(tools: readonly FunctionTool[], onlyOne: boolean): object {
   const definitions: Record<string, unknown> = {}
   const items = tools.map((tool) => {
-    const { $defs, ...parameters } = parametersOf(tool)
+    const { $defs, ...parameters } = getParameters(tool)
     for (const [name, definition] of Object.entries($defs ?? {})) {
       const known = Object.hasOwn(definitions, name) ? JSON.stringify(definitions[name]) : undefined
       if (known !== undefined && known !== JSON.stringify(definition)) {
@@ -92,7 +92,7 @@ function schemaOfCalls(tools: readonly FunctionTool[], onlyOne: boolean): object
   }
 }
 
-function parametersOf({ function: { parameters } }: FunctionTool): { $defs?: object } {
+function getParameters({ function: { parameters } }: FunctionTool): { $defs?: object } {
   return parameters ?? { type: 'object', properties: {} }
 }
 

@@ -27,9 +27,9 @@ import { type ConversationKeys, readInSlices } from '../matching/conversation.ts
 import type { PrefixMatch } from '../matching/prefix-index.ts'
 import type { SessionTurn, SessionTurns } from '../matching/session-turns.ts'
 import type { ToolCallIds } from '../matching/tool-call-ids.ts'
-import type { PlannedPrompt, PromptReason } from '../state/planned-prompt.ts'
+import type { PromptPlan, PromptReason } from '../state/planned-prompt.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
-import { asSampled, textOf } from './as-sampled.ts'
+import { readText, restoreSampled } from './as-sampled.ts'
 import { refuseTooLong } from './too-long.ts'
 
 export type ChatGeneration = Extract<GenerationRequest, { kind: 'chat' }>
@@ -61,19 +61,19 @@ export async function planPrompt(
   model: PlanningModel,
   session: PlanningSession,
   request: Pick<ChatGeneration, 'body' | 'lastMessage'>,
-): Promise<PlannedPrompt> {
+): Promise<PromptPlan> {
   const { renderer } = model
   const { body } = request
   refuseWhatTokenModeCannotDo(body)
   refuseTooLong(model, request.lastMessage)
-  const options = promptOptionsOf(body, session.memory.requests)
+  const options = toPromptOptions(body, session.memory.requests)
   const read = await readInSlices(request.lastMessage, body.tools, session.memory.requests)
   const conversation = await withVariables(renderer, options, read)
   const call = session.turns.match(conversation)
   const parent = call.parent?.turn
-  const input = inputOf(request, call, session.memory.callIds, model)
+  const input = toInput(request, call, session.memory.callIds, model)
   const asked = { model, session, conversation, call, input, options }
-  const ending = endingOf(body)
+  const ending = getEnding(body)
   if (ending !== undefined) return await planEnding(asked, ending)
   const extended = parent && (await extend(model, input, call, parent, options))
   if (parent && extended && 'ids' in extended) {
@@ -87,9 +87,9 @@ export async function planPrompt(
 
 /** @param refused why the request does not extend the turn that it continues */
 async function planWhole(
-  { model, session, call, input, options }: AskedPrompt,
+  { model, session, call, input, options }: PromptRequest,
   refused?: PromptReason,
-): Promise<PlannedPrompt> {
+): Promise<PromptPlan> {
   const { text, ids: rendered } = await renderWhole(model.renderer, input, options)
   const ids = new PromptIds(concatIds(rendered))
   const reason = refused ?? (session.turns.bytes === 0 ? 'first' : 'branched')
@@ -106,20 +106,20 @@ export async function wholePrompt(model: PlanningModel, body: ChatBody): Promise
   refuseWhatTokenModeCannotDo(body)
   refuseTooLong(model, new MessageTree().addMessages(body.messages))
   const input = inputAsSent(body, imageRule)
-  return await renderWhole(renderer, input, { ...promptOptionsOf(body), ...endingOf(body) })
+  return await renderWhole(renderer, input, { ...toPromptOptions(body), ...getEnding(body) })
 }
 
 /** The end of a prompt that does not end with the head of the assistant's turn. */
 type Ending = Required<Pick<RenderOptions, 'addGenerationPrompt' | 'continueFinalMessage'>>
 
 /** Returns the end as in vLLM; undefined: the prompt ends with the head of the assistant's turn. */
-function endingOf(body: ChatBody): Ending | undefined {
+function getEnding(body: ChatBody): Ending | undefined {
   const { add_generation_prompt: opens, continue_final_message: continues } = body
   if (continues === true) return { addGenerationPrompt: false, continueFinalMessage: true }
   return opens === false ? { addGenerationPrompt: false, continueFinalMessage: false } : undefined
 }
 
-interface AskedPrompt {
+interface PromptRequest {
   readonly model: PlanningModel
   readonly session: PlanningSession
   readonly conversation: ConversationKeys
@@ -132,12 +132,12 @@ interface AskedPrompt {
  * Builds a prompt with another end. A final message that was sampled and truncated is continued from its tokens. Any
  * other is rendered: it is prompt, and the completion after it is recorded as the end of the message that both form.
  */
-async function planEnding(asked: AskedPrompt, ending: Ending): Promise<PlannedPrompt> {
+async function planEnding(asked: PromptRequest, ending: Ending): Promise<PromptPlan> {
   const { model, session, conversation, call, input, options } = asked
   const { messages } = input
   const continues = ending.continueFinalMessage
   const place = continues ? session.turns.match({ ...conversation, last: conversation.last?.parent }) : call
-  const said = continues ? { saidBefore: textOf(messages.at(-1)) } : undefined
+  const said = continues ? { saidBefore: readText(messages.at(-1)) } : undefined
   const cut = call.parent?.turn
   if (continues && cut && call.sharedMessages === messages.length && isCut(cut, model.renderer)) {
     const ids = cut.prompt.continuedBy([])
@@ -194,7 +194,7 @@ async function renderWhole(
   return { text, ids: withImages(ids, images, imageRule) }
 }
 
-function inputOf(
+function toInput(
   { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
   call: PrefixMatch<SessionTurn>,
   ids: ToolCallIds,
@@ -202,7 +202,7 @@ function inputOf(
 ): PromptInput {
   if (lastMessage === undefined) return inputAsSent(body, imageRule)
   const sent = getMessagesBetween(undefined, lastMessage)
-  const sampled = asSampled(sent, call.parent, ids)
+  const sampled = restoreSampled(sent, call.parent, ids)
   const said = seesToolImages ? sampled : describeImages(sampled)
   const messages = said.map(({ value }) => value)
   return { ...promptInput(messages, toTemplateMessages(said, imageRule), imageRule), known: said }
@@ -264,7 +264,7 @@ async function extend(
  * Returns the parts of a chat body that a template reads, other than the messages.
  * @param repeats the tools of earlier requests
  */
-export function promptOptionsOf(body: ChatBody, repeats: PartMemo = NO_MEMO): PromptOptions {
+export function toPromptOptions(body: ChatBody, repeats: PartMemo = NO_MEMO): PromptOptions {
   const { tools, documents } = body
   return {
     // As text: the notation of a number is lost on the way to another thread.

@@ -13,7 +13,7 @@ import {
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from '../../engines/port/count-tokens.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
-import type { CallBudget } from '../state/limits.ts'
+import type { RequestBudget } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 
 export interface Prompts {
@@ -24,7 +24,7 @@ export interface Prompts {
    * @throws ProxyError `invalid_request`, `unsupported`, `context_length_exceeded` for a request without a valid
    *   prompt; `store_failed`
    */
-  begin(request: GenerationRequest, memory: SessionMemory, budget?: CallBudget): Promise<CallPrompt>
+  begin(request: GenerationRequest, memory: SessionMemory, budget?: RequestBudget): Promise<CallPrompt>
   /**
    * Returns the number of tokens of the prompt of a body, like {@link CountTokens}.
    * @param session the session of the request, whose prompt may extend recorded tokens
@@ -50,7 +50,7 @@ export interface PromptSession {
   readonly memory: SessionMemory
 }
 
-export type MaybePromised<Value> = Value | Promise<Value>
+export type MaybePromise<Value> = Value | Promise<Value>
 
 /** The prompt of one request. */
 export interface CallPrompt {
@@ -65,7 +65,7 @@ export interface CallPrompt {
    */
   whileAsked(): Promise<void>
   /** Converts the engine's events into those for the agent. */
-  read(events: readonly GenerationEvent[]): MaybePromised<readonly GenerationEvent[]>
+  read(events: readonly GenerationEvent[]): MaybePromise<readonly GenerationEvent[]>
   /** Releases resources at the end of the events, whether or not the response is complete. */
   close?(): void
   /** Called when the response is complete and committed, before the agent can have read its end and continue it. */

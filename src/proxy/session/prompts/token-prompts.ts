@@ -25,25 +25,25 @@ import { createConversationReader } from '../matching/rebuild-index.ts'
 import { getDeclaredParent, parentPart } from '../matching/recorded-parent.ts'
 import { readSessionTurns, type SessionTurns } from '../matching/session-turns.ts'
 import type { ToolCallIds } from '../matching/tool-call-ids.ts'
-import { type CallBudget, UNLIMITED } from '../state/limits.ts'
-import type { PlannedPrompt } from '../state/planned-prompt.ts'
+import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
+import type { PromptPlan } from '../state/planned-prompt.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { type AnswerDecoder, decoderFor } from './answer-decoder.ts'
-import { textOf } from './as-sampled.ts'
+import { readText } from './as-sampled.ts'
 import { echoNote, unknownIdsIn } from './echo-note.ts'
 import { inexactReason } from './exactness.ts'
 import { constrainedBody, forcedCallSchema } from './forced-call.ts'
 import {
   type ChatGeneration,
   planPrompt,
-  promptOptionsOf,
+  toPromptOptions,
   wholePrompt,
   withVariables,
 } from './prompt-planner.ts'
 import {
   type CallPrompt,
   emptyAnswer,
-  type MaybePromised,
+  type MaybePromise,
   PromptCounts,
   type PromptSession,
   type Prompts,
@@ -66,13 +66,13 @@ export class TokenPrompts implements Prompts {
   async begin(
     incoming: GenerationRequest,
     memory: SessionMemory,
-    budget: CallBudget = UNLIMITED,
+    budget: RequestBudget = UNLIMITED,
   ): Promise<CallPrompt> {
     if (incoming.kind !== 'chat') return plainPrompt(incoming)
     const { body, change } = adaptEffort(incoming.body, this.#model.efforts)
     const request = body === incoming.body ? incoming : { ...incoming, body }
-    const forcedCall = this.#forcedCallOf(request.body)
-    const turns = await this.#turnsOf(request.sessionId, memory)
+    const forcedCall = this.#getForcedCall(request.body)
+    const turns = await this.#getTurns(request.sessionId, memory)
     const unknownIds = unknownIdsIn(request.lastMessage, memory.callIds)
     const prompt = await this.#planOnce(request, memory, turns)
     this.#counts.add(prompt.origin.reason)
@@ -84,11 +84,7 @@ export class TokenPrompts implements Prompts {
   }
 
   /** Plans the prompt once for all completions of one request, which begin at the same time with the same prompt. */
-  async #planOnce(
-    request: ChatGeneration,
-    memory: SessionMemory,
-    turns: SessionTurns,
-  ): Promise<PlannedPrompt> {
+  async #planOnce(request: ChatGeneration, memory: SessionMemory, turns: SessionTurns): Promise<PromptPlan> {
     const plan = () => planPrompt(this.#model, { memory, turns }, request)
     const { choiceOf: call } = request
     if (call === undefined) return plan()
@@ -103,22 +99,22 @@ export class TokenPrompts implements Prompts {
   }
 
   /** Returns the ids of the prompt of a body; with a session it may extend recorded ids. Caches nothing of it. */
-  async #idsOf(incoming: ChatBody, session?: PromptSession): Promise<TokenIds | PromptIds> {
+  async #getIds(incoming: ChatBody, session?: PromptSession): Promise<TokenIds | PromptIds> {
     const { body } = adaptEffort(incoming, this.#model.efforts)
     if (session === undefined) return (await wholePrompt(this.#model, body)).ids
     const { sessionId, memory } = session
-    const turns = await this.#turnsOf(sessionId, memory)
+    const turns = await this.#getTurns(sessionId, memory)
     const lastMessage = memory.messages.addMessages(body.messages)
     return (await planPrompt(this.#model, { memory, turns }, { body, lastMessage })).ids
   }
 
   async countTokens(body: ChatBody, _signal: AbortSignal, session?: PromptSession): Promise<number> {
-    return (await this.#idsOf(body, session)).length
+    return (await this.#getIds(body, session)).length
   }
 
   get tokens(): PromptTokens {
     const { tokenizer, contextLength } = this.#model
-    const idsOf: PromptTokens['idsOf'] = async (...asked) => [...(await this.#idsOf(...asked))]
+    const idsOf: PromptTokens['idsOf'] = async (...asked) => [...(await this.#getIds(...asked))]
     return { tokenizer, contextLength, idsOf }
   }
 
@@ -127,7 +123,7 @@ export class TokenPrompts implements Prompts {
   }
 
   /** Returns the session's turns, read from the store if they are not cached. @throws ProxyError `store_failed` */
-  async #turnsOf(sessionId: string, memory: SessionMemory): Promise<SessionTurns> {
+  async #getTurns(sessionId: string, memory: SessionMemory): Promise<SessionTurns> {
     if (memory.turns !== undefined) return memory.turns
     memory.readingTurns ??= this.#readTurns(sessionId, memory).finally(() => {
       memory.readingTurns = undefined
@@ -154,11 +150,11 @@ export class TokenPrompts implements Prompts {
   /** Returns the prompt options of a recorded turn, with the effort adapted as it was for the turn. */
   #optionsOnRecord({ tools, params }: TurnStep): PromptOptions {
     const { body } = adaptEffort(JSON.parse(params) as ChatBody, this.#model.efforts)
-    return { ...promptOptionsOf(body), tools: tools === '[]' ? null : tools }
+    return { ...toPromptOptions(body), tools: tools === '[]' ? null : tools }
   }
 
   /** @throws ProxyError `unsupported`, `invalid_request` */
-  #forcedCallOf(body: ChatBody): object | undefined {
+  #getForcedCall(body: ChatBody): object | undefined {
     const schema = forcedCallSchema(body)
     if (schema === undefined || this.#model.parser.grammar !== undefined) return schema
     throw new ProxyError(
@@ -169,7 +165,7 @@ export class TokenPrompts implements Prompts {
     )
   }
 
-  #callWith(parts: CallParts, { tokensLeft, contextTokens, rejectsOverlong }: CallBudget): CallPrompt {
+  #callWith(parts: CallParts, { tokensLeft, contextTokens, rejectsOverlong }: RequestBudget): CallPrompt {
     const { request, prompt } = parts
     const contextLength = Math.min(this.#model.contextLength ?? Number.POSITIVE_INFINITY, contextTokens)
     const room = contextLength - prompt.ids.length
@@ -184,7 +180,7 @@ export class TokenPrompts implements Prompts {
 interface CallParts {
   readonly request: ChatGeneration
   readonly turns: SessionTurns
-  readonly prompt: PlannedPrompt
+  readonly prompt: PromptPlan
   /** The annotations of the turn: changes that the agent made to its tool calls, and the adapted reasoning effort. */
   readonly note: object
   /** The schema that constrains decoding, if the agent forces a tool call. */
@@ -192,7 +188,7 @@ interface CallParts {
   readonly counts: PromptCounts
 }
 
-abstract class PlannedCall implements CallPrompt {
+abstract class TokenCallPrompt implements CallPrompt {
   protected readonly parts: CallParts
   abstract readonly request: GenerationRequest
 
@@ -202,7 +198,7 @@ abstract class PlannedCall implements CallPrompt {
 
   async whileAsked(): Promise<void> {}
 
-  abstract read(events: readonly GenerationEvent[]): MaybePromised<readonly GenerationEvent[]>
+  abstract read(events: readonly GenerationEvent[]): MaybePromise<readonly GenerationEvent[]>
 
   answered(completion: Completion): void {
     // A prompt that is built on wrong or missing ids would be wrong, too.
@@ -219,7 +215,7 @@ abstract class PlannedCall implements CallPrompt {
 }
 
 /** A request that reaches the engine as ids, and whose sampled tokens are decoded. */
-class TokenCall extends PlannedCall {
+class TokenCall extends TokenCallPrompt {
   readonly request: GenerationRequest
   readonly #decoder: AnswerDecoder
   readonly #vocabularySize: number
@@ -242,7 +238,7 @@ class TokenCall extends PlannedCall {
   }
 
   async read(events: readonly GenerationEvent[]): Promise<readonly GenerationEvent[]> {
-    const starts = events.filter((event) => event.type === 'start').map((start) => this.#startOf(start))
+    const starts = events.filter((event) => event.type === 'start').map((start) => this.#getStart(start))
     return [...starts, ...(await this.#decoder.read(events.filter((event) => event.type !== 'start')))]
   }
 
@@ -251,7 +247,7 @@ class TokenCall extends PlannedCall {
   }
 
   /** Returns the start with the prompt's ids that the engine reports; a difference from the sent ones is recorded. */
-  #startOf(start: GenerationStart): GenerationStart {
+  #getStart(start: GenerationStart): GenerationStart {
     const { prompt, note, counts } = this.parts
     const { promptTokenIds: reported = prompt.ids } = start
     const mismatched = !reported.equals(prompt.ids)
@@ -294,7 +290,7 @@ function expertsPart({ request, prompt }: CallParts): { expertsStart?: number } 
 }
 
 /** A request whose prompt fills the context: the completion is empty, and no engine is used. */
-class FullCall extends PlannedCall {
+class FullCall extends TokenCallPrompt {
   readonly request: GenerationRequest
   readonly answer: GenerationStream
 
@@ -322,7 +318,7 @@ async function* asCalled(turns: AsyncIterable<TurnStep>, ids: ToolCallIds): Asyn
 }
 
 function joined(turn: TurnStep, final: Message): TurnStep {
-  const completionText = joinedText(textOf(final.value), turn.completionText)
+  const completionText = joinedText(readText(final.value), turn.completionText)
   // An older record only has the turn whose message it continues, and not its parent.
   const annotations = getDeclaredParent(turn) === undefined ? '{}' : turn.annotations
   return { ...turn, lastMessage: final.parent, completionText, annotations }
@@ -340,7 +336,7 @@ function withBudget(body: ChatBody, room: number): ChatBody {
   return { ...rest, max_tokens: Math.min(asked ?? room, room) }
 }
 
-function imagesPart({ images }: PlannedPrompt, { imageRule }: TokenModel): { images?: PromptImages } {
+function imagesPart({ images }: PromptPlan, { imageRule }: TokenModel): { images?: PromptImages } {
   if (imageRule === undefined || images.length === 0) return {}
   const { tokenId, edges } = imageRule
   return { images: { tokenId, edges, tokens: images.map(({ tokens }) => tokens) } }
@@ -351,7 +347,7 @@ function imagesPart({ images }: PlannedPrompt, { imageRule }: TokenModel): { ima
  * extends.
  */
 function originToWire(
-  { origin, images, call }: Pick<PlannedPrompt, 'origin' | 'images' | 'call'>,
+  { origin, images, call }: Pick<PromptPlan, 'origin' | 'images' | 'call'>,
   mismatched: boolean,
 ): object {
   const { reason, from, reusedTokens } = origin

@@ -5,7 +5,7 @@ import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
 import type { TokenModel } from '../../tokens/model/token-model.ts'
 
-type LimitedModel = Pick<TokenModel, 'contextLength' | 'servedLength' | 'longestTokenChars'>
+type ContextLimits = Pick<TokenModel, 'contextLength' | 'servedLength' | 'longestTokenChars'>
 
 /** The number of characters, of a message and those before it, that every template shows and no model sampled. */
 const charsUpTo = new SideTable<Message, number>()
@@ -26,7 +26,7 @@ export function tooLong(contextLength: number | undefined, tokens: number, atLea
 }
 
 /** @throws ProxyError `context_length_exceeded` */
-export function refuseTooLong(model: LimitedModel, last: Message | undefined): void {
+export function refuseTooLong(model: ContextLimits, last: Message | undefined): void {
   const contextLength = model.contextLength ?? model.servedLength
   if (contextLength === undefined || last === undefined) return
   const chars = charsIn(last)
@@ -45,13 +45,13 @@ function charsIn(last: Message): number {
   }
   let chars = at === undefined ? 0 : charsUpTo.of(at)!
   for (const message of added.reverse()) {
-    chars += charsOf(message.value)
+    chars += countChars(message.value)
     charsUpTo.put(message, chars)
   }
   return chars
 }
 
-function charsOf({ role, content }: ChatMessage): number {
+function countChars({ role, content }: ChatMessage): number {
   // Templates drop reasoning from older completions.
   if (role === 'assistant') return 0
   if (typeof content === 'string') return content.trim().length

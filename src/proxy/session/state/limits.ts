@@ -21,7 +21,7 @@ const LIMIT_NAMES = [...NAMES, 'context_tokens'] as const
 const MAX_ENDS = 8
 
 /** The budget of a request. */
-export interface CallBudget {
+export interface RequestBudget {
   /** The limit that the session has reached: no engine is used. */
   readonly reached?: LimitName
   readonly tokensLeft: number
@@ -32,20 +32,20 @@ export interface CallBudget {
 }
 
 /** The budget of a session without limits. */
-export const UNLIMITED: CallBudget = {
+export const UNLIMITED: RequestBudget = {
   tokensLeft: Number.POSITIVE_INFINITY,
   contextTokens: Number.POSITIVE_INFINITY,
   rejectsOverlong: false,
 }
 
 /** The fields of a turn that count. */
-export type SpentTurn = Pick<
+export type TurnUsage = Pick<
   TurnOutline,
   'status' | 'engine' | 'startedAtMs' | 'promptTokens' | 'sampledTokens'
 >
 
 /** The usage of a session: the sum over its turns. */
-export class Spending {
+export class SessionUsage {
   #turns = 0
   #sampledTokens = 0
   #promptTokens = 0
@@ -53,7 +53,7 @@ export class Spending {
   #ends = 0
 
   /** Adds a turn. One without an engine's response only counts with its tokens. */
-  add({ status, engine, startedAtMs, promptTokens, sampledTokens }: SpentTurn): void {
+  add({ status, engine, startedAtMs, promptTokens, sampledTokens }: TurnUsage): void {
     if (status === 'completed' && engine !== NO_ENGINE) this.#turns += 1
     if (engine === NO_ENGINE && promptTokens === 0) this.#ends += 1
     this.#sampledTokens += sampledTokens
@@ -66,7 +66,7 @@ export class Spending {
    * @param running the sampled tokens so far of each request in flight
    * @throws ProxyError `limit_reached`
    */
-  begin(limits: SessionLimits | null, running: readonly number[], nowMs: number): CallBudget {
+  begin(limits: SessionLimits | null, running: readonly number[], nowMs: number): RequestBudget {
     if (limits === null) return UNLIMITED
     this.#startedAtMs ??= nowMs
     const used = {
@@ -91,18 +91,18 @@ export class Spending {
 }
 
 /** Reads the usage of a session from its turns; without limits nothing is counted. */
-export async function spendingOf(
+export async function readUsage(
   store: Pick<TurnReader, 'readOutlines'>,
   { sessionId, limits, turnCount }: SessionRecord,
-): Promise<Spending> {
-  const spending = new Spending()
+): Promise<SessionUsage> {
+  const spending = new SessionUsage()
   if (limits === null || turnCount === 0) return spending
   for await (const turn of store.readOutlines(sessionId)) spending.add(turn)
   return spending
 }
 
 /** Reduces the requested number of tokens to those that the session has left. */
-export function withinBudget<T extends GenerationRequest>(request: T, { tokensLeft }: CallBudget): T {
+export function withinBudget<T extends GenerationRequest>(request: T, { tokensLeft }: RequestBudget): T {
   const { max_completion_tokens: newer, max_tokens: older } = request.body
   const asked = newer ?? older
   if (asked === undefined || asked === null || asked <= tokensLeft) return request

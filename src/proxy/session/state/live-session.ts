@@ -6,9 +6,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { ProxyError } from '../../../base/errors.ts'
 import { parseCaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
-import { type CallBudget, Spending } from './limits.ts'
+import { type RequestBudget, SessionUsage } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'
-import { readSamplingParams, SessionCall, type SessionRules } from './session-call.ts'
+import { readSamplingParams, type SessionConfig, TurnAllocation } from './session-call.ts'
 import { SessionMemory } from './session-memory.ts'
 
 /** The measured size without the cache of requests. */
@@ -17,14 +17,14 @@ const LIVE_BYTES = 1_500
 /** The cached part of a session's row. */
 interface SessionState {
   readonly active: boolean
-  readonly rules: SessionRules
+  readonly rules: SessionConfig
   nextIndex: number
   /** The indices below `nextIndex` whose turns could not be committed, while later requests are in flight. */
   readonly unrecorded: Set<number>
-  readonly spending: Spending
+  readonly spending: SessionUsage
   /** The epoch under which this node owns the session; undefined: the database is not shared. */
   readonly epoch: number | undefined
-  /** The same as {@link SessionCall.resumedAt}. */
+  /** The same as {@link TurnAllocation.resumedAt}. */
   resumedAt: number | undefined
 }
 
@@ -34,7 +34,7 @@ export class LiveSession {
   #state: SessionState | undefined
   /** undefined: nothing is cached. */
   #memory: SessionMemory | undefined
-  readonly #calls = new Set<SessionCall>()
+  readonly #calls = new Set<TurnAllocation>()
   /** The latest request with each idempotency key that is about to begin. */
   readonly #beginning = new Map<string, Promise<void>>()
   readonly #waiters = new Set<PromiseWithResolvers<SessionRecord | undefined>>()
@@ -74,7 +74,7 @@ export class LiveSession {
   }
 
   /** The requests in flight. */
-  get calls(): Iterable<SessionCall> {
+  get calls(): Iterable<TurnAllocation> {
     return this.#calls
   }
 
@@ -105,7 +105,7 @@ export class LiveSession {
   }
 
   /** The session config. Only for a session that {@link isKnown}. */
-  get rules(): SessionRules {
+  get rules(): SessionConfig {
     return this.#state!.rules
   }
 
@@ -116,12 +116,12 @@ export class LiveSession {
    */
   learn(
     record: SessionRecord | undefined,
-    more: { spending?: Spending; epoch?: number | undefined; resumedAt?: number | undefined } = {},
+    more: { spending?: SessionUsage; epoch?: number | undefined; resumedAt?: number | undefined } = {},
   ): void {
-    const { spending = new Spending(), epoch, resumedAt } = more
+    const { spending = new SessionUsage(), epoch, resumedAt } = more
     this.#state = record && {
       active: record.status === 'active',
-      rules: rulesOf(record),
+      rules: toConfig(record),
       nextIndex: record.nextIndex,
       unrecorded: new Set(),
       spending,
@@ -139,7 +139,7 @@ export class LiveSession {
    * Returns the budget of a request that begins now. Only for a session that {@link isKnown}.
    * @throws ProxyError `limit_reached`
    */
-  budgetAt(nowMs: number): CallBudget {
+  budgetAt(nowMs: number): RequestBudget {
     const { rules, spending } = this.#state!
     const running = [...this.#calls].filter(({ isSpent }) => !isSpent)
     const sampled = running.map(({ turn }) => turn?.completion.tokenIds.length ?? 0)
@@ -147,13 +147,13 @@ export class LiveSession {
   }
 
   /** Begins a request. Only for a session that {@link isKnown}. */
-  beginCall(budget: CallBudget, onDone: () => void): SessionCall {
+  beginCall(budget: RequestBudget, onDone: () => void): TurnAllocation {
     const { sessionId, memory } = this
     const state = this.#state!
     const { rules, spending, epoch, resumedAt } = state
     const index = state.nextIndex++
     const place = { sessionId, index, rules, memory, budget, epoch, resumedAt }
-    const call = new SessionCall(place, spending, {
+    const call = new TurnAllocation(place, spending, {
       onDone: () => {
         this.#calls.delete(call)
         onDone()
@@ -227,7 +227,7 @@ export class LiveSession {
   }
 }
 
-function rulesOf(session: SessionRecord): SessionRules {
+function toConfig(session: SessionRecord): SessionConfig {
   const { trustAgent, policies, editedCalls, limits, keyTag } = session
   const samplingParams = readSamplingParams(session)
   const record = session.record && parseCaptureOptions(session.record)

@@ -1,11 +1,11 @@
 import { ProxyError } from '../../../base/errors.ts'
 import { LiveSession } from './live-session.ts'
 import type { LiveTurn } from './live-turn.ts'
-import type { SessionCall } from './session-call.ts'
+import type { TurnAllocation } from './session-call.ts'
 import type { SessionMemory } from './session-memory.ts'
 
 /** A reference to a session: changes to its cache are kept at least until the reference is released. */
-export interface UsedSession extends Disposable {
+export interface SessionReference extends Disposable {
   readonly live: LiveSession
   readonly memory: SessionMemory
 }
@@ -16,7 +16,7 @@ export interface UsedSession extends Disposable {
  */
 const MAX_ENDED = 10_000
 
-interface HeldSession {
+interface SessionEntry {
   readonly live: LiveSession
   users: number
   /** The size as counted in the sum over all sessions. */
@@ -30,7 +30,7 @@ interface HeldSession {
 export class LiveSessions {
   readonly #maxBytes: number
   /** The entries; those without a reference are in the order of their last use. */
-  readonly #entries = new Map<string, HeldSession>()
+  readonly #entries = new Map<string, SessionEntry>()
   /** The ids of ended sessions without a reference, in the order of use. */
   readonly #ended = new Set<string>()
   #bytes = 0
@@ -83,11 +83,11 @@ export class LiveSessions {
     return !isOver
   }
 
-  #calls(): SessionCall[] {
+  #calls(): TurnAllocation[] {
     return [...this.all()].flatMap((live) => [...live.calls])
   }
 
-  use(sessionId: string): UsedSession {
+  use(sessionId: string): SessionReference {
     const entry = this.#entries.get(sessionId) ?? this.#add(new LiveSession(sessionId))
     this.#ended.delete(sessionId)
     entry.users += 1
@@ -105,13 +105,13 @@ export class LiveSessions {
     }
   }
 
-  #add(live: LiveSession): HeldSession {
+  #add(live: LiveSession): SessionEntry {
     const entry = { live, users: 0, bytes: 0 }
     this.#entries.set(live.sessionId, entry)
     return entry
   }
 
-  #release(entry: HeldSession): void {
+  #release(entry: SessionEntry): void {
     const { live } = entry
     entry.users -= 1
     if (entry.users === 0) {
@@ -133,7 +133,7 @@ export class LiveSessions {
     }
   }
 
-  #remove({ live, bytes }: HeldSession): void {
+  #remove({ live, bytes }: SessionEntry): void {
     this.#entries.delete(live.sessionId)
     this.#ended.delete(live.sessionId)
     this.#bytes -= bytes

@@ -5,7 +5,7 @@ import type { GenerationStream } from '../../../protocol/canonical/events.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 
 /** The retry info that a client sends. */
-export interface TryWord {
+export interface RetryInfo {
   /** The number of earlier attempts. */
   retryCount: number
   /** Whether the client counts its attempts. Absent: it does if the count is above 0. */
@@ -17,7 +17,7 @@ export interface TryWord {
 export interface LiveTurn {
   /** The turn as it was recorded at its start. */
   readonly open: OpenTurn
-  readonly word: TryWord
+  readonly word: RetryInfo
   /** The completion so far. */
   readonly completion: Completion
   /** Whether its agent's connection has broken. */
@@ -32,11 +32,11 @@ export interface LiveTurn {
    * Joins as a retry. @param retryCount the number of earlier attempts @param gone aborts when the retry's connection
    * closes
    */
-  join(retryCount: number, gone: AbortSignal): AwaitedTurn
+  join(retryCount: number, gone: AbortSignal): ResponseHandle
 }
 
 /** A response handle: one connection that waits for the turn's response. */
-export interface AwaitedTurn {
+export interface ResponseHandle {
   readonly turnId: string
   readonly startedAtMs: number
   /** The recorded end; undefined before the commit. */

@@ -1,7 +1,7 @@
 /** The properties of a new session. */
 import { ProxyError } from '../../../base/errors.ts'
 import { parseCaptureOptions } from '../../../protocol/token-data/kinds.ts'
-import type { EditedCalls, SessionLimits } from '../../store/port/turn-store.ts'
+import type { SessionLimits, ToolCallRewritePolicy } from '../../store/port/turn-store.ts'
 import { readPolicies } from './policies.ts'
 
 export interface NewSessionRequest {
@@ -21,7 +21,7 @@ export interface NewSessionRequest {
    */
   policy?: string | Record<string, string> | undefined
   /** The rewrite policy for tool calls that its agent edits. Absent: the proxy's default. */
-  editedCalls?: EditedCalls | undefined
+  editedCalls?: ToolCallRewritePolicy | undefined
   /** Budgets. Absent: the proxy's default. */
   limits?: SessionLimits | undefined
   /** The time to live; null: unlimited. Absent: the proxy's default. */

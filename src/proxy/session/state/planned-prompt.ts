@@ -21,7 +21,7 @@ interface PromptOrigin {
   reusedTokens: number
 }
 
-export interface PlannedPrompt {
+export interface PromptPlan {
   ids: PromptIds
   origin: PromptOrigin
   /** The text that precedes the completion; for an extended prompt only the new part. */
@@ -39,5 +39,5 @@ export interface PlannedPrompt {
 /** The prompt of a request for several completions, planned once, by the first of them. */
 export interface ChoicesPrompt {
   readonly call: string
-  readonly planned: Promise<PlannedPrompt>
+  readonly planned: Promise<PromptPlan>
 }

@@ -38,7 +38,7 @@ export function readPolicies(policy: string | Record<string, string> | undefined
  * @param line the role that the request declares; the main role if it declares none
  * @returns undefined: the session names none for it
  */
-export function policyOf(policies: Policies, line: DeclaredRole = 'main'): string | undefined {
+export function findPolicy(policies: Policies, line: DeclaredRole = 'main'): string | undefined {
   return linesFor(line)
     .map((key) => policies[key])
     .find((name) => name !== undefined)

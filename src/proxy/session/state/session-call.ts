@@ -3,7 +3,7 @@ import type { ProxyError } from '../../../base/errors.ts'
 import { parseKeepingNumbers } from '../../../protocol/canonical/number-texts.ts'
 import type { CaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
-import type { CallBudget, Spending, SpentTurn } from './limits.ts'
+import type { RequestBudget, SessionUsage, TurnUsage } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'
 import type { SessionMemory } from './session-memory.ts'
 
@@ -11,14 +11,14 @@ import type { SessionMemory } from './session-memory.ts'
  * The session config, as its requests use it. A trainer may change it, and if there are several nodes, through any of
  * them.
  */
-export interface SessionRules extends Readonly<Pick<SessionRecord, RulesOnRecord>> {
+export interface SessionConfig extends Readonly<Pick<SessionRecord, ConfigFields>> {
   /** The sampling parameters that override the agent's. */
   readonly samplingParams: Readonly<Record<string, unknown>>
   /** The data to record beyond ids and logprobs; null: the session does not specify it. */
   readonly record: CaptureOptions | null
 }
 
-type RulesOnRecord = 'trustAgent' | 'policies' | 'editedCalls' | 'limits' | 'keyTag'
+type ConfigFields = 'trustAgent' | 'policies' | 'editedCalls' | 'limits' | 'keyTag'
 
 /** Returns the sampling parameters of a session, with large integers as raw numbers. */
 export function readSamplingParams({
@@ -28,17 +28,17 @@ export function readSamplingParams({
 }
 
 /** Callbacks to the session at the end of a request. */
-interface CallEnds {
+interface AllocationCallbacks {
   onDone(): void
   onUnrecorded(): void
 }
 
-export class SessionCall {
+export class TurnAllocation {
   readonly sessionId: string
   /** The index of the request's turn. */
   readonly index: number
-  readonly rules: SessionRules
-  readonly budget: CallBudget
+  readonly rules: SessionConfig
+  readonly budget: RequestBudget
   /** The session's cache, referenced until the request is done. */
   readonly memory: SessionMemory
   /** The epoch under which this node owns the session; undefined: the database is not shared. */
@@ -52,16 +52,19 @@ export class SessionCall {
   turn: LiveTurn | undefined
   /** Whether the turn's usage is counted; before that, the request counts as in flight. */
   isSpent = false
-  readonly #spending: Spending
-  readonly #ends: CallEnds
+  readonly #spending: SessionUsage
+  readonly #ends: AllocationCallbacks
   readonly #cancel = new AbortController()
   readonly #over = Promise.withResolvers<void>()
   #isDone = false
 
   constructor(
-    place: Pick<SessionCall, 'sessionId' | 'index' | 'rules' | 'memory' | 'budget' | 'epoch' | 'resumedAt'>,
-    spending: Spending,
-    ends: CallEnds,
+    place: Pick<
+      TurnAllocation,
+      'sessionId' | 'index' | 'rules' | 'memory' | 'budget' | 'epoch' | 'resumedAt'
+    >,
+    spending: SessionUsage,
+    ends: AllocationCallbacks,
   ) {
     this.sessionId = place.sessionId
     this.index = place.index
@@ -93,7 +96,7 @@ export class SessionCall {
   }
 
   /** Counts the turn's usage, once it is known. Repeated calls do nothing. */
-  spend(turn: SpentTurn): void {
+  spend(turn: TurnUsage): void {
     if (!this.isSpent) this.#spending.add(turn)
     this.isSpent = true
   }

@@ -42,17 +42,17 @@ const UNSTABLE_SEGMENTS: readonly string[] = ['', '.', '..']
 
 /** Returns whether a URL preserves the text as an id: `task-7`, `harbor/hello-world:0`, `größe +1`. */
 export function isSessionId(text: string): boolean {
-  return problemOf(text) === undefined
+  return findProblem(text) === undefined
 }
 
 /** @returns `text` itself. @throws ProxyError `invalid_request` that states why it is no id */
 export function parseSessionId(text: string): string {
-  const problem = problemOf(text)
+  const problem = findProblem(text)
   if (problem === undefined) return text
   throw new ProxyError('invalid_request', `Not a session id: ${problem}`, { param: 'session_id' })
 }
 
-function problemOf(text: string): string | undefined {
+function findProblem(text: string): string | undefined {
   if (text === '' || Buffer.byteLength(text) > MAX_SESSION_ID_BYTES)
     return `it takes 1 to ${MAX_SESSION_ID_BYTES} bytes`
   if (NO_TEXT.test(text)) return 'it contains a control character, or an unpaired surrogate'
@@ -74,11 +74,11 @@ const SHARED_CHARS = '00000000-0000-4000'.length
 
 /** Returns the id of a new session for a request that names none. */
 export function newBareSessionId(): string {
-  return bareSessionOf(randomUUID())
+  return findBareSession(randomUUID())
 }
 
 /** Returns the id of the session that a turn belongs to, if its request named none. */
-export function bareSessionOf(turnId: string): string {
+export function findBareSession(turnId: string): string {
   return `bare-${turnId.slice(0, SHARED_CHARS)}`
 }
 
@@ -90,7 +90,7 @@ export function newTurnId(sessionId: string): string {
 }
 
 /** Returns the run that the session belongs to; undefined: none. */
-export function runOf(sessionId: string): string | undefined {
+export function parseRun(sessionId: string): string | undefined {
   const [first, run, name] = sessionId.split('/', 3)
   return first === RUNS && name !== undefined ? run : undefined
 }

@@ -6,7 +6,7 @@
 import { MessageTree } from '../../../protocol/canonical/conversation.ts'
 import { RequestReader } from '../../../protocol/canonical/request-reader.ts'
 import { PromptLists } from '../../../protocol/token-ids/prompt-lists.ts'
-import type { EditedCalls } from '../../store/port/turn-store.ts'
+import type { ToolCallRewritePolicy } from '../../store/port/turn-store.ts'
 import type { SessionTurns } from '../matching/session-turns.ts'
 import { ToolCallIds } from '../matching/tool-call-ids.ts'
 import type { ChoicesPrompt } from './planned-prompt.ts'
@@ -24,7 +24,7 @@ export class SessionMemory {
   readonly prompts = new PromptLists()
   readonly callIds = new ToolCallIds()
   /** The rewrite policy for tool calls that the agent sends back changed. */
-  editedCalls: EditedCalls = 'auto'
+  editedCalls: ToolCallRewritePolicy = 'auto'
   /** The turns that requests continue; undefined: not known yet. */
   turns: SessionTurns | undefined
   /** In chat mode: whether each turn of the session that can be continued is in {@link turns}. */

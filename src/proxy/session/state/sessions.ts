@@ -9,15 +9,15 @@
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
 import type { MarksChange } from '../../store/port/marks.ts'
-import { isMoved, type SharingProxy, sessionMoved } from '../../store/port/shared-record.ts'
+import { isMoved, type NodeInfo, sessionMoved } from '../../store/port/shared-record.ts'
 import type { Reward, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { Activity } from './activity.ts'
-import { spendingOf } from './limits.ts'
+import { readUsage } from './limits.ts'
 import type { LiveSession } from './live-session.ts'
-import { LiveSessions, type UsedSession } from './live-sessions.ts'
+import { LiveSessions, type SessionReference } from './live-sessions.ts'
 import type { LiveTurn } from './live-turn.ts'
 import { checkNewSession, type NewSessionRequest } from './new-session.ts'
-import type { SessionCall } from './session-call.ts'
+import type { TurnAllocation } from './session-call.ts'
 import { parseSessionId } from './session-id.ts'
 import {
   endedKey,
@@ -27,10 +27,10 @@ import {
   SessionRecords,
   type SessionsOptions,
 } from './session-records.ts'
-import { type HeldSweep, Sweeper, type SweeperHooks } from './sweeper.ts'
+import { type SweepBacklog, Sweeper, type SweeperHooks } from './sweeper.ts'
 import { withTurnsByIndex } from './turns-by-index.ts'
 
-export type { SessionCall } from './session-call.ts'
+export type { TurnAllocation } from './session-call.ts'
 export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
 export type { SessionsOptions } from './session-records.ts'
 
@@ -99,11 +99,11 @@ export class Sessions {
   /**
    * Returns another node that owns the session, if several share the database; undefined: this node or none owns it.
    */
-  async ownerElsewhere(sessionId: string): Promise<SharingProxy | undefined> {
+  async ownerElsewhere(sessionId: string): Promise<NodeInfo | undefined> {
     const { shared } = this.#store
     if (shared === undefined) return undefined
     await shared.valid()
-    return this.#lives.get(sessionId)?.isKnown ? undefined : shared.ownerOf(sessionId)
+    return this.#lives.get(sessionId)?.isKnown ? undefined : shared.readOwner(sessionId)
   }
 
   /** Returns whether this node serves the session's requests, as far as it knows. */
@@ -241,7 +241,7 @@ export class Sessions {
    * @throws ProxyError `session_not_found` (strict), `session_ended`, `invalid_request` (an invalid id),
    *   `shutting_down`, `session_moved`, `limit_reached`, `unauthorized` (as {@link refuseEndedKey})
    */
-  beginCall(sessionId: string, keyTag?: string | null): Promise<SessionCall> {
+  beginCall(sessionId: string, keyTag?: string | null): Promise<TurnAllocation> {
     return this.#inOrder(sessionId, async (live) => {
       this.#refuseIfClosed()
       await this.#store.shared?.valid()
@@ -265,7 +265,7 @@ export class Sessions {
   }
 
   /** The expired sessions whose removal is deferred because they are so many, as of the last sweep. */
-  get heldSweep(): HeldSweep | undefined {
+  get heldSweep(): SweepBacklog | undefined {
     return this.#sweeper.held
   }
 
@@ -304,7 +304,7 @@ export class Sessions {
   }
 
   /** Acquires a reference to a session, which need not exist. It stays in memory until the reference is released. */
-  use(sessionId: string): UsedSession {
+  use(sessionId: string): SessionReference {
     return this.#lives.use(sessionId)
   }
 
@@ -314,7 +314,7 @@ export class Sessions {
   }
 
   /** Returns the session's turns in flight. */
-  turnsOf(sessionId: string): LiveTurn[] {
+  listTurns(sessionId: string): LiveTurn[] {
     return this.#lives.get(sessionId)?.turns ?? []
   }
 
@@ -368,7 +368,7 @@ export class Sessions {
     await live.cancelCalls(() => sessionMoved(live.sessionId), this.#options.settleMs)
     const wasLost = claimed?.wasLost ?? (!this.#store.endedWell && record.updatedAtMs < this.#beganAtMs)
     const resumedAt = wasLost && record.nextIndex > 0 ? record.nextIndex : undefined
-    live.learn(record, { ...claimed, resumedAt, spending: await spendingOf(this.#store, record) })
+    live.learn(record, { ...claimed, resumedAt, spending: await readUsage(this.#store, record) })
   }
 
   async #moved(live: LiveSession): Promise<void> {

@@ -15,7 +15,7 @@ const HOLD_MS = 3_600_000
 const UNSWEPT_MS = 300_000
 
 /** Expired sessions whose removal is deferred: `expired`. */
-export interface HeldSweep extends Pick<SessionCount, 'sessions' | 'expired'> {
+export interface SweepBacklog extends Pick<SessionCount, 'sessions' | 'expired'> {
   /** The remaining time of the deferral. */
   readonly restMs: number
 }
@@ -26,7 +26,7 @@ export interface SweeperHooks {
   /** Called when a sweep failed; the next one tries again. */
   onSweepFailed(error: ProxyError): void
   /** Called once when so many sessions had expired before the start that their removal is deferred. */
-  onSweepHeld(held: HeldSweep): void
+  onSweepHeld(held: SweepBacklog): void
 }
 
 type SweeperOptions = Pick<Required<SessionsOptions>, 'clock' | 'steadyClock' | 'sweepIntervalMs'>
@@ -50,7 +50,7 @@ export class Sweeper {
   readonly #timer: NodeJS.Timeout
   /** The time on the monotonic clock at which sessions that had expired before the start were found to be too many. */
   #sinceMs: number | undefined
-  #held: HeldSweep | undefined
+  #held: SweepBacklog | undefined
 
   constructor(
     store: Pick<TurnStore, 'countSessions' | 'sweep'>,
@@ -67,7 +67,7 @@ export class Sweeper {
   }
 
   /** The expired sessions whose removal is deferred because they are so many, as of the last sweep. */
-  get held(): HeldSweep | undefined {
+  get held(): SweepBacklog | undefined {
     return this.#held
   }
 
@@ -104,7 +104,7 @@ export class Sweeper {
   }
 
   /** @returns undefined: the sessions may be deleted */
-  async #hold(nowMs: number): Promise<HeldSweep | undefined> {
+  async #hold(nowMs: number): Promise<SweepBacklog | undefined> {
     const { sessions, expired } = await this.#store.countSessions(Math.min(nowMs, this.#unseenUntilMs))
     const before = this.#held
     // New sessions reduce the share of the deferred ones, and are no reason to delete them.
@@ -136,7 +136,7 @@ export class Sweeper {
 }
 
 /** Describes a deferral for `/health` and the log. */
-export function describeHeld({ expired, sessions, restMs }: HeldSweep): string {
+export function describeHeld({ expired, sessions, restMs }: SweepBacklog): string {
   const minutes = Math.ceil(restMs / 60_000)
   return (
     `${expired} of ${sessions} sessions expired before the proxy started, so many that the ` +

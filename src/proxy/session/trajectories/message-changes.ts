@@ -91,11 +91,11 @@ type TurnMessages = Pick<TurnRecord, 'lastMessage' | 'completionText' | 'toolCal
 
 /** Returns whether `next` follows the message in the turn's request, or is the turn's answer to it. */
 export function isFollowedBy(message: Message, next: Message, turn: TurnMessages): boolean {
-  if (message === turn.lastMessage) return isAnswerOf(turn, next)
+  if (message === turn.lastMessage) return isResponseTo(turn, next)
   return getNext(message, turn.lastMessage)?.json === next.json
 }
 
-export function isAnswerOf(turn: TurnMessages, message: Message): boolean {
+export function isResponseTo(turn: TurnMessages, message: Message): boolean {
   const text = getCompletionText(turn)
   return message.value.role === 'assistant' && text !== '' && text === getMessageText(message)
 }

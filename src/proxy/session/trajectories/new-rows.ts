@@ -2,7 +2,7 @@
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnStep } from '../../store/port/turn-store.ts'
 import { getPromptReason, getRecordedParent } from '../matching/recorded-parent.ts'
-import { echoNoteOf } from '../prompts/echo-note.ts'
+import { readEchoNote } from '../prompts/echo-note.ts'
 import { type AgentRole, isMainWork } from '../roles/agent-role.ts'
 import type { AgentRoleMatch } from '../roles/agent-role-finder.ts'
 import {
@@ -12,9 +12,9 @@ import {
   getMessageText,
   getNext,
   getToolNames,
-  isAnswerOf,
   isEdited,
   isFollowedBy,
+  isResponseTo,
   type MessageChange,
 } from './message-changes.ts'
 
@@ -207,7 +207,7 @@ export class NewRows {
   }
 
   #editedCall(step: TurnStep): NewRow | undefined {
-    const note = echoNoteOf(step)
+    const note = readEchoNote(step)
     const before = note?.kinds.includes('edited') ? this.#turns.get(note.from ?? '') : undefined
     if (note === undefined || before === undefined) return undefined
     const { text, changes } = findToolCallChanges(note, before)
@@ -283,7 +283,7 @@ function describeDropped(
   if (at !== known || lastMessage === known) return undefined
   if (same !== undefined && next !== undefined && isFollowedBy(same, next, latest))
     return { why: 'answer_missing', turnId, text: `messages of turn ${index} were dropped, ${from}` }
-  if (!isAnswerOf(latest, added)) return undefined
+  if (!isResponseTo(latest, added)) return undefined
   const text = `the messages before turn ${index}'s response were dropped, ${from}`
   return { why: 'answer_missing', turnId, text }
 }

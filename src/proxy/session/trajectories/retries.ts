@@ -1,6 +1,6 @@
 /** Finds the turns that a client's retries repeat, to distinguish undelivered responses from samples. */
 import { type Message, MessageTree } from '../../../protocol/canonical/conversation.ts'
-import { answeredRetriesOf } from '../../store/port/answered-retries.ts'
+import { readAnsweredRetries } from '../../store/port/answered-retries.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
 import { computeDigest } from '../matching/message-key.ts'
 
@@ -58,7 +58,7 @@ export class Retries {
     const key = this.#requests.getKey(turn)
     const tries = this.#tries.get(key) ?? []
     const { turnId, status, retryCount } = turn
-    const answeredCount = answeredRetriesOf(turn).at(-1)
+    const answeredCount = readAnsweredRetries(turn).at(-1)
     tries.push({ turnId, status, retryCount, answeredCount, ...this.#lives.add(turn) })
     this.#tries.set(key, tries)
     return tries

@@ -3,9 +3,9 @@ import { ProxyError } from '../../../base/errors.ts'
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
 import type { AgentRoleAnnotation } from '../roles/declared-role.ts'
-import type { TryWord } from '../state/live-turn.ts'
+import type { RetryInfo } from '../state/live-turn.ts'
 
-export interface AgentCall {
+export interface AgentRequest {
   sessionId: string
   /** The name of the agent-facing route in the store. */
   dialect: string
@@ -14,7 +14,7 @@ export interface AgentCall {
   messagesJson?: readonly Buffer[] | undefined
   stream: boolean
   /** The request metadata that the agent declares. */
-  word: AgentWord
+  word: RequestMetadata
   /** Annotations of the dialect, which are stored together with the engine's. */
   annotations?: Record<string, unknown> | undefined
   /** The choice that this turn generates; absent: the request has one choice. */
@@ -23,7 +23,7 @@ export interface AgentCall {
   span?: RequestSpan | undefined
 }
 
-export interface AgentWord extends TryWord {
+export interface RequestMetadata extends RetryInfo {
   /** The agent role, declared by a header or by the conventions of a known agent. */
   line?: AgentRoleAnnotation | undefined
   /**

@@ -2,7 +2,7 @@
  * The weight version that a trainer has announced to the proxy. It applies to engines that report none; a version that
  * an engine reports has precedence.
  */
-export class AnnouncedWeights {
+export class WeightAnnouncement {
   /** The version as the trainer wrote it; null: none. */
   announced: string | number | null = null
 

@@ -4,13 +4,13 @@ import type { CanonicalRequest, GenerationRequest } from '../../../protocol/cano
 import { type CaptureOptions, undefinedIfEmpty } from '../../../protocol/token-data/kinds.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { AgentRoleAnnotation } from '../roles/declared-role.ts'
-import { policyOf } from '../state/policies.ts'
-import type { SessionCall, SessionRules } from '../state/session-call.ts'
+import { findPolicy } from '../state/policies.ts'
+import type { SessionConfig, TurnAllocation } from '../state/session-call.ts'
 import { newTurnId } from '../state/session-id.ts'
-import type { AgentCall, Choice } from './agent-call.ts'
-import { paramsText, type WrittenRequest } from './written-request.ts'
+import type { AgentRequest, Choice } from './agent-call.ts'
+import { type RequestTexts, toParamsText } from './written-request.ts'
 
-interface AskedTurn {
+interface PreparedTurn {
   readonly open: OpenTurn
   readonly request: CanonicalRequest
   readonly annotations: Record<string, unknown>
@@ -20,7 +20,7 @@ interface AskedTurn {
   readonly mustServe: boolean
 }
 
-interface RuledRequest {
+interface RequestWithConfig {
   readonly request: CanonicalRequest
   /** The agent role that the agent declares, if it is trusted. */
   readonly line: AgentRoleAnnotation | undefined
@@ -32,28 +32,28 @@ interface RuledRequest {
  * Applies a session's config to a request.
  * @param model replaces the requested model, if the session declares none
  */
-export function underRules(
-  { request, word }: AgentCall,
-  rules: Pick<SessionRules, 'samplingParams' | 'trustAgent' | 'policies'>,
+export function applySessionConfig(
+  { request, word }: AgentRequest,
+  rules: Pick<SessionConfig, 'samplingParams' | 'trustAgent' | 'policies'>,
   model: string | undefined,
-): RuledRequest {
+): RequestWithConfig {
   const line = rules.trustAgent || !word.hasAgentKey ? word.line : undefined
-  const policy = policyOf(rules.policies, line?.told)
+  const policy = findPolicy(rules.policies, line?.told)
   return { request: applyOverrides(request, rules.samplingParams, policy ?? model), line, policy }
 }
 
 /**
  * Prepares a turn.
- * @param model see {@link underRules}
+ * @param model see {@link applySessionConfig}
  */
-export function askedTurn(
-  call: AgentCall,
-  written: WrittenRequest,
-  { index, rules, epoch, resumedAt }: SessionCall,
+export function prepareTurn(
+  call: AgentRequest,
+  written: RequestTexts,
+  { index, rules, epoch, resumedAt }: TurnAllocation,
   { model, startedAtMs }: { model: string | undefined; startedAtMs: number },
-): AskedTurn {
+): PreparedTurn {
   const { sessionId, dialect, word, choice } = call
-  const ruled = underRules(call, rules, model)
+  const ruled = applySessionConfig(call, rules, model)
   const { line, policy } = ruled
   const { request, recorded } = requestOfChoice(ruled.request, choice)
   const isHeard = rules.trustAgent || !word.hasAgentKey
@@ -65,7 +65,7 @@ export function askedTurn(
     startedAtMs,
     ...written,
     // The session's sampling parameters are included: the store keeps what was requested of the engine.
-    params: recorded === call.request ? written.params : paramsText(recorded),
+    params: recorded === call.request ? written.params : toParamsText(recorded),
     retryCount: isHeard ? word.retryCount : 0,
     epoch,
   }
@@ -86,8 +86,8 @@ export function askedTurn(
  * @param record the captured data to request in addition to ids and logprobs
  */
 export function generationRequest(
-  { stream, choice, span }: AgentCall,
-  { open, request, subagent, mustServe }: AskedTurn,
+  { stream, choice, span }: AgentRequest,
+  { open, request, subagent, mustServe }: PreparedTurn,
   record: CaptureOptions,
 ): GenerationRequest {
   const requested = undefinedIfEmpty(record)

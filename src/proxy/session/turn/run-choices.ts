@@ -7,7 +7,7 @@ import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import { agentLeft } from './agent-call.ts'
-import type { AgentCall, AwaitedTurn, TurnRunner } from './run-turn.ts'
+import type { AgentRequest, ResponseHandle, TurnRunner } from './run-turn.ts'
 
 export interface Choices {
   /** The id of the first turn, which represents the request. */
@@ -18,7 +18,7 @@ export interface Choices {
   /**
    * The events of all choices as they arrive, to be read once, to the end or to an error. The first failure fails the
    * request: the other choices are cancelled, and completed ones are marked `undelivered`. @throws ProxyError see
-   * {@link AwaitedTurn.events}
+   * {@link ResponseHandle.events}
    */
   readonly events: AsyncIterable<{ choice: number; events: readonly GenerationEvent[] }>
   /** Aborts when a turn is cancelled. */
@@ -35,7 +35,7 @@ export interface Choices {
  */
 export async function beginChoices(
   runner: Pick<TurnRunner, 'begin'>,
-  call: AgentCall,
+  call: AgentRequest,
   count: number,
   agentSignal: AbortSignal,
 ): Promise<Choices> {
@@ -55,10 +55,13 @@ export async function beginChoices(
     await Promise.all(turns.map(({ events }) => drain(events[Symbol.asyncIterator]())))
     throw refused.reason
   }
-  return choicesOf(turns as [AwaitedTurn, ...AwaitedTurn[]], others)
+  return readChoices(turns as [ResponseHandle, ...ResponseHandle[]], others)
 }
 
-function choicesOf(turns: readonly [AwaitedTurn, ...AwaitedTurn[]], others: AbortController): Choices {
+function readChoices(
+  turns: readonly [ResponseHandle, ...ResponseHandle[]],
+  others: AbortController,
+): Choices {
   const [{ turnId, startedAtMs }] = turns
   const completions = turns.map(({ completion }) => completion) as [Completion, ...Completion[]]
   const undelivered = async (why?: ProxyError) => {
@@ -78,7 +81,7 @@ function choicesOf(turns: readonly [AwaitedTurn, ...AwaitedTurn[]], others: Abor
 }
 
 async function* allOrNothing(
-  turns: readonly AwaitedTurn[],
+  turns: readonly ResponseHandle[],
   others: AbortController,
   undelivered: (why: ProxyError) => Promise<void>,
 ): Choices['events'] {

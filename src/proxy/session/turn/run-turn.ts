@@ -10,7 +10,7 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { CaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import { isMoved } from '../../store/port/shared-record.ts'
-import type { EditedCalls, OpenTurn, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
+import type { OpenTurn, ToolCallRewritePolicy, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 import {
   type CallPrompt,
   endAtLimit,
@@ -21,25 +21,25 @@ import {
 } from '../prompts/prompts.ts'
 import { Activity } from '../state/activity.ts'
 import { withinBudget } from '../state/limits.ts'
-import type { UsedSession } from '../state/live-sessions.ts'
-import type { AwaitedTurn, TryWord } from '../state/live-turn.ts'
-import { policyOf } from '../state/policies.ts'
+import type { SessionReference } from '../state/live-sessions.ts'
+import type { ResponseHandle, RetryInfo } from '../state/live-turn.ts'
+import { findPolicy } from '../state/policies.ts'
 import { readSamplingParams } from '../state/session-call.ts'
-import type { SessionCall, Sessions } from '../state/sessions.ts'
-import { type AgentCall, agentLeft } from './agent-call.ts'
-import type { AnnouncedWeights } from './announced-weights.ts'
-import { applyOverrides, askedTurn, generationRequest, underRules } from './asked-turn.ts'
-import { findFirstTry } from './retries/find-first-try.ts'
+import type { Sessions, TurnAllocation } from '../state/sessions.ts'
+import { type AgentRequest, agentLeft } from './agent-call.ts'
+import type { WeightAnnouncement } from './announced-weights.ts'
+import { applyOverrides, applySessionConfig, generationRequest, prepareTurn } from './asked-turn.ts'
+import { findFirstAttempt } from './retries/find-first-try.ts'
 import { mayBeRetry } from './retries/first-try.ts'
 import { giveAgain } from './retries/recorded-answer.ts'
 import { RunningTurn, type TurnHooks } from './running-turn.ts'
 import { stamped, withUsage } from './stamped-events.ts'
 import { refuseUnwritable, turnOutcome } from './turn-record.ts'
-import { UnclosedTurns } from './unclosed-turns.ts'
-import { jsonAtHand, paramsText, type WrittenRequest, writeRequest } from './written-request.ts'
+import { CloseRetries } from './unclosed-turns.ts'
+import { jsonAtHand, type RequestTexts, toParamsText, writeRequest } from './written-request.ts'
 
-export type { AwaitedTurn } from '../state/live-turn.ts'
-export type { AgentCall, AgentWord } from './agent-call.ts'
+export type { ResponseHandle } from '../state/live-turn.ts'
+export type { AgentRequest, RequestMetadata } from './agent-call.ts'
 
 interface TurnRunnerOptions {
   sessions: Sessions
@@ -51,13 +51,13 @@ interface TurnRunnerOptions {
   /** A model name that replaces the requested one. */
   model?: string | undefined
   /** The weight version that is recorded if an engine does not report its own. */
-  weights?: AnnouncedWeights
+  weights?: WeightAnnouncement
   /** The captured data besides ids and logprobs, unless the session configures it. */
   record?: CaptureOptions | undefined
   /** The kind of logprobs that is recorded if an engine does not report it. */
   logprobsMode?: string | undefined
   /** The tool-call rewrite policy, unless the session configures it. */
-  editedCalls?: EditedCalls
+  editedCalls?: ToolCallRewritePolicy
   /** Called when turns open and close. */
   activity?: Activity
   /** Called for each completed trainable turn, once it is durable. */
@@ -77,14 +77,14 @@ export class TurnRunner {
   readonly #options: TurnRunnerOptions
   readonly #clock: () => number
   readonly #activity: Activity
-  readonly #unclosed: UnclosedTurns
+  readonly #unclosed: CloseRetries
   #isDraining = false
 
   constructor(options: TurnRunnerOptions) {
     this.#options = options
     this.#clock = options.clock ?? Date.now
     this.#activity = options.activity ?? new Activity()
-    this.#unclosed = new UnclosedTurns(options.store)
+    this.#unclosed = new CloseRetries(options.store)
   }
 
   /**
@@ -95,7 +95,7 @@ export class TurnRunner {
    * @throws ProxyError `shutting_down`, `session_not_found`, `session_ended`, `limit_reached`, `store_failed`; from
    *   `events`: see {@link Prompts.begin} and {@link Backend.generate}
    */
-  async begin(call: AgentCall, agentSignal: AbortSignal): Promise<AwaitedTurn> {
+  async begin(call: AgentRequest, agentSignal: AbortSignal): Promise<ResponseHandle> {
     if (this.isDraining)
       throw new ProxyError('shutting_down', 'llm-proxy is shutting down', { retryAfterS: 1 })
     const { sessions } = this.#options
@@ -161,19 +161,19 @@ export class TurnRunner {
     const { sessions } = this.#options
     const session = sessionId === undefined ? undefined : await sessions.find(sessionId)
     const samplingParams = session === undefined ? {} : readSamplingParams(session)
-    const model = policyOf(session?.policies ?? {}) ?? this.#options.model
+    const model = findPolicy(session?.policies ?? {}) ?? this.#options.model
     const asked = applyOverrides({ kind: 'chat', body }, samplingParams, model).body as ChatBody
     if (session === undefined) return await read(asked)
     using used = sessions.use(session.sessionId)
     return await read(asked, { sessionId: session.sessionId, memory: used.memory })
   }
 
-  #open(agentCall: AgentCall, written: WrittenRequest, call: SessionCall): RunningTurn {
+  #open(agentCall: AgentRequest, written: RequestTexts, call: TurnAllocation): RunningTurn {
     const { sessionId, word, messagesJson } = agentCall
     const { memory, rules } = call
     if (word.idempotencyKey !== undefined) memory.idempotencyKeys?.add(word.idempotencyKey)
     const { model, store, weights, record = {} } = this.#options
-    const asked = askedTurn(agentCall, written, call, { model, startedAtMs: this.#clock() })
+    const asked = prepareTurn(agentCall, written, call, { model, startedAtMs: this.#clock() })
     const { open, annotations } = asked
     const opened = store.openTurn(open)
     // It is awaited before the turn is closed; until then a rejection needs a handler.
@@ -186,10 +186,14 @@ export class TurnRunner {
       },
     })
     this.#activity.tell({ type: 'turn_opened', session_id: sessionId, index: open.index })
-    return new RunningTurn({ call, open, word, annotations, opened }, generationOf, this.#hooksOf(agentCall))
+    return new RunningTurn(
+      { call, open, word, annotations, opened },
+      generationOf,
+      this.#createHooks(agentCall),
+    )
   }
 
-  #hooksOf({ stream, choice, sessionId }: AgentCall): TurnHooks {
+  #createHooks({ stream, choice, sessionId }: AgentRequest): TurnHooks {
     return {
       run: (turn) => this.#run(turn),
       // A retry cannot join one of several choices.
@@ -201,18 +205,22 @@ export class TurnRunner {
 
   /** Returns the turn of the original attempt, if its response is available. */
   async #firstTry(
-    call: AgentCall,
-    written: WrittenRequest,
-    { live, memory }: UsedSession,
+    call: AgentRequest,
+    written: RequestTexts,
+    { live, memory }: SessionReference,
     gone: AbortSignal,
-  ): Promise<AwaitedTurn | undefined> {
+  ): Promise<ResponseHandle | undefined> {
     const { sessionId, dialect, word } = call
     const { sessions, store, model } = this.#options
     const session = await sessions.find(sessionId)
     if (session?.status !== 'active') return undefined
     const rules = { ...session, samplingParams: readSamplingParams(session) }
-    const params = paramsText(underRules(call, rules, model).request)
-    const { first, idempotencyKeys } = await findFirstTry(store, live, word, { ...written, dialect, params })
+    const params = toParamsText(applySessionConfig(call, rules, model).request)
+    const { first, idempotencyKeys } = await findFirstAttempt(store, live, word, {
+      ...written,
+      dialect,
+      params,
+    })
     memory.idempotencyKeys ??= idempotencyKeys
     if (first === undefined) return undefined
     if ('running' in first) return first.running.join(word.retryCount, gone)
@@ -232,10 +240,10 @@ export class TurnRunner {
    * Returns how long a turn continues for a disconnected agent.
    * @param hasBegun a part of the stream was sent: SDKs retry only requests of which they have received nothing
    */
-  #graceMs(sessionId: string, { tellsTries, idempotencyKey }: TryWord, hasBegun: boolean): number {
+  #graceMs(sessionId: string, { tellsTries, idempotencyKey }: RetryInfo, hasBegun: boolean): number {
     const mayReturn = (tellsTries && !hasBegun) || idempotencyKey !== undefined
     // The list includes this turn.
-    const away = this.#options.sessions.turnsOf(sessionId).filter(({ isLost }) => isLost)
+    const away = this.#options.sessions.listTurns(sessionId).filter(({ isLost }) => isLost)
     const isOneTooMany = this.isDraining || away.length > MAX_AWAY
     return mayReturn && !isOneTooMany ? (this.#options.retryGraceMs ?? 0) : 0
   }
@@ -267,10 +275,10 @@ export class TurnRunner {
       signal.throwIfAborted()
       // This value remains if no engine is used because the prompt fills the context.
       turn.weightsAsked = this.#options.weights?.version
-      prompt = await this.#promptOf(turn)
+      prompt = await this.#planPrompt(turn)
       signal.throwIfAborted()
       let last: GenerationEvent | undefined
-      await using answer = startOf(prompt.answer ?? this.#options.backend.generate(prompt.request, signal))
+      await using answer = getStart(prompt.answer ?? this.#options.backend.generate(prompt.request, signal))
       await prompt.whileAsked()
       for (let next = await answer.next(); !next.done; next = await answer.next()) {
         // A promise if another thread parses the events; otherwise there is no wait.
@@ -299,7 +307,7 @@ export class TurnRunner {
     }
   }
 
-  async #promptOf({ generation, call: { budget, memory } }: RunningTurn): Promise<CallPrompt> {
+  async #planPrompt({ generation, call: { budget, memory } }: RunningTurn): Promise<CallPrompt> {
     if (budget.reached !== undefined) return endAtLimit(generation, budget.reached)
     const { prompts } = this.#options
     return (await prompts?.begin(generation, memory, budget)) ?? plainPrompt(generation)
@@ -379,7 +387,7 @@ function unread(): ProxyError {
 }
 
 /** Requests the first batch at once, so that the engine works while the caller continues. */
-function startOf(answer: GenerationStream) {
+function getStart(answer: GenerationStream) {
   const events = answer[Symbol.asyncIterator]()
   let first: ReturnType<typeof events.next> | undefined = events.next()
   first.catch(() => {})

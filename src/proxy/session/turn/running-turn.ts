@@ -6,9 +6,9 @@ import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { ToolCallIds, ToolCallNames } from '../matching/tool-call-ids.ts'
-import type { AwaitedTurn, LiveTurn, TryWord } from '../state/live-turn.ts'
-import type { SessionCall } from '../state/session-call.ts'
-import { SharedAnswer } from './retries/shared-answer.ts'
+import type { LiveTurn, ResponseHandle, RetryInfo } from '../state/live-turn.ts'
+import type { TurnAllocation } from '../state/session-call.ts'
+import { ResponseBuffer } from './retries/shared-answer.ts'
 
 /** The functions that its runner provides. */
 export interface TurnHooks {
@@ -22,16 +22,16 @@ export interface TurnHooks {
 
 export class RunningTurn implements LiveTurn {
   /** Its index and state in the session. */
-  readonly call: SessionCall
+  readonly call: TurnAllocation
   readonly open: OpenTurn
-  readonly word: TryWord
+  readonly word: RetryInfo
   /** Annotations for the store, written when the turn is closed. */
   readonly annotations: Record<string, unknown>
   /** Resolves when the open turn is durable; rejects if it could not be stored. */
   readonly opened: Promise<void>
   readonly completion = new CompletionBuilder()
   /** The tool calls of its completion. */
-  readonly calls: DrawnCalls
+  readonly calls: ToolCallIdentities
   /** The request to the engine. */
   readonly generation: GenerationRequest
   /** The weight version that was announced at the time of dispatch. */
@@ -41,7 +41,7 @@ export class RunningTurn implements LiveTurn {
   endedAtMs: number | undefined
   readonly answeredRetries: number[] = []
   readonly #hooks: TurnHooks
-  readonly #answer: SharedAnswer
+  readonly #answer: ResponseBuffer
   readonly #subscribers: Subscribers
   /** The number of connections that received the response, and of those to which it could not be delivered. */
   #given = 0
@@ -59,10 +59,10 @@ export class RunningTurn implements LiveTurn {
     this.word = parts.word
     this.annotations = parts.annotations
     this.opened = parts.opened
-    this.calls = new DrawnCalls(call.memory.callIds)
+    this.calls = new ToolCallIdentities(call.memory.callIds)
     this.#hooks = hooks
     this.generation = generationOf(this)
-    this.#answer = new SharedAnswer(hooks.run(this), this.completion)
+    this.#answer = new ResponseBuffer(hooks.run(this), this.completion)
     this.#subscribers = new Subscribers(
       (reason) => call.cancel(toProxyError(reason)),
       () => hooks.graceMs(this),
@@ -84,17 +84,17 @@ export class RunningTurn implements LiveTurn {
   }
 
   /** Returns the response handle of the request's own connection. @param gone aborts when it has disconnected */
-  first(gone: AbortSignal): AwaitedTurn {
+  first(gone: AbortSignal): ResponseHandle {
     return this.#give(this.#answer.read(), gone)
   }
 
-  join(retryCount: number, gone: AbortSignal): AwaitedTurn {
+  join(retryCount: number, gone: AbortSignal): ResponseHandle {
     this.answeredRetries.push(retryCount)
     this.annotations.answered_retries = this.answeredRetries
     return this.#give(this.#answer.join(), gone)
   }
 
-  #give(events: GenerationStream, gone: AbortSignal): AwaitedTurn {
+  #give(events: GenerationStream, gone: AbortSignal): ResponseHandle {
     this.#given += 1
     let isLost = false
     this.#subscribers.add(gone)
@@ -168,7 +168,7 @@ class Subscribers {
 }
 
 /** The tool calls of one completion, with the ids that the agent receives. */
-class DrawnCalls {
+class ToolCallIdentities {
   readonly #ids: ToolCallIds
   readonly #byIndex = new Map<number, string>()
   /** The generated ids of the tool calls so far, and the ids of the model or engine. */

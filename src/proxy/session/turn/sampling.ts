@@ -34,7 +34,7 @@ export interface TurnSampling {
  * Returns a turn's sampling parameters from its record: the recorded params include the session's parameters.
  * @param sessionParams the session's parameters, which no request can change
  */
-export function samplingOf(
+export function readSampling(
   { params, annotations }: Pick<TurnRecord, 'params' | 'annotations'>,
   sessionParams: Readonly<Record<string, unknown>>,
 ): TurnSampling {

@@ -8,7 +8,7 @@ import type { TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 
 const RETRY_MS = 5_000
 
-export class UnclosedTurns {
+export class CloseRetries {
   readonly #store: Pick<TurnStore, 'closeTurn'>
   readonly #clock: Clock
   /**

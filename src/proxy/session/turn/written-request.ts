@@ -7,7 +7,7 @@ import type { OpenTurn } from '../../store/port/turn-store.ts'
 import { promptPieces } from '../prompts/prompt-pieces.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 
-export type WrittenRequest = Pick<OpenTurn, 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
+export type RequestTexts = Pick<OpenTurn, 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
 
 /**
  * Serializes a request. Only the parts that the session's earlier requests did not contain are converted to JSON.
@@ -16,9 +16,9 @@ export type WrittenRequest = Pick<OpenTurn, 'lastMessage' | 'tools' | 'params' |
 export function writeRequest(
   request: CanonicalRequest,
   { messages, requests }: Pick<SessionMemory, 'messages' | 'requests'>,
-): WrittenRequest {
+): RequestTexts {
   try {
-    const params = paramsText(request)
+    const params = toParamsText(request)
     if (request.kind === 'completion') {
       const pieces = promptPieces(request.body.prompt)
       return { lastMessage: undefined, tools: null, params, promptPieces: pieces }
@@ -36,7 +36,7 @@ export function writeRequest(
 }
 
 /** Returns the body without the parts that are stored separately. */
-export function paramsText({ body }: CanonicalRequest): string {
+export function toParamsText({ body }: CanonicalRequest): string {
   const { messages: _messages, tools: _tools, prompt: _prompt, ...params } = body
   return JSON.stringify(params)
 }
@@ -47,7 +47,7 @@ export function paramsText({ body }: CanonicalRequest): string {
  */
 export function jsonAtHand(
   request: CanonicalRequest,
-  { lastMessage }: WrittenRequest,
+  { lastMessage }: RequestTexts,
   { messages, prompts, requests }: SessionMemory,
   messagesJson: readonly Buffer[] | undefined,
 ): Pick<GenerationRequest, 'messagesJson' | 'toolsJson' | 'promptLists'> {

@@ -10,7 +10,7 @@ export interface Annotations {
 }
 
 /** The fields that determine whether a turn has a complete response. */
-interface AnsweredTurn {
+interface CompletionFields {
   status: TurnStatus
   finishReason: string | null
   errorCode: string | null
@@ -20,7 +20,7 @@ interface AnsweredTurn {
  * Returns whether a turn has a complete response: its end has arrived, and the turn was not aborted for any reason
  * other than the disconnection of its agent.
  */
-export function hasWholeAnswer({ status, finishReason, errorCode }: AnsweredTurn): boolean {
+export function hasWholeAnswer({ status, finishReason, errorCode }: CompletionFields): boolean {
   if (finishReason === null) return false
   return status === 'completed' || (status === 'aborted' && errorCode === 'agent_gone')
 }
@@ -28,7 +28,7 @@ export function hasWholeAnswer({ status, finishReason, errorCode }: AnsweredTurn
 /** Adds a retry to a turn. @returns the new annotations; undefined: the turn has no response to redeliver */
 export function answerFor(
   retryCount: number,
-  turn: AnsweredTurn & { annotations: Annotations },
+  turn: CompletionFields & { annotations: Annotations },
 ): (Annotations & { answered_retries: number[] }) | undefined {
   if (!hasWholeAnswer(turn)) return undefined
   const { annotations } = turn
@@ -36,7 +36,7 @@ export function answerFor(
 }
 
 /** Returns the retry counts of the retries that received a turn's response. */
-export function answeredRetriesOf({ annotations }: { annotations: string }): readonly number[] {
+export function readAnsweredRetries({ annotations }: { annotations: string }): readonly number[] {
   // Very few turns have any; the annotations of the others are not parsed.
   if (!annotations.includes('"answered_retries"')) return []
   return (JSON.parse(annotations) as Annotations).answered_retries ?? []

@@ -89,7 +89,7 @@ export interface GroupQuery {
   nowMs: number
 }
 
-export interface FoundGroups {
+export interface GroupsPage {
   /** Ordered by the time at which they became complete; the members of each by their ends. */
   units: AvailableSession[][]
   /** Some of the stale groups, by id. */
@@ -127,7 +127,7 @@ export interface ConsumerCounts {
 }
 
 /** The state of a session for a consumer: a lease, or its acknowledgement. */
-export interface GivenSession {
+export interface ConsumerSession {
   /** The name of the consumer. */
   consumer: string
   leaseId: string
@@ -143,11 +143,11 @@ export interface ConsumerReader {
   /** Returns the sessions in the order of their ends, regardless of the consumer's selection. */
   availableSessions(query: AvailableQuery): Promise<AvailableSession[]>
   /** Finds groups. Except for an index scan, the cost does not grow with the number of sessions in incomplete ones. */
-  findGroups(query: GroupQuery): Promise<FoundGroups>
+  findGroups(query: GroupQuery): Promise<GroupsPage>
   /** Counts sessions; `available` as in {@link availableSessions}. @returns undefined: there is no such consumer */
   countForConsumer(name: string, nowMs: number): Promise<ConsumerCounts | undefined>
   /** Returns the leases and acknowledgements of a session since its last reset. */
-  givenSessions(sessionId: string): Promise<GivenSession[]>
+  givenSessions(sessionId: string): Promise<ConsumerSession[]>
 }
 
 /**
@@ -177,7 +177,7 @@ export interface ConsumerStore {
    * Adds leases and acknowledgements of a session from another store. Those of unknown consumers are ignored; an
    * acknowledgement in either store takes precedence, then a lease in this store.
    */
-  putGiven(sessionId: string, given: readonly GivenSession[]): Promise<void>
+  putGiven(sessionId: string, given: readonly ConsumerSession[]): Promise<void>
 }
 
 export function noConsumer(name: string): ProxyError {

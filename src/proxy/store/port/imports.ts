@@ -2,7 +2,7 @@
  * The port of the items that `llm-proxy sessions import` has added to the store. An item stays listed after its
  * deletion, so that a second import does not add it again.
  */
-export interface ImportedItem {
+export interface ImportEntry {
   readonly kind: 'session' | 'consumer'
   /** The id of a session, or the name of a consumer. */
   readonly name: string
@@ -13,10 +13,10 @@ export interface ImportedItem {
 }
 
 export interface ImportReader {
-  wasImported(item: ImportedItem): Promise<boolean>
+  wasImported(item: ImportEntry): Promise<boolean>
 }
 
 export interface ImportStore {
   /** Adds an item to the list of imports, or removes it. */
-  setImported(item: ImportedItem, isImported: boolean): Promise<void>
+  setImported(item: ImportEntry, isImported: boolean): Promise<void>
 }

@@ -20,7 +20,7 @@ export interface ListPosition {
   key: number
 }
 
-export function orderOf({ sort = 'created', order = 'desc' }: SessionQuery): ListOrder {
+export function getOrder({ sort = 'created', order = 'desc' }: SessionQuery): ListOrder {
   return { sort, order }
 }
 
@@ -70,12 +70,12 @@ export function decodeCursor(cursor: string, { sort, order }: ListOrder): ListPo
 }
 
 /** The fields of a session that filters read. */
-export type FilteredSession = Pick<
+export type SessionFilterFields = Pick<
   SessionRecord,
   'sessionId' | 'status' | 'updatedAtMs' | 'reward' | 'inexactTurns' | 'failedTurns' | 'metadata' | 'marks'
 >
 
-export function matchesFilter(session: FilteredSession, filter: SessionFilter): boolean {
+export function matchesFilter(session: SessionFilterFields, filter: SessionFilter): boolean {
   const { status, idPrefix = '', sinceMs = 0, rewardMin, rewardMax, inexact, failed } = filter
   const { metadata, label, text } = filter
   const reward = session.reward?.reward
@@ -101,7 +101,7 @@ function matchesMetadata(
 }
 
 /** @param text the text to find, in lower case */
-function holdsText({ sessionId, metadata, marks }: FilteredSession, text: string): boolean {
+function holdsText({ sessionId, metadata, marks }: SessionFilterFields, text: string): boolean {
   return sessionId.toLowerCase().includes(text) || valueHolds(metadata, text) || valueHolds(marks, text)
 }
 

@@ -5,7 +5,7 @@ import type { SessionMarks } from './marks.ts'
  * The policy for a tool call that an agent echoes in altered form. `keep`: it counts as the same tool call; `branch`:
  * as another one; `auto`: as the same one, unless most of it was removed.
  */
-export type EditedCalls = 'auto' | 'keep' | 'branch'
+export type ToolCallRewritePolicy = 'auto' | 'keep' | 'branch'
 
 export type SessionStatus = 'active' | 'completed' | 'aborted'
 
@@ -49,7 +49,7 @@ export interface SessionRecord {
   /** Model names by agent role, which override the model that the agent requests; empty: none. */
   policies: Record<string, string>
   /** The policy for altered tool calls; null: that of the proxy. */
-  editedCalls: EditedCalls | null
+  editedCalls: ToolCallRewritePolicy | null
   /** null: none. */
   limits: SessionLimits | null
   /**

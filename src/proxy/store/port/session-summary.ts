@@ -55,7 +55,7 @@ const MAX_BARS = 20
 type GroupValue = SessionGroup['value']
 
 /** The fields of a session that aggregates read. */
-export type CountedSession = Pick<
+export type SessionAggregateFields = Pick<
   SessionRecord,
   | 'status'
   | 'createdAtMs'
@@ -68,7 +68,7 @@ export type CountedSession = Pick<
 >
 
 /** The running aggregate of some sessions. */
-export interface Tally {
+export interface Aggregate {
   readonly counts: Omit<SessionTotals, 'rewards'>
   readonly rewards: number[]
   readonly components: Map<string, { sum: number; count: number }>
@@ -77,15 +77,15 @@ export interface Tally {
 }
 
 /** The aggregates by the value of a metadata key; one for all sessions has the key `undefined`. */
-export type Tallies = Map<GroupValue | undefined, Tally>
+export type AggregateList = Map<GroupValue | undefined, Aggregate>
 
 /** Aggregates sessions. @param by the metadata key; sessions without it are ignored. Absent: all sessions together */
-export function tallySessions(sessions: Iterable<CountedSession>, by?: string): Tallies {
-  const tallies: Tallies = new Map()
+export function tallySessions(sessions: Iterable<SessionAggregateFields>, by?: string): AggregateList {
+  const tallies: AggregateList = new Map()
   for (const session of sessions) {
     const value = by === undefined ? undefined : groupValue(session, by)
     if (by !== undefined && value === undefined) continue
-    const tally = tallyOf(tallies, value)
+    const tally = aggregate(tallies, value)
     addTo(tally, session)
     if (by !== undefined) addComponents(tally, session)
   }
@@ -93,10 +93,11 @@ export function tallySessions(sessions: Iterable<CountedSession>, by?: string): 
 }
 
 /** Merges the aggregates of other sessions into `tallies`. */
-export function addTallies(tallies: Tallies, more: Tallies): void {
+export function addTallies(tallies: AggregateList, more: AggregateList): void {
   for (const [value, { counts, rewards, components, createdAtMs }] of more) {
-    const tally = tallyOf(tallies, value)
-    for (const name of Object.keys(counts) as (keyof Tally['counts'])[]) tally.counts[name] += counts[name]
+    const tally = aggregate(tallies, value)
+    for (const name of Object.keys(counts) as (keyof Aggregate['counts'])[])
+      tally.counts[name] += counts[name]
     for (const reward of rewards) tally.rewards.push(reward)
     for (const [name, { sum, count }] of components) addComponent(tally, name, sum, count)
     tally.createdAtMs = Math.min(tally.createdAtMs, createdAtMs)
@@ -104,17 +105,17 @@ export function addTallies(tallies: Tallies, more: Tallies): void {
 }
 
 /** Returns the totals. @param tallies the aggregate of all sessions together */
-export function totalsOf(tallies: Tallies): SessionTotals {
-  const { counts, rewards } = tallyOf(tallies, undefined)
-  return { ...counts, rewards: { ...statisticsOf(rewards), histogram: histogramOf(rewards) } }
+export function sumTotals(tallies: AggregateList): SessionTotals {
+  const { counts, rewards } = aggregate(tallies, undefined)
+  return { ...counts, rewards: { ...toStatistics(rewards), histogram: toHistogram(rewards) } }
 }
 
 /** Returns the groups, the newest first. @param tallies the aggregates by the value of a metadata key */
-export function groupsOf(tallies: Tallies, passReward?: number): SessionGroup[] {
+export function toGroups(tallies: AggregateList, passReward?: number): SessionGroup[] {
   const groups = [...tallies].map(([value, { counts, createdAtMs, rewards, components }]) => ({
     value: value!,
     ...counts,
-    rewards: statisticsOf(rewards),
+    rewards: toStatistics(rewards),
     components: Object.fromEntries([...components].map(([name, { sum, count }]) => [name, sum / count])),
     passed: passReward === undefined ? null : rewards.filter((reward) => reward >= passReward).length,
     createdAtMs,
@@ -124,7 +125,7 @@ export function groupsOf(tallies: Tallies, passReward?: number): SessionGroup[] 
 
 /** Returns the value of a session under a metadata key. @returns undefined: it is in no group */
 export function groupValue(
-  { metadata }: Pick<CountedSession, 'metadata'>,
+  { metadata }: Pick<SessionAggregateFields, 'metadata'>,
   by: string,
 ): GroupValue | undefined {
   const value = Object.hasOwn(metadata, by) ? metadata[by] : undefined
@@ -132,7 +133,7 @@ export function groupValue(
   return isPlain ? value : undefined
 }
 
-function tallyOf(tallies: Tallies, value: GroupValue | undefined): Tally {
+function aggregate(tallies: AggregateList, value: GroupValue | undefined): Aggregate {
   const known = tallies.get(value)
   if (known !== undefined) return known
   const counts = {
@@ -144,7 +145,7 @@ function tallyOf(tallies: Tallies, value: GroupValue | undefined): Tally {
   return tally
 }
 
-function addTo(tally: Tally, session: CountedSession): void {
+function addTo(tally: Aggregate, session: SessionAggregateFields): void {
   const { counts } = tally
   counts.sessions += 1
   counts[session.status] += 1
@@ -157,19 +158,19 @@ function addTo(tally: Tally, session: CountedSession): void {
 }
 
 /** Adds reward components; for groups only, because they are JSON that is parsed only for this. */
-function addComponents(tally: Tally, { reward }: CountedSession): void {
+function addComponents(tally: Aggregate, { reward }: SessionAggregateFields): void {
   for (const [name, value] of Object.entries(reward?.components ?? {})) addComponent(tally, name, value, 1)
 }
 
-function addComponent({ components }: Tally, name: string, sum: number, count: number): void {
+function addComponent({ components }: Aggregate, name: string, sum: number, count: number): void {
   const before = components.get(name) ?? { sum: 0, count: 0 }
   components.set(name, { sum: before.sum + sum, count: before.count + count })
 }
 
-function statisticsOf(rewards: readonly number[]): Omit<RewardStatistics, 'histogram'> {
+function toStatistics(rewards: readonly number[]): Omit<RewardStatistics, 'histogram'> {
   const count = rewards.length
   if (count === 0) return { count, mean: null, std: null, min: null, max: null }
-  const [min, max] = rangeOf(rewards)
+  const [min, max] = getRange(rewards)
   // Equal rewards have no deviation, regardless of how their mean is rounded.
   if (min === max) return { count, mean: min, std: 0, min, max }
   const mean = rewards.reduce((sum, reward) => sum + reward / count, 0)
@@ -177,14 +178,14 @@ function statisticsOf(rewards: readonly number[]): Omit<RewardStatistics, 'histo
   return { count, mean, std: Math.sqrt(variance), min, max }
 }
 
-function histogramOf(rewards: readonly number[]): RewardStatistics['histogram'] {
+function toHistogram(rewards: readonly number[]): RewardStatistics['histogram'] {
   const counts = new Map<number, number>()
   for (const reward of rewards) counts.set(reward, (counts.get(reward) ?? 0) + 1)
   if (counts.size <= MAX_BARS) {
     const distinct = [...counts].sort(([a], [b]) => a - b)
     return distinct.map(([reward, count]) => ({ from: reward, to: reward, count }))
   }
-  const [min, max] = rangeOf(rewards)
+  const [min, max] = getRange(rewards)
   const edge = (bar: number) => min + ((max - min) / MAX_BARS) * bar
   const bars = Array.from({ length: MAX_BARS }, (_, bar) => ({
     from: edge(bar),
@@ -199,7 +200,7 @@ function histogramOf(rewards: readonly number[]): RewardStatistics['histogram'] 
 }
 
 /** Returns the range in a loop, because a function cannot take a hundred thousand arguments. */
-function rangeOf(numbers: readonly number[]): [min: number, max: number] {
+function getRange(numbers: readonly number[]): [min: number, max: number] {
   let [min, max] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]
   for (const number of numbers) {
     min = Math.min(min, number)

@@ -6,7 +6,7 @@
 import { ProxyError } from '../../../base/errors.ts'
 
 /** A node that shares the database; the local node is one of them. */
-export interface SharingProxy {
+export interface NodeInfo {
   /** The number of its lease. */
   readonly id: number
   /** The name of its machine or pod. */
@@ -31,10 +31,10 @@ export interface ControlSetting {
 }
 
 /** The state of all nodes, read when one renews its lease. */
-export interface RenewedLease {
+export interface LeaseRenewal {
   readonly lease: number
   /** The nodes whose leases are valid. */
-  readonly proxies: readonly SharingProxy[]
+  readonly proxies: readonly NodeInfo[]
   /** Leases that expired some time ago. */
   readonly over: readonly number[]
   /** Number of sessions of lost nodes that this renewal freed. */
@@ -50,37 +50,37 @@ export interface OwnState {
 }
 
 /** A session that this node now owns. */
-export interface ClaimedSession {
+export interface SessionOwnership {
   readonly epoch: number
   /** Whether its previous owner crashed: delivery of the last responses is unknown. */
   readonly wasLost: boolean
 }
 
-export interface SharedRecord {
+export interface NodeCoordination {
   /** Resolves when this node's lease is valid. @throws ProxyError `store_failed` if it stays invalid for a while */
   valid(): Promise<void>
-  /** Returns the owner of a session if it is another node; {@link goneOf} reports when that node is lost. */
-  ownerOf(sessionId: string): Promise<SharingProxy | undefined>
+  /** Returns the owner of a session if it is another node; {@link getGoneSignal} reports when that node is lost. */
+  readOwner(sessionId: string): Promise<NodeInfo | undefined>
   /**
    * Makes this node the owner of the session; turns that an earlier owner left open become `interrupted`.
    * @param seizes whether to take it from an owner with a valid lease, too
    * @returns undefined: there is no such session, or another node owns it
    */
-  claim(sessionId: string, seizes?: boolean): Promise<ClaimedSession | undefined>
+  claim(sessionId: string, seizes?: boolean): Promise<SessionOwnership | undefined>
   /**
    * Makes this node the owner of a rollout, unless another one runs it.
    * @returns the other node; undefined: this node is the owner
    */
-  claimRollout(rolloutId: string): Promise<SharingProxy | undefined>
+  claimRollout(rolloutId: string): Promise<NodeInfo | undefined>
   /** Finds the owner of a rollout. @returns the other node that runs it; undefined: there is none */
-  findRollout(rolloutId: string): Promise<SharingProxy | undefined>
+  findRollout(rolloutId: string): Promise<NodeInfo | undefined>
   /** Releases a rollout of this node. Later claims observe it. */
   releaseRollout(rolloutId: string): Promise<void>
   /** The nodes with valid leases, this one included, as of the last second. */
-  readonly proxies: readonly SharingProxy[]
-  readonly self: SharingProxy | undefined
+  readonly proxies: readonly NodeInfo[]
+  readonly self: NodeInfo | undefined
   /** Aborts when the lease of that node has expired. */
-  goneOf(id: number): AbortSignal
+  getGoneSignal(id: number): AbortSignal
   /** Publishes the state to the other nodes immediately. */
   tell(state: OwnState): Promise<void>
   /** Changes a setting, which this node applies immediately. @returns the number of the change */

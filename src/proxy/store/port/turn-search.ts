@@ -13,7 +13,7 @@ const MAX_TEXT_CHARS = 1024 * 1024
 const AROUND_CHARS = 80
 
 /** The content that a turn adds to its session; all fields but the completion's are JSON texts. */
-export interface SpokenTurn {
+export interface TurnContent {
   /** The messages and prompt pieces that no earlier turn has. */
   messages: readonly string[]
   completionText: string | null
@@ -22,12 +22,12 @@ export interface SpokenTurn {
   toolCalls: string | null
 }
 
-export interface SpokenText {
+export interface TextOfTurn {
   request: string
   completion: string
 }
 
-export function spokenText({ messages, completionText, reasoning, toolCalls }: SpokenTurn): SpokenText {
+export function spokenText({ messages, completionText, reasoning, toolCalls }: TurnContent): TextOfTurn {
   const sampled = [reasoning, completionText, ...(toolCalls === null ? [] : textsIn(toolCalls))]
   return {
     request: bounded(messages.flatMap(textsIn)),
@@ -37,7 +37,7 @@ export function spokenText({ messages, completionText, reasoning, toolCalls }: S
 
 /** Finds a text. @param wanted in lower case */
 export function findIn(
-  text: SpokenText,
+  text: TextOfTurn,
   wanted: string,
 ): Pick<SearchHit, 'foundIn' | 'before' | 'match' | 'after'> | undefined {
   for (const foundIn of ['completion', 'request'] as const) {

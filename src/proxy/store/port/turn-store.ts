@@ -13,11 +13,23 @@ import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { ConsumerReader, ConsumerStore } from './consumers.ts'
 import type { ImportReader, ImportStore } from './imports.ts'
 import type { MarksChange } from './marks.ts'
-import type { EditedCalls, Reward, SessionLimits, SessionRecord, SessionStatus } from './session-record.ts'
+import type {
+  Reward,
+  SessionLimits,
+  SessionRecord,
+  SessionStatus,
+  ToolCallRewritePolicy,
+} from './session-record.ts'
 import type { SessionCount, SessionGroup, SessionTotals } from './session-summary.ts'
-import type { SharedRecord } from './shared-record.ts'
+import type { NodeCoordination } from './shared-record.ts'
 
-export type { EditedCalls, Reward, SessionLimits, SessionRecord, SessionStatus } from './session-record.ts'
+export type {
+  Reward,
+  SessionLimits,
+  SessionRecord,
+  SessionStatus,
+  ToolCallRewritePolicy,
+} from './session-record.ts'
 export type { RewardStatistics, SessionCount, SessionGroup, SessionTotals } from './session-summary.ts'
 
 /**
@@ -39,7 +51,7 @@ export interface NewSession {
   /** Default: none. */
   policies?: Record<string, string>
   /** Absent: null. */
-  editedCalls?: EditedCalls | null
+  editedCalls?: ToolCallRewritePolicy | null
   /** Absent: null. */
   limits?: SessionLimits | null
   /** Absent: null. */
@@ -70,7 +82,7 @@ export interface OpenTurn {
   promptPieces: readonly string[]
   /** The number of earlier attempts of this request, as the client's SDK reports it; 0 when unknown. */
   retryCount: number
-  /** In a shared database: the epoch in which this node owns the session; see {@link SharedRecord}. */
+  /** In a shared database: the epoch in which this node owns the session; see {@link NodeCoordination}. */
   epoch?: number | undefined
 }
 
@@ -279,7 +291,7 @@ export interface TurnReader {
  */
 export type Durability = 'power' | 'process'
 
-export interface CreatedSession {
+export interface SessionCreation {
   created: boolean
   session: SessionRecord
   /** The epoch, if it was created with this node as its owner. */
@@ -293,7 +305,7 @@ export interface CreatedSession {
  */
 export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, ImportReader, ImportStore {
   /** Creates a session, or returns the existing one with this id unchanged. */
-  createSession(session: NewSession): Promise<CreatedSession>
+  createSession(session: NewSession): Promise<SessionCreation>
   /**
    * Ends a session. An ended session keeps its status.
    * @param epoch in a shared database: requires that this node owns the session in this epoch; so in the two below
@@ -357,7 +369,7 @@ export interface TurnStore extends TurnReader, ConsumerReader, ConsumerStore, Im
   addDetails(sessionId: string, turns: readonly TurnDetails[]): Promise<void>
 
   /** The interface to the nodes that share the database; absent: there is only this one. */
-  readonly shared?: SharedRecord | undefined
+  readonly shared?: NodeCoordination | undefined
 
   /** Whether the previous process shut down in order and had delivered its responses. Absent: unknown. */
   readonly endedWell?: boolean

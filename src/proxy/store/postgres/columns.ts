@@ -1,5 +1,5 @@
 /** The columns that the writer writes, with their types: a group of rows is sent as an array per column. */
-import type { StoredText } from '../record/packing.ts'
+import type { TextColumn } from '../record/packing.ts'
 import { OUTCOME_COLUMNS, REQUEST_COLUMNS } from '../record/turns.ts'
 import { fromColumn, toColumn } from './text-columns.ts'
 
@@ -39,7 +39,7 @@ export const COLUMNS = {
 
 export type Table = keyof typeof COLUMNS
 
-export function typeOf(table: Table, column: string): ColumnType {
+export function getColumnType(table: Table, column: string): ColumnType {
   if (column === 'body') return table === 'texts' ? 'text' : 'bytea'
   if (column === 'reward') return 'double precision'
   if (BYTES.has(column)) return 'bytea'
@@ -49,9 +49,9 @@ export function typeOf(table: Table, column: string): ColumnType {
 /** Converts a value to what the driver expects in an array of its column. */
 export function toDriver(type: ColumnType, value: unknown): unknown {
   if (value === null || value === undefined) return null
-  if (type === 'text') return toColumn(value as StoredText)
+  if (type === 'text') return toColumn(value as TextColumn)
   if (type !== 'bytea') return String(value)
-  return Buffer.isBuffer(value) ? value : viewOf(value as Uint8Array)
+  return Buffer.isBuffer(value) ? value : createView(value as Uint8Array)
 }
 
 /** Returns the row with its texts as they were before {@link toDriver} escaped them. */
@@ -63,6 +63,6 @@ export function fromDriver<T extends object>(row: T): T {
   return read as T
 }
 
-function viewOf(bytes: Uint8Array): Buffer {
+function createView(bytes: Uint8Array): Buffer {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
 }

@@ -9,19 +9,19 @@ import {
   type AvailableSession,
   type Consumer,
   type ConsumerCounts,
-  type FoundGroups,
-  type GivenSession,
+  type ConsumerSession,
   type GroupMember,
   type GroupQuery,
+  type GroupsPage,
   type LeaseChange,
   type NewLease,
   noConsumer,
 } from '../port/consumers.ts'
-import type { ImportedItem } from '../port/imports.ts'
+import type { ImportEntry } from '../port/imports.ts'
 import {
   type AvailableRow,
   type ConsumerRow,
-  type GivenRow,
+  type ConsumerSessionRow,
   type MemberRow,
   NO_LEASE,
   toAvailable,
@@ -104,7 +104,7 @@ const IN_GROUPS = `
 export async function findGroups(
   client: Client,
   { consumer, leaseId, size, limit, except, timeoutMs }: GroupQuery,
-): Promise<FoundGroups> {
+): Promise<GroupsPage> {
   const { rows } = await client.query<MemberRow>(
     `WITH free AS MATERIALIZED (${IN_GROUPS} AND tree <> ALL ($5::bigint[])),
        complete AS (SELECT group_hash FROM free GROUP BY group_hash HAVING count(*) >= $3::bigint),
@@ -168,8 +168,8 @@ function discardGroups(client: Client, name: string, groups: readonly string[]):
   })
 }
 
-export async function givenSessions(client: Client, sessionId: string): Promise<GivenSession[]> {
-  const { rows } = await client.query<GivenRow>(
+export async function givenSessions(client: Client, sessionId: string): Promise<ConsumerSession[]> {
+  const { rows } = await client.query<ConsumerSessionRow>(
     `SELECT name, lease_id, leased_until_ms, deliveries FROM llm_proxy.sessions
      JOIN llm_proxy.consumer_sessions USING (tree) JOIN llm_proxy.consumers ON consumers.id = consumer
      WHERE session_id = $1 ORDER BY name`,
@@ -179,7 +179,7 @@ export async function givenSessions(client: Client, sessionId: string): Promise<
 }
 
 /** Inserts the consumers' leases of a session with one statement. */
-async function putGiven(client: Client, sessionId: string, given: readonly GivenSession[]): Promise<void> {
+async function putGiven(client: Client, sessionId: string, given: readonly ConsumerSession[]): Promise<void> {
   await client.query(
     `INSERT INTO llm_proxy.consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
      SELECT tree, consumers.id, sessions.id, given.lease_id, given.leased_until_ms, given.deliveries
@@ -286,9 +286,9 @@ export function consumerMethods(ask: <T>(change: (client: Client) => Promise<T>)
       ask((client) => putIntoGroups(client, consumer, members)),
     discardGroups: (consumer: string, groups: readonly string[]) =>
       ask((client) => discardGroups(client, consumer, groups)),
-    putGiven: (sessionId: string, given: readonly GivenSession[]) =>
+    putGiven: (sessionId: string, given: readonly ConsumerSession[]) =>
       ask((client) => putGiven(client, sessionId, given)),
-    setImported: (item: ImportedItem, isImported: boolean) =>
+    setImported: (item: ImportEntry, isImported: boolean) =>
       ask((client) => setImported(client, item, isImported)),
   }
 }

@@ -4,7 +4,7 @@
  * deadlocks between groups). It changes nothing if one of them differs from the writer's cache.
  */
 import type { Row } from '../record/tables.ts'
-import { COLUMNS, type Table, toDriver, typeOf } from './columns.ts'
+import { COLUMNS, getColumnType, type Table, toDriver } from './columns.ts'
 
 /** The preconditions of a group. */
 interface GroupConditions {
@@ -101,7 +101,7 @@ export class GroupStatement {
   get query(): { name: string; text: string; values: unknown[] } {
     const text = `WITH ${this.#parts.join(',\n')}
       SELECT (SELECT count(*) FROM me) AS writers, ARRAY(SELECT id FROM same) AS sessions, ARRAY(SELECT id FROM kept) AS blobs`
-    return { name: nameOf(text), text, values: this.#values }
+    return { name: getName(text), text, values: this.#values }
   }
 
   #add(name: string, lines: readonly string[]): void {
@@ -110,7 +110,7 @@ export class GroupStatement {
 
   #given(table: Table, columns: readonly string[], rows: readonly Row[]): string {
     const arrays = columns.map((column) => {
-      const type = typeOf(table, column)
+      const type = getColumnType(table, column)
       return `${this.#bind(rows.map((row) => toDriver(type, row[column])))}::${type}[]`
     })
     return `unnest(${arrays.join(', ')}) AS given (${columns.join(', ')})`
@@ -125,7 +125,7 @@ export class GroupStatement {
 /** Names of the statements so far. The server caches the plan of each under a name of at most 63 bytes. */
 const names = new Map<string, string>()
 
-function nameOf(text: string): string {
+function getName(text: string): string {
   const name = names.get(text) ?? `group ${names.size}`
   names.set(text, name)
   return name

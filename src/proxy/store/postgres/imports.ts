@@ -1,12 +1,12 @@
 /** Rows of `imports`. */
 import type { Client } from 'pg'
-import type { ImportedItem } from '../port/imports.ts'
+import type { ImportEntry } from '../port/imports.ts'
 
 const IS_ITEM = 'kind = $1 AND name = $2 AND created_at_ms = $3'
 
 export async function wasImported(
   client: Client,
-  { kind, name, createdAtMs }: ImportedItem,
+  { kind, name, createdAtMs }: ImportEntry,
 ): Promise<boolean> {
   const sql = `SELECT 1 FROM llm_proxy.imports WHERE ${IS_ITEM}`
   const { rowCount } = await client.query(sql, [kind, name, createdAtMs])
@@ -15,7 +15,7 @@ export async function wasImported(
 
 export async function setImported(
   client: Client,
-  { kind, name, createdAtMs }: ImportedItem,
+  { kind, name, createdAtMs }: ImportEntry,
   isImported: boolean,
 ): Promise<void> {
   const sql = isImported

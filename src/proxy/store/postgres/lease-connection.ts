@@ -3,7 +3,7 @@
  * runs one query or transaction at a time: a concurrent statement would become part of another task's transaction.
  */
 import type { Client } from 'pg'
-import type { RenewedLease } from '../port/shared-record.ts'
+import type { LeaseRenewal } from '../port/shared-record.ts'
 import { isConnectionLoss } from './connection.ts'
 import { findOwner, freeSomeSessions, type Heartbeat, holdLease, renewLease, setControl } from './lease.ts'
 import { claimRollout, findRollout, releaseRollout } from './rollouts.ts'
@@ -24,7 +24,7 @@ export class LeaseConnection {
   }
 
   /** Renews the lease, and frees sessions of crashed nodes. @returns undefined: the lease has ended */
-  async beat(heartbeat: Heartbeat): Promise<RenewedLease | undefined> {
+  async beat(heartbeat: Heartbeat): Promise<LeaseRenewal | undefined> {
     const renewed = await this.#ask(async (client) => {
       if (this.#lockedLease !== heartbeat.lease) await holdLease(client, { id: heartbeat.lease })
       this.#lockedLease = heartbeat.lease
@@ -45,7 +45,7 @@ export class LeaseConnection {
   }
 
   /** @returns the lease of the session's owner; undefined: it has none */
-  ownerOf(sessionId: string): Promise<number | undefined> {
+  readOwner(sessionId: string): Promise<number | undefined> {
     return this.#ask((client) => findOwner(client, sessionId))
   }
 

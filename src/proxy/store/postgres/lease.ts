@@ -5,7 +5,7 @@
  */
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
-import type { ClaimedSession, OwnState, RenewedLease } from '../port/shared-record.ts'
+import type { LeaseRenewal, OwnState, SessionOwnership } from '../port/shared-record.ts'
 import { inTransaction } from './connection.ts'
 import { FIRST_IDS, type NextIds, SLOTS } from './group-changes.ts'
 import { SCHEMA_VERSION } from './schema.ts'
@@ -137,7 +137,7 @@ export interface Heartbeat extends OwnState {
 export async function renewLease(
   client: Client,
   heartbeat: Heartbeat,
-): Promise<Omit<RenewedLease, 'freed'> | undefined> {
+): Promise<Omit<LeaseRenewal, 'freed'> | undefined> {
   const { lease, url = null, isDraining = false, seen, isDrained = false } = heartbeat
   const { rowCount } = await client.query(
     `UPDATE llm_proxy.proxies SET lease_until = ${LEASE_END}, url = $2, draining = $3, seen = $4, drained = $5
@@ -193,7 +193,7 @@ export function setControl(client: Client, name: string, value: unknown): Promis
 }
 
 /** A session with its owner. */
-interface FoundOwner {
+interface OwnerRow {
   id: number
   tree: number
   owner: number
@@ -213,13 +213,13 @@ const SELECT_OWNER = `
 
 /** Returns the lease of the session's owner. @returns undefined: there is no such session, or it has no owner */
 export async function findOwner(client: Client, sessionId: string): Promise<number | undefined> {
-  const { rows } = await client.query<FoundOwner>(SELECT_OWNER, [sessionId])
+  const { rows } = await client.query<OwnerRow>(SELECT_OWNER, [sessionId])
   const row = rows[0]
   return row?.is_owned && !isHandedOver(row) ? row.owner : undefined
 }
 
 /** Returns whether a draining owner releases the session: it keeps sessions only while they have turns in flight. */
-function isHandedOver({ is_draining: isDraining, open_turns: openTurns }: FoundOwner): boolean {
+function isHandedOver({ is_draining: isDraining, open_turns: openTurns }: OwnerRow): boolean {
   return isDraining && openTurns === 0
 }
 
@@ -233,9 +233,9 @@ export async function claimSession(
   client: Client,
   sessionId: string,
   { lease, seizes }: { lease: number; seizes: boolean },
-): Promise<ClaimedSession | undefined> {
+): Promise<SessionOwnership | undefined> {
   return inTransaction(client, async () => {
-    const { rows } = await client.query<FoundOwner>(`${SELECT_OWNER} FOR NO KEY UPDATE OF sessions`, [
+    const { rows } = await client.query<OwnerRow>(`${SELECT_OWNER} FOR NO KEY UPDATE OF sessions`, [
       sessionId,
     ])
     const row = rows[0]
@@ -280,7 +280,7 @@ export function freeSomeSessions(
     await client.query(`UPDATE llm_proxy.proxies SET ended = 1 WHERE id = ANY($1::bigint[]) AND ${IS_OVER}`, [
       over,
     ])
-    const { rows } = await client.query<FoundOwner>(
+    const { rows } = await client.query<OwnerRow>(
       `SELECT id, tree, epoch FROM llm_proxy.sessions WHERE open_turns > 0 AND (owner > 0 OR $1)
          AND NOT EXISTS (SELECT 1 FROM llm_proxy.proxies WHERE proxies.id = owner AND ended = 0)
        ORDER BY id LIMIT ${FREED_SESSIONS} FOR NO KEY UPDATE SKIP LOCKED`,
@@ -294,7 +294,7 @@ export function freeSomeSessions(
 /** Changes the owner and interrupts open turns. The session's row must be locked. */
 async function give(
   client: Client,
-  { id, tree }: Pick<FoundOwner, 'id' | 'tree'>,
+  { id, tree }: Pick<OwnerRow, 'id' | 'tree'>,
   owner: number,
 ): Promise<void> {
   const { rowCount: closed } = await client.query(

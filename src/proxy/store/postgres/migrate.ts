@@ -57,7 +57,7 @@ async function bringUpToDate(
 ): Promise<SchemaChange | undefined> {
   await client.query('CREATE SCHEMA IF NOT EXISTS llm_proxy')
   await client.query('CREATE TABLE IF NOT EXISTS llm_proxy.schema_version (version bigint NOT NULL)')
-  const version = await versionOf(client, migrations.length)
+  const version = await readVersion(client, migrations.length)
   if (version >= migrations.length) return undefined
   await client.query(`SET LOCAL lock_timeout = ${LOCK_MS}`)
   const oldest = migrations.findLastIndex(({ adds }) => !adds) + 1
@@ -93,7 +93,7 @@ export async function checkSchema(client: Client): Promise<void> {
   const { rows } = await client.query<{ known: string | null }>(
     "SELECT to_regclass('llm_proxy.schema_version')::text AS known",
   )
-  const version = rows[0]!.known === null ? 0 : await versionOf(client, SCHEMA_VERSION)
+  const version = rows[0]!.known === null ? 0 : await readVersion(client, SCHEMA_VERSION)
   if (version >= SCHEMA_VERSION) return
   throw new ProxyError(
     'start_failed',
@@ -107,7 +107,7 @@ export async function checkSchema(client: Client): Promise<void> {
  * Returns the database's version. @param known highest version that this release knows. @throws ProxyError
  * `start_failed` for a version that it cannot use
  */
-async function versionOf(client: Client, known: number): Promise<number> {
+async function readVersion(client: Client, known: number): Promise<number> {
   const { rows } = await client.query<{ version: number; oldest?: number | null }>(
     'SELECT * FROM llm_proxy.schema_version',
   )

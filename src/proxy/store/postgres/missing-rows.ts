@@ -1,12 +1,12 @@
 /** Fetches the rows that the writer requested and that its cache lacks. */
 import type { Client } from 'pg'
-import type { EndedRow, OpenRow, SequenceRow } from '../record/tables.ts'
+import type { OpenRow, SequenceRow, TurnEndRow } from '../record/tables.ts'
 import { REQUEST_COLUMNS } from '../record/turns.ts'
 import { fromDriver } from './columns.ts'
 import type { Layer } from './layers.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'
-import type { OwnedSessionRow } from './writer-sessions.ts'
-import { keyOf, type WriterTables } from './writer-tables.ts'
+import type { SessionOwnershipRow } from './writer-sessions.ts'
+import { getKey, type WriterTables } from './writer-tables.ts'
 
 /** The columns of a turn's tokens, as {@link SequenceRow} names them. */
 export const SEQUENCE_COLUMNS = `
@@ -22,7 +22,7 @@ export const SEQUENCE_CHAIN = `
   )
   SELECT * FROM chain`
 
-type FoundMissing = Record<string, unknown> & { tree: number; hash: Buffer; id: number }
+type MissingRow = Record<string, unknown> & { tree: number; hash: Buffer; id: number }
 
 /** Fetches missing rows. @returns whether any exists, so that the result computed without it is invalid */
 export async function fetchMissing(client: Client, tables: WriterTables): Promise<boolean> {
@@ -43,9 +43,9 @@ export async function fetchMissing(client: Client, tables: WriterTables): Promis
 
 const ENDED_COLUMNS = 'id, tree, turn_id, status, exact, finish_reason, error_code, annotations'
 
-async function fetchSessions(client: Client, layer: Layer<string, OwnedSessionRow>): Promise<boolean> {
+async function fetchSessions(client: Client, layer: Layer<string, SessionOwnershipRow>): Promise<boolean> {
   if (layer.missing.length === 0) return false
-  const rows = await rowsOf<OwnedSessionRow>(
+  const rows = await toRows<SessionOwnershipRow>(
     client,
     `${SELECT_SESSIONS} WHERE session_id = ANY($1::text[])`,
     [layer.missing],
@@ -58,7 +58,7 @@ async function fetchHashed(client: Client, tables: WriterTables, table: 'texts' 
   if (missing.length === 0) return false
   const keys = missing.map((key) => key.split(' '))
   const depth = table === 'nodes' ? ', depth' : ''
-  const rows = await rowsOf<FoundMissing & { depth: number }>(
+  const rows = await toRows<MissingRow & { depth: number }>(
     client,
     `SELECT id, ${table}.tree, ${table}.hash${depth} FROM llm_proxy.${table}
      JOIN unnest($1::bigint[], $2::bytea[]) AS wanted (tree, hash)
@@ -66,23 +66,23 @@ async function fetchHashed(client: Client, tables: WriterTables, table: 'texts' 
     [keys.map(([tree]) => tree), keys.map(([, hash]) => Buffer.from(hash!, 'hex'))],
   )
   if (table === 'texts')
-    return tables.texts.load(new Map(rows.map((row) => [keyOf(row.tree, row.hash), row.id])))
+    return tables.texts.load(new Map(rows.map((row) => [getKey(row.tree, row.hash), row.id])))
   return tables.nodes.load(
-    new Map(rows.map((row) => [keyOf(row.tree, row.hash), { id: row.id, depth: row.depth }])),
+    new Map(rows.map((row) => [getKey(row.tree, row.hash), { id: row.id, depth: row.depth }])),
   )
 }
 
 async function fetchTextTrees(client: Client, layer: Layer<number, number>): Promise<boolean> {
   if (layer.missing.length === 0) return false
   const sql = 'SELECT id, tree FROM llm_proxy.texts WHERE id = ANY($1::bigint[])'
-  const rows = await rowsOf<FoundMissing>(client, sql, [layer.missing])
+  const rows = await toRows<MissingRow>(client, sql, [layer.missing])
   return layer.load(new Map(rows.map(({ id, tree }) => [id, tree])))
 }
 
 async function fetchBlobs(client: Client, layer: Layer<string, number>): Promise<boolean> {
   if (layer.missing.length === 0) return false
   const sql = 'SELECT id, sha256 FROM llm_proxy.blobs WHERE sha256 = ANY($1::bytea[])'
-  const rows = await rowsOf<FoundMissing & { sha256: Buffer }>(client, sql, [
+  const rows = await toRows<MissingRow & { sha256: Buffer }>(client, sql, [
     layer.missing.map((sha256) => Buffer.from(sha256, 'hex')),
   ])
   return layer.load(new Map(rows.map(({ id, sha256 }) => [sha256.toString('hex'), id])))
@@ -91,7 +91,7 @@ async function fetchBlobs(client: Client, layer: Layer<string, number>): Promise
 async function fetchBlobUses(client: Client, layer: Layer<string, number>): Promise<boolean> {
   if (layer.missing.length === 0) return false
   const keys = layer.missing.map((key) => key.split(' '))
-  const rows = await rowsOf<FoundMissing & { blob: number }>(
+  const rows = await toRows<MissingRow & { blob: number }>(
     client,
     `SELECT id, blob_uses.tree, blob_uses.blob FROM llm_proxy.blob_uses
      JOIN unnest($1::bigint[], $2::bigint[]) AS wanted (tree, blob) USING (tree, blob)`,
@@ -100,7 +100,7 @@ async function fetchBlobUses(client: Client, layer: Layer<string, number>): Prom
   return layer.load(new Map(rows.map(({ id, tree, blob }) => [`${tree} ${blob}`, id])))
 }
 
-async function fetchTurns<T extends OpenRow | Omit<EndedRow, 'session_status'>>(
+async function fetchTurns<T extends OpenRow | Omit<TurnEndRow, 'session_status'>>(
   client: Client,
   layer: Layer<string, T>,
   columns: string,
@@ -108,7 +108,7 @@ async function fetchTurns<T extends OpenRow | Omit<EndedRow, 'session_status'>>(
 ): Promise<boolean> {
   if (layer.missing.length === 0) return false
   const keys = layer.missing.map((key) => [key.slice(0, key.indexOf(' ')), key.slice(key.indexOf(' ') + 1)])
-  const rows = await rowsOf<T & { tree: number; turn_id: string }>(
+  const rows = await toRows<T & { tree: number; turn_id: string }>(
     client,
     `SELECT ${columns} FROM llm_proxy.turns
      JOIN unnest($1::bigint[], $2::text[]) AS wanted (tree, turn_id) USING (tree, turn_id) WHERE true ${condition}`,
@@ -119,7 +119,7 @@ async function fetchTurns<T extends OpenRow | Omit<EndedRow, 'session_status'>>(
 
 async function fetchLastPrompts(client: Client, layer: Layer<number, number>): Promise<boolean> {
   if (layer.missing.length === 0) return false
-  const rows = await rowsOf<FoundMissing>(
+  const rows = await toRows<MissingRow>(
     client,
     `SELECT wanted.tree, last.id FROM unnest($1::bigint[]) AS wanted (tree), LATERAL (
        SELECT id FROM llm_proxy.turns WHERE turns.tree = wanted.tree AND prompt_rest IS NOT NULL
@@ -132,17 +132,17 @@ async function fetchLastPrompts(client: Client, layer: Layer<number, number>): P
 
 async function fetchSequences(client: Client, layer: Layer<number, SequenceRow>): Promise<boolean> {
   if (layer.missing.length === 0) return false
-  const rows = await rowsOf<SequenceRow>(client, SEQUENCE_CHAIN, [layer.missing])
+  const rows = await toRows<SequenceRow>(client, SEQUENCE_CHAIN, [layer.missing])
   return layer.load(new Map(rows.map((row) => [row.id, row])))
 }
 
-async function rowsOf<T extends object>(
+async function toRows<T extends object>(
   client: Client,
   sql: string,
   values: readonly unknown[],
 ): Promise<T[]> {
   const { rows } = await client.query<Record<string, unknown>>({
-    name: nameOf(sql),
+    name: getName(sql),
     text: sql,
     values: [...values],
   })
@@ -151,7 +151,7 @@ async function rowsOf<T extends object>(
 
 const names = new Map<string, string>()
 
-function nameOf(sql: string): string {
+function getName(sql: string): string {
   const name = names.get(sql) ?? `fetch ${names.size}`
   names.set(sql, name)
   return name

@@ -5,14 +5,14 @@ import { ProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
-import type { ReadMethods } from '../record/reader.ts'
+import type { ReaderMethods } from '../record/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
 import { ThreadReader } from '../record/thread-reader.ts'
 import { ThreadStore } from '../record/thread-store.ts'
 import { askForDurability, connect, explained, type Promises, withoutPassword } from './connection.ts'
 import type { ReaderData } from './reader-thread.ts'
 import { PostgresShared } from './shared.ts'
-import type { SharedWrites } from './writer-loop.ts'
+import type { NodeWriteMethods } from './writer-loop.ts'
 import type { WriterData } from './writer-thread.ts'
 
 export interface PostgresStoreOptions {
@@ -86,7 +86,10 @@ export async function openPostgresStore({
   spawn = spawnWorker,
 }: PostgresStoreOptions): Promise<TurnStore> {
   const writerData: WriterData = { url, durability, name, cacheBytes: TOKEN_CACHE_BYTES }
-  const writer = await StoreThread.start<SharedWrites>('writer', writerData, { onReplies: onCommit, spawn })
+  const writer = await StoreThread.start<NodeWriteMethods>('writer', writerData, {
+    onReplies: onCommit,
+    spawn,
+  })
   if (writer.migrated) logEvent(logger, 'schema_migrated', writer.migrated)
   try {
     const shared = new PostgresShared(writer, logger)
@@ -109,7 +112,7 @@ export async function openPostgresReader(
   return new ThreadReader(await startReader(url, spawn))
 }
 
-function startReader(url: string, spawn: SpawnThread): Promise<StoreThread<ReadMethods>> {
+function startReader(url: string, spawn: SpawnThread): Promise<StoreThread<ReaderMethods>> {
   const readerData: ReaderData = { url, cacheBytes: TOKEN_CACHE_BYTES }
-  return StoreThread.start<ReadMethods>('reader', readerData, { spawn })
+  return StoreThread.start<ReaderMethods>('reader', readerData, { spawn })
 }

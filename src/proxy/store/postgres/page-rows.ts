@@ -8,7 +8,7 @@ import {
   MAX_PAGE_TURNS,
   type NodeRow,
   type Place,
-  type ReadTables,
+  type ReaderTables,
   type SequenceRow,
   type TextRow,
 } from '../record/tables.ts'
@@ -32,7 +32,7 @@ class PageRows {
 }
 
 /** Provides the rows of the page that is being built. */
-export class PageTables implements ReadTables {
+export class PageTables implements ReaderTables {
   rows = new PageRows()
 
   tree(): number | undefined {
@@ -67,7 +67,7 @@ export class PageTables implements ReadTables {
     return this.rows.completions.get(id)
   }
 
-  detailsOf(_tree: number, turnId: string) {
+  listDetails(_tree: number, turnId: string) {
     return this.rows.details.filter(({ turn_id: of }) => of === turnId)
   }
 
@@ -79,7 +79,7 @@ export class PageTables implements ReadTables {
     return []
   }
 
-  turnsOf(): number[] {
+  listTurns(): number[] {
     return []
   }
 

@@ -7,11 +7,11 @@ import type {
   AvailableSession,
   Consumer,
   ConsumerCounts,
-  FoundGroups,
-  GivenSession,
+  ConsumerSession,
   GroupQuery,
+  GroupsPage,
 } from '../port/consumers.ts'
-import type { ImportedItem } from '../port/imports.ts'
+import type { ImportEntry } from '../port/imports.ts'
 import type {
   SessionCount,
   SessionFilter,
@@ -23,7 +23,7 @@ import type {
 import { Reader as Pages, type TurnPage } from '../record/reader.ts'
 import type { Reads } from '../record/reader-loop.ts'
 import { type SearchPart, type SearchRequest, searchPart } from '../record/search.ts'
-import type { ListPart, TallyPart } from '../record/session-rows.ts'
+import type { AggregatePart, ListPart } from '../record/session-rows.ts'
 import { isConnectionLoss } from './connection.ts'
 import {
   availableSessions,
@@ -65,7 +65,7 @@ export class Reader implements Reads {
     return this.#ask((client) => listSessions(client, query))
   }
 
-  tallySessions(filter: SessionFilter, by: string | undefined, after: number): Promise<TallyPart> {
+  tallySessions(filter: SessionFilter, by: string | undefined, after: number): Promise<AggregatePart> {
     return this.#ask((client) => tallySessions(client, filter, by, after))
   }
 
@@ -89,15 +89,15 @@ export class Reader implements Reads {
     return this.#ask((client) => countForConsumer(client, name))
   }
 
-  findGroups(query: GroupQuery): Promise<FoundGroups> {
+  findGroups(query: GroupQuery): Promise<GroupsPage> {
     return this.#ask((client) => findGroups(client, query))
   }
 
-  givenSessions(sessionId: string): Promise<GivenSession[]> {
+  givenSessions(sessionId: string): Promise<ConsumerSession[]> {
     return this.#ask((client) => givenSessions(client, sessionId))
   }
 
-  wasImported(item: ImportedItem): Promise<boolean> {
+  wasImported(item: ImportEntry): Promise<boolean> {
     return this.#ask((client) => wasImported(client, item))
   }
 

@@ -4,8 +4,8 @@ import { spokenText } from '../port/turn-search.ts'
 import type { SessionRecord } from '../port/turn-store.ts'
 import {
   FOUND_COLUMNS,
-  type FoundRow,
-  type FoundTurn,
+  type SearchCandidate,
+  type SearchRow,
   type SearchSource,
   textIds,
   toFoundTurn,
@@ -91,7 +91,7 @@ export class PostgresSearch implements SearchSource {
     )
   }
 
-  #rows(turns: readonly number[]): Promise<FoundRow[]> {
+  #rows(turns: readonly number[]): Promise<SearchRow[]> {
     return this.#select(
       `SELECT ${FOUND_COLUMNS} FROM llm_proxy.turns WHERE id = ANY($1::bigint[]) ORDER BY id DESC`,
       [turns],
@@ -99,7 +99,7 @@ export class PostgresSearch implements SearchSource {
   }
 
   /** Adds the texts of the turns. A request's texts are included unless an earlier turn has the same request. */
-  async #withTexts(rows: readonly FoundRow[]): Promise<FoundTurn[]> {
+  async #withTexts(rows: readonly SearchRow[]): Promise<SearchCandidate[]> {
     const nodes = await this.#select<{ turn: number; texts: Buffer }>(
       `SELECT turns.id AS turn, nodes.texts FROM llm_proxy.turns JOIN llm_proxy.nodes ON nodes.id = turns.prompt_node
          OR (nodes.id = turns.node AND NOT EXISTS (

@@ -1,6 +1,6 @@
 /** Reads sessions: one, lists, counts. */
 import type { Client } from 'pg'
-import { orderOf } from '../port/session-list.ts'
+import { getOrder } from '../port/session-list.ts'
 import type {
   SessionCount,
   SessionFilter,
@@ -9,6 +9,8 @@ import type {
   SessionSort,
 } from '../port/turn-store.ts'
 import {
+  type AggregatePart,
+  type AggregateRow,
   checkReward,
   type ListPart,
   listParameters,
@@ -16,8 +18,6 @@ import {
   SESSIONS_AT_ONCE,
   type SessionRow,
   TALLIED_COLUMNS,
-  type TalliedRow,
-  type TallyPart,
   tallyPart,
   toRecord,
 } from '../record/session-rows.ts'
@@ -79,7 +79,7 @@ export async function selectTree(client: Client, sessionId: string): Promise<num
 }
 
 export async function listSessions(client: Client, query: SessionQuery): Promise<ListPart> {
-  const order = orderOf(query)
+  const order = getOrder(query)
   const { value, key, none = 0, ...filter } = listParameters(query)
   const column = SORT_COLUMNS[order.sort]
   const isReward = order.sort === 'reward'
@@ -108,8 +108,8 @@ export async function tallySessions(
   filter: SessionFilter,
   by: string | undefined,
   after: number,
-): Promise<TallyPart> {
-  const { rows } = await client.query<TalliedRow>(
+): Promise<AggregatePart> {
+  const { rows } = await client.query<AggregateRow>(
     `SELECT ${TALLIED_COLUMNS.join(', ')} FROM llm_proxy.sessions WHERE id > $1 ORDER BY id LIMIT ${SESSIONS_AT_ONCE}`,
     [after],
   )

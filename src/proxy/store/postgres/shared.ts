@@ -4,15 +4,15 @@ import { ProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type {
-  ClaimedSession,
   ControlSetting,
+  LeaseRenewal,
+  NodeCoordination,
+  NodeInfo,
   OwnState,
-  RenewedLease,
-  SharedRecord,
-  SharingProxy,
+  SessionOwnership,
 } from '../port/shared-record.ts'
 import type { StoreThread } from '../record/store-thread.ts'
-import type { SharedWrites } from './writer-loop.ts'
+import type { NodeWriteMethods } from './writer-loop.ts'
 
 const BEAT_MS = 1_000
 
@@ -23,8 +23,8 @@ const VALID_MS = 5_000
 const PATIENCE_MS = 10_000
 const RETRY_MS = 50
 
-export class PostgresShared implements SharedRecord {
-  readonly #writer: StoreThread<SharedWrites>
+export class PostgresShared implements NodeCoordination {
+  readonly #writer: StoreThread<NodeWriteMethods>
   readonly #logger: Logger | undefined
   #followControl: ((setting: ControlSetting) => Promise<void>) | undefined
   readonly #lostListeners: (() => void)[] = []
@@ -32,13 +32,13 @@ export class PostgresShared implements SharedRecord {
   #lease: number | undefined
   #state: OwnState = {}
   #validUntilMs = 0
-  #proxies: readonly SharingProxy[] = []
+  #proxies: readonly NodeInfo[] = []
   /** Number of the last control change that this node has applied. */
   #seen = 0
   #timer: NodeJS.Timeout | undefined
   #beating: Promise<void> | undefined
 
-  constructor(writer: StoreThread<SharedWrites>, logger?: Logger) {
+  constructor(writer: StoreThread<NodeWriteMethods>, logger?: Logger) {
     this.#writer = writer
     this.#logger = logger
   }
@@ -54,11 +54,11 @@ export class PostgresShared implements SharedRecord {
     clearInterval(this.#timer)
   }
 
-  get proxies(): readonly SharingProxy[] {
+  get proxies(): readonly NodeInfo[] {
     return this.#proxies
   }
 
-  get self(): SharingProxy | undefined {
+  get self(): NodeInfo | undefined {
     return this.#proxies.find(({ id }) => id === this.#lease)
   }
 
@@ -74,17 +74,17 @@ export class PostgresShared implements SharedRecord {
     }
   }
 
-  async ownerOf(sessionId: string): Promise<SharingProxy | undefined> {
+  async readOwner(sessionId: string): Promise<NodeInfo | undefined> {
     await this.valid()
     return this.#other(await this.#writer.call('ownerOf', [sessionId]))
   }
 
-  async claimRollout(rolloutId: string): Promise<SharingProxy | undefined> {
+  async claimRollout(rolloutId: string): Promise<NodeInfo | undefined> {
     await this.valid()
     return this.#other(await this.#writer.call('claimRollout', [rolloutId]))
   }
 
-  async findRollout(rolloutId: string): Promise<SharingProxy | undefined> {
+  async findRollout(rolloutId: string): Promise<NodeInfo | undefined> {
     return this.#other(await this.#writer.call('findRollout', [rolloutId]))
   }
 
@@ -93,18 +93,18 @@ export class PostgresShared implements SharedRecord {
   }
 
   /** @param owner the number of a lease. @returns undefined: there is no owner, or it is this node */
-  #other(owner: number | undefined): SharingProxy | undefined {
+  #other(owner: number | undefined): NodeInfo | undefined {
     if (owner === undefined || owner === this.#lease) return undefined
     const known = this.#proxies.find(({ id }) => id === owner)
     // Its lease is expiring, or was taken a moment ago.
     return known ?? { id: owner, name: '', url: undefined, isDraining: false, seen: 0, isDrained: false }
   }
 
-  claim(sessionId: string, seizes = false): Promise<ClaimedSession | undefined> {
+  claim(sessionId: string, seizes = false): Promise<SessionOwnership | undefined> {
     return this.#writer.call('claim', [sessionId, seizes])
   }
 
-  goneOf(id: number): AbortSignal {
+  getGoneSignal(id: number): AbortSignal {
     const known = this.#gone.get(id) ?? new AbortController()
     this.#gone.set(id, known)
     return known.signal
@@ -161,9 +161,8 @@ export class PostgresShared implements SharedRecord {
   }
 
   /** Logs which other nodes joined and left since the previous renewal. @param own this node's leases */
-  #logChanges(now: readonly SharingProxy[], own: readonly number[]): void {
-    const isIn = (nodes: readonly SharingProxy[], { id }: SharingProxy) =>
-      nodes.some((node) => node.id === id)
+  #logChanges(now: readonly NodeInfo[], own: readonly number[]): void {
+    const isIn = (nodes: readonly NodeInfo[], { id }: NodeInfo) => nodes.some((node) => node.id === id)
     const before = this.#proxies
     for (const node of now.filter((each) => !isIn(before, each) && !own.includes(each.id)))
       logEvent(this.#logger, 'node_joined', { node: node.name, url: node.url })
@@ -171,7 +170,7 @@ export class PostgresShared implements SharedRecord {
       logEvent(this.#logger, node.isDraining ? 'node_left' : 'node_lost', { node: node.name, url: node.url })
   }
 
-  #meet({ proxies }: RenewedLease): void {
+  #meet({ proxies }: LeaseRenewal): void {
     this.#proxies = proxies
     for (const [id, gone] of this.#gone) {
       if (proxies.some((proxy) => proxy.id === id)) continue

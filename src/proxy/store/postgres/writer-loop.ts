@@ -5,20 +5,20 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { ProxyError } from '../../../base/errors.ts'
-import type { ClaimedSession, OwnState, RenewedLease } from '../port/shared-record.ts'
-import { invoke, type Reply, type ThreadCall, toWireError } from '../record/calls.ts'
-import { WaitingCalls } from '../record/waiting-calls.ts'
+import type { LeaseRenewal, OwnState, SessionOwnership } from '../port/shared-record.ts'
+import { invoke, type Reply, type ThreadCommand, toWireError } from '../record/calls.ts'
+import { PendingCommands } from '../record/waiting-calls.ts'
 import type { WriteMethods } from '../record/write-methods.ts'
 import type { LeaseConnection } from './lease-connection.ts'
 import { PATIENCE_MS, type Writer } from './writer.ts'
 
 /** The commands that the writer of a shared database serves; see {@link SharedRecord}. */
-export interface SharedWrites extends WriteMethods {
-  claim(sessionId: string, seizes: boolean): ClaimedSession | undefined
+export interface NodeWriteMethods extends WriteMethods {
+  claim(sessionId: string, seizes: boolean): SessionOwnership | undefined
   /** Takes a new lease in place of one that has ended. @returns its number */
   renew(): number
   /** @returns undefined: the lease has ended */
-  beat(state: OwnState & { seen: number }): RenewedLease | undefined
+  beat(state: OwnState & { seen: number }): LeaseRenewal | undefined
   ownerOf(sessionId: string): number | undefined
   setControl(name: string, value: unknown): number
   claimRollout(rolloutId: string): number
@@ -26,13 +26,13 @@ export interface SharedWrites extends WriteMethods {
   releaseRollout(rolloutId: string): void
 }
 
-type Call = ThreadCall<WriteMethods>
+type Call = ThreadCommand<WriteMethods>
 
 /**
  * Commands that run after all earlier commands have completed, and before any later one starts: they may concern any
  * session.
  */
-const BARRIERS: ReadonlySet<string> = new Set(['sweep', 'renew'] satisfies (keyof SharedWrites)[])
+const BARRIERS: ReadonlySet<string> = new Set(['sweep', 'renew'] satisfies (keyof NodeWriteMethods)[])
 
 /** Commands outside groups. A claim keeps its order among the commands of its session. */
 const IN_NO_GROUP: ReadonlySet<string> = new Set([
@@ -46,7 +46,7 @@ const IN_NO_GROUP: ReadonlySet<string> = new Set([
   'discardGroups',
   'putGiven',
   'setImported',
-] satisfies (keyof SharedWrites)[])
+] satisfies (keyof NodeWriteMethods)[])
 
 /** Commands that run at once, concurrently with changes. */
 const ASIDE: ReadonlySet<string> = new Set([
@@ -56,7 +56,7 @@ const ASIDE: ReadonlySet<string> = new Set([
   'claimRollout',
   'findRollout',
   'releaseRollout',
-] satisfies (keyof SharedWrites)[])
+] satisfies (keyof NodeWriteMethods)[])
 
 export type WriterMessage = Call[] | 'close'
 
@@ -79,7 +79,7 @@ export class WriterLoop {
   readonly #aside: LeaseConnection
   /** Received commands, in order. */
   #inbox: Call[] = []
-  readonly #waiting = new WaitingCalls()
+  readonly #waiting = new PendingCommands()
   #isRunning = false
   /** Whether a command waits that must not be delayed for others. */
   #isDue = false
@@ -157,14 +157,14 @@ export class WriterLoop {
     this.#isDue = this.#waiting.size > 0
   }
 
-  async #serveAlone({ id, method, args }: ThreadCall<SharedWrites>): Promise<void> {
+  async #serveAlone({ id, method, args }: ThreadCommand<NodeWriteMethods>): Promise<void> {
     this.#busySinceMs = performance.now()
     await this.#reply(id, async () => {
       if (method === 'claim') return this.#writer.claim(...(args as [string, boolean]))
       if (method === 'renew') return this.#renew()
       if (method === 'tryCommit') return this.#writer.tryCommit()
       if (method !== 'sweep')
-        return invoke(this.#writer.consumers, { id, method, args } as ThreadCall<Writer['consumers']>)
+        return invoke(this.#writer.consumers, { id, method, args } as ThreadCommand<Writer['consumers']>)
       const swept = await this.#writer.sweep(...(args as [number, number, number]))
       this.#isUntidy ||= swept.length > 0
       return swept
@@ -178,13 +178,13 @@ export class WriterLoop {
     return this.#writer.lease
   }
 
-  #serveAside({ id, method, args }: ThreadCall<SharedWrites>): Promise<void> {
+  #serveAside({ id, method, args }: ThreadCommand<NodeWriteMethods>): Promise<void> {
     return this.#reply(id, async () => {
       if (method === 'beat') {
-        const [state] = args as Parameters<SharedWrites['beat']>
+        const [state] = args as Parameters<NodeWriteMethods['beat']>
         return this.#aside.beat({ ...state, lease: this.#writer.lease })
       }
-      if (method === 'ownerOf') return this.#aside.ownerOf(...(args as [string]))
+      if (method === 'ownerOf') return this.#aside.readOwner(...(args as [string]))
       if (method === 'setControl') return this.#aside.setControl(...(args as [string, unknown]))
       const [rolloutId] = args as [string]
       if (method === 'findRollout') return this.#aside.findRollout(rolloutId)

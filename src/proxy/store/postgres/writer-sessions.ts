@@ -2,12 +2,12 @@
 import { LruCache } from '../../../base/lru-cache.ts'
 import { changedMarks, type MarksChange } from '../port/marks.ts'
 import { sessionMoved } from '../port/shared-record.ts'
-import type { CreatedSession, Reward, SessionRecord, SessionStatus } from '../port/turn-store.ts'
+import type { Reward, SessionCreation, SessionRecord, SessionStatus } from '../port/turn-store.ts'
 import {
   marksColumn,
   type NewSessionRow,
   NO_CHANGE,
-  type OwnedRow,
+  type OwnershipRow,
   rewardColumns,
   type SessionRow,
   type TurnChange,
@@ -24,12 +24,12 @@ const MAX_SESSION_CHARS = 32 * 1024 * 1024
 const SESSION_CHARS = 500
 
 /** A session as this writer knows it, valid while its `version` equals the committed one. */
-export interface OwnedSessionRow extends SessionRow, OwnedRow {
+export interface SessionOwnershipRow extends SessionRow, OwnershipRow {
   version: number
 }
 
 export class WriterSessions implements SessionTables {
-  readonly rows = new Layer<string, OwnedSessionRow>(MAX_SESSION_CHARS, sessionChars)
+  readonly rows = new Layer<string, SessionOwnershipRow>(MAX_SESSION_CHARS, sessionChars)
   readonly #changes: GroupChanges
   readonly #lease: number
   /** Sessions that the group depends on. */
@@ -48,7 +48,7 @@ export class WriterSessions implements SessionTables {
   }
 
   /** The rows that the group depends on, as the writer read them. */
-  get consulted(): OwnedSessionRow[] {
+  get consulted(): SessionOwnershipRow[] {
     return [...this.#consulted].flatMap((sessionId) => this.rows.recorded(sessionId) ?? [])
   }
 
@@ -64,11 +64,11 @@ export class WriterSessions implements SessionTables {
     throw sessionMoved(sessionId)
   }
 
-  create(session: NewSessionRow): CreatedSession {
+  create(session: NewSessionRow): SessionCreation {
     const existing = this.find(session.sessionId)
     if (existing !== undefined) return { created: false, session: toRecord(existing) }
     const epoch = session.isOwn ? 1 : 0
-    const row: OwnedSessionRow = {
+    const row: SessionOwnershipRow = {
       id: this.#changes.nextId('sessions'),
       tree: this.#plantTree(),
       session_id: session.sessionId,
@@ -141,14 +141,14 @@ export class WriterSessions implements SessionTables {
     })
   }
 
-  #change(row: OwnedSessionRow, change: Partial<OwnedSessionRow>): SessionRecord {
+  #change(row: SessionOwnershipRow, change: Partial<SessionOwnershipRow>): SessionRecord {
     const changed = { ...row, ...change, version: row.version + 1 }
     this.rows.put(row.session_id, changed)
     return toRecord(changed)
   }
 
   /** Finds a session. The group becomes dependent on its committed row. */
-  find(sessionId: string): OwnedSessionRow | undefined {
+  find(sessionId: string): SessionOwnershipRow | undefined {
     this.#consulted.add(sessionId)
     return this.rows.get(sessionId)
   }
@@ -185,6 +185,6 @@ const NEW_LIFE = {
   sampled_tokens: 0,
 }
 
-function sessionChars({ metadata, sampling_params: params, marks }: OwnedSessionRow): number {
+function sessionChars({ metadata, sampling_params: params, marks }: SessionOwnershipRow): number {
   return SESSION_CHARS + metadata.length + params.length + (marks?.length ?? 0)
 }

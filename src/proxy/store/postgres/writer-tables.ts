@@ -1,15 +1,15 @@
 /** The tables as the writer sees them while it computes a group of operations. Sends no queries. */
 import { hash as digest } from 'node:crypto'
 import { LruCache } from '../../../base/lru-cache.ts'
-import type { StoredText } from '../record/packing.ts'
+import type { TextColumn } from '../record/packing.ts'
 import {
-  type EndedRow,
   MAX_ANSWERS,
   type NewNode,
   type NewText,
   type OpenRow,
   type Row,
   type SequenceRow,
+  type TurnEndRow,
   type TurnTables,
 } from '../record/tables.ts'
 import type { CompletionRow, StepRow } from '../record/turn-rows.ts'
@@ -46,7 +46,7 @@ export class WriterTables implements TurnTables {
   readonly blobUses = new Layer<string, number>(MAX_KEYS, one)
   /** By tree and turn id. */
   readonly openTurns = new Layer<string, OpenRow>(MAX_KEYS, one)
-  readonly endedTurns = new Layer<string, Omit<EndedRow, 'session_status'>>(MAX_KEYS / 20, one)
+  readonly endedTurns = new Layer<string, Omit<TurnEndRow, 'session_status'>>(MAX_KEYS / 20, one)
   readonly sequences = new Layer<number, SequenceRow>(MAX_ID_BYTES, sequenceBytes)
   /** The last turn with a prompt, by tree. */
   readonly lastPrompts = new Layer<number, number>(MAX_KEYS, one)
@@ -56,7 +56,7 @@ export class WriterTables implements TurnTables {
    */
   readonly #answers = new LruCache<number, readonly CompletionRow[]>(MAX_CHARS, answersChars)
   /** The ended turn of the last lookup. */
-  #found: { key: string; row: Omit<EndedRow, 'session_status'> } | undefined
+  #found: { key: string; row: Omit<TurnEndRow, 'session_status'> } | undefined
 
   /** @param ids the next ids of each table */
   constructor({ lease, slot }: ProxyPlace, ids: NextIds) {
@@ -139,7 +139,7 @@ export class WriterTables implements TurnTables {
   // Requests.
 
   findText(tree: number, hash: Buffer): number | undefined {
-    return this.texts.get(keyOf(tree, hash))
+    return this.texts.get(getKey(tree, hash))
   }
 
   treeOfText(id: number): number | undefined {
@@ -149,19 +149,19 @@ export class WriterTables implements TurnTables {
   addText({ echoOf, ...text }: NewText): number {
     const id = this.#changes.nextId('texts')
     this.#changes.add('texts', { ...text, id, echo_of: echoOf })
-    this.texts.put(keyOf(text.tree, text.hash), id)
+    this.texts.put(getKey(text.tree, text.hash), id)
     this.textTrees.put(id, text.tree)
     return id
   }
 
   findNode(tree: number, hash: Buffer): { id: number; depth: number } | undefined {
-    return this.nodes.get(keyOf(tree, hash))
+    return this.nodes.get(getKey(tree, hash))
   }
 
   addNode({ sum, ...node }: NewNode): number {
     const id = this.#changes.nextId('nodes')
     this.#changes.add('nodes', { ...node, id, node_sum: sum })
-    this.nodes.put(keyOf(node.tree, node.hash), { id, depth: node.depth })
+    this.nodes.put(getKey(node.tree, node.hash), { id, depth: node.depth })
     return id
   }
 
@@ -214,7 +214,7 @@ export class WriterTables implements TurnTables {
     return id
   }
 
-  findEnded(sessionId: string, turnId: string): EndedRow | undefined {
+  findEnded(sessionId: string, turnId: string): TurnEndRow | undefined {
     const session = this.sessions.find(sessionId)
     if (session === undefined) return undefined
     const key = `${session.tree} ${turnId}`
@@ -227,7 +227,7 @@ export class WriterTables implements TurnTables {
     const delivery = { status, error_code: code, error_message: message, annotations }
     const found = this.#found
     if (found !== undefined && found.row.id === id) {
-      this.endedTurns.put(found.key, { ...found.row, ...(delivery as Partial<EndedRow>) })
+      this.endedTurns.put(found.key, { ...found.row, ...(delivery as Partial<TurnEndRow>) })
     }
     const turn = this.#changes.turn(id as number)
     if (turn !== undefined) this.#changes.putTurn({ ...turn.row, ...delivery }, turn.isNew)
@@ -250,7 +250,7 @@ export class WriterTables implements TurnTables {
   }
 
   /** Returns no turns: cached tokens are evicted by age alone. */
-  turnsOf(): number[] {
+  listTurns(): number[] {
     return []
   }
 
@@ -260,7 +260,7 @@ export class WriterTables implements TurnTables {
       row as unknown as StepRow & {
         tree: number
       }
-    this.endedTurns.put(turnKey(row), row as unknown as EndedRow)
+    this.endedTurns.put(turnKey(row), row as unknown as TurnEndRow)
     if (prompt_rest === null) return
     const prompt = { base: prompt_base, shared: prompt_shared, rest: prompt_rest }
     this.sequences.put(id, { id, ...prompt, completion: completion_ids, sum: ids_sum })
@@ -268,7 +268,7 @@ export class WriterTables implements TurnTables {
   }
 
   #rememberAnswer(row: Row): void {
-    const { tree, tool_calls: toolCalls } = row as { tree: number; tool_calls?: StoredText | null }
+    const { tree, tool_calls: toolCalls } = row as { tree: number; tool_calls?: TextColumn | null }
     if (toolCalls === null || toolCalls === undefined) return
     const { id, completion_text, reasoning } = row as unknown as CompletionRow
     const answer: CompletionRow = { id, completion_text, reasoning, tool_calls: toolCalls }
@@ -278,7 +278,7 @@ export class WriterTables implements TurnTables {
 }
 
 /** Returns the key of a text or of a list of texts. */
-export function keyOf(tree: number, hash: Buffer): string {
+export function getKey(tree: number, hash: Buffer): string {
   return `${tree} ${hash.toString('hex')}`
 }
 

@@ -9,10 +9,10 @@
  */
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
-import type { ClaimedSession } from '../port/shared-record.ts'
-import { fromWireError, invoke, type Reply, type ThreadCall, toWireError } from '../record/calls.ts'
+import type { SessionOwnership } from '../port/shared-record.ts'
+import { fromWireError, invoke, type Reply, type ThreadCommand, toWireError } from '../record/calls.ts'
 import { TurnWriter } from '../record/turns.ts'
-import { UnopenedTurns, type WriteMethods, writeMethods } from '../record/write-methods.ts'
+import { OpenFailures, type WriteMethods, writeMethods } from '../record/write-methods.ts'
 import { inTransaction, isConnectionLoss } from './connection.ts'
 import { consumerMethods } from './consumers.ts'
 import { type GroupAnswer, GroupStatement } from './group-statement.ts'
@@ -51,7 +51,7 @@ export class Writer {
   readonly #reconnect: Reconnect
   readonly #name: string
   readonly #cacheBytes: number
-  readonly #unopened = new UnopenedTurns()
+  readonly #unopened = new OpenFailures()
   #client: Client
   #lost: ProxyError | undefined
   #lease: OwnerLease
@@ -107,7 +107,7 @@ export class Writer {
    * Commits operations as one group. An operation that fails does so alone; if the commit fails, all fail.
    * @param isAgain whether this is the second attempt, after a unique key that another node may have inserted first
    */
-  async commit(calls: readonly ThreadCall<WriteMethods>[], isAgain = false): Promise<Reply[]> {
+  async commit(calls: readonly ThreadCommand<WriteMethods>[], isAgain = false): Promise<Reply[]> {
     let replies: Reply[] | undefined
     try {
       for (let attempt = 1; replies === undefined; attempt += 1) {
@@ -131,7 +131,7 @@ export class Writer {
   }
 
   /** Rejects commands, none of which has changed anything. */
-  refuse(calls: readonly ThreadCall<WriteMethods>[], error: unknown): Reply[] {
+  refuse(calls: readonly ThreadCommand<WriteMethods>[], error: unknown): Reply[] {
     const replies = calls.map(({ id }) => ({ id, error: toWireError(error) }))
     this.#unopened.note(calls, replies)
     return replies
@@ -141,7 +141,7 @@ export class Writer {
    * Makes this node the session's owner, as {@link claimSession} does.
    * @returns undefined: there is no such session, or another node owns it
    */
-  async claim(sessionId: string, seizes: boolean): Promise<ClaimedSession | undefined> {
+  async claim(sessionId: string, seizes: boolean): Promise<SessionOwnership | undefined> {
     const claimed = await this.#withClient((client) =>
       claimSession(client, sessionId, { lease: this.lease, seizes }),
     )
@@ -182,7 +182,7 @@ export class Writer {
       [nowMs, sinceMs, limit],
     )
     const expired = rows.map(({ session_id: id }) => id as string)
-    const calls = expired.map((sessionId, id): ThreadCall<WriteMethods> => {
+    const calls = expired.map((sessionId, id): ThreadCommand<WriteMethods> => {
       return { id, method: 'deleteSession', args: [sessionId] }
     })
     const failed = (await this.commit(calls)).find((reply) => 'error' in reply)
@@ -244,7 +244,7 @@ export class Writer {
   }
 
   /** Computes a group. Repeats the computation if a row that it assumed absent exists. */
-  async #workOut(calls: readonly ThreadCall<WriteMethods>[]): Promise<Reply[]> {
+  async #workOut(calls: readonly ThreadCommand<WriteMethods>[]): Promise<Reply[]> {
     let isAlone = false
     while (true) {
       const tables = this.#tables
@@ -265,8 +265,8 @@ export class Writer {
   }
 
   /** @returns undefined if an operation failed, and each must be applied separately */
-  #attempt(calls: readonly ThreadCall<WriteMethods>[], isAlone: boolean): Reply[] | undefined {
-    const apply = (call: ThreadCall<WriteMethods>): Reply => ({
+  #attempt(calls: readonly ThreadCommand<WriteMethods>[], isAlone: boolean): Reply[] | undefined {
+    const apply = (call: ThreadCommand<WriteMethods>): Reply => ({
       id: call.id,
       value: invoke(this.#methods, call),
     })
@@ -278,7 +278,7 @@ export class Writer {
     }
   }
 
-  #alone(call: ThreadCall<WriteMethods>, apply: (call: ThreadCall<WriteMethods>) => Reply): Reply {
+  #alone(call: ThreadCommand<WriteMethods>, apply: (call: ThreadCommand<WriteMethods>) => Reply): Reply {
     try {
       return this.#tables.alone(() => apply(call))
     } catch (error) {

@@ -8,7 +8,7 @@ import { type ErrorCode, ProxyError, type ProxyErrorOptions } from '../../../bas
 /** The methods of a thread. */
 export type Methods<T> = { [M in keyof T]: (...args: never[]) => unknown }
 
-export interface ThreadCall<T = Record<string, unknown>> {
+export interface ThreadCommand<T = Record<string, unknown>> {
   id: number
   method: keyof T & string
   args: unknown[]
@@ -36,7 +36,7 @@ interface WireError {
 }
 
 /** Runs the method that a command names. */
-export function invoke<T extends Methods<T>>(methods: T, call: ThreadCall<T>): unknown {
+export function invoke<T extends Methods<T>>(methods: T, call: ThreadCommand<T>): unknown {
   const method = methods[call.method] as unknown as (...args: unknown[]) => unknown
   return method.apply(methods, call.args)
 }

@@ -6,7 +6,7 @@ import { crc32 } from 'node:zlib'
 import { ProxyError } from '../../../base/errors.ts'
 
 /** The value of a column, written or read. */
-type SummedValue = string | number | Uint8Array | null
+type ChecksumValue = string | number | Uint8Array | null
 
 /** The tokens of a turn: the reader assembles sequences from these columns alone. */
 export const IDS_SUMMED = ['prompt_base', 'prompt_shared', 'prompt_rest', 'completion_ids'] as const
@@ -33,9 +33,9 @@ export function rewardSummed({ reward_turns: turns }: { reward_turns: string | n
 }
 
 /** Computes the CRC-32 of the named columns of a row, by their names in the database. */
-export function sumOf(row: object, columns: readonly string[]): number {
+export function computeSum(row: object, columns: readonly string[]): number {
   const named = row as Readonly<Record<string, unknown>>
-  const values = columns.map((column) => (named[column] ?? null) as SummedValue)
+  const values = columns.map((column) => (named[column] ?? null) as ChecksumValue)
   const blobs = values.filter((value) => value instanceof Uint8Array)
   const head = values.map((value) => (value instanceof Uint8Array ? [value.length] : value))
   return blobs.reduce((sum, blob) => crc32(blob, sum), crc32(JSON.stringify(head)))
@@ -52,7 +52,7 @@ export function checkSum(
   columns: readonly string[],
   { sum, what }: { sum: number | null; what: string },
 ): void {
-  if (sum !== null && sum !== sumOf(row, columns)) throw damaged(what)
+  if (sum !== null && sum !== computeSum(row, columns)) throw damaged(what)
 }
 
 export function damaged(what: string): ProxyError {

@@ -3,8 +3,8 @@ import {
   type AvailableSession,
   type Consumer,
   type ConsumerSelection,
+  type ConsumerSession,
   DEFAULT_GROUP_TIMEOUT_MS,
-  type GivenSession,
 } from '../port/consumers.ts'
 import { type SessionRow, toRecord } from './session-rows.ts'
 
@@ -29,14 +29,14 @@ export type MemberRow = AvailableRow & { unit: string }
  */
 export const NO_LEASE = ''
 
-export interface GivenRow {
+export interface ConsumerSessionRow {
   name: string
   lease_id: string
   leased_until_ms: number | null
   deliveries: number
 }
 
-export function toGiven(row: GivenRow): GivenSession {
+export function toGiven(row: ConsumerSessionRow): ConsumerSession {
   return {
     ...{ consumer: row.name, leaseId: row.lease_id },
     ...{ leasedUntilMs: row.leased_until_ms, deliveries: row.deliveries },

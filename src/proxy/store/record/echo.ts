@@ -3,7 +3,7 @@
  * completion and the names of the completion's parts, so that no completion is stored twice. Expansion restores the
  * echo byte for byte, with any order of keys and any other fields.
  */
-export interface StoredCompletion {
+export interface CompletionFieldNames {
   completionText: string | null
   reasoning: string | null
   /** A JSON array, or null. */
@@ -20,9 +20,9 @@ const MIN_SAVED_CHARS = 64
  * Returns the template of `message`: literals at even indices, names of the completion's parts at odd ones; undefined
  * if it repeats too little of this completion.
  */
-export function echoTemplate(message: string, completion: StoredCompletion): string | undefined {
+export function echoTemplate(message: string, completion: CompletionFieldNames): string | undefined {
   let pieces = [message]
-  for (const [name, part] of partsOf(completion)) {
+  for (const [name, part] of toParts(completion)) {
     if (part.length >= MIN_PART_CHARS) pieces = spliceFirst(pieces, name, part)
   }
   const template = JSON.stringify(pieces)
@@ -34,8 +34,8 @@ export function echoTemplate(message: string, completion: StoredCompletion): str
  * Restores an echo.
  * @throws Error if the template names a part that the completion lacks: the database is damaged
  */
-export function expandEcho(template: string, completion: StoredCompletion): string {
-  const parts = new Map(partsOf(completion))
+export function expandEcho(template: string, completion: CompletionFieldNames): string {
+  const parts = new Map(toParts(completion))
   const pieces = JSON.parse(template) as string[]
   const expanded = pieces.map((piece, place) => (place % 2 === 0 ? piece : parts.get(piece)))
   if (expanded.includes(undefined)) throw new Error('an echo names a part that its completion lacks')
@@ -57,7 +57,7 @@ function spliceFirst(pieces: string[], name: string, part: string): string[] {
  * Returns the parts as they are in a message's JSON text, largest first, so that a complete value is found before its
  * parts.
  */
-function partsOf({ completionText, reasoning, toolCalls }: StoredCompletion): [string, string][] {
+function toParts({ completionText, reasoning, toolCalls }: CompletionFieldNames): [string, string][] {
   const parts: [string, string][] = []
   if (completionText !== null) {
     parts.push(['content', JSON.stringify(completionText)])
@@ -68,11 +68,11 @@ function partsOf({ completionText, reasoning, toolCalls }: StoredCompletion): [s
     const part: [string, string] = ['reasoning', JSON.stringify(reasoning)]
     parts.push(part, part)
   }
-  if (toolCalls !== null) parts.push(['tool_calls', toolCalls], ...argumentsOf(toolCalls))
+  if (toolCalls !== null) parts.push(['tool_calls', toolCalls], ...getArguments(toolCalls))
   return parts
 }
 
-function argumentsOf(toolCalls: string): [string, string][] {
+function getArguments(toolCalls: string): [string, string][] {
   const calls: unknown = JSON.parse(toolCalls)
   if (!Array.isArray(calls)) return []
   return calls.flatMap((call, place): [string, string][] => {

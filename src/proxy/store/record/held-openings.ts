@@ -7,17 +7,17 @@ import type { OpenTurn } from '../port/turn-store.ts'
 /** The longest delay of an opening. */
 const HOLD_MS = 10
 
-interface HeldOpening {
+interface PendingOpen {
   readonly turn: OpenTurn
   /** Settles the promise that `hold` returned. */
   settle(opened: Promise<void>): void
 }
 
-interface WaitingOpening extends HeldOpening {
+interface WaitingOpening extends PendingOpen {
   readonly sinceMs: number
 }
 
-export class HeldOpenings {
+export class WriteCoalescer {
   readonly #send: (turn: OpenTurn) => Promise<void>
   /** The delayed openings by turn id, oldest first. */
   readonly #held = new Map<string, WaitingOpening>()
@@ -43,8 +43,8 @@ export class HeldOpenings {
    * Removes and returns the opening of a turn that closes, if it is still delayed. Sends the other delayed openings of
    * the session, which precede it.
    */
-  take(sessionId: string, turnId: string): HeldOpening | undefined {
-    let opening: HeldOpening | undefined
+  take(sessionId: string, turnId: string): PendingOpen | undefined {
+    let opening: PendingOpen | undefined
     for (const held of this.#held.values()) {
       if (held.turn.sessionId !== sessionId) continue
       if (held.turn.turnId === turnId) opening = held
@@ -74,7 +74,7 @@ export class HeldOpenings {
     }
   }
 
-  #sendOne({ turn, settle }: HeldOpening): void {
+  #sendOne({ turn, settle }: PendingOpen): void {
     this.#held.delete(turn.turnId)
     settle(this.#send(turn))
   }

@@ -4,21 +4,21 @@
  */
 
 /** The value of a text column: TEXT if UTF-8 can represent it, otherwise (lone surrogates) a blob of UTF-16LE. */
-export type StoredText = string | Buffer
+export type TextColumn = string | Buffer
 
-export function packText(text: string): StoredText {
+export function packText(text: string): TextColumn {
   return text.isWellFormed() ? text : Buffer.from(text, 'utf16le')
 }
 
-export function unpackText(stored: StoredText): string {
+export function unpackText(stored: TextColumn): string {
   return typeof stored === 'string' ? stored : stored.toString('utf16le')
 }
 
-export function packOptionalText(text: string | null): StoredText | null {
+export function packOptionalText(text: string | null): TextColumn | null {
   return text === null ? null : packText(text)
 }
 
-export function unpackOptionalText(stored: StoredText | null): string | null {
+export function unpackOptionalText(stored: TextColumn | null): string | null {
   return stored === null ? null : unpackText(stored)
 }
 
@@ -73,7 +73,7 @@ export function unpackIds(packed: Buffer): Int32Array {
 /** Packs logprobs as float32 if that is lossless for all of them (engines sample in float32), otherwise as float64. */
 export function packLogprobs(values: Float64Array): Buffer {
   const halved = new Float32Array(values)
-  const lossless = bytesOf(new Float64Array(halved)).equals(bytesOf(values))
+  const lossless = toBytes(new Float64Array(halved)).equals(toBytes(values))
   return lossless ? tagged(logprobs.float32, halved) : tagged(logprobs.float64, values)
 }
 
@@ -83,12 +83,12 @@ export function unpackLogprobs(packed: Buffer): Float64Array {
   throw new Error(`unknown layout ${packed[0]} of logprobs`)
 }
 
-function bytesOf(array: Int32Array | Float32Array | Float64Array): Buffer {
+function toBytes(array: Int32Array | Float32Array | Float64Array): Buffer {
   return Buffer.from(array.buffer, array.byteOffset, array.byteLength)
 }
 
 function tagged(format: number, array: Int32Array | Float32Array | Float64Array): Buffer {
-  return Buffer.concat([Uint8Array.of(format), bytesOf(array)])
+  return Buffer.concat([Uint8Array.of(format), toBytes(array)])
 }
 
 /** Returns the bytes after the format byte, copied to the alignment of typed arrays. */

@@ -3,16 +3,16 @@
  * message.
  */
 import type { Transferable } from 'node:worker_threads'
-import { invoke, type Reply, type ThreadCall, toWireError, wholeBuffers } from './calls.ts'
-import type { ReadMethods, TurnPage } from './reader.ts'
+import { invoke, type Reply, type ThreadCommand, toWireError, wholeBuffers } from './calls.ts'
+import type { ReaderMethods, TurnPage } from './reader.ts'
 
-export type ReaderMessage = ThreadCall<ReadMethods>[] | 'close'
+export type ReaderMessage = ThreadCommand<ReaderMethods>[] | 'close'
 
 /** The methods of a reader that may be asynchronous, depending on the database. */
 export type Reads = {
-  [M in keyof ReadMethods]: (
-    ...args: Parameters<ReadMethods[M]>
-  ) => ReturnType<ReadMethods[M]> | Promise<ReturnType<ReadMethods[M]>>
+  [M in keyof ReaderMethods]: (
+    ...args: Parameters<ReaderMethods[M]>
+  ) => ReturnType<ReaderMethods[M]> | Promise<ReturnType<ReaderMethods[M]>>
 }
 
 interface ReaderPort {
@@ -44,15 +44,15 @@ export class ReaderLoop {
     }
   }
 
-  #reply(call: ThreadCall<ReadMethods>, reply: Reply): void {
-    this.#port.reply([reply], buffersOf(call, reply))
+  #reply(call: ThreadCommand<ReaderMethods>, reply: Reply): void {
+    this.#port.reply([reply], listBuffers(call, reply))
   }
 
-  #serve(call: ThreadCall<ReadMethods>): Reply | Promise<Reply> {
+  #serve(call: ThreadCommand<ReaderMethods>): Reply | Promise<Reply> {
     const { id } = call
     const failed = (error: unknown): Reply => ({ id, error: toWireError(error) })
     try {
-      const value = invoke<Reads>(this.#reader, call as unknown as ThreadCall<Reads>)
+      const value = invoke<Reads>(this.#reader, call as unknown as ThreadCommand<Reads>)
       return value instanceof Promise
         ? value.then((waited) => ({ id, value: waited }), failed)
         : { id, value }
@@ -63,7 +63,7 @@ export class ReaderLoop {
 }
 
 /** Returns the buffers of token ids and logprobs, which are transferred to the main thread rather than copied. */
-function buffersOf(call: ThreadCall<ReadMethods>, reply: Reply): Transferable[] {
+function listBuffers(call: ThreadCommand<ReaderMethods>, reply: Reply): Transferable[] {
   if (call.method !== 'readPage' || 'error' in reply) return []
   const { turns } = reply.value as TurnPage
   return wholeBuffers(

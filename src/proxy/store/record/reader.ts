@@ -17,16 +17,16 @@ import { joinBlobs } from './blobs.ts'
 import { checkSum, DETAIL_SUMMED, damaged, IDS_SUMMED, NODE_SUMMED, TURN_SUMMED } from './check-sums.ts'
 import { expandEcho } from './echo.ts'
 import { unpackIds, unpackText } from './packing.ts'
-import { hashOf, ROOT } from './requests.ts'
+import { computeHash, ROOT } from './requests.ts'
 import type { SearchPart, SearchRequest } from './search.ts'
-import type { ListPart, TallyPart } from './session-rows.ts'
-import { MAX_PAGE_TURNS, type Place, type ReadTables, type TextRow } from './tables.ts'
+import type { AggregatePart, ListPart } from './session-rows.ts'
+import { MAX_PAGE_TURNS, type Place, type ReaderTables, type TextRow } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
 import {
-  idsOf,
-  logprobsOf,
   outcomePart,
   outlinePart,
+  readIds,
+  readLogprobs,
   requestPart,
   type StepRow,
   type TurnRow,
@@ -36,10 +36,10 @@ import {
 /** The reads of consumers, as methods of a thread. */
 export type ConsumerReads = Awaitless<ConsumerReader>
 
-export interface ReadMethods extends TurnPages, ConsumerReads, Awaitless<ImportReader> {
+export interface ReaderMethods extends TurnPages, ConsumerReads, Awaitless<ImportReader> {
   getSession(sessionId: string): SessionRecord | undefined
   listSessions(query: SessionQuery): ListPart
-  tallySessions(filter: SessionFilter, by: string | undefined, after: number): TallyPart
+  tallySessions(filter: SessionFilter, by: string | undefined, after: number): AggregatePart
   countSessions(nowMs: number): SessionCount
   search(part: SearchRequest): SearchPart
   /** Returns whether a search index exists, which is the case after a first search. */
@@ -70,24 +70,24 @@ export interface TurnPages {
 /** The next turns of a reading. Each text is included once per reading, however many turns refer to it. */
 export interface TurnPage<T extends TurnParts = TurnRecord> {
   texts: [id: number, text: string][]
-  turns: PagedTurn<T>[]
+  turns: PageTurn<T>[]
   done: boolean
 }
 
 export type TurnParts = TurnRecord | TurnStep | TurnOutline
 
 /** A turn with text ids in place of texts, and with its lists as differences from the previous turn of the reading. */
-export type PagedTurn<T extends TurnParts = TurnRecord> = Omit<
+export type PageTurn<T extends TurnParts = TurnRecord> = Omit<
   T,
   'lastMessage' | 'promptPieces' | 'tools' | 'params'
 > & {
-  messages: PagedList
-  prompt: PagedList
+  messages: PageList
+  prompt: PageList
   tools: number | null
   params: number
 }
 
-export interface PagedList {
+export interface PageList {
   /** The number of leading texts shared with the previous turn. */
   shared: number
   /** The ids of the texts after them. */
@@ -117,11 +117,11 @@ interface PlaceRead extends Place {
 }
 
 export class Reader implements TurnPages {
-  readonly #tables: ReadTables
+  readonly #tables: ReaderTables
   readonly #sequences: TokenSequences
   readonly #readings = new Map<number, PlaceRead>()
 
-  constructor(tables: ReadTables, cacheBytes: number) {
+  constructor(tables: ReaderTables, cacheBytes: number) {
     this.#tables = tables
     this.#sequences = new TokenSequences(tables, cacheBytes)
   }
@@ -191,7 +191,7 @@ export class Reader implements TurnPages {
       const tree = this.#tables.tree(sessionId)
       if (tree === undefined) return found
       for (const turnId of turnIds) {
-        const rows = this.#tables.detailsOf(tree, turnId).filter(({ kind }) => kinds.includes(kind))
+        const rows = this.#tables.listDetails(tree, turnId).filter(({ kind }) => kinds.includes(kind))
         const details = rows.map((row) => {
           checkSum(row, DETAIL_SUMMED, { sum: row.detail_sum, what: `A detail of turn ${turnId}` })
           return { kind: row.kind, body: row.body }
@@ -213,7 +213,7 @@ export class Reader implements TurnPages {
     number: number,
     sessionId: string,
     rowsAfter: (place: Place) => Iterable<Row>,
-    partOf: (row: Row, reading: PlaceRead) => Omit<PagedTurn<T>, keyof SharedPart>,
+    partOf: (row: Row, reading: PlaceRead) => Omit<PageTurn<T>, keyof PageCommonPart>,
   ): TurnPage<T> {
     const reading = this.#readings.get(number) ?? this.#begin(sessionId)
     if (reading === undefined) return { texts: [], turns: [], done: true }
@@ -226,7 +226,7 @@ export class Reader implements TurnPages {
   #nextPage<T extends TurnParts, Row extends TurnRow>(
     reading: PlaceRead,
     rowsAfter: (place: Place) => Iterable<Row>,
-    partOf: (row: Row, reading: PlaceRead) => Omit<PagedTurn<T>, keyof SharedPart>,
+    partOf: (row: Row, reading: PlaceRead) => Omit<PageTurn<T>, keyof PageCommonPart>,
   ): TurnPage<T> {
     const page: TurnPage<T> = { texts: [], turns: [], done: true }
     // The session was deleted or reset since the last page: some of its rows may be gone already.
@@ -234,7 +234,7 @@ export class Reader implements TurnPages {
     let bytes = 0
     for (const row of rowsAfter(reading)) {
       const part = partOf(row, reading)
-      const turn = { ...this.#sharedPart(row, reading, page), ...part } as PagedTurn<T>
+      const turn = { ...this.#sharedPart(row, reading, page), ...part } as PageTurn<T>
       reading.index = row.call_index
       reading.id = row.id
       page.turns.push(turn)
@@ -247,7 +247,7 @@ export class Reader implements TurnPages {
   }
 
   /** Converts the columns that complete turns and outlines share. */
-  #sharedPart(row: TurnRow, reading: PlaceRead, page: Pick<TurnPage, 'texts'>): SharedPart {
+  #sharedPart(row: TurnRow, reading: PlaceRead, page: Pick<TurnPage, 'texts'>): PageCommonPart {
     checkSum(row, TURN_SUMMED, { sum: row.turn_sum, what: `Turn ${row.turn_id}` })
     const give = (text: number) => this.#giveText(text, reading, page)
     const messages = this.#walkTo(row.node, reading.messages)
@@ -271,7 +271,7 @@ export class Reader implements TurnPages {
     return {
       promptTokenIds: promptIds,
       completionTokenIds: completionIds,
-      completionLogprobs: logprobsOf(row),
+      completionLogprobs: readLogprobs(row),
     }
   }
 
@@ -282,17 +282,17 @@ export class Reader implements TurnPages {
       base === undefined
         ? // The base was called later than this turn, or was still open when it was given out.
           { base: null, shared: 0, rest: this.#sequences.read(row.id).promptIds }
-        : { base, shared: row.prompt_shared ?? 0, rest: idsOf(row.prompt_rest) }
+        : { base, shared: row.prompt_shared ?? 0, rest: readIds(row.prompt_rest) }
     if (row.tool_calls !== null) given.set(row.id, row.turn_id)
     return {
       promptStep,
-      completionTokenIds: idsOf(row.completion_ids),
-      completionLogprobs: logprobsOf(row),
+      completionTokenIds: readIds(row.completion_ids),
+      completionLogprobs: readLogprobs(row),
     }
   }
 
   /** Moves `path` to `node`. @returns the difference */
-  #walkTo(node: number, path: PathNode[]): PagedList {
+  #walkTo(node: number, path: PathNode[]): PageList {
     const added: PathNode[] = []
     const runs: Int32Array[] = []
     let at = node
@@ -318,7 +318,7 @@ export class Reader implements TurnPages {
     reading.textsGiven.add(id)
     const row = this.#tables.text(id)!
     const text = this.#wholeText(row)
-    if (!hashOf(text).equals(row.hash)) throw damaged(`Text ${id}`)
+    if (!computeHash(text).equals(row.hash)) throw damaged(`Text ${id}`)
     page.texts.push([id, text])
   }
 
@@ -331,7 +331,7 @@ export class Reader implements TurnPages {
   }
 }
 
-type SharedPart = Omit<PagedTurn, 'promptTokenIds' | 'completionTokenIds' | 'completionLogprobs'>
+type PageCommonPart = Omit<PageTurn, 'promptTokenIds' | 'completionTokenIds' | 'completionLogprobs'>
 
 const NO_TOKEN_IDS = () => ({ promptIds: new Int32Array(0), completionIds: new Int32Array(0) })
 

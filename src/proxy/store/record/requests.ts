@@ -7,16 +7,16 @@
  */
 import { hash as digest } from 'node:crypto'
 import { cutBlobs } from './blobs.ts'
-import { NODE_SUMMED, sumOf } from './check-sums.ts'
+import { computeSum, NODE_SUMMED } from './check-sums.ts'
 import { echoTemplate } from './echo.ts'
 import { packIds, packText } from './packing.ts'
 import {
   LINK_LENGTH,
   type ListName,
   NO_TEXTS,
-  type RecordedTexts,
-  type SentTexts,
-  type SentTurn,
+  type TextListMessage,
+  type TextListNode,
+  type TurnMessage,
 } from './sent-turn.ts'
 import type { NewText, RequestTables } from './tables.ts'
 import { toCompletion } from './turn-rows.ts'
@@ -25,7 +25,7 @@ import { toCompletion } from './turn-rows.ts'
 export const ROOT = NO_TEXTS.node
 
 /** A text and its hash, which is computed once for the text's row and the node of the list that it ends. */
-interface HashedText {
+interface TextWithHash {
   readonly text: string
   readonly hash: Buffer
 }
@@ -38,7 +38,7 @@ export class RequestWriter {
   }
 
   /** Stores a message list. @returns its position in the trie */
-  putMessages(tree: number, messages: SentTexts): RecordedTexts {
+  putMessages(tree: number, messages: TextListMessage): TextListNode {
     return this.#putList(tree, messages, (message, parent) => this.#putMessage(tree, parent, message))
   }
 
@@ -47,29 +47,29 @@ export class RequestWriter {
    * which the next prompt continues.
    * @returns the position of the prompt, and that of the prompt without its last text
    */
-  putPrompt(tree: number, { base, texts }: SentTexts): { whole: RecordedTexts; butLast: RecordedTexts } {
+  putPrompt(tree: number, { base, texts }: TextListMessage): { whole: TextListNode; butLast: TextListNode } {
     const butLast = this.#putPieces(tree, { base, texts: texts.slice(0, -1) })
     return { whole: this.#putPieces(tree, { base: butLast, texts: texts.slice(-1) }), butLast }
   }
 
   /** Stores a batch of a list whose end is stored later. */
-  putStretch(tree: number, list: ListName, texts: SentTexts): RecordedTexts {
+  putStretch(tree: number, list: ListName, texts: TextListMessage): TextListNode {
     return list === 'messages' ? this.putMessages(tree, texts) : this.#putPieces(tree, texts)
   }
 
-  #putPieces(tree: number, pieces: SentTexts): RecordedTexts {
+  #putPieces(tree: number, pieces: TextListMessage): TextListNode {
     return this.#putList(tree, pieces, (piece) => this.#putHashed(tree, piece))
   }
 
   #putList(
     tree: number,
-    { base, texts }: SentTexts,
-    put: (text: HashedText, parent: number) => number,
-  ): RecordedTexts {
+    { base, texts }: TextListMessage,
+    put: (text: TextWithHash, parent: number) => number,
+  ): TextListNode {
     if (base.depth > 0 && this.#nodeAt(tree, base.link)?.id !== base.node)
       throw new Error('the list that a request extends is not stored')
-    const hashed = texts.map((text) => ({ text, hash: hashOf(text) }))
-    const links = linksOf(hashed, base.link)
+    const hashed = texts.map((text) => ({ text, hash: computeHash(text) }))
+    const links = computeLinks(hashed, base.link)
     const known = this.#deepestKnown(tree, links, base)
     const added = hashed.slice(known.depth - base.depth)
     if (added.length === 0) return known
@@ -78,12 +78,12 @@ export class RequestWriter {
     const [depth, link] = [base.depth + texts.length, links.at(-1)!]
     const row = { tree, parent: known.node, depth, texts: packed }
     const hash = Buffer.from(link, 'latin1')
-    const node = this.#tables.addNode({ ...row, hash, sum: sumOf(row, NODE_SUMMED) })
+    const node = this.#tables.addNode({ ...row, hash, sum: computeSum(row, NODE_SUMMED) })
     return { node, depth, link }
   }
 
   /** Stores the tools, or verifies their row. @returns the row */
-  putTools(tree: number, tools: Exclude<SentTurn['tools'], null>): number {
+  putTools(tree: number, tools: Exclude<TurnMessage['tools'], null>): number {
     if (typeof tools === 'string') return this.putText(tree, tools)
     if (this.#tables.treeOfText(tools) !== tree)
       throw new Error('the tools that a request refers to are not stored')
@@ -92,10 +92,10 @@ export class RequestWriter {
 
   /** Stores a text. @returns its row */
   putText(tree: number, text: string): number {
-    return this.#putHashed(tree, { text, hash: hashOf(text) })
+    return this.#putHashed(tree, { text, hash: computeHash(text) })
   }
 
-  #putHashed(tree: number, { text, hash }: HashedText): number {
+  #putHashed(tree: number, { text, hash }: TextWithHash): number {
     return this.#tables.findText(tree, hash) ?? this.#insertWhole(tree, hash, text)
   }
 
@@ -103,7 +103,7 @@ export class RequestWriter {
    * Returns the deepest node of the list that exists. Searches from the end: a request may be sent again before the
    * sender knows that it was committed.
    */
-  #deepestKnown(tree: number, links: readonly string[], base: RecordedTexts): RecordedTexts {
+  #deepestKnown(tree: number, links: readonly string[], base: TextListNode): TextListNode {
     for (let place = links.length - 1; place >= 0; place -= 1) {
       const node = this.#nodeAt(tree, links[place]!)
       if (node !== undefined) return { node: node.id, depth: node.depth, link: links[place]! }
@@ -115,7 +115,7 @@ export class RequestWriter {
     return this.#tables.findNode(tree, Buffer.from(link, 'latin1'))
   }
 
-  #putMessage(tree: number, node: number, { text: message, hash }: HashedText): number {
+  #putMessage(tree: number, node: number, { text: message, hash }: TextWithHash): number {
     const known = this.#tables.findText(tree, hash)
     if (known !== undefined) return known
     const echo = this.#asEcho(tree, node, message)
@@ -144,7 +144,7 @@ export class RequestWriter {
 }
 
 /** Returns the links of the texts that follow the one with `link`. */
-function linksOf(texts: readonly HashedText[], link: string): string[] {
+function computeLinks(texts: readonly TextWithHash[], link: string): string[] {
   let above = link
   return texts.map(({ hash }) => {
     above = shortened(digest('sha256', `${above}${hash.toString('latin1')}`, 'buffer')).toString('latin1')
@@ -156,7 +156,7 @@ function linksOf(texts: readonly HashedText[], link: string): string[] {
  * Hashes a text. A text with lone surrogates is hashed by another algorithm over UTF-16: in UTF-8 they would all be the
  * same replacement character, and their UTF-16 could equal another text's UTF-8.
  */
-export function hashOf(text: string): Buffer {
+export function computeHash(text: string): Buffer {
   return shortened(
     text.isWellFormed()
       ? digest('sha256', text, 'buffer')

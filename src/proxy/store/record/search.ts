@@ -1,6 +1,6 @@
 /** Search for a text in turns, latest first, in bounded time slices. */
 import { matchesFilter } from '../port/session-list.ts'
-import { encodeSearchCursor, findIn, type SpokenTurn, spokenText } from '../port/turn-search.ts'
+import { encodeSearchCursor, findIn, spokenText, type TurnContent } from '../port/turn-search.ts'
 import type { SearchPage, SessionRecord, TurnSearch } from '../port/turn-store.ts'
 import { unpackIds, unpackOptionalText, unpackText } from './packing.ts'
 import type { TextRow } from './tables.ts'
@@ -25,7 +25,7 @@ export type SearchRequest = Omit<TurnSearch, 'cursor'> & {
 }
 
 /** A turn that may contain the text. */
-export interface FoundTurn extends SpokenTurn {
+export interface SearchCandidate extends TurnContent {
   /** The id of its row, `turns.id`. */
   id: number
   turnId: string
@@ -45,7 +45,7 @@ export interface SearchSource {
   turns(
     turns: readonly number[],
     isWanted: (session: SessionRecord) => boolean,
-  ): Awaitable<{ turn: FoundTurn; session: SessionRecord }[]>
+  ): Awaitable<{ turn: SearchCandidate; session: SessionRecord }[]>
 }
 
 export async function searchPart(source: SearchSource, part: SearchRequest): Promise<SearchPart> {
@@ -100,11 +100,11 @@ export async function searchPage(
   return { hits, ...(at !== undefined && { nextCursor: encodeSearchCursor(at) }) }
 }
 
-/** The columns of `turns` from which a {@link FoundTurn} is built. */
+/** The columns of `turns` from which a {@link SearchCandidate} is built. */
 export const FOUND_COLUMNS =
   'id, tree, call_index, turn_id, started_at_ms, node, prompt_node, completion_text, reasoning, tool_calls'
 
-export interface FoundRow extends CompletionRow {
+export interface SearchRow extends CompletionRow {
   tree: number
   call_index: number
   turn_id: string
@@ -114,10 +114,10 @@ export interface FoundRow extends CompletionRow {
 }
 
 /** A text without its hash. */
-type UncheckedText = Omit<TextRow, 'hash'>
+type TextWithoutHash = Omit<TextRow, 'hash'>
 
 /** Builds a turn. @param texts the texts of its request that no earlier turn has, in order */
-export function toFoundTurn(row: FoundRow, texts: readonly UncheckedText[]): FoundTurn {
+export function toFoundTurn(row: SearchRow, texts: readonly TextWithoutHash[]): SearchCandidate {
   return {
     id: row.id,
     turnId: row.turn_id,
@@ -131,7 +131,7 @@ export function toFoundTurn(row: FoundRow, texts: readonly UncheckedText[]): Fou
 }
 
 /** Returns the searchable text. Echoes are omitted, since the completion itself is searched; blobs have no text. */
-function literalText({ echo_of: echo, blobs, body }: UncheckedText): string[] {
+function literalText({ echo_of: echo, blobs, body }: TextWithoutHash): string[] {
   if (echo !== null) return []
   return [blobs === null ? unpackText(body) : (JSON.parse(unpackText(body)) as string[]).join('')]
 }

@@ -4,20 +4,20 @@
  */
 import type { OpenTurn, TurnOutcome } from '../port/turn-store.ts'
 
-export type SentTurn = Omit<OpenTurn, 'lastMessage' | 'promptPieces' | 'tools'> & {
-  messages: SentTexts
-  prompt: SentTexts
+export type TurnMessage = Omit<OpenTurn, 'lastMessage' | 'promptPieces' | 'tools'> & {
+  messages: TextListMessage
+  prompt: TextListMessage
   /** The tools' text, or their row if they are stored in this tree. */
   tools: string | number | null
 }
 
-export type SentOutcome = Omit<TurnOutcome, 'promptTokenIds'> & {
+export type OutcomeMessage = Omit<TurnOutcome, 'promptTokenIds'> & {
   /** null: the engine did not report the prompt. */
-  prompt: SentPrompt | null
+  prompt: PromptReference | null
 }
 
 /** A prompt's token ids: the first `shared` tokens of a committed turn, followed by the rest. */
-export interface SentPrompt {
+export interface PromptReference {
   /** The row of the turn; null if the sender knows of none. */
   base: number | null
   shared: number
@@ -25,9 +25,9 @@ export interface SentPrompt {
 }
 
 /** A list of messages, or of a prompt's texts. */
-export interface SentTexts {
+export interface TextListMessage {
   /** The stored list that these texts extend. */
-  base: RecordedTexts
+  base: TextListNode
   /** The texts after it. */
   texts: readonly string[]
 }
@@ -35,19 +35,19 @@ export interface SentTexts {
 export type ListName = 'messages' | 'prompt'
 
 /** A batch of the texts of a turn that is sent after it; see `stretches.ts`. */
-export interface Stretch extends Pick<SentTurn, 'sessionId' | 'epoch'> {
+export interface TextBatch extends Pick<TurnMessage, 'sessionId' | 'epoch'> {
   readonly list: ListName
   readonly work: number
   /** undefined: an earlier batch has not been stored. */
-  readonly texts: SentTexts | undefined
+  readonly texts: TextListMessage | undefined
   /** To be called with the end of these texts after each write of them. */
-  written(end: RecordedTexts): void
+  written(end: TextListNode): void
   /** To be called if they were not committed after all. */
   undone(): void
 }
 
 /** A stored list of texts. */
-export interface RecordedTexts {
+export interface TextListNode {
   /** Its row in `nodes`; {@link NO_TEXTS} has none. */
   node: number
   /** The number of texts. */
@@ -59,20 +59,20 @@ export interface RecordedTexts {
 export const LINK_LENGTH = 16
 
 /** The empty list, whose link has the same length as every other. */
-export const NO_TEXTS: RecordedTexts = { node: 0, depth: 0, link: '\0'.repeat(LINK_LENGTH) }
+export const NO_TEXTS: TextListNode = { node: 0, depth: 0, link: '\0'.repeat(LINK_LENGTH) }
 
 /** The writer's reply for a stored turn. */
-export interface RecordedTurn {
+export interface TurnReply {
   /** The turn's row. */
   turn: number
-  request: RecordedRequest
+  request: RequestReply
 }
 
 /** The writer's reply for a stored request. */
-export interface RecordedRequest {
-  messages: RecordedTexts
+export interface RequestReply {
+  messages: TextListNode
   /** Its prompt without the last text, which differs in the prompt that extends it. */
-  prompt: RecordedTexts
+  prompt: TextListNode
   /** The row of its tools. */
   tools: number | null
 }

@@ -7,12 +7,12 @@ import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { MIN_SHARED_TOKENS, type OpenTurn, type TurnOutcome } from '../port/turn-store.ts'
 import {
   NO_TEXTS,
-  type RecordedRequest,
-  type RecordedTexts,
-  type SentOutcome,
-  type SentPrompt,
-  type SentTexts,
-  type SentTurn,
+  type OutcomeMessage,
+  type PromptReference,
+  type RequestReply,
+  type TextListMessage,
+  type TextListNode,
+  type TurnMessage,
 } from './sent-turn.ts'
 
 /**
@@ -26,11 +26,11 @@ const SESSION_CHARS = 1_000
 const MAX_TOOLS = 16
 
 /** The stored rows of a session, from its first turn or last reset to the next reset. */
-class SentRows {
+class SessionRowIds {
   /** Rows of tools by their text. */
   readonly tools = new LruCache<string, number>(MAX_TOOLS, () => 1)
   /** The last prompt of a completion, without its last text. */
-  prompt: { pieces: readonly string[]; recorded: RecordedTexts } | undefined
+  prompt: { pieces: readonly string[]; recorded: TextListNode } | undefined
 
   get chars(): number {
     return (this.prompt?.pieces ?? []).reduce((sum, { length }) => sum + length, SESSION_CHARS)
@@ -39,31 +39,31 @@ class SentRows {
 
 /** The stored message list up to a message; valid for these rows only. */
 interface OnRecord {
-  readonly records: SentRows
-  readonly messages: RecordedTexts
+  readonly records: SessionRowIds
+  readonly messages: TextListNode
 }
 
 const onRecord = new SideTable<Message, OnRecord>()
 
 /** The committed turn of a prompt; valid for these rows only. */
 interface TurnOnRecord {
-  readonly records: SentRows
+  readonly records: SessionRowIds
   /** The turn's row. */
   readonly turn: number
 }
 
 const turnOnRecord = new SideTable<PromptIds, TurnOnRecord>()
 
-export class SentTurns {
-  readonly #records = new LruCache<string, SentRows>(MAX_CHARS, ({ chars }) => chars)
+export class TurnSender {
+  readonly #records = new LruCache<string, SessionRowIds>(MAX_CHARS, ({ chars }) => chars)
 
   /**
    * Returns the turn in the form to send, and a callback for the writer's reply. Until the reply, the session's next
    * request repeats the data of this one.
    */
-  pack(turn: OpenTurn): { sent: SentTurn; recorded(request: RecordedRequest): void } {
+  pack(turn: OpenTurn): { sent: TurnMessage; recorded(request: RequestReply): void } {
     const { lastMessage: last, promptPieces: pieces, tools, ...rest } = turn
-    const records = this.#recordsOf(turn.sessionId)
+    const records = this.#getRecords(turn.sessionId)
     return {
       sent: {
         ...rest,
@@ -80,9 +80,9 @@ export class SentTurns {
   }
 
   /** Returns the turn's outcome in the form to send, and a callback for the writer's reply. */
-  packOutcome(outcome: TurnOutcome): { sent: SentOutcome; recorded(turn: number): void } {
+  packOutcome(outcome: TurnOutcome): { sent: OutcomeMessage; recorded(turn: number): void } {
     const { promptTokenIds: ids, ...rest } = outcome
-    const records = this.#recordsOf(outcome.sessionId)
+    const records = this.#getRecords(outcome.sessionId)
     return {
       sent: { ...rest, prompt: ids.length === 0 ? null : newIds(ids, records) },
       recorded: (turn) => {
@@ -91,8 +91,8 @@ export class SentTurns {
     }
   }
 
-  #recordsOf(sessionId: string): SentRows {
-    const records = this.#records.get(sessionId) ?? new SentRows()
+  #getRecords(sessionId: string): SessionRowIds {
+    const records = this.#records.get(sessionId) ?? new SessionRowIds()
     this.#records.set(sessionId, records)
     return records
   }
@@ -107,7 +107,7 @@ export class SentTurns {
   }
 }
 
-function newMessages(last: Message | undefined, records: SentRows): SentTexts {
+function newMessages(last: Message | undefined, records: SessionRowIds): TextListMessage {
   const baseOf = (message: Message) => {
     const known = onRecord.of(message)
     return known?.records === records ? known.messages : undefined
@@ -118,7 +118,7 @@ function newMessages(last: Message | undefined, records: SentRows): SentTexts {
 }
 
 /** Returns ids relative to the nearest base prompt whose turn is committed. */
-function newIds(ids: PromptIds, records: SentRows): SentPrompt {
+function newIds(ids: PromptIds, records: SessionRowIds): PromptReference {
   let { shared } = ids
   for (let { base } = ids; base !== undefined && shared >= MIN_SHARED_TOKENS; ) {
     const known = turnOnRecord.of(base)
@@ -133,7 +133,7 @@ function newIds(ids: PromptIds, records: SentRows): SentPrompt {
  * Returns a prompt relative to the last one. Its last text is always sent, since it usually differs, and the others
  * have their own node.
  */
-function newPieces(pieces: readonly string[], { prompt }: SentRows): SentTexts {
+function newPieces(pieces: readonly string[], { prompt }: SessionRowIds): TextListMessage {
   const goesOn = prompt !== undefined && prompt.pieces.length < pieces.length
   if (!goesOn || prompt.pieces.some((piece, place) => piece !== pieces[place])) {
     return { base: NO_TEXTS, texts: pieces }

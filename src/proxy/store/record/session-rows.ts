@@ -4,24 +4,24 @@ import { isUnmarked, noMarks, type SessionMarks } from '../port/marks.ts'
 import {
   decodeCursor,
   encodeCursor,
-  type FilteredSession,
   firstPosition,
+  getOrder,
   lastValue,
   matchesFilter,
-  orderOf,
+  type SessionFilterFields,
   sortValue,
 } from '../port/session-list.ts'
-import { type CountedSession, type Tallies, tallySessions } from '../port/session-summary.ts'
+import { type AggregateList, type SessionAggregateFields, tallySessions } from '../port/session-summary.ts'
 import type {
-  EditedCalls,
   Reward,
   SessionFilter,
   SessionPage,
   SessionQuery,
   SessionRecord,
   SessionStatus,
+  ToolCallRewritePolicy,
 } from '../port/turn-store.ts'
-import { checkSum, rewardSummed, sumOf } from './check-sums.ts'
+import { checkSum, computeSum, rewardSummed } from './check-sums.ts'
 
 /** The number of sessions that are listed or aggregated before other reads are served: some milliseconds of work. */
 export const SESSIONS_AT_ONCE = 2_000
@@ -40,7 +40,7 @@ export interface SessionRow {
   trust_agent: number
   record: string | null
   policies: string
-  edited_calls: EditedCalls | null
+  edited_calls: ToolCallRewritePolicy | null
   limits: string | null
   key_tag: string | null
   reward: number | null
@@ -58,7 +58,7 @@ export interface SessionRow {
 }
 
 /** The ownership columns of a session in a database that several nodes share. */
-export interface OwnedRow {
+export interface OwnershipRow {
   /** The lease of the owner node; 0: none. */
   owner: number
   /** The epoch of the ownership; turns of an earlier epoch are rejected. */
@@ -76,7 +76,7 @@ export interface NewSessionRow {
   /** JSON text. */
   record: string | null
   policies: string
-  editedCalls: EditedCalls | null
+  editedCalls: ToolCallRewritePolicy | null
   /** JSON text. */
   limits: string | null
   keyTag: string | null
@@ -113,8 +113,8 @@ export interface ListPart extends SessionPage {
 }
 
 /** A part of an aggregate. */
-export interface TallyPart {
-  tallies: Tallies
+export interface AggregatePart {
+  tallies: AggregateList
   /** The row after which to continue; absent: it was the last part. */
   countOnAfter?: number
 }
@@ -125,7 +125,7 @@ export const TALLIED_COLUMNS = [
   ...['reward', 'reward_components', 'turn_count', 'failed_turns', 'inexact_turns', 'sampled_tokens'],
 ] as const
 
-export type TalliedRow = Pick<SessionRow, (typeof TALLIED_COLUMNS)[number]>
+export type AggregateRow = Pick<SessionRow, (typeof TALLIED_COLUMNS)[number]>
 
 /** The change of a session's counters by a change of its turns. */
 export interface TurnChange {
@@ -145,7 +145,7 @@ export const NO_CHANGE: Required<TurnChange> = {
 }
 
 /** Converts a row. Its metadata, marks and reward components are parsed on first access. */
-function toCounted(row: TalliedRow): CountedSession & FilteredSession {
+function toCounted(row: AggregateRow): SessionAggregateFields & SessionFilterFields {
   return {
     sessionId: row.session_id,
     status: row.status,
@@ -155,7 +155,7 @@ function toCounted(row: TalliedRow): CountedSession & FilteredSession {
       return JSON.parse(row.metadata)
     },
     get marks() {
-      return marksOf(row)
+      return readMarks(row)
     },
     reward:
       row.reward === null
@@ -173,7 +173,7 @@ function toCounted(row: TalliedRow): CountedSession & FilteredSession {
   }
 }
 
-function marksOf({ marks }: Pick<SessionRow, 'marks'>): SessionMarks {
+function readMarks({ marks }: Pick<SessionRow, 'marks'>): SessionMarks {
   return marks === null ? noMarks() : JSON.parse(marks)
 }
 
@@ -207,7 +207,7 @@ export function toRecord(row: SessionRow): SessionRecord {
             ...(row.reward_lines !== null && { lines: JSON.parse(row.reward_lines) }),
             ...(row.reward_turns !== null && { turns: JSON.parse(row.reward_turns) }),
           },
-    marks: marksOf(row),
+    marks: readMarks(row),
     turnCount: row.turn_count,
     nextIndex: row.next_index,
     openTurns: row.open_turns,
@@ -231,14 +231,14 @@ export function rewardColumns(sessionId: string, { reward, components, lines, tu
     reward_turns: turns ? JSON.stringify(turns) : null,
   }
   const row = { session_id: sessionId, ...columns }
-  return { ...columns, reward_sum: sumOf(row, rewardSummed(row)) }
+  return { ...columns, reward_sum: computeSum(row, rewardSummed(row)) }
 }
 
 export type ListParameters = RowFilter & { value: number; key: number; none?: number }
 
 /** Returns the position at which a list continues, and the part of its filter that SQL evaluates. */
 export function listParameters(query: SessionQuery): ListParameters {
-  const order = orderOf(query)
+  const order = getOrder(query)
   const after = query.cursor === undefined ? firstPosition(order) : decodeCursor(query.cursor, order)
   const none = order.sort === 'reward' ? { none: lastValue(order.order) } : {}
   return { ...rowFilter(query), ...after, ...none }
@@ -250,7 +250,7 @@ export function listParameters(query: SessionQuery): ListParameters {
  * @param most the maximum number of rows to examine
  */
 export function listPart(rows: Iterable<SessionRow>, query: SessionQuery, most: number): ListPart {
-  const order = orderOf(query)
+  const order = getOrder(query)
   const page: ListPart = { sessions: [] }
   let looked = 0
   let last = firstPosition(order)
@@ -274,10 +274,10 @@ export function listPart(rows: Iterable<SessionRow>, query: SessionQuery, most: 
 
 /** Aggregates a part. @param rows the next ones, at most {@link SESSIONS_AT_ONCE} */
 export function tallyPart(
-  rows: readonly TalliedRow[],
+  rows: readonly AggregateRow[],
   filter: SessionFilter,
   by: string | undefined,
-): TallyPart {
+): AggregatePart {
   const sessions = rows.map(toCounted).filter((session) => matchesFilter(session, filter))
   const tallies = tallySessions(sessions, by)
   return rows.length < SESSIONS_AT_ONCE ? { tallies } : { tallies, countOnAfter: rows.at(-1)!.id }

@@ -8,7 +8,7 @@ import {
   type OpeningReport,
   type Reply,
   type SchemaChange,
-  type ThreadCall,
+  type ThreadCommand,
 } from './calls.ts'
 
 export type StoreRole = 'writer' | 'reader'
@@ -41,7 +41,7 @@ interface StoreThreadOptions {
 }
 
 interface Unsent {
-  call: ThreadCall
+  call: ThreadCommand
   transfer: Transferable[]
 }
 

@@ -2,8 +2,8 @@
  * A request of thousands of new messages is stored in batches, between which the writer serves other sessions. Its turn
  * follows them, uses what they have stored, and stores the rest itself.
  */
-import type { ThreadCall } from './calls.ts'
-import type { ListName, RecordedTexts, SentTexts, SentTurn, Stretch } from './sent-turn.ts'
+import type { ThreadCommand } from './calls.ts'
+import type { ListName, TextBatch, TextListMessage, TextListNode, TurnMessage } from './sent-turn.ts'
 import type { WriteMethods } from './write-methods.ts'
 
 /** The unit of a group's work: one text, or 4 KiB of text; about 12 µs each. */
@@ -18,19 +18,19 @@ const NOBODY = 0
  * A list that is stored in batches. They end before the last text, which the turn stores itself: in a prompt it has a
  * separate node below the others.
  */
-class StretchedTexts implements SentTexts {
-  readonly #whole: SentTexts
+class TextBatches implements TextListMessage {
+  readonly #whole: TextListMessage
   /** The start of each batch, and the end of the last one. */
   readonly #places: number[]
   /** The ends of the stored batches, in order. */
-  readonly #ends: RecordedTexts[] = []
+  readonly #ends: TextListNode[] = []
 
-  constructor(whole: SentTexts) {
+  constructor(whole: TextListMessage) {
     this.#whole = whole
-    this.#places = placesOf(whole.texts.slice(0, -1))
+    this.#places = getPlaces(whole.texts.slice(0, -1))
   }
 
-  get base(): RecordedTexts {
+  get base(): TextListNode {
     return this.#ends.at(-1) ?? this.#whole.base
   }
 
@@ -38,11 +38,11 @@ class StretchedTexts implements SentTexts {
     return this.#whole.texts.slice(this.#places[this.#ends.length])
   }
 
-  stretches(turn: Pick<SentTurn, 'sessionId' | 'epoch'>, list: ListName): Stretch[] {
+  stretches(turn: Pick<TurnMessage, 'sessionId' | 'epoch'>, list: ListName): TextBatch[] {
     return this.#places.slice(1).map((end, order) => this.#stretch({ ...turn, list }, order, end))
   }
 
-  #stretch(of: Pick<Stretch, 'sessionId' | 'epoch' | 'list'>, order: number, end: number): Stretch {
+  #stretch(of: Pick<TextBatch, 'sessionId' | 'epoch' | 'list'>, order: number, end: number): TextBatch {
     const ends = this.#ends
     const texts = this.#whole.texts.slice(this.#places[order], end)
     const before = () => (order === 0 ? this.#whole.base : ends[order - 1])
@@ -60,14 +60,14 @@ class StretchedTexts implements SentTexts {
 }
 
 /** Returns the commands that replace a command: batches of it if it is long, and the command after them. */
-export function inStretches(call: ThreadCall<WriteMethods>): ThreadCall<WriteMethods>[] {
+export function inStretches(call: ThreadCommand<WriteMethods>): ThreadCommand<WriteMethods>[] {
   if (!isOfTurn(call)) return [call]
-  const [turn, ...others] = call.args as [SentTurn, ...unknown[]]
-  const before: ThreadCall<WriteMethods>[] = []
-  const lists: Partial<Record<ListName, SentTexts>> = {}
+  const [turn, ...others] = call.args as [TurnMessage, ...unknown[]]
+  const before: ThreadCommand<WriteMethods>[] = []
+  const lists: Partial<Record<ListName, TextListMessage>> = {}
   for (const list of ['messages', 'prompt'] as const) {
     if (workOfTexts(turn[list].texts) <= MAX_STRETCH_WORK) continue
-    const stretched = new StretchedTexts(turn[list])
+    const stretched = new TextBatches(turn[list])
     lists[list] = stretched
     const { sessionId, epoch } = turn
     const stretches = stretched.stretches({ sessionId, epoch }, list)
@@ -77,14 +77,14 @@ export function inStretches(call: ThreadCall<WriteMethods>): ThreadCall<WriteMet
 }
 
 /** Returns the work of a command's new texts; ids and logprobs cost hardly anything. */
-export function workOf(call: ThreadCall<WriteMethods>): number {
-  if (call.method === 'putStretch') return (call.args[0] as Stretch).work
+export function getWork(call: ThreadCommand<WriteMethods>): number {
+  if (call.method === 'putStretch') return (call.args[0] as TextBatch).work
   if (!isOfTurn(call)) return 1
-  const { messages, prompt } = call.args[0] as SentTurn
+  const { messages, prompt } = call.args[0] as TurnMessage
   return workOfTexts(messages.texts) + workOfTexts(prompt.texts)
 }
 
-function isOfTurn({ method }: ThreadCall<WriteMethods>): boolean {
+function isOfTurn({ method }: ThreadCommand<WriteMethods>): boolean {
   return method === 'openTurn' || method === 'recordTurn'
 }
 
@@ -94,7 +94,7 @@ function workOfTexts(texts: readonly string[]): number {
   return texts.length + bytes / BYTES_OF_WORK
 }
 
-function placesOf(texts: readonly string[]): number[] {
+function getPlaces(texts: readonly string[]): number[] {
   const places = [0]
   let work = 0
   for (const [place, text] of texts.entries()) {

@@ -5,8 +5,8 @@
  */
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import type { MarksChange } from '../port/marks.ts'
-import type { CreatedSession, Reward, SessionRecord, SessionStatus, TurnStatus } from '../port/turn-store.ts'
-import type { StoredText } from './packing.ts'
+import type { Reward, SessionCreation, SessionRecord, SessionStatus, TurnStatus } from '../port/turn-store.ts'
+import type { TextColumn } from './packing.ts'
 import type { NewSessionRow, TurnChange } from './session-rows.ts'
 import type { CompletionRow, StepRow, TurnRow } from './turn-rows.ts'
 
@@ -27,7 +27,7 @@ export interface NewText {
   hash: Buffer
   echoOf: number | null
   blobs: Buffer | null
-  body: StoredText
+  body: TextColumn
 }
 
 export interface RequestTables {
@@ -45,13 +45,13 @@ export interface RequestTables {
 }
 
 /** The columns of `turns` that contain a prompt. */
-export interface StoredPrompt {
+export interface PromptColumns {
   base: number | null
   shared: number | null
   rest: Buffer | null
 }
 
-export interface SequenceRow extends StoredPrompt {
+export interface SequenceRow extends PromptColumns {
   id: number
   completion: Buffer | null
   sum: number | null
@@ -61,20 +61,20 @@ export interface SequenceTables {
   sequence(id: number): SequenceRow | undefined
   /** Returns turns whose sequences this turn's prompt may extend, the most likely first. */
   basesFor(turn: { id: number; tree: number; node: number }): Iterable<number>
-  turnsOf(tree: number): Iterable<number>
+  listTurns(tree: number): Iterable<number>
 }
 
 /** An open turn: its id, and the columns of its request. */
 export type OpenRow = Row & { id: number; tree: number; node: number }
 
 /** The columns of an ended turn that delivery reads or changes. */
-export interface EndedRow {
+export interface TurnEndRow {
   id: number
   status: TurnStatus
   exact: number
-  finish_reason: StoredText | null
+  finish_reason: TextColumn | null
   error_code: string | null
-  annotations: StoredText | null
+  annotations: TextColumn | null
   session_status: SessionStatus
 }
 
@@ -86,7 +86,7 @@ export interface TurnTables extends RequestTables, SequenceTables {
   closeTurn(id: number, row: Row): void
   /** Adds a turn that has ended already. @returns its row */
   addTurn(row: Row): number
-  findEnded(sessionId: string, turnId: string): EndedRow | undefined
+  findEnded(sessionId: string, turnId: string): TurnEndRow | undefined
   /** Updates the delivery of a turn. @param row `id`, `status`, `code`, `message`, `annotations` */
   deliver(row: Row): void
   /** Stores token data, replacing that of the same turn and kind. */
@@ -101,7 +101,7 @@ export interface SessionTables {
    * @throws ProxyError `session_moved` if this node does not own the session, or owns it with another epoch
    */
   checkEpoch(sessionId: string, epoch: number): void
-  create(session: NewSessionRow): CreatedSession
+  create(session: NewSessionRow): SessionCreation
   end(sessionId: string, status: 'completed' | 'aborted', atMs: number): SessionRecord | undefined
   setReward(sessionId: string, reward: Reward, atMs: number): SessionRecord | undefined
   /** Changes marks. @throws ProxyError `invalid_request` if a session would exceed the limit */
@@ -123,7 +123,7 @@ export interface NodeRow {
 export interface TextRow {
   echo_of: number | null
   blobs: Buffer | null
-  body: StoredText
+  body: TextColumn
   hash: Buffer
 }
 
@@ -134,7 +134,7 @@ export interface Place {
   id: number
 }
 
-export interface ReadTables extends SequenceTables {
+export interface ReaderTables extends SequenceTables {
   tree(sessionId: string): number | undefined
   /** Returns turns without the columns of token ids. */
   turnsAfter(place: Place): Iterable<TurnRow>
@@ -144,7 +144,7 @@ export interface ReadTables extends SequenceTables {
   text(id: number): TextRow | undefined
   blob(id: number): Buffer | undefined
   completion(id: number): CompletionRow | undefined
-  detailsOf(tree: number, turnId: string): (TokenDataBlob & { detail_sum: number | null })[]
+  listDetails(tree: number, turnId: string): (TokenDataBlob & { detail_sum: number | null })[]
   /** Runs `read` in a transaction that sees one snapshot. */
   inOneSnapshot<T>(read: () => T): T
 }

@@ -9,13 +9,13 @@ import type {
   Consumer,
   ConsumerCounts,
   ConsumerReader,
-  FoundGroups,
-  GivenSession,
+  ConsumerSession,
   GroupQuery,
+  GroupsPage,
 } from '../port/consumers.ts'
-import type { ImportedItem, ImportReader } from '../port/imports.ts'
-import { decodeCursor, orderOf } from '../port/session-list.ts'
-import { addTallies, groupsOf, type Tallies, totalsOf } from '../port/session-summary.ts'
+import type { ImportEntry, ImportReader } from '../port/imports.ts'
+import { decodeCursor, getOrder } from '../port/session-list.ts'
+import { type AggregateList, addTallies, sumTotals, toGroups } from '../port/session-summary.ts'
 import { decodeSearchCursor } from '../port/turn-search.ts'
 import type {
   SearchPage,
@@ -33,17 +33,17 @@ import type {
   TurnStep,
 } from '../port/turn-store.ts'
 import { keepIndexing } from './keep-indexing.ts'
-import type { PagedList, PagedTurn, ReadMethods, TurnPage, TurnParts } from './reader.ts'
+import type { PageList, PageTurn, ReaderMethods, TurnPage, TurnParts } from './reader.ts'
 import { searchPage } from './search.ts'
-import type { TallyPart } from './session-rows.ts'
+import type { AggregatePart } from './session-rows.ts'
 import type { StoreThread } from './store-thread.ts'
 
 export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
-  readonly #thread: StoreThread<ReadMethods>
+  readonly #thread: StoreThread<ReaderMethods>
   #lastReading = 0
   #beginIndex: (() => void) | undefined
 
-  constructor(thread: StoreThread<ReadMethods>) {
+  constructor(thread: StoreThread<ReaderMethods>) {
     this.#thread = thread
   }
 
@@ -52,7 +52,7 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
   }
 
   async listSessions(query: SessionQuery): Promise<SessionPage> {
-    if (query.cursor !== undefined) decodeCursor(query.cursor, orderOf(query))
+    if (query.cursor !== undefined) decodeCursor(query.cursor, getOrder(query))
     const { sessions, ...found } = await this.#thread.call('listSessions', [query])
     let { lookOnFrom, nextCursor } = found
     while (lookOnFrom !== undefined) {
@@ -65,7 +65,7 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
   }
 
   async totalSessions(filter: SessionFilter): Promise<SessionTotals> {
-    return totalsOf(await this.#tally(filter))
+    return sumTotals(await this.#tally(filter))
   }
 
   countSessions(nowMs: number): Promise<SessionCount> {
@@ -93,15 +93,15 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
   }
 
   async groupSessions(by: string, filter: SessionFilter, passReward?: number): Promise<SessionGroup[]> {
-    return groupsOf(await this.#tally(filter, by), passReward)
+    return toGroups(await this.#tally(filter, by), passReward)
   }
 
   /** Aggregates in parts, so that other commands of the thread need not wait for the complete aggregate. */
-  async #tally(filter: SessionFilter, by?: string): Promise<Tallies> {
-    const tallies: Tallies = new Map()
+  async #tally(filter: SessionFilter, by?: string): Promise<AggregateList> {
+    const tallies: AggregateList = new Map()
     let after: number | undefined = 0
     while (after !== undefined) {
-      const part: TallyPart = await this.#thread.call('tallySessions', [filter, by, after])
+      const part: AggregatePart = await this.#thread.call('tallySessions', [filter, by, after])
       addTallies(tallies, part.tallies)
       after = part.countOnAfter
     }
@@ -172,15 +172,15 @@ export class ThreadReader implements TurnReader, ConsumerReader, ImportReader {
     return this.#thread.call('countForConsumer', [name, nowMs])
   }
 
-  findGroups(query: GroupQuery): Promise<FoundGroups> {
+  findGroups(query: GroupQuery): Promise<GroupsPage> {
     return this.#thread.call('findGroups', [query])
   }
 
-  givenSessions(sessionId: string): Promise<GivenSession[]> {
+  givenSessions(sessionId: string): Promise<ConsumerSession[]> {
     return this.#thread.call('givenSessions', [sessionId])
   }
 
-  wasImported(item: ImportedItem): Promise<boolean> {
+  wasImported(item: ImportEntry): Promise<boolean> {
     return this.#thread.call('wasImported', [item])
   }
 
@@ -210,7 +210,7 @@ class TurnAssembler {
     for (const [id, text] of texts) this.#texts.set(id, text)
   }
 
-  assemble<T extends TurnParts>(paged: PagedTurn<T>): T {
+  assemble<T extends TurnParts>(paged: PageTurn<T>): T {
     const { messages, prompt, ...turn } = paged
     this.#lastMessage = getAncestor(this.#lastMessage, messages.shared)
     for (const id of messages.added) this.#lastMessage = this.#tree.follow(this.#lastMessage, this.#text(id))
@@ -224,7 +224,7 @@ class TurnAssembler {
     } as unknown as T
   }
 
-  #next(list: readonly string[], { shared, added }: PagedList): readonly string[] {
+  #next(list: readonly string[], { shared, added }: PageList): readonly string[] {
     return [...list.slice(0, shared), ...added.map((id) => this.#text(id))]
   }
 

@@ -2,15 +2,15 @@
 import type { Transferable } from 'node:worker_threads'
 import { ProxyError } from '../../../base/errors.ts'
 import { intercept } from '../../../base/interceptor.ts'
-import type { Consumer, GivenSession, GroupMember, LeaseChange, NewLease } from '../port/consumers.ts'
-import type { ImportedItem } from '../port/imports.ts'
+import type { Consumer, ConsumerSession, GroupMember, LeaseChange, NewLease } from '../port/consumers.ts'
+import type { ImportEntry } from '../port/imports.ts'
 import type { MarksChange } from '../port/marks.ts'
-import type { SharedRecord } from '../port/shared-record.ts'
+import type { NodeCoordination } from '../port/shared-record.ts'
 import type {
-  CreatedSession,
   NewSession,
   OpenTurn,
   Reward,
+  SessionCreation,
   SessionRecord,
   TurnDetails,
   TurnError,
@@ -18,10 +18,10 @@ import type {
   TurnStore,
 } from '../port/turn-store.ts'
 import { wholeBuffers } from './calls.ts'
-import { HeldOpenings } from './held-openings.ts'
-import type { ReadMethods } from './reader.ts'
-import type { SentOutcome } from './sent-turn.ts'
-import { SentTurns } from './sent-turns.ts'
+import { WriteCoalescer } from './held-openings.ts'
+import type { ReaderMethods } from './reader.ts'
+import type { OutcomeMessage } from './sent-turn.ts'
+import { TurnSender } from './sent-turns.ts'
 import type { StoreThread } from './store-thread.ts'
 import { ThreadReader } from './thread-reader.ts'
 import type { WriteMethods } from './write-methods.ts'
@@ -33,7 +33,7 @@ const NO_IDS = new Int32Array(0)
 
 interface ThreadStoreHooks {
   /** The access to a database that several nodes share; absent for others. */
-  shared?: SharedRecord
+  shared?: NodeCoordination
   /** Called before the threads end. */
   onClosing?: () => void
   /** Called after the threads have ended. */
@@ -42,22 +42,22 @@ interface ThreadStoreHooks {
 
 export class ThreadStore extends ThreadReader implements TurnStore {
   readonly #writer: StoreThread<WriteMethods>
-  readonly #sent = new SentTurns()
+  readonly #sent = new TurnSender()
   /** Whether it is unknown if a commit is possible: at the start, and after a failed write. */
   #isInDoubt = true
   /** The number of failed writes. */
   #failures = 0
   /** The check that is running: concurrent probes share one check of a store that hangs. */
   #checking: Promise<void> | undefined
-  readonly #openings = new HeldOpenings((turn) => this.#sendOpening(turn))
+  readonly #openings = new WriteCoalescer((turn) => this.#sendOpening(turn))
 
   readonly #hooks: ThreadStoreHooks
-  readonly shared: SharedRecord | undefined
+  readonly shared: NodeCoordination | undefined
   readonly endedWell: boolean
 
   constructor(
     writer: StoreThread<WriteMethods>,
-    reader: StoreThread<ReadMethods>,
+    reader: StoreThread<ReaderMethods>,
     hooks: ThreadStoreHooks = {},
   ) {
     super(reader)
@@ -68,7 +68,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
     void writer.lost.then(() => this.#noteFailure())
   }
 
-  createSession(session: NewSession): Promise<CreatedSession> {
+  createSession(session: NewSession): Promise<SessionCreation> {
     const {
       metadata,
       samplingParams,
@@ -188,11 +188,11 @@ export class ThreadStore extends ThreadReader implements TurnStore {
     return this.#call('discardGroups', [consumer, groups, nowMs])
   }
 
-  putGiven(sessionId: string, given: readonly GivenSession[]): Promise<void> {
+  putGiven(sessionId: string, given: readonly ConsumerSession[]): Promise<void> {
     return this.#call('putGiven', [sessionId, given])
   }
 
-  setImported(item: ImportedItem, isImported: boolean): Promise<void> {
+  setImported(item: ImportEntry, isImported: boolean): Promise<void> {
     return this.#call('setImported', [item, isImported])
   }
 
@@ -232,13 +232,13 @@ export class ThreadStore extends ThreadReader implements TurnStore {
    * Discards the knowledge of stored rows on a claim: another node may have owned the session meanwhile. A node that cannot
    * read who owns a session serves no requests, as if its writes failed.
    */
-  #watch(shared: SharedRecord): SharedRecord {
+  #watch(shared: NodeCoordination): NodeCoordination {
     return intercept(shared, {
       claim: (call, sessionId) => {
         this.#sent.forget(sessionId)
         return this.#noteIfFailed(call())
       },
-      ownerOf: (call) => this.#noteIfFailed(call()),
+      readOwner: (call) => this.#noteIfFailed(call()),
       valid: (call) => this.#noteIfFailed(call()),
     })
   }
@@ -262,14 +262,14 @@ export class ThreadStore extends ThreadReader implements TurnStore {
 
   async #sendOutcome(outcome: TurnOutcome): Promise<void> {
     const { sent, recorded } = this.#sent.packOutcome(outcome)
-    const turn = await this.#write('closeTurn', [sent], buffersOf(sent))
+    const turn = await this.#write('closeTurn', [sent], listBuffers(sent))
     if (turn !== undefined) recorded(turn)
   }
 
   async #sendWhole(turn: OpenTurn, outcome: TurnOutcome): Promise<void> {
     const request = this.#sent.pack(turn)
     const answer = this.#sent.packOutcome(outcome)
-    const known = await this.#write('recordTurn', [request.sent, answer.sent], buffersOf(answer.sent))
+    const known = await this.#write('recordTurn', [request.sent, answer.sent], listBuffers(answer.sent))
     request.recorded(known.request)
     answer.recorded(known.turn)
   }
@@ -287,7 +287,7 @@ export class ThreadStore extends ThreadReader implements TurnStore {
   }
 }
 
-function buffersOf(outcome: SentOutcome): Transferable[] {
+function listBuffers(outcome: OutcomeMessage): Transferable[] {
   const { prompt, completionTokenIds, completionLogprobs, details = [] } = outcome
   const bodies = details.map(({ body }) => body)
   return wholeBuffers([prompt?.rest ?? NO_IDS, completionTokenIds, completionLogprobs, ...bodies])

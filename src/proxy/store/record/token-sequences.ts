@@ -8,7 +8,7 @@ import { getSharedLength } from '../../../protocol/token-ids/token-ids.ts'
 import { MIN_SHARED_TOKENS } from '../port/turn-store.ts'
 import { checkSum, IDS_SUMMED } from './check-sums.ts'
 import { packIds, unpackIds } from './packing.ts'
-import type { SequenceRow, SequenceTables, StoredPrompt } from './tables.ts'
+import type { PromptColumns, SequenceRow, SequenceTables } from './tables.ts'
 
 const NO_IDS = new Int32Array(0)
 
@@ -23,7 +23,7 @@ export class TokenSequences {
   }
 
   /** Finds the turn whose sequence shares the longest prefix with this turn's prompt, and packs the difference. */
-  pack(turn: { id: number; tree: number; node: number }, promptIds: Int32Array): StoredPrompt {
+  pack(turn: { id: number; tree: number; node: number }, promptIds: Int32Array): PromptColumns {
     const best = this.#findBase(turn, promptIds)
     // A reference to fewer tokens would cost more than it saves.
     if (best.shared < MIN_SHARED_TOKENS) return { base: null, shared: null, rest: packIds(promptIds) }
@@ -32,7 +32,7 @@ export class TokenSequences {
 
   /** Discards the cached sequences of a tree that will not grow further. */
   forgetTree(tree: number): void {
-    for (const id of this.#tables.turnsOf(tree)) this.#cache.delete(id)
+    for (const id of this.#tables.listTurns(tree)) this.#cache.delete(id)
   }
 
   /** Returns whether the sequence is cached, so that a sequence which extends it can be assembled without its rows. */
@@ -47,7 +47,7 @@ export class TokenSequences {
 
   /** Returns the ids of a turn as copies, which may be transferred. */
   read(id: number): { promptIds: Int32Array; completionIds: Int32Array } {
-    const row = this.#rowOf(id)
+    const row = this.#getRow(id)
     const completionLength = row?.completion ? unpackIds(row.completion).length : 0
     const sequence = this.#sequence(id)
     const promptLength = sequence.length - completionLength
@@ -55,7 +55,7 @@ export class TokenSequences {
   }
 
   /** Reads and verifies a row. @throws ProxyError `data_damaged` */
-  #rowOf(id: number): SequenceRow | undefined {
+  #getRow(id: number): SequenceRow | undefined {
     const row = this.#tables.sequence(id)
     if (row !== undefined)
       checkSum(inColumns(row), IDS_SUMMED, { sum: row.sum, what: `The prompt of turn ${id}` })
@@ -90,7 +90,7 @@ export class TokenSequences {
     const chain: SequenceRow[] = []
     let start = this.#cache.get(id)
     for (let at: number | null = id; start === undefined && at !== null; ) {
-      const row: SequenceRow | undefined = this.#rowOf(at)
+      const row: SequenceRow | undefined = this.#getRow(at)
       if (row === undefined) throw new Error(`turn ${at}, the base of another one, is missing`)
       chain.push(row)
       at = row.base

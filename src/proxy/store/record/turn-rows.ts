@@ -1,17 +1,17 @@
 /** Rows of `turns` as read, and their conversions to parts of a turn record. */
 import type { TurnStatus } from '../port/turn-store.ts'
-import type { StoredCompletion } from './echo.ts'
-import { countIds, type StoredText, unpackIds, unpackLogprobs, unpackOptionalText } from './packing.ts'
+import type { CompletionFieldNames } from './echo.ts'
+import { countIds, type TextColumn, unpackIds, unpackLogprobs, unpackOptionalText } from './packing.ts'
 
 /** The columns of a completion in `turns`. */
 export interface CompletionRow {
   id: number
-  completion_text: StoredText | null
-  reasoning: StoredText | null
-  tool_calls: StoredText | null
+  completion_text: TextColumn | null
+  reasoning: TextColumn | null
+  tool_calls: TextColumn | null
 }
 
-export function toCompletion(row: CompletionRow): StoredCompletion {
+export function toCompletion(row: CompletionRow): CompletionFieldNames {
   return {
     completionText: unpackOptionalText(row.completion_text),
     reasoning: unpackOptionalText(row.reasoning),
@@ -33,21 +33,21 @@ export interface TurnRow {
   prompt_node: number
   ended_at_ms: number | null
   first_token_at_ms: number | null
-  model: StoredText | null
-  engine: StoredText | null
-  finish_reason: StoredText | null
-  stop_reason: StoredText | null
+  model: TextColumn | null
+  engine: TextColumn | null
+  finish_reason: TextColumn | null
+  stop_reason: TextColumn | null
   exact: number | null
-  inexact_reason: StoredText | null
-  weight_version_start: StoredText | null
-  weight_version_end: StoredText | null
-  usage: StoredText | null
-  annotations: StoredText | null
+  inexact_reason: TextColumn | null
+  weight_version_start: TextColumn | null
+  weight_version_end: TextColumn | null
+  usage: TextColumn | null
+  annotations: TextColumn | null
   error_code: string | null
-  error_message: StoredText | null
-  completion_text: StoredText | null
-  reasoning: StoredText | null
-  tool_calls: StoredText | null
+  error_message: TextColumn | null
+  completion_text: TextColumn | null
+  reasoning: TextColumn | null
+  tool_calls: TextColumn | null
   completion_logprobs: Buffer | null
   turn_sum: number | null
 }
@@ -68,11 +68,11 @@ export const TURN_COLUMNS = `
 
 export const STEP_COLUMNS = `${TURN_COLUMNS}, prompt_base, prompt_shared, prompt_rest, completion_ids, ids_sum`
 
-export function idsOf(packed: Buffer | null): Int32Array {
+export function readIds(packed: Buffer | null): Int32Array {
   return packed === null ? new Int32Array(0) : unpackIds(packed)
 }
 
-export function logprobsOf({ completion_logprobs: packed }: TurnRow): Float64Array {
+export function readLogprobs({ completion_logprobs: packed }: TurnRow): Float64Array {
   return packed === null ? new Float64Array(0) : unpackLogprobs(packed)
 }
 

@@ -2,26 +2,26 @@
 import { ProxyError } from '../../../base/errors.ts'
 import { type Annotations, answerFor } from '../port/answered-retries.ts'
 import type { TurnDetails, TurnError, TurnStatus } from '../port/turn-store.ts'
-import { DETAIL_SUMMED, IDS_SUMMED, sumOf, TURN_SUMMED } from './check-sums.ts'
+import { computeSum, DETAIL_SUMMED, IDS_SUMMED, TURN_SUMMED } from './check-sums.ts'
 import {
   packIds,
   packLogprobs,
   packOptionalText,
   packText,
-  type StoredText,
+  type TextColumn,
   unpackOptionalText,
 } from './packing.ts'
 import { RequestWriter } from './requests.ts'
 import type {
-  RecordedRequest,
-  RecordedTurn,
-  SentOutcome,
-  SentPrompt,
-  SentTurn,
-  Stretch,
+  OutcomeMessage,
+  PromptReference,
+  RequestReply,
+  TextBatch,
+  TurnMessage,
+  TurnReply,
 } from './sent-turn.ts'
 import type { TurnChange } from './session-rows.ts'
-import type { EndedRow, Row, SessionTables, StoredPrompt, TurnTables } from './tables.ts'
+import type { PromptColumns, Row, SessionTables, TurnEndRow, TurnTables } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
 
 /** The columns of a request, in the order in which their values are bound. */
@@ -54,7 +54,7 @@ export class TurnWriter {
   }
 
   /** Opens a turn. @throws ProxyError `session_not_found` */
-  open(turn: SentTurn): RecordedRequest {
+  open(turn: TurnMessage): RequestReply {
     const { row, recorded } = this.#putRequest(turn)
     this.#tables.openTurn({ ...row, status: 'open' })
     this.#sessions.touch(turn.sessionId, { newTurns: 1, openTurns: 1 }, turn.startedAtMs)
@@ -62,7 +62,7 @@ export class TurnWriter {
   }
 
   /** Stores a batch of a list if the batches before it are stored; otherwise the turn stores these texts itself. */
-  putStretch(stretch: Stretch): void {
+  putStretch(stretch: TextBatch): void {
     this.#checkEpoch(stretch)
     const tree = this.#sessions.tree(stretch.sessionId)
     if (tree === undefined || stretch.texts === undefined) return
@@ -70,7 +70,7 @@ export class TurnWriter {
   }
 
   /** Closes a turn. @returns its row; undefined if it does not exist, or is not open */
-  close(outcome: SentOutcome): number | undefined {
+  close(outcome: OutcomeMessage): number | undefined {
     this.#checkEpoch(outcome)
     const tree = this.#sessions.tree(outcome.sessionId)
     const turn = tree === undefined ? undefined : this.#tables.findOpen(tree, outcome.turnId)
@@ -78,19 +78,19 @@ export class TurnWriter {
     const row = endedRow(turn, outcome, this.#packPrompt(turn, outcome.prompt))
     this.#tables.closeTurn(turn.id, row)
     this.#putDetails(turn, outcome)
-    this.#sessions.touch(outcome.sessionId, { openTurns: -1, ...countsOf(outcome) }, outcome.endedAtMs)
+    this.#sessions.touch(outcome.sessionId, { openTurns: -1, ...getCounts(outcome) }, outcome.endedAtMs)
     return turn.id
   }
 
   /** Records a turn that has ended already. @throws ProxyError `session_not_found` */
-  record(turn: SentTurn, outcome: SentOutcome): RecordedTurn {
+  record(turn: TurnMessage, outcome: OutcomeMessage): TurnReply {
     const { row: request, recorded } = this.#putRequest(turn)
     const { tree, node } = request
     const row = endedRow(request, outcome, this.#packPrompt({ id: NO_TURN, tree, node }, outcome.prompt))
     const id = this.#tables.addTurn(row)
     this.#putDetails({ id, tree }, outcome)
     const endedAtMs = Math.max(turn.startedAtMs, outcome.endedAtMs)
-    this.#sessions.touch(turn.sessionId, { newTurns: 1, ...countsOf(outcome) }, endedAtMs)
+    this.#sessions.touch(turn.sessionId, { newTurns: 1, ...getCounts(outcome) }, endedAtMs)
     return { turn: id, request: recorded }
   }
 
@@ -108,26 +108,29 @@ export class TurnWriter {
 
   #putDetails(
     { id: turn, tree }: { id: number; tree: number },
-    { details = [] }: Pick<SentOutcome, 'details'>,
+    { details = [] }: Pick<OutcomeMessage, 'details'>,
   ): void {
     for (const { kind, body } of details) {
       const row = { tree, turn, kind, body }
-      this.#tables.putDetail({ ...row, sum: sumOf(row, DETAIL_SUMMED) })
+      this.#tables.putDetail({ ...row, sum: computeSum(row, DETAIL_SUMMED) })
     }
   }
 
   /** Packs a prompt. A base is searched only if the sender knew of none. */
-  #packPrompt(turn: { id: number; tree: number; node: number }, prompt: SentPrompt | null): StoredPrompt {
+  #packPrompt(
+    turn: { id: number; tree: number; node: number },
+    prompt: PromptReference | null,
+  ): PromptColumns {
     if (prompt === null) return { base: null, shared: null, rest: null }
     const { base, shared, rest } = prompt
     return base === null ? this.#sequences.pack(turn, rest) : { base, shared, rest: packIds(rest) }
   }
 
-  #checkEpoch({ sessionId, epoch }: Pick<SentTurn | SentOutcome, 'sessionId' | 'epoch'>): void {
+  #checkEpoch({ sessionId, epoch }: Pick<TurnMessage | OutcomeMessage, 'sessionId' | 'epoch'>): void {
     if (epoch !== undefined) this.#sessions.checkEpoch(sessionId, epoch)
   }
 
-  #putRequest(turn: SentTurn) {
+  #putRequest(turn: TurnMessage) {
     this.#checkEpoch(turn)
     const tree = this.#sessions.tree(turn.sessionId)
     if (tree === undefined) throw new ProxyError('session_not_found', 'Session not found')
@@ -149,14 +152,14 @@ export class TurnWriter {
         params,
         prompt_node: prompt.whole.node,
       },
-      recorded: { messages, prompt: prompt.butLast, tools } satisfies RecordedRequest,
+      recorded: { messages, prompt: prompt.butLast, tools } satisfies RequestReply,
     }
   }
 
   markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered: number): void {
     const turn = this.#tables.findEnded(sessionId, turnId)
     if (turn?.status !== 'completed') return
-    const annotations = annotationsOf(turn)
+    const annotations = getAnnotations(turn)
     if ((annotations.answered_retries?.length ?? 0) !== retriesAnswered) return
     this.#setDelivery(sessionId, turn, { status: 'aborted', error, annotations })
   }
@@ -168,7 +171,7 @@ export class TurnWriter {
   answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined {
     const turn = this.#tables.findEnded(sessionId, turnId)
     if (turn?.session_status !== 'active') return undefined
-    const annotations = annotationsOf(turn)
+    const annotations = getAnnotations(turn)
     const answered = answerFor(retryCount, {
       status: turn.status,
       finishReason: unpackOptionalText(turn.finish_reason),
@@ -182,7 +185,7 @@ export class TurnWriter {
 
   #setDelivery(
     sessionId: string,
-    turn: EndedRow,
+    turn: TurnEndRow,
     { status, error, annotations }: { status: TurnStatus; error: TurnError | null; annotations: object },
   ): void {
     this.#tables.deliver({
@@ -210,7 +213,7 @@ export class TurnWriter {
 }
 
 /** Returns the change of the session's counters by a turn that ends. */
-function countsOf({ status, exact, completionTokenIds }: SentOutcome): TurnChange {
+function getCounts({ status, exact, completionTokenIds }: OutcomeMessage): TurnChange {
   return {
     failedTurns: status === 'failed' ? 1 : 0,
     inexactTurns: status === 'completed' && !exact ? 1 : 0,
@@ -218,11 +221,11 @@ function countsOf({ status, exact, completionTokenIds }: SentOutcome): TurnChang
   }
 }
 
-function packAnnotations(json: string): StoredText | null {
+function packAnnotations(json: string): TextColumn | null {
   return json === '{}' ? null : packText(json)
 }
 
-function annotationsOf({ annotations }: EndedRow): Annotations {
+function getAnnotations({ annotations }: TurnEndRow): Annotations {
   return JSON.parse(unpackOptionalText(annotations) ?? '{}')
 }
 
@@ -231,7 +234,7 @@ function columns(...names: readonly string[]): readonly string[] {
 }
 
 /** Builds the columns of an ended turn. @param request the stored columns of its request */
-function endedRow(request: Row, outcome: SentOutcome, { base, shared, rest }: StoredPrompt): Row {
+function endedRow(request: Row, outcome: OutcomeMessage, { base, shared, rest }: PromptColumns): Row {
   const { completionTokenIds: ids, completionLogprobs: logprobs } = outcome
   const row = {
     ...request,
@@ -261,7 +264,7 @@ function endedRow(request: Row, outcome: SentOutcome, { base, shared, rest }: St
     ids_sum: 0,
     turn_sum: 0,
   }
-  row.ids_sum = sumOf(row, IDS_SUMMED)
-  row.turn_sum = sumOf(row, TURN_SUMMED)
+  row.ids_sum = computeSum(row, IDS_SUMMED)
+  row.turn_sum = computeSum(row, TURN_SUMMED)
   return row
 }

@@ -1,21 +1,21 @@
 /** The queue of commands for the writer, which takes them in groups: a group is one transaction. */
 import { FairQueue } from '../../../base/fair-queue.ts'
-import type { ThreadCall } from './calls.ts'
-import type { SentTurn } from './sent-turn.ts'
-import { inStretches, workOf } from './stretches.ts'
+import type { ThreadCommand } from './calls.ts'
+import type { TurnMessage } from './sent-turn.ts'
+import { getWork, inStretches } from './stretches.ts'
 import type { WriteMethods } from './write-methods.ts'
 
 /** The maximum number of operations in a group, which bounds the time that the first one waits for the last. */
 export const MAX_GROUP = 512
 
-/** The maximum work of a group of several operations; see {@link workOf}. */
+/** The maximum work of a group of several operations; see {@link getWork}. */
 const MAX_GROUP_WORK = 4096
 
 /** Operations with more work are long: some milliseconds. */
 const SHORT_WORK = 256
 
 interface WaitingWrite {
-  readonly call: ThreadCall<WriteMethods>
+  readonly call: ThreadCommand<WriteMethods>
   readonly work: number
 }
 
@@ -23,7 +23,7 @@ interface WaitingWrite {
  * A queue that serves sessions in rotation. Short operations do not wait for long ones: a group contains at most one
  * long operation, after the short ones.
  */
-export class WaitingCalls {
+export class PendingCommands {
   /** The operations by session; those of one session remain in order. */
   readonly #waiting = new FairQueue<WaitingWrite>()
 
@@ -31,16 +31,18 @@ export class WaitingCalls {
     return this.#waiting.size
   }
 
-  push(call: ThreadCall<WriteMethods>): void {
+  push(call: ThreadCommand<WriteMethods>): void {
     for (const each of inStretches(call)) {
-      this.#waiting.push(sessionOf(call), { call: each, work: workOf(each) })
+      this.#waiting.push(getSession(call), { call: each, work: getWork(each) })
     }
   }
 
   /** Removes and returns a group. @param isAlone whether a command must be in a group of its own */
-  takeGroup(isAlone: (call: ThreadCall<WriteMethods>) => boolean = () => false): ThreadCall<WriteMethods>[] {
+  takeGroup(
+    isAlone: (call: ThreadCommand<WriteMethods>) => boolean = () => false,
+  ): ThreadCommand<WriteMethods>[] {
     const isShort = ({ call, work }: WaitingWrite) => work <= SHORT_WORK && !isAlone(call)
-    const group: ThreadCall<WriteMethods>[] = []
+    const group: ThreadCommand<WriteMethods>[] = []
     // The operation that this group skips is the first of the next one.
     const first = this.#waiting.next
     if (first !== undefined && isAlone(first.call)) return [this.#waiting.shift()!.call]
@@ -59,6 +61,6 @@ export class WaitingCalls {
 }
 
 /** Returns the session of a command other than `sweep` and `tryCommit`: the first argument, or a field of it. */
-function sessionOf({ args: [first] }: ThreadCall<WriteMethods>): string {
-  return typeof first === 'string' ? first : ((first as Partial<SentTurn> | undefined)?.sessionId ?? '')
+function getSession({ args: [first] }: ThreadCommand<WriteMethods>): string {
+  return typeof first === 'string' ? first : ((first as Partial<TurnMessage> | undefined)?.sessionId ?? '')
 }

@@ -1,11 +1,11 @@
 /** The writer's methods, which both databases share. */
 import { ProxyError } from '../../../base/errors.ts'
-import type { Consumer, GivenSession, GroupMember, LeaseChange, NewLease } from '../port/consumers.ts'
-import type { ImportedItem } from '../port/imports.ts'
+import type { Consumer, ConsumerSession, GroupMember, LeaseChange, NewLease } from '../port/consumers.ts'
+import type { ImportEntry } from '../port/imports.ts'
 import type { MarksChange } from '../port/marks.ts'
-import type { CreatedSession, Reward, SessionRecord, TurnDetails, TurnError } from '../port/turn-store.ts'
-import type { Reply, ThreadCall } from './calls.ts'
-import type { RecordedRequest, RecordedTurn, SentOutcome, SentTurn, Stretch } from './sent-turn.ts'
+import type { Reward, SessionCreation, SessionRecord, TurnDetails, TurnError } from '../port/turn-store.ts'
+import type { Reply, ThreadCommand } from './calls.ts'
+import type { OutcomeMessage, RequestReply, TextBatch, TurnMessage, TurnReply } from './sent-turn.ts'
 import type { NewSessionRow } from './session-rows.ts'
 import type { SessionTables } from './tables.ts'
 import type { TurnWriter } from './turns.ts'
@@ -17,12 +17,12 @@ export interface ConsumerMethods {
   putIntoGroups(consumer: string, members: readonly GroupMember[]): void
   discardGroups(consumer: string, groups: readonly string[], nowMs: number): number
   changeLease(change: LeaseChange): string[]
-  putGiven(sessionId: string, given: readonly GivenSession[]): void
+  putGiven(sessionId: string, given: readonly ConsumerSession[]): void
 }
 
 export interface WriteMethods extends ConsumerMethods {
-  setImported(item: ImportedItem, isImported: boolean): void
-  createSession(session: NewSessionRow): CreatedSession
+  setImported(item: ImportEntry, isImported: boolean): void
+  createSession(session: NewSessionRow): SessionCreation
   endSession(
     sessionId: string,
     status: 'completed' | 'aborted',
@@ -34,13 +34,13 @@ export interface WriteMethods extends ConsumerMethods {
   resetSession(sessionId: string, atMs: number, epoch?: number): SessionRecord | undefined
   deleteSession(sessionId: string, epoch?: number): boolean
   sweep(nowMs: number, sinceMs: number, limit: number): string[]
-  openTurn(turn: SentTurn): RecordedRequest
+  openTurn(turn: TurnMessage): RequestReply
   /** Stores a batch of the texts of a turn that is opened after it. */
-  putStretch(stretch: Stretch): void
+  putStretch(stretch: TextBatch): void
   /** Closes a turn. @returns its row; undefined if it has been removed meanwhile */
-  closeTurn(outcome: SentOutcome): number | undefined
+  closeTurn(outcome: OutcomeMessage): number | undefined
   /** Opens and closes a turn. */
-  recordTurn(turn: SentTurn, outcome: SentOutcome): RecordedTurn
+  recordTurn(turn: TurnMessage, outcome: OutcomeMessage): TurnReply
   markUndelivered(sessionId: string, turnId: string, error: TurnError, retriesAnswered: number): void
   answerRetry(sessionId: string, turnId: string, retryCount: number): number | undefined
   addDetails(sessionId: string, turns: readonly TurnDetails[]): void
@@ -49,17 +49,17 @@ export interface WriteMethods extends ConsumerMethods {
 }
 
 /** Turns in flight whose opening failed, so that closing them must fail too. */
-export class UnopenedTurns {
+export class OpenFailures {
   readonly #turns = new Set<string>()
 
   /** Records the outcome of a group. @param calls its commands, in the order of `replies` */
-  note(calls: readonly ThreadCall<WriteMethods>[], replies: readonly Reply[]): void {
+  note(calls: readonly ThreadCommand<WriteMethods>[], replies: readonly Reply[]): void {
     for (const [place, call] of calls.entries()) {
-      if (call.method === 'closeTurn') this.#turns.delete((call.args[0] as SentOutcome).turnId)
+      if (call.method === 'closeTurn') this.#turns.delete((call.args[0] as OutcomeMessage).turnId)
       const reply = replies[place]!
-      if (call.method === 'putStretch' && 'error' in reply) (call.args[0] as Stretch).undone()
+      if (call.method === 'putStretch' && 'error' in reply) (call.args[0] as TextBatch).undone()
       const refused = 'error' in reply && reply.error.code === 'store_failed'
-      if (call.method === 'openTurn' && refused) this.#turns.add((call.args[0] as SentTurn).turnId)
+      if (call.method === 'openTurn' && refused) this.#turns.add((call.args[0] as TurnMessage).turnId)
     }
   }
 
@@ -76,7 +76,7 @@ type OwnMethods = Pick<WriteMethods, 'sweep' | 'tryCommit' | 'setImported'> & Co
 export function writeMethods(
   turns: TurnWriter,
   sessions: SessionTables,
-  unopened: UnopenedTurns,
+  unopened: OpenFailures,
   own: OwnMethods,
 ): WriteMethods {
   const toBeChanged = (sessionId: string, epoch: number | undefined) => {

@@ -3,16 +3,16 @@ import type Database from 'better-sqlite3'
 import {
   type AvailableQuery,
   type ConsumerCounts,
-  type FoundGroups,
-  type GivenSession,
+  type ConsumerSession,
   type GroupQuery,
+  type GroupsPage,
   noConsumer,
   type SessionKey,
 } from '../port/consumers.ts'
 import {
   type AvailableRow,
   type ConsumerRow,
-  type GivenRow,
+  type ConsumerSessionRow,
   type MemberRow,
   NO_LEASE,
   toAvailable,
@@ -77,7 +77,7 @@ function groupReads(db: Database.Database): Pick<ConsumerReads, 'findGroups'> {
       AND given.consumer = (SELECT id FROM consumers WHERE name = @consumer)
     WHERE place / CAST(@size AS INTEGER) = number ORDER BY unit_ms, unit_tree, place`)
   return {
-    findGroups({ except, ...query }): FoundGroups {
+    findGroups({ except, ...query }): GroupsPage {
       const parameters = { ...query, except: JSON.stringify(except) }
       return { units: toUnits(find.all(parameters)), stale: stale.all(parameters) }
     },
@@ -107,7 +107,7 @@ export function consumerReads(db: Database.Database): ConsumerReads {
       (SELECT count(*) FROM consumer_sessions
         WHERE consumer = consumers.id AND lease_id = '${NO_LEASE}' AND leased_until_ms IS NULL) AS discarded
     FROM consumers WHERE name = @consumer`)
-  const given = db.prepare<[string], GivenRow>(`
+  const given = db.prepare<[string], ConsumerSessionRow>(`
     SELECT name, lease_id, leased_until_ms, deliveries FROM sessions
     JOIN consumer_sessions USING (tree) JOIN consumers ON consumers.id = consumer
     WHERE session_id = ? ORDER BY name`)
@@ -128,7 +128,7 @@ export function consumerReads(db: Database.Database): ConsumerReads {
 }
 
 /** The parameters that identify a lease and one of its trees. */
-interface Held {
+interface LeaseParameters {
   consumer: number
   leaseId: string
   tree: number
@@ -142,11 +142,11 @@ export function consumerMethods(db: Database.Database): ConsumerMethods {
     INSERT INTO consumers (name, id_prefix, created_at_ms, since_ms, hold_ms, selection)
     VALUES (@name, @id_prefix, @created_at_ms, @since_ms, @hold_ms, @selection)`)
   const remove = db.prepare<[string]>('DELETE FROM consumers WHERE name = ?')
-  const findFree = db.prepare<[Held & { row: number; nowMs: number }], number>(`
+  const findFree = db.prepare<[LeaseParameters & { row: number; nowMs: number }], number>(`
     SELECT 1 FROM sessions
     LEFT JOIN consumer_sessions AS given ON given.tree = sessions.tree AND given.consumer = @consumer
     WHERE sessions.id = @row AND sessions.tree = @tree AND sessions.status = 'completed' AND (${IS_FREE})`)
-  const lease = db.prepare<[Held & { row: number; untilMs: number }]>(`
+  const lease = db.prepare<[LeaseParameters & { row: number; untilMs: number }]>(`
     INSERT INTO consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
     VALUES (@tree, @consumer, @row, @leaseId, @untilMs, 1)
     ON CONFLICT (tree, consumer) DO UPDATE SET leased_until_ms = @untilMs, lease_id = @leaseId,
@@ -162,16 +162,16 @@ export function consumerMethods(db: Database.Database): ConsumerMethods {
     WHERE sessions.id = consumer_sessions.session AND sessions.tree = consumer_sessions.tree)`
   const isHeld = 'tree = @tree AND consumer = @consumer AND (lease_id = @leaseId OR @leaseId IS NULL)'
   const acknowledge = db
-    .prepare<[Held], string>(
+    .prepare<[LeaseParameters], string>(
       `UPDATE consumer_sessions SET leased_until_ms = NULL WHERE ${isHeld} ${returning}`,
     )
     .pluck()
   const move = db
-    .prepare<[Held & { untilMs: number }], string>(`
+    .prepare<[LeaseParameters & { untilMs: number }], string>(`
       UPDATE consumer_sessions SET leased_until_ms = @untilMs
       WHERE ${isHeld} AND leased_until_ms IS NOT NULL ${returning}`)
     .pluck()
-  const put = db.prepare<[GivenSession & { sessionId: string }]>(`
+  const put = db.prepare<[ConsumerSession & { sessionId: string }]>(`
     INSERT INTO consumer_sessions (tree, consumer, session, lease_id, leased_until_ms, deliveries)
     SELECT tree, consumers.id, sessions.id, @leaseId, @leasedUntilMs, @deliveries FROM sessions, consumers
     WHERE session_id = @sessionId AND name = @consumer

@@ -26,7 +26,7 @@ export function createOwnerOnly(path: string): void {
 
 /** Restricts files of earlier versions, which all users could read. A file of another owner keeps its mode. */
 export function restrictToOwner(path: string): void {
-  for (const file of [...filesOf(path), `${path}-shm`]) {
+  for (const file of [...listFiles(path), `${path}-shm`]) {
     try {
       if ((statSync(file).mode & 0o077) !== 0) chmodSync(file, OWNER_ONLY)
     } catch {
@@ -48,13 +48,13 @@ export class DatabaseFiles {
   /** @param path a database that is open and locked */
   constructor(path: string) {
     this.#probe = `${realpathSync(path)}.probe`
-    for (const file of filesOf(realpathSync(path))) this.#identities.set(file, identityOf(file))
+    for (const file of listFiles(realpathSync(path))) this.#identities.set(file, getIdentity(file))
   }
 
   /** Checks the files. @throws ProxyError `store_failed` from the first time that a file was missing or replaced */
   check(): void {
     for (const [file, known] of this.#identities) {
-      const now = identityOf(file)
+      const now = getIdentity(file)
       if (known === undefined) this.#identities.set(file, now)
       else if (now !== known) {
         const message = `${file} was removed or replaced while llm-proxy had it open: put the files back, or restart it`
@@ -78,11 +78,11 @@ export class DatabaseFiles {
   }
 }
 
-function filesOf(path: string): string[] {
+function listFiles(path: string): string[] {
   return [path, `${path}-wal`, `${path}.lock`]
 }
 
-function identityOf(file: string): string | undefined {
+function getIdentity(file: string): string | undefined {
   const stats = statSync(file, { throwIfNoEntry: false })
   return stats && `${stats.dev}:${stats.ino}`
 }

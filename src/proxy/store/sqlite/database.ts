@@ -25,7 +25,7 @@ const MAX_IDLE_WAL_BYTES = 64 * 1024 * 1024
 export function openForWriting(
   path: string,
   durability: Durability,
-): OwnedDatabase & { readonly files: DatabaseFiles; readonly migrated: SchemaChange | undefined } {
+): DatabaseHandle & { readonly files: DatabaseFiles; readonly migrated: SchemaChange | undefined } {
   const opened = openLocked(path)
   try {
     const migrated = explained(path, () => configureWriter(opened.db, path, durability))
@@ -36,7 +36,7 @@ export function openForWriting(
   }
 }
 
-interface OwnedDatabase {
+interface DatabaseHandle {
   readonly db: Database.Database
   /** Whether the previous process shut down in order and had delivered its responses. */
   readonly endedWell: boolean
@@ -47,7 +47,7 @@ interface OwnedDatabase {
 }
 
 /** Opens and locks the database. The file is checked before the lock is created beside it. */
-function openLocked(path: string): OwnedDatabase {
+function openLocked(path: string): DatabaseHandle {
   makeFolder(path)
   const db = explained(path, () => {
     createOwnerOnly(path)

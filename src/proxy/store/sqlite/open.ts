@@ -2,7 +2,7 @@
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
-import type { ReadMethods } from '../record/reader.ts'
+import type { ReaderMethods } from '../record/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
 import { ThreadReader } from '../record/thread-reader.ts'
 import { ThreadStore } from '../record/thread-store.ts'
@@ -72,7 +72,11 @@ export async function openSqliteReader(
   return new ThreadReader(await startReader(path, false, spawn))
 }
 
-function startReader(path: string, indexes: boolean, spawn: SpawnThread): Promise<StoreThread<ReadMethods>> {
+function startReader(
+  path: string,
+  indexes: boolean,
+  spawn: SpawnThread,
+): Promise<StoreThread<ReaderMethods>> {
   const readerData: ReaderData = { path, cacheBytes: TOKEN_CACHE_BYTES, indexes }
-  return StoreThread.start<ReadMethods>('reader', readerData, { spawn })
+  return StoreThread.start<ReaderMethods>('reader', readerData, { spawn })
 }

@@ -35,7 +35,7 @@ function newFolder(): string {
   try {
     for (const name of readdirSync(root)) if (isLeftOver(root, name)) removeQuietly(join(root, name))
     // `mkdtemp` creates it with mode 0700, https://nodejs.org/api/fs.html#fspromisesmkdtempprefix-options.
-    return mkdtempSync(join(root, `llm-proxy.${process.pid}.${startOf(process.pid)}.`))
+    return mkdtempSync(join(root, `llm-proxy.${process.pid}.${getStart(process.pid)}.`))
   } catch (cause) {
     const message = `--db memory has no folder for its files in ${root}: ${(cause as Error).message}; set TMPDIR to one`
     throw new ProxyError('start_failed', message, { cause })
@@ -43,7 +43,7 @@ function newFolder(): string {
 }
 
 /** Returns the start of a process as a part of the name; empty if the system does not report it. */
-function startOf(pid: number): string {
+function getStart(pid: number): string {
   return getProcessStart(pid)?.replace(' ', '_') ?? ''
 }
 

@@ -5,16 +5,16 @@ import type {
   AvailableSession,
   Consumer,
   ConsumerCounts,
-  FoundGroups,
-  GivenSession,
+  ConsumerSession,
   GroupQuery,
+  GroupsPage,
 } from '../port/consumers.ts'
-import type { ImportedItem } from '../port/imports.ts'
+import type { ImportEntry } from '../port/imports.ts'
 import type { SessionCount, SessionFilter, SessionQuery, SessionRecord } from '../port/turn-store.ts'
 import { type ConsumerReads, Reader } from '../record/reader.ts'
 import type { Reads } from '../record/reader-loop.ts'
 import type { SearchPart, SearchRequest } from '../record/search.ts'
-import type { ListPart, TallyPart } from '../record/session-rows.ts'
+import type { AggregatePart, ListPart } from '../record/session-rows.ts'
 import { consumerReads } from './consumers.ts'
 import { importReads } from './imports.ts'
 import { type IndexPlace, SqliteSearch } from './search.ts'
@@ -44,7 +44,7 @@ export class SqliteReader extends Reader implements Reads {
     return this.#sessions.list(query)
   }
 
-  tallySessions(filter: SessionFilter, by: string | undefined, after: number): TallyPart {
+  tallySessions(filter: SessionFilter, by: string | undefined, after: number): AggregatePart {
     return this.#sessions.tally(filter, by, after)
   }
 
@@ -68,15 +68,15 @@ export class SqliteReader extends Reader implements Reads {
     return this.#consumers.countForConsumer(name, nowMs)
   }
 
-  findGroups(query: GroupQuery): FoundGroups {
+  findGroups(query: GroupQuery): GroupsPage {
     return this.#consumers.findGroups(query)
   }
 
-  givenSessions(sessionId: string): GivenSession[] {
+  givenSessions(sessionId: string): ConsumerSession[] {
     return this.#consumers.givenSessions(sessionId)
   }
 
-  wasImported(item: ImportedItem): boolean {
+  wasImported(item: ImportEntry): boolean {
     return this.#imports.wasImported(item)
   }
 

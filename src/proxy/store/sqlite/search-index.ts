@@ -116,7 +116,7 @@ export class SearchIndex {
   }
 
   candidates(wanted: string, before: number, limit: number): number[] {
-    const grams = gramsOf(wanted, MAX_QUERY_GRAMS).map((gram) => `"${gram}"`)
+    const grams = toGrams(wanted, MAX_QUERY_GRAMS).map((gram) => `"${gram}"`)
     // A shorter text does not narrow the search.
     if (grams.length === 0) return this.#all.all(before, limit)
     return this.#candidates.all(grams.join(' '), before, limit)
@@ -127,7 +127,7 @@ export class SearchIndex {
    */
   add({ id, turnId, text }: { id: number; turnId: string; text: string }): void {
     if (!this.#db.inTransaction) this.#begin.run()
-    this.#add.run(id, gramsOf(text).join(' '))
+    this.#add.run(id, toGrams(text).join(' '))
     this.#setState.run(id, turnId)
     this.#added += 1
     if (this.#added >= MAX_ADDED) this.keep()
@@ -171,7 +171,7 @@ const WINDOW = 4
  *
  * S. Schleimer, D. S. Wilkerson, A. Aiken: Winnowing: Local Algorithms for Document Fingerprinting. SIGMOD 2003.
  */
-function gramsOf(text: string, most = Number.POSITIVE_INFINITY): string[] {
+function toGrams(text: string, most = Number.POSITIVE_INFINITY): string[] {
   const lower = text.toLowerCase()
   const grams: string[] = []
   round += 1
@@ -179,7 +179,7 @@ function gramsOf(text: string, most = Number.POSITIVE_INFINITY): string[] {
   let [first, second] = [lower.charCodeAt(0), lower.charCodeAt(1)]
   for (let end = 2; end < lower.length && grams.length < most; end++) {
     const third = lower.charCodeAt(end)
-    const d = hashOf(first, second, third)
+    const d = computeHash(first, second, third)
     const least = Math.min(a, b, c, d)
     if (end >= WINDOW + 1 && seen[least] !== round) {
       seen[least] = round
@@ -195,7 +195,7 @@ function gramsOf(text: string, most = Number.POSITIVE_INFINITY): string[] {
   return grams
 }
 
-function hashOf(a: number, b: number, c: number): number {
+function computeHash(a: number, b: number, c: number): number {
   const mixed = Math.imul(a, 0x9e3779b1) ^ Math.imul(b, 0x85ebca6b) ^ Math.imul(c, 0xc2b2ae35)
   return ((mixed ^ (mixed >>> 15)) >>> 0) % HASHES
 }

@@ -5,10 +5,10 @@ import { spokenText } from '../port/turn-search.ts'
 import type { SessionRecord } from '../port/turn-store.ts'
 import {
   FOUND_COLUMNS,
-  type FoundRow,
-  type FoundTurn,
+  type SearchCandidate,
   type SearchPart,
   type SearchRequest,
+  type SearchRow,
   type SearchSource,
   searchPart,
   textIds,
@@ -41,7 +41,7 @@ export class SqliteSearch implements SearchSource {
   #index: SearchIndex | undefined
   readonly #after: Database.Statement<[number], { id: number; turn_id: string; status: string }>
   readonly #unindexed: Database.Statement<[number, number, number], number>
-  readonly #row: Database.Statement<[number], FoundRow>
+  readonly #row: Database.Statement<[number], SearchRow>
   readonly #isFirst: Database.Statement<[number, number, number], number>
   readonly #texts: Database.Statement<[number], Buffer>
   readonly #text: Database.Statement<[number], TextRow>
@@ -87,7 +87,7 @@ export class SqliteSearch implements SearchSource {
   }
 
   turns(turns: readonly number[], isWanted: (session: SessionRecord) => boolean) {
-    const found: { turn: FoundTurn; session: SessionRecord }[] = []
+    const found: { turn: SearchCandidate; session: SessionRecord }[] = []
     for (const id of turns) {
       const row = this.#row.get(id)
       // A dropped tree has no session.
@@ -128,7 +128,7 @@ export class SqliteSearch implements SearchSource {
   #open(): SearchIndex {
     const { path } = this.#place!
     const index = SearchIndex.openForWriting(path)
-    if (isIndexOf(index, this.#db)) return index
+    if (isIndexFor(index, this.#db)) return index
     index.close()
     SearchIndex.remove(path)
     return SearchIndex.openForWriting(path)
@@ -149,7 +149,7 @@ export class SqliteSearch implements SearchSource {
   }
 
   /** Reads the text of a turn, with what its request adds unless an earlier turn has the same messages. */
-  #turn(row: FoundRow): FoundTurn {
+  #turn(row: SearchRow): SearchCandidate {
     const isNew = row.node === 0 || this.#isFirst.get(row.tree, row.node, row.id) === 1
     const nodes = [...(isNew ? [row.node] : []), row.prompt_node]
     const packed = nodes.flatMap((node) => this.#texts.get(node) ?? [])
@@ -164,7 +164,7 @@ export class SqliteSearch implements SearchSource {
  * Returns whether the index belongs to the database, which may have been replaced, for example by an older copy of
  * itself.
  */
-function isIndexOf(index: SearchIndex, db: Database.Database): boolean {
+function isIndexFor(index: SearchIndex, db: Database.Database): boolean {
   const { indexedTo, turnId } = index.state
   const last = db.prepare<[], number>(
     "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'turns'",

@@ -1,7 +1,7 @@
 /** Reads (reader) and changes (writer) rows of `sessions`. */
 import type Database from 'better-sqlite3'
 import { changedMarks } from '../port/marks.ts'
-import { type ListOrder, orderOf } from '../port/session-list.ts'
+import { getOrder, type ListOrder } from '../port/session-list.ts'
 import type {
   SessionCount,
   SessionFilter,
@@ -10,6 +10,8 @@ import type {
   SessionSort,
 } from '../port/turn-store.ts'
 import {
+  type AggregatePart,
+  type AggregateRow,
   checkReward,
   type ListParameters,
   type ListPart,
@@ -22,8 +24,6 @@ import {
   SESSIONS_AT_ONCE,
   type SessionRow,
   TALLIED_COLUMNS,
-  type TalliedRow,
-  type TallyPart,
   type TurnChange,
   tallyPart,
   toRecord,
@@ -71,7 +71,7 @@ export class SessionReader {
   readonly #find: Database.Statement<[string], SessionRow>
   readonly #ofTree: Database.Statement<[number], SessionRow>
   readonly #tree: Database.Statement<[string], number>
-  readonly #rowsAfter: Database.Statement<[number], TalliedRow>
+  readonly #rowsAfter: Database.Statement<[number], AggregateRow>
   readonly #count: Database.Statement<[{ nowMs: number }], SessionCount>
   /** The statements by sort and order. */
   readonly #lists = new Map<string, Database.Statement<[ListParameters], SessionRow>>()
@@ -115,13 +115,13 @@ export class SessionReader {
 
   /** Lists sessions; in parts only for an index's order: for any other one each part would sort all sessions again. */
   list(query: SessionQuery): ListPart {
-    const order = orderOf(query)
+    const order = getOrder(query)
     const most = order.sort === 'created' ? SESSIONS_AT_ONCE : Number.POSITIVE_INFINITY
     return listPart(this.#inOrder(order).iterate(listParameters(query)), query, most)
   }
 
   /** Aggregates sessions. @param after the last row that has been counted; 0: none */
-  tally(filter: SessionFilter, by: string | undefined, after: number): TallyPart {
+  tally(filter: SessionFilter, by: string | undefined, after: number): AggregatePart {
     return tallyPart(this.#rowsAfter.all(after), filter, by)
   }
 

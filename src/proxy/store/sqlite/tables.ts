@@ -3,7 +3,6 @@ import { hash } from 'node:crypto'
 import type Database from 'better-sqlite3'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
 import {
-  type EndedRow,
   MAX_ANSWERS,
   MAX_PAGE_TURNS,
   type NewNode,
@@ -11,11 +10,12 @@ import {
   type NodeRow,
   type OpenRow,
   type Place,
-  type ReadTables,
+  type ReaderTables,
   type Row,
   type SequenceRow,
   type SequenceTables,
   type TextRow,
+  type TurnEndRow,
   type TurnTables,
 } from '../record/tables.ts'
 import {
@@ -75,7 +75,7 @@ function sequenceTables(db: Database.Database): SequenceTables {
       const siblings = siblingsOf.all({ tree: turn.tree, node: turn.node, turn: turn.id })
       yield* siblings.filter((sibling) => sibling !== previous)
     },
-    turnsOf: (tree) => turnsOf.all(tree),
+    listTurns: (tree) => turnsOf.all(tree),
   }
 }
 
@@ -113,14 +113,14 @@ export function writerTables(db: Database.Database): TurnTables {
     'INSERT INTO blob_uses (tree, blob) VALUES (?, ?) ON CONFLICT DO NOTHING',
   )
   // Values are bound by position: looking up thirty names takes longer than writing the row.
-  const openTurn = db.prepare<[unknown[]]>(insertOf(OPENED_COLUMNS))
+  const openTurn = db.prepare<[unknown[]]>(createInsert(OPENED_COLUMNS))
   const findOpen = db.prepare<[number, string], OpenRow>(
     `SELECT id, ${REQUEST_COLUMNS.join(', ')} FROM turns WHERE tree = ? AND turn_id = ? AND status = 'open'`,
   )
   const assignments = OUTCOME_COLUMNS.map((column) => `${column} = ?`)
   const closeTurn = db.prepare<[unknown[]]>(`UPDATE turns SET ${assignments.join(', ')} WHERE id = ?`)
-  const addTurn = db.prepare<[unknown[]]>(insertOf(RECORDED_COLUMNS))
-  const findEnded = db.prepare<[string, string], EndedRow>(`
+  const addTurn = db.prepare<[unknown[]]>(createInsert(RECORDED_COLUMNS))
+  const findEnded = db.prepare<[string, string], TurnEndRow>(`
     SELECT turns.id, turns.status, exact, finish_reason, error_code, annotations, sessions.status AS session_status
     FROM turns JOIN sessions ON sessions.tree = turns.tree WHERE session_id = ? AND turn_id = ?`)
   const deliver = db.prepare<[Row]>(`
@@ -144,13 +144,13 @@ export function writerTables(db: Database.Database): TurnTables {
       return blob
     },
     openTurn: (row) => {
-      openTurn.run(valuesOf(row, OPENED_COLUMNS))
+      openTurn.run(toValues(row, OPENED_COLUMNS))
     },
     findOpen: (tree, turnId) => findOpen.get(tree, turnId),
     closeTurn: (id, row) => {
-      closeTurn.run([...valuesOf(row, OUTCOME_COLUMNS), id])
+      closeTurn.run([...toValues(row, OUTCOME_COLUMNS), id])
     },
-    addTurn: (row) => rowid(addTurn.run(valuesOf(row, RECORDED_COLUMNS))),
+    addTurn: (row) => rowid(addTurn.run(toValues(row, RECORDED_COLUMNS))),
     findEnded: (sessionId, turnId) => findEnded.get(sessionId, turnId),
     deliver: (row) => {
       deliver.run(row)
@@ -161,7 +161,7 @@ export function writerTables(db: Database.Database): TurnTables {
   }
 }
 
-export function readerTables(db: Database.Database): ReadTables {
+export function readerTables(db: Database.Database): ReaderTables {
   const tree = db.prepare<[string], number>('SELECT tree FROM sessions WHERE session_id = ?').pluck()
   // Unary plus: see sequenceTables.
   const after = (columns: string) => `
@@ -194,7 +194,7 @@ export function readerTables(db: Database.Database): ReadTables {
     text: (id) => text.get(id),
     blob: (id) => blob.get(id),
     completion: (id) => completion.get(id),
-    detailsOf: (ofTree, turnId) => detailsOf.all(ofTree, turnId),
+    listDetails: (ofTree, turnId) => detailsOf.all(ofTree, turnId),
     inOneSnapshot: <T>(read: () => T) => transaction(read) as T,
   }
 }
@@ -203,10 +203,10 @@ function rowid(result: Database.RunResult): number {
   return Number(result.lastInsertRowid)
 }
 
-function valuesOf(row: Row, columns: readonly string[]): unknown[] {
+function toValues(row: Row, columns: readonly string[]): unknown[] {
   return columns.map((column) => row[column])
 }
 
-function insertOf(columns: readonly string[]): string {
+function createInsert(columns: readonly string[]): string {
   return `INSERT INTO turns (${columns.join(', ')}) VALUES (${columns.map(() => '?').join(', ')})`
 }

@@ -3,12 +3,12 @@
  * is synced form the next group, so that throughput grows with load while a single command does not wait. Sessions
  * alternate, and a large command forms a group alone: others wait for at most one such group.
  */
-import type { Reply, ThreadCall } from '../record/calls.ts'
-import { MAX_GROUP, WaitingCalls } from '../record/waiting-calls.ts'
+import type { Reply, ThreadCommand } from '../record/calls.ts'
+import { MAX_GROUP, PendingCommands } from '../record/waiting-calls.ts'
 import type { WriteMethods } from '../record/write-methods.ts'
 import type { Writer } from './writer.ts'
 
-export type WriterMessage = ThreadCall<WriteMethods>[] | 'close'
+export type WriterMessage = ThreadCommand<WriteMethods>[] | 'close'
 
 /** The loop's connection to the calling thread. */
 interface WriterPort {
@@ -28,7 +28,7 @@ export class WriterLoop {
   readonly #writer: Writer
   readonly #closeDatabase: (endsWell: boolean) => void
   readonly #port: WriterPort
-  readonly #waiting = new WaitingCalls()
+  readonly #waiting = new PendingCommands()
   /** Whether a queued command must not wait for others. */
   #isDue = false
   #openingTimer: NodeJS.Timeout | undefined

@@ -3,9 +3,9 @@
  * threads.
  */
 import type Database from 'better-sqlite3'
-import { invoke, type Reply, type ThreadCall, toWireError } from '../record/calls.ts'
+import { invoke, type Reply, type ThreadCommand, toWireError } from '../record/calls.ts'
 import { TurnWriter } from '../record/turns.ts'
-import { UnopenedTurns, type WriteMethods, writeMethods } from '../record/write-methods.ts'
+import { OpenFailures, type WriteMethods, writeMethods } from '../record/write-methods.ts'
 import { consumerMethods } from './consumers.ts'
 import { importMethods } from './imports.ts'
 import { sessionWrites } from './sessions.ts'
@@ -24,7 +24,7 @@ export class Writer {
   readonly #db: Database.Database
   readonly #turns: TurnWriter
   readonly #methods: WriteMethods
-  readonly #unopened = new UnopenedTurns()
+  readonly #unopened = new OpenFailures()
   readonly #begin: Database.Statement
   readonly #commit: Database.Statement
   readonly #savepoint: Database.Statement
@@ -77,7 +77,7 @@ export class Writer {
   }
 
   /** Commits a group in one transaction. A failed operation fails alone; a failed commit fails all of them. */
-  commit(calls: readonly ThreadCall<WriteMethods>[]): Reply[] {
+  commit(calls: readonly ThreadCommand<WriteMethods>[]): Reply[] {
     let replies: Reply[]
     try {
       this.#checkFiles()
@@ -119,7 +119,7 @@ export class Writer {
    * operation.
    * @returns undefined if one has failed: nothing is changed then, and a new transaction has begun
    */
-  #applyAll(calls: readonly ThreadCall<WriteMethods>[]): Reply[] | undefined {
+  #applyAll(calls: readonly ThreadCommand<WriteMethods>[]): Reply[] | undefined {
     try {
       return calls.map((call) => ({ id: call.id, value: invoke(this.#methods, call) }))
     } catch {
@@ -129,7 +129,7 @@ export class Writer {
     }
   }
 
-  #apply(call: ThreadCall<WriteMethods>): Reply {
+  #apply(call: ThreadCommand<WriteMethods>): Reply {
     this.#savepoint.run()
     try {
       const value = invoke(this.#methods, call)

@@ -10,7 +10,7 @@ import type { ChatMessage, ToolCall } from '../../../../src/protocol/canonical/m
 import { PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index.ts'
 import { rebuildIndex } from '../../../../src/proxy/session/matching/rebuild-index.ts'
 import { ToolCallIds } from '../../../../src/proxy/session/matching/tool-call-ids.ts'
-import type { EditedCalls } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { ToolCallRewritePolicy } from '../../../../src/proxy/store/port/turn-store.ts'
 import { conversationOf } from '../../../helpers/messages.ts'
 
 /** How an answer with calls comes back. */
@@ -39,7 +39,7 @@ interface Turn {
 const LONG = 'word'.repeat(500)
 
 /** What an agent makes of an answer, and what that counts as. */
-function echoOf(answer: Answer, way: Way, edited: EditedCalls): Said {
+function echoOf(answer: Answer, way: Way, edited: ToolCallRewritePolicy): Said {
   const { name, content, calls } = answer
   const own = { role: 'assistant' as const, content }
   if (calls.length === 0) return { message: own, key: name }
@@ -83,7 +83,7 @@ const action = fc.record({
 type Action = typeof action extends fc.Arbitrary<infer Made> ? Made : never
 
 class Session {
-  readonly edited: EditedCalls
+  readonly edited: ToolCallRewritePolicy
   readonly index: PrefixIndex<Turn>
   readonly turns: Turn[] = []
   /** For a rebuild, in call order. */
@@ -96,7 +96,7 @@ class Session {
   #talks: Said[][] = [[]]
   #count = 0
 
-  constructor(edited: EditedCalls) {
+  constructor(edited: ToolCallRewritePolicy) {
     this.edited = edited
     this.index = new PrefixIndex(edited)
   }
@@ -174,7 +174,7 @@ const messagesOf = (said: readonly Said[]) => said.map(({ message }) => message)
 
 t.test('a call goes on from the deepest turn whose whole past it has, and from no other', async (t) => {
   const seen = { joined: 0, none: 0, pruned: 0 }
-  const edits = fc.constantFrom<EditedCalls>('auto', 'auto', 'keep', 'branch')
+  const edits = fc.constantFrom<ToolCallRewritePolicy>('auto', 'auto', 'keep', 'branch')
   await fc.assert(
     fc.asyncProperty(edits, fc.array(action, { minLength: 2, maxLength: 25 }), async (edited, actions) => {
       const session = new Session(edited)

@@ -8,7 +8,7 @@ import { MessageTree } from '../../../../src/protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall } from '../../../../src/protocol/canonical/messages.ts'
 import { type CompletionMessage, PrefixIndex } from '../../../../src/proxy/session/matching/prefix-index.ts'
 import { isProxyToolCallId, ToolCallIds } from '../../../../src/proxy/session/matching/tool-call-ids.ts'
-import type { EditedCalls } from '../../../../src/proxy/store/port/turn-store.ts'
+import type { ToolCallRewritePolicy } from '../../../../src/proxy/store/port/turn-store.ts'
 import { conversationOf } from '../../../helpers/messages.ts'
 
 interface Pair {
@@ -48,7 +48,7 @@ class Talk {
   readonly index: PrefixIndex<string>
   readonly tree = new MessageTree()
 
-  constructor(edited?: EditedCalls) {
+  constructor(edited?: ToolCallRewritePolicy) {
     this.index = new PrefixIndex(edited)
   }
 
@@ -75,7 +75,7 @@ function pairOf({ sampled, echoed }: Pair, idOf: (name: string) => string) {
   return { said: { content: sampled.content, reasoning: sampled.reasoning, toolCalls: calls }, echo }
 }
 
-function isJoined(pair: Pair, edited: EditedCalls, idOf: (name: string) => string): boolean {
+function isJoined(pair: Pair, edited: ToolCallRewritePolicy, idOf: (name: string) => string): boolean {
   const { said, echo } = pairOf(pair, idOf)
   const talk = new Talk(edited)
   talk.turn('sampled', [user('task')], said)
@@ -139,7 +139,7 @@ t.test(
     const id = ids.draw(undefined)
     const text = 'word '.repeat(800)
     const sampled = JSON.stringify({ path: 'a.py', content: text })
-    const of = (edited: EditedCalls, args: string) => {
+    const of = (edited: ToolCallRewritePolicy, args: string) => {
       const talk = new Talk(edited)
       talk.turn('written', [user('task')], { toolCalls: [call(id, sampled)] })
       const { parent, edited: cut } = talk.match(user('task'), calling(call(id, args)), user('go on'))

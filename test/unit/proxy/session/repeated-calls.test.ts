@@ -15,7 +15,7 @@ import { getMessageKey } from '../../../../src/proxy/session/matching/conversati
 import { ChatPrompts } from '../../../../src/proxy/session/prompts/chat-prompts.ts'
 import { SessionMemory } from '../../../../src/proxy/session/state/session-memory.ts'
 import { writeRequest } from '../../../../src/proxy/session/turn/written-request.ts'
-import { SentTurns } from '../../../../src/proxy/store/record/sent-turns.ts'
+import { TurnSender } from '../../../../src/proxy/store/record/sent-turns.ts'
 import { aTurn } from '../../../conformance/turn-store.ts'
 
 interface Talk {
@@ -146,7 +146,7 @@ interface Costs {
 class Session {
   readonly #memory = new SessionMemory()
   readonly #prompts = new ChatPrompts(async () => 0)
-  readonly #sent = new SentTurns()
+  readonly #sent = new TurnSender()
   readonly #keys = new WeakSet<object>()
   #calls = 0
 

@@ -4,7 +4,7 @@ import { getEffort, parseEffortRejection } from '../../../../protocol/canonical/
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineConnection, EngineResponse } from '../wire/connection.ts'
 import { readAnswer } from '../wire/generation.ts'
-import { bodyJson, routeOf } from '../wire/request.ts'
+import { bodyJson, getRoute } from '../wire/request.ts'
 import { CapabilityNegotiation } from './capability-negotiation.ts'
 import { detailsBody, getRequestLevels, openaiBody } from './request.ts'
 
@@ -53,7 +53,7 @@ export class OpenaiRoutes {
   async #askForDetails(request: GenerationRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
     try {
       const json = bodyJson(detailsBody(request), request)
-      return await this.#connection.request(routeOf(request), signal, json, request)
+      return await this.#connection.request(getRoute(request), signal, json, request)
     } catch (thrown) {
       if (isMalformed(thrown) && !rejectsEffort(thrown, request)) return undefined
       throw thrown
@@ -89,7 +89,7 @@ export class OpenaiRoutes {
     for (const ask of plan.asks) {
       try {
         const json = bodyJson(openaiBody(request, ask), request)
-        const response = await this.#connection.request(routeOf(request), signal, json, request)
+        const response = await this.#connection.request(getRoute(request), signal, json, request)
         return {
           response,
           served: () => this.#learnt.accepted(key, plan, ask),

@@ -12,8 +12,8 @@ import { readWith } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
 import {
   bodyWithIds,
+  getMaxTokens,
   isTokenRequest,
-  maxTokensOf,
   shownAlternatives,
   type TokenRequest,
   wantsLogprobs,
@@ -203,7 +203,7 @@ class SglangClient extends ServerClient implements EngineClient {
  */
 function withinLength(request: TokenRequest, contextLength = Number.POSITIVE_INFINITY): TokenRequest {
   const { body, promptTokenIds } = request
-  if (promptTokenIds.length + (maxTokensOf(body) ?? 0) < contextLength) return request
+  if (promptTokenIds.length + (getMaxTokens(body) ?? 0) < contextLength) return request
   return { ...request, body: { ...body, max_tokens: null, max_completion_tokens: null } }
 }
 

@@ -22,9 +22,9 @@ import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import type { ReaderOptions } from '../wire/answer-reader.ts'
 import {
-  alternativesOf,
   expertsInInt32,
   promptEntries,
+  readAlternatives,
   samplingLogprobs,
   samplingMask,
   tableOfAlternatives,
@@ -33,7 +33,7 @@ import {
 import { answerError, answerUnfinished, isError, saidBy } from '../wire/failures.ts'
 import type { JsonReader } from '../wire/generation.ts'
 import { sampledIds } from '../wire/sampled-ids.ts'
-import { firstWeightVersion, weightVersionOf } from '../wire/weight-version.ts'
+import { firstWeightVersion, readWeightVersion } from '../wire/weight-version.ts'
 
 export interface GenerateReaderOptions extends ReaderOptions {
   /** The ids that were sent; the engine does not repeat them. */
@@ -90,7 +90,7 @@ export class GenerateReader implements JsonReader {
       finishReason: finish.type,
       stopReason: typeof matched === 'string' || typeof matched === 'number' ? matched : null,
       usage: parseUsage(this.#meta),
-      weightVersion: weightVersionOf(weights),
+      weightVersion: readWeightVersion(weights),
     }
   }
 
@@ -165,7 +165,8 @@ export class GenerateReader implements JsonReader {
         sampling_logprobs: samplingLogprobs(support),
       }),
       top_logprobs:
-        tops && tableOfAlternatives(tops.map((row) => alternativesOf(row)?.slice(0, requested.topLogprobs))),
+        tops &&
+        tableOfAlternatives(tops.map((row) => readAlternatives(row)?.slice(0, requested.topLogprobs))),
       prompt_logprobs:
         requested.promptLogprobs === undefined
           ? undefined

@@ -9,8 +9,8 @@ import { collapseImages, getImageUrls, type PromptImages } from '../../../../pro
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
 import {
   askedAlternatives,
+  getMaxTokens,
   isMaskBounded,
-  maxTokensOf,
   type TokenRequest,
   wantsLogprobs,
   withoutRenderedFields,
@@ -108,7 +108,7 @@ function detailFields({ record, expertsStart = 0, body }: TokenRequest): Record<
 function samplingParams(body: ChatBody): Record<string, unknown> {
   const params: Record<string, unknown> = {
     // null stands for the rest of the context; without the field, the route stops after 128 tokens.
-    max_new_tokens: maxTokensOf(body) ?? null,
+    max_new_tokens: getMaxTokens(body) ?? null,
     ...constraint(body),
   }
   for (const field in SAMPLING_PARAMS) {

@@ -5,7 +5,7 @@
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
-import { logprobOf, notScored, readAsPrompt, scoredIds } from '../wire/score.ts'
+import { notScored, readAsPrompt, readLogprob, scoredIds } from '../wire/score.ts'
 import type { IdReading } from '../wire/tokenizer-answers.ts'
 
 /** Returns the body. @param withTexts whether the text of each token is requested too */
@@ -38,7 +38,7 @@ export function readSglangScores(engine: string, text: string, request: ScoreReq
   return Array.from(ids, (id, at) => {
     const [value, said] = parseTriple(entries[from + at])
     if (said !== id) throw notScored(engine, 'it read other tokens than it was sent')
-    const logprob = value === null ? undefined : logprobOf(value)
+    const logprob = value === null ? undefined : readLogprob(value)
     if (logprob === undefined) throw notScored(engine, `it does not report token ${at} of the completion`)
     const top = Array.isArray(tops) ? parseTopLogprobs(tops[tops.length - ids.length + at]) : []
     return {
@@ -58,7 +58,7 @@ function parseTopLogprobs(entries: unknown): (readonly [logprob: number, id: num
   if (!Array.isArray(entries)) return []
   return entries.flatMap((entry) => {
     const [value, id] = parseTriple(entry)
-    const logprob = logprobOf(value)
+    const logprob = readLogprob(value)
     return logprob === undefined ? [] : [[logprob, Number(id)] as const]
   })
 }

@@ -14,9 +14,9 @@ import { getModels } from '../wire/models.ts'
 import {
   bodyJson,
   bodyWithIds,
+  getMaxTokens,
+  getRoute,
   isTokenRequest,
-  maxTokensOf,
-  routeOf,
   type TokenRequest,
 } from '../wire/request.ts'
 import { ServerClient } from '../wire/server-client.ts'
@@ -113,7 +113,7 @@ class VllmClient extends ServerClient implements EngineClient {
     const budget = await this.#contextLength.budget(request, signal)
     const body = vllmTokenBody(request, budget, this.#promptChecks.next())
     const json = bodyWithIds(body, 'prompt', request)
-    const response = await this.connection.request(routeOf(request), signal, json, request)
+    const response = await this.connection.request(getRoute(request), signal, json, request)
     // The server serves this request, so it was the route that was missing, not the model.
     if (details !== undefined) this.#noRoute = `${NO_ROUTE[details]}: ${SCALE_OUT}`
     const events = readAnswer(this.connection, request, response, signal)
@@ -124,7 +124,7 @@ class VllmClient extends ServerClient implements EngineClient {
     const isWhole = asked.kind === 'chat' && asked.stream && (await this.#noteLostIds(signal))
     const request = isWhole ? { ...asked, stream: false } : asked
     const json = bodyJson(vllmBody(request), request)
-    const response = await this.connection.request(routeOf(request), signal, json, request)
+    const response = await this.connection.request(getRoute(request), signal, json, request)
     yield* readAnswer(this.connection, request, response, signal)
   }
 
@@ -307,7 +307,7 @@ class ContextLength {
    * @throws ProxyError `unsupported` if there is no limit and the engine does not report one, and as `getModels`
    */
   async budget({ body, promptTokenIds }: TokenRequest, signal: AbortSignal): Promise<number> {
-    const limit = maxTokensOf(body)
+    const limit = getMaxTokens(body)
     if (limit === undefined) this.#models ??= await getModels(this.#connection, signal)
     const own = this.#models?.find((model) => model.id === body.model)
     // An adapter has the length of its base model, which vLLM does not repeat.

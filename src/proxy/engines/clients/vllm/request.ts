@@ -2,7 +2,7 @@ import { templateVariables } from '../../../../protocol/canonical/reasoning-effo
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import {
   askedAlternatives,
-  routeOf,
+  getRoute,
   type TokenRequest,
   wantsLogprobs,
   withoutEmptyTools,
@@ -102,7 +102,7 @@ function detailFields(request: GenerationRequest): Record<string, unknown> | und
  */
 function recordsAlternatives(request: GenerationRequest): boolean {
   if (request.record?.topLogprobs === undefined) return false
-  return routeOf(request) === '/v1/chat/completions' || !wantsLogprobs(request)
+  return getRoute(request) === '/v1/chat/completions' || !wantsLogprobs(request)
 }
 
 function chatLogprobs(request: GenerationRequest): Record<string, unknown> {

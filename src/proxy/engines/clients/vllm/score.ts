@@ -5,7 +5,7 @@
  */
 import { isRecord, parseJson } from '../../../../base/json.ts'
 import type { ScoreRequest, TokenScore } from '../../port/score.ts'
-import { logprobOf, notScored, readAsPrompt, scoredIds } from '../wire/score.ts'
+import { notScored, readAsPrompt, readLogprob, scoredIds } from '../wire/score.ts'
 import type { IdReading } from '../wire/tokenizer-answers.ts'
 
 export function vllmScoreBody(request: ScoreRequest): string {
@@ -70,7 +70,7 @@ function scoredToken(
 }
 
 function logprobIn(entry: unknown): number | undefined {
-  return isRecord(entry) ? logprobOf(entry.logprob) : undefined
+  return isRecord(entry) ? readLogprob(entry.logprob) : undefined
 }
 
 /** Reads `decoded_token` of `prompt_logprobs`; the first token has none. */

@@ -19,7 +19,7 @@ export function addMessage(
   streamed: boolean,
   toolCalls: ToolCallAssembler,
 ): void {
-  const { content, thinking } = partsOf(message.content)
+  const { content, thinking } = toParts(message.content)
   // A streamed message opens with empty text without meaning; in a complete one empty text is the content.
   if (content !== undefined && !(streamed && content === '')) delta.content = content
   // vLLM renamed the field in 2025-11 and sent both for a while, one a copy of the other.
@@ -41,7 +41,7 @@ export function addMessage(
   }
 }
 
-interface SaidParts {
+interface MessageParts {
   content?: string
   thinking?: string
 }
@@ -49,12 +49,12 @@ interface SaidParts {
 /**
  * Splits content: it is text, or parts of text and of thinking, and the latter consist of parts again (Mistral's API).
  */
-function partsOf(content: unknown): SaidParts {
+function toParts(content: unknown): MessageParts {
   if (typeof content === 'string') return { content }
   if (!Array.isArray(content)) return {}
   const parts = content.filter(isRecord)
   const said = parts.flatMap(({ text }) => (typeof text === 'string' ? [text] : []))
-  const thought = parts.flatMap(({ thinking }) => partsOf(thinking).content ?? [])
+  const thought = parts.flatMap(({ thinking }) => toParts(thinking).content ?? [])
   return {
     ...(said.length > 0 && { content: said.join('') }),
     ...(thought.length > 0 && { thinking: thought.join('') }),
@@ -65,7 +65,7 @@ function partsOf(content: unknown): SaidParts {
 function toolCallPiece(piece: Record<string, unknown>): ToolCallPiece {
   const { index, function: called } = piece
   const { name, arguments: args } = isRecord(called) ? called : {}
-  const id = textOf(piece.id)
+  const id = readText(piece.id)
   const text = argumentsText(args)
   return {
     index: typeof index === 'number' ? index : undefined,
@@ -79,7 +79,7 @@ function toolCallPiece(piece: Record<string, unknown>): ToolCallPiece {
   }
 }
 
-function textOf(value: unknown): string | undefined {
+function readText(value: unknown): string | undefined {
   return typeof value === 'string' && value !== '' ? value : undefined
 }
 

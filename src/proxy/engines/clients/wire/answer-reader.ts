@@ -17,10 +17,10 @@ import { isTokenId } from '../../../../protocol/token-ids/token-ids.ts'
 import { addMessage } from './answer-message.ts'
 import { answerDetails } from './details/answer-details.ts'
 import { answerError, answerUnfinished, excerpt, isError, saidBy } from './failures.ts'
-import { parseAnswer, type ReadPrompt } from './parse-answer.ts'
+import { type PromptIdParser, parseAnswer } from './parse-answer.ts'
 import { sampledIds } from './sampled-ids.ts'
 import { ToolCallAssembler } from './tool-call-assembler.ts'
-import { firstWeightVersion, lastWeightVersion, weightVersionOf } from './weight-version.ts'
+import { firstWeightVersion, lastWeightVersion, readWeightVersion } from './weight-version.ts'
 
 /** The properties of a request that all engines' readers need. */
 export interface ReaderOptions {
@@ -44,7 +44,7 @@ export interface AnswerOptions extends ReaderOptions {
   /** The ids that were sent as the prompt: the engine sees them unchanged, even if it does not repeat them. */
   sentPromptTokenIds: PromptIds | readonly number[] | undefined
   /** Reads the prompt's ids; absent: they are parsed without a cache. */
-  readPrompt?: ReadPrompt | undefined
+  readPrompt?: PromptIdParser | undefined
 }
 
 const TOKEN_ID = /^token_id:(\d+)$/
@@ -103,7 +103,7 @@ export class AnswerReader {
     if (delta !== undefined) events.push(delta)
     if (typeof choice.finish_reason === 'string') {
       this.#finishReason = choice.finish_reason
-      this.#stopReason = stopReasonOf(choice)
+      this.#stopReason = readStopReason(choice)
     }
   }
 
@@ -158,7 +158,7 @@ export class AnswerReader {
     // SGLang has it in `metadata`, gateways at the root; vLLM has spans in the choice, on one route.
     const version =
       answer.weight_version ?? (isRecord(answer.metadata) ? answer.metadata.weight_version : undefined)
-    this.#weightVersion = weightVersionOf(version) ?? this.#weightVersion
+    this.#weightVersion = readWeightVersion(version) ?? this.#weightVersion
   }
 
   #start(
@@ -172,7 +172,7 @@ export class AnswerReader {
     const places = [answer.metadata, choice].filter(isRecord)
     const first = places.map((place) => firstWeightVersion(place, isWhole)).find(Boolean)
     const weightVersion = first ?? (isWhole ? undefined : this.#weightVersion)
-    const promptTokenIds = idsOf(reported ?? this.#options.sentPromptTokenIds)
+    const promptTokenIds = readIds(reported ?? this.#options.sentPromptTokenIds)
     this.#prompt = promptTokenIds
     events.push({
       type: 'start',
@@ -188,7 +188,7 @@ export class AnswerReader {
     const isReported = reported instanceof PromptIds || (Array.isArray(reported) && reported.length > 0)
     if (!isReported) return
     // A list with an invalid id leaves the prompt unknown.
-    const ids = idsOf(reported) ?? PromptIds.of()
+    const ids = readIds(reported) ?? PromptIds.of()
     if (this.#prompt?.equals(ids)) return
     this.#prompt = ids
     this.#latePrompt = ids
@@ -251,7 +251,7 @@ function firstChoice(choices: unknown[]): Record<string, unknown> | undefined {
 }
 
 /** Returns ids; undefined if they are absent or invalid: a partly known prompt is treated as unknown. */
-function idsOf(ids: unknown): PromptIds | undefined {
+function readIds(ids: unknown): PromptIds | undefined {
   if (ids instanceof PromptIds) return ids
   if (!Array.isArray(ids)) return undefined
   const read = new Int32Array(ids.length)
@@ -334,10 +334,10 @@ function recoverTokenIds(entries: TokenLogprob[]): number[] | undefined {
 /** Restores the text of tokens when the proxy, and not the agent, requested ids: engines report the text in `bytes`. */
 function withTokenText(entry: TokenLogprob): TokenLogprob {
   const { top_logprobs: tops } = entry
-  return { ...textOf(entry), ...(tops && { top_logprobs: tops.map(textOf) }) }
+  return { ...readText(entry), ...(tops && { top_logprobs: tops.map(readText) }) }
 }
 
-function textOf<Entry extends Pick<TokenLogprob, 'token' | 'bytes'>>(entry: Entry): Entry {
+function readText<Entry extends Pick<TokenLogprob, 'token' | 'bytes'>>(entry: Entry): Entry {
   return entry.bytes ? { ...entry, token: Buffer.from(entry.bytes).toString('utf8') } : entry
 }
 
@@ -347,7 +347,7 @@ function withFewer(entry: TokenLogprob, count: number): TokenLogprob {
   return tops && tops.length > count ? { ...entry, top_logprobs: tops.slice(0, count) } : entry
 }
 
-function stopReasonOf(choice: Record<string, unknown>): string | number | null | undefined {
+function readStopReason(choice: Record<string, unknown>): string | number | null | undefined {
   const reason = choice.stop_reason === undefined ? choice.matched_stop : choice.stop_reason
   return typeof reason === 'string' || typeof reason === 'number' || reason === null ? reason : undefined
 }

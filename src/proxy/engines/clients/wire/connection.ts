@@ -114,13 +114,13 @@ export class EngineConnection {
         headers: {
           ...(json !== undefined && {
             'content-type': 'application/json',
-            'content-length': String(bytesOf(json)),
+            'content-length': String(toBytes(json)),
           }),
           ...(authorization !== undefined && { authorization }),
           ...(call && this.#sessions.of(call)),
           ...(call?.traceparent !== undefined && { traceparent: call.traceparent }),
         },
-        body: bodyOf(json),
+        body: readBody(json),
         signal,
       })
     } catch (thrown) {
@@ -228,13 +228,13 @@ export class EngineConnection {
  * not declare it. Each chunk is a system call, and often a packet, which for a short body takes ten times as long as
  * copying it.
  */
-function bodyOf(json: string | BodyPieces | undefined): string | Buffer | null {
+function readBody(json: string | BodyPieces | undefined): string | Buffer | null {
   if (json === undefined || typeof json === 'string') return json ?? null
-  const length = bytesOf(json)
+  const length = toBytes(json)
   return length <= MAX_COPIED_BYTES ? Buffer.concat(json, length) : (json as unknown as Buffer)
 }
 
-function bytesOf(json: string | BodyPieces): number {
+function toBytes(json: string | BodyPieces): number {
   if (typeof json === 'string') return Buffer.byteLength(json)
   return json.reduce((sum, piece) => sum + piece.length, 0)
 }

@@ -9,14 +9,14 @@ const SILENT = new Set(['UND_ERR_HEADERS_TIMEOUT', 'UND_ERR_BODY_TIMEOUT'])
 
 /** Converts an error of undici before the response began. The code depends on whether there was a connection. */
 export function requestFailure(engine: string, thrown: unknown): ProxyError {
-  const code = codeOf(thrown)
+  const code = getErrorCode(thrown)
   if (SILENT.has(code) || LOST.has(code) || NOT_HTTP.test(code)) return answerFailure(engine, thrown)
   return failure('engine_unreachable', `cannot connect to the engine at ${engine}`, code, thrown)
 }
 
 /** Converts an error of undici after a connection was established. */
 export function answerFailure(engine: string, thrown: unknown): ProxyError {
-  const code = codeOf(thrown)
+  const code = getErrorCode(thrown)
   if (SILENT.has(code)) return failure('engine_timeout', `the engine at ${engine} fell silent`, code, thrown)
   if (NOT_HTTP.test(code)) {
     // The cause is omitted: the parser's error contains the data that it could not parse.
@@ -29,7 +29,7 @@ function failure(code: ErrorCode, message: string, detail: string, cause: unknow
   return new ProxyError(code, detail === '' ? message : `${message} (${detail})`, { cause })
 }
 
-function codeOf(thrown: unknown): string {
+function getErrorCode(thrown: unknown): string {
   if (!(thrown instanceof Error)) return ''
   const { code, name } = thrown as Error & { code?: unknown }
   // undici has no code for some parser errors.
@@ -50,7 +50,7 @@ export function answerTooLarge(engine: string, limit: number): ProxyError {
   return new ProxyError('engine_failed', `the engine at ${engine} sent more than ${limit} bytes at once`)
 }
 
-export interface RefusedAnswer {
+export interface EngineRejection {
   engine: string
   status: number
   /** The body without credentials. */
@@ -59,7 +59,7 @@ export interface RefusedAnswer {
 }
 
 /** Converts a response whose HTTP status is not 2xx. */
-export function refusalError({ engine, status, text, retryAfter }: RefusedAnswer): ProxyError {
+export function refusalError({ engine, status, text, retryAfter }: EngineRejection): ProxyError {
   const body = parseJson(text)
   const said = engineMessage(body) ?? excerpt(text)
   const retryAfterS = retryAfter === undefined ? undefined : secondsUntil(retryAfter)

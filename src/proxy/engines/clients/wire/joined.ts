@@ -13,14 +13,14 @@ let scratch = Buffer.allocUnsafeSlow(64 * 1024)
 export function joinForNow(pieces: readonly Buffer[]): Buffer {
   if (pieces.length === 1) return pieces[0]!
   const length = pieces.reduce((sum, piece) => sum + piece.length, 0)
-  const joined = length > MAX_BYTES ? Buffer.allocUnsafeSlow(length) : scratchOf(length)
+  const joined = length > MAX_BYTES ? Buffer.allocUnsafeSlow(length) : getScratchBuffer(length)
   let at = 0
   for (const piece of pieces) at += piece.copy(joined, at)
   for (const piece of pieces) detachBuffer(piece)
   return joined
 }
 
-function scratchOf(length: number): Buffer {
+function getScratchBuffer(length: number): Buffer {
   if (length > scratch.length) scratch = Buffer.allocUnsafeSlow(Math.min(2 * length, MAX_BYTES))
   return scratch.subarray(0, length)
 }

@@ -14,7 +14,7 @@ const STAND_IN = randomUUID()
 const [LIST_END, BACKSLASH] = [0x5d, 0x5c]
 
 /** A parser of comma-separated ids in a byte range; it returns undefined for any other content. */
-export type ReadPrompt = (bytes: Buffer, start: number, end: number) => PromptIds | undefined
+export type PromptIdParser = (bytes: Buffer, start: number, end: number) => PromptIds | undefined
 
 /**
  * Parses JSON.
@@ -22,12 +22,12 @@ export type ReadPrompt = (bytes: Buffer, start: number, end: number) => PromptId
  * @returns as `JSON.parse`, but `prompt_token_ids`, at the root or in a choice, may be {@link PromptIds}
  * @throws SyntaxError
  */
-export function parseAnswer(json: string | Buffer, read: ReadPrompt = readAnew): unknown {
+export function parseAnswer(json: string | Buffer, read: PromptIdParser = readAnew): unknown {
   const lifted = typeof json === 'string' ? undefined : liftIds(json, read)
   return (lifted && withIds(lifted)) ?? JSON.parse(json.toString())
 }
 
-interface Lifted {
+interface IdLists {
   json: string
   ids: PromptIds
 }
@@ -37,7 +37,7 @@ interface Lifted {
  * if a longer key ended with it; a match is therefore the key, provided that this is JSON. Lists with spaces or other
  * values are left to the parser.
  */
-function liftIds(json: Buffer, read: ReadPrompt): Lifted | undefined {
+function liftIds(json: Buffer, read: PromptIdParser): IdLists | undefined {
   const key = json.indexOf(KEY)
   if (key < 1 || json[key - 1] === BACKSLASH) return undefined
   const start = key + KEY.length
@@ -48,7 +48,7 @@ function liftIds(json: Buffer, read: ReadPrompt): Lifted | undefined {
 }
 
 /** Inserts the ids. @returns undefined if the list was at a location that readers of responses ignore */
-function withIds({ json, ids }: Lifted): unknown {
+function withIds({ json, ids }: IdLists): unknown {
   const answer: unknown = JSON.parse(json)
   if (!isRecord(answer)) return undefined
   const choices: unknown[] = Array.isArray(answer.choices) ? answer.choices : []
@@ -58,7 +58,7 @@ function withIds({ json, ids }: Lifted): unknown {
   return answer
 }
 
-const readAnew: ReadPrompt = (bytes, start, end) => {
+const readAnew: PromptIdParser = (bytes, start, end) => {
   const ids = readIds(bytes, start, end)
   return ids && new PromptIds(ids)
 }

@@ -38,7 +38,7 @@ export function bodyWithIds(
 }
 
 /** Returns the route of OpenAI's API that serves the request. */
-export function routeOf(request: GenerationRequest): string {
+export function getRoute(request: GenerationRequest): string {
   return request.kind === 'chat' && !isTokenRequest(request) ? '/v1/chat/completions' : '/v1/completions'
 }
 
@@ -72,7 +72,7 @@ export function isMaskBounded({ top_k }: GenerationRequest['body']): boolean {
 }
 
 /** Returns the agent's limit on the completion, in tokens; the newer name takes precedence. */
-export function maxTokensOf({ max_completion_tokens, max_tokens }: ChatBody): number | undefined {
+export function getMaxTokens({ max_completion_tokens, max_tokens }: ChatBody): number | undefined {
   return max_completion_tokens ?? max_tokens ?? undefined
 }
 

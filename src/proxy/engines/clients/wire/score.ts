@@ -15,7 +15,7 @@ export function scoredIds({ promptTokenIds, completionTokenIds }: ScoreRequest):
 }
 
 /** Parses a logprob. @param value null if the engine had minus infinity */
-export function logprobOf(value: unknown): number | undefined {
+export function readLogprob(value: unknown): number | undefined {
   if (value === null) return NEVER
   return typeof value === 'number' && Number.isFinite(value) ? Math.max(value, NEVER) : undefined
 }

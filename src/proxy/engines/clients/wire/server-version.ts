@@ -60,14 +60,14 @@ export class ServerVersion {
 
 /** Compares versions such as `0.32.1.dev12+gabc`; one without numbers is older than all others. */
 function isSince(version: string, first: string): boolean {
-  const parts = numbersOf(version)
-  for (const [at, number] of numbersOf(first).entries()) {
+  const parts = toNumbers(version)
+  for (const [at, number] of toNumbers(first).entries()) {
     const part = parts[at] ?? 0
     if (part !== number) return part > number
   }
   return true
 }
 
-function numbersOf(version: string): number[] {
+function toNumbers(version: string): number[] {
   return (/^v?(\d+(?:\.\d+)*)/.exec(version)?.[1] ?? '').split('.').map(Number)
 }

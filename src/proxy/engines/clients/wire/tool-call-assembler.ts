@@ -46,7 +46,7 @@ export class ToolCallAssembler {
 
   /** Returns the tool call of a chunk; undefined if the chunk starts one. */
   #find(index: number | undefined, id: string | undefined, name: string | undefined) {
-    const known = id === undefined ? undefined : this.#byId.get(keyOf(index, id))
+    const known = id === undefined ? undefined : this.#byId.get(getKey(index, id))
     if (known !== undefined) return known
     if (index === undefined) return id === undefined && name === undefined ? this.#last : undefined
     const current = this.#byIndex.get(index)
@@ -73,11 +73,11 @@ export class ToolCallAssembler {
     if (id === undefined) return false
     toolCall.id ??= id
     if (toolCall.id !== id) toolCall.pendingId = id
-    else this.#byId.set(keyOf(index, id), toolCall)
+    else this.#byId.set(getKey(index, id), toolCall)
     return toolCall.id === id
   }
 }
 
-function keyOf(index: number | undefined, id: string): string {
+function getKey(index: number | undefined, id: string): string {
   return `${index ?? ''}:${id}`
 }

@@ -1,14 +1,14 @@
 import { isRecord, parseJson } from '../../../../base/json.ts'
 
 /** Converts a weight version in an engine's JSON: text or a number. */
-export function weightVersionOf(value: unknown): string | undefined {
+export function readWeightVersion(value: unknown): string | undefined {
   return typeof value === 'string' || typeof value === 'number' ? String(value) : undefined
 }
 
 /** Returns the `weight_version` of a JSON object. @param text undefined: the engine did not respond */
 export function weightVersionIn(text: string | undefined): string | undefined {
   const said = text === undefined ? undefined : parseJson(text)
-  return isRecord(said) ? weightVersionOf(said.weight_version) : undefined
+  return isRecord(said) ? readWeightVersion(said.weight_version) : undefined
 }
 
 /**
@@ -17,7 +17,7 @@ export function weightVersionIn(text: string | undefined): string | undefined {
  * @param isWhole whether the response arrived at once: the version at its end does not apply to its beginning
  */
 export function firstWeightVersion(said: Record<string, unknown>, isWhole: boolean): string | undefined {
-  return versionAt(said.weight_versions, 0) ?? (isWhole ? undefined : weightVersionOf(said.weight_version))
+  return versionAt(said.weight_versions, 0) ?? (isWhole ? undefined : readWeightVersion(said.weight_version))
 }
 
 /** Returns the version of the weights that sampled the last token, by the same spans. */
@@ -27,5 +27,5 @@ export function lastWeightVersion(said: Record<string, unknown>): string | undef
 
 function versionAt(spans: unknown, place: number): string | undefined {
   const span: unknown = Array.isArray(spans) ? spans.at(place) : undefined
-  return isRecord(span) ? weightVersionOf(span.version) : undefined
+  return isRecord(span) ? readWeightVersion(span.version) : undefined
 }

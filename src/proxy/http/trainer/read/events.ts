@@ -70,7 +70,7 @@ export const eventsRoutes: FastifyPluginCallback<EventsOptions> = (app, options,
       const lines = linesTo(reply)
       const tail = new Tail()
       const look = () => {
-        for (const event of tail.additions(sessions.turnsOf(sessionId))) lines.send(event)
+        for (const event of tail.additions(sessions.listTurns(sessionId))) lines.send(event)
       }
       look()
       lines.every(LIVE_MS, look)

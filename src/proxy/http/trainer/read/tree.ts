@@ -1,7 +1,7 @@
 /** A session's turns without texts and ids: their parents, their durations, and where a shared prefix broke. */
 import type { Static } from 'typebox'
 import { getPromptReason, getRecordedParent } from '../../../session/matching/recorded-parent.ts'
-import { echoNoteOf } from '../../../session/prompts/echo-note.ts'
+import { readEchoNote } from '../../../session/prompts/echo-note.ts'
 import { isSplit, type NewRow, NewRows } from '../../../session/trajectories/new-rows.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
@@ -80,7 +80,7 @@ function toTreeTurn(turn: TurnStep, line: string): TurnLinks['shown'] {
     prompt_tokens: (base === null ? 0 : shared) + rest.length,
     sampled_tokens: turn.completionTokenIds.length,
     prompt_reason: getPromptReason(turn),
-    changed_calls: echoNoteOf(turn)?.kinds ?? [],
+    changed_calls: readEchoNote(turn)?.kinds ?? [],
     started_at: turn.startedAtMs / 1000,
     first_token_ms: after(turn.firstTokenAtMs),
     duration_ms: after(turn.endedAtMs),

@@ -11,7 +11,7 @@ import {
   type TrajectoryOptions,
   type TurnSelection,
 } from '../../../session/trajectories/trajectories.ts'
-import { samplingOf, type TurnSampling } from '../../../session/turn/sampling.ts'
+import { readSampling, type TurnSampling } from '../../../session/turn/sampling.ts'
 import type { SessionRecord, TurnReader, TurnStep } from '../../../store/port/turn-store.ts'
 import { DetailChoice, detailMembers } from './details.ts'
 import type { TrajectoriesQuery } from './schemas.ts'
@@ -48,7 +48,7 @@ export async function readTrajectories(
   for await (const turn of reader.readSteps(sessionId)) {
     const { images: added } = builder.add(turn)
     if (added.length > 0) images && addImages(images, turn)
-    if (choice.sampling) samplings.set(turn.turnId, samplingOf(turn, readSamplingParams(session)))
+    if (choice.sampling) samplings.set(turn.turnId, readSampling(turn, readSamplingParams(session)))
   }
   rejectPartial(session, await reader.getSession(sessionId))
   const isLeftOut = query.finished_only && session.status !== 'completed'

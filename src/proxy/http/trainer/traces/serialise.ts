@@ -3,7 +3,7 @@ import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { readSamplingParams } from '../../../session/state/session-call.ts'
 import type { RowLayout } from '../../../session/trajectories/row-details.ts'
 import { formatTraceId, type TurnTrace } from '../../../session/trajectories/traces.ts'
-import { samplingOf } from '../../../session/turn/sampling.ts'
+import { readSampling } from '../../../session/turn/sampling.ts'
 import type { TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
 import { type DetailChoice, detailMembers } from '../sessions/details.ts'
 import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'
@@ -125,7 +125,7 @@ async function* shownDetails(turn: TurnRecord, { reader, choice }: TraceDetails)
   if (turn.exact) yield* detailMembers(reader, sessionId, () => getLayout(turn), choice.kinds)
   if (!choice.sampling) return
   const session = await reader.getSession(sessionId)
-  yield* member('sampling', [JSON.stringify(samplingOf(turn, session ? readSamplingParams(session) : {}))])
+  yield* member('sampling', [JSON.stringify(readSampling(turn, session ? readSamplingParams(session) : {}))])
 }
 
 /** Returns the layout of a row that consists of this turn only. */

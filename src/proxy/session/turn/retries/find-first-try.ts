@@ -7,27 +7,27 @@ import { getAncestor, getTextsUpTo, type Message } from '../../../../protocol/ca
 import { type Annotations, hasWholeAnswer } from '../../../store/port/answered-retries.ts'
 import type { OpenTurn, TurnOutline, TurnStore } from '../../../store/port/turn-store.ts'
 import type { LiveSession } from '../../state/live-session.ts'
-import type { LiveTurn, TryWord } from '../../state/live-turn.ts'
-import { type EarlierTry, firstTryOf } from './first-try.ts'
+import type { LiveTurn, RetryInfo } from '../../state/live-turn.ts'
+import { type EarlierAttempt, locateFirstAttempt } from './first-try.ts'
 import { isRestorable } from './recorded-answer.ts'
 
 /** The parts of a request that all its attempts share. */
-type TriedRequest = Pick<OpenTurn, 'dialect' | 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
+type AttemptContent = Pick<OpenTurn, 'dialect' | 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
 
-interface Found {
+interface AttemptMatch {
   /** The attempt that a retry repeats, if its response is available. */
   first?: { running: LiveTurn } | { recorded: string }
   /** The keys of all requests of the session. */
   idempotencyKeys: Set<string>
 }
 
-export async function findFirstTry(
+export async function findFirstAttempt(
   store: Pick<TurnStore, 'readOutlines'>,
   session: Pick<LiveSession, 'sessionId' | 'turns'>,
-  word: TryWord,
-  request: TriedRequest,
-): Promise<Found> {
-  const wanted = new Wanted(request)
+  word: RetryInfo,
+  request: AttemptContent,
+): Promise<AttemptMatch> {
+  const wanted = new AttemptQuery(request)
   const alike = () => session.turns.filter(({ open }) => wanted.isLike(open))
   for (;;) {
     const before = alike()
@@ -46,7 +46,7 @@ export async function findFirstTry(
       continue
     }
     const tries = [...recorded, ...running.map(asTry)].sort((a, b) => a.index - b.index)
-    const found = firstTryOf(word, tries)
+    const found = locateFirstAttempt(word, tries)
     if (found === undefined) return { idempotencyKeys }
     const { turnId } = found
     const joined = running.find(({ open }) => open.turnId === turnId)
@@ -56,13 +56,13 @@ export async function findFirstTry(
 
 async function triesOnRecord(
   outlines: AsyncIterable<TurnOutline>,
-  wanted: Wanted,
+  wanted: AttemptQuery,
   keys: Set<string>,
-): Promise<PlacedTry[]> {
-  const tries: PlacedTry[] = []
+): Promise<AttemptAtIndex[]> {
+  const tries: AttemptAtIndex[] = []
   let wasRead = false
   for await (const turn of outlines) {
-    const { idempotency_key: key } = annotationsOf(turn)
+    const { idempotency_key: key } = getAnnotations(turn)
     if (key !== undefined) keys.add(key)
     wasRead ||= tries.length > 0 && wanted.isContinuedBy(turn)
     if (turn.status !== 'open' && wanted.isLike(turn)) tries.push(fromRecord(turn))
@@ -70,23 +70,23 @@ async function triesOnRecord(
   return wasRead ? tries.map((each) => ({ ...each, wasRead })) : tries
 }
 
-interface PlacedTry extends EarlierTry {
+interface AttemptAtIndex extends EarlierAttempt {
   index: number
 }
 
-function annotationsOf({ annotations }: TurnOutline): Annotations {
+function getAnnotations({ annotations }: TurnOutline): Annotations {
   return annotations === '{}' ? {} : JSON.parse(annotations)
 }
 
-function asTry({ open, word, isLost, answeredRetries }: LiveTurn): PlacedTry {
+function asTry({ open, word, isLost, answeredRetries }: LiveTurn): AttemptAtIndex {
   const { turnId, index } = open
   const answeredCount = answeredRetries.at(-1)
   return { ...word, turnId, index, answeredCount, isLost, answer: 'running', wasRead: false }
 }
 
-function fromRecord(turn: TurnOutline): PlacedTry {
+function fromRecord(turn: TurnOutline): AttemptAtIndex {
   const { turnId, index, status, finishReason, error, retryCount } = turn
-  const annotations = annotationsOf(turn)
+  const annotations = getAnnotations(turn)
   const isWhole = hasWholeAnswer({ status, finishReason, errorCode: error?.code ?? null })
   return {
     turnId,
@@ -101,16 +101,16 @@ function fromRecord(turn: TurnOutline): PlacedTry {
 }
 
 /** A request with which others are compared. */
-class Wanted {
-  readonly #request: TriedRequest
+class AttemptQuery {
+  readonly #request: AttemptContent
   readonly #messages: readonly string[]
 
-  constructor(request: TriedRequest) {
+  constructor(request: AttemptContent) {
     this.#request = request
     this.#messages = getTextsUpTo(request.lastMessage)
   }
 
-  isLike(turn: TriedRequest): boolean {
+  isLike(turn: AttemptContent): boolean {
     const { dialect, tools, params, promptPieces } = this.#request
     return (
       turn.dialect === dialect &&

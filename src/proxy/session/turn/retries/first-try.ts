@@ -1,9 +1,9 @@
 /** Finds the earlier attempt that a client's retry repeats. */
-import type { TryWord } from '../../state/live-turn.ts'
+import type { RetryInfo } from '../../state/live-turn.ts'
 import { type Attempt, findRepeatedByLast } from '../../trajectories/retries.ts'
 
 /** An earlier request of the session that is identical. */
-export interface EarlierTry extends TryWord {
+export interface EarlierAttempt extends RetryInfo {
   turnId: string
   /** The retry count of the last retry that received its response. */
   answeredCount?: number | undefined
@@ -20,7 +20,7 @@ export interface EarlierTry extends TryWord {
  * @param keys the idempotency keys of all earlier requests of the session, if they are known
  */
 export function mayBeRetry(
-  { retryCount, tellsTries, idempotencyKey: key }: TryWord,
+  { retryCount, tellsTries, idempotencyKey: key }: RetryInfo,
   keys: ReadonlySet<string> | undefined,
 ): boolean {
   // A client that counts its attempts declares the first one as such.
@@ -37,14 +37,17 @@ export function mayBeRetry(
  * @param tries in the order of requests
  * @returns undefined: it is an ordinary request
  */
-export function firstTryOf(retry: TryWord, tries: readonly EarlierTry[]): EarlierTry | undefined {
+export function locateFirstAttempt(
+  retry: RetryInfo,
+  tries: readonly EarlierAttempt[],
+): EarlierAttempt | undefined {
   const { idempotencyKey } = retry
   const named = tries.filter((each) => each.idempotencyKey === idempotencyKey)
   const found = idempotencyKey === undefined ? byCount(retry, named) : named.findLast(hasAnswer)
   return found && hasAnswer(found) ? found : undefined
 }
 
-function byCount({ retryCount }: TryWord, tries: readonly EarlierTry[]): EarlierTry | undefined {
+function byCount({ retryCount }: RetryInfo, tries: readonly EarlierAttempt[]): EarlierAttempt | undefined {
   const asTurns = tries.map((each): Attempt => {
     const status = seemsDelivered(each) ? 'completed' : 'aborted'
     return { turnId: each.turnId, retryCount: each.retryCount, answeredCount: each.answeredCount, status }
@@ -58,10 +61,10 @@ function byCount({ retryCount }: TryWord, tries: readonly EarlierTry[]): Earlier
   return unread.length === 1 ? found : undefined
 }
 
-function hasAnswer({ answer }: EarlierTry): boolean {
+function hasAnswer({ answer }: EarlierAttempt): boolean {
   return answer !== 'none'
 }
 
-function seemsDelivered({ answer, isLost }: EarlierTry): boolean {
+function seemsDelivered({ answer, isLost }: EarlierAttempt): boolean {
   return answer !== 'none' && !isLost
 }

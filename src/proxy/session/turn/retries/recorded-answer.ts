@@ -10,17 +10,17 @@ import type {
 import type { ToolCall } from '../../../../protocol/canonical/messages.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
 import type { TurnRecord, TurnStore } from '../../../store/port/turn-store.ts'
-import type { AwaitedTurn } from '../../state/live-turn.ts'
+import type { ResponseHandle } from '../../state/live-turn.ts'
 
 /** The parts of a response that have no column; stored if not empty. */
-interface UnnamedAnswer {
+interface ResponseExtras {
   refusal?: string
   extra?: Record<string, unknown>
 }
 
 /** Returns the parts without a column. @returns undefined if there are none */
-export function unnamedPart({ refusal, extra }: CompletionBuilder): UnnamedAnswer | undefined {
-  const unnamed: UnnamedAnswer = {
+export function unnamedPart({ refusal, extra }: CompletionBuilder): ResponseExtras | undefined {
+  const unnamed: ResponseExtras = {
     ...(refusal !== null && { refusal }),
     ...(Object.keys(extra).length > 0 && { extra }),
   }
@@ -38,7 +38,7 @@ export function isRestorable({ params }: Pick<TurnRecord, 'params'>): boolean {
 
 /** A committed response for redelivery to a retry. */
 interface GivenAnswer
-  extends Pick<AwaitedTurn, 'turnId' | 'startedAtMs' | 'endedAtMs' | 'completion' | 'events'> {
+  extends Pick<ResponseHandle, 'turnId' | 'startedAtMs' | 'endedAtMs' | 'completion' | 'events'> {
   /** The number of retries that received it, including this one. */
   retriesAnswered: number
 }
@@ -54,7 +54,7 @@ export async function giveAgain(
   const retriesAnswered = await store.answerRetry(sessionId, turnId, retryCount)
   if (retriesAnswered === undefined) return undefined
   const completion = new CompletionBuilder()
-  for (const event of [startOf(turn), deltaOf(turn), endOf(turn)]) completion.add(event)
+  for (const event of [getStart(turn), toDelta(turn), toEnd(turn)]) completion.add(event)
   return {
     turnId,
     startedAtMs: turn.startedAtMs,
@@ -69,7 +69,7 @@ async function* oneBatch(events: readonly GenerationEvent[]): GenerationStream {
   yield events
 }
 
-function startOf({ engine, model, promptTokenIds, weightVersionStart }: TurnRecord): GenerationStart {
+function getStart({ engine, model, promptTokenIds, weightVersionStart }: TurnRecord): GenerationStart {
   return {
     type: 'start',
     engine: engine ?? '',
@@ -79,9 +79,9 @@ function startOf({ engine, model, promptTokenIds, weightVersionStart }: TurnReco
   }
 }
 
-function deltaOf(turn: TurnRecord): GenerationDelta {
+function toDelta(turn: TurnRecord): GenerationDelta {
   const calls = JSON.parse(turn.toolCalls) as ToolCall[]
-  const { answer } = JSON.parse(turn.annotations) as { answer?: UnnamedAnswer }
+  const { answer } = JSON.parse(turn.annotations) as { answer?: ResponseExtras }
   return {
     type: 'delta',
     ...(turn.completionText !== null && { content: turn.completionText }),
@@ -93,7 +93,7 @@ function deltaOf(turn: TurnRecord): GenerationDelta {
   }
 }
 
-function endOf({ finishReason, stopReason, usage, weightVersionEnd }: TurnRecord): GenerationEnd {
+function toEnd({ finishReason, stopReason, usage, weightVersionEnd }: TurnRecord): GenerationEnd {
   return {
     type: 'end',
     finishReason: finishReason ?? 'stop',

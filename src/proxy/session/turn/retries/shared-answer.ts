@@ -14,7 +14,7 @@ interface Piece {
   next: Piece | undefined
 }
 
-export class SharedAnswer {
+export class ResponseBuffer {
   readonly #events: AsyncIterator<Batch>
   readonly #fold: CompletionBuilder
   readonly #readers = new Set<AnswerShare>()

@@ -16,7 +16,7 @@ t.test('reports that are due while a batch is on its way go with the next one', 
       batches.push(batch.length)
       return batches.length === 1 ? sent : Promise.resolve(true)
     },
-    goneOf: fakeSharedRecord().goneOf,
+    goneOf: fakeSharedRecord().getGoneSignal,
   })
   for (let id = 0; id < 1_501; id += 1) reports.add(TARGET, report(id))
   resolve(true)
@@ -33,7 +33,7 @@ t.test('a batch that fails is sent again until the lease of its node has ended',
     if (attempts === 1) throw new Error('refused')
     return false
   }
-  const reports = new DeliveryReports({ send, goneOf: shared.goneOf, clock })
+  const reports = new DeliveryReports({ send, goneOf: shared.getGoneSignal, clock })
   reports.add(TARGET, report(1))
   for (const count of [1, 2, 3]) {
     await setImmediate()
@@ -51,7 +51,7 @@ t.test('a flush ends in time, whatever the node does', async (t) => {
   const clock = new FakeClock()
   const reports = new DeliveryReports({
     send: () => new Promise(() => {}),
-    goneOf: fakeSharedRecord().goneOf,
+    goneOf: fakeSharedRecord().getGoneSignal,
     clock,
   })
   reports.add(TARGET, report(1))

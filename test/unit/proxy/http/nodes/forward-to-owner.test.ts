@@ -10,7 +10,7 @@ import {
   NodeIdentity,
 } from '../../../../../src/proxy/http/nodes/node-identity.ts'
 import type { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
-import { type SharingProxy, sessionMoved } from '../../../../../src/proxy/store/port/shared-record.ts'
+import { type NodeInfo, sessionMoved } from '../../../../../src/proxy/store/port/shared-record.ts'
 import { fakeSharedRecord } from '../../../../helpers/fake-shared-record.ts'
 import { type Script, sendJson, startScriptedServer } from '../../../../helpers/scripted-server.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
@@ -33,7 +33,7 @@ function identityOf(lease: number): NodeIdentity {
 async function startNode(t: Test, scripts: Script[]) {
   const others = await Promise.all(scripts.map((script) => startScriptedServer(script)))
   for (const other of others) t.teardown(() => other.close())
-  const owner = (): SharingProxy | undefined => {
+  const owner = (): NodeInfo | undefined => {
     const index = others.findIndex(({ requests }) => requests.length === 0)
     if (index === -1) return undefined
     return { id: index + 2, name: '', url: others[index]!.url, isDraining: false, seen: 0, isDrained: false }

@@ -4,7 +4,7 @@ import { getMessagesBetween } from '../../../../../src/protocol/canonical/conver
 import type { CompletionMessage, IndexTurn } from '../../../../../src/proxy/session/matching/prefix-index.ts'
 import type { SessionTurn } from '../../../../../src/proxy/session/matching/session-turns.ts'
 import type { ToolCallIds } from '../../../../../src/proxy/session/matching/tool-call-ids.ts'
-import { asSampled } from '../../../../../src/proxy/session/prompts/as-sampled.ts'
+import { restoreSampled } from '../../../../../src/proxy/session/prompts/as-sampled.ts'
 import { conversationOf } from '../../../../helpers/messages.ts'
 
 const user = (content: string) => ({ role: 'user', content })
@@ -36,9 +36,9 @@ const valuesOf = (messages: readonly { value: unknown }[]) => messages.map(({ va
 
 t.test('where an agent echoes what was sampled nothing is another one', async (t) => {
   const talk = conversation(user('hi'), saying(call('a'), call('b')), result('a', '1'), result('b', '2'))
-  t.equal(asSampled(talk, turnSaying(call('a'), call('b')), idsOf()), talk)
-  t.equal(asSampled(talk, undefined, idsOf()), talk)
-  t.equal(asSampled(talk, undefined, idsOf({ other: 'x' })), talk)
+  t.equal(restoreSampled(talk, turnSaying(call('a'), call('b')), idsOf()), talk)
+  t.equal(restoreSampled(talk, undefined, idsOf()), talk)
+  t.equal(restoreSampled(talk, undefined, idsOf({ other: 'x' })), talk)
 })
 
 t.test('calls and results have the ids that the model gave them, where it gave any', async (t) => {
@@ -50,8 +50,8 @@ t.test('calls and results have the ids that the model gave them, where it gave a
     const talk = conversation(user('hi'), saying(call('a'), call('b')), result('a', '1'), result('b', '2'))
     const [a, b] = [own.a ?? 'a', own.b ?? 'b']
     const wanted = [user('hi'), saying(call(a), call(b)), result(a, '1'), result(b, '2')]
-    t.match(valuesOf(asSampled(talk, turnSaying(call('a'), call('b')), idsOf(own))), wanted)
-    const shown = asSampled(talk, undefined, idsOf(own))
+    t.match(valuesOf(restoreSampled(talk, turnSaying(call('a'), call('b')), idsOf(own))), wanted)
+    const shown = restoreSampled(talk, undefined, idsOf(own))
     t.match(valuesOf(shown), wanted, 'of an echo of no turn, too')
     t.equal(shown[0], talk[0], 'others are the messages themselves')
     if (own.a === undefined) t.equal(shown[2], talk[2])
@@ -66,7 +66,7 @@ t.test('what was sampled stands in the place of what an agent made of it', async
     saying(call('a', '{"x":1}')),
     { role: 'assistant', content: 'Go' },
   ]) {
-    const [, shown] = asSampled(conversation(user('hi'), echo), turn, idsOf())
+    const [, shown] = restoreSampled(conversation(user('hi'), echo), turn, idsOf())
     t.match(shown!.value, saying(call('a', '{"x":1}'), call('b', '{"x":1}')), JSON.stringify(echo))
     t.notOk('reasoning_content' in shown!.value)
   }
@@ -74,7 +74,7 @@ t.test('what was sampled stands in the place of what an agent made of it', async
 
 t.test('calls that say the same come in the order in which they were sampled', async (t) => {
   const [a, b, c] = [call('a'), call('b'), call('c')]
-  const [, shown] = asSampled(conversation(user('hi'), saying(a, c, b)), turnSaying(a, b, c), idsOf())
+  const [, shown] = restoreSampled(conversation(user('hi'), saying(a, c, b)), turnSaying(a, b, c), idsOf())
   t.match(shown!.value, saying(a, b, c))
 })
 
@@ -82,12 +82,16 @@ t.test('results come in the order of the calls that were sampled, if all are the
   const turn = turnSaying(call('a'), call('b'))
   const shown = (...results: object[]) =>
     valuesOf(
-      asSampled(conversation(user('hi'), saying(call('a'), call('b')), ...results), turn, idsOf()),
+      restoreSampled(conversation(user('hi'), saying(call('a'), call('b')), ...results), turn, idsOf()),
     ).slice(2)
   const [a, b, c] = [result('a', '1'), result('b', '2'), result('c', '3')]
   t.match(shown(b, a), [a, b])
   t.match(shown(b, a, user('on'), b), [a, b, user('on'), b])
   for (const kept of [[b], [b, b], [b, c], [b, a, c], [b, user('on'), a]]) t.match(shown(...kept), kept)
-  const one = asSampled(conversation(user('hi'), saying(call('a')), b, a), turnSaying(call('a')), idsOf())
+  const one = restoreSampled(
+    conversation(user('hi'), saying(call('a')), b, a),
+    turnSaying(call('a')),
+    idsOf(),
+  )
   t.match(valuesOf(one).slice(2), [b, a], 'of one call as they are')
 })

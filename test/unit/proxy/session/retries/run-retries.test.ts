@@ -3,9 +3,9 @@ import { ProxyError } from '../../../../../src/base/errors.ts'
 import type { GenerationEvent, GenerationStream } from '../../../../../src/protocol/canonical/events.ts'
 import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
 import {
-  type AgentCall,
-  type AgentWord,
-  type AwaitedTurn,
+  type AgentRequest,
+  type RequestMetadata,
+  type ResponseHandle,
   TurnRunner,
 } from '../../../../../src/proxy/session/turn/run-turn.ts'
 import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
@@ -34,7 +34,7 @@ function setUp(t: Test, retryGraceMs = 0) {
   return { backend, runner, store, sessions, turns, goOn }
 }
 
-function call(word: Partial<AgentWord> = {}, stream = true): AgentCall {
+function call(word: Partial<RequestMetadata> = {}, stream = true): AgentRequest {
   const body = { model: 'm', messages: [{ role: 'user', content: 'hello' }] }
   return {
     sessionId: 's',
@@ -42,10 +42,10 @@ function call(word: Partial<AgentWord> = {}, stream = true): AgentCall {
     request: { kind: 'chat', body },
     stream,
     word: { retryCount: 0, tellsTries: true, hasAgentKey: false, ...word },
-  } as AgentCall
+  } as AgentRequest
 }
 
-async function read(turn: Pick<AwaitedTurn, 'events'>): Promise<GenerationEvent[]> {
+async function read(turn: Pick<ResponseHandle, 'events'>): Promise<GenerationEvent[]> {
   return (await Array.fromAsync(turn.events)).flat()
 }
 
@@ -184,7 +184,7 @@ t.test('a call of a client that says nothing of its tries is cancelled at once',
 t.test('a stream that has begun is cancelled at once, unless a key names it', async (t) => {
   const { runner, turns, goOn } = setUp(t, 60_000)
   const agent = new AbortController()
-  const begin = async (word: Partial<AgentWord>) => {
+  const begin = async (word: Partial<RequestMetadata>) => {
     const { events } = await runner.begin(call(word), agent.signal)
     const { promise: begun, resolve } = Promise.withResolvers<void>()
     const all = (async () => {

@@ -1,8 +1,8 @@
 import t from 'tap'
 import type { DeclaredRole } from '../../../../../src/proxy/session/roles/agent-role.ts'
 import {
+  findPolicy,
   type Policies,
-  policyOf,
   policyOnRecord,
   readPolicies,
 } from '../../../../../src/proxy/session/state/policies.ts'
@@ -13,8 +13,8 @@ import { QUIET_TURN } from '../../../../helpers/sessions-api.ts'
 t.test('one name is the policy of every line', async (t) => {
   t.same(readPolicies('actor'), { '*': 'actor' })
   for (const line of [undefined, 'main', 'side', 'compaction', 'subagent', 'subagent:x'] as const)
-    t.equal(policyOf(readPolicies('actor'), line), 'actor', line ?? 'untold')
-  t.equal(policyOf(readPolicies(undefined)), undefined)
+    t.equal(findPolicy(readPolicies('actor'), line), 'actor', line ?? 'untold')
+  t.equal(findPolicy(readPolicies(undefined)), undefined)
 })
 
 t.test('a line has its own policy, or that of what it belongs to', async (t) => {
@@ -28,8 +28,8 @@ t.test('a line has its own policy, or that of what it belongs to', async (t) => 
     ['subagent', 'helper'],
     ['side', 'base'],
   ]
-  for (const [line, name] of expected) t.equal(policyOf(policies, line), name, line ?? 'untold')
-  t.equal(policyOf({ 'subagent:critic': 'critic' }, 'main'), undefined, 'nobody named one')
+  for (const [line, name] of expected) t.equal(findPolicy(policies, line), name, line ?? 'untold')
+  t.equal(findPolicy({ 'subagent:critic': 'critic' }, 'main'), undefined, 'nobody named one')
 })
 
 t.test('a policy of no line, or without a name, is refused', async (t) => {

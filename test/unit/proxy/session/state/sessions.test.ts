@@ -5,11 +5,11 @@ import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
 import {
-  type SessionCall,
   Sessions,
   type SessionsOptions,
+  type TurnAllocation,
 } from '../../../../../src/proxy/session/state/sessions.ts'
-import type { HeldSweep } from '../../../../../src/proxy/session/state/sweeper.ts'
+import type { SweepBacklog } from '../../../../../src/proxy/session/state/sweeper.ts'
 import type { NewSession, OpenTurn } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 
@@ -40,12 +40,12 @@ type Setup = Partial<SessionsOptions> & { store?: ObservedStore }
 function setUp(t: Test, { store = new ObservedStore(), ...options }: Setup = {}) {
   const ended: string[] = []
   const sweepFailures: ProxyError[] = []
-  const heldSweeps: HeldSweep[] = []
+  const heldSweeps: SweepBacklog[] = []
   let nowMs = 1_000
   const hooks = {
     onEnded: (sessionId: string) => void ended.push(sessionId),
     onSweepFailed: (error: ProxyError) => void sweepFailures.push(error),
-    onSweepHeld: (held: HeldSweep) => void heldSweeps.push(held),
+    onSweepHeld: (held: SweepBacklog) => void heldSweeps.push(held),
   }
   const clock = () => nowMs
   const sessions = new Sessions(store, hooks, {
@@ -62,7 +62,11 @@ function setUp(t: Test, { store = new ObservedStore(), ...options }: Setup = {})
   return { sessions, store, ended, sweepFailures, heldSweeps, advance }
 }
 
-async function record(store: MemoryTurnStore, call: SessionCall, turnId = `${call.sessionId}-${call.index}`) {
+async function record(
+  store: MemoryTurnStore,
+  call: TurnAllocation,
+  turnId = `${call.sessionId}-${call.index}`,
+) {
   const turn: OpenTurn = {
     turnId,
     sessionId: call.sessionId,

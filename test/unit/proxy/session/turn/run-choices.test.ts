@@ -5,7 +5,7 @@ import type { CompletionBody } from '../../../../../src/protocol/canonical/reque
 import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
 import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
 import { beginChoices, type Choices } from '../../../../../src/proxy/session/turn/run-choices.ts'
-import { type AgentCall, TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
+import { type AgentRequest, TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
 import type { OpenTurn } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 import {
@@ -28,10 +28,16 @@ function setUp(t: Test, script?: Script, store = new MemoryTurnStore()) {
   return { backend, sessions, store, runner }
 }
 
-function call(n: number, more: object = {}, retryCount = 0): AgentCall {
+function call(n: number, more: object = {}, retryCount = 0): AgentRequest {
   const body = { model: 'm', messages: [{ role: 'user', content: 'hello' }], n, ...more }
   const word = { retryCount, hasAgentKey: false }
-  return { sessionId: 's', dialect: 'chat', request: { kind: 'chat', body }, stream: true, word } as AgentCall
+  return {
+    sessionId: 's',
+    dialect: 'chat',
+    request: { kind: 'chat', body },
+    stream: true,
+    word,
+  } as AgentRequest
 }
 
 async function read(choices: Choices): Promise<number[]> {

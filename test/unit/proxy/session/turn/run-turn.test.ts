@@ -3,10 +3,10 @@ import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
 import type { GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
 import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
-import { AnnouncedWeights } from '../../../../../src/proxy/session/turn/announced-weights.ts'
+import { WeightAnnouncement } from '../../../../../src/proxy/session/turn/announced-weights.ts'
 import {
-  type AgentCall,
-  type AwaitedTurn,
+  type AgentRequest,
+  type ResponseHandle,
   TurnRunner,
 } from '../../../../../src/proxy/session/turn/run-turn.ts'
 import type { OpenTurn, TurnOutcome, TurnRecord } from '../../../../../src/proxy/store/port/turn-store.ts'
@@ -26,7 +26,7 @@ function setUp(
   t: Test,
   script?: Script,
   store: MemoryTurnStore = new MemoryTurnStore(),
-  weights = new AnnouncedWeights(),
+  weights = new WeightAnnouncement(),
   settleMs = 1_000,
 ) {
   const backend = new ScriptedBackend(script)
@@ -37,16 +37,16 @@ function setUp(
   return { backend, sessions, store, runner }
 }
 
-function call(overrides: Partial<AgentCall> = {}): AgentCall {
+function call(overrides: Partial<AgentRequest> = {}): AgentRequest {
   const request = {
     kind: 'chat',
     body: { model: 'm', messages: [{ role: 'user', content: 'hello' }] },
   } as const
   const word = { retryCount: 0, hasAgentKey: false }
-  return { sessionId: 's', dialect: 'chat', request, stream: true, word, ...overrides } as AgentCall
+  return { sessionId: 's', dialect: 'chat', request, stream: true, word, ...overrides } as AgentRequest
 }
 
-async function read(turn: AwaitedTurn): Promise<GenerationEvent[]> {
+async function read(turn: ResponseHandle): Promise<GenerationEvent[]> {
   const events: GenerationEvent[] = []
   for await (const batch of turn.events) events.push(...batch)
   return events
@@ -89,7 +89,7 @@ t.test('a call becomes a completed turn that holds what the agent saw', async (t
 })
 
 t.test('weights that are announced while an engine is at it are none that it began with', async (t) => {
-  const weights = new AnnouncedWeights()
+  const weights = new WeightAnnouncement()
   weights.announced = 'v0'
   const bare = wholeAnswer().map((event) =>
     event.type === 'start' ? { ...event, weightVersion: undefined } : event,
@@ -455,7 +455,7 @@ t.test('a request nested too deeply to be written down is refused and leaves no 
     { messages: [{ ...messages[0]!, extra: deep }] },
     { messages, tools: [{ type: 'function', function: { name: 'f', parameters: deep } }] },
   ]) {
-    const request = { kind: 'chat', body } as unknown as AgentCall['request']
+    const request = { kind: 'chat', body } as unknown as AgentRequest['request']
     await t.rejects(runner.begin(call({ request }), never), { code: 'invalid_request', message: /nested/ })
   }
   const begunAt = performance.now()

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { UnclosedTurns } from '../../../../../src/proxy/session/turn/unclosed-turns.ts'
+import { CloseRetries } from '../../../../../src/proxy/session/turn/unclosed-turns.ts'
 import type { TurnOutcome } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
 
@@ -13,7 +13,7 @@ t.test('a turn whose closing was refused is closed once the store takes it', asy
       if (isFull) throw new Error('database or disk is full')
     },
   }
-  const turns = new UnclosedTurns(store, clock)
+  const turns = new CloseRetries(store, clock)
   for (const turnId of ['a', 'b']) turns.add(() => ({ turnId }) as TurnOutcome)
   const pass = async () => {
     clock.advance(60_000)
@@ -31,7 +31,7 @@ t.test('a turn whose closing was refused is closed once the store takes it', asy
 
 t.test('a runner that stops asks no more', async (t) => {
   const clock = new FakeClock()
-  const turns = new UnclosedTurns({ closeTurn: () => Promise.reject(new Error('closed')) }, clock)
+  const turns = new CloseRetries({ closeTurn: () => Promise.reject(new Error('closed')) }, clock)
   turns.add(() => ({ turnId: 'a' }) as TurnOutcome)
   turns.stop()
   t.equal(clock.pending, 0)

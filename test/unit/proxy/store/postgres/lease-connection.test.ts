@@ -27,7 +27,7 @@ function startServer(fails: (sql: string, connection: number) => boolean = () =>
 t.test('no statement of one task stands inside of the transaction of another', async (t) => {
   const { log, connect } = startServer()
   const connection = new LeaseConnection(connect)
-  const owner = () => connection.ownerOf('s')
+  const owner = () => connection.readOwner('s')
   await Promise.all([owner(), connection.setControl('a', 1), owner(), connection.setControl('b', 2), owner()])
   const kinds = log.map((sql) => sql.trim().split(/[ ;]/)[0])
   const transaction = ['BEGIN', 'SELECT', 'INSERT', 'COMMIT']
@@ -38,9 +38,9 @@ t.test('a task that fails takes its connection with it, and the next one gets an
   const { connect, connections } = startServer((sql) => sql.startsWith('INSERT'), '57014')
   const connection = new LeaseConnection(connect)
   const results = await Promise.allSettled([
-    connection.ownerOf('s'),
+    connection.readOwner('s'),
     connection.setControl('a', 1),
-    connection.ownerOf('s'),
+    connection.readOwner('s'),
   ])
   t.strictSame(
     results.map(({ status }) => status),
@@ -73,13 +73,13 @@ t.test('a task that runs while the connection is closed is not repeated', async 
   let isLost = false
   const { log, connect, connections } = startServer(() => isLost)
   const connection = new LeaseConnection(connect)
-  await connection.ownerOf('s')
-  const running = connection.ownerOf('s')
+  await connection.readOwner('s')
+  const running = connection.readOwner('s')
   // The task has sent its query, which the end of the connection makes fail.
   while (log.length < 2) await Promise.resolve()
   isLost = true
   await connection.close()
   await t.rejects(running)
-  await t.rejects(connection.ownerOf('s'), { message: /closed/ })
+  await t.rejects(connection.readOwner('s'), { message: /closed/ })
   t.equal(connections(), 1)
 })

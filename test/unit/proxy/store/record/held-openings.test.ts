@@ -1,10 +1,10 @@
 import t from 'tap'
-import { HeldOpenings } from '../../../../../src/proxy/store/record/held-openings.ts'
+import { WriteCoalescer } from '../../../../../src/proxy/store/record/held-openings.ts'
 import { aTurn } from '../../../../conformance/turn-store.ts'
 
 function holder() {
   const sent: string[] = []
-  const openings = new HeldOpenings(async ({ turnId }) => {
+  const openings = new WriteCoalescer(async ({ turnId }) => {
     sent.push(turnId)
     if (turnId === 'bad') throw new Error('refused')
   })

@@ -1,13 +1,9 @@
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import type { Reply } from '../../../../../src/proxy/store/record/calls.ts'
-import type { PagedList } from '../../../../../src/proxy/store/record/reader.ts'
-import type {
-  RecordedRequest,
-  RecordedTurn,
-  SentTurn,
-} from '../../../../../src/proxy/store/record/sent-turn.ts'
-import { SentTurns } from '../../../../../src/proxy/store/record/sent-turns.ts'
+import type { PageList } from '../../../../../src/proxy/store/record/reader.ts'
+import type { RequestReply, TurnMessage, TurnReply } from '../../../../../src/proxy/store/record/sent-turn.ts'
+import { TurnSender } from '../../../../../src/proxy/store/record/sent-turns.ts'
 import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
 import { anOutcome, aTurn } from '../../../../conformance/turn-store.ts'
 import type { TurnOfTexts } from '../../../../helpers/messages.ts'
@@ -26,7 +22,7 @@ function openWriter(t: Test) {
     const texts = new Map<number, string>()
     let messages: string[] = []
     let pieces: string[] = []
-    const next = (list: string[], { shared, added }: PagedList) => [
+    const next = (list: string[], { shared, added }: PageList) => [
       ...list.slice(0, shared),
       ...added.map((id) => texts.get(id)!),
     ]
@@ -47,9 +43,9 @@ function openWriter(t: Test) {
   return { commit, createSession, requestsOf }
 }
 
-function recordedOf(reply: Reply): RecordedRequest {
+function recordedOf(reply: Reply): RequestReply {
   if ('error' in reply) throw new Error(reply.error.message)
-  const value = reply.value as RecordedRequest | RecordedTurn
+  const value = reply.value as RequestReply | TurnReply
   return 'request' in value ? value.request : value
 }
 
@@ -58,9 +54,9 @@ const MESSAGES = Array.from({ length: 20 }, (_, place) => `{"role":"user","conte
 t.test('a request that goes on from the last one is sent as what it adds', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   createSession('s')
-  const requests = new SentTurns()
+  const requests = new TurnSender()
   const tools = '[{"type":"function"}]'
-  const send = (index: number, count: number): SentTurn => {
+  const send = (index: number, count: number): TurnMessage => {
     const turn = aTurn(`t${index}`, { index, requestMessages: MESSAGES.slice(0, count), tools })
     const { sent, recorded } = requests.pack(turn)
     recorded(recordedOf(commit('openTurn', sent)))
@@ -83,7 +79,7 @@ t.test('a request that goes on from the last one is sent as what it adds', (t) =
 t.test('of a prompt that goes on from the last one its last piece and what is new are sent', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   createSession('s')
-  const requests = new SentTurns()
+  const requests = new TurnSender()
   const prompts = [
     ['[1', ',2'],
     ['[1', ',2', ',3'],
@@ -112,7 +108,7 @@ t.test('of a prompt that goes on from the last one its last piece and what is ne
 })
 
 t.test('nothing is left out of a request while the one before it is not on record', (t) => {
-  const requests = new SentTurns()
+  const requests = new TurnSender()
   const pack = (count: number) => requests.pack(aTurn('a', { requestMessages: MESSAGES.slice(0, count) }))
   const first = pack(3)
   t.match(pack(5).sent, { messages: { base: { depth: 0 }, texts: { length: 5 } } })
@@ -127,7 +123,7 @@ t.test('nothing is left out of a request while the one before it is not on recor
 t.test('a prompt whose ids the engine did not tell is sent as none', (t) => {
   const prompts = [Int32Array.of(), Int32Array.of(1, 2)]
   const sent = prompts.map((promptTokenIds) =>
-    new SentTurns().packOutcome(anOutcome('a', { promptTokenIds })),
+    new TurnSender().packOutcome(anOutcome('a', { promptTokenIds })),
   )
   t.strictSame(
     sent.map(({ sent: { prompt } }) => prompt),
@@ -153,7 +149,7 @@ t.test('whatever is known of the request before, it is recorded as it is', (t) =
       lastSession += 1
       const sessionId = `session-${lastSession}`
       createSession(sessionId)
-      const requests = new SentTurns()
+      const requests = new TurnSender()
       let written: object[] = []
       let requestMessages: string[] = []
       let promptPieces: string[] = []
@@ -188,7 +184,7 @@ t.test('whatever is known of the request before, it is recorded as it is', (t) =
 t.test('a request that repeats what is not on record is refused, and leaves nothing', (t) => {
   const { commit, createSession, requestsOf } = openWriter(t)
   createSession('s')
-  const { sent } = new SentTurns().pack(aTurn('a', { requestMessages: MESSAGES.slice(0, 3) }))
+  const { sent } = new TurnSender().pack(aTurn('a', { requestMessages: MESSAGES.slice(0, 3) }))
   const base = { node: 1, depth: 2, link: 'x'.repeat(16) }
   const messages = { base, texts: MESSAGES.slice(2, 3) }
   t.match(commit('openTurn', { ...sent, messages }), { error: { code: 'store_failed' } })

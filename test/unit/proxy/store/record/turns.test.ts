@@ -1,6 +1,6 @@
 import t from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
-import { NO_TEXTS, type Stretch } from '../../../../../src/proxy/store/record/sent-turn.ts'
+import { NO_TEXTS, type TextBatch } from '../../../../../src/proxy/store/record/sent-turn.ts'
 import type { SessionTables, TurnTables } from '../../../../../src/proxy/store/record/tables.ts'
 import { TurnWriter } from '../../../../../src/proxy/store/record/turns.ts'
 
@@ -15,7 +15,7 @@ function openTurns(tree?: number) {
   return new TurnWriter({} as TurnTables, sessions as unknown as SessionTables, 1)
 }
 
-const stretch = (overrides: Partial<Stretch> = {}): Stretch => ({
+const stretch = (overrides: Partial<TextBatch> = {}): TextBatch => ({
   sessionId: 's',
   epoch: 2,
   list: 'messages',

@@ -1,26 +1,29 @@
 import t from 'tap'
-import type { ThreadCall } from '../../../../../src/proxy/store/record/calls.ts'
-import { SentTurns } from '../../../../../src/proxy/store/record/sent-turns.ts'
-import { WaitingCalls } from '../../../../../src/proxy/store/record/waiting-calls.ts'
+import type { ThreadCommand } from '../../../../../src/proxy/store/record/calls.ts'
+import { TurnSender } from '../../../../../src/proxy/store/record/sent-turns.ts'
+import { PendingCommands } from '../../../../../src/proxy/store/record/waiting-calls.ts'
 import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
 import { aTurn } from '../../../../conformance/turn-store.ts'
 
-type Call = ThreadCall<WriteMethods>
+type Call = ThreadCommand<WriteMethods>
 
 function opening(sessionId: string, messages: number): Call {
   const requestMessages = Array.from({ length: messages }, (_, place) => `"${sessionId}, message ${place}"`)
-  const { sent } = new SentTurns().pack(aTurn(`${sessionId}-0`, { sessionId, requestMessages }))
+  const { sent } = new TurnSender().pack(aTurn(`${sessionId}-0`, { sessionId, requestMessages }))
   return { id: 1, method: 'openTurn', args: [sent] }
 }
 
-function waitingFor(...calls: Call[]): WaitingCalls {
-  const waiting = new WaitingCalls()
+function waitingFor(...calls: Call[]): PendingCommands {
+  const waiting = new PendingCommands()
   for (const call of calls) waiting.push(call)
   return waiting
 }
 
 /** Sessions of the operations, and what each is: `a putStretch`. */
-function groupsOf(waiting: WaitingCalls, ...[isAlone]: Parameters<WaitingCalls['takeGroup']>): string[][] {
+function groupsOf(
+  waiting: PendingCommands,
+  ...[isAlone]: Parameters<PendingCommands['takeGroup']>
+): string[][] {
   const groups: string[][] = []
   for (let group = waiting.takeGroup(isAlone); group.length > 0; group = waiting.takeGroup(isAlone))
     groups.push(

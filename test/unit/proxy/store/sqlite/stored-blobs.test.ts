@@ -1,7 +1,7 @@
 /** What the writer does to the bytes of images: they are there once, as long as any session has them. */
 import t, { type Test } from 'tap'
-import type { ThreadCall } from '../../../../../src/proxy/store/record/calls.ts'
-import { SentTurns } from '../../../../../src/proxy/store/record/sent-turns.ts'
+import type { ThreadCommand } from '../../../../../src/proxy/store/record/calls.ts'
+import { TurnSender } from '../../../../../src/proxy/store/record/sent-turns.ts'
 import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
 import { anOutcome, aTurn } from '../../../../conformance/turn-store.ts'
 import { sentWhole } from '../../../../helpers/prompt-ids.ts'
@@ -27,14 +27,14 @@ function showing(picture: Buffer, text = 'What is this?'): string {
 /** A turn that shows pictures; its session is named by the first letter of its id. */
 function opened(turnId: string, ...requestMessages: string[]): Call {
   const turn = aTurn(turnId, { sessionId: turnId[0]!, requestMessages })
-  return ['openTurn', new SentTurns().pack(turn).sent]
+  return ['openTurn', new TurnSender().pack(turn).sent]
 }
 
 function openWriter(t: Test) {
   const { db, writer, reader } = openStoreWriter(t)
   /** @returns the code of each operation's error, or null */
   const commit = (...calls: Call[]) => {
-    const group = calls.map(([method, ...args], id): ThreadCall<WriteMethods> => ({ id, method, args }))
+    const group = calls.map(([method, ...args], id): ThreadCommand<WriteMethods> => ({ id, method, args }))
     return writer.commit(group).map((reply) => ('error' in reply ? reply.error.code : null))
   }
   const purge = () => {

@@ -1,13 +1,13 @@
 /** Which operations of the store share a commit, and who waits for whom. */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import type { Reply, ThreadCall } from '../../../../../src/proxy/store/record/calls.ts'
-import { NO_TEXTS, type Stretch } from '../../../../../src/proxy/store/record/sent-turn.ts'
+import type { Reply, ThreadCommand } from '../../../../../src/proxy/store/record/calls.ts'
+import { NO_TEXTS, type TextBatch } from '../../../../../src/proxy/store/record/sent-turn.ts'
 import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
 import type { Writer } from '../../../../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../../../../src/proxy/store/sqlite/writer-loop.ts'
 
-type Call = ThreadCall<WriteMethods>
+type Call = ThreadCommand<WriteMethods>
 
 /** A loop whose writer notes the groups, by the ids of their operations. */
 function aLoop(t: Test) {
@@ -17,7 +17,7 @@ function aLoop(t: Test) {
     commit: (calls: readonly Call[]): Reply[] => {
       groups.push(calls.map(({ id }) => id))
       for (const { method, args } of calls)
-        if (method === 'putStretch') (args[0] as Stretch).written(NO_TEXTS)
+        if (method === 'putStretch') (args[0] as TextBatch).written(NO_TEXTS)
       return []
     },
     purge: () => false,

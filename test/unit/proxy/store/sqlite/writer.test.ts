@@ -1,9 +1,9 @@
 import t, { type Test } from 'tap'
 import type { OpenTurn, TurnOutcome } from '../../../../../src/proxy/store/port/turn-store.ts'
-import type { ThreadCall } from '../../../../../src/proxy/store/record/calls.ts'
-import type { SentTurn } from '../../../../../src/proxy/store/record/sent-turn.ts'
-import { SentTurns } from '../../../../../src/proxy/store/record/sent-turns.ts'
-import { WaitingCalls } from '../../../../../src/proxy/store/record/waiting-calls.ts'
+import type { ThreadCommand } from '../../../../../src/proxy/store/record/calls.ts'
+import type { TurnMessage } from '../../../../../src/proxy/store/record/sent-turn.ts'
+import { TurnSender } from '../../../../../src/proxy/store/record/sent-turns.ts'
+import { PendingCommands } from '../../../../../src/proxy/store/record/waiting-calls.ts'
 import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
 import { anOutcome, aTurn } from '../../../../conformance/turn-store.ts'
 import { sentWhole } from '../../../../helpers/prompt-ids.ts'
@@ -13,7 +13,7 @@ function openWriter(t: Test) {
   const { db, writer, reader } = openStoreWriter(t)
   /** Commits one group. @returns the code of each operation's error, or null */
   const commit = (...calls: [keyof WriteMethods, ...unknown[]][]) => {
-    const group = calls.map(([method, ...args], id): ThreadCall<WriteMethods> => {
+    const group = calls.map(([method, ...args], id): ThreadCommand<WriteMethods> => {
       if (method === 'openTurn') return { id, method, args: [sent(args[0] as OpenTurn)] }
       return { id, method, args: method === 'closeTurn' ? [sentWhole(args[0] as TurnOutcome)] : args }
     })
@@ -24,8 +24,8 @@ function openWriter(t: Test) {
 }
 
 /** As the first request of its session. */
-function sent(turn: OpenTurn): SentTurn {
-  return new SentTurns().pack(turn).sent
+function sent(turn: OpenTurn): TurnMessage {
+  return new TurnSender().pack(turn).sent
 }
 
 const created: [keyof WriteMethods, ...unknown[]] = ['createSession', sessionRow('s')]
@@ -63,7 +63,7 @@ t.test('a turn finds its stretches on record, but for those that could not be pu
   commit(created)
   const texts = Array.from({ length: 7_000 }, (_, at) => JSON.stringify({ role: 'user', content: `${at}` }))
   const turn = sent(aTurn('long', { requestMessages: texts, promptPieces: texts }))
-  const waiting = new WaitingCalls()
+  const waiting = new PendingCommands()
   waiting.push({ id: 1, method: 'recordTurn', args: [turn, sentWhole(anOutcome('long'))] })
   const failing = [1, 5]
   const errors: string[] = []

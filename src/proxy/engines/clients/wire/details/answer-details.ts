@@ -15,7 +15,7 @@ import {
   writtenAlternatives,
 } from './read.ts'
 
-export interface DetailedAnswer {
+export interface TokenDataResponse {
   readonly answer: Record<string, unknown>
   readonly choice: Record<string, unknown>
   /** The ids of the prompt, if known. */
@@ -29,26 +29,26 @@ export interface DetailedAnswer {
 }
 
 /** Reads the requested token data of a chunk. @returns undefined if it contains none */
-export function answerDetails(requested: CaptureOptions, said: DetailedAnswer): TokenData | undefined {
+export function answerDetails(requested: CaptureOptions, said: TokenDataResponse): TokenData | undefined {
   const { answer, choice, prompt, entries } = said
   const meta = isRecord(choice.meta_info) ? choice.meta_info : {}
   const metadata = isRecord(answer.metadata) ? answer.metadata : {}
   const versions = choice.weight_versions ?? meta.weight_versions ?? metadata.weight_versions
   const details: { [Kind in keyof TokenData]: TokenData[Kind] | undefined } = {
-    ...(requested.samplingMask && maskOf(choice, meta)),
+    ...(requested.samplingMask && readMask(choice, meta)),
     top_logprobs: requested.topLogprobs === undefined ? undefined : topLogprobs(entries),
     prompt_logprobs:
       requested.promptLogprobs === undefined
         ? undefined
         : promptObjects(answer.prompt_logprobs ?? choice.prompt_logprobs, prompt),
-    routed_experts: requested.routedExperts ? expertsOf(said, meta) : undefined,
+    routed_experts: requested.routedExperts ? readExperts(said, meta) : undefined,
     weight_versions: requested.weightVersions ? versionSpans(versions) : undefined,
   }
   const known = Object.entries(details).filter(([, detail]) => detail !== undefined)
   return known.length === 0 ? undefined : (Object.fromEntries(known) as TokenData)
 }
 
-function maskOf(choice: Record<string, unknown>, meta: Record<string, unknown>) {
+function readMask(choice: Record<string, unknown>, meta: Record<string, unknown>) {
   const rows = choice.sampling_mask ?? meta.output_token_sampling_mask
   const logprobs = choice.sampling_mask_logprobs ?? meta.output_token_sampling_logprobs
   return { sampling_mask: samplingMask(rows, logprobs), sampling_logprobs: samplingLogprobs(logprobs) }
@@ -59,7 +59,7 @@ function topLogprobs(entries: readonly TokenLogprob[]) {
   return rows.some((row) => row !== undefined && row.length > 0) ? tableOfAlternatives(rows) : undefined
 }
 
-function expertsOf({ answer, choice, prompt, tokens, expertsStart }: DetailedAnswer, meta: object) {
+function readExperts({ answer, choice, prompt, tokens, expertsStart }: TokenDataResponse, meta: object) {
   if (prompt === undefined) return undefined
   const npy = expertsInNpy(choice.routed_experts, expertsStart, prompt.length + tokens)
   if (npy !== undefined) return npy

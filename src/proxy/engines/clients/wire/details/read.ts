@@ -18,7 +18,7 @@ import type {
 } from '../../../../../protocol/token-data/token-data.ts'
 import type { PromptIds } from '../../../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../../../protocol/token-ids/token-ids.ts'
-import { weightVersionOf } from '../weight-version.ts'
+import { readWeightVersion } from '../weight-version.ts'
 
 /** A token and its logprob; NaN: not reported. */
 export type Alternative = readonly [id: number, logprob: number]
@@ -65,7 +65,7 @@ export function samplingLogprobs(values: unknown): number[] | undefined {
 }
 
 /** Reads SGLang's `[logprob, id, text]`. */
-export function alternativesOf(row: unknown): Alternative[] | undefined {
+export function readAlternatives(row: unknown): Alternative[] | undefined {
   if (!Array.isArray(row)) return undefined
   const alternatives = row.map((entry): Alternative => [entry?.[1], numberOrNaN(entry?.[0])])
   return alternatives.every(([id]) => isTokenId(id)) ? alternatives : undefined
@@ -112,10 +112,10 @@ export function promptObjects(rows: unknown, prompt: PromptIds | undefined): Pro
 export function promptEntries(entries: unknown, tops: unknown, count: number): PromptTable | undefined {
   if (!Array.isArray(entries)) return undefined
   const rows = entries.map((entry, at) => {
-    const own = alternativesOf([entry])
+    const own = readAlternatives([entry])
     // The first token of the prompt has no logprob, since no token precedes it.
     if (own === undefined || Number.isNaN(own[0]![1])) return undefined
-    const others = alternativesOf(Array.isArray(tops) ? tops[at] : undefined) ?? []
+    const others = readAlternatives(Array.isArray(tops) ? tops[at] : undefined) ?? []
     return [...own, ...others.slice(0, count).filter(([id]) => id !== own[0]![0])]
   })
   return { ...tableOfAlternatives(rows), start: 0 }
@@ -161,7 +161,11 @@ export function versionSpans(spans: unknown): VersionSpan[] | undefined {
   if (!Array.isArray(spans)) return undefined
   const read = spans.map((span) => {
     const said = isRecord(span) ? span : {}
-    return { version: weightVersionOf(said.version) ?? '', start: Number(said.start), end: Number(said.end) }
+    return {
+      version: readWeightVersion(said.version) ?? '',
+      start: Number(said.start),
+      end: Number(said.end),
+    }
   })
   return read.every(isSpan) ? read : undefined
 }

@@ -1,11 +1,11 @@
 import t from 'tap'
 import {
-  type EarlierTry,
-  firstTryOf,
+  type EarlierAttempt,
+  locateFirstAttempt,
   mayBeRetry,
 } from '../../../../../../src/proxy/session/turn/retries/first-try.ts'
 
-function tried(turnId: string, overrides: Partial<EarlierTry> = {}): EarlierTry {
+function tried(turnId: string, overrides: Partial<EarlierAttempt> = {}): EarlierAttempt {
   return { turnId, retryCount: 0, answer: 'whole', isLost: false, wasRead: false, ...overrides }
 }
 
@@ -14,7 +14,8 @@ const lost = (turnId: string) => tried(turnId, { isLost: true })
 const interrupted = (turnId: string) => tried(turnId, { answer: 'none', isLost: true })
 const failed = (turnId: string) => tried(turnId, { answer: 'none' })
 
-const found = (retryCount: number, ...tries: EarlierTry[]) => firstTryOf({ retryCount }, tries)?.turnId
+const found = (retryCount: number, ...tries: EarlierAttempt[]) =>
+  locateFirstAttempt({ retryCount }, tries)?.turnId
 
 t.test('a retry is answered from the only try of its call, under way or on record', async (t) => {
   t.equal(found(1, running('a')), 'a')
@@ -70,11 +71,11 @@ t.test('a key tells the call, among siblings and whatever the count', async (t) 
     tried('b', { idempotencyKey: 'y' }),
     tried('c', { idempotencyKey: 'z', answer: 'none' }),
   ]
-  t.equal(firstTryOf({ retryCount: 0, idempotencyKey: 'x' }, tries)?.turnId, 'a')
-  t.equal(firstTryOf({ retryCount: 2, idempotencyKey: 'y' }, tries)?.turnId, 'b')
-  t.equal(firstTryOf({ retryCount: 1, idempotencyKey: 'z' }, tries), undefined)
-  t.equal(firstTryOf({ retryCount: 1, idempotencyKey: 'w' }, tries), undefined)
-  t.equal(firstTryOf({ retryCount: 1 }, tries), undefined, 'whoever sent keys sends them again')
+  t.equal(locateFirstAttempt({ retryCount: 0, idempotencyKey: 'x' }, tries)?.turnId, 'a')
+  t.equal(locateFirstAttempt({ retryCount: 2, idempotencyKey: 'y' }, tries)?.turnId, 'b')
+  t.equal(locateFirstAttempt({ retryCount: 1, idempotencyKey: 'z' }, tries), undefined)
+  t.equal(locateFirstAttempt({ retryCount: 1, idempotencyKey: 'w' }, tries), undefined)
+  t.equal(locateFirstAttempt({ retryCount: 1 }, tries), undefined, 'whoever sent keys sends them again')
 })
 
 t.test(

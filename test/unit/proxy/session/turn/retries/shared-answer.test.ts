@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { CompletionBuilder } from '../../../../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../../../../../src/protocol/canonical/events.ts'
-import { SharedAnswer } from '../../../../../../src/proxy/session/turn/retries/shared-answer.ts'
+import { ResponseBuffer } from '../../../../../../src/proxy/session/turn/retries/shared-answer.ts'
 import { wholeAnswer } from '../../../../../helpers/scripted-backend.ts'
 
 /** As the turn runner makes them: folded, then yielded; the end is yielded after a while. */
@@ -42,7 +42,7 @@ t.test('whoever joins, and whenever, reads the whole answer once', async (t) => 
   await fc.assert(
     fc.asyncProperty(fc.array(step, { maxLength: 20 }), async (steps) => {
       const fold = new CompletionBuilder()
-      const shared = new SharedAnswer(folded(answer, fold), fold)
+      const shared = new ResponseBuffer(folded(answer, fold), fold)
       const readers = [{ stream: shared.read()[Symbol.asyncIterator](), seen: [] as GenerationEvent[] }]
       for (const choice of steps) {
         if (choice === 3) readers.push({ stream: shared.join()[Symbol.asyncIterator](), seen: [] })
@@ -66,7 +66,7 @@ t.test('an answer that fails fails for all who read it', async (t) => {
     yield* folded(wholeAnswer().slice(0, 2), fold)
     throw new Error('lost')
   }
-  const shared = new SharedAnswer(failing(), fold)
+  const shared = new ResponseBuffer(failing(), fold)
   const first = shared.read()[Symbol.asyncIterator]()
   await first.next()
   const late = shared.join()[Symbol.asyncIterator]()
@@ -84,7 +84,7 @@ t.test('the answer goes on until the last of its readers has left', async (t) =>
       ended = true
     }
   }
-  const shared = new SharedAnswer(endless(), fold)
+  const shared = new ResponseBuffer(endless(), fold)
   const first = shared.read()[Symbol.asyncIterator]()
   await first.next()
   const second = shared.join()[Symbol.asyncIterator]()
