@@ -1,4 +1,4 @@
-import type { NodeCoordination, NodeInfo } from '../../src/proxy/store/port/shared-record.ts'
+import type { NodeCoordination, NodeInfo } from '../../src/proxy/store/port/node-coordination.ts'
 
 export interface FakeSharedRecord extends NodeCoordination {
   /** Ends the lease of another node. */

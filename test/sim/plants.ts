@@ -272,7 +272,7 @@ export const PLANTS: readonly Plant[] = [
     seed: 32,
     edits: [
       {
-        file: 'src/proxy/session/prompts/as-sampled.ts',
+        file: 'src/proxy/session/prompts/restore-sampled.ts',
         find: '  if (!isWhole) return\n',
         put: '  return\n',
       },

@@ -4,7 +4,7 @@
  */
 import { TOKEN_DATA_KINDS } from '../../protocol/token-data/kinds.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
-import { readSamplingParams } from '../../proxy/session/state/session-call.ts'
+import { readSamplingParams } from '../../proxy/session/state/turn-allocation.ts'
 import type { ConsumerReader } from '../../proxy/store/port/consumers.ts'
 import { everySession } from '../../proxy/store/port/every-session.ts'
 import { isUnmarked, noMarks } from '../../proxy/store/port/marks.ts'

@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
-import { isMoved } from '../../store/port/shared-record.ts'
+import { isMoved } from '../../store/port/node-coordination.ts'
 import { errorHeaders, logFailure, toRequestError } from '../transport/errors.ts'
 
 interface ErrorShape {

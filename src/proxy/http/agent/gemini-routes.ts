@@ -13,13 +13,13 @@ import {
 import { GeminiRequest } from '../../dialects/gemini/schema.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { ModelInfo } from '../../engines/port/engine-client.ts'
-import type { AgentDialect } from './answer-call.ts'
-import { callHandler } from './call-handler.ts'
 import { countTokens } from './count-tokens.ts'
 import { errorHandler } from './error-handler.ts'
 import type { MessagesRoutesOptions } from './messages-routes.ts'
+import { callHandler } from './request-handler.ts'
+import { BASE_PATHS } from './request-session.ts'
 import { docs, docsOfRead, GeminiAnswer, GeminiModel, GeminiModels, GoogleErrorReply } from './route-docs.ts'
-import { BASE_PATHS } from './session-of-call.ts'
+import type { AgentDialect } from './send-response.ts'
 
 type GeminiRoutesOptions = MessagesRoutesOptions & { backend: Backend }
 

@@ -5,12 +5,12 @@ import { lowerCountTokensRequest, lowerMessagesRequest } from '../../dialects/me
 import { message } from '../../dialects/messages/response.ts'
 import { CountTokensRequest, MessagesRequest } from '../../dialects/messages/schema.ts'
 import { MessagesStreamWriter, PING } from '../../dialects/messages/stream.ts'
-import type { AgentDialect } from './answer-call.ts'
-import { type CallHandlerOptions, callHandler } from './call-handler.ts'
 import { countTokens } from './count-tokens.ts'
 import { errorHandler } from './error-handler.ts'
+import { type CallHandlerOptions, callHandler } from './request-handler.ts'
+import { BASE_PATHS } from './request-session.ts'
 import { AnthropicErrorReply, CountAnswer, docs, MessageAnswer } from './route-docs.ts'
-import { BASE_PATHS } from './session-of-call.ts'
+import type { AgentDialect } from './send-response.ts'
 
 export type MessagesRoutesOptions = CallHandlerOptions
 

@@ -15,11 +15,11 @@ import { createResponse, parseTurnId, type ResponseFrame } from '../../dialects/
 import { checkResponsesRequest, ResponsesRequest } from '../../dialects/responses/schema.ts'
 import { ResponsesStreamWriter } from '../../dialects/responses/stream.ts'
 import type { TurnStore } from '../../store/port/turn-store.ts'
-import type { AgentDialect } from './answer-call.ts'
-import { type CallHandlerOptions, callHandler } from './call-handler.ts'
 import { OPENAI } from './openai-common.ts'
+import { type CallHandlerOptions, callHandler } from './request-handler.ts'
+import { BASE_PATHS, namedSession, sessionOfCall } from './request-session.ts'
 import { docs, docsOfRead, ResponseAnswer } from './route-docs.ts'
-import { BASE_PATHS, namedSession, sessionOfCall } from './session-of-call.ts'
+import type { AgentDialect } from './send-response.ts'
 
 export interface ResponsesRoutesOptions extends CallHandlerOptions {
   store: Pick<TurnStore, 'getTurn'>

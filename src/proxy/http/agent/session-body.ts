@@ -16,8 +16,8 @@ import type { Sessions } from '../../session/state/sessions.ts'
 import { readBody, takeAnyBodyAsBytes } from '../transport/json-body.ts'
 import { onClose } from '../transport/on-close.ts'
 import { TimeSlices } from '../transport/time-slices.ts'
-import { RequestQuota } from './heavy-calls.ts'
-import { namedSession } from './session-of-call.ts'
+import { RequestQuota } from './request-quota.ts'
+import { namedSession } from './request-session.ts'
 
 /** A body that was parsed with the cache of its session's earlier ones. */
 interface SessionBody {

@@ -9,10 +9,10 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { lowerChatRequest } from '../../dialects/chat/request.ts'
 import { createChecker, nullable } from '../../dialects/common/check.ts'
 import { agentPolicy } from './agent-policy.ts'
-import type { CallHandlerOptions } from './call-handler.ts'
+import type { CallHandlerOptions } from './request-handler.ts'
+import { sessionOfCall } from './request-session.ts'
 import { docs } from './route-docs.ts'
 import { getSessionBody } from './session-body.ts'
-import { sessionOfCall } from './session-of-call.ts'
 
 const TokenizeRequest = Type.Object(
   {

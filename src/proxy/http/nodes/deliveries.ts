@@ -5,7 +5,7 @@
  */
 import type { ServerResponse } from 'node:http'
 import { type Clock, systemClock } from '../../../base/clock.ts'
-import type { NodeCoordination } from '../../store/port/shared-record.ts'
+import type { NodeCoordination } from '../../store/port/node-coordination.ts'
 import { onClose } from '../transport/on-close.ts'
 import type { NodeMessage } from './node-identity.ts'
 

@@ -4,7 +4,7 @@
  */
 import { createHmac, randomBytes, randomUUID, timingSafeEqual } from 'node:crypto'
 import type { FastifyRequest } from 'fastify'
-import type { NodeCoordination } from '../../store/port/shared-record.ts'
+import type { NodeCoordination } from '../../store/port/node-coordination.ts'
 
 /** The header with the signature: version, sender, receiver, message id and MAC, separated by spaces. */
 export const NODE_HEADER = 'x-llm-proxy-node'

@@ -1,5 +1,5 @@
 /** The parts by which the nodes of one database reach each other. */
-import type { NodeCoordination } from '../../store/port/shared-record.ts'
+import type { NodeCoordination } from '../../store/port/node-coordination.ts'
 import { Deliveries } from './deliveries.ts'
 import { Forwarder } from './forwarder.ts'
 import { NodeIdentity } from './node-identity.ts'

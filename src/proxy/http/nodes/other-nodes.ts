@@ -2,7 +2,7 @@
 import { createInterface } from 'node:readline'
 import { json } from 'node:stream/consumers'
 import type { FastifyRequest } from 'fastify'
-import type { NodeCoordination, NodeInfo } from '../../store/port/shared-record.ts'
+import type { NodeCoordination, NodeInfo } from '../../store/port/node-coordination.ts'
 import type { NdjsonReply } from '../transport/ndjson-reply.ts'
 import { type Forwarder, getHops } from './forwarder.ts'
 

@@ -4,7 +4,7 @@
  */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import type { NodeCoordination, NodeInfo } from '../../store/port/shared-record.ts'
+import type { NodeCoordination, NodeInfo } from '../../store/port/node-coordination.ts'
 import { getHops, MAX_HOPS } from './forwarder.ts'
 import type { Nodes } from './nodes.ts'
 

@@ -9,8 +9,8 @@ import type { Logger } from '../../../base/logger.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { NewEngine, Registry, RegistryEntry } from '../../engines/port/registry.ts'
 import type { Activity } from '../../session/state/activity.ts'
-import type { WeightAnnouncement } from '../../session/turn/announced-weights.ts'
-import type { ControlSetting, NodeCoordination } from '../../store/port/shared-record.ts'
+import type { WeightAnnouncement } from '../../session/turn/weight-announcement.ts'
+import type { ControlSetting, NodeCoordination } from '../../store/port/node-coordination.ts'
 import { createNodeSecret, NODE_SECRETS, type NodeIdentity } from '../nodes/node-identity.ts'
 
 const DRAIN_POLL_MS = 20

@@ -16,11 +16,11 @@ import { PrefixIndex, type PrefixMatch } from '../matching/prefix-index.ts'
 import { type SessionTurn, SessionTurns } from '../matching/session-turns.ts'
 import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
-import { restoreSampled } from './as-sampled.ts'
 import { echoNote, unknownIdsIn } from './echo-note.ts'
 import { inexactReason } from './exactness.ts'
 import type { ChatGeneration } from './prompt-planner.ts'
 import { type CallPrompt, PromptCounts, type PromptSession, type Prompts, plainPrompt } from './prompts.ts'
+import { restoreSampled } from './restore-sampled.ts'
 
 /**
  * How a prompt that the engine rendered is related to earlier ones. `unknown`: the engine does not report its ids, or

@@ -9,7 +9,7 @@ import { type IndexTurn, type PrefixMatch, sampledMessage } from '../matching/pr
 import type { SessionTurn } from '../matching/session-turns.ts'
 import { readArguments } from '../matching/tool-arguments.ts'
 import { restoreId, type ToolCallIds } from '../matching/tool-call-ids.ts'
-import { readText } from './as-sampled.ts'
+import { readText } from './restore-sampled.ts'
 
 /**
  * The kind of a change. `edited`: the tool calls are a turn's, but their content counts as another message;

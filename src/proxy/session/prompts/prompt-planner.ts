@@ -27,9 +27,9 @@ import { type ConversationKeys, readInSlices } from '../matching/conversation.ts
 import type { PrefixMatch } from '../matching/prefix-index.ts'
 import type { SessionTurn, SessionTurns } from '../matching/session-turns.ts'
 import type { ToolCallIds } from '../matching/tool-call-ids.ts'
-import type { PromptPlan, PromptReason } from '../state/planned-prompt.ts'
+import type { PromptPlan, PromptReason } from '../state/prompt-plan.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
-import { readText, restoreSampled } from './as-sampled.ts'
+import { readText, restoreSampled } from './restore-sampled.ts'
 import { refuseTooLong } from './too-long.ts'
 
 export type ChatGeneration = Extract<GenerationRequest, { kind: 'chat' }>

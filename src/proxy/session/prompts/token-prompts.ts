@@ -26,10 +26,9 @@ import { getDeclaredParent, parentPart } from '../matching/recorded-parent.ts'
 import { readSessionTurns, type SessionTurns } from '../matching/session-turns.ts'
 import type { ToolCallIds } from '../matching/tool-call-ids.ts'
 import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
-import type { PromptPlan } from '../state/planned-prompt.ts'
+import type { PromptPlan } from '../state/prompt-plan.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { type AnswerDecoder, decoderFor } from './answer-decoder.ts'
-import { readText } from './as-sampled.ts'
 import { echoNote, unknownIdsIn } from './echo-note.ts'
 import { inexactReason } from './exactness.ts'
 import { constrainedBody, forcedCallSchema } from './forced-call.ts'
@@ -50,6 +49,7 @@ import {
   type PromptTokens,
   plainPrompt,
 } from './prompts.ts'
+import { readText } from './restore-sampled.ts'
 import { tooLong } from './too-long.ts'
 
 export class TokenPrompts implements Prompts {

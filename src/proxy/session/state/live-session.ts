@@ -8,8 +8,8 @@ import { parseCaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
 import { type RequestBudget, SessionUsage } from './limits.ts'
 import type { LiveTurn } from './live-turn.ts'
-import { readSamplingParams, type SessionConfig, TurnAllocation } from './session-call.ts'
 import { SessionMemory } from './session-memory.ts'
+import { readSamplingParams, type SessionConfig, TurnAllocation } from './turn-allocation.ts'
 
 /** The measured size without the cache of requests. */
 const LIVE_BYTES = 1_500

@@ -1,8 +1,8 @@
 import { ProxyError } from '../../../base/errors.ts'
 import { LiveSession } from './live-session.ts'
 import type { LiveTurn } from './live-turn.ts'
-import type { TurnAllocation } from './session-call.ts'
 import type { SessionMemory } from './session-memory.ts'
+import type { TurnAllocation } from './turn-allocation.ts'
 
 /** A reference to a session: changes to its cache are kept at least until the reference is released. */
 export interface SessionReference extends Disposable {

@@ -9,7 +9,7 @@ import { PromptLists } from '../../../protocol/token-ids/prompt-lists.ts'
 import type { ToolCallRewritePolicy } from '../../store/port/turn-store.ts'
 import type { SessionTurns } from '../matching/session-turns.ts'
 import { ToolCallIds } from '../matching/tool-call-ids.ts'
-import type { ChoicesPrompt } from './planned-prompt.ts'
+import type { ChoicesPrompt } from './prompt-plan.ts'
 
 /** The measured size of an almost empty cache. */
 const OWN_BYTES = 5_000

@@ -1,6 +1,6 @@
 /** Creates stored sessions, and finds those that requests name. */
 import { ProxyError } from '../../../base/errors.ts'
-import { type SessionOwnership, sessionMoved } from '../../store/port/shared-record.ts'
+import { type SessionOwnership, sessionMoved } from '../../store/port/node-coordination.ts'
 import type { SessionLimits, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import type { Activity } from './activity.ts'
 import type { NewSessionRequest } from './new-session.ts'

@@ -9,7 +9,7 @@
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
 import type { MarksChange } from '../../store/port/marks.ts'
-import { isMoved, type NodeInfo, sessionMoved } from '../../store/port/shared-record.ts'
+import { isMoved, type NodeInfo, sessionMoved } from '../../store/port/node-coordination.ts'
 import type { Reward, SessionRecord, TurnStore } from '../../store/port/turn-store.ts'
 import { Activity } from './activity.ts'
 import { readUsage } from './limits.ts'
@@ -17,7 +17,6 @@ import type { LiveSession } from './live-session.ts'
 import { LiveSessions, type SessionReference } from './live-sessions.ts'
 import type { LiveTurn } from './live-turn.ts'
 import { checkNewSession, type NewSessionRequest } from './new-session.ts'
-import type { TurnAllocation } from './session-call.ts'
 import { parseSessionId } from './session-id.ts'
 import {
   endedKey,
@@ -28,11 +27,12 @@ import {
   type SessionsOptions,
 } from './session-records.ts'
 import { type SweepBacklog, Sweeper, type SweeperHooks } from './sweeper.ts'
+import type { TurnAllocation } from './turn-allocation.ts'
 import { withTurnsByIndex } from './turns-by-index.ts'
 
-export type { TurnAllocation } from './session-call.ts'
 export { isSessionId, parseSessionId, RESERVED_SEGMENTS } from './session-id.ts'
 export type { SessionsOptions } from './session-records.ts'
+export type { TurnAllocation } from './turn-allocation.ts'
 
 interface SessionHooks extends Omit<SweeperHooks, 'onSwept'> {
   /** Called when the cache of the session's requests is discarded: completed, aborted, reset, deleted or swept. */

@@ -6,7 +6,7 @@ import { randomUUID } from 'node:crypto'
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
-import { agentLeft } from './agent-call.ts'
+import { agentLeft } from './agent-request.ts'
 import type { AgentRequest, ResponseHandle, TurnRunner } from './run-turn.ts'
 
 export interface Choices {

@@ -7,8 +7,8 @@ import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { ToolCallIds, ToolCallNames } from '../matching/tool-call-ids.ts'
 import type { LiveTurn, ResponseHandle, RetryInfo } from '../state/live-turn.ts'
-import type { TurnAllocation } from '../state/session-call.ts'
-import { ResponseBuffer } from './retries/shared-answer.ts'
+import type { TurnAllocation } from '../state/turn-allocation.ts'
+import { ResponseBuffer } from './retries/response-buffer.ts'
 
 /** The functions that its runner provides. */
 export interface TurnHooks {

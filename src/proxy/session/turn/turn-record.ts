@@ -5,7 +5,7 @@ import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { isTokenId } from '../../../protocol/token-ids/token-ids.ts'
 import type { TurnOutcome } from '../../store/port/turn-store.ts'
 import { inexactReason } from '../prompts/exactness.ts'
-import { unnamedPart } from './retries/recorded-answer.ts'
+import { unnamedPart } from './retries/redelivery.ts'
 import type { RunningTurn } from './running-turn.ts'
 
 /**

@@ -13,6 +13,7 @@ import type { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import type { ConsumerReader, ConsumerStore } from './consumers.ts'
 import type { ImportReader, ImportStore } from './imports.ts'
 import type { MarksChange } from './marks.ts'
+import type { NodeCoordination } from './node-coordination.ts'
 import type {
   Reward,
   SessionLimits,
@@ -21,7 +22,6 @@ import type {
   ToolCallRewritePolicy,
 } from './session-record.ts'
 import type { SessionCount, SessionGroup, SessionTotals } from './session-summary.ts'
-import type { NodeCoordination } from './shared-record.ts'
 
 export type {
   Reward,

@@ -3,7 +3,7 @@
  * runs one query or transaction at a time: a concurrent statement would become part of another task's transaction.
  */
 import type { Client } from 'pg'
-import type { LeaseRenewal } from '../port/shared-record.ts'
+import type { LeaseRenewal } from '../port/node-coordination.ts'
 import { isConnectionLoss } from './connection.ts'
 import { findOwner, freeSomeSessions, type Heartbeat, holdLease, renewLease, setControl } from './lease.ts'
 import { claimRollout, findRollout, releaseRollout } from './rollouts.ts'

@@ -5,7 +5,7 @@
  */
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
-import type { LeaseRenewal, OwnState, SessionOwnership } from '../port/shared-record.ts'
+import type { LeaseRenewal, OwnState, SessionOwnership } from '../port/node-coordination.ts'
 import { inTransaction } from './connection.ts'
 import { FIRST_IDS, type NextIds, SLOTS } from './group-changes.ts'
 import { SCHEMA_VERSION } from './schema.ts'

@@ -10,7 +10,7 @@ import type {
   NodeInfo,
   OwnState,
   SessionOwnership,
-} from '../port/shared-record.ts'
+} from '../port/node-coordination.ts'
 import type { StoreThread } from '../record/store-thread.ts'
 import type { NodeWriteMethods } from './writer-loop.ts'
 

@@ -1,7 +1,7 @@
 /** Rows of sessions as the writer sees them while it computes a group of operations. Sends no queries. */
 import { LruCache } from '../../../base/lru-cache.ts'
 import { changedMarks, type MarksChange } from '../port/marks.ts'
-import { sessionMoved } from '../port/shared-record.ts'
+import { sessionMoved } from '../port/node-coordination.ts'
 import type { Reward, SessionCreation, SessionRecord, SessionStatus } from '../port/turn-store.ts'
 import {
   marksColumn,

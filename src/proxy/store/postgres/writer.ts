@@ -9,7 +9,7 @@
  */
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
-import type { SessionOwnership } from '../port/shared-record.ts'
+import type { SessionOwnership } from '../port/node-coordination.ts'
 import { fromWireError, invoke, type Reply, type ThreadCommand, toWireError } from '../record/calls.ts'
 import { TurnWriter } from '../record/turns.ts'
 import { OpenFailures, type WriteMethods, writeMethods } from '../record/write-methods.ts'

@@ -10,6 +10,7 @@ import { cutBlobs } from './blobs.ts'
 import { computeSum, NODE_SUMMED } from './check-sums.ts'
 import { echoTemplate } from './echo.ts'
 import { packIds, packText } from './packing.ts'
+import type { NewText, RequestTables } from './tables.ts'
 import {
   LINK_LENGTH,
   type ListName,
@@ -17,8 +18,7 @@ import {
   type TextListMessage,
   type TextListNode,
   type TurnMessage,
-} from './sent-turn.ts'
-import type { NewText, RequestTables } from './tables.ts'
+} from './turn-message.ts'
 import { toCompletion } from './turn-rows.ts'
 
 /** The node of the empty list. */

@@ -5,7 +5,7 @@ import { intercept } from '../../../base/interceptor.ts'
 import type { Consumer, ConsumerSession, GroupMember, LeaseChange, NewLease } from '../port/consumers.ts'
 import type { ImportEntry } from '../port/imports.ts'
 import type { MarksChange } from '../port/marks.ts'
-import type { NodeCoordination } from '../port/shared-record.ts'
+import type { NodeCoordination } from '../port/node-coordination.ts'
 import type {
   NewSession,
   OpenTurn,
@@ -18,12 +18,12 @@ import type {
   TurnStore,
 } from '../port/turn-store.ts'
 import { wholeBuffers } from './calls.ts'
-import { WriteCoalescer } from './held-openings.ts'
 import type { ReaderMethods } from './reader.ts'
-import type { OutcomeMessage } from './sent-turn.ts'
-import { TurnSender } from './sent-turns.ts'
 import type { StoreThread } from './store-thread.ts'
 import { ThreadReader } from './thread-reader.ts'
+import type { OutcomeMessage } from './turn-message.ts'
+import { TurnSender } from './turn-sender.ts'
+import { WriteCoalescer } from './write-coalescer.ts'
 import type { WriteMethods } from './write-methods.ts'
 
 /** The number of sessions that one sweep command removes, so that other commands are served in between. */

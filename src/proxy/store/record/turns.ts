@@ -12,6 +12,9 @@ import {
   unpackOptionalText,
 } from './packing.ts'
 import { RequestWriter } from './requests.ts'
+import type { TurnChange } from './session-rows.ts'
+import type { PromptColumns, Row, SessionTables, TurnEndRow, TurnTables } from './tables.ts'
+import { TokenSequences } from './token-sequences.ts'
 import type {
   OutcomeMessage,
   PromptReference,
@@ -19,10 +22,7 @@ import type {
   TextBatch,
   TurnMessage,
   TurnReply,
-} from './sent-turn.ts'
-import type { TurnChange } from './session-rows.ts'
-import type { PromptColumns, Row, SessionTables, TurnEndRow, TurnTables } from './tables.ts'
-import { TokenSequences } from './token-sequences.ts'
+} from './turn-message.ts'
 
 /** The columns of a request, in the order in which their values are bound. */
 export const REQUEST_COLUMNS = columns(

@@ -5,9 +5,9 @@ import type { ImportEntry } from '../port/imports.ts'
 import type { MarksChange } from '../port/marks.ts'
 import type { Reward, SessionCreation, SessionRecord, TurnDetails, TurnError } from '../port/turn-store.ts'
 import type { Reply, ThreadCommand } from './calls.ts'
-import type { OutcomeMessage, RequestReply, TextBatch, TurnMessage, TurnReply } from './sent-turn.ts'
 import type { NewSessionRow } from './session-rows.ts'
 import type { SessionTables } from './tables.ts'
+import type { OutcomeMessage, RequestReply, TextBatch, TurnMessage, TurnReply } from './turn-message.ts'
 import type { TurnWriter } from './turns.ts'
 
 export interface ConsumerMethods {

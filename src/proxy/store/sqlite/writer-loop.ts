@@ -4,7 +4,7 @@
  * alternate, and a large command forms a group alone: others wait for at most one such group.
  */
 import type { Reply, ThreadCommand } from '../record/calls.ts'
-import { MAX_GROUP, PendingCommands } from '../record/waiting-calls.ts'
+import { MAX_GROUP, PendingCommands } from '../record/pending-commands.ts'
 import type { WriteMethods } from '../record/write-methods.ts'
 import type { Writer } from './writer.ts'
 

@@ -14,8 +14,8 @@ import { checkResponsesRequest, type InputItem } from '../../../../src/proxy/dia
 import { getMessageKey } from '../../../../src/proxy/session/matching/conversation.ts'
 import { ChatPrompts } from '../../../../src/proxy/session/prompts/chat-prompts.ts'
 import { SessionMemory } from '../../../../src/proxy/session/state/session-memory.ts'
-import { writeRequest } from '../../../../src/proxy/session/turn/written-request.ts'
-import { TurnSender } from '../../../../src/proxy/store/record/sent-turns.ts'
+import { writeRequest } from '../../../../src/proxy/session/turn/request-texts.ts'
+import { TurnSender } from '../../../../src/proxy/store/record/turn-sender.ts'
 import { aTurn } from '../../../conformance/turn-store.ts'
 
 interface Talk {

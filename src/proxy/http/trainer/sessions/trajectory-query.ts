@@ -3,7 +3,7 @@ import type { Static } from 'typebox'
 import { ProxyError } from '../../../../base/errors.ts'
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
 import { computeImageDigest, getImageUrls, splitDataUrl } from '../../../../protocol/canonical/images.ts'
-import { readSamplingParams } from '../../../session/state/session-call.ts'
+import { readSamplingParams } from '../../../session/state/turn-allocation.ts'
 import {
   type RowLocation,
   type Trajectory,

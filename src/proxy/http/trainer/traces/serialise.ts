@@ -1,6 +1,6 @@
 /** Turns as traces, in chunks of JSON text. */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
-import { readSamplingParams } from '../../../session/state/session-call.ts'
+import { readSamplingParams } from '../../../session/state/turn-allocation.ts'
 import type { RowLayout } from '../../../session/trajectories/row-details.ts'
 import { formatTraceId, type TurnTrace } from '../../../session/trajectories/traces.ts'
 import { readSampling } from '../../../session/turn/sampling.ts'

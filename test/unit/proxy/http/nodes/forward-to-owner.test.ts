@@ -10,7 +10,7 @@ import {
   NodeIdentity,
 } from '../../../../../src/proxy/http/nodes/node-identity.ts'
 import type { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
-import { type NodeInfo, sessionMoved } from '../../../../../src/proxy/store/port/shared-record.ts'
+import { type NodeInfo, sessionMoved } from '../../../../../src/proxy/store/port/node-coordination.ts'
 import { fakeSharedRecord } from '../../../../helpers/fake-shared-record.ts'
 import { type Script, sendJson, startScriptedServer } from '../../../../helpers/scripted-server.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'

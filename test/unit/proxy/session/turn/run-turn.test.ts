@@ -3,12 +3,12 @@ import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
 import type { GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
 import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
-import { WeightAnnouncement } from '../../../../../src/proxy/session/turn/announced-weights.ts'
 import {
   type AgentRequest,
   type ResponseHandle,
   TurnRunner,
 } from '../../../../../src/proxy/session/turn/run-turn.ts'
+import { WeightAnnouncement } from '../../../../../src/proxy/session/turn/weight-announcement.ts'
 import type { OpenTurn, TurnOutcome, TurnRecord } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 import {

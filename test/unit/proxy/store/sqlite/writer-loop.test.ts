@@ -2,7 +2,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { Reply, ThreadCommand } from '../../../../../src/proxy/store/record/calls.ts'
-import { NO_TEXTS, type TextBatch } from '../../../../../src/proxy/store/record/sent-turn.ts'
+import { NO_TEXTS, type TextBatch } from '../../../../../src/proxy/store/record/turn-message.ts'
 import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
 import type { Writer } from '../../../../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../../../../src/proxy/store/sqlite/writer-loop.ts'

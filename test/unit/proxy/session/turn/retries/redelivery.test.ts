@@ -1,5 +1,5 @@
 import t from 'tap'
-import { giveAgain } from '../../../../../../src/proxy/session/turn/retries/recorded-answer.ts'
+import { giveAgain } from '../../../../../../src/proxy/session/turn/retries/redelivery.ts'
 import type { TurnRecord } from '../../../../../../src/proxy/store/port/turn-store.ts'
 import { MemoryTurnStore } from '../../../../../helpers/memory-store.ts'
 

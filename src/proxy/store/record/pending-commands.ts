@@ -1,8 +1,8 @@
 /** The queue of commands for the writer, which takes them in groups: a group is one transaction. */
 import { FairQueue } from '../../../base/fair-queue.ts'
 import type { ThreadCommand } from './calls.ts'
-import type { TurnMessage } from './sent-turn.ts'
-import { getWork, inStretches } from './stretches.ts'
+import { getWork, inStretches } from './text-batches.ts'
+import type { TurnMessage } from './turn-message.ts'
 import type { WriteMethods } from './write-methods.ts'
 
 /** The maximum number of operations in a group, which bounds the time that the first one waits for the last. */

@@ -34,7 +34,7 @@ export interface TextListMessage {
 
 export type ListName = 'messages' | 'prompt'
 
-/** A batch of the texts of a turn that is sent after it; see `stretches.ts`. */
+/** A batch of the texts of a turn that is sent after it; see `text-batches.ts`. */
 export interface TextBatch extends Pick<TurnMessage, 'sessionId' | 'epoch'> {
   readonly list: ListName
   readonly work: number

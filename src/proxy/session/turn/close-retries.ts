@@ -3,7 +3,7 @@
  * the process restarts: its session would never be removed, and readers would wait for its end.
  */
 import { type Clock, systemClock } from '../../../base/clock.ts'
-import { isMoved } from '../../store/port/shared-record.ts'
+import { isMoved } from '../../store/port/node-coordination.ts'
 import type { TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 
 const RETRY_MS = 5_000

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { CloseRetries } from '../../../../../src/proxy/session/turn/unclosed-turns.ts'
+import { CloseRetries } from '../../../../../src/proxy/session/turn/close-retries.ts'
 import type { TurnOutcome } from '../../../../../src/proxy/store/port/turn-store.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
 

@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { ThreadCommand } from '../../../../../src/proxy/store/record/calls.ts'
-import { TurnSender } from '../../../../../src/proxy/store/record/sent-turns.ts'
-import { PendingCommands } from '../../../../../src/proxy/store/record/waiting-calls.ts'
+import { PendingCommands } from '../../../../../src/proxy/store/record/pending-commands.ts'
+import { TurnSender } from '../../../../../src/proxy/store/record/turn-sender.ts'
 import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
 import { aTurn } from '../../../../conformance/turn-store.ts'
 

@@ -5,9 +5,9 @@ import type { IncomingRequest, RequestSpan, RequestTracer } from '../../../proto
 import type { Sessions } from '../../session/state/sessions.ts'
 import { onClose } from '../transport/on-close.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
-import { type AgentDialect, answerCall, type ResponseContext } from './answer-call.ts'
+import { sessionForCall } from './request-session.ts'
+import { type AgentDialect, answerCall, type ResponseContext } from './send-response.ts'
 import { getSessionBody } from './session-body.ts'
-import { sessionForCall } from './session-of-call.ts'
 
 export interface CallHandlerOptions
   extends Pick<

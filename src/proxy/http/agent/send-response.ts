@@ -20,9 +20,9 @@ import type { ResponseHandle, TurnRunner } from '../../session/turn/run-turn.ts'
 import { abortOnDisconnect } from '../transport/disconnect-signal.ts'
 import { logFailure } from '../transport/errors.ts'
 import type { agentPolicy } from './agent-policy.ts'
-import { readRetryInfo } from './session-of-call.ts'
+import { reportDelivery, wholeAnswer } from './complete-response.ts'
+import { readRetryInfo } from './request-session.ts'
 import { SseReply } from './sse-reply.ts'
-import { reportDelivery, wholeAnswer } from './whole-answer.ts'
 
 /** A dialect for the agent routes: pure functions that convert its wire format to canonical form and back. */
 export interface AgentDialect {

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import t from 'tap'
 import { CompletionBuilder } from '../../../../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent, GenerationStream } from '../../../../../../src/protocol/canonical/events.ts'
-import { ResponseBuffer } from '../../../../../../src/proxy/session/turn/retries/shared-answer.ts'
+import { ResponseBuffer } from '../../../../../../src/proxy/session/turn/retries/response-buffer.ts'
 import { wholeAnswer } from '../../../../../helpers/scripted-backend.ts'
 
 /** As the turn runner makes them: folded, then yielded; the end is yielded after a while. */

@@ -13,7 +13,7 @@ import {
   type TextListMessage,
   type TextListNode,
   type TurnMessage,
-} from './sent-turn.ts'
+} from './turn-message.ts'
 
 /**
  * The limit on the texts of the last completion prompts, over all sessions, and the overhead per session, in

@@ -5,10 +5,10 @@ import { type CaptureOptions, undefinedIfEmpty } from '../../../protocol/token-d
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { AgentRoleAnnotation } from '../roles/declared-role.ts'
 import { findPolicy } from '../state/policies.ts'
-import type { SessionConfig, TurnAllocation } from '../state/session-call.ts'
 import { newTurnId } from '../state/session-id.ts'
-import type { AgentRequest, Choice } from './agent-call.ts'
-import { type RequestTexts, toParamsText } from './written-request.ts'
+import type { SessionConfig, TurnAllocation } from '../state/turn-allocation.ts'
+import type { AgentRequest, Choice } from './agent-request.ts'
+import { type RequestTexts, toParamsText } from './request-texts.ts'
 
 interface PreparedTurn {
   readonly open: OpenTurn

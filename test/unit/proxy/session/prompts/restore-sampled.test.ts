@@ -4,7 +4,7 @@ import { getMessagesBetween } from '../../../../../src/protocol/canonical/conver
 import type { CompletionMessage, IndexTurn } from '../../../../../src/proxy/session/matching/prefix-index.ts'
 import type { SessionTurn } from '../../../../../src/proxy/session/matching/session-turns.ts'
 import type { ToolCallIds } from '../../../../../src/proxy/session/matching/tool-call-ids.ts'
-import { restoreSampled } from '../../../../../src/proxy/session/prompts/as-sampled.ts'
+import { restoreSampled } from '../../../../../src/proxy/session/prompts/restore-sampled.ts'
 import { conversationOf } from '../../../../helpers/messages.ts'
 
 const user = (content: string) => ({ role: 'user', content })

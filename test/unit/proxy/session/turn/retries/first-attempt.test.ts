@@ -3,7 +3,7 @@ import {
   type EarlierAttempt,
   locateFirstAttempt,
   mayBeRetry,
-} from '../../../../../../src/proxy/session/turn/retries/first-try.ts'
+} from '../../../../../../src/proxy/session/turn/retries/first-attempt.ts'
 
 function tried(turnId: string, overrides: Partial<EarlierAttempt> = {}): EarlierAttempt {
   return { turnId, retryCount: 0, answer: 'whole', isLost: false, wasRead: false, ...overrides }

@@ -3,7 +3,7 @@
  * follows them, uses what they have stored, and stores the rest itself.
  */
 import type { ThreadCommand } from './calls.ts'
-import type { ListName, TextBatch, TextListMessage, TextListNode, TurnMessage } from './sent-turn.ts'
+import type { ListName, TextBatch, TextListMessage, TextListNode, TurnMessage } from './turn-message.ts'
 import type { WriteMethods } from './write-methods.ts'
 
 /** The unit of a group's work: one text, or 4 KiB of text; about 12 µs each. */

@@ -8,8 +8,8 @@ import { type Annotations, hasWholeAnswer } from '../../../store/port/answered-r
 import type { OpenTurn, TurnOutline, TurnStore } from '../../../store/port/turn-store.ts'
 import type { LiveSession } from '../../state/live-session.ts'
 import type { LiveTurn, RetryInfo } from '../../state/live-turn.ts'
-import { type EarlierAttempt, locateFirstAttempt } from './first-try.ts'
-import { isRestorable } from './recorded-answer.ts'
+import { type EarlierAttempt, locateFirstAttempt } from './first-attempt.ts'
+import { isRestorable } from './redelivery.ts'
 
 /** The parts of a request that all its attempts share. */
 type AttemptContent = Pick<OpenTurn, 'dialect' | 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
