@@ -111,7 +111,7 @@ t.test('what a forest cannot show is refused', async (t) => {
   const api = await startSessionsApi(t)
   await group(api)
   for (const [path, status, detail] of [
-    ['/sessions/a/forest?details=routed_experts', 400, /rows only/],
+    ['/sessions/a/forest?details=routed_experts', 400, /only available in rows/],
     ['/sessions/a/forest?details=nothing', 400, /no detail/],
     ['/sessions/gone/forest', 404, /not found/],
     ['/forest?select=last', 400, /select/],

@@ -119,7 +119,7 @@ t.test('a reward file goes before the exit code', async (t) => {
   })
   for (const content of ['', 'good', '{"tests": "1"}', '[1]']) {
     await t.rejects(run({ command: 'true', verifier: verifier(content) }), {
-      message: /^the reward file holds/,
+      message: /^the reward file contains/,
     })
   }
 })

@@ -24,10 +24,10 @@ function fileOf(label: string, dialect: string | undefined): string | undefined 
     `unit/proxy/dialects/${label}/${label}`,
     `unit/proxy/dialects/${label.replace('-', '/')}`,
     `unit/proxy/dialects/common/${label}`,
-    `unit/proxy/http/transport/${label}`,
     `integration/agent-${label}`,
     `slow/agent-${label}`,
     `slow/${label}/dialects`,
+    `unit/proxy/http/transport/${label}`,
   ]
   return candidates.map((name) => `test/${name}.test.ts`).find((path) => existsSync(join(ROOT, path)))
 }
