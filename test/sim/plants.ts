@@ -196,8 +196,8 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/weight-version.ts',
-        find: '(isWhole ? undefined : weightVersionOf(said.weight_version))',
-        put: 'weightVersionOf(said.weight_version)',
+        find: '(isWhole ? undefined : readWeightVersion(said.weight_version))',
+        put: 'readWeightVersion(said.weight_version)',
       },
     ],
   },
