@@ -1,7 +1,7 @@
 # docker build -t llm-proxy .
 # docker run -p 8080:8080 -v llm-proxy-data:/data llm-proxy --mode relay
 
-# The bases by their tags, which get fixes; --build-arg names another base, or the digest of one (docs/deployment.md).
+# The bases by their tags, which receive fixes; --build-arg selects another base, or a digest (docs/deployment.md).
 ARG BUILD_IMAGE=node:24-bookworm
 ARG RUST_IMAGE=rust:1.95-slim-bookworm
 ARG BASE_IMAGE=gcr.io/distroless/cc-debian12:nonroot
@@ -24,7 +24,8 @@ LABEL org.opencontainers.image.title="llm-proxy" \
       org.opencontainers.image.version="0.1.0"
 COPY --from=build --chown=0:0 /build/dist/image/usr /usr
 COPY --from=build --chown=65532:65532 /build/dist/image/data /data
-# Without keys it is open to whoever reaches the published port, and says so first; with keys LLM_PROXY_OPEN does nothing.
+# Without keys the proxy is open to every client that reaches the published port, and warns at its start; with keys
+# LLM_PROXY_OPEN has no effect.
 ENV LLM_PROXY_HOST=0.0.0.0 \
     LLM_PROXY_OPEN=true \
     LLM_PROXY_DB=/data/llm-proxy.db

@@ -1,20 +1,20 @@
 /**
- * Configurations of load balancers in front of several nodes, as in docs/nodes.md. Any node serves any call; the calls of a
- * session go to the same one, by a hash of the session's id, so that none has to be passed on. The id is found in the path of
- * a call, or in the key of its agent. What names no session goes to the nodes in turn.
+ * Generates configurations of load balancers for several nodes (docs/nodes.md). Any node serves any request. The balancer
+ * hashes the session id, from the request path or the agent's key, so that requests of a session reach the same node and
+ * need no forwarding. Requests without a session are distributed among the nodes in turn.
  *
  *     npm run --silent deploy:balancer -- haproxy :8080 node-1:8080 node-2:8080 ... > haproxy.cfg
  */
 import { isIP } from 'node:net'
 
 export interface Balanced {
-  /** Where the balancer listens: `host:port`; no host: everywhere. */
+  /** The address at which the balancer listens: `host:port`; without a host, all addresses. */
   listen: string
   /** `host:port` of every node. */
   nodes: readonly string[]
 }
 
-/** What an agent's path ends in, behind the id of its session. */
+/** The end of an agent's path, after the session id. */
 const AGENT_ROUTE =
   '(?:chat/completions|completions|responses(?:/[^/]+)?|messages(?:/count_tokens)?|models(?:/.*)?)'
 const ID_AT_END = '^/v1/chat/completions/(.+)$'
@@ -22,18 +22,18 @@ const ID_INSIDE = `^/(?:sessions/)?(.+)/v1/${AGENT_ROUTE}$`
 /** An agent's key, which names its session; on a proxy without keys the id itself is the key. */
 const AGENT_KEY = '^lp-(.+)-[A-Za-z0-9_-]{43}$'
 
-/** A call may be silent for as long as an engine takes for a whole answer. */
+/** The longest silence of a request: an engine may take that long for a complete response. */
 const SILENCE_S = 3_600
-/** The default of --max-body-bytes, and a little more: the node itself refuses what is too large. */
+/** The default of --max-body-bytes, and a little more: the node itself rejects larger bodies. */
 const BODY_MIB = 17
 
 const GENERATED = 'Made by deploy/balancers/make.ts; docs/nodes.md tells what it does.'
 
 export function haproxy({ listen, nodes }: Balanced): string {
   const quoted = (pattern: string) => `'${pattern}'`
-  // What is quoted for the line is quoted once more for the converter, by double quotes.
+  // Text quoted for the line is quoted again, in double quotes, for the converter.
   const regsub = (pattern: string) => `regsub("${pattern}","\\1")`
-  // A pod that is started anew has another address behind its name.
+  // A restarted pod has another address behind its name.
   const hasNames = nodes.some((address) => isIP(address.replace(/:\d+$/, '')) === 0)
   const resolving = hasNames ? ' resolvers names' : ''
   const resolvers = `resolvers names
@@ -47,7 +47,7 @@ export function haproxy({ listen, nodes }: Balanced): string {
   )
   return `# ${GENERATED}
 global
-    # Paths and keys hold ids of up to 512 bytes, percent-encoded.
+    # Paths and keys contain ids of up to 512 bytes, percent-encoded.
     tune.bufsize 32768
 
 ${hasNames ? resolvers : ''}defaults
@@ -56,7 +56,7 @@ ${hasNames ? resolvers : ''}defaults
     timeout http-request 1m
     timeout client ${SILENCE_S}s
     timeout server ${SILENCE_S}s
-    # A connection that could not be made is tried again, at another node; a call that was sent never.
+    # A failed connection is retried at another node; a request that was sent is never repeated.
     retries 3
     option redispatch 1
     option httpchk GET /health
@@ -93,7 +93,7 @@ events { worker_connections 16384; }
 
 http {
     access_log off;
-    # The slashes of an id are its own.
+    # The slashes of an id are part of it.
     merge_slashes off;
     client_max_body_size ${BODY_MIB}m;
     map_hash_bucket_size 256;
@@ -132,7 +132,7 @@ ${nodes.map((address) => `        server ${address} max_fails=1 fail_timeout=2s;
             proxy_http_version 1.1;
             proxy_set_header Connection "";
             proxy_set_header Host $host;
-            # Of what was sent to a node already, nothing is sent to another one.
+            # A request that was sent to a node is not sent to another.
             proxy_next_upstream error;
             proxy_request_buffering off;
             proxy_buffering off;
@@ -163,7 +163,7 @@ static_resources:
           "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
           stat_prefix: calls
           stream_idle_timeout: ${SILENCE_S}s
-          # A slash of an id that is written as %2F stays so.
+          # A slash in an id, written %2F, stays encoded.
           path_with_escaped_slashes_action: KEEP_UNCHANGED
           http_filters:
           - name: envoy.filters.http.lua
@@ -185,7 +185,7 @@ ${LUA}
                   cluster: nodes
                   timeout: 0s
                   idle_timeout: ${SILENCE_S}s
-                  # Without an id, to any of them.
+                  # Requests without an id go to any node.
                   hash_policy: [{ header: { header_name: x-llm-proxy-session } }]
                   retry_policy: { retry_on: connect-failure, num_retries: 3 }
   clusters:

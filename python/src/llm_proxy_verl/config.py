@@ -27,7 +27,7 @@ def option(read: Callable[[object], Any], *env: str, default: Any = None, sent: 
 class RemoteAgentConfig:
     """Durations are in seconds. docs/verl.md explains each option."""
 
-    # Where
+    # Endpoints
     #: Base URLs; of several, one is chosen per rollout.
     proxy_urls: tuple[str, ...] = option(values.base_urls, "PROXY_SERVER_URL", default=())
     #: The servers of rollouts, if not the proxies.

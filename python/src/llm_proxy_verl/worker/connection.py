@@ -18,7 +18,7 @@ _ENDED = frozenset({aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.
 
 @dataclass(frozen=True)
 class ConnectionEnd:
-    """How a connection ended."""
+    """The outcome of a connection."""
 
     #: Duration of the connection after the ack; 0: there was no ack.
     held_s: float
