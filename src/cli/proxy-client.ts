@@ -64,7 +64,7 @@ export class OperatorClient {
     try {
       yield* response.setEncoding('utf8')
     } catch (cause) {
-      throw new ProxyError('start_failed', `${this.#url} broke its answer off`, { cause })
+      throw new ProxyError('start_failed', `${this.#url} ended its response early`, { cause })
     }
   }
 

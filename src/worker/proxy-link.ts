@@ -296,7 +296,7 @@ export class ProxyLink {
       if (last?.type === 'end') this.#send(call.end(createResponseFrame(call.requestId, last)))
     }
     if (!call.hasEnded)
-      throw new ProxyError('engine_lost', 'the engine ended its answer without a finish reason')
+      throw new ProxyError('engine_lost', 'the engine ended its response without a finish reason')
   }
 
   /** Returns the prompt ids that the proxy has too. */

@@ -16,14 +16,21 @@ import { getSessionBody } from './session-body.ts'
 
 const TokenizeRequest = Type.Object(
   {
-    prompt: Type.Optional(Type.String({ description: 'A text; or `messages`, with `tools`' })),
+    prompt: Type.Optional(
+      Type.String({ description: 'The text to tokenize; instead of `messages` with `tools`' }),
+    ),
     messages: Type.Optional(Type.Array(Type.Unknown())),
-    add_special_tokens: nullable(Type.Boolean({ description: 'Of a text; true if left out' })),
+    add_special_tokens: nullable(
+      Type.Boolean({ description: 'Adds special tokens to `prompt`; default: true' }),
+    ),
     add_generation_prompt: nullable(Type.Literal(true)),
     continue_final_message: nullable(Type.Literal(false)),
     return_token_strs: nullable(Type.Boolean()),
   },
-  { $id: 'TokenizeRequest', description: "As vLLM's; unknown fields are the chat template's." },
+  {
+    $id: 'TokenizeRequest',
+    description: 'The request of vLLM; unknown fields are passed to the chat template.',
+  },
 )
 const TokenizeAnswer = Type.Object({
   count: Type.Integer(),

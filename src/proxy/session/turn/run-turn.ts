@@ -288,7 +288,7 @@ export class TurnRunner {
         const passed = last ? batch.slice(0, -1) : batch
         if (passed.length > 0) yield passed
       }
-      if (!last) throw new ProxyError('engine_lost', 'The engine ended its answer without a finish reason')
+      if (!last) throw new ProxyError('engine_lost', 'The engine ended its response without a finish reason')
       await this.#close(turn, 'completed', null)
       // The turn is durable but not yet received: a later request can neither continue the completion earlier nor miss
       // it.
