@@ -97,7 +97,7 @@ t.test('agents that fail are shown with why, and have inert rows', async (t) => 
   const command = 'echo "no model" >&2; exit 3'
   const result = await runLlmProxy([...it.args, '--command', command], inFolder(it))
   t.match(result, { code: 1, stderr: '' })
-  t.match(result.stdout, /^task-0-\S+: an agent failed \(failed\): exit code 3: no model$/m)
+  t.match(result.stdout, /^task-0-\S+: agent failed \(failed\): exit code 3: no model$/m)
   const again = await runLlmProxy([...it.args, '--command', 'true'], inFolder(it))
   t.match(again, { code: 1, stderr: '' }, 'that it is run again makes it no success')
   t.match(again.stdout, '2 of them failed and are not run again without --retry-failed: task-0 #0, task-1 #0')

@@ -136,8 +136,9 @@ function describeFailed(failed: readonly SamplePlan[], retryFailed: boolean): st
 /** Returns a logger that reports failed attempts. */
 function loggerOn(tell: (text: string) => void): Logger {
   const log = (fields: object, message: string) => {
-    const { session_id, agent_status, error } = fields as Record<string, unknown>
-    tell(printable(`${session_id}: ${message} (${agent_status}): ${error ?? ''}`, FAILURE_LENGTH))
+    const { session_id: sessionId, agent_status: status, reason, note } = fields as Record<string, unknown>
+    const failure = `${sessionId}: agent failed (${status}): ${reason ?? ''}`
+    tell(printable(sessionId === undefined ? `${message}: ${note ?? ''}` : failure, FAILURE_LENGTH))
   }
   return { debug() {}, info() {}, warn: log, error: log }
 }
