@@ -44,11 +44,14 @@ export class ProxyMetrics {
     'reason',
   ])
   readonly inFlight = this.#gauge('turns_in_flight', 'Turns in progress, by phase', ['phase'])
-  readonly retries = this.#counter('client_retries_total', "Calls that an agent's client marked as a retry")
+  readonly retries = this.#counter(
+    'client_retries_total',
+    "Requests that an agent's client marked as a retry",
+  )
 
   readonly answeredRetries = this.#counter(
     'answered_retries_total',
-    'Retries answered with the answer of their first try',
+    'Retries that received the response of their original attempt',
     ['answer'],
   )
 
@@ -56,22 +59,22 @@ export class ProxyMetrics {
   readonly completionTokens = this.#counter('completion_tokens_total', 'Sampled tokens of completed turns')
   readonly duration = this.#histogram(
     'turn_duration_seconds',
-    'Time from the call until its turn is on disk',
+    'Time from the request until its turn is committed',
     REQUEST_S,
   )
   readonly firstToken = this.#histogram(
     'time_to_first_token_seconds',
-    'Time from the call to the first piece of a streamed answer',
+    'Time from the request to the first chunk of a streamed response',
     FIRST_TOKEN_S,
   )
   readonly perToken = this.#histogram(
     'time_per_output_token_seconds',
-    'Mean time between tokens of a streamed answer',
+    'Mean time between tokens of a streamed response',
     PER_TOKEN_S,
   )
   readonly longestGap = this.#histogram(
     'stream_longest_gap_seconds',
-    'Longest pause of the engine within a streamed answer',
+    'Longest pause of the engine within a streamed response',
     GAP_S,
   )
   readonly overhead = this.#histogram(
@@ -88,7 +91,7 @@ export class ProxyMetrics {
   )
   readonly echoes = this.#counter(
     'changed_echoes_total',
-    'Turns whose agent had changed the calls that it was given, by what was changed',
+    'Turns whose agent had changed the tool calls that it had received, by what was changed',
     ['kind'],
   )
   readonly adaptedEfforts = this.#counter(
@@ -104,9 +107,9 @@ export class ProxyMetrics {
   )
   readonly rolloutSeconds = this.#counter(
     'rollout_seconds_total',
-    'Seconds that these took, without those that they waited for their turn',
+    'Duration of these rollouts in seconds, without the queue wait',
   )
-  readonly rolloutTries = this.#counter('rollout_tries_total', 'How often their agents were run')
+  readonly rolloutTries = this.#counter('rollout_tries_total', 'Attempts of these rollouts')
   readonly prompts = this.#counter('prompts_total', 'Prompts, by how they were made', ['reason'])
   readonly reusedTokens = this.#counter(
     'prompt_tokens_reused_total',
@@ -116,7 +119,7 @@ export class ProxyMetrics {
     'prompt_tokens_rendered_total',
     'Prompt tokens rendered and tokenized, not reused (token mode)',
   )
-  readonly lines = this.#counter('turns_by_line_total', 'Turns that ended, by line', ['line'])
+  readonly lines = this.#counter('turns_by_line_total', 'Turns that ended, by agent role', ['line'])
   readonly weightInfo = this.#gauge(
     'weight_version_info',
     'Weight version that an engine or worker reports',
@@ -147,7 +150,7 @@ export class ProxyMetrics {
   )
   readonly verifyControls = this.#counter(
     'verify_controls_total',
-    'Changed prompts by which an engine that verifies was tried, by whether it noticed',
+    'Negative controls sent to verifying engines, by whether the engine detected them',
     ['caught'],
   )
 
@@ -157,15 +160,15 @@ export class ProxyMetrics {
   readonly sessionTurns = this.#histogram('session_turns', 'Turns per session, when it ended', COUNTS)
   readonly reward = this.#histogram('session_reward', 'Rewards set', REWARDS)
 
-  readonly queueDepth = this.#gauge('queue_depth', 'Calls waiting for an engine or worker')
+  readonly queueDepth = this.#gauge('queue_depth', 'Requests waiting for an engine or worker')
   readonly queueWait = this.#histogram(
     'queue_wait_seconds',
-    'Time that a call waited for an engine or worker',
+    'Time that a request waited for an engine or worker',
     QUEUE_S,
   )
   readonly queueRefusals = this.#counter(
     'queue_refusals_total',
-    'Calls refused while waiting for an engine or worker, by error code',
+    'Requests rejected while waiting for an engine or worker, by error code',
     ['code'],
   )
   readonly paused = this.#gauge('paused', '1 while the proxy is paused')
@@ -180,17 +183,19 @@ export class ProxyMetrics {
     '1 while the engine or worker gets no requests because its last ones failed',
     ['member'],
   )
-  readonly memberCalls = this.#gauge('member_calls_in_flight', 'Calls in progress at an engine or worker', [
-    'member',
-  ])
+  readonly memberCalls = this.#gauge(
+    'member_calls_in_flight',
+    'Requests in progress at an engine or worker',
+    ['member'],
+  )
   readonly memberCapacity = this.#gauge(
     'member_capacity',
-    'Most calls that an engine or worker may serve at once',
+    'Maximum number of concurrent requests of an engine or worker',
     ['member'],
   )
   readonly failovers = this.#counter(
     'failovers_total',
-    'Calls that moved to another engine or worker after a failure',
+    'Requests that moved to another engine or worker after a failure',
   )
   readonly ejections = this.#counter(
     'ejections_total',
@@ -205,7 +210,7 @@ export class ProxyMetrics {
   readonly commitOperations = this.#histogram('commit_operations', 'Operations per commit', COUNTS)
   readonly commitTime = this.#histogram(
     'commit_seconds',
-    'Time from the first change of a commit until it is on disk',
+    'Time from the first change of a commit until it is durable',
     OVERHEAD_S,
   )
   readonly databaseBytes = this.#gauge('database_bytes', 'Size of the database files', ['file'])
