@@ -33,7 +33,7 @@ class TokenOutput(Protocol):
 
 
 class LLMClient(Protocol):
-    """The methods of verl's ``LLMServerClient`` (0.8 and later) or ``AsyncLLMServerManager`` (0.7) that are used here."""
+    """The methods of verl's ``LLMServerClient`` (0.8 and later) or ``AsyncLLMServerManager`` (0.7) used here."""
 
     async def generate(
         self, request_id: Any, *, prompt_ids: list[int], sampling_params: dict[str, Any], **images: Any

@@ -1,4 +1,4 @@
-"""The worker's side of one WebSocket: sends the hello, waits for the ack, and closes the socket if the proxy is silent."""
+"""The worker's side of one WebSocket: sends the hello, waits for the ack, closes the socket if the proxy is silent."""
 
 from __future__ import annotations
 

@@ -262,6 +262,6 @@ class ProxyLink:
             self._idle.set()
 
     def _send(self, text: str) -> None:
-        """Sends a frame. Without a connection, or before its ack, does nothing: missing frames are sent after the ack."""
+        """Sends a frame. Does nothing without a connection or before its ack: missing frames are sent after the ack."""
         if self._ack is not None and self._connection is not None:
             self._connection.send(text)
