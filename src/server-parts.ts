@@ -16,7 +16,7 @@ import type { Backend } from './proxy/engines/port/backend.ts'
 import { createTokenizerQuestion, type ExpectedTokenizer } from './proxy/engines/port/expected-tokenizer.ts'
 import type { Registry } from './proxy/engines/port/registry.ts'
 import { createNodes } from './proxy/http/nodes/nodes.ts'
-import { ControlPropagation, Controls } from './proxy/http/operator/controls.ts'
+import { ClusterControls, Controls } from './proxy/http/operator/controls.ts'
 import type { HttpServer, ServerOptions } from './proxy/http/server.ts'
 import { Metrics } from './proxy/metrics/metrics.ts'
 import { RelayBackend } from './proxy/relay/relay-backend.ts'
@@ -149,7 +149,7 @@ function shareControls(
   if (shared === undefined) return { controls: new Controls(parts), nodes: undefined }
   const nodes = createNodes(shared, { basePath, authority: tlsCert && readFileSync(tlsCert, 'utf8') })
   opened.defer(() => nodes.forwarder.close())
-  const controls = new ControlPropagation({ shared, registry, identity: nodes.identity, ...parts })
+  const controls = new ClusterControls({ shared, registry, identity: nodes.identity, ...parts })
   return { controls, nodes, ...(mode === 'local' && { registry: controls }) }
 }
 

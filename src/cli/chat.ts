@@ -26,7 +26,7 @@ export async function run(config: ChatConfig, [message = 'Say hello.']: string[]
     }
     await proxy.call('POST', `${at}/v1/chat/completions`, Answer, body)
     const turn = (await proxy.get(at, SessionWithTurns)).turns.at(-1)
-    if (turn === undefined) throw new ProxyError('start_failed', 'the call was answered and is not on record')
+    if (turn === undefined) throw new ProxyError('start_failed', 'the request was answered but not recorded')
     process.stdout.write(`${config.json ? JSON.stringify(turn, undefined, 2) : describe(turn)}\n`)
     return turn.exact ? 0 : 1
   } finally {

@@ -3,7 +3,7 @@ import type { Readable } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import { Agent, type FormData, request } from 'undici'
 
-export interface HttpCall {
+export interface HttpRequest {
   method: 'GET' | 'POST' | 'DELETE'
   url: string
   headers?: Readonly<Record<string, string>>
@@ -46,7 +46,7 @@ export class HttpClient {
   }
 
   /** Sends a request and reads the response. @throws the error of the connection; `signal.reason` after an abort */
-  async send(call: HttpCall): Promise<HttpAnswer> {
+  async send(call: HttpRequest): Promise<HttpAnswer> {
     const { status, body } = await this.open(call)
     try {
       return { status, text: await text(body) }
@@ -57,7 +57,7 @@ export class HttpClient {
   }
 
   /** Sends a request like `send` does, and returns the body as a stream. */
-  async open({ method, url, headers = {}, body, signal }: HttpCall): Promise<OpenHttpAnswer> {
+  async open({ method, url, headers = {}, body, signal }: HttpRequest): Promise<OpenHttpAnswer> {
     signal.throwIfAborted()
     try {
       const answer = await request(url, {

@@ -11,7 +11,7 @@ interface UnacknowledgedFrame {
   bytes: number
 }
 
-export class FrameSender {
+export class OutgoingFrames {
   /** Frames that were sent and not acknowledged, in order. */
   #kept: UnacknowledgedFrame[] = []
   #keptBytes = 0
@@ -29,7 +29,7 @@ export class FrameSender {
     const text = write(this.#lastSeq + 1)
     const bytes = Buffer.byteLength(text)
     if (bytes > MAX_FRAME_BYTES) {
-      throw new ProxyError('engine_failed', 'the engine sent more at once than a frame to the proxy holds')
+      throw new ProxyError('engine_failed', 'one batch of the engine exceeds the frame limit')
     }
     this.#lastSeq += 1
     this.#kept.push({ seq: this.#lastSeq, text, bytes })

@@ -157,7 +157,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
         this.emit('connected', { proxyUrl, address })
       },
       disconnected: ({ code, reason, keyRefused }) => {
-        const mistake = keyRefused ? 'the proxy refuses the worker key' : MISTAKES[code]
+        const mistake = keyRefused ? 'the proxy rejects the worker key' : MISTAKES[code]
         const event = mistake === undefined ? 'proxy_disconnected' : 'proxy_rejected_worker'
         logEvent(log, event, {
           close_code: code,
@@ -176,7 +176,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
       type: 'worker_status',
       healthy: members.some((member) => member.healthy),
       ...getUnavailable(members),
-      ...getCommonTextIds(members),
+      ...getDistinctTextIds(members),
       ...getWarning(members),
       load: waiting + slots.reduce((sum, slot) => sum + slot.inFlight, 0),
       models: this.#models.map(({ id, maxModelLen }) =>
@@ -222,8 +222,8 @@ function getCommonWeightVersion(members: readonly BackendMember[]): string | nul
   return versions.size === 1 ? (version ?? null) : null
 }
 
-/** Returns the text ids of the engines. Engines with equal ids count as one. */
-function getCommonTextIds(members: readonly BackendMember[]): Pick<WorkerStatus, 'text_ids'> {
+/** Returns the text ids of the healthy engines, one entry per distinct value. */
+function getDistinctTextIds(members: readonly BackendMember[]): Pick<WorkerStatus, 'text_ids'> {
   const byIds = new Map<string, NonNullable<WorkerStatus['text_ids']>['engines'][number]>()
   for (const { healthy, name, models, textIds, chatIds = {} } of members) {
     if (!healthy || !textIds) continue

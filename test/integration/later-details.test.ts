@@ -78,10 +78,10 @@ for (const [name, openStore] of Object.entries(STORES)) {
       logprobs,
     })
     const refused = [
-      [undefined, /does not tell logprobs of a prompt/],
+      [undefined, /does not return logprobs of a prompt/],
       [table([2, 3, 4, 5, 7]), /logprob of token 5/],
       [table([2, 3, 4, 5, 6], [-1, -1, -1, -1, Number.NaN]), /logprob of token 5/],
-      [table([2, 3, 4, 5]), /tells the logprobs of 3 of 4 tokens/],
+      [table([2, 3, 4, 5]), /returned the logprobs of 3 of 4 tokens/],
     ] as const
     for (const [told, detail] of refused) {
       const [start, , , end] = wholeAnswer()

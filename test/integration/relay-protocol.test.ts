@@ -2,7 +2,7 @@ import t from 'tap'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { MAX_FRAME_BYTES } from '../../src/protocol/worker/protocol.ts'
-import { FrameSender } from '../../src/worker/frame-sender.ts'
+import { OutgoingFrames } from '../../src/worker/frame-sender.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import { chatRequest, eventsOf, relayServerFor, textOf } from '../helpers/relay-server.ts'
 import { until } from '../helpers/until.ts'
@@ -335,7 +335,7 @@ t.test('what no frame holds fails its own call, on either side, and the worker s
   await worker.next('worker_hello_ack')
   await t.rejects(eventsOf(backend, chatRequest(tooMuch)), { code: 'body_too_large', status: 413 })
   t.match(backend.list(), [{ id: 'w', load: 0 }])
-  const answer = new FrameSender()
+  const answer = new OutgoingFrames()
   t.equal(answer.add(String), '1')
   t.throws(() => answer.add(() => `"${tooMuch}"`), { code: 'engine_failed' })
   t.equal(answer.end(String), '2', 'the frame that says so follows the last that was sent')

@@ -145,7 +145,7 @@ function isAlive(pid: number): boolean {
 t.test('Ctrl-C ends the agents and their sessions; the same command goes on from there', async (t) => {
   const it = await rig(t, 6, ['--concurrency', '4'])
   const child = startLlmProxy([...it.args, '--command', STAYING], inFolder(it))
-  const summary = said(child.stdout, /^interrupted; the same command goes on from here$/m)
+  const summary = said(child.stdout, /^interrupted; run the same command to resume$/m)
   await until(() => pids(it).length === 4 && existsSync(it.output) && rowsIn(it.output).length === 2)
   const second = await runLlmProxy([...it.args, '--command', 'true'], inFolder(it))
   t.match(second, { code: 1, stderr: `is in use by another llm-proxy (process ${child.pid})` })
@@ -296,7 +296,7 @@ t.test('a command line that lacks something is refused before anything runs', as
     ],
     [
       ['--listen', '0.0.0.0:0', '--command', 'true', ...proxy],
-      '--listen 0.0.0.0:0: who reaches it runs agents here; give --admin-key, or listen on 127.0.0.1',
+      '--listen 0.0.0.0:0: any client that can connect can run agents on this machine; give --admin-key, or listen on 127.0.0.1',
     ],
     [['--tasks', join(folder, 'gone')], /^--tasks: cannot read \S+gone: ENOENT/],
   ] as const) {

@@ -148,7 +148,7 @@ t.test('relay mode: proxy, worker, engine and agents', { timeout: 120_000 }, asy
   )
   holdsNone(t, await makeCalls(proxy.url), 'an answer')
   const refusedPrinted = await refused.stop()
-  t.match(refusedPrinted, 'the proxy refuses the worker key')
+  t.match(refusedPrinted, 'the proxy rejects the worker key')
   const printed = (await worker.stop()) + refusedPrinted + (await proxy.stop())
   t.match(printed, 'proxy_connected')
   holdsNone(t, printed, 'the logs')

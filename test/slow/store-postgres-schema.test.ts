@@ -141,6 +141,8 @@ if (noPostgres !== false) {
     const database = new URL(url).pathname.slice(1)
     await server.query('UPDATE llm_proxy.schema_version SET version = 99, oldest = 99', database)
     await server.query('UPDATE llm_proxy.proxies SET ended = 1', database)
-    await t.rejects(store.createSession(aSession('s')), { message: /newer llm-proxy has changed the record/ })
+    await t.rejects(store.createSession(aSession('s')), {
+      message: /newer llm-proxy has migrated the database/,
+    })
   })
 }

@@ -17,7 +17,7 @@ const STOP_GRACE_MS = 0
 export async function listen(config: RolloutConfig, address: string): Promise<number> {
   const { host, port } = parseAddress(address)
   if (config.adminKeys.length === 0 && !isLoopback(host)) {
-    const message = `--listen ${address}: who reaches it runs agents here; give --admin-key, or listen on 127.0.0.1`
+    const message = `--listen ${address}: any client that can connect can run agents on this machine; give --admin-key, or listen on 127.0.0.1`
     throw new ProxyError('config_invalid', message)
   }
   const logger = createLogger('info')

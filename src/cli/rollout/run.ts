@@ -83,7 +83,7 @@ async function runMissing(run: RolloutRun): Promise<number> {
     say(`\n${summarise(tally, run.missing.length)}`)
   }
   if (interrupt.exitCode === undefined) return tally.failed === run.missing.length ? 1 : 0
-  say('\ninterrupted; the same command goes on from here')
+  say('\ninterrupted; run the same command to resume')
   return interrupt.exitCode
 }
 

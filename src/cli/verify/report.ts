@@ -27,7 +27,7 @@ const COLUMNS: readonly Column<TurnResult>[] = [
   { header: 'first', value: describeFirstDifference, align: 'right' },
   {
     header: 'hint',
-    value: ({ hint, greedy }) => hint ?? (greedy?.same === false ? 'sampled otherwise' : ''),
+    value: ({ hint, greedy }) => hint ?? (greedy?.same === false ? 'sampled differently' : ''),
   },
 ]
 

@@ -89,7 +89,7 @@ export class EmbeddedEngine implements EngineClient {
   async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
     signal.throwIfAborted()
     if (request.images !== undefined) {
-      const message = `the engine at ${this.name} takes no images beside token ids: token mode needs vLLM or SGLang for them`
+      const message = `the engine at ${this.name} does not accept images with token ids: token mode needs vLLM or SGLang for them`
       throw new ProxyError('unsupported', message, { param: 'messages' })
     }
     const { promptIds, generation } = await this.#begin(request)

@@ -9,7 +9,7 @@ export interface PromptMessage {
 }
 
 export interface PromptConversation {
-  /** Messages without those of the system: the template adds one if there was none. */
+  /** The messages except system messages, because the template adds one if the request has none. */
   messages: readonly PromptMessage[]
   /** Names of the available tools. */
   tools: ReadonlySet<string>

@@ -35,7 +35,7 @@ interface CompletionRoutesOptions {
   counters: EngineCounters
 }
 
-interface EngineCall {
+interface EngineRequest {
   format: AnswerFormat
   body: AnyCompletionRequest & { logprobs?: unknown }
   generation: CanonicalRequest
@@ -81,7 +81,7 @@ function onlyPrompt(prompt: string | number[] | string[] | number[][]): string |
 }
 
 async function answer(
-  { format, body, generation }: EngineCall,
+  { format, body, generation }: EngineRequest,
   { engine, counters }: CompletionRoutesOptions,
   request: FastifyRequest,
   reply: FastifyReply,

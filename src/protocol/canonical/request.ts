@@ -64,7 +64,7 @@ export type GenerationRequest = CanonicalRequest & {
   /** Unique per request; also the turn's id. */
   requestId: string
   sessionId: string
-  /** The declared sub-agent of the session that sent the request; absent: none, or undeclared. */
+  /** The sub-agent that sent the request, as declared by the client; absent: none, or undeclared. */
   subagent?: string | undefined
   /** Whether events arrive as the engine samples (true) or all at once when it has finished. */
   stream: boolean

@@ -18,13 +18,13 @@ export function findHint({ pairs, params, tolerance }: HintInput): string | unde
   const apart = pairs.filter(isApart)
   const isSurer = apart.every(({ recorded, recomputed }) => recorded > recomputed)
   if (isSurer && isFiltered(params)) {
-    return 'the record is surer than the model everywhere: its logprobs are of what top_p, top_k or min_p had left'
+    return 'every recorded logprob that differs is higher: the recorded ones were computed after top_p, top_k or min_p'
   }
   const first = pairs.findIndex(isApart)
   if (first > 0 && apart.length <= Math.max(4, pairs.length / 10)) {
     return 'a few tokens differ, and the others do not: one of them, or one shortly before, is not what was sampled'
   }
-  if (first === 0 && apart.length <= 4) return 'only the beginning differs: the prompt was another one'
+  if (first === 0 && apart.length <= 4) return 'only the beginning differs: the prompt was different'
   return undefined
 }
 

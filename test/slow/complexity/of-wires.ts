@@ -15,7 +15,7 @@ import { AnswerReader } from '../../../src/proxy/engines/clients/wire/answer-rea
 import { parseAnswer } from '../../../src/proxy/engines/clients/wire/parse-answer.ts'
 import { SseParser } from '../../../src/proxy/engines/clients/wire/sse.ts'
 import { ToolCallAssembler } from '../../../src/proxy/engines/clients/wire/tool-call-assembler.ts'
-import { getTurnName } from '../../../src/proxy/http/trainer/sessions/named-turns.ts'
+import { toTurnId } from '../../../src/proxy/http/trainer/sessions/named-turns.ts'
 import { toEvents } from '../../../src/proxy/relay/responses-v1.ts'
 import {
   type Case,
@@ -224,7 +224,7 @@ export const WIRES: readonly Subject[] = [
   {
     name: 'names of turns',
     covers: ['src/proxy/http/trainer/sessions/named-turns.ts'],
-    cases: ofUnits((text) => () => getTurnName(text), { digits: '0', dashes: '-', prefixes: 'chatcmpl-' }),
+    cases: ofUnits((text) => () => toTurnId(text), { digits: '0', dashes: '-', prefixes: 'chatcmpl-' }),
   },
   {
     name: 'bodies of requests',

@@ -38,7 +38,7 @@ class ServedCall:
         text = write(self._last_seq + 1)
         size = len(text.encode())
         if size > MAX_FRAME_BYTES:
-            raise CallError("engine_failed", "the engine sampled more than a frame to the proxy holds")
+            raise CallError("engine_failed", "one batch of the engine exceeds the frame limit")
         self._last_seq += 1
         self._kept.append((self._last_seq, text, size))
         self._kept_bytes += size

@@ -18,12 +18,12 @@ const AFTER = 400
 const MAX_DIFF = 3_000
 
 /** A reference to a row: `session#row`. */
-interface RowPlace {
+interface RowReference {
   sessionId: string
   row: number
 }
 
-function parseRowReference(text: string | null): RowPlace | undefined {
+function parseRowReference(text: string | null): RowReference | undefined {
   if (text === null || text === '') return undefined
   const mark = text.lastIndexOf('#')
   if (mark === -1) return { sessionId: text, row: 0 }
@@ -67,7 +67,7 @@ export function Compare() {
   )
 }
 
-function Both({ a, b }: { a: RowPlace; b: RowPlace }) {
+function Both({ a, b }: { a: RowReference; b: RowReference }) {
   const rows = useLoad(
     (stop) => Promise.all([loadRow(a.sessionId, a.row, stop), loadRow(b.sessionId, b.row, stop)]),
     [a.sessionId, a.row, b.sessionId, b.row],

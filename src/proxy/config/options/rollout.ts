@@ -1,4 +1,4 @@
-/** Options of rollouts: those of a RemoteAgentLoop, which library users have as well, and those of the command. */
+/** Options of rollouts: the options of RemoteAgentLoop, also available in the library, and those of the command. */
 import { type CommandSpec, type ConfigOf, grouped, groupedFlags } from '../option.ts'
 import { RUNNER_OPTIONS } from './runner.ts'
 import { adminKeys, select, tlsCa } from './shared.ts'

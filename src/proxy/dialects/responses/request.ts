@@ -15,7 +15,7 @@ import {
   type TextFormat,
   type ToolParam,
 } from './schema.ts'
-import { type CanonicalTools, lowerToolChoice, lowerTools, type WireTool, type WireTools } from './tools.ts'
+import { lowerToolChoice, lowerTools, type ToolConversion, type WireTool, type WireTools } from './tools.ts'
 
 /** The part of the request that its response, or a later request, needs from the recorded turn; JSON. */
 export interface ResponsesAnnotation {
@@ -99,7 +99,7 @@ function allTools(
   { tools }: ResponsesRequest,
   among: readonly InputTools[],
   repeats: PartMemo,
-): CanonicalTools {
+): ToolConversion {
   const own = repeats.once(lowerTools, tools ?? NO_TOOLS, 'tools')
   if (among.length === 0) return own
   const shown = [own, ...among.filter((some) => !some.isFound).map((some) => lowerTools(some.tools, some.at))]
@@ -118,7 +118,7 @@ const NO_TOOLS: ToolParam[] = []
 
 function createAnnotation(
   request: ResponsesRequest,
-  { wireTools, dropped }: CanonicalTools,
+  { wireTools, dropped }: ToolConversion,
 ): ResponsesAnnotation {
   return {
     instructions: Boolean(request.instructions),
@@ -157,7 +157,7 @@ const LOWERED_FIELDS = new Set([
   'best_of',
 ])
 
-function toolFields({ tool_choice: asked }: ResponsesRequest, lowered: CanonicalTools): object {
+function toolFields({ tool_choice: asked }: ResponsesRequest, lowered: ToolConversion): object {
   const { choice, tools } = asked ? lowerToolChoice(asked, lowered.tools) : { choice: undefined, ...lowered }
   // Engines reject a choice without tools.
   const isIdle = tools.length === 0 && (choice === 'auto' || choice === 'none')

@@ -22,7 +22,7 @@ export interface WireTool {
  */
 export type WireTools = ReadonlyMap<string, WireTool>
 
-export interface CanonicalTools {
+export interface ToolConversion {
   tools: Tool[]
   wireTools: Map<string, WireTool>
   /** Types of hosted tools that were omitted. */
@@ -65,8 +65,8 @@ const SERVICE_FIELDS = [
 ]
 
 /** @throws ProxyError `invalid_request` naming the field, `unsupported` for a tool that neither side could run */
-export function lowerTools(params: readonly ToolParam[], at: string): CanonicalTools {
-  const lowered: CanonicalTools = { tools: [], wireTools: new Map(), dropped: [] }
+export function lowerTools(params: readonly ToolParam[], at: string): ToolConversion {
+  const lowered: ToolConversion = { tools: [], wireTools: new Map(), dropped: [] }
   for (const [index, param] of params.entries()) lowerTool(param, `${at}.${index}`, undefined, lowered)
   return lowered
 }
@@ -75,7 +75,7 @@ function lowerTool(
   param: ToolParam,
   at: string,
   namespace: string | undefined,
-  lowered: CanonicalTools,
+  lowered: ToolConversion,
 ): void {
   const { type } = param
   if (type === 'function') addTool('function', toFunction(checkFunction(param, at)), namespace, lowered)
@@ -100,7 +100,7 @@ function isClientSearch({ type, execution }: ToolParam): boolean {
 }
 
 /** Returns the definitions of tools that a search found, as text for the model. */
-export function toolsInWords({ tools }: CanonicalTools): string {
+export function toolsInWords({ tools }: ToolConversion): string {
   return tools.length === 0 ? 'No tools were found.' : tools.map((tool) => JSON.stringify(tool)).join('\n')
 }
 
@@ -110,7 +110,7 @@ function addTool(
   type: WireTool['type'],
   definition: FunctionDefinition,
   namespace: string | undefined,
-  { tools, wireTools }: CanonicalTools,
+  { tools, wireTools }: ToolConversion,
 ): void {
   const name = modelName(definition.name, namespace)
   tools.push({ type: 'function', function: { ...definition, name } })

@@ -4,7 +4,7 @@ import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
-import type { PartMemo, RequestContent } from '../../../protocol/canonical/request-reader.ts'
+import type { ParsedBody, PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
 import { type ChoiceEvents, rejectTooManyChoices } from '../../dialects/common/choices.ts'
 import type {
@@ -72,7 +72,7 @@ interface TurnResponse<Batch> {
 export interface ResponseContext {
   dialect: AgentDialect
   sessionId: string
-  body: RequestContent
+  body: ParsedBody
   /** The parse results of the parts of the session's earlier requests. */
   repeats: PartMemo
   /** Schedules each CPU-heavy step. @returns undefined: it may run now; else a promise of when it may */
@@ -87,7 +87,7 @@ export interface ResponseContext {
   restrict: ReturnType<typeof agentPolicy> | undefined
   /** Throws if this number of responses exceeds the agent's limit on concurrent requests. */
   admitChoices(count: number): void
-  /** The maximum number of responses to one request; default: 128, as at OpenAI. */
+  /** The maximum number of choices (`n`) of one request; default: 128, as at OpenAI. */
   choiceLimit?: number | undefined
   /** The rules for removing prompt text that changes from request to request; default: all known rules. */
   volatileRules?: readonly VolatileRule[] | undefined
@@ -199,7 +199,7 @@ function getIdentity(turn: TurnIdentity, model: string): ResponseIdentity {
  */
 function jsonOfMessages(
   { body }: DialectRequest,
-  { list }: RequestContent,
+  { list }: ParsedBody,
 ): { messagesJson?: readonly Buffer[] } {
   const json = body.messages === list?.elements ? list?.json : undefined
   return json ? { messagesJson: [json] } : {}

@@ -7,8 +7,8 @@ import type {
 } from 'fastify'
 import {
   NO_MEMO,
+  type ParsedBody,
   type PartMemo,
-  type RequestContent,
   RequestReader,
 } from '../../../protocol/canonical/request-reader.ts'
 import { detachBuffer } from '../../../protocol/json/detach-buffer.ts'
@@ -21,7 +21,7 @@ import { namedSession } from './request-session.ts'
 
 /** A body that was parsed with the cache of its session's earlier ones. */
 interface SessionBody {
-  readonly read: RequestContent
+  readonly read: ParsedBody
   /** The parse results of the parts of earlier bodies. */
   readonly repeats: PartMemo
   /** Schedules each further CPU-heavy step. @returns undefined: it may run now; else a promise of when it may */

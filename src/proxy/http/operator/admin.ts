@@ -1,7 +1,7 @@
 /** Admin routes of scheduling and weights: pause requests while weights change, and announce the weight version. */
 import type { FastifyPluginCallback } from 'fastify'
 import Type, { type Static } from 'typebox'
-import type { LiveTurn } from '../../session/state/live-turn.ts'
+import type { InFlightTurn } from '../../session/state/live-turn.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import type { WeightAnnouncement } from '../../session/turn/weight-announcement.ts'
 import type { OtherNodes } from '../nodes/other-nodes.ts'
@@ -182,7 +182,7 @@ function merged(parts: readonly Static<typeof OpenTurns>[], limit: number): Stat
   return { turns: turns.slice(0, limit), total: sum('total'), sampled_tokens: sum('sampled_tokens') }
 }
 
-function openTurns(turns: readonly LiveTurn[], limit: number, nowMs: number): Static<typeof OpenTurns> {
+function openTurns(turns: readonly InFlightTurn[], limit: number, nowMs: number): Static<typeof OpenTurns> {
   return {
     turns: turns.slice(0, limit).map(({ open, completion }) => ({
       session_id: open.sessionId,

@@ -97,7 +97,7 @@ interface ControlParts extends Parts {
 const ENGINE = 'engine '
 
 /** The controls of a node that shares its database. */
-export class ControlPropagation extends Controls implements Registry {
+export class ClusterControls extends Controls implements Registry {
   readonly #shared: NodeCoordination
   readonly #registry: Registry
   readonly #identity: NodeIdentity

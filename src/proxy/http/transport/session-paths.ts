@@ -74,7 +74,7 @@ function findIdEnd(
     const end = segments.length - behind.length
     return end > begin && fits(end) ? end : undefined
   }
-  // The rest after the id may have slashes, too: the first position where the route matches.
+  // The path after the id may contain slashes, too: the id ends at the first position where the route matches.
   for (let end = begin + 1; end + behind.length <= segments.length; end++) if (fits(end)) return end
   return undefined
 }

@@ -19,7 +19,7 @@ import type { SessionMemory } from '../state/session-memory.ts'
 import { echoNote, unknownIdsIn } from './echo-note.ts'
 import { inexactReason } from './exactness.ts'
 import type { ChatGeneration } from './prompt-planner.ts'
-import { type CallPrompt, PromptCounts, type PromptSession, type Prompts, plainPrompt } from './prompts.ts'
+import { PromptCounts, type PromptSession, type Prompts, plainPrompt, type RequestPrompt } from './prompts.ts'
 import { restoreSampled } from './restore-sampled.ts'
 
 /**
@@ -47,14 +47,14 @@ export class ChatPrompts implements Prompts {
     request: GenerationRequest,
     memory: SessionMemory,
     { contextTokens }: RequestBudget = UNLIMITED,
-  ): Promise<CallPrompt> {
+  ): Promise<RequestPrompt> {
     if (request.kind !== 'chat') return plainPrompt(request)
     if (Number.isFinite(contextTokens)) {
       const message = 'limits.context_tokens requires token mode: start the proxy with --tokenizer'
       throw new ProxyError('unsupported', message, { param: 'limits' })
     }
     const unknownIds = await this.#unknownIds(request, memory)
-    return new ChatCallPrompt(underOwnIds(request, memory), { memory, unknownIds, counts: this.#counts })
+    return new ChatRequestPrompt(underOwnIds(request, memory), { memory, unknownIds, counts: this.#counts })
   }
 
   async #unknownIds(
@@ -77,7 +77,7 @@ export class ChatPrompts implements Prompts {
   }
 }
 
-interface ChatCallPromptParts {
+interface ChatPromptParts {
   readonly memory: SessionMemory
   readonly unknownIds: readonly string[]
   readonly counts: PromptCounts
@@ -101,13 +101,13 @@ function underOwnIds(request: ChatGeneration, { callIds }: SessionMemory): ChatG
   }
 }
 
-class ChatCallPrompt implements CallPrompt {
+class ChatRequestPrompt implements RequestPrompt {
   readonly request: ChatGeneration
-  readonly #parts: ChatCallPromptParts
+  readonly #parts: ChatPromptParts
   readonly #turns: SessionTurns
   #call: PrefixMatch<SessionTurn> | undefined
 
-  constructor(request: ChatGeneration, parts: ChatCallPromptParts) {
+  constructor(request: ChatGeneration, parts: ChatPromptParts) {
     const { memory } = parts
     this.request = request
     this.#parts = parts

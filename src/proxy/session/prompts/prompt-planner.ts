@@ -10,9 +10,9 @@ import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
 import type { ImageRule } from '../../tokens/images/image-rule.ts'
 import {
-  describeImages,
   type ImagePosition,
   locateImages,
+  replaceToolImages,
   type TemplateMessage,
   type TokenImage,
   toTemplateMessage,
@@ -203,7 +203,7 @@ function toInput(
   if (lastMessage === undefined) return inputAsSent(body, imageRule)
   const sent = getMessagesBetween(undefined, lastMessage)
   const sampled = restoreSampled(sent, call.parent, ids)
-  const said = seesToolImages ? sampled : describeImages(sampled)
+  const said = seesToolImages ? sampled : replaceToolImages(sampled)
   const messages = said.map(({ value }) => value)
   return { ...promptInput(messages, toTemplateMessages(said, imageRule), imageRule), known: said }
 }

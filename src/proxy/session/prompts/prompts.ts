@@ -24,7 +24,7 @@ export interface Prompts {
    * @throws ProxyError `invalid_request`, `unsupported`, `context_length_exceeded` for a request without a valid
    *   prompt; `store_failed`
    */
-  begin(request: GenerationRequest, memory: SessionMemory, budget?: RequestBudget): Promise<CallPrompt>
+  begin(request: GenerationRequest, memory: SessionMemory, budget?: RequestBudget): Promise<RequestPrompt>
   /**
    * Returns the number of tokens of the prompt of a body, like {@link CountTokens}.
    * @param session the session of the request, whose prompt may extend recorded tokens
@@ -53,7 +53,7 @@ export interface PromptSession {
 export type MaybePromise<Value> = Value | Promise<Value>
 
 /** The prompt of one request. */
-export interface CallPrompt {
+export interface RequestPrompt {
   /** The request for the engine. */
   readonly request: GenerationRequest
   /** The response, if no engine is needed. */
@@ -76,7 +76,7 @@ export interface CallPrompt {
  * Returns the prompt of a request without messages, which is forwarded to the engine unchanged, as is its response to
  * the agent.
  */
-export function plainPrompt(request: GenerationRequest): CallPrompt {
+export function plainPrompt(request: GenerationRequest): RequestPrompt {
   return {
     request,
     whileAsked: async () => {},
@@ -85,8 +85,11 @@ export function plainPrompt(request: GenerationRequest): CallPrompt {
   }
 }
 
-/** Returns the end that an agent receives at a limit of its session. @param limit the limit's name, to be recorded */
-export function endAtLimit(request: GenerationRequest, limit: string): CallPrompt {
+/**
+ * Returns a prompt with an empty completion, for an agent that has reached a limit of its session.
+ * @param limit the limit's name, to be recorded
+ */
+export function endAtLimit(request: GenerationRequest, limit: string): RequestPrompt {
   return { ...plainPrompt(request), answer: emptyAnswer({ annotations: { limit } }, 'stop') }
 }
 

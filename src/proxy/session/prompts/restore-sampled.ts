@@ -14,12 +14,12 @@ import { restoreId, type ToolCallIds } from '../matching/tool-call-ids.ts'
 type AssistantMessage = Extract<ChatMessage, { role: 'assistant' }>
 
 /** The replacement of a message, as the echo of a turn or of none; often the message itself. */
-interface InPlace {
+interface MessageInPosition {
   readonly turn: SessionTurn | undefined
   readonly message: Message
 }
 
-const inPlace = new SideTable<Message, InPlace>()
+const inPlace = new SideTable<Message, MessageInPosition>()
 
 /**
  * Restores the sampled messages.

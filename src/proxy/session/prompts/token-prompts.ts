@@ -40,7 +40,6 @@ import {
   withVariables,
 } from './prompt-planner.ts'
 import {
-  type CallPrompt,
   emptyAnswer,
   type MaybePromise,
   PromptCounts,
@@ -48,6 +47,7 @@ import {
   type Prompts,
   type PromptTokens,
   plainPrompt,
+  type RequestPrompt,
 } from './prompts.ts'
 import { readText } from './restore-sampled.ts'
 import { tooLong } from './too-long.ts'
@@ -67,7 +67,7 @@ export class TokenPrompts implements Prompts {
     incoming: GenerationRequest,
     memory: SessionMemory,
     budget: RequestBudget = UNLIMITED,
-  ): Promise<CallPrompt> {
+  ): Promise<RequestPrompt> {
     if (incoming.kind !== 'chat') return plainPrompt(incoming)
     const { body, change } = adaptEffort(incoming.body, this.#model.efforts)
     const request = body === incoming.body ? incoming : { ...incoming, body }
@@ -165,7 +165,7 @@ export class TokenPrompts implements Prompts {
     )
   }
 
-  #callWith(parts: CallParts, { tokensLeft, contextTokens, rejectsOverlong }: RequestBudget): CallPrompt {
+  #callWith(parts: CallParts, { tokensLeft, contextTokens, rejectsOverlong }: RequestBudget): RequestPrompt {
     const { request, prompt } = parts
     const contextLength = Math.min(this.#model.contextLength ?? Number.POSITIVE_INFINITY, contextTokens)
     const room = contextLength - prompt.ids.length
@@ -188,7 +188,7 @@ interface CallParts {
   readonly counts: PromptCounts
 }
 
-abstract class TokenCallPrompt implements CallPrompt {
+abstract class TokenRequestPrompt implements RequestPrompt {
   protected readonly parts: CallParts
   abstract readonly request: GenerationRequest
 
@@ -215,7 +215,7 @@ abstract class TokenCallPrompt implements CallPrompt {
 }
 
 /** A request that reaches the engine as ids, and whose sampled tokens are decoded. */
-class TokenCall extends TokenCallPrompt {
+class TokenCall extends TokenRequestPrompt {
   readonly request: GenerationRequest
   readonly #decoder: AnswerDecoder
   readonly #vocabularySize: number
@@ -290,7 +290,7 @@ function expertsPart({ request, prompt }: CallParts): { expertsStart?: number } 
 }
 
 /** A request whose prompt fills the context: the completion is empty, and no engine is used. */
-class FullCall extends TokenCallPrompt {
+class FullCall extends TokenRequestPrompt {
   readonly request: GenerationRequest
   readonly answer: GenerationStream
 

@@ -7,7 +7,7 @@ import type { ProxyError } from '../../../base/errors.ts'
 import { parseCaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
 import { type RequestBudget, SessionUsage } from './limits.ts'
-import type { LiveTurn } from './live-turn.ts'
+import type { InFlightTurn } from './live-turn.ts'
 import { SessionMemory } from './session-memory.ts'
 import { readSamplingParams, type SessionConfig, TurnAllocation } from './turn-allocation.ts'
 
@@ -69,7 +69,7 @@ export class LiveSession {
   }
 
   /** The turns in flight, in the order of their indices. */
-  get turns(): LiveTurn[] {
+  get turns(): InFlightTurn[] {
     return [...this.#calls].flatMap(({ turn }) => turn ?? [])
   }
 

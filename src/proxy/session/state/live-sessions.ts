@@ -1,6 +1,6 @@
 import { ProxyError } from '../../../base/errors.ts'
 import { LiveSession } from './live-session.ts'
-import type { LiveTurn } from './live-turn.ts'
+import type { InFlightTurn } from './live-turn.ts'
 import type { SessionMemory } from './session-memory.ts'
 import type { TurnAllocation } from './turn-allocation.ts'
 
@@ -53,7 +53,7 @@ export class LiveSessions {
   }
 
   /** Returns all turns in flight, the oldest first. */
-  turns(): LiveTurn[] {
+  turns(): InFlightTurn[] {
     return [...this.all()]
       .flatMap((live) => live.turns)
       .sort((a, b) => a.open.startedAtMs - b.open.startedAtMs)

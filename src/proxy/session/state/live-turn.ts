@@ -14,7 +14,7 @@ export interface RetryInfo {
   idempotencyKey?: string | undefined
 }
 
-export interface LiveTurn {
+export interface InFlightTurn {
   /** The turn as it was recorded at its start. */
   readonly open: OpenTurn
   readonly word: RetryInfo

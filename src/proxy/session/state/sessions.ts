@@ -15,7 +15,7 @@ import { Activity } from './activity.ts'
 import { readUsage } from './limits.ts'
 import type { LiveSession } from './live-session.ts'
 import { LiveSessions, type SessionReference } from './live-sessions.ts'
-import type { LiveTurn } from './live-turn.ts'
+import type { InFlightTurn } from './live-turn.ts'
 import { checkNewSession, type NewSessionRequest } from './new-session.ts'
 import { parseSessionId } from './session-id.ts'
 import {
@@ -309,12 +309,12 @@ export class Sessions {
   }
 
   /** Returns all turns in flight, the oldest first. */
-  openTurns(): LiveTurn[] {
+  openTurns(): InFlightTurn[] {
     return this.#lives.turns()
   }
 
   /** Returns the session's turns in flight. */
-  listTurns(sessionId: string): LiveTurn[] {
+  listTurns(sessionId: string): InFlightTurn[] {
     return this.#lives.get(sessionId)?.turns ?? []
   }
 

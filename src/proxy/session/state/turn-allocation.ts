@@ -4,7 +4,7 @@ import { parseKeepingNumbers } from '../../../protocol/canonical/number-texts.ts
 import type { CaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { SessionRecord } from '../../store/port/turn-store.ts'
 import type { RequestBudget, SessionUsage, TurnUsage } from './limits.ts'
-import type { LiveTurn } from './live-turn.ts'
+import type { InFlightTurn } from './live-turn.ts'
 import type { SessionMemory } from './session-memory.ts'
 
 /**
@@ -49,7 +49,7 @@ export class TurnAllocation {
    */
   readonly resumedAt: number | undefined
   /** The request's turn; undefined before it is opened. */
-  turn: LiveTurn | undefined
+  turn: InFlightTurn | undefined
   /** Whether the turn's usage is counted; before that, the request counts as in flight. */
   isSpent = false
   readonly #spending: SessionUsage

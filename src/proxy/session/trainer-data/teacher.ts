@@ -98,7 +98,7 @@ async function read(
     backend.releaseSession(requestId)
   }
   if (table === undefined)
-    throw new ProxyError('engine_failed', `${engine} does not tell logprobs of a prompt`)
+    throw new ProxyError('engine_failed', `${engine} does not return logprobs of a prompt`)
   return { logprobs: selectLogprobs(table, ids, row.prompt_ids.length, engine), model: name }
 }
 
@@ -117,7 +117,7 @@ function selectLogprobs(table: PromptTable, ids: Int32Array, from: number, engin
       if (count === 0 || table.ids[at] !== ids[place] || logprob === undefined || Number.isNaN(logprob))
         throw new ProxyError(
           'engine_failed',
-          `${engine} does not tell the logprob of token ${place} of a prompt`,
+          `${engine} does not return the logprob of token ${place} of a prompt`,
         )
       logprobs.push(logprob)
     }
@@ -125,5 +125,5 @@ function selectLogprobs(table: PromptTable, ids: Int32Array, from: number, engin
   }
   if (logprobs.length === ids.length - from) return logprobs
   const told = `${logprobs.length} of ${ids.length - from} tokens`
-  throw new ProxyError('engine_failed', `${engine} tells the logprobs of ${told} of a prompt`)
+  throw new ProxyError('engine_failed', `${engine} returned the logprobs of ${told} of a prompt`)
 }

@@ -12,12 +12,12 @@ import type { Backend } from '../../engines/port/backend.ts'
 import { isMoved } from '../../store/port/node-coordination.ts'
 import type { OpenTurn, ToolCallRewritePolicy, TurnOutcome, TurnStore } from '../../store/port/turn-store.ts'
 import {
-  type CallPrompt,
   endAtLimit,
   type PromptSession,
   type Prompts,
   type PromptTokens,
   plainPrompt,
+  type RequestPrompt,
 } from '../prompts/prompts.ts'
 import { Activity } from '../state/activity.ts'
 import { withinBudget } from '../state/limits.ts'
@@ -270,7 +270,7 @@ export class TurnRunner {
     const { call } = turn
     const { signal } = call
     let failure: ProxyError | undefined
-    let prompt: CallPrompt | undefined
+    let prompt: RequestPrompt | undefined
     try {
       signal.throwIfAborted()
       // This value remains if no engine is used because the prompt fills the context.
@@ -307,7 +307,7 @@ export class TurnRunner {
     }
   }
 
-  async #planPrompt({ generation, call: { budget, memory } }: RunningTurn): Promise<CallPrompt> {
+  async #planPrompt({ generation, call: { budget, memory } }: RunningTurn): Promise<RequestPrompt> {
     if (budget.reached !== undefined) return endAtLimit(generation, budget.reached)
     const { prompts } = this.#options
     return (await prompts?.begin(generation, memory, budget)) ?? plainPrompt(generation)

@@ -6,7 +6,7 @@ import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { ToolCallIds, ToolCallNames } from '../matching/tool-call-ids.ts'
-import type { LiveTurn, ResponseHandle, RetryInfo } from '../state/live-turn.ts'
+import type { InFlightTurn, ResponseHandle, RetryInfo } from '../state/live-turn.ts'
 import type { TurnAllocation } from '../state/turn-allocation.ts'
 import { ResponseBuffer } from './retries/response-buffer.ts'
 
@@ -20,7 +20,7 @@ export interface TurnHooks {
   undelivered(turn: OpenTurn, retriesAnswered: number, why?: ProxyError): Promise<void>
 }
 
-export class RunningTurn implements LiveTurn {
+export class RunningTurn implements InFlightTurn {
   /** Its index and state in the session. */
   readonly call: TurnAllocation
   readonly open: OpenTurn

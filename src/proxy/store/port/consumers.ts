@@ -51,7 +51,7 @@ export interface AvailableSession {
 }
 
 /** The position at which a page of available sessions ended. */
-export interface EndPlace {
+export interface EndPosition {
   endedAtMs: number
   tree: number
 }
@@ -60,7 +60,7 @@ export interface AvailableQuery {
   consumer: string
   /** Sessions of this lease count as available. */
   leaseId: string
-  after: EndPlace
+  after: EndPosition
   limit: number
   nowMs: number
   /** Whether to omit sessions without a reward. Default: false. */
@@ -185,4 +185,4 @@ export function noConsumer(name: string): ProxyError {
 }
 
 /** The position before the first end. */
-export const FIRST_END: EndPlace = { endedAtMs: Number.MIN_SAFE_INTEGER, tree: 0 }
+export const FIRST_END: EndPosition = { endedAtMs: Number.MIN_SAFE_INTEGER, tree: 0 }

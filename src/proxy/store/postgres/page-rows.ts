@@ -7,8 +7,8 @@ import type { Reader } from '../record/reader.ts'
 import {
   MAX_PAGE_TURNS,
   type NodeRow,
-  type Place,
   type ReaderTables,
+  type ReadingPosition,
   type SequenceRow,
   type TextRow,
 } from '../record/tables.ts'
@@ -110,7 +110,7 @@ export class PageFetch {
     const tree = await selectTree(this.#client, sessionId)
     this.#rows.tree = tree
     if (tree === undefined || (reading !== undefined && reading.tree !== tree)) return this.#rows
-    const place: Place = reading ?? { tree, ...FIRST_PLACE }
+    const place: ReadingPosition = reading ?? { tree, ...FIRST_PLACE }
     this.#rows.turns = await this.#select<StepRow>(
       `SELECT ${STEP_COLUMNS} FROM llm_proxy.turns WHERE tree = $1 AND (call_index, id) > ($2::bigint, $3::bigint)
        ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`,

@@ -20,7 +20,7 @@ import { unpackIds, unpackText } from './packing.ts'
 import { computeHash, ROOT } from './requests.ts'
 import type { SearchPart, SearchRequest } from './search.ts'
 import type { AggregatePart, ListPart } from './session-rows.ts'
-import { MAX_PAGE_TURNS, type Place, type ReaderTables, type TextRow } from './tables.ts'
+import { MAX_PAGE_TURNS, type ReaderTables, type ReadingPosition, type TextRow } from './tables.ts'
 import { TokenSequences } from './token-sequences.ts'
 import {
   outcomePart,
@@ -106,7 +106,7 @@ interface PathNode {
 }
 
 /** The progress of one reading of a session. */
-interface PlaceRead extends Place {
+interface PlaceRead extends ReadingPosition {
   sessionId: string
   /** The nodes from the root to the turn's messages, and to its prompt. */
   messages: PathNode[]
@@ -212,7 +212,7 @@ export class Reader implements TurnPages {
   #pageOf<T extends TurnParts, Row extends TurnRow>(
     number: number,
     sessionId: string,
-    rowsAfter: (place: Place) => Iterable<Row>,
+    rowsAfter: (place: ReadingPosition) => Iterable<Row>,
     partOf: (row: Row, reading: PlaceRead) => Omit<PageTurn<T>, keyof PageCommonPart>,
   ): TurnPage<T> {
     const reading = this.#readings.get(number) ?? this.#begin(sessionId)
@@ -225,7 +225,7 @@ export class Reader implements TurnPages {
 
   #nextPage<T extends TurnParts, Row extends TurnRow>(
     reading: PlaceRead,
-    rowsAfter: (place: Place) => Iterable<Row>,
+    rowsAfter: (place: ReadingPosition) => Iterable<Row>,
     partOf: (row: Row, reading: PlaceRead) => Omit<PageTurn<T>, keyof PageCommonPart>,
   ): TurnPage<T> {
     const page: TurnPage<T> = { texts: [], turns: [], done: true }

@@ -128,7 +128,7 @@ export interface TextRow {
 }
 
 /** The position of a reading of a session's turns: the last turn that was returned. */
-export interface Place {
+export interface ReadingPosition {
   tree: number
   index: number
   id: number
@@ -137,8 +137,8 @@ export interface Place {
 export interface ReaderTables extends SequenceTables {
   tree(sessionId: string): number | undefined
   /** Returns turns without the columns of token ids. */
-  turnsAfter(place: Place): Iterable<TurnRow>
-  stepsAfter(place: Place): Iterable<StepRow>
+  turnsAfter(place: ReadingPosition): Iterable<TurnRow>
+  stepsAfter(place: ReadingPosition): Iterable<StepRow>
   turnById(tree: number, turnId: string): TurnRow | undefined
   node(id: number): NodeRow | undefined
   text(id: number): TextRow | undefined

@@ -70,7 +70,7 @@ export class DatabaseFiles {
       writeFileSync(this.#probe, Buffer.alloc(ROOM_BYTES), { mode: OWNER_ONLY })
     } catch (cause) {
       const { code = 'unknown error' } = cause as NodeJS.ErrnoException
-      const message = `there is no room for a turn beside the database (${code})`
+      const message = `there is not enough disk space for a turn next to the database (${code})`
       throw new ProxyError('store_failed', message, { cause })
     } finally {
       rmSync(this.#probe, { force: true })

@@ -17,7 +17,7 @@ import type { SearchPart, SearchRequest } from '../record/search.ts'
 import type { AggregatePart, ListPart } from '../record/session-rows.ts'
 import { consumerReads } from './consumers.ts'
 import { importReads } from './imports.ts'
-import { type IndexPlace, SqliteSearch } from './search.ts'
+import { type IndexLocation, SqliteSearch } from './search.ts'
 import { SessionReader } from './sessions.ts'
 import { readerTables } from './tables.ts'
 
@@ -28,7 +28,7 @@ export class SqliteReader extends Reader implements Reads {
   readonly #search: SqliteSearch
 
   /** @param index the location of the search index; without one a search reads every turn */
-  constructor(db: Database.Database, cacheBytes: number, index?: IndexPlace) {
+  constructor(db: Database.Database, cacheBytes: number, index?: IndexLocation) {
     super(readerTables(db), cacheBytes)
     this.#sessions = new SessionReader(db)
     this.#consumers = consumerReads(db)

@@ -28,7 +28,7 @@ const CHECKED_AT_ONCE = 500
 const TIDIED_EVERY_MS = 3_600_000
 
 /** The location of the index, which the first search creates. */
-export interface IndexPlace {
+export interface IndexLocation {
   path: string
   /** Whether this process updates it; only one may. */
   mayWrite: boolean
@@ -37,7 +37,7 @@ export interface IndexPlace {
 export class SqliteSearch implements SearchSource {
   readonly #sessions: SessionReader
   readonly #db: Database.Database
-  readonly #place: IndexPlace | undefined
+  readonly #place: IndexLocation | undefined
   #index: SearchIndex | undefined
   readonly #after: Database.Statement<[number], { id: number; turn_id: string; status: string }>
   readonly #unindexed: Database.Statement<[number, number, number], number>
@@ -51,7 +51,7 @@ export class SqliteSearch implements SearchSource {
   #tidiedAtMs = performance.now()
 
   /** @param place the location of the index; undefined: every turn is read */
-  constructor(db: Database.Database, sessions: SessionReader, place: IndexPlace | undefined) {
+  constructor(db: Database.Database, sessions: SessionReader, place: IndexLocation | undefined) {
     this.#sessions = sessions
     this.#db = db
     this.#place = place

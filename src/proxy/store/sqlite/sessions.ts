@@ -113,7 +113,7 @@ export class SessionReader {
     return this.#tree.get(sessionId)
   }
 
-  /** Lists sessions; in parts only for an index's order: for any other one each part would sort all sessions again. */
+  /** Lists sessions, in parts if an index provides the order. Without an index each part would sort all sessions. */
   list(query: SessionQuery): ListPart {
     const order = getOrder(query)
     const most = order.sort === 'created' ? SESSIONS_AT_ONCE : Number.POSITIVE_INFINITY

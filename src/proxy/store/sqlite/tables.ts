@@ -9,8 +9,8 @@ import {
   type NewText,
   type NodeRow,
   type OpenRow,
-  type Place,
   type ReaderTables,
+  type ReadingPosition,
   type Row,
   type SequenceRow,
   type SequenceTables,
@@ -167,8 +167,8 @@ export function readerTables(db: Database.Database): ReaderTables {
   const after = (columns: string) => `
     SELECT ${columns} FROM turns WHERE tree = +@tree AND (call_index, id) > (@index, @id)
     ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`
-  const turnsAfter = db.prepare<[Place], TurnRow>(after(TURN_COLUMNS))
-  const stepsAfter = db.prepare<[Place], StepRow>(after(STEP_COLUMNS))
+  const turnsAfter = db.prepare<[ReadingPosition], TurnRow>(after(TURN_COLUMNS))
+  const stepsAfter = db.prepare<[ReadingPosition], StepRow>(after(STEP_COLUMNS))
   const turnById = db.prepare<[number, string], TurnRow>(
     `SELECT ${TURN_COLUMNS} FROM turns WHERE tree = ? AND turn_id = ?`,
   )

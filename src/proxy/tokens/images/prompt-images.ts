@@ -57,7 +57,7 @@ const inWords = new SideTable<Message, Message>()
  * rejected, because it is part of the task. A tool returns an image because the model requested a file, and an error
  * would end the agent.
  */
-export function describeImages(messages: readonly Message[]): readonly Message[] {
+export function replaceToolImages(messages: readonly Message[]): readonly Message[] {
   return messages.map(
     (message) => inWords.of(message) ?? inWords.put(message, describeMessageImages(message)),
   )

@@ -20,7 +20,7 @@ type State =
   | 'failed'
 
 /** The offsets of a member of the outermost object, from the beginning of the value. */
-interface MemberPlace {
+interface MemberPosition {
   key: number
   keyEnd: number
   value: number
@@ -43,7 +43,7 @@ export class JsonScanner implements Scanner {
   #hexDigitsMissing = 0
   /** The number of characters read. */
   #length = 0
-  #members: MemberPlace[] = []
+  #members: MemberPosition[] = []
 
   get isOpen(): boolean {
     return this.#state !== 'done' && this.#state !== 'failed'

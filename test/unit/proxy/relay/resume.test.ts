@@ -4,7 +4,7 @@ import t from 'tap'
 import type { GenerationEvent } from '../../../../src/protocol/canonical/events.ts'
 import { MAX_FRAME_BYTES } from '../../../../src/protocol/worker/protocol.ts'
 import { FrameReceiver } from '../../../../src/proxy/relay/frame-receiver.ts'
-import { FrameSender } from '../../../../src/worker/frame-sender.ts'
+import { OutgoingFrames } from '../../../../src/worker/frame-sender.ts'
 
 const WINDOW_BYTES = 30
 
@@ -23,7 +23,7 @@ const contents = (events: readonly GenerationEvent[]) =>
 
 /** Two state machines and a connection between them that breaks when told. */
 class Exchange {
-  readonly outgoing = new FrameSender()
+  readonly outgoing = new OutgoingFrames()
   readonly incoming: FrameReceiver
   readonly #windowBytes: number
   readonly sent: string[] = []
@@ -173,7 +173,7 @@ t.test('acknowledgements are rare: one for each quarter of the window', async (t
 })
 
 t.test('a text that no frame holds is refused, and the next one has its number', async (t) => {
-  const outgoing = new FrameSender()
+  const outgoing = new OutgoingFrames()
   const most = 'x'.repeat(MAX_FRAME_BYTES)
   t.throws(() => outgoing.add(() => `${most}x`), { code: 'engine_failed' })
   t.ok(outgoing.hasRoom(1), 'nothing of it is kept')
@@ -185,7 +185,7 @@ t.test('a text that no frame holds is refused, and the next one has its number',
 })
 
 t.test('a call is delivered once its last frame was acknowledged', async (t) => {
-  const outgoing = new FrameSender()
+  const outgoing = new OutgoingFrames()
   outgoing.add(write('a'))
   outgoing.acknowledge(1)
   t.notOk(outgoing.isDelivered, 'more may come')

@@ -158,7 +158,7 @@ for (const kind of KINDS) {
       random: randomOf(101),
     })
     const { hint, comparison } = await findsIn(t, kind, with_(turn, { completionLogprobs: filtered }))
-    t.match(hint, /what top_p, top_k or min_p had left/)
+    t.match(hint, /computed after top_p, top_k or min_p/)
     t.ok(comparison!.ratio.p50 < 0.9, 'what the trainer would have divided by')
   })
 
@@ -222,7 +222,7 @@ for (const kind of KINDS) {
       turnOf(kind, 1, { seen: [...prompt, space] }),
     )
     t.equal(first?.index, 0)
-    t.equal(hint, 'only the beginning differs: the prompt was another one')
+    t.equal(hint, 'only the beginning differs: the prompt was different')
   })
 
   t.test(`${kind}: text that was tokenized again is found`, async (t) => {

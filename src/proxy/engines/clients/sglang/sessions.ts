@@ -1,5 +1,5 @@
 import type { EngineConnection } from '../wire/connection.ts'
-import { nameOfSession, type SessionOfCall } from '../wire/session-words.ts'
+import { nameOfSession, type RequestSession } from '../wire/session-words.ts'
 
 /** The number of sessions that are kept open at the server; beyond it the least recently active one is closed. */
 const MAX_OPEN = 4_096
@@ -24,7 +24,7 @@ export class SglangSessions {
   }
 
   /** Returns the session id for the body of a request. */
-  getSessionName(call: SessionOfCall): string {
+  getSessionName(call: RequestSession): string {
     const name = nameOfSession(call)
     if (!this.#areHeld) return name
     const names = this.#open.get(call.sessionId) ?? new Set()

@@ -7,7 +7,7 @@ import { answerFailure, answerTooLarge, healthFailure, refusalError, requestFail
 import { joinForNow } from './joined.ts'
 import { PromptReports } from './prompt-reports.ts'
 import type { BodyPieces } from './request.ts'
-import { type SessionOfCall, SessionWords } from './session-words.ts'
+import { type RequestSession, SessionTokens } from './session-words.ts'
 
 export interface ConnectionOptions {
   /** `http://host:8000` or `http://host:8000/v1`; may contain `user:password@`. */
@@ -30,7 +30,7 @@ export interface ConnectionOptions {
 }
 
 /** The properties of a request that are sent as headers. */
-export type CallOnWire = SessionOfCall & Pick<GenerationRequest, 'traceparent'>
+export type CallOnWire = RequestSession & Pick<GenerationRequest, 'traceparent'>
 
 /** A function that opens sockets, as undici defines it. */
 export type Connect = buildConnector.connector
@@ -54,14 +54,14 @@ export class EngineConnection {
   readonly maxAnswerBytes: number
   readonly promptReports = new PromptReports()
   readonly #pool: Pool
-  readonly #sessions: SessionWords
+  readonly #sessions: SessionTokens
   /** Optional routes that this server lacks; they are not requested again. */
   readonly #missing = new Set<string>()
 
   constructor(options: ConnectionOptions) {
     this.endpoint = parseEndpoint(options.url, options.apiKey)
     this.maxAnswerBytes = options.maxAnswerBytes ?? MAX_ANSWER_BYTES
-    this.#sessions = new SessionWords(options.sessionHeaders ?? [])
+    this.#sessions = new SessionTokens(options.sessionHeaders ?? [])
     const silence = options.maxSilenceMs ?? MAX_SILENCE_MS
     this.#pool = new Pool(this.endpoint.origin, {
       headersTimeout: silence,

@@ -1,7 +1,7 @@
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 
 /** The properties of a request that identify its session to routers and engines. */
-export type SessionOfCall = Pick<GenerationRequest, 'sessionId' | 'subagent'>
+export type RequestSession = Pick<GenerationRequest, 'sessionId' | 'subagent'>
 
 /**
  * The header in which llm-d's router names the selected engine; it expects it in the session's next request
@@ -12,12 +12,12 @@ const TOKEN = 'x-session-token'
 const MAX_SESSIONS = 10_000
 
 /** Returns the session's name. A sub-agent has its own conversation, and therefore its own prefix and name. */
-export function nameOfSession({ sessionId, subagent }: SessionOfCall): string {
+export function nameOfSession({ sessionId, subagent }: RequestSession): string {
   return subagent === undefined ? sessionId : `${sessionId}/subagent:${subagent}`
 }
 
 /** Session affinity: the headers by which routers in front of engines keep a session on one engine. */
-export class SessionWords {
+export class SessionTokens {
   readonly #names: readonly string[]
   readonly #tokens = new Map<string, Map<string, string>>()
 
@@ -26,7 +26,7 @@ export class SessionWords {
     this.#names = names
   }
 
-  of(call: SessionOfCall): Record<string, string> {
+  of(call: RequestSession): Record<string, string> {
     const headers: Record<string, string> = {}
     for (const name of this.#names) {
       headers[name] = asHeader(nameOfSession(call))
@@ -39,7 +39,7 @@ export class SessionWords {
   }
 
   /** Stores the token of a response. @param headers of the response */
-  hear(call: SessionOfCall, headers: Record<string, string | string[] | undefined>): void {
+  hear(call: RequestSession, headers: Record<string, string | string[] | undefined>): void {
     const token = headers[TOKEN]
     if (typeof token !== 'string' || this.#names.length === 0) return
     const tokens = this.#tokens.get(call.sessionId) ?? new Map<string, string>()

@@ -2,7 +2,7 @@
 import type { FastifyPluginCallback, FastifyReply } from 'fastify'
 import type { Backend, BackendMember } from '../../../engines/port/backend.ts'
 import type { Activity } from '../../../session/state/activity.ts'
-import type { LiveTurn } from '../../../session/state/live-turn.ts'
+import type { InFlightTurn } from '../../../session/state/live-turn.ts'
 import type { Sessions } from '../../../session/state/sessions.ts'
 import type { TurnReader } from '../../../store/port/turn-store.ts'
 import type { OtherNodes } from '../../nodes/other-nodes.ts'
@@ -18,7 +18,7 @@ interface EventsOptions {
   sessions: Sessions
   backend: Backend
   reader: TurnReader
-  /** Default: none. */
+  /** The other nodes of the database. Default: none. */
   others?: OtherNodes | undefined
 }
 
@@ -113,10 +113,10 @@ interface TextLengths {
 
 /** Collects the output of turns since the last poll. */
 class Tail {
-  #shown: ReadonlyMap<LiveTurn, TextLengths> = new Map()
+  #shown: ReadonlyMap<InFlightTurn, TextLengths> = new Map()
 
-  additions(turns: Iterable<LiveTurn>): object[] {
-    const shown = new Map<LiveTurn, TextLengths>()
+  additions(turns: Iterable<InFlightTurn>): object[] {
+    const shown = new Map<InFlightTurn, TextLengths>()
     const events: object[] = []
     for (const turn of turns) {
       const before = this.#shown.get(turn) ?? { text: 0, reasoning: 0, tools: '[]' }

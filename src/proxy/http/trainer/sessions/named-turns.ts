@@ -9,7 +9,7 @@ const RESPONSE_ID =
   /^(?:chatcmpl-|cmpl-|resp_|msg_)?([\da-f]{8})-?([\da-f]{4})-?([\da-f]{4})-?([\da-f]{4})-?([\da-f]{12})$/
 
 /** Returns the turn id of a response id; any other name is returned unchanged. */
-export function getTurnName(name: string): string {
+export function toTurnId(name: string): string {
   return RESPONSE_ID.exec(name)?.slice(1).join('-') ?? name
 }
 
@@ -21,7 +21,7 @@ export function withTurnNames<Body extends { turns?: Record<string, unknown> }>(
   if (body.turns === undefined) return body
   const turns: Record<string, unknown> = Object.create(null)
   for (const [name, value] of Object.entries(body.turns)) {
-    const turn = getTurnName(name)
+    const turn = toTurnId(name)
     if (turn in turns) {
       const message = `'turns' has turn '${turn}' twice: by two forms of its id`
       throw new ProxyError('invalid_request', message, { param: 'turns' })

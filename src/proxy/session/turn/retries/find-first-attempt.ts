@@ -7,7 +7,7 @@ import { getAncestor, getTextsUpTo, type Message } from '../../../../protocol/ca
 import { type Annotations, hasWholeAnswer } from '../../../store/port/answered-retries.ts'
 import type { OpenTurn, TurnOutline, TurnStore } from '../../../store/port/turn-store.ts'
 import type { LiveSession } from '../../state/live-session.ts'
-import type { LiveTurn, RetryInfo } from '../../state/live-turn.ts'
+import type { InFlightTurn, RetryInfo } from '../../state/live-turn.ts'
 import { type EarlierAttempt, locateFirstAttempt } from './first-attempt.ts'
 import { isRestorable } from './redelivery.ts'
 
@@ -16,7 +16,7 @@ type AttemptContent = Pick<OpenTurn, 'dialect' | 'lastMessage' | 'tools' | 'para
 
 interface AttemptMatch {
   /** The attempt that a retry repeats, if its response is available. */
-  first?: { running: LiveTurn } | { recorded: string }
+  first?: { running: InFlightTurn } | { recorded: string }
   /** The keys of all requests of the session. */
   idempotencyKeys: Set<string>
 }
@@ -78,7 +78,7 @@ function getAnnotations({ annotations }: TurnOutline): Annotations {
   return annotations === '{}' ? {} : JSON.parse(annotations)
 }
 
-function asTry({ open, word, isLost, answeredRetries }: LiveTurn): AttemptAtIndex {
+function asTry({ open, word, isLost, answeredRetries }: InFlightTurn): AttemptAtIndex {
   const { turnId, index } = open
   const answeredCount = answeredRetries.at(-1)
   return { ...word, turnId, index, answeredCount, isLost, answer: 'running', wasRead: false }
