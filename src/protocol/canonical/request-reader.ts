@@ -36,7 +36,7 @@ const NODE_BYTES = 64
 /** The number of concurrent conversations of one session: those of an agent and its helpers. */
 const MAX_LISTS = 16
 
-export interface ParsedBody {
+export interface BodyContent {
   readonly value: unknown
   /** The number of objects, lists and members that no earlier request had. */
   readonly newNodes: number
@@ -129,7 +129,7 @@ export class RequestReader implements PartMemo {
    * @param json in UTF-8; new bytes are copied, and the buffer itself is not kept
    * @throws SyntaxError, and whatever `admit` throws
    */
-  read(json: Buffer, admit: WeightCheck = () => {}, options: RequestReaderOptions = {}): ParsedBody {
+  read(json: Buffer, admit: WeightCheck = () => {}, options: RequestReaderOptions = {}): BodyContent {
     const isShort = json.length < MIN_BYTES
     if (isShort && !options.listJson) return readWhole(json, admit)
     const short = isShort && json.includes(`${MESSAGES}[`) ? readAsWritten(json, admit) : undefined
@@ -162,7 +162,7 @@ export class RequestReader implements PartMemo {
   /**
    * Parses a request in parts. @returns undefined for text that the whole-text parser must handle, whether valid or not
    */
-  #readParts(json: Buffer, admit: WeightCheck, options: RequestReaderOptions): ParsedBody | undefined {
+  #readParts(json: Buffer, admit: WeightCheck, options: RequestReaderOptions): BodyContent | undefined {
     try {
       return this.#readObject(json, admit, options)
     } catch (thrown) {
@@ -171,7 +171,7 @@ export class RequestReader implements PartMemo {
     }
   }
 
-  #readObject(json: Buffer, admit: WeightCheck, options: RequestReaderOptions): ParsedBody | undefined {
+  #readObject(json: Buffer, admit: WeightCheck, options: RequestReaderOptions): BodyContent | undefined {
     const members = new Map<string, unknown>()
     let weight: JsonWeight = { nodes: 1, commas: 0, widest: 0 }
     let newNodes = 0
@@ -293,7 +293,7 @@ export class RequestReader implements PartMemo {
   }
 }
 
-function readWhole(json: Buffer, admit: WeightCheck, text = json.toString()): ParsedBody {
+function readWhole(json: Buffer, admit: WeightCheck, text = json.toString()): BodyContent {
   const weight = weigh(json)
   admit(weight)
   return { value: parseRequest(text), newNodes: weight.nodes }
@@ -303,7 +303,7 @@ function readWhole(json: Buffer, admit: WeightCheck, text = json.toString()): Pa
  * Reads a request as a whole, with its list of messages if that JSON is what JSON.stringify writes, as most clients'
  * is.
  */
-function readAsWritten(json: Buffer, admit: WeightCheck): ParsedBody | undefined {
+function readAsWritten(json: Buffer, admit: WeightCheck): BodyContent | undefined {
   const text = json.toString()
   const read = readWhole(json, admit, text)
   const { value } = read

@@ -4,7 +4,7 @@ import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Logger } from '../../../base/logger.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
-import type { ParsedBody, PartMemo } from '../../../protocol/canonical/request-reader.ts'
+import type { BodyContent, PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
 import { type ChoiceEvents, rejectTooManyChoices } from '../../dialects/common/choices.ts'
 import type {
@@ -72,7 +72,7 @@ interface TurnResponse<Batch> {
 export interface ResponseContext {
   dialect: AgentDialect
   sessionId: string
-  body: ParsedBody
+  body: BodyContent
   /** The parse results of the parts of the session's earlier requests. */
   repeats: PartMemo
   /** Schedules each CPU-heavy step. @returns undefined: it may run now; else a promise of when it may */
@@ -199,7 +199,7 @@ function getIdentity(turn: TurnIdentity, model: string): ResponseIdentity {
  */
 function jsonOfMessages(
   { body }: DialectRequest,
-  { list }: ParsedBody,
+  { list }: BodyContent,
 ): { messagesJson?: readonly Buffer[] } {
   const json = body.messages === list?.elements ? list?.json : undefined
   return json ? { messagesJson: [json] } : {}

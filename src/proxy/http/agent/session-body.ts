@@ -6,8 +6,8 @@ import type {
   preParsingHookHandler,
 } from 'fastify'
 import {
+  type BodyContent,
   NO_MEMO,
-  type ParsedBody,
   type PartMemo,
   RequestReader,
 } from '../../../protocol/canonical/request-reader.ts'
@@ -21,7 +21,7 @@ import { namedSession } from './request-session.ts'
 
 /** A body that was parsed with the cache of its session's earlier ones. */
 interface SessionBody {
-  readonly read: ParsedBody
+  readonly read: BodyContent
   /** The parse results of the parts of earlier bodies. */
   readonly repeats: PartMemo
   /** Schedules each further CPU-heavy step. @returns undefined: it may run now; else a promise of when it may */

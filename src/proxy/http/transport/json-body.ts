@@ -2,7 +2,7 @@ import { isUtf8 } from 'node:buffer'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import {
-  type ParsedBody,
+  type BodyContent,
   RequestReader,
   type RequestReaderOptions,
   type WeightCheck,
@@ -63,7 +63,7 @@ export function readBody(
   body: Buffer,
   reader: RequestReader,
   answerOptions: RequestReaderOptions = {},
-): ParsedBody {
+): BodyContent {
   // Decoding would replace the invalid bytes, so a different text would be sampled from and recorded.
   if (!isUtf8(body)) throw new ProxyError('invalid_json', 'The request body is not valid UTF-8')
   const admit: WeightCheck = (weight) => {
@@ -86,7 +86,7 @@ function rejectTooMany({ nodes, commas, widest }: JsonWeight): void {
   throw new ProxyError('body_too_large', message)
 }
 
-function parseJson(body: Buffer, read: () => ParsedBody): ParsedBody {
+function parseJson(body: Buffer, read: () => BodyContent): BodyContent {
   try {
     return read()
   } catch (error) {

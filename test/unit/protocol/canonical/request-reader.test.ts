@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import {
-  type ParsedBody,
+  type BodyContent,
   RequestReader,
   type RequestReaderOptions,
 } from '../../../../src/protocol/canonical/request-reader.ts'
@@ -17,7 +17,7 @@ const message = (place: number, content: unknown = `${place} ${LONG}`) => ({ rol
 const HISTORY = Array.from({ length: 8 }, (_, place) => message(place))
 const TOOLS = [{ type: 'function', function: { name: 'f' } }]
 
-function read(bodies: RequestReader, body: object | string, options: RequestReaderOptions = {}): ParsedBody {
+function read(bodies: RequestReader, body: object | string, options: RequestReaderOptions = {}): BodyContent {
   return bodies.read(Buffer.from(typeof body === 'string' ? body : JSON.stringify(body)), undefined, options)
 }
 
