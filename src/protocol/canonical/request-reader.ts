@@ -36,6 +36,7 @@ const NODE_BYTES = 64
 /** The number of concurrent conversations of one session: those of an agent and its helpers. */
 const MAX_LISTS = 16
 
+/** The content of a request body, and how much of it is new in its session. */
 export interface BodyContent {
   readonly value: unknown
   /** The number of objects, lists and members that no earlier request had. */
