@@ -209,7 +209,7 @@ t.test(
 t.test('engines that take no images say so', async (t) => {
   const embedded = new EmbeddedEngine()
   t.teardown(() => embedded.close())
-  await t.rejects(run(embedded), { code: 'unsupported', message: /no images beside token ids/ })
+  await t.rejects(run(embedded), { code: 'unsupported', message: /does not accept images with token ids/ })
   const openai = await serverFor(t, createOpenaiClient, (_, response) => sendJson(response, {}))
   await t.rejects(run(openai.client), { code: 'unsupported' })
 })

@@ -46,7 +46,7 @@ t.test(
     t.ok(kept.every((turn) => turn.status === 'completed'))
 
     for (let probe = 0; probe < 3; probe += 1)
-      await t.rejects(store.check(), { code: 'store_failed', message: /no room/ })
+      await t.rejects(store.check(), { code: 'store_failed', message: /not enough disk space/ })
     t.notOk(existsSync(join(folder, 'turns.db.probe')))
     rmSync(ballast)
     await t.resolves(store.check(), 'a probe learns that it is over, without any other write')
