@@ -136,9 +136,17 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
     return {
       copyBody: () => body.copy(),
       forward: async (reply) => {
-        const { id, url } = (await sessions.ownerElsewhere(sessionId)) ?? {}
-        if (id === undefined || url === undefined || getHops(request) >= MAX_HOPS) return false
-        return (await body.complete(false)) && forwarder.forward(request, reply, { id, url }, body)
+        if (getHops(request) >= MAX_HOPS || !(await body.complete(false))) return false
+        const untilMs = performance.now() + LOST_WAIT_MS
+        while (performance.now() < untilMs && !reply.raw.destroyed) {
+          const owner = await sessions.ownerElsewhere(sessionId)
+          if (owner === undefined) return false
+          const { id, url } = owner
+          // The address of a node that has just started is known with the next renewal of the lease.
+          if (url !== undefined && (await forwarder.forward(request, reply, { id, url }, body))) return true
+          await sleep(POLL_MS)
+        }
+        return false
       },
     }
   }
