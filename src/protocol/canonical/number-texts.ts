@@ -4,6 +4,7 @@
  * preserve neither, so in the parts that prompts show such numbers are kept as raw JSON, which `JSON.stringify` writes
  * unchanged. So are integers that engines read with 64 bits, such as seeds, and bounds of schemas.
  */
+import { MAX_NESTING } from '../json/nesting.ts'
 import type { Tool } from './messages.ts'
 
 /** TypeScript does not declare these yet: https://github.com/tc39/proposal-json-parse-with-source */
@@ -114,14 +115,28 @@ export function parseBody(text: string): unknown {
 
 /** Replaces the integers of {@link INTEGER_FIELDS} by those of the text. @param value the result of JSON.parse */
 export function keepIntegers(value: unknown, text: string): void {
-  const exact = isObject(value) ? getLargeIntegers(text) : undefined
-  if (!isObject(value) || !isObject(exact)) return
+  // Digits in a conversation are not worth parsing the text again.
+  if (!isObject(value) || !MAY_BE_LARGE.test(text)) return
+  if (!hasRoundedField(value) && !(isObject(value.body) && hasRoundedField(value.body))) return
+  const exact = getLargeIntegers(text)
+  if (!isObject(exact)) return
   copyIntegerFields(value, exact)
   if (isObject(value.body) && isObject(exact.body)) copyIntegerFields(value.body, exact.body)
 }
 
 function copyIntegerFields(value: Record<string, unknown>, exact: Record<string, unknown>): void {
   for (const field of INTEGER_FIELDS) if (Object.hasOwn(value, field)) value[field] = exact[field]
+}
+
+function hasRoundedField(value: Record<string, unknown>): boolean {
+  return INTEGER_FIELDS.some((field) => Object.hasOwn(value, field) && hasRoundedInteger(value[field]))
+}
+
+/** Returns whether a value has an integer beyond those that JavaScript numbers represent exactly. */
+function hasRoundedInteger(value: unknown, levels = MAX_NESTING): boolean {
+  if (typeof value === 'number') return Math.abs(value) > Number.MAX_SAFE_INTEGER
+  if (typeof value !== 'object' || value === null || levels === 0) return false
+  return Object.values(value).some((item) => hasRoundedInteger(item, levels - 1))
 }
 
 /**
