@@ -11,7 +11,7 @@ import { Progress } from '../progress.ts'
 import { printable } from '../table.ts'
 import { OutputFile } from './output-file.ts'
 import { planSamples, readSamples, type SamplePlan } from './samples.ts'
-import { Aggregate, describeTally, summarise } from './tally.ts'
+import { describeTally, summarise, Tally } from './tally.ts'
 
 /** Interval of lines without a terminal: a run may have thousands of samples. */
 const LINE_EVERY_MS = 1_000
@@ -73,7 +73,7 @@ interface RolloutRun {
 /** Runs the missing samples. @returns the exit code */
 async function runMissing(run: RolloutRun): Promise<number> {
   using interrupt = new Interrupt()
-  const tally = new Aggregate()
+  const tally = new Tally()
   try {
     await runSamples(run, tally, interrupt.signal)
   } catch (error) {
@@ -93,7 +93,7 @@ async function runMissing(run: RolloutRun): Promise<number> {
  */
 async function runSamples(
   { config, loop, runner, output, missing, progress }: RolloutRun,
-  tally: Aggregate,
+  tally: Tally,
   signal: AbortSignal,
 ): Promise<void> {
   const failure = new AbortController()

@@ -69,11 +69,12 @@ function parseVersionNumber(version: string): number | undefined {
   return digits === undefined ? undefined : Number(digits)
 }
 
-/** Adds up the series of a counter. @param label a value that a series must have among its labels */
-function sum(samples: Iterable<MetricSample>, label?: string): number {
+/** Adds up the series of a counter. @param outcome the value of the label `outcome`; absent: all series */
+function sum(samples: Iterable<MetricSample>, outcome?: string): number {
   let total = 0
   for (const { labels, value } of samples)
-    if (label === undefined || labels.some((pair) => pair[1] === label)) total += value
+    if (outcome === undefined || labels.some(([name, text]) => name === 'outcome' && text === outcome))
+      total += value
   return total
 }
 
