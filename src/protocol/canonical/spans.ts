@@ -28,7 +28,7 @@ export interface IncomingRequest {
 export interface RequestSpan {
   /** Reports that the request becomes a turn; one with several choices becomes more than one. */
   turn(turn: TurnStart): TurnSpans
-  /** Reports whose response it receives: that of its own turn, or of its original attempt's. */
+  /** Reports the turn whose response the request receives: a new one, or that of its original attempt. */
   answeredBy(turnId: string): void
   /** Reports a failure before a response began. @param code of the error catalogue */
   failed(code: string): void

@@ -57,7 +57,7 @@ export function packTensors({ tensors, metadata }: TensorFile): Buffer {
   const json = Buffer.from(JSON.stringify(header))
   const headerBytes = Math.ceil(json.length / ALIGNMENT) * ALIGNMENT
   const dataStart = LENGTH_BYTES + headerBytes
-  // A buffer of its own, which can be transferred to another thread.
+  // A separate buffer, which can be transferred to another thread.
   const file = Buffer.allocUnsafeSlow(dataStart + end)
   file.writeBigUInt64LE(BigInt(headerBytes))
   file.fill(' ', LENGTH_BYTES, dataStart)

@@ -80,7 +80,7 @@ export class PromptIds {
     return new PromptIds(concatIds(...more), this, this.tokenCount)
   }
 
-  /** Returns the same prompt for another response, with a completion of its own. */
+  /** Returns the same prompt for another response, with a separate completion. */
   again(): PromptIds {
     return new PromptIds(NO_IDS, this, this.length)
   }

@@ -130,7 +130,7 @@ export type SessionsTailConfig = ConfigOf<typeof SESSIONS_TAIL>
 export type SessionsRewardConfig = ConfigOf<typeof SESSIONS_REWARD>
 export type PauseConfig = ConfigOf<typeof PAUSE>
 export type ChatConfig = ConfigOf<typeof CHAT>
-/** The configuration of a command without options of its own. */
+/** The configuration of a command that adds no options. */
 export type OperatorConfig = ConfigOf<typeof RESUME>
 
 export const OPERATOR_COMMANDS = [

@@ -71,7 +71,7 @@ export const DISPATCH_DEFAULTS = {
   queueLimit: 8_192,
   /** The time that a request waits while no member could serve it. */
   waitMs: 30_000,
-  /** The number of concurrent requests of a member that declares no limit of its own. */
+  /** The number of concurrent requests of a member that declares no limit. */
   maxConcurrency: 1_024,
   /** The longest pause before requests are rejected. */
   pauseLimitMs: 3_600_000,

@@ -37,7 +37,7 @@ export const openApiRoute: FastifyPluginAsync = async (app) => {
 
 /**
  * The plugin that generates the document; it must be registered before the routes that it describes. It sees them
- * because this symbol makes Fastify register it without a scope of its own.
+ * because this symbol makes Fastify register it without a separate scope.
  */
 export const openApi = Object.assign(describeApi, { [Symbol.for('skip-override')]: true })
 

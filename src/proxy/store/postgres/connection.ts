@@ -71,7 +71,7 @@ const TIMEOUT_MARGIN_MS = 500
 /**
  * Removes limits that a database or a role may set for ad-hoc queries. They must not apply to the proxy, as they do not
  * apply to pg_dump: its connections stay idle between requests, its commits wait for locks, and {@link inTransaction}
- * sets a limit of its own. `transaction_timeout` exists since PostgreSQL 17, so the names are looked up.
+ * sets its own limit. `transaction_timeout` exists since PostgreSQL 17, so the names are looked up.
  */
 const REMOVE_TIMEOUTS = `
   SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout',

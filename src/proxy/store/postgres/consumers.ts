@@ -1,7 +1,7 @@
 /**
  * Rows of `consumers` and `consumer_sessions`, for any number of nodes. Leases expire by the database's clock. A
- * consumer's changes are serialized by a lock on its row. They are not part of a group of turns: each is a transaction
- * of its own and idempotent.
+ * consumer's changes are serialized by a lock on its row. They are not part of a group of turns: each is a
+ * separate, idempotent transaction.
  */
 import type { Client } from 'pg'
 import {

@@ -1,4 +1,4 @@
-/** The reader thread: serves reads on connections of its own. */
+/** The reader thread: serves reads on separate connections. */
 import { parentPort, workerData } from 'node:worker_threads'
 import { type OpeningReport, toWireError } from '../record/calls.ts'
 import { ReaderLoop, type ReaderMessage } from '../record/reader-loop.ts'

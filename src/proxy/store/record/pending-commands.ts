@@ -37,7 +37,7 @@ export class PendingCommands {
     }
   }
 
-  /** Removes and returns a group. @param isAlone whether a command must be in a group of its own */
+  /** Removes and returns a group. @param isAlone whether a command must be in a separate group */
   takeGroup(
     isAlone: (call: ThreadCommand<WriteMethods>) => boolean = () => false,
   ): ThreadCommand<WriteMethods>[] {

@@ -1,9 +1,9 @@
 import t from 'tap'
-import { Aggregate, describeTally, summarise } from '../../../../src/cli/rollout/tally.ts'
+import { Tally, describeTally, summarise } from '../../../../src/cli/rollout/tally.ts'
 import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 
 t.test('the books of a run add up', async (t) => {
-  const tally = new Aggregate()
+  const tally = new Tally()
   t.match(describeTally(tally), /^0 failed, 0 tokens\/s, no reward$/)
   tally.add(agentLoopOutputs(1, { reward_score: 1 }))
   tally.add(agentLoopOutputs(3, { reward_score: 0.5 }, { tries: 2 }))

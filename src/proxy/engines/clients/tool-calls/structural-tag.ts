@@ -1,7 +1,7 @@
 /**
  * A structural tag: the input from which an engine compiles the grammar of text with tool calls. A format is JSON,
  * `Format` of xgrammar's `python/xgrammar/structural_tag.py` (0.2.8). Fields are in the order in which xgrammar writes
- * them, so that an engine that caches compiled grammars by their text recognizes a tag of its own chat route.
+ * them, so that an engine that caches compiled grammars by their text recognizes a tag of the engine's chat route.
  */
 export type Format = Readonly<Record<string, unknown>>
 

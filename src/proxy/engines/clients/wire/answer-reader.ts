@@ -145,7 +145,7 @@ export class AnswerReader {
 
   /**
    * Skips an event of a stream without choices: gateways add warnings and costs, even after the finish reason. Keeps
-   * its text, because an engine may report a failure in a form of its own.
+   * its text, because engines differ in the form of their errors.
    */
   #skip(json: string | Buffer, isWhole: boolean): void {
     const { engine, redact } = this.#options
