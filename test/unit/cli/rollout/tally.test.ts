@@ -1,5 +1,5 @@
 import t from 'tap'
-import { Tally, describeTally, summarise } from '../../../../src/cli/rollout/tally.ts'
+import { describeTally, summarise, Tally } from '../../../../src/cli/rollout/tally.ts'
 import { agentLoopOutputs } from '../../../helpers/agent-loop-outputs.ts'
 
 t.test('the books of a run add up', async (t) => {
