@@ -2,6 +2,7 @@ import { type Clock, systemClock } from '../../../base/clock.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import { type ContextLogger, type Logger, withContext } from '../../../base/logger.ts'
+import { assertTransition, type Transitions } from '../../../base/transitions.ts'
 import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../port/engine-client.ts'
 import {
   createTokenizerQuestion,
@@ -34,16 +35,24 @@ export interface EngineHealthReport {
   models: string[]
 }
 
+/** `unchecked`: no check has shown yet whether the engine serves. */
+type EngineHealthState = 'unchecked' | 'serving' | Unavailable | 'down' | 'closed'
+
+export const ENGINE_HEALTH_TRANSITIONS: Transitions<EngineHealthState> = {
+  unchecked: ['serving', 'asleep', 'paused', 'down', 'closed'],
+  serving: ['asleep', 'paused', 'down', 'closed'],
+  asleep: ['serving', 'paused', 'down', 'closed'],
+  paused: ['serving', 'asleep', 'down', 'closed'],
+  down: ['serving', 'asleep', 'paused', 'closed'],
+  closed: [],
+}
+
 /** Only this many consecutive checks that time out make an engine unhealthy, because a loaded engine responds late. */
 const SILENT_CHECKS = 3
 const CHECK_TIMEOUT_MS = 5_000
 
-/**
- * Checks one engine's health at intervals, from construction until `stop`. Without an expected tokenizer the engine
- * counts as healthy until the first check.
- */
+/** Checks one engine's health at intervals, from construction until `stop`. */
 export class EngineHealthWatch {
-  healthy: boolean
   /** Token mode: the result of the tokenizer comparison. */
   tokenizer: TokenizerVerdict | undefined
   /** The engine's ids of {@link TOKENIZER_TEXT}, if requested and reported. */
@@ -52,8 +61,6 @@ export class EngineHealthWatch {
   chatIds: EngineHealth['chatIds']
   /** The reason why prompts of this healthy engine may be wrong. */
   warning: string | undefined
-  /** Set while the engine is asleep or paused, though healthy. */
-  unavailable: Unavailable | undefined
   models: ModelInfo[] = []
   /** The version that the engine reported last; undefined if none, or none since its weights may have changed. */
   weightVersion: string | undefined
@@ -67,9 +74,9 @@ export class EngineHealthWatch {
   readonly #clock: Clock
   readonly #log: ContextLogger<{ engine: string }> | undefined
   readonly #stopping = new AbortController()
+  #state: EngineHealthState = 'unchecked'
   #cancelNext: (() => void) | undefined
   #silentChecks = 0
-  #healthyInLog = true
   #warningInLog: string | undefined
   #tokenizerInLog: string | undefined
   /** The check that runs, or ran last. */
@@ -81,10 +88,22 @@ export class EngineHealthWatch {
     this.#options = options
     this.#clock = options.clock ?? systemClock
     this.#log = options.logger && withContext(options.logger, { engine: options.client.name })
-    // Turns sampled before the comparison would be trained on.
-    this.healthy = options.tokenizer === undefined
     this.firstCheck = options.known ? this.#begin(options.known) : this.#check()
     this.#last = this.firstCheck
+  }
+
+  /**
+   * Whether the engine may receive requests. Before its first check it may, unless its tokenizer must be compared:
+   * turns sampled before the comparison would be trained on.
+   */
+  get healthy(): boolean {
+    if (this.#state === 'unchecked') return this.#options.tokenizer === undefined
+    return this.#state !== 'down' && this.#state !== 'closed'
+  }
+
+  /** Set while the engine is asleep or paused, though healthy. */
+  get unavailable(): Unavailable | undefined {
+    return this.#state === 'asleep' || this.#state === 'paused' ? this.#state : undefined
   }
 
   /**
@@ -102,9 +121,10 @@ export class EngineHealthWatch {
 
   /** Marks an engine as unhealthy that a request found unreachable, until the next successful check. */
   markUnhealthy(error: ProxyError): void {
-    this.healthy = false
+    if (this.#state === 'closed') return
     this.error = error.message
     this.forgetWeights()
+    this.#transition('down')
     this.#tell()
   }
 
@@ -118,6 +138,7 @@ export class EngineHealthWatch {
   }
 
   stop(): void {
+    this.#transition('closed')
     this.#stopping.abort()
     this.#cancelNext?.()
   }
@@ -134,7 +155,7 @@ export class EngineHealthWatch {
   }
 
   async #check(): Promise<void> {
-    if (this.#stopping.signal.aborted) return
+    if (this.#state === 'closed') return
     const forgotten = this.timesForgotten
     const timeout = new AbortController()
     const cancelTimeout = afterLooking(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
@@ -154,68 +175,68 @@ export class EngineHealthWatch {
     } finally {
       cancelTimeout()
     }
-    if (!this.#stopping.signal.aborted) this.#goOn()
+    this.#goOn()
   }
 
   #goOn(): void {
+    if (this.#state === 'closed') return
     this.#tell()
     this.#cancelNext = this.#clock.after(this.#options.intervalMs, () => void this.#checkNow())
   }
 
   #noteHealth(health: EngineHealth): void {
-    const { models, weightVersion, unavailable } = health
-    this.healthy = true
-    this.error = undefined
+    if (this.#state === 'closed') return
+    const { models, weightVersion, unavailable = 'serving' } = health
     this.textIds = health.textIds
     this.chatIds = health.chatIds
-    this.#compareTokenizers(health)
-    this.#logUnavailable(unavailable)
-    this.unavailable = unavailable
+    this.error = this.#compareTokenizers(health)
     this.models = models
     this.weightVersion = weightVersion
     this.#silentChecks = 0
+    this.#transition(this.error === undefined ? unavailable : 'down')
   }
 
   #noteFailure(thrown: unknown, silent: boolean): void {
+    if (this.#state === 'closed') return
     this.#silentChecks = silent ? this.#silentChecks + 1 : SILENT_CHECKS
-    if (this.#silentChecks < SILENT_CHECKS) return
-    this.healthy = false
+    if (this.healthy && this.#silentChecks < SILENT_CHECKS) return
     // A replacement may have started with other weights.
     this.forgetWeights()
     this.error = silent ? `no response within ${CHECK_TIMEOUT_MS / 1_000} s` : getMessage(thrown)
+    this.#transition('down')
+  }
+
+  /** Changes the state if the result of a check or request differs from it, and logs the change. */
+  #transition(to: EngineHealthState): void {
+    const from = this.#state
+    if (from === to) return
+    assertTransition(ENGINE_HEALTH_TRANSITIONS, from, to)
+    const wasUnavailable = this.unavailable !== undefined
+    this.#state = to
+    logEvent(this.#log, 'engine_health', { previous_state: from, state: to })
+    if (to === 'closed') return
+    if (to === 'down') logEvent(this.#log, 'engine_down', { reason: this.error! })
+    else if (from === 'down') logEvent(this.#log, 'engine_up', { models: this.models.map(({ id }) => id) })
+    if (this.unavailable) logEvent(this.#log, 'engine_unavailable', { state: this.unavailable })
+    else if (wasUnavailable && to === 'serving') logEvent(this.#log, 'engine_available', {})
   }
 
   #tell(): void {
-    this.#logChange()
+    this.#logWarning()
     const { healthy, unavailable, models } = this
     this.#options.onHealth({ healthy, unavailable, models: models.map((model) => model.id) })
   }
 
-  #logChange(): void {
-    this.#logWarning()
-    if (this.healthy === this.#healthyInLog) return
-    this.#healthyInLog = this.healthy
-    if (this.healthy) logEvent(this.#log, 'engine_up', { models: this.models.map(({ id }) => id) })
-    else logEvent(this.#log, 'engine_down', { reason: this.error ?? 'no answer yet' })
-  }
-
-  #compareTokenizers(health: EngineHealth): void {
+  /** Compares the engine's tokenizer with the expected one. @returns why the engine must not be used */
+  #compareTokenizers(health: EngineHealth): string | undefined {
     const { tokenizer: expected } = this.#options
-    if (expected === undefined) return
+    if (expected === undefined) return undefined
     const verdict = judgeTokenizer(expected, health)
     this.tokenizer = verdict
     const split = verdict === 'split' ? describeTokenizer(verdict, expected, health) : undefined
     this.warning =
       [split, describePrompts(expected, health)].filter((said) => said !== undefined).join('; ') || undefined
-    if (verdict !== 'other') return
-    this.healthy = false
-    this.error = describeTokenizer(verdict, expected, health)
-  }
-
-  #logUnavailable(unavailable: Unavailable | undefined): void {
-    if (unavailable === this.unavailable) return
-    if (unavailable === undefined) logEvent(this.#log, 'engine_available', {})
-    else logEvent(this.#log, 'engine_unavailable', { state: unavailable })
+    return verdict === 'other' ? describeTokenizer(verdict, expected, health) : undefined
   }
 
   /** Logs changes of the warnings. Requests cause them; the next check logs them. */

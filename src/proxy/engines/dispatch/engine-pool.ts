@@ -1,6 +1,7 @@
 /** The engines of local mode, which are added and removed while requests run. Each is a member of the dispatcher. */
 import { createHash } from 'node:crypto'
 import { logEvent } from '../../../base/log-events.ts'
+import { assertTransition, type Transitions } from '../../../base/transitions.ts'
 import type { EngineClient, EngineHealth } from '../port/engine-client.ts'
 import type { Dispatcher } from './dispatcher.ts'
 import { type EngineHealthReport, EngineHealthWatch, type EngineHealthWatchOptions } from './engine-health.ts'
@@ -26,6 +27,15 @@ export interface EngineFacts {
   standIn: boolean
 }
 
+/** `draining`: it finishes its running requests and gets no new ones. */
+type EngineState = 'serving' | 'draining' | 'closed'
+
+const TRANSITIONS: Transitions<EngineState> = {
+  serving: ['draining', 'closed'],
+  draining: ['serving', 'closed'],
+  closed: [],
+}
+
 export interface EngineEntry extends EngineFacts {
   /**
    * Derived from the engine's URL, so that an engine that is registered again keeps it, across restarts of the proxy
@@ -37,7 +47,7 @@ export interface EngineEntry extends EngineFacts {
   /** Absent unless `measuresLogprobs` is set. */
   readonly logprobs?: LogprobsProbe | undefined
   readonly sinceMs: number
-  draining: boolean
+  state: EngineState
 }
 
 export class EnginePool {
@@ -87,17 +97,21 @@ export class EnginePool {
         dispatcher.updateMember(name, memberChange(client, health))
       },
     })
-    const standing = { weight, modelName, standIn, draining: false, sinceMs: Date.now() }
-    const engine = { id: createEngineId(name), client, watch, logprobs, ...standing }
+    const standing = { weight, modelName, standIn, state: 'serving', sinceMs: Date.now() } as const
+    const engine: EngineEntry = { id: createEngineId(name), client, watch, logprobs, ...standing }
     this.#engines.set(name, engine)
     return engine
   }
 
-  /** Updates an engine that is registered again; cancels its removal if it was draining. */
+  /**
+   * Updates an engine that is registered again; cancels its removal if it was draining.
+   * @throws AssertionError if it was removed
+   */
   renew(engine: EngineEntry, { weight, modelName }: Omit<EngineFacts, 'standIn'>): void {
     const { dispatcher } = this.#options
     const { name } = engine.client
-    Object.assign(engine, { weight, modelName, standIn: false, draining: false })
+    if (engine.state !== 'serving') this.#transition(engine, 'serving')
+    Object.assign(engine, { weight, modelName, standIn: false })
     engine.logprobs?.forget()
     this.#options.efforts?.forget(name)
     dispatcher.updateMember(name, this.#limit(weight))
@@ -106,25 +120,37 @@ export class EnginePool {
 
   /** Drains the engine and removes it when its running requests have ended, unless it is renewed before. */
   retire(engine: EngineEntry): void {
-    if (engine.draining) return
-    engine.draining = true
-    const { client, watch } = engine
+    if (engine.state !== 'serving') return
+    this.#transition(engine, 'draining')
+    const { name } = engine.client
     const { dispatcher, logger, efforts } = this.#options
-    dispatcher.retireMember(client.name, () => {
-      this.#engines.delete(client.name)
-      efforts?.forget(client.name)
-      watch.stop()
-      logEvent(logger, 'engine_retired', { engine: client.name })
-      client
-        .close()
-        .catch((err: unknown) => logEvent(logger, 'engine_close_failed', { engine: client.name, err }))
+    dispatcher.retireMember(name, () => {
+      if (engine.state === 'closed') return
+      this.#engines.delete(name)
+      efforts?.forget(name)
+      logEvent(logger, 'engine_retired', { engine: name })
+      this.#close(engine).catch((err: unknown) =>
+        logEvent(logger, 'engine_close_failed', { engine: name, err }),
+      )
     })
   }
 
   async close(): Promise<void> {
-    const engines = this.all()
-    for (const { watch } of engines) watch.stop()
-    await Promise.all(engines.map(({ client }) => client.close()))
+    await Promise.all(this.all().map((engine) => this.#close(engine)))
+  }
+
+  async #close(engine: EngineEntry): Promise<void> {
+    if (engine.state === 'closed') return
+    this.#transition(engine, 'closed')
+    engine.watch.stop()
+    await engine.client.close()
+  }
+
+  #transition(engine: EngineEntry, to: EngineState): void {
+    const { state: from, client } = engine
+    assertTransition(TRANSITIONS, from, to)
+    engine.state = to
+    logEvent(this.#options.logger, 'engine_state', { engine: client.name, previous_state: from, state: to })
   }
 
   #limit(weight: number): { maxConcurrency: number } {

@@ -63,7 +63,7 @@ export class EngineRegistry implements Registry {
   /** Retires fallback engines immediately, even if the new engine is not up: their samples might be trained on. */
   #retireStandIns(): void {
     for (const engine of this.#options.backend.engines.all()) {
-      if (!engine.standIn || engine.draining) continue
+      if (!engine.standIn || engine.state !== 'serving') continue
       logEvent(this.#options.logger, 'embedded_engine_retired', {})
       this.#options.backend.engines.retire(engine)
     }
@@ -85,7 +85,7 @@ function toRegistryEntry(
   engine: EngineEntry,
   load: { inFlight: number; maxConcurrency: number } | undefined,
 ) {
-  const { id, client, watch, modelName, weight, draining, sinceMs } = engine
+  const { id, client, watch, modelName, weight, state, sinceMs } = engine
   return {
     id,
     kind: 'engine',
@@ -100,7 +100,7 @@ function toRegistryEntry(
     weightVersion: watch.weightVersion ?? null,
     healthy: watch.healthy,
     error: watch.error ?? null,
-    draining,
+    draining: state === 'draining',
     sinceMs,
   } satisfies RegistryEntry
 }

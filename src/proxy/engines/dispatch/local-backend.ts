@@ -145,9 +145,9 @@ class EngineBackend implements LocalBackend {
 
   async models(): Promise<ModelInfo[]> {
     const models = new Map<string, ModelInfo>()
-    for (const { watch, draining } of this.engines.all()) {
+    for (const { watch, state } of this.engines.all()) {
       await watch.firstCheck
-      for (const model of watch.healthy && !draining ? watch.models : []) {
+      for (const model of watch.healthy && state === 'serving' ? watch.models : []) {
         if (!models.has(model.id)) models.set(model.id, model)
       }
     }
@@ -157,8 +157,8 @@ class EngineBackend implements LocalBackend {
   /** Queries the healthy engines in order until one can count: all of them serve the same model. */
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
     let failure: unknown = createCannotCountError('No engine can count the tokens of a prompt')
-    for (const { client, watch, draining } of this.engines.all()) {
-      if (!client.countTokens || !watch.healthy || draining) continue
+    for (const { client, watch, state } of this.engines.all()) {
+      if (!client.countTokens || !watch.healthy || state !== 'serving') continue
       try {
         return await this.#countAt(client, body, signal)
       } catch (thrown) {

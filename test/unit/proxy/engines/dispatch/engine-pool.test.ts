@@ -1,0 +1,82 @@
+import t from 'tap'
+import { createLocalBackend } from '../../../../../src/proxy/engines/dispatch/local-backend.ts'
+import type { EngineClient } from '../../../../../src/proxy/engines/port/engine-client.ts'
+import { chatRequest, collect, noAbort } from '../../../../conformance/engine-client.ts'
+import { FakeClock } from '../../../../helpers/fake-clock.ts'
+import { listingLogger } from '../../../../helpers/listing-logger.ts'
+
+/** A pool with one engine, which serves a request until `finish` is called. */
+async function setUp() {
+  const { logger, lines } = listingLogger()
+  const { promise: finished, resolve: finish } = Promise.withResolvers<void>()
+  const { promise: started, resolve: start } = Promise.withResolvers<void>()
+  let closes = 0
+  const client = {
+    ...{ name: 'http://e', kind: 'vllm', takesTokenIds: true },
+    checkHealth: async () => ({ models: [] }),
+    generate: async function* () {
+      start()
+      await finished
+      yield [{ type: 'end', finishReason: 'stop' }]
+    },
+    close: async () => {
+      closes += 1
+    },
+  } as unknown as EngineClient
+  const backend = createLocalBackend({ clients: [client], clock: new FakeClock(), logger })
+  const { engines } = backend
+  const request = collect(backend.generate(chatRequest({}), noAbort))
+  await started
+  const transitions = () =>
+    lines
+      .filter(({ event }) => event === 'engine_state')
+      .map(({ level, engine, previous_state, state }) => `${level} ${engine} ${previous_state} ${state}`)
+  const complete = async () => {
+    finish()
+    await request
+  }
+  return { backend, engines, engine: engines.all()[0]!, complete, transitions, closes: () => closes }
+}
+
+const FACTS = { weight: 1, modelName: null }
+
+t.test(
+  'an engine that drains serves again if it is registered, else it is closed once it is idle',
+  async (t) => {
+    const { engines, engine, complete, transitions, closes } = await setUp()
+    engines.retire(engine)
+    engines.retire(engine)
+    engines.renew(engine, FACTS)
+    engines.renew(engine, FACTS)
+    engines.retire(engine)
+    t.equal(engines.size, 1)
+    await complete()
+    t.strictSame([engines.size, closes()], [0, 1])
+    t.strictSame(transitions(), [
+      'debug http://e serving draining',
+      'debug http://e draining serving',
+      'debug http://e serving draining',
+      'debug http://e draining closed',
+    ])
+  },
+)
+
+t.test('an engine that was removed cannot serve again', async (t) => {
+  const { engines, engine, complete } = await setUp()
+  await complete()
+  engines.retire(engine)
+  t.throws(() => engines.renew(engine, FACTS), { code: 'ERR_ASSERTION' })
+  t.equal(engine.state, 'closed')
+})
+
+t.test('closing the backend closes each engine once, whether it serves or drains', async (t) => {
+  for (const drains of [false, true]) {
+    const { backend, engines, engine, complete, transitions, closes } = await setUp()
+    if (drains) engines.retire(engine)
+    await backend.close()
+    await complete()
+    await backend.close()
+    t.equal(closes(), 1)
+    t.equal(transitions().at(-1), `debug http://e ${drains ? 'draining' : 'serving'} closed`)
+  }
+})
