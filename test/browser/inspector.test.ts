@@ -500,6 +500,59 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     isSilent()
   })
 
+  t.test('shows what happened where a completion has no text, instead of an empty box', async (t) => {
+    const { url, store, sessions } = await startSessionsApi(t)
+    const call = { id: 'a', type: 'function', function: { name: 'ls', arguments: '{}' } }
+    const samples = {
+      silent: { completionText: '' },
+      thinking: { completionText: '', reasoning: 'Hm.', finishReason: 'length' },
+      calling: { completionText: '\n\n', toolCalls: JSON.stringify([call]), finishReason: 'tool_calls' },
+      failed: {
+        completionText: '',
+        status: 'failed' as const,
+        finishReason: null,
+        error: { code: 'engine_failed' as const, message: 'CUDA out of memory' },
+      },
+    }
+    for (const [sessionId, turn] of Object.entries(samples)) {
+      await sessions.create({ sessionId, metadata: { task: 'sea' } })
+      await recordTurn(store, sessionId, 0, turn)
+    }
+    const { page, isSilent } = await openPage(t, browser)
+    await page.goto(`${url}/ui/#/group/task/%22sea%22?view=answers`)
+    await page.locator('.columns .steps li').nth(3).waitFor()
+    const columns = await page
+      .locator('.columns article')
+      .evaluateAll((columns) =>
+        columns.map((column) =>
+          ['header a', '.answer', '.steps li'].map((part) => column.querySelector(part)!.textContent),
+        ),
+      )
+    t.same(Object.fromEntries(columns.map(([id, ...shown]) => [id, shown])), {
+      silent: ['no text (finish reason: stop)', 'turn 0 no text (finish reason: stop)'],
+      thinking: [
+        'no text, only reasoning (finish reason: length)',
+        'turn 0 no text, only reasoning (finish reason: length)',
+      ],
+      calling: ['only white space as text, only 1 tool call (finish reason: tool_calls)', 'turn 0 ls '],
+      failed: ['no completed turn: turn 0 failedCUDA out of memory', 'turn 0 engine_failed '],
+    })
+    await picture(page, 'answers-without-text')
+    const sampled = page.locator('.message.sampled')
+    for (const [sessionId, shown] of Object.entries({
+      silent: 'sampledno text (finish reason: stop)',
+      thinking: 'sampledHm.no text, only reasoning (finish reason: length)',
+      calling: 'sampledlstool_calls',
+      failed: 'sampledCUDA out of memory',
+    })) {
+      await page.goto(`${url}/ui/#/session/${sessionId}`)
+      await page.getByRole('heading', { name: sessionId }).waitFor()
+      await sampled.waitFor()
+      t.equal(await sampled.textContent(), shown)
+    }
+    isSilent()
+  })
+
   t.test('takes keys that come faster than the screen is painted', async (t) => {
     const { url } = await startInspector(t)
     const { page, isSilent } = await openPage(t, browser)

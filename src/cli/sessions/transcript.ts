@@ -10,6 +10,7 @@ import {
   getNewMessages,
   type MessageWire,
 } from '../../protocol/transcript/messages.ts'
+import { describeMissingText } from '../../protocol/transcript/missing-text.ts'
 import { getSettings } from '../../protocol/transcript/settings.ts'
 import { ToolCallReader, type ToolCallView, type ToolCallWire } from '../../protocol/transcript/tool-calls.ts'
 import { revealInvisible } from '../../protocol/transcript/visible.ts'
@@ -109,6 +110,8 @@ function* answerLines(
   if (turn.reasoning_content) yield* reasoningLines(turn.reasoning_content, full)
   if (turn.completion_text !== '') yield* cut(turn.completion_text, full, '  ')
   for (const call of calls) yield* callLines(call, full)
+  const missing = calls.length > 0 || turn.error !== null ? undefined : describeMissingText(turn)
+  if (missing !== undefined) yield* cut(missing, full, '  ', 'dim')
   if (turn.error !== null) yield* cut(`${turn.error.code}: ${turn.error.message}`, full, '  ', 'red')
   if (turn.inexact_reason !== null) yield* cut(turn.inexact_reason, full, '  ', 'yellow')
 }

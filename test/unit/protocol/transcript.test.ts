@@ -2,6 +2,7 @@
 import t from 'tap'
 import { diffLines, patchLines } from '../../../src/protocol/transcript/diff-lines.ts'
 import { getContentText, getImages, getNewMessages } from '../../../src/protocol/transcript/messages.ts'
+import { describeMissingText } from '../../../src/protocol/transcript/missing-text.ts'
 import { getSettings } from '../../../src/protocol/transcript/settings.ts'
 import { summarizeToolCall, ToolCallReader } from '../../../src/protocol/transcript/tool-calls.ts'
 import { revealInvisible } from '../../../src/protocol/transcript/visible.ts'
@@ -170,6 +171,28 @@ t.test('what hides in a text is named, and joined emoji stay whole', async (t) =
   t.equal(revealInvisible('a\u001b[2J\u0007\u009b\r\nb\t'), 'a⟨ESC⟩[2J⟨BEL⟩⟨U+009B⟩⟨CR⟩\nb\t')
   t.equal(revealInvisible('\u202eevil\u{e0041}'), '⟨U+202E⟩evil⟨U+E0041⟩')
   t.equal(revealInvisible('\u{1f469}\u200d\u{1f4bb} می\u200cخواهم'), '\u{1f469}\u200d\u{1f4bb} می\u200cخواهم')
+})
+
+t.test('a completion without text is described by what it has, and by why it ended', async (t) => {
+  const silent = {
+    status: 'completed',
+    completion_text: '',
+    reasoning_content: null,
+    tool_calls: [],
+    finish_reason: 'stop',
+  }
+  t.equal(describeMissingText({ ...silent, completion_text: 'a' }), undefined)
+  t.equal(describeMissingText({ ...silent, status: 'open' }), undefined, 'it may still come')
+  t.equal(describeMissingText(silent), 'no text (finish reason: stop)')
+  t.equal(
+    describeMissingText({ ...silent, reasoning_content: 'Hm.', tool_calls: [{}, {}], finish_reason: 'length' }),
+    'no text, only reasoning and 2 tool calls (finish reason: length)',
+  )
+  t.equal(
+    describeMissingText({ ...silent, completion_text: ' \n', status: 'aborted', finish_reason: null }),
+    'only white space as text (aborted)',
+  )
+  t.equal(describeMissingText({ ...silent, finish_reason: null }), 'no text (no finish reason)')
 })
 
 t.test('a call is summed up by its name and the first line of what tells most', async (t) => {

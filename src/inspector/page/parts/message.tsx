@@ -3,6 +3,7 @@
  */
 
 import { getContentText, getImages, type MessageWire } from '../../../protocol/transcript/messages.ts'
+import { describeMissingText } from '../../../protocol/transcript/missing-text.ts'
 import type { ToolCallView } from '../../../protocol/transcript/tool-calls.ts'
 import { revealInvisible } from '../lib/format.ts'
 import type { Turn } from '../lib/wire.ts'
@@ -27,17 +28,23 @@ export function MessageView({ message, calls, shown }: MessageViewProps) {
   if ((role === 'system' || role === 'developer') && !shown.system) return null
   if (role === 'tool' && !shown.tools) return null
   const text = getContentText(content)
+  const images = getImages(content)
+  const hasReasoning = Boolean(reasoning) && shown.reasoning
+  const hasCalls = shown.tools && calls.length > 0
   return (
     <div class={`message ${role}`}>
       <span class="role">
         {revealInvisible(role === 'tool' && message.name ? `tool ${message.name}` : role)}
       </span>
-      {reasoning && shown.reasoning && <Long text={reasoning} kind="reasoning" />}
-      {text !== '' && <Long text={text} kind="text" markdown={shown.markdown && role !== 'tool'} />}
-      {getImages(content).map((url, place) => (
+      {hasReasoning && <Long text={reasoning!} kind="reasoning" />}
+      {text.trim() !== '' && <Long text={text} kind="text" markdown={shown.markdown && role !== 'tool'} />}
+      {images.map((url, place) => (
         <img key={place} src={url} alt={`part ${place + 1} of the message`} loading="lazy" />
       ))}
-      {shown.tools && calls.map((call, place) => <Call key={place} call={call} />)}
+      {hasCalls && calls.map((call, place) => <Call key={place} call={call} />)}
+      {text.trim() === '' && images.length === 0 && !hasReasoning && !hasCalls && (
+        <p class="quiet">no text</p>
+      )}
     </div>
   )
 }
@@ -51,19 +58,23 @@ export function Answer({
   calls: readonly ToolCallView[]
   shown: MessageContent
 }) {
-  const isEmpty = turn.completion_text === '' && calls.length === 0 && !turn.reasoning_content
+  const hasCalls = shown.tools && calls.length > 0
+  // Tool calls and errors show what happened; otherwise a box without text would look like a fault of the page.
+  const missing = hasCalls || turn.error ? undefined : describeMissingText(turn)
   return (
     <div class="message sampled">
       <span class="role">sampled</span>
       {turn.reasoning_content && shown.reasoning && <Long text={turn.reasoning_content} kind="reasoning" />}
-      {turn.completion_text !== '' && (
+      {turn.completion_text.trim() !== '' && (
         <Long text={turn.completion_text} kind="text" markdown={shown.markdown} />
       )}
-      {shown.tools && calls.map((call, place) => <Call key={place} call={call} />)}
+      {hasCalls && calls.map((call, place) => <Call key={place} call={call} />)}
       {turn.error && <p class="bad">{revealInvisible(turn.error.message)}</p>}
-      {isEmpty && !turn.error && turn.status !== 'open' && <p class="quiet">nothing</p>}
+      {missing !== undefined && <p class="quiet">{revealInvisible(missing)}</p>}
       {turn.inexact_reason && <p class="warn">{revealInvisible(turn.inexact_reason)}</p>}
-      {turn.finish_reason && <span class="finish quiet">{revealInvisible(turn.finish_reason)}</span>}
+      {turn.finish_reason && missing === undefined && (
+        <span class="finish quiet">{revealInvisible(turn.finish_reason)}</span>
+      )}
     </div>
   )
 }

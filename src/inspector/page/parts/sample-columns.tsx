@@ -1,5 +1,6 @@
 /** The samples of one task in columns, with their rewards, final responses and steps per turn. */
 import { useEffect, useRef } from 'preact/hooks'
+import { describeMissingText } from '../../../protocol/transcript/missing-text.ts'
 import { summarizeToolCall, type ToolCallWire } from '../../../protocol/transcript/tool-calls.ts'
 import { getJson, sessionPath } from '../lib/api.ts'
 import { number, revealInvisible } from '../lib/format.ts'
@@ -80,14 +81,7 @@ function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
         </div>
       </header>
       <div class="answer">
-        {answer === undefined ? (
-          <p class="quiet">no answer</p>
-        ) : (
-          <Long text={answer.completion_text || '(no text)'} kind="text" />
-        )}
-        {answer && answer.finish_reason !== 'stop' && (
-          <span class="warn">{revealInvisible(answer.finish_reason ?? answer.status)}</span>
-        )}
+        {answer === undefined ? <NoAnswer turns={turns} /> : <FinalAnswer turn={answer} />}
       </div>
       <ol class="steps">
         {turns.map((turn) => (
@@ -103,6 +97,30 @@ function Column({ sample: { session }, turns, by, selected }: ColumnProps) {
   )
 }
 
+function FinalAnswer({ turn }: { turn: Turn }) {
+  const missing = describeMissingText(turn)
+  if (missing !== undefined) return <p class="quiet">{revealInvisible(missing)}</p>
+  return (
+    <>
+      <Long text={turn.completion_text} kind="text" />
+      {turn.finish_reason !== 'stop' && (
+        <span class="warn">{revealInvisible(turn.finish_reason ?? turn.status)}</span>
+      )}
+    </>
+  )
+}
+
+/** Shows why no turn of the main agent role was completed. */
+function NoAnswer({ turns }: { turns: readonly Turn[] }) {
+  const last = turns.findLast(({ line }) => line === 'main')
+  return (
+    <>
+      <p class="quiet">no completed turn{last && `: turn ${last.index} ${last.status}`}</p>
+      {last?.error && <p class="bad">{revealInvisible(last.error.message)}</p>}
+    </>
+  )
+}
+
 function Step({ turn, reward, to }: { turn: Turn; reward: number | undefined; to: string }) {
   const calls = (turn.tool_calls as ToolCallWire[]).map(summarizeToolCall)
   return (
@@ -115,7 +133,9 @@ function Step({ turn, reward, to }: { turn: Turn; reward: number | undefined; to
           <Reward value={reward} />{' '}
         </>
       )}
-      {calls.length === 0 && !turn.error && <span class="quiet">answers</span>}
+      {calls.length === 0 && !turn.error && (
+        <span class="quiet">{revealInvisible(describeMissingText(turn) ?? 'answers')}</span>
+      )}
       {calls.map(({ name, about }, place) => (
         <div key={place} class="step-call" title={revealInvisible(about)}>
           <code class="call-name">{revealInvisible(name)}</code> <code>{revealInvisible(about)}</code>

@@ -222,13 +222,17 @@ function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
       <h2>
         Turn {turn} <span class="quiet">what A sampled, struck out, and B instead</span>
       </h2>
-      <pre>
-        {pieces.map(({ kind, texts }, place) => (
-          <span key={place} class={kind}>
-            {revealInvisible(texts)}
-          </span>
-        ))}
-      </pre>
+      {pieces.length === 0 ? (
+        <p class="quiet">Neither row sampled a token here.</p>
+      ) : (
+        <pre>
+          {pieces.map(({ kind, texts }, place) => (
+            <span key={place} class={kind}>
+              {revealInvisible(texts)}
+            </span>
+          ))}
+        </pre>
+      )}
     </section>
   )
 }

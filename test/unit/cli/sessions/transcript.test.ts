@@ -1,0 +1,24 @@
+/** The transcript of a session as lines for a terminal. */
+import t, { type Test } from 'tap'
+import { transcript } from '../../../../src/cli/sessions/transcript.ts'
+import { recordTurn, startSessionsApi } from '../../../helpers/sessions-api.ts'
+
+/** Returns the lines of the transcript of one turn. */
+async function linesOf(t: Test, turn: Parameters<typeof recordTurn>[3]): Promise<string[]> {
+  const { call, sessions, store } = await startSessionsApi(t)
+  await sessions.create({ sessionId: 's' })
+  await recordTurn(store, 's', 0, turn)
+  const tree = await call('GET', '/sessions/s/tree')
+  const { body } = await call('GET', '/sessions/s?messages=new&ids=false')
+  return [...transcript(tree.body, body.turns, false)]
+}
+
+t.test('a completion without text says so, and why it ended', async (t) => {
+  const lines = await linesOf(t, { completionText: '', finishReason: 'length', reasoning: 'Hm.' })
+  t.same(lines.slice(-4), [
+    'sampled',
+    '  reasoning:',
+    '    Hm.',
+    '  no text, only reasoning (finish reason: length)',
+  ])
+})
