@@ -2,10 +2,13 @@
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import { ProxyError } from '../base/errors.ts'
+import { describeMissingText } from '../protocol/transcript/missing-text.ts'
+import { revealInvisible } from '../protocol/transcript/visible.ts'
 import type { ChatConfig } from '../proxy/config/options/operator.ts'
 import { SessionWithTurns } from '../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient } from './proxy-client.ts'
 import type { TurnJson } from './sessions/api.ts'
+import { formatJson, printable } from './table.ts'
 
 const Models = Type.Object({ data: Type.Array(Type.Object({ id: Type.String() })) })
 const Answer = Type.Object({ id: Type.String(), choices: Type.Array(Type.Unknown()) })
@@ -27,17 +30,16 @@ export async function run(config: ChatConfig, [message = 'Say hello.']: string[]
     await proxy.call('POST', `${at}/v1/chat/completions`, Answer, body)
     const turn = (await proxy.get(at, SessionWithTurns)).turns.at(-1)
     if (turn === undefined) throw new ProxyError('start_failed', 'the request was answered but not recorded')
-    process.stdout.write(`${config.json ? JSON.stringify(turn, undefined, 2) : describe(turn)}\n`)
+    process.stdout.write(`${config.json ? formatJson(turn, 2) : describe(turn)}\n`)
     return turn.exact ? 0 : 1
   } finally {
     if (config.session === undefined) await proxy.call('DELETE', at, Type.Unknown()).catch(() => {})
   }
 }
 
-/** Formats a turn for the terminal. Line breaks stay; other control characters are removed. */
+/** Formats a turn for the terminal. The line breaks of its text stay. */
 function describe(turn: TurnJson): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must go
-  const text = turn.completion_text.replace(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f]+/g, ' ')
+  const text = describeMissingText(turn) ?? turn.completion_text
   const { prompt_token_ids: prompt, completion_token_ids: sampled, exact, inexact_reason } = turn
   const facts = [
     `${prompt.length} prompt tokens`,
@@ -46,5 +48,5 @@ function describe(turn: TurnJson): string {
     `${turn.latency_ms ?? '?'} ms`,
     exact ? 'exact' : `not exact: ${inexact_reason}`,
   ]
-  return `${text}\n\n${facts.join(', ')}`
+  return `${revealInvisible(text)}\n\n${printable(facts.join(', '))}`
 }

@@ -1,6 +1,8 @@
 /** Maps errors to the terminal: one line on stderr, and an exit code. */
 import { CommanderError } from 'commander'
 import { ProxyError } from '../base/errors.ts'
+import { revealInvisible } from '../protocol/transcript/visible.ts'
+import { printable } from './table.ts'
 
 /** The command line, the environment or a file is invalid; running the same command again fails again. */
 const EXIT_USAGE = 2
@@ -41,7 +43,7 @@ function usageError(message: string): string {
 function describeUnexpected(error: unknown): string {
   if (!(error instanceof Error)) return oneLine(String(error))
   if ('syscall' in error) return oneLine(error.message)
-  return error.stack ?? error.message
+  return revealInvisible(error.stack ?? error.message)
 }
 
 /** Returns an error's message, followed by that of its cause if it adds information. */
@@ -52,7 +54,7 @@ export function withCause(error: unknown): string {
 }
 
 function oneLine(text: string): string {
-  return text.trim().replace(/\s*\n\s*/g, ' ')
+  return printable(text.replace(/\s*\n\s*/g, ' '))
 }
 
 /** Explains why a server did not start, and how to fix it. */

@@ -2,6 +2,7 @@ import { request as requestHttp } from 'node:http'
 import { type RequestOptions, request as requestHttps } from 'node:https'
 import { text } from 'node:stream/consumers'
 import { ProxyError } from '../base/errors.ts'
+import { escapeInvisible } from '../protocol/transcript/visible.ts'
 import type { HealthConfig } from '../proxy/config/options/health.ts'
 import { serverAt } from './proxy-client.ts'
 
@@ -13,7 +14,7 @@ export async function run({ timeoutMs, ...address }: HealthConfig): Promise<numb
   const { status, text } = await ask(health, options).catch((error: unknown) => {
     throw new ProxyError('start_failed', `no proxy answers at ${url}: ${reason(error, timeoutMs)}`)
   })
-  process.stdout.write(`${text}\n`)
+  process.stdout.write(`${escapeInvisible(text)}\n`)
   return status >= 200 && status < 300 ? 0 : 1
 }
 

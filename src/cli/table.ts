@@ -1,4 +1,5 @@
-/** Formats rows as a table with aligned columns and an upper-case header. */
+/** Formats rows as a table with aligned columns and an upper-case header, and values for a terminal. */
+import { escapeInvisible, revealInvisible, stripStyles } from '../protocol/transcript/visible.ts'
 
 export interface Column<Row> {
   header: string
@@ -9,13 +10,18 @@ export interface Column<Row> {
 }
 
 /**
- * Returns text that is safe for a terminal: model output must not move the cursor or ring the bell. Truncated at
- * `maxLength`.
+ * Returns text as one line that is safe for a terminal: model output must not move the cursor, ring the bell or reverse
+ * the direction of text. Truncated at `maxLength`.
  */
 export function printable(text: string, maxLength = Number.POSITIVE_INFINITY): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must go
-  const clean = text.replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ').trim()
+  const clean = revealInvisible(stripStyles(text).replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ')).trim()
   return clean.length > maxLength ? `${clean.slice(0, maxLength - 1)}…` : clean
+}
+
+/** Formats a value as JSON that is safe for a terminal: `JSON.stringify` does not escape C1 control characters. */
+export function formatJson(value: unknown, indent?: number): string {
+  return escapeInvisible(JSON.stringify(value, undefined, indent))
 }
 
 /** Formats a number without binary rounding errors: 3.32 instead of 3.3200000000000003. */

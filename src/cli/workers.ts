@@ -2,7 +2,7 @@ import type { Static } from 'typebox'
 import type { OperatorConfig } from '../proxy/config/options/operator.ts'
 import { type Worker, Workers } from '../proxy/http/operator/workers/schemas.ts'
 import { OperatorClient } from './proxy-client.ts'
-import { type Column, printable, renderTable } from './table.ts'
+import { type Column, formatJson, printable, renderTable } from './table.ts'
 
 const COLUMNS: readonly Column<Static<typeof Worker>>[] = [
   { header: 'name', value: (worker) => printable(worker.worker_id) },
@@ -18,7 +18,7 @@ const COLUMNS: readonly Column<Static<typeof Worker>>[] = [
 /** Runs `llm-proxy workers list`. @returns the exit code */
 export async function run({ json, ...address }: OperatorConfig): Promise<number> {
   const workers = await new OperatorClient(address).get('/admin/workers', Workers)
-  process.stdout.write(`${json ? JSON.stringify(workers, undefined, 2) : renderTable(COLUMNS, workers)}\n`)
+  process.stdout.write(`${json ? formatJson(workers, 2) : renderTable(COLUMNS, workers)}\n`)
   return 0
 }
 

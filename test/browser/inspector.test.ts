@@ -276,6 +276,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
         JSON.stringify(result),
       ],
       promptTokenIds: Int32Array.from([...ids(0, 20), 9]),
+      completionText: '\u001b[1m**All** of it\u001b[0m',
       annotations: JSON.stringify({ prompt: { reason: 'branched' }, echo }),
     })
     const { page, isSilent } = await openPage(t, browser)
@@ -306,6 +307,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
       await page.locator('.message.user .markdown').textContent(),
       /here \(javascript:alert\(1\)\) <img src=x>/,
     )
+    t.equal(await page.locator('.message.sampled .markdown').nth(1).textContent(), 'All of it', 'no colours')
     await picture(page, 'transcript-markdown')
     await page.keyboard.press('m')
     t.same(await sampled.locator('.diff .added').allTextContents(), [

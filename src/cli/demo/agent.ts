@@ -4,6 +4,7 @@
  */
 import OpenAI from 'openai'
 import type { ChatCompletionMessageParam, ChatCompletionTool } from 'openai/resources/chat/completions'
+import { printable } from '../table.ts'
 
 const MAX_TURNS = 8
 
@@ -62,7 +63,7 @@ async function answer(question: string, onCalculation: (line: string) => void): 
  * @returns the exit code
  */
 export async function run(question = process.env.TASK_PROMPT ?? ''): Promise<number> {
-  const print = (text: string) => process.stdout.write(`${text.replaceAll(/\s+/g, ' ')}\n`)
+  const print = (text: string) => process.stdout.write(`${printable(text.replaceAll(/\s+/g, ' '))}\n`)
   print(await answer(question, print))
   return 0
 }

@@ -1,4 +1,6 @@
 /** Formats the results of the demo's rollouts. */
+
+import { revealExactly } from '../../protocol/transcript/visible.ts'
 import type { AgentLoopOutput } from '../../rollout/agent-loop-output.ts'
 import { type Column, renderTable } from '../table.ts'
 import type { DemoRollout } from './rollouts.ts'
@@ -50,16 +52,16 @@ export const COLOURED: MaskStyle = {
 
 export const PLAIN: MaskStyle = { sampled: (text) => `⟦${text}⟧`, read: (text) => text }
 
-/** Formats a trajectory as text that shows its mask. */
+/** Formats a trajectory as text that shows its mask and is safe for a terminal. */
 export function showTrajectory(
   { prompt_ids, response_ids, response_mask }: AgentLoopOutput,
   decode: (ids: readonly number[]) => string,
   style: MaskStyle,
 ): string {
-  let shown = style.read(decode(prompt_ids))
+  let shown = style.read(revealExactly(decode(prompt_ids)))
   for (let start = 0, end = 0; start < response_ids.length; start = end) {
     while (end < response_ids.length && response_mask[end] === response_mask[start]) end++
-    const text = decode(response_ids.slice(start, end))
+    const text = revealExactly(decode(response_ids.slice(start, end)))
     shown += response_mask[start] === 1 ? style.sampled(text) : style.read(text)
   }
   return shown

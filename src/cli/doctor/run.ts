@@ -2,7 +2,7 @@ import { checkServeConfig } from '../../proxy/config/check-serve.ts'
 import type { DoctorConfig } from '../../proxy/config/options/doctor.ts'
 import { coloured } from '../colours.ts'
 import { withCause } from '../fail.ts'
-import { printable } from '../table.ts'
+import { formatJson, printable } from '../table.ts'
 import { checkEngine } from './engines.ts'
 import { type Finding, failure, ok } from './finding.ts'
 import { checkDatabase, checkDisk, checkKeys, checkPort, checkTls } from './machine.ts'
@@ -14,7 +14,7 @@ export async function run(config: DoctorConfig): Promise<number> {
     findings.push(finding)
     if (!config.json) process.stdout.write(`${formatFinding(finding)}\n`)
   }
-  if (config.json) process.stdout.write(`${JSON.stringify(findings, undefined, 2)}\n`)
+  if (config.json) process.stdout.write(`${formatJson(findings, 2)}\n`)
   return findings.some(({ state }) => state === 'failure') ? 1 : 0
 }
 

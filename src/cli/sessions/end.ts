@@ -6,7 +6,7 @@ import type { Static, TSchema } from 'typebox'
 import type { OperatorConfig } from '../../proxy/config/options/operator.ts'
 import { DeletedSession, EndedSession } from '../../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient } from '../proxy-client.ts'
-import { printable } from '../table.ts'
+import { formatJson, printable } from '../table.ts'
 
 export function complete(config: OperatorConfig, sessionIds: string[]): Promise<number> {
   return forEach(config, sessionIds, { method: 'POST', action: '/complete', schema: EndedSession })
@@ -36,7 +36,7 @@ async function forEach(
       schema,
     )) as EndResult
     if (answer.status === 'not_found') missing += 1
-    const line = json ? JSON.stringify(answer) : `${printable(id)}: ${answer.status.replace('_', ' ')}`
+    const line = json ? formatJson(answer) : `${printable(id)}: ${answer.status.replace('_', ' ')}`
     process.stdout.write(`${line}\n`)
   }
   return missing > 0 ? 1 : 0

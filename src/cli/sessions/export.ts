@@ -2,6 +2,7 @@ import { createWriteStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { ProxyError } from '../../base/errors.ts'
+import { escapeInvisible } from '../../protocol/transcript/visible.ts'
 import type { SessionsExportConfig } from '../../proxy/config/options/sessions.ts'
 import { writeFileAtomically } from '../../rollout/datasets/atomic-file.ts'
 import { isColumns } from '../../rollout/datasets/row-columns.ts'
@@ -20,7 +21,8 @@ export async function run(config: SessionsExportConfig, sessionIds: string[]): P
     const { output } = config
     await withSessionsApi(config, async (api) => {
       const lines = exportLines(api, config, sessionIds)
-      if (output === undefined || !isColumns(output)) await write(output, lines)
+      if (output === undefined) await write(output, escapeAll(lines))
+      else if (!isColumns(output)) await write(output, lines)
       else await (await import('./export-columns.ts')).writeExportColumns(output, config, lines)
     })
   }
@@ -38,6 +40,11 @@ async function write(
       pipeline(Readable.from(pieces), createWriteStream(partial, { flags: 'wx' })),
     )
   }
+}
+
+/** Makes JSON lines safe for a terminal. */
+async function* escapeAll(pieces: AsyncIterable<string>): AsyncGenerator<string> {
+  for await (const piece of pieces) yield escapeInvisible(piece)
 }
 
 async function* exportLines(

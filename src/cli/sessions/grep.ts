@@ -1,7 +1,7 @@
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsGrepConfig } from '../../proxy/config/options/sessions.ts'
 import { MIN_SEARCHED_CHARS } from '../../proxy/store/port/turn-search.ts'
-import { printable } from '../table.ts'
+import { formatJson, printable } from '../table.ts'
 import type { HitJson, SessionsApi } from './api.ts'
 import { withSessionsApi } from './open-api.ts'
 
@@ -14,7 +14,7 @@ export function run(config: SessionsGrepConfig, [text]: string[]): Promise<numbe
   return withSessionsApi(config, async (api) => {
     let found = 0
     for await (const hit of findHits(api, text!, config)) {
-      process.stdout.write(`${config.json ? JSON.stringify(hit) : formatHit(hit)}\n`)
+      process.stdout.write(`${config.json ? formatJson(hit) : formatHit(hit)}\n`)
       found += 1
     }
     return found > 0 ? 0 : 1

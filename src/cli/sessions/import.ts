@@ -8,6 +8,7 @@ import type { TurnStore } from '../../proxy/store/port/turn-store.ts'
 import { databaseName, isPostgresUrl, openPostgresStore } from '../../proxy/store/postgres/open.ts'
 import { openSqliteStore } from '../../proxy/store/sqlite/open.ts'
 import { openDatabase } from '../open-database.ts'
+import { printable } from '../table.ts'
 import { importConsumers } from './import-consumers.ts'
 import { type ImportCounts, importSessions } from './import-sessions.ts'
 
@@ -34,7 +35,7 @@ export async function run({ db, durability }: SessionsImportConfig, args: string
     }
     // Opening a database marks turns that were in flight as interrupted.
     await (await open()).close()
-    process.stdout.write(`${report.join('\n')}\n`)
+    process.stdout.write(`${report.map((line) => printable(line)).join('\n')}\n`)
     return 0
   } finally {
     await reader.close()

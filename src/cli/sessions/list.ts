@@ -1,7 +1,7 @@
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsListConfig } from '../../proxy/config/options/sessions.ts'
 import { coloured } from '../colours.ts'
-import { type Column, formatNumber, printable, renderTable } from '../table.ts'
+import { type Column, formatJson, formatNumber, printable, renderTable } from '../table.ts'
 import type { ListQuery, SessionJson, SessionsApi } from './api.ts'
 import { withSessionsApi } from './open-api.ts'
 
@@ -25,7 +25,7 @@ export function run(config: SessionsListConfig): Promise<number> {
   return withSessionsApi(config, async (api) => {
     const sessions: SessionJson[] = []
     for await (const session of listSessions(api, toListQuery(config), config.limit)) sessions.push(session)
-    const text = config.json ? JSON.stringify(sessions, undefined, 2) : renderTable(COLUMNS, sessions)
+    const text = config.json ? formatJson(sessions, 2) : renderTable(COLUMNS, sessions)
     process.stdout.write(`${text}\n`)
     return 0
   })

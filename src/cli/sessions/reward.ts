@@ -2,7 +2,7 @@ import { ProxyError } from '../../base/errors.ts'
 import type { SessionsRewardConfig } from '../../proxy/config/options/operator.ts'
 import { Session } from '../../proxy/http/trainer/sessions/schemas.ts'
 import { OperatorClient } from '../proxy-client.ts'
-import { formatNumber, printable } from '../table.ts'
+import { formatJson, formatNumber, printable } from '../table.ts'
 
 /** Runs `llm-proxy sessions reward <session-id> <reward>`. @returns the exit code */
 export async function run(
@@ -14,7 +14,7 @@ export async function run(
     throw new ProxyError('config_invalid', `invalid reward "${text}": expected a number`)
   const path = `/sessions/${encodeURIComponent(sessionId!)}/reward`
   const session = await new OperatorClient(address).call('POST', path, Session, { reward, components, turns })
-  const line = json ? JSON.stringify(session) : `${printable(sessionId!)}: reward ${formatNumber(reward)}`
+  const line = json ? formatJson(session) : `${printable(sessionId!)}: reward ${formatNumber(reward)}`
   process.stdout.write(`${line}\n`)
   return 0
 }

@@ -1,6 +1,6 @@
 import { revealInvisible } from '../../protocol/transcript/visible.ts'
 import type { SessionsShowConfig } from '../../proxy/config/options/sessions.ts'
-import { type Column, formatNumber, printable, renderTable } from '../table.ts'
+import { type Column, formatJson, formatNumber, printable, renderTable } from '../table.ts'
 import type { TreeJson } from './api.ts'
 import { withSessionsApi } from './open-api.ts'
 import { transcript } from './transcript.ts'
@@ -13,7 +13,7 @@ const COLUMNS: readonly Column<TreeJson['turns'][number]>[] = [
   { header: 'line', value: (turn) => printable(turn.line, LINE_LENGTH) },
   { header: 'status', value: (turn) => turn.status },
   { header: 'excluded', value: (turn) => turn.excluded ?? '-' },
-  { header: 'finish', value: (turn) => turn.finish_reason ?? '-' },
+  { header: 'finish', value: (turn) => printable(turn.finish_reason ?? '-') },
   { header: 'prompt', value: (turn) => String(turn.prompt_tokens), align: 'right' },
   { header: 'sampled', value: (turn) => String(turn.sampled_tokens), align: 'right' },
   { header: 'exact', value: (turn) => (turn.exact ? 'yes' : 'no') },
@@ -25,7 +25,7 @@ const COLUMNS: readonly Column<TreeJson['turns'][number]>[] = [
 export function run(config: SessionsShowConfig, [sessionId]: string[]): Promise<number> {
   return withSessionsApi(config, async (api) => {
     if (config.json) {
-      process.stdout.write(`${JSON.stringify(await api.withTurns(sessionId!), undefined, 2)}\n`)
+      process.stdout.write(`${formatJson(await api.withTurns(sessionId!), 2)}\n`)
       return 0
     }
     const tree = await api.tree(sessionId!)

@@ -3,7 +3,7 @@ import type { SessionsTailConfig } from '../../proxy/config/options/operator.ts'
 import { ProxyEvent, SessionList } from '../../proxy/http/trainer/read/schemas.ts'
 import { coloured } from '../colours.ts'
 import { OperatorClient } from '../proxy-client.ts'
-import { formatNumber, printable } from '../table.ts'
+import { formatJson, formatNumber, printable } from '../table.ts'
 import type { SessionJson } from './api.ts'
 
 type Event = Static<typeof ProxyEvent>
@@ -13,11 +13,11 @@ export async function run({ follow, limit, json, ...address }: SessionsTailConfi
   const proxy = new OperatorClient(address)
   if (limit > 0) {
     const { sessions } = await proxy.get(`/sessions?sort=changed&limit=${limit}`, SessionList)
-    for (const session of sessions.reverse()) print(json ? JSON.stringify(session) : sessionLine(session))
+    for (const session of sessions.reverse()) print(json ? formatJson(session) : sessionLine(session))
   }
   if (!follow) return 0
   for await (const event of proxy.lines('/events', ProxyEvent)) {
-    if (event.type !== 'ping') print(json ? JSON.stringify(event) : eventLine(event))
+    if (event.type !== 'ping') print(json ? formatJson(event) : eventLine(event))
   }
   return 0
 }

@@ -13,8 +13,8 @@ import {
 import { describeMissingText } from '../../protocol/transcript/missing-text.ts'
 import { getSettings } from '../../protocol/transcript/settings.ts'
 import { ToolCallReader, type ToolCallView, type ToolCallWire } from '../../protocol/transcript/tool-calls.ts'
-import { revealInvisible } from '../../protocol/transcript/visible.ts'
-import { formatNumber } from '../table.ts'
+import { isBlank, revealInvisible } from '../../protocol/transcript/visible.ts'
+import { formatNumber, printable } from '../table.ts'
 import type { TreeJson, TurnDisplayJson } from './api.ts'
 
 /** Limits of a text without `full`. */
@@ -53,9 +53,9 @@ export function* transcript(
 }
 
 function* newRowLines({ text, changes }: NewRowJson, full: boolean): Generator<string> {
-  yield styled('yellow', `  a new row: ${revealInvisible(text)}`)
+  yield styled('yellow', `  a new row: ${printable(text)}`)
   for (const { what, before, now } of changes) {
-    yield `    ${styled('dim', `${revealInvisible(what)}:`)}`
+    yield `    ${styled('dim', `${printable(what)}:`)}`
     yield* differenceLines(diffLines(before ?? '', now ?? ''), full)
   }
 }
@@ -74,7 +74,7 @@ function heading(turn: TurnDisplayJson, reward: number | undefined): string {
     turn.exact || turn.status !== 'completed' ? null : 'inexact',
     ...turn.labels,
   ]
-  const known = facts.filter((fact) => fact !== null).map((fact) => revealInvisible(fact))
+  const known = facts.filter((fact) => fact !== null).map((fact) => printable(fact))
   return `\n${styled('bold', `── turn ${turn.index}`)}${styled('dim', ` · ${known.join(' · ')}`)}`
 }
 
@@ -93,10 +93,10 @@ function* messageLines(
   full: boolean,
 ): Generator<string> {
   const { role = '?', name, reasoning_content: reasoning, content } = message
-  yield styled('cyan', revealInvisible(role === 'tool' && name ? `tool ${name}` : role))
+  yield styled('cyan', printable(role === 'tool' && name ? `tool ${name}` : role))
   if (reasoning) yield* reasoningLines(reasoning, full)
   const text = getContentText(content)
-  if (text !== '') yield* cut(text, full, '  ')
+  if (!isBlank(text)) yield* cut(text, full, '  ')
   for (const image of getImages(content)) yield `  [image, ${image.length} characters of base64]`
   for (const call of calls) yield* callLines(call, full)
 }
@@ -108,7 +108,7 @@ function* answerLines(
 ): Generator<string> {
   yield styled('green', 'sampled')
   if (turn.reasoning_content) yield* reasoningLines(turn.reasoning_content, full)
-  if (turn.completion_text !== '') yield* cut(turn.completion_text, full, '  ')
+  if (!isBlank(turn.completion_text)) yield* cut(turn.completion_text, full, '  ')
   for (const call of calls) yield* callLines(call, full)
   const missing = calls.length > 0 || turn.error !== null ? undefined : describeMissingText(turn)
   if (missing !== undefined) yield* cut(missing, full, '  ', 'dim')
@@ -123,9 +123,9 @@ function* reasoningLines(text: string, full: boolean): Generator<string> {
 }
 
 function* callLines({ name, fields }: ToolCallView, full: boolean): Generator<string> {
-  yield `  ${styled(['bold', 'magenta'], revealInvisible(name))}`
+  yield `  ${styled(['bold', 'magenta'], printable(name))}`
   for (const field of fields) {
-    const label = field.name === '' ? '' : `${revealInvisible(field.name)}: `
+    const label = field.name === '' ? '' : `${printable(field.name)}: `
     if ('text' in field && label.length + field.text.length < 100 && !field.text.includes('\n')) {
       yield `    ${styled('dim', label)}${revealInvisible(field.text)}`
       continue

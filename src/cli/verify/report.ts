@@ -41,7 +41,7 @@ export function reportText(report: Report): string {
   const left = Object.entries(skipped).map(([reason, count]) => `${count} ${reason}`)
   const weights = report.weight_version === null ? '' : `, weights ${printable(report.weight_version)}`
   return [
-    `engine ${report.engine}${weights}; logprobs ${report.logprobs}`,
+    `engine ${printable(report.engine)}${weights}; logprobs ${report.logprobs}`,
     `${compared} turns compared, ${differing} differ${left.length > 0 ? `; skipped: ${left.join(', ')}` : ''}`,
     ...(different.length > 0 ? ['', renderTable(COLUMNS, different.slice(0, MAX_ROWS)), ''] : []),
     ...(different.length > MAX_ROWS ? [`and ${different.length - MAX_ROWS} more`, ''] : []),

@@ -10,6 +10,7 @@ import { type TurnResult, type VerifiableTurn, Verifier } from '../../proxy/veri
 import type { SessionsApi, TurnJson } from '../sessions/api.ts'
 import { namedOrAll } from '../sessions/list.ts'
 import { withSessionsApi } from '../sessions/open-api.ts'
+import { formatJson } from '../table.ts'
 import { reportText } from './report.ts'
 
 /** Exit codes by verdict. Lower codes mean that the command failed. */
@@ -71,7 +72,7 @@ async function verifyWith(
     tolerance,
     turns,
   }
-  process.stdout.write(`${config.json ? JSON.stringify(report, undefined, 2) : reportText(report)}\n`)
+  process.stdout.write(`${config.json ? formatJson(report, 2) : reportText(report)}\n`)
   return EXIT_CODES[run.verdict]
 }
 

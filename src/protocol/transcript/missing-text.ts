@@ -1,4 +1,5 @@
 /** Describes a completion that has no text to show. */
+import { isBlank } from './visible.ts'
 
 interface Completion {
   status: string
@@ -14,7 +15,7 @@ interface Completion {
  */
 export function describeMissingText(turn: Completion): string | undefined {
   const { status, completion_text: text, reasoning_content: reasoning, tool_calls: calls } = turn
-  if (status === 'open' || text.trim() !== '') return undefined
+  if (status === 'open' || !isBlank(text)) return undefined
   const others = [
     ...(reasoning ? ['reasoning'] : []),
     ...(calls.length > 0 ? [`${calls.length} tool call${calls.length === 1 ? '' : 's'}`] : []),

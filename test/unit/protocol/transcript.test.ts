@@ -5,7 +5,7 @@ import { getContentText, getImages, getNewMessages } from '../../../src/protocol
 import { describeMissingText } from '../../../src/protocol/transcript/missing-text.ts'
 import { getSettings } from '../../../src/protocol/transcript/settings.ts'
 import { summarizeToolCall, ToolCallReader } from '../../../src/protocol/transcript/tool-calls.ts'
-import { revealInvisible } from '../../../src/protocol/transcript/visible.ts'
+import { isBlank, revealExactly, revealInvisible } from '../../../src/protocol/transcript/visible.ts'
 
 const call = (name: string, given: unknown) => ({
   function: { name, arguments: typeof given === 'string' ? given : JSON.stringify(given) },
@@ -173,6 +173,14 @@ t.test('what hides in a text is named, and joined emoji stay whole', async (t) =
   t.equal(revealInvisible('\u{1f469}\u200d\u{1f4bb} می\u200cخواهم'), '\u{1f469}\u200d\u{1f4bb} می\u200cخواهم')
 })
 
+t.test('colours of a terminal are no text, except in the text of tokens', async (t) => {
+  const coloured = '\u001b[1;38:5:2m\u001b[Kok\u001b[m\u001b[K'
+  t.equal(revealInvisible(coloured), 'ok')
+  t.equal(revealExactly(coloured), '⟨ESC⟩[1;38:5:2m⟨ESC⟩[Kok⟨ESC⟩[m⟨ESC⟩[K')
+  t.equal(revealInvisible('\u001b[1Aup \u001b]8;;http://a\u0007'), '⟨ESC⟩[1Aup ⟨ESC⟩]8;;http://a⟨BEL⟩')
+  t.same(['\u001b[0m \n', '\u001b[0m.', ''].map(isBlank), [true, false, true])
+})
+
 t.test('a completion without text is described by what it has, and by why it ended', async (t) => {
   const silent = {
     status: 'completed',
@@ -185,13 +193,19 @@ t.test('a completion without text is described by what it has, and by why it end
   t.equal(describeMissingText({ ...silent, status: 'open' }), undefined, 'it may still come')
   t.equal(describeMissingText(silent), 'no text (finish reason: stop)')
   t.equal(
-    describeMissingText({ ...silent, reasoning_content: 'Hm.', tool_calls: [{}, {}], finish_reason: 'length' }),
+    describeMissingText({
+      ...silent,
+      reasoning_content: 'Hm.',
+      tool_calls: [{}, {}],
+      finish_reason: 'length',
+    }),
     'no text, only reasoning and 2 tool calls (finish reason: length)',
   )
   t.equal(
     describeMissingText({ ...silent, completion_text: ' \n', status: 'aborted', finish_reason: null }),
     'only white space as text (aborted)',
   )
+  t.match(describeMissingText({ ...silent, completion_text: '\u001b[0m' }), /^only white space as text/)
   t.equal(describeMissingText({ ...silent, finish_reason: null }), 'no text (no finish reason)')
 })
 

@@ -1,5 +1,5 @@
 /** Formats numbers, times and texts for display. */
-export { revealInvisible } from '../../../protocol/transcript/visible.ts'
+export { isBlank, revealExactly, revealInvisible, stripStyles } from '../../../protocol/transcript/visible.ts'
 
 export function number(value: number | null | undefined, digits = 3): string {
   if (value === null || value === undefined) return '–'

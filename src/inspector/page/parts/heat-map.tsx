@@ -4,7 +4,7 @@
  */
 import { useLayoutEffect, useRef } from 'preact/hooks'
 import { type ColourBy, createClassGetter } from '../lib/colours.ts'
-import { revealInvisible } from '../lib/format.ts'
+import { revealExactly } from '../lib/format.ts'
 import { type RowData, textAt, textBetween } from '../lib/row-texts.ts'
 
 /** Tokens per block. */
@@ -108,7 +108,7 @@ class Blocks {
     for (let start = from; start < to; start += BLOCK) {
       const block = document.createElement('div')
       block.className = 'block'
-      block.textContent = revealInvisible(textBetween(read, start, Math.min(to, start + BLOCK)))
+      block.textContent = revealExactly(textBetween(read, start, Math.min(to, start + BLOCK)))
       this.#bare.set(block, start)
     }
     box.replaceChildren(...this.#bare.keys())
@@ -157,7 +157,7 @@ class Blocks {
       const span = document.createElement('span')
       const text = textAt(read, place)
       span.className = `${classOf(place)}${/^\n+$/.test(text) ? ' nl' : ''}${marked?.has(place) ? ' differs' : ''}`
-      span.textContent = revealInvisible(text)
+      span.textContent = revealExactly(text)
       span.dataset.t = String(place)
       spans.push(span)
     }

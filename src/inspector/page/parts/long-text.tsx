@@ -16,20 +16,10 @@ export function Long({ text, kind, markdown }: { text: string; kind: string; mar
     <Cut length={text.length}>
       {(limit) => {
         const shown = text.slice(0, limit)
-        return markdown ? (
-          <Markdown text={shown} />
-        ) : (
-          <pre class={kind}>{revealInvisible(stripColours(shown))}</pre>
-        )
+        return markdown ? <Markdown text={shown} /> : <pre class={kind}>{revealInvisible(shown)}</pre>
       }}
     </Cut>
   )
-}
-
-/** Removes the terminal's colour sequences (ECMA-48 SGR): a page shows the text of a tool without them. */
-function stripColours(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: ESC begins the sequences
-  return text.replaceAll(/\u001b\[[\d;:]*m/g, '')
 }
 
 const MARKS = { same: ' ', added: '+', removed: '-', place: '' }

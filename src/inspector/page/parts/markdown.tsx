@@ -2,10 +2,10 @@
 import { lexer, type MarkedToken, type Token, type Tokens } from 'marked'
 import type { ComponentChildren } from 'preact'
 import { useMemo } from 'preact/hooks'
-import { revealInvisible } from '../lib/format.ts'
+import { revealInvisible, stripStyles } from '../lib/format.ts'
 
 export function Markdown({ text }: { text: string }) {
-  const tokens = useMemo(() => lexer(text), [text])
+  const tokens = useMemo(() => lexer(stripStyles(text)), [text])
   return <div class="markdown">{blocks(tokens)}</div>
 }
 

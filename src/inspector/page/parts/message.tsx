@@ -5,7 +5,7 @@
 import { getContentText, getImages, type MessageWire } from '../../../protocol/transcript/messages.ts'
 import { describeMissingText } from '../../../protocol/transcript/missing-text.ts'
 import type { ToolCallView } from '../../../protocol/transcript/tool-calls.ts'
-import { revealInvisible } from '../lib/format.ts'
+import { isBlank, revealInvisible } from '../lib/format.ts'
 import type { Turn } from '../lib/wire.ts'
 import { Diff, Long } from './long-text.tsx'
 
@@ -37,14 +37,12 @@ export function MessageView({ message, calls, shown }: MessageViewProps) {
         {revealInvisible(role === 'tool' && message.name ? `tool ${message.name}` : role)}
       </span>
       {hasReasoning && <Long text={reasoning!} kind="reasoning" />}
-      {text.trim() !== '' && <Long text={text} kind="text" markdown={shown.markdown && role !== 'tool'} />}
+      {!isBlank(text) && <Long text={text} kind="text" markdown={shown.markdown && role !== 'tool'} />}
       {images.map((url, place) => (
         <img key={place} src={url} alt={`part ${place + 1} of the message`} loading="lazy" />
       ))}
       {hasCalls && calls.map((call, place) => <Call key={place} call={call} />)}
-      {text.trim() === '' && images.length === 0 && !hasReasoning && !hasCalls && (
-        <p class="quiet">no text</p>
-      )}
+      {isBlank(text) && images.length === 0 && !hasReasoning && !hasCalls && <p class="quiet">no text</p>}
     </div>
   )
 }
@@ -65,7 +63,7 @@ export function Answer({
     <div class="message sampled">
       <span class="role">sampled</span>
       {turn.reasoning_content && shown.reasoning && <Long text={turn.reasoning_content} kind="reasoning" />}
-      {turn.completion_text.trim() !== '' && (
+      {!isBlank(turn.completion_text) && (
         <Long text={turn.completion_text} kind="text" markdown={shown.markdown} />
       )}
       {hasCalls && calls.map((call, place) => <Call key={place} call={call} />)}

@@ -2,7 +2,7 @@
 import { diffArrays } from 'diff'
 import { useMemo, useState } from 'preact/hooks'
 import { sessionPath } from '../lib/api.ts'
-import { number, revealInvisible } from '../lib/format.ts'
+import { number, revealExactly, revealInvisible } from '../lib/format.ts'
 import { useKeys } from '../lib/keys.ts'
 import { useLoad } from '../lib/load.ts'
 import { href, route, setQuery } from '../lib/route.ts'
@@ -228,7 +228,7 @@ function TurnDifference({ left, right, turn }: TurnProps & { turn: number }) {
         <pre>
           {pieces.map(({ kind, texts }, place) => (
             <span key={place} class={kind}>
-              {revealInvisible(texts)}
+              {revealExactly(texts)}
             </span>
           ))}
         </pre>

@@ -231,7 +231,7 @@ function SessionRow({ session, selected }: { session: Session | undefined; selec
     >
       <span class="id">
         <i class={`dot ${session.open_turns > 0 ? 'live' : session.status}`} title={session.status} />
-        {session.session_id}
+        {revealInvisible(session.session_id)}
       </span>
       <span class="num">
         {session.turn_count}

@@ -3,6 +3,8 @@ import t, { type Test } from 'tap'
 import { transcript } from '../../../../src/cli/sessions/transcript.ts'
 import { recordTurn, startSessionsApi } from '../../../helpers/sessions-api.ts'
 
+const tool = (content: string) => JSON.stringify({ role: 'tool', tool_call_id: 'a', content })
+
 /** Returns the lines of the transcript of one turn. */
 async function linesOf(t: Test, turn: Parameters<typeof recordTurn>[3]): Promise<string[]> {
   const { call, sessions, store } = await startSessionsApi(t)
@@ -21,4 +23,11 @@ t.test('a completion without text says so, and why it ended', async (t) => {
     '    Hm.',
     '  no text, only reasoning (finish reason: length)',
   ])
+})
+
+t.test('the output of a tool is printed without its colours', async (t) => {
+  const lines = await linesOf(t, {
+    requestMessages: [tool('\u001b[32mok\u001b[0m 3 \u001b[31mfailed\u001b[0m')],
+  })
+  t.ok(lines.includes('  ok 3 failed'), lines.join('\n'))
 })
