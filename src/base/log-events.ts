@@ -176,6 +176,7 @@ export const LOG_EVENTS = {
     'member',
     'efforts',
   ),
+  worker_state: debug("State of a worker's connection changed", 'worker_id', 'previous_state', 'state'),
   worker_connected: info('Worker connected', 'worker_id', 'protocol'),
   worker_resumed: info('Worker reconnected', 'worker_id'),
   worker_disconnected: info(
@@ -186,6 +187,11 @@ export const LOG_EVENTS = {
   ),
   worker_cut_off: warn('Worker cut off by the proxy', 'worker_id', 'reason', 'requests'),
   worker_left: info('Worker removed; its requests move to others or fail', 'worker_id', 'reason', 'requests'),
+  worker_connection_failed: severe(
+    "Handling a worker's frame failed; its connection was ended",
+    'worker_id?',
+    'err',
+  ),
   worker_rejected: warn('Worker rejected', 'reason', 'close_code', 'worker_id?'),
   worker_up: info('Worker is up', 'worker_id'),
   worker_down: warn('Worker is down and receives no requests', 'worker_id', 'reason'),

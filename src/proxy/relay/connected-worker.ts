@@ -4,6 +4,7 @@ import { ProxyError } from '../../base/errors.ts'
 import { logEvent } from '../../base/log-events.ts'
 import type { Logger } from '../../base/logger.ts'
 import { LruCache } from '../../base/lru-cache.ts'
+import { assertTransition, type Transitions } from '../../base/transitions.ts'
 import type { GenerationRequest } from '../../protocol/canonical/request.ts'
 import { detachBuffer } from '../../protocol/json/detach-buffer.ts'
 import type { Frame } from '../../protocol/worker/frames.ts'
@@ -63,6 +64,20 @@ interface WorkerIdentity {
   maxConcurrency: number
 }
 
+/**
+ * `handshaking`: its hello was accepted, and the ack is due. `draining`: it finishes its requests and gets no new ones.
+ * `disconnected`: its requests wait for it to reconnect. `closed`: it was removed, and its requests have failed.
+ */
+type WorkerState = 'handshaking' | 'serving' | 'draining' | 'disconnected' | 'closed'
+
+export const WORKER_TRANSITIONS: Transitions<WorkerState> = {
+  handshaking: ['serving'],
+  serving: ['draining', 'disconnected'],
+  draining: ['serving', 'disconnected'],
+  disconnected: ['serving', 'draining', 'closed'],
+  closed: [],
+}
+
 /** The number of keepalives per timeout: two may be late. */
 const SIGNS_OF_LIFE = 3
 
@@ -99,7 +114,6 @@ export class ConnectedWorker {
   unavailable: Unavailable | undefined
   /** The reason why turns of its engines may be degraded. */
   warning: string | undefined
-  draining = false
   /** The number of its requests in flight, as reported, for all its proxies. */
   load = 0
   /** The number of those that belong to other proxies. */
@@ -108,6 +122,9 @@ export class ConnectedWorker {
   readonly #calls = new Map<string, WorkerRequest>()
   readonly #sessions = new LruCache<string, true>(MAX_SESSIONS, () => 1)
   readonly #statusRequests: StatusRequests
+  #state: WorkerState = 'handshaking'
+  /** The state while it has a connection; a worker that drained before it reconnected still drains. */
+  #connectedState: 'serving' | 'draining' = 'serving'
   #socket: RelaySocket | undefined
 
   constructor(identity: WorkerIdentity, context: WorkerContext) {
@@ -116,8 +133,12 @@ export class ConnectedWorker {
     this.#statusRequests = new StatusRequests(context.clock)
   }
 
+  get state(): WorkerState {
+    return this.#state
+  }
+
   get isConnected(): boolean {
-    return this.#socket !== undefined
+    return this.#state === 'serving' || this.#state === 'draining'
   }
 
   /** The number of its requests that belong to this proxy. */
@@ -147,7 +168,7 @@ export class ConnectedWorker {
 
   /** Attaches the connection of a version-1 worker. */
   connectV1(socket: RelaySocket): void {
-    this.#socket = socket
+    this.#connect(socket)
     const { workerId } = this.identity
     this.#send({
       type: 'worker_hello_ack',
@@ -162,7 +183,7 @@ export class ConnectedWorker {
    * fails.
    */
   connectV2(socket: RelaySocket, hello: WorkerHelloV2): void {
-    this.#socket = socket
+    this.#connect(socket)
     this.identity = toWorkerIdentity(hello)
     this.#setModels(hello.models)
     this.weightVersion = hello.weight_version ?? undefined
@@ -180,9 +201,11 @@ export class ConnectedWorker {
     }
   }
 
-  /** Detaches the connection; the requests wait for the next one. @returns the socket that was in use */
+  /** Detaches the connection, if any; the requests wait for the next one. @returns the socket that was in use */
   disconnect(): RelaySocket | undefined {
     const socket = this.#socket
+    if (!socket) return undefined
+    this.#transition('disconnected')
     this.#socket = undefined
     this.weightVersion = undefined
     this.#statusRequests.giveUp()
@@ -194,6 +217,7 @@ export class ConnectedWorker {
    * worker.
    */
   lose(why: string): void {
+    this.#transition('closed')
     for (const { call } of [...this.#calls.values()]) call.fail(lost(this.identity.workerId, why))
   }
 
@@ -287,6 +311,19 @@ export class ConnectedWorker {
     }
   }
 
+  #connect(socket: RelaySocket): void {
+    this.#transition(this.#connectedState)
+    this.#socket = socket
+  }
+
+  #transition(to: WorkerState): void {
+    const from = this.#state
+    assertTransition(WORKER_TRANSITIONS, from, to)
+    this.#state = to
+    const fields = { worker_id: this.identity.workerId, previous_state: from, state: to }
+    logEvent(this.#context.logger, 'worker_state', fields)
+  }
+
   #sendWhole(socket: RelaySocket, requestId: string, sent: WorkerRequest): void {
     sent.wholeOn = socket
     const takesShared = this.#can(CAPABILITIES.promptShared)
@@ -347,7 +384,8 @@ export class ConnectedWorker {
     this.unavailable = frame.unavailable
     this.textIds = frame.text_ids
     this.warning = frame.warning
-    this.draining = frame.draining
+    this.#connectedState = frame.draining ? 'draining' : 'serving'
+    if (this.#state !== this.#connectedState) this.#transition(this.#connectedState)
     this.weightVersion = frame.weight_version ?? undefined
     this.#setModels(frame.models)
     if (frame.answers !== undefined) this.#statusRequests.answered(frame.answers)

@@ -250,7 +250,7 @@ function toMember(worker: ConnectedWorker) {
     maxConcurrency: worker.identity.maxConcurrency,
     healthy: worker.isConnected && worker.healthy,
     unavailable: worker.unavailable,
-    draining: worker.draining,
+    draining: worker.state === 'draining',
     models: worker.models.map((model) => model.id),
     lacks: findMissingAbilities(worker),
     busyElsewhere: worker.busyElsewhere,
@@ -281,7 +281,7 @@ function toRegistryEntry(worker: ConnectedWorker): RegistryEntry {
     weightVersion: worker.weightVersion ?? null,
     healthy: worker.healthy,
     error: worker.healthy ? null : NO_ENGINE_SERVES,
-    draining: worker.draining,
+    draining: worker.state === 'draining',
     sinceMs: worker.connectedSinceMs,
   }
 }

@@ -67,7 +67,7 @@ export class WorkerRegistry {
       refused = true
       this.#reject(socket, CLOSE.badHello, 'no worker_hello in time')
     })
-    socket.on('message', (data, isBinary) => {
+    const receive = (data: { toString(): string }, isBinary: boolean) => {
       heartbeat.heard()
       // A socket that was rejected or replaced may deliver frames until it has closed.
       if (refused || (worker && !worker.isOn(socket))) return
@@ -80,6 +80,19 @@ export class WorkerRegistry {
           heartbeat.start()
           greeted()
         } else refused = true
+      }
+    }
+    socket.on('message', (data, isBinary) => {
+      try {
+        receive(data, isBinary)
+      } catch (err) {
+        // A defect, such as a failed assertion, ends this connection; the worker reconnects.
+        logEvent(this.#context.logger, 'worker_connection_failed', {
+          worker_id: worker?.identity.workerId,
+          err,
+        })
+        refused = true
+        socket.terminate()
       }
     })
     socket.on('pong', () => heartbeat.heard())

@@ -10,13 +10,17 @@ import { chatRequest } from '../../../helpers/relay-server.ts'
 const HEARTBEAT_MS = 1_000
 const GRACE_MS = 5_000
 const CALL_TIMEOUT_MS = 20_000
+const STATUS = { type: 'worker_status', healthy: true, load: 0, models: [], weight_version: null }
 
 function setUp() {
   const clock = new FakeClock()
   const told: string[] = []
   const { logger, lines } = listingLogger()
   const logged = (...events: LogEvent[]) => lines.filter(({ event }) => events.includes(event as LogEvent))
+  const defects: Error[] = []
   const note = (what: string) => (worker: ConnectedWorker) => {
+    const defect = defects.pop()
+    if (defect) throw defect
     told.push(`${what} ${worker.identity.workerId} ${worker.isConnected ? 'here' : 'away'}`)
   }
   const limits = {
@@ -53,7 +57,7 @@ function setUp() {
     first.catch(() => {})
     return first
   }
-  return { clock, told, logged, registry, dial, dialV2, begin }
+  return { clock, told, logged, registry, dial, dialV2, begin, defects }
 }
 
 t.test('a socket that says nothing for ten seconds is closed, and heard no more', async (t) => {
@@ -208,4 +212,20 @@ t.test('closing sends every worker away with 1001 and fails what runs', async (t
   await t.rejects(call, { code: 'worker_lost' })
   socket.emit('close', 1001, '')
   t.equal(clock.pending, 0)
+})
+
+t.test('a defect while a frame is handled ends the connection of that worker only', async (t) => {
+  const { registry, dialV2, told, logged, defects, begin } = setUp()
+  const other = dialV2({ worker_id: 'other' })
+  const socket = dialV2()
+  const call = begin()
+  const defect = new Error('assertion failed')
+  defects.push(defect)
+  socket.says({ ...STATUS, draining: false })
+  t.match(logged('worker_connection_failed'), [{ level: 'error', worker_id: 'w', err: defect }])
+  t.strictSame(told.slice(2), ['changed w away'])
+  t.ok(registry.get('other')!.isConnected && other.closedWith === undefined)
+  const back = dialV2({ requests: ['r1'] })
+  back.says({ type: 'completion_chunk', request_id: 'r1', seq: 1, deltas: [{ content: 'a' }] })
+  t.same((await call).value, [{ type: 'delta', content: 'a' }], 'its requests continue when it reconnects')
 })
