@@ -150,7 +150,7 @@ export class InferenceWorkerClient extends EventEmitter<InferenceWorkerEvents> {
       clock: this.#clock,
       dial,
       random,
-      logger,
+      logger: log,
       status: () => this.#status(),
       connected: () => {
         logEvent(log, 'proxy_connected', {})

@@ -5,6 +5,8 @@
 import { isIPv4, type LookupFunction } from 'node:net'
 import WebSocket, { type ClientOptions } from 'ws'
 import type { Clock } from '../base/clock.ts'
+import { logEvent } from '../base/log-events.ts'
+import type { ContextLogger } from '../base/logger.ts'
 import { detachBuffer } from '../protocol/json/detach-buffer.ts'
 import { type Frame, helloAckV2, parseFrame } from '../protocol/worker/frames.ts'
 import {
@@ -39,6 +41,7 @@ export interface ProxyConnectionOptions {
   clock: Clock
   memory: ProxyCache
   dial: Dial
+  logger: ContextLogger<{ worker_id: string; proxy: string; address: string | undefined }>
   /** Returns the hello for this connection, which lists the current requests. */
   hello(): WorkerHelloV2
   greeted(ack: WorkerHelloAckV2): void
@@ -97,7 +100,7 @@ export class ProxyConnection {
       ...(options.address !== undefined && { lookup: always(options.address) }),
       ...(options.apiKey !== undefined && { headers: { authorization: `Bearer ${options.apiKey}` } }),
     })
-    this.#socket.on('open', () => this.#socket.send(JSON.stringify(options.hello())))
+    this.#socket.on('open', () => this.#guard(() => this.#socket.send(JSON.stringify(options.hello()))))
     this.#socket.on('message', (data, isBinary) => {
       let read: FrameContent | undefined
       const frame = parseFrame(data, isBinary, (bytes) => {
@@ -106,7 +109,7 @@ export class ProxyConnection {
       })
       // The new parts of the frame, which may have hundreds of kilobytes, have been copied.
       if (Buffer.isBuffer(data)) detachBuffer(data)
-      this.#onMessage(frame, read?.json)
+      this.#guard(() => this.#onMessage(frame, read?.json))
     })
     this.#socket.on('ping', () => this.#heard())
     this.#socket.on('unexpected-response', (_request, { statusCode }) => this.#onNoSocket(statusCode))
@@ -128,6 +131,17 @@ export class ProxyConnection {
   leave(): void {
     if (this.#greetedAtMs === undefined) this.#socket.terminate()
     else this.#close(CLOSE.done, 'the worker has finished')
+  }
+
+  /** Runs a handler. A defect, such as a failed assertion, ends this connection, and not the process. */
+  #guard(handle: () => void): void {
+    try {
+      handle()
+    } catch (err) {
+      logEvent(this.#options.logger, 'proxy_connection_failed', { err })
+      this.#trouble = 'the worker failed to handle a frame'
+      this.#socket.terminate()
+    }
   }
 
   /** Handles a response of the proxy, or of an intermediary, that opens no WebSocket. */

@@ -1,7 +1,7 @@
 /** The link of a worker to one proxy: the connection, which is re-established, and the requests, which outlive it. */
 import { ProxyError, toProxyError } from '../base/errors.ts'
 import { logEvent } from '../base/log-events.ts'
-import type { Logger } from '../base/logger.ts'
+import { assertTransition, type Transitions } from '../base/transitions.ts'
 import type { GenerationRequest } from '../protocol/canonical/request.ts'
 import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'
 import type { Frame } from '../protocol/worker/frames.ts'
@@ -31,7 +31,22 @@ import { type ConnectionEnd, ProxyConnection, type ProxyConnectionOptions } from
 import { ProxyCache, type WorkerCache } from './worker-cache.ts'
 import { WorkerRequestState } from './worker-request-state.ts'
 
-interface ProxyLinkOptions extends Pick<ProxyConnectionOptions, 'url' | 'address' | 'ca' | 'clock' | 'dial'> {
+/**
+ * `connecting`: it dials, or waits before it dials again. `handshaking`: it has sent the hello. `draining`: it finishes
+ * its requests and rejects new ones.
+ */
+type ProxyLinkState = 'connecting' | 'handshaking' | 'serving' | 'draining' | 'closed'
+
+export const PROXY_LINK_TRANSITIONS: Transitions<ProxyLinkState> = {
+  connecting: ['handshaking', 'closed'],
+  handshaking: ['connecting', 'serving', 'draining', 'closed'],
+  serving: ['connecting', 'draining', 'closed'],
+  draining: ['connecting', 'serving', 'closed'],
+  closed: [],
+}
+
+interface ProxyLinkOptions
+  extends Pick<ProxyConnectionOptions, 'url' | 'address' | 'ca' | 'clock' | 'dial' | 'logger'> {
   /** The proxy accepts one of these, if it requires a key. */
   apiKeys: readonly string[]
   workerId: string
@@ -43,7 +58,6 @@ interface ProxyLinkOptions extends Pick<ProxyConnectionOptions, 'url' | 'address
   /** Cache that all links of the worker share. */
   memory: WorkerCache
   random(): number
-  logger: Logger
   status(): WorkerStatus
   connected(): void
   disconnected(end: ConnectionEnd): void
@@ -56,6 +70,7 @@ export class ProxyLink {
   readonly #memory: ProxyCache
   /** Distinguishes proxies that use the same ids. */
   readonly #proxy: string
+  #state: ProxyLinkState = 'connecting'
   #connection: ProxyConnection | undefined
   /** Number of rejected keys. */
   #refusals = 0
@@ -64,11 +79,8 @@ export class ProxyLink {
   #engineAnswers: Promise<void> = Promise.resolve()
   #cancelGrace: (() => void) | undefined
   #cancelAlive: (() => void) | undefined
-  #draining = false
-  /** Whether requests were cancelled because the connection was lost for too long. */
-  #droppedCalls = false
-  #drained: (() => void) | undefined
-  #whenDrained: Promise<boolean> | undefined
+  /** Resolves the promise of {@link drain}; undefined: it was not called, or was reverted. */
+  #drained: PromiseWithResolvers<boolean> | undefined
 
   constructor(options: ProxyLinkOptions) {
     this.#options = options
@@ -77,7 +89,7 @@ export class ProxyLink {
   }
 
   get isConnected(): boolean {
-    return this.#ack !== undefined
+    return this.#state === 'serving' || this.#state === 'draining'
   }
 
   /** Maintains the connection until `stop`. */
@@ -91,27 +103,27 @@ export class ProxyLink {
    * Never resolves after {@link stay}.
    */
   drain(): Promise<boolean> {
-    this.#whenDrained ??= new Promise((resolve) => {
-      this.#draining = true
-      this.sendStatus()
-      this.#drained = () => resolve(!this.#droppedCalls)
-      this.#checkDrained()
-    })
-    return this.#whenDrained
+    if (this.#drained) return this.#drained.promise
+    this.#drained = Promise.withResolvers()
+    if (this.#state === 'serving') this.#transition('draining')
+    this.sendStatus()
+    this.#checkDrained()
+    return this.#drained.promise
   }
 
   /** Reverts {@link drain}: running requests continue, and new ones are accepted. */
   stay(): void {
-    this.#draining = false
-    this.#whenDrained = undefined
     this.#drained = undefined
-    this.#droppedCalls = false
+    if (this.#state === 'draining') this.#transition('serving')
     this.sendStatus()
   }
 
   /** Cancels running requests and closes the connection. */
   stop(): void {
+    if (this.#state === 'closed') return
+    this.#transition('closed')
     this.#stopping.abort()
+    this.#cancelGrace?.()
     this.#abandonAll('the worker was stopped')
     this.#connection?.leave()
   }
@@ -120,7 +132,7 @@ export class ProxyLink {
   sendStatus(answers?: number): void {
     const status = {
       ...this.#options.status(),
-      ...(this.#draining && { draining: true }),
+      ...(this.#state === 'draining' && { draining: true }),
       ...(answers !== undefined && { answers }),
     }
     this.#send(JSON.stringify(status satisfies WorkerStatus))
@@ -132,8 +144,13 @@ export class ProxyLink {
       ...this.#options,
       apiKey: apiKeys[this.#refusals % apiKeys.length],
       memory: this.#memory,
-      hello: () => this.#hello(),
+      hello: () => {
+        this.#transition('handshaking')
+        return this.#hello()
+      },
       greeted: (ack) => {
+        // The ack may have arrived when the link was stopped.
+        if (this.#state === 'closed') return
         this.#resume(ack)
         connected()
       },
@@ -182,6 +199,7 @@ export class ProxyLink {
    */
   #resume(ack: WorkerHelloAckV2): void {
     this.#cancelGrace?.()
+    this.#transition(this.#drained ? 'draining' : 'serving')
     this.#ack = ack
     // While the worker was disconnected, the weights may have changed: earlier reports are out of date.
     this.#engineAnswers = this.#options.backend.refresh().then(() => this.sendStatus())
@@ -219,6 +237,8 @@ export class ProxyLink {
    */
   #awaitReturn({ code, reason }: ConnectionEnd): void {
     this.#cancelAlive?.()
+    if (this.#state === 'closed') return
+    if (this.#state !== 'connecting') this.#transition('connecting')
     if (!this.#ack) return
     const graceMs = this.#ack.grace_ms
     this.#ack = undefined
@@ -227,7 +247,7 @@ export class ProxyLink {
       return
     }
     this.#cancelGrace = this.#options.clock.after(graceMs, () => {
-      this.#droppedCalls = this.#draining && this.#calls.size > 0
+      if (this.#calls.size > 0) this.#drained?.resolve(false)
       this.#abandonAll(`the connection to the proxy was lost for ${graceMs} ms`)
     })
   }
@@ -246,7 +266,8 @@ export class ProxyLink {
     if (this.#calls.has(frame.request_id) || !this.#ack) return
     const call = new WorkerRequestState(frame.request_id, this.#ack.window_bytes)
     this.#calls.set(frame.request_id, call)
-    if (this.#draining) this.#fail(call, new ProxyError('shutting_down', 'the worker is shutting down'))
+    if (this.#state !== 'serving')
+      this.#fail(call, new ProxyError('shutting_down', 'the worker is shutting down'))
     else void this.#serve(call, frame, json)
   }
 
@@ -347,7 +368,7 @@ export class ProxyLink {
   }
 
   #checkDrained(): void {
-    if (this.#draining && this.#calls.size === 0) this.#drained?.()
+    if (this.#calls.size === 0) this.#drained?.resolve(true)
   }
 
   /**
@@ -355,7 +376,14 @@ export class ProxyLink {
    * the ack.
    */
   #send(text: string): void {
-    if (this.#ack) this.#connection?.send(text)
+    if (this.isConnected) this.#connection?.send(text)
+  }
+
+  #transition(to: ProxyLinkState): void {
+    const from = this.#state
+    assertTransition(PROXY_LINK_TRANSITIONS, from, to)
+    this.#state = to
+    logEvent(this.#options.logger, 'proxy_link_state', { previous_state: from, state: to })
   }
 
   #reportUnreadable(frame: Frame): void {

@@ -1,0 +1,206 @@
+import { EventEmitter } from 'node:events'
+import t from 'tap'
+import type WebSocket from 'ws'
+import { withContext } from '../../../src/base/logger.ts'
+import { assertTransition } from '../../../src/base/transitions.ts'
+import { Dispatcher } from '../../../src/proxy/engines/dispatch/dispatcher.ts'
+import { PROXY_LINK_TRANSITIONS, ProxyLink } from '../../../src/worker/proxy-link.ts'
+import { WorkerCache } from '../../../src/worker/worker-cache.ts'
+import { FakeClock } from '../../helpers/fake-clock.ts'
+import { listTransitions } from '../../helpers/listed-transitions.ts'
+import { listingLogger } from '../../helpers/listing-logger.ts'
+import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
+
+const { allowed, forbidden } = listTransitions(PROXY_LINK_TRANSITIONS)
+type State = keyof typeof PROXY_LINK_TRANSITIONS
+
+const GRACE_MS = 5_000
+const ACK = {
+  ...{ type: 'worker_hello_ack', worker_id: 'w', status: 'connected', protocol: 2, capabilities: [] },
+  ...{ heartbeat_ms: 1_000_000, grace_ms: GRACE_MS, window_bytes: 1_000, requests: [] },
+}
+const REQUEST = {
+  ...{ type: 'completion_request', request_id: 'r1', session_id: 's', kind: 'chat', stream: true },
+  ...{ messages: [{ role: 'user', content: 'hi' }], temperature: 1, top_p: 1, max_tokens: 8 },
+  ...{ stop: null, tools: null, repetition_penalty: null, body: { max_tokens: 8 } },
+}
+
+/** A socket to a proxy that is played by the test. */
+class FakeSocket extends EventEmitter {
+  readonly sent: { type: string; [field: string]: unknown }[] = []
+
+  send(text: string): void {
+    this.sent.push(JSON.parse(text))
+  }
+
+  says(frame: object): void {
+    this.emit('message', Buffer.from(JSON.stringify(frame)), false)
+  }
+
+  close(code = 1006): void {
+    this.emit('close', code, '')
+  }
+
+  terminate(): void {
+    this.close()
+  }
+}
+
+const settle = () => new Promise((resolve) => setImmediate(resolve))
+
+/** A link that runs, with what leads to each state, and whose engine never answers. */
+function setUp() {
+  const { logger, lines } = listingLogger()
+  const clock = new FakeClock()
+  const sockets: FakeSocket[] = []
+  const slots = new Dispatcher({
+    ...{ queueLimit: 1, waitMs: 1, clock },
+    absent: () => ({ code: 'internal', message: 'no slots' }),
+  })
+  slots.addMember({ id: 'slots', maxConcurrency: 4, healthy: true, draining: false, models: [] })
+  const defects: Error[] = []
+  const link = new ProxyLink({
+    ...{ url: 'ws://proxy/ws/worker', address: undefined, ca: undefined, apiKeys: [], workerId: 'w' },
+    ...{ epoch: 1, maxConcurrency: 4, slots, clock, memory: new WorkerCache(() => 0), random: () => 0.5 },
+    backend: new ScriptedBackend(async function* (_request, signal) {
+      await new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
+      yield []
+    }),
+    logger: withContext(logger, { worker_id: 'w', proxy: 'http://proxy', address: undefined }),
+    dial: () => {
+      const socket = new FakeSocket()
+      sockets.push(socket)
+      return socket as unknown as WebSocket
+    },
+    status: () => ({
+      ...{ type: 'worker_status', healthy: true, load: 0, models: [], weight_version: null },
+      draining: false,
+    }),
+    connected: () => {
+      const defect = defects.pop()
+      if (defect) throw defect
+    },
+    disconnected: () => {},
+  })
+  const run = link.run()
+  const socket = () => sockets.at(-1)!
+  const enter: Record<State, () => void | Promise<void>> = {
+    connecting: async () => {
+      if (link.isConnected || socket().sent.length > 0) socket().close()
+      await settle()
+      clock.advance(60_000)
+      await settle()
+    },
+    handshaking: () => void socket().emit('open'),
+    serving: () => (link.isConnected ? link.stay() : socket().says(ACK)),
+    draining: () => void (link.isConnected ? link.drain() : socket().says(ACK)),
+    closed: () => link.stop(),
+  }
+  const transitions = () =>
+    lines
+      .filter(({ event }) => event === 'proxy_link_state')
+      .map(({ level, worker_id, proxy, previous_state, state }) =>
+        [level, worker_id, proxy, previous_state, state].join(' '),
+      )
+  return { link, run, clock, socket, sockets, lines, enter, transitions, defects }
+}
+
+/** The states that lead to each state of a new link. */
+const PATHS: Record<State, State[]> = {
+  connecting: [],
+  handshaking: ['handshaking'],
+  serving: ['handshaking', 'serving'],
+  draining: ['handshaking', 'serving', 'draining'],
+  closed: ['closed'],
+}
+
+t.test('each transition of a link is logged with its proxy', async (t) => {
+  for (const [from, to] of allowed) {
+    const { link, lines, enter, transitions } = setUp()
+    for (const state of PATHS[from]) await enter[state]()
+    // A link that begins to drain without a connection drains once it is connected.
+    if (from === 'handshaking' && to === 'draining') void link.drain()
+    lines.length = 0
+    await enter[to]()
+    t.strictSame(transitions(), [`debug w http://proxy ${from} ${to}`])
+    t.equal(link.isConnected, to === 'serving' || to === 'draining')
+    link.stop()
+  }
+})
+
+t.test('no other transition is allowed', async (t) => {
+  for (const [from, to] of forbidden)
+    t.throws(() => assertTransition(PROXY_LINK_TRANSITIONS, from, to), { code: 'ERR_ASSERTION' })
+})
+
+t.test('a link that was stopped ignores a late ack, and stays closed', async (t) => {
+  const { link, run, clock, socket, sockets, enter, transitions } = setUp()
+  await enter.handshaking()
+  socket().removeAllListeners('close')
+  socket().on('close', () => {})
+  link.stop()
+  socket().says(ACK)
+  link.stay()
+  link.stop()
+  t.notOk(link.isConnected)
+  t.equal(transitions().at(-1), 'debug w http://proxy handshaking closed')
+  t.equal(sockets.length, 1)
+  t.equal(clock.pending, 1, 'only the watch of the socket is left, which has not closed')
+  void run
+})
+
+t.test('a defect while a frame is handled ends the connection, and the link dials again', async (t) => {
+  const { link, sockets, lines, enter, defects, clock } = setUp()
+  await enter.handshaking()
+  const defect = new Error('assertion failed')
+  defects.push(defect)
+  await enter.serving()
+  t.match(
+    lines.filter(({ event }) => event === 'proxy_connection_failed'),
+    [{ level: 'error', worker_id: 'w', proxy: 'http://proxy', err: defect }],
+  )
+  await settle()
+  clock.advance(60_000)
+  await settle()
+  t.equal(sockets.length, 2)
+  await enter.handshaking()
+  await enter.serving()
+  t.ok(link.isConnected)
+  link.stop()
+})
+
+t.test('a link drains while it is disconnected, too, and rejects new requests afterwards', async (t) => {
+  const { link, clock, socket, enter } = setUp()
+  for (const state of PATHS.serving) await enter[state]()
+  socket().says(REQUEST)
+  socket().close()
+  await settle()
+  clock.advance(1_000)
+  await settle()
+  void link.drain()
+  await enter.handshaking()
+  socket().says({ ...ACK, requests: [{ request_id: 'r1', received: 0 }] })
+  t.match(socket().sent, [
+    { type: 'worker_hello', requests: ['r1'] },
+    { type: 'worker_status', draining: true },
+  ])
+  socket().says({ ...REQUEST, request_id: 'r2' })
+  t.match(socket().sent.at(-1), { request_id: 'r2', error: { code: 'shutting_down' } })
+  link.stop()
+})
+
+t.test('a drain reports whether requests were dropped because the proxy did not return', async (t) => {
+  for (const isDropped of [true, false]) {
+    const { link, socket, clock, enter } = setUp()
+    for (const state of PATHS.serving) await enter[state]()
+    socket().says(REQUEST)
+    const drained = link.drain()
+    if (isDropped) {
+      socket().close()
+      await settle()
+      clock.advance(GRACE_MS)
+    } else socket().says({ type: 'completion_cancel', request_id: 'r1' })
+    t.equal(await drained, !isDropped)
+    link.stop()
+  }
+})
