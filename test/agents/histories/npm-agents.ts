@@ -1,9 +1,9 @@
 /** Agents and frameworks of npm. */
-import { cpSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
+import { cpSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Agent, SHELL_ENV } from '../parts/agent.ts'
 import { installFromNpm } from '../parts/install.ts'
-import { codexAgent, geminiCliAgent, qwenCodeAgent } from '../parts/known-agents.ts'
+import { codexAgent, geminiCliAgent, piAgent, qwenCodeAgent } from '../parts/known-agents.ts'
 import { playbookOf } from '../parts/script.ts'
 import { call, DONE, type HistoryCase } from './case.ts'
 
@@ -116,28 +116,8 @@ export async function kimiCode(): Promise<HistoryCase[]> {
   }))
 }
 
-/** The last version of pi that npm can install. */
 export async function pi(): Promise<HistoryCase[]> {
-  const { version, folder } = await installFromNpm('@mariozechner/pi-coding-agent')
-  const APIS = { chat: 'openai-completions', responses: 'openai-responses', messages: 'anthropic-messages' }
-  const agentOn = (dialect: keyof typeof APIS): Agent => ({
-    name: `pi ${version}`,
-    dialect,
-    program: ({ baseUrl, task, home }) => {
-      const limits = { contextWindow: 200_000, maxTokens: 8_000 }
-      const cost = { input: 0, output: 0, cacheRead: 0, cacheWrite: 0 }
-      const model = { id: 'embedded', name: 'embedded', reasoning: true, input: ['text'], cost, ...limits }
-      const url = dialect === 'messages' ? baseUrl : `${baseUrl}/v1`
-      const proxy = { baseUrl: url, api: APIS[dialect], apiKey: 'none', models: [model] }
-      mkdirSync(join(home, '.pi/agent'), { recursive: true })
-      writeFileSync(join(home, '.pi/agent/models.json'), JSON.stringify({ providers: { proxy } }))
-      return {
-        command: join(folder, 'node_modules/.bin/pi'),
-        args: ['-p', '--provider', 'proxy', '--model', 'embedded', task],
-        env: { ...SHELL_ENV, HOME: home },
-      }
-    },
-  })
+  const installed = await installFromNpm('@earendil-works/pi-coding-agent')
   const edits = (oldText: string, newText: string) => JSON.stringify([{ oldText, newText }])
   const steps = [
     call('write', { path: 'a.txt', content: 'alpha  \n' }),
@@ -146,7 +126,7 @@ export async function pi(): Promise<HistoryCase[]> {
     DONE,
   ]
   return (['chat', 'responses', 'messages'] as const).map((dialect) => ({
-    ...{ agent: agentOn(dialect), does: '`edits` as text', steps },
+    ...{ agent: piAgent(installed, dialect), does: '`edits` as text', steps },
     rows: { token: 1, chat: 3 },
   }))
 }

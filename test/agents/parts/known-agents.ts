@@ -64,6 +64,58 @@ export const qwenCodeAgent = ({ version, folder }: Installed): Agent => ({
   }),
 })
 
+const COPILOT_VARIABLES = {
+  chat: { COPILOT_PROVIDER_WIRE_API: 'completions' },
+  responses: { COPILOT_PROVIDER_WIRE_API: 'responses' },
+  messages: { COPILOT_PROVIDER_TYPE: 'anthropic' },
+}
+
+/** @param script shell script that receives the command as its arguments, `TASK` and `AGAIN`, a second task */
+export const copilotAgent = (
+  { version, folder }: Installed,
+  dialect: keyof typeof COPILOT_VARIABLES = 'chat',
+  script = '"$@" -p "$TASK"',
+): Agent => ({
+  name: `Copilot CLI ${version}`,
+  dialect,
+  program: ({ baseUrl, task, key, home, work }) => ({
+    command: 'sh',
+    args: ['-c', script, 'sh', join(folder, 'node_modules/.bin/copilot'), '--allow-all-tools'],
+    env: {
+      ...SHELL_ENV,
+      HOME: home,
+      TASK: task,
+      AGAIN: `Continue in the folder ${work} .`,
+      // Without it, Copilot CLI contacts GitHub.
+      COPILOT_OFFLINE: 'true',
+      COPILOT_MODEL: 'embedded',
+      COPILOT_PROVIDER_BASE_URL: dialect === 'messages' ? baseUrl : `${baseUrl}/v1`,
+      COPILOT_PROVIDER_API_KEY: key,
+      ...COPILOT_VARIABLES[dialect],
+    },
+  }),
+})
+
+const PI_APIS = { chat: 'openai-completions', responses: 'openai-responses', messages: 'anthropic-messages' }
+
+export const piAgent = ({ version, folder }: Installed, dialect: keyof typeof PI_APIS = 'chat'): Agent => ({
+  name: `pi ${version}`,
+  dialect,
+  program: ({ baseUrl, task, key, home }) => {
+    const model = { id: 'embedded', name: 'embedded', reasoning: true, contextWindow: 200_000 }
+    const url = dialect === 'messages' ? baseUrl : `${baseUrl}/v1`
+    const proxy = { baseUrl: url, api: PI_APIS[dialect], apiKey: key, models: [model] }
+    mkdirSync(join(home, '.pi/agent'), { recursive: true })
+    writeFileSync(join(home, '.pi/agent/models.json'), JSON.stringify({ providers: { proxy } }))
+    return {
+      command: join(folder, 'node_modules/.bin/pi'),
+      args: ['-p', '--provider', 'proxy', '--model', 'embedded', task],
+      // It looks for updates of itself.
+      env: { ...SHELL_ENV, HOME: home, PI_OFFLINE: '1' },
+    }
+  },
+})
+
 /** LiteLLM imports mcp for every call with tools, and does not depend on it. */
 export const MINI_SWE_AGENT = ['mini-swe-agent', ['mcp']] as const
 

@@ -5,6 +5,7 @@ import type { Test } from 'tap'
 import { ended, said } from '../../helpers/children.ts'
 import { startEffortCheck, writeModelWithEfforts } from '../../helpers/effort-rules.ts'
 import { startLlmProxy } from '../../helpers/llm-proxy.ts'
+import { IS_FULL } from '../../helpers/tier.ts'
 import { startLosingEngine } from './losing-engine.ts'
 
 /** Every way from an agent to an engine. */
@@ -18,6 +19,9 @@ export const TWO_SETUPS: readonly Setup[] = [
   { mode: 'local', prompts: 'chat' },
   { mode: 'relay', prompts: 'token' },
 ]
+
+/** For agents that send what others send: the second of them, and both under FULL. */
+export const ONE_SETUP = IS_FULL ? TWO_SETUPS : TWO_SETUPS.slice(1)
 
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers of any shape
 type Json = any

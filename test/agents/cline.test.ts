@@ -1,0 +1,44 @@
+/** Cline CLI speaks Chat Completions. */
+import { join } from 'node:path'
+import t from 'tap'
+import { IS_FULL } from '../helpers/tier.ts'
+import { type Agent, SHELL_ENV } from './parts/agent.ts'
+import { HELLO, testFileTask } from './parts/file-task.ts'
+import { installFromNpm } from './parts/install.ts'
+import { TWO_SETUPS } from './parts/rig.ts'
+
+async function installCline(): Promise<Agent> {
+  const { version, folder } = await installFromNpm('cline')
+  return {
+    name: `Cline CLI ${version}`,
+    dialect: 'chat',
+    program: ({ baseUrl, task, key, home }) => {
+      const provider = ['openai-compatible', '-k', key, '-m', 'embedded', '-b', `${baseUrl}/v1`]
+      const script = 'cline=$1 task=$2; shift 2; "$cline" auth "$@" && "$cline" "$task"'
+      const command = join(folder, 'node_modules/.bin/cline')
+      return {
+        command: 'sh',
+        args: ['-c', script, 'sh', command, task, ...provider],
+        env: { ...SHELL_ENV, HOME: home, CLINE_DIR: join(home, 'cline') },
+      }
+    },
+  }
+}
+
+const steps = [
+  {
+    thinks: 'The file comes first.',
+    says: 'I write the script.',
+    calls: [{ tool: 'editor', arguments: { path: '$<folder>/hello.sh', new_text: HELLO } }],
+  },
+  { calls: [{ tool: 'run_commands', arguments: { commands: ['sh hello.sh > printed.txt'] } }] },
+  {
+    thinks: 'Now I read what it printed.',
+    calls: [{ tool: 'read_files', arguments: { files: [{ path: '$<folder>/printed.txt' }] } }],
+  },
+  { says: 'Done: it says 42.' },
+]
+
+// Its package has 430 MB.
+if (IS_FULL) await testFileTask(await installCline(), { steps }, TWO_SETUPS)
+else t.pass('Cline CLI does its task', { skip: 'runs with FULL=1' })

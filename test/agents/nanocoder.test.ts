@@ -1,0 +1,44 @@
+/** nanocoder speaks Chat Completions. */
+import { join } from 'node:path'
+import t from 'tap'
+import { IS_FULL } from '../helpers/tier.ts'
+import { type Agent, SHELL_ENV } from './parts/agent.ts'
+import { HELLO, testFileTask } from './parts/file-task.ts'
+import { installFromNpm } from './parts/install.ts'
+import { TWO_SETUPS } from './parts/rig.ts'
+
+const FLAGS = ['--provider', 'proxy', '--model', 'embedded', '--mode', 'yolo', '--trust-directory', '--plain']
+
+async function installNanocoder(): Promise<Agent> {
+  const { version, folder } = await installFromNpm('@nanocollective/nanocoder')
+  return {
+    name: `nanocoder ${version}`,
+    dialect: 'chat',
+    program: ({ baseUrl, task, key, home }) => {
+      const provider = { name: 'proxy', baseUrl: `${baseUrl}/v1`, apiKey: key, models: ['embedded'] }
+      return {
+        command: join(folder, 'node_modules/.bin/nanocoder'),
+        args: [...FLAGS, 'run', task],
+        env: { ...SHELL_ENV, HOME: home, NANOCODER_PROVIDERS: JSON.stringify([provider]) },
+      }
+    },
+  }
+}
+
+const steps = [
+  {
+    thinks: 'The file comes first.',
+    says: 'I write the script.',
+    calls: [{ tool: 'write_file', arguments: { path: '$<folder>/hello.sh', content: HELLO } }],
+  },
+  { calls: [{ tool: 'execute_bash', arguments: { command: 'sh hello.sh > printed.txt' } }] },
+  {
+    thinks: 'Now I read what it printed.',
+    calls: [{ tool: 'read_file', arguments: { path: '$<folder>/printed.txt' } }],
+  },
+  { says: 'Done: it says 42.' },
+]
+
+// Its package has 300 MB.
+if (IS_FULL) await testFileTask(await installNanocoder(), { steps, forgetsReasoning: true }, TWO_SETUPS)
+else t.pass('nanocoder does its task', { skip: 'runs with FULL=1' })
