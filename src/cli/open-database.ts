@@ -1,12 +1,46 @@
-/** Opens the database that `--db` names, whichever kind it is. */
+/** Opens the database that `--db` names, whichever kind it is: to read, or to change. */
 import { existsSync } from 'node:fs'
 import { ProxyError } from '../base/errors.ts'
-import { isPostgresUrl, openPostgresReader } from '../proxy/store/postgres/open.ts'
-import { openSqliteReader } from '../proxy/store/sqlite/open.ts'
+import type { Durability, TurnStore } from '../proxy/store/port/turn-store.ts'
+import {
+  databaseName,
+  isPostgresUrl,
+  openPostgresReader,
+  openPostgresStore,
+} from '../proxy/store/postgres/open.ts'
+import { openSqliteReader, openSqliteStore } from '../proxy/store/sqlite/open.ts'
 
 /** Opens the database read-only; a proxy may be writing to it. @throws ProxyError `start_failed` */
 export async function openDatabase(db: string) {
   if (isPostgresUrl(db)) return openPostgresReader(db)
   if (existsSync(db)) return openSqliteReader(db)
   throw new ProxyError('start_failed', `there is no database ${db}: name one with --db`)
+}
+
+/**
+ * Opens the database to change it, and creates it if it does not exist.
+ * @throws ProxyError `start_failed`, also if a proxy has it open: the proxy's caches would not match the change
+ */
+export async function openIdleDatabase(db: string, durability: Durability): Promise<TurnStore> {
+  const store = isPostgresUrl(db)
+    ? await openPostgresStore({ url: db, durability })
+    : await openSqliteStore({ path: db, durability, servesAgents: false })
+  try {
+    rejectRunningProxies(store, db)
+    return store
+  } catch (error) {
+    await store.close()
+    throw error
+  }
+}
+
+/** Rejects a shared database with running proxies; SQLite has a lock. @throws ProxyError `start_failed` */
+function rejectRunningProxies({ shared }: TurnStore, db: string): void {
+  const others = shared?.proxies.filter(({ id }) => id !== shared.self?.id) ?? []
+  if (others.length === 0) return
+  const names = [...new Set(others.map(({ name, url }) => url ?? name))].join(', ')
+  throw new ProxyError(
+    'start_failed',
+    `${databaseName(db)} is in use by ${names}: stop these proxies, then run the command again (a proxy that crashed counts for some seconds)`,
+  )
 }

@@ -22,12 +22,19 @@ export interface ProxyAddress {
   readonly tlsCa: string | undefined
 }
 
+const REMEDY = 'start it, or name another one with --url'
+
 export class OperatorClient {
   readonly #url: string
   readonly #options: RequestOptions
+  readonly #remedy: string
 
-  /** @throws ProxyError `config_invalid` for a file without certificate authorities */
-  constructor({ adminKeys: [key], ...address }: ProxyAddress) {
+  /**
+   * @param remedy what to do if no proxy answers
+   * @throws ProxyError `config_invalid` for a file without certificate authorities
+   */
+  constructor({ adminKeys: [key], ...address }: ProxyAddress, remedy = REMEDY) {
+    this.#remedy = remedy
     const { url, trust } = serverAt(address)
     this.#url = url.replace(/\/+$/, '')
     this.#options = { ...trust, headers: key === undefined ? {} : { authorization: `Bearer ${key}` } }
@@ -45,9 +52,7 @@ export class OperatorClient {
   async call<T extends TSchema>(method: string, path: string, schema: T, body?: object): Promise<Static<T>> {
     const response = await this.#ask(method, path, body)
     const answer = parseJson(await text(response))
-    const { statusCode: status = 0 } = response
-    if (status >= 200 && status < 300 && Value.Check(schema, answer)) return answer
-    throw refusal(status, answer, this.#url + path)
+    return checkAnswer(schema, answer, response.statusCode ?? 0, this.#url + path)
   }
 
   /** Returns the body of a response. @throws ProxyError as {@link call} */
@@ -95,7 +100,9 @@ export class OperatorClient {
     return new Promise((resolve, reject) => {
       request(url, { ...this.#options, method, headers }, resolve)
         .on('error', (cause) =>
-          reject(new ProxyError('start_failed', `no proxy answers at ${this.#url}`, { cause })),
+          reject(
+            new ProxyError('start_failed', `no proxy answers at ${this.#url}: ${this.#remedy}`, { cause }),
+          ),
         )
         .end(body && JSON.stringify(body))
     })
@@ -105,6 +112,20 @@ export class OperatorClient {
 const Detail = Type.Pick(ErrorReply, ['detail'])
 /** The error format of the agent routes. */
 const AgentError = Type.Object({ error: Type.Object({ message: Type.String() }) })
+
+/**
+ * Returns the answer if it is a success of this schema.
+ * @throws ProxyError `session_not_found` for a 404, `start_failed` for any other failure
+ */
+export function checkAnswer<T extends TSchema>(
+  schema: T,
+  answer: unknown,
+  status: number,
+  url: string,
+): Static<T> {
+  if (status >= 200 && status < 300 && Value.Check(schema, answer)) return answer
+  throw refusal(status, answer, url)
+}
 
 function refusal(status: number, answer: unknown, url: string): ProxyError {
   const said = Value.Check(Detail, answer)

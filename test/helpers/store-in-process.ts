@@ -65,8 +65,8 @@ interface Ends {
 }
 
 function openWriter(port: InProcess, ends: Ends, data: object): OpeningReport {
-  const { path, durability } = data as WriterData
-  const { db, endedWell, migrated, close, files } = openForWriting(path, durability)
+  const { path, durability, servesAgents } = data as WriterData
+  const { db, endedWell, migrated, close, files } = openForWriting(path, durability, servesAgents)
   const writer = new Writer(
     db,
     CACHE_BYTES,

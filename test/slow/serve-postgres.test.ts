@@ -139,7 +139,12 @@ if (noPostgres !== false) {
       const running = await openPostgresStore({ url: target, durability: 'process', name: 'elsewhere' })
       const refused = await runLlmProxy(['sessions', 'import', path, '--db', target])
       t.equal(refused.code, 1)
-      t.match(refused.stderr, /is in use by elsewhere: stop these proxies, and import then/)
+      t.match(refused.stderr, /is in use by elsewhere: stop these proxies, then run the command again/)
+      const kept = await runLlmProxy(['sessions', 'delete', 's', '--db', target])
+      t.match(kept, {
+        code: 1,
+        stderr: /is in use by elsewhere: stop it, or name it with --url instead of --db\n$/,
+      })
       await running.close()
       for (const [counts, consumers, rest] of [
         ['2 more sessions, with 1 turns', '1 new, 1', '1 sessions of an import that was cut off'],
@@ -165,6 +170,9 @@ if (noPostgres !== false) {
       t.equal((await after.getSession('fraction'))?.ttlMs, 1_980_000, 'PostgreSQL has whole milliseconds')
       t.strictSame(await after.givenSessions('s'), await before.givenSessions('s'))
       t.match(await after.countForConsumer('trainer', 0), { available: 0, acknowledged: 1 })
+      const deleted = await runLlmProxy(['sessions', 'delete', 's', '--db', target])
+      t.match(deleted, { code: 0, stdout: 's: deleted\n', stderr: '' })
+      t.equal(await after.getSession('s'), undefined)
     },
   )
 }

@@ -1,5 +1,5 @@
-/** The sessions API that the `sessions` commands read, of a running proxy or over a database. */
-import type { Static } from 'typebox'
+/** The sessions API that the `sessions` commands read and change, of a running proxy or over a database. */
+import type { Static, TSchema } from 'typebox'
 import type { ExportQuery } from '../../proxy/http/trainer/formats/schemas.ts'
 import type { SearchHits, SessionList, Tree } from '../../proxy/http/trainer/read/schemas.ts'
 import type {
@@ -62,4 +62,15 @@ export interface SessionsApi {
   /** Yields chunks of lines in an export format. */
   exported(sessionId: string, query: Static<typeof ExportQuery>): AsyncIterable<string>
   close(): Promise<void>
+}
+
+/** The routes that change sessions. */
+export interface ChangesApi {
+  /** Sends a request. @throws ProxyError `session_not_found` for a 404, `start_failed` for any other failure */
+  call<S extends TSchema>(
+    method: 'POST' | 'DELETE',
+    path: string,
+    schema: S,
+    body?: object,
+  ): Promise<Static<S>>
 }

@@ -4,10 +4,8 @@
  */
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsImportConfig } from '../../proxy/config/options/sessions.ts'
-import type { TurnStore } from '../../proxy/store/port/turn-store.ts'
-import { databaseName, isPostgresUrl, openPostgresStore } from '../../proxy/store/postgres/open.ts'
-import { openSqliteStore } from '../../proxy/store/sqlite/open.ts'
-import { openDatabase } from '../open-database.ts'
+import { databaseName } from '../../proxy/store/postgres/open.ts'
+import { openDatabase, openIdleDatabase } from '../open-database.ts'
 import { printable } from '../table.ts'
 import { importConsumers } from './import-consumers.ts'
 import { type ImportCounts, importSessions } from './import-sessions.ts'
@@ -19,14 +17,9 @@ export async function run({ db, durability }: SessionsImportConfig, args: string
     throw new ProxyError('config_invalid', '--db names the database that is to be read: name another one')
   const reader = await openDatabase(from)
   try {
-    const open = () =>
-      isPostgresUrl(db)
-        ? openPostgresStore({ url: db, durability })
-        : openSqliteStore({ path: db, durability })
-    const store = await open()
+    const store = await openIdleDatabase(db, durability)
     let report: string[]
     try {
-      rejectRunningProxies(store, db)
       const consumers = await importConsumers(reader, store)
       const counts = await importSessions(reader, store, consumers.merged)
       report = toReport(databaseName(db), counts, consumers)
@@ -34,26 +27,12 @@ export async function run({ db, durability }: SessionsImportConfig, args: string
       await store.close()
     }
     // Opening a database marks turns that were in flight as interrupted.
-    await (await open()).close()
+    await (await openIdleDatabase(db, durability)).close()
     process.stdout.write(`${report.map((line) => printable(line)).join('\n')}\n`)
     return 0
   } finally {
     await reader.close()
   }
-}
-
-/**
- * Rejects a destination with running proxies: their caches would not match a session that the import replaces.
- * @throws ProxyError `start_failed`
- */
-function rejectRunningProxies({ shared }: TurnStore, db: string): void {
-  const others = shared?.proxies.filter(({ id }) => id !== shared.self?.id) ?? []
-  if (others.length === 0) return
-  const names = [...new Set(others.map(({ name, url }) => url ?? name))].join(', ')
-  throw new ProxyError(
-    'start_failed',
-    `${databaseName(db)} is in use by ${names}: stop these proxies, and import then (a proxy that crashed counts for some seconds)`,
-  )
 }
 
 /** Maximum number of ids in the report. */

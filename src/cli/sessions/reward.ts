@@ -1,19 +1,21 @@
 import { ProxyError } from '../../base/errors.ts'
 import type { SessionsRewardConfig } from '../../proxy/config/options/operator.ts'
 import { Session } from '../../proxy/http/trainer/sessions/schemas.ts'
-import { OperatorClient } from '../proxy-client.ts'
 import { formatJson, formatNumber, printable } from '../table.ts'
+import { withChangesApi } from './open-changes.ts'
 
 /** Runs `llm-proxy sessions reward <session-id> <reward>`. @returns the exit code */
 export async function run(
-  { components, turns, json, ...address }: SessionsRewardConfig,
+  { components, turns, json, ...target }: SessionsRewardConfig,
   [sessionId, text]: string[],
 ): Promise<number> {
   const reward = text!.trim() === '' ? Number.NaN : Number(text)
   if (!Number.isFinite(reward))
     throw new ProxyError('config_invalid', `invalid reward "${text}": expected a number`)
   const path = `/sessions/${encodeURIComponent(sessionId!)}/reward`
-  const session = await new OperatorClient(address).call('POST', path, Session, { reward, components, turns })
+  const session = await withChangesApi(target, (api) =>
+    api.call('POST', path, Session, { reward, components, turns }),
+  )
   const line = json ? formatJson(session) : `${printable(sessionId!)}: reward ${formatNumber(reward)}`
   process.stdout.write(`${line}\n`)
   return 0

@@ -14,6 +14,15 @@ function defineCommand<const T extends OptionTable>(name: string, summary: strin
   return { name, summary, options: { ...proxy, ...options } } satisfies CommandSpec
 }
 
+/** A database to change instead of a running proxy. */
+const db = {
+  flag: 'db',
+  type: 'path',
+  flagOnly: true,
+  group: 'Proxy',
+  help: 'Database to change instead, which no proxy may have open; a file or postgres://…',
+} as const
+
 export const SESSIONS_TAIL = defineCommand(
   'sessions tail',
   'Show the sessions that changed last, and follow new events',
@@ -40,10 +49,11 @@ export const SESSIONS_TAIL = defineCommand(
 export const SESSIONS_COMPLETE = defineCommand(
   'sessions complete',
   'End sessions as completed: their rows are ready to train on',
-  { json },
+  { db, json },
 )
 
 export const SESSIONS_REWARD = defineCommand('sessions reward', 'Set the reward of a session', {
+  db,
   ...groupedFlags('Reward', {
     components: {
       flag: 'components',
@@ -62,13 +72,13 @@ export const SESSIONS_REWARD = defineCommand('sessions reward', 'Set the reward 
 export const SESSIONS_ABORT = defineCommand(
   'sessions abort',
   'End sessions as aborted: their requests in flight are cancelled',
-  { json },
+  { db, json },
 )
 
 export const SESSIONS_DELETE = defineCommand(
   'sessions delete',
   'Remove sessions and their turns; their requests in flight are cancelled',
-  { json },
+  { db, json },
 )
 
 export const WORKERS_LIST = defineCommand('workers list', 'List engines or workers', { json })
@@ -128,6 +138,8 @@ export const CHAT = defineCommand(
 
 export type SessionsTailConfig = ConfigOf<typeof SESSIONS_TAIL>
 export type SessionsRewardConfig = ConfigOf<typeof SESSIONS_REWARD>
+/** The configuration of `sessions complete`, `abort` and `delete`. */
+export type SessionsChangeConfig = ConfigOf<typeof SESSIONS_DELETE>
 export type PauseConfig = ConfigOf<typeof PAUSE>
 export type ChatConfig = ConfigOf<typeof CHAT>
 /** The configuration of a command that adds no options. */

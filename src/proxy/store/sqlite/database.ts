@@ -20,16 +20,19 @@ const MAX_IDLE_WAL_BYTES = 64 * 1024 * 1024
 
 /**
  * Opens the only connection that writes, to a database that is migrated and has no turn in flight.
+ * @param servesAgents false: closing keeps what is known of how the last proxy ended, and of the responses that it lost
  * @throws ProxyError `start_failed`
  */
 export function openForWriting(
   path: string,
   durability: Durability,
+  servesAgents = true,
 ): DatabaseHandle & { readonly files: DatabaseFiles; readonly migrated: SchemaChange | undefined } {
   const opened = openLocked(path)
   try {
     const migrated = explained(path, () => configureWriter(opened.db, path, durability))
-    return { ...opened, migrated, files: new DatabaseFiles(path) }
+    const close = servesAgents ? opened.close : () => opened.close()
+    return { ...opened, close, migrated, files: new DatabaseFiles(path) }
   } catch (error) {
     opened.close()
     throw error

@@ -15,6 +15,8 @@ export interface SqliteStoreOptions {
   path: string
   /** The durability of a commit: against loss of power, or only against a crash of the process. */
   durability: Durability
+  /** Whether the process serves agents, or is a command that only changes the record. Default: it does. */
+  servesAgents?: boolean
   /** Called after each commit with the number of its operations, and the latency of the first of them. */
   onCommit?: (operations: number, tookMs: number) => void
   /** Whether to maintain a search index beside the file, created by the first search. */
@@ -42,13 +44,14 @@ const TOKEN_CACHE_BYTES = 64 * 1024 * 1024
 export async function openSqliteStore({
   path,
   durability,
+  servesAgents = true,
   onCommit,
   onClosed,
   searchIndex = false,
   logger,
   spawn = spawnWorker,
 }: SqliteStoreOptions): Promise<TurnStore> {
-  const writerData: WriterData = { path, durability, cacheBytes: TOKEN_CACHE_BYTES }
+  const writerData: WriterData = { path, durability, servesAgents, cacheBytes: TOKEN_CACHE_BYTES }
   const writer = await StoreThread.start<WriteMethods>('writer', writerData, { onReplies: onCommit, spawn })
   if (writer.migrated) logEvent(logger, 'schema_migrated', writer.migrated)
   try {

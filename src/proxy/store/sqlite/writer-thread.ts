@@ -9,15 +9,16 @@ import { WriterLoop, type WriterMessage } from './writer-loop.ts'
 export interface WriterData {
   path: string
   durability: Durability
+  servesAgents: boolean
   /** Memory for recent turns' token ids. */
   cacheBytes: number
 }
 
 const port = parentPort!
 
-function open({ path, durability, cacheBytes }: WriterData): OpeningReport {
+function open({ path, durability, servesAgents, cacheBytes }: WriterData): OpeningReport {
   try {
-    const { db, endedWell, migrated, close, files } = openForWriting(path, durability)
+    const { db, endedWell, migrated, close, files } = openForWriting(path, durability, servesAgents)
     const writer = new Writer(
       db,
       cacheBytes,
