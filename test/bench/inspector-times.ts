@@ -1,6 +1,6 @@
 /**
  * `node test/bench/inspector-times.ts FILE`: how long the inspector's screens take on a database that `big-database.ts`
- * created, from opening the address to showing the content. docs/inspector.md contains the table that it prints.
+ * created, from opening the address to showing the content. RESULTS.md contains the table that it prints.
  */
 import { readFileSync } from 'node:fs'
 import { createInterface } from 'node:readline'
