@@ -1,8 +1,10 @@
 /** The main thread's side of a database that several nodes share: renews the lease, and knows the other nodes. */
 import { setTimeout as sleep } from 'node:timers/promises'
+import { type Clock, systemClock } from '../../../base/clock.ts'
 import { ProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
+import { assertTransition, type Transitions } from '../../../base/transitions.ts'
 import type {
   ControlSetting,
   LeaseRenewal,
@@ -23,35 +25,53 @@ const VALID_MS = 5_000
 const PATIENCE_MS = 10_000
 const RETRY_MS = 50
 
+/**
+ * `expired`: it could not renew its lease in time, and does not know whether other nodes have ended it. `fenced`: other
+ * nodes have ended its lease, and it takes a new one.
+ */
+type NodeState = 'joining' | 'serving' | 'draining' | 'expired' | 'fenced' | 'closed'
+
+export const NODE_TRANSITIONS: Transitions<NodeState> = {
+  joining: ['serving', 'fenced', 'closed'],
+  serving: ['draining', 'expired', 'fenced', 'closed'],
+  draining: ['expired', 'fenced', 'closed'],
+  expired: ['serving', 'draining', 'fenced', 'closed'],
+  fenced: ['serving', 'draining', 'closed'],
+  closed: [],
+}
+
 export class PostgresShared implements NodeCoordination {
   readonly #writer: StoreThread<NodeWriteMethods>
   readonly #logger: Logger | undefined
+  readonly #clock: Clock
   #followControl: ((setting: ControlSetting) => Promise<void>) | undefined
   readonly #lostListeners: (() => void)[] = []
   readonly #gone = new Map<number, AbortController>()
+  #state: NodeState = 'joining'
   #lease: number | undefined
-  #state: OwnState = {}
+  #published: OwnState = {}
   #validUntilMs = 0
   #proxies: readonly NodeInfo[] = []
   /** Number of the last control change that this node has applied. */
   #seen = 0
-  #timer: NodeJS.Timeout | undefined
+  #cancelNext: (() => void) | undefined
   #beating: Promise<void> | undefined
 
-  constructor(writer: StoreThread<NodeWriteMethods>, logger?: Logger) {
+  constructor(writer: StoreThread<NodeWriteMethods>, logger?: Logger, clock: Clock = systemClock) {
     this.#writer = writer
     this.#logger = logger
+    this.#clock = clock
   }
 
   /** Starts to renew the lease. */
   async start(): Promise<void> {
     await this.#beat()
-    this.#timer = setInterval(() => void this.#beat().catch(() => {}), BEAT_MS)
-    this.#timer.unref()
+    this.#beatLater()
   }
 
   close(): void {
-    clearInterval(this.#timer)
+    this.#cancelNext?.()
+    this.#transition('closed')
   }
 
   get proxies(): readonly NodeInfo[] {
@@ -63,9 +83,9 @@ export class PostgresShared implements NodeCoordination {
   }
 
   async valid(): Promise<void> {
-    const untilMs = performance.now() + PATIENCE_MS
-    while (performance.now() >= this.#validUntilMs) {
-      if (performance.now() > untilMs)
+    const untilMs = this.#clock.nowMs() + PATIENCE_MS
+    while (this.#isExpired) {
+      if (this.#clock.nowMs() > untilMs)
         throw new ProxyError(
           'store_failed',
           'the database is unavailable: the owner of the session is unknown',
@@ -111,7 +131,7 @@ export class PostgresShared implements NodeCoordination {
   }
 
   async tell(state: OwnState): Promise<void> {
-    this.#state = { ...this.#state, ...state }
+    this.#published = { ...this.#published, ...state }
     // A renewal in flight may have been sent without the new state.
     await this.#beating?.catch(() => {})
     await this.#beat()
@@ -132,6 +152,19 @@ export class PostgresShared implements NodeCoordination {
     this.#lostListeners.push(listener)
   }
 
+  get #isExpired(): boolean {
+    return this.#clock.nowMs() >= this.#validUntilMs
+  }
+
+  #beatLater(): void {
+    this.#cancelNext = this.#clock.after(BEAT_MS, () => {
+      const holdsLease = this.#state === 'serving' || this.#state === 'draining'
+      if (holdsLease && this.#isExpired) this.#transition('expired')
+      void this.#beat().catch(() => {})
+      this.#beatLater()
+    })
+  }
+
   /** Renews the lease, one renewal at a time: concurrent callers share it. */
   #beat(): Promise<void> {
     this.#beating ??= this.#renew().finally(() => {
@@ -141,23 +174,38 @@ export class PostgresShared implements NodeCoordination {
   }
 
   async #renew(): Promise<void> {
-    const sentAtMs = performance.now()
-    const renewed = await this.#writer.call('beat', [{ ...this.#state, seen: this.#seen }])
+    const sentAtMs = this.#clock.nowMs()
+    const renewed = await this.#writer.call('beat', [{ ...this.#published, seen: this.#seen }])
+    if (this.#state === 'closed') return
     if (renewed === undefined) {
+      this.#transition('fenced')
       await this.#writer.call('renew', [])
       return this.#renew()
     }
     const previous = this.#lease
     this.#lease = renewed.lease
     if (previous !== undefined && previous !== renewed.lease) {
+      this.#transition('fenced')
       logEvent(this.#logger, 'node_fenced', {})
       for (const listener of this.#lostListeners) listener()
     }
     if (renewed.freed > 0) logEvent(this.#logger, 'sessions_freed', { sessions: renewed.freed })
     if (previous !== undefined) this.#logChanges(renewed.proxies, [previous, renewed.lease])
     this.#validUntilMs = sentAtMs + VALID_MS
+    this.#transition(this.#published.isDraining ? 'draining' : 'serving')
     this.#meet(renewed)
     await this.#follow(renewed.controls)
+  }
+
+  /** Changes the state if the result of a renewal differs from it, and logs the change. */
+  #transition(to: NodeState): void {
+    const from = this.#state
+    if (from === to) return
+    assertTransition(NODE_TRANSITIONS, from, to)
+    this.#state = to
+    logEvent(this.#logger, 'node_state', { previous_state: from, state: to })
+    if (to === 'expired') logEvent(this.#logger, 'node_expired', {})
+    if (from === 'expired' && to !== 'fenced' && to !== 'closed') logEvent(this.#logger, 'node_renewed', {})
   }
 
   /** Logs which other nodes joined and left since the previous renewal. @param own this node's leases */
@@ -189,6 +237,6 @@ export class PostgresShared implements NodeCoordination {
       this.#seen = setting.change
     }
     // The node that set the control waits until all nodes report the change.
-    if (this.#seen > before) await this.#writer.call('beat', [{ ...this.#state, seen: this.#seen }])
+    if (this.#seen > before) await this.#writer.call('beat', [{ ...this.#published, seen: this.#seen }])
   }
 }

@@ -1,6 +1,8 @@
-/** What the log has of the nodes of a database. */
 import t, { type Test } from 'tap'
-import { PostgresShared } from '../../../../../src/proxy/store/postgres/shared.ts'
+import { assertTransition } from '../../../../../src/base/transitions.ts'
+import { NODE_TRANSITIONS, PostgresShared } from '../../../../../src/proxy/store/postgres/shared.ts'
+import { FakeClock } from '../../../../helpers/fake-clock.ts'
+import { listTransitions } from '../../../../helpers/listed-transitions.ts'
 import { listingLogger } from '../../../../helpers/listing-logger.ts'
 
 /** A node as each renewal of its lease finds the others: the next of these at each renewal, the last one from then on. */
@@ -17,34 +19,134 @@ function startNode(t: Test, ...renewals: { lease?: number; others?: object[]; fr
     logger,
   )
   t.teardown(() => shared.close())
-  return { shared, lines }
+  /** Returns the lines since the last call, without those of states. */
+  const shown = () => lines.splice(0).filter(({ level }) => level !== 'debug')
+  return { shared, shown }
 }
 
 const other = { id: 2, name: 'b', url: 'http://b', isDraining: false }
 
 t.test('a node that joins, one that is lost and one that drains first are told apart', async (t) => {
   const draining = { id: 3, name: 'c', url: 'http://c', isDraining: true }
-  const { shared, lines } = startNode(t, {}, { others: [other, draining] }, { freed: 7 })
+  const { shared, shown } = startNode(t, {}, { others: [other, draining] }, { freed: 7 })
   await shared.start()
-  t.strictSame(lines, [])
+  t.strictSame(shown(), [])
   await shared.tell({})
-  t.match(lines.splice(0), [
+  t.match(shown(), [
     { event: 'node_joined', level: 'info', node: 'b', url: 'http://b' },
     { event: 'node_joined', node: 'c' },
   ])
   await shared.tell({})
-  t.match(lines, [
+  const last = shown()
+  t.match(last, [
     { event: 'sessions_freed', level: 'info', sessions: 7 },
     { event: 'node_lost', level: 'warn', node: 'b', url: 'http://b' },
     { event: 'node_left', level: 'info', node: 'c' },
   ])
-  t.equal(lines.length, 3)
+  t.equal(last.length, 3)
 })
 
 t.test('a node whose lease was ended logs that, and not that it has lost itself', async (t) => {
-  const { shared, lines } = startNode(t, { others: [other] }, { lease: 4, others: [other] })
+  const { shared, shown } = startNode(t, { others: [other] }, { lease: 4, others: [other] })
   await shared.start()
   await shared.tell({})
-  t.match(lines, [{ event: 'node_fenced', level: 'warn' }])
-  t.equal(lines.length, 1)
+  const last = shown()
+  t.match(last, [{ event: 'node_fenced', level: 'warn' }])
+  t.equal(last.length, 1)
+})
+
+const { allowed, forbidden } = listTransitions(NODE_TRANSITIONS)
+type State = keyof typeof NODE_TRANSITIONS
+
+/** The lines for operators that a transition logs beside `node_state`. */
+const OPERATOR_EVENTS: Record<string, string> = {
+  'serving expired': 'node_expired',
+  'draining expired': 'node_expired',
+  'expired serving': 'node_renewed',
+  'expired draining': 'node_renewed',
+}
+
+/** A node with what leads to each state. */
+function setUp() {
+  const { logger, lines } = listingLogger()
+  const clock = new FakeClock()
+  let database: 'up' | 'away' | 'has ended the lease' = 'up'
+  let answered = Promise.resolve()
+  const call = async (method: string) => {
+    const found = database
+    await answered
+    if (found === 'up') return { lease: 1, proxies: [], over: [], freed: 0, controls: [] }
+    if (found === 'away' || method === 'renew') throw new Error('connection lost')
+    return undefined
+  }
+  const writer = { call } as unknown as ConstructorParameters<typeof PostgresShared>[0]
+  const shared = new PostgresShared(writer, logger, clock)
+  let isStarted = false
+  const renew = async (found: typeof database, isDraining = false) => {
+    database = found
+    const renewed = isStarted ? shared.tell(isDraining ? { isDraining } : {}) : shared.start()
+    isStarted = true
+    await renewed.catch(() => {})
+  }
+  const enter: Record<State, () => void | Promise<void>> = {
+    joining: () => {},
+    serving: () => renew('up'),
+    draining: () => renew('up', true),
+    expired: () => {
+      database = 'away'
+      clock.advance(10_000)
+    },
+    fenced: () => renew('has ended the lease'),
+    closed: () => shared.close(),
+  }
+  const delayAnswers = () => {
+    const { promise, resolve } = Promise.withResolvers<void>()
+    answered = promise
+    return resolve
+  }
+  return { shared, clock, lines, enter, delayAnswers }
+}
+
+/** The states that lead to each state of a new node. */
+const PATHS: Record<State, State[]> = {
+  joining: [],
+  serving: ['serving'],
+  draining: ['serving', 'draining'],
+  expired: ['serving', 'expired'],
+  fenced: ['serving', 'fenced'],
+  closed: ['serving', 'closed'],
+}
+
+t.test('each transition of a node is logged, with what an operator acts on', async (t) => {
+  for (const [from, to] of allowed) {
+    const { shared, lines, enter } = setUp()
+    for (const state of PATHS[from]) await enter[state]()
+    lines.length = 0
+    await enter[to]()
+    const event = OPERATOR_EVENTS[`${from} ${to}`]
+    t.match(lines, [
+      { event: 'node_state', level: 'debug', previous_state: from, state: to },
+      ...(event === undefined ? [] : [{ event }]),
+    ])
+    t.equal(lines.length, event === undefined ? 1 : 2, `${from} to ${to}`)
+    shared.close()
+  }
+})
+
+t.test('no other transition of a node is allowed', async (t) => {
+  for (const [from, to] of forbidden)
+    t.throws(() => assertTransition(NODE_TRANSITIONS, from, to), { code: 'ERR_ASSERTION' })
+})
+
+t.test('a renewal that is answered after the node was closed does not open it again', async (t) => {
+  const { shared, clock, lines, enter, delayAnswers } = setUp()
+  await enter.serving()
+  const answer = delayAnswers()
+  const renewed = shared.tell({})
+  shared.close()
+  lines.length = 0
+  answer()
+  await renewed
+  shared.close()
+  t.strictSame([lines, clock.pending], [[], 0])
 })
