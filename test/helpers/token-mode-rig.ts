@@ -19,6 +19,8 @@ export interface Answer {
   text: string
   /** Whether it is cut off there, without the token that ends a turn. */
   isCut?: boolean
+  /** The token that ends it. Default: the tokenizer's. */
+  endId?: number
   /** Whether the engine reports the text without ids. */
   isWithoutIds?: boolean
   /** The prompt that the engine reports. Default: as sent. */
@@ -40,8 +42,8 @@ export function tokenModeRig(
   store = new MemoryTurnStore(),
 ) {
   const backend = new ScriptedBackend(async function* (request) {
-    const { text, isCut = false, isWithoutIds = false, seen, usage, details } = answer(request)
-    const ids = [...model.tokenizer.encode(text), ...(isCut ? [] : [model.tokenizer.eosTokenId!])]
+    const { text, isCut = false, isWithoutIds = false, seen, usage, details, endId } = answer(request)
+    const ids = [...model.tokenizer.encode(text), ...(isCut ? [] : [endId ?? model.tokenizer.eosTokenId!])]
     yield [
       {
         type: 'start',

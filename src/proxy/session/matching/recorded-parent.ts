@@ -10,6 +10,8 @@ interface PromptAnnotation {
   from?: string
   /** Id of the parent if it is not `from`; null: there is no parent. */
   parent?: string | null
+  /** The number of tokens at the end of `from` that the prompt replaces. Absent: none. */
+  replaced_tokens?: number
 }
 
 /**
@@ -37,6 +39,14 @@ export function getDeclaredParent(turn: TurnAnnotations): string | null | undefi
  */
 export function parentPart(parent: string | undefined, from: string | undefined): { parent?: string | null } {
   return parent === from ? {} : { parent: parent ?? null }
+}
+
+/** Returns the turn whose end the prompt replaces, and the number of these tokens; undefined: the prompt replaces none. */
+export function getReplacedEnd(turn: TurnAnnotations): { turnId: string; tokens: number } | undefined {
+  // Few turns have it, and parsing all annotations costs more than reading the turns.
+  if (!turn.annotations.includes('"replaced_tokens"')) return undefined
+  const { from: turnId, replaced_tokens: tokens } = readPromptAnnotation(turn)
+  return turnId === undefined || tokens === undefined ? undefined : { turnId, tokens }
 }
 
 /** Returns the reason that the prompt annotation records; null: none is recorded. */

@@ -78,8 +78,10 @@ export async function planPrompt(
   const extended = parent && (await extend(model, input, call, parent, options))
   if (parent && extended && 'ids' in extended) {
     const reason = call.isFork ? 'forked' : 'extended'
-    const origin = { reason, from: parent.turnId, reusedTokens: parent.prompt.tokenCount } as const
-    return { ...extended, origin, call, parent, images: placedImages(extended.ids, input) }
+    const { ids, text, replacedTokens } = extended
+    const reusedTokens = parent.prompt.tokenCount - replacedTokens
+    const origin = { reason, from: parent.turnId, reusedTokens, replacedTokens } as const
+    return { ids, text, origin, call, parent, images: placedImages(ids, input) }
   }
   const refused = extended && 'refused' in extended ? extended.refused : undefined
   return await planWhole(asked, refused)
@@ -246,7 +248,7 @@ async function extend(
   { sharedMessages }: PrefixMatch<SessionTurn>,
   parent: SessionTurn,
   options: PromptOptions,
-): Promise<{ ids: PromptIds; text: string } | { refused: PromptReason }> {
+): Promise<{ ids: PromptIds; text: string; replacedTokens: number } | { refused: PromptReason }> {
   const newMessages = messages.slice(sharedMessages)
   const history = messages.slice(0, sharedMessages)
   const lastCompletionId = parent.prompt.completion.at(-1)
@@ -257,7 +259,10 @@ async function extend(
   if ('refused' in continuation) return continuation
   const newImages = shown.slice(sharedMessages).flatMap((message) => message.images)
   const newIds = withImages(continuation.newIds, newImages, imageRule)
-  return { ids: parent.prompt.continuedBy(continuation.glueIds, newIds), text: continuation.text }
+  const { glueIds, text, replacedTokens } = continuation
+  const shared = parent.prompt.tokenCount - replacedTokens
+  const ids = new PromptIds(concatIds(glueIds, newIds), parent.prompt, shared)
+  return { ids, text, replacedTokens }
 }
 
 /**

@@ -350,13 +350,14 @@ function originToWire(
   { origin, images, call }: Pick<PromptPlan, 'origin' | 'images' | 'call'>,
   mismatched: boolean,
 ): object {
-  const { reason, from, reusedTokens } = origin
+  const { reason, from, reusedTokens, replacedTokens } = origin
   const added = images.filter(({ at }) => at >= reusedTokens).map(imageToWire)
   return {
     reason,
     from,
     ...parentPart(call.parent?.turn.turnId, from),
     reused_tokens: reusedTokens,
+    ...(replacedTokens && { replaced_tokens: replacedTokens }),
     mismatched,
     images: added.length > 0 ? added : undefined,
   }

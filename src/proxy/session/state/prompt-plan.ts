@@ -17,8 +17,10 @@ interface PromptOrigin {
   reason: PromptReason
   /** The turn whose prompt and completion are the prefix of the prompt. */
   from?: string
-  /** The number of tokens of that turn. */
+  /** The number of tokens of that turn, without the replaced ones. */
   reusedTokens: number
+  /** The number of sampled tokens at its end that the prompt replaces: the end of a turn. Absent: none. */
+  replacedTokens?: number
 }
 
 export interface PromptPlan {

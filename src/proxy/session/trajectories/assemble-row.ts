@@ -101,9 +101,9 @@ export function assignTraining(
 ): Map<TurnNode, Plan> {
   const best = new Map<TurnNode, { plan: Plan; kept: number }>()
   for (const plan of plans) {
-    for (const turn of plan.chain) {
+    for (const [position, turn] of plan.chain.entries()) {
       if (!isAsked(turn)) continue
-      const { start, end } = computeSpan(turn, plan, options)
+      const { start, end } = computeSpan(position, plan, options)
       if (end - start > (best.get(turn)?.kept ?? 0)) best.set(turn, { plan, kept: end - start })
     }
   }
@@ -115,10 +115,20 @@ function keptResponse(plan: Plan, { responseLength = Number.POSITIVE_INFINITY }:
   return endOutside(plan.images, plan.base + responseLength) - plan.base
 }
 
-function computeSpan(turn: TurnNode, plan: Plan, options: TrajectoryOptions): { start: number; end: number } {
+function computeSpan(
+  position: number,
+  plan: Plan,
+  options: TrajectoryOptions,
+): { start: number; end: number } {
   const kept = keptResponse(plan, options)
-  const start = turn.promptLength - plan.base
-  return { start: Math.min(start, kept), end: Math.min(start + turn.completionLength, kept) }
+  const start = plan.chain[position]!.promptLength - plan.base
+  return { start: Math.min(start, kept), end: Math.min(start + getKeptLength(plan.chain, position), kept) }
+}
+
+/** Returns the number of sampled tokens of a turn that its chain has: the next prompt may replace the last one. */
+function getKeptLength(chain: readonly TurnNode[], position: number): number {
+  const { promptLength, completionLength } = chain[position]!
+  return (chain[position + 1]?.sharedLength ?? promptLength + completionLength) - promptLength
 }
 
 /** Data that all rows of a session share. */
@@ -140,11 +150,11 @@ export function assemble(
   const promptStart = beginOutside(images, Math.max(0, base - (options.promptLength ?? base)))
   const mask = new Uint8Array(kept)
   const logprobs = new Float64Array(kept)
-  const turns = chain.map((turn) => ({
+  const turns = chain.map((turn, position) => ({
     turn_id: turn.turnId,
     index: turn.index,
     line: turn.line,
-    ...computeSpan(turn, plan, options),
+    ...computeSpan(position, plan, options),
     trained: trainedBy.get(turn) === plan,
     finish_reason: turn.finishReason,
     weight_version_start: turn.weightVersionStart,
@@ -192,9 +202,11 @@ export function assemble(
 export function createLayout({ chain, base }: Plan, row: Trajectory): RowLayout {
   const history: TurnNode[] = []
   for (let turn = chain[0]!.parent; turn !== undefined; turn = turn.parent) history.push(turn)
-  const placed = [...history.reverse(), ...chain].map((turn, place) => {
+  const turns = [...history.reverse(), ...chain]
+  const placed = turns.map((turn, place) => {
     const span = row.turns[place - history.length]
-    const { turnId, promptLength, completionLength, weightVersionStart, weightVersionEnd } = turn
+    const { turnId, promptLength, weightVersionStart, weightVersionEnd } = turn
+    const completionLength = getKeptLength(turns, place)
     const { start, end } = span?.trained ? span : { start: 0, end: 0 }
     return { turnId, promptLength, completionLength, weightVersionStart, weightVersionEnd, start, end }
   })

@@ -128,13 +128,15 @@ function findSampledSpans(
   row: Trajectory,
   known: Map<string, CompletionSpan>,
 ): CompletionSpan {
-  const before = known.get(turn.turn_id)
+  // If a later prompt replaces the end of a completion, the rows of other prompts have more of its tokens.
+  const key = `${turn.turn_id} ${end - start}`
+  const before = known.get(key)
   if (before !== undefined && !turn.trained) return before
   const logprobs = row.response_logprobs.slice(start, end)
   if (before !== undefined) return Object.assign(before, { turn, logprobs })
   const ids = row.response_ids.slice(start, end)
   const sampled = { sessionId, ids, turn, logprobs, below: TokenNode.root() }
-  known.set(turn.turn_id, sampled)
+  known.set(key, sampled)
   return sampled
 }
 

@@ -98,7 +98,8 @@ class Lineages {
     this.#rows.add(turn)
     const before = this.#rows.getParent(turnId)
     const call = before && this.#calls.get(before.turnId)
-    const goesOn = call !== undefined && isAnsweredIn(lastMessage, call)
+    // Its readers join the suffix of a prompt to the complete tokens of the turn before it.
+    const goesOn = before?.isWhole === true && call !== undefined && isAnsweredIn(lastMessage, call)
     const parent = goesOn ? { ...before!, messageCount: call.lastMessage!.depth } : null
     this.#calls.set(turnId, { lastMessage, parent, root: goesOn ? call.root : turnId })
   }

@@ -4,6 +4,7 @@
  */
 import { noMarks, type SessionMarks } from '../../store/port/marks.ts'
 import type { Reward, TurnRecord } from '../../store/port/turn-store.ts'
+import { getReplacedEnd } from '../matching/recorded-parent.ts'
 import { type AgentRole, isMainWork } from '../roles/agent-role.ts'
 import { AgentRoleFinder, type AgentRoleMatch } from '../roles/agent-role-finder.ts'
 import type { RoleInput } from '../roles/opening.ts'
@@ -50,6 +51,13 @@ type Exclusion = (typeof EXCLUSIONS)[number]
 /** Numbers of excluded turns by reason. */
 export type ExclusionCounts = Record<Exclusion, number>
 
+interface RowParent {
+  readonly turnId: string
+  readonly tokenCount: number
+  /** Whether these are all tokens of its prompt and completion. */
+  readonly isWhole: boolean
+}
+
 export interface RowLocation {
   readonly row: Trajectory
   layout(): RowLayout
@@ -91,7 +99,8 @@ export class TrajectoryBuilder {
     else if (isSelected && isEmpty(turn)) this.#excluded.set(turn.turnId, 'empty')
     else if (isSelected) {
       const chosenModel = policy === null ? this.#getModel(turn) : undefined
-      this.#tree.add({ ...turn, chosenModel }, sequence, line, findRepeatedByLast(tries, this.#wasRead))
+      const trainable = { ...turn, chosenModel, replacedEnd: getReplacedEnd(turn) }
+      this.#tree.add(trainable, sequence, line, findRepeatedByLast(tries, this.#wasRead))
     }
     return { line, rule, images }
   }
@@ -113,10 +122,15 @@ export class TrajectoryBuilder {
     return this.#selection.lines === 'all' || isMainWork(line)
   }
 
-  /** Returns the turn that this one continues in a row; undefined if it begins one, or is in none. */
-  getParent(turnId: string): { readonly turnId: string; readonly tokenCount: number } | undefined {
-    const parent = this.#tree.find(turnId)?.parent
-    return parent && { turnId: parent.turnId, tokenCount: parent.promptLength + parent.completionLength }
+  /**
+   * Returns the turn that this one continues in a row, and how many of its tokens the prompt begins with; undefined if
+   * this turn begins a row, or is in none.
+   */
+  getParent(turnId: string): RowParent | undefined {
+    const { parent, sharedLength: tokenCount } = this.#tree.find(turnId) ?? {}
+    if (parent === undefined) return undefined
+    const isWhole = tokenCount === parent.promptLength + parent.completionLength
+    return { turnId: parent.turnId, tokenCount: tokenCount!, isWhole }
   }
 
   excluded(): ExclusionCounts {

@@ -19,12 +19,22 @@ export type TrainableTurn = Pick<
   TurnIds & {
     /** The model that the agent requested; null: none; undefined: the session's policy has overridden it. */
     readonly chosenModel?: string | null | undefined
+    /** The turn whose end the prompt replaces; absent: none. */
+    readonly replacedEnd?: EndReplacement | undefined
   }
 
+/** Tokens at the end of a turn's completion, in whose place a later prompt has the template's token. */
+interface EndReplacement {
+  readonly turnId: string
+  readonly tokens: number
+}
+
 /** A completed turn in the tree. Its prompt is not kept but read from the token tree when a row needs it. */
-export interface TurnNode extends Omit<TrainableTurn, 'completionTokenIds'> {
+export interface TurnNode extends Omit<TrainableTurn, 'completionTokenIds' | 'replacedEnd'> {
   readonly line: AgentRole
   readonly parent: TurnNode | undefined
+  /** The number of the parent's tokens, prompt and completion, that the prompt begins with; without a parent 0. */
+  readonly sharedLength: number
   hasChildren: boolean
   readonly promptLength: number
   readonly completionLength: number
@@ -35,7 +45,7 @@ export interface TurnNode extends Omit<TrainableTurn, 'completionTokenIds'> {
 
 /**
  * The tree of turns. Turns are added in index order. A turn's parent is the deepest earlier turn whose prompt and
- * completion together are a prefix of its prompt.
+ * completion together are a prefix of its prompt, except for tokens that the prompt is recorded to replace.
  *
  * - Of several turns with equal prompt and equal completion, the latest one without a child becomes the parent, or else
  *   the latest: each of several equal parallel samples is continued once.
@@ -62,7 +72,7 @@ export class TurnTree {
   add(turn: TrainableTurn, sequence: TurnSequence, line: AgentRole, repeats?: string): void {
     const node = turn.exact
       ? this.#addExact(turn, sequence, line, repeats)
-      : createNode(turn, this.#sequences.none, line, undefined)
+      : createNode(turn, this.#sequences.none, line, NO_PARENT)
     this.#turns.push(node)
     this.#byId.set(turn.turnId, node)
   }
@@ -81,13 +91,32 @@ export class TurnTree {
     const { prompt } = sequence
     const first = repeats === undefined ? undefined : this.#byId.get(repeats)
     // An equal request may have rendered to another prompt, for example if a template inserts the time.
-    const parent = first?.prompt === prompt ? first.parent : this.#deepestWithin(prompt, turn)
-    const node = createNode(turn, sequence, line, parent)
-    if (parent !== undefined) parent.hasChildren = true
+    const found = first?.prompt === prompt ? first : this.#findParent(prompt, turn)
+    const node = createNode(turn, sequence, line, found)
+    if (found.parent !== undefined) found.parent.hasChildren = true
     const equal = this.#byTokens.get(node.tokens)
     if (equal === undefined) this.#byTokens.set(node.tokens, [node])
     else equal.push(node)
     return node
+  }
+
+  #findParent(prompt: TokenNode, call: TrainableTurn): ParentLink {
+    const parent = this.#deepestWithin(prompt, call)
+    const whole = parent === undefined ? NO_PARENT : { parent, sharedLength: getLength(parent) }
+    const cut = this.#withReplacedEnd(prompt, call)
+    return cut !== undefined && cut.sharedLength > whole.sharedLength ? cut : whole
+  }
+
+  /** Returns the turn whose end the prompt replaces, if the prompt has its other tokens. */
+  #withReplacedEnd(prompt: TokenNode, call: TrainableTurn): ParentLink | undefined {
+    const { turnId, tokens } = call.replacedEnd ?? {}
+    const parent = turnId === undefined ? undefined : this.#byId.get(turnId)
+    if (parent === undefined || !parent.exact || !mayContinue(parent, call)) return undefined
+    const sharedLength = getLength(parent) - tokens!
+    const shared = parent.tokens.prefix(getLength(parent), sharedLength)
+    for (let at: TokenNode | undefined = prompt; at !== undefined; at = at.parent)
+      if (at === shared) return { parent, sharedLength }
+    return undefined
   }
 
   #deepestWithin(prompt: TokenNode, call: TrainableTurn): TurnNode | undefined {
@@ -118,11 +147,20 @@ export class TurnTree {
   }
 }
 
+type ParentLink = Pick<TurnNode, 'parent' | 'sharedLength'>
+
+const NO_PARENT: ParentLink = { parent: undefined, sharedLength: 0 }
+
+/** Returns the number of tokens of prompt and completion. */
+function getLength({ promptLength, completionLength }: TurnNode): number {
+  return promptLength + completionLength
+}
+
 function createNode(
   turn: TrainableTurn,
   { prompt, promptLength, tokens, length }: TurnSequence,
   line: AgentRole,
-  parent: TurnNode | undefined,
+  { parent, sharedLength }: ParentLink,
 ): TurnNode {
   // Fields are copied one by one: the argument may be a complete record, and the messages of ten thousand records fill
   // the memory.
@@ -140,6 +178,7 @@ function createNode(
     weightVersionEnd: turn.weightVersionEnd,
     chosenModel: turn.chosenModel,
     parent,
+    sharedLength,
     hasChildren: false,
     promptLength,
     completionLength: length - promptLength,

@@ -48,7 +48,10 @@ export interface ContinuationRequest {
   unfinished?: CutOffState | undefined
 }
 
-/** The continuation of a turn: its prompt and completion, then `glueIds`, then `newIds`, form the new prompt. */
+/**
+ * The continuation of a turn: its prompt and completion without the replaced end, then `glueIds`, then `newIds`, form
+ * the new prompt.
+ */
 export interface Continuation extends JoinPoint {
   /** The text after the completion's end of turn. */
   text: string
@@ -202,6 +205,8 @@ function getKey(variables: PromptOptions): string {
 
 /** The ids between recorded ids and the completion to come. */
 interface JoinPoint {
+  /** The number of sampled tokens at the completion's end that the new part replaces. */
+  replacedTokens: number
   /** The ids that the completion lacks: the end of a truncated block, and the end of turn. */
   glueIds: number[]
   /** The ids of the template's separator, the new messages and the generation prompt. */
@@ -230,7 +235,8 @@ export function joinIds(
   if (first === undefined || !tokenizer.isAdded(first)) return { refused: 'no_token_boundary' }
   if (endId === undefined) return joinAtOpening(ids, completion)
   const glueIds = findMissingIds(closingIds, completion)
-  return first === endId ? { glueIds, newIds: ids.slice(1) } : { refused: 'no_token_boundary' }
+  if (first !== endId) return { refused: 'no_token_boundary' }
+  return { replacedTokens: 0, glueIds, newIds: ids.slice(1) }
 }
 
 /**
@@ -244,10 +250,10 @@ function findMissingIds(closingIds: readonly number[], { lastId, endedItself }: 
 }
 
 /**
- * Joins a completion that may have opened the next message; one that opened another kind of message cannot be
- * continued.
+ * Joins a completion that may have opened the next message. If it ended with another token (GLM: `<|user|>` before the
+ * result of a tool call), the one that opens the next message replaces that token, as the template renders it.
  */
-function joinAtOpening(ids: TokenIds, { lastId, endedItself }: CompletionEnd): JoinPoint | TemplateRejection {
-  if (lastId === ids[0]) return { glueIds: [], newIds: ids.slice(1) }
-  return endedItself ? { refused: 'other_message_opened' } : { glueIds: [], newIds: ids }
+function joinAtOpening(ids: TokenIds, { lastId, endedItself }: CompletionEnd): JoinPoint {
+  if (lastId === ids[0]) return { replacedTokens: 0, glueIds: [], newIds: ids.slice(1) }
+  return { replacedTokens: Number(endedItself), glueIds: [], newIds: ids }
 }

@@ -4,8 +4,6 @@
 export const TEMPLATE_REJECTIONS = [
   /** The template writes no special token after an assistant message where a new part could begin. */
   'no_end_of_turn',
-  /** The completion ended with a token that opens another kind of message than the next one. */
-  'other_message_opened',
   /** The new messages change the text of earlier messages: tools or system messages move. */
   'past_changes',
   /** The template raises an error, or does not render the contents. Rendering the full prompt reports the error. */

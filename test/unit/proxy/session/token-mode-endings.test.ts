@@ -1,6 +1,8 @@
 /** Prompts that do not end where the assistant's turn begins: `continue_final_message`, `add_generation_prompt: false`. */
 import t, { type Test } from 'tap'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
+import { Forest } from '../../../../src/proxy/session/trajectories/forest.ts'
+import { readTraces } from '../../../../src/proxy/session/trajectories/traces.ts'
 import { TrajectoryBuilder } from '../../../../src/proxy/session/trajectories/trajectories.ts'
 import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
@@ -27,6 +29,9 @@ const OPENS_REASONING = `{%- for m in messages %}<|im_start|>{{ m.role }}
 <think>
 {% endif %}`
 
+const TOOLS = [
+  { type: 'function' as const, function: { name: 'f', parameters: { type: 'object', properties: {} } } },
+]
 const CONTINUED = { continue_final_message: true, add_generation_prompt: false }
 const user: ChatMessage = { role: 'user', content: 'Count.' }
 const says = (content: string): ChatMessage => ({ role: 'assistant', content })
@@ -212,3 +217,110 @@ t.test(
     t.equal(await followedBy(qwen3, '<think>\nI wonder\n</think>\n\nOne', said), '<|im_end|>\n')
   },
 )
+
+/** As of GLM: the token that opens the next message ends the turn, and there is one for each role. */
+const [ASKS, SAYS, GIVES] = ['<|box_start|>', '<|quad_start|>', '<|box_end|>']
+const OPENERS_END_TURNS = `{%- for m in messages %}
+{%- if m.role == 'user' %}${ASKS}
+{{ m.content }}
+{%- elif m.role == 'tool' %}${GIVES}
+<tool_response>{{ m.content }}</tool_response>
+{%- else %}${SAYS}
+{{ m.content or '' }}
+{%- for c in m.tool_calls or [] %}<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>{% endfor %}
+{%- endif %}{% endfor %}{% if add_generation_prompt %}${SAYS}
+{% endif %}`
+
+t.test('another end of turn than that of the next message is replaced in one row, untrained', async (t) => {
+  const { tokenizer } = model
+  const [asks, gives] = [tokenizer.tokenToId(ASKS)!, tokenizer.tokenToId(GIVES)!]
+  const eosTokenIds = [asks, gives, tokenizer.tokenToId('<|endoftext|>')!]
+  const ends = { source: OPENERS_END_TURNS, eosTokenIds }
+  const renderer = rendererFor(templateOf(OPENERS_END_TURNS), tokenizer, ends)
+  const glm = { ...model, renderer, ...ends } as TokenModel
+  const text = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+  for (const endId of eosTokenIds) {
+    const answers = [
+      { text, endId },
+      { text: 'Done.', endId: asks },
+      { text: 'Yes.', endId: asks },
+    ]
+    const { ask, store } = tokenModeRig(t, glm, () => answers.shift()!)
+    const call = await ask([user], { tools: TOOLS })
+    const toolCalls = JSON.parse(call.toolCalls!)
+    const echo = { role: 'assistant', content: '', tool_calls: toolCalls } as ChatMessage
+    const result = { role: 'tool', tool_call_id: toolCalls[0].id, content: '42' } as ChatMessage
+    const next = await ask([user, echo, result], { tools: TOOLS })
+    await ask([user, echo, result, says('Done.'), user], { tools: TOOLS })
+    const sampled = [...call.promptTokenIds, ...call.completionTokenIds]
+    const isReplaced = endId !== gives
+    t.match(promptOf(next), {
+      reason: 'extended',
+      from: call.turnId,
+      reused_tokens: sampled.length - Number(isReplaced),
+      replaced_tokens: isReplaced ? 1 : undefined,
+    })
+    const { ids } = await renderer.renderFull([user, echo, result], { tools: TOOLS })
+    t.strictSame([...next.promptTokenIds], [...ids], 'the prompt is that of the template')
+    const builder = new TrajectoryBuilder()
+    for await (const step of store.readSteps('s')) builder.add(step)
+    const rows = [...builder.rows({}, null)]
+    t.equal(rows.length, 1)
+    const { response_ids, response_mask, turns, num_turns } = rows[0]!
+    t.equal(num_turns, 3)
+    const kept = isReplaced ? call.completionTokenIds.subarray(0, -1) : call.completionTokenIds
+    t.strictSame([...response_ids.subarray(turns[0]!.start, turns[0]!.end)], [...kept])
+    t.strictSame(
+      [...response_mask.subarray(0, kept.length + 1)],
+      [...kept.map(() => 1), 0],
+      'what replaces the end is not trained',
+    )
+    t.equal(response_ids[kept.length], isReplaced ? gives : tokenizer.encode('\n')[0])
+    const perTurn = [...builder.rows({ perTurn: true }, null)]
+    t.strictSame(
+      perTurn.map(({ response_ids: own }) => [...own]),
+      (await Array.fromAsync(store.readTurns('s'))).map((turn) => [...turn.completionTokenIds]),
+      'a row of one turn has all that it sampled',
+    )
+    const traces = await Array.fromAsync(readTraces(store, 's', {}))
+    t.strictSame(
+      traces.map(({ lineage }) => lineage.parent !== null),
+      [false, !isReplaced, true],
+      'a trace is a suffix only of complete tokens',
+    )
+  }
+})
+
+t.test('a completion whose end one row replaces is trained to its end in another', async (t) => {
+  const { tokenizer } = model
+  const [asks, gives] = [tokenizer.tokenToId(ASKS)!, tokenizer.tokenToId(GIVES)!]
+  const ends = { source: OPENERS_END_TURNS, eosTokenIds: [asks, gives] }
+  const renderer = rendererFor(templateOf(OPENERS_END_TURNS), tokenizer, ends)
+  const glm = { ...model, renderer, ...ends } as TokenModel
+  const { ask, store } = tokenModeRig(t, glm, () => ({ text: 'One.', endId: asks }))
+  const first = await ask([user])
+  const result = { role: 'tool', tool_call_id: 'x', content: '42' } as ChatMessage
+  await ask([user, says('One.'), result])
+  await ask([user, says('One.'), user])
+  const builder = new TrajectoryBuilder()
+  for await (const step of store.readSteps('s')) builder.add(step)
+  const rows = [...builder.rows({}, null)]
+  const length = first.completionTokenIds.length
+  t.match(
+    rows.map(({ turns: [turn] }) => turn),
+    [
+      { start: 0, end: length - 1, trained: false },
+      { start: 0, end: length, trained: true },
+    ],
+  )
+  const forest = new Forest()
+  forest.add('s', rows)
+  const { nodes, rows: placed } = forest.place()
+  for (const [index, row] of rows.entries()) {
+    const path: number[][] = []
+    for (let at = placed[index]!.leaf; at !== null; at = nodes[at]!.parent) path.unshift([...nodes[at]!.ids])
+    t.strictSame(path.flat(), [...row.prompt_ids, ...row.response_ids])
+  }
+})

@@ -11,10 +11,23 @@ function glueBehind(lastId: number | undefined, endedItself = false) {
   return joinIds([TURN_END, NEXT], closing, { lastId, endedItself }, tokenizer)
 }
 
+/** As in {@link glueBehind}, of which the completion loses no token. */
+const glue = (glueIds: number[]) => ({ replacedTokens: 0, glueIds, newIds: [NEXT] })
+
 t.test('a completion that was cut off gets what it lacks of its end, and nothing twice', async (t) => {
-  t.same(glueBehind(7), { glueIds: [CALL_END, TURN_END], newIds: [NEXT] })
-  t.same(glueBehind(undefined), { glueIds: [CALL_END, TURN_END], newIds: [NEXT] })
-  t.same(glueBehind(CALL_END), { glueIds: [TURN_END], newIds: [NEXT] })
-  t.same(glueBehind(TURN_END), { glueIds: [], newIds: [NEXT] })
-  t.same(glueBehind(CALL_END, true), { glueIds: [], newIds: [NEXT] }, 'it ended for the engine')
+  t.same(glueBehind(7), glue([CALL_END, TURN_END]))
+  t.same(glueBehind(undefined), glue([CALL_END, TURN_END]))
+  t.same(glueBehind(CALL_END), glue([TURN_END]))
+  t.same(glueBehind(TURN_END), glue([]))
+  t.same(glueBehind(CALL_END, true), glue([]), 'it ended for the engine')
+})
+
+t.test('the token that opens the next message replaces another end of turn', async (t) => {
+  const behind = (lastId: number | undefined, endedItself: boolean) =>
+    joinIds([TURN_END, NEXT], { endId: undefined, closingIds: [] }, { lastId, endedItself }, tokenizer)
+  const whole = { glueIds: [], newIds: [TURN_END, NEXT] }
+  t.same(behind(TURN_END, true), { replacedTokens: 0, glueIds: [], newIds: [NEXT] }, 'the same token')
+  t.same(behind(CALL_END, true), { replacedTokens: 1, ...whole }, 'another one')
+  t.same(behind(7, false), { replacedTokens: 0, ...whole }, 'a completion that was cut off')
+  t.same(behind(undefined, false), { replacedTokens: 0, ...whole }, 'an empty completion')
 })

@@ -387,12 +387,14 @@ t.test('a template whose next message ends the last one goes on from the token t
     '<|im_start|>user\nWhat?<|im_start|>assistant\n',
     'the completion was cut off',
   )
-  t.same(await renderer.renderContinuation(NEXT_QUESTION), { refused: 'other_message_opened' })
-  t.match(await renderer.renderContinuation(ended([QUESTION, CALL], RESULT)), {
-    refused: 'other_message_opened',
-  })
+  const other = await continued(renderer, NEXT_QUESTION)
+  t.equal(other.replacedTokens, 1, 'another end of turn gives way to the token that opens the message')
+  t.equal(tokenizer.decode(other.newIds), '<|im_start|>user\nWhat?<|im_start|>assistant\n')
   const result = { ...ended([QUESTION, CALL], RESULT), lastCompletionId: start }
-  t.match(await renderer.renderContinuation(result), { text: /^<\|im_start\|>tool\ndone/ })
+  t.match(await renderer.renderContinuation(result), {
+    text: /^<\|im_start\|>tool\ndone/,
+    replacedTokens: 0,
+  })
 })
 
 t.test('where a call must be answered before the user goes on, its result is rendered', async (t) => {

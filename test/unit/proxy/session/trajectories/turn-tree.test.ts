@@ -72,6 +72,35 @@ t.test('a turn that is left out makes its parent a leaf', async (t) => {
   t.strictSame(leavesOf(tree, 'a'), ['b', 'c'])
 })
 
+t.test('a prompt that replaces the end of a turn continues that turn, and no other', async (t) => {
+  const replacedEnd = { turnId: 'a', tokens: 1 }
+  const parents = (...specs: TurnSpec[]) => {
+    const tree = buildTree({ id: 'a', prompt: [1], completion: [2, 8] }, ...specs)
+    return specs.map(({ id }) => [tree.find(id)?.parent?.turnId, tree.find(id)?.sharedLength])
+  }
+  const next = { id: 'b', prompt: [1, 2, 9], completion: [3] }
+  t.strictSame(parents(next), [[undefined, 0]], 'unless it is recorded, the tokens decide')
+  t.strictSame(parents({ ...next, replacedEnd }), [['a', 2]])
+  t.strictSame(parents({ ...next, prompt: [1, 3, 9], replacedEnd }), [[undefined, 0]], 'other tokens')
+  t.strictSame(parents({ ...next, replacedEnd: { turnId: 'x', tokens: 1 } }), [[undefined, 0]])
+  const sample = { id: 'b', prompt: [1], completion: [2, 9] }
+  t.strictSame(
+    parents(sample, { ...next, id: 'c', replacedEnd }),
+    [
+      [undefined, 0],
+      ['b', 3],
+    ],
+    'a turn whose tokens are all in the prompt comes first',
+  )
+  const lost = { ...next, id: 'c', repeats: 'b', replacedEnd }
+  t.strictSame(parents({ ...next, replacedEnd }, lost)[1], ['a', 2], 'a retry')
+  const tree = buildTree(
+    { id: 'a', prompt: [1], completion: [2, 8], chosenModel: 'x' },
+    { ...next, chosenModel: 'y', replacedEnd },
+  )
+  t.equal(parentOf(tree, 'b'), undefined, 'another model')
+})
+
 t.test('equal samples are continued one each, the latest first', async (t) => {
   const tree = buildTree(
     { id: 'a', prompt: [1], completion: [2] },
