@@ -1,7 +1,7 @@
 /** The command line, built from the option tables. */
 import { Command, Option } from 'commander'
 import { COMMANDS } from '../proxy/config/commands.ts'
-import { type Env, type Flags, loadConfig, refuseUnknownEnv } from '../proxy/config/load.ts'
+import { type Env, type Flags, loadConfig, rejectUnknownEnv } from '../proxy/config/load.ts'
 import {
   type CommandSpec,
   type ConfigOf,
@@ -71,7 +71,7 @@ export function buildProgram(version: string, env: Env, onExit: (code: number) =
     const command = configure(parent.command(`${name} ${args}`)).description(spec.summary)
     const keys = addOptions(command, spec)
     command.action(async () => {
-      refuseUnknownEnv(COMMANDS, env)
+      rejectUnknownEnv(COMMANDS, env)
       const config = loadConfig(spec, collectFlags(command, keys), env)
       const { run } = await load()
       onExit(await run(config, command.args))

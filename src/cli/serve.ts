@@ -61,6 +61,6 @@ function hints(url: string): string[] {
     'Base URL of an agent (choose any session id, a new one per rollout):',
     `  OpenAI clients     ${url}/my-session/v1`,
     `  Anthropic clients  ${url}/my-session`,
-    `What was recorded:   ${url}/ui in a browser; ${url}/sessions/my-session/trajectories for a trainer`,
+    `Recorded data:       ${url}/ui in a browser; ${url}/sessions/my-session/trajectories for a trainer`,
   ]
 }

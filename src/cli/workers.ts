@@ -24,6 +24,6 @@ export async function run({ json, ...address }: OperatorConfig): Promise<number>
 
 /** Returns `up`, `draining`, or the reason why the worker does not serve. */
 function describeState({ healthy, draining, error }: Static<typeof Worker>): string {
-  if (!healthy) return printable(error ?? 'away', 60)
+  if (!healthy) return printable(error ?? 'unavailable', 60)
   return draining ? 'draining' : 'up'
 }

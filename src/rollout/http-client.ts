@@ -12,13 +12,13 @@ export interface HttpRequest {
   signal: AbortSignal
 }
 
-export interface HttpAnswer {
+export interface HttpResponse {
   /** 200 to 599. */
   status: number
   text: string
 }
 
-export interface OpenHttpAnswer {
+export interface OpenHttpResponse {
   status: number
   headers: IncomingHttpHeaders
   body: Readable
@@ -46,28 +46,28 @@ export class HttpClient {
   }
 
   /** Sends a request and reads the response. @throws the error of the connection; `signal.reason` after an abort */
-  async send(call: HttpRequest): Promise<HttpAnswer> {
-    const { status, body } = await this.open(call)
+  async send(options: HttpRequest): Promise<HttpResponse> {
+    const { status, body } = await this.open(options)
     try {
       return { status, text: await text(body) }
     } catch (error) {
-      call.signal.throwIfAborted()
+      options.signal.throwIfAborted()
       throw error
     }
   }
 
   /** Sends a request like `send` does, and returns the body as a stream. */
-  async open({ method, url, headers = {}, body, signal }: HttpRequest): Promise<OpenHttpAnswer> {
+  async open({ method, url, headers = {}, body, signal }: HttpRequest): Promise<OpenHttpResponse> {
     signal.throwIfAborted()
     try {
-      const answer = await request(url, {
+      const response = await request(url, {
         dispatcher: this.#agent,
         method,
         headers: { ...headers, ...(typeof body === 'string' && { 'content-type': 'application/json' }) },
         body: body ?? null,
         signal,
       })
-      return { status: answer.statusCode, headers: answer.headers, body: answer.body }
+      return { status: response.statusCode, headers: response.headers, body: response.body }
     } catch (error) {
       signal.throwIfAborted()
       throw error

@@ -4,7 +4,7 @@ import { Value } from 'typebox/value'
 import { ERROR_CATALOGUE, type ErrorCode, ProxyError } from '../base/errors.ts'
 import { parseJson } from '../base/json.ts'
 import { backoffMs, pause } from './backoff.ts'
-import type { HttpAnswer, HttpClient } from './http-client.ts'
+import type { HttpClient, HttpResponse } from './http-client.ts'
 import { nullable, rowDetailFields, shownDetails } from './row-details.ts'
 import { sessionSegment } from './session-urls.ts'
 
@@ -196,7 +196,7 @@ export class ProxyClient {
     signal: AbortSignal,
     body: object | undefined,
     timeoutMs = ANSWER_TIMEOUT_MS,
-  ): Promise<HttpAnswer | ProxyError> {
+  ): Promise<HttpResponse | ProxyError> {
     const { proxyUrl, adminKey, http } = this.#options
     try {
       return await http.send({
@@ -213,7 +213,7 @@ export class ProxyClient {
   }
 
   /** Converts an error response. The proxy's own error is kept, so that its advice has one wording. */
-  #refusal(path: string, { status, text }: HttpAnswer): ProxyError {
+  #refusal(path: string, { status, text }: HttpResponse): ProxyError {
     const { proxyUrl } = this.#options
     const value = parseJson(text)
     if (!Value.Check(Refusal, value)) {

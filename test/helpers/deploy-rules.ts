@@ -7,7 +7,7 @@ import { API } from 'typescript/unstable/sync'
 import { VERSION } from '../../src/base/version.ts'
 import { checkServeConfig } from '../../src/proxy/config/check-serve.ts'
 import { COMMANDS } from '../../src/proxy/config/commands.ts'
-import { loadConfig, refuseUnknownEnv } from '../../src/proxy/config/load.ts'
+import { loadConfig, rejectUnknownEnv } from '../../src/proxy/config/load.ts'
 import { SERVE, type ServeConfig } from '../../src/proxy/config/options/serve.ts'
 import { WORKER } from '../../src/proxy/config/options/worker.ts'
 import { type KubernetesObject, objectOf } from './deploy-yaml.ts'
@@ -86,7 +86,7 @@ export async function checkRules(
 
   await t.test('every setting is an option, and together they are a configuration that serves', async (t) => {
     const env = { ...settings, ...keys }
-    t.doesNotThrow(() => refuseUnknownEnv(COMMANDS, env))
+    t.doesNotThrow(() => rejectUnknownEnv(COMMANDS, env))
     t.doesNotThrow(() => checkServeConfig(config))
     t.match(config, {
       mode: 'relay',
@@ -101,7 +101,7 @@ export async function checkRules(
     ])
 
     const workerEnv = Object.fromEntries((workerContainer.env ?? []).map(({ name, value }) => [name, value]))
-    t.doesNotThrow(() => refuseUnknownEnv(COMMANDS, workerEnv))
+    t.doesNotThrow(() => rejectUnknownEnv(COMMANDS, workerEnv))
     const { proxyUrls, engineUrls } = loadConfig(WORKER, {}, workerEnv)
     t.strictSame(proxyUrls, [`dns+http://llm-proxy-nodes:${config.port}`])
     t.strictSame(engineUrls, ['http://127.0.0.1:8000'])

@@ -24,7 +24,7 @@ function configWithout(field: string): string {
 const WRONG: Record<string, { files: Record<string, string | null>; says: RegExp }> = {
   'no tokenizer.json': {
     files: { 'tokenizer.json': null },
-    says: /is neither a tokenizer\.json nor a directory that holds one\n$/,
+    says: /is neither a tokenizer\.json nor a directory that contains one\n$/,
   },
   'a broken tokenizer.json': {
     files: { 'tokenizer.json': '{"added_tokens":' },

@@ -83,7 +83,7 @@ if (noPostgres !== false) {
       for (let lease = 0; ; lease += 1) {
         const hasEnded = ending === 0
         const of = { consumer: ONE_BY_ONE, leaseId: `l${at}-${lease}`, leaseMs: LEASE_MS }
-        const units = await consumers.take(of, 5, { given: new Set(), incomplete: 0 })
+        const units = await consumers.take(of, 5, { leasedTrees: new Set(), incomplete: 0 })
         const sessionIds = units.flat().map(({ session }) => session.sessionId)
         given.push(...sessionIds)
         // Every third process dies with what it has; a restarted trainer gives that back.
@@ -143,7 +143,7 @@ if (noPostgres !== false) {
       const of = { consumer: ONE_BY_ONE, leaseId: 'l', leaseMs: LEASE_MS }
       const beganMs = performance.now()
       const units = await new Consumers(stores[0], new Activity()).take(of, 1, {
-        given: new Set(),
+        leasedTrees: new Set(),
         incomplete: 0,
       })
       t.equal(units.length, 1)

@@ -64,7 +64,7 @@ t.test('a running proxy with keys is asked as well, for some of its sessions', a
   t.equal(code, 0, stdout)
   t.match(
     stdout,
-    /3 turns compared, 0 differ\n[\s\S]*control: a prompt with one token changed was noticed\nsame\n$/,
+    /3 turns compared, 0 differ\n[\s\S]*control: the engine detected a prompt with one changed token\nsame\n$/,
   )
   t.equal(JSON.parse((await verify(...args, '--json', '--limit', '4')).stdout).compared, 4)
   const unknown = await verify(...args, 'nobody')

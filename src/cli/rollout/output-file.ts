@@ -41,7 +41,7 @@ export class OutputFile {
   static async open(path: string): Promise<OutputFile> {
     const linesPath = getLinesPath(path)
     if (linesPath !== path && existsSync(path) && !existsSync(linesPath)) {
-      const message = `${path} is there without ${linesPath}, from which it could be gone on with: choose another --output`
+      const message = `${path} exists without ${linesPath}, which is required to resume it: choose another --output`
       throw new ProxyError('start_failed', message)
     }
     // A missing package must fail now, not after hours.

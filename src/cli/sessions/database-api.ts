@@ -36,7 +36,7 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
     },
     withTurns: async (sessionId) => {
       const session = await findSession(reader, sessionId)
-      return parsePieces(sessionWithTurns(session, reader.readTurns(sessionId), 'all'))
+      return parseChunks(sessionWithTurns(session, reader.readTurns(sessionId), 'all'))
     },
     tree: async (sessionId) => {
       const session = await findSession(reader, sessionId)
@@ -44,13 +44,13 @@ export async function databaseApi(path: string): Promise<SessionsApi> {
     },
     conversation: async (sessionId) => {
       const session = await findSession(reader, sessionId)
-      const pieces = sessionWithTurns(session, reader.readOutlines(sessionId), 'new')
-      return (await parsePieces<{ turns: TurnDisplayJson[] }>(pieces)).turns
+      const chunks = sessionWithTurns(session, reader.readOutlines(sessionId), 'new')
+      return (await parseChunks<{ turns: TurnDisplayJson[] }>(chunks)).turns
     },
     withTrajectories: async (sessionId, query) => {
       const session = await findSession(reader, sessionId)
-      const asked = { per_turn: false, images: false, ...query }
-      return parsePieces((await readTrajectories(reader, session, asked)).toWire())
+      const withDefaults = { per_turn: false, images: false, ...query }
+      return parseChunks((await readTrajectories(reader, session, withDefaults)).toWire())
     },
     exported: async function* (sessionId, query) {
       yield* await exportSession(reader, await findSession(reader, sessionId), query)
@@ -66,8 +66,8 @@ async function findSession(reader: TurnReader, sessionId: string): Promise<Sessi
 }
 
 /** Parses chunks of JSON. The proxy's serializer wrote it, so it matches its schema. */
-async function parsePieces<T>(pieces: AsyncIterable<string>): Promise<T> {
+async function parseChunks<T>(chunks: AsyncIterable<string>): Promise<T> {
   let text = ''
-  for await (const piece of pieces) text += piece
+  for await (const chunk of chunks) text += chunk
   return JSON.parse(text) as T
 }

@@ -15,15 +15,15 @@ interface Report extends VerifyRun {
 const MAX_ROWS = 50
 
 const figure = (value: number) => (value === 0 ? '0' : value.toPrecision(3))
-const of = (pick: (comparison: Comparison) => number) => (turn: TurnResult) =>
+const show = (pick: (comparison: Comparison) => number) => (turn: TurnResult) =>
   turn.comparison === undefined ? '-' : figure(pick(turn.comparison))
 
 const COLUMNS: readonly Column<TurnResult>[] = [
   { header: 'session', value: ({ session_id }) => printable(session_id, 40) },
   { header: 'turn', value: ({ index }) => String(index), align: 'right' },
-  { header: 'tokens', value: of(({ tokens }) => tokens), align: 'right' },
-  { header: 'mean', value: of((comparison) => comparison.mean_difference), align: 'right' },
-  { header: 'max', value: of((comparison) => comparison.max_difference), align: 'right' },
+  { header: 'tokens', value: show(({ tokens }) => tokens), align: 'right' },
+  { header: 'mean', value: show((comparison) => comparison.mean_difference), align: 'right' },
+  { header: 'max', value: show((comparison) => comparison.max_difference), align: 'right' },
   { header: 'first', value: describeFirstDifference, align: 'right' },
   {
     header: 'hint',
@@ -38,11 +38,11 @@ function describeFirstDifference({ first_difference: first, greedy }: TurnResult
 export function reportText(report: Report): string {
   const { compared, differing, skipped, overall, control, turns } = report
   const different = turns.filter(({ verdict }) => verdict === 'differs')
-  const left = Object.entries(skipped).map(([reason, count]) => `${count} ${reason}`)
+  const counts = Object.entries(skipped).map(([reason, count]) => `${count} ${reason}`)
   const weights = report.weight_version === null ? '' : `, weights ${printable(report.weight_version)}`
   return [
     `engine ${printable(report.engine)}${weights}; logprobs ${report.logprobs}`,
-    `${compared} turns compared, ${differing} differ${left.length > 0 ? `; skipped: ${left.join(', ')}` : ''}`,
+    `${compared} turns compared, ${differing} differ${counts.length > 0 ? `; skipped: ${counts.join(', ')}` : ''}`,
     ...(different.length > 0 ? ['', renderTable(COLUMNS, different.slice(0, MAX_ROWS)), ''] : []),
     ...(different.length > MAX_ROWS ? [`and ${different.length - MAX_ROWS} more`, ''] : []),
     ...(overall === null ? [] : overallLines(overall)),
@@ -69,6 +69,6 @@ function overallLines({
 function controlLine({ caught, turns }: Report['control'], compared: number): string {
   if (compared === 0) return 'nothing was compared'
   return caught
-    ? 'control: a prompt with one token changed was noticed'
-    : `control: the engine did not notice a changed prompt in ${turns} turns, so that nothing is proved`
+    ? 'control: the engine detected a prompt with one changed token'
+    : `control: the engine did not detect a changed prompt in ${turns} turns, so the comparison proves nothing`
 }

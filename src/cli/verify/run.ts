@@ -80,7 +80,9 @@ async function checkEngine(engine: EngineClient): Promise<EngineHealth> {
   try {
     return await engine.checkHealth(AbortSignal.timeout(HEALTH_MS))
   } catch (cause) {
-    throw new ProxyError('start_failed', `the engine does not answer: ${(cause as Error).message}`, { cause })
+    throw new ProxyError('start_failed', `the engine does not respond: ${(cause as Error).message}`, {
+      cause,
+    })
   }
 }
 

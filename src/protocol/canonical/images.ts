@@ -61,7 +61,7 @@ export function findImageRuns(ids: Int32Array, { tokenId, tokens }: PromptImages
     const offset = ids.indexOf(tokenId, from)
     from = offset + length
     if (offset === -1 || ids[from - 1] !== tokenId)
-      throw new RangeError('an image has no tokens in the prompt')
+      throw new RangeError('the prompt lacks tokens of an image')
     return { offset, length }
   })
 }

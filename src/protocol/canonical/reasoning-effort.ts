@@ -136,8 +136,8 @@ const MAX_MESSAGE_CHARS = 2_000
  * Supported values are: high, medium, low.` (vLLM), `Input should be 'none', 'minimal', 'low', 'medium' or 'high'` at
  * `reasoning_effort` (an older vLLM's schema).
  *
- * At least two other levels are a list of what is accepted. `none` is excluded: models with a thinking switch accept it
- * without listing it.
+ * An error that names at least two other levels lists the accepted ones. `none` is excluded: models with a thinking
+ * switch accept it without listing it.
  * @param sent the effort that the engine was sent
  * @returns the rejected efforts; undefined if the error is about something else
  */

@@ -48,6 +48,7 @@ export function weigh(json: Buffer): JsonWeight {
   return { nodes, commas, widest }
 }
 
+/** Adds the counts of texts; `widest` is the maximum. */
 export function addWeights(...weights: JsonWeight[]): JsonWeight {
   return weights.reduce((sum, { nodes, commas, widest }) => ({
     nodes: sum.nodes + nodes,

@@ -1,7 +1,7 @@
 /** Token ids as JSON: lists with commas between the ids, without brackets. */
 
 const [COMMA, ZERO] = [0x2c, 0x30]
-/** Every id of that many digits fits into 32 bits. */
+/** Every id of this many digits fits in 32 bits. */
 const MAX_DIGITS = 9
 /** The longest id and the comma after it. */
 const MAX_BYTES = 11
@@ -12,7 +12,7 @@ const MAX_BYTES = 11
  */
 let idsRead = new Int32Array(1024)
 
-/** Reads ids from one offset up to another. @returns undefined for anything else */
+/** Reads ids from one offset up to another. @returns undefined if the bytes are not a list of ids */
 export function readIds(bytes: Buffer, start: number, end: number): Int32Array | undefined {
   let ids = idsRead
   let count = 0

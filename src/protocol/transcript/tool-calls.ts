@@ -94,7 +94,7 @@ interface FileWrite {
 
 const CONTENTS = ['content', 'contents', 'file_text']
 
-/** Finds a tool call that writes a complete file: it has a path and the content. */
+/** Returns the file write that a tool call's fields describe: a path and the complete content. */
 function findFileWrite(fields: Fields): FileWrite | undefined {
   const path = findPath(fields)
   const member = CONTENTS.find((name) => typeof fields[name] === 'string')

@@ -38,7 +38,9 @@ export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env:
   const file = readConfigFile(command, flags, env)
   const config: Record<string, unknown> = {}
   // The variables may name key files of other commands, too.
-  const secrets = Object.entries(env).flatMap(([name, value]) => (OURS.test(name) ? getKeyFiles(value) : []))
+  const secrets = Object.entries(env).flatMap(([name, value]) =>
+    OWN_VARIABLES.test(name) ? getKeyFiles(value) : [],
+  )
   if (file) secrets.push(file.path)
   for (const [key, option] of Object.entries(command.options)) {
     const given = fromFlag(option, flags[key]) ?? fromEnv(command, option, env) ?? fromFile(option, file)
@@ -51,7 +53,7 @@ export function loadConfig<C extends CommandSpec>(command: C, flags: Flags, env:
 
 /** The property is not enumerable, because configurations are printed and spread. */
 const SECRET_FILES = Symbol('secret files')
-const OURS = /^(LLM_PROXY|REMOTE_AGENT)_/
+const OWN_VARIABLES = /^(LLM_PROXY|REMOTE_AGENT)_/
 
 /** Returns the files that contain the configuration's keys, and the configuration file. Agents must not read them. */
 export function getSecretFiles(config: object): readonly string[] {
@@ -119,18 +121,15 @@ function readKeys(item: unknown, from: string): unknown[] {
 /** The placeholder that deployment files contain instead of a key or a database. */
 const PLACEHOLDER = /^change[-_]?me/i
 
-function refusePlaceholder({ flag, type }: OptionSpec, text: string, from: string): void {
+function rejectPlaceholder({ flag, type }: OptionSpec, text: string, from: string): void {
   if (!PLACEHOLDER.test(text) || (flag !== 'db' && type !== 'key')) return
-  const own =
-    flag === 'db'
-      ? 'a database of your own there'
-      : 'a key of your own there, such as openssl rand -hex 32 makes'
-  throw new ProxyError('config_invalid', `${from} still has its placeholder: put ${own}`)
+  const own = flag === 'db' ? 'your own database' : 'your own key, such as the output of openssl rand -hex 32'
+  throw new ProxyError('config_invalid', `${from} still has its placeholder: replace it with ${own}`)
 }
 
 function parseOne(option: OptionSpec, value: unknown, from: string): unknown {
   const text = asText(option, value)
-  if (text !== undefined) refusePlaceholder(option, text, from)
+  if (text !== undefined) rejectPlaceholder(option, text, from)
   const parsed = text === undefined ? undefined : parseValue(option, text)
   if (parsed !== undefined) return parsed
   const shown = option.secret ? 'invalid value' : `invalid value ${withoutCredentials(JSON.stringify(value))}`
@@ -169,7 +168,7 @@ function readConfigFile(command: CommandSpec, flags: Flags, env: Env): ConfigFil
   if (!given) return undefined
   const path = String(parseGiven(option, given))
   const values = parseConfigFile(path, readText(path, given.from))
-  refuseUnknownKeys(command, { path, values })
+  rejectUnknownKeys(command, { path, values })
   return { path, values }
 }
 
@@ -193,10 +192,10 @@ function parseConfigFile(path: string, text: string): Readonly<Record<string, un
     throw new ProxyError('config_invalid', `${path} is not JSON: ${reason}`)
   }
   if (isRecord(parsed)) return parsed
-  throw new ProxyError('config_invalid', `${path} must hold one JSON object with an option per key`)
+  throw new ProxyError('config_invalid', `${path} must contain one JSON object with one option per key`)
 }
 
-function refuseUnknownKeys(command: CommandSpec, file: ConfigFile): void {
+function rejectUnknownKeys(command: CommandSpec, file: ConfigFile): void {
   const known = Object.values(command.options).flatMap(fileKeys)
   const unknown = Object.keys(file.values).find((key) => !known.includes(key))
   if (unknown === undefined) return
@@ -217,7 +216,7 @@ function isServiceLink(name: string, text: string): boolean {
  * Rejects variables with the proxy's prefix that no command knows: a misspelt one would silently have no effect.
  * @throws ProxyError `config_invalid`
  */
-export function refuseUnknownEnv(commands: readonly CommandSpec[], env: Env): void {
+export function rejectUnknownEnv(commands: readonly CommandSpec[], env: Env): void {
   const known = commands.flatMap((command) =>
     Object.values(command.options).flatMap((option) => envNames(command, option)),
   )

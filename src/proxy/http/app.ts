@@ -131,7 +131,7 @@ export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App
   const toOwner = shared && nodes && forwardToOwner({ sessions, shared, ...nodes, isDraining })
   const verifyNode = nodes && ((request: FastifyRequest) => nodes.identity.verify(request)?.from)
   const base = { ...options, toOwner, verifyNode }
-  return buildAppWith(base, (app, doors) => addRoutes(app, options, doors), sockets)
+  return buildAppWith(base, (app, guards) => addRoutes(app, options, guards), sockets)
 }
 
 /**
@@ -140,7 +140,7 @@ export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App
  */
 export async function buildAppWith(
   options: AppBase,
-  add: (app: FastifyInstance, doors: AppGuards) => Promise<void>,
+  add: (app: FastifyInstance, guards: AppGuards) => Promise<void>,
   { serverFactory, strangers }: AppSockets = plainSockets(),
 ): Promise<App> {
   const { logger, keys = NO_KEYS, loopbackOnly = false, trustedProxies = [] } = options

@@ -16,40 +16,40 @@ export interface Exposition {
  */
 export function expose(families: readonly Family[], accept = ''): Exposition {
   const isOpenMetrics = accept.includes('application/openmetrics-text')
-  const text = families.map((family) => familyText(family, isOpenMetrics)).join('')
+  const text = families.map((family) => formatFamily(family, isOpenMetrics)).join('')
   return isOpenMetrics
     ? { contentType: 'application/openmetrics-text; version=1.0.0; charset=utf-8', text: `${text}# EOF\n` }
     : { contentType: 'text/plain; version=0.0.4; charset=utf-8', text }
 }
 
-function familyText(family: Family, isOpenMetrics: boolean): string {
+function formatFamily(family: Family, isOpenMetrics: boolean): string {
   const { name, type, help } = family
   // OpenMetrics omits the sample's `_total` suffix from the name of a counter family.
   const familyName = isOpenMetrics && type === 'counter' ? name.replace(/_total$/, '') : name
   const lines = [`# HELP ${familyName} ${escapeText(help)}`, `# TYPE ${familyName} ${type}`]
-  for (const sample of family.samples()) lines.push(sampleText(name, sample, isOpenMetrics))
+  for (const sample of family.samples()) lines.push(formatSample(name, sample, isOpenMetrics))
   return `${lines.join('\n')}\n`
 }
 
-function sampleText(
+function formatSample(
   name: string,
   { suffix, labels, value, exemplar }: MetricSample,
   isOpenMetrics: boolean,
 ): string {
-  const line = `${name}${suffix}${labelsText(labels)} ${numberText(value)}`
-  return isOpenMetrics && exemplar ? line + exemplarText(exemplar) : line
+  const line = `${name}${suffix}${formatLabels(labels)} ${formatNumber(value)}`
+  return isOpenMetrics && exemplar ? line + formatExemplar(exemplar) : line
 }
 
-function exemplarText({ labels, value, atMs }: Exemplar): string {
-  return ` # ${labelsText(Object.entries(labels))} ${numberText(value)} ${atMs / 1_000}`
+function formatExemplar({ labels, value, atMs }: Exemplar): string {
+  return ` # ${formatLabels(Object.entries(labels))} ${formatNumber(value)} ${atMs / 1_000}`
 }
 
-function labelsText(labels: MetricSample['labels']): string {
+function formatLabels(labels: MetricSample['labels']): string {
   if (labels.length === 0) return ''
   return `{${labels.map(([name, value]) => `${name}="${escapeLabel(value)}"`).join(',')}}`
 }
 
-function numberText(value: number): string {
+function formatNumber(value: number): string {
   if (Number.isFinite(value)) return String(value)
   return Number.isNaN(value) ? 'NaN' : value > 0 ? '+Inf' : '-Inf'
 }

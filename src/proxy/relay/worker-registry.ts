@@ -151,7 +151,7 @@ export class WorkerRegistry {
       return this.#reject(
         socket,
         CLOSE.staleEpoch,
-        'a worker of this id with a newer epoch is there',
+        'a worker with this id and a newer epoch exists',
         hello.worker_id,
       )
     }

@@ -56,8 +56,8 @@ export function tracingSettings(env: TracingEnv): TracingSettings {
 const ON_SPANS: ReadonlySet<string> = new Set(['true', 'span_only', 'span_and_event'])
 
 /**
- * Returns the longest text in characters. The SDK truncates a value at its limit, so JSON must be shorter than that,
- * escapes included, to stay valid.
+ * Returns the limit on the captured text in characters. The SDK truncates a longer attribute value, so JSON must be
+ * shorter than the SDK's limit, escapes included, to stay valid.
  */
 function contentLimit(env: TracingEnv): number {
   const limit = Number(env.OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT || env.OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)

@@ -29,7 +29,7 @@ export function getTurnMasks(packed: Iterable<TokenDataBlob>): TurnMasks {
 
 /**
  * Returns the distribution of a turn's logprobs, if it was measured or configured (`--logprobs-mode`).
- * @param annotations annotations of the turn
+ * @param annotations the turn's annotations
  */
 export function getRecordedLogprobs(annotations: { sampling?: EngineSampling }): LogprobsKind | undefined {
   const mode = annotations.sampling?.logprobsMode

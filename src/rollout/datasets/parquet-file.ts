@@ -71,7 +71,7 @@ export async function* readParquet(path: string): AsyncGenerator<Record<string, 
     for (const group of metadata.row_groups) {
       const rowEnd = rowStart + Number(group.num_rows)
       const rows = await parquetReadObjects({ file, metadata, rowStart, rowEnd, compressors: COMPRESSORS })
-      for (const row of rows) yield plain(row) as Record<string, unknown>
+      for (const row of rows) yield toPlainValue(row) as Record<string, unknown>
       rowStart = rowEnd
     }
   } catch (cause) {
@@ -79,12 +79,12 @@ export async function* readParquet(path: string): AsyncGenerator<Record<string, 
   }
 }
 
-function plain(value: unknown): unknown {
+function toPlainValue(value: unknown): unknown {
   // undefined: a list or struct that is null in the file.
   if (value === undefined) return null
   if (typeof value === 'bigint') return Number.isSafeInteger(Number(value)) ? Number(value) : String(value)
   if (value instanceof Date) return value.toISOString()
-  if (Array.isArray(value)) return value.map(plain)
+  if (Array.isArray(value)) return value.map(toPlainValue)
   if (value === null || typeof value !== 'object' || ArrayBuffer.isView(value)) return value
-  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, plain(inner)]))
+  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, toPlainValue(inner)]))
 }

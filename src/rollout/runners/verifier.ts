@@ -32,14 +32,14 @@ const KILLED = 128
  */
 export async function readRewards(end: GroupEnd, rewardFile: string): Promise<Record<string, number>> {
   if (end.timedOut) throw new Error('the verifier ran out of time')
-  const said = end.output.trim()
-  if (!end.started) throw new Error(`the verifier could not be run: ${said}`)
+  const output = end.output.trim()
+  if (!end.started) throw new Error(`the verifier could not be run: ${output}`)
   const killedBy = end.signal ?? getSignal(end.exitCode)
-  if (killedBy !== undefined) throw new Error(`the verifier was killed: ${killedBy}; ${said}`)
+  if (killedBy !== undefined) throw new Error(`the verifier was killed: ${killedBy}; ${output}`)
   const written = await readReward(rewardFile)
   if (written !== undefined) return parseRewards(written)
   if (end.exitCode === null || NOT_RUN.includes(end.exitCode)) {
-    throw new Error(`the verifier could not be run: exit code ${end.exitCode}; ${said}`)
+    throw new Error(`the verifier could not be run: exit code ${end.exitCode}; ${output}`)
   }
   return { reward: end.exitCode === 0 ? 1 : 0 }
 }

@@ -4,7 +4,7 @@ import t from 'tap'
 import { VERSION } from '../../../src/base/version.ts'
 import { checkServeConfig } from '../../../src/proxy/config/check-serve.ts'
 import { COMMANDS } from '../../../src/proxy/config/commands.ts'
-import { loadConfig, refuseUnknownEnv } from '../../../src/proxy/config/load.ts'
+import { loadConfig, rejectUnknownEnv } from '../../../src/proxy/config/load.ts'
 import { SERVE } from '../../../src/proxy/config/options/serve.ts'
 import { ROOT, readDockerfile } from '../../helpers/dockerfile.ts'
 
@@ -19,7 +19,7 @@ t.test('it is built on the version of Node that this runs on, and runs without o
 })
 
 t.test('it listens for everybody and records into the volume', async (t) => {
-  t.doesNotThrow(() => refuseUnknownEnv(COMMANDS, image.env))
+  t.doesNotThrow(() => rejectUnknownEnv(COMMANDS, image.env))
   const config = loadConfig(SERVE, {}, image.env)
   t.doesNotThrow(() => checkServeConfig(config), 'without keys, too')
   const { host, port, db } = config

@@ -17,14 +17,14 @@ export function Search() {
   // A layout effect: an effect after the paint may miss the next key.
   useLayoutEffect(() => field.current?.focus(), [])
   useKeys([{ key: '/', help: 'Search for something else', run: () => field.current?.select() }])
-  const take = (event: Event) => {
+  const submit = (event: Event) => {
     event.preventDefault()
     setQuery({ text: field.current!.value })
     field.current!.blur()
   }
   return (
     <div class="scroll">
-      <form class="filters" onSubmit={take}>
+      <form class="filters" onSubmit={submit}>
         <input
           ref={field}
           type="search"
@@ -38,7 +38,7 @@ export function Search() {
         <Hits key={text} text={text} />
       ) : (
         <Empty title="Search all turns">
-          At least {MIN_CHARS} characters of what was sampled, or of what a request added.
+          At least {MIN_CHARS} characters of a completion, or of messages that a request added.
         </Empty>
       )}
     </div>
@@ -51,12 +51,12 @@ function Hits({ text }: { text: string }) {
   const last = cursors.length - 1
   return (
     <>
-      {cursors.map((cursor, place) => (
+      {cursors.map((cursor, index) => (
         <Page
           key={cursor}
           text={text}
           cursor={cursor}
-          more={place === last ? (next) => setCursors([...cursors, next]) : undefined}
+          more={index === last ? (next) => setCursors([...cursors, next]) : undefined}
         />
       ))}
       <Sources paths={[getSearchPath(text, undefined)]} />

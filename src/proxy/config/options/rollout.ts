@@ -121,7 +121,7 @@ export const REMOTE_AGENT = {
         type: 'enum',
         values: ['retry', 'keep'],
         default: 'retry',
-        help: 'What happens to an agent that exceeds its time limit: retry, it has failed; keep, its recorded turns are trained on',
+        help: 'Handling of an agent that exceeds its time limit: retry, as a failure; keep, train on its recorded turns',
       },
     }),
     ...grouped('Harbor', {

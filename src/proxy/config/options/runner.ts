@@ -20,7 +20,7 @@ export const RUNNER_OPTIONS = {
       values: ['command', 'harbor', 'harbor-server', 'http', 'agentcore'],
       env: ['REMOTE_AGENT_RUNNER'],
       help:
-        'What runs agents: a command on this machine, trials of Harbor, a server that runs Harbor tasks, a webhook, or ' +
+        'How to run agents: a command on this machine, trials of Harbor, a server that runs Harbor tasks, a webhook, or ' +
         'AWS Bedrock AgentCore; ' +
         'default: agentcore with an --agentcore-arn, else command',
     },

@@ -5,7 +5,7 @@ import { db } from './shared.ts'
 export const sessions = grouped('Sessions', {
   db: {
     ...db,
-    help: 'Database: a file, or postgres://…; memory: one that ends with the process',
+    help: 'Database: a file, or postgres://…; memory: discarded when the process ends',
   },
   durability: {
     flag: 'durability',
@@ -13,7 +13,7 @@ export const sessions = grouped('Sessions', {
     type: 'enum',
     values: ['power', 'process'],
     default: 'power',
-    help: 'What a recorded turn survives: power, a power loss of the machine; process, the death of the proxy',
+    help: 'Failure that recorded turns survive: power, a power loss of the machine; process, a crash of the proxy',
   },
   searchIndex: {
     flag: 'search-index',
@@ -41,8 +41,8 @@ export const sessions = grouped('Sessions', {
     type: 'text',
     repeatable: true,
     help:
-      'Budget of each session that names none: turns=50, sampled_tokens=, prompt_tokens=, seconds= or ' +
-      'context_tokens=; may be given several times. With at_limit=error agents get an error there, else an ordinary end',
+      'Default budget of a session: turns=50, sampled_tokens=, prompt_tokens=, seconds= or context_tokens=; ' +
+      'may be given several times. With at_limit=error, requests beyond it get an error, else an ordinary end',
   },
   sessionMemoryBytes: {
     flag: 'session-memory',

@@ -61,7 +61,10 @@ export function lowerConversation(
   return system === '' ? conversation : [repeats.once(systemMessage, system), ...conversation]
 }
 
-/** @param unseen the tools without a reference so far; those that are found are removed from it */
+/**
+ * Returns the tools that a group references first, by name.
+ * @param unseen the tools without a reference so far; referenced ones are removed from it
+ */
 function takeReferencedTools({ role, messages }: MessageGroup, unseen: Map<string, ToolParam>) {
   const found = new Map<string, ToolParam>()
   if (unseen.size === 0 || role !== 'user') return found

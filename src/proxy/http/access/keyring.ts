@@ -101,7 +101,7 @@ function digest(key: string): Buffer {
   return createHash('sha256').update(key).digest()
 }
 
-/** Compares with all digests, whichever matches. */
+/** Returns whether a digest matches. Compares with all digests, so that the time does not depend on the result. */
 function includes(digests: readonly Buffer[], wanted: Buffer): boolean {
   return digests.filter((candidate) => timingSafeEqual(candidate, wanted)).length > 0
 }

@@ -31,7 +31,7 @@ export class DeliveryReports {
     this.#clock = options.clock ?? systemClock
   }
 
-  /** Sends the report, together with others that are due for the same node while one batch is on its way. */
+  /** Sends the report, together with others that are due for the same node while one batch is in flight. */
   add(target: ReportTarget, report: DeliveryReport): void {
     const queue = this.#queues.get(target.id)
     if (queue) {

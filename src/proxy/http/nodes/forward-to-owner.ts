@@ -23,7 +23,7 @@ declare module 'fastify' {
     ofOwner?: 'change' | 'watch'
   }
   interface FastifyRequest {
-    /** Of a request for a session that did not exist, and that another node may create first. null: of any other. */
+    /** Set for a request whose session did not exist, because another node may create it first; otherwise null. */
     otherOwner: OtherOwner | null
   }
 }

@@ -179,7 +179,7 @@ export class Forwarder {
       signal: AbortSignal.any([signal, AbortSignal.timeout(REPORT_TIMEOUT_MS)]),
     })
     await body.dump()
-    // A node that rejects a report has another lease by now and has forgotten the responses.
+    // A node that rejects a report has a new lease and has discarded the responses.
     return statusCode < 500
   }
 
@@ -197,7 +197,7 @@ interface ExchangeOptions {
   onTracked(): void
 }
 
-/** One request on its way to another node, and its response on the way to the client. */
+/** A request that is forwarded to another node, and its response to the client. */
 class NodeExchange implements Dispatcher.DispatchHandler {
   /** Resolves with false if the other node could not be reached; rejects if it was lost before its response began. */
   readonly started: Promise<boolean>

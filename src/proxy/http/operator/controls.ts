@@ -14,7 +14,7 @@ import type { ControlSetting, NodeCoordination } from '../../store/port/node-coo
 import { createNodeSecret, NODE_SECRETS, type NodeIdentity } from '../nodes/node-identity.ts'
 
 const DRAIN_POLL_MS = 20
-const LOOK_MS = 100
+const POLL_MS = 100
 
 interface Parts {
   backend: Backend
@@ -24,7 +24,7 @@ interface Parts {
   clock?: Clock
 }
 
-/** The controls of a node that has its database alone. */
+/** The controls of a node that is the only one of its database. */
 export class Controls {
   protected readonly parts: Parts & { clock: Clock }
 
@@ -33,17 +33,17 @@ export class Controls {
   }
 
   /**
-   * Lets new requests wait until {@link resume}, and waits until the requests in flight have ended, or for `timeoutMs`.
-   * @returns how many are still in flight
+   * Queues new requests until {@link resume}, and waits at most `timeoutMs` for the requests in flight to end.
+   * @returns the number of requests that are still in flight
    * @throws ProxyError `not_drained`, if there are several nodes
    */
   async pause(timeoutMs: number): Promise<number> {
-    this.hold()
-    return this.drained(timeoutMs)
+    this.pauseBackend()
+    return this.waitUntilDrained(timeoutMs)
   }
 
   async resume(): Promise<void> {
-    await this.goOn()
+    await this.resumeBackend()
   }
 
   /** @param version the version of the weights, for engines that do not report it; null: none */
@@ -65,18 +65,21 @@ export class Controls {
     )
   }
 
-  protected hold(): void {
+  protected pauseBackend(): void {
     this.parts.backend.pause()
     this.parts.activity.tell({ type: 'paused' })
   }
 
-  protected async goOn(): Promise<void> {
+  protected async resumeBackend(): Promise<void> {
     await this.parts.backend.resume()
     this.parts.activity.tell({ type: 'resumed' })
   }
 
-  /** @returns how many requests are in flight when all have ended, the time is up or `isOver` returns true */
-  protected async drained(timeoutMs: number, isOver = () => false): Promise<number> {
+  /**
+   * Waits until all requests have ended, the timeout expires or `isOver` returns true.
+   * @returns the number of requests in flight then
+   */
+  protected async waitUntilDrained(timeoutMs: number, isOver = () => false): Promise<number> {
     const { backend, clock } = this.parts
     const endMs = clock.nowMs() + timeoutMs
     for (;;) {
@@ -116,22 +119,23 @@ export class ClusterControls extends Controls implements Registry {
   override async pause(timeoutMs: number): Promise<number> {
     const endMs = this.parts.clock.nowMs() + timeoutMs
     const change = await this.#shared.setControl('paused', true)
-    const inFlight = await this.drained(timeoutMs)
+    const inFlight = await this.waitUntilDrained(timeoutMs)
     for (;;) {
       const undrained = this.#shared.proxies.filter(({ seen, isDrained }) => seen < change || !isDrained)
       if (undrained.length === 0) return 0
       if (this.parts.clock.nowMs() >= endMs && this.#shared.proxies.length === 1) return inFlight
-      if (this.parts.clock.nowMs() >= endMs) throw notDrained(undrained.map(({ name, url }) => url ?? name))
-      await new Promise<void>((resolve) => this.parts.clock.after(LOOK_MS, resolve))
+      if (this.parts.clock.nowMs() >= endMs)
+        throw createNotDrainedError(undrained.map(({ name, url }) => url ?? name))
+      await new Promise<void>((resolve) => this.parts.clock.after(POLL_MS, resolve))
     }
   }
 
   override async resume(): Promise<void> {
-    await this.#seenByAll(await this.#shared.setControl('paused', false))
+    await this.#waitForAllNodes(await this.#shared.setControl('paused', false))
   }
 
   override async announce(version: string | number | null): Promise<void> {
-    await this.#seenByAll(await this.#shared.setControl('weight_version', version))
+    await this.#waitForAllNodes(await this.#shared.setControl('weight_version', version))
   }
 
   /**
@@ -142,7 +146,7 @@ export class ClusterControls extends Controls implements Registry {
     const [old] = this.#identity.secrets
     const secret = createNodeSecret()
     const steps = old === undefined ? [[secret]] : [[old, secret], [secret, old], [secret]]
-    for (const step of steps) await this.#seenByAll(await this.#shared.setControl(NODE_SECRETS, step))
+    for (const step of steps) await this.#waitForAllNodes(await this.#shared.setControl(NODE_SECRETS, step))
   }
 
   list(): RegistryEntry[] {
@@ -151,19 +155,19 @@ export class ClusterControls extends Controls implements Registry {
 
   async register(engine: NewEngine): Promise<RegistryEntry> {
     const entry = await this.#registry.register(engine)
-    await this.#seenByAll(await this.#shared.setControl(`${ENGINE}${entry.id}`, engine))
+    await this.#waitForAllNodes(await this.#shared.setControl(`${ENGINE}${entry.id}`, engine))
     return entry
   }
 
   async remove(id: string): Promise<void> {
     await this.#registry.remove(id)
-    await this.#seenByAll(await this.#shared.setControl(`${ENGINE}${id}`, null))
+    await this.#waitForAllNodes(await this.#shared.setControl(`${ENGINE}${id}`, null))
   }
 
   /** Waits until every node has seen a change. A node whose lease ends is not waited for. */
-  async #seenByAll(change: number): Promise<void> {
+  async #waitForAllNodes(change: number): Promise<void> {
     while (this.#shared.proxies.some(({ seen }) => seen < change))
-      await new Promise<void>((resolve) => this.parts.clock.after(LOOK_MS, resolve))
+      await new Promise<void>((resolve) => this.parts.clock.after(POLL_MS, resolve))
   }
 
   async #follow({ name, value }: ControlSetting): Promise<void> {
@@ -188,24 +192,24 @@ export class ClusterControls extends Controls implements Registry {
     const pause = this.#pauses
     const isOver = () => pause !== this.#pauses
     if (isPaused) {
-      this.hold()
-      void this.drained(Number.POSITIVE_INFINITY, isOver).then(() => {
-        if (!isOver()) this.#tell(true)
+      this.pauseBackend()
+      void this.waitUntilDrained(Number.POSITIVE_INFINITY, isOver).then(() => {
+        if (!isOver()) this.#reportDrained(true)
       })
     } else {
-      this.#tell(false)
-      if (this.#isPaused) await this.goOn()
+      this.#reportDrained(false)
+      if (this.#isPaused) await this.resumeBackend()
     }
     this.#isPaused = isPaused
   }
 
   /** Reports whether this node is drained. If the database is unreachable, the next renewal of the lease reports it. */
-  #tell(isDrained: boolean): void {
+  #reportDrained(isDrained: boolean): void {
     this.#shared.tell({ isDrained }).catch(() => {})
   }
 }
 
-function notDrained(proxies: readonly string[]): ProxyError {
+function createNotDrainedError(proxies: readonly string[]): ProxyError {
   const message = `Requests are still in flight at ${proxies.join(', ')}; the pause stays in effect: try again`
   return new ProxyError('not_drained', message, { retryAfterS: 1 })
 }

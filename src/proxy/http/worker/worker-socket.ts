@@ -4,7 +4,7 @@ import websocket, { type WebSocket } from '@fastify/websocket'
 import type { FastifyPluginAsync } from 'fastify'
 
 export interface WorkerSocketOptions {
-  /** Takes the socket over, or closes it. @param greeted to be called when the worker's `hello` is accepted */
+  /** Takes over the socket, or closes it. @param greeted to be called when the worker's `hello` is accepted */
   accept(socket: WebSocket, greeted: () => void): void
   maxFrameBytes: number
   /** Called when a worker's `hello` was accepted over this connection. */
@@ -12,7 +12,7 @@ export interface WorkerSocketOptions {
 }
 
 const GOING_AWAY = 1001
-/** The time limit for a worker's response to the close: its machine may be gone, or its process stopped. */
+/** The time limit for a worker's response to the close: its machine may have failed, or its process may be stopped. */
 const CLOSE_TIMEOUT_MS = 2_000
 
 export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
@@ -32,11 +32,11 @@ export const workerSocket: FastifyPluginAsync<WorkerSocketOptions> = async (
     preClose(done) {
       const { clients } = app.websocketServer
       for (const socket of clients) socket.close(GOING_AWAY, 'the proxy shuts down')
-      const patience = setTimeout(() => {
+      const timer = setTimeout(() => {
         for (const socket of clients) socket.terminate()
       }, CLOSE_TIMEOUT_MS)
       app.websocketServer.close(() => {
-        clearTimeout(patience)
+        clearTimeout(timer)
         done()
       })
     },

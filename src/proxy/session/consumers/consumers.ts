@@ -33,7 +33,7 @@ export interface LeaseRequest {
 /** The progress of one fetch. */
 export interface FetchProgress {
   /** Trees that the fetch has leased and does not examine again. */
-  readonly given: Set<number>
+  readonly leasedTrees: Set<number>
   /** Sessions of incomplete groups that the fetch discarded. */
   incomplete: number
 }
@@ -70,9 +70,9 @@ export class Consumers {
   /** @throws ProxyError `consumer_exists` if a consumer of this name has another selection */
   async create(asked: Omit<Consumer, 'createdAtMs'>): Promise<{ created: boolean; consumer: Consumer }> {
     const { created, consumer } = await this.#store.createConsumer({ ...asked, createdAtMs: Date.now() })
-    const isAsAsked =
+    const hasSameSettings =
       consumer.holdMs === asked.holdMs && isDeepStrictEqual(consumer.selection, asked.selection)
-    if (isAsAsked) return { created, consumer }
+    if (hasSameSettings) return { created, consumer }
     throw new ProxyError(
       'consumer_exists',
       `There is a consumer '${asked.name}' with other settings: delete it first`,
@@ -125,7 +125,7 @@ export class Consumers {
         // Another process leased the unit first.
         if (!unit.every(({ key }) => trees.has(key.tree))) continue
         taken.push(unit)
-        for (const { key } of unit) progress.given.add(key.tree)
+        for (const { key } of unit) progress.leasedTrees.add(key.tree)
       }
     }
     return taken
@@ -147,14 +147,14 @@ export class Consumers {
       using next = nextEnd(this.#activity, untilMs, signal)
       const taken = await this.take(lease, limit, progress)
       if (taken.length > 0 || performance.now() >= untilMs) return taken
-      await next.come
+      await next.ready
     }
   }
 
-  async #findSingles(lease: LeaseRequest, limit: number, { given }: FetchProgress): Promise<Unit[]> {
+  async #findSingles(lease: LeaseRequest, limit: number, { leasedTrees }: FetchProgress): Promise<Unit[]> {
     const units: Unit[] = []
     for await (const own of this.#ownPages(lease)) {
-      for (const found of own) if (!given.has(found.key.tree)) units.push([found])
+      for (const found of own) if (!leasedTrees.has(found.key.tree)) units.push([found])
       if (units.length >= limit) break
     }
     return units.slice(0, limit)
@@ -179,7 +179,7 @@ export class Consumers {
       ...{ consumer: consumer.name, leaseId, size, timeoutMs, nowMs: Date.now() },
       // Read in batches to limit memory use.
       limit: Math.min(limit, Math.ceil(PAGE / size)),
-      except: [...progress.given],
+      except: [...progress.leasedTrees],
     })
     if (stale.length > 0)
       progress.incomplete += await this.#store.discardGroups(consumer.name, stale, Date.now())
@@ -195,7 +195,7 @@ export class Consumers {
       const page = await this.#store.availableSessions({ ...query, after, nowMs: Date.now() })
       const own = page.filter(({ session }) => belongs(session, consumer.selection))
       const foreign = page.filter((found) => !own.includes(found))
-      if (foreign.length > 0) await this.#pass(lease, foreign)
+      if (foreign.length > 0) await this.#acknowledgeForeign(lease, foreign)
       yield own
       const last = page.at(-1)
       if (last === undefined || page.length < PAGE) return
@@ -210,16 +210,19 @@ export class Consumers {
     })
   }
 
-  /** Acknowledges sessions outside the selection, so that each is examined once: what it selects by never changes. */
-  async #pass(lease: LeaseRequest, foreign: Unit): Promise<void> {
+  /**
+   * Acknowledges sessions outside the selection, so that each is examined once: the selection reads only properties
+   * that never change.
+   */
+  async #acknowledgeForeign(lease: LeaseRequest, foreign: Unit): Promise<void> {
     const own = { ...lease, leaseId: `passed over by ${lease.leaseId}` }
     const units = foreign.map((one) => [one])
     const passed = new Set(await this.#lease(own, units))
     const sessionIds = foreign
       .filter(({ key }) => passed.has(key.tree))
       .map(({ session }) => session.sessionId)
-    const of = { consumer: lease.consumer.name, leaseId: own.leaseId, sessionIds }
-    await this.change({ ...of, to: 'acknowledged', leaseMs: 0 })
+    const change = { consumer: lease.consumer.name, leaseId: own.leaseId, sessionIds }
+    await this.change({ ...change, to: 'acknowledged', leaseMs: 0 })
   }
 }
 
@@ -235,32 +238,32 @@ function hashGroup(session: SessionRecord, groupBy: string): string {
 }
 
 /** Polling interval: no event reports that a lease expired or that a session of another node ended. */
-const LOOK_AGAIN_MS = 1_000
+const POLL_INTERVAL_MS = 1_000
 
 /** Delay that combines ends in quick succession into one read. */
-const PAUSE_MS = 50
+const DEBOUNCE_MS = 50
 
 /**
  * Waits for the next time to read ended sessions.
  * @param untilMs deadline on the process's monotonic clock, at which sessions are read once more
- * @returns `come` resolves when sessions should be read again or the signal is aborted
+ * @returns `ready` resolves when sessions should be read again or the signal is aborted
  */
 function nextEnd(
   activity: Activity,
   untilMs: number,
   signal: AbortSignal,
-): { come: Promise<void> } & Disposable {
+): { ready: Promise<void> } & Disposable {
   const { promise, resolve } = Promise.withResolvers<void>()
   const leftMs = untilMs - performance.now()
-  const timer = setTimeout(resolve, Math.max(0, Math.min(LOOK_AGAIN_MS, leftMs)))
+  const timer = setTimeout(resolve, Math.max(0, Math.min(POLL_INTERVAL_MS, leftMs)))
   let pause: NodeJS.Timeout | undefined
   const stop = activity.listen(({ type }) => {
-    if (type === 'session_ended' || type === 'reward') pause ??= setTimeout(resolve, PAUSE_MS)
+    if (type === 'session_ended' || type === 'reward') pause ??= setTimeout(resolve, DEBOUNCE_MS)
   })
   const aborted = () => resolve()
   signal.addEventListener('abort', aborted)
   return {
-    come: promise,
+    ready: promise,
     [Symbol.dispose]: () => {
       clearTimeout(timer)
       clearTimeout(pause)

@@ -36,7 +36,7 @@ export function readConversation(
   repeats: PartMemo = NO_MEMO,
 ): ConversationKeys {
   try {
-    for (const _stretch of readMessages(last));
+    for (const _batch of readMessages(last));
     return { toolsKey: tools && tools.length > 0 ? repeats.once(toolsKey, tools) : '', last }
   } catch (cause) {
     throw explained(cause)
@@ -47,9 +47,9 @@ export function readConversation(
 export async function readInSlices(
   ...[last, tools, repeats]: Parameters<typeof readConversation>
 ): Promise<ConversationKeys> {
-  const stretches = readMessages(last)
+  const batches = readMessages(last)
   try {
-    while (!stretches.next().done) await yieldToEventLoop()
+    while (!batches.next().done) await yieldToEventLoop()
   } catch (cause) {
     throw explained(cause)
   }
@@ -57,14 +57,14 @@ export async function readInSlices(
 }
 
 /** Number of new messages read per time slice: a few milliseconds of work. */
-const STRETCH = 1_000
+const BATCH_MESSAGES = 1_000
 
 /** Yields after each batch. A concurrent request with the same messages may read them meanwhile, with equal results. */
 function* readMessages(last: Message | undefined): Generator<void> {
   const added = getMessagesBetween(undefined, last, (message) => keyed.of(message) !== undefined)
   const calls = new ToolCallPositions(added[0]?.parent)
   for (const [at, message] of added.entries()) {
-    if (at % STRETCH === STRETCH - 1) yield
+    if (at % BATCH_MESSAGES === BATCH_MESSAGES - 1) yield
     keyed.put(message, readMessage(message, calls))
     calls.add(message)
   }

@@ -81,7 +81,7 @@ export async function readSessionTurns(
   return new SessionTurns(index, bytes)
 }
 
-/** Puts each turn's prompt together: of those too that nobody continues, for another one may begin with their ids. */
+/** Attaches each turn's prompt, also if no turn continues it, because a later prompt may begin with its ids. */
 async function* attachPrompts(
   turns: AsyncIterable<TurnStep>,
   prompts: Map<string, PromptIds>,

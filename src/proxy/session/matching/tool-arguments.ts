@@ -10,7 +10,7 @@ export interface ToolArguments {
   readonly malformed: boolean
 }
 
-/** Most objects, lists and members to compare by value: parsing and sorting a million of them takes seconds. */
+/** The maximum number of objects, lists and members to compare: parsing and sorting a million of them takes seconds. */
 const MAX_VALUES = 20_000
 
 /** Texts up to this length cannot contain more than {@link MAX_VALUES} values. */

@@ -19,7 +19,7 @@ interface ScoreOptions {
   readonly teacher?: string
 }
 
-export interface SessionScores {
+export interface ScoringResult {
   /** Name of the teacher; null if there was nothing to score. */
   readonly teacher: string | null
   readonly rows: number
@@ -40,7 +40,7 @@ export async function scoreSession(
   sessionId: string,
   options: ScoreOptions,
   signal: AbortSignal,
-): Promise<SessionScores> {
+): Promise<ScoringResult> {
   const builder = new TrajectoryBuilder({ sideCalls: true })
   for await (const turn of store.readSteps(sessionId)) builder.add(turn)
   const scored: TurnDetails[] = []
@@ -111,19 +111,19 @@ function selectLogprobs(table: PromptTable, ids: Int32Array, from: number, engin
   const logprobs: number[] = []
   let at = 0
   for (const [row, count] of table.counts.entries()) {
-    const place = table.start + row
+    const position = table.start + row
     const logprob = table.logprobs?.[at]
-    if (place >= from && place < ids.length) {
-      if (count === 0 || table.ids[at] !== ids[place] || logprob === undefined || Number.isNaN(logprob))
+    if (position >= from && position < ids.length) {
+      if (count === 0 || table.ids[at] !== ids[position] || logprob === undefined || Number.isNaN(logprob))
         throw new ProxyError(
           'engine_failed',
-          `${engine} does not return the logprob of token ${place} of a prompt`,
+          `${engine} does not return the logprob of token ${position} of a prompt`,
         )
       logprobs.push(logprob)
     }
     at += count
   }
   if (logprobs.length === ids.length - from) return logprobs
-  const told = `${logprobs.length} of ${ids.length - from} tokens`
-  throw new ProxyError('engine_failed', `${engine} returned the logprobs of ${told} of a prompt`)
+  const counts = `${logprobs.length} of ${ids.length - from} tokens`
+  throw new ProxyError('engine_failed', `${engine} returned the logprobs of ${counts} of a prompt`)
 }

@@ -93,7 +93,7 @@ type PageReading = NonNullable<ReturnType<Reader['reading']>>
 /** The token ids that a page needs: of each turn all, or only those that it adds to turns already returned. */
 export type TokensOf = 'turns' | 'steps' | 'none'
 
-const FIRST_PLACE = { index: -1, id: 0 }
+const FIRST_POSITION = { index: -1, id: 0 }
 
 export class PageFetch {
   readonly #client: Client
@@ -110,11 +110,11 @@ export class PageFetch {
     const tree = await selectTree(this.#client, sessionId)
     this.#rows.tree = tree
     if (tree === undefined || (reading !== undefined && reading.tree !== tree)) return this.#rows
-    const place: ReadingPosition = reading ?? { tree, ...FIRST_PLACE }
+    const position: ReadingPosition = reading ?? { tree, ...FIRST_POSITION }
     this.#rows.turns = await this.#select<StepRow>(
       `SELECT ${STEP_COLUMNS} FROM llm_proxy.turns WHERE tree = $1 AND (call_index, id) > ($2::bigint, $3::bigint)
        ORDER BY call_index, id LIMIT ${MAX_PAGE_TURNS}`,
-      [place.tree, place.index, place.id],
+      [position.tree, position.index, position.id],
     )
     await this.#rest(reading, tokens)
     return this.#rows

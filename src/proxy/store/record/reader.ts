@@ -106,7 +106,7 @@ interface PathNode {
 }
 
 /** The progress of one reading of a session. */
-interface PlaceRead extends ReadingPosition {
+interface ReadingProgress extends ReadingPosition {
   sessionId: string
   /** The nodes from the root to the turn's messages, and to its prompt. */
   messages: PathNode[]
@@ -119,7 +119,7 @@ interface PlaceRead extends ReadingPosition {
 export class Reader implements TurnPages {
   readonly #tables: ReaderTables
   readonly #sequences: TokenSequences
-  readonly #readings = new Map<number, PlaceRead>()
+  readonly #readings = new Map<number, ReadingProgress>()
 
   constructor(tables: ReaderTables, cacheBytes: number) {
     this.#tables = tables
@@ -127,7 +127,7 @@ export class Reader implements TurnPages {
   }
 
   /** Returns the progress of a reading; undefined if it has not begun. */
-  reading(reading: number): Readonly<PlaceRead> | undefined {
+  reading(reading: number): Readonly<ReadingProgress> | undefined {
     return this.#readings.get(reading)
   }
 
@@ -143,7 +143,7 @@ export class Reader implements TurnPages {
     return this.#pageOf(
       reading,
       sessionId,
-      (place) => this.#tables.turnsAfter(place),
+      (position) => this.#tables.turnsAfter(position),
       (row) => this.#wholePart(row),
     )
   }
@@ -152,7 +152,7 @@ export class Reader implements TurnPages {
     return this.#pageOf(
       reading,
       sessionId,
-      (place) => this.#tables.stepsAfter(place),
+      (position) => this.#tables.stepsAfter(position),
       (row, { stepsGiven }) => this.#stepPart(row, stepsGiven),
     )
   }
@@ -161,7 +161,7 @@ export class Reader implements TurnPages {
     return this.#pageOf(
       reading,
       sessionId,
-      (place) => this.#tables.stepsAfter(place),
+      (position) => this.#tables.stepsAfter(position),
       (row) => {
         checkSum(row, IDS_SUMMED, { sum: row.ids_sum, what: `Turn ${row.turn_id}` })
         return outlinePart(row)
@@ -202,7 +202,7 @@ export class Reader implements TurnPages {
     })
   }
 
-  #begin(sessionId: string): PlaceRead | undefined {
+  #begin(sessionId: string): ReadingProgress | undefined {
     const tree = this.#tables.tree(sessionId)
     if (tree === undefined) return undefined
     const given = { textsGiven: new Set<number>(), stepsGiven: new Map<number, string>() }
@@ -212,8 +212,8 @@ export class Reader implements TurnPages {
   #pageOf<T extends TurnParts, Row extends TurnRow>(
     number: number,
     sessionId: string,
-    rowsAfter: (place: ReadingPosition) => Iterable<Row>,
-    partOf: (row: Row, reading: PlaceRead) => Omit<PageTurn<T>, keyof PageCommonPart>,
+    rowsAfter: (position: ReadingPosition) => Iterable<Row>,
+    partOf: (row: Row, reading: ReadingProgress) => Omit<PageTurn<T>, keyof PageCommonPart>,
   ): TurnPage<T> {
     const reading = this.#readings.get(number) ?? this.#begin(sessionId)
     if (reading === undefined) return { texts: [], turns: [], done: true }
@@ -224,9 +224,9 @@ export class Reader implements TurnPages {
   }
 
   #nextPage<T extends TurnParts, Row extends TurnRow>(
-    reading: PlaceRead,
-    rowsAfter: (place: ReadingPosition) => Iterable<Row>,
-    partOf: (row: Row, reading: PlaceRead) => Omit<PageTurn<T>, keyof PageCommonPart>,
+    reading: ReadingProgress,
+    rowsAfter: (position: ReadingPosition) => Iterable<Row>,
+    partOf: (row: Row, reading: ReadingProgress) => Omit<PageTurn<T>, keyof PageCommonPart>,
   ): TurnPage<T> {
     const page: TurnPage<T> = { texts: [], turns: [], done: true }
     // The session was deleted or reset since the last page: some of its rows may be gone already.
@@ -247,7 +247,7 @@ export class Reader implements TurnPages {
   }
 
   /** Converts the columns that complete turns and outlines share. */
-  #sharedPart(row: TurnRow, reading: PlaceRead, page: Pick<TurnPage, 'texts'>): PageCommonPart {
+  #sharedPart(row: TurnRow, reading: ReadingProgress, page: Pick<TurnPage, 'texts'>): PageCommonPart {
     checkSum(row, TURN_SUMMED, { sum: row.turn_sum, what: `Turn ${row.turn_id}` })
     const give = (text: number) => this.#giveText(text, reading, page)
     const messages = this.#walkTo(row.node, reading.messages)
@@ -313,7 +313,7 @@ export class Reader implements TurnPages {
     return { shared, added: runs.reverse().flatMap((run) => [...run]) }
   }
 
-  #giveText(id: number, reading: PlaceRead, page: Pick<TurnPage, 'texts'>): void {
+  #giveText(id: number, reading: ReadingProgress, page: Pick<TurnPage, 'texts'>): void {
     if (reading.textsGiven.has(id)) return
     reading.textsGiven.add(id)
     const row = this.#tables.text(id)!

@@ -137,8 +137,8 @@ export interface ReadingPosition {
 export interface ReaderTables extends SequenceTables {
   tree(sessionId: string): number | undefined
   /** Returns turns without the columns of token ids. */
-  turnsAfter(place: ReadingPosition): Iterable<TurnRow>
-  stepsAfter(place: ReadingPosition): Iterable<StepRow>
+  turnsAfter(position: ReadingPosition): Iterable<TurnRow>
+  stepsAfter(position: ReadingPosition): Iterable<StepRow>
   turnById(tree: number, turnId: string): TurnRow | undefined
   node(id: number): NodeRow | undefined
   text(id: number): TextRow | undefined

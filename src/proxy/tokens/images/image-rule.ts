@@ -59,7 +59,7 @@ interface ImageFamily {
    * Returns the counting function of a processor that resizes. @returns undefined if the files contain an unknown
    * setting
    */
-  counting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined
+  createCounter(config: ProcessorConfig): ImageRule['tokensOf'] | undefined
   /** Returns the ids around an image. @returns undefined if the files do not declare them */
   edges?(model: VisionConfig): ImageEdges | undefined
 }
@@ -69,18 +69,18 @@ const FAMILIES: readonly ImageFamily[] = [
     // Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and models that adopted the processor.
     processors: /^Qwen2(_5)?VLImageProcessor(Fast|Pil)?$/,
     placeholder: '<|image_pad|>',
-    counting: qwenCounting,
+    createCounter: createQwenCounter,
   },
   {
     // GLM-4.1V, GLM-4.5V and GLM-4.6V.
     processors: /^Glm4(6V|v)ImageProcessor(Fast|Pil)?$/,
     placeholder: '<|image|>',
-    counting: glmCounting,
+    createCounter: createGlmCounter,
   },
   {
     processors: /^Gemma4ImageProcessor(Fast|Pil)?$/,
     placeholder: '<|image|>',
-    counting: gemmaCounting,
+    createCounter: createGemmaCounter,
     edges: ({ boi_token_id: begin, eoi_token_id: end }) =>
       begin === undefined || end === undefined ? undefined : [begin, end],
   },
@@ -88,7 +88,7 @@ const FAMILIES: readonly ImageFamily[] = [
     // Kimi K2.5 and K2.6.
     processors: /^Kimi_?K25(Image|Vision)Processor(Fast|Pil)?$/,
     placeholder: '<|media_pad|>',
-    counting: kimiCounting,
+    createCounter: createKimiCounter,
   },
 ]
 
@@ -109,7 +109,7 @@ export function readImageRule(
   const tokenId =
     model.image_token_id ?? model.media_placeholder_token_id ?? addedTokens.get(family.placeholder)
   // A processor that does not resize requires sides that are multiples of its factor, which agents do not provide.
-  const tokensOf = config!.do_resize === false ? undefined : family.counting(config!)
+  const tokensOf = config!.do_resize === false ? undefined : family.createCounter(config!)
   const edges = family.edges?.(model)
   if (tokenId === undefined || tokensOf === undefined || (family.edges && edges === undefined))
     return undefined
@@ -137,13 +137,13 @@ export function isTextOnly(directory: string): boolean {
   const model = readModelJson<{ vision_config?: unknown; image_token_id?: unknown }>(
     join(directory, 'config.json'),
   )
-  const hasEyes = (model?.vision_config ?? model?.image_token_id ?? null) !== null
-  return !hasEyes && readProcessor(directory) === undefined
+  const hasVision = (model?.vision_config ?? model?.image_token_id ?? null) !== null
+  return !hasVision && readProcessor(directory) === undefined
 }
 
 // Defaults are those of transformers.
 
-function qwenCounting(config: ProcessorConfig): ImageRule['tokensOf'] {
+function createQwenCounter(config: ProcessorConfig): ImageRule['tokensOf'] {
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
   const minPixels = config.min_pixels ?? config.size?.shortest_edge ?? 56 * 56
   const maxPixels = config.max_pixels ?? config.size?.longest_edge ?? 28 * 28 * 1280
@@ -154,7 +154,7 @@ function qwenCounting(config: ProcessorConfig): ImageRule['tokensOf'] {
  * Returns GLM's counting function. The declared bounds apply to a video with as many frames as one patch has. There are
  * no defaults, because they differ between releases.
  */
-function glmCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
+function createGlmCounter(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
   const { shortest_edge: least, longest_edge: most } = config.size ?? {}
   if (least === undefined || most === undefined) return undefined
   const factor = (config.patch_size ?? 14) * (config.merge_size ?? 2)
@@ -163,17 +163,17 @@ function glmCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined
   return (image) => countSquares(glmResize(image, bounds), factor)
 }
 
-function countSquares(seen: ImageSide | undefined, factor: number): number | undefined {
-  return seen && (seen.width / factor) * (seen.height / factor)
+function countSquares(resized: ImageSide | undefined, factor: number): number | undefined {
+  return resized && (resized.width / factor) * (resized.height / factor)
 }
 
-function gemmaCounting(config: ProcessorConfig): ImageRule['tokensOf'] {
+function createGemmaCounter(config: ProcessorConfig): ImageRule['tokensOf'] {
   const factor = (config.patch_size ?? 16) * (config.pooling_kernel_size ?? 3)
   const maxTokens = config.max_soft_tokens ?? 280
   return (image) => gemmaTokens(image, { factor, maxTokens })
 }
 
-function kimiCounting(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
+function createKimiCounter(config: ProcessorConfig): ImageRule['tokensOf'] | undefined {
   const media = config.media_proc_cfg
   if ((media?.fixed_output_tokens ?? null) !== null) return undefined
   const bounds = {

@@ -36,10 +36,10 @@ export async function loadModelFiles(
   source: string,
   { environment = process.env }: { environment?: HubEnvironment } = {},
 ): Promise<ModelFiles> {
-  const local = localDirectory(source)
+  const local = findLocalDirectory(source)
   const { directory, unlisted } =
     local === undefined
-      ? await fetchModelDirectory(modelId(source), environment)
+      ? await fetchModelDirectory(parseModelId(source), environment)
       : { directory: local, unlisted: [] }
   const config = readModelJson<ModelConfig>(join(directory, 'config.json')) ?? {}
   const generation = readModelJson<ModelConfig>(join(directory, 'generation_config.json')) ?? {}
@@ -56,21 +56,21 @@ export async function loadModelFiles(
 }
 
 /** Returns the directory of a local source, or undefined if no local path has this name. */
-function localDirectory(source: string): string | undefined {
+function findLocalDirectory(source: string): string | undefined {
   const stats = statSync(source, { throwIfNoEntry: false })
   if (stats === undefined) return undefined
   const path = stats.isDirectory() ? join(source, 'tokenizer.json') : source
   if (basename(path) !== 'tokenizer.json' || statSync(path, { throwIfNoEntry: false }) === undefined) {
     throw new ProxyError(
       'config_invalid',
-      `${source} is neither a tokenizer.json nor a directory that holds one`,
+      `${source} is neither a tokenizer.json nor a directory that contains one`,
     )
   }
   return dirname(path)
 }
 
 /** Validates a model id, because it becomes part of a URL and of a path. */
-function modelId(source: string): string {
+function parseModelId(source: string): string {
   if (/^\w[\w.-]*(\/\w[\w.-]*)?$/.test(source) && !source.includes('..') && !source.includes('--'))
     return source
   throw new ProxyError('config_invalid', `${source} is not a file, a directory or a model id`)

@@ -116,7 +116,7 @@ function addCalls(body: string, delta: DeltaBuilder, options: OutputParserOption
 function ownName(name: string, { tools }: OutputParserOptions): string {
   const [head, tail] = name.split('.')
   const isDoubled = head === tail && name === `${head}.${tail}`
-  const isTool = (asked: string) =>
-    tools?.some((tool) => tool.type === 'function' && tool.function.name === asked)
+  const isTool = (toolName: string) =>
+    tools?.some((tool) => tool.type === 'function' && tool.function.name === toolName)
   return isDoubled && !isTool(name) && isTool(head!) ? head! : name
 }

@@ -20,8 +20,11 @@ export const HARMONY_VARIABLES = 'reasoning_effort model_identity builtin_tools'
  * Chooses the prompt format. vLLM writes the prompts of gpt-oss by harmony's rules and ignores the model's template; so
  * does `auto`.
  */
-export function choosePromptFormat(asked: PromptFormat | 'auto', templateSource: string): PromptFormatChoice {
-  if (asked !== 'auto') return { name: asked, chosenBy: 'name', evidence: [] }
+export function choosePromptFormat(
+  requested: PromptFormat | 'auto',
+  templateSource: string,
+): PromptFormatChoice {
+  if (requested !== 'auto') return { name: requested, chosenBy: 'name', evidence: [] }
   const isHarmony = HARMONY_SIGNS.every((sign) => templateSource.includes(sign))
   return {
     name: isHarmony ? 'harmony' : 'template',

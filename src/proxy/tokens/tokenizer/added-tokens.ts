@@ -43,8 +43,8 @@ export class AddedTokenFinder {
 
   #add(text: string, id: number): void {
     let at = this.#root
-    for (let place = 0; place < text.length; place += 1) {
-      const code = text.charCodeAt(place)
+    for (let index = 0; index < text.length; index += 1) {
+      const code = text.charCodeAt(index)
       const next = at.next.get(code) ?? { id: undefined, next: new Map() }
       at.next.set(code, next)
       at = next

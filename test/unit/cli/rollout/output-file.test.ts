@@ -143,7 +143,7 @@ t.test('in Parquet, the file is made of the lines beside it when all is there', 
   rmSync(`${path}.jsonl`)
   await t.rejects(OutputFile.open(path), {
     code: 'start_failed',
-    message: /is there without \S+\.parquet\.jsonl/,
+    message: /exists without \S+\.parquet\.jsonl/,
   })
 })
 

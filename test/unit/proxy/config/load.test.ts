@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../src/base/errors.ts'
 import { COMMANDS } from '../../../../src/proxy/config/commands.ts'
-import { type Env, type Flags, loadConfig, refuseUnknownEnv } from '../../../../src/proxy/config/load.ts'
+import { type Env, type Flags, loadConfig, rejectUnknownEnv } from '../../../../src/proxy/config/load.ts'
 import { ENGINE } from '../../../../src/proxy/config/options/engine.ts'
 import { REMOTE_AGENT } from '../../../../src/proxy/config/options/rollout.ts'
 import { SERVE } from '../../../../src/proxy/config/options/serve.ts'
@@ -174,22 +174,22 @@ t.test('a file that is missing, unreadable, not JSON or not an object is refused
   t.match(serveRefusal({ config: directory }), 'EISDIR')
   t.match(serveRefusal({ config: file(t, '{"port": 1,}') }), 'is not JSON')
   t.match(serveRefusal({ config: file(t, '') }), 'is not JSON')
-  t.match(serveRefusal({ config: file(t, '[1]') }), 'must hold one JSON object')
-  t.match(serveRefusal({ config: file(t, 'null') }), 'must hold one JSON object')
+  t.match(serveRefusal({ config: file(t, '[1]') }), 'must contain one JSON object')
+  t.match(serveRefusal({ config: file(t, 'null') }), 'must contain one JSON object')
 })
 
 t.test(
   'a variable with our prefix that nothing reads is refused with the name that was probably meant',
   async (t) => {
     t.equal(
-      refusal(() => refuseUnknownEnv(COMMANDS, { LLM_PROXY_PROT: '1' })),
+      refusal(() => rejectUnknownEnv(COMMANDS, { LLM_PROXY_PROT: '1' })),
       'LLM_PROXY_PROT is not a setting of llm-proxy (did you mean LLM_PROXY_PORT?)',
     )
     t.equal(
-      refusal(() => refuseUnknownEnv(COMMANDS, { LLM_PROXY_FOO: '1' })),
+      refusal(() => rejectUnknownEnv(COMMANDS, { LLM_PROXY_FOO: '1' })),
       'LLM_PROXY_FOO is not a setting of llm-proxy',
     )
-    t.doesNotThrow(() => refuseUnknownEnv(COMMANDS, { LLM_PROXY_ENGINE_LATENCY: '1s', PATH: '/bin' }))
+    t.doesNotThrow(() => rejectUnknownEnv(COMMANDS, { LLM_PROXY_ENGINE_LATENCY: '1s', PATH: '/bin' }))
   },
 )
 
@@ -202,7 +202,7 @@ t.test('the variables that Kubernetes sets beside a service called llm-proxy hav
     LLM_PROXY_PORT_8080_TCP: 'tcp://10.0.0.1:8080',
     LLM_PROXY_PORT_8080_TCP_ADDR: '10.0.0.1',
   }
-  t.doesNotThrow(() => refuseUnknownEnv(COMMANDS, env))
+  t.doesNotThrow(() => rejectUnknownEnv(COMMANDS, env))
   t.equal(loadConfig(SERVE, {}, env).port, 8080)
 })
 

@@ -22,7 +22,7 @@ export class ConsumerFetch {
   readonly #parts: FetchParts
   readonly #lease: LeaseRequest
   readonly #asked: Static<typeof FetchBody>
-  readonly #progress: FetchProgress = { given: new Set(), incomplete: 0 }
+  readonly #progress: FetchProgress = { leasedTrees: new Set(), incomplete: 0 }
   /** The units that are leased, and neither in the response nor discarded. */
   #waiting: Unit[] = []
   readonly #discarded = { stale: 0, unversioned: 0 }

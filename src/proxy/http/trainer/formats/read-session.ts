@@ -4,7 +4,7 @@ import type { TrajectoryBuilder } from '../../../session/trajectories/trajectori
 import type { SessionRecord, TurnReader, TurnRecord } from '../../../store/port/turn-store.ts'
 import { rejectPartial } from '../sessions/trajectory-query.ts'
 
-const SAID = [
+const TEXT_FIELDS = [
   'turnId',
   'index',
   'status',
@@ -26,7 +26,7 @@ const SAID = [
 ] as const satisfies (keyof TurnRecord)[]
 
 /** The text and the outcome of a turn, without its tokens. */
-export type TurnText = Pick<TurnRecord, (typeof SAID)[number]> & { readonly line: AgentRole }
+export type TurnText = Pick<TurnRecord, (typeof TEXT_FIELDS)[number]> & { readonly line: AgentRole }
 
 /**
  * Reads the turns into the builder. Texts stay in memory, token ids only in the builder, once each.
@@ -41,8 +41,8 @@ export async function readSession(
   const turns = new Map<string, TurnText>()
   for await (const turn of reader.readSteps(session.sessionId)) {
     const { line } = builder.add(turn)
-    const said = Object.fromEntries(SAID.map((name) => [name, turn[name]])) as Omit<TurnText, 'line'>
-    turns.set(turn.turnId, { ...said, line })
+    const text = Object.fromEntries(TEXT_FIELDS.map((name) => [name, turn[name]])) as Omit<TurnText, 'line'>
+    turns.set(turn.turnId, { ...text, line })
   }
   rejectPartial(session, await reader.getSession(session.sessionId))
   return turns

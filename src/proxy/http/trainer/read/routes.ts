@@ -11,7 +11,7 @@ import { NDJSON } from '../../transport/ndjson-reply.ts'
 import { exportSession } from '../formats/export-session.ts'
 import { ExportLine, ExportQuery } from '../formats/schemas.ts'
 import { detailsOnRecord } from '../sessions/details.ts'
-import { jsonStream, objectPieces, streamJson } from '../sessions/json-stream.ts'
+import { jsonStream, objectChunks, streamJson } from '../sessions/json-stream.ts'
 import * as schemas from '../sessions/schemas.ts'
 import { sessionToWire, sessionWithTurns } from '../sessions/serialise.ts'
 import { readTrajectories } from '../sessions/trajectory-query.ts'
@@ -301,7 +301,7 @@ function rowRoutes(app: SchemaApp, { reader, tokenTexts }: ReadRoutesOptions): v
 
 /** Sends a plain object, its arrays element by element. */
 function sendJson(request: FastifyRequest, reply: FastifyReply, value: object): FastifyReply {
-  return sendCompressed(request, reply, jsonStream(objectPieces(value)))
+  return sendCompressed(request, reply, jsonStream(objectChunks(value)))
 }
 
 /** Responses are so repetitive that the fastest level suffices. */

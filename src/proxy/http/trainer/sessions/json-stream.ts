@@ -1,10 +1,10 @@
 /** Writes JSON chunk by chunk, so that a response of any size takes little memory. */
 import { Readable } from 'node:stream'
-import { setImmediate as nextLoopTurn } from 'node:timers/promises'
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import type { FastifyReply } from 'fastify'
 
-/** The count of numbers in one chunk of text: some tens of kilobytes. */
-const NUMBERS_PER_PIECE = 4096
+/** The number of numbers per chunk, whose text is some tens of kilobytes. */
+const NUMBERS_PER_CHUNK = 4096
 
 /** Replaces numbers that are not finite, which JSON cannot express; null would break readers that expect numbers. */
 const LOWEST = String(-Number.MAX_VALUE)
@@ -14,48 +14,48 @@ const BLOCK_LENGTH = 65_536
 
 type NumberArray = Int32Array | Uint8Array | Float64Array
 
-type Pieces = AsyncIterable<string> | Iterable<string>
+type Chunks = AsyncIterable<string> | Iterable<string>
 
 /** Responds with the JSON text that the chunks form. */
-export function streamJson(reply: FastifyReply, pieces: Pieces): FastifyReply {
-  return reply.type('application/json; charset=utf-8').send(jsonStream(pieces))
+export function streamJson(reply: FastifyReply, chunks: Chunks): FastifyReply {
+  return reply.type('application/json; charset=utf-8').send(jsonStream(chunks))
 }
 
 /**
- * Returns a body that is produced no faster than the client reads it; when the client leaves, `return()` of `pieces` is
- * called.
+ * Returns a body that is produced no faster than the client reads it; when the client disconnects, `return()` of
+ * `chunks` is called.
  */
-export function jsonStream(pieces: Pieces): Readable {
-  return Readable.from(inBlocks(pieces), { objectMode: false })
+export function jsonStream(chunks: Chunks): Readable {
+  return Readable.from(inBlocks(chunks), { objectMode: false })
 }
 
-async function* inBlocks(pieces: Pieces): AsyncGenerator<string> {
+async function* inBlocks(chunks: Chunks): AsyncGenerator<string> {
   let block = ''
-  for await (const piece of pieces) {
-    block += piece
+  for await (const chunk of chunks) {
+    block += chunk
     if (block.length < BLOCK_LENGTH) continue
     yield block
     block = ''
-    // A client that reads as fast as this writes would keep all others waiting.
-    await nextLoopTurn()
+    // Otherwise a client that reads as fast as the proxy writes would delay all other requests.
+    await yieldToEventLoop()
   }
   if (block !== '') yield block
 }
 
-/** Yields a plain object as JSON, its arrays element by element: no text is as long as the whole response. */
-export function* objectPieces(values: object): Generator<string> {
+/** Yields a plain object as JSON, its arrays element by element, so that no chunk is as long as the response. */
+export function* objectChunks(values: object): Generator<string> {
   let separator = '{'
   for (const [name, value] of Object.entries(values)) {
     if (value === undefined) continue
     yield `${separator}${JSON.stringify(name)}:`
     separator = ','
-    if (Array.isArray(value)) yield* arrayPieces(value)
+    if (Array.isArray(value)) yield* arrayChunks(value)
     else yield JSON.stringify(value)
   }
   yield separator === '{' ? '{}' : '}'
 }
 
-function* arrayPieces(items: readonly unknown[]): Generator<string> {
+function* arrayChunks(items: readonly unknown[]): Generator<string> {
   yield '['
   for (const [position, item] of items.entries())
     yield `${position > 0 ? ',' : ''}${JSON.stringify(item) ?? 'null'}`
@@ -65,8 +65,8 @@ function* arrayPieces(items: readonly unknown[]): Generator<string> {
 /** Yields a JSON array of numbers. Numbers that are not finite become the lowest double. */
 export function* numberArray(numbers: NumberArray): Generator<string> {
   yield '['
-  for (let start = 0; start < numbers.length; start += NUMBERS_PER_PIECE) {
-    const text = numbers.subarray(start, start + NUMBERS_PER_PIECE).join(',')
+  for (let start = 0; start < numbers.length; start += NUMBERS_PER_CHUNK) {
+    const text = numbers.subarray(start, start + NUMBERS_PER_CHUNK).join(',')
     const comma = start > 0 ? ',' : ''
     yield comma + (/[IN]/.test(text) ? text.replaceAll(/-?Infinity|NaN/g, LOWEST) : text)
   }
@@ -86,7 +86,7 @@ export function openObject(values: object): string {
 }
 
 /** Yields a member that follows others. */
-export function* member(name: string, pieces: Iterable<string>): Generator<string> {
+export function* member(name: string, chunks: Iterable<string>): Generator<string> {
   yield `,"${name}":`
-  yield* pieces
+  yield* chunks
 }

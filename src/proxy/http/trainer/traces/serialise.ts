@@ -19,7 +19,7 @@ export function exactTokens(turn: TurnRecord): Pick<TurnRecord, keyof typeof NO_
   return turn.exact ? turn : NO_TOKENS
 }
 
-/** The details of traces beyond ids and logprobs. */
+/** The token data that traces include beyond ids and logprobs, and its source. */
 interface TraceDetails {
   readonly reader: TurnReader
   readonly choice: DetailChoice

@@ -37,7 +37,7 @@ async function start(selection: Partial<typeof SELECTION> = {}) {
   const consumers = new Consumers(store, new Activity())
   const { consumer } = await consumers.create(aConsumer({ selection: { ...SELECTION, ...selection } }))
   let leases = 0
-  const progress = { given: new Set<number>(), incomplete: 0 }
+  const progress = { leasedTrees: new Set<number>(), incomplete: 0 }
   const take = async (limit = 10) => {
     store.read = 0
     leases += 1

@@ -5,7 +5,7 @@ import {
   jsonStream,
   member,
   numberArray,
-  objectPieces,
+  objectChunks,
   openObject,
   textArray,
 } from '../../../../../../src/proxy/http/trainer/sessions/json-stream.ts'
@@ -54,13 +54,13 @@ t.test('a stream is its pieces, in blocks', async (t) => {
 t.test('an object reads as it was, its arrays element by element', async (t) => {
   fc.assert(
     fc.property(fc.dictionary(fc.string(), fc.jsonValue()), (values) => {
-      const text = [...objectPieces(values)].join('')
+      const text = [...objectChunks(values)].join('')
       return text === JSON.stringify(values)
     }),
   )
-  t.equal([...objectPieces({ a: undefined, b: [undefined, 1] })].join(''), '{"b":[null,1]}')
+  t.equal([...objectChunks({ a: undefined, b: [undefined, 1] })].join(''), '{"b":[null,1]}')
   const session = { metadata: 'x'.repeat(65_536) }
-  const pieces = [...objectPieces({ sessions: Array.from({ length: 100 }, () => session) })]
+  const pieces = [...objectChunks({ sessions: Array.from({ length: 100 }, () => session) })]
   t.ok(Math.max(...pieces.map(({ length }) => length)) < 70_000)
 })
 
