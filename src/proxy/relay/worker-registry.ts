@@ -31,6 +31,7 @@ export class WorkerRegistry {
   readonly #workers = new Map<string, ConnectedWorker>()
   /** Functions that cancel the grace period of a disconnected worker. */
   readonly #cancelGrace = new Map<string, () => void>()
+  /** Sockets that are open and were not rejected. */
   readonly #sockets = new Set<RelaySocket>()
   /** When the next rejection may be logged. */
   #nextRejectionMs = Number.NEGATIVE_INFINITY
@@ -56,42 +57,35 @@ export class WorkerRegistry {
   accept(socket: RelaySocket, greeted: () => void = () => {}): void {
     this.#sockets.add(socket)
     let worker: ConnectedWorker | undefined
-    let refused = false
     let silentMs: number | undefined
     const heartbeat = new WorkerHeartbeat(socket, this.#context, (sinceMs) => {
       if (worker === undefined || sinceMs < worker.silenceLimitMs) return false
       silentMs = sinceMs
       return true
     })
-    const cancelHello = this.#context.clock.after(HELLO_TIMEOUT_MS, () => {
-      refused = true
-      this.#reject(socket, CLOSE.badHello, 'no worker_hello in time')
-    })
+    const cancelHello = this.#context.clock.after(HELLO_TIMEOUT_MS, () =>
+      this.#reject(socket, CLOSE.badHello, 'no worker_hello in time'),
+    )
     const receive = (data: { toString(): string }, isBinary: boolean) => {
       heartbeat.heard()
       // A socket that was rejected or replaced may deliver frames until it has closed.
-      if (refused || (worker && !worker.isOn(socket))) return
+      if (!this.#sockets.has(socket) || (worker && !worker.isOn(socket))) return
       const frame = parseFrame(data, isBinary)
-      if (worker) this.#receive(worker, socket, frame, data)
-      else {
-        cancelHello()
-        worker = this.#welcome(socket, frame)
-        if (worker) {
-          heartbeat.start()
-          greeted()
-        } else refused = true
-      }
+      if (worker) return this.#receive(worker, socket, frame, data)
+      cancelHello()
+      worker = this.#welcome(socket, frame)
+      if (!worker) return
+      heartbeat.start()
+      greeted()
     }
     socket.on('message', (data, isBinary) => {
       try {
         receive(data, isBinary)
       } catch (err) {
         // A defect, such as a failed assertion, ends this connection; the worker reconnects.
-        logEvent(this.#context.logger, 'worker_connection_failed', {
-          worker_id: worker?.identity.workerId,
-          err,
-        })
-        refused = true
+        const workerId = worker?.identity.workerId
+        logEvent(this.#context.logger, 'worker_connection_failed', { worker_id: workerId, err })
+        this.#sockets.delete(socket)
         socket.terminate()
       }
     })
@@ -252,6 +246,7 @@ export class WorkerRegistry {
   #reject(socket: RelaySocket, code: number, why: string, workerId?: string): undefined {
     // The reason in a close frame has at most 123 bytes; these reasons are ASCII.
     const reason = why.slice(0, 120)
+    this.#sockets.delete(socket)
     socket.close(code, reason)
     const { clock, logger } = this.#context
     if (clock.nowMs() < this.#nextRejectionMs) return
