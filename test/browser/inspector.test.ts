@@ -614,6 +614,7 @@ t.test('the inspector', { skip: !existsSync(CHROMIUM) && 'there is no chromium' 
     await page.goto(`${api.url}/ui/#/session/running`)
     const tail = page.locator('.live-tail pre')
     await tail.getByText('hi').waitFor()
+    t.equal(await page.locator('.message.sampled').textContent(), 'sampledin flight', 'no empty box')
     await picture(page, 'live')
     steps[0]!.resolve()
     await tail.getByText('hi there').waitFor()

@@ -59,6 +59,7 @@ export function Answer({
   const hasCalls = shown.tools && calls.length > 0
   // Tool calls and errors show what happened; otherwise a box without text would look like a fault of the page.
   const missing = hasCalls || turn.error ? undefined : describeMissingText(turn)
+  const isInFlight = turn.status === 'open'
   return (
     <div class="message sampled">
       <span class="role">sampled</span>
@@ -68,6 +69,7 @@ export function Answer({
       )}
       {hasCalls && calls.map((call, place) => <Call key={place} call={call} />)}
       {turn.error && <p class="bad">{revealInvisible(turn.error.message)}</p>}
+      {isInFlight && <p class="quiet">in flight</p>}
       {missing !== undefined && <p class="quiet">{revealInvisible(missing)}</p>}
       {turn.inexact_reason && <p class="warn">{revealInvisible(turn.inexact_reason)}</p>}
       {turn.finish_reason && missing === undefined && (
