@@ -1,6 +1,6 @@
 /**
  * npm run bench -- [--quick] [--rows small,large,…] [--targets direct,local,…] [--loads 'Messages, 16'] [--json FILE]
- *   [--cpu-prof FOLDER] [--write]
+ *   [--cpu-prof FOLDER] [--events-per-write N] [--write]
  *
  * Measures the proxy against the engine itself and against pass-throughs that record nothing. Every part runs in a
  * separate process; README.md beside this file explains the figures.
@@ -55,6 +55,7 @@ const { values: options } = parseArgs({
     loads: { type: 'string', default: '' },
     json: { type: 'string' },
     'cpu-prof': { type: 'string' },
+    'events-per-write': { type: 'string', default: '1' },
     write: { type: 'boolean', default: false },
   },
 })
@@ -70,8 +71,10 @@ async function main(): Promise<void> {
   console.log(machineLine(machine))
   const startedAt = Date.now()
   await using children = new Children()
+  const eventsPerWrite = Number(options['events-per-write'])
   const bench: Bench = {
-    engineUrl: (await startEngine(children)).url,
+    engineUrl: (await startEngine(children, { eventsPerWrite })).url,
+    eventsPerWrite,
     load: await LoadGenerator.start(children),
     folder,
     quick: options.quick,

@@ -30,7 +30,9 @@ export async function startTargets(
 ): Promise<ReplayTarget[]> {
   const started: ReplayTarget[] = []
   const isAsked = bench.targetNames.some(isTokenMode)
-  const tokenEngine = isAsked ? await startEngine(children, { tokenizer: TOKEN_MODEL }) : undefined
+  const tokenEngine = isAsked
+    ? await startEngine(children, { tokenizer: TOKEN_MODEL, eventsPerWrite: bench.eventsPerWrite })
+    : undefined
   for (const name of bench.targetNames) {
     const { folder, cpuProfileFolder } = bench
     const isToken = isTokenMode(name)

@@ -17,7 +17,9 @@ const PASS_THROUGHS = ['pipe', 'pipe+ids', 'parse'] as const
 const TOKEN_MODES = ['local-token', 'relay-token'] as const
 /** Records to the empty database that `DATABASE_URL` names; measured only on request. */
 const IN_POSTGRES = 'local-postgres'
-export const USUAL_TARGETS = ['direct', ...PASS_THROUGHS, 'local', 'relay', ...TOKEN_MODES] as const
+/** The least that a recorder costs. */
+const FLOOR = 'floor'
+export const USUAL_TARGETS = ['direct', ...PASS_THROUGHS, FLOOR, 'local', 'relay', ...TOKEN_MODES] as const
 export const TARGET_NAMES = [...USUAL_TARGETS, IN_POSTGRES] as const
 export type TargetName = (typeof TARGET_NAMES)[number]
 type PassThrough = (typeof PASS_THROUGHS)[number]
@@ -67,6 +69,10 @@ export class Targets {
     if (name === 'direct') return { name, url: this.#engineUrl + CALL_PATH }
     if (isPassThrough(name)) {
       const child = await this.startPassThrough(name)
+      return { name, url: child.url + CALL_PATH, pid: child.pid }
+    }
+    if (name === FLOOR) {
+      const child = await this.#startFloor(proxy)
       return { name, url: child.url + CALL_PATH, pid: child.pid }
     }
     const child =
@@ -119,6 +125,13 @@ export class Targets {
 
   #engine(): string[] {
     return ['--engine-url', this.#engineUrl, '--engine-kind', 'vllm']
+  }
+
+  #startFloor({ db, cpuProfileFolder }: ProxyOptions): Promise<Child> {
+    const script = join(import.meta.dirname, '../processes/floor.ts')
+    const profile = cpuProfileFolder ? ['--cpu-prof', `--cpu-prof-dir=${cpuProfileFolder}`] : []
+    const args = [...profile, script, '--engine-url', this.#engineUrl, '--db', db]
+    return this.#children.start({ name: 'floor', args })
   }
 
   startPassThrough(mode: PassThrough): Promise<Child> {

@@ -10,8 +10,9 @@
  * If tools are offered, a completion always has the same text and one tool call, so that agents that replay a session
  * can echo it without having read it.
  *
- * node engine-stand-in.ts [--tokens-per-second N] [--tokenizer FOLDER]
+ * node engine-stand-in.ts [--tokens-per-second N] [--events-per-write N] [--tokenizer FOLDER]
  *   --tokens-per-second  per stream; default: as fast as possible
+ *   --events-per-write   events that one write to a stream contains, as vLLM's server under load; default: 1
  *   --tokenizer          accepts prompts of ids as well, with tokens of this model: see token-answers.ts
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
@@ -74,9 +75,14 @@ interface Stream {
 }
 
 const { values } = parseArgs({
-  options: { 'tokens-per-second': { type: 'string' }, tokenizer: { type: 'string' } },
+  options: {
+    'tokens-per-second': { type: 'string' },
+    'events-per-write': { type: 'string', default: '1' },
+    tokenizer: { type: 'string' },
+  },
 })
 const stepMs = values['tokens-per-second'] ? 1000 / Number(values['tokens-per-second']) : 0
+const eventsPerWrite = Number(values['events-per-write'])
 const streams = new Set<Stream>()
 const answers = values.tokenizer === undefined ? undefined : tokenAnswers(ROOT, values.tokenizer)
 
@@ -206,12 +212,19 @@ function open(response: ServerResponse, said: Omit<Stream, 'response' | 'sent'>,
   if (streams.size === 1) scheduleStep()
 }
 
-/** Sends one token to each open stream, as an engine's step does. */
+/** Returns the next events of a stream, for one write. */
+function nextEvents(stream: Stream): string | Buffer {
+  const count = Math.min(eventsPerWrite, stream.tokens - stream.sent)
+  if (count === 1) return stream.chunk(stream.sent++)
+  return Buffer.concat(Array.from({ length: count }, () => Buffer.from(stream.chunk(stream.sent++))))
+}
+
+/** Sends the next tokens to each open stream, as an engine's step does. */
 function step(): void {
   for (const stream of streams) {
     if (stream.response.writableNeedDrain) continue
     const { tokens, response } = stream
-    if (stream.sent < tokens) response.write(stream.chunk(stream.sent++))
+    if (stream.sent < tokens) response.write(nextEvents(stream))
     else {
       streams.delete(stream)
       response.end(stream.end())

@@ -115,6 +115,7 @@ function report(comparison: Comparison, cells: Cell[], at: FigureAt): string {
     'CPU ms/call',
     'of pipe',
     'of pipe+ids',
+    'of floor',
     'RSS MiB',
   ]
   const rows = cells.map(({ target, concurrency, figures, rssMib: rss }) => {
@@ -142,6 +143,7 @@ function report(comparison: Comparison, cells: Cell[], at: FigureAt): string {
       figure(figures.cpuMsPerCall.median),
       cpuOf('pipe'),
       cpuOf('pipe+ids'),
+      cpuOf('floor'),
       figure(rss),
     ]
   })

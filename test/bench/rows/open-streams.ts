@@ -17,7 +17,7 @@ export const openStreams: Row = async ({ load, folder, quick, targetNames, cpuPr
   const maxTokens = quick ? TOKENS.quick : TOKENS.full
   const results: { target: TargetName; result: LoadResult; rss: number }[] = []
   for (const name of targetNames) {
-    if (isPassThrough(name) || isTokenMode(name)) continue
+    if (isPassThrough(name) || name === 'floor' || isTokenMode(name)) continue
     await using children = new Children()
     const engine = await startEngine(children, { tokensPerSecond: TOKENS_PER_SECOND })
     const db = join(folder, `open-streams-${name}.db`)

@@ -182,10 +182,14 @@ function reportOf(all: readonly Figures[]): string {
     figure(one.cpuMs.median),
     `${figure(one.cpuMs.median / cpuOf('pipe', all, one))} ×`,
     `${figure(one.cpuMs.median / cpuOf('pipe+ids', all, one))} ×`,
+    `${figure(one.cpuMs.median / cpuOf('floor', all, one))} ×`,
     figure(one.workerCpuMs.median),
     figure(one.rssMib),
   ])
-  return table([...head, 'CPU ms/turn', 'of pipe', 'of pipe+ids', 'worker CPU ms', 'RSS MiB'], rows)
+  return table(
+    [...head, 'CPU ms/turn', 'of pipe', 'of pipe+ids', 'of floor', 'worker CPU ms', 'RSS MiB'],
+    rows,
+  )
 }
 
 function threadsReport(all: readonly Figures[]): string {

@@ -5,6 +5,8 @@ import type { TargetName } from '../parts/targets.ts'
 export interface Bench {
   /** The URL of the fake engine without a rate limit. */
   engineUrl: string
+  /** The number of events that the engine writes at once to each stream. */
+  eventsPerWrite: number
   load: LoadGenerator
   /** The folder for databases, which is deleted at the end. */
   folder: string
