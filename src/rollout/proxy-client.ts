@@ -80,7 +80,7 @@ export interface ProxyClientOptions {
   proxyUrl: string
   adminKey?: string | undefined
   http: HttpClient
-  /** As Math.random. */
+  /** Returns a random number from 0 to 1; default: `Math.random`. */
   random?: () => number
 }
 

@@ -18,7 +18,7 @@ export interface RemoteAgentLoopOptions extends Partial<RemoteAgentConfig> {
   runner?: AgentRunner
   /** Called for each failed attempt. */
   logger?: Logger
-  /** As Math.random. */
+  /** Returns a random number from 0 to 1; default: `Math.random`. */
   random?: () => number
 }
 

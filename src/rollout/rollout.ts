@@ -33,7 +33,7 @@ export interface RolloutOptions extends RowChoice {
   /** The runner's settings that this rollout overrides. */
   agent?: AgentSettings | undefined
   taskPathOf(sample: Sample): string | undefined
-  /** As Math.random. */
+  /** Returns a random number from 0 to 1, as `Math.random` does. */
   random(): number
 }
 

@@ -90,12 +90,12 @@ t.test('other weights are no fault: nothing is compared, and nothing proved; exi
   t.equal((await verify('--db', db, '--engine-url', engine.url, '--any-weights')).code, 0)
 })
 
-t.test('an engine that does not answer, and one that cannot score, fail the command', async (t) => {
+t.test('an engine that does not respond, and one that cannot score, fail the command', async (t) => {
   const db = `${t.testdir({})}/none.db`
   await startProxy(t, { db })
   const { code, stderr } = await verify('--db', db, '--engine-url', 'http://127.0.0.1:1')
   t.equal(code, 1)
-  t.match(stderr, /the engine does not answer/)
+  t.match(stderr, /the engine does not respond/)
 })
 
 t.test(

@@ -91,8 +91,8 @@ async function findWarnings(proxyUrl: string, served = Number.POSITIVE_INFINITY)
     reasoning_efforts?: EffortFacts
     context_length?: number
   }
-  const less = (health.engines ?? []).flatMap(({ warning: said }) => said ?? [])
-  const found = less.map((said) => warning('engine', said, 'see docs/engines.md'))
+  const less = (health.engines ?? []).flatMap(({ warning: text }) => text ?? [])
+  const found = less.map((text) => warning('engine', text, 'see docs/engines.md'))
   const unread = health.tool_parser?.warning
   if (unread !== undefined)
     found.push(warning('tool calls', unread, 'see docs/token-mode.md for the formats'))

@@ -15,7 +15,7 @@ const SEEN: Record<LogprobsMode, string> = {
 }
 
 const UNKNOWN = {
-  too_few: 'of an unknown distribution: the engine tells too few alternatives',
+  too_few: 'of an unknown distribution: the engine reports too few alternatives',
   too_close: 'of an unknown distribution: two tokens are as good as each other',
   filters: 'after temperature; whether after filters too cannot be seen in this answer',
 } as const

@@ -44,7 +44,7 @@ export function checkTls({ host, tlsCert, tlsKey, trustedProxies }: ServeConfig)
     const { validTo, subject } = new X509Certificate(cert)
     const leftMs = Date.parse(validTo) - Date.now()
     const seen = `${subject.replaceAll('\n', ', ') || 'a certificate'}, valid to ${validTo}`
-    if (leftMs < 0) return failure('tls', seen, 'renew it: clients refuse it')
+    if (leftMs < 0) return failure('tls', seen, 'renew it: clients reject it')
     return leftMs < SOON_MS ? warning('tls', seen, 'renew it soon') : ok('tls', seen)
   } catch (error) {
     return failure('tls', withCause(error), 'name a certificate and its key, both PEM')

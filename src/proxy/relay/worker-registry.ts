@@ -98,10 +98,10 @@ export class WorkerRegistry {
     })
   }
 
-  /** Disconnects every worker; it will reconnect. Running requests fail. */
+  /** Disconnects all workers, which will reconnect. Running requests fail. */
   close(): void {
     for (const worker of [...this.#workers.values()])
-      this.#remove(worker, 'was sent away: the proxy shuts down')
+      this.#remove(worker, 'was disconnected: the proxy is shutting down')
     for (const socket of this.#sockets) socket.close(CLOSE.goingAway, PROXY_SHUTS_DOWN)
   }
 

@@ -153,9 +153,9 @@ function showTime(isTimed: boolean): void {
   setQuery({ bars: isTimed ? 'time' : undefined })
 }
 
-/** Selects a turn; a place out of range selects the first or last one. */
-function selectTurn(turns: readonly TreeTurn[], place: number): void {
-  const turn = turns[Math.max(0, Math.min(turns.length - 1, place))]
+/** Selects a turn by its index in `turns`; an index out of range selects the first or last one. */
+function selectTurn(turns: readonly TreeTurn[], index: number): void {
+  const turn = turns[Math.max(0, Math.min(turns.length - 1, index))]
   if (turn) setQuery({ turn: turn.index })
 }
 

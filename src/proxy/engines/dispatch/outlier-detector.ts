@@ -4,7 +4,7 @@
  *
  * As in Envoy's outlier detection (`consecutive_5xx`, `max_ejection_time`, `max_ejection_percent`): consecutive failures
  * eject a member, each further ejection lasts longer, and only a share of all members is ejected at a time. As in LiteLLM's
- * cooldowns, a 429 ejects at once, for as long as its `Retry-After` says.
+ * cooldowns, a 429 ejects at once, for the time in its `Retry-After`.
  */
 import type { ErrorCode, ProxyError } from '../../../base/errors.ts'
 

@@ -73,7 +73,7 @@ export async function readSessionTurns(
     const { turnId, exact } = turn
     const known = { turnId, prompt: prompts.get(turnId)!, ...getCompletionPart(toSampledMessage(turn)) }
     bytes += getByteSize(known)
-    // Without a prompt no engine was asked: at a limit of the session.
+    // A turn at a limit of its session has no prompt, because no engine sampled it.
     return exact && known.prompt.length > 0 ? known : undefined
   }
   const turns = attachPrompts(store.readSteps(sessionId), prompts)

@@ -23,7 +23,7 @@ export type TrainableTurn = Pick<
     readonly replacedEnd?: EndReplacement | undefined
   }
 
-/** Tokens at the end of a turn's completion, in whose place a later prompt has the template's token. */
+/** Tokens at the end of a turn's completion that a later prompt replaces with the template's token. */
 interface EndReplacement {
   readonly turnId: string
   readonly tokens: number

@@ -239,9 +239,10 @@ export function withoutPassword(url: string): string {
 
 const ADVICE: Readonly<Record<string, string>> = {
   '28P01': 'rejects the password: correct it in --db, or in PGPASSWORD',
-  '28000': 'refuses this user: see pg_hba.conf of the server',
+  '28000': 'rejects this user: see pg_hba.conf of the server',
   '3D000': 'does not exist: create it, with createdb',
-  '42501': 'lets this user create no tables: grant CREATE on the database to the role, or make it the owner',
+  '42501':
+    'does not allow this user to create tables: grant CREATE on the database to the role, or make it the owner',
   '53300': 'has no connection left: raise max_connections, or end other clients; a proxy needs six',
   [READ_ONLY]:
     'rejects writes: name the primary, or a role and database without default_transaction_read_only',

@@ -97,7 +97,7 @@ export class TurnSender {
     return records
   }
 
-  /** To be called before the writer is told to remove the session's turns. */
+  /** To be called before the command that removes the session's turns is sent to the writer. */
   forget(sessionId: string): void {
     this.#records.delete(sessionId)
   }

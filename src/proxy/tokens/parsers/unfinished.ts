@@ -13,25 +13,27 @@ export interface CutOffState {
 
 /**
  * Returns the text that a completion needs before its turn can end as templates end turns.
- * @param said the text of the completion, including special tokens
+ * @param completion the text of the completion, including special tokens
  * @param head the end of its prompt
  */
-export function findCutOffState(family: ParserFamily, said: string, head: string): CutOffState {
+export function findCutOffState(family: ParserFamily, completion: string, head: string): CutOffState {
   const { reasoning } = family
-  const header = family.headerRest?.(said) ?? (reasoning ? restOfOpener(reasoning.open, said) : '')
-  const reasons = reasoning !== undefined && isInReasoning(family, said + header, head)
+  const header =
+    family.headerRest?.(completion) ?? (reasoning ? restOfOpener(reasoning.open, completion) : '')
+  const reasons = reasoning !== undefined && isInReasoning(family, completion + header, head)
   return {
     header,
     reasoningClose: reasons ? reasoning.close : undefined,
-    endsLine: /\n$/.test(said + header),
+    endsLine: /\n$/.test(completion + header),
   }
 }
 
 /** Returns whether a completion ends inside a reasoning block. */
-export function isInReasoning(family: ParserFamily, said: string, head: string): boolean {
+export function isInReasoning(family: ParserFamily, completion: string, head: string): boolean {
   if (family.reasoning === undefined) return false
   const { open, close } = family.reasoning
-  if (said.includes(open) || said.includes(close)) return said.lastIndexOf(open) > said.lastIndexOf(close)
+  if (completion.includes(open) || completion.includes(close))
+    return completion.lastIndexOf(open) > completion.lastIndexOf(close)
   return opensReasoning(family, head)
 }
 
@@ -39,9 +41,9 @@ export function isInReasoning(family: ParserFamily, said: string, head: string):
  * Returns the missing end of an opening marker that consists of a token and words (Gemma 4's `<|channel>thought`), if
  * the completion was truncated in the words.
  */
-function restOfOpener(open: string, said: string): string {
+function restOfOpener(open: string, completion: string): string {
   const token = /^<[^>]+>/.exec(open)?.[0]
-  const at = token === undefined ? -1 : said.lastIndexOf(token)
-  const begun = at === -1 ? '' : said.slice(at)
+  const at = token === undefined ? -1 : completion.lastIndexOf(token)
+  const begun = at === -1 ? '' : completion.slice(at)
   return begun !== '' && open.startsWith(begun) ? open.slice(begun.length) : ''
 }

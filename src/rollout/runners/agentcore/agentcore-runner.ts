@@ -40,7 +40,7 @@ export interface AgentCoreRunnerOptions {
   retryBaseMs?: number
   /** Called with warnings for the user. Default: a warning of the process. */
   warn?(text: string): void
-  /** As Math.random. */
+  /** Returns a random number from 0 to 1; default: `Math.random`. */
   random?: () => number
   /** The clock of the rate limit; that of the runtime's first runner applies. Default: this process's time. */
   clock?: LimiterClock

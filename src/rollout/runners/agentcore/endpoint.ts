@@ -21,7 +21,7 @@ export interface EndpointOptions {
   /** The number of concurrent API calls: an agent that does not work in the background keeps one open until its end. */
   maxCalls: number
   retryBaseMs: number
-  /** As Math.random. */
+  /** Returns a random number from 0 to 1, as `Math.random` does. */
   random: () => number
   clock?: LimiterClock | undefined
   onThrottled(): void

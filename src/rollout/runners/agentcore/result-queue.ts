@@ -10,7 +10,7 @@ export interface ResultQueueOptions {
   region: string
   /** Messages of other experiments are left in the queue. */
   experiment: string
-  /** As Math.random. */
+  /** Returns a random number from 0 to 1, as `Math.random` does. */
   random: () => number
   warn(text: string): void
 }

@@ -7,7 +7,7 @@ import type { Ledger } from './ledger.ts'
 export interface SessionStopsOptions {
   endpoint: AgentCoreEndpoint
   retryBaseMs: number
-  /** As Math.random. */
+  /** Returns a random number from 0 to 1, as `Math.random` does. */
   random: () => number
   warn(text: string): void
 }

@@ -67,39 +67,39 @@ export class AtifSteps {
   }
 
   #read(message: Message, timestamp: string, known: ReadonlySet<string> | undefined): void {
-    const said = message.value
-    if (said.role === 'assistant') this.#echo(message, said, timestamp)
-    else if (said.role === 'tool' || said.role === 'function') this.#result(said, timestamp)
+    const sent = message.value
+    if (sent.role === 'assistant') this.#echo(message, sent, timestamp)
+    else if (sent.role === 'tool' || sent.role === 'function') this.#result(sent, timestamp)
     else {
-      const source = said.role === 'user' ? 'user' : 'system'
+      const source = sent.role === 'user' ? 'user' : 'system'
       const isCopy = known?.has(message.json) === true
       this.#texts.add(message.json)
-      const step = { timestamp, source, message: atifContent(said.content) } as const
+      const step = { timestamp, source, message: atifContent(sent.content) } as const
       this.#push(isCopy ? { ...step, is_copied_context: true } : step)
     }
   }
 
   /** Adds an echo, unless its response is already a step, even if the agent has edited it. */
-  #echo({ parent }: Message, said: ChatMessage & { role: 'assistant' }, timestamp: string): void {
-    const calls = (said.tool_calls ?? []).filter((call) => call.type === 'function')
+  #echo({ parent }: Message, sent: ChatMessage & { role: 'assistant' }, timestamp: string): void {
+    const calls = (sent.tool_calls ?? []).filter((call) => call.type === 'function')
     const isKnown = calls.length > 0 && calls.every(({ id }) => this.#calls.has(id))
     if (isKnown || (parent !== undefined && this.#answered.has(parent))) return
     const step = this.#push({
       timestamp,
       source: 'agent',
-      message: atifContent(said.content),
-      reasoning_content: said.reasoning_content || undefined,
+      message: atifContent(sent.content),
+      reasoning_content: sent.reasoning_content || undefined,
       is_copied_context: true,
     })
     this.#addCalls(step, calls)
   }
 
   /** Adds a tool result to the step that made the tool call. */
-  #result(said: ChatMessage & { role: 'tool' | 'function' }, timestamp: string): void {
-    const id = said.role === 'tool' ? said.tool_call_id : undefined
+  #result(sent: ChatMessage & { role: 'tool' | 'function' }, timestamp: string): void {
+    const id = sent.role === 'tool' ? sent.tool_call_id : undefined
     const caller = id === undefined ? undefined : this.#calls.get(id)
     const step = caller ?? this.steps.findLast(({ source }) => source === 'agent')
-    const content = atifContent(said.content)
+    const content = atifContent(sent.content)
     if (step === undefined) {
       this.#push({ timestamp, source: 'user', message: content })
       return

@@ -3,7 +3,7 @@ import type { Static } from 'typebox'
 import { isMainWork } from '../../../session/roles/agent-role.ts'
 import { type Trajectory, TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import type { SessionRecord, TurnReader } from '../../../store/port/turn-store.ts'
-import { selectedBy, told, toTurnSelection } from '../sessions/trajectory-query.ts'
+import { reportRows, selectedBy, toTurnSelection } from '../sessions/trajectory-query.ts'
 import { atifDocument } from './atif.ts'
 import { readSession, type TurnText } from './read-session.ts'
 import type { ExportQuery } from './schemas.ts'
@@ -33,7 +33,7 @@ export async function exportSession(
     const document = atifDocument({ reader, session, ids: query.ids }, shown)
     return document ? line(document) : []
   }
-  const rows = told(builder.rows(selectedBy(query.select), session.reward, session.marks), onRow)
+  const rows = reportRows(builder.rows(selectedBy(query.select), session.reward, session.marks), onRow)
   return query.format === 'sft' ? sftLines(session.sessionId, rows) : line(trainingTrace(rows, turns))
 }
 

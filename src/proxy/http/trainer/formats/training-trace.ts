@@ -32,7 +32,7 @@ export function* trainingTrace(
   yield ']}'
 }
 
-function* trainingTurn(row: Trajectory, span: TurnSpan, said: TurnText): Generator<string> {
+function* trainingTurn(row: Trajectory, span: TurnSpan, turn: TurnText): Generator<string> {
   const { turn_id, start, end, weight_version_start, weight_version_end } = span
   const { index, line, policy, reward, labels } = span
   const promptLength = row.prompt_ids.length + start
@@ -41,17 +41,17 @@ function* trainingTurn(row: Trajectory, span: TurnSpan, said: TurnText): Generat
   prompt.set(row.response_ids.subarray(0, start), row.prompt_ids.length)
   const mask = new Uint8Array(promptLength + end - start).fill(1, promptLength)
   const versions = { weight_version_start, weight_version_end }
-  const metadata = { index, line, policy, reward, labels, model: said.model, ...versions }
+  const metadata = { index, line, policy, reward, labels, model: turn.model, ...versions }
   yield openObject({ node_id: turn_id, metadata })
   yield* member('prompt_token_ids', numberArray(prompt))
   yield* member('completion_token_ids', numberArray(row.response_ids.subarray(start, end)))
   yield* member('per_token_logps', numberArray(row.response_logprobs.subarray(start, end)))
   yield* member('loss_mask', numberArray(mask))
   yield ',"request":{"messages":'
-  yield* textArray(getTextsUpTo(said.lastMessage))
-  yield* member('tools', [said.tools ?? '[]'])
+  yield* textArray(getTextsUpTo(turn.lastMessage))
+  yield* member('tools', [turn.tools ?? '[]'])
   yield '},"response":{"choices":[{"message":'
-  yield* responseMessage(said)
-  yield* member('finish_reason', [JSON.stringify(said.finishReason)])
+  yield* responseMessage(turn)
+  yield* member('finish_reason', [JSON.stringify(turn.finishReason)])
   yield '}]}}'
 }

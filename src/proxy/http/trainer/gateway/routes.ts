@@ -77,7 +77,11 @@ export const gatewayRoutes: FastifyPluginCallback<GatewayRoutesOptions> = (plain
         ...described('gateway', 'Remove a session, its turns and the key of its agent', Type.Null(), {
           params: SessionParams,
         }).schema,
-        response: { 204: Type.Null({ description: 'It is gone' }), '4xx': ErrorReply, '5xx': ErrorReply },
+        response: {
+          204: Type.Null({ description: 'The session has been removed' }),
+          '4xx': ErrorReply,
+          '5xx': ErrorReply,
+        },
       },
     },
     async ({ params: { sessionId } }, reply) => {

@@ -8,7 +8,7 @@ import type { SessionFilter, SessionRecord, TurnReader } from '../../../store/po
 import { DetailChoice, detailMembers } from '../sessions/details.ts'
 import { member, numberArray, openObject } from '../sessions/json-stream.ts'
 import { sessionToWire } from '../sessions/serialise.ts'
-import { rejectPartial, told } from '../sessions/trajectory-query.ts'
+import { rejectPartial, reportRows } from '../sessions/trajectory-query.ts'
 import type { ForestQuery } from './schemas.ts'
 
 /** More than the samples of a group; all of their tokens are in memory at once. */
@@ -54,7 +54,7 @@ export async function queryForest(
     for await (const turn of reader.readSteps(session.sessionId)) builder.add(turn)
     rejectPartial(session, await reader.getSession(session.sessionId))
     shown.push({ ...sessionToWire(session), excluded_turns: builder.excluded() })
-    forest.add(session.sessionId, told(builder.rows({}, session.reward, session.marks), onRow))
+    forest.add(session.sessionId, reportRows(builder.rows({}, session.reward, session.marks), onRow))
   }
   const { nodes, rows } = forest.place()
   const completed = new Set(

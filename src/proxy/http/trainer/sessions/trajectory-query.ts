@@ -80,7 +80,10 @@ export function rejectPartial(before: SessionRecord, after: SessionRecord | unde
 }
 
 /** Yields the rows unchanged, and reports each one. */
-export function* told(rows: Iterable<Trajectory>, onRow: (row: Trajectory) => void): Generator<Trajectory> {
+export function* reportRows(
+  rows: Iterable<Trajectory>,
+  onRow: (row: Trajectory) => void,
+): Generator<Trajectory> {
   for (const row of rows) {
     onRow(row)
     yield row
