@@ -35,10 +35,13 @@ interface TranscriptProps {
   splitOf(index: number): RowSplit | undefined
   /** Returns the kinds of changes that the agent made to tool calls of earlier completions. */
   changedCallsOf(index: number): readonly string[]
+  /** Returns the special tokens in texts of the turn's new messages. */
+  specialTokensOf(index: number): readonly string[]
 }
 
 export function Transcript(props: TranscriptProps) {
-  const { turns, selected, shown, tokensOf, rewards, marks, marking, marked, splitOf, changedCallsOf } = props
+  const { turns, selected, shown, tokensOf, rewards, marks, marking, marked } = props
+  const { splitOf, changedCallsOf, specialTokensOf } = props
   const box = useRef<HTMLDivElement>(null)
   const first = useRef(true)
   useEffect(() => {
@@ -67,6 +70,7 @@ export function Transcript(props: TranscriptProps) {
           edits={marked === each.turn.index}
           split={splitOf(each.turn.index)}
           changedCalls={changedCallsOf(each.turn.index).join(', ')}
+          specialTokens={specialTokensOf(each.turn.index).join(' ')}
         />
       ))}
     </div>
@@ -104,12 +108,15 @@ interface TurnViewProps {
   split: RowSplit | undefined
   /** The kinds of changes to tool calls; empty: none. */
   changedCalls: string
+  /** The special tokens in texts; empty: none. */
+  specialTokens: string
 }
 
 const UNMARKED: Marks = { labels: [], note: null }
 
 const TurnView = memo(function TurnView(props: TurnViewProps) {
-  const { read, selected, shown, tokens, reward, marks, marking, edits, split, changedCalls } = props
+  const { read, selected, shown, tokens, reward, marks, marking, edits, split } = props
+  const { changedCalls, specialTokens } = props
   const { turn, added, calls, sampled } = read
   const { from, echoOf, messages } = added
   return (
@@ -125,6 +132,9 @@ const TurnView = memo(function TurnView(props: TurnViewProps) {
         {turn.status === 'open' && <Tag kind="live">open</Tag>}
         {changedCalls !== '' && (
           <Tag kind="warn">tool calls changed by the agent: {revealInvisible(changedCalls)}</Tag>
+        )}
+        {specialTokens !== '' && (
+          <Tag kind="warn">special tokens in texts: {revealInvisible(specialTokens)}</Tag>
         )}
         {reward !== undefined && (
           <span>

@@ -62,6 +62,10 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
     () => new Map(turns.map(({ index, changed_calls: kinds }) => [index, kinds])),
     [turns],
   )
+  const specialTokens = useMemo(
+    () => new Map(turns.map(({ index, special_tokens: tokens = [] }) => [index, tokens])),
+    [turns],
+  )
   const isTimed = asked.get('bars') === 'time'
   const span = useMemo(
     () => (isTimed ? getTimeSpan(shownTurns, Date.now()) : undefined),
@@ -103,6 +107,7 @@ function Session({ tree, refresh, reload }: { tree: Tree; refresh: number; reloa
                 marked={marked}
                 splitOf={(index) => splits.get(index) ?? undefined}
                 changedCallsOf={(index) => changedCalls.get(index) ?? []}
+                specialTokensOf={(index) => specialTokens.get(index) ?? []}
               />
             )}
           </Await>

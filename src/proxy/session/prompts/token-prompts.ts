@@ -50,17 +50,20 @@ import {
   type RequestPrompt,
 } from './prompts.ts'
 import { readText } from './restore-sampled.ts'
+import { SpecialTokenFinder } from './special-tokens.ts'
 import { tooLong } from './too-long.ts'
 
 export class TokenPrompts implements Prompts {
   readonly #model: TokenModel
   readonly #store: Pick<TurnStore, 'readSteps'>
   readonly #counts = new PromptCounts()
+  readonly #specialTokens: SpecialTokenFinder
 
   /** The caller closes the model. */
   constructor(model: TokenModel, store: Pick<TurnStore, 'readSteps'>) {
     this.#model = model
     this.#store = store
+    this.#specialTokens = new SpecialTokenFinder(model.tokenizer, model.renderer.source)
   }
 
   async begin(
@@ -76,9 +79,12 @@ export class TokenPrompts implements Prompts {
     const unknownIds = unknownIdsIn(request.lastMessage, memory.callIds)
     const prompt = await this.#planOnce(request, memory, turns)
     this.#counts.add(prompt.origin.reason)
+    const reported = prompt.origin.from === undefined ? 0 : prompt.call.sharedMessages
+    const specialTokens = this.#specialTokens.find(request.lastMessage, reported)
     const note = {
       ...echoNote(prompt.call, request.lastMessage, unknownIds),
       ...(change && { reasoning_effort: change }),
+      ...(specialTokens.length > 0 && { special_tokens_in_text: specialTokens }),
     }
     return this.#callWith({ request, turns, prompt, note, forcedCall, counts: this.#counts }, budget)
   }
@@ -181,7 +187,10 @@ interface CallParts {
   readonly request: ChatGeneration
   readonly turns: SessionTurns
   readonly prompt: PromptPlan
-  /** The annotations of the turn: changes that the agent made to its tool calls, and the adapted reasoning effort. */
+  /**
+   * The annotations of the turn: changes that the agent made to its tool calls, the adapted reasoning effort, and
+   * special tokens in texts.
+   */
   readonly note: object
   /** The schema that constrains decoding, if the agent forces a tool call. */
   readonly forcedCall: object | undefined

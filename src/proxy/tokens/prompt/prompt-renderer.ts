@@ -63,7 +63,8 @@ const MAX_KNOWN_VARIABLES = 64
 export class PromptRenderer {
   readonly #service: PromptService
   readonly #tokenizer: Tokenizer
-  readonly #source: string
+  /** The template's text. */
+  readonly source: string
   readonly #eosTokenIds: ReadonlySet<number>
   readonly #encode: (text: string) => TokenIds | Promise<TokenIds>
   readonly #beginnings = new Map<string, Promise<Beginnings>>()
@@ -72,7 +73,7 @@ export class PromptRenderer {
   constructor(service: PromptService, tokenizer: Tokenizer, options: PromptRendererOptions) {
     this.#service = service
     this.#tokenizer = tokenizer
-    this.#source = options.source
+    this.source = options.source
     this.#encode = options.encode ?? ((text) => tokenizer.encode(text))
     const eosTokenIds = [tokenizer.eosTokenId, ...(options.eosTokenIds ?? [])]
     this.#eosTokenIds = new Set(eosTokenIds.filter((id) => id !== undefined))
@@ -186,10 +187,10 @@ export class PromptRenderer {
   /** Returns the variables that the template may use, because clients may send any others. */
   #selectVariables({ kwargs, documents, now }: PromptOptions): PromptOptions {
     const given = typeof kwargs === 'string' ? (JSON.parse(kwargs) as object) : (kwargs ?? {})
-    const mentioned = Object.entries(given).filter(([name]) => this.#source.includes(name))
+    const mentioned = Object.entries(given).filter(([name]) => this.source.includes(name))
     return {
       ...(mentioned.length > 0 && { kwargs: Object.fromEntries(mentioned) }),
-      ...(documents && this.#source.includes('documents') && { documents }),
+      ...(documents && this.source.includes('documents') && { documents }),
       ...(now && { now }),
     }
   }

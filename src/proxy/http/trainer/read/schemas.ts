@@ -282,6 +282,9 @@ export const TreeTurn = Type.Object({
   changed_calls: Type.Array(Type.String(), {
     description: 'The kinds of changes that the agent made to its tool calls; see docs/token-mode.md',
   }),
+  special_tokens: Type.Array(Type.String(), {
+    description: 'The special tokens that texts of its new messages contain, in token mode',
+  }),
   started_at: Type.Number({ description: 'Seconds since the epoch' }),
   first_token_ms: nullable(
     Type.Number({ description: 'The time after `started_at`, including the queue wait' }),

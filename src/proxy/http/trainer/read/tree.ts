@@ -2,6 +2,7 @@
 import type { Static } from 'typebox'
 import { getPromptReason, getRecordedParent } from '../../../session/matching/recorded-parent.ts'
 import { readEchoNote } from '../../../session/prompts/echo-note.ts'
+import { readSpecialTokens } from '../../../session/prompts/special-tokens.ts'
 import { isSplit, type NewRow, NewRows } from '../../../session/trajectories/new-rows.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
 import { NO_MARKS, type SessionMarks } from '../../../store/port/marks.ts'
@@ -81,6 +82,7 @@ function toTreeTurn(turn: TurnStep, line: string): TurnLinks['shown'] {
     sampled_tokens: turn.completionTokenIds.length,
     prompt_reason: getPromptReason(turn),
     changed_calls: readEchoNote(turn)?.kinds ?? [],
+    special_tokens: readSpecialTokens(turn),
     started_at: turn.startedAtMs / 1000,
     first_token_ms: after(turn.firstTokenAtMs),
     duration_ms: after(turn.endedAtMs),

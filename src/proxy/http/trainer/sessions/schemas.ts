@@ -279,7 +279,8 @@ const turnFields = {
     'Further data: how its prompt was built; `answered_retries`: the counts of retries that received its response; `call_ids`: the ' +
       "ids that the model or its engine gave the tool calls; `echo`: the agent's changes to its tool calls; `reasoning_effort`: the " +
       'effort `requested` and the one `sent` where the model rejects the former (null: none was sent); `resumed_at`: the index ' +
-      'from which its node serves the session, after the crash of another one',
+      'from which its node serves the session, after the crash of another one; `special_tokens_in_text`: in token mode, the special ' +
+      'tokens that texts of its new messages contain, by index, role, token and count',
   ),
   exact: Type.Boolean({ description: 'Whether ids and logprobs are complete, so that it can be trained on' }),
   inexact_reason: nullableText('Why it is not exact'),

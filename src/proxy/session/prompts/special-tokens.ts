@@ -1,0 +1,85 @@
+/**
+ * The annotation of special tokens in the texts of a request. A text that contains `<|im_end|>` ends its message for the
+ * model, as in vLLM: the prompt is exact, but a tool result or a user may have written it to inject messages.
+ */
+import { SideTable } from '../../../base/side-table.ts'
+import { getMessagesBetween, type Message } from '../../../protocol/canonical/conversation.ts'
+import type { ChatMessage } from '../../../protocol/canonical/messages.ts'
+import { AddedTokenFinder } from '../../tokens/tokenizer/added-tokens.ts'
+import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
+
+/** A special token in the text of a message, with its wire field names. */
+export interface SpecialTokenInText {
+  /** The index of the message in the request. */
+  message: number
+  role: string
+  token: string
+  /** How often the message contains it. */
+  count: number
+}
+
+/** More of them show nothing new. */
+const MAX_LISTED = 32
+
+/** A message is part of many requests, but is searched once. A process has one tokenizer. */
+const inMessage = new SideTable<Message, ReadonlyMap<string, number>>()
+const NONE: ReadonlyMap<string, number> = new Map()
+
+export class SpecialTokenFinder {
+  readonly #finder: AddedTokenFinder
+
+  /**
+   * Searches for the special tokens of a tokenizer, and for other added tokens that the template writes: tokenizers do
+   * not declare `<tool_call>` as special, nor DeepSeek's role markers.
+   */
+  constructor(tokenizer: Pick<Tokenizer, 'addedTokens' | 'isSpecial'>, templateSource: string) {
+    const isMarkup = ([text, id]: [string, number]) =>
+      tokenizer.isSpecial(id) || (text.trim() !== '' && templateSource.includes(text))
+    this.#finder = new AddedTokenFinder(new Map([...tokenizer.addedTokens].filter(isMarkup)))
+  }
+
+  /**
+   * Returns the tokens in messages that no model sampled.
+   * @param last the last message of the request
+   * @param from the number of messages that an earlier turn has already reported
+   */
+  find(last: Message | undefined, from: number): SpecialTokenInText[] {
+    return getMessagesBetween(undefined, last, ({ depth }) => depth <= from)
+      .flatMap((message) => {
+        const { role } = message.value
+        const counts = inMessage.of(message) ?? inMessage.put(message, this.#count(message.value))
+        return [...counts].map(([token, count]) => ({ message: message.depth - 1, role, token, count }))
+      })
+      .slice(0, MAX_LISTED)
+  }
+
+  #count(message: ChatMessage): ReadonlyMap<string, number> {
+    if (message.role === 'assistant') return NONE
+    const counts = new Map<string, number>()
+    for (const text of getTexts(message)) {
+      for (const { begin, end } of this.#finder.find(text)) {
+        const token = text.slice(begin, end)
+        counts.set(token, (counts.get(token) ?? 0) + 1)
+      }
+    }
+    return counts.size === 0 ? NONE : counts
+  }
+}
+
+function getTexts({ content }: ChatMessage): string[] {
+  if (typeof content === 'string') return [content]
+  if (!Array.isArray(content)) return []
+  return content.flatMap((part) => ('text' in part && typeof part.text === 'string' ? [part.text] : []))
+}
+
+/** Returns the distinct tokens of a stored turn's annotation. */
+export function readSpecialTokens({ annotations }: { annotations: string }): string[] {
+  // Most turns have none, so they are not parsed.
+  if (!annotations.includes('"special_tokens_in_text"')) return []
+  const { special_tokens_in_text: found = [] } = JSON.parse(annotations) as SpecialTokensAnnotation
+  return [...new Set(found.map(({ token }) => token))]
+}
+
+interface SpecialTokensAnnotation {
+  special_tokens_in_text?: SpecialTokenInText[]
+}
