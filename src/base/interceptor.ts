@@ -1,9 +1,12 @@
 /** Intercepts methods of a port for observation. */
 
-/** Wrappers around methods. Each receives a function that performs the call, and must invoke it once. */
+/**
+ * Wrappers around methods. Each receives a function that performs the call, with other arguments if it passes any, and
+ * must invoke it once.
+ */
 export type Interceptor<T> = {
   [M in keyof T]?: T[M] extends (...args: infer Args) => infer Result
-    ? (call: () => Result, ...args: Args) => Result
+    ? (call: (...changed: Args | []) => Result, ...args: Args) => Result
     : never
 }
 
@@ -14,7 +17,7 @@ export function intercept<T extends object>(port: T, around: Interceptor<T>): T 
   const methods = new Map<PropertyKey, Method>()
   const watchers = around as Record<
     PropertyKey,
-    ((call: () => unknown, ...args: unknown[]) => unknown) | undefined
+    ((call: (...changed: unknown[]) => unknown, ...args: unknown[]) => unknown) | undefined
   >
   return new Proxy(port, {
     get(_port, name) {
@@ -25,7 +28,9 @@ export function intercept<T extends object>(port: T, around: Interceptor<T>): T 
       if (typeof value !== 'function') return value
       const method = (value as Method).bind(port) as Method
       const watcher = watchers[name]
-      const made: Method = watcher ? (...args) => watcher(() => method(...args), ...args) : method
+      const made: Method = watcher
+        ? (...args) => watcher((...changed) => method(...(changed.length > 0 ? changed : args)), ...args)
+        : method
       methods.set(name, made)
       return made
     },

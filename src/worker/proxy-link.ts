@@ -2,6 +2,8 @@
 import { ProxyError, toProxyError } from '../base/errors.ts'
 import { logEvent } from '../base/log-events.ts'
 import { assertTransition, type Transitions } from '../base/transitions.ts'
+import type { Logger } from '../base/logger.ts'
+import type { GenerationEvent } from '../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../protocol/canonical/request.ts'
 import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'
 import type { Frame } from '../protocol/worker/frames.ts'
@@ -304,18 +306,21 @@ export class ProxyLink {
     request: GenerationRequest,
     promptBase: PromptIds | undefined,
   ): Promise<void> {
-    for await (const batch of this.#options.backend.generate(request, call.signal)) {
+    const write = (batch: readonly GenerationEvent[]) => {
       const chunk = createChunkFrame(call.requestId, batch, promptBase)
       const [first] = batch
       if (first?.type === 'start' && first.promptTokenIds)
         this.#memory.sentPrompt(request, first.promptTokenIds)
-      if (chunk) {
-        this.#send(call.add(chunk))
-        await call.room()
-      }
+      if (chunk) this.#send(call.add(chunk))
       const last = batch.at(-1)
-      if (last?.type === 'end') this.#send(call.end(createResponseFrame(call.requestId, last)))
+      const room = call.room()
+      if (last?.type !== 'end') return room
+      const end = () => this.#send(call.end(createResponseFrame(call.requestId, last)))
+      if (room !== undefined) return room.then(end)
+      end()
+      return undefined
     }
+    await this.#options.backend.generate(request, { write }, call.signal)
     if (!call.hasEnded)
       throw new ProxyError('engine_lost', 'the engine ended its response without a finish reason')
   }

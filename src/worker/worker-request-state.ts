@@ -30,10 +30,14 @@ export class WorkerRequestState extends OutgoingFrames {
   }
 
   /**
-   * Resolves when another frame may be sent. The engine's stream is not read in the meantime, so that the engine's
-   * back-pressure applies.
+   * Returns when another frame may be sent; undefined: now. The engine's stream is not read in the meantime, so that the
+   * engine's back-pressure applies.
    */
-  async room(): Promise<void> {
+  room(): Promise<void> | undefined {
+    return this.hasRoom(this.#windowBytes) ? undefined : this.#waitForRoom()
+  }
+
+  async #waitForRoom(): Promise<void> {
     while (!this.hasRoom(this.#windowBytes)) {
       this.signal.throwIfAborted()
       await new Promise<void>((resolve) => {

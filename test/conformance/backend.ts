@@ -2,6 +2,7 @@
 import type { Test } from 'tap'
 import type { Backend } from '../../src/proxy/engines/port/backend.ts'
 import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
+import { pull } from '../helpers/event-stream.ts'
 import { chatRequest, collect, eventually, fold, noAbort } from './engine-client.ts'
 
 export interface MemberUnderTest {
@@ -68,10 +69,10 @@ export function backendSuite(
     sessionId,
   })
   const serve = async (subject: BackendUnderTest, sessionId: string, stream = true) =>
-    fold(await collect(subject.backend.generate(request(subject, sessionId, {}, stream), noAbort)))
+    fold(await collect(pull(subject.backend, request(subject, sessionId, {}, stream), noAbort)))
   /** Starts a generation that does not end by itself, and waits for its first events. */
   const begin = async (subject: BackendUnderTest, sessionId: string, signal = noAbort) => {
-    const stream = subject.backend.generate(request(subject, sessionId, subject.endless), signal)
+    const stream = pull(subject.backend, request(subject, sessionId, subject.endless), signal)
     const iterator = stream[Symbol.asyncIterator]()
     await iterator.next()
     return iterator
@@ -172,7 +173,7 @@ export function backendSuite(
   )
 
   withBackend("an engine's refusal is passed on and not tried again", {}, async (t, subject) => {
-    const refused = subject.backend.generate(request(subject, 's', { temperature: -1 }), noAbort)
+    const refused = pull(subject.backend, request(subject, 's', { temperature: -1 }), noAbort)
     await t.rejects(collect(refused), { code: 'engine_rejected', status: 400 })
     t.equal(subject.members[0]!.asked() + subject.members[1]!.asked(), 1)
   })
@@ -195,7 +196,7 @@ export function backendSuite(
     async (t, subject) => {
       const running = await begin(subject, 'a')
       const controller = new AbortController()
-      const waiting = collect(subject.backend.generate(request(subject, 'b'), controller.signal))
+      const waiting = collect(pull(subject.backend, request(subject, 'b'), controller.signal))
       waiting.catch(() => {})
       await eventually(() => subject.backend.status().queued === 1)
       controller.abort(new Error('agent left'))

@@ -1,11 +1,12 @@
 /** The conformance suite of every engine client, whatever its engine. */
 import type { Test } from 'tap'
 import { CompletionBuilder } from '../../src/protocol/canonical/completion.ts'
-import type { GenerationEvent, GenerationStream } from '../../src/protocol/canonical/events.ts'
+import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { EngineClient } from '../../src/proxy/engines/port/engine-client.ts'
 import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
+import { type EventStream, pull } from '../helpers/event-stream.ts'
 
 export interface EngineUnderTest {
   client: EngineClient
@@ -57,7 +58,7 @@ export function tokenRequest(
 
 export const noAbort = new AbortController().signal
 
-export async function collect(stream: GenerationStream): Promise<GenerationEvent[]> {
+export async function collect(stream: EventStream): Promise<GenerationEvent[]> {
   const events: GenerationEvent[] = []
   for await (const batch of stream) events.push(...batch)
   return events
@@ -104,7 +105,7 @@ export function engineClientSuite(
     withEngine(
       `${how}: a chat is one start, deltas and one end, with exact tokens`,
       async (t, { client, model }) => {
-        const events = await collect(client.generate(chat({ model }, stream), noAbort))
+        const events = await collect(pull(client, chat({ model }, stream), noAbort))
         assertWellFormed(t, events)
         const completion = fold(events)
         t.equal(inexactReason(completion), null)
@@ -119,7 +120,7 @@ export function engineClientSuite(
       `${how}: a completion of token ids reports them as its prompt`,
       async (t, { client, model }) => {
         const request = completionRequest({ model, prompt: [5, 6, 7] }, stream)
-        const completion = fold(await collect(client.generate(request, noAbort)))
+        const completion = fold(await collect(pull(client, request, noAbort)))
         t.same([...(completion.start?.promptTokenIds ?? [])], [5, 6, 7])
         t.equal(inexactReason(completion), null)
         t.equal(completion.tokenIds.length, 4)
@@ -131,7 +132,7 @@ export function engineClientSuite(
       async (t, { client, model }) => {
         for (const logprobs of [false, null]) {
           const body = { model, logprobs, return_token_ids: logprobs, stream_options: null }
-          const completion = fold(await collect(client.generate(chat(body, stream), noAbort)))
+          const completion = fold(await collect(pull(client, chat(body, stream), noAbort)))
           t.equal(inexactReason(completion), null)
           t.same(completion.logprobsContent, [], 'and the agent gets none')
         }
@@ -141,9 +142,7 @@ export function engineClientSuite(
     withEngine(
       `${how}: an agent that asks for logprobs gets one entry per token`,
       async (t, { client, model }) => {
-        const completion = fold(
-          await collect(client.generate(chat({ model, logprobs: true }, stream), noAbort)),
-        )
+        const completion = fold(await collect(pull(client, chat({ model, logprobs: true }, stream), noAbort)))
         t.same(
           completion.logprobsContent.map((entry) => entry.logprob),
           completion.logprobs,
@@ -159,7 +158,7 @@ export function engineClientSuite(
       const controller = new AbortController()
       const reason = new Error('agent left')
       const request = chat({ model: engine.model, ...engine.endless }, stream)
-      const pulled = collectNothing(engine.client.generate(request, controller.signal))
+      const pulled = collectNothing(pull(engine.client, request, controller.signal))
       pulled.catch(() => {})
       await eventually(() => engine.running() === 1)
       controller.abort(reason)
@@ -171,7 +170,7 @@ export function engineClientSuite(
   withEngine('token mode is served, or refused before the engine is asked', async (t, engine) => {
     const { client, model } = engine
     const request = tokenRequest([5, 6, 7], { model, ...(client.takesTokenIds ? {} : engine.endless) })
-    const events = collect(client.generate(request, noAbort))
+    const events = collect(pull(client, request, noAbort))
     if (!client.takesTokenIds) {
       await t.rejects(events, { code: 'unsupported', status: 400 })
       t.equal(engine.running(), 0)
@@ -183,7 +182,7 @@ export function engineClientSuite(
   })
 
   withEngine('nothing is asked of the engine before the first pull', async (t, engine) => {
-    const stream = engine.client.generate(chat({ model: engine.model, ...engine.endless }), noAbort)
+    const stream = pull(engine.client, chat({ model: engine.model, ...engine.endless }), noAbort)
     await new Promise((resolve) => setImmediate(resolve))
     t.equal(engine.running(), 0)
     await stream[Symbol.asyncIterator]().return?.(undefined)
@@ -192,13 +191,13 @@ export function engineClientSuite(
   withEngine('a signal that is aborted already is thrown before the engine is asked', async (t, engine) => {
     const reason = new Error('agent left')
     const request = chat({ model: engine.model, ...engine.endless })
-    await t.rejects(collect(engine.client.generate(request, AbortSignal.abort(reason))), reason)
+    await t.rejects(collect(pull(engine.client, request, AbortSignal.abort(reason))), reason)
     t.equal(engine.running(), 0)
   })
 
   withEngine('leaving the loop early cancels the work', async (t, engine) => {
     const request = chat({ model: engine.model, ...engine.endless })
-    for await (const batch of engine.client.generate(request, noAbort)) {
+    for await (const batch of pull(engine.client, request, noAbort)) {
       t.ok(batch.length > 0)
       break
     }
@@ -207,7 +206,7 @@ export function engineClientSuite(
 
   withEngine('a consumer that stops reading does not make memory grow', async (t, engine) => {
     const request = chat({ model: engine.model, ...engine.endless })
-    const iterator = engine.client.generate(request, noAbort)[Symbol.asyncIterator]()
+    const iterator = pull(engine.client, request, noAbort)[Symbol.asyncIterator]()
     await iterator.next()
     await new Promise((resolve) => setTimeout(resolve, 300))
     const { value } = await iterator.next()
@@ -222,13 +221,13 @@ export function engineClientSuite(
 
   withEngine('calls can run at the same time', async (t, { client, model }) => {
     const all = await Promise.all(
-      Array.from({ length: 8 }, () => collect(client.generate(chat({ model }), noAbort))),
+      Array.from({ length: 8 }, () => collect(pull(client, chat({ model }), noAbort))),
     )
     for (const events of all) assertWellFormed(t, events)
   })
 }
 
-async function collectNothing(stream: GenerationStream): Promise<void> {
+async function collectNothing(stream: EventStream): Promise<void> {
   for await (const _ of stream);
 }
 

@@ -1,8 +1,8 @@
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
+import type { EventStream } from './event-stream.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 
 export interface Counting {
@@ -48,7 +48,7 @@ export class CountingBackend extends ScriptedBackend {
     return { members: [{ ...member, inFlight, weightVersion }], queued: 0 }
   }
 
-  async *#count({ body }: GenerationRequest, signal: AbortSignal): GenerationStream {
+  async *#count({ body }: GenerationRequest, signal: AbortSignal): EventStream {
     const pieces = body.max_tokens ?? this.#counting.pieces
     this.running += 1
     this.mostRunning = Math.max(this.mostRunning, this.running)

@@ -2,6 +2,7 @@ import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
 import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../src/embedded/engine/embedded-engine.ts'
 import { buildEngineServer, type EngineServer } from '../../src/embedded/server/server.ts'
+import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
 
 export interface TestEngine {
   url: string
@@ -23,15 +24,16 @@ export async function startEngine(
 
 /** An engine that reports half of each logprob: the square root of each probability. */
 export class HalvedEngine extends EmbeddedEngine {
-  override async *generate(...request: Parameters<EmbeddedEngine['generate']>) {
-    for await (const batch of super.generate(...request)) {
-      yield batch.map((event) =>
-        event.type === 'delta' && event.logprobsContent
-          ? { ...event, logprobsContent: event.logprobsContent.map(halved) }
-          : event,
-      )
-    }
+  override generate(...[request, sink, signal]: Parameters<EmbeddedEngine['generate']>) {
+    const write: typeof sink.write = (batch) => sink.write(batch.map(halveEvent))
+    return super.generate(request, { write }, signal)
   }
+}
+
+function halveEvent(event: GenerationEvent): GenerationEvent {
+  return event.type === 'delta' && event.logprobsContent
+    ? { ...event, logprobsContent: event.logprobsContent.map(halved) }
+    : event
 }
 
 function halved<Entry extends { logprob: number }>(entry: Entry): Entry {

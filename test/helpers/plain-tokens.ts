@@ -3,9 +3,9 @@
  * came from can therefore be identified.
  */
 
-import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
+import type { EventStream } from './event-stream.ts'
 import { type Script, untilAborted } from './scripted-backend.ts'
 
 /** Returns the completion of a request; undefined: none, the engine hangs until the request is cancelled. */
@@ -15,11 +15,7 @@ export function plainTokens(sample: Sampling): Script {
   return (request, signal) => generate(request, sample, signal)
 }
 
-async function* generate(
-  request: GenerationRequest,
-  sample: Sampling,
-  signal: AbortSignal,
-): GenerationStream {
+async function* generate(request: GenerationRequest, sample: Sampling, signal: AbortSignal): EventStream {
   const messages = request.kind === 'chat' ? request.body.messages : []
   const promptIds = messages.flatMap(({ content }) => idsOf(String(content)))
   yield [{ type: 'start', engine: 'plain', model: 'plain', promptTokenIds: PromptIds.from(promptIds) }]

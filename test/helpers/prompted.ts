@@ -1,9 +1,9 @@
 import { CompletionBuilder } from '../../src/protocol/canonical/completion.ts'
-import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import type { Backend } from '../../src/proxy/engines/port/backend.ts'
 import type { Prompts } from '../../src/proxy/session/prompts/prompts.ts'
 import { SessionMemory } from '../../src/proxy/session/state/session-memory.ts'
+import { type EventStream, pull } from './event-stream.ts'
 
 const memories = new Map<string, SessionMemory>()
 
@@ -13,14 +13,15 @@ export async function* generatePrompted(
   backend: Pick<Backend, 'generate'>,
   request: GenerationRequest,
   signal: AbortSignal,
-): GenerationStream {
+): EventStream {
   const memory = memories.get(request.sessionId) ?? new SessionMemory()
   memories.set(request.sessionId, memory)
   const lastMessage = request.kind === 'chat' ? memory.messages.addMessages(request.body.messages) : undefined
   const prompt = await prompts.begin({ ...request, lastMessage }, memory)
   const fold = new CompletionBuilder()
-  for await (const batch of prompt.answer ?? backend.generate(prompt.request, signal)) {
-    await prompt.whileAsked()
+  const batches = prompt.answer ? [prompt.answer] : pull(backend, prompt.request, signal)
+  for await (const batch of batches) {
+    await prompt.prepareToRead()
     const events = await prompt.read(batch)
     for (const event of events) fold.add(event)
     if (fold.end) prompt.answered(fold)

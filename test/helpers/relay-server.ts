@@ -6,6 +6,7 @@ import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { MAX_FRAME_BYTES } from '../../src/protocol/worker/protocol.ts'
 import { workerSocket } from '../../src/proxy/http/worker/worker-socket.ts'
 import { RelayBackend, type RelayBackendOptions } from '../../src/proxy/relay/relay-backend.ts'
+import { pull } from './event-stream.ts'
 import { silentLogger } from './silent-logger.ts'
 
 export interface RelayServer {
@@ -71,7 +72,7 @@ export async function eventsOf(
   signal = new AbortController().signal,
 ): Promise<GenerationEvent[]> {
   const events: GenerationEvent[] = []
-  for await (const batch of backend.generate(request, signal)) events.push(...batch)
+  for await (const batch of pull(backend, request, signal)) events.push(...batch)
   return events
 }
 

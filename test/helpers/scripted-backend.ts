@@ -1,10 +1,11 @@
-import type { GenerationEvent, GenerationStream } from '../../src/protocol/canonical/events.ts'
+import type { EventSink, GenerationEvent } from '../../src/protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import type { Backend, BackendStatus } from '../../src/proxy/engines/port/backend.ts'
 import type { ModelInfo } from '../../src/proxy/engines/port/engine-client.ts'
+import { type EventStream, push } from './event-stream.ts'
 
-export type Script = (request: GenerationRequest, signal: AbortSignal) => GenerationStream
+export type Script = (request: GenerationRequest, signal: AbortSignal) => EventStream
 
 /** A backend that a test scripts, and that records its requests. */
 export class ScriptedBackend implements Backend {
@@ -17,9 +18,9 @@ export class ScriptedBackend implements Backend {
     this.script = script
   }
 
-  generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+  generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
     this.requests.push(request)
-    return this.script(request, signal)
+    return push(this.script(request, signal), sink)
   }
 
   async models(): Promise<ModelInfo[]> {
@@ -69,7 +70,7 @@ export function wholeAnswer(): GenerationEvent[] {
 }
 
 /** Yields events one by one, each in a separate batch. */
-export async function* answer(events: readonly GenerationEvent[]): GenerationStream {
+export async function* answer(events: readonly GenerationEvent[]): EventStream {
   for (const event of events) yield [event]
 }
 

@@ -65,10 +65,9 @@ export function tokenModeRig(
     const request = { kind: 'chat', body: { messages, ...fields } } as const
     const word = { retryCount: 0, hasAgentKey: false }
     const call = { sessionId: 's', dialect: 'chat', request, stream: false, word }
-    const { events } =
+    const response =
       count === 1 ? await runner.begin(call, never) : await beginChoices(runner, call, count, never)
-    for await (const _ of events) {
-    }
+    await response.deliver({ write: () => undefined })
     return (await Array.fromAsync(store.readTurns('s'))).slice(-count)
   }
   return {

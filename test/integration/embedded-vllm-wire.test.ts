@@ -4,7 +4,6 @@ import { ProxyError } from '../../src/base/errors.ts'
 import { EmbeddedEngine, type EmbeddedEngineOptions } from '../../src/embedded/engine/embedded-engine.ts'
 import { Playbook } from '../../src/embedded/engine/playbook.ts'
 import { buildEngineServer } from '../../src/embedded/server/server.ts'
-import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
 
 const MESSAGES = [{ role: 'user', content: 'Hello!' }]
 
@@ -188,11 +187,14 @@ t.test('what fails after the first event is an event in the stream', async (t) =
 
 /** An engine that fails behind its first batch. */
 function failingAfter(engine: EmbeddedEngine): EmbeddedEngine {
-  async function* generate(...args: Parameters<EmbeddedEngine['generate']>): GenerationStream {
-    for await (const batch of engine.generate(...args)) {
-      yield batch
-      throw new ProxyError('engine_failed', 'out of memory')
+  async function generate(...[request, sink, signal]: Parameters<EmbeddedEngine['generate']>): Promise<void> {
+    let isFirst = true
+    const write: typeof sink.write = (batch) => {
+      if (!isFirst) throw new ProxyError('engine_failed', 'out of memory')
+      isFirst = false
+      return sink.write(batch)
     }
+    await engine.generate(request, { write }, signal)
   }
   return new Proxy(engine, {
     get: (target, name) => (name === 'generate' ? generate : Reflect.get(target, name, target)),

@@ -7,6 +7,7 @@ import type { GenerationEvent } from '../../src/protocol/canonical/events.ts'
 import { createSglangClient } from '../../src/proxy/engines/clients/sglang/client.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import { chatRequest, collect, eventually, noAbort } from '../conformance/engine-client.ts'
+import { pull } from '../helpers/event-stream.ts'
 import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
 /** What comes of a call to an engine that answers as `script` says: the events until the failure, and the failure. */
@@ -23,7 +24,7 @@ async function outcome(
   })
   const events: GenerationEvent[] = []
   try {
-    for await (const batch of client.generate(chatRequest({}, stream), noAbort)) events.push(...batch)
+    for await (const batch of pull(client, chatRequest({}, stream), noAbort)) events.push(...batch)
   } catch (failure) {
     if (failure instanceof ProxyError) return { events, failure }
     throw failure
@@ -171,7 +172,7 @@ t.test("spaces around [DONE], events without data and a gateway's own events fai
     })
     const client =
       kind === 'vllm' ? createVllmClient({ url: server.url }) : createSglangClient({ url: server.url })
-    t.match(await collect(client.generate(chatRequest({}), noAbort)), [
+    t.match(await collect(pull(client, chatRequest({}), noAbort)), [
       ...tokenEvents,
       { type: 'end', finishReason: 'stop' },
     ])
@@ -256,7 +257,7 @@ t.test('what does not speak HTTP is a failure, and not an engine to wait for', a
   const { port } = server.address() as AddressInfo
   const client = createVllmClient({ url: `http://127.0.0.1:${port}` })
   t.teardown(() => client.close())
-  await t.rejects(collect(client.generate(chatRequest({}), noAbort)), {
+  await t.rejects(collect(pull(client, chatRequest({}), noAbort)), {
     code: 'engine_failed',
     message: /does not speak HTTP/,
   })
@@ -267,7 +268,7 @@ t.test('an engine that is not there is unreachable', async (t) => {
   await server.close()
   for (const url of [server.url, 'http://no-such-host.invalid:1']) {
     const client = createVllmClient({ url, connectTimeoutMs: 500 })
-    await t.rejects(collect(client.generate(chatRequest({}), noAbort)), {
+    await t.rejects(collect(pull(client, chatRequest({}), noAbort)), {
       code: 'engine_unreachable',
       status: 503,
     })
@@ -290,7 +291,7 @@ t.test('the connection of an answer that was read is not cut, for the next call 
     setTimeout(() => response.end(), 20)
   })
   const client = createVllmClient({ url: server.url })
-  for (const stream of [true, false, true]) await collect(client.generate(chatRequest({}, stream), noAbort))
+  for (const stream of [true, false, true]) await collect(pull(client, chatRequest({}, stream), noAbort))
   await eventually(() => cut.length === 3)
   t.same(cut, [false, false, false])
   await client.close()

@@ -11,6 +11,7 @@ import { createLocalBackend } from '../../src/proxy/engines/dispatch/local-backe
 import type { EngineClient } from '../../src/proxy/engines/port/engine-client.ts'
 import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { collect, fold, noAbort, tokenRequest } from '../conformance/engine-client.ts'
+import { pull } from '../helpers/event-stream.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import { workerFor } from '../helpers/relay-rig.ts'
@@ -42,7 +43,7 @@ async function serverFor(t: Test, create: (options: { url: string }) => EngineCl
 }
 
 const run = async (client: EngineClient, request = imageRequest()) =>
-  fold(await collect(client.generate(request, noAbort)))
+  fold(await collect(pull(client, request, noAbort)))
 
 /** As SGLang 0.5.23 does: one placeholder for each image becomes as many as it counts. */
 function sglang(counts: readonly number[] | undefined): Script {
@@ -184,7 +185,7 @@ t.test("the sampling masks of a vLLM's answer after images are on record", async
     sendJson(response, { prompt_token_ids: PROMPT, choices })
   })
   const request = { ...imageRequest({ top_k: 8 }, false), record: { samplingMask: true } }
-  const events = await collect(client.generate(request, noAbort))
+  const events = await collect(pull(client, request, noAbort))
   const told = events.flatMap((event) => (event.type === 'delta' ? (event.details?.sampling_mask ?? []) : []))
   t.strictSame(told, [{ counts: [3, 1], ids: [5, 6, 7, 2] }])
 })

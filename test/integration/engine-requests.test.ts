@@ -7,6 +7,7 @@ import { createSglangClient } from '../../src/proxy/engines/clients/sglang/clien
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import type { EngineClient } from '../../src/proxy/engines/port/engine-client.ts'
 import { chatRequest, collect, completionRequest, fold, noAbort } from '../conformance/engine-client.ts'
+import { pull } from '../helpers/event-stream.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
@@ -42,7 +43,7 @@ t.test('a call tells routers in front of engines which session it belongs to', a
     const [client] = openEngines(choice)
     t.teardown(() => client!.close())
     const request = { ...chatRequest({}), sessionId: 'harbor/hello-world:0 é' }
-    await collect(client!.generate(request, noAbort))
+    await collect(pull(client!, request, noAbort))
     const { headers } = engine.requests.findLast(({ path }) => path === '/v1/chat/completions')!
     t.equal(headers['x-session-id'], 'harbor%2Fhello-world%3A0%20%C3%A9')
     t.equal(headers['x-smg-routing-key'], headers['x-session-id'])
@@ -54,7 +55,7 @@ t.test('a call tells routers in front of engines which session it belongs to', a
   } as const
   const [client] = openEngines(dynamo)
   t.teardown(() => client!.close())
-  await collect(client!.generate({ ...chatRequest({}), sessionId: 'a', subagent: 'b 1' }, noAbort))
+  await collect(pull(client!, { ...chatRequest({}), sessionId: 'a', subagent: 'b 1' }, noAbort))
   t.match(
     engine.requests.at(-1)?.headers,
     { 'x-dynamo-session-id': 'a%2Fsubagent%3Ab%201', 'x-dynamo-parent-session-id': 'a' },
@@ -62,7 +63,7 @@ t.test('a call tells routers in front of engines which session it belongs to', a
   )
   const [silent] = openEngines({ engineUrls: [engine.url], engineKind: 'vllm', engineSessionHeader: 'none' })
   t.teardown(() => silent!.close())
-  await collect(silent!.generate(chatRequest({}), noAbort))
+  await collect(pull(silent!, chatRequest({}), noAbort))
   t.notOk(engine.requests.at(-1)?.headers['x-session-id'])
   for (const engineSessionHeader of ['', 'a b', 'Authorization', 'X-A,']) {
     const choice = { engineUrls: [engine.url], engineKind: 'vllm', engineSessionHeader } as const
@@ -83,7 +84,7 @@ t.test(
       const [client] = openEngines(choice)
       t.teardown(() => client!.close())
       const call = async (session: { sessionId: string; subagent?: string }) => {
-        await collect(client!.generate({ ...chatRequest({}, false), ...session }, noAbort)).catch(() => {})
+        await collect(pull(client!, { ...chatRequest({}, false), ...session }, noAbort)).catch(() => {})
         return router.requests.findLast(({ path }) => path === '/v1/chat/completions')?.headers[
           'x-session-token'
         ]
@@ -112,9 +113,9 @@ t.test('what vLLM is asked in a chat, whatever the agent said about it', async (
     stream: null,
     custom: { kept: true },
   }
-  await collect(client.generate(chatRequest(agent), noAbort))
+  await collect(pull(client, chatRequest(agent), noAbort))
   await collect(
-    client.generate(chatRequest({ ...agent, stream_options: { include_usage: false } }, false), noAbort),
+    pull(client, chatRequest({ ...agent, stream_options: { include_usage: false } }, false), noAbort),
   )
   const common = {
     messages: [{ role: 'user', content: 'Hello' }],
@@ -163,7 +164,7 @@ t.test('a vLLM whose streams lose ids is told at the start, and asked for whole 
       isWhole ? /vLLM 0\.1\d.*upgrade it to 0\.13, or use token mode/ : /^$|^it is vLLM 0\.13\.0, older/,
       version,
     )
-    t.strictSame(fold(await collect(client.generate(chatRequest({}, true), noAbort))).tokenIds, [5])
+    t.strictSame(fold(await collect(pull(client, chatRequest({}, true), noAbort))).tokenIds, [5])
     t.strictSame(seen, [!isWhole], version)
   }
 })
@@ -172,31 +173,31 @@ t.test('messages that were written as JSON already are sent as they are written'
   for (const createClient of [createVllmClient, createOpenaiClient]) {
     const { client, bodies } = await setUp(t, createClient)
     const request = chatRequest({})
-    await collect(client.generate(request, noAbort))
+    await collect(pull(client, request, noAbort))
     const messagesJson = [Buffer.from('{"content": "Hello", "role": "user"}')]
-    await collect(client.generate({ ...request, messagesJson }, noAbort))
+    await collect(pull(client, { ...request, messagesJson }, noAbort))
     const [written, taken] = bodies()
     t.strictSame(taken, written)
   }
   const { client, bodies } = await setUp(t, createVllmClient)
   const messagesJson = [Buffer.from('{"role":"user","content":"Hello"}')]
   const promptTokenIds = PromptIds.of(1, 2)
-  await collect(client.generate({ ...chatRequest({}), promptTokenIds, messagesJson }, noAbort))
+  await collect(pull(client, { ...chatRequest({}), promptTokenIds, messagesJson }, noAbort))
   t.strictSame([bodies()[0]?.messages, bodies()[0]?.prompt], [undefined, [1, 2]], 'ids take their place')
 })
 
 t.test('an agent that asks for logprobs keeps its number of alternatives', async (t) => {
   const { client, bodies } = await setUp(t, createVllmClient)
-  await collect(client.generate(chatRequest({ logprobs: true, top_logprobs: 5 }), noAbort))
-  await collect(client.generate(completionRequest({ prompt: 'a', logprobs: 3 }), noAbort))
-  await collect(client.generate(completionRequest({ prompt: 'a', logprobs: null }), noAbort))
+  await collect(pull(client, chatRequest({ logprobs: true, top_logprobs: 5 }), noAbort))
+  await collect(pull(client, completionRequest({ prompt: 'a', logprobs: 3 }), noAbort))
+  await collect(pull(client, completionRequest({ prompt: 'a', logprobs: null }), noAbort))
   t.match(bodies(), [{ logprobs: true, top_logprobs: 5 }, { logprobs: 3 }, { logprobs: 0 }])
 })
 
 t.test('a completion is asked for under the older name of its limit', async (t) => {
   const { client, bodies, engine } = await setUp(t, createVllmClient)
   const request = completionRequest({ prompt: [1, 2], max_tokens: null, max_completion_tokens: 3 }, false)
-  const completion = fold(await collect(client.generate(request, noAbort)))
+  const completion = fold(await collect(pull(client, request, noAbort)))
   t.equal(completion.tokenIds.length, 3)
   t.same(bodies(), [{ prompt: [1, 2], max_tokens: 3, logprobs: 0, return_token_ids: true, stream: false }])
   t.equal(engine.requests[0]?.path, '/v1/completions')
@@ -206,13 +207,13 @@ t.test(
   'an engine that refuses unknown fields time and again is asked without them, and remembered',
   async (t) => {
     const { client, bodies } = await setUp(t, createOpenaiClient, { strict: true })
-    const first = fold(await collect(client.generate(chatRequest({ model: 'fake' }), noAbort)))
+    const first = fold(await collect(pull(client, chatRequest({ model: 'fake' }), noAbort)))
     t.equal(first.content, 'Hello there, agent')
     t.equal(first.logprobs.length, 4, 'logprobs are still recorded')
     t.equal(first.tokenIds.length, 0)
     t.equal(client.warning, undefined, 'one refusal proves nothing')
     for (let call = 2; call <= 4; call += 1)
-      await collect(client.generate(chatRequest({ model: 'fake' }), noAbort))
+      await collect(pull(client, chatRequest({ model: 'fake' }), noAbort))
     t.same(
       bodies().map((body) => body.return_token_ids),
       [...Array(3).fill([true, true, undefined]).flat(), undefined],
@@ -226,8 +227,8 @@ t.test('an engine that refuses what it takes a second later is asked for everyth
   for (const createClient of [createOpenaiClient, createSglangClient]) {
     const { client, bodies, engine } = await setUp(t, createClient)
     engine.refuseNext(1)
-    await collect(client.generate(chatRequest({ model: 'fake' }, false), noAbort))
-    const exact = fold(await collect(client.generate(chatRequest({ model: 'fake' }, false), noAbort)))
+    await collect(pull(client, chatRequest({ model: 'fake' }, false), noAbort))
+    const exact = fold(await collect(pull(client, chatRequest({ model: 'fake' }, false), noAbort)))
     t.ok(exact.tokenIds.length > 0)
     t.equal(bodies().length, 3)
   }
@@ -239,7 +240,7 @@ t.test(
     for (const checks of [true, false]) {
       const { client, engine } = await setUp(t, createOpenaiClient)
       const ask = async () =>
-        fold(await collect(client.generate(chatRequest({ model: 'fake' }, false), noAbort)))
+        fold(await collect(pull(client, chatRequest({ model: 'fake' }, false), noAbort)))
       engine.refuseIds(true)
       for (let call = 0; call < 4; call += 1) t.same((await ask()).tokenIds, [])
       t.match(client.warning, /token ids/)
@@ -273,7 +274,7 @@ t.test('ids are worth more than a stream to an engine that has not both', async 
   })
   const client = createOpenaiClient({ url: server.url })
   for (let call = 0; call < 4; call += 1) {
-    const completion = fold(await collect(client.generate(chatRequest({ model: 'sglang' }), noAbort)))
+    const completion = fold(await collect(pull(client, chatRequest({ model: 'sglang' }), noAbort)))
     t.same([completion.content, completion.tokenIds], ['hi', [7]])
   }
   t.equal(server.requests.length, 7, 'which is remembered')
@@ -284,8 +285,8 @@ t.test('ids are worth more than a stream to an engine that has not both', async 
 t.test('what the agent did wrong is refused, and teaches nothing about the engine', async (t) => {
   const { client, bodies } = await setUp(t, createOpenaiClient)
   const wrong = chatRequest({ model: 'fake', temperature: -1 })
-  await t.rejects(collect(client.generate(wrong, noAbort)), { code: 'engine_rejected', status: 400 })
-  await collect(client.generate(chatRequest({ model: 'fake' }), noAbort))
+  await t.rejects(collect(pull(client, wrong, noAbort)), { code: 'engine_rejected', status: 400 })
+  await collect(pull(client, chatRequest({ model: 'fake' }), noAbort))
   t.equal(bodies().at(-1).return_token_ids, true)
 })
 
@@ -297,7 +298,7 @@ t.test('ids are recovered from an engine that only writes them into the tokens',
     sendJson(response, { choices: [choice] })
   })
   const client = createOpenaiClient({ url: server.url })
-  const completion = fold(await collect(client.generate(chatRequest({ logprobs: true }, false), noAbort)))
+  const completion = fold(await collect(pull(client, chatRequest({ logprobs: true }, false), noAbort)))
   t.same(completion.tokenIds, [7])
   t.equal(completion.logprobsContent[0]?.token, 'hi')
   await client.close()
@@ -442,7 +443,7 @@ t.test(
     t.teardown(() => server.close())
     for (const create of [createVllmClient, createSglangClient, createOpenaiClient]) {
       const client = create({ url: server.url })
-      const ask = async () => await collect(client.generate(chatRequest({}, false), noAbort))
+      const ask = async () => await collect(pull(client, chatRequest({}, false), noAbort))
       for (let count = 0; count < 3; count += 1) {
         t.equal(client.warning, undefined, `${client.kind}: ${count}`)
         await ask()

@@ -15,6 +15,7 @@ import {
   tokenRequest,
 } from '../conformance/engine-client.ts'
 import { startEngine } from '../helpers/engine.ts'
+import { pull } from '../helpers/event-stream.ts'
 import { startFakeSglang } from '../helpers/fake-sglang.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { listingLogger } from '../helpers/listing-logger.ts'
@@ -38,7 +39,7 @@ function clientOf<Server extends { url: string; close(): Promise<void> }>(
 }
 
 const run = async (client: EngineClient, body: Record<string, unknown>, stream = true) =>
-  fold(await collect(client.generate(tokenRequest([5, 6, 7], body, stream), noAbort)))
+  fold(await collect(pull(client, tokenRequest([5, 6, 7], body, stream), noAbort)))
 
 t.test(
   'a limit above the length that vLLM serves is cut to it, and a smaller one is sent as it is',
@@ -225,9 +226,9 @@ t.test("vLLM's wire gives in token mode what it gives in chat mode, before it is
   t.teardown(() => client.close())
   const body = { messages: [{ role: 'user' as const, content: 'What is a queue?' }], max_tokens: null }
   const ids = await engine.tokenizeChat(body)
-  const inChat = fold(await collect(client.generate(chatRequest(body), noAbort)))
+  const inChat = fold(await collect(pull(client, chatRequest(body), noAbort)))
   for (const stream of [true, false]) {
-    const completion = fold(await collect(client.generate(tokenRequest(ids, body, stream), noAbort)))
+    const completion = fold(await collect(pull(client, tokenRequest(ids, body, stream), noAbort)))
     t.same(completion.tokenIds, inChat.tokenIds)
     t.same(completion.logprobs, inChat.logprobs)
     t.same(completion.start?.promptTokenIds, inChat.start?.promptTokenIds)
@@ -240,7 +241,7 @@ t.test("vLLM's wire gives in token mode what it gives in chat mode, before it is
 t.test('a chat of SGLang is asked for whole, because its streams have no ids', async (t) => {
   const { client, server } = clientOf(t, createSglangClient, await startFakeSglang())
   for (let call = 0; call < 4; call += 1) {
-    const completion = fold(await collect(client.generate(chatRequest({ model: 'fake' }), noAbort)))
+    const completion = fold(await collect(pull(client, chatRequest({ model: 'fake' }), noAbort)))
     t.equal(completion.content, 'Hello there, agent')
     t.equal(inexactReason(completion), null)
     t.equal(completion.end?.weightVersion, 'default')
@@ -250,7 +251,7 @@ t.test('a chat of SGLang is asked for whole, because its streams have no ids', a
     [true, false, true, false, true, false, false].map((stream) => ['/v1/chat/completions', stream]),
     'which is remembered once it was refused three times',
   )
-  const text = fold(await collect(client.generate(completionRequest({ prompt: [5, 6] }), noAbort)))
+  const text = fold(await collect(pull(client, completionRequest({ prompt: [5, 6] }), noAbort)))
   t.equal(inexactReason(text), null, 'a completion is streamed')
   t.same([server.requests.at(-1)?.path, server.requests.at(-1)?.body.stream], ['/v1/completions', true])
 })

@@ -11,6 +11,7 @@ import { collect, fold, noAbort } from '../conformance/engine-client.ts'
 import { CALLS, QUESTIONS } from '../engines/wires/calls.ts'
 import { CLIENTS } from '../engines/wires/clients.ts'
 import { type Exchange, type RecordedEngine, startReplay, type Wire } from '../engines/wires/wire.ts'
+import { pull } from '../helpers/event-stream.ts'
 
 const FOLDER = join(import.meta.dirname, '../engines/wires/fixtures')
 const CUT_AT = 0.6
@@ -27,7 +28,7 @@ async function clientOf(t: Test, engine: string, exchanges: readonly Exchange[],
 
 async function answered(t: Test, engine: string, wire: Wire, cutAt?: number) {
   const client = await clientOf(t, engine, wire.exchanges, cutAt)
-  return client.generate(CALLS[wire.call]!.request(wire.stream), noAbort)
+  return pull(client, CALLS[wire.call]!.request(wire.stream), noAbort)
 }
 
 async function thrownBy(run: () => Promise<unknown>): Promise<unknown> {

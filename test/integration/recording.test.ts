@@ -98,13 +98,13 @@ t.test(
     const generate = engine.generate.bind(engine)
     const [asked, released] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
     // The engine answers the client's first request after its second one, however long either takes.
-    engine.generate = async function* (request, signal) {
+    engine.generate = async (request, sink, signal) => {
       if (JSON.stringify(request.body).includes('Hello.')) {
         engine.generate = generate
         asked.resolve()
         await released.promise
       }
-      yield* generate(request, signal)
+      await generate(request, sink, signal)
     }
     const proxy = await startProxy(t, { engineUrls: [url], retryGraceMs: 50 })
     const patience = new AbortController()

@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import t, { type Test } from 'tap'
 import type { RelayBackend } from '../../src/proxy/relay/relay-backend.ts'
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
+import { pull } from '../helpers/event-stream.ts'
 import { FakeClock } from '../helpers/fake-clock.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import { chatRequest, eventsOf, relayServerFor, textOf } from '../helpers/relay-server.ts'
@@ -92,7 +93,7 @@ t.test('a call of which the worker no longer speaks fails after the relay timeou
 t.test('a sign of life does not excuse an agent that leaves its answer lying', async (t) => {
   const { clock, url, backend } = await relayWithClock(t)
   const worker = await RawWorker.hello(url, { capabilities: ['alive'] })
-  const events = backend.generate(chatRequest('x'), new AbortController().signal)[Symbol.asyncIterator]()
+  const events = pull(backend, chatRequest('x'), new AbortController().signal)[Symbol.asyncIterator]()
   const first = events.next()
   const { request_id: requestId } = await worker.next('completion_request')
   worker.chunk(requestId, 1, 'one', { start: { engine: 'e' } })

@@ -3,6 +3,7 @@ import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { MAX_FRAME_BYTES } from '../../src/protocol/worker/protocol.ts'
 import { OutgoingFrames } from '../../src/worker/frame-sender.ts'
+import { pull } from '../helpers/event-stream.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
 import { chatRequest, eventsOf, relayServerFor, textOf } from '../helpers/relay-server.ts'
 import { until } from '../helpers/until.ts'
@@ -275,7 +276,7 @@ t.test(
   async (t) => {
     const { url, backend } = await relayServerFor(t, { windowBytes: 1_000, callTimeoutMs: 300 })
     const worker = await RawWorker.hello(url)
-    const slow = backend.generate(chatRequest('slow'), new AbortController().signal)[Symbol.asyncIterator]()
+    const slow = pull(backend, chatRequest('slow'), new AbortController().signal)[Symbol.asyncIterator]()
     const first = slow.next()
     const { request_id: slowId } = await worker.next('completion_request')
     worker.chunk(slowId, 1, 'x')
@@ -299,7 +300,7 @@ t.test(
 t.test('a worker that sends more than the window fails that call', async (t) => {
   const { url, backend } = await relayServerFor(t, { windowBytes: 1_000 })
   const worker = await RawWorker.hello(url)
-  const slow = backend.generate(chatRequest('slow'), new AbortController().signal)[Symbol.asyncIterator]()
+  const slow = pull(backend, chatRequest('slow'), new AbortController().signal)[Symbol.asyncIterator]()
   const first = slow.next()
   const { request_id: id } = await worker.next('completion_request')
   worker.chunk(id, 1, 'x')

@@ -1,5 +1,6 @@
 /** What engines and routers hear of sessions through workers is what they hear from a proxy in local mode. */
 import t, { type Test } from 'tap'
+import { pull } from '../helpers/event-stream.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { RawWorker } from '../helpers/raw-worker.ts'
@@ -75,7 +76,7 @@ t.test('only a worker that has served the session, and can hear it, is told of i
       ...{ requestId: model, sessionId: 's', stream: true, kind: 'chat' as const },
       body: { model, messages: [{ role: 'user' as const, content: 'hi' }] },
     }
-    const answer = Array.fromAsync(backend.generate(request, new AbortController().signal))
+    const answer = Array.fromAsync(pull(backend, request, new AbortController().signal))
     await workers[at]!.next('completion_request')
     workers[at]!.chunk(model, 1, 'x', { start: { engine: 'e' } })
     workers[at]!.end(model, 2)

@@ -2,8 +2,8 @@ import { once } from 'node:events'
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
-import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
+import type { EventStream } from '../helpers/event-stream.ts'
 import { agentOf, relayProxy, streamed, turnsOf, untilWorkers, workerFor } from '../helpers/relay-rig.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { until } from '../helpers/until.ts'
@@ -32,7 +32,7 @@ class EndlessBackend extends ScriptedBackend {
     return { members: [{ ...member, inFlight }], queued: 0 }
   }
 
-  async *#answer(endless: boolean, signal: AbortSignal): GenerationStream {
+  async *#answer(endless: boolean, signal: AbortSignal): EventStream {
     yield [{ type: 'start', engine: 'endless', promptTokenIds: PromptIds.of(1) }]
     this.running += 1
     try {

@@ -5,6 +5,7 @@ import { WebSocketServer } from 'ws'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
 import { CountingBackend, countedText } from '../helpers/counting-backend.ts'
+import { pull } from '../helpers/event-stream.ts'
 import { Forwarder } from '../helpers/forwarder.ts'
 import { startProxy } from '../helpers/proxy.ts'
 import { workerFor } from '../helpers/relay-rig.ts'
@@ -146,9 +147,9 @@ t.test('a worker has messages and tools as their JSON came, numbers as they were
   const engine = new CountingBackend({ pieces: 1 })
   const asked: GenerationRequest[] = []
   const generate = engine.generate.bind(engine)
-  engine.generate = (request, signal) => {
+  engine.generate = (request, sink, signal) => {
     asked.push(request)
-    return generate(request, signal)
+    return generate(request, sink, signal)
   }
   await connected(t, url, 'w', engine)
   const parameters = '{"type":"object","properties":{"share":{"type":"number","default":1.0}}}'
@@ -230,8 +231,8 @@ t.test(
     const engine = new CountingBackend({ pieces: 5_000 })
     await connected(t, url, 'w', engine)
     t.equal(textOf(await eventsOf(backend, chatRequest('x'))), countedText(5_000))
-    const slow = backend.generate(chatRequest('slow'), new AbortController().signal)[Symbol.asyncIterator]()
-    const batches = [(await slow.next()).value]
+    const slow = pull(backend, chatRequest('slow'), new AbortController().signal)[Symbol.asyncIterator]()
+    const batches = [(await slow.next()).value!]
     await new Promise((resolve) => setTimeout(resolve, 50))
     t.equal(engine.running, 1, 'it waits for the reader')
     for (;;) {

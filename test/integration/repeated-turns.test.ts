@@ -7,7 +7,6 @@ import Database from 'better-sqlite3'
 import fc from 'fast-check'
 import t from 'tap'
 import { getTextsUpTo } from '../../src/protocol/canonical/conversation.ts'
-import type { GenerationStream } from '../../src/protocol/canonical/events.ts'
 import type { ChatMessage } from '../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import type { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
@@ -17,6 +16,7 @@ import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { ProxyCache, WorkerCache } from '../../src/worker/worker-cache.ts'
+import { DISCARD, type EventStream } from '../helpers/event-stream.ts'
 import { idsOf, textOf } from '../helpers/plain-tokens.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
@@ -28,7 +28,7 @@ const SEPARATOR = 7
 const never = new AbortController().signal
 
 /** An engine whose tokens are the numbers in its messages, and which tells a prompt as JSON, as engines do. */
-async function* engine(request: GenerationRequest): GenerationStream {
+async function* engine(request: GenerationRequest): EventStream {
   const { messages } = request.body as { messages: ChatMessage[] }
   const ids = messages.flatMap(({ role, content }) =>
     role === 'assistant'
@@ -57,7 +57,7 @@ async function startOn(path: string) {
       const request = { kind: 'chat', body: { model: 'm', messages: structuredClone(messages) } } as const
       const word = { retryCount: 0, hasAgentKey: false, tellsTries: false }
       const turn = await runner.begin({ sessionId: 's', dialect: 'chat', request, stream: true, word }, never)
-      for await (const _ of turn.events);
+      await turn.deliver(DISCARD)
       return turn.completion.content!
     },
     async stop() {

@@ -2,6 +2,7 @@
 import t from 'tap'
 import { createSglangClient } from '../../src/proxy/engines/clients/sglang/client.ts'
 import { chatRequest, collect, noAbort } from '../conformance/engine-client.ts'
+import { pull } from '../helpers/event-stream.ts'
 import { openEventStream, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
 const REFUSED = { object: 'error', message: 'no ids in streams', type: 'BadRequestError', code: 400 }
@@ -36,10 +37,10 @@ t.test("one agent's bad streamed calls take nobody's token ids away", async (t) 
     await server.close()
   })
   for (let call = 0; call < 5; call += 1) {
-    const bad = client.generate(chatRequest({ regex: '([' }, true), noAbort)
+    const bad = pull(client, chatRequest({ regex: '([' }, true), noAbort)
     await t.rejects(collect(bad), { code: 'engine_rejected', status: 400, message: 'bad regex' })
   }
-  const events = await collect(client.generate(chatRequest({}, true), noAbort))
+  const events = await collect(pull(client, chatRequest({}, true), noAbort))
   t.match(events, [{ type: 'start' }, { type: 'delta', tokenIds: [7] }, { type: 'end' }])
   t.equal(client.warning, undefined)
 })

@@ -4,6 +4,7 @@ import type { GenerationRequest } from '../../src/protocol/canonical/request.ts'
 import { createVllmClient } from '../../src/proxy/engines/clients/vllm/client.ts'
 import { inexactReason } from '../../src/proxy/session/prompts/exactness.ts'
 import { collect, fold, noAbort, tokenRequest } from '../conformance/engine-client.ts'
+import { pull } from '../helpers/event-stream.ts'
 import { openEventStream, type Script, sendJson, startScriptedServer } from '../helpers/scripted-server.ts'
 
 const PROMPT = [1, 2, 3]
@@ -61,7 +62,7 @@ t.test('a call whose mask is recorded is asked by ids, whole, and brings all tha
   const { client, sampled } = await serverFor(t)
   const record = { samplingMask: true, topLogprobs: 2, promptLogprobs: 1, weightVersions: true }
   const harmless = { user: 'me', response_format: { type: 'text' }, stop: [], stream_options: {}, seed: 4 }
-  const events = await collect(client.generate(request(harmless, record), noAbort))
+  const events = await collect(pull(client, request(harmless, record), noAbort))
   t.equal(sampled().length, 1)
   t.equal(sampled()[0]?.path, BY_IDS)
   t.strictSame(sampled()[0]?.body, {
@@ -99,10 +100,10 @@ t.test('a call that asks for what that route lacks goes where it gets it', async
     { allowed_token_ids: [5, 2] },
     { top_k: -1 },
   ]) {
-    t.equal(fold(await collect(client.generate(request(body), noAbort))).tokenIds.length, 2)
+    t.equal(fold(await collect(pull(client, request(body), noAbort))).tokenIds.length, 2)
     t.strictSame(paths(), [COMPLETIONS], JSON.stringify(body))
   }
-  await collect(client.generate(request({}, { topLogprobs: 1 }), noAbort))
+  await collect(pull(client, request({}, { topLogprobs: 1 }), noAbort))
   t.strictSame(paths(), [COMPLETIONS], 'no mask is recorded')
 })
 
@@ -126,7 +127,7 @@ for (const [status, said] of [
       return asked.path === BY_IDS ? sendJson(response, said, status) : answers(asked, response)
     })
     for (const expected of [[BY_IDS, COMPLETIONS], [COMPLETIONS]]) {
-      t.strictSame(fold(await collect(client.generate(request(), noAbort))).tokenIds, [5, 2])
+      t.strictSame(fold(await collect(pull(client, request(), noAbort))).tokenIds, [5, 2])
       t.strictSame(paths(), expected)
       t.match(client.warning, /sampling masks are not recorded.*--enable-scale-out/)
       await client.checkHealth(noAbort)
@@ -137,7 +138,7 @@ for (const [status, said] of [
     isAway = false
     paths()
     t.equal(client.warning, undefined)
-    await collect(client.generate(request(), noAbort))
+    await collect(pull(client, request(), noAbort))
     t.strictSame(paths(), [BY_IDS, COMPLETIONS])
   })
 }
@@ -150,7 +151,7 @@ t.test('a server that runs without masks is not asked for whole answers again', 
     sendJson(response, { choices: [{ ...choice, logprobs: { content } }], usage })
   })
   for (const expected of [BY_IDS, COMPLETIONS]) {
-    t.strictSame(fold(await collect(client.generate(request(), noAbort))).tokenIds, [5, 2])
+    t.strictSame(fold(await collect(pull(client, request(), noAbort))).tokenIds, [5, 2])
     t.strictSame(paths(), [expected])
     await client.checkHealth(noAbort)
     paths()
@@ -163,12 +164,12 @@ t.test('a model that the server does not know is no sign that it lacks the route
     if (asked.body?.model !== 'other') return answers(asked, response)
     sendJson(response, { error: { message: 'The model `other` does not exist.', code: 404 } }, 404)
   })
-  await t.rejects(collect(client.generate(request({ model: 'other' }), noAbort)), {
+  await t.rejects(collect(pull(client, request({ model: 'other' }), noAbort)), {
     code: 'engine_rejected',
     message: /does not exist/,
   })
   t.strictSame(paths(), [BY_IDS, COMPLETIONS])
-  await collect(client.generate(request(), noAbort))
+  await collect(pull(client, request(), noAbort))
   t.strictSame(paths(), [BY_IDS])
 })
 
@@ -177,7 +178,7 @@ t.test('what the server refuses there is refused: it is not asked twice', async 
     if (asked.path !== BY_IDS) return answers(asked, response)
     sendJson(response, { error: { message: 'top_k is too large', code: 400 } }, 400)
   })
-  await t.rejects(collect(client.generate(request(), noAbort)), { code: 'engine_rejected' })
+  await t.rejects(collect(pull(client, request(), noAbort)), { code: 'engine_rejected' })
   t.strictSame(paths(), [BY_IDS])
 })
 
@@ -204,7 +205,7 @@ t.test('versions that are recorded without a mask are asked for where the answer
     response.end()
   })
   const asked = async (record: GenerationRequest['record'], body = {}) => {
-    const completion = fold(await collect(client.generate(request(body, record), noAbort)))
+    const completion = fold(await collect(pull(client, request(body, record), noAbort)))
     t.equal(server.requests.at(-1)?.path, COMPLETIONS)
     t.equal(inexactReason(completion), null)
     return completion.details?.details(2).weight_versions
@@ -272,7 +273,7 @@ t.test(
       streaming032(() => firstHasCome.promise),
     )
     const events = []
-    for await (const batch of client.generate(request({ stop: ['x'] }), noAbort)) {
+    for await (const batch of pull(client, request({ stop: ['x'] }), noAbort)) {
       events.push(...batch)
       if (batch.some(({ type }) => type === 'delta')) firstHasCome.resolve()
     }
@@ -289,7 +290,7 @@ t.test(
     t.match(masks, [{ ids: [5, 6] }, { ids: [2, 3] }])
     t.equal(client.warning, undefined)
     const whole = { samplingMask: true, promptLogprobs: 1 }
-    await collect(client.generate(request({}, whole), noAbort))
+    await collect(pull(client, request({}, whole), noAbort))
     t.equal(sampled().at(-1)?.body.stream, false, 'a stream has no place for what is told of the prompt')
   },
 )
@@ -299,7 +300,7 @@ t.test(
   async (t) => {
     const { client, sampled } = await serverFor(t, streaming032())
     const record = { weightVersions: true }
-    const events = await collect(client.generate(request({ top_k: -1 }, record), noAbort))
+    const events = await collect(pull(client, request({ top_k: -1 }, record), noAbort))
     t.equal(sampled().at(-1)?.path, BY_IDS)
     const told = events.flatMap((event) =>
       event.type === 'delta' ? (event.details?.weight_versions ?? []) : [],
@@ -308,17 +309,17 @@ t.test(
       { version: 'v1', start: 0, end: 1 },
       { version: 'v2', start: 1, end: 2 },
     ])
-    await collect(client.generate(request({ response_format: { type: 'json_object' } }, record), noAbort))
+    await collect(pull(client, request({ response_format: { type: 'json_object' } }, record), noAbort))
     t.equal(sampled().at(-1)?.path, COMPLETIONS, 'this cannot be said there')
     const closed = await serverFor(t, (asked, response) =>
       asked.path === BY_IDS
         ? sendJson(response, scaleOutIsOff, 403)
         : streaming032()({ ...asked, body: { ...asked.body, stream: false } }, response),
     )
-    await collect(closed.client.generate(request({}, record), noAbort))
+    await collect(pull(closed.client, request({}, record), noAbort))
     t.strictSame(closed.paths(), [BY_IDS, COMPLETIONS])
     t.match(closed.client.warning, /the weight version of each token is not recorded.*--enable-scale-out/)
-    await collect(closed.client.generate(request({}, record), noAbort))
+    await collect(pull(closed.client, request({}, record), noAbort))
     t.strictSame(closed.paths(), [COMPLETIONS])
   },
 )
@@ -327,8 +328,8 @@ t.test(
   'a call samples there with the defaults of the engine where it says nothing, as by its other routes',
   async (t) => {
     const { client, server, sampled } = await serverFor(t, streaming032())
-    await collect(client.generate(request({ top_p: 1, top_k: 5 }), noAbort))
-    await collect(client.generate(request({ temperature: 0, top_k: 5 }), noAbort))
+    await collect(pull(client, request({ top_p: 1, top_k: 5 }), noAbort))
+    await collect(pull(client, request({ temperature: 0, top_k: 5 }), noAbort))
     t.match(server.requests.find(({ path }) => path === RENDER)?.body, { model: 'm' })
     t.equal(server.requests.filter(({ path }) => path === RENDER).length, 1, 'asked once')
     const params = sampled().map(({ body }) => body.sampling_params)

@@ -7,6 +7,7 @@ import t, { type Test } from 'tap'
 import { openEngines } from '../../src/embedded/open-engines.ts'
 import { chatRequest, collect, noAbort } from '../conformance/engine-client.ts'
 import { startChild } from '../helpers/children.ts'
+import { pull } from '../helpers/event-stream.ts'
 import { startFakeVllm } from '../helpers/fake-vllm.ts'
 import { freePort } from '../helpers/free-port.ts'
 
@@ -72,7 +73,7 @@ async function callThrough(url: string, engines: Engine[], engineSessionHeader: 
       const before = engines.map(callsOf)
       // As a conversation grows, no two bodies are alike.
       const request = chatRequest({ model: 'fake', seed: session * CALLS + call })
-      await collect(client!.generate({ ...request, sessionId: `task-7~${session}` }, noAbort))
+      await collect(pull(client!, { ...request, sessionId: `task-7~${session}` }, noAbort))
       seen.push(engines.findIndex((engine, at) => callsOf(engine) > before[at]!))
     }
     served.push(seen)

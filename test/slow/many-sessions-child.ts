@@ -8,6 +8,7 @@ import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { CountingBackend } from '../helpers/counting-backend.ts'
+import { DISCARD } from '../helpers/event-stream.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 
 const [path, memoryBytes, rounds, sessionsPerRound] = process.argv.slice(2)
@@ -51,7 +52,7 @@ async function talk(sessionId: string): Promise<void> {
       ...(list?.json && { messagesJson: [list.json] }),
     }
     const turn = await runner.begin(call, new AbortController().signal)
-    for await (const _ of turn.events);
+    await turn.deliver(DISCARD)
     messages.push({ role: 'assistant', content: turn.completion.content })
   }
 }

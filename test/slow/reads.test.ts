@@ -9,6 +9,7 @@ import * as reads from '../../src/proxy/http/trainer/read/schemas.ts'
 import { Turn } from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { Activity } from '../../src/proxy/session/state/activity.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
+import { DISCARD } from '../helpers/event-stream.ts'
 import { aside } from '../helpers/no-stalls.ts'
 import { readTensors } from '../helpers/read-tensors.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
@@ -317,7 +318,7 @@ t.test('a session in flight is seen as it speaks', async (t) => {
   const { store, sessions } = api
   const runner = new TurnRunner({ sessions, backend, store, activity, logger: silentLogger })
   const next = Promise.withResolvers<void>()
-  backend.generate = async function* () {
+  backend.script = async function* () {
     yield [
       { type: 'start', model: 'm' },
       { type: 'delta', content: 'Hello' },
@@ -327,7 +328,7 @@ t.test('a session in flight is seen as it speaks', async (t) => {
       { type: 'delta', content: ', sea' },
       { type: 'end', finishReason: 'stop' },
     ]
-  } as typeof backend.generate
+  } as typeof backend.script
   const request = {
     kind: 'chat' as const,
     body: { model: 'm', messages: [{ role: 'user' as const, content: 'hi' }] },
@@ -336,9 +337,7 @@ t.test('a session in flight is seen as it speaks', async (t) => {
     { sessionId: 's', dialect: 'chat', request, stream: true, word: { retryCount: 0, hasAgentKey: false } },
     new AbortController().signal,
   )
-  const answered = (async () => {
-    for await (const _batch of turn.events);
-  })()
+  const answered = turn.deliver(DISCARD)
   await until(() => turn.completion.content === 'Hello')
   const lines = await openLines(t, `${api.url}/sessions/s/live`)
   await until(() => lines.length >= 1)

@@ -1,6 +1,7 @@
 /** Serves calls over a relay and a worker, a tenth of them aborted, and prints the heap's size between rounds as JSON. */
 import { InferenceWorkerClient } from '../../src/worker/inference-worker-client.ts'
 import { CountingBackend } from '../helpers/counting-backend.ts'
+import { pull } from '../helpers/event-stream.ts'
 import { chatRequest, startRelayServer } from '../helpers/relay-server.ts'
 import { silentLogger } from '../helpers/silent-logger.ts'
 import { until } from '../helpers/until.ts'
@@ -23,7 +24,7 @@ async function call(number: number): Promise<void> {
   const agent = new AbortController()
   const request = chatRequest('count')
   try {
-    for await (const _ of backend.generate(request, agent.signal)) if (number % 10 === 0) agent.abort()
+    for await (const _ of pull(backend, request, agent.signal)) if (number % 10 === 0) agent.abort()
   } catch (thrown) {
     if (thrown !== agent.signal.reason) throw thrown
   }

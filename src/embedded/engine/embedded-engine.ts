@@ -1,5 +1,6 @@
 import { ProxyError } from '../../base/errors.ts'
-import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
+import { raceAbort } from '../../base/race-abort.ts'
+import type { EventSink, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../protocol/canonical/request.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import { isTokenRequest } from '../../proxy/engines/clients/wire/request.ts'
@@ -86,7 +87,7 @@ export class EmbeddedEngine implements EngineClient {
     return this.#running
   }
 
-  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+  async generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
     if (request.images !== undefined) {
       const message = `the engine at ${this.name} does not accept images with token ids: token mode needs vLLM or SGLang for them`
@@ -96,13 +97,13 @@ export class EmbeddedEngine implements EngineClient {
     const { name: engine, model, weightVersion } = this
     const start = { type: 'start', engine, model, promptTokenIds: promptIds, weightVersion } as const
     let events: GenerationEvent[] = [start]
-    for await (const batch of this.#run(generation, signal)) {
+    await this.#run(generation, signal, async (batch) => {
       events.push(...batch)
-      if (!request.stream) continue
-      yield events
+      if (!request.stream && !generation.done) return
+      const accepted = sink.write(events)
+      if (accepted !== undefined) await raceAbort(accepted, signal)
       events = []
-    }
-    if (events.length > 0) yield events
+    })
   }
 
   checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
@@ -214,8 +215,12 @@ export class EmbeddedEngine implements EngineClient {
     return { params: { ...params, maxTokens }, forcedIds }
   }
 
-  /** Yields batches of events at the engine's rate; yields to other work between any two of them. */
-  async *#run(generation: Generation, signal: AbortSignal): AsyncGenerator<GenerationEvent[]> {
+  /** Samples at the engine's rate; yields to other work between any two batches. */
+  async #run(
+    generation: Generation,
+    signal: AbortSignal,
+    write: (batch: readonly GenerationEvent[]) => Promise<void>,
+  ): Promise<void> {
     const pace = new Pace(this.#latencyMs, this.#tokensPerSecond)
     this.#running++
     try {
@@ -227,7 +232,8 @@ export class EmbeddedEngine implements EngineClient {
         })
         const last = events.at(-1)
         if (last?.type === 'end') last.weightVersion = this.weightVersion
-        yield events
+        await write(events)
+        signal.throwIfAborted()
       }
     } finally {
       this.#running--

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
 import { CompletionBuilder } from '../../protocol/canonical/completion.ts'
-import type { GenerationStream } from '../../protocol/canonical/events.ts'
+import type { EventSink } from '../../protocol/canonical/events.ts'
 import type { CanonicalRequest, ChatBody, CompletionBody } from '../../protocol/canonical/request.ts'
 import { SseReply } from '../../proxy/http/agent/sse-reply.ts'
 import { createDisconnectSignal } from '../../proxy/http/transport/disconnect-signal.ts'
@@ -90,7 +90,10 @@ async function answer(
   const requestId = getRequestId(request, body)
   const stream = body.stream === true
   const signal = createDisconnectSignal(reply)
-  const events = engine.generate({ ...generation, requestId, sessionId: requestId, stream }, signal)
+  const generate = (sink: EventSink) =>
+    countCompletion(counters, signal, () =>
+      engine.generate({ ...generation, requestId, sessionId: requestId, stream }, sink, signal),
+    )
   const head: AnswerHead = {
     id: format.idPrefix + requestId,
     object: stream ? format.chunkObject : format.wholeObject,
@@ -98,9 +101,12 @@ async function answer(
     model: engine.model,
   }
   const fields = readAnswerFields(body)
-  const counted = countCompletion(events, counters, signal)
-  if (!stream) return format.whole(head, await foldAll(counted), fields)
-  await sendStream(counted, new StreamText(head, format.chunks(fields), fields), reply)
+  if (!stream) {
+    const completion = new CompletionBuilder()
+    await generate(completion)
+    return format.whole(head, completion, fields)
+  }
+  await sendStream(generate, new StreamText(head, format.chunks(fields), fields), reply)
   return reply
 }
 
@@ -118,15 +124,15 @@ function getRequestId(request: FastifyRequest, body: AnyCompletionRequest): stri
   return typeof header === 'string' ? header : (body.request_id ?? randomUUID().replaceAll('-', ''))
 }
 
-async function* countCompletion(
-  events: GenerationStream,
+async function countCompletion(
   counters: EngineCounters,
   signal: AbortSignal,
-): GenerationStream {
+  generate: () => Promise<void>,
+): Promise<void> {
   counters.running++
   let outcome: 'served' | 'aborted' | 'failed' = 'failed'
   try {
-    yield* events
+    await generate()
     outcome = 'served'
   } finally {
     counters.running--
@@ -134,25 +140,24 @@ async function* countCompletion(
   }
 }
 
-async function foldAll(events: GenerationStream): Promise<CompletionBuilder> {
-  const completion = new CompletionBuilder()
-  for await (const batch of events) for (const event of batch) completion.add(event)
-  return completion
-}
-
 /**
  * Sends a stream. A failure before the first event is an HTTP error; a later one is an event in a stream of status 200.
  */
-async function sendStream(events: GenerationStream, text: StreamText, reply: FastifyReply): Promise<void> {
+async function sendStream(
+  generate: (sink: EventSink) => Promise<void>,
+  text: StreamText,
+  reply: FastifyReply,
+): Promise<void> {
   let sse: SseReply | undefined
+  const write: EventSink['write'] = (batch) => {
+    sse ??= new SseReply(reply)
+    return sse.send(text.write(batch))
+  }
   try {
-    for await (const batch of events) {
-      sse ??= new SseReply(reply)
-      await sse.send(text.write(batch))
-    }
+    await generate({ write })
   } catch (thrown) {
     if (!sse) throw thrown
-    await sse.send(`data: ${JSON.stringify(vllmError(toProxyError(thrown)))}\n\ndata: [DONE]\n\n`)
+    void sse.send(`data: ${JSON.stringify(vllmError(toProxyError(thrown)))}\n\ndata: [DONE]\n\n`)
   }
   sse?.end()
 }

@@ -1,7 +1,7 @@
 /** A completion assembled from generation events. */
 import type { TokenData } from '../token-data/token-data.ts'
 import { TokenDataBuilder } from '../token-data/token-data-builder.ts'
-import type { GenerationDelta, GenerationEnd, GenerationEvent, GenerationStart } from './events.ts'
+import type { EventSink, GenerationDelta, GenerationEnd, GenerationEvent, GenerationStart } from './events.ts'
 import type { TokenLogprob, ToolCall, ToolCallDelta } from './messages.ts'
 
 /** The part of a completion that has arrived so far. It is complete once `end` is set. */
@@ -23,7 +23,7 @@ export interface Completion {
 }
 
 /** Folds events into a {@link Completion} in one pass, with constant work per event. */
-export class CompletionBuilder implements Completion {
+export class CompletionBuilder implements Completion, EventSink {
   start: GenerationStart | undefined
   end: GenerationEnd | undefined
   content: string | null = null
@@ -37,6 +37,10 @@ export class CompletionBuilder implements Completion {
   /** undefined: nothing was reported beyond ids and logprobs. */
   details: TokenDataBuilder | undefined
   readonly #callByIndex = new Map<number, ToolCall>()
+
+  write(events: readonly GenerationEvent[]): undefined {
+    for (const event of events) this.add(event)
+  }
 
   add(event: GenerationEvent): void {
     if (event.type === 'delta') this.#addDelta(event)

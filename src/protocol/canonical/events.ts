@@ -2,8 +2,9 @@
  * Generation events: what an engine reports while it serves one request, independent of engine, backend and the agent's
  * dialect. A generation is one `start`, any number of `delta` and one `end`, or it throws a ProxyError.
  *
- * Events travel in batches (`readonly GenerationEvent[]`). A batch contains what one read of the engine's socket
- * returned, so that a fast engine costs one write to the agent per read and not one per token.
+ * Events are pushed in batches (`readonly GenerationEvent[]`) from the engine's socket to the agent's. A batch contains
+ * what one read of the engine's socket returned, so that a fast engine costs one write to the agent per read and not one
+ * per token.
  */
 import type { TokenData } from '../token-data/token-data.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
@@ -82,4 +83,13 @@ export interface GenerationEnd {
 
 export type GenerationEvent = GenerationStart | GenerationDelta | GenerationEnd
 
-export type GenerationStream = AsyncIterable<readonly GenerationEvent[]>
+/** Receives the events of a generation, in order. */
+export interface EventSink {
+  /**
+   * Receives a batch. The writer stops reading until a returned promise has resolved, and writes nothing meanwhile: the
+   * agent's back-pressure reaches the engine this way.
+   * @returns undefined if the sink accepts the next batch at once
+   * @throws an error, as may the promise; it ends the generation, and the engine's work is cancelled
+   */
+  write(events: readonly GenerationEvent[]): Promise<void> | undefined
+}

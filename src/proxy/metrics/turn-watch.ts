@@ -5,7 +5,7 @@
 
 import { ProxyError } from '../../base/errors.ts'
 import { type Interceptor, intercept } from '../../base/interceptor.ts'
-import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
+import type { EventSink } from '../../protocol/canonical/events.ts'
 import { readEffortChange } from '../../protocol/canonical/reasoning-effort.ts'
 import type { Backend } from '../engines/port/backend.ts'
 import { readEchoNote } from '../session/prompts/echo-note.ts'
@@ -63,12 +63,12 @@ export class TurnWatch {
   /** Wraps a backend. @returns the backend, with the responses of turns timed */
   ofBackend<T extends Backend>(backend: T): T {
     const around: Interceptor<Backend> = {
-      generate: (call, request) => {
+      generate: (call, request, sink, signal) => {
         const turn = this.#turns.get(request.requestId)
         if (turn === undefined) return call()
         turn.askedAtMs = performance.now()
         turn.isStreamed = request.stream
-        return new StreamTimer(call(), turn)
+        return call(request, timeChunks(sink, turn), signal)
       },
     }
     return intercept(backend, around as Interceptor<T>)
@@ -146,40 +146,19 @@ export class TurnWatch {
   }
 }
 
-/**
- * A response stream that records the arrival times of its chunks. It adds one promise per chunk rather than a
- * generator.
- */
-class StreamTimer implements AsyncIterableIterator<readonly GenerationEvent[]> {
-  readonly #events: AsyncIterator<readonly GenerationEvent[]>
-  readonly #turn: TurnTimes
-
-  constructor(stream: GenerationStream, turn: TurnTimes) {
-    this.#events = stream[Symbol.asyncIterator]()
-    this.#turn = turn
-  }
-
-  [Symbol.asyncIterator](): this {
-    return this
-  }
-
-  next(): Promise<IteratorResult<readonly GenerationEvent[]>> {
-    return this.#events.next().then(this.#note)
-  }
-
-  async return(): Promise<IteratorResult<readonly GenerationEvent[]>> {
-    return (await this.#events.return?.()) ?? { done: true, value: undefined }
-  }
-
-  readonly #note = (result: IteratorResult<readonly GenerationEvent[]>) => {
-    // A batch that only reports the start of generation is not a chunk.
-    if (result.done || result.value.at(-1)?.type === 'start') return result
-    const turn = this.#turn
-    const nowMs = performance.now()
-    turn.firstPieceAtMs ??= nowMs
-    turn.longestGapMs = Math.max(turn.longestGapMs, nowMs - (turn.lastPieceAtMs ?? nowMs))
-    turn.lastPieceAtMs = nowMs
-    return result
+/** Returns a sink that records the arrival times of the chunks of a response before it forwards them. */
+function timeChunks(sink: EventSink, turn: TurnTimes): EventSink {
+  return {
+    write(events) {
+      // A batch that only reports the start of generation is not a chunk.
+      if (events.at(-1)?.type !== 'start') {
+        const nowMs = performance.now()
+        turn.firstPieceAtMs ??= nowMs
+        turn.longestGapMs = Math.max(turn.longestGapMs, nowMs - (turn.lastPieceAtMs ?? nowMs))
+        turn.lastPieceAtMs = nowMs
+      }
+      return sink.write(events)
+    },
   }
 }
 

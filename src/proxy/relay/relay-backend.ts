@@ -3,11 +3,11 @@ import { systemClock } from '../../base/clock.ts'
 import { type ErrorCode, ProxyError } from '../../base/errors.ts'
 import { logEvent } from '../../base/log-events.ts'
 import { type Logger, withContext } from '../../base/logger.ts'
-import type { GenerationStream } from '../../protocol/canonical/events.ts'
+import type { EventSink } from '../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../protocol/canonical/request.ts'
 import { CAPABILITIES } from '../../protocol/worker/protocol.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from '../engines/dispatch/dispatcher.ts'
-import { type FailureVerdict, judgeResponse, withFailover } from '../engines/dispatch/failover.ts'
+import { type FailureVerdict, generateWithFailover, judgeResponse } from '../engines/dispatch/failover.ts'
 import { EffortRegistry } from '../engines/dispatch/learned-efforts.ts'
 import { type Ability, createUnlistedPolicyError } from '../engines/dispatch/placement.ts'
 import type { QueuedRequest } from '../engines/dispatch/scheduler.ts'
@@ -109,12 +109,14 @@ export class RelayBackend implements Backend, Registry {
     this.#registry.accept(socket, greeted)
   }
 
-  generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    return withFailover(
+  generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
+    return generateWithFailover(
       {
         dispatcher: this.#dispatcher,
-        serve: (workerId, asked, failedAttempts) =>
-          this.#getWorker(workerId).begin(asked, wireId(asked.requestId, failedAttempts)).stream(signal),
+        serve: async (workerId, asked, to, failedAttempts) => {
+          const worker = this.#getWorker(workerId)
+          await worker.begin(asked, wireId(asked.requestId, failedAttempts)).pushTo(to, signal)
+        },
         kindOf: () => 'worker',
         judge: (thrown, workerId) => {
           const verdict = judge(thrown)
@@ -126,6 +128,7 @@ export class RelayBackend implements Backend, Registry {
         memberCount: () => this.#registry.connected().length,
       },
       request,
+      sink,
       signal,
     )
   }

@@ -1,7 +1,7 @@
-/** A request at a worker: the worker's frames arrive on one side, the agent's side consumes events on the other. */
+/** A request at a worker: the worker's frames arrive on one side, and their events are pushed to the agent's side. */
 import type { Clock } from '../../base/clock.ts'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
-import type { GenerationEvent, GenerationStream } from '../../protocol/canonical/events.ts'
+import type { EventSink, GenerationEvent } from '../../protocol/canonical/events.ts'
 import type { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type {
   CompletionChunk,
@@ -43,12 +43,17 @@ export class RelayRequest {
   #handedOn = false
   #lastFrameAtMs: number
   #cancelTimeout: (() => void) | undefined
-  #wake: (() => void) | undefined
+  #sink: EventSink | undefined
+  /** `blocked`: the sink accepts nothing. `closed`: the outcome is known. */
+  #state: 'pushing' | 'blocked' | 'closed' = 'pushing'
+  #isScheduled = false
+  readonly #outcome = Promise.withResolvers<void>()
 
   constructor(options: RelayRequestOptions) {
     this.#options = options
     this.#incoming = new FrameReceiver(options.windowBytes)
     this.#lastFrameAtMs = options.clock.nowMs()
+    this.#outcome.promise.catch(() => {})
     this.#watchSilence(options.timeoutMs)
   }
 
@@ -58,33 +63,21 @@ export class RelayRequest {
   }
 
   /**
-   * Yields the response; to be called once. Leaving the loop early, or an abort of `signal`, cancels the request at the
-   * worker.
-   * @throws ProxyError as the worker reported it, or `worker_lost`, `engine_timeout`, `agent_too_slow`; after an abort
-   *   `signal.reason`
+   * Pushes the response to `sink`, and resolves after its last event; to be called once. An error of the sink, or an
+   * abort of `signal`, cancels the request at the worker.
+   * @throws ProxyError as the worker reported it, or `worker_lost`, `engine_timeout`, `agent_too_slow`; what the sink
+   *   throws; after an abort `signal.reason`
    */
-  async *stream(signal: AbortSignal): GenerationStream {
-    const onAbort = () => this.fail(signal.reason)
+  async pushTo(sink: EventSink, signal: AbortSignal): Promise<void> {
+    const onAbort = () => this.#close({ reason: signal.reason })
+    if (signal.aborted) onAbort()
     signal.addEventListener('abort', onAbort, { once: true })
+    this.#sink = sink
+    this.#schedule()
     try {
-      for (;;) {
-        signal.throwIfAborted()
-        // While the agent has received nothing, another attempt is better than a partial response.
-        if (this.#failure && !this.#handedOn) throw this.#failure.reason
-        const { events, acknowledge } = this.#incoming.take()
-        if (acknowledge !== undefined && !this.#answered) this.#options.acknowledge(acknowledge)
-        if (events.length > 0) {
-          this.#handedOn = true
-          // A worker whose window was full can send from now on.
-          this.#lastFrameAtMs = this.#options.clock.nowMs()
-          yield events
-        } else if (this.#failure) throw this.#failure.reason
-        else if (this.#answered) return
-        else await new Promise<void>((resolve) => (this.#wake = resolve))
-      }
+      await this.#outcome.promise
     } finally {
       signal.removeEventListener('abort', onAbort)
-      this.#leave()
     }
   }
 
@@ -131,7 +124,7 @@ export class RelayRequest {
     if (this.#answered || this.#failure) return
     this.#failure = { reason }
     this.#leave()
-    this.#wake?.()
+    this.#schedule()
   }
 
   /** Repeats the acknowledgement to a worker that has just reconnected and may have missed it. */
@@ -147,12 +140,68 @@ export class RelayRequest {
     try {
       if (verdict !== 'new') throw new ProxyError('engine_failed', BROKEN[verdict])
       this.#incoming.receive(decode(), bytes)
-      this.#wake?.()
     } catch (thrown) {
       this.#failure ??= { reason: asWorkersFault(thrown) }
       this.#leave()
-      this.#wake?.()
     }
+    this.#schedule()
+  }
+
+  /** The frames of one read of the socket arrive in one task; their events are pushed together after it. */
+  #schedule(): void {
+    if (this.#isScheduled || this.#sink === undefined || this.#state !== 'pushing') return
+    this.#isScheduled = true
+    queueMicrotask(this.#push)
+  }
+
+  readonly #push = (): void => {
+    this.#isScheduled = false
+    if (this.#state !== 'pushing') return
+    // While the agent has received nothing, another attempt is better than a partial response.
+    if (this.#failure && !this.#handedOn) {
+      this.#close(this.#failure)
+      return
+    }
+    let accepted: Promise<void> | undefined
+    try {
+      accepted = this.#pushEvents()
+    } catch (reason) {
+      this.#close({ reason })
+      return
+    }
+    if (accepted !== undefined) this.#block(accepted)
+    else if (this.#failure) this.#close(this.#failure)
+    else if (this.#answered) this.#close()
+  }
+
+  #pushEvents(): Promise<void> | undefined {
+    const { events, acknowledge } = this.#incoming.take()
+    if (acknowledge !== undefined && !this.#answered) this.#options.acknowledge(acknowledge)
+    if (events.length === 0) return undefined
+    this.#handedOn = true
+    // A worker whose window was full can send from now on.
+    this.#lastFrameAtMs = this.#options.clock.nowMs()
+    return this.#sink!.write(events)
+  }
+
+  #block(accepted: Promise<void>): void {
+    this.#state = 'blocked'
+    accepted.then(
+      () => {
+        if (this.#state !== 'blocked') return
+        this.#state = 'pushing'
+        this.#push()
+      },
+      (reason) => this.#close({ reason }),
+    )
+  }
+
+  #close(failure?: { reason: unknown }): void {
+    if (this.#state === 'closed') return
+    this.#state = 'closed'
+    this.#leave()
+    if (failure) this.#outcome.reject(failure.reason)
+    else this.#outcome.resolve()
   }
 
   #leave(): void {

@@ -4,6 +4,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError, toProxyError } from '../../base/errors.ts'
+import { CompletionBuilder } from '../../protocol/canonical/completion.ts'
 import { PromptIds } from '../../protocol/token-ids/prompt-ids.ts'
 import type { EngineClient, EngineHealth } from '../engines/port/engine-client.ts'
 import type { ScoreRequest, TokenScore } from '../engines/port/score.ts'
@@ -264,10 +265,9 @@ export class Verifier {
       stream: false,
       promptTokenIds: new PromptIds(Int32Array.from(turn.promptTokenIds)),
     }
-    const sampled: number[] = []
-    for await (const batch of this.#engine.generate(request, signal)) {
-      for (const event of batch) if (event.type === 'delta') sampled.push(...(event.tokenIds ?? []))
-    }
+    const completion = new CompletionBuilder()
+    await this.#engine.generate(request, completion, signal)
+    const { tokenIds: sampled } = completion
     const index = Array.from(recorded).findIndex((token, at) => sampled[at] !== token)
     if (index === -1) return { same: true, first_difference: null }
     const difference = { index, recorded: recorded[index]!, sampled: sampled[index] ?? null }

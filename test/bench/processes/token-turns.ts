@@ -7,11 +7,11 @@
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { GenerationStream } from '../../../src/protocol/canonical/events.ts'
 import type { ChatMessage } from '../../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../src/protocol/canonical/request.ts'
 import { TokenPrompts } from '../../../src/proxy/session/prompts/token-prompts.ts'
 import { openTokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
+import type { EventStream } from '../../helpers/event-stream.ts'
 import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { generatePrompted } from '../../helpers/prompted.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
@@ -54,7 +54,7 @@ try {
   await model.close()
 }
 
-async function* sample({ promptTokenIds }: GenerationRequest): GenerationStream {
+async function* sample({ promptTokenIds }: GenerationRequest): EventStream {
   yield [
     { type: 'start', engine: 'scripted', promptTokenIds: promptTokenIds! },
     { type: 'delta', tokenIds: answerIds, logprobs: answerIds.map(() => -1) },

@@ -2,6 +2,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { collect, noAbort } from '../../conformance/engine-client.ts'
+import { pull } from '../../helpers/event-stream.ts'
 import { CACHE } from '../../helpers/install-once.ts'
 import type { CoreLog } from '../parts/core-log.ts'
 import { CALLS, QUESTIONS } from './calls.ts'
@@ -21,7 +22,7 @@ export async function recordWires(engine: string, url: string, core: CoreLog): P
       const client = CLIENTS[kind]!({ url: recorder.url })
       const before = core.calls().length
       // What the engine refuses is part of its wire.
-      await collect(client.generate(request(stream), noAbort)).catch(() => {})
+      await collect(pull(client, request(stream), noAbort)).catch(() => {})
       await client.close()
       await recorder.close()
       const asked = refused ? undefined : core.calls().slice(before).at(-1)

@@ -13,6 +13,7 @@ import type { ChatBody, GenerationRequest } from '../../../src/protocol/canonica
 import type { Backend } from '../../../src/proxy/engines/port/backend.ts'
 import { TokenPrompts } from '../../../src/proxy/session/prompts/token-prompts.ts'
 import { openTokenModel } from '../../../src/proxy/tokens/model/token-model.ts'
+import { pull } from '../../helpers/event-stream.ts'
 import { MemoryTurnStore } from '../../helpers/memory-store.ts'
 import { generatePrompted } from '../../helpers/prompted.ts'
 import { ScriptedBackend } from '../../helpers/scripted-backend.ts'
@@ -24,7 +25,7 @@ const model = await openTokenModel({
   contextLength: engine.contextLength,
 })
 t.teardown(() => model.close())
-const chatMode = new ScriptedBackend((request, signal) => engine.generate(request, signal))
+const chatMode = new ScriptedBackend((request, signal) => pull(engine, request, signal))
 const prompts = new TokenPrompts(model, new MemoryTurnStore())
 const tokenMode = new ScriptedBackend((request, signal) =>
   generatePrompted(prompts, chatMode, request, signal),
@@ -86,7 +87,7 @@ async function ask(backend: Backend, body: ChatBody, stream: boolean): Promise<C
   const id = `call-${calls++}`
   const request: GenerationRequest = { kind: 'chat', body, stream, requestId: id, sessionId: id }
   const fold = new CompletionBuilder()
-  for await (const batch of backend.generate(request, new AbortController().signal)) {
+  for await (const batch of pull(backend, request, new AbortController().signal)) {
     for (const event of batch) fold.add(event)
   }
   backend.releaseSession(id)

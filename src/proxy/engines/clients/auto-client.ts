@@ -1,6 +1,6 @@
 import { ProxyError } from '../../../base/errors.ts'
 import { isRecord, parseJson } from '../../../base/json.ts'
-import type { GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { EventSink } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { createCannotCountError } from '../port/count-tokens.ts'
 import type { EngineClient, EngineHealth, EngineKind } from '../port/engine-client.ts'
@@ -46,9 +46,9 @@ class AutoClient implements EngineClient {
     return this.#client?.warning
   }
 
-  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    const client = await this.#found(signal)
-    yield* client.generate(request, signal)
+  async generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
+    const client = this.#client ?? (await this.#found(signal))
+    await client.generate(request, sink, signal)
   }
 
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {

@@ -114,21 +114,26 @@ export class Dispatcher {
   }
 
   /**
-   * Waits for a slot. The caller must release the lease.
+   * Acquires a slot: at once if one is free, so that a request is sent without a wait, else when it is granted. The
+   * caller must release the lease.
    * @throws ProxyError `queue_full`; the code of `absent` if no member could serve the request for `waitMs`; `paused`
    *   if a pause exceeds its limit; `shutting_down`. After an abort: `signal.reason`.
    */
-  async acquire(call: QueuedRequest, signal: AbortSignal): Promise<Lease> {
+  acquire(call: QueuedRequest, signal: AbortSignal): Lease | Promise<Lease> {
     signal.throwIfAborted()
-    try {
-      return await this.#acquire(call, signal)
-    } catch (error) {
+    const reportRefusal = (error: unknown) => {
       if (error instanceof ProxyError && !signal.aborted) this.#watch?.refused(error.code)
-      throw error
+      return error
+    }
+    try {
+      const lease = this.#acquire(call, signal)
+      return lease instanceof Promise ? lease.catch((error) => Promise.reject(reportRefusal(error))) : lease
+    } catch (error) {
+      throw reportRefusal(error)
     }
   }
 
-  async #acquire(requested: QueuedRequest, signal: AbortSignal): Promise<Lease> {
+  #acquire(requested: QueuedRequest, signal: AbortSignal): Lease | Promise<Lease> {
     if (this.#closed) throw createShutdownError()
     if (this.#pauseWatch.isOverLimit) throw createPauseTimeoutError()
     const failedAt = this.#failedAt.get(requested.sessionId)
@@ -146,9 +151,10 @@ export class Dispatcher {
       return this.#lease(call, submission.memberId)
     }
     this.#watchExpiry()
-    const memberId = await this.#waitForSlot(call, signal)
-    this.#watch?.waited(this.#clock.nowMs() - askedAtMs)
-    return this.#lease(call, memberId)
+    return this.#waitForSlot(call, signal).then((memberId) => {
+      this.#watch?.waited(this.#clock.nowMs() - askedAtMs)
+      return this.#lease(call, memberId)
+    })
   }
 
   /** Reports that a request fails over to another member. */

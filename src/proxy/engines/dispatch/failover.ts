@@ -3,7 +3,7 @@
  * bounds.
  */
 import { ProxyError } from '../../../base/errors.ts'
-import type { GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { EventSink, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { Dispatcher, Lease } from './dispatcher.ts'
 import { EffortNegotiation, type EffortRegistry, renderedBody } from './learned-efforts.ts'
@@ -21,11 +21,11 @@ export type FailureVerdict = 'lost' | 'away' | 'failed' | 'final'
 export interface FailoverPolicy {
   dispatcher: Dispatcher
   /**
-   * Serves the request at a member.
+   * Serves the request at a member, as {@link Backend.generate} does.
    * @param request as adapted to the member
    * @param failedAttempts the number of failed attempts of this request
    */
-  serve(memberId: string, request: GenerationRequest, failedAttempts: number): GenerationStream
+  serve(memberId: string, request: GenerationRequest, sink: EventSink, failedAttempts: number): Promise<void>
   /** Reasoning efforts that members reject; absent: efforts are forwarded unchanged. */
   efforts?: EffortRegistry | undefined
   /** Returns the kind of a member, for the request's spans. */
@@ -57,11 +57,12 @@ const MAX_FAILURES = 3
  *   members are lost, three or all that could serve it have failed, or as many attempts have failed as there are
  *   members (but at least three). After an abort: `signal.reason`.
  */
-export async function* withFailover(
+export async function generateWithFailover(
   rules: FailoverPolicy,
   request: GenerationRequest,
+  sink: EventSink,
   signal: AbortSignal,
-): GenerationStream {
+): Promise<void> {
   const { requestId: callId, sessionId, body, mustServe } = request
   const failed: string[] = []
   const negotiation = rules.efforts && new EffortNegotiation(rules.efforts, renderedBody(request))
@@ -70,20 +71,22 @@ export async function* withFailover(
   for (let losses = 0; ; ) {
     const requirements = { model: body.model, mustServe, needs: getRequiredAbility(request), avoid: failed }
     const call = { callId, sessionId, ...requirements }
-    const lease = await leaseFor(call, rules, request, signal)
+    const acquired = acquireLease(call, rules, request, signal)
+    const lease = acquired instanceof Promise ? await acquired : acquired
     const { memberId } = lease
     const adapted = withBody(request, negotiation?.bodyFor(memberId))
     const span = request.spans?.asked({ ...adapted, member: memberId, memberKind: rules.kindOf(memberId) })
     const sent = span ? { ...adapted, traceparent: span.traceparent } : adapted
     let begun = false
+    const write = (batch: readonly GenerationEvent[]) => {
+      if (begun) return sink.write(batch)
+      begun = true
+      negotiation?.confirm()
+      return sink.write(negotiation?.annotate(batch) ?? batch)
+    }
     request.onAsked?.()
     try {
-      for await (const batch of rules.serve(memberId, sent, attempts)) {
-        const events = begun ? batch : (negotiation?.annotate(batch) ?? batch)
-        if (!begun) negotiation?.confirm()
-        begun = true
-        yield events
-      }
+      await rules.serve(memberId, sent, { write }, attempts)
       lease.succeeded()
       return
     } catch (thrown) {
@@ -123,19 +126,18 @@ function withBody(request: GenerationRequest, body: ChatBody | undefined): Gener
   return body === undefined || body === request.body ? request : ({ ...request, body } as GenerationRequest)
 }
 
-function leaseFor(
+function acquireLease(
   call: QueuedRequest,
   { dispatcher }: FailoverPolicy,
   { spans }: GenerationRequest,
   signal: AbortSignal,
-): Promise<Lease> {
+): Lease | Promise<Lease> {
+  const span = spans?.queued()
   const lease = dispatcher.acquire(call, signal)
-  if (spans) {
-    const span = spans.queued()
-    lease.then(
-      () => span.end(),
-      (thrown) => span.end(thrown),
-    )
-  }
+  if (span === undefined) return lease
+  Promise.resolve(lease).then(
+    () => span.end(),
+    (thrown) => span.end(thrown),
+  )
   return lease
 }

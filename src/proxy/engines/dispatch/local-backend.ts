@@ -1,6 +1,6 @@
 /** The backend that connects to engines over HTTP: implements `Backend` with any number of engine clients. */
 import { ProxyError } from '../../../base/errors.ts'
-import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { EventSink, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { Backend, BackendStatus } from '../port/backend.ts'
 import { createCannotCountError } from '../port/count-tokens.ts'
@@ -8,7 +8,7 @@ import type { EngineClient, EngineHealth, ModelInfo } from '../port/engine-clien
 import type { ExpectedTokenizer } from '../port/expected-tokenizer.ts'
 import { DISPATCH_DEFAULTS, Dispatcher, type DispatcherOptions } from './dispatcher.ts'
 import { EnginePool } from './engine-pool.ts'
-import { type FailureVerdict, judgeResponse, withFailover } from './failover.ts'
+import { type FailureVerdict, generateWithFailover, judgeResponse } from './failover.ts'
 import { EffortNegotiation, EffortRegistry } from './learned-efforts.ts'
 import type { LogprobsMode } from './logprobs-probe.ts'
 import { isEngineFault } from './outlier-detector.ts'
@@ -91,11 +91,11 @@ class EngineBackend implements LocalBackend {
       this.engines.add(client, { standIn: standIns }, options.known?.get(client.name))
   }
 
-  generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
-    return withFailover(
+  generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
+    return generateWithFailover(
       {
         dispatcher: this.#dispatcher,
-        serve: (engine, asked) => this.#ask(engine, asked, signal),
+        serve: (engine, asked, to) => this.#generateAt(engine, asked, to, signal),
         kindOf: (engine) => this.#engine(engine).client.kind,
         judge: (thrown, engine) => this.#judge(thrown, engine),
         efforts: this.#efforts,
@@ -103,6 +103,7 @@ class EngineBackend implements LocalBackend {
         memberCount: () => this.engines.size,
       },
       request,
+      sink,
       signal,
     )
   }
@@ -115,12 +116,18 @@ class EngineBackend implements LocalBackend {
       : `: ${refused.map(({ client, watch }) => `${client.name}: ${watch.error}`).join('; ')}`
   }
 
-  async *#ask(engine: string, request: GenerationRequest, signal: AbortSignal): GenerationStream {
+  async #generateAt(
+    engine: string,
+    request: GenerationRequest,
+    sink: EventSink,
+    signal: AbortSignal,
+  ): Promise<void> {
     const { client, watch, logprobs } = this.#engine(engine)
-    const logprobsMode = await logprobs?.mode(watch.models[0]?.id, signal)
+    const logprobsMode = logprobs && (await logprobs.mode(watch.models[0]?.id, signal))
     const weights = new WeightStamp(watch)
-    for await (const batch of client.generate(request, signal))
-      yield withMode(weights.stamp(batch), logprobsMode)
+    const write = (batch: readonly GenerationEvent[]) =>
+      sink.write(withMode(weights.stamp(batch), logprobsMode))
+    await client.generate(request, { write }, signal)
   }
 
   #judge(thrown: unknown, engine: string): FailureVerdict {

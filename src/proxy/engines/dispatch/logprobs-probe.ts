@@ -5,6 +5,7 @@
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { raceAbort } from '../../../base/race-abort.ts'
+import { CompletionBuilder } from '../../../protocol/canonical/completion.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineKind } from '../port/engine-client.ts'
 
@@ -154,13 +155,10 @@ export class LogprobsProbe {
     const body: ChatBody = { messages, ...sampling }
     const request: GenerationRequest = { kind: 'chat', requestId: id, sessionId: id, stream: false, body }
     const found = new Map<string, number>()
-    for await (const batch of this.#client.generate(request, signal)) {
-      for (const event of batch) {
-        if (event.type !== 'delta') continue
-        for (const { token, logprob } of event.logprobsContent?.[0]?.top_logprobs ?? [])
-          found.set(token, logprob)
-      }
-    }
+    const completion = new CompletionBuilder()
+    await this.#client.generate(request, completion, signal)
+    for (const { token, logprob } of completion.logprobsContent[0]?.top_logprobs ?? [])
+      found.set(token, logprob)
     this.#client.endSession?.(id)
     return found
   }

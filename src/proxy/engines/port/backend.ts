@@ -2,7 +2,7 @@
  * Port: access to engines. `local` connects to them over HTTP, `relay` accepts connections from workers. Callers do not
  * depend on the mode. Both adapters pass `test/conformance/backend.ts`.
  */
-import type { GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { EventSink } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from './count-tokens.ts'
 import type { ModelInfo, Unavailable } from './engine-client.ts'
@@ -62,7 +62,7 @@ export interface Backend {
    * @throws ProxyError as {@link EngineClient.generate}, and `no_worker`, `queue_full`, `paused`, `engine_timeout`.
    *   After an abort: `signal.reason`.
    */
-  generate(request: GenerationRequest, signal: AbortSignal): GenerationStream
+  generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void>
 
   /** Returns the models that can be requested now, each once. */
   models(): Promise<ModelInfo[]>

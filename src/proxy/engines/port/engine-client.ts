@@ -2,7 +2,7 @@
  * Port: an inference server that samples tokens. Adapters are in `../clients/`; the local backend and the inference
  * worker use them. All adapters pass `test/conformance/engine-client.ts`.
  */
-import type { GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { EventSink } from '../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from './count-tokens.ts'
 import type { TokenizerAnswer, TokenizerQuestion } from './expected-tokenizer.ts'
@@ -47,14 +47,14 @@ export interface EngineClient {
   readonly warning?: string | undefined
 
   /**
-   * Serves one request. Sends nothing before the first `next()`. Aborting `signal`, or leaving the loop early, cancels
-   * the engine's work immediately. Does not retry; the backend does.
+   * Serves one request: pushes its events to `sink` and resolves after the last one, `end`. Aborting `signal`, or an error
+   * of the sink, cancels the engine's work immediately. Does not retry; the backend does.
    * @throws ProxyError `unsupported` (the engine lacks a capability), `engine_unreachable` (no connection: nothing was
    *   sampled), `engine_rejected` (the engine's 4xx, with its status and body), `engine_failed` (its 5xx, or a response
    *   that violates its protocol), `engine_lost` (the connection ended before `end`), `engine_timeout` (the engine
-   *   stopped sending). After an abort: `signal.reason`.
+   *   stopped sending), and what the sink throws. After an abort: `signal.reason`.
    */
-  generate(request: GenerationRequest, signal: AbortSignal): GenerationStream
+  generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void>
 
   /** Present if the engine can render the prompt of a chat. */
   countTokens?: CountTokens

@@ -10,7 +10,7 @@ import { onClose } from '../transport/on-close.ts'
 
 /** The turn whose response is awaited. */
 interface PendingResponse {
-  readonly events: AsyncIterable<unknown>
+  deliver(sink: { write(): undefined }): Promise<void>
   undelivered(): Promise<void>
 }
 
@@ -37,7 +37,7 @@ export async function wholeAnswer(
 ): Promise<object> {
   const heart = answerKeepAliveMs === undefined ? undefined : startHeartbeat(reply, answerKeepAliveMs)
   try {
-    for await (const _ of turn.events);
+    await turn.deliver({ write: () => undefined })
     reportDelivery(turn, reply)
     const whole = answer()
     if (!heart?.hasBegun) return whole

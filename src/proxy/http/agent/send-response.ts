@@ -63,7 +63,7 @@ interface StreamWriter<Batch = readonly GenerationEvent[]> {
 interface TurnResponse<Batch> {
   readonly turnId: string
   readonly startedAtMs: number
-  readonly events: AsyncIterable<Batch>
+  deliver(sink: { write(batch: Batch): Promise<void> | undefined }): Promise<void>
   readonly signal: AbortSignal
   readonly isWhole: boolean
   undelivered(): Promise<void>
@@ -242,18 +242,19 @@ async function streamAnswer<Batch>(
     sse ??= new SseReply(reply, dialect.streamType)
     sse.keepAlive(() => dialect.keepAlive())
   }, keepAliveMs)
+  const write = (batch: Batch) => {
+    sse ??= new SseReply(reply, dialect.streamType)
+    if (turn.isWhole) reportDelivery(turn, reply)
+    const text = written(batch, writer, gone)
+    if (text !== '') silence.refresh()
+    return sse.send(text, turn.signal)
+  }
   try {
-    for await (const batch of turn.events) {
-      sse ??= new SseReply(reply, dialect.streamType)
-      if (turn.isWhole) reportDelivery(turn, reply)
-      const text = written(batch, writer, gone)
-      if (text !== '') silence.refresh()
-      await sse.send(text, turn.signal)
-    }
+    await turn.deliver({ write })
   } catch (thrown) {
     failed = toProxyError(thrown)
     if (!sse) throw failed
-    await sse.send(dialect.streamError(withStatus(failed)), turn.signal)
+    void sse.send(dialect.streamError(withStatus(failed)), turn.signal)
   } finally {
     clearInterval(silence)
   }

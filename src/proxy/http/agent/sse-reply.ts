@@ -33,14 +33,19 @@ export class SseReply {
   }
 
   /**
-   * Writes a text, and resolves when the socket accepts more. A closed socket accepts everything, because its request
-   * is aborted elsewhere. A socket that accepts nothing for too long is closed with the error ProxyError
-   * `agent_too_slow`.
+   * Writes a text. A closed socket accepts everything, because its request is aborted elsewhere. A socket that accepts
+   * nothing for too long is closed with the error ProxyError `agent_too_slow`.
    * @param cancelled ends the wait when the request has been cancelled
+   * @returns undefined, or a promise that resolves when the socket accepts more
    */
-  async send(text: string, cancelled?: AbortSignal): Promise<void> {
+  send(text: string, cancelled?: AbortSignal): Promise<void> | undefined {
     const { raw } = this.#reply
-    if (text === '' || raw.destroyed || this.#write(text) || cancelled?.aborted) return
+    const isAccepted = text === '' || raw.destroyed || this.#write(text) || cancelled?.aborted
+    return isAccepted ? undefined : this.#waitForDrain(cancelled)
+  }
+
+  async #waitForDrain(cancelled: AbortSignal | undefined): Promise<void> {
+    const { raw } = this.#reply
     const writable = this.#socket ?? raw
     const { promise: woken, resolve } = Promise.withResolvers<void>()
     const wake = () => resolve()

@@ -115,7 +115,7 @@ class ChatRequestPrompt implements RequestPrompt {
     this.#turns = memory.turns ??= new SessionTurns(new PrefixIndex(memory.editedCalls))
   }
 
-  async whileAsked(): Promise<void> {
+  async prepareToRead(): Promise<void> {
     const { body, lastMessage } = this.request
     const read = await readInSlices(lastMessage, body.tools, this.#parts.memory.requests)
     this.#call = this.#turns.match(read)

@@ -4,12 +4,7 @@
  * in token mode (`token-prompts.ts`) the proxy builds them.
  */
 import type { Completion } from '../../../protocol/canonical/completion.ts'
-import {
-  type GenerationEvent,
-  type GenerationStart,
-  type GenerationStream,
-  NO_ENGINE,
-} from '../../../protocol/canonical/events.ts'
+import { type GenerationEvent, type GenerationStart, NO_ENGINE } from '../../../protocol/canonical/events.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { CountTokens } from '../../engines/port/count-tokens.ts'
 import type { Tokenizer } from '../../tokens/tokenizer/tokenizer.ts'
@@ -57,13 +52,13 @@ export interface RequestPrompt {
   /** The request for the engine. */
   readonly request: GenerationRequest
   /** The response, if no engine is needed. */
-  readonly answer?: GenerationStream
+  readonly answer?: readonly GenerationEvent[]
   /**
-   * Does work that can overlap with the engine's, and therefore costs no latency; to be awaited before `read` is
-   * called.
+   * Does the work that `read` requires and that can overlap with the engine's, and therefore costs no latency. To be
+   * called once the request has been sent, and to be awaited before `read` is called.
    * @throws ProxyError `invalid_request`
    */
-  whileAsked(): Promise<void>
+  prepareToRead(): MaybePromise<void>
   /** Converts the engine's events into those for the agent. */
   read(events: readonly GenerationEvent[]): MaybePromise<readonly GenerationEvent[]>
   /** Releases resources at the end of the events, whether or not the response is complete. */
@@ -79,7 +74,7 @@ export interface RequestPrompt {
 export function plainPrompt(request: GenerationRequest): RequestPrompt {
   return {
     request,
-    whileAsked: async () => {},
+    prepareToRead() {},
     read: (events) => events,
     answered() {},
   }
@@ -93,14 +88,14 @@ export function endAtLimit(request: GenerationRequest, limit: string): RequestPr
   return { ...plainPrompt(request), answer: emptyAnswer({ annotations: { limit } }, 'stop') }
 }
 
-/** Yields an empty completion without an engine. */
-export async function* emptyAnswer(
+/** Returns the events of an empty completion without an engine. */
+export function emptyAnswer(
   start: Pick<GenerationStart, 'promptTokenIds' | 'annotations'>,
   finishReason: string,
-): GenerationStream {
+): GenerationEvent[] {
   const prompt = start.promptTokenIds?.length ?? 0
   const usage = { prompt_tokens: prompt, completion_tokens: 0, total_tokens: prompt }
-  yield [
+  return [
     { type: 'start', engine: NO_ENGINE, ...start },
     { type: 'delta', content: '' },
     { type: 'end', finishReason, usage },

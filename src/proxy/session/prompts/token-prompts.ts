@@ -6,11 +6,7 @@
 import { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { Message } from '../../../protocol/canonical/conversation.ts'
-import type {
-  GenerationEvent,
-  GenerationStart,
-  GenerationStream,
-} from '../../../protocol/canonical/events.ts'
+import type { GenerationEvent, GenerationStart } from '../../../protocol/canonical/events.ts'
 import type { PromptImages } from '../../../protocol/canonical/images.ts'
 import { adaptEffort } from '../../../protocol/canonical/reasoning-effort.ts'
 import type { ChatBody, GenerationRequest } from '../../../protocol/canonical/request.ts'
@@ -205,7 +201,7 @@ abstract class TokenRequestPrompt implements RequestPrompt {
     this.parts = parts
   }
 
-  async whileAsked(): Promise<void> {}
+  prepareToRead(): void {}
 
   abstract read(events: readonly GenerationEvent[]): MaybePromise<readonly GenerationEvent[]>
 
@@ -301,7 +297,7 @@ function expertsPart({ request, prompt }: CallParts): { expertsStart?: number } 
 /** A request whose prompt fills the context: the completion is empty, and no engine is used. */
 class FullCall extends TokenRequestPrompt {
   readonly request: GenerationRequest
-  readonly answer: GenerationStream
+  readonly answer: readonly GenerationEvent[]
 
   constructor(parts: CallParts) {
     super(parts)

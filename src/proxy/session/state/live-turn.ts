@@ -1,7 +1,7 @@
 /** A turn in flight, as its session provides it to observers and to retries of the request. */
 import type { ProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
-import type { GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { EventSink } from '../../../protocol/canonical/events.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 
 /** The retry info that a client sends. */
@@ -42,13 +42,14 @@ export interface ResponseHandle {
   /** The recorded end; undefined before the commit. */
   readonly endedAtMs?: number | undefined
   /**
-   * The stream of the response, to be read once, to its end or error; leaving early aborts the turn. `end` follows the
-   * commit.
+   * Delivers the response, from its beginning, to the connection; to be called once. `end` follows the commit. Resolves
+   * when the sink has accepted all of it.
+   * @throws ProxyError the failure of the turn, once it is recorded
    */
-  readonly events: GenerationStream
-  /** The part of the completion that `events` has delivered. */
+  deliver(sink: EventSink): Promise<void>
+  /** The part of the completion that has been delivered. */
   readonly completion: Completion
-  /** Aborts when the turn is cancelled, so that the consumer of `events` stops waiting and pulls once more. */
+  /** Aborts when the turn is cancelled, so that a sink stops waiting for its connection. */
   readonly signal: AbortSignal
   /** Whether the end of the response may be sent, because it is committed. */
   readonly isWhole: boolean

@@ -5,6 +5,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { ProxyError } from '../../../base/errors.ts'
+import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import { type PromptTable, packTokenData } from '../../../protocol/token-data/token-data.ts'
 import { PromptIds } from '../../../protocol/token-ids/prompt-ids.ts'
 import { concatIds } from '../../../protocol/token-ids/token-ids.ts'
@@ -88,12 +89,13 @@ async function read(
   let table: PromptTable | undefined
   let [engine, name] = ['the engine', model ?? '']
   try {
-    for await (const batch of backend.generate(request, signal)) {
-      for (const event of batch) {
+    const write = (events: readonly GenerationEvent[]): undefined => {
+      for (const event of events) {
         if (event.type === 'start') [engine, name] = [event.engine, event.model ?? (name || event.engine)]
         if (event.type === 'delta') table = event.details?.prompt_logprobs ?? table
       }
     }
+    await backend.generate(request, { write }, signal)
   } finally {
     backend.releaseSession(requestId)
   }

@@ -1,5 +1,4 @@
 /** An agent's request, converted from its dialect to canonical form. */
-import { ProxyError } from '../../../base/errors.ts'
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
 import type { AgentRoleAnnotation } from '../roles/declared-role.ts'
@@ -45,9 +44,4 @@ export interface Choice {
   readonly of: number
   /** The id of the request: that of the first choice's turn, which the response also has. */
   readonly call: string
-}
-
-/** Returns the error of a turn whose agent disconnected before its end. */
-export function agentLeft(): ProxyError {
-  return new ProxyError('agent_gone', 'The agent disconnected before its response was complete')
 }

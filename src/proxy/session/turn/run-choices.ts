@@ -6,21 +6,25 @@ import { randomUUID } from 'node:crypto'
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import type { Completion } from '../../../protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
-import { agentLeft } from './agent-request.ts'
 import type { AgentRequest, ResponseHandle, TurnRunner } from './run-turn.ts'
+
+/** Receives the events of several choices, otherwise as an `EventSink` does. */
+export interface ChoiceSink {
+  write(batch: { choice: number; events: readonly GenerationEvent[] }): Promise<void> | undefined
+}
 
 export interface Choices {
   /** The id of the first turn, which represents the request. */
   readonly turnId: string
   readonly startedAtMs: number
-  /** The completions received through `events` so far, by choice. */
+  /** The completions so far, by choice. */
   readonly completions: readonly [Completion, ...Completion[]]
   /**
-   * The events of all choices as they arrive, to be read once, to the end or to an error. The first failure fails the
-   * request: the other choices are cancelled, and completed ones are marked `undelivered`. @throws ProxyError see
-   * {@link ResponseHandle.events}
+   * Delivers the events of all choices as they arrive; to be called once. The first failure fails the request: the other
+   * choices are cancelled, and completed ones are marked `undelivered`.
+   * @throws ProxyError see {@link ResponseHandle.deliver}
    */
-  readonly events: AsyncIterable<{ choice: number; events: readonly GenerationEvent[] }>
+  deliver(sink: ChoiceSink): Promise<void>
   /** Aborts when a turn is cancelled. */
   readonly signal: AbortSignal
   readonly isWhole: boolean
@@ -52,7 +56,8 @@ export async function beginChoices(
   const refused = begun.find((one) => one.status === 'rejected')
   if (refused !== undefined) {
     others.abort(notBegun(toProxyError(refused.reason)))
-    await Promise.all(turns.map(({ events }) => drain(events[Symbol.asyncIterator]())))
+    // Their runs close them.
+    await Promise.allSettled(turns.map((turn) => turn.deliver({ write: () => undefined })))
     throw refused.reason
   }
   return readChoices(turns as [ResponseHandle, ...ResponseHandle[]], others)
@@ -72,7 +77,7 @@ function readChoices(
     startedAtMs,
     completions,
     signal: AbortSignal.any(turns.map(({ signal }) => signal)),
-    events: allOrNothing(turns, others, undelivered),
+    deliver: (sink) => deliverAll(turns, sink, others, undelivered),
     get isWhole() {
       return turns.every(({ isWhole }) => isWhole)
     },
@@ -80,67 +85,24 @@ function readChoices(
   }
 }
 
-async function* allOrNothing(
+async function deliverAll(
   turns: readonly ResponseHandle[],
+  sink: ChoiceSink,
   others: AbortController,
   undelivered: (why: ProxyError) => Promise<void>,
-): Choices['events'] {
-  const streams = turns.map(({ events }) => events[Symbol.asyncIterator]())
-  let failure: ProxyError | undefined
-  let isRead = false
+): Promise<void> {
+  const delivered = turns.map((turn, choice) =>
+    turn.deliver({ write: (events) => sink.write({ choice, events }) }),
+  )
   try {
-    for await (const [choice, events] of interleaved(streams)) yield { choice, events }
-    isRead = true
+    await Promise.all(delivered)
   } catch (thrown) {
-    failure = toProxyError(thrown)
+    const failure = toProxyError(thrown)
+    const why = siblingFailed(failure)
+    others.abort(why)
+    await Promise.allSettled(delivered)
+    await undelivered(failure.code === 'agent_gone' ? failure : why)
     throw failure
-  } finally {
-    if (!isRead) {
-      const why = siblingFailed(failure)
-      others.abort(why)
-      await Promise.all(streams.map(drain))
-      await undelivered(failure?.code === 'agent_gone' ? failure : why)
-    }
-  }
-}
-
-type Arrival<T> = { index: number; result: IteratorResult<T> } | { thrown: unknown }
-
-/** Merges several streams in order of arrival. Each is pulled again after its result has been consumed. */
-async function* interleaved<T>(streams: readonly AsyncIterator<T>[]): AsyncGenerator<readonly [number, T]> {
-  const arrived: Arrival<T>[] = []
-  let wake = () => {}
-  const pull = async (index: number) => {
-    try {
-      arrived.push({ index, result: await streams[index]!.next() })
-    } catch (thrown) {
-      arrived.push({ thrown })
-    }
-    wake()
-  }
-  for (const index of streams.keys()) void pull(index)
-  for (let running = streams.length; running > 0; ) {
-    if (arrived.length === 0) {
-      await new Promise<void>((resolve) => {
-        wake = resolve
-      })
-    }
-    const next = arrived.shift()!
-    if ('thrown' in next) throw next.thrown
-    if (next.result.done) running -= 1
-    else {
-      yield [next.index, next.result.value] as const
-      void pull(next.index)
-    }
-  }
-}
-
-/** Reads a cancelled stream to its end, so that its turn is closed. */
-async function drain(stream: AsyncIterator<unknown>): Promise<void> {
-  try {
-    while (!(await stream.next()).done);
-  } catch {
-    // The reason is known: the stream was cancelled, or it is the one that failed.
   }
 }
 
@@ -148,7 +110,6 @@ function notBegun(cause: ProxyError): ProxyError {
   return new ProxyError('turn_cancelled', `Another choice of this request could not begin: ${cause.message}`)
 }
 
-function siblingFailed(cause: ProxyError | undefined): ProxyError {
-  if (cause === undefined) return agentLeft()
+function siblingFailed(cause: ProxyError): ProxyError {
   return new ProxyError('turn_cancelled', `Another choice of this request failed: ${cause.message}`)
 }

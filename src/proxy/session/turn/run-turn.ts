@@ -1,11 +1,11 @@
 /**
- * Runs a request as a turn. The events are forwarded to the agent as they arrive and added to the turn; the last one is
- * deferred until the turn is durable, so that a response which an agent has received completely is never lost.
+ * Runs a request as a turn. The engine's events are pushed to the agent as they arrive and added to the turn; the last
+ * one is deferred until the turn is durable, so that a response which an agent has received completely is never lost.
  */
 import { ProxyError, toProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
-import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { CaptureOptions } from '../../../protocol/token-data/kinds.ts'
 import type { Backend } from '../../engines/port/backend.ts'
@@ -26,7 +26,7 @@ import type { ResponseHandle, RetryInfo } from '../state/live-turn.ts'
 import { findPolicy } from '../state/policies.ts'
 import type { Sessions, TurnAllocation } from '../state/sessions.ts'
 import { readSamplingParams } from '../state/turn-allocation.ts'
-import { type AgentRequest, agentLeft } from './agent-request.ts'
+import type { AgentRequest } from './agent-request.ts'
 import { CloseRetries } from './close-retries.ts'
 import { applyOverrides, applySessionConfig, generationRequest, prepareTurn } from './prepared-turn.ts'
 import { jsonAtHand, type RequestTexts, toParamsText, writeRequest } from './request-texts.ts'
@@ -89,11 +89,11 @@ export class TurnRunner {
 
   /**
    * Opens a turn in the session, which is created if necessary, and returns its response handle. The engine receives
-   * the request when the first event is pulled. A retry receives the turn of its original attempt, if that has a
+   * the request when the response is to be delivered. A retry receives the turn of its original attempt, if that has a
    * response.
    * @param agentSignal aborts when the agent has disconnected, with the ProxyError to record as its reason
    * @throws ProxyError `shutting_down`, `session_not_found`, `session_ended`, `limit_reached`, `store_failed`; from
-   *   `events`: see {@link Prompts.begin} and {@link Backend.generate}
+   *   `deliver`: see {@link Prompts.begin} and {@link Backend.generate}
    */
   async begin(call: AgentRequest, agentSignal: AbortSignal): Promise<ResponseHandle> {
     if (this.isDraining)
@@ -266,7 +266,8 @@ export class TurnRunner {
     return this.#isDraining
   }
 
-  async *#run(turn: RunningTurn): GenerationStream {
+  /** Runs a turn to its end, which is recorded. @throws ProxyError the turn's failure */
+  async #run(turn: RunningTurn): Promise<void> {
     const { call } = turn
     const { signal } = call
     let failure: ProxyError | undefined
@@ -277,32 +278,18 @@ export class TurnRunner {
       turn.weightsAsked = this.#options.weights?.version
       prompt = await this.#planPrompt(turn)
       signal.throwIfAborted()
-      let last: GenerationEvent | undefined
-      await using answer = getStart(prompt.answer ?? this.#options.backend.generate(prompt.request, signal))
-      await prompt.whileAsked()
-      for (let next = await answer.next(); !next.done; next = await answer.next()) {
-        // A promise if another thread parses the events; otherwise there is no wait.
-        const read = prompt.read(next.value)
-        const batch = turn.calls.read(read instanceof Promise ? await read : read)
-        last = this.#fold(turn, batch)
-        const passed = last ? batch.slice(0, -1) : batch
-        if (passed.length > 0) yield passed
-      }
-      if (!last) throw new ProxyError('engine_lost', 'The engine ended its response without a finish reason')
+      const last = await this.#generate(turn, prompt)
       await this.#close(turn, 'completed', null)
       // The turn is durable but not yet received: a later request can neither continue the completion earlier nor miss
       // it.
       prompt.answered(turn.completion)
-      yield [last]
+      void turn.write([last])
     } catch (thrown) {
       failure = toProxyError(signal.aborted ? signal.reason : thrown)
       throw failure
     } finally {
-      // Without a failure, the reader left the loop early. The error is created only then, because creating one is
-      // slow.
-      failure ??= signal.aborted ? toProxyError(signal.reason) : undefined
       prompt?.close?.()
-      if (turn.endedAtMs === undefined) await this.#closeQuietly(turn, failure ?? agentLeft())
+      if (turn.endedAtMs === undefined && failure) await this.#closeQuietly(turn, failure)
       call.done()
     }
   }
@@ -311,6 +298,41 @@ export class TurnRunner {
     if (budget.reached !== undefined) return endAtLimit(generation, budget.reached)
     const { prompts } = this.#options
     return (await prompts?.begin(generation, memory, budget)) ?? plainPrompt(generation)
+  }
+
+  /** Generates the response and writes all but its last event to the turn. @returns the last event */
+  async #generate(turn: RunningTurn, prompt: RequestPrompt): Promise<GenerationEvent> {
+    const { call } = turn
+    let last: GenerationEvent | undefined
+    let prepared: Promise<void> | undefined
+    const receive = (events: readonly GenerationEvent[]) => {
+      const batch = turn.calls.read(events)
+      last = this.#fold(turn, batch)
+      const passed = last ? batch.slice(0, -1) : batch
+      return passed.length > 0 ? turn.write(passed) : undefined
+    }
+    const read = (events: readonly GenerationEvent[]) => {
+      const converted = prompt.read(events)
+      return converted instanceof Promise ? converted.then(receive) : receive(converted)
+    }
+    const sink = {
+      write: (events: readonly GenerationEvent[]) =>
+        prepared ? prepared.then(() => read(events)) : read(events),
+    }
+    const generated = prompt.answer
+      ? sink.write(prompt.answer)
+      : this.#options.backend.generate(prompt.request, sink, call.signal)
+    generated?.catch(() => {})
+    try {
+      prepared = prompt.prepareToRead() || undefined
+      await prepared
+      prepared = undefined
+    } catch (thrown) {
+      call.cancel(toProxyError(thrown))
+    }
+    await generated
+    if (!last) throw new ProxyError('engine_lost', 'The engine ended its response without a finish reason')
+    return last
   }
 
   /**
@@ -384,21 +406,4 @@ type TurnName = Pick<OpenTurn, 'sessionId' | 'turnId'>
 
 function unread(): ProxyError {
   return new ProxyError('agent_gone', 'The agent disconnected before its response')
-}
-
-/** Requests the first batch at once, so that the engine works while the caller continues. */
-function getStart(answer: GenerationStream) {
-  const events = answer[Symbol.asyncIterator]()
-  let first: ReturnType<typeof events.next> | undefined = events.next()
-  first.catch(() => {})
-  return {
-    next() {
-      const next = first ?? events.next()
-      first = undefined
-      return next
-    },
-    async [Symbol.asyncDispose]() {
-      await events.return?.()
-    },
-  }
 }

@@ -1,19 +1,18 @@
 /** A turn in flight: its request, the response so far, and all connections that receive it. */
 import { type ProxyError, toProxyError } from '../../../base/errors.ts'
 import { CompletionBuilder } from '../../../protocol/canonical/completion.ts'
-import type { GenerationEvent, GenerationStream } from '../../../protocol/canonical/events.ts'
+import type { EventSink, GenerationEvent } from '../../../protocol/canonical/events.ts'
 import type { ToolCallDelta } from '../../../protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { ToolCallIds, ToolCallNames } from '../matching/tool-call-ids.ts'
 import type { InFlightTurn, ResponseHandle, RetryInfo } from '../state/live-turn.ts'
 import type { TurnAllocation } from '../state/turn-allocation.ts'
-import { ResponseBuffer } from './retries/response-buffer.ts'
 
 /** The functions that its runner provides. */
 export interface TurnHooks {
-  /** Requests the response. One reader at a time pulls its events. */
-  run(turn: RunningTurn): GenerationStream
+  /** Requests the response, writes its events to the turn and commits it. @throws ProxyError the turn's failure */
+  run(turn: RunningTurn): Promise<void>
   /** Returns how long it may continue for an agent that has disconnected now. */
   graceMs(turn: RunningTurn): number
   /** Marks the committed response as undelivered. */
@@ -41,7 +40,10 @@ export class RunningTurn implements InFlightTurn {
   endedAtMs: number | undefined
   readonly answeredRetries: number[] = []
   readonly #hooks: TurnHooks
-  readonly #answer: ResponseBuffer
+  /** The connections to which the response is delivered. */
+  readonly #deliveries: Delivery[] = []
+  /** The outcome of the run; undefined before the first connection is there. */
+  #outcome: Promise<void> | undefined
   readonly #subscribers: Subscribers
   /** The number of connections that received the response, and of those to which it could not be delivered. */
   #given = 0
@@ -62,7 +64,6 @@ export class RunningTurn implements InFlightTurn {
     this.calls = new ToolCallIdentities(call.memory.callIds)
     this.#hooks = hooks
     this.generation = generationOf(this)
-    this.#answer = new ResponseBuffer(hooks.run(this), this.completion)
     this.#subscribers = new Subscribers(
       (reason) => call.cancel(toProxyError(reason)),
       () => hooks.graceMs(this),
@@ -85,16 +86,46 @@ export class RunningTurn implements InFlightTurn {
 
   /** Returns the response handle of the request's own connection. @param gone aborts when it has disconnected */
   first(gone: AbortSignal): ResponseHandle {
-    return this.#give(this.#answer.read(), gone)
+    return this.#createHandle(gone)
   }
 
   join(retryCount: number, gone: AbortSignal): ResponseHandle {
     this.answeredRetries.push(retryCount)
     this.annotations.answered_retries = this.answeredRetries
-    return this.#give(this.#answer.join(), gone)
+    return this.#createHandle(gone)
   }
 
-  #give(events: GenerationStream, gone: AbortSignal): ResponseHandle {
+  /**
+   * Writes a batch to all connections. Each receives it at its own pace; the fastest determines when the engine's next
+   * batch is read.
+   */
+  write(batch: readonly GenerationEvent[]): Promise<void> | undefined {
+    const [only] = this.#deliveries
+    if (this.#deliveries.length === 1) return only!.write(batch)
+    const waits = this.#deliveries
+      .map((delivery) => delivery.write(batch))
+      .filter((wait) => wait !== undefined)
+    return waits.length < this.#deliveries.length ? undefined : Promise.race(waits)
+  }
+
+  /** Delivers the response so far to a connection, and the rest as it arrives. The first connection starts the run. */
+  async #deliver(sink: EventSink): Promise<void> {
+    const delivery = new Delivery(sink)
+    const hasEnded = this.endedAtMs !== undefined
+    if (this.#outcome !== undefined) {
+      const soFar = this.completion.soFar().filter(({ type }) => hasEnded || type !== 'end')
+      if (soFar.length > 0) void delivery.write(soFar)
+    }
+    if (!hasEnded) this.#deliveries.push(delivery)
+    this.#outcome ??= this.#hooks.run(this)
+    try {
+      await this.#outcome
+    } finally {
+      await delivery.accepted
+    }
+  }
+
+  #createHandle(gone: AbortSignal): ResponseHandle {
     this.#given += 1
     let isLost = false
     this.#subscribers.add(gone)
@@ -105,7 +136,7 @@ export class RunningTurn implements InFlightTurn {
       startedAtMs: open.startedAtMs,
       completion,
       signal: call.signal,
-      events,
+      deliver: (sink) => this.#deliver(sink),
       get endedAtMs() {
         return endedAtMs()
       },
@@ -118,6 +149,38 @@ export class RunningTurn implements InFlightTurn {
         if (this.#lost === this.#given) await this.#hooks.undelivered(open, this.answeredRetries.length, why)
       },
     }
+  }
+}
+
+/** The delivery of a response to one connection: batches that the connection does not accept yet are queued. */
+class Delivery {
+  readonly #sink: EventSink
+  readonly #queue: (readonly GenerationEvent[])[] = []
+  #accepted: Promise<void> | undefined
+
+  constructor(sink: EventSink) {
+    this.#sink = sink
+  }
+
+  /** Resolves when the connection has accepted all batches so far; undefined: it has. */
+  get accepted(): Promise<void> | undefined {
+    return this.#accepted
+  }
+
+  write(batch: readonly GenerationEvent[]): Promise<void> | undefined {
+    this.#queue.push(batch)
+    return this.#accepted ?? this.#flush()
+  }
+
+  #flush(): Promise<void> | undefined {
+    this.#accepted = undefined
+    for (let batch = this.#queue.shift(); batch !== undefined; batch = this.#queue.shift()) {
+      const accepted = this.#sink.write(batch)
+      if (accepted === undefined) continue
+      this.#accepted = accepted.then(() => this.#flush())
+      break
+    }
+    return this.#accepted
   }
 }
 

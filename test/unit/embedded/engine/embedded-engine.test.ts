@@ -20,6 +20,7 @@ import {
   noAbort,
   tokenRequest,
 } from '../../../conformance/engine-client.ts'
+import { pull } from '../../../helpers/event-stream.ts'
 
 const { ngrams, tokenizer, eosTokenId } = loadEmbeddedModel()
 const CALCULATOR: Tool = {
@@ -41,7 +42,7 @@ async function run(
   options: EmbeddedEngineOptions,
   body: Record<string, unknown>,
 ): Promise<CompletionBuilder> {
-  return fold(await collect(new EmbeddedEngine(options).generate(chatRequest(body), noAbort)))
+  return fold(await collect(pull(new EmbeddedEngine(options), chatRequest(body), noAbort)))
 }
 
 for (const mode of ['chat', 'token'] as const) {
@@ -71,18 +72,18 @@ t.test('in token mode the answer is the one of chat mode, with its markup as tex
     tools: [CALCULATOR],
     max_tokens: null,
   }
-  const inChat = fold(await collect(engine.generate(chatRequest(body), noAbort)))
+  const inChat = fold(await collect(pull(engine, chatRequest(body), noAbort)))
   const ids = await engine.tokenizeChat(body)
   // The messages that a call in token mode brings are for the record.
   const request = tokenRequest(ids, { ...body, messages: [{ role: 'user', content: 'Something else' }] })
-  const inTokens = fold(await collect(engine.generate(request, noAbort)))
+  const inTokens = fold(await collect(pull(engine, request, noAbort)))
   t.same([...inTokens.start!.promptTokenIds!], ids)
   t.same([inTokens.tokenIds, inTokens.logprobs], [inChat.tokenIds, inChat.logprobs])
   t.same([inTokens.toolCalls, inTokens.end?.finishReason], [[], 'stop'])
   t.match(inTokens.content, /^Let me see\.\s*<tool_call>/)
   t.equal(inChat.toolCalls.length, 1)
-  await t.rejects(collect(engine.generate(tokenRequest([], body), noAbort)), { code: 'engine_rejected' })
-  await t.rejects(collect(engine.generate(tokenRequest([2 ** 30], body), noAbort)), {
+  await t.rejects(collect(pull(engine, tokenRequest([], body), noAbort)), { code: 'engine_rejected' })
+  await t.rejects(collect(pull(engine, tokenRequest([2 ** 30], body), noAbort)), {
     code: 'engine_rejected',
     message: /out of vocabulary/,
   })
@@ -102,7 +103,7 @@ t.test('reported logprobs can be recomputed from the ids, bit for bit, whatever 
   await fc.assert(
     fc.asyncProperty(sampling, prompts, async (fields, content) => {
       const body = { ...fields, messages: [{ role: 'user', content }], max_tokens: 24 }
-      const completion = fold(await collect(engine.generate(chatRequest(body), noAbort)))
+      const completion = fold(await collect(pull(engine, chatRequest(body), noAbort)))
       return scoresOf(completion).every((score, i) => Object.is(score, completion.logprobs[i]))
     }),
     { numRuns: 60 },
@@ -113,16 +114,14 @@ t.test('the same seed gives the same completion, streamed or whole', async (t) =
   const engine = new EmbeddedEngine()
   for (const seed of [1, 2, 3, 4, 5]) {
     const body = { seed, max_tokens: 60, logprobs: true, top_logprobs: 2, tools: [CALCULATOR] }
-    const [streamed, whole] = [true, false].map((stream) =>
-      engine.generate(chatRequest(body, stream), noAbort),
-    )
+    const [streamed, whole] = [true, false].map((stream) => pull(engine, chatRequest(body, stream), noAbort))
     t.same(fold(await collect(streamed!)), fold(await collect(whole!)), `seed ${seed}`)
   }
 })
 
 t.test('without a seed, requests differ and a restarted engine repeats them', async (t) => {
   const draw = async (engine: EmbeddedEngine) =>
-    fold(await collect(engine.generate(chatRequest({ max_tokens: 60 }), noAbort))).tokenIds
+    fold(await collect(pull(engine, chatRequest({ max_tokens: 60 }), noAbort))).tokenIds
   const starts = []
   for (let start = 0; start < 2; start++) {
     const engine = new EmbeddedEngine()
@@ -147,12 +146,10 @@ t.test('messages and their token ids get the same answer', async (t) => {
   const engine = new EmbeddedEngine()
   const messages = [{ role: 'user' as const, content: 'What is 3 + 4?' }]
   const chat = fold(
-    await collect(engine.generate(chatRequest({ messages, tools: [CALCULATOR], max_tokens: 90 }), noAbort)),
+    await collect(pull(engine, chatRequest({ messages, tools: [CALCULATOR], max_tokens: 90 }), noAbort)),
   )
   const prompt = [...chat.start!.promptTokenIds!]
-  const completion = fold(
-    await collect(engine.generate(completionRequest({ prompt, max_tokens: 90 }), noAbort)),
-  )
+  const completion = fold(await collect(pull(engine, completionRequest({ prompt, max_tokens: 90 }), noAbort)))
   t.same(completion.tokenIds, chat.tokenIds)
   t.same(completion.logprobs, chat.logprobs)
   t.equal(
@@ -172,7 +169,7 @@ t.test(
       tool_calls: [{ name: 'calculator', arguments: { expression: '1 + 1' } }],
     })
     const engine = new EmbeddedEngine({ playbook })
-    const events = await collect(engine.generate(chatRequest({ ...body, tools: [CALCULATOR] }), noAbort))
+    const events = await collect(pull(engine, chatRequest({ ...body, tools: [CALCULATOR] }), noAbort))
     const deltas = events.filter((event) => event.type === 'delta')
     t.ok(
       deltas.every((delta) => delta.tokenIds?.length === 1),
@@ -257,7 +254,8 @@ t.test('ignore_eos goes on behind the end of the turn, min_tokens holds it off',
 
 t.test('a character whose bytes are several tokens is shown when it is whole', async (t) => {
   const events = await collect(
-    new EmbeddedEngine({ playbook: forcing({ content: 'a🙂b' }) }).generate(
+    pull(
+      new EmbeddedEngine({ playbook: forcing({ content: 'a🙂b' }) }),
       chatRequest({ max_tokens: 50 }),
       noAbort,
     ),
@@ -299,7 +297,7 @@ t.test('a request that cannot be served is refused before anything is sampled', 
     [completionRequest({ prompt: 'x', echo: true }), { param: 'echo' }],
   ]
   for (const [request, error] of refused) {
-    await t.rejects(collect(engine.generate(request, noAbort)), {
+    await t.rejects(collect(pull(engine, request, noAbort)), {
       code: 'engine_rejected',
       status: 400,
       ...error,
@@ -310,14 +308,14 @@ t.test('a request that cannot be served is refused before anything is sampled', 
 
 t.test('a completion request stops after 16 tokens unless it says otherwise', async (t) => {
   const request = completionRequest({ prompt: 'Once', max_tokens: null, ignore_eos: true })
-  t.equal(fold(await collect(new EmbeddedEngine().generate(request, noAbort))).tokenIds.length, 16)
+  t.equal(fold(await collect(pull(new EmbeddedEngine(), request, noAbort))).tokenIds.length, 16)
 })
 
 t.test('the first token comes after the latency and the others at the given pace', async (t) => {
   const engine = new EmbeddedEngine({ latencyMs: 40, tokensPerSecond: 200, cannedTokens: 11 })
   const startedAtMs = performance.now()
   let firstAtMs: number | undefined
-  for await (const _ of engine.generate(chatRequest({ max_tokens: 11 }), noAbort))
+  for await (const _ of pull(engine, chatRequest({ max_tokens: 11 }), noAbort))
     firstAtMs ??= performance.now()
   // Timers may fire a millisecond early.
   t.ok(firstAtMs! - startedAtMs >= 38)
@@ -327,7 +325,7 @@ t.test('the first token comes after the latency and the others at the given pace
 t.test('an abort during the latency is seen at once', async (t) => {
   const engine = new EmbeddedEngine({ latencyMs: 60_000 })
   const controller = new AbortController()
-  const pulled = collect(engine.generate(chatRequest({}), controller.signal))
+  const pulled = collect(pull(engine, chatRequest({}), controller.signal))
   pulled.catch(() => {})
   await eventually(() => engine.running === 1)
   controller.abort(new Error('left'))
@@ -343,7 +341,7 @@ t.test('a fast completion lets other work have its turn', async (t) => {
     timer = setImmediate(count)
   }
   let timer = setImmediate(count)
-  await collect(engine.generate(chatRequest({ max_tokens: 5_000 }), noAbort))
+  await collect(pull(engine, chatRequest({ max_tokens: 5_000 }), noAbort))
   clearImmediate(timer)
   t.ok(turns > 50, `${turns} turns`)
 })
@@ -351,7 +349,7 @@ t.test('a fast completion lets other work have its turn', async (t) => {
 t.test('the weight version is told at the start, and at the end as it is then', async (t) => {
   const engine = new EmbeddedEngine({ weightVersion: 'v1', cannedTokens: 100 })
   const events = []
-  for await (const batch of engine.generate(chatRequest({ max_tokens: 100 }), noAbort)) {
+  for await (const batch of pull(engine, chatRequest({ max_tokens: 100 }), noAbort)) {
     events.push(...batch)
     engine.weightVersion = 'v2'
   }
@@ -374,9 +372,7 @@ t.test(
     const engine = new EmbeddedEngine({ contextLength: 12 })
     const ask = async (prompt: number[]) =>
       fold(
-        await collect(
-          engine.generate(tokenRequest(prompt, { max_tokens: 32_000, ignore_eos: true }), noAbort),
-        ),
+        await collect(pull(engine, tokenRequest(prompt, { max_tokens: 32_000, ignore_eos: true }), noAbort)),
       )
     const completion = await ask([5, 6, 7])
     t.equal(completion.tokenIds.length, 9)

@@ -1,13 +1,14 @@
 /** What an engine's logprobs are of is measured before its first call, in the slot of that call. */
 import t from 'tap'
 import { ProxyError } from '../../../../src/base/errors.ts'
-import type { GenerationEvent, GenerationStream } from '../../../../src/protocol/canonical/events.ts'
+import type { EventSink, GenerationEvent } from '../../../../src/protocol/canonical/events.ts'
 import type { TokenLogprob } from '../../../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../../src/protocol/canonical/request.ts'
 import { createLocalBackend } from '../../../../src/proxy/engines/dispatch/local-backend.ts'
 import type { LogprobsMode } from '../../../../src/proxy/engines/dispatch/logprobs-probe.ts'
 import type { EngineClient, EngineHealth } from '../../../../src/proxy/engines/port/engine-client.ts'
 import { chatRequest, collect, noAbort } from '../../../conformance/engine-client.ts'
+import { type EventStream, pull, push } from '../../../helpers/event-stream.ts'
 import { FakeClock } from '../../../helpers/fake-clock.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
 
@@ -35,7 +36,11 @@ class ModalClient implements EngineClient {
     this.mode = mode
   }
 
-  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+  generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
+    return push(this.#answer(request, signal), sink)
+  }
+
+  async *#answer(request: GenerationRequest, signal: AbortSignal): EventStream {
     const start = { type: 'start', engine: this.name, ...this.said } as GenerationEvent
     const end: GenerationEvent = { type: 'end', finishReason: 'stop' }
     const isMeasuring = request.body.logprobs === true
@@ -74,7 +79,7 @@ function setUp(mode: LogprobsMode = 'raw_logprobs', measuresLogprobs = true) {
   const options = { clients: [client], clock, logger: silentLogger, healthIntervalMs: INTERVAL_MS }
   const backend = createLocalBackend({ ...options, measuresLogprobs })
   const serve = async (requestId = 'r', signal = noAbort) => {
-    const events = await collect(backend.generate({ ...chatRequest({}), requestId, sessionId: 's' }, signal))
+    const events = await collect(pull(backend, { ...chatRequest({}), requestId, sessionId: 's' }, signal))
     const [start] = events
     return start?.type === 'start' ? start.sampling?.logprobsMode : undefined
   }

@@ -2,6 +2,7 @@ import t from 'tap'
 import type { LogEvent } from '../../../../src/base/log-events.ts'
 import type { ConnectedWorker } from '../../../../src/proxy/relay/connected-worker.ts'
 import { WorkerRegistry } from '../../../../src/proxy/relay/worker-registry.ts'
+import { pullFrom } from '../../../helpers/event-stream.ts'
 import { FakeClock } from '../../../helpers/fake-clock.ts'
 import { FakeRelaySocket } from '../../../helpers/fake-relay-socket.ts'
 import { listingLogger } from '../../../helpers/listing-logger.ts'
@@ -53,7 +54,8 @@ function setUp() {
     })
   const begin = (requestId = 'r1') => {
     const call = registry.get('w')!.begin(chatRequest('x'), requestId)
-    const first = call.stream(new AbortController().signal)[Symbol.asyncIterator]().next()
+    const events = pullFrom((sink, left) => call.pushTo(sink, left))
+    const first = events.next()
     first.catch(() => {})
     return first
   }

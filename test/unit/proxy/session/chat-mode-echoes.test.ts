@@ -6,6 +6,7 @@ import { ChatPrompts } from '../../../../src/proxy/session/prompts/chat-prompts.
 import { Sessions } from '../../../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../../../src/proxy/session/turn/run-turn.ts'
 import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import { DISCARD } from '../../../helpers/event-stream.ts'
 import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
 import { answer, ScriptedBackend } from '../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../helpers/silent-logger.ts'
@@ -40,8 +41,7 @@ function rigOf(id: string | undefined, store = new MemoryTurnStore()) {
       const request = { kind: 'chat', body: { messages } } as const
       const word = { retryCount: 0, hasAgentKey: false }
       const call = { sessionId: 's', dialect: 'chat', request, stream: false, word }
-      const { events } = await runner.begin(call, never)
-      for await (const _ of events);
+      await (await runner.begin(call, never)).deliver(DISCARD)
       const turn = (await Array.fromAsync(store.readTurns('s'))).at(-1)!
       const { body, messagesJson } = backend.requests.at(-1)!
       const json = `[${Buffer.concat([...messagesJson!])}]`

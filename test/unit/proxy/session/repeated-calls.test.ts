@@ -171,7 +171,7 @@ class Session {
   async #answer(lowered: DialectRequest, lastMessage: Message | undefined): Promise<void> {
     const ids = { requestId: `r${this.#calls++}`, sessionId: 's' }
     const prompt = await this.#prompts.begin({ ...lowered, ...ids, lastMessage }, this.#memory)
-    await prompt.whileAsked()
+    await prompt.prepareToRead()
   }
 
   #newKeys(last: Message | undefined): number {

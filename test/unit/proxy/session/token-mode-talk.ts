@@ -1,7 +1,7 @@
 /** Plays agent and engine of a session in token mode, from the agent's call to the turn on record. */
 import assert from 'node:assert/strict'
 import type { Completion } from '../../../../src/protocol/canonical/completion.ts'
-import type { GenerationEvent, GenerationStream } from '../../../../src/protocol/canonical/events.ts'
+import type { GenerationEvent } from '../../../../src/protocol/canonical/events.ts'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
 import type { GenerationRequest } from '../../../../src/protocol/canonical/request.ts'
 import { TokenPrompts } from '../../../../src/proxy/session/prompts/token-prompts.ts'
@@ -11,6 +11,7 @@ import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
 import { chooseParser, opensReasoning } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { StreamingDecoder } from '../../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
+import { DISCARD, type EventStream } from '../../../helpers/event-stream.ts'
 import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
 import { mergeDeltas } from '../../../helpers/parsed-output.ts'
 import { ScriptedBackend } from '../../../helpers/scripted-backend.ts'
@@ -107,8 +108,7 @@ export class Talk {
       word: { retryCount: 0, hasAgentKey: false },
     }
     const turn = await this.#runner.begin(call, never)
-    for await (const _ of turn.events) {
-    }
+    await turn.deliver(DISCARD)
     this.#compareWithSample(turn.completion)
     return turn.completion
   }
@@ -135,7 +135,7 @@ export class Talk {
     )
   }
 
-  async *#sample({ promptTokenIds, stream }: GenerationRequest): GenerationStream {
+  async *#sample({ promptTokenIds, stream }: GenerationRequest): EventStream {
     const { ids, finishReason } = this.#idsOf(this.#next!)
     this.sampled.push(ids)
     const step = stream ? this.#next!.pieceLength : ids.length

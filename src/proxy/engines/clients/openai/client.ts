@@ -1,5 +1,5 @@
 import { ProxyError } from '../../../../base/errors.ts'
-import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
+import type { EventSink } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
 import type { ConnectionOptions } from '../wire/connection.ts'
@@ -31,12 +31,12 @@ class OpenaiClient extends ServerClient implements EngineClient {
     return this.#routes.warning
   }
 
-  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+  async generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
     if (isTokenRequest(request)) {
       const message = `the engine at ${this.name} does not accept token ids: token mode needs an engine of kind vllm, sglang or embedded`
       throw new ProxyError('unsupported', message)
     }
-    yield* this.#routes.generate(request, signal)
+    await this.#routes.generate(request, sink, signal)
   }
 
   async checkHealth(signal: AbortSignal): Promise<EngineHealth> {

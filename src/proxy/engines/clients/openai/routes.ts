@@ -1,8 +1,9 @@
 import { ProxyError } from '../../../../base/errors.ts'
-import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
+import type { EventSink, GenerationEvent } from '../../../../protocol/canonical/events.ts'
 import { getEffort, parseEffortRejection } from '../../../../protocol/canonical/reasoning-effort.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
-import type { EngineConnection, EngineResponse } from '../wire/connection.ts'
+import type { EngineConnection } from '../wire/connection.ts'
+import type { EngineResponse } from '../wire/engine-response.ts'
 import { readAnswer } from '../wire/generation.ts'
 import { bodyJson, getRoute } from '../wire/request.ts'
 import { CapabilityNegotiation } from './capability-negotiation.ts'
@@ -28,16 +29,17 @@ export class OpenaiRoutes {
   }
 
   /** Serves a request as `EngineClient.generate` does, except in token mode. */
-  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+  async generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
     const detailed = request.record && (await this.#askForDetails(request, signal))
     const { response, served, refused } = detailed ? { response: detailed } : await this.#ask(request, signal)
     let isServed = false
+    const write = (batch: readonly GenerationEvent[]) => {
+      if (!isServed) served?.()
+      isServed = true
+      return sink.write(batch)
+    }
     try {
-      for await (const batch of readAnswer(this.#connection, request, response, signal)) {
-        if (!isServed) served?.()
-        isServed = true
-        yield batch
-      }
+      await readAnswer(this.#connection, request, response, { write })
     } catch (thrown) {
       // Engines validate some fields only after a stream has begun: its first event is then the rejection.
       if (!isServed && isMalformed(thrown) && !rejectsEffort(thrown, request)) refused?.()

@@ -1,6 +1,6 @@
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../../../../base/json.ts'
-import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
+import type { EventSink } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import type { EngineClient, EngineHealth } from '../../port/engine-client.ts'
 import type { TokenizerQuestion } from '../../port/expected-tokenizer.ts'
@@ -77,10 +77,10 @@ class SglangClient extends ServerClient implements EngineClient {
     })
   }
 
-  async *generate(request: GenerationRequest, signal: AbortSignal): GenerationStream {
+  async generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
     const asked = this.#inSession(this.#withAdapter(withoutZero(request)))
-    if (isTokenRequest(asked)) yield* this.#generateTokens(asked, signal)
-    else yield* this.#openai.generate(asked, signal)
+    if (isTokenRequest(asked)) await this.#generateTokens(asked, sink, signal)
+    else await this.#openai.generate(asked, sink, signal)
   }
 
   /**
@@ -105,7 +105,7 @@ class SglangClient extends ServerClient implements EngineClient {
    * because that route aborts all requests whose id starts with the given one. The server aborts requests whose
    * connection is closed.
    */
-  async *#generateTokens(asked: TokenRequest, signal: AbortSignal): GenerationStream {
+  async #generateTokens(asked: TokenRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
     const held = await this.#heldCalls.hold(asked, sglangCallTag(asked), signal)
     const request = withinLength(held, this.#contextLength)
     const json =
@@ -123,7 +123,7 @@ class SglangClient extends ServerClient implements EngineClient {
       expertsStart: request.expertsStart,
       redact: this.connection.endpoint.redact,
     })
-    yield* readWith(reader, this.connection, response, signal)
+    await readWith(reader, this.connection, response, sink)
   }
 
   async score(request: ScoreRequest, signal: AbortSignal): Promise<ScoreResult> {

@@ -1,6 +1,6 @@
 import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord, parseJson } from '../../../../base/json.ts'
-import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
+import type { EventSink, GenerationEvent } from '../../../../protocol/canonical/events.ts'
 import { collapseImages, type PromptImages } from '../../../../protocol/canonical/images.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
@@ -8,7 +8,8 @@ import type { EngineClient, EngineHealth, ModelInfo, Unavailable } from '../../p
 import type { TokenizerQuestion } from '../../port/expected-tokenizer.ts'
 import type { ScoreRequest, ScoreResult } from '../../port/score.ts'
 import { ToolCallConstraints } from '../tool-calls/tool-call-constraints.ts'
-import type { ConnectionOptions, EngineConnection, EngineResponse } from '../wire/connection.ts'
+import type { ConnectionOptions, EngineConnection } from '../wire/connection.ts'
+import type { EngineResponse } from '../wire/engine-response.ts'
 import { readAnswer } from '../wire/generation.ts'
 import { getModels } from '../wire/models.ts'
 import {
@@ -95,19 +96,24 @@ class VllmClient extends ServerClient implements EngineClient {
     this.#heldCalls = new ToolCallConstraints(this.#version, { since: TAGS_SINCE })
   }
 
-  generate(asked: GenerationRequest, signal: AbortSignal): GenerationStream {
-    if (!isTokenRequest(asked)) return this.#generateText(asked, signal)
+  generate(asked: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
+    if (!isTokenRequest(asked)) return this.#generateText(asked, sink, signal)
     const { images } = asked
-    return images ? this.#generateWithImages(asked, images, signal) : this.#generateTokens(asked, signal)
+    return images
+      ? this.#generateWithImages(asked, images, sink, signal)
+      : this.#generateTokens(asked, sink, signal)
   }
 
-  async *#generateTokens(asked: TokenRequest, signal: AbortSignal): GenerationStream {
+  async #generateTokens(asked: TokenRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
     const request = await this.#heldCalls.hold(asked, vllmCallTag(asked), signal)
     const details = detailsByIds(request, await this.#idsRoute(request, signal))
     const byIds = details && (await this.#askByIds(request, signal))
     if (byIds !== undefined) {
-      const events = readAnswer(this.connection, request, byIds, signal)
-      yield* details === 'masks' ? this.#watchingForMasks(events) : events
+      if (details !== 'masks') return await readAnswer(this.connection, request, byIds, sink)
+      const watch = new MaskWatch(sink)
+      await readAnswer(this.connection, request, byIds, watch)
+      // Later requests that need only masks use the other route.
+      if (watch.areMissing) this.#noMasks = NO_MASKS
       return
     }
     const budget = await this.#contextLength.budget(request, signal)
@@ -116,16 +122,15 @@ class VllmClient extends ServerClient implements EngineClient {
     const response = await this.connection.request(getRoute(request), signal, json, request)
     // The server serves this request, so it was the route that was missing, not the model.
     if (details !== undefined) this.#noRoute = `${NO_ROUTE[details]}: ${SCALE_OUT}`
-    const events = readAnswer(this.connection, request, response, signal)
-    yield* this.#promptChecks.watch(this.name, request, events)
+    await readAnswer(this.connection, request, response, this.#promptChecks.watch(this.name, request, sink))
   }
 
-  async *#generateText(asked: GenerationRequest, signal: AbortSignal): GenerationStream {
+  async #generateText(asked: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
     const isWhole = asked.kind === 'chat' && asked.stream && (await this.#noteLostIds(signal))
     const request = isWhole ? { ...asked, stream: false } : asked
     const json = bodyJson(vllmBody(request), request)
     const response = await this.connection.request(getRoute(request), signal, json, request)
-    yield* readAnswer(this.connection, request, response, signal)
+    await readAnswer(this.connection, request, response, sink)
   }
 
   /** Returns whether this version loses ids of streamed chats, and notes a warning. */
@@ -175,31 +180,17 @@ class VllmClient extends ServerClient implements EngineClient {
     return await this.connection.askIfTold('/v1/completions/render', signal, json)
   }
 
-  /** Detects a server that reports no masks; later requests that need only masks use the other route. */
-  async *#watchingForMasks(events: GenerationStream): GenerationStream {
-    let sampled = false
-    let masked = false
-    for await (const batch of events) {
-      for (const event of batch) {
-        if (event.type !== 'delta') continue
-        sampled ||= (event.tokenIds?.length ?? 0) > 0
-        masked ||= event.details?.sampling_mask !== undefined
-      }
-      yield batch
-    }
-    if (sampled && !masked) this.#noMasks = NO_MASKS
-  }
-
   /**
    * Serves a request with images. The server reads them and computes their placeholders; the prompt that it reports is
    * recorded.
    * @throws ProxyError `unsupported` for a version that would ignore the images
    */
-  async *#generateWithImages(
+  async #generateWithImages(
     request: TokenRequest,
     images: PromptImages,
+    sink: EventSink,
     signal: AbortSignal,
-  ): GenerationStream {
+  ): Promise<void> {
     if (!(await this.#version.isSince(IMAGES_SINCE, signal))) {
       const message = `the engine at ${this.name} does not accept images with token ids: vLLM does since ${IMAGES_SINCE}`
       throw new ProxyError('unsupported', message, { param: 'messages' })
@@ -208,7 +199,7 @@ class VllmClient extends ServerClient implements EngineClient {
     const body = vllmImagesBody(request, await this.#sentByIds(request, signal))
     const json = bodyWithIds(body, 'token_ids', { ...request, promptTokenIds: ids })
     const response = await this.connection.request(IDS_ROUTE, signal, json, request)
-    yield* readAnswer(this.connection, request, response, signal)
+    await readAnswer(this.connection, request, response, sink)
   }
 
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
@@ -282,6 +273,30 @@ class VllmClient extends ServerClient implements EngineClient {
     }
     if (await says('is_paused')) return 'paused'
     return (await says('is_sleeping')) ? 'asleep' : undefined
+  }
+}
+
+/** Detects a server that reports no sampling masks. */
+class MaskWatch implements EventSink {
+  readonly #sink: EventSink
+  #hasSampled = false
+  #hasMasks = false
+
+  constructor(sink: EventSink) {
+    this.#sink = sink
+  }
+
+  get areMissing(): boolean {
+    return this.#hasSampled && !this.#hasMasks
+  }
+
+  write(events: readonly GenerationEvent[]): Promise<void> | undefined {
+    for (const event of events) {
+      if (event.type !== 'delta') continue
+      this.#hasSampled ||= (event.tokenIds?.length ?? 0) > 0
+      this.#hasMasks ||= event.details?.sampling_mask !== undefined
+    }
+    return this.#sink.write(events)
   }
 }
 

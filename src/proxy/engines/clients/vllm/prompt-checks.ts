@@ -4,7 +4,7 @@
  * after a difference, all. The token counts are compared for each request.
  */
 import { ProxyError } from '../../../../base/errors.ts'
-import type { GenerationStream } from '../../../../protocol/canonical/events.ts'
+import type { EventSink, GenerationEvent } from '../../../../protocol/canonical/events.ts'
 import type { TokenRequest } from '../wire/request.ts'
 
 /** One in this many prompts is compared. */
@@ -28,30 +28,33 @@ export class PromptChecks {
   }
 
   /**
-   * Compares the prompt of a response.
+   * Returns a sink that compares the prompt of a response before it forwards the events to `sink`. It throws ProxyError
+   * `engine_failed` at the end of a response to a prompt of another length whose ids are unknown.
    * @param engine the engine's name
-   * @throws ProxyError `engine_failed` at the end of a response to a prompt of another length whose ids are unknown
    */
-  async *watch(engine: string, request: TokenRequest, events: GenerationStream): GenerationStream {
+  watch(engine: string, request: TokenRequest, sink: EventSink): EventSink {
     const { promptTokenIds: sent } = request
-    let isTold = false
-    for await (const batch of events) {
-      for (const event of batch) {
-        if (event.type === 'start' && event.promptTokenIds !== sent) {
-          isTold = true
-          this.#isDoubted ||= event.promptTokenIds?.equals(sent) !== true
-        }
-        if (event.type === 'end' && event.promptTokenIds !== undefined) {
-          isTold = true
-          this.#isDoubted = true
-        }
-        const counted = event.type === 'end' ? event.usage?.prompt_tokens : undefined
-        if (isTold || counted === undefined || counted === sent.length) continue
-        this.#isDoubted = true
-        const message = `the engine at ${engine} sampled after ${counted} tokens, and was sent ${sent.length}`
-        throw new ProxyError('engine_failed', message)
+    let isReported = false
+    const check = (event: GenerationEvent) => {
+      if (event.type === 'start' && event.promptTokenIds !== sent) {
+        isReported = true
+        this.#isDoubted ||= event.promptTokenIds?.equals(sent) !== true
       }
-      yield batch
+      if (event.type === 'end' && event.promptTokenIds !== undefined) {
+        isReported = true
+        this.#isDoubted = true
+      }
+      const counted = event.type === 'end' ? event.usage?.prompt_tokens : undefined
+      if (isReported || counted === undefined || counted === sent.length) return
+      this.#isDoubted = true
+      const message = `the engine at ${engine} sampled after ${counted} tokens, and was sent ${sent.length}`
+      throw new ProxyError('engine_failed', message)
+    }
+    return {
+      write(batch) {
+        for (const event of batch) check(event)
+        return sink.write(batch)
+      },
     }
   }
 }

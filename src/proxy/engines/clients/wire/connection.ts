@@ -3,7 +3,8 @@ import { ProxyError } from '../../../../base/errors.ts'
 import { parseJson } from '../../../../base/json.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { type Endpoint, parseEndpoint } from '../endpoint.ts'
-import { answerFailure, answerTooLarge, healthFailure, refusalError, requestFailure } from './failures.ts'
+import { EngineResponse } from './engine-response.ts'
+import { answerTooLarge, healthFailure, refusalError } from './failures.ts'
 import { joinForNow } from './joined.ts'
 import { PromptReports } from './prompt-reports.ts'
 import type { BodyPieces } from './request.ts'
@@ -35,16 +36,12 @@ export type CallOnWire = RequestSession & Pick<GenerationRequest, 'traceparent'>
 /** A function that opens sockets, as undici defines it. */
 export type Connect = buildConnector.connector
 
-export type EngineResponse = Awaited<ReturnType<Pool['request']>>
-
 const MAX_SILENCE_MS = 30 * 60_000
 /** As large as a frame between worker and proxy may be. */
 const MAX_ANSWER_BYTES = 100 * 1024 * 1024
 const CONNECT_TIMEOUT_MS = 5_000
 /** Shorter than uvicorn's 5 s, so that no request is sent on a connection that the engine is closing. */
 const KEEP_ALIVE_MS = 4_000
-/** The longest wait for the end of the body once the last event has arrived, so that the connection can be reused. */
-const DRAIN_MS = 1_000
 /** The largest body in chunks that is sent as one buffer. */
 const MAX_COPIED_BYTES = 64 * 1024
 
@@ -91,42 +88,27 @@ export class EngineConnection {
     call?: CallOnWire,
   ): Promise<EngineResponse> {
     signal.throwIfAborted()
-    const response = await this.#send(path, signal, json, call)
-    const status = response.statusCode
-    if (call) this.#sessions.hear(call, response.headers)
+    const response = new EngineResponse(this.name, signal)
+    const method = json === undefined ? 'GET' : 'POST'
+    const options = { path: this.endpoint.basePath + path, method, headers: this.#headers(json, call) }
+    this.#pool.dispatch({ ...options, body: readBody(json) }, response)
+    await response.head
+    const { statusCode: status, headers } = response
+    if (call) this.#sessions.hear(call, headers)
     if (status >= 200 && status < 300) return response
-    const text = this.endpoint.redact(await this.text(response, signal))
-    const retryAfter = response.headers['retry-after']?.toString()
-    throw refusalError({ engine: this.name, status, text, retryAfter })
+    const text = this.endpoint.redact(await this.text(response))
+    throw refusalError({ engine: this.name, status, text, retryAfter: headers['retry-after']?.toString() })
   }
 
-  async #send(
-    path: string,
-    signal: AbortSignal,
-    json: string | BodyPieces | undefined,
-    call: CallOnWire | undefined,
-  ): Promise<EngineResponse> {
-    const { authorization, basePath } = this.endpoint
-    try {
-      return await this.#pool.request({
-        path: basePath + path,
-        method: json === undefined ? 'GET' : 'POST',
-        headers: {
-          ...(json !== undefined && {
-            'content-type': 'application/json',
-            'content-length': String(toBytes(json)),
-          }),
-          ...(authorization !== undefined && { authorization }),
-          ...(call && this.#sessions.of(call)),
-          ...(call?.traceparent !== undefined && { traceparent: call.traceparent }),
-        },
-        body: readBody(json),
-        signal,
-      })
-    } catch (thrown) {
-      signal.throwIfAborted()
-      throw requestFailure(this.name, thrown)
+  #headers(json: string | BodyPieces | undefined, call: CallOnWire | undefined): Record<string, string> {
+    const headers = call ? this.#sessions.of(call) : {}
+    if (json !== undefined) {
+      headers['content-type'] = 'application/json'
+      headers['content-length'] = String(toBytes(json))
     }
+    if (this.endpoint.authorization !== undefined) headers.authorization = this.endpoint.authorization
+    if (call?.traceparent !== undefined) headers.traceparent = call.traceparent
+    return headers
   }
 
   /** Discards the affinity of a session that has ended. */
@@ -135,32 +117,31 @@ export class EngineConnection {
   }
 
   /** Reads the complete body as text. @throws as {@link request} */
-  async text(response: EngineResponse, signal: AbortSignal): Promise<string> {
-    return joinForNow(await this.pieces(response, signal)).toString()
+  async text(response: EngineResponse): Promise<string> {
+    return joinForNow(await this.pieces(response)).toString()
   }
 
   /** Reads the complete body. @throws as {@link request}; `engine_failed` for one that is too large */
-  async pieces({ body }: EngineResponse, signal: AbortSignal): Promise<readonly Buffer[]> {
+  async pieces(response: EngineResponse): Promise<readonly Buffer[]> {
     const parts: Buffer[] = []
     let size = 0
-    body.on('error', () => {}) // A body that is not read to its end emits one.
-    try {
-      for await (const part of body as AsyncIterable<Buffer>) {
-        parts.push(part)
-        size += part.length
+    await response.pushTo({
+      isDone: false,
+      read: (chunks) => {
+        for (const chunk of chunks) {
+          parts.push(chunk)
+          size += chunk.length
+        }
         if (size > this.maxAnswerBytes) throw answerTooLarge(this.name, this.maxAnswerBytes)
-      }
-      return parts
-    } catch (thrown) {
-      if (thrown instanceof ProxyError) throw thrown
-      signal.throwIfAborted()
-      throw answerFailure(this.name, thrown)
-    }
+        return undefined
+      },
+    })
+    return parts
   }
 
   /** Returns the response body of a GET, or of a POST of `json`. @throws as {@link request} */
   async ask(path: string, signal: AbortSignal, json?: string): Promise<string> {
-    return await this.text(await this.request(path, signal, json), signal)
+    return await this.text(await this.request(path, signal, json))
   }
 
   /**
@@ -193,30 +174,6 @@ export class EngineConnection {
     }
   }
 
-  /**
-   * Yields the body as it arrives: one read of the socket is one chunk. While the consumer does not pull, reading stops
-   * after one buffer (64 KiB), and the engine's socket fills up. Leaving the loop closes the connection, by which an
-   * engine detects cancellation, unless `isWhole` returns true: then the response has been read, and the connection can
-   * be reused.
-   * @throws as {@link request}
-   */
-  async *chunks(
-    { body }: EngineResponse,
-    signal: AbortSignal,
-    isWhole: () => boolean,
-  ): AsyncGenerator<Buffer, void, undefined> {
-    try {
-      for await (const chunk of body.iterator({ destroyOnReturn: false })) yield chunk
-    } catch (thrown) {
-      signal.throwIfAborted()
-      throw answerFailure(this.name, thrown)
-    } finally {
-      body.on('error', () => {}) // A body that is destroyed before its end emits one.
-      if (isWhole()) drain(body)
-      else body.destroy()
-    }
-  }
-
   /** Closes all connections. Running requests fail; there should be none. */
   async close(): Promise<void> {
     await this.#pool.destroy()
@@ -237,11 +194,4 @@ function readBody(json: string | BodyPieces | undefined): string | Buffer | null
 function toBytes(json: string | BodyPieces): number {
   if (typeof json === 'string') return Buffer.byteLength(json)
   return json.reduce((sum, piece) => sum + piece.length, 0)
-}
-
-/** Reads the end of the body, since a connection is reused only after its response has ended. */
-function drain(body: EngineResponse['body']): void {
-  const timer = setTimeout(() => body.destroy(), DRAIN_MS).unref()
-  body.once('close', () => clearTimeout(timer))
-  body.resume()
 }

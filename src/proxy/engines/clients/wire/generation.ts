@@ -1,29 +1,26 @@
 import { ProxyError } from '../../../../base/errors.ts'
-import type {
-  GenerationEnd,
-  GenerationEvent,
-  GenerationStream,
-} from '../../../../protocol/canonical/events.ts'
+import type { EventSink, GenerationEnd, GenerationEvent } from '../../../../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import { AnswerReader } from './answer-reader.ts'
-import type { EngineConnection, EngineResponse } from './connection.ts'
+import type { EngineConnection } from './connection.ts'
+import type { BodyReader, EngineResponse } from './engine-response.ts'
 import { joinForNow } from './joined.ts'
 import { sentPromptTokenIds, shownAlternatives, wantsLogprobs } from './request.ts'
-import { type EventData, SseParser } from './sse.ts'
+import { SseParser } from './sse.ts'
 
 const DONE = /^\s*\[DONE\]\s*$/
 
 /**
- * Yields the events of an engine's response to `request`. The response determines whether it is streamed: some engines
- * respond completely although a stream was requested.
+ * Pushes the events of an engine's response to `request` to `sink`. The response determines whether it is streamed: some
+ * engines respond completely although a stream was requested.
  * @throws as EngineClient.generate
  */
-export async function* readAnswer(
+export async function readAnswer(
   connection: EngineConnection,
   request: GenerationRequest,
   response: EngineResponse,
-  signal: AbortSignal,
-): GenerationStream {
+  sink: EventSink,
+): Promise<void> {
   const { promptLists: lists } = request
   const sent = sentPromptTokenIds(request)
   const reader = new AnswerReader({
@@ -37,22 +34,19 @@ export async function* readAnswer(
     readPrompt: lists && ((bytes, start, end) => lists.read(bytes, start, end)),
     redact: connection.endpoint.redact,
   })
-  const events = readWith(reader, connection, response, signal)
-  if (sent !== undefined) yield* events
-  else yield* watchPromptIds(events, connection)
+  await readWith(reader, connection, response, sent === undefined ? watchPromptIds(sink, connection) : sink)
 }
 
 /** Counts whether completions report the ids of their prompt. */
-async function* watchPromptIds(
-  events: GenerationStream,
-  { promptReports }: EngineConnection,
-): GenerationStream {
+function watchPromptIds(sink: EventSink, { promptReports }: EngineConnection): EventSink {
   let isReported = false
-  for await (const batch of events) {
-    isReported ||= batch.some((event) => event.type !== 'delta' && event.promptTokenIds !== undefined)
-    // Before the batch: the consumer may stop after the end.
-    if (batch.at(-1)?.type === 'end') promptReports.note(isReported)
-    yield batch
+  return {
+    write(batch) {
+      for (const event of batch)
+        if (event.type !== 'delta' && event.promptTokenIds !== undefined) isReported = true
+      if (batch.at(-1)?.type === 'end') promptReports.note(isReported)
+      return sink.write(batch)
+    },
   }
 }
 
@@ -85,57 +79,67 @@ function guarded(reader: JsonReader, engine: string): JsonReader {
 }
 
 /**
- * Yields the events of a JSON response, complete or as server-sent events until `[DONE]`.
+ * Pushes the events of a JSON response, complete or as server-sent events until `[DONE]`, to `sink`.
  * @throws as EngineClient.generate
  */
-export async function* readWith(
+export async function readWith(
   unguarded: JsonReader,
   connection: EngineConnection,
   response: EngineResponse,
-  signal: AbortSignal,
-): GenerationStream {
+  sink: EventSink,
+): Promise<void> {
   const reader = guarded(unguarded, connection.name)
   const contentType = response.headers['content-type']?.toString() ?? ''
-  if (contentType.includes('text/event-stream')) yield* streamed(connection, response, signal, reader)
-  else yield whole(await connection.pieces(response, signal), reader)
-}
-
-function whole(json: readonly Buffer[], reader: JsonReader): GenerationEvent[] {
+  if (contentType.includes('text/event-stream')) {
+    const stream = new EventStreamReader(connection, reader, sink)
+    await response.pushTo(stream)
+    if (!stream.isDone) await sink.write([reader.end()])
+    return
+  }
   const events: GenerationEvent[] = []
-  reader.read(joinForNow(json), events, true)
+  reader.read(joinForNow(await connection.pieces(response)), events, true)
   events.push(reader.end())
-  return events
+  await sink.write(events)
 }
 
-async function* streamed(
-  connection: EngineConnection,
-  response: EngineResponse,
-  signal: AbortSignal,
-  reader: JsonReader,
-): GenerationStream {
-  const parser = new SseParser(connection.name, connection.maxAnswerBytes)
-  let done = false
-  for await (const chunk of connection.chunks(response, signal, () => done)) {
+/** Reads server-sent events. It is done after `[DONE]`. */
+class EventStreamReader implements BodyReader {
+  isDone = false
+  readonly #parser: SseParser
+  readonly #reader: JsonReader
+  readonly #sink: EventSink
+
+  constructor({ name, maxAnswerBytes }: EngineConnection, reader: JsonReader, sink: EventSink) {
+    this.#parser = new SseParser(name, maxAnswerBytes)
+    this.#reader = reader
+    this.#sink = sink
+  }
+
+  read(chunks: readonly Buffer[]): Promise<void> | undefined {
     const events: GenerationEvent[] = []
     try {
-      done = readEvents(parser.push(chunk), reader, events)
+      for (const chunk of chunks) this.#readChunk(chunk, events)
+      if (this.isDone) events.push(this.#reader.end())
     } catch (thrown) {
       // Tokens sampled before the engine failed are recorded.
-      if (events.length > 0) yield events
-      throw thrown
+      const accepted = events.length > 0 ? this.#sink.write(events) : undefined
+      if (accepted === undefined) throw thrown
+      return accepted.then(() => {
+        throw thrown
+      })
     }
-    if (events.length > 0) yield events
-    if (done) break
+    return events.length > 0 ? this.#sink.write(events) : undefined
   }
-  yield [reader.end()]
-}
 
-/** Reads the events of a chunk. @returns whether the stream is done */
-function readEvents(data: EventData[], reader: JsonReader, events: GenerationEvent[]): boolean {
-  for (const json of data) {
-    if (json.length === 0) continue
-    if (typeof json === 'string' && DONE.test(json)) return true
-    reader.read(json, events)
+  #readChunk(chunk: Buffer, events: GenerationEvent[]): void {
+    if (this.isDone) return
+    for (const json of this.#parser.push(chunk)) {
+      if (json.length === 0) continue
+      if (typeof json === 'string' && DONE.test(json)) {
+        this.isDone = true
+        return
+      }
+      this.#reader.read(json, events)
+    }
   }
-  return false
 }

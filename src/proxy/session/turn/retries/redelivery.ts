@@ -3,9 +3,7 @@ import { CompletionBuilder } from '../../../../protocol/canonical/completion.ts'
 import type {
   GenerationDelta,
   GenerationEnd,
-  GenerationEvent,
   GenerationStart,
-  GenerationStream,
 } from '../../../../protocol/canonical/events.ts'
 import type { ToolCall } from '../../../../protocol/canonical/messages.ts'
 import { PromptIds } from '../../../../protocol/token-ids/prompt-ids.ts'
@@ -38,7 +36,7 @@ export function isRestorable({ params }: Pick<TurnRecord, 'params'>): boolean {
 
 /** A committed response for redelivery to a retry. */
 interface GivenAnswer
-  extends Pick<ResponseHandle, 'turnId' | 'startedAtMs' | 'endedAtMs' | 'completion' | 'events'> {
+  extends Pick<ResponseHandle, 'turnId' | 'startedAtMs' | 'endedAtMs' | 'completion' | 'deliver'> {
   /** The number of retries that received it, including this one. */
   retriesAnswered: number
 }
@@ -60,13 +58,11 @@ export async function giveAgain(
     startedAtMs: turn.startedAtMs,
     endedAtMs: turn.endedAtMs ?? undefined,
     completion,
-    events: oneBatch(completion.soFar()),
+    deliver: async (sink) => {
+      await sink.write(completion.soFar())
+    },
     retriesAnswered,
   }
-}
-
-async function* oneBatch(events: readonly GenerationEvent[]): GenerationStream {
-  yield events
 }
 
 function getStart({ engine, model, promptTokenIds, weightVersionStart }: TurnRecord): GenerationStart {

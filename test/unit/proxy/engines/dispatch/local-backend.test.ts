@@ -1,11 +1,13 @@
 import t from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
 import type { Logger } from '../../../../../src/base/logger.ts'
-import type { GenerationEvent, GenerationStream } from '../../../../../src/protocol/canonical/events.ts'
+import type { EventSink, GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
+import type { GenerationRequest } from '../../../../../src/protocol/canonical/request.ts'
 import { createLocalBackend } from '../../../../../src/proxy/engines/dispatch/local-backend.ts'
 import type { EngineClient, EngineHealth } from '../../../../../src/proxy/engines/port/engine-client.ts'
 import type { ExpectedTokenizer } from '../../../../../src/proxy/engines/port/expected-tokenizer.ts'
 import { chatRequest, collect, noAbort } from '../../../../conformance/engine-client.ts'
+import { type EventStream, pull, push } from '../../../../helpers/event-stream.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
 import { listingLogger } from '../../../../helpers/listing-logger.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
@@ -30,7 +32,11 @@ class ScriptedClient implements EngineClient {
     this.name = name
   }
 
-  generate: () => GenerationStream = async function* (this: ScriptedClient) {
+  generate(_request: GenerationRequest, sink: EventSink): Promise<void> {
+    return push(this.script(), sink)
+  }
+
+  script: () => EventStream = async function* (this: ScriptedClient) {
     this.asked += 1
     if (this.failure) throw this.failure()
     yield [{ type: 'start', engine: this.name, ...this.start } as GenerationEvent]
@@ -64,7 +70,7 @@ function setUpFor(more: { logger: Logger; tokenizer?: ExpectedTokenizer }, ...na
   const clients = names.map((name) => new ScriptedClient(name))
   const options = { clients, clock, ...more, healthIntervalMs: INTERVAL_MS, waitMs: 30_000 }
   const backend = createLocalBackend(options)
-  const serve = (sessionId: string) => collect(backend.generate({ ...chatRequest({}), sessionId }, noAbort))
+  const serve = (sessionId: string) => collect(pull(backend, { ...chatRequest({}), sessionId }, noAbort))
   const settle = () => new Promise((resolve) => setImmediate(resolve))
   return { clock, clients, backend, serve, settle }
 }
@@ -280,7 +286,7 @@ t.test('a single engine is never ejected', async (t) => {
 t.test('the retry of a request that failed after its first event goes to another engine', async (t) => {
   const { clients, serve } = setUp('a', 'b')
   const [a] = clients
-  a!.generate = async function* () {
+  a!.script = async function* () {
     yield [{ type: 'start', engine: 'a' } as GenerationEvent]
     throw new ProxyError('engine_failed', 'out of memory')
   }
@@ -444,7 +450,7 @@ t.test(
   'a turn that weights may have changed under ends with an unknown version, not with its first',
   async (t) => {
     const { backend, tell, settle } = await toldOnce()
-    const events = backend.generate(chatRequest({}), noAbort)[Symbol.asyncIterator]()
+    const events = pull(backend, chatRequest({}), noAbort)[Symbol.asyncIterator]()
     t.match((await events.next()).value, [{ type: 'start', weightVersion: 'v1' }])
     const asked = backend.refresh()
     t.match((await events.next()).value, [{ type: 'delta' }, { type: 'end', weightVersion: null }])
@@ -459,12 +465,12 @@ async function wholeAnswer(told: string | undefined, meanwhile: (engine: Toldnes
   const engine = await toldOnce()
   const { client, backend } = engine
   const { promise: over, resolve } = Promise.withResolvers<void>()
-  client.generate = async function* () {
+  client.script = async function* () {
     await over
     const end = { type: 'end', finishReason: 'stop', ...(told && { weightVersion: told }) } as const
     yield [{ type: 'start', engine: 'a' }, { type: 'delta', content: 'a' }, end]
   }
-  const answer = collect(backend.generate(chatRequest({}), noAbort))
+  const answer = collect(pull(backend, chatRequest({}), noAbort))
   await engine.settle()
   await meanwhile(engine)
   resolve()
@@ -504,7 +510,7 @@ for (const failure of [unreachable, lost])
     const { client, settle, tell, clock, backend, versions } = await toldOnce()
     client.failure = failure
     const over = new AbortController()
-    const failed = t.rejects(backend.generate(chatRequest({}), over.signal)[Symbol.asyncIterator]().next())
+    const failed = t.rejects(pull(backend, chatRequest({}), over.signal)[Symbol.asyncIterator]().next())
     await settle()
     t.equal(backend.status().members[0]?.weightVersion, undefined)
     over.abort()

@@ -1,13 +1,13 @@
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
-import type { GenerationEvent, GenerationStream } from '../../../../../src/protocol/canonical/events.ts'
+import type { GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
 import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
 import {
   type AgentRequest,
   type RequestMetadata,
-  type ResponseHandle,
   TurnRunner,
 } from '../../../../../src/proxy/session/turn/run-turn.ts'
+import { type EventStream, readResponse as read } from '../../../../helpers/event-stream.ts'
 import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 import { ScriptedBackend, untilAborted, wholeAnswer } from '../../../../helpers/scripted-backend.ts'
 import { silentLogger } from '../../../../helpers/silent-logger.ts'
@@ -18,7 +18,7 @@ const gone = () => new ProxyError('agent_gone', 'left')
 /** An engine that says the first half of each answer, and the rest when it is told to. */
 function setUp(t: Test, retryGraceMs = 0) {
   const { promise: told, resolve: goOn } = Promise.withResolvers<void>()
-  async function* script(_request: unknown, signal: AbortSignal): GenerationStream {
+  async function* script(_request: unknown, signal: AbortSignal): EventStream {
     const [start, first, ...rest] = wholeAnswer()
     yield [start!, first!]
     await Promise.race([told, untilAborted(signal)])
@@ -43,10 +43,6 @@ function call(word: Partial<RequestMetadata> = {}, stream = true): AgentRequest 
     stream,
     word: { retryCount: 0, tellsTries: true, hasAgentKey: false, ...word },
   } as AgentRequest
-}
-
-async function read(turn: Pick<ResponseHandle, 'events'>): Promise<GenerationEvent[]> {
-  return (await Array.fromAsync(turn.events)).flat()
 }
 
 const textOf = (events: GenerationEvent[]) =>
@@ -185,11 +181,10 @@ t.test('a stream that has begun is cancelled at once, unless a key names it', as
   const { runner, turns, goOn } = setUp(t, 60_000)
   const agent = new AbortController()
   const begin = async (word: Partial<RequestMetadata>) => {
-    const { events } = await runner.begin(call(word), agent.signal)
-    const { promise: begun, resolve } = Promise.withResolvers<void>()
-    const all = (async () => {
-      for await (const _ of events) resolve()
-    })()
+    const turn = await runner.begin(call(word), agent.signal)
+    const { promise: begun, resolve } = Promise.withResolvers<undefined>()
+    const write = (): undefined => resolve(undefined) as undefined
+    const all = turn.deliver({ write })
     await begun
     return { all }
   }

@@ -1,6 +1,7 @@
 /** One call of several answers is several turns, and one call all the same: it succeeds as a whole or not at all. */
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
+import type { GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
 import type { CompletionBody } from '../../../../../src/protocol/canonical/request.ts'
 import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
 import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
@@ -42,7 +43,7 @@ function call(n: number, more: object = {}, retryCount = 0): AgentRequest {
 
 async function read(choices: Choices): Promise<number[]> {
   const order: number[] = []
-  for await (const { choice } of choices.events) order.push(choice)
+  await choices.deliver({ write: ({ choice }) => void order.push(choice) as undefined })
   return order
 }
 
@@ -126,12 +127,15 @@ t.test('what comes of the choices is handed on as it comes', async (t) => {
   })
   const choices = await beginChoices(runner, call(2), 2, never)
   const order: number[] = []
-  for await (const { choice, events } of choices.events) {
-    order.push(choice)
-    // The second goes first, and the first when that one is whole.
-    if (order.length === 2) gates[1]!.resolve()
-    if (events.some(({ type }) => type === 'end')) gates[0]!.resolve()
-  }
+  await choices.deliver({
+    write: ({ choice, events }) => {
+      order.push(choice)
+      // The second goes first, and the first when that one is whole.
+      if (order.length === 2) gates[1]!.resolve()
+      if (events.some(({ type }) => type === 'end')) gates[0]!.resolve()
+      return undefined
+    },
+  })
   t.same(order.slice(0, 2).sort(), [0, 1])
   t.same(order.slice(2), [1, 1, 1, 0, 0, 0])
   t.ok(choices.isWhole)
@@ -165,11 +169,10 @@ t.test('an agent that leaves aborts every choice, whole ones too', async (t) => 
   })
   const choices = await beginChoices(runner, call(2), 2, agent.signal)
   const gone = new ProxyError('agent_gone', 'gone')
-  await t.rejects(async () => {
-    for await (const { events } of choices.events) {
-      if (events.some(({ type }) => type === 'end')) agent.abort(gone)
-    }
-  }, gone)
+  const write = ({ events }: { events: readonly GenerationEvent[] }): undefined => {
+    if (events.some(({ type }) => type === 'end')) agent.abort(gone)
+  }
+  await t.rejects(choices.deliver({ write }), gone)
   t.same(
     (await turnsOf(store)).map(({ status, error }) => [status, error?.code]),
     [
@@ -179,13 +182,19 @@ t.test('an agent that leaves aborts every choice, whole ones too', async (t) => 
   )
 })
 
-t.test('a reader that stops early aborts every choice', async (t) => {
+t.test('a sink that fails ends every choice', async (t) => {
   const { runner, store } = setUp(t)
   const choices = await beginChoices(runner, call(2), 2, never)
-  for await (const _ of choices.events) break
+  const write = () => {
+    throw new ProxyError('engine_failed', 'it cannot be written')
+  }
+  await t.rejects(choices.deliver({ write }), { code: 'engine_failed' })
   t.same(
-    (await turnsOf(store)).map(({ status }) => status),
-    ['aborted', 'aborted'],
+    (await turnsOf(store)).map(({ status, error }) => [status, error?.code]),
+    [
+      ['failed', 'engine_failed'],
+      ['failed', 'engine_failed'],
+    ],
   )
 })
 

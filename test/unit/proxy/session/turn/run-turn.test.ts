@@ -1,15 +1,12 @@
 import { mock } from 'node:test'
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
-import type { GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
+import type { EventSink, GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
 import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
-import {
-  type AgentRequest,
-  type ResponseHandle,
-  TurnRunner,
-} from '../../../../../src/proxy/session/turn/run-turn.ts'
+import { type AgentRequest, TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
 import { WeightAnnouncement } from '../../../../../src/proxy/session/turn/weight-announcement.ts'
 import type { OpenTurn, TurnOutcome, TurnRecord } from '../../../../../src/proxy/store/port/turn-store.ts'
+import { readResponse as read } from '../../../../helpers/event-stream.ts'
 import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 import {
   answer,
@@ -46,10 +43,9 @@ function call(overrides: Partial<AgentRequest> = {}): AgentRequest {
   return { sessionId: 's', dialect: 'chat', request, stream: true, word, ...overrides } as AgentRequest
 }
 
-async function read(turn: ResponseHandle): Promise<GenerationEvent[]> {
-  const events: GenerationEvent[] = []
-  for await (const batch of turn.events) events.push(...batch)
-  return events
+/** Notes the types of each batch. */
+function noteTypes(types: string[]): EventSink {
+  return { write: (batch) => void types.push(batch.map(({ type }) => type).join()) as undefined }
 }
 
 async function turnsOf(store: MemoryTurnStore): Promise<TurnRecord[]> {
@@ -137,8 +133,7 @@ t.test('the end of an answer is held back until the turn is in the store', async
     }
   }
   const { runner } = setUp(t, undefined, new WatchedStore())
-  for await (const batch of (await runner.begin(call(), never)).events)
-    steps.push(batch.map((e) => e.type).join())
+  await (await runner.begin(call(), never)).deliver(noteTypes(steps))
   t.same(steps, ['start', 'delta', 'delta', 'commit begins', 'commit ends', 'end'])
 })
 
@@ -147,8 +142,7 @@ t.test('an end that comes in one batch with everything else is held back as well
     yield wholeAnswer()
   })
   const batches: string[] = []
-  for await (const batch of (await runner.begin(call(), never)).events)
-    batches.push(batch.map((e) => e.type).join())
+  await (await runner.begin(call(), never)).deliver(noteTypes(batches))
   t.same(batches, ['start,delta,delta', 'end'])
 })
 
@@ -161,13 +155,8 @@ t.test('a turn that cannot be stored fails the call before its answer ends', asy
   const { runner } = setUp(t, undefined, new FullStore())
   const seen: string[] = []
   const turn = await runner.begin(call(), never)
-  await t.rejects(
-    async () => {
-      for await (const batch of turn.events) seen.push(...batch.map((event) => event.type))
-    },
-    { code: 'store_failed' },
-  )
-  t.notOk(seen.includes('end'))
+  await t.rejects(turn.deliver(noteTypes(seen)), { code: 'store_failed' })
+  t.notOk(seen.join().includes('end'))
 })
 
 t.test(
@@ -278,12 +267,8 @@ t.test(
       await untilAborted(signal)
     })
     const turn = await runner.begin(call(), agent.signal)
-    await t.rejects(
-      async () => {
-        for await (const _ of turn.events) agent.abort(new ProxyError('agent_gone', 'left'))
-      },
-      { code: 'agent_gone' },
-    )
+    const write = () => agent.abort(new ProxyError('agent_gone', 'left')) as undefined
+    await t.rejects(turn.deliver({ write }), { code: 'agent_gone' })
     t.equal(engineSignal?.aborted, true)
     const [record] = await turnsOf(store)
     t.match(record, {
@@ -296,10 +281,14 @@ t.test(
   },
 )
 
-t.test('a reader that stops half-way aborts the turn', async (t) => {
+t.test('a sink that fails fails the turn', async (t) => {
   const { runner, store } = setUp(t)
-  for await (const _ of (await runner.begin(call(), never)).events) break
-  t.match(await turnsOf(store), [{ status: 'aborted', error: { code: 'agent_gone' } }])
+  const turn = await runner.begin(call(), never)
+  const write = () => {
+    throw new ProxyError('engine_failed', 'it cannot be written')
+  }
+  await t.rejects(turn.deliver({ write }), { code: 'engine_failed' })
+  t.match(await turnsOf(store), [{ status: 'failed', error: { code: 'engine_failed' } }])
 })
 
 t.test('an engine that fails leaves a failed turn with the cause and the tokens so far', async (t) => {

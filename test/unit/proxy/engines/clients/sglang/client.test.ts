@@ -3,6 +3,7 @@ import t from 'tap'
 import type { GenerationRequest } from '../../../../../../src/protocol/canonical/request.ts'
 import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
 import { CLIENT_OF_KIND } from '../../../../../../src/proxy/engines/clients/client-of-kind.ts'
+import { pull } from '../../../../../helpers/event-stream.ts'
 import { sendJson, startScriptedServer } from '../../../../../helpers/scripted-server.ts'
 import { until } from '../../../../../helpers/until.ts'
 
@@ -33,7 +34,7 @@ t.test(
     const askedFor = async (model: string, more: Partial<GenerationRequest>) => {
       const body = { model, messages: [{ role: 'user' as const, content: 'hi' }] }
       const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: false, ...more }
-      const answer = engine.generate(request as GenerationRequest, signal)
+      const answer = pull(engine, request as GenerationRequest, signal)
       await t.rejects(Array.fromAsync(answer), { code: 'engine_rejected' })
       const { path, body: sent } = server.requests.at(-1)!
       return [path, sent.lora_path]
@@ -80,7 +81,7 @@ t.test(
     const body = { model: 'm', top_k: 0, messages: [{ role: 'user' as const, content: 'hi' }] }
     for (const more of [{}, { promptTokenIds: PromptIds.of(1) }]) {
       const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: false, ...more }
-      const answer = engine.generate(request as GenerationRequest, new AbortController().signal)
+      const answer = pull(engine, request as GenerationRequest, new AbortController().signal)
       await t.rejects(Array.fromAsync(answer))
       const { body: sent } = server.requests.at(-1)!
       t.equal((sent.sampling_params ?? sent).top_k, -1)
@@ -162,7 +163,7 @@ t.test('a call names its session, and an end closes what the server holds of it'
     const call = async (more: Partial<GenerationRequest>) => {
       const body = { messages: [{ role: 'user' as const, content: 'hi' }], session_id: "the agent's" }
       const request = { kind: 'chat', body, requestId: 'r', sessionId: 's', stream: false, ...more }
-      await t.rejects(Array.fromAsync(engine.generate(request as GenerationRequest, signal)))
+      await t.rejects(Array.fromAsync(pull(engine, request as GenerationRequest, signal)))
       return server.requests.at(-1)!.body.session_id
     }
     const closed = () => server.requests.filter(({ path }) => path === '/close_session')

@@ -1,25 +1,23 @@
 import t from 'tap'
-import type { GenerationEvent } from '../../../../../../src/protocol/canonical/events.ts'
 import { PromptIds } from '../../../../../../src/protocol/token-ids/prompt-ids.ts'
 import { PromptChecks } from '../../../../../../src/proxy/engines/clients/vllm/prompt-checks.ts'
 import type { TokenRequest } from '../../../../../../src/proxy/engines/clients/wire/request.ts'
+import { DISCARD } from '../../../../../helpers/event-stream.ts'
 
-t.test('a prompt that is reported late and differs has the next ones repeated', async (t) => {
+t.test('a prompt that is reported late and differs has the next ones repeated', (t) => {
   const sent = PromptIds.of(1, 2)
   const checks = new PromptChecks()
   const usage = { prompt_tokens: 1, completion_tokens: 0, total_tokens: 1 }
-  async function* events(end: object): AsyncGenerator<GenerationEvent[]> {
-    yield [{ type: 'start', engine: 'e', promptTokenIds: sent }]
-    yield [{ type: 'end', finishReason: 'stop', usage, ...end }]
-  }
-  const watch = async (end: object) => {
-    const request = { promptTokenIds: sent } as TokenRequest
-    for await (const _ of checks.watch('e', request, events(end)));
+  const watch = (end: object) => {
+    const sink = checks.watch('e', { promptTokenIds: sent } as TokenRequest, DISCARD)
+    void sink.write([{ type: 'start', engine: 'e', promptTokenIds: sent }])
+    void sink.write([{ type: 'end', finishReason: 'stop', usage, ...end }])
   }
   t.equal(checks.next(), true)
   t.equal(checks.next(), false)
-  await watch({ promptTokenIds: PromptIds.of(9) })
+  watch({ promptTokenIds: PromptIds.of(9) })
   t.equal(checks.next(), true)
   t.equal(checks.next(), true, 'all of them')
-  await t.rejects(watch({}), { code: 'engine_failed', message: /after 1 tokens, and was sent 2/ })
+  t.throws(() => watch({}), { code: 'engine_failed', message: /after 1 tokens, and was sent 2/ })
+  t.end()
 })

@@ -1,0 +1,180 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import type { Dispatcher } from 'undici'
+import { answerFailure, requestFailure } from './failures.ts'
+
+/** Reads the body of a response. */
+export interface BodyReader {
+  /**
+   * Receives the bytes of one read of the socket, in the chunks of the HTTP framing.
+   * @returns undefined, or a promise that resolves when the reader accepts more
+   * @throws an error, as may the promise; it closes the connection, by which an engine detects cancellation
+   */
+  read(chunks: readonly Buffer[]): Promise<void> | undefined
+  /** Whether the reader needs nothing more, although the body may not have ended. */
+  readonly isDone: boolean
+}
+
+/** The longest wait for the end of the body once its reader is done, so that the connection can be reused. */
+const DRAIN_MS = 1_000
+
+/**
+ * A response of an engine, as a handler of undici's lowest interface: its bytes are pushed to the reader, with one
+ * microtask for each read of the socket and without a stream between. While the reader accepts nothing, reading stops
+ * after one buffer (64 KiB), and the engine's socket fills up.
+ */
+export class EngineResponse implements Dispatcher.DispatchHandler {
+  statusCode = 0
+  headers: IncomingHttpHeaders = {}
+  readonly #engine: string
+  readonly #signal: AbortSignal
+  readonly #head = Promise.withResolvers<void>()
+  readonly #body = Promise.withResolvers<void>()
+  #controller: Dispatcher.DispatchController | undefined
+  #reader: BodyReader | undefined
+  #chunks: Buffer[] = []
+  /** `reading` includes the wait for the head. `closed`: the outcome is known, and further bytes are ignored. */
+  #state: 'reading' | 'blocked' | 'closed' = 'reading'
+  #isScheduled = false
+  /** How the body has ended: completely, or with an error; undefined: it has not. */
+  #end: { error?: unknown } | undefined
+  #drain: NodeJS.Timeout | undefined
+
+  /**
+   * @param engine the engine's name, for errors
+   * @param signal cancels the request
+   */
+  constructor(engine: string, signal: AbortSignal) {
+    this.#engine = engine
+    this.#signal = signal
+    this.#body.promise.catch(() => {})
+    signal.addEventListener('abort', this.#onAbort, { once: true })
+  }
+
+  /**
+   * Resolves when the status and the headers have arrived.
+   * @throws ProxyError `engine_unreachable`, `engine_failed`, `engine_lost`, `engine_timeout`; after an abort
+   *   `signal.reason`
+   */
+  get head(): Promise<void> {
+    return this.#head.promise
+  }
+
+  /**
+   * Pushes the body to a reader until it has ended or the reader is done. To be called once, after {@link head}.
+   * @throws ProxyError as {@link head}, and what the reader throws
+   */
+  pushTo(reader: BodyReader): Promise<void> {
+    this.#reader = reader
+    this.#schedule()
+    return this.#body.promise
+  }
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    this.#controller = controller
+    if (this.#state === 'closed') controller.abort(this.#signal.reason)
+  }
+
+  onResponseStart(_: unknown, statusCode: number, headers: IncomingHttpHeaders): void {
+    if (statusCode < 200) return
+    this.statusCode = statusCode
+    this.headers = headers
+    this.#head.resolve()
+  }
+
+  onResponseData(_: unknown, chunk: Buffer): void {
+    if (this.#state === 'closed') return
+    this.#chunks.push(chunk)
+    this.#schedule()
+  }
+
+  onResponseEnd(): void {
+    this.#end = {}
+    this.#schedule()
+    clearTimeout(this.#drain)
+  }
+
+  onResponseError(_: unknown, thrown: Error): void {
+    clearTimeout(this.#drain)
+    if (this.statusCode === 0) {
+      this.#close()
+      this.#head.reject(requestFailure(this.#engine, thrown))
+    } else {
+      this.#end = { error: answerFailure(this.#engine, thrown) }
+      this.#schedule()
+    }
+  }
+
+  /** The chunks of one read of the socket arrive in one task; they are read together after it. */
+  #schedule(): void {
+    if (this.#isScheduled || this.#reader === undefined || this.#state !== 'reading') return
+    this.#isScheduled = true
+    queueMicrotask(this.#read)
+  }
+
+  readonly #read = (): void => {
+    this.#isScheduled = false
+    const reader = this.#reader!
+    if (this.#state !== 'reading') return
+    const chunks = this.#chunks
+    this.#chunks = []
+    let accepted: Promise<void> | undefined
+    try {
+      if (chunks.length > 0) accepted = reader.read(chunks)
+    } catch (thrown) {
+      this.#fail(thrown)
+      return
+    }
+    if (accepted !== undefined) this.#block(accepted)
+    else if (reader.isDone) this.#finish()
+    else if (this.#end?.error !== undefined) this.#fail(this.#end.error)
+    else if (this.#end) this.#finish()
+  }
+
+  #block(accepted: Promise<void>): void {
+    this.#state = 'blocked'
+    this.#controller?.pause()
+    accepted.then(
+      () => {
+        if (this.#state !== 'blocked') return
+        this.#state = 'reading'
+        this.#controller?.resume()
+        this.#read()
+      },
+      (thrown) => this.#fail(thrown),
+    )
+  }
+
+  /** A connection is reused only after its response has ended. */
+  #finish(): void {
+    this.#close()
+    this.#body.resolve()
+    if (this.#end === undefined) this.#drain = setTimeout(() => this.#disconnect(), DRAIN_MS).unref()
+  }
+
+  #fail(thrown: unknown): void {
+    if (this.#state === 'closed') return
+    this.#close()
+    this.#body.reject(thrown)
+    this.#disconnect(thrown)
+  }
+
+  readonly #onAbort = (): void => {
+    if (this.#state === 'closed') return
+    const { reason } = this.#signal
+    this.#close()
+    this.#head.reject(reason)
+    this.#body.reject(reason)
+    this.#disconnect(reason)
+  }
+
+  #close(): void {
+    this.#state = 'closed'
+    this.#chunks = []
+    this.#signal.removeEventListener('abort', this.#onAbort)
+  }
+
+  #disconnect(reason?: unknown): void {
+    if (this.#end === undefined)
+      this.#controller?.abort(reason instanceof Error ? reason : new Error('cancelled'))
+  }
+}
