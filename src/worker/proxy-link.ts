@@ -2,7 +2,6 @@
 import { ProxyError, toProxyError } from '../base/errors.ts'
 import { logEvent } from '../base/log-events.ts'
 import { assertTransition, type Transitions } from '../base/transitions.ts'
-import type { Logger } from '../base/logger.ts'
 import type { GenerationEvent } from '../protocol/canonical/events.ts'
 import type { GenerationRequest } from '../protocol/canonical/request.ts'
 import type { PromptIds } from '../protocol/token-ids/prompt-ids.ts'

@@ -6,10 +6,10 @@ import type { TokenData } from '../../src/protocol/token-data/token-data.ts'
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
 import { TokenPrompts } from '../../src/proxy/session/prompts/token-prompts.ts'
 import { Sessions } from '../../src/proxy/session/state/sessions.ts'
-import { beginChoices } from '../../src/proxy/session/turn/run-choices.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import type { TurnRecord } from '../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../src/proxy/tokens/model/token-model.ts'
+import { NamedTurnRunner } from './begin-turn.ts'
 import { MemoryTurnStore } from './memory-store.ts'
 import { ScriptedBackend } from './scripted-backend.ts'
 import { silentLogger } from './silent-logger.ts'
@@ -60,13 +60,16 @@ export function tokenModeRig(
   const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
   t.teardown(() => sessions.close())
-  const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
+  const runner = new NamedTurnRunner(
+    new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger }),
+    sessions,
+  )
   const askFor = async (count: number, messages: ChatMessage[], fields = {}): Promise<TurnRecord[]> => {
     const request = { kind: 'chat', body: { messages, ...fields } } as const
     const word = { retryCount: 0, hasAgentKey: false }
     const call = { sessionId: 's', dialect: 'chat', request, stream: false, word }
     const response =
-      count === 1 ? await runner.begin(call, never) : await beginChoices(runner, call, count, never)
+      count === 1 ? await runner.begin(call, never) : await runner.beginChoices(call, count, never)
     await response.deliver({ write: () => undefined })
     return (await Array.fromAsync(store.readTurns('s'))).slice(-count)
   }

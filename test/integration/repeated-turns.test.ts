@@ -16,6 +16,7 @@ import { Sessions } from '../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { ProxyCache, WorkerCache } from '../../src/worker/worker-cache.ts'
+import { NamedTurnRunner } from '../helpers/begin-turn.ts'
 import { DISCARD, type EventStream } from '../helpers/event-stream.ts'
 import { idsOf, textOf } from '../helpers/plain-tokens.ts'
 import { ScriptedBackend } from '../helpers/scripted-backend.ts'
@@ -50,7 +51,10 @@ async function startOn(path: string) {
   const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
   const prompts = new ChatPrompts(async () => 0)
-  const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
+  const runner = new NamedTurnRunner(
+    new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger }),
+    sessions,
+  )
   return {
     store,
     async call(messages: ChatMessage[]): Promise<string> {

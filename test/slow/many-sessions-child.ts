@@ -44,7 +44,7 @@ async function talk(sessionId: string): Promise<void> {
     const body = Buffer.from(JSON.stringify({ model: 'm', messages }))
     const { value, list } = used.memory.requests.read(body, undefined, { listJson: true })
     const call = {
-      sessionId,
+      session: used,
       dialect: 'chat',
       request: { kind: 'chat' as const, body: value as { messages: never[] } },
       stream: false,

@@ -9,6 +9,7 @@ import * as reads from '../../src/proxy/http/trainer/read/schemas.ts'
 import { Turn } from '../../src/proxy/http/trainer/sessions/schemas.ts'
 import { Activity } from '../../src/proxy/session/state/activity.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
+import { NamedTurnRunner } from '../helpers/begin-turn.ts'
 import { DISCARD } from '../helpers/event-stream.ts'
 import { aside } from '../helpers/no-stalls.ts'
 import { readTensors } from '../helpers/read-tensors.ts'
@@ -316,7 +317,10 @@ t.test('a session in flight is seen as it speaks', async (t) => {
   await api.call('POST', '/sessions/s', {})
   const backend = new ScriptedBackend()
   const { store, sessions } = api
-  const runner = new TurnRunner({ sessions, backend, store, activity, logger: silentLogger })
+  const runner = new NamedTurnRunner(
+    new TurnRunner({ sessions, backend, store, activity, logger: silentLogger }),
+    sessions,
+  )
   const next = Promise.withResolvers<void>()
   backend.script = async function* () {
     yield [

@@ -9,6 +9,7 @@ import { connect, inTransaction } from '../../src/proxy/store/postgres/connectio
 import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { aConsumer, consumerConformance } from '../conformance/consumers.ts'
 import { aSession, turnStoreConformance } from '../conformance/turn-store.ts'
+import { beginCall } from '../helpers/begin-turn.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 
 const LEASE_MS = 60_000
@@ -116,7 +117,7 @@ if (noPostgres !== false) {
       )
       return rows[0]?.epoch
     }
-    const call = await own.beginCall('s')
+    const call = await beginCall(own, 's')
     call.done()
     for (const change of ['complete', 'reset', 'abort', 'reset'] as const) await own[change]('s')
     t.equal(await epoch(), 1, 'each was one commit, without a take-over before it')

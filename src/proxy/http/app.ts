@@ -175,6 +175,7 @@ export async function buildAppWith(
   const { verifyNode } = options
   const routes = guardRoutes(fastify, { keyring, strangers, accounts, logger, loopbackOnly, verifyNode })
   fastify.decorateRequest('otherOwner', null)
+  fastify.decorateRequest('namedSession', null)
   if (options.toOwner) fastify.addHook('onRequest', options.toOwner)
   fastify.addHook('onError', (_request, _reply, thrown, done) => {
     options.metrics?.requestFailed(toRequestError(thrown).code)

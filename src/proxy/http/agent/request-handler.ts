@@ -7,7 +7,7 @@ import { onClose } from '../transport/on-close.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
 import { sessionForCall } from './request-session.ts'
 import { type AgentDialect, answerCall, type ResponseContext } from './send-response.ts'
-import { getSessionBody } from './session-body.ts'
+import { acquireSession, getSessionBody } from './session-body.ts'
 
 export interface CallHandlerOptions
   extends Pick<
@@ -36,15 +36,16 @@ export function callHandler(options: CallHandlerOptions) {
   const restrict = agentPolicy(options)
   return (of: AgentDialect | DialectReader, continuedTurnOf: FindContinuation = () => undefined) =>
     async (request: FastifyRequest, reply: FastifyReply) => {
-      const { read, repeats, nextStep } = getSessionBody(request)
+      const { read, repeats, session: known, nextStep } = getSessionBody(request)
       const sessionId = await sessionForCall(request, reply, sessions, continuedTurnOf(read.value))
+      const session = known ?? acquireSession(sessionId, sessions, reply.raw)
       await nextStep()
       const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of
       const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
       const call = {
         ...common,
         dialect,
-        sessionId,
+        session,
         body: read,
         repeats,
         nextStep,

@@ -78,8 +78,20 @@ export function refuseEndedKeys(sessions: Sessions): preHandlerAsyncHookHandler 
   }
 }
 
-/** Returns the session that a request identifies. @returns undefined if it identifies none */
-export async function namedSession(request: FastifyRequest, sessions: Sessions): Promise<string | undefined> {
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** The session that the request identifies; null: not determined yet. */
+    namedSession: Promise<string | undefined> | null
+  }
+}
+
+/** Returns the session that a request identifies; determines it once. @returns undefined if it identifies none */
+export function namedSession(request: FastifyRequest, sessions: Sessions): Promise<string | undefined> {
+  request.namedSession ??= findNamedSession(request, sessions)
+  return request.namedSession
+}
+
+async function findNamedSession(request: FastifyRequest, sessions: Sessions): Promise<string | undefined> {
   const { sessionId, responseId } = request.params as CallParams
   if (sessionId !== undefined) return rejectApiPath(parseSessionId(sessionId))
   const { caller, headers } = request

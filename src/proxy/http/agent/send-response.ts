@@ -15,6 +15,7 @@ import type {
 import { toJsonText } from '../../dialects/common/json-text.ts'
 import { removeVolatileMessage, type VolatileRule } from '../../dialects/common/volatile.ts'
 import { findDeclaredRole } from '../../session/roles/declared-role.ts'
+import type { SessionReference } from '../../session/state/live-sessions.ts'
 import { beginChoices } from '../../session/turn/run-choices.ts'
 import type { ResponseHandle, TurnRunner } from '../../session/turn/run-turn.ts'
 import { abortOnDisconnect } from '../transport/disconnect-signal.ts'
@@ -71,7 +72,7 @@ interface TurnResponse<Batch> {
 
 export interface ResponseContext {
   dialect: AgentDialect
-  sessionId: string
+  session: SessionReference
   body: BodyContent
   /** The parse results of the parts of the session's earlier requests. */
   repeats: PartMemo
@@ -119,7 +120,7 @@ export async function answerCall(
   request: FastifyRequest,
   reply: FastifyReply,
 ): Promise<unknown> {
-  const { dialect, sessionId, body, repeats, nextStep, runner, span, choiceLimit = CHOICE_LIMIT } = answered
+  const { dialect, session, body, repeats, nextStep, runner, span, choiceLimit = CHOICE_LIMIT } = answered
   const dialectRequest = removeVolatileMessage(dialect.lower(body.value, repeats), answered.volatileRules)
   const lowered = restrictRequest(dialectRequest, answered.restrict)
   const { stream, answerOptions, choices: count = 1 } = lowered
@@ -129,7 +130,7 @@ export async function answerCall(
   const { caller, headers } = request
   const line = findDeclaredRole({ headers, request: lowered })
   const call = {
-    sessionId,
+    session,
     dialect: dialect.name,
     request: lowered,
     ...jsonOfMessages(lowered, body),

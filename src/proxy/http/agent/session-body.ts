@@ -12,6 +12,7 @@ import {
   RequestReader,
 } from '../../../protocol/canonical/request-reader.ts'
 import { detachBuffer } from '../../../protocol/json/detach-buffer.ts'
+import type { SessionReference } from '../../session/state/live-sessions.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
 import { readBody, takeAnyBodyAsBytes } from '../transport/json-body.ts'
 import { onClose } from '../transport/on-close.ts'
@@ -24,6 +25,8 @@ interface SessionBody {
   readonly read: BodyContent
   /** The parse results of the parts of earlier bodies. */
   readonly repeats: PartMemo
+  /** The session, until the response is complete; undefined: the request names none. */
+  readonly session: SessionReference | undefined
   /** Schedules each further CPU-heavy step. @returns undefined: it may run now; else a promise of when it may */
   nextStep(): Promise<void> | undefined
 }
@@ -35,6 +38,7 @@ const AT_ONCE = () => undefined
 const NO_BODY: SessionBody = {
   read: { value: undefined, newNodes: 0 },
   repeats: NO_MEMO,
+  session: undefined,
   nextStep: AT_ONCE,
 }
 
@@ -97,7 +101,8 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
       await turn
     }
     const sessionId = await namedSession(request, sessions)
-    const requests = sessionId === undefined ? new RequestReader() : getRequests(sessionId, sessions, raw)
+    const session = sessionId === undefined ? undefined : acquireSession(sessionId, sessions, raw)
+    const requests = session?.memory.requests ?? new RequestReader()
     if (isLarge) for (let wait = heavy.getTurn(account); wait; wait = heavy.getTurn(account)) await wait
     const listJson = request.routeOptions.config.sendsMessagesOn === true
     const read = readBody(request, body, requests, { listJson })
@@ -105,6 +110,7 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
     request.sessionBody = {
       read,
       repeats: requests,
+      session,
       nextStep: isLarge ? () => slices.further(account) : AT_ONCE,
     }
     // The body has been parsed, and the request may take minutes.
@@ -121,8 +127,13 @@ function giveBackPieces(request: FastifyRequest): void {
   request.bodyPieces = null
 }
 
-function getRequests(sessionId: string, sessions: Sessions, response: ServerResponse): RequestReader {
-  const used = sessions.use(sessionId)
-  onClose(response, () => used[Symbol.dispose]())
-  return used.memory.requests
+/** Acquires a session until a response is complete. */
+export function acquireSession(
+  sessionId: string,
+  sessions: Sessions,
+  response: ServerResponse,
+): SessionReference {
+  const session = sessions.use(sessionId)
+  onClose(response, () => session[Symbol.dispose]())
+  return session
 }

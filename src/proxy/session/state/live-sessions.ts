@@ -8,6 +8,8 @@ import type { TurnAllocation } from './turn-allocation.ts'
 export interface SessionReference extends Disposable {
   readonly live: LiveSession
   readonly memory: SessionMemory
+  /** Returns another reference, for a user that may need the session for longer. */
+  retain(): SessionReference
 }
 
 /**
@@ -90,6 +92,10 @@ export class LiveSessions {
   use(sessionId: string): SessionReference {
     const entry = this.#entries.get(sessionId) ?? this.#add(new LiveSession(sessionId))
     this.#ended.delete(sessionId)
+    return this.#createReference(entry)
+  }
+
+  #createReference(entry: SessionEntry): SessionReference {
     entry.users += 1
     const { live } = entry
     let isUsed = true
@@ -98,6 +104,8 @@ export class LiveSessions {
       get memory() {
         return live.memory
       },
+      // The entry may have been evicted since this reference was released.
+      retain: () => (isUsed ? this.#createReference(entry) : this.use(live.sessionId)),
       [Symbol.dispose]: () => {
         if (isUsed) this.#release(entry)
         isUsed = false

@@ -241,16 +241,18 @@ export class Sessions {
    * @throws ProxyError `session_not_found` (strict), `session_ended`, `invalid_request` (an invalid id),
    *   `shutting_down`, `session_moved`, `limit_reached`, `unauthorized` (as {@link refuseEndedKey})
    */
-  beginCall(sessionId: string, keyTag?: string | null): Promise<TurnAllocation> {
-    return this.#inOrder(sessionId, async (live) => {
+  beginCall(session: SessionReference, keyTag?: string | null): Promise<TurnAllocation> {
+    const { live } = session
+    const { sessionId } = live
+    return live.runInOrder(async () => {
       this.#refuseIfClosed()
       await this.#store.shared?.valid()
       if (!live.isKnown) await this.#learn(live, await this.#records.forCall(sessionId, keyTag))
       if (keyTag !== undefined && keyTag !== live.rules.keyTag) throw endedKey()
       if (!live.isActive) throw new ProxyError('session_ended', `Session ${sessionId} has ended`)
       const budget = live.budgetAt(this.#options.clock())
-      const used = this.use(sessionId)
-      return live.beginCall(budget, () => used[Symbol.dispose]())
+      const retained = session.retain()
+      return live.beginCall(budget, () => retained[Symbol.dispose]())
     })
   }
 

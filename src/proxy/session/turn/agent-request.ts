@@ -2,10 +2,12 @@
 import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
 import type { AgentRoleAnnotation } from '../roles/declared-role.ts'
+import type { SessionReference } from '../state/live-sessions.ts'
 import type { RetryInfo } from '../state/live-turn.ts'
 
 export interface AgentRequest {
-  sessionId: string
+  /** The session, whose reference the caller releases when the response is over. */
+  session: SessionReference
   /** The name of the agent-facing route in the store. */
   dialect: string
   request: CanonicalRequest

@@ -52,7 +52,8 @@ export function prepareTurn(
   { index, rules, epoch, resumedAt }: TurnAllocation,
   { model, startedAtMs }: { model: string | undefined; startedAtMs: number },
 ): PreparedTurn {
-  const { sessionId, dialect, word, choice } = call
+  const { session, dialect, word, choice } = call
+  const { sessionId } = session.live
   const ruled = applySessionConfig(call, rules, model)
   const { line, policy } = ruled
   const { request, recorded } = requestOfChoice(ruled.request, choice)

@@ -21,6 +21,7 @@ import {
 } from '../prompts/prompts.ts'
 import { Activity } from '../state/activity.ts'
 import { withinBudget } from '../state/limits.ts'
+import type { LiveSession } from '../state/live-session.ts'
 import type { SessionReference } from '../state/live-sessions.ts'
 import type { ResponseHandle, RetryInfo } from '../state/live-turn.ts'
 import { findPolicy } from '../state/policies.ts'
@@ -99,17 +100,18 @@ export class TurnRunner {
     if (this.isDraining)
       throw new ProxyError('shutting_down', 'llm-proxy is shutting down', { retryAfterS: 1 })
     const { sessions } = this.#options
+    // The caller releases its reference when the agent disconnects.
+    using session = call.session.retain()
     const { idempotencyKey: key } = call.word
-    using used = sessions.use(call.sessionId)
     // The choices of one request share its key.
-    using _turn = key && !call.choice ? await used.live.inTurn(key) : undefined
+    using _turn = key && !call.choice ? await session.live.inTurn(key) : undefined
     // Serialize before allocating an index: a request that cannot be serialized must not consume one.
-    const early = used.memory
+    const early = session.memory
     const written = writeRequest(call.request, early)
     const isRetry = call.choice === undefined && mayBeRetry(call.word, early.idempotencyKeys)
-    const tried = isRetry ? await this.#firstTry(call, written, used, agentSignal) : undefined
+    const tried = isRetry ? await this.#firstTry(call, written, session, agentSignal) : undefined
     if (tried !== undefined) return tried
-    const place = await sessions.beginCall(call.sessionId, call.word.keyTag)
+    const place = await sessions.beginCall(session, call.word.keyTag)
     try {
       const { memory } = place
       // The session has no turns yet, so the cache is complete.
@@ -169,7 +171,7 @@ export class TurnRunner {
   }
 
   #open(agentCall: AgentRequest, written: RequestTexts, call: TurnAllocation): RunningTurn {
-    const { sessionId, word, messagesJson } = agentCall
+    const { word, messagesJson } = agentCall
     const { memory, rules } = call
     if (word.idempotencyKey !== undefined) memory.idempotencyKeys?.add(word.idempotencyKey)
     const { model, store, weights, record = {} } = this.#options
@@ -185,7 +187,7 @@ export class TurnRunner {
         turn.weightsAsked = weights?.version
       },
     })
-    this.#activity.tell({ type: 'turn_opened', session_id: sessionId, index: open.index })
+    this.#activity.tell({ type: 'turn_opened', session_id: open.sessionId, index: open.index })
     return new RunningTurn(
       { call, open, word, annotations, opened },
       generationOf,
@@ -193,12 +195,12 @@ export class TurnRunner {
     )
   }
 
-  #createHooks({ stream, choice, sessionId }: AgentRequest): TurnHooks {
+  #createHooks({ stream, choice, session }: AgentRequest): TurnHooks {
     return {
       run: (turn) => this.#run(turn),
       // A retry cannot join one of several choices.
       graceMs: ({ word, firstTokenAtMs }) =>
-        choice ? 0 : this.#graceMs(sessionId, word, stream && firstTokenAtMs !== undefined),
+        choice ? 0 : this.#graceMs(session.live, word, stream && firstTokenAtMs !== undefined),
       undelivered: (turn, retriesAnswered, why) => this.#undelivered(turn, retriesAnswered, why),
     }
   }
@@ -210,7 +212,8 @@ export class TurnRunner {
     { live, memory }: SessionReference,
     gone: AbortSignal,
   ): Promise<ResponseHandle | undefined> {
-    const { sessionId, dialect, word } = call
+    const { dialect, word } = call
+    const { sessionId } = live
     const { sessions, store, model } = this.#options
     const session = await sessions.find(sessionId)
     if (session?.status !== 'active') return undefined
@@ -240,10 +243,10 @@ export class TurnRunner {
    * Returns how long a turn continues for a disconnected agent.
    * @param hasBegun a part of the stream was sent: SDKs retry only requests of which they have received nothing
    */
-  #graceMs(sessionId: string, { tellsTries, idempotencyKey }: RetryInfo, hasBegun: boolean): number {
+  #graceMs(session: LiveSession, { tellsTries, idempotencyKey }: RetryInfo, hasBegun: boolean): number {
     const mayReturn = (tellsTries && !hasBegun) || idempotencyKey !== undefined
     // The list includes this turn.
-    const away = this.#options.sessions.listTurns(sessionId).filter(({ isLost }) => isLost)
+    const away = session.turns.filter(({ isLost }) => isLost)
     const isOneTooMany = this.isDraining || away.length > MAX_AWAY
     return mayReturn && !isOneTooMany ? (this.#options.retryGraceMs ?? 0) : 0
   }

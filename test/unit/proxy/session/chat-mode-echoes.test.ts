@@ -6,6 +6,7 @@ import { ChatPrompts } from '../../../../src/proxy/session/prompts/chat-prompts.
 import { Sessions } from '../../../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../../../src/proxy/session/turn/run-turn.ts'
 import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
+import { NamedTurnRunner } from '../../../helpers/begin-turn.ts'
 import { DISCARD } from '../../../helpers/event-stream.ts'
 import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
 import { answer, ScriptedBackend } from '../../../helpers/scripted-backend.ts'
@@ -32,7 +33,10 @@ function rigOf(id: string | undefined, store = new MemoryTurnStore()) {
   const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
   const prompts = new ChatPrompts(async () => 0, store)
-  const runner = new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger })
+  const runner = new NamedTurnRunner(
+    new TurnRunner({ sessions, backend, prompts, store, logger: silentLogger }),
+    sessions,
+  )
   return {
     store,
     ask: async (

@@ -11,6 +11,7 @@ import type { TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
 import { chooseParser, opensReasoning } from '../../../../src/proxy/tokens/parsers/choose-parser.ts'
 import { StreamingDecoder } from '../../../../src/proxy/tokens/tokenizer/streaming-decoder.ts'
+import { NamedTurnRunner } from '../../../helpers/begin-turn.ts'
 import { DISCARD, type EventStream } from '../../../helpers/event-stream.ts'
 import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
 import { mergeDeltas } from '../../../helpers/parsed-output.ts'
@@ -47,7 +48,7 @@ export class Talk {
   readonly #plan: PlannedTalk
   readonly #store = new MemoryTurnStore()
   readonly #sessions: Sessions
-  readonly #runner: TurnRunner
+  readonly #runner: NamedTurnRunner
   #next: Sample | undefined
 
   constructor(model: TokenModel, plan: PlannedTalk) {
@@ -57,13 +58,9 @@ export class Talk {
     const prompts = new TokenPrompts(model, this.#store)
     const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
     this.#sessions = new Sessions(this.#store, hooks, { strict: false, defaultTtlMs: null })
-    this.#runner = new TurnRunner({
-      sessions: this.#sessions,
-      backend,
-      prompts,
-      store: this.#store,
-      logger: silentLogger,
-    })
+    const sessions = this.#sessions
+    const options = { sessions, backend, prompts, store: this.#store, logger: silentLogger }
+    this.#runner = new NamedTurnRunner(new TurnRunner(options), sessions)
   }
 
   /** @returns the turns on record, and for each the one that its agent went on from, as far as the answers tell */

@@ -1,7 +1,9 @@
 import t from 'tap'
+import type { EventSink } from '../../../../../src/protocol/canonical/events.ts'
 import { createLocalBackend } from '../../../../../src/proxy/engines/dispatch/local-backend.ts'
 import type { EngineClient } from '../../../../../src/proxy/engines/port/engine-client.ts'
 import { chatRequest, collect, noAbort } from '../../../../conformance/engine-client.ts'
+import { pull } from '../../../../helpers/event-stream.ts'
 import { FakeClock } from '../../../../helpers/fake-clock.ts'
 import { listingLogger } from '../../../../helpers/listing-logger.ts'
 
@@ -14,10 +16,10 @@ async function setUp() {
   const client = {
     ...{ name: 'http://e', kind: 'vllm', takesTokenIds: true },
     checkHealth: async () => ({ models: [] }),
-    generate: async function* () {
+    generate: async (_request: unknown, sink: EventSink) => {
       start()
       await finished
-      yield [{ type: 'end', finishReason: 'stop' }]
+      await sink.write([{ type: 'end', finishReason: 'stop' }])
     },
     close: async () => {
       closes += 1
@@ -25,7 +27,7 @@ async function setUp() {
   } as unknown as EngineClient
   const backend = createLocalBackend({ clients: [client], clock: new FakeClock(), logger })
   const { engines } = backend
-  const request = collect(backend.generate(chatRequest({}), noAbort))
+  const request = collect(pull(backend, chatRequest({}), noAbort))
   await started
   const transitions = () =>
     lines

@@ -2,11 +2,8 @@ import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
 import type { GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
 import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
-import {
-  type AgentRequest,
-  type RequestMetadata,
-  TurnRunner,
-} from '../../../../../src/proxy/session/turn/run-turn.ts'
+import { type RequestMetadata, TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
+import { NamedTurnRunner, type SessionRequest } from '../../../../helpers/begin-turn.ts'
 import { type EventStream, readResponse as read } from '../../../../helpers/event-stream.ts'
 import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 import { ScriptedBackend, untilAborted, wholeAnswer } from '../../../../helpers/scripted-backend.ts'
@@ -29,12 +26,15 @@ function setUp(t: Test, retryGraceMs = 0) {
   const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
   t.teardown(() => sessions.close())
-  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger, retryGraceMs })
+  const runner = new NamedTurnRunner(
+    new TurnRunner({ sessions, backend, store, logger: silentLogger, retryGraceMs }),
+    sessions,
+  )
   const turns = () => Array.fromAsync(store.readTurns('s'))
   return { backend, runner, store, sessions, turns, goOn }
 }
 
-function call(word: Partial<RequestMetadata> = {}, stream = true): AgentRequest {
+function call(word: Partial<RequestMetadata> = {}, stream = true): SessionRequest {
   const body = { model: 'm', messages: [{ role: 'user', content: 'hello' }] }
   return {
     sessionId: 's',
@@ -42,7 +42,7 @@ function call(word: Partial<RequestMetadata> = {}, stream = true): AgentRequest 
     request: { kind: 'chat', body },
     stream,
     word: { retryCount: 0, tellsTries: true, hasAgentKey: false, ...word },
-  } as AgentRequest
+  } as SessionRequest
 }
 
 const textOf = (events: GenerationEvent[]) =>

@@ -6,8 +6,9 @@ import type { CompletionBody } from '../../../../../src/protocol/canonical/reque
 import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
 import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
 import { beginChoices, type Choices } from '../../../../../src/proxy/session/turn/run-choices.ts'
-import { type AgentRequest, TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
+import { TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
 import type { OpenTurn } from '../../../../../src/proxy/store/port/turn-store.ts'
+import { NamedTurnRunner, type SessionRequest } from '../../../../helpers/begin-turn.ts'
 import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 import {
   answer,
@@ -25,11 +26,14 @@ function setUp(t: Test, script?: Script, store = new MemoryTurnStore()) {
   const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
   t.teardown(() => sessions.close())
-  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger })
+  const runner = new NamedTurnRunner(
+    new TurnRunner({ sessions, backend, store, logger: silentLogger }),
+    sessions,
+  )
   return { backend, sessions, store, runner }
 }
 
-function call(n: number, more: object = {}, retryCount = 0): AgentRequest {
+function call(n: number, more: object = {}, retryCount = 0): SessionRequest {
   const body = { model: 'm', messages: [{ role: 'user', content: 'hello' }], n, ...more }
   const word = { retryCount, hasAgentKey: false }
   return {
@@ -38,7 +42,7 @@ function call(n: number, more: object = {}, retryCount = 0): AgentRequest {
     request: { kind: 'chat', body },
     stream: true,
     word,
-  } as AgentRequest
+  } as SessionRequest
 }
 
 async function read(choices: Choices): Promise<number[]> {
@@ -70,8 +74,8 @@ function firstFails(failure: ProxyError): Script {
 t.test('each choice is a turn: side by side, asked for alone, with a seed of its own', async (t) => {
   const { runner, store, backend } = setUp(t)
   await Promise.all([
-    beginChoices(runner, call(3, { seed: 7 }), 3, never).then(read),
-    beginChoices(runner, call(2), 2, never).then(read),
+    runner.beginChoices(call(3, { seed: 7 }), 3, never).then(read),
+    runner.beginChoices(call(2), 2, never).then(read),
   ])
   const turns = await turnsOf(store)
   t.same(
@@ -109,7 +113,7 @@ t.test('each choice is a turn: side by side, asked for alone, with a seed of its
 t.test("a session's own seed is each choice's seed, too", async (t) => {
   const { runner, sessions, backend } = setUp(t)
   await sessions.create({ sessionId: 's', samplingParams: { seed: 40 } })
-  await read(await beginChoices(runner, call(2, { seed: 1 }), 2, never))
+  await read(await runner.beginChoices(call(2, { seed: 1 }), 2, never))
   t.same(
     backend.requests.map(({ body }) => body.seed),
     [40, 41],
@@ -125,7 +129,7 @@ t.test('what comes of the choices is handed on as it comes', async (t) => {
     await gates[place]!.promise
     yield* answer(wholeAnswer().slice(1))
   })
-  const choices = await beginChoices(runner, call(2), 2, never)
+  const choices = await runner.beginChoices(call(2), 2, never)
   const order: number[] = []
   await choices.deliver({
     write: ({ choice, events }) => {
@@ -144,7 +148,7 @@ t.test('what comes of the choices is handed on as it comes', async (t) => {
 t.test('when one choice fails, the call fails, and nothing of the others is trained', async (t) => {
   const failure = new ProxyError('engine_failed', 'out of memory')
   const { runner, store } = setUp(t, firstFails(failure))
-  const choices = await beginChoices(runner, call(3), 3, never)
+  const choices = await runner.beginChoices(call(3), 3, never)
   await t.rejects(read(choices), failure)
   const turns = await turnsOf(store)
   t.same(
@@ -167,7 +171,7 @@ t.test('an agent that leaves aborts every choice, whole ones too', async (t) => 
     if (place > 0) await untilAborted(signal)
     yield wholeAnswer().slice(-1)
   })
-  const choices = await beginChoices(runner, call(2), 2, agent.signal)
+  const choices = await runner.beginChoices(call(2), 2, agent.signal)
   const gone = new ProxyError('agent_gone', 'gone')
   const write = ({ events }: { events: readonly GenerationEvent[] }): undefined => {
     if (events.some(({ type }) => type === 'end')) agent.abort(gone)
@@ -184,7 +188,7 @@ t.test('an agent that leaves aborts every choice, whole ones too', async (t) => 
 
 t.test('a sink that fails ends every choice', async (t) => {
   const { runner, store } = setUp(t)
-  const choices = await beginChoices(runner, call(2), 2, never)
+  const choices = await runner.beginChoices(call(2), 2, never)
   const write = () => {
     throw new ProxyError('engine_failed', 'it cannot be written')
   }
@@ -205,9 +209,11 @@ t.test('when the store refuses one turn, none is left open and no engine is aske
   const begin = async (...[agentCall, signal]: Parameters<TurnRunner['begin']>) => {
     opened += 1
     if (opened === 2) throw new ProxyError('store_failed', 'full')
-    return runner.begin(agentCall, signal)
+    return runner.turnRunner.begin(agentCall, signal)
   }
-  await t.rejects(beginChoices({ begin }, call(3), 3, never), { code: 'store_failed' })
+  const { sessionId, ...request } = call(3)
+  const session = sessions.use(sessionId)
+  await t.rejects(beginChoices({ begin }, { ...request, session }, 3, never), { code: 'store_failed' })
   t.same(
     (await turnsOf(store)).map(({ status, error }) => [status, error?.code]),
     [
@@ -228,7 +234,7 @@ t.test(
       for (const turn of await turnsOf(store)) builder.add(turn)
       return { superseded: builder.excluded().superseded, rows: [...builder.rows({}, null)] }
     }
-    await read(await beginChoices(runner, call(3), 3, never))
+    await read(await runner.beginChoices(call(3), 3, never))
     const first = await rowsOf()
     t.equal(first.superseded, 0)
     t.same(
@@ -236,7 +242,7 @@ t.test(
       Array.from({ length: 3 }, () => [1, 1, 1]),
     )
     // The agent never got those: its client says that it tries again.
-    await read(await beginChoices(runner, call(3, {}, 1), 3, never))
+    await read(await runner.beginChoices(call(3, {}, 1), 3, never))
     const then = await rowsOf()
     t.equal(then.superseded, 3)
     t.same(
@@ -252,10 +258,10 @@ t.test(
     let fails = true
     const failing = firstFails(new ProxyError('engine_failed', 'out of memory'))
     const { runner, store } = setUp(t, (...asked) => (fails ? failing(...asked) : answer(wholeAnswer())))
-    await t.rejects(beginChoices(runner, call(2), 2, never).then(read))
+    await t.rejects(runner.beginChoices(call(2), 2, never).then(read))
     fails = false
-    await read(await beginChoices(runner, call(2), 2, never))
-    await read(await beginChoices(runner, call(2, {}, 1), 2, never))
+    await read(await runner.beginChoices(call(2), 2, never))
+    await read(await runner.beginChoices(call(2, {}, 1), 2, never))
     const builder = new TrajectoryBuilder()
     for (const turn of await turnsOf(store)) builder.add(turn)
     t.match(builder.excluded(), { superseded: 0, failed: 1, aborted: 1 })
@@ -268,7 +274,7 @@ t.test('the turns of a session that ends under its choices are all closed', asyn
     await untilAborted(signal)
     yield []
   })
-  const choices = await beginChoices(runner, call(2), 2, never)
+  const choices = await runner.beginChoices(call(2), 2, never)
   const reading = read(choices)
   await Promise.all([t.rejects(reading, { code: 'turn_cancelled' }), sessions.complete('s')])
   t.ok(choices.signal.aborted)

@@ -3,9 +3,10 @@ import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
 import type { EventSink, GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
 import { Sessions } from '../../../../../src/proxy/session/state/sessions.ts'
-import { type AgentRequest, TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
+import { TurnRunner } from '../../../../../src/proxy/session/turn/run-turn.ts'
 import { WeightAnnouncement } from '../../../../../src/proxy/session/turn/weight-announcement.ts'
 import type { OpenTurn, TurnOutcome, TurnRecord } from '../../../../../src/proxy/store/port/turn-store.ts'
+import { NamedTurnRunner, type SessionRequest } from '../../../../helpers/begin-turn.ts'
 import { readResponse as read } from '../../../../helpers/event-stream.ts'
 import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 import {
@@ -30,17 +31,20 @@ function setUp(
   const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {}, onSweepHeld() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs })
   t.teardown(() => sessions.close())
-  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger, weights })
+  const runner = new NamedTurnRunner(
+    new TurnRunner({ sessions, backend, store, logger: silentLogger, weights }),
+    sessions,
+  )
   return { backend, sessions, store, runner }
 }
 
-function call(overrides: Partial<AgentRequest> = {}): AgentRequest {
+function call(overrides: Partial<SessionRequest> = {}): SessionRequest {
   const request = {
     kind: 'chat',
     body: { model: 'm', messages: [{ role: 'user', content: 'hello' }] },
   } as const
   const word = { retryCount: 0, hasAgentKey: false }
-  return { sessionId: 's', dialect: 'chat', request, stream: true, word, ...overrides } as AgentRequest
+  return { sessionId: 's', dialect: 'chat', request, stream: true, word, ...overrides } as SessionRequest
 }
 
 /** Notes the types of each batch. */
@@ -375,7 +379,8 @@ t.test('the first token came with the first piece, and not with a later one', as
       yield [event]
     }
   })
-  const runner = new TurnRunner({ sessions, backend, store, logger: silentLogger, clock: () => now })
+  const options = { sessions, backend, store, logger: silentLogger, clock: () => now }
+  const runner = new NamedTurnRunner(new TurnRunner(options), sessions)
   await read(await runner.begin(call(), never))
   t.match(await turnsOf(store), [{ startedAtMs: 0, firstTokenAtMs: 10, endedAtMs: 10 * rest.length }])
 })
@@ -444,7 +449,7 @@ t.test('a request nested too deeply to be written down is refused and leaves no 
     { messages: [{ ...messages[0]!, extra: deep }] },
     { messages, tools: [{ type: 'function', function: { name: 'f', parameters: deep } }] },
   ]) {
-    const request = { kind: 'chat', body } as unknown as AgentRequest['request']
+    const request = { kind: 'chat', body } as unknown as SessionRequest['request']
     await t.rejects(runner.begin(call({ request }), never), { code: 'invalid_request', message: /nested/ })
   }
   const begunAt = performance.now()
