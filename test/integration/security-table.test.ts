@@ -58,11 +58,11 @@ t.test('docs/security.md has the limits that the code has', async (t) => {
     `headers of a request | ${LIMITS.headerBytes / kib} KiB |`,
     `end of the headers | ${LIMITS.headersMs / 1_000} s |`,
     `end of the body | ${LIMITS.requestMs / 1_000} s |`,
-    `${REJECTED_BODY.bytes / kib} KiB of it are read and forgotten, for ${REJECTED_BODY.ms / 1_000} s |`,
+    `${REJECTED_BODY.bytes / kib} KiB of it are read and discarded, for ${REJECTED_BODY.ms / 1_000} s |`,
     `together | ${accounts.arrivingBytes / mib} MiB,`,
     `with one agent's key | ${accounts.connections} |`,
     `TLS handshake | ${LIMITS.tlsHandshakeMs / 1_000} s |`,
-    `of strangers | ${LIMITS.strangers}, ${LIMITS.strangersPerAddress} from one address`,
+    `unauthenticated connections | ${LIMITS.strangers}, ${LIMITS.strangersPerAddress} from one address`,
     `${HELLO_TIMEOUT_MS / 1_000} s, ${HANDSHAKE_LIMITS.bytes / mib} MiB, ${HANDSHAKE_LIMITS.frames} frames |`,
   ]) {
     t.ok(limits.includes(figure), figure)
