@@ -128,16 +128,16 @@ export function checkAnswer<T extends TSchema>(
 }
 
 function refusal(status: number, answer: unknown, url: string): ProxyError {
-  const said = Value.Check(Detail, answer)
+  const reason = Value.Check(Detail, answer)
     ? answer.detail
     : Value.Check(AgentError, answer)
       ? answer.error.message
       : undefined
-  if (said === undefined || (status >= 200 && status < 300)) {
+  if (reason === undefined || (status >= 200 && status < 300)) {
     return new ProxyError('start_failed', `${url} does not answer as this version of llm-proxy does`)
   }
   const hint = status === 401 || status === 403 ? ': give --admin-key' : ''
-  return new ProxyError(status === 404 ? 'session_not_found' : 'start_failed', said + hint)
+  return new ProxyError(status === 404 ? 'session_not_found' : 'start_failed', reason + hint)
 }
 
 interface Server {

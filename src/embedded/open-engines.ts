@@ -20,13 +20,13 @@ export interface EngineChoice extends ServerChoice {
 export function openEngines(choice: EngineChoice): EngineClient[] {
   const { engineUrls, engineKind, playbook, model } = choice
   if (engineUrls.length > 0) return engineUrls.map((url) => openServer(choice, url))
-  refuseServerWithoutUrl(engineKind)
+  rejectServerWithoutUrl(engineKind)
   const forced = playbook === undefined ? undefined : Playbook.fromFile(playbook)
   return [new EmbeddedEngine({ model, playbook: forced })]
 }
 
 /** Rejects a kind of server without a URL: completions of the embedded engine in its place would be trained on. */
-function refuseServerWithoutUrl(kind: ServerChoice['engineKind']): void {
+function rejectServerWithoutUrl(kind: ServerChoice['engineKind']): void {
   if (kind === 'auto' || kind === 'embedded') return
   throw new ProxyError(
     'config_invalid',

@@ -130,7 +130,7 @@ export class Rollout {
   async #runAgent(task: AgentTask, signal: AbortSignal): Promise<AgentResult> {
     try {
       const result = await this.#options.runner.run(task, signal)
-      return refuseRewards(result) ?? result
+      return rejectRewards(result) ?? result
     } catch (error) {
       signal.throwIfAborted()
       return { status: 'error', rewards: {}, error: getMessage(toProxyError(error)) }
@@ -181,7 +181,7 @@ function withoutRecording({ logprobs: _, ...params }: RolloutParams): Record<str
 }
 
 /** Rejects a reward that is not a finite number: JSON cannot represent it, and no trainer can use it. */
-function refuseRewards({ rewards, ...result }: AgentResult): AgentResult | undefined {
+function rejectRewards({ rewards, ...result }: AgentResult): AgentResult | undefined {
   const wrong = Object.entries(rewards).find(([, part]) => !Number.isFinite(part))
   if (wrong === undefined) return undefined
   return {

@@ -153,11 +153,11 @@ export class ProxyConnection {
 
   #onMessage(frame: Frame | undefined, json: FrameJson | undefined): void {
     this.#heard()
-    if (frame === undefined) this.#refuse('the proxy sent a frame that is not JSON with a type')
+    if (frame === undefined) this.#reject('the proxy sent a frame that is not JSON with a type')
     else if (frame.type === 'ping') this.send('{"type":"pong"}')
     else if (this.#greetedAtMs !== undefined) this.#options.received(frame, json)
     else if (helloAckV2.passes(frame)) this.#greeted(frame)
-    else this.#refuse(`the proxy does not speak this protocol: ${helloAckV2.explain(frame)}`)
+    else this.#reject(`the proxy does not speak this protocol: ${helloAckV2.explain(frame)}`)
   }
 
   #greeted(ack: WorkerHelloAckV2): void {
@@ -167,7 +167,7 @@ export class ProxyConnection {
     this.#options.greeted(ack)
   }
 
-  #refuse(why: string): void {
+  #reject(why: string): void {
     this.#trouble = why
     this.#close(CLOSE.protocolError, why.slice(0, 100))
   }

@@ -57,11 +57,11 @@ function renderMessage(messages: readonly ChatMessage[], index: number, start: n
 function renderAnswer(message: ChatMessage, content: string): string {
   const { reasoning_content, reasoning } = message as ChatMessage & { reasoning?: string | null }
   const thought = reasoning_content || reasoning || ''
-  const said = thought === '' ? content : content.replace(/^\n+/, '')
+  const body = thought === '' ? content : content.replace(/^\n+/, '')
   const calls = ((message.role === 'assistant' && message.tool_calls) || []) as ToolCall[]
-  let text = thought === '' ? said : `<think>\n${thought.replace(/^\n+|\n+$/g, '')}\n</think>\n\n${said}`
+  let text = thought === '' ? body : `<think>\n${thought.replace(/^\n+|\n+$/g, '')}\n</think>\n\n${body}`
   for (const [index, { function: called }] of calls.entries()) {
-    if (index > 0 || (said !== '' && !said.endsWith('\n'))) text += '\n'
+    if (index > 0 || (body !== '' && !body.endsWith('\n'))) text += '\n'
     const { name, arguments: written } = called
     text += `<tool_call>\n{"name": ${pythonJson(name)}, "arguments": ${formatArguments(written)}}\n</tool_call>`
   }

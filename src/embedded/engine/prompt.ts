@@ -33,18 +33,18 @@ export async function completionPrompt(
 ): Promise<EmbeddedPrompt> {
   if (echo) throw rejection('echo is not supported', 'echo')
   if (typeof prompt !== 'string') return tokenPrompt(model, [...prompt])
-  refuseEmpty(prompt)
+  rejectEmpty(prompt)
   return { ids: await encode(prompt), text: () => prompt }
 }
 
 /** Builds a prompt of ids. @throws ProxyError `engine_rejected` */
 export function tokenPrompt(model: EmbeddedModel, ids: number[]): EmbeddedPrompt {
-  refuseEmpty(ids)
+  rejectEmpty(ids)
   checkTokenIds(model, ids, 'prompt')
   return { ids, text: () => model.tokenizer.decode(ids) }
 }
 
-function refuseEmpty(prompt: string | number[]): void {
+function rejectEmpty(prompt: string | number[]): void {
   if (prompt.length === 0) throw rejection('The decoder prompt cannot be empty', 'prompt')
 }
 

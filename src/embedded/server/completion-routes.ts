@@ -86,7 +86,7 @@ async function answer(
   request: FastifyRequest,
   reply: FastifyReply,
 ): Promise<unknown> {
-  refuseUnknownModel(body.model, engine)
+  rejectUnknownModel(body.model, engine)
   const requestId = getRequestId(request, body)
   const stream = body.stream === true
   const signal = createDisconnectSignal(reply)
@@ -110,7 +110,7 @@ async function answer(
   return reply
 }
 
-function refuseUnknownModel(model: string | null | undefined, engine: EmbeddedEngine): void {
+function rejectUnknownModel(model: string | null | undefined, engine: EmbeddedEngine): void {
   if (!model || model === engine.model) return
   throw new ProxyError('engine_rejected', `The model \`${model}\` does not exist.`, {
     status: 404,

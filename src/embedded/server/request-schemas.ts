@@ -63,7 +63,7 @@ const checkCompletionShape = createChecker(CompletionRequest)
  */
 export function checkChatRequest(raw: unknown): ChatRequest {
   const body = checkChatShape(raw)
-  refuseStreamOptions(body)
+  rejectStreamOptions(body)
   if (body.top_logprobs && body.logprobs !== true) {
     throw invalid('when using `top_logprobs`, `logprobs` must be set to true.', 'top_logprobs')
   }
@@ -80,7 +80,7 @@ export function checkChatRequest(raw: unknown): ChatRequest {
 /** Checks a completion request. @throws ProxyError `invalid_request` */
 export function checkCompletionRequest(raw: unknown): CompletionRequest {
   const body = checkCompletionShape(raw)
-  refuseStreamOptions(body)
+  rejectStreamOptions(body)
   if (body.stream && body.prompt_logprobs) {
     throw invalid('`prompt_logprobs` are not available when `stream=True`.', 'prompt_logprobs')
   }
@@ -91,7 +91,7 @@ export const checkTokenizeRequest = createChecker(TokenizeRequest)
 export const checkDetokenizeRequest = createChecker(Type.Object({ tokens: TokenIds }))
 export const checkWeightVersionRequest = createChecker(Type.Object({ new_version: Type.String() }))
 
-function refuseStreamOptions(body: AnyCompletionRequest): void {
+function rejectStreamOptions(body: AnyCompletionRequest): void {
   if (body.stream_options && body.stream !== true) {
     throw invalid('Stream options can only be defined when `stream=True`.', 'stream_options')
   }

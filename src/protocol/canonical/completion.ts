@@ -66,8 +66,8 @@ export class CompletionBuilder implements Completion, EventSink {
     if (this.logprobs.length > 0) delta.logprobs = [...this.logprobs]
     if (this.logprobsContent.length > 0) delta.logprobsContent = [...this.logprobsContent]
     if (Object.keys(this.extra).length > 0) delta.extra = this.extra
-    const said = Object.keys(delta).length > 1 ? [delta] : []
-    return [...(start ? [start] : []), ...said, ...(end ? [end] : [])]
+    const deltas = Object.keys(delta).length > 1 ? [delta] : []
+    return [...(start ? [start] : []), ...deltas, ...(end ? [end] : [])]
   }
 
   /** Returns copies, because later deltas extend the tool calls. */

@@ -64,8 +64,8 @@ function getMessageKey(json: string): string {
 
 const MAX_KEY_CHARS = 64
 
-function isKey(said: string | ChatMessage): boolean {
-  return typeof said === 'string' && said.length <= MAX_KEY_CHARS
+function isKey(sent: string | ChatMessage): boolean {
+  return typeof sent === 'string' && sent.length <= MAX_KEY_CHARS
 }
 
 /**
@@ -75,11 +75,11 @@ function isKey(said: string | ChatMessage): boolean {
 class ChildMessages {
   #first: Message | undefined
   #firstKey = ''
-  #firstSaid: string | ChatMessage | undefined
+  #firstSent: string | ChatMessage | undefined
   #others: Map<string | ChatMessage, Message> | undefined
 
-  get(said: string | ChatMessage): Message | undefined {
-    return said === this.#firstSaid || said === this.#firstKey ? this.#first : this.#others?.get(said)
+  get(sent: string | ChatMessage): Message | undefined {
+    return sent === this.#firstSent || sent === this.#firstKey ? this.#first : this.#others?.get(sent)
   }
 
   add(key: string, message: Message): void {
@@ -91,23 +91,23 @@ class ChildMessages {
   }
 
   /** Keeps one text or object per message: a client that repeats messages as new objects must not fill the memory. */
-  meet(message: Message, said: string | ChatMessage): void {
+  meet(message: Message, sent: string | ChatMessage): void {
     if (message === this.#first) {
-      this.#firstSaid = said
+      this.#firstSent = sent
       return
     }
-    const before = lastSaid.of(message)
+    const before = lastSent.of(message)
     // A short text is its own key, by which the message is found.
     if (before !== undefined && !isKey(before)) this.#others!.delete(before)
-    this.#others!.set(said, message)
-    lastSaid.put(message, said)
+    this.#others!.set(sent, message)
+    lastSent.put(message, sent)
   }
 }
 
 const followingOf = new SideTable<Message, ChildMessages>()
 const jsonSoFar = new SideTable<Message, JsonList>()
 /** The source of each message that is not the first child of its parent. */
-const lastSaid = new SideTable<Message, string | ChatMessage>()
+const lastSent = new SideTable<Message, string | ChatMessage>()
 
 export class MessageTree {
   readonly #first = new ChildMessages()
@@ -209,20 +209,20 @@ export class MessageTree {
     return followingOf.of(message) ?? followingOf.put(message, new ChildMessages())
   }
 
-  #say(following: ChildMessages, parent: Message | undefined, said: string | ChatMessage): Message {
+  #say(following: ChildMessages, parent: Message | undefined, sent: string | ChatMessage): Message {
     this.#written += 1
-    const json = typeof said === 'string' ? said : JSON.stringify(said)
+    const json = typeof sent === 'string' ? sent : JSON.stringify(sent)
     const key = getMessageKey(json)
     let message = following.get(key)
     if (message === undefined) {
-      message = new Message(parent, json, typeof said === 'string' ? undefined : said)
+      message = new Message(parent, json, typeof sent === 'string' ? undefined : sent)
       following.add(key, message)
       this.#withJson.push(message)
       this.#nodeBytes += NODE_BYTES
       this.#jsonBytes += textBytes(json)
-      if (typeof said !== 'string') this.#valueBytes += textBytes(json)
+      if (typeof sent !== 'string') this.#valueBytes += textBytes(json)
     }
-    following.meet(message, said)
+    following.meet(message, sent)
     return message
   }
 }

@@ -7,18 +7,18 @@ import type { ServeConfig } from './options/serve.ts'
 export function checkServeConfig(config: ServeConfig): void {
   const hasEngines = config.engineUrls.length > 0
   if (config.mode === 'relay' && (hasEngines || config.engineKind === 'embedded')) {
-    refuse('relay mode connects to no engine: give engine-url to the workers, or use --mode local')
+    reject('relay mode connects to no engine: give engine-url to the workers, or use --mode local')
   }
   if (config.engineKind === 'embedded' && hasEngines) {
-    refuse('the embedded engine has no URL: leave out engine-url, or give --engine-kind auto')
+    reject('the embedded engine has no URL: leave out engine-url, or give --engine-kind auto')
   }
   if (config.awaitEngines && (config.mode === 'relay' || hasEngines || config.engineKind === 'embedded')) {
-    refuse(
+    reject(
       'await-engines is for local mode without an engine: leave it out, or engine-url or the embedded engine',
     )
   }
   if (config.playbook !== undefined && (config.mode === 'relay' || hasEngines || config.awaitEngines)) {
-    refuse('a playbook is for the embedded engine: leave out playbook, or use local mode without engine-url')
+    reject('a playbook is for the embedded engine: leave out playbook, or use local mode without engine-url')
   }
   if (
     config.tokenizer === undefined &&
@@ -27,24 +27,24 @@ export function checkServeConfig(config: ServeConfig): void {
       config.tokenizerBackend !== 'auto' ||
       config.contextLength !== undefined)
   ) {
-    refuse(
+    reject(
       'tool-parser, prompt-format, tokenizer-backend and context-length are for token mode: give tokenizer as well, or ' +
         'leave them out',
     )
   }
   if ((config.tlsCert === undefined) !== (config.tlsKey === undefined)) {
-    refuse('--tls-cert and --tls-key must be given together')
+    reject('--tls-cert and --tls-key must be given together')
   }
   if (config.verifyEngineUrl !== undefined && config.verifyShare === 0) {
-    refuse('verify-engine-url is for the turns of verify-share: give that as well, or leave it out')
+    reject('verify-engine-url is for the turns of verify-share: give that as well, or leave it out')
   }
   if (config.verifyShare > 0 && config.mode === 'relay' && config.verifyEngineUrl === undefined) {
-    refuse('verify-share needs verify-engine-url in relay mode, where the proxy reaches no engine itself')
+    reject('verify-share needs verify-engine-url in relay mode, where the proxy reaches no engine itself')
   }
   if (config.runner !== undefined) checkRunner(config)
   checkKeys(config)
   if (isOpenDoor(config) && !config.open) {
-    refuse(
+    reject(
       `refusing to listen on ${config.host} without a key: anyone who can reach it could read, change or delete every ` +
         'session. Set --admin-key, use --host 127.0.0.1, or pass --open',
     )
@@ -54,15 +54,15 @@ export function checkServeConfig(config: ServeConfig): void {
 /** Checks options of the runner. A client with access to `/rollouts` runs agents on this machine. */
 function checkRunner({ adminKeys, host, rolloutServer, tlsCert }: ServeConfig): void {
   if (rolloutServer !== undefined) {
-    refuse('runner and rollout-server are two ways to answer /rollouts: leave out one of them')
+    reject('runner and rollout-server are two ways to answer /rollouts: leave out one of them')
   }
   if (adminKeys.length === 0 && !isLoopback(host)) {
-    refuse(
+    reject(
       `any client that reaches ${host} could run agents on this machine: give an admin-key, or listen on 127.0.0.1`,
     )
   }
   if (tlsCert !== undefined) {
-    refuse(
+    reject(
       'agents of a runner connect to the proxy without TLS: run llm-proxy rollout --listen, and give its URL as rollout-server',
     )
   }
@@ -80,21 +80,21 @@ function checkKeys({
   const isClosed = adminKeys.length > 0
   const others = { workerKeys, agentKeySecrets, viewKeys, metricsKeys }
   if (!isClosed && Object.values(others).some((keys) => keys.length > 0)) {
-    refuse(
+    reject(
       'worker-key, agent-key-secret, view-key and metrics-key need an admin-key: without one no client could end a session',
     )
   }
   if (isClosed && mode === 'relay' && workerKeys.length === 0) {
-    refuse('relay mode with an admin-key needs a worker-key: without one no worker could connect')
+    reject('relay mode with an admin-key needs a worker-key: without one no worker could connect')
   }
   const all = [adminKeys, ...Object.values(others)].flatMap((keys) => [...new Set(keys)])
   if (new Set(all).size < all.length) {
-    refuse(
+    reject(
       'admin-key, worker-key, agent-key-secret, view-key and metrics-key must differ, because each grants other access',
     )
   }
 }
 
-function refuse(message: string): never {
+function reject(message: string): never {
   throw new ProxyError('config_invalid', message)
 }

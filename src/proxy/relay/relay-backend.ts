@@ -325,7 +325,7 @@ function describeWarning(
     const other = describePrompts(expected!, { chatIds })
     return other === undefined ? [] : [`${name}: ${other}`]
   })
-  return [warning, ...prompts].filter((said) => said !== undefined).join('; ') || undefined
+  return [warning, ...prompts].filter((text) => text !== undefined).join('; ') || undefined
 }
 
 function toBackendMember(

@@ -93,11 +93,11 @@ function lowerUser(parts: readonly PartWithPath[], asked: readonly ToolCall[]): 
       } as ChatMessage
     }),
   )
-  const said = parts.filter((placed) => !isResult(placed))
-  if (said.length === 0 && results.length > 0) return results
+  const others = parts.filter((placed) => !isResult(placed))
+  if (others.length === 0 && results.length > 0) return results
   return [
     ...results,
-    { role: 'user', content: toMessageContent(said.flatMap(toContentParts)) } as ChatMessage,
+    { role: 'user', content: toMessageContent(others.flatMap(toContentParts)) } as ChatMessage,
   ]
 }
 

@@ -118,8 +118,8 @@ export function parseFunctionResponse({ part, at }: PartWithPath): FunctionRespo
   const { id, name, response = {}, parts = [] } = checkResponse(camelMembers(part.functionResponse), here)
   const { output, error } = response
   const isError = error !== undefined && output === undefined
-  const said: ContentPart[] = [{ type: 'text', text: toText(isError ? error : (output ?? response)) }]
-  const shown = [...said, ...withPaths(parts, here).flatMap(toContentParts)]
+  const textParts: ContentPart[] = [{ type: 'text', text: toText(isError ? error : (output ?? response)) }]
+  const shown = [...textParts, ...withPaths(parts, here).flatMap(toContentParts)]
   return { id, name, parts: isError ? asError(shown) : shown }
 }
 

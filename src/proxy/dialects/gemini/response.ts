@@ -118,10 +118,10 @@ export class GeminiStreamWriter {
     for (const piece of toolCalls ?? []) this.#addCall(piece)
   }
 
-  #addCall({ index, id, function: said }: ToolCallDelta): void {
+  #addCall({ index, id, function: delta }: ToolCallDelta): void {
     const call = this.#calls.get(index) ?? { id, name: '', arguments: '' }
-    call.name += said?.name ?? ''
-    call.arguments += said?.arguments ?? ''
+    call.name += delta?.name ?? ''
+    call.arguments += delta?.arguments ?? ''
     this.#calls.set(index, call)
   }
 

@@ -137,11 +137,11 @@ function lowerUser(blocks: readonly BlockWithPath[], found: MessageGroup['found'
     const { toolCallId, parts } = parseToolResult(placed, found)
     return { role: 'tool', tool_call_id: toolCallId, content: toMessageContent(parts) } as ChatMessage
   })
-  const said = blocks.filter((placed) => !isResult(placed))
-  if (said.length === 0 && answers.length > 0) return answers
+  const others = blocks.filter((placed) => !isResult(placed))
+  if (others.length === 0 && answers.length > 0) return answers
   return [
     ...answers,
-    { role: 'user', content: toMessageContent(said.flatMap(toContentParts)) } as ChatMessage,
+    { role: 'user', content: toMessageContent(others.flatMap(toContentParts)) } as ChatMessage,
   ]
 }
 

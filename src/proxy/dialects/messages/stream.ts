@@ -111,10 +111,10 @@ export class MessagesStreamWriter {
     return pieces.map((piece) => this.#toolCall(piece)).join('')
   }
 
-  #toolCall({ index, id, function: said }: ToolCallDelta): string {
+  #toolCall({ index, id, function: delta }: ToolCallDelta): string {
     const opened =
-      index === this.#call && this.#open === 'tool_use' ? '' : this.#openCall(index, id, said?.name)
-    return said?.arguments ? `${opened}${this.#piece(said.arguments)}` : opened
+      index === this.#call && this.#open === 'tool_use' ? '' : this.#openCall(index, id, delta?.name)
+    return delta?.arguments ? `${opened}${this.#piece(delta.arguments)}` : opened
   }
 
   #openCall(index: number, id: string | undefined, name: string | undefined): string {

@@ -58,13 +58,13 @@ export function assistantTexts(
   at: string,
 ): { text: string | null; refusal: string | null } {
   if (typeof content === 'string') return { text: content, refusal: null }
-  const said: { text: string | null; refusal: string | null } = { text: null, refusal: null }
+  const result: { text: string | null; refusal: string | null } = { text: null, refusal: null }
   for (const [index, part] of content.entries()) {
-    if (part.type === 'refusal') said.refusal = (said.refusal ?? '') + (part.refusal ?? '')
-    else if (part.type.endsWith('text')) said.text = (said.text ?? '') + parseText(part, `${at}.${index}`)
+    if (part.type === 'refusal') result.refusal = (result.refusal ?? '') + (part.refusal ?? '')
+    else if (part.type.endsWith('text')) result.text = (result.text ?? '') + parseText(part, `${at}.${index}`)
     else throw unsupported(`Content of type '${part.type}' cannot be an assistant's`, `${at}.${index}`)
   }
-  return said
+  return result
 }
 
 function parseText({ text }: Part, at: string): string {

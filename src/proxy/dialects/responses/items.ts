@@ -190,12 +190,12 @@ class ItemConverter implements CanonicalItems {
       if (refusal !== null) answer.refusal = (answer.refusal ?? '') + refusal
       return
     }
-    const said = {
+    const fields = {
       // Few templates have a developer role; its content is what others call the system prompt.
       role: role === 'developer' ? 'system' : role,
       content: lowerContent(content, `${at}.content`),
     }
-    this.messages.push({ ...without(item, BOOKKEEPING), ...said } as ChatMessage)
+    this.messages.push({ ...without(item, BOOKKEEPING), ...fields } as ChatMessage)
   }
 
   /**
@@ -258,9 +258,9 @@ class ItemConverter implements CanonicalItems {
    */
   #addNotice(item: InputItem, at: string): void {
     const { name, output } = checkNotice(item, at)
-    const said = lowerContent(output, `${at}.output`)
+    const result = lowerContent(output, `${at}.output`)
     const content =
-      typeof said === 'string' ? `${name}: ${said}` : [{ type: 'text', text: `${name}:` }, ...said]
+      typeof result === 'string' ? `${name}: ${result}` : [{ type: 'text', text: `${name}:` }, ...result]
     this.messages.push({ role: 'user', content } as ChatMessage)
   }
 
@@ -308,9 +308,9 @@ const BOOKKEEPING = new Set(['type', 'id', 'status', 'phase', 'internal_chat_mes
 
 /** Returns the arguments that the model sampled, without the empty fields that the API's action also has. */
 function shellArguments(action: { env?: Record<string, unknown> | null | undefined }): string {
-  const said = Object.entries(action).filter(([name, value]) => {
+  const members = Object.entries(action).filter(([name, value]) => {
     if (name === 'type' || value === null) return false
     return name !== 'env' || Object.keys(value as object).length > 0
   })
-  return toJsonText(Object.fromEntries(said))
+  return toJsonText(Object.fromEntries(members))
 }

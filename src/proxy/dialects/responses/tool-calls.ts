@@ -200,10 +200,10 @@ class ToolSearchCall extends ToolCallItem {
 
 function shellAction(written: string): object | undefined {
   try {
-    const said = JSON.parse(written)
-    const { command } = said
+    const action = JSON.parse(written)
+    const { command } = action
     const isCommand = Array.isArray(command) && command.every((word) => typeof word === 'string')
-    return isCommand && !isNestedTooDeeply(said) ? { type: 'exec', env: {}, ...said } : undefined
+    return isCommand && !isNestedTooDeeply(action) ? { type: 'exec', env: {}, ...action } : undefined
   } catch {
     return undefined
   }

@@ -235,7 +235,7 @@ export class EngineHealthWatch {
     this.tokenizer = verdict
     const split = verdict === 'split' ? describeTokenizer(verdict, expected, health) : undefined
     this.warning =
-      [split, describePrompts(expected, health)].filter((said) => said !== undefined).join('; ') || undefined
+      [split, describePrompts(expected, health)].filter((text) => text !== undefined).join('; ') || undefined
     return verdict === 'other' ? describeTokenizer(verdict, expected, health) : undefined
   }
 

@@ -33,7 +33,7 @@ export class EngineRegistry implements Registry {
     const engine = await this.#put(this.#options.open(url), { weight, modelName })
     this.#retireStandIns()
     await engine.watch.firstCheck
-    this.#refuseUseless(engine)
+    this.#rejectUseless(engine)
     return toRegistryEntry(engine, this.#options.backend.loads().get(engine.client.name))
   }
 
@@ -69,7 +69,7 @@ export class EngineRegistry implements Registry {
     }
   }
 
-  #refuseUseless(engine: EngineEntry): void {
+  #rejectUseless(engine: EngineEntry): void {
     const { client, watch } = engine
     const isOther = watch.tokenizer === 'other'
     if (!isOther && (!this.#options.needsTokenIds || client.takesTokenIds)) return

@@ -210,7 +210,7 @@ class EngineBackend implements LocalBackend {
       members: members.map(({ id, inFlight, maxConcurrency: capacity }) => {
         const { client, watch } = this.#engine(id)
         const { healthy, unavailable, models, weightVersion, error, tokenizer, textIds, chatIds } = watch
-        const warnings = [client.warning, watch.warning].filter((said) => said !== undefined)
+        const warnings = [client.warning, watch.warning].filter((text) => text !== undefined)
         return {
           name: id,
           kind: client.kind,

@@ -206,13 +206,13 @@ export class Accounts {
       account.arrivingBytes += length
       this.#arrivingBytes += length
       if (before + length > this.#bodyLimitBytes) this.#arrived(account, request)
-      if (this.#arrivingBytes > this.limits.arrivingBytes) this.#refuseLargest()
+      if (this.#arrivingBytes > this.limits.arrivingBytes) this.#rejectLargest()
     })
     for (const end of ['end', 'close']) request.once(end, () => this.#arrived(account, request))
   }
 
   /** Rejects the largest body of the caller with the most bytes in transit, so that other callers are not affected. */
-  #refuseLargest(): void {
+  #rejectLargest(): void {
     const most = largest(this.#accounts.values(), ({ arrivingBytes }) => arrivingBytes)
     const [request, bytes] = largest(most.arriving, ([, bytes]) => bytes)
     this.#arrived(most, request)

@@ -32,7 +32,7 @@ const NONE: readonly never[] = []
 /** A message at its position in the tree. `Answer` is the data of a turn whose completion is this message. */
 export class MessageNode<Answer> {
   readonly #digest: string
-  readonly #said: EchoReference | undefined
+  readonly #reference: EchoReference | undefined
   /**
    * The children with the digest that was added first; nearly always the only child. Several assistant messages share a
    * digest when they differ in reasoning or wording. Each has its own node, because an echo may be of any of them and
@@ -49,9 +49,9 @@ export class MessageNode<Answer> {
   /** Letter count of a completion with such tool calls. */
   #letters = 0
 
-  private constructor(digest: string, said: EchoReference | undefined) {
+  private constructor(digest: string, reference: EchoReference | undefined) {
     this.#digest = digest
-    this.#said = said
+    this.#reference = reference
   }
 
   /** Creates the node before the first message. */
@@ -89,13 +89,13 @@ export class MessageNode<Answer> {
   /** Returns the recorded messages that a request's next message may be an echo of. */
   echoedBy(key: MessageKey): readonly MessageNode<Answer>[] {
     const alike = this.#withDigest(key.digest)
-    const said = key.assistant
-    if (said === undefined) return alike
-    const echoed = alike.filter((child) => child.#hasSameReasoning(said))
+    const assistant = key.assistant
+    if (assistant === undefined) return alike
+    const echoed = alike.filter((child) => child.#hasSameReasoning(assistant))
     if (this.#malformed.length === 0) return echoed
-    const frameDigest = computeFrameDigest(said)
+    const frameDigest = computeFrameDigest(assistant)
     const tidied = this.#malformed.filter(
-      (child) => child.#digest !== key.digest && child.#isTidiedTo(said, frameDigest),
+      (child) => child.#digest !== key.digest && child.#isTidiedTo(assistant, frameDigest),
     )
     return [...echoed, ...tidied]
   }
@@ -105,14 +105,14 @@ export class MessageNode<Answer> {
    * @param forked called if a message may now be an echo of one more node
    */
   descend({ digest, assistant }: MessageKey, forked: () => void): MessageNode<Answer> {
-    const said = assistant && createEchoReference(assistant)
+    const reference = assistant && createEchoReference(assistant)
     const alike = this.#withDigest(digest)
-    const known = alike.find((child) => child.#isWordedLike(said))
+    const known = alike.find((child) => child.#isWordedLike(reference))
     if (known !== undefined) return known
-    const child = new MessageNode<Answer>(digest, said)
-    if (alike.length > 0 || said?.malformed !== undefined) forked()
+    const child = new MessageNode<Answer>(digest, reference)
+    if (alike.length > 0 || reference?.malformed !== undefined) forked()
     this.#put(digest, alike.concat(child))
-    if (said?.malformed !== undefined) this.#malformed = this.#malformed.concat(child)
+    if (reference?.malformed !== undefined) this.#malformed = this.#malformed.concat(child)
     return child
   }
 
@@ -136,7 +136,7 @@ export class MessageNode<Answer> {
    * An id belongs to one completion; arguments, white space and reasoning may be equal by chance.
    */
   likenessTo(wording: Wording, reasoning: string | undefined): number {
-    const own = this.#said
+    const own = this.#reference
     if (own === undefined) return 0
     const kept = [
       own.wording.toolCallIds === wording.toolCallIds,
@@ -152,11 +152,11 @@ export class MessageNode<Answer> {
    * keep only the last chunk of a field that it does not know, as openai-node's `ChatCompletionStream` does.
    */
   #hasSameReasoning({ reasoning }: AssistantKey): boolean {
-    return reasoning === undefined || (this.#said?.reasoning?.endsWith(reasoning) ?? false)
+    return reasoning === undefined || (this.#reference?.reasoning?.endsWith(reasoning) ?? false)
   }
 
   #isTidiedTo(echo: AssistantKey, frameDigest: string): boolean {
-    const malformed = this.#said?.malformed
+    const malformed = this.#reference?.malformed
     return (
       malformed?.frameDigest === frameDigest &&
       this.#hasSameReasoning(echo) &&
@@ -164,11 +164,11 @@ export class MessageNode<Answer> {
     )
   }
 
-  #isWordedLike(said: EchoReference | undefined): boolean {
-    if (said === undefined || this.#said === undefined) return true
-    const [own, other] = [this.#said.wording, said.wording]
+  #isWordedLike(reference: EchoReference | undefined): boolean {
+    if (reference === undefined || this.#reference === undefined) return true
+    const [own, other] = [this.#reference.wording, reference.wording]
     return (
-      this.#said.reasoning === said.reasoning &&
+      this.#reference.reasoning === reference.reasoning &&
       own.toolCallIds === other.toolCallIds &&
       own.arguments === other.arguments &&
       own.margins === other.margins

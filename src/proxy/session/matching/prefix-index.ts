@@ -143,8 +143,8 @@ export class PrefixIndex<Turn> {
     for (const message of getMessagesBetween(undefined, conversation.last, isShared)) {
       request = request.descend(getMessageKey(message), this.#forked)
     }
-    const said = messageKey(sampledMessage(completion))
-    const node = request.descend(said, this.#forked)
+    const sampledKey = messageKey(sampledMessage(completion))
+    const node = request.descend(sampledKey, this.#forked)
     const added: IndexTurn<Turn> = {
       turn,
       order,
@@ -155,7 +155,7 @@ export class PrefixIndex<Turn> {
       continuations: NONE,
     }
     node.addAnswer(added)
-    request.noteCalls(said, node)
+    request.noteCalls(sampledKey, node)
     if (parent) parent.continuations = parent.continuations.concat(added)
     return added
   }
@@ -180,12 +180,12 @@ export class PrefixIndex<Turn> {
     const next = paths.flatMap(({ node, likeness }) =>
       this.#echoedBy(node, key).map((echoed) => ({ node: echoed, likeness })),
     )
-    const said = key.assistant
-    if (next.length < 2 || said === undefined) return next
-    const wording = readWording(said)
+    const assistant = key.assistant
+    if (next.length < 2 || assistant === undefined) return next
+    const wording = readWording(assistant)
     return next.map(({ node, likeness }) => ({
       node,
-      likeness: likeness + node.likenessTo(wording, said.reasoning),
+      likeness: likeness + node.likenessTo(wording, assistant.reasoning),
     }))
   }
 

@@ -58,12 +58,12 @@ export interface RoleRequest {
 
 interface PathPosition {
   readonly systemKey: string
-  readonly said: MessagePath
+  readonly path: MessagePath
 }
 
 /** A reader of a session's requests. It reads each message once, however many requests contain it. */
 export class RoleRequestReader {
-  readonly #start: PathPosition = { systemKey: '', said: new MessagePath() }
+  readonly #start: PathPosition = { systemKey: '', path: new MessagePath() }
   readonly #places = new Map<Message, PathPosition>()
   /** Messages by text: if an agent changes its first message with each request, all others recur. */
   readonly #messages = new Map<string, RoleMessage>()
@@ -72,22 +72,22 @@ export class RoleRequestReader {
   read({ lastMessage, tools }: Pick<RoleInput, 'lastMessage' | 'tools'>): RoleRequest {
     const added = getMessagesBetween(undefined, lastMessage, (message) => this.#places.has(message))
     for (const message of added) this.#places.set(message, this.#after(this.#locate(message.parent), message))
-    const { systemKey, said } = this.#locate(lastMessage)
-    const opening = { systemKey, toolsKey: this.#getToolsKey(tools), firstKey: said.firstKey }
-    return { opening, last: said }
+    const { systemKey, path } = this.#locate(lastMessage)
+    const opening = { systemKey, toolsKey: this.#getToolsKey(tools), firstKey: path.firstKey }
+    return { opening, last: path }
   }
 
   #locate(message: Message | undefined): PathPosition {
     return message === undefined ? this.#start : this.#places.get(message)!
   }
 
-  #after({ systemKey, said }: PathPosition, { json }: Message): PathPosition {
+  #after({ systemKey, path }: PathPosition, { json }: Message): PathPosition {
     const message = this.#messages.get(json) ?? readMessage(json)
     this.#messages.set(json, message)
     const { role, key } = message
-    const isSystem = said === this.#start.said && (role === 'system' || role === 'developer')
-    if (!isSystem) return { systemKey, said: said.after(message) }
-    return { systemKey: systemKey === '' ? key : `${systemKey} ${key}`, said }
+    const isSystem = path === this.#start.path && (role === 'system' || role === 'developer')
+    if (!isSystem) return { systemKey, path: path.after(message) }
+    return { systemKey: systemKey === '' ? key : `${systemKey} ${key}`, path }
   }
 
   /** Returns a short key, because each request keeps it: an agent's tools have 100 KB. */

@@ -53,11 +53,11 @@ export class Compactions {
   }
 
   #lookThrough(last: Message | undefined): void {
-    const said = getMessagesBetween(undefined, last, (message) => this.#asked.has(message)).map(({ value }) =>
-      plain(getText(value)),
+    const texts = getMessagesBetween(undefined, last, (message) => this.#asked.has(message)).map(
+      ({ value }) => plain(getText(value)),
     )
     for (const attempt of this.#attempts)
-      attempt.isUsed ||= attempt.words !== '' && said.some((text) => text.includes(attempt.words))
+      attempt.isUsed ||= attempt.words !== '' && texts.some((text) => text.includes(attempt.words))
   }
 
   #judge(): void {

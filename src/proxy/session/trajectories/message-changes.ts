@@ -42,9 +42,9 @@ function excerpt(text: string, start: number): string {
 /** Returns a message's text, followed by its tool calls, one per line. */
 export function getMessageText({ value }: Message): string {
   const { content } = value
-  const said = typeof content === 'string' ? content : content ? JSON.stringify(content, null, 2) : ''
+  const contentText = typeof content === 'string' ? content : content ? JSON.stringify(content, null, 2) : ''
   const calls = value.role === 'assistant' ? (value.tool_calls as ToolCall[] | undefined) : undefined
-  return withCalls(said, calls)
+  return withCalls(contentText, calls)
 }
 
 /** Returns a turn's completion in the format of {@link getMessageText}. */
@@ -52,9 +52,9 @@ export function getCompletionText(turn: Pick<TurnRecord, 'completionText' | 'too
   return withCalls(turn.completionText ?? '', JSON.parse(turn.toolCalls) as ToolCall[])
 }
 
-function withCalls(said: string, calls: readonly ToolCall[] | undefined): string {
+function withCalls(contentText: string, calls: readonly ToolCall[] | undefined): string {
   const lines = (calls ?? []).map(({ function: of }) => `${of?.name}(${of?.arguments})`)
-  return [...(said === '' ? [] : [said]), ...lines].join('\n')
+  return [...(contentText === '' ? [] : [contentText]), ...lines].join('\n')
 }
 
 /** Returns the names of tools as sent, one per line. @param tools JSON text; null: none */
@@ -114,16 +114,19 @@ export function findToolCallChanges(
 ): { text: string; changes: MessageChange[] } {
   const names = new Map((JSON.parse(toolCalls) as ToolCall[]).map(({ id, function: of }) => [id, of.name]))
   /** Changed members of the arguments, keyed by tool call. */
-  const told = new Map<string, string[]>()
+  const changedMembers = new Map<string, string[]>()
   const changes = noted.map(({ kind, call, path, sampled, echoed }): MessageChange => {
     const name = names.get(call ?? '') ?? 'a call'
     const whose = call === undefined ? `the ${kind} of its calls` : `${name}'s ${kind}`
     const mark = sampled === null ? '+ ' : echoed === null ? '− ' : ''
-    told.set(whose, [...(told.get(whose) ?? []), ...(path === undefined ? [] : [mark + path])])
+    changedMembers.set(whose, [
+      ...(changedMembers.get(whose) ?? []),
+      ...(path === undefined ? [] : [mark + path]),
+    ])
     const what = path === undefined ? whose : `${name}.${path}`
     return { what, before: readable(sampled), now: readable(echoed), line: 1 }
   })
-  const words = [...told].map(([whose, paths]) =>
+  const words = [...changedMembers].map(([whose, paths]) =>
     paths.length === 0 ? whose : `${whose}: ${paths.join(', ')}`,
   )
   return { text: `${words.length === 0 ? 'its calls' : words.join('; ')} (turn ${index})`, changes }

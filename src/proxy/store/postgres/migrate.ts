@@ -61,7 +61,7 @@ async function bringUpToDate(
   if (version >= migrations.length) return undefined
   await client.query(`SET LOCAL lock_timeout = ${LOCK_MS}`)
   const oldest = migrations.findLastIndex(({ adds }) => !adds) + 1
-  if (version >= MANY_PROXIES_VERSION && version < oldest) await refuseOlderProxies(client, oldest)
+  if (version >= MANY_PROXIES_VERSION && version < oldest) await rejectOlderProxies(client, oldest)
   for (const { sql } of migrations.slice(version)) await client.query(sql)
   await client.query('DELETE FROM llm_proxy.schema_version')
   await client.query('INSERT INTO llm_proxy.schema_version (version, oldest) VALUES ($1, $2)', [
@@ -72,7 +72,7 @@ async function bringUpToDate(
 }
 
 /** Rejects a migration while older nodes run. The lock keeps others from starting before the migration is committed. */
-async function refuseOlderProxies(client: Client, oldest: number): Promise<void> {
+async function rejectOlderProxies(client: Client, oldest: number): Promise<void> {
   await client.query('SELECT pg_advisory_xact_lock($1)', [LEASES_LOCK])
   // The column was added after the table.
   const { rows } = await client.query<{ name: string }>(

@@ -95,7 +95,7 @@ export class WriterLoop {
     this.#writer = writer
     this.#aside = aside
     this.#port = port
-    this.#watch = setInterval(() => this.#refuseOld(), PATIENCE_MS / 10)
+    this.#watch = setInterval(() => this.#rejectOld(), PATIENCE_MS / 10)
     this.#watch.unref()
     this.#tidySoon()
   }
@@ -108,7 +108,7 @@ export class WriterLoop {
         else this.#inbox.push(call)
       }
     }
-    this.#refuseOld()
+    this.#rejectOld()
     if (!this.#isRunning) void this.#run()
   }
 
@@ -203,7 +203,7 @@ export class WriterLoop {
   }
 
   /** Rejects waiting commands if the database has been unavailable for too long. */
-  #refuseOld(): void {
+  #rejectOld(): void {
     if (this.#busySinceMs === undefined || performance.now() - this.#busySinceMs < PATIENCE_MS) return
     const refused = this.#inbox.splice(0)
     while (this.#waiting.size > 0) refused.push(...this.#waiting.takeGroup())

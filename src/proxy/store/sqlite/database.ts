@@ -118,7 +118,7 @@ function configureWriter(
   db.pragma('wal_autocheckpoint = 0')
   db.pragma(`journal_size_limit = ${MAX_IDLE_WAL_BYTES}`)
   db.pragma(`cache_size = -${CACHE_KIB}`)
-  refuseDamaged(db, path)
+  rejectDamaged(db, path)
   const migrated = migrate(db, path)
   // No other process can close them: only this one writes.
   db.exec(CLOSE_OPEN_TURNS)
@@ -126,7 +126,7 @@ function configureWriter(
 }
 
 /** Checks the structure of the pages; their content has no checksums. */
-function refuseDamaged(db: Database.Database, path: string): void {
+function rejectDamaged(db: Database.Database, path: string): void {
   const bytes = db.prepare<[], number>(
     'SELECT page_count * page_size FROM pragma_page_count, pragma_page_size',
   )

@@ -69,8 +69,8 @@ function describeMessageImages(message: Message): Message {
   const parts = (value.content as readonly unknown[]).map((part) =>
     isImagePart(part) ? { type: 'text', text: UNSEEN } : part,
   )
-  const said = { ...value, content: parts.length === 1 ? UNSEEN : parts } as ChatMessage
-  return new Message(message.parent, JSON.stringify(said), said)
+  const replaced = { ...value, content: parts.length === 1 ? UNSEEN : parts } as ChatMessage
+  return new Message(message.parent, JSON.stringify(replaced), replaced)
 }
 
 /**

@@ -29,8 +29,10 @@ const CHANNELS = ['final', 'analysis', 'commentary']
  * Returns the missing end of a truncated header. A header without a channel becomes one of `final`. After
  * `<|start|>assistant`, where prompts end, nothing is missing.
  */
-function headerRest(said: string): string {
-  const opened = said.slice(Math.max(said.lastIndexOf('<|start|>'), said.lastIndexOf('<|channel|>'), 0))
+function headerRest(completion: string): string {
+  const opened = completion.slice(
+    Math.max(completion.lastIndexOf('<|start|>'), completion.lastIndexOf('<|channel|>'), 0),
+  )
   const isHeader =
     /^<\|(?:start|channel)\|>/.test(opened) && !/<\|(?:message|end|call|return)\|>/.test(opened)
   if (!isHeader) return ''

@@ -24,7 +24,7 @@ export interface ParserFamily {
   /** The markers around reasoning; a template may write the first one at the end of the prompt. */
   readonly reasoning?: { open: string; close: string } | undefined
   /** Returns the missing end of the header in which a completion was truncated; empty if it was truncated elsewhere. */
-  readonly headerRest?: ((said: string) => string) | undefined
+  readonly headerRest?: ((completion: string) => string) | undefined
   /**
    * The grammar for text that may lack headers. Absent if every text must follow a header, because the output of an
    * engine that is constrained to JSON could not be parsed.

@@ -134,11 +134,11 @@ export class PromptEngine {
   /** Returns the end of reasoning in the last message: many templates omit the reasoning of earlier ones. */
   #endOfReasoning(options: RenderOptions): string | undefined {
     const { message, marks } = createSentinelEcho({ ...ANSWER, reasons: true })
-    const [said, , reasoning] = marks
+    const [contentSentinel, , reasoning] = marks
     const user: ChatMessage = { role: 'user', content: createSentinel('message', FIRST_SENTINEL) }
     const text = this.#tryRender([user, message], options) ?? ''
     const from = text.indexOf(reasoning!)
-    const to = text.indexOf(said!, from)
+    const to = text.indexOf(contentSentinel!, from)
     return from === -1 || to === -1 ? undefined : text.slice(from + reasoning!.length, to)
   }
 
@@ -164,8 +164,8 @@ export class PromptEngine {
   #newPartOfRepeated(request: NewPartRequest, options: PromptOptions): NewPartAnswer | undefined {
     const { history, newMessages } = request
     if (history === undefined) return 'needs_history'
-    const said = new Set(history.map(toJson))
-    return newMessages.some((message) => said.has(toJson(message)))
+    const historyTexts = new Set(history.map(toJson))
+    return newMessages.some((message) => historyTexts.has(toJson(message)))
       ? this.#newPart(request, options, true)
       : undefined
   }

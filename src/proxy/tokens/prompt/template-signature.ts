@@ -170,8 +170,8 @@ export function createDummyMessages(shapes: readonly MessageShape[], from: numbe
     const content = shape.says ? createSentinel('message', number) : ''
     if (shape.role === 'tool') {
       const id = openCalls.shift() ?? callId(number, 0)
-      const said = withImages(content || createSentinel('message', number), shape)
-      return { role: 'tool', tool_call_id: id, content: said } as ChatMessage
+      const toolContent = withImages(content || createSentinel('message', number), shape)
+      return { role: 'tool', tool_call_id: id, content: toolContent } as ChatMessage
     }
     if (shape.role !== 'assistant')
       return { role: shape.role, content: withImages(content, shape) } as ChatMessage

@@ -9,11 +9,13 @@ import { nullable, STRICT } from '../../schemas/described.ts'
 import { detailFields, detailsParameter, Sampling } from './detail-schemas.ts'
 import { rowLabels, sessionMarkFields, turnMarkFields } from './mark-schemas.ts'
 
-const said = (description?: string) => (description === undefined ? {} : { description })
-const nullableText = (description?: string) => nullable(Type.String(said(description)))
-const fields = (description?: string) => Type.Record(Type.String(), Type.Unknown(), said(description))
-const numbers = (description?: string) => Type.Record(Type.String(), Type.Number(), said(description))
-const ids = (description?: string) => Type.Array(Type.Integer(), said(description))
+const withDescription = (description?: string) => (description === undefined ? {} : { description })
+const nullableText = (description?: string) => nullable(Type.String(withDescription(description)))
+const fields = (description?: string) =>
+  Type.Record(Type.String(), Type.Unknown(), withDescription(description))
+const numbers = (description?: string) =>
+  Type.Record(Type.String(), Type.Number(), withDescription(description))
+const ids = (description?: string) => Type.Array(Type.Integer(), withDescription(description))
 const epochS = (description: string) =>
   Type.Number({ description: `${description}; seconds since the epoch` })
 
