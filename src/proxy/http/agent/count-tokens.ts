@@ -3,12 +3,12 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { createDisconnectSignal } from '../transport/disconnect-signal.ts'
 import { agentPolicy } from './agent-policy.ts'
-import type { CallHandlerOptions } from './request-handler.ts'
+import type { RequestHandlerOptions } from './request-handler.ts'
 import { namedSession, sessionOfCall } from './request-session.ts'
 import { getSessionBody } from './session-body.ts'
 
 /** Returns a handler that counts the tokens of a prompt. It records no turn and creates no session. */
-export function countTokens({ sessions, runner, ...policy }: CallHandlerOptions) {
+export function countTokens({ sessions, runner, ...policy }: RequestHandlerOptions) {
   const restrict = agentPolicy(policy)
   return async (
     request: FastifyRequest,

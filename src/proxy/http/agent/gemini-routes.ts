@@ -13,13 +13,13 @@ import {
 import { GeminiRequest } from '../../dialects/gemini/schema.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { ModelInfo } from '../../engines/port/engine-client.ts'
+import type { AgentDialect } from './agent-dialect.ts'
 import { countTokens } from './count-tokens.ts'
 import { errorHandler } from './error-handler.ts'
 import type { MessagesRoutesOptions } from './messages-routes.ts'
-import { callHandler } from './request-handler.ts'
+import { createRequestHandler } from './request-handler.ts'
 import { BASE_PATHS } from './request-session.ts'
 import { docs, docsOfRead, GeminiAnswer, GeminiModel, GeminiModels, GoogleErrorReply } from './route-docs.ts'
-import type { AgentDialect } from './send-response.ts'
 
 type GeminiRoutesOptions = MessagesRoutesOptions & { backend: Backend }
 
@@ -52,7 +52,7 @@ function streamError(error: ProxyError, frame: StreamFrame, isSse: boolean): str
 
 export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, options, done) => {
   app.setErrorHandler(errorHandler(options.logger, { idHeader: 'x-request-id', body: googleError }))
-  const handle = callHandler(options)
+  const handle = createRequestHandler(options)
   const count = countTokens(options)
   const answer = (request: FastifyRequest, reply: FastifyReply) => {
     const { model, method } = parseTarget(request)

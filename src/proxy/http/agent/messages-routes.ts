@@ -5,14 +5,14 @@ import { lowerCountTokensRequest, lowerMessagesRequest } from '../../dialects/me
 import { message } from '../../dialects/messages/response.ts'
 import { CountTokensRequest, MessagesRequest } from '../../dialects/messages/schema.ts'
 import { MessagesStreamWriter, PING } from '../../dialects/messages/stream.ts'
+import type { AgentDialect } from './agent-dialect.ts'
 import { countTokens } from './count-tokens.ts'
 import { errorHandler } from './error-handler.ts'
-import { type CallHandlerOptions, callHandler } from './request-handler.ts'
+import { createRequestHandler, type RequestHandlerOptions } from './request-handler.ts'
 import { BASE_PATHS } from './request-session.ts'
 import { AnthropicErrorReply, CountAnswer, docs, MessageAnswer } from './route-docs.ts'
-import type { AgentDialect } from './send-response.ts'
 
-export type MessagesRoutesOptions = CallHandlerOptions
+export type MessagesRoutesOptions = RequestHandlerOptions
 
 function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect {
   return {
@@ -31,7 +31,7 @@ export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app
   app.setErrorHandler(
     errorHandler(options.logger, { idHeader: 'request-id', status: anthropicStatus, body: anthropicError }),
   )
-  const call = callHandler(options)(messagesDialect(options))
+  const call = createRequestHandler(options)(messagesDialect(options))
   const count = countHandler(options)
   for (const base of BASE_PATHS) {
     app.post(`${base}/messages`, docs('Messages', MessagesRequest, MessageAnswer, AnthropicErrorReply), call)

@@ -1,21 +1,31 @@
+/** The path of an agent's request through the HTTP layer, the same for all dialects. */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { toProxyError } from '../../../base/errors.ts'
-import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
-import type { IncomingRequest, RequestSpan, RequestTracer } from '../../../protocol/canonical/spans.ts'
+import type { BodyContent, PartMemo } from '../../../protocol/canonical/request-reader.ts'
+import type { RequestSpan, RequestTracer } from '../../../protocol/canonical/spans.ts'
+import { rejectTooManyChoices } from '../../dialects/common/choices.ts'
+import type { DialectRequest, ResponseIdentity } from '../../dialects/common/dialect-request.ts'
+import { toJsonText } from '../../dialects/common/json-text.ts'
+import { removeVolatileMessage, type VolatileRule } from '../../dialects/common/volatile.ts'
+import { findDeclaredRole } from '../../session/roles/declared-role.ts'
 import type { Sessions } from '../../session/state/sessions.ts'
+import type { RequestMetadata } from '../../session/turn/agent-request.ts'
+import { beginChoices } from '../../session/turn/run-choices.ts'
+import type { ResponseHandle, TurnRunner } from '../../session/turn/run-turn.ts'
 import { onClose } from '../transport/on-close.ts'
+import type { AgentDialect } from './agent-dialect.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
-import { sessionForCall } from './request-session.ts'
-import { type AgentDialect, answerCall, type ResponseContext } from './send-response.ts'
+import { readRetryInfo, sessionForCall } from './request-session.ts'
+import { type DeliveryOptions, ResponseDelivery } from './response-delivery.ts'
 import { acquireSession, getSessionBody } from './session-body.ts'
 
-export interface CallHandlerOptions
-  extends Pick<
-      ResponseContext,
-      'runner' | 'logger' | 'keepAliveMs' | 'answerKeepAliveMs' | 'choiceLimit' | 'volatileRules'
-    >,
-    AgentPolicy {
+export interface RequestHandlerOptions extends DeliveryOptions, AgentPolicy {
   sessions: Sessions
+  runner: TurnRunner
+  /** The maximum number of choices (`n`) of one request; default: 128, as at OpenAI. */
+  choiceLimit?: number | undefined
+  /** The rules for removing prompt text that changes from request to request; default: all known rules. */
+  volatileRules?: readonly VolatileRule[] | undefined
   /** The tracer. Default: requests are not traced. */
   tracer?: RequestTracer | undefined
 }
@@ -26,42 +36,76 @@ type DialectReader = (body: unknown, sessionId: string, repeats: PartMemo) => Pr
 /** Returns the turn that a request continues, if its body declares one. */
 type FindContinuation = (body: unknown) => string | undefined
 
+const CHOICE_LIMIT = 128
+
 /**
  * Creates the handlers of a dialect's routes, which find the session, run the request as a turn and send the response.
  */
-export function callHandler(options: CallHandlerOptions) {
-  const { sessions, runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, volatileRules, tracer } =
-    options
-  const common = { runner, logger, keepAliveMs, answerKeepAliveMs, choiceLimit, volatileRules }
+export function createRequestHandler(options: RequestHandlerOptions) {
+  const { sessions, runner, choiceLimit = CHOICE_LIMIT, tracer } = options
   const restrict = agentPolicy(options)
   return (of: AgentDialect | DialectReader, continuedTurnOf: FindContinuation = () => undefined) =>
-    async (request: FastifyRequest, reply: FastifyReply) => {
+    async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
+      // 1. The body has been parsed with the cache of its session, which is acquired once.
       const { read, repeats, session: known, nextStep } = getSessionBody(request)
       const sessionId = await sessionForCall(request, reply, sessions, continuedTurnOf(read.value))
       const session = known ?? acquireSession(sessionId, sessions, reply.raw)
       await nextStep()
       const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of
       const span = tracer && beginSpan(tracer, { sessionId, dialect: dialect.name }, request, reply)
-      const call = {
-        ...common,
-        dialect,
-        session,
-        body: read,
-        repeats,
-        nextStep,
-        restrict: request.caller.is === 'agent' ? restrict : undefined,
-        admitChoices: (count: number) => request.charge.addCalls(count - 1),
-        span,
+      try {
+        // 2. Convert the request to canonical form, and restrict it to what its caller may request.
+        const converted = removeVolatileMessage(dialect.lower(read.value, repeats), options.volatileRules)
+        const isAgent = request.caller.is === 'agent'
+        const canonical = isAgent ? restrictRequest(converted, restrict) : converted
+        const { stream, answerOptions, annotations, choices: count = 1 } = canonical
+        // 3. Admit all its choices.
+        rejectTooManyChoices(count, choiceLimit)
+        request.charge.addCalls(count - 1)
+        await nextStep()
+        // 4. Begin its turn, or one turn for each choice.
+        const agentRequest = {
+          session,
+          dialect: dialect.name,
+          request: canonical,
+          messagesJson: getMessagesJson(canonical, read),
+          stream,
+          word: readMetadata(request, canonical),
+          annotations,
+          span,
+        }
+        const delivery = new ResponseDelivery(dialect, request, reply, options)
+        const identify = (turn: TurnIdentity): ResponseIdentity => {
+          reply.headers(dialect.headers(turn.turnId))
+          span?.answeredBy(turn.turnId)
+          return getIdentity(turn, canonical.body.model ?? '')
+        }
+        // 5. Deliver the response.
+        if (count > 1 && dialect.choicesWriter) {
+          const turns = await beginChoices(runner, agentRequest, count, delivery.gone.signal)
+          const identity = identify(turns)
+          return stream
+            ? await delivery.stream(turns, dialect.choicesWriter(identity, answerOptions, count))
+            : await delivery.complete(turns, () =>
+                dialect.whole(identity, answerOptions, ...turns.completions),
+              )
+        }
+        const turn = await runner.begin(agentRequest, delivery.gone.signal)
+        const identity = identify(turn)
+        return stream
+          ? await delivery.stream(turn, dialect.streamWriter(identity, answerOptions))
+          : await delivery.complete(turn, () => dialect.whole(identity, answerOptions, turn.completion))
+      } catch (thrown) {
+        span?.failed(toProxyError(thrown).code)
+        throw thrown
       }
-      const answer = answerCall(call, request, reply)
-      return span ? failureOnSpan(answer, span) : answer
     }
 }
 
 /** Begins the span of a request, which lasts from its arrival to the last byte of its response. */
 function beginSpan(
   tracer: RequestTracer,
-  call: Pick<IncomingRequest, 'sessionId' | 'dialect'>,
+  call: { sessionId: string; dialect: string },
   request: FastifyRequest,
   reply: FastifyReply,
 ): RequestSpan {
@@ -82,12 +126,49 @@ function beginSpan(
   return span
 }
 
-/** Records the error of a response on its span. @returns the response */
-async function failureOnSpan<T>(answer: Promise<T>, span: RequestSpan): Promise<T> {
-  try {
-    return await answer
-  } catch (thrown) {
-    span.failed(toProxyError(thrown).code)
-    throw thrown
+/** Restricts a request. The turn's annotation `request_fields` contains the dropped fields. */
+function restrictRequest(request: DialectRequest, restrict: ReturnType<typeof agentPolicy>): DialectRequest {
+  const { body, dropped } = restrict(request.body)
+  if (body === request.body) return request
+  const { annotations } = request
+  const fields = { ...(annotations?.request_fields as object | undefined), ...dropped }
+  // The annotation is serialized when the response is complete, and must not fail then.
+  toJsonText(fields)
+  const restricted = { ...request, body } as DialectRequest
+  return Object.keys(dropped).length === 0
+    ? restricted
+    : { ...restricted, annotations: { ...annotations, request_fields: fields } }
+}
+
+/** Returns the metadata that the agent declares, or that its key proves. */
+function readMetadata(request: FastifyRequest, canonical: DialectRequest): RequestMetadata {
+  const { caller, headers } = request
+  const isAgent = caller.is === 'agent'
+  return {
+    ...readRetryInfo(request),
+    hasAgentKey: isAgent,
+    keyTag: isAgent ? caller.keyTag : undefined,
+    line: findDeclaredRole({ headers, request: canonical }),
   }
+}
+
+type TurnIdentity = Pick<ResponseHandle, 'turnId' | 'startedAtMs' | 'endedAtMs'>
+
+function getIdentity(turn: TurnIdentity, model: string): ResponseIdentity {
+  return {
+    turnId: turn.turnId,
+    createdS: Math.floor(turn.startedAtMs / 1000),
+    get endedS() {
+      return turn.endedAtMs === undefined ? undefined : Math.floor(turn.endedAtMs / 1000)
+    },
+    model,
+  }
+}
+
+/**
+ * Returns the original bytes of the messages, in a dialect with canonical messages, so that they need not be serialized
+ * again.
+ */
+function getMessagesJson({ body }: DialectRequest, { list }: BodyContent): readonly Buffer[] | undefined {
+  return list?.json !== undefined && body.messages === list.elements ? [list.json] : undefined
 }

@@ -15,13 +15,13 @@ import { createResponse, parseTurnId, type ResponseFrame } from '../../dialects/
 import { checkResponsesRequest, ResponsesRequest } from '../../dialects/responses/schema.ts'
 import { ResponsesStreamWriter } from '../../dialects/responses/stream.ts'
 import type { TurnStore } from '../../store/port/turn-store.ts'
+import type { AgentDialect } from './agent-dialect.ts'
 import { OPENAI } from './openai-common.ts'
-import { type CallHandlerOptions, callHandler } from './request-handler.ts'
+import { createRequestHandler, type RequestHandlerOptions } from './request-handler.ts'
 import { BASE_PATHS, namedSession, sessionOfCall } from './request-session.ts'
 import { docs, docsOfRead, ResponseAnswer } from './route-docs.ts'
-import type { AgentDialect } from './send-response.ts'
 
-export interface ResponsesRoutesOptions extends CallHandlerOptions {
+export interface ResponsesRoutesOptions extends RequestHandlerOptions {
   store: Pick<TurnStore, 'getTurn'>
 }
 
@@ -31,7 +31,7 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
     (sessionId: string): FindTurn =>
     (turnId) =>
       store.getTurn(sessionId, turnId)
-  const create = callHandler(options)(
+  const create = createRequestHandler(options)(
     (body, sessionId, repeats) => responsesCall(body, finder(sessionId), repeats),
     findContinuedTurn,
   )

@@ -10,15 +10,15 @@ import { CompletionRequest, lowerCompletionRequest } from '../../dialects/comple
 import { CompletionStreamWriter, textCompletion } from '../../dialects/completions/response.ts'
 import type { Backend } from '../../engines/port/backend.ts'
 import type { ModelInfo } from '../../engines/port/engine-client.ts'
+import type { AgentDialect } from './agent-dialect.ts'
 import { errorHandler } from './error-handler.ts'
 import { geminiRoutes } from './gemini-routes.ts'
 import { type MessagesRoutesOptions, messagesRoutes } from './messages-routes.ts'
 import { OPENAI } from './openai-common.ts'
-import { callHandler } from './request-handler.ts'
+import { createRequestHandler } from './request-handler.ts'
 import { BASE_PATHS, refuseEndedKeys } from './request-session.ts'
 import { type ResponsesRoutesOptions, responsesRoutes } from './responses-routes.ts'
 import { ChatAnswer, CompletionAnswer, docs, docsOfRead, Model, ModelList } from './route-docs.ts'
-import type { AgentDialect } from './send-response.ts'
 import { readBodiesOfSessions } from './session-body.ts'
 import { tokenizerRoutes } from './tokenizer-routes.ts'
 
@@ -51,7 +51,7 @@ export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, opti
   app.addHook('preHandler', refuseEndedKeys(options.sessions))
   readBodiesOfSessions(app, options.sessions)
   app.addHook('onRequest', async ({ charge }) => charge.addCalls(1))
-  const call = callHandler(options)
+  const call = createRequestHandler(options)
   const chat = {
     ...docs('Chat Completions', ChatCompletionRequest, ChatAnswer),
     config: { sendsMessagesOn: true },

@@ -9,7 +9,7 @@ import type { ChatBody } from '../../../protocol/canonical/request.ts'
 import { lowerChatRequest } from '../../dialects/chat/request.ts'
 import { createChecker, nullable } from '../../dialects/common/check.ts'
 import { agentPolicy } from './agent-policy.ts'
-import type { CallHandlerOptions } from './request-handler.ts'
+import type { RequestHandlerOptions } from './request-handler.ts'
 import { sessionOfCall } from './request-session.ts'
 import { docs } from './route-docs.ts'
 import { getSessionBody } from './session-body.ts'
@@ -47,7 +47,7 @@ const DetokenizeAnswer = Type.Object({ prompt: Type.String() })
 const checkTokenize = createChecker(TokenizeRequest)
 const checkDetokenize = createChecker(DetokenizeRequest)
 
-export const tokenizerRoutes: FastifyPluginCallback<CallHandlerOptions> = (app, options, done) => {
+export const tokenizerRoutes: FastifyPluginCallback<RequestHandlerOptions> = (app, options, done) => {
   const tokenize = tokenizeHandler(options)
   const detokenize = async (request: FastifyRequest) => {
     const { tokens } = checkDetokenize(getSessionBody(request).read.value)
@@ -60,7 +60,7 @@ export const tokenizerRoutes: FastifyPluginCallback<CallHandlerOptions> = (app, 
   done()
 }
 
-function tokenizeHandler({ sessions, runner, ...policy }: CallHandlerOptions) {
+function tokenizeHandler({ sessions, runner, ...policy }: RequestHandlerOptions) {
   const restrict = agentPolicy(policy)
   return async (request: FastifyRequest) => {
     const { tokenizer, contextLength } = toTokens({ runner })
@@ -92,7 +92,7 @@ function tokenizeHandler({ sessions, runner, ...policy }: CallHandlerOptions) {
  * @throws ProxyError `unsupported` in chat mode, where engines render the prompts; with status 404, because clients
  *   retry statuses from 500
  */
-function toTokens({ runner }: Pick<CallHandlerOptions, 'runner'>) {
+function toTokens({ runner }: Pick<RequestHandlerOptions, 'runner'>) {
   if (runner.tokens !== undefined) return runner.tokens
   throw new ProxyError('unsupported', 'only a proxy in token mode (--tokenizer) returns tokens', {
     status: 404,
