@@ -4,7 +4,7 @@
  */
 import { ProxyError } from '../../../base/errors.ts'
 import { NO_ENGINE } from '../../../protocol/canonical/events.ts'
-import type { GenerationRequest } from '../../../protocol/canonical/request.ts'
+import type { CanonicalRequest } from '../../../protocol/canonical/request.ts'
 import type { SessionLimits, SessionRecord, TurnOutline, TurnReader } from '../../store/port/turn-store.ts'
 
 const NAMES = ['turns', 'sampled_tokens', 'prompt_tokens', 'seconds'] as const
@@ -102,7 +102,7 @@ export async function readUsage(
 }
 
 /** Reduces the requested number of tokens to those that the session has left. */
-export function withinBudget<T extends GenerationRequest>(request: T, { tokensLeft }: RequestBudget): T {
+export function withinBudget<T extends CanonicalRequest>(request: T, { tokensLeft }: RequestBudget): T {
   const { max_completion_tokens: newer, max_tokens: older } = request.body
   const asked = newer ?? older
   if (asked === undefined || asked === null || asked <= tokensLeft) return request

@@ -3,108 +3,105 @@ import { readInteger, toJsonInteger } from '../../../protocol/canonical/number-t
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { type CaptureOptions, undefinedIfEmpty } from '../../../protocol/token-data/kinds.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
-import type { AgentRoleAnnotation } from '../roles/declared-role.ts'
+import { withinBudget } from '../state/limits.ts'
+import type { RetryInfo } from '../state/live-turn.ts'
 import { findPolicy } from '../state/policies.ts'
 import { newTurnId } from '../state/session-id.ts'
 import type { SessionConfig, TurnAllocation } from '../state/turn-allocation.ts'
 import type { AgentRequest, Choice } from './agent-request.ts'
-import { type RequestTexts, toParamsText } from './request-texts.ts'
+import { getKnownJson, type RequestTexts, toParamsText } from './request-texts.ts'
 
-interface PreparedTurn {
+/** A turn that is ready for dispatch; passed down as it is. */
+export interface PreparedTurn {
+  /** The turn's index and state in the session. */
+  readonly call: TurnAllocation
+  /** The turn as it is recorded at its start. */
   readonly open: OpenTurn
-  readonly request: CanonicalRequest
+  readonly word: RetryInfo
+  /** Annotations for the store, written when the turn is closed. */
   readonly annotations: Record<string, unknown>
-  /** The sub-agent that sent the request, if it is declared and trusted. */
-  readonly subagent: string | undefined
-  /** Whether the session determines the model, so that only engines that serve it may be used. */
-  readonly mustServe: boolean
+  /** The request to the engine. */
+  readonly generation: GenerationRequest
 }
 
-interface RequestWithConfig {
-  readonly request: CanonicalRequest
-  /** The agent role that the agent declares, if it is trusted. */
-  readonly line: AgentRoleAnnotation | undefined
-  /** The session's model for the agent role; undefined: it declares none. */
-  readonly policy: string | undefined
+/** The settings of the proxy that apply to all turns. */
+interface TurnSettings {
+  /** A model name that replaces the requested one, if the session declares none. */
+  readonly model: string | undefined
+  /** The captured data besides ids and logprobs, unless the session configures it. */
+  readonly record: CaptureOptions
+  readonly startedAtMs: number
 }
 
 /**
  * Applies a session's config to a request.
  * @param model replaces the requested model, if the session declares none
+ * @returns the request, the agent role that the agent declares if it is trusted, and the session's model for that role
  */
 export function applySessionConfig(
   { request, word }: AgentRequest,
   rules: Pick<SessionConfig, 'samplingParams' | 'trustAgent' | 'policies'>,
   model: string | undefined,
-): RequestWithConfig {
+) {
   const line = rules.trustAgent || !word.hasAgentKey ? word.line : undefined
   const policy = findPolicy(rules.policies, line?.told)
   return { request: applyOverrides(request, rules.samplingParams, policy ?? model), line, policy }
 }
 
 /**
- * Prepares a turn.
- * @param model see {@link applySessionConfig}
+ * Prepares a turn: its record, and its request to the engine.
+ * @param written the serialized request
+ * @param call the turn's index and state in the session
  */
 export function prepareTurn(
-  call: AgentRequest,
+  agentRequest: AgentRequest,
   written: RequestTexts,
-  { index, rules, epoch, resumedAt }: TurnAllocation,
-  { model, startedAtMs }: { model: string | undefined; startedAtMs: number },
+  call: TurnAllocation,
+  { model, record, startedAtMs }: TurnSettings,
 ): PreparedTurn {
-  const { session, dialect, word, choice } = call
-  const { sessionId } = session.live
-  const ruled = applySessionConfig(call, rules, model)
-  const { line, policy } = ruled
-  const { request, recorded } = requestOfChoice(ruled.request, choice)
-  const isHeard = rules.trustAgent || !word.hasAgentKey
+  const { dialect, word, choice, stream, span, messagesJson } = agentRequest
+  const { sessionId, rules, memory } = call
+  const { request: configured, line, policy } = applySessionConfig(agentRequest, rules, model)
+  const { request, recorded } = requestOfChoice(configured, choice)
+  const isTrusted = rules.trustAgent || !word.hasAgentKey
   const open: OpenTurn = {
     turnId: choice?.index === 0 ? choice.call : newTurnId(sessionId),
     sessionId,
-    index,
+    index: call.index,
     dialect,
     startedAtMs,
     ...written,
     // The session's sampling parameters are included: the store keeps what was requested of the engine.
-    params: recorded === call.request ? written.params : toParamsText(recorded),
-    retryCount: isHeard ? word.retryCount : 0,
-    epoch,
+    params: recorded === agentRequest.request ? written.params : toParamsText(recorded),
+    retryCount: isTrusted ? word.retryCount : 0,
+    epoch: call.epoch,
   }
   const annotations: Record<string, unknown> = {
-    ...call.annotations,
+    ...agentRequest.annotations,
     line,
     choice,
     policy,
-    resumed_at: resumedAt,
+    resumed_at: call.resumedAt,
     idempotency_key: word.idempotencyKey,
   }
-  const subagent = line?.told.startsWith('subagent:') ? line.told.slice('subagent:'.length) : undefined
-  return { open, request, annotations, subagent, mustServe: policy !== undefined }
-}
-
-/**
- * Returns the request to an engine.
- * @param record the captured data to request in addition to ids and logprobs
- */
-export function generationRequest(
-  { stream, choice, span }: AgentRequest,
-  { open, request, subagent, mustServe }: PreparedTurn,
-  record: CaptureOptions,
-): GenerationRequest {
-  const requested = undefinedIfEmpty(record)
-  return {
-    ...request,
+  const generation: GenerationRequest = {
+    ...withinBudget(request, call.budget),
     requestId: open.turnId,
-    sessionId: open.sessionId,
+    sessionId,
     stream,
     lastMessage: open.lastMessage,
-    subagent,
-    mustServe: mustServe || undefined,
-    record: requested,
+    subagent: line?.told.startsWith(SUBAGENT) ? line.told.slice(SUBAGENT.length) : undefined,
+    // The session determines the model, so only engines that serve it may be used.
+    mustServe: policy !== undefined || undefined,
+    record: undefinedIfEmpty(rules.record ?? record),
     spans: span?.turn(open),
     choiceOf: choice?.call,
+    ...getKnownJson(request, written, memory, messagesJson),
   }
+  return { call, open, word, annotations, generation }
 }
+
+const SUBAGENT = 'subagent:'
 
 /**
  * Returns the request with the session's sampling parameters, which override the agent's.

@@ -45,7 +45,7 @@ export function toParamsText({ body }: CanonicalRequest): string {
  * Returns the parts of a request that exist as JSON, or are serialized once for all requests of the session.
  * @param messagesJson the original bytes of the messages
  */
-export function jsonAtHand(
+export function getKnownJson(
   request: CanonicalRequest,
   { lastMessage }: RequestTexts,
   { messages, prompts, requests }: SessionMemory,

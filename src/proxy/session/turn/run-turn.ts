@@ -20,7 +20,6 @@ import {
   type RequestPrompt,
 } from '../prompts/prompts.ts'
 import { Activity } from '../state/activity.ts'
-import { withinBudget } from '../state/limits.ts'
 import type { LiveSession } from '../state/live-session.ts'
 import type { SessionReference } from '../state/live-sessions.ts'
 import type { ResponseHandle, RetryInfo } from '../state/live-turn.ts'
@@ -29,8 +28,8 @@ import type { Sessions, TurnAllocation } from '../state/sessions.ts'
 import { readSamplingParams } from '../state/turn-allocation.ts'
 import type { AgentRequest } from './agent-request.ts'
 import { CloseRetries } from './close-retries.ts'
-import { applyOverrides, applySessionConfig, generationRequest, prepareTurn } from './prepared-turn.ts'
-import { jsonAtHand, type RequestTexts, toParamsText, writeRequest } from './request-texts.ts'
+import { applyOverrides, applySessionConfig, prepareTurn } from './prepared-turn.ts'
+import { type RequestTexts, toParamsText, writeRequest } from './request-texts.ts'
 import { findFirstAttempt } from './retries/find-first-attempt.ts'
 import { mayBeRetry } from './retries/first-attempt.ts'
 import { giveAgain } from './retries/redelivery.ts'
@@ -170,29 +169,16 @@ export class TurnRunner {
     return await read(asked, { sessionId: session.sessionId, memory: used.memory })
   }
 
-  #open(agentCall: AgentRequest, written: RequestTexts, call: TurnAllocation): RunningTurn {
-    const { word, messagesJson } = agentCall
-    const { memory, rules } = call
-    if (word.idempotencyKey !== undefined) memory.idempotencyKeys?.add(word.idempotencyKey)
-    const { model, store, weights, record = {} } = this.#options
-    const asked = prepareTurn(agentCall, written, call, { model, startedAtMs: this.#clock() })
-    const { open, annotations } = asked
+  #open(agentRequest: AgentRequest, written: RequestTexts, call: TurnAllocation): RunningTurn {
+    const { model, store, record = {} } = this.#options
+    const prepared = prepareTurn(agentRequest, written, call, { model, record, startedAtMs: this.#clock() })
+    const { open, word } = prepared
+    if (word.idempotencyKey !== undefined) call.memory.idempotencyKeys?.add(word.idempotencyKey)
     const opened = store.openTurn(open)
     // It is awaited before the turn is closed; until then a rejection needs a handler.
     opened.catch(() => call.unrecorded())
-    const generationOf = (turn: RunningTurn) => ({
-      ...withinBudget(generationRequest(agentCall, asked, rules.record ?? record), call.budget),
-      ...jsonAtHand(asked.request, written, memory, messagesJson),
-      onAsked: () => {
-        turn.weightsAsked = weights?.version
-      },
-    })
     this.#activity.tell({ type: 'turn_opened', session_id: open.sessionId, index: open.index })
-    return new RunningTurn(
-      { call, open, word, annotations, opened },
-      generationOf,
-      this.#createHooks(agentCall),
-    )
+    return new RunningTurn(prepared, opened, this.#createHooks(agentRequest))
   }
 
   #createHooks({ stream, choice, session }: AgentRequest): TurnHooks {
@@ -322,9 +308,13 @@ export class TurnRunner {
       write: (events: readonly GenerationEvent[]) =>
         prepared ? prepared.then(() => read(events)) : read(events),
     }
+    const { backend, weights } = this.#options
+    const onAsked = () => {
+      turn.weightsAsked = weights?.version
+    }
     const generated = prompt.answer
       ? sink.write(prompt.answer)
-      : this.#options.backend.generate(prompt.request, sink, call.signal)
+      : backend.generate({ ...prompt.request, onAsked }, sink, call.signal)
     generated?.catch(() => {})
     try {
       prepared = prompt.prepareToRead() || undefined

@@ -8,6 +8,7 @@ import type { OpenTurn } from '../../store/port/turn-store.ts'
 import type { ToolCallIds, ToolCallNames } from '../matching/tool-call-ids.ts'
 import type { InFlightTurn, ResponseHandle, RetryInfo } from '../state/live-turn.ts'
 import type { TurnAllocation } from '../state/turn-allocation.ts'
+import type { PreparedTurn } from './prepared-turn.ts'
 
 /** The functions that its runner provides. */
 export interface TurnHooks {
@@ -19,20 +20,17 @@ export interface TurnHooks {
   undelivered(turn: OpenTurn, retriesAnswered: number, why?: ProxyError): Promise<void>
 }
 
-export class RunningTurn implements InFlightTurn {
-  /** Its index and state in the session. */
+export class RunningTurn implements InFlightTurn, PreparedTurn {
   readonly call: TurnAllocation
   readonly open: OpenTurn
   readonly word: RetryInfo
-  /** Annotations for the store, written when the turn is closed. */
   readonly annotations: Record<string, unknown>
+  readonly generation: GenerationRequest
   /** Resolves when the open turn is durable; rejects if it could not be stored. */
   readonly opened: Promise<void>
   readonly completion = new CompletionBuilder()
   /** The tool calls of its completion. */
   readonly calls: ToolCallIdentities
-  /** The request to the engine. */
-  readonly generation: GenerationRequest
   /** The weight version that was announced at the time of dispatch. */
   weightsAsked: string | undefined
   firstTokenAtMs: number | undefined
@@ -49,21 +47,20 @@ export class RunningTurn implements InFlightTurn {
   #given = 0
   #lost = 0
 
-  /** @param generationOf creates the request to the engine from the turn's other fields */
+  /** @param opened resolves when the open turn is durable */
   constructor(
-    parts: Pick<RunningTurn, 'call' | 'open' | 'word' | 'annotations' | 'opened'>,
-    generationOf: (turn: RunningTurn) => GenerationRequest,
+    { call, open, word, annotations, generation }: PreparedTurn,
+    opened: Promise<void>,
     hooks: TurnHooks,
   ) {
-    const { call } = parts
     this.call = call
-    this.open = parts.open
-    this.word = parts.word
-    this.annotations = parts.annotations
-    this.opened = parts.opened
+    this.open = open
+    this.word = word
+    this.annotations = annotations
+    this.generation = generation
+    this.opened = opened
     this.calls = new ToolCallIdentities(call.memory.callIds)
     this.#hooks = hooks
-    this.generation = generationOf(this)
     this.#subscribers = new Subscribers(
       (reason) => call.cancel(toProxyError(reason)),
       () => hooks.graceMs(this),

@@ -34,9 +34,10 @@ function startTurn(events: readonly GenerationEvent[], failure?: Error) {
     cancel() {},
   } as unknown as TurnAllocation
   const open = { turnId: 't', startedAtMs: 0 } as OpenTurn
-  const parts = { call, open, word: { retryCount: 0 }, annotations: {}, opened: Promise.resolve() }
+  const generation = {} as GenerationRequest
+  const prepared = { call, open, word: { retryCount: 0 }, annotations: {}, generation }
   const hooks = { run, graceMs: () => 0, undelivered: async () => {} }
-  const turn = new RunningTurn(parts, () => ({}) as GenerationRequest, hooks)
+  const turn = new RunningTurn(prepared, Promise.resolve(), hooks)
   return { turn, gates }
 }
 
