@@ -1,38 +1,93 @@
 /**
- * The composition root: starts a server from a configuration. Only this file and `server-parts.ts` know every adapter.
+ * The composition root, the only file that knows every adapter. {@link startServer} creates the parts of a server in
+ * the order of their dependencies: a part receives only parts that precede it. The stack owns what has to be closed,
+ * and closes it in the reverse order.
  */
-import { hostname, networkInterfaces } from 'node:os'
+import { readFileSync } from 'node:fs'
+import { hostname } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
-import type { ProxyError } from './base/errors.ts'
+import { openBackend } from './backend.ts'
+import { ProxyError } from './base/errors.ts'
 import { logEvent } from './base/log-events.ts'
 import type { Logger } from './base/logger.ts'
 import { VERSION } from './base/version.ts'
 import { loadEmbeddedTokenizer } from './embedded/engine/embedded-model.ts'
 import { openEngines } from './embedded/open-engines.ts'
 import { uiRoutes } from './inspector/routes/routes.ts'
+import { type CaptureOptions, parseCaptureOptions, undefinedIfEmpty } from './protocol/token-data/kinds.ts'
 import { MAX_FRAME_BYTES } from './protocol/worker/protocol.ts'
 import { fallbackNote, isLoopback, NO_ENGINE_NOTE, namesNoEngine, notesOn } from './proxy/config/notes.ts'
 import type { ServeConfig } from './proxy/config/options/serve.ts'
 import type { WorkerConfig } from './proxy/config/options/worker.ts'
 import { trustedAuthorities } from './proxy/config/trusted-authorities.ts'
+import { openServer } from './proxy/engines/clients/open-servers.ts'
 import { createTokenTextReader } from './proxy/engines/clients/token-text-reader.ts'
+import type { Connect } from './proxy/engines/clients/wire/connection.ts'
 import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
+import { createNodes } from './proxy/http/nodes/nodes.ts'
 import { RolloutOwners } from './proxy/http/nodes/rollout-owners.ts'
+import { ClusterControls, Controls } from './proxy/http/operator/controls.ts'
 import { openHealthPort } from './proxy/http/operator/health/health-port.ts'
 import { getHealth } from './proxy/http/operator/health/health-route.ts'
-import { listen, type ServerOptions } from './proxy/http/server.ts'
-import { rejectWorkers } from './proxy/relay/reject-workers.ts'
-import { describeHeld } from './proxy/session/state/sweeper.ts'
-import type { NodeCoordination } from './proxy/store/port/node-coordination.ts'
-import type { Promises } from './proxy/store/postgres/connection.ts'
-import { databaseName, isPostgresUrl } from './proxy/store/postgres/open.ts'
+import { type HttpServer, listen, type ServerOptions } from './proxy/http/server.ts'
+import { reachableUrl } from './proxy/http/transport/base-url.ts'
+import { Metrics } from './proxy/metrics/metrics.ts'
+import { ChatPrompts } from './proxy/session/prompts/chat-prompts.ts'
+import { TokenPrompts } from './proxy/session/prompts/token-prompts.ts'
+import { Activity } from './proxy/session/state/activity.ts'
+import { parseLimits } from './proxy/session/state/limits.ts'
+import { Sessions } from './proxy/session/state/sessions.ts'
+import { describeHeld, type SweepBacklog } from './proxy/session/state/sweeper.ts'
+import { TurnRunner } from './proxy/session/turn/run-turn.ts'
+import { WeightAnnouncement } from './proxy/session/turn/weight-announcement.ts'
+import type { TurnRecord, TurnStore } from './proxy/store/port/turn-store.ts'
+import {
+  databaseName,
+  isPostgresUrl,
+  lookAtPostgres,
+  openPostgresStore,
+} from './proxy/store/postgres/open.ts'
+import type { SpawnThread } from './proxy/store/record/store-thread.ts'
+import { openSqliteStore } from './proxy/store/sqlite/open.ts'
+import { openPassingStore } from './proxy/store/sqlite/passing.ts'
+import type { openTokenModel } from './proxy/tokens/model/token-model.ts'
+import { openTracing } from './proxy/tracing/open.ts'
+import { type DriftEngine, DriftMeter } from './proxy/verify/drift-meter.ts'
+import { idleEngine } from './proxy/verify/idle-engine.ts'
 import { forwardRollouts } from './rollout/server/forward-rollouts.ts'
 import { InProcessRollouts } from './rollout/server/in-process-rollouts.ts'
 import { rolloutRoutes } from './rollout/server/routes.ts'
-import { getCertificateFiles, openParts, type ServerHooks, type ServerParts } from './server-parts.ts'
+import {
+  checkTokenEngines,
+  findServedLength,
+  getExpectedTokenizer,
+  openModel,
+  reportMarkup,
+} from './token-mode.ts'
 import { InferenceWorkerClient } from './worker/inference-worker-client.ts'
+import type { Resolve } from './worker/proxy-addresses.ts'
+import type { Dial } from './worker/proxy-connection.ts'
 
-export type { Platform, ServerHooks } from './server-parts.ts'
+/** System dependencies of a process. Default of each: the operating system's. */
+export interface Platform {
+  /** Listens for agents, trainers and workers. */
+  listen?: (options: ServerOptions) => Promise<HttpServer>
+  /** Opens sockets to engines. */
+  connect?: Connect | undefined
+  /** Opens WebSockets to proxies. */
+  dial?: Dial
+  /** Resolves the addresses of proxies. */
+  resolve?: Resolve
+  /** Starts the threads of the store. */
+  spawn?: SpawnThread
+  /** Opens the model of token mode, with the threads that render and tokenize. */
+  openModel?: typeof openTokenModel
+}
+
+interface StartOptions {
+  logger: Logger
+  platform?: Platform | undefined
+}
 
 export interface RunningServer {
   /** The URL at which the server listens, with the actual port: `http://127.0.0.1:8080`. */
@@ -53,45 +108,158 @@ export interface RunningServer {
  * @throws ProxyError `start_failed`, `store_failed` or `config_invalid`; the operating system's error if it cannot
  * listen
  */
-export async function startServer(config: ServeConfig, hooks: ServerHooks): Promise<RunningServer> {
-  const { logger, outside = {} } = hooks
-  await using opened = new AsyncDisposableStack()
-  const parts = await openParts(config, hooks, opened)
-  const { store, backend, sessions, drift, runner, nodes } = parts
-  const owners = store.shared && nodes && new RolloutOwners(store.shared, nodes)
-  const rollouts = config.runner === undefined ? undefined : new InProcessRollouts(config, logger, owners)
-  const http = await (outside.listen ?? listen)(httpOptions(config, parts, rollouts, logger))
-  opened.defer(() => http.close())
-  const { host, healthPort: port, basePath } = config
+export async function startServer(
+  config: ServeConfig,
+  { logger, platform = {} }: StartOptions,
+): Promise<RunningServer> {
+  const { mode, host, basePath, adminKeys } = config
+  await using stack = new AsyncDisposableStack()
+
+  // 1. Metrics and tracing, which observe the other parts and close last.
+  const metrics = stack.use(new Metrics())
+  const tracing = await openTracing(process.env, logger)
+  stack.defer(() => tracing?.close())
+
+  // 2. The store. `shared` is set if other nodes may use its database.
+  const countedStore = metrics.watchStore(await openStore(config, { metrics, logger, platform }))
+  const store = tracing?.watchStore(countedStore) ?? countedStore
+  stack.defer(() => store.close())
+  const { shared } = store
+  const database = isPostgresUrl(config.db) ? await lookAtPostgres(config.db, config.durability) : undefined
+
+  // 3. The model of token mode, and what engines that have its tokenizer report.
+  const model = await openModel(config, logger, platform.openModel)
+  stack.defer(() => model?.close())
+  const tokenizer = model && (await getExpectedTokenizer(config.tokenizer!, model))
+
+  // 4. The backend: engines in local mode, connected workers in relay mode.
+  const backendParts = { metrics, logger, connect: platform.connect, tokenizer }
+  const { backend, registry, engines, acceptWorker } = await openBackend(config, backendParts)
+  stack.defer(() => backend.close())
+  stack.defer(metrics.logThroughput(logger, backend))
+  const isFallback = () => engines().some(({ standIn }) => standIn)
+
+  // 5. Prompts, which the engines render in chat mode and the proxy in token mode.
+  if (model) checkTokenEngines(backend.status().members)
+  const markup = model && reportMarkup(model, logger)
+  const prompts = model
+    ? new TokenPrompts({ ...model, servedLength: await findServedLength(model, backend, logger) }, store)
+    : new ChatPrompts((...question) => backend.countTokens(...question), store)
+
+  // 6. Sessions. Here they are closed if a later step fails.
+  const activity = new Activity()
+  const sessionHooks = {
+    onEnded: (sessionId: string) => backend.releaseSession(sessionId),
+    onSweepFailed: (err: ProxyError) => logEvent(logger, 'sweep_failed', { err }),
+    onSweepHeld: (held: SweepBacklog) => logEvent(logger, 'sweep_deferred', { note: describeHeld(held) }),
+  }
+  const sessions = new Sessions(store, sessionHooks, {
+    activity,
+    strict: config.strictSessions,
+    defaultTtlMs: config.sessionTtlMs || null,
+    limits: parseLimits(config.sessionLimits ?? []),
+    memoryBytes: config.sessionMemoryBytes,
+    metadata: () => (isFallback() ? { llm_proxy_note: fallbackNote(config) } : {}),
+  })
+  stack.defer(() => sessions.close())
+
+  // 7. The drift meter, with its own engine or those of the backend.
+  const findIdleEngine = (turn: TurnRecord) => idleEngine(engines(), backend.status(), turn)
+  const drift =
+    config.verifyShare > 0
+      ? openDriftMeter(config, { store, logger, metrics, platform, findIdleEngine })
+      : undefined
+  stack.defer(() => drift?.close())
+
+  // 8. The turns of agents' requests.
+  const weights = new WeightAnnouncement()
+  const runner = new TurnRunner({
+    ...{ sessions, prompts, store, logger, weights, activity },
+    backend: metrics.watchBackend(backend),
+    record: parseRecordOption(config),
+    logprobsMode: config.logprobsMode,
+    retryGraceMs: config.retryGraceMs,
+    editedCalls: config.editedCalls,
+    model: config.model,
+    onTrainable: drift && ((turn) => drift.meter.offer(turn)),
+  })
+
+  // 9. The other nodes, and what admins control: of this node, or of all nodes of the database.
+  const authority = config.tlsCert && readFileSync(config.tlsCert, 'utf8')
+  const nodes = shared && createNodes(shared, { basePath, authority })
+  stack.defer(() => nodes?.forwarder.close())
+  const controlled = { backend, weights, activity, logger }
+  const cluster = nodes && new ClusterControls({ ...controlled, ...nodes, registry })
+
+  // 10. Rollouts, which this process runs or forwards.
+  const rollouts =
+    config.runner === undefined
+      ? undefined
+      : new InProcessRollouts(config, logger, nodes && new RolloutOwners(nodes))
+  const forwarded =
+    config.rolloutServer === undefined
+      ? undefined
+      : forwardRollouts({ serverUrl: config.rolloutServer, adminKey: adminKeys[0] })
+
+  // 11. The HTTP server of agents, trainers, operators and workers; beside it the port for probes.
+  const http = await (platform.listen ?? listen)({
+    ...toHttpOptions(config),
+    ...{ sessions, store, runner, backend, logger, weights, activity, nodes, tracer: tracing, acceptWorker },
+    registry: mode === 'local' && cluster ? cluster : registry,
+    controls: cluster ?? new Controls(controlled),
+    inspector: uiRoutes,
+    rollouts: rollouts ? rolloutRoutes(rollouts) : forwarded,
+    tokenTexts: createTokenTextReader(
+      model && { name: config.tokenizer!, tokenizer: model.tokenizer },
+      loadEmbeddedTokenizer,
+      engines,
+    ),
+    metrics: metrics.source({
+      ...{ backend, prompts, store, rollouts: rollouts?.rollouts },
+      ...(config.db !== 'memory' && !isPostgresUrl(config.db) && { databasePath: config.db }),
+    }),
+    facts: () => ({
+      version: VERSION,
+      db: databaseName(config.db),
+      database,
+      ...((config.runner ?? config.rolloutServer) !== undefined && { rollouts: true }),
+      prompts: prompts.counts(),
+      ...markup,
+      drift: drift?.meter.state(),
+      notes: [
+        ...notesOn(config).filter((note) => note !== fallbackNote(config) || isFallback()),
+        ...(mode === 'local' && !engines().some(({ watch }) => watch.healthy) ? [NO_ENGINE_NOTE] : []),
+        ...(sessions.heldSweep ? [describeHeld(sessions.heldSweep)] : []),
+      ],
+    }),
+  })
+  stack.defer(() => http.close())
   const health = async () => {
     const { code, health } = await getHealth({ backend, runner, store })
     return { code, body: JSON.stringify(health) }
   }
+  const { healthPort: port } = config
   const healthPort = port === undefined ? undefined : await openHealthPort({ host, port, basePath, health })
-  if (healthPort) opened.defer(() => healthPort.close())
-  if (drift) opened.defer(() => drift.close())
-  // Deferred first, because it ends the long polls that the server would wait for.
-  opened.defer(() => sessions.close())
-  // All notes are one line. They are logged after the server listens, so that they do not hide the reason why it
-  // cannot.
+  stack.defer(() => healthPort?.close())
+  // Sessions end the long polls for which the HTTP server would wait.
+  stack.defer(() => sessions.close())
+
+  // 12. What needs the server's address. Notes follow its start, so that they do not hide the reason of a failure.
   const notes = notesOn(config)
   if (notes.length > 0) logEvent(logger, 'configuration_note', { note: notes.join(' ') })
-  const { url } = http
-  if (rollouts) {
-    opened.defer(() => rollouts.close())
-    await rollouts.begin({ proxyUrl: url, adminKeys: config.adminKeys, tlsCa: undefined })
-  }
-  await store.shared?.tell({ url: config.nodeUrl ?? reachableUrl(url) })
-  const running = opened.move()
+  stack.defer(() => rollouts?.close())
+  await rollouts?.begin({ proxyUrl: http.url, adminKeys, tlsCa: undefined })
+  await shared?.tell({ url: config.nodeUrl ?? reachableUrl(http.url) })
+  const running = stack.move()
   return {
-    url,
+    url: http.url,
     healthUrl: healthPort?.url,
     lost: store.lost,
     stop: async (graceMs) => {
       // Agents run for minutes, so they are ended and the trainer retries.
       await rollouts?.rollouts.stop(0)
       // Without a database the other nodes cannot be notified, and nothing more is recorded.
-      await store.shared?.tell({ isDraining: true }).catch(() => {})
+      await shared?.tell({ isDraining: true }).catch(() => {})
       const drained = await runner.drain(graceMs)
       await running.disposeAsync()
       return { drained }
@@ -99,27 +267,67 @@ export async function startServer(config: ServeConfig, hooks: ServerHooks): Prom
   }
 }
 
-/** Returns the URL at which other machines reach the proxy: if it listens on all addresses, the first external one. */
-function reachableUrl(url: string): string {
-  const reachable = new URL(url)
-  if (reachable.hostname === '0.0.0.0' || reachable.hostname === '[::]') {
-    const addresses = Object.values(networkInterfaces()).flatMap((all = []) => all)
-    const { address } = addresses.find(({ internal, family }) => !internal && family === 'IPv4') ?? {}
-    reachable.hostname = address ?? '127.0.0.1'
-  }
-  return reachable.href
+interface Observers {
+  metrics: Metrics
+  logger: Logger
+  platform: Platform
 }
 
-function httpOptions(
+async function openStore(
+  { db, durability, searchIndex }: ServeConfig,
+  { metrics, logger, platform: { spawn } }: Observers,
+): Promise<TurnStore> {
+  const onCommit = (operations: number, tookMs: number) => metrics.committed(operations, tookMs)
+  const options = { onCommit, searchIndex, logger, spawn }
+  if (db === 'memory') return openPassingStore(options)
+  if (isPostgresUrl(db)) return openPostgresStore({ url: db, durability, ...options })
+  return openSqliteStore({ path: db, durability, ...options })
+}
+
+interface DriftMeterParts extends Observers {
+  store: TurnStore
+  findIdleEngine(turn: TurnRecord): DriftEngine | 'busy' | undefined
+}
+
+/**
+ * Opens the drift meter.
+ * @throws ProxyError `config_invalid` for the URL of its engine
+ */
+function openDriftMeter(
   config: ServeConfig,
-  parts: ServerParts,
-  own: InProcessRollouts | undefined,
-  logger: Logger,
-): ServerOptions {
-  const { metrics, tracing, store, relay, backend, prompts, tokenizer } = parts
-  const { sessions, runner, weights, activity, registry, controls, nodes } = parts
+  { metrics, logger, platform, store, findIdleEngine }: DriftMeterParts,
+) {
+  const { verifyShare: share, verifyEngineUrl: url } = config
+  const own = url === undefined ? undefined : openServer({ ...config, connect: platform.connect }, url)
+  const meter = new DriftMeter({
+    share,
+    store,
+    logger,
+    onVerdict: (verdict, result) => metrics.verified(verdict, result?.comparison?.mean_difference),
+    onControl: (isCaught) => metrics.controlTried(isCaught),
+    engineFor: async (turn, signal) =>
+      own ? { client: own, health: await own.checkHealth(signal) } : findIdleEngine(turn),
+  })
+  const close = async () => {
+    await meter.close()
+    await own?.close()
+  }
+  return { meter, close }
+}
+
+/** Parses `--record`. @throws ProxyError `config_invalid` */
+function parseRecordOption({ record }: ServeConfig): CaptureOptions | undefined {
+  try {
+    return undefinedIfEmpty(parseCaptureOptions(record))
+  } catch (error) {
+    throw new ProxyError('config_invalid', `--record: ${(error as Error).message}`, { cause: error })
+  }
+}
+
+/** Returns the options of the HTTP server that follow from the configuration alone. */
+function toHttpOptions(config: ServeConfig) {
+  const { tlsCert: certPath, tlsKey: keyPath } = config
   return {
-    ...{ sessions, store, runner, backend, logger, weights, activity, registry, controls, nodes },
     host: config.host,
     port: config.port,
     bodyLimitBytes: config.maxBodyBytes,
@@ -132,83 +340,10 @@ function httpOptions(
     loopbackOnly: isLoopback(config.host),
     trustedProxies: config.trustedProxies,
     basePath: config.basePath,
-    ...getCertificateFiles(config),
+    ...(certPath !== undefined && keyPath !== undefined && { certificateFiles: { certPath, keyPath } }),
     turnMessages: config.turnMessages,
     volatileRules: config.stripVolatile ? undefined : [],
-    tracer: tracing,
-    facts: () => healthFacts(config, parts),
-    inspector: uiRoutes,
-    rollouts: createRolloutRoutes(config, own),
-    tokenTexts: createTokenTextReader(
-      tokenizer && { name: config.tokenizer!, tokenizer },
-      loadEmbeddedTokenizer,
-      () => ('engines' in backend ? backend.engines.all() : []),
-    ),
-    metrics: metrics.source({
-      backend,
-      prompts,
-      store,
-      rollouts: own?.rollouts,
-      ...(config.db !== 'memory' && !isPostgresUrl(config.db) && { databasePath: config.db }),
-    }),
-    acceptWorker: (socket, greeted) => {
-      const accepted = () => {
-        metrics.workerConnected()
-        greeted()
-      }
-      if (relay) relay.accept(socket, accepted)
-      else rejectWorkers(socket)
-    },
     maxWorkerFrameBytes: MAX_FRAME_BYTES,
-  }
-}
-
-/** Returns the routes of rollouts, which this process runs or forwards. */
-function createRolloutRoutes({ rolloutServer, adminKeys }: ServeConfig, own: InProcessRollouts | undefined) {
-  if (own) return rolloutRoutes(own)
-  return rolloutServer === undefined
-    ? undefined
-    : forwardRollouts({ serverUrl: rolloutServer, adminKey: adminKeys[0] })
-}
-
-/** Returns the part of `/health` for clients that may see all of it. */
-function healthFacts(config: ServeConfig, parts: ServerParts) {
-  const { store, backend, prompts, markup, drift, sessions, isFallback, database } = parts
-  const hasNoEngine = config.mode === 'local' && !backend.status().members.some(({ healthy }) => healthy)
-  return {
-    version: VERSION,
-    db: databaseName(config.db),
-    database: database && promisesToWire(database),
-    ...((config.runner ?? config.rolloutServer) !== undefined && { rollouts: true }),
-    nodes: store.shared && nodesToWire(store.shared),
-    prompts: prompts.counts(),
-    ...markup,
-    drift: drift?.meter.state(),
-    notes: [
-      ...notesOn(config).filter((note) => note !== fallbackNote(config) || isFallback()),
-      ...(hasNoEngine ? [NO_ENGINE_NOTE] : []),
-      ...(sessions.heldSweep ? [describeHeld(sessions.heldSweep)] : []),
-    ],
-  }
-}
-
-/** Returns the nodes that share the store. */
-function nodesToWire({ proxies, self }: NodeCoordination) {
-  return proxies.map(({ id, name, url = null, isDraining: draining }) => ({
-    name,
-    url,
-    draining,
-    self: id === self?.id,
-  }))
-}
-
-function promisesToWire({ server, fsync, fullPageWrites, ...commits }: Promises) {
-  return {
-    server,
-    fsync,
-    full_page_writes: fullPageWrites,
-    synchronous_commit: commits.synchronousCommit,
-    synchronous_standby_names: commits.synchronousStandbys,
   }
 }
 
@@ -223,12 +358,12 @@ export interface RunningWorker {
  * respond.
  * @throws ProxyError `config_invalid`
  */
-export function startWorker(config: WorkerConfig, { logger, outside = {} }: ServerHooks): RunningWorker {
+export function startWorker(config: WorkerConfig, { logger, platform = {} }: StartOptions): RunningWorker {
   const { maxConcurrency, proxyUrls, workerKeys: apiKeys } = config
   const workerId = config.workerId ?? `${hostname()}-${process.pid}`
   if (namesNoEngine(config)) logEvent(logger, 'configuration_note', { note: fallbackNote() })
   const backend = createLocalBackend({
-    clients: openEngines({ ...config, connect: outside.connect }),
+    clients: openEngines({ ...config, connect: platform.connect }),
     maxConcurrencyPerEngine: maxConcurrency,
     tellsTextIds: true,
     measuresLogprobs: true,
@@ -242,8 +377,8 @@ export function startWorker(config: WorkerConfig, { logger, outside = {} }: Serv
     backend,
     maxConcurrency,
     logger,
-    dial: outside.dial,
-    resolve: outside.resolve,
+    dial: platform.dial,
+    resolve: platform.resolve,
   })
   worker.start()
   return {

@@ -13,8 +13,8 @@ export async function run(config: ServeConfig): Promise<number> {
   const logger = createLogger(config.logLevel, config.logFormat)
   const model = config.tokenizer === undefined ? undefined : await beginModel(config)
   const { startServer } = await import('../main.ts')
-  const outside = model && { openModel: () => model.ready() }
-  const server = await startServer(config, { logger, outside }).catch(async (error: unknown) => {
+  const platform = model && { openModel: () => model.ready() }
+  const server = await startServer(config, { logger, platform }).catch(async (error: unknown) => {
     await model?.close()
     throw explainListenFailure(error, config.host, config.port)
   })
@@ -33,7 +33,7 @@ export async function run(config: ServeConfig): Promise<number> {
  * tokenizer should be reported before anything else is done.
  */
 async function beginModel(config: ServeConfig): Promise<StartingModel | undefined> {
-  const { startModel } = await import('../start-model.ts')
+  const { startModel } = await import('../token-mode.ts')
   return startModel(config)
 }
 

@@ -47,8 +47,8 @@ export async function startProxy(
     db: overrides.db ?? `${t.testdir!({})}/proxy.db`,
   }
   const spawn = isPostgresUrl(config.db) ? undefined : inProcess
-  const outside = { ...(spawn && { spawn }), openModel: openSharedModel(t) }
-  const server = await watched(() => startServer(config, { logger, outside }))
+  const platform = { ...(spawn && { spawn }), openModel: openSharedModel(t) }
+  const server = await watched(() => startServer(config, { logger, platform }))
   t.teardown(() => server.stop(0))
   const [adminKey] = config.adminKeys
   const key = adminKey === undefined ? {} : { authorization: `Bearer ${adminKey}` }

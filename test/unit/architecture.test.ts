@@ -40,17 +40,32 @@ const RULES: ArchitectureRules = {
   parts: {
     'src/cli': [
       'src/main.ts',
-      'src/start-model.ts',
+      'src/token-mode.ts',
       'src/rollout/datasets',
       'src/protocol/transcript',
       ...PRODUCTS,
       ...PROXY,
     ],
     'src/index.ts': ['src/main.ts', ...PRODUCTS, ...PROXY],
-    'src/main.ts': ['src/server-parts.ts', ...PRODUCTS, ...PROXY],
-    'src/server-parts.ts': ['src/open-prompts.ts', ...PRODUCTS, ...PROXY],
-    'src/open-prompts.ts': ['src/start-model.ts', ...PROXY],
-    'src/start-model.ts': ['src/embedded', 'src/proxy/config', 'src/proxy/tokens'],
+    // The only file that imports every adapter.
+    'src/main.ts': ['src/backend.ts', 'src/token-mode.ts', ...PRODUCTS, ...PROXY],
+    'src/backend.ts': [
+      'src/embedded',
+      'src/proxy/config',
+      'src/proxy/metrics',
+      'src/proxy/relay',
+      ...ENGINES,
+      'src/proxy/engines/port',
+      ...GROUND,
+    ],
+    'src/token-mode.ts': [
+      'src/embedded',
+      'src/proxy/config',
+      'src/proxy/engines/port',
+      'src/proxy/session',
+      'src/proxy/tokens',
+      ...GROUND,
+    ],
     // The page that a browser runs: of the proxy it knows what the API answers, as types.
     'src/inspector/page': ['src/proxy/http', 'src/protocol/transcript'],
     'src/inspector/routes': GROUND,
@@ -138,8 +153,8 @@ const RULES: ArchitectureRules = {
 
 /** Folders of rooms, which have no file of their own, but for those that put their rooms together. */
 const ROOMS_ALONE: Readonly<Record<string, readonly string[]>> = {
-  // The composition root, its parts, what has to start before they are loaded, and the package's door.
-  src: ['main.ts', 'server-parts.ts', 'open-prompts.ts', 'start-model.ts', 'index.ts'],
+  // The composition root, what differs between its modes, and the package's entry point.
+  src: ['main.ts', 'backend.ts', 'token-mode.ts', 'index.ts'],
   'src/proxy': [],
   'src/proxy/dialects': [],
   'src/proxy/engines': [],

@@ -134,10 +134,10 @@ export async function checkDatabase({ db, durability }: ServeConfig): Promise<Fi
 
 /** Checks the server's settings for the durability of commits. */
 async function checkServer(db: string, durability: ServeConfig['durability']): Promise<Finding[]> {
-  const { server, fsync, synchronousCommit, synchronousStandbys } = await lookAtPostgres(db, durability)
-  const seen = `PostgreSQL ${server}, fsync ${fsync}, synchronous_commit ${synchronousCommit}`
-  if (synchronousStandbys !== '')
-    return [ok('database server', `${seen}, synchronous standby ${synchronousStandbys}`)]
+  const { server, fsync, ...settings } = await lookAtPostgres(db, durability)
+  const { synchronous_commit: commit, synchronous_standby_names: standbys } = settings
+  const seen = `PostgreSQL ${server}, fsync ${fsync}, synchronous_commit ${commit}`
+  if (standbys !== '') return [ok('database server', `${seen}, synchronous standby ${standbys}`)]
   return [
     ok('database server', `${seen}, no synchronous standby: one that takes over loses the newest turns`),
   ]

@@ -126,9 +126,8 @@ interface AppGuards {
 /** Builds the application with all routes of a proxy, not listening yet. */
 export function buildApp(options: AppOptions, sockets?: AppSockets): Promise<App> {
   const { sessions, runner, nodes } = options
-  const { shared } = options.store
   const isDraining = () => runner.isDraining
-  const toOwner = shared && nodes && forwardToOwner({ sessions, shared, ...nodes, isDraining })
+  const toOwner = nodes && forwardToOwner({ sessions, ...nodes, isDraining })
   const verifyNode = nodes && ((request: FastifyRequest) => nodes.identity.verify(request)?.from)
   const base = { ...options, toOwner, verifyNode }
   return buildAppWith(base, (app, guards) => addRoutes(app, options, guards), sockets)

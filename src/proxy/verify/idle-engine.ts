@@ -1,4 +1,5 @@
-import type { LocalBackend } from '../engines/dispatch/local-backend.ts'
+import type { EngineEntry } from '../engines/dispatch/engine-pool.ts'
+import type { BackendStatus } from '../engines/port/backend.ts'
 import type { TurnRecord } from '../store/port/turn-store.ts'
 import type { DriftEngine } from './drift-meter.ts'
 
@@ -8,16 +9,14 @@ import type { DriftEngine } from './drift-meter.ts'
  * @returns `busy` if requests are queued or all engines are serving
  */
 export function idleEngine(
-  backend: Pick<LocalBackend, 'engines' | 'status'>,
+  engines: readonly EngineEntry[],
+  { queued, members }: BackendStatus,
   turn: Pick<TurnRecord, 'engine' | 'weightVersionEnd'>,
 ): DriftEngine | 'busy' | undefined {
-  const able = backend.engines
-    .all()
-    .filter(({ client, watch }) => client.score && watch.healthy && !watch.unavailable)
+  const able = engines.filter(({ client, watch }) => client.score && watch.healthy && !watch.unavailable)
   const sameWeights = able.filter(({ watch }) => watch.weightVersion === (turn.weightVersionEnd ?? undefined))
   const asked = sameWeights.length > 0 ? sameWeights : able
   if (asked.length === 0) return undefined
-  const { queued, members } = backend.status()
   const serving = new Set(members.flatMap(({ name, inFlight }) => (inFlight > 0 ? [name] : [])))
   const idle = queued > 0 ? [] : asked.filter(({ client }) => !serving.has(client.name))
   const engine = idle.find(({ client }) => client.name === turn.engine) ?? idle[0]

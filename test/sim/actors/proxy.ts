@@ -109,7 +109,7 @@ export class SimProxy {
     try {
       const running = await startServer(this.#config, {
         logger: loggerOf(this.#world, 'proxy'),
-        outside: this.#outside(machine),
+        platform: this.#platform(machine),
       })
       if (machine.isDead) return
       this.#running = running
@@ -128,7 +128,7 @@ export class SimProxy {
     if (machine.isDead && !this.isOver) this.#world.time.after(RESTART_MS, () => this.start(), null)
   }
 
-  #outside(machine: Machine): Platform {
+  #platform(machine: Machine): Platform {
     const { network, disk } = this.#world
     return {
       connect: connectEngine(network),

@@ -111,7 +111,7 @@ export class SimWorker {
     return this.#machine.run(() =>
       startWorker(this.#config, {
         logger,
-        outside: { connect: connectEngine(network), dial: dialProxy(network, repeats) },
+        platform: { connect: connectEngine(network), dial: dialProxy(network, repeats) },
       }),
     )
   }

@@ -6,6 +6,8 @@ import { NodeIdentity } from './node-identity.ts'
 import { OtherNodes } from './other-nodes.ts'
 
 export interface Nodes {
+  /** The leases and settings in the database. */
+  readonly shared: NodeCoordination
   readonly identity: NodeIdentity
   readonly deliveries: Deliveries
   readonly forwarder: Forwarder
@@ -24,5 +26,5 @@ export function createNodes(shared: NodeCoordination, options: NodesOptions): No
   const identity = new NodeIdentity(shared)
   const deliveries = new Deliveries(shared)
   const forwarder = new Forwarder({ shared, identity, deliveries, ...options })
-  return { identity, deliveries, forwarder, others: new OtherNodes(shared, forwarder) }
+  return { shared, identity, deliveries, forwarder, others: new OtherNodes(shared, forwarder) }
 }

@@ -4,7 +4,7 @@
  */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
-import type { NodeCoordination, NodeInfo } from '../../store/port/node-coordination.ts'
+import type { NodeInfo } from '../../store/port/node-coordination.ts'
 import { getHops, MAX_HOPS } from './forwarder.ts'
 import type { Nodes } from './nodes.ts'
 
@@ -19,11 +19,9 @@ const FORWARDED_HEADERS = ['content-type', 'retry-after', 'x-rollout-id']
 type ForwardRollout = (request: FastifyRequest, reply: FastifyReply, body?: string) => Promise<FastifyReply>
 
 export class RolloutOwners {
-  readonly #shared: NodeCoordination
-  readonly #nodes: Pick<Nodes, 'forwarder' | 'others'>
+  readonly #nodes: Nodes
 
-  constructor(shared: NodeCoordination, nodes: Pick<Nodes, 'forwarder' | 'others'>) {
-    this.#shared = shared
+  constructor(nodes: Nodes) {
     this.#nodes = nodes
   }
 
@@ -32,17 +30,17 @@ export class RolloutOwners {
    * node has it
    */
   async claim(rolloutId: string): Promise<ForwardRollout | undefined> {
-    return this.#toForward(await this.#shared.claimRollout(rolloutId))
+    return this.#toForward(await this.#nodes.shared.claimRollout(rolloutId))
   }
 
   /** @returns undefined: no other node has the rollout */
   async find(rolloutId: string): Promise<ForwardRollout | undefined> {
-    return this.#toForward(await this.#shared.findRollout(rolloutId))
+    return this.#toForward(await this.#nodes.shared.findRollout(rolloutId))
   }
 
   /** Forgets a rollout of this node. Never rejects: a row of a rollout that the node does not have is harmless. */
   release(rolloutId: string): void {
-    this.#shared.releaseRollout(rolloutId).catch(() => {})
+    this.#nodes.shared.releaseRollout(rolloutId).catch(() => {})
   }
 
   /** Returns the rollouts of the other nodes; none if another node sent the request. */

@@ -171,14 +171,14 @@ export async function rejectSharedSessions(
   )
 }
 
-/** The durability that the server guarantees for a commit. */
-export interface Promises {
+/** The version of the server, and its settings that determine whether a commit survives a loss of power. */
+export interface DurabilitySettings {
   readonly server: string
   readonly fsync: string
-  readonly fullPageWrites: string
-  readonly synchronousCommit: string
-  /** Value of `synchronous_standby_names`; empty: none. */
-  readonly synchronousStandbys: string
+  readonly full_page_writes: string
+  readonly synchronous_commit: string
+  /** Empty: none. */
+  readonly synchronous_standby_names: string
 }
 
 /**
@@ -186,7 +186,10 @@ export interface Promises {
  * @param durability `power`: commits survive a power loss of the server; `process`: the server's settings decide
  * @throws ProxyError `start_failed` if an acknowledged turn would not survive a power loss of the server
  */
-export async function askForDurability(client: pg.Client, durability: Durability): Promise<Promises> {
+export async function askForDurability(
+  client: pg.Client,
+  durability: Durability,
+): Promise<DurabilitySettings> {
   const shown = async (name: string) => {
     const { rows } = await client.query<Record<string, string>>(`SHOW ${name}`)
     return Object.values(rows[0]!)[0]!
@@ -212,9 +215,9 @@ export async function askForDurability(client: pg.Client, durability: Durability
   return {
     server: await shown('server_version'),
     fsync,
-    fullPageWrites,
-    synchronousCommit: await shown('synchronous_commit'),
-    synchronousStandbys: await shown('synchronous_standby_names'),
+    full_page_writes: fullPageWrites,
+    synchronous_commit: await shown('synchronous_commit'),
+    synchronous_standby_names: await shown('synchronous_standby_names'),
   }
 }
 

@@ -9,7 +9,13 @@ import type { ReaderMethods } from '../record/reader.ts'
 import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
 import { ThreadReader } from '../record/thread-reader.ts'
 import { ThreadStore } from '../record/thread-store.ts'
-import { askForDurability, connect, explained, type Promises, withoutPassword } from './connection.ts'
+import {
+  askForDurability,
+  connect,
+  type DurabilitySettings,
+  explained,
+  withoutPassword,
+} from './connection.ts'
 import type { ReaderData } from './reader-thread.ts'
 import { PostgresShared } from './shared.ts'
 import type { NodeWriteMethods } from './writer-loop.ts'
@@ -60,8 +66,8 @@ export function databaseName(db: string): string {
   return isPostgresUrl(db) ? withoutPassword(db) : db
 }
 
-/** Returns the durability that the server guarantees for a commit. @throws ProxyError `start_failed` */
-export function lookAtPostgres(url: string, durability: Durability): Promise<Promises> {
+/** Returns the settings that determine the durability of a commit. @throws ProxyError `start_failed` */
+export function lookAtPostgres(url: string, durability: Durability): Promise<DurabilitySettings> {
   return explained(url, async () => {
     const client = await connect(url)
     try {

@@ -13,8 +13,10 @@ function asked(engines: Record<string, Given>, turn: { engine: string; version: 
     watch: { healthy: true, unavailable, models: [], weightVersion },
   }))
   const members = Object.entries(engines).map(([name, { inFlight = 0 }]) => ({ name, inFlight, capacity: 4 }))
-  const backend = { engines: { all: () => all }, status: () => ({ members, queued }) }
-  const found = idleEngine(backend as never, { engine: turn.engine, weightVersionEnd: turn.version })
+  const found = idleEngine(all as never, { members, queued } as never, {
+    engine: turn.engine,
+    weightVersionEnd: turn.version,
+  })
   return typeof found === 'object' ? found.client.name : found
 }
 

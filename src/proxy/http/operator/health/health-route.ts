@@ -2,6 +2,7 @@ import type { FastifyPluginCallback } from 'fastify'
 import Type, { type Static } from 'typebox'
 import type { Backend } from '../../../engines/port/backend.ts'
 import type { TurnRunner } from '../../../session/turn/run-turn.ts'
+import type { NodeCoordination } from '../../../store/port/node-coordination.ts'
 import type { TurnStore } from '../../../store/port/turn-store.ts'
 import type { Caller } from '../../access/scopes.ts'
 
@@ -18,7 +19,7 @@ interface HealthOptions {
   /** Returns further fields: version, database, the ways prompts were built, notes such as the fallback engine. */
   facts: () => Record<string, unknown>
   runner: TurnRunner
-  store: Pick<TurnStore, 'check'>
+  store: Pick<TurnStore, 'check' | 'shared'>
 }
 
 type ProxyHealth = Static<typeof Health>
@@ -46,7 +47,10 @@ export async function getHealth({
   backend,
   runner,
   store,
-}: Omit<HealthOptions, 'facts'>): Promise<{ code: 200 | 503; health: ProxyHealth }> {
+}: Pick<HealthOptions, 'backend' | 'runner'> & { store: Pick<TurnStore, 'check'> }): Promise<{
+  code: 200 | 503
+  health: ProxyHealth
+}> {
   const canCommit = await isRecording(store)
   const status = runner.isDraining ? 'draining' : canCommit ? 'ok' : 'store_failed'
   const { members } = backend.status()
@@ -55,6 +59,16 @@ export async function getHealth({
     code: status === 'ok' ? 200 : 503,
     health: { status, mode: backend.mode, connected_workers: workers },
   }
+}
+
+/** Returns the nodes that share the store. */
+function nodesToWire({ proxies, self }: NodeCoordination) {
+  return proxies.map(({ id, name, url = null, isDraining: draining }) => ({
+    name,
+    url,
+    draining,
+    self: id === self?.id,
+  }))
 }
 
 /**
@@ -97,6 +111,7 @@ export const healthRoute: FastifyPluginCallback<HealthOptions> = (
         paused: pausedSinceMs !== undefined,
         paused_since: pausedSinceMs === undefined ? null : pausedSinceMs / 1_000,
         uptime_s: Math.round(process.uptime()),
+        nodes: store.shared && nodesToWire(store.shared),
         ...facts(),
       }
     },

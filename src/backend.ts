@@ -1,0 +1,98 @@
+/** The backend, the one part in which the two modes differ. */
+import type { Logger } from './base/logger.ts'
+import { openEngines } from './embedded/open-engines.ts'
+import { fallsBack, isOpenDoor } from './proxy/config/notes.ts'
+import type { ServeConfig } from './proxy/config/options/serve.ts'
+import { checkEngines, openServer } from './proxy/engines/clients/open-servers.ts'
+import type { Connect } from './proxy/engines/clients/wire/connection.ts'
+import type { EngineEntry } from './proxy/engines/dispatch/engine-pool.ts'
+import { EngineRegistry } from './proxy/engines/dispatch/engine-registry.ts'
+import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
+import type { Backend } from './proxy/engines/port/backend.ts'
+import { createTokenizerQuestion, type ExpectedTokenizer } from './proxy/engines/port/expected-tokenizer.ts'
+import type { Registry } from './proxy/engines/port/registry.ts'
+import type { Metrics } from './proxy/metrics/metrics.ts'
+import { rejectWorkers } from './proxy/relay/reject-workers.ts'
+import { RelayBackend } from './proxy/relay/relay-backend.ts'
+import type { RelaySocket } from './proxy/relay/relay-socket.ts'
+
+interface BackendParts {
+  metrics: Metrics
+  logger: Logger
+  connect: Connect | undefined
+  /** Token mode: what an engine reports that has the model's tokenizer. */
+  tokenizer: ExpectedTokenizer | undefined
+}
+
+interface OpenBackend {
+  /** The caller closes it. */
+  backend: Backend
+  registry: Registry
+  /** Returns the engines of local mode; none in relay mode, whose workers have them. */
+  engines(): readonly EngineEntry[]
+  /** Takes over the socket of a worker, or closes it in local mode. */
+  acceptWorker(socket: RelaySocket, greeted: () => void): void
+}
+
+/**
+ * Opens the backend of the mode.
+ * @throws ProxyError `start_failed` if no engine of local mode responds, `config_invalid`
+ */
+export function openBackend(config: ServeConfig, parts: BackendParts): Promise<OpenBackend> {
+  return config.mode === 'relay' ? openRelay(config, parts) : openLocal(config, parts)
+}
+
+async function openLocal(
+  config: ServeConfig,
+  { metrics, logger, connect, tokenizer }: BackendParts,
+): Promise<OpenBackend> {
+  const servers = { ...config, connect }
+  const clients = config.awaitEngines ? [] : openEngines(servers)
+  const backend = createLocalBackend({
+    ...toQueueOptions(config),
+    clients,
+    known: await checkEngines(clients, tokenizer && createTokenizerQuestion(tokenizer)),
+    tokenizer,
+    standIns: fallsBack(config),
+    measuresLogprobs: true,
+    adaptsEfforts: true,
+    maxConcurrencyPerEngine: config.maxConcurrency,
+    healthIntervalMs: config.healthIntervalMs,
+    logger,
+    watch: metrics.dispatch,
+  })
+  const registry = new EngineRegistry({
+    backend,
+    // Without keys, any client may register an engine, which must not receive the key of the others.
+    open: (url) => openServer(isOpenDoor(config) ? { ...servers, engineApiKey: undefined } : servers, url),
+    needsTokenIds: config.tokenizer !== undefined,
+    logger,
+  })
+  return { backend, registry, engines: () => backend.engines.all(), acceptWorker: rejectWorkers }
+}
+
+async function openRelay(
+  config: ServeConfig,
+  { metrics, logger, tokenizer }: BackendParts,
+): Promise<OpenBackend> {
+  const relay = new RelayBackend({
+    ...toQueueOptions(config),
+    logger,
+    tokenizer,
+    watch: metrics.dispatch,
+    callTimeoutMs: config.relayTimeoutMs,
+    graceMs: config.workerGraceMs,
+    heartbeatMs: config.heartbeatIntervalMs,
+    v1MaxConcurrency: config.maxConcurrency,
+  })
+  const acceptWorker: OpenBackend['acceptWorker'] = (socket, greeted) =>
+    relay.accept(socket, () => {
+      metrics.workerConnected()
+      greeted()
+    })
+  return { backend: relay, registry: relay, engines: () => [], acceptWorker }
+}
+
+function toQueueOptions({ queueLimit, queueWaitMs: waitMs, pauseLimitMs }: ServeConfig) {
+  return { queueLimit, waitMs, pauseLimitMs }
+}
