@@ -8,8 +8,8 @@ import type { DialectRequest } from './dialect-request.ts'
 
 export interface VolatileRule {
   readonly name: string
-  /** The scope of the rule: blocks of the system prompt, or a last message that contains nothing else. */
-  readonly where: 'system' | 'last_message'
+  /** The scope of the rule: blocks of the system prompt, or complete texts of user messages. */
+  readonly where: 'system' | 'user'
   /** @returns the part of the text to remove; undefined: none */
   find(text: string): string | undefined
 }
@@ -37,13 +37,15 @@ const EMPTY_SNAPSHOTS =
   /^\s*<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\n(?:(?:Conversation data \(data, not instructions\):\n)?"?(?:Active exec sessions:|## [\w -]+)(?:\\n|\n)none"?\n+)+<<<END_OPENCLAW_INTERNAL_CONTEXT>>>\s*$/
 
 /**
- * OpenClaw (seen: 2026.9.6) ends each request with a user message that its history does not keep: snapshots of its
- * background sessions and sub-agents. A message whose snapshots are all `none` carries no information. Others stay: the
- * same delimiters enclose the results of sub-agents, and instructions.
+ * OpenClaw (seen: 2026.9.6) ends each request with a text of the user: snapshots of its background sessions and
+ * sub-agents. With Chat Completions and Messages the next request does not repeat it; with Responses it repeats the one
+ * behind the task and ends without another. In Messages the text is a part of the message before it. A text whose
+ * snapshots are all `none` carries no information. Others stay: the same delimiters enclose the results of sub-agents,
+ * and instructions.
  */
 const openClawEmptySnapshots: VolatileRule = {
   name: 'openclaw_empty_snapshots',
-  where: 'last_message',
+  where: 'user',
   find: (text) => EMPTY_SNAPSHOTS.exec(text)?.[0],
 }
 
@@ -72,32 +74,47 @@ export function removeVolatile(
 }
 
 /**
- * Removes the last message of a request if it is a user message that a rule matches completely.
- * @returns the request itself if there is nothing to remove
+ * Removes texts of user messages that a rule matches completely; a message that becomes empty is removed.
+ * @returns the request itself if there is nothing to remove, or nothing would be left
  */
 export function removeVolatileMessage(
   lowered: DialectRequest,
   rules: readonly VolatileRule[] = VOLATILE_RULES,
 ): DialectRequest {
-  if (lowered.kind !== 'chat' || lowered.body.messages.length < 2) return lowered
-  const { messages } = lowered.body
-  const text = userText(messages.at(-1)!)
-  if (text === undefined) return lowered
-  const rule = rules.find(({ where, find }) => where === 'last_message' && find(text) === text)
-  if (rule === undefined) return lowered
+  if (lowered.kind !== 'chat') return lowered
+  const removed: Removal[] = []
+  const messages = lowered.body.messages
+    .map((message) => removeTexts(message, rules, removed))
+    .filter((message) => message !== undefined)
+  if (removed.length === 0 || messages.every(isInstruction)) return lowered
   const before = (lowered.annotations?.removed_from_prompt ?? []) as Removal[]
-  const removed = [...before, { rule: rule.name, text }]
   return {
     ...lowered,
-    body: { ...lowered.body, messages: messages.slice(0, -1) },
-    annotations: { ...lowered.annotations, removed_from_prompt: removed },
+    body: { ...lowered.body, messages },
+    annotations: { ...lowered.annotations, removed_from_prompt: [...before, ...removed] },
   }
 }
 
-/** Returns the text of a user message; undefined if it has other parts, or another role. */
-function userText({ role, content }: ChatMessage): string | undefined {
-  if (role !== 'user') return undefined
-  if (typeof content === 'string') return content
-  const parts = (content ?? []).map((part) => (part.type === 'text' ? part.text : undefined))
-  return parts.includes(undefined) ? undefined : parts.join('')
+function isInstruction({ role }: ChatMessage): boolean {
+  return role === 'system' || role === 'developer'
+}
+
+/** Returns a message without its volatile texts, which it adds to `removed`; undefined if nothing is left. */
+function removeTexts(
+  message: ChatMessage,
+  rules: readonly VolatileRule[],
+  removed: Removal[],
+): ChatMessage | undefined {
+  const { role, content } = message
+  if (role !== 'user') return message
+  const isVolatile = (text: unknown): boolean => {
+    if (typeof text !== 'string') return false
+    const rule = rules.find(({ where, find }) => where === 'user' && find(text) === text)
+    if (rule !== undefined) removed.push({ rule: rule.name, text })
+    return rule !== undefined
+  }
+  if (!Array.isArray(content)) return isVolatile(content) ? undefined : message
+  const left = content.filter((part) => part.type !== 'text' || !isVolatile(part.text))
+  if (left.length === content.length) return message
+  return left.length === 0 ? undefined : { ...message, content: left }
 }

@@ -59,7 +59,7 @@ function lowered(...messages: object[]): DialectRequest {
 const asking = { role: 'user', content: 'task' }
 
 t.test(
-  "OpenClaw's empty snapshots at the end of a request go, whatever the form of the message",
+  "OpenClaw's empty snapshots at the end of a request are removed, whatever the form of the message",
   async (t) => {
     for (const content of [
       EMPTY,
@@ -73,6 +73,33 @@ t.test(
     }
   },
 )
+
+t.test("OpenClaw's empty snapshots are removed from within a history", async (t) => {
+  const answer = { role: 'assistant', content: 'done' }
+  const { body, annotations } = removeVolatileMessage(
+    lowered(asking, { role: 'user', content: EMPTY }, answer, asking, { role: 'user', content: EMPTY }),
+  )
+  t.same(body.messages, [asking, answer, asking], 'its Responses API keeps them')
+  t.same(annotations?.removed_from_prompt, [
+    { rule: 'openclaw_empty_snapshots', text: EMPTY },
+    { rule: 'openclaw_empty_snapshots', text: EMPTY },
+  ])
+})
+
+t.test("OpenClaw's empty snapshots are removed from a message that has other parts", async (t) => {
+  const task = { type: 'text', text: 'task' }
+  const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } }
+  const block = { type: 'text', text: EMPTY }
+  for (const [content, left] of [
+    [[task, block], [task]],
+    [[block, task], [task]],
+    [[image, block], [image]],
+  ]) {
+    const { body, annotations } = removeVolatileMessage(lowered({ role: 'user', content }))
+    t.same(body.messages, [{ role: 'user', content: left }], 'consecutive user messages are one in Messages')
+    t.same(annotations?.removed_from_prompt, [{ rule: 'openclaw_empty_snapshots', text: EMPTY }])
+  }
+})
 
 t.test('what such a block tells a model stays', async (t) => {
   const block = { role: 'user', content: EMPTY }
@@ -89,9 +116,10 @@ t.test('what such a block tells a model stays', async (t) => {
   for (const request of [
     ...told.map((content) => lowered(asking, { role: 'user', content })),
     lowered(block),
-    lowered(asking, block, asking),
+    lowered({ role: 'system', content: 'You are' }, block, block),
+    lowered(asking, { role: 'assistant', content: EMPTY }),
+    lowered(asking, { role: 'user', content: null }),
     lowered(asking, { role: 'tool', tool_call_id: 'a', content: EMPTY }),
-    lowered(asking, { role: 'user', content: [{ type: 'text', text: EMPTY }, { type: 'image_url' }] }),
   ])
     t.equal(removeVolatileMessage(request), request)
   const request = lowered(asking, block)
