@@ -2,12 +2,13 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { ONLY_FULL } from '../helpers/tier.ts'
 import { type Agent, runAgent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { SETUPS } from './parts/rig.ts'
 import { playbookOf, taskIn } from './parts/script.ts'
-import { checkRows, lastWords } from './parts/session-checks.ts'
+import { checkOneRow, checkRows, lastWords } from './parts/session-checks.ts'
 
 const { version, folder } = await installFromNpm('@anthropic-ai/claude-code', 'install.cjs')
 
@@ -71,6 +72,23 @@ for (const setup of SETUPS) {
     checkRows(t, turns, rows)
   })
 }
+
+await t.test('Claude Code reads a PDF, which the model cannot see', { skip: ONLY_FULL }, async (t) => {
+  const pdf = '%PDF-1.1\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n'
+  const command = `echo ${Buffer.from(pdf).toString('base64')} | base64 -d > paper.pdf`
+  const reading = [
+    { calls: [{ tool: 'Bash', arguments: { command, description: 'Make it' } }] },
+    { calls: [{ tool: 'Read', arguments: { file_path: '$<folder>/paper.pdf' } }] },
+    steps[3]!,
+  ]
+  const setup = { mode: 'local', prompts: 'token', playbook: playbookOf(reading, 'untidy') } as const
+  const run = await runAgent(t, claudeCode, setup, taskIn)
+  checkOneRow(t, run, reading.length)
+  t.match(
+    JSON.stringify(run.turns.at(-1)?.request_messages.at(-1)),
+    'A file of type application/pdf was given',
+  )
+})
 
 await t.test(
   'an engine with a shorter context than Claude Code knows of is asked again for less',

@@ -1,7 +1,7 @@
 /** Cline CLI speaks Chat Completions. */
 import { join } from 'node:path'
 import t from 'tap'
-import { IS_FULL } from '../helpers/tier.ts'
+import { IS_FULL, ONLY_FULL } from '../helpers/tier.ts'
 import { type Agent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
@@ -41,4 +41,4 @@ const steps = [
 
 // Its package has 430 MB.
 if (IS_FULL) await testFileTask(await installCline(), { steps }, TWO_SETUPS)
-else t.pass('Cline CLI does its task', { skip: 'runs with FULL=1' })
+else t.pass('Cline CLI does its task', { skip: ONLY_FULL })

@@ -2,12 +2,14 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
+import { ONLY_FULL } from '../helpers/tier.ts'
 import { runAgent, SHELL_ENV } from './parts/agent.ts'
 import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { codexAgent, codexCommand } from './parts/known-agents.ts'
 import { runProgram } from './parts/programs.ts'
-import { checkRows, lastWords } from './parts/session-checks.ts'
+import { playbookOf, taskIn as taskInFolder } from './parts/script.ts'
+import { checkOneRow, checkRows, lastWords } from './parts/session-checks.ts'
 
 const installed = await installFromNpm('@openai/codex')
 const command = codexCommand(installed)
@@ -78,6 +80,28 @@ await t.test('a freeform tool of Codex gets its input as the model wrote it', as
   t.equal(readFileSync(join(work, 'printed.txt'), 'utf8'), 'hello from 42\n')
   checkRows(t, turns, rows)
   t.strictSame(lastWords(turns, rows), { main: 'Done.' })
+})
+
+await t.test('Codex finds a tool of an MCP server by tool_search', { skip: ONLY_FULL }, async (t) => {
+  const model = await modelWith(t.testdir({}), ({ slug }) => slug === 'gpt-5.5')
+  if (model === undefined) {
+    t.pass('an MCP tool is called', { skip: NO_SUCH_MODEL })
+    return
+  }
+  const server = [
+    '[mcp_servers.sums]',
+    `command = "${process.execPath}"`,
+    `args = ["${join(import.meta.dirname, 'programs/mcp-server.mjs')}"]`,
+  ]
+  const talk = [
+    { says: 'I search.', calls: [{ tool: 'tool_search', arguments: { query: 'sum of numbers' } }] },
+    { calls: [{ tool: 'mcp__sums__sum', arguments: { a: 1, count: 2 } }] },
+    { says: 'Done.' },
+  ]
+  const setup = { mode: 'local', prompts: 'token', playbook: playbookOf(talk, 'untidy') } as const
+  const run = await runAgent(t, codex(model, server), setup, taskInFolder)
+  checkOneRow(t, run, talk.length)
+  t.match(JSON.stringify(run.turns.at(-1)?.request_messages.at(-1)), 'got {', 'the tool ran')
 })
 
 await t.test('a sub-agent that goes on from the talk of its parent is a branch of it', async (t) => {

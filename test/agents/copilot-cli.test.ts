@@ -1,13 +1,13 @@
 /** GitHub Copilot CLI speaks each of three dialects to a provider of the user's. */
 import t from 'tap'
-import { IS_FULL } from '../helpers/tier.ts'
-import { runAgent } from './parts/agent.ts'
+import { IS_FULL, ONLY_FULL } from '../helpers/tier.ts'
+import { resumingAgent, runAgent } from './parts/agent.ts'
 import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { copilotAgent } from './parts/known-agents.ts'
 import { ONE_SETUP, TWO_SETUPS } from './parts/rig.ts'
 import { playbookOf, taskIn } from './parts/script.ts'
-import { checkRows } from './parts/session-checks.ts'
+import { checkOneRow } from './parts/session-checks.ts'
 
 const installed = await installFromNpm('@github/copilot')
 
@@ -37,20 +37,9 @@ if (IS_FULL) {
 }
 
 for (const dialect of ['chat', 'responses', 'messages'] as const) {
-  const skip = IS_FULL ? false : 'runs with FULL=1'
-  await t.test(`Copilot CLI --continue extends its row, ${dialect}`, { skip }, async (t) => {
-    const script = '"$@" -p "$TASK" && "$@" --continue -p "$AGAIN"'
-    const agent = copilotAgent(installed, dialect, script)
-    const again = [steps[2]!, { says: 'It still says 42.' }]
-    const rules = [
-      ...playbookOf(again, 'untidy', 'Continue in the folder (?<folder>/[\\w./-]+)').rules,
-      ...playbookOf(steps, 'untidy').rules,
-    ]
-    const setup = { mode: 'local', prompts: 'token', playbook: { rules } } as const
-    const { code, output, turns, rows } = await runAgent(t, agent, setup, taskIn)
-    t.equal(code, 0, 'it ends well', { output })
-    t.equal(turns.length, steps.length + again.length)
-    t.equal(rows.length, 1)
-    checkRows(t, turns, rows)
+  await t.test(`Copilot CLI --continue extends its row, ${dialect}`, { skip: ONLY_FULL }, async (t) => {
+    const agent = resumingAgent(copilotAgent(installed, dialect), '--continue')
+    const setup = { mode: 'local', prompts: 'token', playbook: playbookOf(steps, 'untidy') } as const
+    checkOneRow(t, await runAgent(t, agent, setup, taskIn), 2 * steps.length)
   })
 }

@@ -1,8 +1,13 @@
 /** Gemini CLI speaks Gemini's generateContent. */
+import t from 'tap'
+import { ONLY_FULL } from '../helpers/tier.ts'
+import { resumingAgent, runAgent } from './parts/agent.ts'
 import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { geminiCliAgent } from './parts/known-agents.ts'
 import { TWO_SETUPS } from './parts/rig.ts'
+import { playbookOf, taskIn } from './parts/script.ts'
+import { checkOneRow } from './parts/session-checks.ts'
 
 const geminiCli = geminiCliAgent(await installFromNpm('@google/gemini-cli'))
 
@@ -29,3 +34,12 @@ const steps = [
 
 await testFileTask(geminiCli, { steps }, TWO_SETUPS)
 await testLostEngine(geminiCli, { steps, isDefault: true })
+
+await t.test('Gemini CLI --resume extends its row', { skip: ONLY_FULL }, async (t) => {
+  // Its first message lists the files of the folder, which must not change.
+  const look = { tool: 'run_shell_command', arguments: { command: 'echo 42', description: 'Look' } }
+  const talk = [{ thinks: 'I look.', says: 'I look.', calls: [look] }, { calls: [look] }, { says: 'Done.' }]
+  const agent = resumingAgent(geminiCli, '--resume latest')
+  const setup = { mode: 'local', prompts: 'token', playbook: playbookOf(talk, 'untidy') } as const
+  checkOneRow(t, await runAgent(t, agent, setup, taskIn), 2 * talk.length)
+})

@@ -1,8 +1,13 @@
 /** Qwen Code speaks Chat Completions. */
+import t from 'tap'
+import { ONLY_FULL } from '../helpers/tier.ts'
+import { runAgent } from './parts/agent.ts'
 import { HELLO, testFileTask, testLostEngine } from './parts/file-task.ts'
 import { installFromNpm } from './parts/install.ts'
 import { qwenCodeAgent } from './parts/known-agents.ts'
 import { TWO_SETUPS } from './parts/rig.ts'
+import { taskIn } from './parts/script.ts'
+import { checkOneRow } from './parts/session-checks.ts'
 
 const qwenCode = qwenCodeAgent(await installFromNpm('@qwen-code/qwen-code'))
 
@@ -29,3 +34,12 @@ const steps = [
 
 await testFileTask(qwenCode, { steps }, TWO_SETUPS)
 await testLostEngine(qwenCode, { steps })
+
+await t.test("Qwen Code's memory extraction is in no row", { skip: ONLY_FULL }, async (t) => {
+  // It follows an answer without tool calls, and repeats the whole conversation under another system prompt.
+  const rules = [{ name: 'answer', when: {}, answer: { content: 'It is 42.' } }]
+  const setup = { mode: 'local', prompts: 'token', playbook: { rules } } as const
+  const run = await runAgent(t, qwenCode, setup, taskIn)
+  checkOneRow(t, run, 1)
+  t.match(run.turns.slice(1), [{ line: 'side', line_rule: 'qwen_code_memory' }])
+})

@@ -6,3 +6,6 @@ export const IS_FULL = process.env.FULL === '1'
 
 /** Seconds for random cases with successive seeds; 0: one seed. */
 export const RANDOM_SECONDS = Number(process.env.RANDOM_SECONDS ?? 0)
+
+/** Value of `skip` for tests of the long run. */
+export const ONLY_FULL = IS_FULL ? false : 'runs with FULL=1'

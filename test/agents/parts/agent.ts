@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import { type FinishedProgram, type Program, runProgram } from './programs.ts'
 import { type RigOptions, startRig } from './rig.ts'
-import type { Row, Turn } from './session-checks.ts'
+import type { RecordedSession } from './session-checks.ts'
 
 /** Long enough for a busy machine; an agent takes seconds. */
 const AGENT_MS = 90_000
@@ -32,13 +32,21 @@ export interface Agent {
   program(job: Job): Pick<Program, 'command' | 'args' | 'env'>
 }
 
+/** Runs the agent twice with the same task, the second time with flags that resume its conversation. */
+export const resumingAgent = (agent: Agent, flags: string): Agent => ({
+  ...agent,
+  program: (job) => {
+    const { command, args, env } = agent.program(job)
+    const script = `"$0" "$@" && "$0" ${flags} "$@"`
+    return { command: 'sh', args: ['-c', script, command, ...args], env }
+  },
+})
+
 /** What an agent's shell needs of this environment; nothing of it is about models. */
 export const SHELL_ENV = { PATH: process.env.PATH, TERM: 'dumb', LANG: 'C.UTF-8' }
 
-export interface AgentRun extends FinishedProgram {
+export interface AgentRun extends FinishedProgram, RecordedSession {
   work: string
-  turns: Turn[]
-  rows: Row[]
 }
 
 /** @param taskIn says what is to be done in the agent's folder */

@@ -70,22 +70,18 @@ const COPILOT_VARIABLES = {
   messages: { COPILOT_PROVIDER_TYPE: 'anthropic' },
 }
 
-/** @param script shell script that receives the command as its arguments, `TASK` and `AGAIN`, a second task */
 export const copilotAgent = (
   { version, folder }: Installed,
   dialect: keyof typeof COPILOT_VARIABLES = 'chat',
-  script = '"$@" -p "$TASK"',
 ): Agent => ({
   name: `Copilot CLI ${version}`,
   dialect,
-  program: ({ baseUrl, task, key, home, work }) => ({
-    command: 'sh',
-    args: ['-c', script, 'sh', join(folder, 'node_modules/.bin/copilot'), '--allow-all-tools'],
+  program: ({ baseUrl, task, key, home }) => ({
+    command: join(folder, 'node_modules/.bin/copilot'),
+    args: ['--allow-all-tools', '-p', task],
     env: {
       ...SHELL_ENV,
       HOME: home,
-      TASK: task,
-      AGAIN: `Continue in the folder ${work} .`,
       // Without it, Copilot CLI contacts GitHub.
       COPILOT_OFFLINE: 'true',
       COPILOT_MODEL: 'embedded',

@@ -1,5 +1,6 @@
 /** What a session must look like when an agent has done its task: its turns, and the rows that a person would draw. */
 import type { Test } from 'tap'
+import type { FinishedProgram } from './programs.ts'
 import type { ScriptedCall, Step } from './script.ts'
 
 export interface Turn {
@@ -7,6 +8,7 @@ export interface Turn {
   index: number
   /** What the call was for: `docs/lines.md`. */
   line: string
+  line_rule: string
   status: string
   dialect: string
   tools: readonly unknown[] | null
@@ -33,6 +35,11 @@ export interface Row {
   response_mask: number[]
   response_logprobs: number[]
   turns: { turn_id: string; index: number; start: number; end: number; trained: boolean }[]
+}
+
+export interface RecordedSession {
+  turns: Turn[]
+  rows: Row[]
 }
 
 /** The turns of a script are on record as they were said. @param folder that the task named */
@@ -85,6 +92,15 @@ export function checkRows(t: Test, turns: readonly Turn[], rows: readonly Row[])
     turns.map((turn) => turn.index),
     'each turn is trained once',
   )
+}
+
+/** Checks that a program ended well and that its main turns are one exact row, and no other turn is in a row. */
+export function checkOneRow(t: Test, run: FinishedProgram & RecordedSession, turnCount: number): void {
+  t.equal(run.code, 0, 'it ends well', { output: run.output })
+  const main = run.turns.filter(({ line }) => line === 'main')
+  t.equal(main.length, turnCount, 'its turns')
+  t.equal(run.rows.length, 1, 'one row')
+  checkRows(t, main, run.rows)
 }
 
 /** Prompts have tens of thousands of ids: where they part says more than a list of all of them, and is found sooner. */

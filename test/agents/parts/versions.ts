@@ -25,6 +25,7 @@ export const AGENT_VERSIONS: Readonly<Record<string, string>> = {
   deepagents: '0.7.32',
   'google-genai': '3.4.0',
   'mini-swe-agent': '2.4.6',
+  openclaw: '2026.9.6',
   'openhands-sdk': '1.58.0',
   'opencode-ai': '1.18.33',
   'pydantic-ai-slim': '2.68.0',
