@@ -5,6 +5,7 @@ import { number, revealInvisible } from '../lib/format.ts'
 import { useLoad } from '../lib/load.ts'
 import type { RowData } from '../lib/row-texts.ts'
 import type { Alternatives } from '../lib/wire.ts'
+import { scrollable } from './parts.tsx'
 
 /** Tokens per request: the pointer usually moves to a neighbour next. */
 const BLOCK = 64
@@ -33,7 +34,7 @@ export function AlternativesView({ read, place }: { read: RowData; place: number
   const isHere = loaded?.read === read && loaded.block === block
   const here = isSampled && isHere ? loaded.alternatives[place - block * BLOCK] : undefined
   return (
-    <div class="alternatives">
+    <div class="alternatives" {...scrollable('Alternatives')}>
       {here && <span class="quiet">alternatives</span>}
       {here?.map(({ id, logprob, text }) => (
         <span key={id} class={id === read.ids[place] ? 'sampled' : ''} title={`id ${id}, logprob ${logprob}`}>

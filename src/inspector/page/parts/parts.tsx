@@ -5,6 +5,11 @@ import { formatCurl, getBytes, IS_FILE } from '../lib/api.ts'
 import { number, revealInvisible } from '../lib/format.ts'
 import type { LoadState } from '../lib/load.ts'
 
+/** Returns the properties of a region that the keyboard can scroll. */
+export function scrollable(label: string) {
+  return { role: 'region', tabIndex: 0, 'aria-label': label } as const
+}
+
 export function Tag({ kind, children }: { kind: string; children: ComponentChildren }) {
   return <span class={`tag ${kind}`}>{children}</span>
 }

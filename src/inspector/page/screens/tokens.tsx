@@ -11,7 +11,7 @@ import type { Row } from '../lib/wire.ts'
 import { AlternativesView } from '../parts/alternatives.tsx'
 import { HeatMap } from '../parts/heat-map.tsx'
 import { LogprobChart } from '../parts/logprob-chart.tsx'
-import { Await, Chip, Empty, Sources, Tag } from '../parts/parts.tsx'
+import { Await, Chip, Empty, Sources, scrollable, Tag } from '../parts/parts.tsx'
 
 /** The logprob of a token that is sampled once in a hundred times; tokens below it count as unlikely. */
 const UNLIKELY = Math.log(0.01)
@@ -85,8 +85,7 @@ function RowView({ read }: { read: RowData }) {
         <RowSummary read={read} unlikely={unlikely.length} />
       </div>
       <LogprobChart read={read} pick={pick} />
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the keyboard scrolls it */}
-      <div class="text-scroll" role="region" aria-label="Tokens" tabIndex={0}>
+      <div class="text-scroll" {...scrollable('Tokens')}>
         <HeatMap
           read={read}
           by={by}
@@ -205,7 +204,7 @@ function TokenBar({ read, place }: { read: RowData; place: number }) {
   const { ids, mask, logprobs, turns, row, texts, added } = read
   if (place < 0 || place >= ids.length) {
     return (
-      <div class="token-bar quiet">
+      <div class="token-bar quiet" {...scrollable('Token')}>
         Point at a token, click one to link to it, or press n for the next unlikely one.
       </div>
     )
@@ -214,7 +213,7 @@ function TokenBar({ read, place }: { read: RowData; place: number }) {
   const span = row.turns.find(({ index }) => index === turn)
   const isTrained = mask[place] === 1
   return (
-    <div class="token-bar">
+    <div class="token-bar" {...scrollable('Token')}>
       <span>
         token <b>{number(place)}</b>
       </span>
