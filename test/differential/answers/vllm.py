@@ -218,6 +218,15 @@ FAMILIES = {
 #: Calls are the whole of such an answer, or there is one call in it.
 ALONE = ("llama3_json", "muse_glimmer")
 SINGLE = ("gigachat3", "muse_glimmer")
+#: Arguments of other types, which vLLM's parsers read in these families.
+UNTYPED = {
+    **dict.fromkeys(
+        ("hermes", "llama3_json", "mistral", "kimi_k2", "deepseek_v3", "granite", "phi4_mini_json", "apertus", "gigachat3"),
+        ("x", '{"text": "a"}', 3, None, [1], True),
+    ),
+    "deepseek_v31": ("x", [1]),
+    "hunyuan_a13b": ("x",),
+}
 #: What the markup does not tell from another value: Gemma's template writes null as Python does, MiniMax M3's writes
 #: nothing for several.
 NOT_TOLD = {"gemma4": lambda value: value is None, "minimax_m3": lambda value: value in (None, [], {})}
@@ -345,3 +354,6 @@ for key, (tool_parser, reasoning_parser, think, opens, write) in FAMILIES.items(
         elif kind == "hostile":
             text = hostile(text, own)
         print(J({"parser": parser, "reader": key, "kind": kind, "opened": opens, "text": text, **read(text)}))
+    for arguments in UNTYPED.get(key, ()):
+        text = (think[1] if opens else "") + write([("f", arguments)])
+        print(J({"parser": parser, "reader": key, "kind": "whole", "opened": opens, "text": text, **read(text)}))

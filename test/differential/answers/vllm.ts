@@ -150,7 +150,7 @@ function outcomeOf(line: Line, { reasoning, content, toolCalls }: ParsedOutput):
   const change = AS_THEIRS[line.parser] ?? ((value: unknown) => value)
   const theirs = line.calls.map((call) => eachValue(call, change))
   const ours = toolCalls.map(({ function: { name, arguments: written } }) =>
-    eachValue({ name, arguments: JSON.parse(written) as unknown }, change),
+    eachValue({ name, arguments: argumentsOf(written) }, change),
   )
   const [theirText, ourText] = [line.content.trim(), content.trim()]
   const both = Math.min(theirs.length, ours.length)
@@ -220,5 +220,14 @@ function jsonOr(text: string): unknown {
     return JSON.parse(text)
   } catch {
     return text
+  }
+}
+
+/** As `vllm.py` shows them. */
+function argumentsOf(written: string): unknown {
+  try {
+    return JSON.parse(written)
+  } catch {
+    return { malformed: written }
   }
 }

@@ -6,7 +6,7 @@
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import { type BlockResult, blockFamily, THINK } from './block-parser.ts'
-import { endsBlock, readArguments } from './json-tool-calls.ts'
+import { endsBlock, readJsonArguments, startsJson } from './json-tool-calls.ts'
 import type { ParserFamily } from './output-parser.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
@@ -32,14 +32,14 @@ function* readCall(reader: TextReader): Reading<BlockResult> {
   const header = yield* reader.upTo(HEADER_ENDS)
   if (header.marker !== SEPARATOR) return 'malformed'
   const space = yield* reader.space()
-  const isFenced = !space.includes('\n') && (yield* reader.peek()) !== '{'
+  const isFenced = !space.includes('\n') && !startsJson(yield* reader.peek())
   let name = header.text
   if (isFenced) {
     const line = yield* reader.upTo(NAME_ENDS)
     if (line.marker !== '\n' || !(yield* reader.literal('```json\n'))) return 'malformed'
     name = line.text
   }
-  const reading = yield* readArguments(reader, { name: name.trim() })
+  const reading = yield* readJsonArguments(reader, { name: name.trim() })
   if (isFenced) {
     yield* reader.space()
     yield* reader.literal('```')

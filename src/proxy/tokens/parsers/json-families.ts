@@ -2,7 +2,9 @@
 import { blockFamily, THINK, THINK_OR_CALL } from './block-parser.ts'
 import {
   arrayToolCallSyntax,
+  decodeString,
   headerToolCallSyntax,
+  keepJson,
   objectToolCallSyntax,
   readArray,
   sequenceToolCallSyntax,
@@ -18,7 +20,11 @@ const NAMED: ToolCallKeys = { name: 'name', arguments: ['arguments', 'parameters
  */
 export const hermes = blockFamily('hermes', [], {
   reasoning: THINK_OR_CALL,
-  call: objectToolCallSyntax('<tool_call>', '</tool_call>', { name: 'name', arguments: ['arguments'] }),
+  call: objectToolCallSyntax('<tool_call>', '</tool_call>', {
+    name: 'name',
+    arguments: ['arguments'],
+    toArguments: keepJson,
+  }),
 })
 
 /**
@@ -28,7 +34,10 @@ export const hermes = blockFamily('hermes', [], {
 export const granite = blockFamily('granite', [], {
   reasoning: THINK,
   answer: [{ open: '<response>', close: '</response>' }],
-  call: arrayToolCallSyntax(['<|tool_call|>', '<tool_call>'], '</tool_call>', NAMED),
+  call: arrayToolCallSyntax(['<|tool_call|>', '<tool_call>'], '</tool_call>', {
+    ...NAMED,
+    toArguments: decodeString,
+  }),
 })
 
 /**
@@ -37,7 +46,10 @@ export const granite = blockFamily('granite', [], {
  */
 export const phi4Mini = blockFamily('phi4_mini_json', [], {
   reasoning: THINK,
-  call: arrayToolCallSyntax(['functools', '<|tool_call|>'], '<|/tool_call|>', NAMED),
+  call: arrayToolCallSyntax(['functools', '<|tool_call|>'], '<|/tool_call|>', {
+    ...NAMED,
+    toArguments: keepJson,
+  }),
 })
 
 /**
@@ -47,7 +59,10 @@ export const phi4Mini = blockFamily('phi4_mini_json', [], {
 export const hunyuanA13b = blockFamily('hunyuan_a13b', [], {
   reasoning: THINK,
   answer: [{ open: '<answer>', close: '</answer>' }],
-  call: arrayToolCallSyntax(['<tool_calls>'], '</tool_calls>', NAMED),
+  call: arrayToolCallSyntax(['<tool_calls>'], '</tool_calls>', {
+    ...NAMED,
+    toArguments: (json) => (json.startsWith('"') ? decodeString(json) : undefined),
+  }),
 })
 
 /**
@@ -145,6 +160,7 @@ export const kimi = blockFamily('kimi_k2', ['<|tool_call_argument_begin|>'], {
     ['<|tool_call_argument_begin|>'],
     {
       close: '<|tool_call_end|>',
+      takesAnyJson: true,
       wrapper: { open: '<|tool_calls_section_begin|>', close: '<|tool_calls_section_end|>' },
     },
     ([id = '']) => {
@@ -168,7 +184,7 @@ export const apertus = blockFamily('apertus', [], {
       if (!(yield* reader.literal('['))) return 'malformed'
       const calls = yield* readArray(reader, (members) => {
         const [[name, written] = ['', '']] = members
-        return members.size === 1 && written.startsWith('{') ? [{ name, arguments: written }] : undefined
+        return members.size === 1 ? [{ name, arguments: written }] : undefined
       })
       if (calls === 'misread') return calls
       yield* reader.space()

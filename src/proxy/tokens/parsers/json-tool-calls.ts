@@ -8,9 +8,9 @@
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
 import type { BlockResult, Markers, ToolCallSyntax } from './block-parser.ts'
-import { JsonScanner } from './json-scanner.ts'
+import { JsonScanner, SCALAR } from './json-scanner.ts'
 import type { OutputToolCall } from './output-delta.ts'
-import type { Reading, TextReader } from './text-reader.ts'
+import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 
 interface ObjectText {
   text: string
@@ -43,6 +43,18 @@ export interface ToolCallKeys {
    * 0.
    */
   id?: string | null
+  /** Converts the JSON of arguments that are not an object. Default: such a tool call is malformed. */
+  toArguments?: (json: string) => string | undefined
+}
+
+/** Returns arguments that are not an object as their JSON, like most of vLLM's parsers. */
+export function keepJson(json: string): string {
+  return json
+}
+
+/** Returns a string as its text, which may be JSON that was encoded twice, and other arguments as their JSON. */
+export function decodeString(json: string): string {
+  return parseString(json) ?? json
 }
 
 /** Returns the syntax of an object with a name and an object of arguments between two markers. */
@@ -96,19 +108,20 @@ export function sequenceToolCallSyntax(open: string, close: string, keys: ToolCa
 /**
  * Returns the syntax of tool calls whose id and name precede their JSON, each followed by a marker.
  * @param headEnds the markers after the id, if there is one, and after the name
+ * @param markers with whether arguments may be JSON of any type
  * @param headOf converts the texts before these markers, if they are not just id and name; returns undefined if they
  *   describe no tool call
  */
 export function headerToolCallSyntax(
   open: string,
   headEnds: readonly string[],
-  rest: { close: string; wrapper?: Markers },
+  { takesAnyJson = false, ...markers }: { close: string; wrapper?: Markers; takesAnyJson?: boolean },
   headOf: (heads: readonly string[]) => ToolCallHead | undefined = bareHead,
 ): ToolCallSyntax {
-  const { close } = rest
+  const { close } = markers
   const ends = headEnds.map((end) => new MarkerSet([end, close]))
   return {
-    ...rest,
+    ...markers,
     opens: [open],
     *read(reader) {
       const heads: string[] = []
@@ -119,7 +132,7 @@ export function headerToolCallSyntax(
       }
       const head = headOf(heads)
       if (head === undefined) return 'malformed'
-      const reading = yield* readArguments(reader, head)
+      const reading = yield* (takesAnyJson ? readJsonArguments : readArguments)(reader, head)
       if (!Array.isArray(reading)) return reading
       return (yield* endsBlock(reader, close)) ? reading : 'misread'
     },
@@ -178,6 +191,30 @@ export function* readArguments(reader: TextReader, call: ToolCallHead): Reading<
   return call.name === '' ? 'malformed' : [{ ...call, arguments: object.text }]
 }
 
+/** Reads arguments of any JSON type, as vLLM does, in a block whose closing marker confirms the tool call. */
+export function* readJsonArguments(reader: TextReader, call: ToolCallHead): Reading<BlockResult> {
+  const json = yield* readJson(reader)
+  if (json === undefined) return 'misread'
+  return call.name === '' ? 'malformed' : [{ ...call, arguments: json }]
+}
+
+/** Reads the JSON value that comes next and skips the space before it. Returns undefined if none comes next. */
+function* readJson(reader: TextReader): Reading<string | undefined> {
+  yield* reader.space()
+  if (startsJson(yield* reader.peek())) {
+    const scanner = new JsonScanner()
+    const text = yield* reader.scan(scanner)
+    return scanner.isWhole ? text : undefined
+  }
+  const scalar = yield* reader.scan(new RunScanner(/[-+.\w]*/y))
+  return SCALAR.test(scalar) ? scalar : undefined
+}
+
+/** Returns whether an object, a list or a string begins with this character. */
+export function startsJson(character: string): boolean {
+  return character !== '' && '{["'.includes(character)
+}
+
 /** Returns whether the block ends here: with its marker, or with the text, which may lack the marker. */
 export function* endsBlock(reader: TextReader, close: string): Reading<boolean> {
   yield* reader.space()
@@ -190,9 +227,11 @@ export function namedCall(
 ): OutputToolCall[] | undefined {
   const name = parseString(members.get(keys.name))
   const written = keys.arguments.map((key) => members.get(key)).find((value) => value !== undefined)
-  if (name === undefined || name === '' || !written?.startsWith('{')) return undefined
+  if (name === undefined || name === '' || written === undefined) return undefined
+  const args = written.startsWith('{') ? written : keys.toArguments?.(written)
+  if (args === undefined) return undefined
   const id = keys.id === null ? undefined : parseString(members.get(keys.id ?? 'id'))
-  return [{ ...(id && { id }), name, arguments: written }]
+  return [{ ...(id && { id }), name, arguments: args }]
 }
 
 function parseString(json: string | undefined): string | undefined {

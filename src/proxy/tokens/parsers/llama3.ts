@@ -4,13 +4,13 @@
  * Sources: the chat templates of Llama 3.1 and 3.2; vLLM's `llama_tool_parser.py`.
  */
 import { MarkerSet } from '../tokenizer/markers.ts'
-import { namedCall, readObject, type ToolCallKeys } from './json-tool-calls.ts'
+import { keepJson, namedCall, readObject, type ToolCallKeys } from './json-tool-calls.ts'
 import type { DeltaBuilder, OutputToolCall } from './output-delta.ts'
 import { OutputParser, type OutputParserOptions, type ParserFamily } from './output-parser.ts'
 import type { Reading, TextReader } from './text-reader.ts'
 
 const PYTHON_TAG = '<|python_tag|>'
-const KEYS: ToolCallKeys = { name: 'name', arguments: ['parameters', 'arguments'] }
+const KEYS: ToolCallKeys = { name: 'name', arguments: ['parameters', 'arguments'], toArguments: keepJson }
 const CALL_KEYS = [KEYS.name, 'type', ...KEYS.arguments]
 const QUOTE = new MarkerSet(['"'])
 const NO_MARKERS = new MarkerSet([])

@@ -5,7 +5,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import { type BlockResult, type BlockSyntax, blockFamily, blockGrammar } from './block-parser.ts'
-import { readArguments, readNamedCalls } from './json-tool-calls.ts'
+import { decodeString, readArguments, readNamedCalls, type ToolCallKeys } from './json-tool-calls.ts'
 import { OutputParser, type ParserFamily } from './output-parser.ts'
 import { type Reading, RunScanner, type TextReader } from './text-reader.ts'
 
@@ -20,11 +20,17 @@ export const mistral: ParserFamily = {
     new OutputParser(blockGrammar(SYNTAX), { makeToolCallId: randomMistralId, ...options }),
 }
 
+const KEYS: ToolCallKeys = {
+  name: 'name',
+  arguments: ['arguments'],
+  toArguments: (json) => (json === 'null' ? '{}' : decodeString(json)),
+}
+
 function* readCalls(reader: TextReader): Reading<BlockResult> {
   yield* reader.space()
   const name = yield* reader.scan(new RunScanner(/[\w.-]*/y))
   if (name === '') {
-    const reading = yield* readNamedCalls(reader, { name: 'name', arguments: ['arguments'] })
+    const reading = yield* readNamedCalls(reader, KEYS)
     return Array.isArray(reading) ? reading.map(withGoodId) : reading
   }
   const id = (yield* reader.literal('[CALL_ID]')) ? yield* reader.scan(new RunScanner(/\w*/y)) : ''

@@ -53,11 +53,6 @@ t.test('a call whose closing marker is missing at the end counts if it is whole'
   t.same(parseBriefly(hermes, cutOff), { content: cutOff })
 })
 
-t.test('arguments written as a string are not an object, so the call is malformed', async (t) => {
-  const text = call('{"name": "f", "arguments": "{}"}')
-  t.same(parseBriefly(hermes, text), { content: text })
-})
-
 t.test("reasoning stands between its markers, and white space around it is the model's own", async (t) => {
   const text = '<think>\nI should\n\nlook.\n</think>\n\n  Hello'
   t.same(parseBriefly(hermes, text), { reasoning: '\nI should\n\nlook.\n', content: '\n\n  Hello' })

@@ -1,7 +1,15 @@
 /** The families that write arguments as JSON, beside Hermes: DeepSeek, Kimi, Mistral, Llama 3. */
 import t from 'tap'
 import { deepseek } from '../../../../../src/proxy/tokens/parsers/deepseek.ts'
-import { kimi } from '../../../../../src/proxy/tokens/parsers/json-families.ts'
+import {
+  apertus,
+  gigaChat3,
+  granite,
+  hermes,
+  hunyuanA13b,
+  kimi,
+  phi4Mini,
+} from '../../../../../src/proxy/tokens/parsers/json-families.ts'
 import { llama3 } from '../../../../../src/proxy/tokens/parsers/llama3.ts'
 import { mistral } from '../../../../../src/proxy/tokens/parsers/mistral.ts'
 import { assertCutsChangeNothing, parse, parseBriefly, TOOLS } from './parse.ts'
@@ -158,3 +166,39 @@ for (const [family, calls] of [
     assertCutsChangeNothing(family, [...family.keepTokens, ...calls, ...FRAGMENTS])
   })
 }
+
+/** Arguments that are no object. */
+const OTHERS = ['"x"', '"{\\"a\\": 1}"', '3', 'null', '[1]', 'true']
+const DECODED = ['x', '{"a": 1}', '3', 'null', '[1]', 'true']
+const named = (args: string) => `{"name": "f", "arguments": ${args}}`
+
+t.test('arguments that are no object are those that the parsers of vLLM 0.33 report', async (t) => {
+  const cases = [
+    [hermes, (args: string) => `<tool_call>\n${named(args)}\n</tool_call>`, OTHERS],
+    [llama3, (args: string) => `{"name": "f", "parameters": ${args}}`, OTHERS],
+    [phi4Mini, (args: string) => `functools[${named(args)}]`, OTHERS],
+    [apertus, (args: string) => `<|tools_prefix|>[{"f": ${args}}]<|tools_suffix|>`, OTHERS],
+    [kimi, (args: string) => inSection(kimiCall(args)), OTHERS],
+    [deepseek, (args: string) => inCalls(v3Call(args)), OTHERS],
+    [granite, (args: string) => `<|tool_call|>[${named(args)}]`, DECODED],
+    [mistral, (args: string) => `[TOOL_CALLS][${named(args)}]`, DECODED.with(3, '{}')],
+  ] as const
+  for (const [family, write, expected] of cases) {
+    const calls = OTHERS.map((args) => parseBriefly(family, write(args)).calls)
+    t.strictSame(
+      calls,
+      expected.map((args) => [`f(${args})`]),
+      family.name,
+    )
+  }
+  for (const args of ['"x"', '[1]'])
+    t.strictSame(parseBriefly(deepseek, inCalls(v31Call(args))), { calls: [`f(${args})`] })
+})
+
+t.test('hunyuan_a13b: only a string is read besides an object; gigachat3: only an object', async (t) => {
+  const hunyuan = (args: string) => `<tool_calls>[${named(args)}]</tool_calls>`
+  t.strictSame(parseBriefly(hunyuanA13b, hunyuan('"x"')), { calls: ['f(x)'] })
+  t.strictSame(parseBriefly(hunyuanA13b, hunyuan('3')), { content: hunyuan('3') })
+  const giga = `<|function_call|>${named('"x"')}<|message_sep|>`
+  t.strictSame(parseBriefly(gigaChat3, giga), { content: giga })
+})
