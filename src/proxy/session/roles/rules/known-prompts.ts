@@ -1,7 +1,8 @@
 /**
  * Rules that recognize requests by the beginning of their prompts. Most such requests repeat the complete conversation
  * of the main agent, so that the turn they continue does not distinguish them from it. Observed: Qwen Code 0.24.4,
- * Gemini CLI 0.61.0, Claude Code 2.1.330, pi 0.73.1, LangChain 1.4 (`SummarizationMiddleware`).
+ * Gemini CLI 0.61.0, Claude Code 2.1.330, pi 1.6.0, LangChain 1.4 (`SummarizationMiddleware`).
+ * Read in released packages: Cline CLI 3.0.65, nanocoder 1.30.0.
  */
 import type { DeclaredRole } from '../agent-role.ts'
 import { type AgentRoleRule, isAgent, lastUserText, type RequestEvidence, systemText } from './rule.ts'
@@ -77,6 +78,17 @@ const KNOWN_PROMPTS: readonly PromptPattern[] = [
     line: 'compaction',
     system:
       /^You are a context summarization assistant\. Your task is to read a conversation between a user and an AI/,
+  },
+  {
+    name: 'cline_compaction',
+    line: 'compaction',
+    system: /^Summarize the provided coding session into a concise continuation note/,
+  },
+  {
+    name: 'nanocoder_compaction',
+    line: 'compaction',
+    system:
+      /^You compact coding-agent conversations without losing information that future turns will need\./,
   },
   {
     name: 'langchain_compaction',

@@ -198,6 +198,19 @@ t.test('side requests that repeat the conversation of the main agent are known b
     ],
     [
       {},
+      'Summarize the provided coding session into a concise continuation note with detailed next steps.',
+      'Summarize this session for continuation. Be concise and factual.',
+      'compaction by cline_compaction',
+    ],
+    [
+      {},
+      'You compact coding-agent conversations without losing information that future turns will need.\n\nOutput a',
+      'Summarise the following conversation segment.',
+      'compaction by nanocoder_compaction',
+    ],
+    [{}, 'You work.', 'Summarize the provided coding session into a concise continuation note', undefined],
+    [
+      {},
       'You work.',
       '<role>\nContext Extraction Assistant\n</role>\n',
       'compaction by langchain_compaction',
