@@ -1,6 +1,6 @@
 /**
  * npm run bench -- [--quick] [--rows small,large,…] [--targets direct,local,…] [--loads 'Messages, 16'] [--json FILE]
- *   [--cpu-prof FOLDER] [--events-per-write N] [--write]
+ *   [--cpu-prof FOLDER] [--events-per-write N] [--rounds N] [--write]
  *
  * Measures the proxy against the engine itself and against pass-throughs that record nothing. Every part runs in a
  * separate process; README.md beside this file explains the figures.
@@ -56,6 +56,7 @@ const { values: options } = parseArgs({
     json: { type: 'string' },
     'cpu-prof': { type: 'string' },
     'events-per-write': { type: 'string', default: '1' },
+    rounds: { type: 'string' },
     write: { type: 'boolean', default: false },
   },
 })
@@ -78,6 +79,7 @@ async function main(): Promise<void> {
     load: await LoadGenerator.start(children),
     folder,
     quick: options.quick,
+    rounds: options.rounds === undefined ? undefined : Number(options.rounds),
     targetNames,
     loads: options.loads,
     cpuProfileFolder: options['cpu-prof'] && resolve(options['cpu-prof']),
@@ -92,7 +94,10 @@ async function main(): Promise<void> {
   if (!bench.quick) console.log(`\n${aimsTable(results.flatMap((result) => result.aims))}`)
   console.log(`\n${Math.round((Date.now() - startedAt) / 1000)} s`)
   if (options.json)
-    writeFileSync(options.json, `${JSON.stringify({ machine, quick: bench.quick, results }, null, 2)}\n`)
+    writeFileSync(
+      options.json,
+      `${JSON.stringify({ machine, quick: bench.quick, eventsPerWrite, results }, null, 2)}\n`,
+    )
   if (options.write) writeResults(results, machineLine(machine))
 }
 

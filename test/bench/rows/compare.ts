@@ -59,8 +59,12 @@ async function startTargets(bench: Bench, children: Children, row: string): Prom
   return started
 }
 
-async function measure({ load, quick }: Bench, comparison: Comparison, targets: Target[]): Promise<Cell[]> {
-  const plan = quick ? QUICK : FULL
+async function measure(
+  { load, quick, rounds }: Bench,
+  comparison: Comparison,
+  targets: Target[],
+): Promise<Cell[]> {
+  const plan = { ...(quick ? QUICK : FULL), ...(rounds !== undefined && { rounds }) }
   const { bodyBytes, growthBytes, stream, maxTokens } = comparison
   const job = (target: Target, concurrency: number, durationMs: number): LoadJob => ({
     url: target.url,

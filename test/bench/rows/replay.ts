@@ -114,12 +114,13 @@ type Figures = ReturnType<typeof figuresOf> & {
 }
 
 async function measure(
-  { quick }: Bench,
+  { quick, rounds: wantedRounds }: Bench,
   replayer: Child,
   loads: Load[],
   targets: ReplayTarget[],
 ): Promise<Cell[]> {
-  const { rounds, durationMs, warmUpMs } = quick ? QUICK : FULL
+  const { durationMs, warmUpMs, ...plan } = quick ? QUICK : FULL
+  const rounds = wantedRounds ?? plan.rounds
   const cells = loads.flatMap((load) =>
     targets
       .filter(({ name }) => load.inTokenMode || !isTokenMode(name))

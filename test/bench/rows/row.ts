@@ -12,6 +12,8 @@ export interface Bench {
   folder: string
   /** Whether to check that everything works instead of measuring. */
   quick: boolean
+  /** undefined: each row's own number. */
+  rounds: number | undefined
   targetNames: readonly TargetName[]
   /** Rows that replay sessions measure the loads whose names contain this. */
   loads: string
