@@ -142,8 +142,5 @@ export const LEFT_OUT: readonly string[] = [
   'openai/chat_completion/test_chat_logit_bias_validation.py::test_chat_logit_bias_valid',
   'openai/chat_completion/test_completion_with_function_calling.py::test_function_tool_use',
   'openai/chat_completion/test_include_reasoning.py::test_reasoning_tokens_in_usage',
-  // Token mode reads a call whose arguments are not an object as text; vLLM's parsers read a call.
-  'openai/responses/test_function_call.py::test_function_tool_use',
-  'openai/responses/test_function_call.py::test_function_calling_with_streaming_',
-  'openai/responses/test_function_call.py::test_named_tool_use',
+  'openai/responses/test_function_call.py::test_function_calling_with_streaming_expected_arguments',
 ]

@@ -74,6 +74,7 @@ export function blockFamily(
     name,
     keepTokens: markers.filter((marker) => marker !== undefined),
     reasoning,
+    callBegin: getCallBegin(syntax),
     grammar,
     create: (options) => new OutputParser(grammar, options),
   }
@@ -90,9 +91,8 @@ export function blockGrammar(syntax: BlockSyntax): Grammar {
   const markersWithCalls = new MarkerSet([...callMarkers, ...ends])
   const markersWithoutCalls = new MarkerSet(ends)
   const markersAndReasoningEnd = new MarkerSet([...callMarkers, ...ends, ...reasoningCloses])
-  const callBegin = reasoning?.callEndsIt && call ? [wrapper?.open ?? call.opens[0]!] : []
   const reasoningEnd = new MarkerSet(reasoningCloses)
-  const reasoningOrCallEnd = new MarkerSet([...reasoningCloses, ...callBegin])
+  const reasoningOrCallEnd = new MarkerSet([...reasoningCloses, ...getCallBegin(syntax)])
 
   return function* readCompletion(reader, delta, options) {
     const content = new ContentGate(delta)
@@ -118,6 +118,11 @@ export function blockGrammar(syntax: BlockSyntax): Grammar {
     yield* readContent(reader, content, { markers, ignored, call }, options)
     content.end()
   }
+}
+
+/** Returns the opening markers of tool calls that end reasoning. */
+function getCallBegin({ reasoning, call }: BlockSyntax): string[] {
+  return reasoning?.callEndsIt && call ? [call.wrapper?.open ?? call.opens[0]!] : []
 }
 
 /**

@@ -14,10 +14,10 @@ import { type Grammar, OutputParser, type OutputParserOptions, type ParserFamily
 import type { Reading, TextReader } from './text-reader.ts'
 
 export function createForcedCallParser(family: ParserFamily, options: OutputParserOptions): OutputParser {
-  const { reasoning, grammar } = family
+  const { reasoning, callBegin = [], grammar } = family
   if (grammar === undefined) return family.create(options)
   const readFreely = grammar
-  const reasoningEnd = new MarkerSet(reasoning ? [reasoning.close] : [])
+  const reasoningEnd = new MarkerSet(reasoning ? [reasoning.close, ...callBegin] : [])
 
   function* readCompletion(...[reader, delta]: Parameters<Grammar>): Reading<void> {
     const first = yield* readCalls(reader)
@@ -29,7 +29,11 @@ export function createForcedCallParser(family: ParserFamily, options: OutputPars
       reader.putBack(space)
       return yield* readFreely(reader, delta, options)
     }
-    yield* readReasoning(reader, delta, { open: reasoning!.open, ends: reasoningEnd })
+    const end = yield* readReasoning(reader, delta, { open: reasoning!.open, ends: reasoningEnd })
+    if (end !== undefined && end !== reasoning!.close) {
+      reader.putBack(end)
+      return yield* readFreely(reader, delta, { ...options, startsInReasoning: true })
+    }
     const behind = yield* readCalls(reader)
     if (Array.isArray(behind)) return delta.addCalls(behind)
     reader.putBack(behind)

@@ -23,6 +23,8 @@ export interface ParserFamily {
   readonly keepTokens: readonly string[]
   /** The markers around reasoning; a template may write the first one at the end of the prompt. */
   readonly reasoning?: { open: string; close: string } | undefined
+  /** The opening markers that end reasoning: those of a tool call that begins in it. Absent: none does. */
+  readonly callBegin?: readonly string[]
   /** Returns the missing end of the header in which a completion was truncated; empty if it was truncated elsewhere. */
   readonly headerRest?: ((completion: string) => string) | undefined
   /**

@@ -44,6 +44,12 @@ t.test("anything else is read as the model's own format", async (t) => {
   t.same(read('cut off', true), { content: '', reasoning: 'cut off', calls: [] })
 })
 
+t.test("a call in the model's own format that begins in the reasoning ends it", async (t) => {
+  const expected = { content: '', reasoning: 'hm\n', calls: ['{}'] }
+  t.same(read(`<think>hm\n${NATIVE}`), expected)
+  t.same(read(`hm\n${NATIVE}</think>`, true), expected, 'and the reasoning may be closed behind it')
+})
+
 t.test('a format that puts every text behind a header has no place for bare JSON', async (t) => {
   t.equal(findParser('harmony').grammar, undefined)
 })
