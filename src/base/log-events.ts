@@ -21,20 +21,25 @@ const error = field<unknown>()
 /** All fields. A name has the same meaning in all events. */
 export const LOG_FIELDS = {
   address: text('Network address of the client, or of the proxy that a worker connects to'),
+  agent_role: text('[Agent role](lines.md), if the request declares one'),
   agent_status: text('Status that the agent ended with'),
-  attempt: number('Attempt of the rollout, from 1'),
+  attempt: number('Attempt from 1: of the rollout, or of the turn at an engine or worker'),
+  attempts: number('Times that the turn was dispatched'),
   by: text('Caller: `admin`, `run NAME`, or `open` without keys'),
   chars: number('Length of a text, or maximum length of content on a span, in characters'),
   close_code: number('WebSocket close code'),
   code: field<ErrorCode>()('[Error code](errors.md)'),
   command: text('Command that the process runs'),
+  complete: field<boolean>()('Whether the response was sent to its end'),
   db: text('Database, without its password'),
+  dialect: text('API of the request, as in the turn'),
   efforts: field<readonly string[]>()('Reasoning efforts'),
   engine: text("Engine's URL, or `embedded`"),
   err: error('Error with its type, message and stack'),
   failed: number('Turns that failed in the last minute'),
   failures: number('Failed requests in a row'),
   files: field<readonly string[]>()('Names of files'),
+  first_token_ms: number('Time from the opening of the turn to its first token'),
   for_ms: number('Duration of the ejection'),
   frame: text('Type of the frame'),
   from: number('Version of the schema before'),
@@ -43,6 +48,10 @@ export const LOG_FIELDS = {
   hint: text('Likely cause'),
   host: text('Host name'),
   in_flight: number('Turns in progress'),
+  joined_retries: number('Retries that received the response while the turn was in flight'),
+  known_messages: number(
+    'Messages at the start of the request that a completed turn with the same tools also has',
+  ),
   left_out: number("The session's failures that were not logged since its line before"),
   limit_ms: number('`--pause-limit`'),
   logprobs_mode: text('Distribution that logprobs belong to, or `unknown`'),
@@ -55,20 +64,28 @@ export const LOG_FIELDS = {
   models: field<readonly string[]>()('Names of the models'),
   node: text('Name of the node'),
   note: text('Note for the operator'),
+  parent_turn_id: text('Turn that the request continues'),
   paused_ms: number('Duration of the pause'),
   previous_state: text('State before'),
   prompt_format: field<object>()('Format of prompts, what chose it, and the evidence'),
+  prompt_reason: text(
+    'How the prompt was made, or why it branches: [list](token-mode.md#how-prompts-were-made)',
+  ),
+  prompt_tokens: number('Tokens of the prompt'),
   protocol: number('Version of the worker protocol'),
   proxy: text('URL of the proxy'),
+  queue_ms: number('Time in the queue of engines or workers, over all attempts'),
   reason: text('Why the event occurred'),
   reasoning_efforts: field<object>()(
     'Efforts that the chat template accepts, and whether they change the prompt',
   ),
   rejected: number('Rejected requests since the line before'),
-  request_id: text('Request id, as in the response header `x-request-id`'),
+  request_id: text('Request id, as in the response header `x-request-id` of an error'),
   requests: number('Requests: in the last minute, or in flight at the worker'),
+  retry_count: number('Earlier attempts of the request, as its client declares them'),
+  reused_tokens: number('Recorded tokens that the prompt begins with'),
   route: text('Method and path pattern of the request'),
-  sampled_tokens: number('Tokens sampled in the last minute'),
+  sampled_tokens: number('Sampled tokens: of the turn, or in the last minute'),
   served_length: number('Context length that the engine serves, in tokens'),
   session_id: text('Session id'),
   sessions: number('Number of sessions'),
@@ -78,8 +95,11 @@ export const LOG_FIELDS = {
   text_sha256: text('SHA-256 of the text'),
   to: number('Version of the schema now'),
   tool_parser: field<object>()('Parser of tool calls, what chose it, and the evidence'),
+  total_ms: number('Time from the opening of the turn to its end'),
   trial_id: text('Id of the trial'),
-  turn_id: text('Turn id'),
+  turn_id: text('Turn id, as in the response header `x-request-id`'),
+  turn_index: number('Index of the turn in its session'),
+  turn_status: text('`completed`, `aborted` or `failed`'),
   url: text('URL that the process or the node is reached at'),
   valid_to: text('End of validity'),
   version: text('Version of llm-proxy'),
@@ -92,9 +112,9 @@ export const LOG_FIELDS = {
 
 type LogField = keyof typeof LOG_FIELDS
 
-/** `code`: the level of the error's code. */
+/** `code`: the level of the error's code. `chosen`: the level that the caller chooses. */
 const at =
-  (level: LogLevel | 'code') =>
+  (level: LogLevel | 'code' | 'chosen') =>
   <F extends LogField | `${LogField}?` = never>(message: string, ...fields: F[]) => ({
     level,
     message,
@@ -106,6 +126,10 @@ const audit = at('audit')
 const warn = at('warn')
 const severe = at('error')
 const byCode = at('code')
+const chosen = at('chosen')
+
+/** The fields of each line of a turn, or of a retry of its request. */
+const REQUEST_IDS = ['session_id', 'request_id', 'turn_id'] as const
 
 /** All events: the message, which describes the event, then the names of the fields. Some lines lack a field with `?`. */
 export const LOG_EVENTS = {
@@ -279,6 +303,61 @@ export const LOG_EVENTS = {
     'reason',
     'rejected',
   ),
+  request_accepted: debug('Request accepted', 'session_id', 'request_id', 'dialect'),
+  retry_joined: debug('Retry joined the turn of its original attempt', ...REQUEST_IDS, 'retry_count'),
+  response_redelivered: debug(
+    'Retry receives the recorded response of its original attempt',
+    ...REQUEST_IDS,
+    'retry_count',
+  ),
+  turn_opened: debug('Turn opened', ...REQUEST_IDS, 'turn_index'),
+  turn_matched: debug(
+    "Prompt matched with the session's turns",
+    ...REQUEST_IDS,
+    'prompt_reason',
+    'reused_tokens',
+    'parent_turn_id?',
+  ),
+  turn_branched: debug(
+    'Prompt branches from the turns of its session',
+    ...REQUEST_IDS,
+    'prompt_reason',
+    'reused_tokens',
+    'known_messages',
+    'parent_turn_id?',
+  ),
+  turn_queued: debug('Turn waits for an engine or worker', ...REQUEST_IDS),
+  turn_dispatched: debug('Turn dispatched', ...REQUEST_IDS, 'member', 'attempt', 'queue_ms'),
+  turn_failed_over: debug(
+    'Turn fails over to another engine or worker',
+    ...REQUEST_IDS,
+    'member',
+    'code',
+    'reason',
+  ),
+  turn_first_token: debug('First token of the turn received', ...REQUEST_IDS, 'first_token_ms'),
+  turn_committed: debug('Turn committed', ...REQUEST_IDS, 'turn_status'),
+  turn_ended: chosen(
+    'Turn ended',
+    ...REQUEST_IDS,
+    'turn_index',
+    'dialect',
+    'turn_status',
+    'prompt_tokens',
+    'reused_tokens',
+    'sampled_tokens',
+    'queue_ms',
+    'total_ms',
+    'attempts',
+    'retry_count',
+    'joined_retries',
+    'agent_role?',
+    'engine?',
+    'code?',
+    'first_token_ms?',
+    'prompt_reason?',
+  ),
+  response_delivered: debug('Response sent, or its connection closed', ...REQUEST_IDS, 'status', 'complete'),
   admin_request: audit('Administrative request', 'route', 'by', 'address', 'status', 'session_id?'),
   certificate_renewed: info('New certificate in use', 'valid_to'),
   certificate_unusable: warn('New certificate is unusable; the previous one stays in use', 'reason'),
@@ -340,15 +419,19 @@ export type EventFields<E extends LogEvent, Context extends object = object> = {
   [F in Exclude<Extract<FieldNames<E>, LogField>, keyof Context>]: Value<F>
 } & { [F in Exclude<Optional<FieldNames<E>>, keyof Context>]?: Value<F> | undefined }
 
-/** Logs an event of the catalogue at its level. Does nothing without a logger. */
+/**
+ * Logs an event of the catalogue at its level. Does nothing without a logger.
+ * @param chosen the level of an event whose caller chooses it
+ */
 export function logEvent<E extends LogEvent, Context extends object>(
   logger: ContextLogger<Context> | undefined,
   event: E,
   fields: EventFields<E, Context>,
+  chosen: LogLevel = 'debug',
 ): void {
-  const { level, message } = LOG_EVENTS[event]
-  const method =
-    logger?.[level === 'code' ? getErrorLevel(fields as { code: ErrorCode }) : level] ?? logger?.info
+  const { level: listed, message } = LOG_EVENTS[event]
+  const level = listed === 'code' ? getErrorLevel(fields as object as { code: ErrorCode }) : listed
+  const method = logger?.[level === 'chosen' ? chosen : level] ?? logger?.info
   method?.call(logger, { event, ...fields }, message)
 }
 

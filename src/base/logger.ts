@@ -8,6 +8,13 @@ export interface Logger {
   error(fields: object, message: string): void
   /** Logs an administrative request. A logger without this level gets these lines as `info`. */
   audit?(fields: object, message: string): void
+  /** Returns whether lines of this level are written. Absent: all levels but `debug` are. */
+  isLevelEnabled?(level: LogLevel): boolean
+}
+
+/** Returns whether lines of this level are written, so that none is built in vain. */
+export function isLevelEnabled(logger: Logger, level: LogLevel): boolean {
+  return logger.isLevelEnabled?.(level) ?? level !== 'debug'
 }
 
 declare const CONTEXT: unique symbol
@@ -24,5 +31,12 @@ export function withContext<Context extends object>(
     (level: LogLevel): Logger['info'] =>
     (fields, message) =>
       (logger[level] ?? logger.info).call(logger, { ...context, ...fields }, message)
-  return { debug: at('debug'), info: at('info'), audit: at('audit'), warn: at('warn'), error: at('error') }
+  return {
+    debug: at('debug'),
+    info: at('info'),
+    audit: at('audit'),
+    warn: at('warn'),
+    error: at('error'),
+    isLevelEnabled: (level) => isLevelEnabled(logger, level),
+  }
 }

@@ -8,7 +8,7 @@ export interface LogLine {
 }
 
 /** Returns a logger that lists its lines. */
-export function listingLogger(): { logger: Required<Logger>; lines: LogLine[] } {
+export function listingLogger(): { logger: Required<Omit<Logger, 'isLevelEnabled'>>; lines: LogLine[] } {
   const lines: LogLine[] = []
   const at =
     (level: LogLevel): Logger['info'] =>

@@ -86,6 +86,42 @@ t.test('what administrative requests bring is in no log, as JSON or as text', as
   t.notMatch([...lines, ...text].join(''), PROMPT)
 })
 
+t.test(
+  'the life of a request in each dialect is in the log without its prompt, completion or key',
+  async (t) => {
+    const { lines, logger: log } = logger()
+    const keys = { adminKeys: ['admin-key-0123456789'], agentKeySecrets: ['s'.repeat(32)] }
+    const proxy = await startProxy(t, { tokenizer: 'embedded', ...keys }, log)
+    const { agent_key: key } = await proxy.post('/sessions', { session_id: 's' })
+    const messages = [{ role: 'user', content: PROMPT }]
+    const tokens = { model: 'embedded', max_tokens: 4 }
+    const bodies = {
+      'v1/chat/completions': { ...tokens, messages },
+      'v1/completions': { ...tokens, prompt: PROMPT },
+      'v1/responses': { model: 'embedded', input: PROMPT },
+      'v1/messages': { ...tokens, messages, system: PROMPT },
+      'v1beta/models/embedded:generateContent': { contents: [{ role: 'user', parts: [{ text: PROMPT }] }] },
+    }
+    for (const [path, body] of Object.entries(bodies)) {
+      const headers = { 'content-type': 'application/json', authorization: `Bearer ${key}`, 'x-api-key': key }
+      const init = { method: 'POST', headers, body: JSON.stringify(body) }
+      const response = await fetch(`${proxy.url}/s/${path}`, init)
+      t.equal(response.status, 200, path)
+      await response.text()
+    }
+    const { turns } = await proxy.get('/sessions/s')
+    await proxy.server.stop(0)
+    const events = lines.map((line) => JSON.parse(line))
+    for (const event of ['request_accepted', 'turn_dispatched', 'turn_ended', 'response_delivered'])
+      t.equal(events.filter((line) => line.event === event).length, Object.keys(bodies).length, event)
+    const text = lines.join('')
+    t.notMatch(text, PROMPT)
+    t.notMatch(text, key)
+    t.notMatch(text, keys.adminKeys[0]!)
+    for (const { completion_text: said } of turns) t.notOk(text.includes(JSON.stringify(said)))
+  },
+)
+
 t.test('what a worker of version 1 says is in no log', async (t) => {
   const log = logger()
   const proxy = await startProxy(t, { mode: 'relay' }, log.logger)

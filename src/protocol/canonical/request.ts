@@ -7,6 +7,7 @@ import type { CaptureOptions } from '../token-data/kinds.ts'
 import type { PromptIds } from '../token-ids/prompt-ids.ts'
 import type { PromptLists } from '../token-ids/prompt-lists.ts'
 import type { Message } from './conversation.ts'
+import type { GenerationLog } from './generation-log.ts'
 import type { PromptImages } from './images.ts'
 import type { ChatMessage, Tool } from './messages.ts'
 import type { RawNumber } from './number-texts.ts'
@@ -109,6 +110,8 @@ export type GenerationRequest = CanonicalRequest & {
   onAsked?(): void
   /** The session's known prompts as engines read and write them. */
   promptLists?: PromptLists
+  /** The log of its steps; absent: not logged. */
+  log?: GenerationLog | undefined
   /** The tracer of its steps; absent: not traced. */
   spans?: TurnSpans | undefined
   /** The parent span, sent to the engine in the header of this name (W3C Trace Context). */

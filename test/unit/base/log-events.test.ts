@@ -3,7 +3,7 @@ import { globSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
 import { LOG_EVENTS, LOG_FIELDS, type LogEvent, logEvent } from '../../../src/base/log-events.ts'
-import { withContext } from '../../../src/base/logger.ts'
+import { isLevelEnabled, type Logger, withContext } from '../../../src/base/logger.ts'
 import { generatedSection } from '../../helpers/generated-text.ts'
 import { listingLogger } from '../../helpers/listing-logger.ts'
 import { silentLogger } from '../../helpers/silent-logger.ts'
@@ -12,12 +12,18 @@ const ROOT = join(import.meta.dirname, '../../..')
 const DOC = join(ROOT, 'docs/logs.md')
 const events = Object.entries(LOG_EVENTS)
 
+/** The levels that differ from line to line, as docs/logs.md describes them. */
+const CHOSEN_LEVELS: Record<string, string> = {
+  code: 'of the [code](errors.md)',
+  chosen: 'debug; info with `--log-requests`',
+}
+
 t.test('docs/logs.md has every event with its level and fields (UPDATE=1 writes them)', async (t) => {
   const rows = events.map(([name, { level, message, fields }]) => {
     const names = (fields as readonly string[]).map((field) =>
       field.endsWith('?') ? `[${field.slice(0, -1)}]` : field,
     )
-    const shown = level === 'code' ? 'of the [code](errors.md)' : level
+    const shown = CHOSEN_LEVELS[level] ?? level
     return `| \`${name}\` | ${shown} | ${message} | ${names.join(', ')} |`
   })
   const table = ['| event | level | message | fields |', '|---|---|---|---|', ...rows].join('\n')
@@ -70,6 +76,33 @@ t.test('a failed request is logged at the level of its error code', async (t) =>
     ['info', 'warn', 'error', 'error'],
   )
 })
+
+t.test('an event whose caller chooses the level is debug unless another one is given', async (t) => {
+  const { logger, lines } = listingLogger()
+  const turn = { session_id: 's', request_id: 'r', turn_id: 't', turn_index: 0, turn_status: 'completed' }
+  const tokens = { prompt_tokens: 1, reused_tokens: 0, sampled_tokens: 1 }
+  const fields = { ...turn, ...tokens, dialect: 'chat', queue_ms: 0, total_ms: 1, attempts: 1 }
+  const retries = { retry_count: 0, joined_retries: 0 }
+  logEvent(logger, 'turn_ended', { ...fields, ...retries })
+  logEvent(logger, 'turn_ended', { ...fields, ...retries }, 'info')
+  t.strictSame(
+    lines.map(({ level }) => level),
+    ['debug', 'info'],
+  )
+})
+
+t.test(
+  'a context logger writes the levels of its logger; one that reports none writes no debug lines',
+  async (t) => {
+    const { logger } = listingLogger()
+    const levels = ['debug', 'info', 'error'] as const
+    const written = (each: Logger) => levels.filter((level) => isLevelEnabled(each, level))
+    const quiet = { ...logger, isLevelEnabled: (level: string) => level === 'error' }
+    t.strictSame(written(logger), ['info', 'error'])
+    t.strictSame(written(withContext(logger, {})), ['info', 'error'])
+    t.strictSame(written(withContext(quiet, {})), ['error'])
+  },
+)
 
 t.test('an administrative request has its own level, and is info where a logger lacks it', async (t) => {
   const fields = { route: 'DELETE /sessions/:sessionId', by: 'admin', address: '127.0.0.1', status: 200 }

@@ -189,6 +189,14 @@ export const SERVE = {
     shutdownGraceMs,
     logLevel,
     logFormat,
+    logRequests: {
+      flag: 'log-requests',
+      hidden: true,
+      type: 'boolean',
+      default: 'false',
+      group: 'Process',
+      help: 'Log one line per turn at level info; otherwise it has level debug',
+    },
   },
 } as const satisfies CommandSpec
 

@@ -72,6 +72,7 @@ export async function generateWithFailover(
     const requirements = { model: body.model, mustServe, needs: getRequiredAbility(request), avoid: failed }
     const call = { callId, sessionId, ...requirements }
     const acquired = acquireLease(call, rules, request, signal)
+    if (acquired instanceof Promise) request.log?.queued()
     const lease = acquired instanceof Promise ? await acquired : acquired
     const { memberId } = lease
     const adapted = withBody(request, negotiation?.bodyFor(memberId))
@@ -85,6 +86,7 @@ export async function generateWithFailover(
       return sink.write(negotiation?.annotate(batch) ?? batch)
     }
     request.onAsked?.()
+    request.log?.dispatched(memberId)
     try {
       await rules.serve(memberId, sent, { write }, attempts)
       lease.succeeded()
@@ -107,6 +109,7 @@ export async function generateWithFailover(
       if (failed.length + 1 >= Math.max(MIN_ATTEMPTS, rules.memberCount())) throw thrown
       failed.push(memberId)
       rules.dispatcher.failedOver()
+      request.log?.failedOver(memberId, thrown)
     } finally {
       span?.end()
       lease.release()

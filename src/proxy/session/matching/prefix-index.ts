@@ -30,6 +30,8 @@ export interface PrefixMatch<Turn> {
   readonly isFork: boolean
   /** Number of the request's messages shared with the parent, including its completion; 0 without a parent. */
   readonly sharedMessages: number
+  /** Number of the request's messages, from the first one, that a completed turn with the same tools also has. */
+  readonly knownMessages: number
   /** The turn whose tool calls a later message repeats in edited form, which starts a branch. */
   readonly edited: IndexTurn<Turn> | undefined
   readonly order: number
@@ -108,12 +110,14 @@ export class PrefixIndex<Turn> {
     let { paths } = passed
     let isOneWay = paths.length === 1
     let edited: IndexTurn<Turn> | undefined
+    let knownMessages = passed.message?.depth ?? 0
     for (const message of getMessagesBetween(passed.message, last)) {
       if (paths.length === 0) break
       const key = getMessageKey(message)
       edited ??= this.#editedBy(paths, key)
       paths = this.#follow(paths, key)
       isOneWay &&= paths.length < 2
+      if (paths.length > 0) knownMessages = message.depth
       if (!paths.some(isAnswered)) continue
       passed = { message, paths }
       edited = undefined
@@ -121,14 +125,16 @@ export class PrefixIndex<Turn> {
     if (isOneWay) this.#remember(passed, toolsKey)
     const parent = choose(selectMostAlike(passed.paths.filter(isAnswered)), paths)
     const isFork = parent !== undefined && parent.continuations.length > 0
-    return { parent, isFork, sharedMessages: passed.message?.depth ?? 0, edited, order, conversation }
+    const sharedMessages = passed.message?.depth ?? 0
+    return { parent, isFork, sharedMessages, knownMessages, edited, order, conversation }
   }
 
   /** Creates the match of a recorded request, whose parent was found when it was in flight. */
   continuing(parent: IndexTurn<Turn> | undefined, conversation: ConversationKeys): PrefixMatch<Turn> {
     const order = this.#callCount++
     const sharedMessages = parent?.depth ?? 0
-    return { parent, isFork: false, sharedMessages, edited: undefined, order, conversation }
+    const knownMessages = sharedMessages
+    return { parent, isFork: false, sharedMessages, knownMessages, edited: undefined, order, conversation }
   }
 
   /**

@@ -143,9 +143,20 @@ class ChatRequestPrompt implements RequestPrompt {
     const reason = this.#getReason(start)
     counts.add(reason)
     const parent = this.#call?.parent
+    this.#logMatch(reason, parent?.turn)
     const from = parent && { from: parent.turn.turnId }
     const note = this.#call && echoNote(this.#call, this.request.lastMessage, unknownIds)
     return { ...start, annotations: { ...start.annotations, ...note, prompt: { reason, ...from } } }
+  }
+
+  #logMatch(reason: ChatPromptReason, parent: SessionTurn | undefined): void {
+    const isReused = reason === 'extended' || reason === 'forked'
+    this.request.log?.matched({
+      reason,
+      parent: parent?.turnId,
+      reusedTokens: isReused ? parent!.prompt.tokenCount : 0,
+      knownMessages: this.#call?.knownMessages ?? 0,
+    })
   }
 
   #getReason({ promptTokenIds }: GenerationStart): ChatPromptReason {

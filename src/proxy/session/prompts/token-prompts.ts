@@ -75,6 +75,7 @@ export class TokenPrompts implements Prompts {
     const unknownIds = unknownIdsIn(request.lastMessage, memory.callIds)
     const prompt = await this.#planOnce(request, memory, turns)
     this.#counts.add(prompt.origin.reason)
+    logMatch(request, prompt)
     const reported = prompt.origin.from === undefined ? 0 : prompt.call.sharedMessages
     const specialTokens = this.#specialTokens.find(request.lastMessage, reported)
     const note = {
@@ -331,6 +332,12 @@ function joined(turn: TurnStep, final: Message): TurnStep {
 
 function joinedText(before: string | undefined, content: string | null): string | null {
   return before === undefined ? content : before + (content ?? '')
+}
+
+function logMatch({ log }: ChatGeneration, { origin, call }: PromptPlan): void {
+  const { reason, reusedTokens } = origin
+  const parent = origin.from ?? call.parent?.turn.turnId
+  log?.matched({ reason, parent, reusedTokens, knownMessages: call.knownMessages })
 }
 
 /** Limits the requested number of tokens to the room; if that is unknown, it is unchanged. */

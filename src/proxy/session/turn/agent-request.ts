@@ -4,6 +4,7 @@ import type { RequestSpan } from '../../../protocol/canonical/spans.ts'
 import type { AgentRoleAnnotation } from '../roles/declared-role.ts'
 import type { SessionReference } from '../state/live-sessions.ts'
 import type { RetryInfo } from '../state/live-turn.ts'
+import type { RequestLog } from './request-log.ts'
 
 export interface AgentRequest {
   /** The session, whose reference the caller releases when the response is over. */
@@ -20,6 +21,8 @@ export interface AgentRequest {
   annotations?: Record<string, unknown> | undefined
   /** The choice that this turn generates; absent: the request has one choice. */
   choice?: Choice
+  /** The log of the request; absent: it is not logged. */
+  log?: RequestLog | undefined
   /** The span of the request, to which its turn is added; absent: it is not traced. */
   span?: RequestSpan | undefined
 }

@@ -9,6 +9,7 @@ import { findPolicy } from '../state/policies.ts'
 import { newTurnId } from '../state/session-id.ts'
 import type { SessionConfig, TurnAllocation } from '../state/turn-allocation.ts'
 import type { AgentRequest, Choice } from './agent-request.ts'
+import type { TurnLog } from './request-log.ts'
 import { getKnownJson, type RequestTexts, toParamsText } from './request-texts.ts'
 
 /** A turn that is ready for dispatch; passed down as it is. */
@@ -18,6 +19,8 @@ export interface PreparedTurn {
   /** The turn as it is recorded at its start. */
   readonly open: OpenTurn
   readonly word: RetryInfo
+  /** The log of the turn; undefined: it is not logged. */
+  readonly log: TurnLog | undefined
   /** Annotations for the store, written when the turn is closed. */
   readonly annotations: Record<string, unknown>
   /** The request to the engine. */
@@ -84,6 +87,7 @@ export function prepareTurn(
     resumed_at: call.resumedAt,
     idempotency_key: word.idempotencyKey,
   }
+  const log = agentRequest.log?.opened(open, line?.told)
   const generation: GenerationRequest = {
     ...withinBudget(request, call.budget),
     requestId: open.turnId,
@@ -94,11 +98,12 @@ export function prepareTurn(
     // The session determines the model, so only engines that serve it may be used.
     mustServe: policy !== undefined || undefined,
     record: undefinedIfEmpty(rules.record ?? record),
+    log,
     spans: span?.turn(open),
     choiceOf: choice?.call,
     ...getKnownJson(request, written, memory, messagesJson),
   }
-  return { call, open, word, annotations, generation }
+  return { call, open, word, log, annotations, generation }
 }
 
 const SUBAGENT = 'subagent:'

@@ -212,9 +212,13 @@ export class TurnRunner {
     })
     memory.idempotencyKeys ??= idempotencyKeys
     if (first === undefined) return undefined
-    if ('running' in first) return first.running.join(word.retryCount, gone)
+    if ('running' in first) {
+      call.log?.joined(first.running.open.turnId, word.retryCount)
+      return first.running.join(word.retryCount, gone)
+    }
     const of = { sessionId, turnId: first.recorded }
     const given = await giveAgain(store, of, word.retryCount)
+    if (given) call.log?.redelivered(of.turnId, word.retryCount)
     return (
       given && {
         ...given,
@@ -348,12 +352,17 @@ export class TurnRunner {
     const stamps = { weightsAsked: turn.weightsAsked, weightsNow: weights?.version, logprobsMode }
     let last: GenerationEvent | undefined
     for (const event of batch) {
-      if (event.type === 'delta') turn.firstTokenAtMs ??= this.#clock()
+      if (event.type === 'delta' && turn.firstTokenAtMs === undefined) this.#beginTokens(turn)
       refuseUnwritable(event)
       last = event.type === 'end' ? withUsage(event, turn.completion) : undefined
       turn.completion.add(stamped(last ?? event, stamps))
     }
     return last
+  }
+
+  #beginTokens(turn: RunningTurn): void {
+    turn.firstTokenAtMs = this.#clock()
+    turn.log?.firstToken(turn.firstTokenAtMs)
   }
 
   async #close(turn: RunningTurn, status: TurnOutcome['status'], failure: ProxyError | null): Promise<void> {
@@ -370,6 +379,7 @@ export class TurnRunner {
       throw error
     })
     turn.endedAtMs = endedAtMs
+    turn.log?.committed(outcome, { promptTokens, sampledTokens }, turn.answeredRetries.length)
     if (status === 'completed' && outcome.exact && sampledTokens > 0) this.#options.onTrainable?.(turn.open)
     const { sessionId: session_id, index } = turn.open
     const { finishReason: finish_reason } = outcome

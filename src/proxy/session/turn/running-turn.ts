@@ -9,6 +9,7 @@ import type { ToolCallIds, ToolCallNames } from '../matching/tool-call-ids.ts'
 import type { InFlightTurn, ResponseHandle, RetryInfo } from '../state/live-turn.ts'
 import type { TurnAllocation } from '../state/turn-allocation.ts'
 import type { PreparedTurn } from './prepared-turn.ts'
+import type { TurnLog } from './request-log.ts'
 
 /** The functions that its runner provides. */
 export interface TurnHooks {
@@ -24,6 +25,7 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
   readonly call: TurnAllocation
   readonly open: OpenTurn
   readonly word: RetryInfo
+  readonly log: TurnLog | undefined
   readonly annotations: Record<string, unknown>
   readonly generation: GenerationRequest
   /** Resolves when the open turn is durable; rejects if it could not be stored. */
@@ -49,13 +51,14 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
 
   /** @param opened resolves when the open turn is durable */
   constructor(
-    { call, open, word, annotations, generation }: PreparedTurn,
+    { call, open, word, log, annotations, generation }: PreparedTurn,
     opened: Promise<void>,
     hooks: TurnHooks,
   ) {
     this.call = call
     this.open = open
     this.word = word
+    this.log = log
     this.annotations = annotations
     this.generation = generation
     this.opened = opened

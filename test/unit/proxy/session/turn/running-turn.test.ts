@@ -35,7 +35,8 @@ function startTurn(events: readonly GenerationEvent[], failure?: Error) {
   } as unknown as TurnAllocation
   const open = { turnId: 't', startedAtMs: 0 } as OpenTurn
   const generation = {} as GenerationRequest
-  const prepared = { call, open, word: { retryCount: 0 }, annotations: {}, generation }
+  const word = { retryCount: 0 }
+  const prepared = { call, open, word, log: undefined, annotations: {}, generation }
   const hooks = { run, graceMs: () => 0, undelivered: async () => {} }
   const turn = new RunningTurn(prepared, Promise.resolve(), hooks)
   return { turn, gates }

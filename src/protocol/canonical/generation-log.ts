@@ -1,0 +1,25 @@
+/**
+ * The interface through which a request's way to an engine is logged. If no such line is written, none of these objects
+ * exists.
+ */
+export interface GenerationLog {
+  /** Logs how the prompt is related to the session's turns. */
+  matched(match: PromptMatch): void
+  /** Logs that the request waits for a slot. */
+  queued(): void
+  /** Logs that the request is sent to an engine or worker. */
+  dispatched(member: string): void
+  /** Logs that an engine or worker failed the request, which another one serves. */
+  failedOver(member: string, error: unknown): void
+}
+
+export interface PromptMatch {
+  /** As in the turn's annotation `prompt`. */
+  readonly reason: string
+  /** The turn that the request continues. */
+  readonly parent: string | undefined
+  /** The number of recorded tokens that the prompt begins with. */
+  readonly reusedTokens: number
+  /** The number of leading messages that a completed turn with the same tools also has. */
+  readonly knownMessages: number
+}
