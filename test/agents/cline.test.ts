@@ -19,7 +19,13 @@ async function installCline(): Promise<Agent> {
       return {
         command: 'sh',
         args: ['-c', script, 'sh', command, task, ...provider],
-        env: { ...SHELL_ENV, HOME: home, CLINE_DIR: join(home, 'cline') },
+        env: {
+          ...SHELL_ENV,
+          HOME: home,
+          CLINE_DIR: join(home, 'cline'),
+          // Otherwise the first Cline starts a daemon that outlives it, and serves all others of the machine.
+          CLINE_SESSION_BACKEND_MODE: 'local',
+        },
       }
     },
   }
