@@ -1,127 +1,149 @@
 /**
- * The least that a recorder of token ids costs with llm-proxy's libraries (fastify, undici, better-sqlite3): it requests
- * ids and logprobs, parses every request and every event, and commits each turn to SQLite on another thread, in groups,
- * before the last byte of its response leaves. It has no sessions, dialects, checks, limits, retries or metrics. Frozen:
- * changes would make figures of different commits incomparable.
+ * The fastest plain program that records, with llm-proxy's libraries (fastify, undici, better-sqlite3) and none of its
+ * features. Frozen: a change makes figures from before and after it incomparable.
+ *
+ * It parses every request and every event, requests ids and logprobs, and forwards the engine's bytes unchanged. A
+ * turn is its request, texts, ids and logprobs. One thread writes them with group commit and `synchronous=FULL`, and
+ * commits a turn before the last byte of its response is sent.
  *
  * node floor.ts --engine-url URL --db FILE
  */
+import { StringDecoder } from 'node:string_decoder'
 import { parseArgs } from 'node:util'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
 import Database from 'better-sqlite3'
-import Fastify, { type FastifyReply } from 'fastify'
-import { type Dispatcher, Pool } from 'undici'
+import Fastify from 'fastify'
+import { Pool } from 'undici'
+
+interface Completion {
+  choices: {
+    delta?: { content?: string; tool_calls?: unknown }
+    message?: unknown
+    token_ids?: number[]
+    logprobs?: { content: { logprob: number }[] } | null
+  }[]
+  prompt_token_ids?: number[] | null
+}
+
+/** A turn as the writer receives it: its id, the response, and the request, prompt ids, ids and logprobs. */
+type Row = [id: number, response: string, lists: ArrayBuffer[]]
 
 const PATH = '/v1/chat/completions'
-/** The last bytes of a stream, which follow the commit. */
-const DONE = Buffer.from('data: [DONE]\n\n')
-
-interface Turn {
-  readonly request: string
-  content: string
-  promptIds: number[]
-  readonly ids: number[]
-  readonly logprobs: number[]
-}
-
-interface Chunk {
-  prompt_token_ids?: number[]
-  choices?: {
-    delta?: { content?: string }
-    message?: { content?: string }
-    token_ids?: number[]
-    logprobs?: { content?: { logprob: number }[] } | null
-    prompt_token_ids?: number[]
-  }[]
-}
+const FIELDS = Buffer.from('{"return_token_ids":true,"logprobs":true,')
+const DONE = 'data: [DONE]'
 
 if (isMainThread) await serve()
-else write(workerData as string)
+else writeTurns()
+
+class Turn {
+  readonly #texts: unknown[] = []
+  readonly #ids: number[] = []
+  readonly #logprobs: number[] = []
+  #promptIds: number[] = []
+
+  add(json: string): void {
+    const { choices, prompt_token_ids: promptIds }: Completion = JSON.parse(json)
+    if (promptIds) this.#promptIds = promptIds
+    for (const { delta, message, token_ids: ids, logprobs } of choices) {
+      this.#texts.push(delta?.content ?? delta?.tool_calls ?? message)
+      for (const id of ids ?? []) this.#ids.push(id)
+      for (const { logprob } of logprobs?.content ?? []) this.#logprobs.push(logprob)
+    }
+  }
+
+  toRow(id: number, request: Buffer): Row {
+    const lists = [
+      Int32Array.from(this.#promptIds),
+      Int32Array.from(this.#ids),
+      Float64Array.from(this.#logprobs),
+    ]
+    return [id, JSON.stringify(this.#texts), [new Uint8Array(request), ...lists].map(({ buffer }) => buffer)]
+  }
+}
 
 async function serve(): Promise<void> {
   const { values } = parseArgs({ options: { 'engine-url': { type: 'string' }, db: { type: 'string' } } })
-  const pool = new Pool(values['engine-url']!)
-  const writer = new Worker(import.meta.filename, { workerData: values.db })
-  const waiting: (() => void)[] = []
-  writer.on('message', (count: number) => {
-    for (const resolve of waiting.splice(0, count)) resolve()
+  const writer = new Worker(new URL(import.meta.url), { workerData: values.db })
+  const uncommitted = new Map<number, () => void>()
+  let lastId = 0
+  writer.on('message', (ids: number[]) => {
+    for (const id of ids) {
+      uncommitted.get(id)!()
+      uncommitted.delete(id)
+    }
   })
-  const commit = (turn: Turn) => {
-    writer.postMessage([turn.request, turn.content, turn.promptIds, turn.ids, turn.logprobs])
-    return new Promise<void>((resolve) => waiting.push(resolve))
-  }
+  const pool = new Pool(values['engine-url']!)
   const app = Fastify({ bodyLimit: 64 * 1024 * 1024 })
-  app.post(PATH, async (request, reply) => {
-    const asked = request.body as { stream?: boolean }
-    const extras = asked.stream ? { stream_options: { include_usage: true } } : {}
-    const body = JSON.stringify({ ...asked, ...extras, return_token_ids: true, logprobs: true })
-    const turn: Turn = { request: body, content: '', promptIds: [], ids: [], logprobs: [] }
+  app.removeAllContentTypeParsers()
+  app.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => done(null, body))
+  app.post(PATH, ({ body }, reply) => {
+    const request = body as Buffer
+    JSON.parse(request.toString())
+    const agent = reply.hijack().raw
+    const turn = new Turn()
+    const decoder = new StringDecoder()
+    let isStream = false
+    /** The text of the event, or of the response that is not streamed, whose end has not arrived. */
+    let rest = ''
+    /** Bytes that wait for the commit. */
+    const last: Buffer[] = []
     const headers = { 'content-type': 'application/json' }
-    const response = await pool.request({ path: PATH, method: 'POST', headers, body })
-    if (asked.stream) return await stream(response, turn, commit, reply)
-    const text = await response.body.text()
-    add(turn, JSON.parse(text) as Chunk)
-    await commit(turn)
-    return reply.type('application/json').send(text)
+    pool.dispatch(
+      { path: PATH, method: 'POST', headers, body: Buffer.concat([FIELDS, request.subarray(1)]) },
+      {
+        onRequestStart(controller) {
+          agent.on('drain', () => controller.resume())
+          agent.on('close', () => agent.writableFinished || controller.abort(new Error('the agent left')))
+        },
+        onResponseStart(_controller, status, { 'content-type': type, 'content-length': length }) {
+          isStream = type?.includes('text/event-stream') === true
+          agent.writeHead(status, {
+            'content-type': String(type),
+            ...(length && { 'content-length': String(length) }),
+          })
+        },
+        onResponseData(controller, bytes) {
+          const text = decoder.write(bytes)
+          rest += text
+          if (!isStream) return void last.push(bytes)
+          const events = text.includes('\n') ? rest.split('\n\n') : [rest]
+          rest = events.pop()!
+          for (const event of events) if (event !== DONE) turn.add(event.slice('data: '.length))
+          if (events.at(-1) === DONE) last.push(bytes)
+          else if (!agent.write(bytes)) controller.pause()
+        },
+        onResponseEnd() {
+          if (!isStream) turn.add(rest)
+          lastId += 1
+          const row = turn.toRow(lastId, request)
+          uncommitted.set(lastId, () => agent.end(Buffer.concat(last)))
+          writer.postMessage(row, row[2])
+        },
+        onResponseError: () => agent.destroy(),
+      },
+    )
   })
   process.stdout.write(`floor on ${await app.listen({ host: '127.0.0.1', port: 0 })}\n`)
 }
 
-async function stream(
-  { body }: Dispatcher.ResponseData,
-  turn: Turn,
-  commit: (turn: Turn) => Promise<void>,
-  reply: FastifyReply,
-): Promise<FastifyReply> {
-  reply.hijack()
-  reply.raw.writeHead(200, { 'content-type': 'text/event-stream' })
-  let rest = ''
-  for await (const piece of body as AsyncIterable<Buffer>) {
-    const events = (rest + piece.toString('utf8')).split('\n\n')
-    rest = events.pop()!
-    for (const event of events)
-      if (event.startsWith('data: {')) add(turn, JSON.parse(event.slice(6)) as Chunk)
-    reply.raw.write(piece.subarray(-DONE.length).equals(DONE) ? piece.subarray(0, -DONE.length) : piece)
-  }
-  await commit(turn)
-  reply.raw.end(DONE)
-  return reply
-}
-
-function add(turn: Turn, { prompt_token_ids: prompt, choices: [choice] = [] }: Chunk): void {
-  if (prompt) turn.promptIds = prompt
-  turn.content += choice?.delta?.content ?? choice?.message?.content ?? ''
-  for (const id of choice?.token_ids ?? []) turn.ids.push(id)
-  for (const { logprob } of choice?.logprobs?.content ?? []) turn.logprobs.push(logprob)
-}
-
-/** Commits all turns that have arrived in one transaction. */
-function write(path: string): void {
-  const db = new Database(path)
+function writeTurns(): void {
+  const db = new Database(workerData as string)
   db.pragma('journal_mode = WAL')
   db.pragma('synchronous = FULL')
-  db.exec(
-    'CREATE TABLE IF NOT EXISTS turns (request TEXT, content TEXT, prompt BLOB, ids BLOB, logprobs BLOB)',
-  )
-  const insert = db.prepare('INSERT INTO turns VALUES (?, ?, ?, ?, ?)')
-  const commit = db.transaction((turns: [string, string, number[], number[], number[]][]) => {
-    for (const [request, content, prompt, ids, logprobs] of turns)
-      insert.run(
-        request,
-        content,
-        Buffer.from(Int32Array.from(prompt).buffer),
-        Buffer.from(Int32Array.from(ids).buffer),
-        Buffer.from(Float64Array.from(logprobs).buffer),
-      )
+  db.exec('CREATE TABLE turns (id INTEGER PRIMARY KEY, response, request, prompt_ids, ids, logprobs)')
+  const insert = db.prepare('INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?)')
+  const commit = db.transaction((rows: Row[]) => {
+    for (const [id, response, lists] of rows)
+      insert.run(id, response, ...lists.map((list) => Buffer.from(list)))
   })
-  let group: Parameters<typeof commit>[0] = []
-  parentPort!.on('message', (turn) => {
-    if (group.push(turn) > 1) return
-    setImmediate(() => {
-      const turns = group
-      group = []
-      commit(turns)
-      parentPort!.postMessage(turns.length)
-    })
+  let group: Row[] = []
+  const commitGroup = () => {
+    const rows = group
+    group = []
+    commit(rows)
+    parentPort!.postMessage(rows.map(([id]) => id))
+  }
+  parentPort!.on('message', (row: Row) => {
+    if (group.push(row) === 1) setImmediate(commitGroup)
   })
 }

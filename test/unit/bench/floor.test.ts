@@ -46,8 +46,9 @@ t.test(
     const streamed = await (await fetch(url, requestOf(true))).text()
     t.equal(streamed.match(/"token_ids":\[\d+\]/g)?.length, TOKENS, 'the agent receives the ids')
     t.ok(streamed.endsWith('data: [DONE]\n\n'))
-    const turns = new Database(db).prepare('SELECT * FROM turns ORDER BY rowid')
-    const rows = () => turns.all() as Record<'request' | 'content' | 'prompt' | 'ids' | 'logprobs', Buffer>[]
+    const turns = new Database(db).prepare('SELECT * FROM turns ORDER BY id')
+    const rows = () =>
+      turns.all() as Record<'request' | 'response' | 'prompt_ids' | 'ids' | 'logprobs', Buffer>[]
     t.equal(rows().length, 1, 'committed before the last byte')
 
     // biome-ignore lint/suspicious/noExplicitAny: the parts that the test reads are asserted
@@ -56,10 +57,10 @@ t.test(
     for (const row of [first!, second!]) {
       t.equal(row.ids.byteLength, 4 * TOKENS)
       t.equal(row.logprobs.byteLength, 8 * TOKENS)
-      t.ok(row.prompt.byteLength > 0)
+      t.ok(row.prompt_ids.byteLength > 0)
     }
     t.match(JSON.parse(String(first!.request)), JSON.parse(requestOf(true).body))
-    t.equal(String(second!.content), complete.choices[0].message.content)
+    t.strictSame(JSON.parse(String(second!.response)), [complete.choices[0].message])
     t.strictSame([...new Int32Array(new Uint8Array(second!.ids).buffer)], complete.choices[0].token_ids)
   },
 )
