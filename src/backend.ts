@@ -11,13 +11,13 @@ import { createLocalBackend } from './proxy/engines/dispatch/local-backend.ts'
 import type { Backend } from './proxy/engines/port/backend.ts'
 import { createTokenizerQuestion, type ExpectedTokenizer } from './proxy/engines/port/expected-tokenizer.ts'
 import type { Registry } from './proxy/engines/port/registry.ts'
-import type { Metrics } from './proxy/metrics/metrics.ts'
+import type { ProxyMetrics } from './proxy/metrics/proxy-metrics.ts'
 import { rejectWorkers } from './proxy/relay/reject-workers.ts'
 import { RelayBackend } from './proxy/relay/relay-backend.ts'
 import type { RelaySocket } from './proxy/relay/relay-socket.ts'
 
 interface BackendParts {
-  metrics: Metrics
+  metrics: ProxyMetrics
   logger: Logger
   connect: Connect | undefined
   /** Token mode: what an engine reports that has the model's tokenizer. */

@@ -31,7 +31,7 @@ import { openHealthPort } from './proxy/http/operator/health/health-port.ts'
 import { getHealth } from './proxy/http/operator/health/health-route.ts'
 import { type HttpServer, listen, type ServerOptions } from './proxy/http/server.ts'
 import { reachableUrl } from './proxy/http/transport/base-url.ts'
-import { Metrics } from './proxy/metrics/metrics.ts'
+import { ProxyMetrics } from './proxy/metrics/proxy-metrics.ts'
 import { ChatPrompts } from './proxy/session/prompts/chat-prompts.ts'
 import { TokenPrompts } from './proxy/session/prompts/token-prompts.ts'
 import { Activity } from './proxy/session/state/activity.ts'
@@ -117,7 +117,7 @@ export async function startServer(
   await using stack = new AsyncDisposableStack()
 
   // 1. Metrics and tracing, which observe the other parts and close last.
-  const metrics = stack.use(new Metrics())
+  const metrics = stack.use(new ProxyMetrics())
   const tracing = await openTracing(process.env, logger)
   stack.defer(() => tracing?.close())
 
@@ -270,7 +270,7 @@ export async function startServer(
 }
 
 interface Observers {
-  metrics: Metrics
+  metrics: ProxyMetrics
   logger: Logger
   platform: Platform
 }

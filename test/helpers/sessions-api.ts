@@ -4,7 +4,7 @@ import { Compile } from 'typebox/compile'
 import { uiRoutes } from '../../src/inspector/routes/routes.ts'
 import type { Registry } from '../../src/proxy/engines/port/registry.ts'
 import { type HttpServer, listen, type ServerOptions } from '../../src/proxy/http/server.ts'
-import { Metrics } from '../../src/proxy/metrics/metrics.ts'
+import { ProxyMetrics } from '../../src/proxy/metrics/proxy-metrics.ts'
 import { Activity } from '../../src/proxy/session/state/activity.ts'
 import { Sessions, type SessionsOptions } from '../../src/proxy/session/state/sessions.ts'
 import { TurnRunner } from '../../src/proxy/session/turn/run-turn.ts'
@@ -80,7 +80,7 @@ export function serverParts(store: TurnStore, options: Partial<SessionsOptions> 
     facts: () => ({}),
     weights: new WeightAnnouncement(),
     activity,
-    metrics: new Metrics().source({ backend, prompts: { counts: () => ({}) }, store }),
+    metrics: new ProxyMetrics().source({ backend, prompts: { counts: () => ({}) }, store }),
     acceptWorker: (socket) => socket.close(),
     maxWorkerFrameBytes: 1_000,
     registry: NO_REGISTRY,

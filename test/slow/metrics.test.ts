@@ -3,7 +3,7 @@ import { spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { ProxyMetrics } from '../../src/proxy/metrics/proxy-metrics.ts'
+import { Metrics } from '../../src/proxy/metrics/metrics.ts'
 import { generatedSection } from '../helpers/generated-text.ts'
 import { KEYS } from '../helpers/keys.ts'
 import { startProxy, type TestProxy } from '../helpers/proxy.ts'
@@ -119,7 +119,7 @@ t.test('a run is counted, and told in two formats', async (t) => {
 })
 
 t.test('docs/metrics.md has every metric, and each is exposed (UPDATE=1 writes it anew)', async (t) => {
-  const { families } = new ProxyMetrics()
+  const { families } = new Metrics()
   const tables = [...Map.groupBy(families, ({ type }) => type)].map(([type, members]) => {
     const rows = members.map(({ name, labelNames, help }) => {
       const labels = labelNames.length === 0 ? '' : `{${labelNames.join(', ')}}`
@@ -150,7 +150,7 @@ function metricsIn(t: Test, text: string): Set<string> {
 }
 
 t.test('the dashboard and the alerts read metrics that there are', async (t) => {
-  const { families } = new ProxyMetrics()
+  const { families } = new Metrics()
   const series = new Set(
     families.flatMap(({ name, type }) =>
       type === 'histogram' ? ['_bucket', '_sum', '_count'].map((suffix) => name + suffix) : [name],
@@ -240,6 +240,6 @@ t.test('a proxy in relay mode tells of its workers', async (t) => {
   }
   t.same(
     namesOf(text),
-    new ProxyMetrics().families.map(({ name }) => name),
+    new Metrics().families.map(({ name }) => name),
   )
 })

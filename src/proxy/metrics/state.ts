@@ -5,14 +5,14 @@ import { getHeapStatistics } from 'node:v8'
 import type { Backend, BackendMember } from '../engines/port/backend.ts'
 import type { TurnStore } from '../store/port/turn-store.ts'
 import type { Gauge } from './families.ts'
-import type { ProxyMetrics } from './proxy-metrics.ts'
+import type { Metrics } from './metrics.ts'
 
 /** Members beyond this number are counted together. */
 const MAX_MEMBERS = 64
 const OTHER = 'other'
 
 /** Reads engines, workers, the queue and the turns in flight. The series of a removed member are removed. */
-export function readBackend(metrics: ProxyMetrics, backend: Backend, openTurns: number): void {
+export function readBackend(metrics: Metrics, backend: Backend, openTurns: number): void {
   const { members, queued, pausedSinceMs } = backend.status()
   const { memberUp, memberUnavailable, memberEjected, memberCalls, memberCapacity, weightInfo, inFlight } =
     metrics
@@ -45,7 +45,7 @@ function sumBy(members: readonly BackendMember[], value: (member: BackendMember)
 }
 
 /** @param path path of the database; its log is in the same directory */
-export async function readFiles({ databaseBytes }: ProxyMetrics, path: string): Promise<void> {
+export async function readFiles({ databaseBytes }: Metrics, path: string): Promise<void> {
   databaseBytes.set(await getFileSize(path), 'database')
   databaseBytes.set(await getFileSize(`${path}-wal`), 'wal')
 }
@@ -57,7 +57,7 @@ async function getFileSize(path: string): Promise<number> {
 
 /** Reads the number of sessions. If the store fails, the series is removed; store failures have their own metric. */
 export async function readSessions(
-  { sessionsActive }: ProxyMetrics,
+  { sessionsActive }: Metrics,
   store: Pick<TurnStore, 'countSessions'>,
 ): Promise<void> {
   const count = await store.countSessions(Date.now()).catch(() => undefined)
@@ -74,7 +74,7 @@ export class ProcessReader implements Disposable {
     this.#delay.enable()
   }
 
-  async read(metrics: ProxyMetrics): Promise<void> {
+  async read(metrics: Metrics): Promise<void> {
     const { user, system } = process.cpuUsage()
     const cpuSeconds = (user + system) / 1e6
     metrics.cpuSeconds.add(cpuSeconds - this.#cpuSeconds)
@@ -94,7 +94,7 @@ export class ProcessReader implements Disposable {
     this.#delay.disable()
   }
 
-  #readDelay({ loopDelay }: ProxyMetrics): void {
+  #readDelay({ loopDelay }: Metrics): void {
     const delay = this.#delay
     if (delay.count > 0) {
       loopDelay.set(delay.mean / 1e9, 'mean')

@@ -12,7 +12,7 @@ import { readEchoNote } from '../session/prompts/echo-note.ts'
 import { inexactCode } from '../session/prompts/exactness.ts'
 import { readAnsweredRetries } from '../store/port/answered-retries.ts'
 import type { OpenTurn, SessionRecord, TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
-import type { ProxyMetrics } from './proxy-metrics.ts'
+import type { Metrics } from './metrics.ts'
 
 /** Times of one turn in milliseconds, of a monotonic clock. */
 interface TurnTimes {
@@ -29,11 +29,11 @@ interface TurnTimes {
 const FINISH_REASONS = new Set(['stop', 'length', 'tool_calls', 'content_filter'])
 
 export class TurnWatch {
-  readonly #metrics: ProxyMetrics
+  readonly #metrics: Metrics
   /** Open turns by turn id. */
   readonly #turns = new Map<string, TurnTimes>()
 
-  constructor(metrics: ProxyMetrics) {
+  constructor(metrics: Metrics) {
     this.#metrics = metrics
   }
 
@@ -162,7 +162,7 @@ function timeChunks(sink: EventSink, turn: TurnTimes): EventSink {
   }
 }
 
-function sessionWatch(metrics: ProxyMetrics): Interceptor<TurnStore> {
+function sessionWatch(metrics: Metrics): Interceptor<TurnStore> {
   const counted = <T>(written: Promise<T>, count: (value: T) => void): Promise<T> => {
     written.then(count, (error) => countFailure(metrics, error))
     return written
@@ -183,18 +183,13 @@ function sessionWatch(metrics: ProxyMetrics): Interceptor<TurnStore> {
 }
 
 /** Counts the end of a session, unless the session had ended before. */
-function countEnd(
-  metrics: ProxyMetrics,
-  session: SessionRecord | undefined,
-  status: string,
-  atMs: number,
-): void {
+function countEnd(metrics: Metrics, session: SessionRecord | undefined, status: string, atMs: number): void {
   if (session?.endedAtMs !== atMs) return
   metrics.sessionsEnded.add(1, status)
   metrics.sessionTurns.observe(session.turnCount)
 }
 
-function countFailure(metrics: ProxyMetrics, error: unknown): void {
+function countFailure(metrics: Metrics, error: unknown): void {
   if (error instanceof ProxyError && error.code === 'store_failed') metrics.storeFailures.add(1)
 }
 

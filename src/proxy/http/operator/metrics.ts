@@ -1,6 +1,6 @@
 import type { FastifyPluginCallback } from 'fastify'
 import Type from 'typebox'
-import type { MetricsSource } from '../../metrics/metrics.ts'
+import type { MetricsSource } from '../../metrics/proxy-metrics.ts'
 import { ErrorReply } from '../schemas/described.ts'
 
 /** The media types; the `Accept` header selects one. */

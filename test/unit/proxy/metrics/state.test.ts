@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { BackendStatus } from '../../../../src/proxy/engines/port/backend.ts'
 import { expose } from '../../../../src/proxy/metrics/exposition.ts'
-import { ProxyMetrics } from '../../../../src/proxy/metrics/proxy-metrics.ts'
+import { Metrics } from '../../../../src/proxy/metrics/metrics.ts'
 import { readBackend } from '../../../../src/proxy/metrics/state.ts'
 import { ScriptedBackend } from '../../../helpers/scripted-backend.ts'
 
@@ -17,7 +17,7 @@ const member = (name: string) => ({
 })
 
 /** The samples of members after a scrape of this state. */
-function memberLines(metrics: ProxyMetrics, status: BackendStatus, openTurns = 0): string[] {
+function memberLines(metrics: Metrics, status: BackendStatus, openTurns = 0): string[] {
   const backend = new ScriptedBackend()
   backend.status = () => status
   readBackend(metrics, backend, openTurns)
@@ -27,7 +27,7 @@ function memberLines(metrics: ProxyMetrics, status: BackendStatus, openTurns = 0
 }
 
 t.test('the series of a member go when it goes', async (t) => {
-  const metrics = new ProxyMetrics()
+  const metrics = new Metrics()
   const both = memberLines(metrics, { members: [member('a'), member('b')], queued: 0 })
   t.ok(both.includes('llm_proxy_member_up{member="a"} 1'))
   t.ok(both.includes('llm_proxy_weight_version_info{member="a",weight_version="7"} 1'))
@@ -38,14 +38,14 @@ t.test('the series of a member go when it goes', async (t) => {
 
 t.test('64 members have series of their own, the rest is counted together', async (t) => {
   const members = Array.from({ length: 70 }, (_, i) => member(`e${i}`))
-  const lines = memberLines(new ProxyMetrics(), { members, queued: 0 })
+  const lines = memberLines(new Metrics(), { members, queued: 0 })
   t.equal(lines.filter((line) => line.startsWith('llm_proxy_member_up{')).length, 65)
   t.ok(lines.includes('llm_proxy_member_up{member="other"} 6'))
   t.ok(lines.includes('llm_proxy_member_calls_in_flight{member="other"} 12'))
 })
 
 t.test('each open turn is in one phase', async (t) => {
-  const lines = memberLines(new ProxyMetrics(), { members: [member('a')], queued: 3 }, 9)
+  const lines = memberLines(new Metrics(), { members: [member('a')], queued: 3 }, 9)
   for (const [phase, count] of Object.entries({ queued: 3, engine: 2, proxy: 4 })) {
     t.ok(lines.includes(`llm_proxy_turns_in_flight{phase="${phase}"} ${count}`), phase)
   }

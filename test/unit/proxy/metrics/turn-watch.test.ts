@@ -2,7 +2,7 @@ import t from 'tap'
 import { ProxyError } from '../../../../src/base/errors.ts'
 import { PromptIds } from '../../../../src/protocol/token-ids/prompt-ids.ts'
 import { expose } from '../../../../src/proxy/metrics/exposition.ts'
-import { ProxyMetrics } from '../../../../src/proxy/metrics/proxy-metrics.ts'
+import { Metrics } from '../../../../src/proxy/metrics/metrics.ts'
 import { TurnWatch } from '../../../../src/proxy/metrics/turn-watch.ts'
 import type { TurnStore } from '../../../../src/proxy/store/port/turn-store.ts'
 import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
@@ -18,7 +18,7 @@ const session = {
 }
 
 async function watchedStore(broken: Partial<TurnStore> = {}) {
-  const metrics = new ProxyMetrics()
+  const metrics = new Metrics()
   const watch = new TurnWatch(metrics)
   const inner = Object.assign(new MemoryTurnStore(), broken)
   const store = watch.ofStore(inner)
