@@ -37,7 +37,7 @@ import { TokenPrompts } from './proxy/session/prompts/token-prompts.ts'
 import { Activity } from './proxy/session/state/activity.ts'
 import { parseLimits } from './proxy/session/state/limits.ts'
 import { Sessions } from './proxy/session/state/sessions.ts'
-import { describeHeld, type SweepBacklog } from './proxy/session/state/sweeper.ts'
+import { describeBacklog, type SweepBacklog } from './proxy/session/state/sweeper.ts'
 import { openRequestLogs } from './proxy/session/turn/request-log.ts'
 import { TurnRunner } from './proxy/session/turn/run-turn.ts'
 import { WeightAnnouncement } from './proxy/session/turn/weight-announcement.ts'
@@ -152,7 +152,8 @@ export async function startServer(
   const sessionHooks = {
     onEnded: (sessionId: string) => backend.releaseSession(sessionId),
     onSweepFailed: (err: ProxyError) => logEvent(logger, 'sweep_failed', { err }),
-    onSweepHeld: (held: SweepBacklog) => logEvent(logger, 'sweep_deferred', { note: describeHeld(held) }),
+    onSweepDeferred: (backlog: SweepBacklog) =>
+      logEvent(logger, 'sweep_deferred', { note: describeBacklog(backlog) }),
   }
   const sessions = new Sessions(store, sessionHooks, {
     activity,
@@ -231,7 +232,7 @@ export async function startServer(
       notes: [
         ...notesOn(config).filter((note) => note !== fallbackNote(config) || isFallback()),
         ...(mode === 'local' && !engines().some(({ watch }) => watch.healthy) ? [NO_ENGINE_NOTE] : []),
-        ...(sessions.heldSweep ? [describeHeld(sessions.heldSweep)] : []),
+        ...(sessions.deferredSweep ? [describeBacklog(sessions.deferredSweep)] : []),
       ],
     }),
   })

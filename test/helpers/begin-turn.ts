@@ -18,7 +18,7 @@ export class NamedTurnRunner {
   }
 
   async begin({ sessionId, ...request }: SessionRequest, gone: AbortSignal): Promise<ResponseHandle> {
-    using session = this.#sessions.use(sessionId)
+    using session = this.#sessions.acquire(sessionId)
     return await this.turnRunner.begin({ ...request, session }, gone)
   }
 
@@ -27,7 +27,7 @@ export class NamedTurnRunner {
     count: number,
     gone: AbortSignal,
   ): Promise<Choices> {
-    using session = this.#sessions.use(sessionId)
+    using session = this.#sessions.acquire(sessionId)
     return await beginChoices(this.turnRunner, { ...request, session }, count, gone)
   }
 
@@ -41,11 +41,11 @@ export class NamedTurnRunner {
 }
 
 /** Begins a request of a session, as a turn runner does. */
-export async function beginCall(
+export async function allocateTurn(
   sessions: Sessions,
   sessionId: string,
   keyTag?: string | null,
 ): Promise<TurnAllocation> {
-  using session = sessions.use(sessionId)
-  return await sessions.beginCall(session, keyTag)
+  using session = sessions.acquire(sessionId)
+  return await sessions.allocateTurn(session, keyTag)
 }

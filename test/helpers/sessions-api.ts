@@ -64,7 +64,11 @@ export async function startSessionsApi(
 /** Creates the parts of the HTTP server, with a backend that the test scripts. */
 export function serverParts(store: TurnStore, options: Partial<SessionsOptions> = {}) {
   const backend = new ScriptedBackend()
-  const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {}, onSweepHeld() {} }
+  const hooks = {
+    onEnded: (id: string) => backend.releaseSession(id),
+    onSweepFailed() {},
+    onSweepDeferred() {},
+  }
   const activity = options.activity ?? new Activity()
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, ...options, activity })
   const runner = new TurnRunner({ sessions, backend, store, activity, logger: silentLogger })

@@ -57,7 +57,7 @@ export function tokenModeRig(
     ]
   })
   const prompts = new TokenPrompts(model, store)
-  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
   t.teardown(() => sessions.close())
   const runner = new NamedTurnRunner(
@@ -66,8 +66,8 @@ export function tokenModeRig(
   )
   const askFor = async (count: number, messages: ChatMessage[], fields = {}): Promise<TurnRecord[]> => {
     const request = { kind: 'chat', body: { messages, ...fields } } as const
-    const word = { retryCount: 0, hasAgentKey: false }
-    const call = { sessionId: 's', dialect: 'chat', request, stream: false, word }
+    const metadata = { retryCount: 0, hasAgentKey: false }
+    const call = { sessionId: 's', dialect: 'chat', request, stream: false, metadata }
     const response =
       count === 1 ? await runner.begin(call, never) : await runner.beginChoices(call, count, never)
     await response.deliver({ write: () => undefined })

@@ -48,7 +48,7 @@ async function* engine(request: GenerationRequest): EventStream {
 async function startOn(path: string) {
   const backend = new ScriptedBackend((request) => engine(request))
   const store = await openSqliteStore({ path, durability: 'process', spawn: inProcess })
-  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
   const prompts = new ChatPrompts(async () => 0)
   const runner = new NamedTurnRunner(
@@ -59,8 +59,11 @@ async function startOn(path: string) {
     store,
     async call(messages: ChatMessage[]): Promise<string> {
       const request = { kind: 'chat', body: { model: 'm', messages: structuredClone(messages) } } as const
-      const word = { retryCount: 0, hasAgentKey: false, tellsTries: false }
-      const turn = await runner.begin({ sessionId: 's', dialect: 'chat', request, stream: true, word }, never)
+      const metadata = { retryCount: 0, hasAgentKey: false, sendsRetryCount: false }
+      const turn = await runner.begin(
+        { sessionId: 's', dialect: 'chat', request, stream: true, metadata },
+        never,
+      )
       await turn.deliver(DISCARD)
       return turn.completion.content!
     },

@@ -96,14 +96,14 @@ t.test('a batch of events passes few asynchronous hops and is written at once', 
 })
 
 t.test('a request acquires its session few times', async (t) => {
-  const { use } = LiveSessions.prototype
+  const { acquire } = LiveSessions.prototype
   let acquires = 0
-  LiveSessions.prototype.use = function (...args) {
+  LiveSessions.prototype.acquire = function (...args) {
     acquires += 1
-    return use.apply(this, args)
+    return acquire.apply(this, args)
   }
   await agent.send(request)
-  LiveSessions.prototype.use = use
+  LiveSessions.prototype.acquire = acquire
   t.ok(acquires > 0)
   atMost(t, 'acquires', acquires)
 })

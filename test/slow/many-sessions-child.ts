@@ -25,7 +25,7 @@ class ForgetfulBackend extends CountingBackend {
 }
 
 const store = await openSqliteStore({ path: path!, durability: 'process' })
-const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
 const options = { strict: false, defaultTtlMs: null, memoryBytes: Number(memoryBytes) }
 const sessions = new Sessions(store, hooks, options)
 const runner = new TurnRunner({
@@ -40,7 +40,7 @@ async function talk(sessionId: string): Promise<void> {
   const messages: object[] = [{ role: 'system', content: `${sessionId} ${TEXT.repeat(10)}` }]
   for (let calls = 0; calls < CALLS; calls += 1) {
     messages.push({ role: 'user', content: `${calls} ${TEXT}` })
-    using used = sessions.use(sessionId)
+    using used = sessions.acquire(sessionId)
     const body = Buffer.from(JSON.stringify({ model: 'm', messages }))
     const { value, list } = used.memory.requests.read(body, undefined, { listJson: true })
     const call = {
@@ -48,7 +48,7 @@ async function talk(sessionId: string): Promise<void> {
       dialect: 'chat',
       request: { kind: 'chat' as const, body: value as { messages: never[] } },
       stream: false,
-      word: { retryCount: 0, hasAgentKey: false },
+      metadata: { retryCount: 0, hasAgentKey: false },
       ...(list?.json && { messagesJson: [list.json] }),
     }
     const turn = await runner.begin(call, new AbortController().signal)

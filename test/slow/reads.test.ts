@@ -338,7 +338,13 @@ t.test('a session in flight is seen as it speaks', async (t) => {
     body: { model: 'm', messages: [{ role: 'user' as const, content: 'hi' }] },
   }
   const turn = await runner.begin(
-    { sessionId: 's', dialect: 'chat', request, stream: true, word: { retryCount: 0, hasAgentKey: false } },
+    {
+      sessionId: 's',
+      dialect: 'chat',
+      request,
+      stream: true,
+      metadata: { retryCount: 0, hasAgentKey: false },
+    },
     new AbortController().signal,
   )
   const answered = turn.deliver(DISCARD)
@@ -368,7 +374,7 @@ t.test('a watcher that does not read is dropped, and never waited for', async (t
   // More than the buffers of both kernels hold.
   const session_id = 'x'.repeat(1_000)
   const tell = () => {
-    for (let i = 0; i < 4_000; i += 1) activity.tell({ type: 'session_deleted', session_id })
+    for (let i = 0; i < 4_000; i += 1) activity.emit({ type: 'session_deleted', session_id })
   }
   await until(async () => {
     await aside(tell)

@@ -9,7 +9,7 @@ import { connect, inTransaction } from '../../src/proxy/store/postgres/connectio
 import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
 import { aConsumer, consumerConformance } from '../conformance/consumers.ts'
 import { aSession, turnStoreConformance } from '../conformance/turn-store.ts'
-import { beginCall } from '../helpers/begin-turn.ts'
+import { allocateTurn } from '../helpers/begin-turn.ts'
 import { noPostgres, PostgresServer } from '../helpers/postgres.ts'
 
 const LEASE_MS = 60_000
@@ -104,12 +104,12 @@ if (noPostgres !== false) {
 
   t.test("a session's owner changes it as it is; another proxy takes it over for that", async (t) => {
     const { url, stores } = await openTwo(t)
-    const hooks = { onEnded: () => {}, onSweepFailed: () => {}, onSweepHeld: () => {} }
+    const hooks = { onEnded: () => {}, onSweepFailed: () => {}, onSweepDeferred: () => {} }
     const options = { strict: false, defaultTtlMs: null }
     const [own, other] = [new Sessions(stores[0], hooks, options), new Sessions(stores[1], hooks, options)]
     t.teardown(() => Promise.all([own.close(), other.close()]))
     // What is in use is not forgotten.
-    using _used = own.use('s')
+    using _used = own.acquire('s')
     const epoch = async () => {
       const rows = await server.query(
         'SELECT epoch::int FROM llm_proxy.sessions',
@@ -117,7 +117,7 @@ if (noPostgres !== false) {
       )
       return rows[0]?.epoch
     }
-    const call = await beginCall(own, 's')
+    const call = await allocateTurn(own, 's')
     call.done()
     for (const change of ['complete', 'reset', 'abort', 'reset'] as const) await own[change]('s')
     t.equal(await epoch(), 1, 'each was one commit, without a take-over before it')

@@ -28,7 +28,7 @@ export async function withDatabaseChanges<T>(db: string, use: (api: ChangesApi) 
   await using closing = new AsyncDisposableStack()
   const store = await openExisting(db)
   closing.defer(() => store.close())
-  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
   closing.defer(() => sessions.close())
   const base = { logger: createLogger('silent'), bodyLimitBytes: BODY_LIMIT_BYTES }

@@ -107,7 +107,7 @@ export type GenerationRequest = CanonicalRequest & {
   /**
    * Called before the request is dispatched to an engine or worker, once per attempt; not called while it is queued.
    */
-  onAsked?(): void
+  onDispatched?(): void
   /** The session's known prompts as engines read and write them. */
   promptLists?: PromptLists
   /** The log of its steps; absent: not logged. */

@@ -15,11 +15,11 @@ const CODE_SPACES = /code|trusted/
 let lives: LiveSessions | undefined
 const sessions = new Set<string>()
 
-const { use } = LiveSessions.prototype
-LiveSessions.prototype.use = function (sessionId) {
+const { acquire } = LiveSessions.prototype
+LiveSessions.prototype.acquire = function (sessionId) {
   lives = this
   sessions.add(sessionId)
-  return use.call(this, sessionId)
+  return acquire.call(this, sessionId)
 }
 
 process.on('message', async (asked) => {
@@ -48,7 +48,7 @@ function countedParts(): MemoryParts {
     all: lives?.bytes ?? 0,
   }
   for (const sessionId of sessions) {
-    using used = use.call(lives!, sessionId)
+    using used = acquire.call(lives!, sessionId)
     const { requests, messages, prompts, turns } = used.memory
     sum.requests += requests.bytes
     sum.messages += messages.bytes

@@ -85,7 +85,7 @@ export async function generateWithFailover(
       negotiation?.confirm()
       return sink.write(negotiation?.annotate(batch) ?? batch)
     }
-    request.onAsked?.()
+    request.onDispatched?.()
     request.log?.dispatched(memberId)
     try {
       await rules.serve(memberId, sent, { write }, attempts)

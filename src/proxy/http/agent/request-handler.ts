@@ -74,7 +74,7 @@ export function createRequestHandler(options: RequestHandlerOptions) {
           request: canonical,
           messagesJson: getMessagesJson(canonical, read),
           stream,
-          word: readMetadata(request, canonical),
+          metadata: readMetadata(request, canonical),
           annotations,
           log,
           span,
@@ -159,7 +159,7 @@ function readMetadata(request: FastifyRequest, canonical: DialectRequest): Reque
     ...readRetryInfo(request),
     hasAgentKey: isAgent,
     keyTag: isAgent ? caller.keyTag : undefined,
-    line: findDeclaredRole({ headers, request: canonical }),
+    agentRole: findDeclaredRole({ headers, request: canonical }),
   }
 }
 

@@ -74,7 +74,7 @@ async function bareSession(turnId: string | undefined, sessions: Sessions): Prom
 /** Rejects the key of an ended session before the request reads or writes any of the session. */
 export function refuseEndedKeys(sessions: Sessions): preHandlerAsyncHookHandler {
   return async ({ caller }) => {
-    if (caller.is === 'agent') await sessions.refuseEndedKey(caller.sessionId, caller.keyTag)
+    if (caller.is === 'agent') await sessions.rejectEndedKey(caller.sessionId, caller.keyTag)
   }
 }
 
@@ -151,7 +151,7 @@ export function readRetryInfo({ headers }: FastifyRequest) {
   const isKey = typeof key === 'string' && key !== '' && key.length <= MAX_KEY_CHARS
   return {
     retryCount: Number.isInteger(count) && count > 0 ? count : 0,
-    tellsTries: header !== undefined,
+    sendsRetryCount: header !== undefined,
     idempotencyKey: isKey ? key : undefined,
   }
 }

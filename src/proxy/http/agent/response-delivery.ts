@@ -22,7 +22,7 @@ export interface DeliveryOptions {
 interface DeliverableTurn<Batch> {
   deliver(sink: { write(batch: Batch): Promise<void> | undefined }): Promise<void>
   readonly signal: AbortSignal
-  readonly isWhole: boolean
+  readonly isComplete: boolean
   undelivered(): Promise<void>
 }
 
@@ -59,7 +59,7 @@ export class ResponseDelivery {
     }, this.#options.keepAliveMs ?? KEEP_ALIVE_MS)
     const write = (batch: Batch) => {
       sse ??= new SseReply(reply, dialect.streamType)
-      if (turn.isWhole) this.#watchDelivery(turn)
+      if (turn.isComplete) this.#watchDelivery(turn)
       const text = this.#convert(batch, writer)
       if (text !== '') silence.refresh()
       return sse.send(text, turn.signal)

@@ -133,7 +133,7 @@ export function acquireSession(
   sessions: Sessions,
   response: ServerResponse,
 ): SessionReference {
-  const session = sessions.use(sessionId)
+  const session = sessions.acquire(sessionId)
   onClose(response, () => session[Symbol.dispose]())
   return session
 }

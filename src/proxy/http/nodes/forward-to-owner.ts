@@ -80,7 +80,7 @@ export function forwardToOwner(options: Options): onRequestAsyncHookHandler {
       const node = owner ?? (loss && shared.self)
       if (node === undefined && loss === undefined) {
         // Two nodes may find a session without an owner at the same time; one of them acquires it.
-        if (kind === 'request' && !(await sessions.acquire(sessionId))) {
+        if (kind === 'request' && !(await sessions.acquireOwnership(sessionId))) {
           await sleep(POLL_MS)
           continue
         }

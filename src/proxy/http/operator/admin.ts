@@ -15,7 +15,7 @@ interface AdminOptions {
   /** Default: none. */
   others?: OtherNodes | undefined
   weights: WeightAnnouncement
-  sessions: Pick<Sessions, 'sweep' | 'heldSweep' | 'openTurns'>
+  sessions: Pick<Sessions, 'sweep' | 'deferredSweep' | 'openTurns'>
 }
 
 const Version = Type.Union([Type.String(), Type.Number()])
@@ -128,7 +128,7 @@ export const adminRoutes: FastifyPluginCallback<AdminOptions> = (plain, options,
     }),
     async ({ body }) => {
       const { length: deleted } = await sessions.sweep(body.at_most)
-      const held = sessions.heldSweep
+      const held = sessions.deferredSweep
       return {
         status: held ? 'held' : 'swept',
         deleted,

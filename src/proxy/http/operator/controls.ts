@@ -67,12 +67,12 @@ export class Controls {
 
   protected pauseBackend(): void {
     this.parts.backend.pause()
-    this.parts.activity.tell({ type: 'paused' })
+    this.parts.activity.emit({ type: 'paused' })
   }
 
   protected async resumeBackend(): Promise<void> {
     await this.parts.backend.resume()
-    this.parts.activity.tell({ type: 'resumed' })
+    this.parts.activity.emit({ type: 'resumed' })
   }
 
   /**

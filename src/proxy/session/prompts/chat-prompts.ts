@@ -129,7 +129,7 @@ class ChatRequestPrompt implements RequestPrompt {
   answered(completion: Completion): void {
     const { content, reasoning, toolCalls, start, tokenIds } = completion
     if (this.#call === undefined || !start?.promptTokenIds || inexactReason(completion) !== null) {
-      this.#parts.memory.isWhole = false
+      this.#parts.memory.isComplete = false
       return
     }
     const { promptTokenIds: prompt } = start
@@ -165,7 +165,7 @@ class ChatRequestPrompt implements RequestPrompt {
     if (parent && !promptTokenIds.goesOnFrom(parent.turn.prompt)) return 'broken'
     if (parent) return isFork ? 'forked' : 'extended'
     // If every turn that it could be a completion of is cached, an assistant message is an example, or was edited.
-    if (this.#parts.memory.isWhole) return this.#turns.bytes > 0 ? 'branched' : 'first'
+    if (this.#parts.memory.isComplete) return this.#turns.bytes > 0 ? 'branched' : 'first'
     const messages = getMessagesBetween(undefined, conversation.last)
     const mayGoOn = messages.some((message) => getMessageKey(message).assistant !== undefined)
     return mayGoOn ? 'unknown' : 'branched'

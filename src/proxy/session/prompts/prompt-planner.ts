@@ -81,7 +81,7 @@ export async function planPrompt(
     const { ids, text, replacedTokens } = extended
     const reusedTokens = parent.prompt.tokenCount - replacedTokens
     const origin = { reason, from: parent.turnId, reusedTokens, replacedTokens } as const
-    return { ids, text, origin, call, parent, images: placedImages(ids, input) }
+    return { ids, text, origin, match: call, parent, images: placedImages(ids, input) }
   }
   const refused = extended && 'refused' in extended ? extended.refused : undefined
   return await planWhole(asked, refused)
@@ -96,7 +96,7 @@ async function planWhole(
   const ids = new PromptIds(concatIds(rendered))
   const reason = refused ?? (session.turns.bytes === 0 ? 'first' : 'branched')
   const origin = { reason, reusedTokens: 0 }
-  return { ids, text, origin, call, parent: undefined, images: placedImages(ids, input) }
+  return { ids, text, origin, match: call, parent: undefined, images: placedImages(ids, input) }
 }
 
 /**
@@ -139,14 +139,14 @@ async function planEnding(asked: PromptRequest, ending: Ending): Promise<PromptP
   const { messages } = input
   const continues = ending.continueFinalMessage
   const place = continues ? session.turns.match({ ...conversation, last: conversation.last?.parent }) : call
-  const said = continues ? { saidBefore: readText(messages.at(-1)) } : undefined
+  const said = continues ? { textBefore: readText(messages.at(-1)) } : undefined
   const cut = call.parent?.turn
   if (continues && cut && call.sharedMessages === messages.length && isCut(cut, model.renderer)) {
     const ids = cut.prompt.continuedBy([])
     const origin = { reason: 'extended', from: cut.turnId, reusedTokens: ids.length } as const
     const text = unfinishedIn(cut, model).reasoningClose !== undefined ? model.parser.reasoning!.open : ''
     const prefix = model.tokenizer.decode(ids.slice(Math.max(0, cut.prompt.length - HEAD_TOKENS), ids.length))
-    return { ids, text, prefix, origin, call: place, parent: cut, images: placedImages(ids, input), ...said }
+    return { ids, text, prefix, origin, match: place, parent: cut, images: placedImages(ids, input), ...said }
   }
   if (continues && isNoText(messages.at(-1)?.content)) {
     const message = 'the final message has no text to continue'

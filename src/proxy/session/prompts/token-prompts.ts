@@ -76,10 +76,10 @@ export class TokenPrompts implements Prompts {
     const prompt = await this.#planOnce(request, memory, turns)
     this.#counts.add(prompt.origin.reason)
     logMatch(request, prompt)
-    const reported = prompt.origin.from === undefined ? 0 : prompt.call.sharedMessages
+    const reported = prompt.origin.from === undefined ? 0 : prompt.match.sharedMessages
     const specialTokens = this.#specialTokens.find(request.lastMessage, reported)
     const note = {
-      ...echoNote(prompt.call, request.lastMessage, unknownIds),
+      ...echoNote(prompt.match, request.lastMessage, unknownIds),
       ...(change && { reasoning_effort: change }),
       ...(specialTokens.length > 0 && { special_tokens_in_text: specialTokens }),
     }
@@ -92,9 +92,9 @@ export class TokenPrompts implements Prompts {
     const { choiceOf: call } = request
     if (call === undefined) return plan()
     const known = memory.choicesPrompt
-    if (known?.call !== call) {
+    if (known?.requestId !== call) {
       const planned = plan()
-      memory.choicesPrompt = { call, planned }
+      memory.choicesPrompt = { requestId: call, planned }
       return planned
     }
     const planned = await known.planned
@@ -215,8 +215,8 @@ abstract class TokenRequestPrompt implements RequestPrompt {
     seen.completion = Int32Array.from(tokenIds)
     const hasExperts = completion.details?.hasExperts ?? false
     const turn = { turnId: request.requestId, prompt: seen, hasExperts }
-    const said = joinedText(prompt.saidBefore, content)
-    turns.add(prompt.call, { content: said, reasoning, toolCalls }, turn)
+    const said = joinedText(prompt.textBefore, content)
+    turns.add(prompt.match, { content: said, reasoning, toolCalls }, turn)
   }
 }
 
@@ -334,10 +334,10 @@ function joinedText(before: string | undefined, content: string | null): string 
   return before === undefined ? content : before + (content ?? '')
 }
 
-function logMatch({ log }: ChatGeneration, { origin, call }: PromptPlan): void {
+function logMatch({ log }: ChatGeneration, { origin, match }: PromptPlan): void {
   const { reason, reusedTokens } = origin
-  const parent = origin.from ?? call.parent?.turn.turnId
-  log?.matched({ reason, parent, reusedTokens, knownMessages: call.knownMessages })
+  const parent = origin.from ?? match.parent?.turn.turnId
+  log?.matched({ reason, parent, reusedTokens, knownMessages: match.knownMessages })
 }
 
 /** Limits the requested number of tokens to the room; if that is unknown, it is unchanged. */
@@ -359,7 +359,7 @@ function imagesPart({ images }: PromptPlan, { imageRule }: TokenModel): { images
  * extends.
  */
 function originToWire(
-  { origin, images, call }: Pick<PromptPlan, 'origin' | 'images' | 'call'>,
+  { origin, images, match }: Pick<PromptPlan, 'origin' | 'images' | 'match'>,
   mismatched: boolean,
 ): object {
   const { reason, from, reusedTokens, replacedTokens } = origin
@@ -367,7 +367,7 @@ function originToWire(
   return {
     reason,
     from,
-    ...parentPart(call.parent?.turn.turnId, from),
+    ...parentPart(match.parent?.turn.turnId, from),
     reused_tokens: reusedTokens,
     ...(replacedTokens && { replaced_tokens: replacedTokens }),
     mismatched,

@@ -20,7 +20,7 @@ export class Activity {
     return this.#listeners.size
   }
 
-  tell(event: ActivityEvent): void {
+  emit(event: ActivityEvent): void {
     for (const listener of this.#listeners) listener(event)
   }
 }

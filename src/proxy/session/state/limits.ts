@@ -95,17 +95,17 @@ export async function readUsage(
   store: Pick<TurnReader, 'readOutlines'>,
   { sessionId, limits, turnCount }: SessionRecord,
 ): Promise<SessionUsage> {
-  const spending = new SessionUsage()
-  if (limits === null || turnCount === 0) return spending
-  for await (const turn of store.readOutlines(sessionId)) spending.add(turn)
-  return spending
+  const usage = new SessionUsage()
+  if (limits === null || turnCount === 0) return usage
+  for await (const turn of store.readOutlines(sessionId)) usage.add(turn)
+  return usage
 }
 
 /** Reduces the requested number of tokens to those that the session has left. */
 export function withinBudget<T extends CanonicalRequest>(request: T, { tokensLeft }: RequestBudget): T {
   const { max_completion_tokens: newer, max_tokens: older } = request.body
-  const asked = newer ?? older
-  if (asked === undefined || asked === null || asked <= tokensLeft) return request
+  const requested = newer ?? older
+  if (requested === undefined || requested === null || requested <= tokensLeft) return request
   const name = newer === undefined || newer === null ? 'max_tokens' : 'max_completion_tokens'
   return { ...request, body: { ...request.body, [name]: tokensLeft } }
 }

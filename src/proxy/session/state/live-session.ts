@@ -17,11 +17,11 @@ const LIVE_BYTES = 1_500
 /** The cached part of a session's row. */
 interface SessionState {
   readonly active: boolean
-  readonly rules: SessionConfig
+  readonly config: SessionConfig
   nextIndex: number
   /** The indices below `nextIndex` whose turns could not be committed, while later requests are in flight. */
   readonly unrecorded: Set<number>
-  readonly spending: SessionUsage
+  readonly usage: SessionUsage
   /** The epoch under which this node owns the session; undefined: the database is not shared. */
   readonly epoch: number | undefined
   /** The same as {@link TurnAllocation.resumedAt}. */
@@ -34,7 +34,7 @@ export class LiveSession {
   #state: SessionState | undefined
   /** undefined: nothing is cached. */
   #memory: SessionMemory | undefined
-  readonly #calls = new Set<TurnAllocation>()
+  readonly #allocations = new Set<TurnAllocation>()
   /** The latest request with each idempotency key that is about to begin. */
   readonly #beginning = new Map<string, Promise<void>>()
   readonly #waiters = new Set<PromiseWithResolvers<SessionRecord | undefined>>()
@@ -50,12 +50,12 @@ export class LiveSession {
     return this.#memory
   }
 
-  get isRemembered(): boolean {
+  get hasMemory(): boolean {
     return this.#memory !== undefined
   }
 
   /** Discards the cache. Requests in flight keep the parts that they use. */
-  forget(): void {
+  discardMemory(): void {
     this.#memory = undefined
   }
 
@@ -64,32 +64,32 @@ export class LiveSession {
   }
 
   /** Releases memory that only requests in flight need. */
-  rest(): void {
+  releaseRequestMemory(): void {
     this.#memory?.messages.letGoOfJson()
   }
 
   /** The turns in flight, in the order of their indices. */
   get turns(): InFlightTurn[] {
-    return [...this.#calls].flatMap(({ turn }) => turn ?? [])
+    return [...this.#allocations].flatMap(({ turn }) => turn ?? [])
   }
 
   /** The requests in flight. */
-  get calls(): Iterable<TurnAllocation> {
-    return this.#calls
+  get allocations(): Iterable<TurnAllocation> {
+    return this.#allocations
   }
 
   get isBusy(): boolean {
-    return this.#calls.size > 0
+    return this.#allocations.size > 0
   }
 
   /** Runs tasks one after another, in the order of the calls. */
   runInOrder<T>(task: () => Promise<T>): Promise<T> {
     const result = this.#lastTask.then(task)
-    this.#lastTask = result.then(forget, forget)
+    this.#lastTask = result.then(ignore, ignore)
     return result
   }
 
-  get isKnown(): boolean {
+  get isLoaded(): boolean {
     return this.#state !== undefined
   }
 
@@ -104,9 +104,9 @@ export class LiveSession {
     return this.#state?.active ?? false
   }
 
-  /** The session config. Only for a session that {@link isKnown}. */
-  get rules(): SessionConfig {
-    return this.#state!.rules
+  /** The session config. Only for a session that {@link isLoaded}. */
+  get config(): SessionConfig {
+    return this.#state!.config
   }
 
   /**
@@ -114,17 +114,17 @@ export class LiveSession {
    * @param more `spending` of the stored turns, if there are limits; `epoch` if several nodes share the database;
    *   `resumedAt` if the node that owned it before has crashed
    */
-  learn(
+  replaceState(
     record: SessionRecord | undefined,
-    more: { spending?: SessionUsage; epoch?: number | undefined; resumedAt?: number | undefined } = {},
+    more: { usage?: SessionUsage; epoch?: number | undefined; resumedAt?: number | undefined } = {},
   ): void {
-    const { spending = new SessionUsage(), epoch, resumedAt } = more
+    const { usage = new SessionUsage(), epoch, resumedAt } = more
     this.#state = record && {
       active: record.status === 'active',
-      rules: toConfig(record),
+      config: toConfig(record),
       nextIndex: record.nextIndex,
       unrecorded: new Set(),
-      spending,
+      usage,
       epoch,
       resumedAt,
     }
@@ -136,32 +136,32 @@ export class LiveSession {
   }
 
   /**
-   * Returns the budget of a request that begins now. Only for a session that {@link isKnown}.
+   * Returns the budget of a request that begins now. Only for a session that {@link isLoaded}.
    * @throws ProxyError `limit_reached`
    */
   budgetAt(nowMs: number): RequestBudget {
-    const { rules, spending } = this.#state!
-    const running = [...this.#calls].filter(({ isSpent }) => !isSpent)
+    const { config, usage } = this.#state!
+    const running = [...this.#allocations].filter(({ isUsageCounted }) => !isUsageCounted)
     const sampled = running.map(({ turn }) => turn?.completion.tokenIds.length ?? 0)
-    return spending.begin(rules.limits, sampled, nowMs)
+    return usage.begin(config.limits, sampled, nowMs)
   }
 
-  /** Begins a request. Only for a session that {@link isKnown}. */
-  beginCall(budget: RequestBudget, onDone: () => void): TurnAllocation {
+  /** Begins a request. Only for a session that {@link isLoaded}. */
+  allocateTurn(budget: RequestBudget, onDone: () => void): TurnAllocation {
     const { sessionId, memory } = this
     const state = this.#state!
-    const { rules, spending, epoch, resumedAt } = state
+    const { config, usage, epoch, resumedAt } = state
     const index = state.nextIndex++
-    const place = { sessionId, index, rules, memory, budget, epoch, resumedAt }
-    const call = new TurnAllocation(place, spending, {
+    const fields = { sessionId, index, config, memory, budget, epoch, resumedAt }
+    const allocation = new TurnAllocation(fields, usage, {
       onDone: () => {
-        this.#calls.delete(call)
+        this.#allocations.delete(allocation)
         onDone()
       },
-      onUnrecorded: () => giveBack(state, index),
+      onUnrecorded: () => freeIndex(state, index),
     })
-    this.#calls.add(call)
-    return call
+    this.#allocations.add(allocation)
+    return allocation
   }
 
   /**
@@ -169,7 +169,7 @@ export class LiveSession {
    * @param name the idempotency key of the request
    * @returns a handle to dispose when this attempt is in flight
    */
-  async inTurn(name: string): Promise<Disposable> {
+  async serializeAttempts(name: string): Promise<Disposable> {
     const before = this.#beginning.get(name)
     const { promise, resolve } = Promise.withResolvers<void>()
     this.#beginning.set(name, promise)
@@ -186,21 +186,21 @@ export class LiveSession {
    * Cancels the requests in flight. Resolves when all of them are done, or after `settleMs`.
    * @param reasonOf is only called if there are any: an error with its stack is expensive
    */
-  async cancelCalls(reasonOf: () => ProxyError, settleMs: number): Promise<void> {
-    if (this.#calls.size === 0) return
+  async cancelRequests(reasonOf: () => ProxyError, settleMs: number): Promise<void> {
+    if (this.#allocations.size === 0) return
     const reason = reasonOf()
-    const calls = [...this.#calls]
-    for (const call of calls) call.cancel(reason)
+    const allocations = [...this.#allocations]
+    for (const allocation of allocations) allocation.cancel(reason)
     const patience = new AbortController()
     const patienceOver = sleep(settleMs, undefined, { signal: patience.signal }).catch(() => undefined)
-    await Promise.race([Promise.all(calls.map(({ over }) => over)), patienceOver])
+    await Promise.race([Promise.all(allocations.map(({ over }) => over)), patienceOver])
     patience.abort()
   }
 
   /**
    * Waits for the end of the session.
    * @returns the ended session, undefined after `timeoutMs`
-   * @throws the error that {@link failWaiters} receives, `signal.reason`
+   * @throws the error that {@link rejectWaiters} receives, `signal.reason`
    */
   async untilEnded(timeoutMs: number, signal: AbortSignal): Promise<SessionRecord | undefined> {
     signal.throwIfAborted()
@@ -218,11 +218,11 @@ export class LiveSession {
     }
   }
 
-  tellWaiters(session: SessionRecord): void {
+  resolveWaiters(session: SessionRecord): void {
     for (const waiter of this.#waiters) waiter.resolve(session)
   }
 
-  failWaiters(error: ProxyError): void {
+  rejectWaiters(error: ProxyError): void {
     for (const waiter of this.#waiters) waiter.reject(error)
   }
 }
@@ -235,10 +235,10 @@ function toConfig(session: SessionRecord): SessionConfig {
 }
 
 /** Frees an index. One below that of a later request is only reused if that request fails as well. */
-function giveBack(state: SessionState, index: number): void {
+function freeIndex(state: SessionState, index: number): void {
   state.unrecorded.add(index)
   while (state.unrecorded.delete(state.nextIndex - 1)) state.nextIndex -= 1
 }
 
 /** Ignores the outcome of a task and its error for the next one. */
-function forget(): void {}
+function ignore(): void {}

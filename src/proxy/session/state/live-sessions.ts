@@ -73,23 +73,23 @@ export class LiveSessions {
         'shutting_down',
         'llm-proxy was shut down before the response was complete',
       )
-      for (const call of this.#calls()) call.cancel(reason)
+      for (const allocation of this.#allocations()) allocation.cancel(reason)
     }
     const timer = setTimeout(cancelAll, graceMs)
     // A request that was accepted before may begin only now.
-    for (let calls = this.#calls(); calls.length > 0; calls = this.#calls()) {
+    for (let allocations = this.#allocations(); allocations.length > 0; allocations = this.#allocations()) {
       if (isOver) cancelAll()
-      await Promise.all(calls.map(({ over }) => over))
+      await Promise.all(allocations.map(({ over }) => over))
     }
     clearTimeout(timer)
     return !isOver
   }
 
-  #calls(): TurnAllocation[] {
-    return [...this.all()].flatMap((live) => [...live.calls])
+  #allocations(): TurnAllocation[] {
+    return [...this.all()].flatMap((live) => [...live.allocations])
   }
 
-  use(sessionId: string): SessionReference {
+  acquire(sessionId: string): SessionReference {
     const entry = this.#entries.get(sessionId) ?? this.#add(new LiveSession(sessionId))
     this.#ended.delete(sessionId)
     return this.#createReference(entry)
@@ -98,17 +98,17 @@ export class LiveSessions {
   #createReference(entry: SessionEntry): SessionReference {
     entry.users += 1
     const { live } = entry
-    let isUsed = true
+    let isReferenced = true
     return {
       live,
       get memory() {
         return live.memory
       },
       // The entry may have been evicted since this reference was released.
-      retain: () => (isUsed ? this.#createReference(entry) : this.use(live.sessionId)),
+      retain: () => (isReferenced ? this.#createReference(entry) : this.acquire(live.sessionId)),
       [Symbol.dispose]: () => {
-        if (isUsed) this.#release(entry)
-        isUsed = false
+        if (isReferenced) this.#release(entry)
+        isReferenced = false
       },
     }
   }
@@ -123,15 +123,15 @@ export class LiveSessions {
     const { live } = entry
     entry.users -= 1
     if (entry.users === 0) {
-      live.rest()
+      live.releaseRequestMemory()
       this.#entries.delete(live.sessionId)
       this.#entries.set(live.sessionId, entry)
-      if (live.isKnown && !live.isActive) this.#ended.add(live.sessionId)
+      if (live.isLoaded && !live.isActive) this.#ended.add(live.sessionId)
     }
     const { bytes } = live
     this.#bytes += bytes - entry.bytes
     entry.bytes = bytes
-    if (entry.users === 0 && !live.isKnown) this.#remove(entry)
+    if (entry.users === 0 && !live.isLoaded) this.#remove(entry)
     if (this.#ended.size > MAX_ENDED) this.#remove(this.#entries.get(this.#ended.values().next().value!)!)
     // Checked first: iterating a map from its start steps over the position of each entry that was moved since.
     if (this.#bytes <= this.#maxBytes) return

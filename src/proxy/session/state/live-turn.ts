@@ -9,7 +9,7 @@ export interface RetryInfo {
   /** The number of earlier attempts. */
   retryCount: number
   /** Whether the client counts its attempts. Absent: it does if the count is above 0. */
-  tellsTries?: boolean
+  sendsRetryCount?: boolean
   /** The same key for all attempts of a request, and for no other request. */
   idempotencyKey?: string | undefined
 }
@@ -17,11 +17,11 @@ export interface RetryInfo {
 export interface InFlightTurn {
   /** The turn as it was recorded at its start. */
   readonly open: OpenTurn
-  readonly word: RetryInfo
+  readonly retryInfo: RetryInfo
   /** The completion so far. */
   readonly completion: Completion
   /** Whether its agent's connection has broken. */
-  readonly isLost: boolean
+  readonly isDisconnected: boolean
   /** Whether the response is about to be committed, when it is too late to join. */
   readonly isEnding: boolean
   /** The retry counts of the retries that joined it. */
@@ -52,7 +52,7 @@ export interface ResponseHandle {
   /** Aborts when the turn is cancelled, so that a sink stops waiting for its connection. */
   readonly signal: AbortSignal
   /** Whether the end of the response may be sent, because it is committed. */
-  readonly isWhole: boolean
+  readonly isComplete: boolean
   /**
    * Reports that a committed response could not be delivered to the agent: it must not be trained on. Does nothing for
    * a turn that is not `completed`, and when repeated.

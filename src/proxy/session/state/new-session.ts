@@ -36,7 +36,7 @@ const MAX_METADATA_BYTES = 64 * 1024
 /** @throws ProxyError `invalid_request`, `unsupported`: no session can be created with these properties */
 export function checkNewSession({ metadata, samplingParams, record, policy }: NewSessionRequest): void {
   rejectLargeMetadata(metadata)
-  refuseContent(samplingParams)
+  rejectContent(samplingParams)
   if (record) parseCaptureOptions(record)
   readPolicies(policy)
 }
@@ -53,7 +53,7 @@ function rejectLargeMetadata(metadata: Record<string, unknown> = {}): void {
  * Rejects parameters that only the agent may set: a session overrides how its requests are sampled, never their content
  * or the number of completions.
  */
-function refuseContent(samplingParams: Record<string, unknown> = {}): void {
+function rejectContent(samplingParams: Record<string, unknown> = {}): void {
   for (const field of ['messages', 'tools', 'prompt', 'stream']) {
     if (!(field in samplingParams)) continue
     const message = `'sampling_params' cannot contain '${field}': it overrides how requests are sampled, not their content`

@@ -8,8 +8,8 @@ import { type DeclaredRole, isDeclaredRole } from '../roles/agent-role.ts'
 /** Names of models by agent role; `*` is the default of all roles. */
 export type Policies = Readonly<Record<string, string>>
 
-const ALL_LINES = '*'
-const MAX_LINES = 64
+const ALL_ROLES = '*'
+const MAX_ROLES = 64
 const MAX_NAME_CHARS = 512
 
 /**
@@ -18,16 +18,16 @@ const MAX_NAME_CHARS = 512
  */
 export function readPolicies(policy: string | Record<string, string> | undefined): Policies {
   if (policy === undefined) return {}
-  const policies = typeof policy === 'string' ? { [ALL_LINES]: policy } : policy
+  const policies = typeof policy === 'string' ? { [ALL_ROLES]: policy } : policy
   const entries = Object.entries(policies)
-  if (entries.length > MAX_LINES) throw refused('policy', `'policy' names more than ${MAX_LINES} lines`)
-  for (const [line, name] of entries) {
-    if (line !== ALL_LINES && !isDeclaredRole(line)) {
-      const lines = 'main, compaction, side, subagent, subagent:<name> or *'
-      throw refused('policy', `'policy' names lines: ${lines}; there is no '${line.slice(0, 100)}'`)
+  if (entries.length > MAX_ROLES) throw invalid('policy', `'policy' names more than ${MAX_ROLES} lines`)
+  for (const [role, name] of entries) {
+    if (role !== ALL_ROLES && !isDeclaredRole(role)) {
+      const roles = 'main, compaction, side, subagent, subagent:<name> or *'
+      throw invalid('policy', `'policy' names lines: ${roles}; there is no '${role.slice(0, 100)}'`)
     }
     if (name === '' || name.length > MAX_NAME_CHARS) {
-      throw refused('policy', `the policy of '${line}' must be a name of 1 to ${MAX_NAME_CHARS} characters`)
+      throw invalid('policy', `the policy of '${role}' must be a name of 1 to ${MAX_NAME_CHARS} characters`)
     }
   }
   return policies
@@ -35,27 +35,27 @@ export function readPolicies(policy: string | Record<string, string> | undefined
 
 /**
  * Returns the policy of a request.
- * @param line the role that the request declares; the main role if it declares none
+ * @param role the role that the request declares; the main role if it declares none
  * @returns undefined: the session names none for it
  */
-export function findPolicy(policies: Policies, line: DeclaredRole = 'main'): string | undefined {
-  return linesFor(line)
+export function findPolicy(policies: Policies, role: DeclaredRole = 'main'): string | undefined {
+  return getKeys(role)
     .map((key) => policies[key])
     .find((name) => name !== undefined)
 }
 
 /** Returns the keys from the narrowest to the widest. The main role's policy samples summaries. */
-function linesFor(line: DeclaredRole): string[] {
-  if (line === 'compaction') return [line, 'main', ALL_LINES]
-  return line.startsWith('subagent:') ? [line, 'subagent', ALL_LINES] : [line, ALL_LINES]
+function getKeys(role: DeclaredRole): string[] {
+  if (role === 'compaction') return [role, 'main', ALL_ROLES]
+  return role.startsWith('subagent:') ? [role, 'subagent', ALL_ROLES] : [role, ALL_ROLES]
 }
 
-function refused(param: string, message: string): ProxyError {
+function invalid(param: string, message: string): ProxyError {
   return new ProxyError('invalid_request', message, { param })
 }
 
 /** Returns the policy that a stored turn was sampled with; null: none. */
-export function policyOnRecord({ annotations }: { annotations: string }): string | null {
+export function readRecordedPolicy({ annotations }: { annotations: string }): string | null {
   // Most turns have none, so they are not parsed.
   if (!annotations.includes('"policy"')) return null
   const { policy } = JSON.parse(annotations) as { policy?: unknown }

@@ -30,16 +30,16 @@ export interface PromptPlan {
   text: string
   /** For a truncated completion that is continued: the head of its turn, and the text sampled so far. */
   prefix?: string
-  call: PrefixMatch<SessionTurn>
+  match: PrefixMatch<SessionTurn>
   parent: SessionTurn | undefined
   /** The images in the order of the prompt. */
   images: readonly ImagePosition[]
   /** The assistant message's text before the completion; absent: none. */
-  saidBefore?: string
+  textBefore?: string
 }
 
 /** The prompt of a request for several completions, planned once, by the first of them. */
 export interface ChoicesPrompt {
-  readonly call: string
+  readonly requestId: string
   readonly planned: Promise<PromptPlan>
 }

@@ -28,7 +28,7 @@ export class SessionMemory {
   /** The turns that requests continue; undefined: not known yet. */
   turns: SessionTurns | undefined
   /** In chat mode: whether each turn of the session that can be continued is in {@link turns}. */
-  isWhole = false
+  isComplete = false
   /** The idempotency keys of requests; undefined: unknown, because there were requests before this cache. */
   idempotencyKeys: Set<string> | undefined
   /** The prompt of the latest request for several completions. */

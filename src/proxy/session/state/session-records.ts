@@ -47,7 +47,7 @@ export class SessionRecords {
 
   /** @param isOwn whether this node is to own the session, if several nodes share the database */
   async create(sessionId: string, request: NewSessionRequest, isOwn = false) {
-    const made = await this.#store.createSession({
+    const result = await this.#store.createSession({
       sessionId,
       createdAtMs: this.#options.clock(),
       ttlMs: request.ttlMs === undefined ? this.#options.defaultTtlMs : request.ttlMs,
@@ -62,15 +62,15 @@ export class SessionRecords {
       keyTag: request.keyTag ?? null,
       isOwn,
     })
-    if (made.created) this.#options.activity.tell({ type: 'session_opened', session_id: sessionId })
-    return made
+    if (result.created) this.#options.activity.emit({ type: 'session_opened', session_id: sessionId })
+    return result
   }
 
   /**
    * Finds or creates the session of a request; a key with a tag creates none. @returns `claimed` undefined: the
    * database is not shared
    */
-  async forCall(sessionId: string, keyTag: string | null = null): Promise<SessionClaim> {
+  async findOrCreate(sessionId: string, keyTag: string | null = null): Promise<SessionClaim> {
     const { shared } = this.#store
     if (keyTag === null && !this.#options.strict) {
       const { session, epoch } = await this.create(parseSessionId(sessionId), {}, true)

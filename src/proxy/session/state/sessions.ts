@@ -40,7 +40,7 @@ interface SessionHooks extends Omit<SweeperHooks, 'onSwept'> {
 }
 
 /** The interval at which a client that waits for the end of a session polls a shared database. */
-const LOOK_MS = 1_000
+const POLL_MS = 1_000
 
 interface WaitResult {
   session: SessionRecord
@@ -80,7 +80,7 @@ export class Sessions {
     const sweeperHooks = { ...hooks, onSwept: (sessionId: string) => this.#swept(sessionId) }
     this.#sweeper = new Sweeper(store, sweeperHooks, this.#options)
     store.shared?.onLost(() => {
-      for (const live of this.#lives.all()) void this.#moved(live)
+      for (const live of this.#lives.all()) void this.#loseOwnership(live)
     })
   }
 
@@ -103,25 +103,25 @@ export class Sessions {
     const { shared } = this.#store
     if (shared === undefined) return undefined
     await shared.valid()
-    return this.#lives.get(sessionId)?.isKnown ? undefined : shared.readOwner(sessionId)
+    return this.#lives.get(sessionId)?.isLoaded ? undefined : shared.readOwner(sessionId)
   }
 
   /** Returns whether this node serves the session's requests, as far as it knows. */
   isOwned(sessionId: string): boolean {
-    return this.#store.shared === undefined || this.#lives.get(sessionId)?.isKnown === true
+    return this.#store.shared === undefined || this.#lives.get(sessionId)?.isLoaded === true
   }
 
   /**
    * Makes this node the owner of a session that is in the database, before a request for it is read.
    * @returns false: another node became the owner meanwhile, and serves the request
    */
-  async acquire(sessionId: string): Promise<boolean> {
+  async acquireOwnership(sessionId: string): Promise<boolean> {
     if (this.isOwned(sessionId)) return true
     try {
       await this.#inOrder(sessionId, async (live) => {
-        if (live.isKnown) return
+        if (live.isLoaded) return
         const existing = await this.#records.claim(sessionId)
-        if (existing !== undefined) await this.#learn(live, existing)
+        if (existing !== undefined) await this.#loadState(live, existing)
       })
       return true
     } catch (error) {
@@ -139,9 +139,9 @@ export class Sessions {
    * Handles the loss of ownership: another node owns the session, so its cache is discarded and its requests here are
    * cancelled.
    */
-  async moved(sessionId: string): Promise<void> {
+  async handleOwnershipLoss(sessionId: string): Promise<void> {
     const live = this.#lives.get(sessionId)
-    if (live !== undefined) await this.#moved(live)
+    if (live !== undefined) await this.#loseOwnership(live)
   }
 
   /** @throws ProxyError `session_not_found` */
@@ -171,10 +171,10 @@ export class Sessions {
   reset(sessionId: string): Promise<SessionRecord> {
     return this.#change(sessionId, 'reset', async (live, epoch) => {
       const session = await this.#store.resetSession(sessionId, this.#options.clock(), epoch)
-      live.learn(session, { epoch })
+      live.replaceState(session, { epoch })
       this.#onEnded(sessionId)
       const reset = found(session)
-      this.#options.activity.tell({ type: 'session_reset', session_id: sessionId })
+      this.#options.activity.emit({ type: 'session_reset', session_id: sessionId })
       return reset
     })
   }
@@ -194,9 +194,9 @@ export class Sessions {
    */
   setReward(sessionId: string, reward: Reward): Promise<SessionRecord> {
     return this.#inOrder(sessionId, async () => {
-      const placed = await withTurnsByIndex(this.#store, () => this.get(sessionId), reward)
-      const session = found(await this.#store.setReward(sessionId, placed, this.#options.clock()))
-      this.#options.activity.tell({ type: 'reward', session_id: sessionId, reward: reward.reward })
+      const byIndex = await withTurnsByIndex(this.#store, () => this.get(sessionId), reward)
+      const session = found(await this.#store.setReward(sessionId, byIndex, this.#options.clock()))
+      this.#options.activity.emit({ type: 'reward', session_id: sessionId, reward: reward.reward })
       return session
     })
   }
@@ -204,9 +204,9 @@ export class Sessions {
   /** Sets labels and notes, like {@link setReward}. */
   mark(sessionId: string, change: MarksChange): Promise<SessionRecord> {
     return this.#inOrder(sessionId, async () => {
-      const placed = await withTurnsByIndex(this.#store, () => this.get(sessionId), change)
-      const session = found(await this.#store.changeMarks(sessionId, placed, this.#options.clock()))
-      this.#options.activity.tell({ type: 'session_marked', session_id: sessionId })
+      const byIndex = await withTurnsByIndex(this.#store, () => this.get(sessionId), change)
+      const session = found(await this.#store.changeMarks(sessionId, byIndex, this.#options.clock()))
+      this.#options.activity.emit({ type: 'session_marked', session_id: sessionId })
       return session
     })
   }
@@ -217,20 +217,20 @@ export class Sessions {
    * @throws ProxyError `session_not_found`, also when it is deleted meanwhile; `shutting_down`; `signal.reason`
    */
   async wait(sessionId: string, timeoutMs: number, signal: AbortSignal): Promise<WaitResult> {
-    using used = this.use(sessionId)
-    const { live } = used
+    using reference = this.acquire(sessionId)
+    const { live } = reference
     // The outcome is wrapped in an object: a promise as the return value would block the queue until it resolves.
     const { session, ended } = await live.runInOrder(async () => {
       const session = await this.get(sessionId)
       if (session.status !== 'active') return { session, ended: undefined }
-      this.#refuseIfClosed()
+      this.#rejectIfClosed()
       return { session, ended: live.untilEnded(timeoutMs, signal) }
     })
     if (ended === undefined) return { session, timedOut: false }
-    const looking = this.#store.shared && setInterval(() => void this.#lookForEnd(live), LOOK_MS)
-    const asEnded = await ended.finally(() => clearInterval(looking))
-    return asEnded
-      ? { session: asEnded, timedOut: false }
+    const polling = this.#store.shared && setInterval(() => void this.#pollForEnd(live), POLL_MS)
+    const endedSession = await ended.finally(() => clearInterval(polling))
+    return endedSession
+      ? { session: endedSession, timedOut: false }
       : { session: await this.get(sessionId), timedOut: true }
   }
 
@@ -239,20 +239,20 @@ export class Sessions {
    * last stored one.
    * @param keyTag of the agent's key, if the request came with one: null for one without a tag
    * @throws ProxyError `session_not_found` (strict), `session_ended`, `invalid_request` (an invalid id),
-   *   `shutting_down`, `session_moved`, `limit_reached`, `unauthorized` (as {@link refuseEndedKey})
+   *   `shutting_down`, `session_moved`, `limit_reached`, `unauthorized` (as {@link rejectEndedKey})
    */
-  beginCall(session: SessionReference, keyTag?: string | null): Promise<TurnAllocation> {
+  allocateTurn(session: SessionReference, keyTag?: string | null): Promise<TurnAllocation> {
     const { live } = session
     const { sessionId } = live
     return live.runInOrder(async () => {
-      this.#refuseIfClosed()
+      this.#rejectIfClosed()
       await this.#store.shared?.valid()
-      if (!live.isKnown) await this.#learn(live, await this.#records.forCall(sessionId, keyTag))
-      if (keyTag !== undefined && keyTag !== live.rules.keyTag) throw endedKey()
+      if (!live.isLoaded) await this.#loadState(live, await this.#records.findOrCreate(sessionId, keyTag))
+      if (keyTag !== undefined && keyTag !== live.config.keyTag) throw endedKey()
       if (!live.isActive) throw new ProxyError('session_ended', `Session ${sessionId} has ended`)
       const budget = live.budgetAt(this.#options.clock())
       const retained = session.retain()
-      return live.beginCall(budget, () => retained[Symbol.dispose]())
+      return live.allocateTurn(budget, () => retained[Symbol.dispose]())
     })
   }
 
@@ -260,15 +260,15 @@ export class Sessions {
    * Checks an agent's key: one with a tag is valid only while its session exists, and a session with a tag accepts no
    * other key. @throws ProxyError `unauthorized`
    */
-  async refuseEndedKey(sessionId: string, keyTag: string | null): Promise<void> {
+  async rejectEndedKey(sessionId: string, keyTag: string | null): Promise<void> {
     const live = this.#lives.get(sessionId)
-    const held = live?.isKnown ? live.rules : await this.find(sessionId)
-    if (keyTag !== (held?.keyTag ?? null)) throw endedKey()
+    const config = live?.isLoaded ? live.config : await this.find(sessionId)
+    if (keyTag !== (config?.keyTag ?? null)) throw endedKey()
   }
 
   /** The expired sessions whose removal is deferred because they are so many, as of the last sweep. */
-  get heldSweep(): SweepBacklog | undefined {
-    return this.#sweeper.held
+  get deferredSweep(): SweepBacklog | undefined {
+    return this.#sweeper.backlog
   }
 
   /**
@@ -295,19 +295,19 @@ export class Sessions {
     this.#sweeper.stop()
     const reason = new ProxyError('shutting_down', 'llm-proxy is shutting down')
     const lives = [...this.#lives.all()]
-    for (const live of lives) live.failWaiters(reason)
-    await Promise.all(lives.map((live) => live.cancelCalls(() => reason, this.#options.settleMs)))
+    for (const live of lives) live.rejectWaiters(reason)
+    await Promise.all(lives.map((live) => live.cancelRequests(() => reason, this.#options.settleMs)))
   }
 
   /** The size of all sessions in memory, in bytes, and the number of those with a cache of requests. */
   get memory(): { bytes: number; sessions: number } {
-    const remembered = [...this.#lives.all()].filter(({ isRemembered }) => isRemembered)
+    const remembered = [...this.#lives.all()].filter(({ hasMemory }) => hasMemory)
     return { bytes: this.#lives.bytes, sessions: remembered.length }
   }
 
   /** Acquires a reference to a session, which need not exist. It stays in memory until the reference is released. */
-  use(sessionId: string): SessionReference {
-    return this.#lives.use(sessionId)
+  acquire(sessionId: string): SessionReference {
+    return this.#lives.acquire(sessionId)
   }
 
   /** Returns all turns in flight, the oldest first. */
@@ -321,22 +321,22 @@ export class Sessions {
   }
 
   #onEnded(sessionId: string): void {
-    this.#lives.get(sessionId)?.forget()
+    this.#lives.get(sessionId)?.discardMemory()
     this.#hooks.onEnded(sessionId)
   }
 
   #end(sessionId: string, status: 'completed' | 'aborted'): Promise<SessionRecord> {
     return this.#change(sessionId, status, async (live, epoch) => {
       const atMs = this.#options.clock()
-      const hadEnded = live.isKnown && !live.isActive
+      const hadEnded = live.isLoaded && !live.isActive
       const record = await this.#store.endSession(sessionId, status, atMs, epoch)
-      live.learn(record, { epoch })
+      live.replaceState(record, { epoch })
       const session = found(record)
       this.#onEnded(sessionId)
-      live.tellWaiters(session)
+      live.resolveWaiters(session)
       // Not for a session that had ended before, in this millisecond or an earlier one.
       if (!hadEnded && session.endedAtMs === atMs)
-        this.#options.activity.tell({ type: 'session_ended', session_id: sessionId, status })
+        this.#options.activity.emit({ type: 'session_ended', session_id: sessionId, status })
       return session
     })
   }
@@ -351,7 +351,7 @@ export class Sessions {
   ): Promise<T> {
     return this.#inOrder(sessionId, async (live) => {
       const { shared } = this.#store
-      await live.cancelCalls(() => cancelled(sessionId, how), this.#options.settleMs)
+      await live.cancelRequests(() => cancelled(sessionId, how), this.#options.settleMs)
       await shared?.valid()
       // A request that has not settled is fenced by another epoch.
       if (live.epoch !== undefined && !live.isBusy) {
@@ -365,49 +365,49 @@ export class Sessions {
     })
   }
 
-  async #learn(live: LiveSession, { record, claimed }: SessionClaim): Promise<void> {
+  async #loadState(live: LiveSession, { record, claimed }: SessionClaim): Promise<void> {
     // Cancels requests of an earlier ownership of this node: another node has owned the session since.
-    await live.cancelCalls(() => sessionMoved(live.sessionId), this.#options.settleMs)
+    await live.cancelRequests(() => sessionMoved(live.sessionId), this.#options.settleMs)
     const wasLost = claimed?.wasLost ?? (!this.#store.endedWell && record.updatedAtMs < this.#beganAtMs)
     const resumedAt = wasLost && record.nextIndex > 0 ? record.nextIndex : undefined
-    live.learn(record, { ...claimed, resumedAt, spending: await readUsage(this.#store, record) })
+    live.replaceState(record, { ...claimed, resumedAt, usage: await readUsage(this.#store, record) })
   }
 
-  async #moved(live: LiveSession): Promise<void> {
-    live.learn(undefined)
-    live.forget()
-    await live.cancelCalls(() => sessionMoved(live.sessionId), this.#options.settleMs)
+  async #loseOwnership(live: LiveSession): Promise<void> {
+    live.replaceState(undefined)
+    live.discardMemory()
+    await live.cancelRequests(() => sessionMoved(live.sessionId), this.#options.settleMs)
   }
 
   /** Checks whether the session was ended at another node. */
-  async #lookForEnd(live: LiveSession): Promise<void> {
+  async #pollForEnd(live: LiveSession): Promise<void> {
     const session = await this.find(live.sessionId).catch(() => 'unknown' as const)
-    if (session === undefined) live.failWaiters(notFound())
-    else if (session !== 'unknown' && session.status !== 'active') live.tellWaiters(session)
+    if (session === undefined) live.rejectWaiters(notFound())
+    else if (session !== 'unknown' && session.status !== 'active') live.resolveWaiters(session)
   }
 
   /** Discards the state of a session that was deleted from the store. */
   #forget(live: LiveSession): void {
-    live.learn(undefined)
-    live.failWaiters(notFound())
+    live.replaceState(undefined)
+    live.rejectWaiters(notFound())
     this.#onEnded(live.sessionId)
-    this.#options.activity.tell({ type: 'session_deleted', session_id: live.sessionId })
+    this.#options.activity.emit({ type: 'session_deleted', session_id: live.sessionId })
   }
 
   #swept(sessionId: string): void {
-    using used = this.use(sessionId)
+    using reference = this.acquire(sessionId)
     // A request that has not opened its turn yet does not prevent the sweep: its session no longer exists.
-    void used.live.cancelCalls(() => cancelled(sessionId, 'deleted'), this.#options.settleMs)
-    this.#forget(used.live)
+    void reference.live.cancelRequests(() => cancelled(sessionId, 'deleted'), this.#options.settleMs)
+    this.#forget(reference.live)
   }
 
   async #inOrder<T>(sessionId: string, task: (live: LiveSession) => Promise<T>): Promise<T> {
-    using used = this.use(sessionId)
-    const { live } = used
+    using reference = this.acquire(sessionId)
+    const { live } = reference
     return await live.runInOrder(() => task(live))
   }
 
-  #refuseIfClosed(): void {
+  #rejectIfClosed(): void {
     if (this.#closed) throw new ProxyError('shutting_down', 'llm-proxy is shutting down')
   }
 }

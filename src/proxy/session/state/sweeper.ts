@@ -7,7 +7,7 @@ import type { SessionsOptions } from './session-records.ts'
 const MOST_SHARE = 0.25
 /** The number of sessions that are deleted whatever their share. */
 const HANDFUL = 20
-const HOLD_MS = 3_600_000
+const DEFER_MS = 3_600_000
 /**
  * Sessions that expired so shortly before the start had no sweep yet, and a wrong clock is wrong by more. Otherwise a
  * proxy that is often killed would defer sessions that live for minutes, each time for an hour.
@@ -26,7 +26,7 @@ export interface SweeperHooks {
   /** Called when a sweep failed; the next one tries again. */
   onSweepFailed(error: ProxyError): void
   /** Called once when so many sessions had expired before the start that their removal is deferred. */
-  onSweepHeld(held: SweepBacklog): void
+  onSweepDeferred(backlog: SweepBacklog): void
 }
 
 type SweeperOptions = Pick<Required<SessionsOptions>, 'clock' | 'steadyClock' | 'sweepIntervalMs'>
@@ -50,7 +50,7 @@ export class Sweeper {
   readonly #timer: NodeJS.Timeout
   /** The time on the monotonic clock at which sessions that had expired before the start were found to be too many. */
   #sinceMs: number | undefined
-  #held: SweepBacklog | undefined
+  #backlog: SweepBacklog | undefined
 
   constructor(
     store: Pick<TurnStore, 'countSessions' | 'sweep'>,
@@ -63,12 +63,12 @@ export class Sweeper {
     const startMs = options.clock()
     this.#steadyOffsetMs = startMs - options.steadyClock()
     this.#unseenUntilMs = startMs - UNSWEPT_MS
-    this.#timer = setInterval(() => void this.#sweepOrTell(), options.sweepIntervalMs).unref()
+    this.#timer = setInterval(() => void this.#sweepOrReport(), options.sweepIntervalMs).unref()
   }
 
   /** The expired sessions whose removal is deferred because they are so many, as of the last sweep. */
-  get held(): SweepBacklog | undefined {
-    return this.#held
+  get backlog(): SweepBacklog | undefined {
+    return this.#backlog
   }
 
   /**
@@ -80,11 +80,11 @@ export class Sweeper {
   async sweep(allowed: number): Promise<string[]> {
     const nowMs = this.#nowMs()
     const { expired } = await this.#store.countSessions(nowMs)
-    const held = expired > allowed ? await this.#hold(nowMs) : undefined
+    const backlog = expired > allowed ? await this.#defer(nowMs) : undefined
     // A sweep waits for all writes, and discards the cached rows of every session.
-    const isNeeded = expired > (held?.expired ?? 0)
-    const sessionIds = isNeeded ? await this.#store.sweep(nowMs, held && this.#unseenUntilMs) : []
-    if (!held) this.#release()
+    const isNeeded = expired > (backlog?.expired ?? 0)
+    const sessionIds = isNeeded ? await this.#store.sweep(nowMs, backlog && this.#unseenUntilMs) : []
+    if (!backlog) this.#release()
     for (const sessionId of sessionIds) this.#hooks.onSwept(sessionId)
     return sessionIds
   }
@@ -104,29 +104,29 @@ export class Sweeper {
   }
 
   /** @returns undefined: the sessions may be deleted */
-  async #hold(nowMs: number): Promise<SweepBacklog | undefined> {
+  async #defer(nowMs: number): Promise<SweepBacklog | undefined> {
     const { sessions, expired } = await this.#store.countSessions(Math.min(nowMs, this.#unseenUntilMs))
-    const before = this.#held
+    const before = this.#backlog
     // New sessions reduce the share of the deferred ones, and are no reason to delete them.
     const most = this.#sinceMs === undefined ? Math.max(HANDFUL, sessions * MOST_SHARE) : HANDFUL
     if (expired <= most) this.#release()
     else {
       const steadyMs = this.#options.steadyClock()
       this.#sinceMs ??= steadyMs
-      const restMs = this.#sinceMs + HOLD_MS - steadyMs
-      this.#held = restMs > 0 ? { sessions, expired, restMs } : undefined
+      const restMs = this.#sinceMs + DEFER_MS - steadyMs
+      this.#backlog = restMs > 0 ? { sessions, expired, restMs } : undefined
     }
-    if (this.#held && !before) this.#hooks.onSweepHeld(this.#held)
-    return this.#held
+    if (this.#backlog && !before) this.#hooks.onSweepDeferred(this.#backlog)
+    return this.#backlog
   }
 
   /** Ends the deferral; a later one lasts its full time. */
   #release(): void {
     this.#sinceMs = undefined
-    this.#held = undefined
+    this.#backlog = undefined
   }
 
-  async #sweepOrTell(): Promise<void> {
+  async #sweepOrReport(): Promise<void> {
     try {
       await this.sweep(0)
     } catch (error) {
@@ -136,7 +136,7 @@ export class Sweeper {
 }
 
 /** Describes a deferral for `/health` and the log. */
-export function describeHeld({ expired, sessions, restMs }: SweepBacklog): string {
+export function describeBacklog({ expired, sessions, restMs }: SweepBacklog): string {
   const minutes = Math.ceil(restMs / 60_000)
   return (
     `${expired} of ${sessions} sessions expired before the proxy started, so many that the ` +

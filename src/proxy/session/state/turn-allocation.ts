@@ -37,7 +37,7 @@ export class TurnAllocation {
   readonly sessionId: string
   /** The index of the request's turn. */
   readonly index: number
-  readonly rules: SessionConfig
+  readonly config: SessionConfig
   readonly budget: RequestBudget
   /** The session's cache, referenced until the request is done. */
   readonly memory: SessionMemory
@@ -51,29 +51,29 @@ export class TurnAllocation {
   /** The request's turn; undefined before it is opened. */
   turn: InFlightTurn | undefined
   /** Whether the turn's usage is counted; before that, the request counts as in flight. */
-  isSpent = false
-  readonly #spending: SessionUsage
+  isUsageCounted = false
+  readonly #usage: SessionUsage
   readonly #ends: AllocationCallbacks
   readonly #cancel = new AbortController()
   readonly #over = Promise.withResolvers<void>()
   #isDone = false
 
   constructor(
-    place: Pick<
+    fields: Pick<
       TurnAllocation,
-      'sessionId' | 'index' | 'rules' | 'memory' | 'budget' | 'epoch' | 'resumedAt'
+      'sessionId' | 'index' | 'config' | 'memory' | 'budget' | 'epoch' | 'resumedAt'
     >,
-    spending: SessionUsage,
+    usage: SessionUsage,
     ends: AllocationCallbacks,
   ) {
-    this.sessionId = place.sessionId
-    this.index = place.index
-    this.rules = place.rules
-    this.memory = place.memory
-    this.budget = place.budget
-    this.epoch = place.epoch
-    this.resumedAt = place.resumedAt
-    this.#spending = spending
+    this.sessionId = fields.sessionId
+    this.index = fields.index
+    this.config = fields.config
+    this.memory = fields.memory
+    this.budget = fields.budget
+    this.epoch = fields.epoch
+    this.resumedAt = fields.resumedAt
+    this.#usage = usage
     this.#ends = ends
   }
 
@@ -96,9 +96,9 @@ export class TurnAllocation {
   }
 
   /** Counts the turn's usage, once it is known. Repeated calls do nothing. */
-  spend(turn: TurnUsage): void {
-    if (!this.isSpent) this.#spending.add(turn)
-    this.isSpent = true
+  countUsage(turn: TurnUsage): void {
+    if (!this.isUsageCounted) this.#usage.add(turn)
+    this.isUsageCounted = true
   }
 
   /** To be called when the turn is closed in the store, however it ended. Repeated calls do nothing. */

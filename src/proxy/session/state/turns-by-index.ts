@@ -6,26 +6,26 @@ import type { SessionRecord, TurnReader } from '../../store/port/turn-store.ts'
 const INDEX = /^(?:0|[1-9]\d{0,8})$/
 
 /**
- * @returns `given` with its turns by index @throws ProxyError `session_not_found`, `turn_not_found`, `invalid_request`
+ * @returns `values` with its turns by index @throws ProxyError `session_not_found`, `turn_not_found`, `invalid_request`
  */
 export async function withTurnsByIndex<Given extends { turns?: Record<string, unknown> }>(
   store: Pick<TurnReader, 'getTurn'>,
   session: () => Promise<SessionRecord>,
-  given: Given,
+  values: Given,
 ): Promise<Given> {
-  if (given.turns === undefined) return given
+  if (values.turns === undefined) return values
   const { sessionId, nextIndex } = await session()
-  const placed: Record<string, unknown> = {}
-  for (const [name, value] of Object.entries(given.turns)) {
+  const byIndex: Record<string, unknown> = {}
+  for (const [name, value] of Object.entries(values.turns)) {
     const index = INDEX.test(name) ? Number(name) : (await store.getTurn(sessionId, name))?.index
     if (index === undefined || index >= nextIndex) {
       throw new ProxyError('turn_not_found', `The session has no turn '${name}'`, { param: 'turns' })
     }
-    if (Object.hasOwn(placed, index)) {
+    if (Object.hasOwn(byIndex, index)) {
       const message = `'turns' has turn ${index} twice: by its index and by its id`
       throw new ProxyError('invalid_request', message, { param: 'turns' })
     }
-    placed[index] = value
+    byIndex[index] = value
   }
-  return { ...given, turns: placed }
+  return { ...values, turns: byIndex }
 }

@@ -8,7 +8,7 @@ import { getReplacedEnd } from '../matching/recorded-parent.ts'
 import { type AgentRole, isMainWork } from '../roles/agent-role.ts'
 import { AgentRoleFinder, type AgentRoleMatch } from '../roles/agent-role-finder.ts'
 import type { RoleInput } from '../roles/opening.ts'
-import { policyOnRecord } from '../state/policies.ts'
+import { readRecordedPolicy } from '../state/policies.ts'
 import {
   assemble,
   assignTraining,
@@ -88,7 +88,7 @@ export class TrajectoryBuilder {
     const { line, rule } = this.#lines.add(turn)
     this.#compactions.add(turn, line)
     const images = this.#images.add(turn)
-    const policy = policyOnRecord(turn)
+    const policy = readRecordedPolicy(turn)
     if (policy !== null) this.#policies.set(turn.turnId, policy)
     const sequence = this.#tree.read(turn)
     const isSelected = this.#selects(line)

@@ -16,7 +16,7 @@ export interface AgentRequest {
   messagesJson?: readonly Buffer[] | undefined
   stream: boolean
   /** The request metadata that the agent declares. */
-  word: RequestMetadata
+  metadata: RequestMetadata
   /** Annotations of the dialect, which are stored together with the engine's. */
   annotations?: Record<string, unknown> | undefined
   /** The choice that this turn generates; absent: the request has one choice. */
@@ -29,7 +29,7 @@ export interface AgentRequest {
 
 export interface RequestMetadata extends RetryInfo {
   /** The agent role, declared by a header or by the conventions of a known agent. */
-  line?: AgentRoleAnnotation | undefined
+  agentRole?: AgentRoleAnnotation | undefined
   /**
    * Whether the request has only a session's key. Its metadata is then ignored unless the session trusts its agents.
    */

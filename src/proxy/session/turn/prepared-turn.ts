@@ -15,10 +15,10 @@ import { getKnownJson, type RequestTexts, toParamsText } from './request-texts.t
 /** A turn that is ready for dispatch; passed down as it is. */
 export interface PreparedTurn {
   /** The turn's index and state in the session. */
-  readonly call: TurnAllocation
+  readonly allocation: TurnAllocation
   /** The turn as it is recorded at its start. */
   readonly open: OpenTurn
-  readonly word: RetryInfo
+  readonly retryInfo: RetryInfo
   /** The log of the turn; undefined: it is not logged. */
   readonly log: TurnLog | undefined
   /** Annotations for the store, written when the turn is closed. */
@@ -42,68 +42,68 @@ interface TurnSettings {
  * @returns the request, the agent role that the agent declares if it is trusted, and the session's model for that role
  */
 export function applySessionConfig(
-  { request, word }: AgentRequest,
-  rules: Pick<SessionConfig, 'samplingParams' | 'trustAgent' | 'policies'>,
+  { request, metadata }: AgentRequest,
+  config: Pick<SessionConfig, 'samplingParams' | 'trustAgent' | 'policies'>,
   model: string | undefined,
 ) {
-  const line = rules.trustAgent || !word.hasAgentKey ? word.line : undefined
-  const policy = findPolicy(rules.policies, line?.told)
-  return { request: applyOverrides(request, rules.samplingParams, policy ?? model), line, policy }
+  const agentRole = config.trustAgent || !metadata.hasAgentKey ? metadata.agentRole : undefined
+  const policy = findPolicy(config.policies, agentRole?.told)
+  return { request: applyOverrides(request, config.samplingParams, policy ?? model), line: agentRole, policy }
 }
 
 /**
  * Prepares a turn: its record, and its request to the engine.
  * @param written the serialized request
- * @param call the turn's index and state in the session
+ * @param allocation the turn's index and state in the session
  */
 export function prepareTurn(
   agentRequest: AgentRequest,
   written: RequestTexts,
-  call: TurnAllocation,
+  allocation: TurnAllocation,
   { model, record, startedAtMs }: TurnSettings,
 ): PreparedTurn {
-  const { dialect, word, choice, stream, span, messagesJson } = agentRequest
-  const { sessionId, rules, memory } = call
-  const { request: configured, line, policy } = applySessionConfig(agentRequest, rules, model)
+  const { dialect, metadata, choice, stream, span, messagesJson } = agentRequest
+  const { sessionId, config, memory } = allocation
+  const { request: configured, line: agentRole, policy } = applySessionConfig(agentRequest, config, model)
   const { request, recorded } = requestOfChoice(configured, choice)
-  const isTrusted = rules.trustAgent || !word.hasAgentKey
+  const isTrusted = config.trustAgent || !metadata.hasAgentKey
   const open: OpenTurn = {
     turnId: choice?.index === 0 ? choice.call : newTurnId(sessionId),
     sessionId,
-    index: call.index,
+    index: allocation.index,
     dialect,
     startedAtMs,
     ...written,
     // The session's sampling parameters are included: the store keeps what was requested of the engine.
     params: recorded === agentRequest.request ? written.params : toParamsText(recorded),
-    retryCount: isTrusted ? word.retryCount : 0,
-    epoch: call.epoch,
+    retryCount: isTrusted ? metadata.retryCount : 0,
+    epoch: allocation.epoch,
   }
   const annotations: Record<string, unknown> = {
     ...agentRequest.annotations,
-    line,
+    line: agentRole,
     choice,
     policy,
-    resumed_at: call.resumedAt,
-    idempotency_key: word.idempotencyKey,
+    resumed_at: allocation.resumedAt,
+    idempotency_key: metadata.idempotencyKey,
   }
-  const log = agentRequest.log?.opened(open, line?.told)
+  const log = agentRequest.log?.opened(open, agentRole?.told)
   const generation: GenerationRequest = {
-    ...withinBudget(request, call.budget),
+    ...withinBudget(request, allocation.budget),
     requestId: open.turnId,
     sessionId,
     stream,
     lastMessage: open.lastMessage,
-    subagent: line?.told.startsWith(SUBAGENT) ? line.told.slice(SUBAGENT.length) : undefined,
+    subagent: agentRole?.told.startsWith(SUBAGENT) ? agentRole.told.slice(SUBAGENT.length) : undefined,
     // The session determines the model, so only engines that serve it may be used.
     mustServe: policy !== undefined || undefined,
-    record: undefinedIfEmpty(rules.record ?? record),
+    record: undefinedIfEmpty(config.record ?? record),
     log,
     spans: span?.turn(open),
     choiceOf: choice?.call,
     ...getKnownJson(request, written, memory, messagesJson),
   }
-  return { call, open, word, log, annotations, generation }
+  return { allocation, open, retryInfo: metadata, log, annotations, generation }
 }
 
 const SUBAGENT = 'subagent:'
@@ -119,8 +119,8 @@ export function applyOverrides(
 ): CanonicalRequest {
   if (model === undefined && Object.keys(samplingParams).length === 0) return request
   const limits = 'max_tokens' in samplingParams || 'max_completion_tokens' in samplingParams
-  const asked = limits ? withoutLimits(request.body) : request.body
-  const body = { ...asked, ...samplingParams, ...(model !== undefined && { model }) }
+  const agentBody = limits ? withoutLimits(request.body) : request.body
+  const body = { ...agentBody, ...samplingParams, ...(model !== undefined && { model }) }
   return withBody(request, body)
 }
 
@@ -146,10 +146,10 @@ function requestOfChoice(
   const seed = readInteger(request.body.seed)
   // Engines treat -1 as no seed.
   const hasSeed = seed !== undefined && seed >= 0n
-  const own = { ...request.body, ...(hasSeed && { seed: toJsonInteger(seed + BigInt(choice.index)) }) }
+  const choiceBody = { ...request.body, ...(hasSeed && { seed: toJsonInteger(seed + BigInt(choice.index)) }) }
   return {
-    request: withBody(request, { ...own, n: undefined }),
-    recorded: withBody(request, { ...own, n: choice.of }),
+    request: withBody(request, { ...choiceBody, n: undefined }),
+    recorded: withBody(request, { ...choiceBody, n: choice.of }),
   }
 }
 

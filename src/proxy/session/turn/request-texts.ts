@@ -20,8 +20,8 @@ export function writeRequest(
   try {
     const params = toParamsText(request)
     if (request.kind === 'completion') {
-      const pieces = promptPieces(request.body.prompt)
-      return { lastMessage: undefined, tools: null, params, promptPieces: pieces }
+      const chunks = promptPieces(request.body.prompt)
+      return { lastMessage: undefined, tools: null, params, promptPieces: chunks }
     }
     const { tools } = request.body
     return {

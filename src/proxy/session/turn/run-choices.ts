@@ -27,7 +27,7 @@ export interface Choices {
   deliver(sink: ChoiceSink): Promise<void>
   /** Aborts when a turn is cancelled. */
   readonly signal: AbortSignal
-  readonly isWhole: boolean
+  readonly isComplete: boolean
   undelivered(why?: ProxyError): Promise<void>
 }
 
@@ -39,26 +39,26 @@ export interface Choices {
  */
 export async function beginChoices(
   runner: Pick<TurnRunner, 'begin'>,
-  call: AgentRequest,
+  agentRequest: AgentRequest,
   count: number,
   agentSignal: AbortSignal,
 ): Promise<Choices> {
   const others = new AbortController()
   const signal = AbortSignal.any([agentSignal, others.signal])
-  const callId = randomUUID()
+  const requestId = randomUUID()
   // All begin at once: their indices are adjacent, because no other request begins in between.
   const begun = await Promise.allSettled(
     Array.from({ length: count }, (_, index) =>
-      runner.begin({ ...call, choice: { index, of: count, call: callId } }, signal),
+      runner.begin({ ...agentRequest, choice: { index, of: count, call: requestId } }, signal),
     ),
   )
   const turns = begun.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []))
-  const refused = begun.find((one) => one.status === 'rejected')
-  if (refused !== undefined) {
-    others.abort(notBegun(toProxyError(refused.reason)))
+  const rejected = begun.find((one) => one.status === 'rejected')
+  if (rejected !== undefined) {
+    others.abort(notBegun(toProxyError(rejected.reason)))
     // Their runs close them.
     await Promise.allSettled(turns.map((turn) => turn.deliver({ write: () => undefined })))
-    throw refused.reason
+    throw rejected.reason
   }
   return readChoices(turns as [ResponseHandle, ...ResponseHandle[]], others)
 }
@@ -78,8 +78,8 @@ function readChoices(
     completions,
     signal: AbortSignal.any(turns.map(({ signal }) => signal)),
     deliver: (sink) => deliverAll(turns, sink, others, undelivered),
-    get isWhole() {
-      return turns.every(({ isWhole }) => isWhole)
+    get isComplete() {
+      return turns.every(({ isComplete }) => isComplete)
     },
     undelivered,
   }

@@ -32,10 +32,10 @@ import { applyOverrides, applySessionConfig, prepareTurn } from './prepared-turn
 import { type RequestTexts, toParamsText, writeRequest } from './request-texts.ts'
 import { findFirstAttempt } from './retries/find-first-attempt.ts'
 import { mayBeRetry } from './retries/first-attempt.ts'
-import { giveAgain } from './retries/redelivery.ts'
+import { redeliver } from './retries/redelivery.ts'
 import { RunningTurn, type TurnHooks } from './running-turn.ts'
-import { stamped, withUsage } from './stamped-events.ts'
-import { refuseUnwritable, turnOutcome } from './turn-record.ts'
+import { addStamps, withUsage } from './stamped-events.ts'
+import { rejectUnserializable, toOutcome } from './turn-record.ts'
 import type { WeightAnnouncement } from './weight-announcement.ts'
 
 export type { ResponseHandle } from '../state/live-turn.ts'
@@ -71,7 +71,7 @@ interface TurnRunnerOptions {
  * The maximum number of such turns in a session. Without it, an agent that disconnects from each request could leave
  * any number of turns running.
  */
-const MAX_AWAY = 8
+const MAX_DISCONNECTED = 8
 
 export class TurnRunner {
   readonly #options: TurnRunnerOptions
@@ -95,37 +95,40 @@ export class TurnRunner {
    * @throws ProxyError `shutting_down`, `session_not_found`, `session_ended`, `limit_reached`, `store_failed`; from
    *   `deliver`: see {@link Prompts.begin} and {@link Backend.generate}
    */
-  async begin(call: AgentRequest, agentSignal: AbortSignal): Promise<ResponseHandle> {
+  async begin(agentRequest: AgentRequest, agentSignal: AbortSignal): Promise<ResponseHandle> {
     if (this.isDraining)
       throw new ProxyError('shutting_down', 'llm-proxy is shutting down', { retryAfterS: 1 })
     const { sessions } = this.#options
     // The caller releases its reference when the agent disconnects.
-    using session = call.session.retain()
-    const { idempotencyKey: key } = call.word
+    using session = agentRequest.session.retain()
+    const { idempotencyKey: key } = agentRequest.metadata
     // The choices of one request share its key.
-    using _turn = key && !call.choice ? await session.live.inTurn(key) : undefined
+    using _turn = key && !agentRequest.choice ? await session.live.serializeAttempts(key) : undefined
     // Serialize before allocating an index: a request that cannot be serialized must not consume one.
     const early = session.memory
-    const written = writeRequest(call.request, early)
-    const isRetry = call.choice === undefined && mayBeRetry(call.word, early.idempotencyKeys)
-    const tried = isRetry ? await this.#firstTry(call, written, session, agentSignal) : undefined
-    if (tried !== undefined) return tried
-    const place = await sessions.beginCall(session, call.word.keyTag)
+    const written = writeRequest(agentRequest.request, early)
+    const isRetry =
+      agentRequest.choice === undefined && mayBeRetry(agentRequest.metadata, early.idempotencyKeys)
+    const firstAttempt = isRetry
+      ? await this.#joinFirstAttempt(agentRequest, written, session, agentSignal)
+      : undefined
+    if (firstAttempt !== undefined) return firstAttempt
+    const allocation = await sessions.allocateTurn(session, agentRequest.metadata.keyTag)
     try {
-      const { memory } = place
+      const { memory } = allocation
       // The session has no turns yet, so the cache is complete.
-      if (place.index === 0) {
-        memory.isWhole = true
+      if (allocation.index === 0) {
+        memory.isComplete = true
         memory.callIds.isWhole = true
         memory.idempotencyKeys ??= new Set()
       }
-      memory.editedCalls = place.rules.editedCalls ?? this.#options.editedCalls ?? 'auto'
+      memory.editedCalls = allocation.config.editedCalls ?? this.#options.editedCalls ?? 'auto'
       // A reset of the session while the request waited for its index also replaces the cache.
-      const request = memory === early ? written : writeRequest(call.request, memory)
-      return this.#open(call, request, place).first(agentSignal)
+      const request = memory === early ? written : writeRequest(agentRequest.request, memory)
+      return this.#open(agentRequest, request, allocation).first(agentSignal)
     } catch (error) {
       // Release the index, because the session's end would wait for it.
-      place.done()
+      allocation.done()
       throw error
     }
   }
@@ -136,16 +139,20 @@ export class TurnRunner {
    */
   async countTokens(sessionId: string | undefined, body: ChatBody, signal: AbortSignal): Promise<number> {
     const { backend, prompts } = this.#options
-    return await this.#asIn(sessionId, body, async (asked, session) =>
+    return await this.#withSessionConfig(sessionId, body, async (configured, session) =>
       prompts === undefined
-        ? await backend.countTokens(asked, signal, session?.sessionId)
-        : await prompts.countTokens(asked, signal, session),
+        ? await backend.countTokens(configured, signal, session?.sessionId)
+        : await prompts.countTokens(configured, signal, session),
     )
   }
 
   /** Returns the tokens that {@link countTokens} counts. It requires {@link tokens}. */
   async promptIds(sessionId: string, body: ChatBody): Promise<number[]> {
-    return await this.#asIn(sessionId, body, async (...asked) => await this.tokens!.idsOf(...asked))
+    return await this.#withSessionConfig(
+      sessionId,
+      body,
+      async (...args) => await this.tokens!.idsOf(...args),
+    )
   }
 
   /** Token mode's prompts. Absent in chat mode, where engines render them. */
@@ -154,30 +161,35 @@ export class TurnRunner {
   }
 
   /** Reads the body that a request would have in the session, which need not exist. */
-  async #asIn<T>(
+  async #withSessionConfig<T>(
     sessionId: string | undefined,
     body: ChatBody,
-    read: (asked: ChatBody, session?: PromptSession) => Promise<T>,
+    read: (configured: ChatBody, session?: PromptSession) => Promise<T>,
   ): Promise<T> {
     const { sessions } = this.#options
     const session = sessionId === undefined ? undefined : await sessions.find(sessionId)
     const samplingParams = session === undefined ? {} : readSamplingParams(session)
     const model = findPolicy(session?.policies ?? {}) ?? this.#options.model
-    const asked = applyOverrides({ kind: 'chat', body }, samplingParams, model).body as ChatBody
-    if (session === undefined) return await read(asked)
-    using used = sessions.use(session.sessionId)
-    return await read(asked, { sessionId: session.sessionId, memory: used.memory })
+    const configured = applyOverrides({ kind: 'chat', body }, samplingParams, model).body as ChatBody
+    if (session === undefined) return await read(configured)
+    using reference = sessions.acquire(session.sessionId)
+    return await read(configured, { sessionId: session.sessionId, memory: reference.memory })
   }
 
-  #open(agentRequest: AgentRequest, written: RequestTexts, call: TurnAllocation): RunningTurn {
+  #open(agentRequest: AgentRequest, written: RequestTexts, allocation: TurnAllocation): RunningTurn {
     const { model, store, record = {} } = this.#options
-    const prepared = prepareTurn(agentRequest, written, call, { model, record, startedAtMs: this.#clock() })
-    const { open, word } = prepared
-    if (word.idempotencyKey !== undefined) call.memory.idempotencyKeys?.add(word.idempotencyKey)
+    const prepared = prepareTurn(agentRequest, written, allocation, {
+      model,
+      record,
+      startedAtMs: this.#clock(),
+    })
+    const { open, retryInfo } = prepared
+    if (retryInfo.idempotencyKey !== undefined)
+      allocation.memory.idempotencyKeys?.add(retryInfo.idempotencyKey)
     const opened = store.openTurn(open)
     // It is awaited before the turn is closed; until then a rejection needs a handler.
-    opened.catch(() => call.unrecorded())
-    this.#activity.tell({ type: 'turn_opened', session_id: open.sessionId, index: open.index })
+    opened.catch(() => allocation.unrecorded())
+    this.#activity.emit({ type: 'turn_opened', session_id: open.sessionId, index: open.index })
     return new RunningTurn(prepared, opened, this.#createHooks(agentRequest))
   }
 
@@ -185,27 +197,27 @@ export class TurnRunner {
     return {
       run: (turn) => this.#run(turn),
       // A retry cannot join one of several choices.
-      graceMs: ({ word, firstTokenAtMs }) =>
-        choice ? 0 : this.#graceMs(session.live, word, stream && firstTokenAtMs !== undefined),
-      undelivered: (turn, retriesAnswered, why) => this.#undelivered(turn, retriesAnswered, why),
+      graceMs: ({ retryInfo, firstTokenAtMs }) =>
+        choice ? 0 : this.#graceMs(session.live, retryInfo, stream && firstTokenAtMs !== undefined),
+      undelivered: (turn, retriesServed, why) => this.#undelivered(turn, retriesServed, why),
     }
   }
 
   /** Returns the turn of the original attempt, if its response is available. */
-  async #firstTry(
-    call: AgentRequest,
+  async #joinFirstAttempt(
+    agentRequest: AgentRequest,
     written: RequestTexts,
     { live, memory }: SessionReference,
     gone: AbortSignal,
   ): Promise<ResponseHandle | undefined> {
-    const { dialect, word } = call
+    const { dialect, metadata } = agentRequest
     const { sessionId } = live
     const { sessions, store, model } = this.#options
     const session = await sessions.find(sessionId)
     if (session?.status !== 'active') return undefined
-    const rules = { ...session, samplingParams: readSamplingParams(session) }
-    const params = toParamsText(applySessionConfig(call, rules, model).request)
-    const { first, idempotencyKeys } = await findFirstAttempt(store, live, word, {
+    const config = { ...session, samplingParams: readSamplingParams(session) }
+    const params = toParamsText(applySessionConfig(agentRequest, config, model).request)
+    const { first, idempotencyKeys } = await findFirstAttempt(store, live, metadata, {
       ...written,
       dialect,
       params,
@@ -213,18 +225,18 @@ export class TurnRunner {
     memory.idempotencyKeys ??= idempotencyKeys
     if (first === undefined) return undefined
     if ('running' in first) {
-      call.log?.joined(first.running.open.turnId, word.retryCount)
-      return first.running.join(word.retryCount, gone)
+      agentRequest.log?.joined(first.running.open.turnId, metadata.retryCount)
+      return first.running.join(metadata.retryCount, gone)
     }
     const of = { sessionId, turnId: first.recorded }
-    const given = await giveAgain(store, of, word.retryCount)
-    if (given) call.log?.redelivered(of.turnId, word.retryCount)
+    const redelivery = await redeliver(store, of, metadata.retryCount)
+    if (redelivery) agentRequest.log?.redelivered(of.turnId, metadata.retryCount)
     return (
-      given && {
-        ...given,
+      redelivery && {
+        ...redelivery,
         signal: gone,
-        isWhole: true,
-        undelivered: (why) => this.#undelivered(of, given.retriesAnswered, why),
+        isComplete: true,
+        undelivered: (why) => this.#undelivered(of, redelivery.retriesServed, why),
       }
     )
   }
@@ -233,23 +245,23 @@ export class TurnRunner {
    * Returns how long a turn continues for a disconnected agent.
    * @param hasBegun a part of the stream was sent: SDKs retry only requests of which they have received nothing
    */
-  #graceMs(session: LiveSession, { tellsTries, idempotencyKey }: RetryInfo, hasBegun: boolean): number {
-    const mayReturn = (tellsTries && !hasBegun) || idempotencyKey !== undefined
+  #graceMs(session: LiveSession, { sendsRetryCount, idempotencyKey }: RetryInfo, hasBegun: boolean): number {
+    const mayReturn = (sendsRetryCount && !hasBegun) || idempotencyKey !== undefined
     // The list includes this turn.
-    const away = session.turns.filter(({ isLost }) => isLost)
-    const isOneTooMany = this.isDraining || away.length > MAX_AWAY
+    const disconnected = session.turns.filter(({ isDisconnected }) => isDisconnected)
+    const isOneTooMany = this.isDraining || disconnected.length > MAX_DISCONNECTED
     return mayReturn && !isOneTooMany ? (this.#options.retryGraceMs ?? 0) : 0
   }
 
   async #undelivered(
     { sessionId, turnId }: TurnName,
-    retriesAnswered: number,
-    why = unread(),
+    retriesServed: number,
+    why = agentGone(),
   ): Promise<void> {
     const { store, logger } = this.#options
     const { code, message } = why
     try {
-      await store.markUndelivered(sessionId, turnId, { code, message }, retriesAnswered)
+      await store.markUndelivered(sessionId, turnId, { code, message }, retriesServed)
     } catch (error) {
       logEvent(logger, 'turn_not_updated', { session_id: sessionId, turn_id: turnId, err: error })
     }
@@ -261,14 +273,14 @@ export class TurnRunner {
 
   /** Runs a turn to its end, which is recorded. @throws ProxyError the turn's failure */
   async #run(turn: RunningTurn): Promise<void> {
-    const { call } = turn
-    const { signal } = call
+    const { allocation } = turn
+    const { signal } = allocation
     let failure: ProxyError | undefined
     let prompt: RequestPrompt | undefined
     try {
       signal.throwIfAborted()
       // This value remains if no engine is used because the prompt fills the context.
-      turn.weightsAsked = this.#options.weights?.version
+      turn.weightsAtDispatch = this.#options.weights?.version
       prompt = await this.#planPrompt(turn)
       signal.throwIfAborted()
       const last = await this.#generate(turn, prompt)
@@ -283,11 +295,11 @@ export class TurnRunner {
     } finally {
       prompt?.close?.()
       if (turn.endedAtMs === undefined && failure) await this.#closeQuietly(turn, failure)
-      call.done()
+      allocation.done()
     }
   }
 
-  async #planPrompt({ generation, call: { budget, memory } }: RunningTurn): Promise<RequestPrompt> {
+  async #planPrompt({ generation, allocation: { budget, memory } }: RunningTurn): Promise<RequestPrompt> {
     if (budget.reached !== undefined) return endAtLimit(generation, budget.reached)
     const { prompts } = this.#options
     return (await prompts?.begin(generation, memory, budget)) ?? plainPrompt(generation)
@@ -295,12 +307,12 @@ export class TurnRunner {
 
   /** Generates the response and writes all but its last event to the turn. @returns the last event */
   async #generate(turn: RunningTurn, prompt: RequestPrompt): Promise<GenerationEvent> {
-    const { call } = turn
+    const { allocation } = turn
     let last: GenerationEvent | undefined
     let prepared: Promise<void> | undefined
     const receive = (events: readonly GenerationEvent[]) => {
-      const batch = turn.calls.read(events)
-      last = this.#fold(turn, batch)
+      const batch = turn.toolCalls.read(events)
+      last = this.#addBatch(turn, batch)
       const passed = last ? batch.slice(0, -1) : batch
       return passed.length > 0 ? turn.write(passed) : undefined
     }
@@ -313,19 +325,19 @@ export class TurnRunner {
         prepared ? prepared.then(() => read(events)) : read(events),
     }
     const { backend, weights } = this.#options
-    const onAsked = () => {
-      turn.weightsAsked = weights?.version
+    const onDispatched = () => {
+      turn.weightsAtDispatch = weights?.version
     }
     const generated = prompt.answer
       ? sink.write(prompt.answer)
-      : backend.generate({ ...prompt.request, onAsked }, sink, call.signal)
+      : backend.generate({ ...prompt.request, onDispatched }, sink, allocation.signal)
     generated?.catch(() => {})
     try {
       prepared = prompt.prepareToRead() || undefined
       await prepared
       prepared = undefined
     } catch (thrown) {
-      call.cancel(toProxyError(thrown))
+      allocation.cancel(toProxyError(thrown))
     }
     await generated
     if (!last) throw new ProxyError('engine_lost', 'The engine ended its response without a finish reason')
@@ -347,15 +359,15 @@ export class TurnRunner {
    * Adds a batch of events to the turn. @returns the `end` event if this batch contains it; it is the last one of its
    * batch
    */
-  #fold(turn: RunningTurn, batch: readonly GenerationEvent[]): GenerationEvent | undefined {
+  #addBatch(turn: RunningTurn, batch: readonly GenerationEvent[]): GenerationEvent | undefined {
     const { weights, logprobsMode } = this.#options
-    const stamps = { weightsAsked: turn.weightsAsked, weightsNow: weights?.version, logprobsMode }
+    const stamps = { weightsAtDispatch: turn.weightsAtDispatch, weightsNow: weights?.version, logprobsMode }
     let last: GenerationEvent | undefined
     for (const event of batch) {
       if (event.type === 'delta' && turn.firstTokenAtMs === undefined) this.#beginTokens(turn)
-      refuseUnwritable(event)
+      rejectUnserializable(event)
       last = event.type === 'end' ? withUsage(event, turn.completion) : undefined
-      turn.completion.add(stamped(last ?? event, stamps))
+      turn.completion.add(addStamps(last ?? event, stamps))
     }
     return last
   }
@@ -367,15 +379,15 @@ export class TurnRunner {
 
   async #close(turn: RunningTurn, status: TurnOutcome['status'], failure: ProxyError | null): Promise<void> {
     const endedAtMs = this.#clock()
-    const outcome = turnOutcome(turn, status, failure, endedAtMs)
+    const outcome = toOutcome(turn, status, failure, endedAtMs)
     const { length: promptTokens } = outcome.promptTokenIds
     const { length: sampledTokens } = outcome.completionTokenIds
     const { startedAtMs } = turn.open
-    turn.call.spend({ status, engine: outcome.engine, startedAtMs, promptTokens, sampledTokens })
+    turn.allocation.countUsage({ status, engine: outcome.engine, startedAtMs, promptTokens, sampledTokens })
     const closed = this.#options.store.closeTurn(outcome)
     // Both must be durable: closing a turn whose opening failed finds no row, and records nothing.
     await Promise.all([turn.opened, closed]).catch((error: unknown) => {
-      if (isMoved(error)) void this.#options.sessions.moved(turn.open.sessionId)
+      if (isMoved(error)) void this.#options.sessions.handleOwnershipLoss(turn.open.sessionId)
       throw error
     })
     turn.endedAtMs = endedAtMs
@@ -383,7 +395,7 @@ export class TurnRunner {
     if (status === 'completed' && outcome.exact && sampledTokens > 0) this.#options.onTrainable?.(turn.open)
     const { sessionId: session_id, index } = turn.open
     const { finishReason: finish_reason } = outcome
-    this.#activity.tell({ type: 'turn_closed', session_id, index, status, finish_reason })
+    this.#activity.emit({ type: 'turn_closed', session_id, index, status, finish_reason })
   }
 
   async #closeQuietly(turn: RunningTurn, failure: ProxyError): Promise<void> {
@@ -400,13 +412,13 @@ export class TurnRunner {
         err: error,
       })
       const endedAtMs = this.#clock()
-      this.#unclosed.add(() => turnOutcome(turn, status, failure, endedAtMs))
+      this.#unclosed.add(() => toOutcome(turn, status, failure, endedAtMs))
     }
   }
 }
 
 type TurnName = Pick<OpenTurn, 'sessionId' | 'turnId'>
 
-function unread(): ProxyError {
+function agentGone(): ProxyError {
   return new ProxyError('agent_gone', 'The agent disconnected before its response')
 }

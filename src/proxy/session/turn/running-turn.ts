@@ -18,13 +18,13 @@ export interface TurnHooks {
   /** Returns how long it may continue for an agent that has disconnected now. */
   graceMs(turn: RunningTurn): number
   /** Marks the committed response as undelivered. */
-  undelivered(turn: OpenTurn, retriesAnswered: number, why?: ProxyError): Promise<void>
+  undelivered(turn: OpenTurn, retriesServed: number, why?: ProxyError): Promise<void>
 }
 
 export class RunningTurn implements InFlightTurn, PreparedTurn {
-  readonly call: TurnAllocation
+  readonly allocation: TurnAllocation
   readonly open: OpenTurn
-  readonly word: RetryInfo
+  readonly retryInfo: RetryInfo
   readonly log: TurnLog | undefined
   readonly annotations: Record<string, unknown>
   readonly generation: GenerationRequest
@@ -32,9 +32,9 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
   readonly opened: Promise<void>
   readonly completion = new CompletionBuilder()
   /** The tool calls of its completion. */
-  readonly calls: ToolCallIdentities
+  readonly toolCalls: ToolCallIdentities
   /** The weight version that was announced at the time of dispatch. */
-  weightsAsked: string | undefined
+  weightsAtDispatch: string | undefined
   firstTokenAtMs: number | undefined
   /** Set when the turn is closed in the store, after which the end of the response may be sent. */
   endedAtMs: number | undefined
@@ -46,34 +46,34 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
   #outcome: Promise<void> | undefined
   readonly #subscribers: Subscribers
   /** The number of connections that received the response, and of those to which it could not be delivered. */
-  #given = 0
-  #lost = 0
+  #handleCount = 0
+  #undeliveredCount = 0
 
   /** @param opened resolves when the open turn is durable */
   constructor(
-    { call, open, word, log, annotations, generation }: PreparedTurn,
+    { allocation, open, retryInfo, log, annotations, generation }: PreparedTurn,
     opened: Promise<void>,
     hooks: TurnHooks,
   ) {
-    this.call = call
+    this.allocation = allocation
     this.open = open
-    this.word = word
+    this.retryInfo = retryInfo
     this.log = log
     this.annotations = annotations
     this.generation = generation
     this.opened = opened
-    this.calls = new ToolCallIdentities(call.memory.callIds)
+    this.toolCalls = new ToolCallIdentities(allocation.memory.callIds)
     this.#hooks = hooks
     this.#subscribers = new Subscribers(
-      (reason) => call.cancel(toProxyError(reason)),
+      (reason) => allocation.cancel(toProxyError(reason)),
       () => hooks.graceMs(this),
     )
-    void call.over.then(() => this.#subscribers.close())
-    call.turn = this
+    void allocation.over.then(() => this.#subscribers.close())
+    allocation.turn = this
   }
 
-  get isLost(): boolean {
-    return this.#subscribers.isAway
+  get isDisconnected(): boolean {
+    return this.#subscribers.areDisconnected
   }
 
   get isEnding(): boolean {
@@ -81,7 +81,7 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
   }
 
   get over(): Promise<void> {
-    return this.call.over
+    return this.allocation.over
   }
 
   /** Returns the response handle of the request's own connection. @param gone aborts when it has disconnected */
@@ -126,27 +126,28 @@ export class RunningTurn implements InFlightTurn, PreparedTurn {
   }
 
   #createHandle(gone: AbortSignal): ResponseHandle {
-    this.#given += 1
-    let isLost = false
+    this.#handleCount += 1
+    let isUndelivered = false
     this.#subscribers.add(gone)
-    const { open, completion, call } = this
+    const { open, completion, allocation } = this
     const endedAtMs = () => this.endedAtMs
     return {
       turnId: open.turnId,
       startedAtMs: open.startedAtMs,
       completion,
-      signal: call.signal,
+      signal: allocation.signal,
       deliver: (sink) => this.#deliver(sink),
       get endedAtMs() {
         return endedAtMs()
       },
-      get isWhole() {
+      get isComplete() {
         return endedAtMs() !== undefined
       },
       undelivered: async (why) => {
-        if (!isLost) this.#lost += 1
-        isLost = true
-        if (this.#lost === this.#given) await this.#hooks.undelivered(open, this.answeredRetries.length, why)
+        if (!isUndelivered) this.#undeliveredCount += 1
+        isUndelivered = true
+        if (this.#undeliveredCount === this.#handleCount)
+          await this.#hooks.undelivered(open, this.answeredRetries.length, why)
       },
     }
   }
@@ -212,7 +213,7 @@ class Subscribers {
   }
 
   /** Whether all connections have disconnected while the turn continues. */
-  get isAway(): boolean {
+  get areDisconnected(): boolean {
     return this.#waiting === 0
   }
 
@@ -251,7 +252,7 @@ class ToolCallIdentities {
     if (!events.some((event) => event.type === 'delta' && event.toolCalls !== undefined)) return events
     return events.map((event) =>
       event.type === 'delta' && event.toolCalls !== undefined
-        ? { ...event, toolCalls: event.toolCalls.map((piece) => this.#readPiece(piece)) }
+        ? { ...event, toolCalls: event.toolCalls.map((delta) => this.#readDelta(delta)) }
         : event,
     )
   }
@@ -260,15 +261,15 @@ class ToolCallIdentities {
    * Replaces the id of a tool-call delta. The agent receives the id with the first delta; engines may send theirs with
    * that one, with a later one, or with each.
    */
-  #readPiece({ id: own, ...piece }: ToolCallDelta): ToolCallDelta {
-    const known = this.#byIndex.get(piece.index)
-    const id = known ?? this.#ids.draw(own)
-    this.#byIndex.set(piece.index, id)
-    if (own || known === undefined) {
-      const name = this.names[id] ?? (own || null)
+  #readDelta({ id: originalId, ...delta }: ToolCallDelta): ToolCallDelta {
+    const assignedId = this.#byIndex.get(delta.index)
+    const id = assignedId ?? this.#ids.draw(originalId)
+    this.#byIndex.set(delta.index, id)
+    if (originalId || assignedId === undefined) {
+      const name = this.names[id] ?? (originalId || null)
       this.names[id] = name
       this.#ids.learn({ [id]: name })
     }
-    return known === undefined ? { ...piece, id } : piece
+    return assignedId === undefined ? { ...delta, id } : delta
   }
 }

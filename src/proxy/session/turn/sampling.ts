@@ -38,7 +38,7 @@ export function readSampling(
   { params, annotations }: Pick<TurnRecord, 'params' | 'annotations'>,
   sessionParams: Readonly<Record<string, unknown>>,
 ): TurnSampling {
-  const asked = parseKeepingNumbers(params) as Record<string, unknown>
+  const requested = parseKeepingNumbers(params) as Record<string, unknown>
   const { sampling = {} } = JSON.parse(annotations) as { sampling?: EngineSampling }
   const sampled: TurnSampling = {
     logprobs_mode: sampling.logprobsMode ?? null,
@@ -46,10 +46,10 @@ export function readSampling(
     from: {} as TurnSampling['from'],
   }
   for (const field of SAMPLING_FIELDS) {
-    const value = asked[field]
-    const isSaid = isNumber(value)
-    sampled.values[field] = isSaid ? value : (sampling.defaults?.[field] ?? null)
-    sampled.from[field] = !isSaid ? 'engine' : isNumber(sessionParams[field]) ? 'session' : 'agent'
+    const value = requested[field]
+    const isRequested = isNumber(value)
+    sampled.values[field] = isRequested ? value : (sampling.defaults?.[field] ?? null)
+    sampled.from[field] = !isRequested ? 'engine' : isNumber(sessionParams[field]) ? 'session' : 'agent'
   }
   return sampled
 }

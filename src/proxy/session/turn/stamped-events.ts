@@ -5,16 +5,16 @@ import type { GenerationEnd, GenerationEvent } from '../../../protocol/canonical
 /** Values for engines that do not report them. */
 interface Stamps {
   /** The version at the time of dispatch: a complete response arrives long after its first token. */
-  readonly weightsAsked: string | undefined
+  readonly weightsAtDispatch: string | undefined
   /** The current version, because it may change during the response. */
   readonly weightsNow: string | undefined
   readonly logprobsMode: string | undefined
 }
 
-export function stamped(event: GenerationEvent, stamps: Stamps): GenerationEvent {
+export function addStamps(event: GenerationEvent, stamps: Stamps): GenerationEvent {
   if (event.type === 'delta') return event
   const { logprobsMode } = stamps
-  const weightVersion = event.type === 'start' ? stamps.weightsAsked : stamps.weightsNow
+  const weightVersion = event.type === 'start' ? stamps.weightsAtDispatch : stamps.weightsNow
   const versioned =
     weightVersion === undefined || typeof event.weightVersion === 'string'
       ? event
@@ -41,6 +41,6 @@ export function withUsage(end: GenerationEnd, sampled: Completion): GenerationEn
 }
 
 function textBytes({ content, reasoning, toolCalls }: Completion): number {
-  const calls = toolCalls.map((call) => call.function.name + call.function.arguments)
-  return Buffer.byteLength([reasoning ?? '', content ?? '', ...calls].join(''))
+  const texts = toolCalls.map((call) => call.function.name + call.function.arguments)
+  return Buffer.byteLength([reasoning ?? '', content ?? '', ...texts].join(''))
 }

@@ -13,7 +13,7 @@ import type { RunningTurn } from './running-turn.ts'
  * serialized, the turn would stay open.
  * @throws ProxyError `engine_failed` for nesting that JSON cannot represent
  */
-export function refuseUnwritable(event: GenerationEvent): void {
+export function rejectUnserializable(event: GenerationEvent): void {
   const unnamed = event.type === 'delta' ? event.extra : event.type === 'end' ? event.usage : undefined
   if (unnamed === undefined) return
   try {
@@ -23,17 +23,17 @@ export function refuseUnwritable(event: GenerationEvent): void {
   }
 }
 
-export function turnOutcome(
+export function toOutcome(
   turn: RunningTurn,
   status: TurnOutcome['status'],
   failure: ProxyError | null,
   endedAtMs: number,
 ): TurnOutcome {
-  const { completion: fold, open, generation } = turn
-  const { start, end } = fold
-  const inexact = inexactReason(fold)
-  const answer = unnamedPart(fold)
-  const hasIds = fold.tokenIds.every(isTokenId)
+  const { completion, open, generation } = turn
+  const { start, end } = completion
+  const inexact = inexactReason(completion)
+  const extras = unnamedPart(completion)
+  const hasIds = completion.tokenIds.every(isTokenId)
   return {
     turnId: open.turnId,
     sessionId: open.sessionId,
@@ -43,28 +43,28 @@ export function turnOutcome(
     firstTokenAtMs: turn.firstTokenAtMs ?? null,
     model: start?.model ?? generation.body.model ?? null,
     engine: start?.engine ?? null,
-    completionText: fold.content,
-    reasoning: fold.reasoning,
-    toolCalls: JSON.stringify(fold.toolCalls),
+    completionText: completion.content,
+    reasoning: completion.reasoning,
+    toolCalls: JSON.stringify(completion.toolCalls),
     finishReason: end?.finishReason ?? null,
     stopReason: end?.stopReason === undefined ? null : JSON.stringify(end.stopReason),
     promptTokenIds: start?.promptTokenIds ?? PromptIds.of(),
     // An invalid id would become another one in 32 bits, so that none is stored then.
-    completionTokenIds: Int32Array.from(hasIds ? fold.tokenIds : []),
-    completionLogprobs: Float64Array.from(fold.logprobs),
+    completionTokenIds: Int32Array.from(hasIds ? completion.tokenIds : []),
+    completionLogprobs: Float64Array.from(completion.logprobs),
     exact: inexact === null,
     inexactReason: inexact,
-    weightVersionStart: fold.details?.firstVersion ?? start?.weightVersion ?? null,
+    weightVersionStart: completion.details?.firstVersion ?? start?.weightVersion ?? null,
     weightVersionEnd: (end?.weightVersion === undefined ? start?.weightVersion : end.weightVersion) ?? null,
     usage: end?.usage ? JSON.stringify(end.usage) : null,
     annotations: JSON.stringify({
       ...turn.annotations,
       ...start?.annotations,
-      answer,
-      call_ids: turn.calls.isEmpty ? undefined : turn.calls.names,
+      answer: extras,
+      call_ids: turn.toolCalls.isEmpty ? undefined : turn.toolCalls.names,
       sampling: start?.sampling,
     }),
-    ...(fold.details && hasIds && { details: fold.details.pack(fold.tokenIds.length) }),
+    ...(completion.details && hasIds && { details: completion.details.pack(completion.tokenIds.length) }),
     error: failure && { code: failure.code, message: failure.message },
   }
 }

@@ -20,7 +20,7 @@ interface CompletionFields {
  * Returns whether a turn has a complete response: its end has arrived, and the turn was not aborted for any reason
  * other than the disconnection of its agent.
  */
-export function hasWholeAnswer({ status, finishReason, errorCode }: CompletionFields): boolean {
+export function hasCompleteResponse({ status, finishReason, errorCode }: CompletionFields): boolean {
   if (finishReason === null) return false
   return status === 'completed' || (status === 'aborted' && errorCode === 'agent_gone')
 }
@@ -30,7 +30,7 @@ export function answerFor(
   retryCount: number,
   turn: CompletionFields & { annotations: Annotations },
 ): (Annotations & { answered_retries: number[] }) | undefined {
-  if (!hasWholeAnswer(turn)) return undefined
+  if (!hasCompleteResponse(turn)) return undefined
   const { annotations } = turn
   return { ...annotations, answered_retries: [...(annotations.answered_retries ?? []), retryCount] }
 }

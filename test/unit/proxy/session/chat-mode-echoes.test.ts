@@ -30,7 +30,7 @@ function rigOf(id: string | undefined, store = new MemoryTurnStore()) {
       { type: 'end', finishReason: 'tool_calls' },
     ])
   })
-  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null })
   const prompts = new ChatPrompts(async () => 0, store)
   const runner = new NamedTurnRunner(
@@ -43,8 +43,8 @@ function rigOf(id: string | undefined, store = new MemoryTurnStore()) {
       messages: ChatMessage[],
     ): Promise<{ turn: TurnRecord; sent: ChatMessage[]; json: string }> => {
       const request = { kind: 'chat', body: { messages } } as const
-      const word = { retryCount: 0, hasAgentKey: false }
-      const call = { sessionId: 's', dialect: 'chat', request, stream: false, word }
+      const metadata = { retryCount: 0, hasAgentKey: false }
+      const call = { sessionId: 's', dialect: 'chat', request, stream: false, metadata }
       await (await runner.begin(call, never)).deliver(DISCARD)
       const turn = (await Array.fromAsync(store.readTurns('s'))).at(-1)!
       const { body, messagesJson } = backend.requests.at(-1)!

@@ -56,7 +56,7 @@ export class Talk {
     this.#plan = plan
     const backend = new ScriptedBackend((request) => this.#sample(request))
     const prompts = new TokenPrompts(model, this.#store)
-    const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+    const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
     this.#sessions = new Sessions(this.#store, hooks, { strict: false, defaultTtlMs: null })
     const sessions = this.#sessions
     const options = { sessions, backend, prompts, store: this.#store, logger: silentLogger }
@@ -102,7 +102,7 @@ export class Talk {
       dialect: 'chat',
       request,
       stream,
-      word: { retryCount: 0, hasAgentKey: false },
+      metadata: { retryCount: 0, hasAgentKey: false },
     }
     const turn = await this.#runner.begin(call, never)
     await turn.deliver(DISCARD)

@@ -4,7 +4,7 @@
  * turns.
  */
 import { getAncestor, getTextsUpTo, type Message } from '../../../../protocol/canonical/conversation.ts'
-import { type Annotations, hasWholeAnswer } from '../../../store/port/answered-retries.ts'
+import { type Annotations, hasCompleteResponse } from '../../../store/port/answered-retries.ts'
 import type { OpenTurn, TurnOutline, TurnStore } from '../../../store/port/turn-store.ts'
 import type { LiveSession } from '../../state/live-session.ts'
 import type { InFlightTurn, RetryInfo } from '../../state/live-turn.ts'
@@ -24,18 +24,18 @@ interface AttemptMatch {
 export async function findFirstAttempt(
   store: Pick<TurnStore, 'readOutlines'>,
   session: Pick<LiveSession, 'sessionId' | 'turns'>,
-  word: RetryInfo,
+  retryInfo: RetryInfo,
   request: AttemptContent,
 ): Promise<AttemptMatch> {
-  const wanted = new AttemptQuery(request)
-  const alike = () => session.turns.filter(({ open }) => wanted.isLike(open))
+  const query = new AttemptQuery(request)
+  const findMatches = () => session.turns.filter(({ open }) => query.isLike(open))
   for (;;) {
-    const before = alike()
+    const before = findMatches()
     const idempotencyKeys = new Set<string>()
-    const recorded = await triesOnRecord(store.readOutlines(session.sessionId), wanted, idempotencyKeys)
-    for (const { word } of session.turns)
-      if (word.idempotencyKey !== undefined) idempotencyKeys.add(word.idempotencyKey)
-    const running = alike()
+    const recorded = await readAttempts(store.readOutlines(session.sessionId), query, idempotencyKeys)
+    for (const { retryInfo } of session.turns)
+      if (retryInfo.idempotencyKey !== undefined) idempotencyKeys.add(retryInfo.idempotencyKey)
+    const running = findMatches()
     // A turn that has ended meanwhile is in neither list; one that is about to end can only be read from the store.
     const [ending] = [
       ...before.filter((each) => !running.includes(each)),
@@ -45,8 +45,8 @@ export async function findFirstAttempt(
       await ending.over.catch(() => {})
       continue
     }
-    const tries = [...recorded, ...running.map(asTry)].sort((a, b) => a.index - b.index)
-    const found = locateFirstAttempt(word, tries)
+    const attempts = [...recorded, ...running.map(toAttempt)].sort((a, b) => a.index - b.index)
+    const found = locateFirstAttempt(retryInfo, attempts)
     if (found === undefined) return { idempotencyKeys }
     const { turnId } = found
     const joined = running.find(({ open }) => open.turnId === turnId)
@@ -54,20 +54,20 @@ export async function findFirstAttempt(
   }
 }
 
-async function triesOnRecord(
+async function readAttempts(
   outlines: AsyncIterable<TurnOutline>,
-  wanted: AttemptQuery,
+  query: AttemptQuery,
   keys: Set<string>,
 ): Promise<AttemptAtIndex[]> {
-  const tries: AttemptAtIndex[] = []
+  const attempts: AttemptAtIndex[] = []
   let wasRead = false
   for await (const turn of outlines) {
     const { idempotency_key: key } = getAnnotations(turn)
     if (key !== undefined) keys.add(key)
-    wasRead ||= tries.length > 0 && wanted.isContinuedBy(turn)
-    if (turn.status !== 'open' && wanted.isLike(turn)) tries.push(fromRecord(turn))
+    wasRead ||= attempts.length > 0 && query.isContinuedBy(turn)
+    if (turn.status !== 'open' && query.isLike(turn)) attempts.push(fromRecord(turn))
   }
-  return wasRead ? tries.map((each) => ({ ...each, wasRead })) : tries
+  return wasRead ? attempts.map((each) => ({ ...each, wasRead })) : attempts
 }
 
 interface AttemptAtIndex extends EarlierAttempt {
@@ -78,24 +78,24 @@ function getAnnotations({ annotations }: TurnOutline): Annotations {
   return annotations === '{}' ? {} : JSON.parse(annotations)
 }
 
-function asTry({ open, word, isLost, answeredRetries }: InFlightTurn): AttemptAtIndex {
+function toAttempt({ open, retryInfo, isDisconnected, answeredRetries }: InFlightTurn): AttemptAtIndex {
   const { turnId, index } = open
   const answeredCount = answeredRetries.at(-1)
-  return { ...word, turnId, index, answeredCount, isLost, answer: 'running', wasRead: false }
+  return { ...retryInfo, turnId, index, answeredCount, isDisconnected, response: 'running', wasRead: false }
 }
 
 function fromRecord(turn: TurnOutline): AttemptAtIndex {
   const { turnId, index, status, finishReason, error, retryCount } = turn
   const annotations = getAnnotations(turn)
-  const isWhole = hasWholeAnswer({ status, finishReason, errorCode: error?.code ?? null })
+  const isComplete = hasCompleteResponse({ status, finishReason, errorCode: error?.code ?? null })
   return {
     turnId,
     index,
     retryCount,
     answeredCount: annotations.answered_retries?.at(-1),
     idempotencyKey: annotations.idempotency_key,
-    answer: isWhole && isRestorable(turn) ? 'whole' : 'none',
-    isLost: status === 'aborted' || status === 'interrupted',
+    response: isComplete && isRestorable(turn) ? 'complete' : 'none',
+    isDisconnected: status === 'aborted' || status === 'interrupted',
     wasRead: false,
   }
 }

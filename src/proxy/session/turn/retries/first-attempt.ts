@@ -7,10 +7,10 @@ export interface EarlierAttempt extends RetryInfo {
   turnId: string
   /** The retry count of the last retry that received its response. */
   answeredCount?: number | undefined
-  /** The state of its response. `running`: in flight. `whole`: recorded. `none`: there is none. */
-  answer: 'running' | 'whole' | 'none'
+  /** The state of its response. `running`: in flight. `complete`: recorded. `none`: there is none. */
+  response: 'running' | 'complete' | 'none'
   /** Whether the connection broke before the response was delivered. */
-  isLost: boolean
+  isDisconnected: boolean
   /** Whether a later turn continues a response to this request, so that the agent has received one. */
   wasRead: boolean
 }
@@ -20,11 +20,11 @@ export interface EarlierAttempt extends RetryInfo {
  * @param keys the idempotency keys of all earlier requests of the session, if they are known
  */
 export function mayBeRetry(
-  { retryCount, tellsTries, idempotencyKey: key }: RetryInfo,
+  { retryCount, sendsRetryCount, idempotencyKey: key }: RetryInfo,
   keys: ReadonlySet<string> | undefined,
 ): boolean {
   // A client that counts its attempts declares the first one as such.
-  if (tellsTries || key === undefined) return retryCount > 0
+  if (sendsRetryCount || key === undefined) return retryCount > 0
   return keys?.has(key) ?? true
 }
 
@@ -34,37 +34,37 @@ export function mayBeRetry(
  * request. A count declares that one earlier attempt brought its client nothing: one that failed or whose connection
  * broke. Only if there is none, a response that seems delivered was lost in transit, and there must be exactly one such
  * response.
- * @param tries in the order of requests
+ * @param attempts in the order of requests
  * @returns undefined: it is an ordinary request
  */
 export function locateFirstAttempt(
   retry: RetryInfo,
-  tries: readonly EarlierAttempt[],
+  attempts: readonly EarlierAttempt[],
 ): EarlierAttempt | undefined {
   const { idempotencyKey } = retry
-  const named = tries.filter((each) => each.idempotencyKey === idempotencyKey)
-  const found = idempotencyKey === undefined ? byCount(retry, named) : named.findLast(hasAnswer)
-  return found && hasAnswer(found) ? found : undefined
+  const named = attempts.filter((each) => each.idempotencyKey === idempotencyKey)
+  const found = idempotencyKey === undefined ? byCount(retry, named) : named.findLast(hasResponse)
+  return found && hasResponse(found) ? found : undefined
 }
 
-function byCount({ retryCount }: RetryInfo, tries: readonly EarlierAttempt[]): EarlierAttempt | undefined {
-  const asTurns = tries.map((each): Attempt => {
+function byCount({ retryCount }: RetryInfo, attempts: readonly EarlierAttempt[]): EarlierAttempt | undefined {
+  const asTurns = attempts.map((each): Attempt => {
     const status = seemsDelivered(each) ? 'completed' : 'aborted'
     return { turnId: each.turnId, retryCount: each.retryCount, answeredCount: each.answeredCount, status }
   })
-  const read = new Set(tries.filter(({ wasRead }) => wasRead).map(({ turnId }) => turnId))
+  const read = new Set(attempts.filter(({ wasRead }) => wasRead).map(({ turnId }) => turnId))
   const retried = [...asTurns, { turnId: '', retryCount, status: 'open' } as const]
   const repeated = findRepeatedByLast(retried, (turnId) => read.has(turnId))
-  const found = tries.find(({ turnId }) => turnId === repeated)
+  const found = attempts.find(({ turnId }) => turnId === repeated)
   if (found === undefined || !seemsDelivered(found)) return found
-  const unread = tries.filter((each) => seemsDelivered(each) && !each.wasRead)
+  const unread = attempts.filter((each) => seemsDelivered(each) && !each.wasRead)
   return unread.length === 1 ? found : undefined
 }
 
-function hasAnswer({ answer }: EarlierAttempt): boolean {
-  return answer !== 'none'
+function hasResponse({ response }: EarlierAttempt): boolean {
+  return response !== 'none'
 }
 
-function seemsDelivered({ answer, isLost }: EarlierAttempt): boolean {
-  return answer !== 'none' && !isLost
+function seemsDelivered({ response, isDisconnected }: EarlierAttempt): boolean {
+  return response !== 'none' && !isDisconnected
 }

@@ -35,22 +35,22 @@ export function isRestorable({ params }: Pick<TurnRecord, 'params'>): boolean {
 }
 
 /** A committed response for redelivery to a retry. */
-interface GivenAnswer
+interface Redelivery
   extends Pick<ResponseHandle, 'turnId' | 'startedAtMs' | 'endedAtMs' | 'completion' | 'deliver'> {
   /** The number of retries that received it, including this one. */
-  retriesAnswered: number
+  retriesServed: number
 }
 
 /** Redelivers a turn's response to a retry and records that. @returns undefined if it no longer exists */
-export async function giveAgain(
+export async function redeliver(
   store: Pick<TurnStore, 'getTurn' | 'answerRetry'>,
   { sessionId, turnId }: Pick<TurnRecord, 'sessionId' | 'turnId'>,
   retryCount: number,
-): Promise<GivenAnswer | undefined> {
+): Promise<Redelivery | undefined> {
   const turn = await store.getTurn(sessionId, turnId)
   if (turn === undefined) return undefined
-  const retriesAnswered = await store.answerRetry(sessionId, turnId, retryCount)
-  if (retriesAnswered === undefined) return undefined
+  const retriesServed = await store.answerRetry(sessionId, turnId, retryCount)
+  if (retriesServed === undefined) return undefined
   const completion = new CompletionBuilder()
   for (const event of [getStart(turn), toDelta(turn), toEnd(turn)]) completion.add(event)
   return {
@@ -61,7 +61,7 @@ export async function giveAgain(
     deliver: async (sink) => {
       await sink.write(completion.soFar())
     },
-    retriesAnswered,
+    retriesServed,
   }
 }
 

@@ -23,7 +23,7 @@ function setUp(t: Test, retryGraceMs = 0) {
   }
   const backend = new ScriptedBackend(script)
   const store = new MemoryTurnStore()
-  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
   t.teardown(() => sessions.close())
   const runner = new NamedTurnRunner(
@@ -41,7 +41,7 @@ function call(word: Partial<RequestMetadata> = {}, stream = true): SessionReques
     dialect: 'chat',
     request: { kind: 'chat', body },
     stream,
-    word: { retryCount: 0, tellsTries: true, hasAgentKey: false, ...word },
+    metadata: { retryCount: 0, sendsRetryCount: true, hasAgentKey: false, ...word },
   } as SessionRequest
 }
 
@@ -60,7 +60,8 @@ for (const [when, before] of [
   t.test(`tries of one name at once in a session ${when} are one call`, async (t) => {
     const { backend, runner, sessions, turns, goOn } = setUp(t)
     await before(sessions)
-    const keyed = (idempotencyKey: string) => runner.begin(call({ tellsTries: false, idempotencyKey }), never)
+    const keyed = (idempotencyKey: string) =>
+      runner.begin(call({ sendsRetryCount: false, idempotencyKey }), never)
     const begun = await Promise.all([keyed('k'), keyed('k'), keyed('k'), keyed('other')])
     t.equal(new Set(begun.slice(0, 3).map(({ turnId }) => turnId)).size, 1)
     const answers = Promise.all(begun.map(read))
@@ -92,7 +93,7 @@ t.test('a try that cannot begin leaves its name to the next one', async (t) => {
   const { runner, sessions } = setUp(t)
   await sessions.create({ sessionId: 's' })
   await sessions.complete('s')
-  const keyed = () => runner.begin(call({ tellsTries: false, idempotencyKey: 'k' }), never)
+  const keyed = () => runner.begin(call({ sendsRetryCount: false, idempotencyKey: 'k' }), never)
   const outcomes = await Promise.allSettled([keyed(), keyed()])
   t.match(outcomes, [{ reason: { code: 'session_ended' } }, { reason: { code: 'session_ended' } }])
 })
@@ -171,7 +172,7 @@ t.test('when no retry comes in time, the call is cancelled', async (t) => {
 t.test('a call of a client that says nothing of its tries is cancelled at once', async (t) => {
   const { runner, turns } = setUp(t, 60_000)
   const agent = new AbortController()
-  const reading = read(await runner.begin(call({ tellsTries: false }), agent.signal))
+  const reading = read(await runner.begin(call({ sendsRetryCount: false }), agent.signal))
   agent.abort(gone())
   await t.rejects(reading, { code: 'agent_gone' })
   t.match(await turns(), [{ status: 'aborted' }])
@@ -241,7 +242,7 @@ t.test('with keys alone the session is read only when one comes again', async (t
     readings += 1
     return outlines(sessionId)
   }
-  const keyed = (idempotencyKey: string) => call({ tellsTries: false, idempotencyKey })
+  const keyed = (idempotencyKey: string) => call({ sendsRetryCount: false, idempotencyKey })
   const first = await runner.begin(keyed('a'), never)
   await read(first)
   const before = readings

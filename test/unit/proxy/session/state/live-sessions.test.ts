@@ -18,8 +18,8 @@ function say(memory: SessionMemory, chars: number): void {
 
 /** Uses a session once, which is then known. */
 function touch(lives: LiveSessions, sessionId: string, chars = 100, record = RECORD): void {
-  using used = lives.use(sessionId)
-  used.live.learn(record)
+  using used = lives.acquire(sessionId)
+  used.live.replaceState(record)
   say(used.memory, chars)
 }
 
@@ -33,12 +33,12 @@ t.test('all sessions share one budget, and those that were used last are remembe
 
 t.test('what a call that is in flight adds is not forgotten for want of memory', async (t) => {
   const lives = new LiveSessions(1)
-  const busy = lives.use('busy')
-  busy.live.learn(RECORD)
+  const busy = lives.acquire('busy')
+  busy.live.replaceState(RECORD)
   const { memory } = busy
   say(memory, 100)
   for (const other of ['a', 'b']) touch(lives, other)
-  const again = lives.use('busy')
+  const again = lives.acquire('busy')
   t.equal(again.memory, memory)
   busy[Symbol.dispose]()
   busy[Symbol.dispose]()
@@ -49,23 +49,23 @@ t.test('what a call that is in flight adds is not forgotten for want of memory',
 
 t.test('what an ended session remembered is not counted, nor what its last calls add', async (t) => {
   const lives = new LiveSessions(1_000_000)
-  const used = lives.use('s')
-  used.live.learn(RECORD)
+  const used = lives.acquire('s')
+  used.live.replaceState(RECORD)
   const { memory } = used
   say(memory, 1_000)
   touch(lives, 's', 1_000)
   const before = lives.bytes
-  used.live.forget()
+  used.live.discardMemory()
   say(memory, 5_000)
   used[Symbol.dispose]()
   t.ok(lives.bytes < before - 1_000, `${lives.bytes} of ${before} bytes`)
-  t.not(lives.use('s').memory, memory)
+  t.not(lives.acquire('s').memory, memory)
 })
 
 t.test('a session that is not on record leaves nothing behind', async (t) => {
   const lives = new LiveSessions(1_000_000)
   for (let session = 0; session < 10; session += 1) {
-    using used = lives.use(`s${session}`)
+    using used = lives.acquire(`s${session}`)
     say(used.memory, 1_000)
   }
   t.equal(lives.bytes, 0)
@@ -77,8 +77,8 @@ t.test('of sessions that have ended, as many are known as agents may still call'
   const ended = { ...RECORD, status: 'completed' as const }
   touch(lives, 'active')
   for (let session = 0; session < 10_100; session += 1) {
-    using used = lives.use(`s${session}`)
-    used.live.learn(ended)
+    using used = lives.acquire(`s${session}`)
+    used.live.replaceState(ended)
   }
   t.equal([...lives.all()].length, 10_001)
   t.ok(lives.get('active'))

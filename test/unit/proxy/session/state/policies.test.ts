@@ -3,8 +3,8 @@ import type { DeclaredRole } from '../../../../../src/proxy/session/roles/agent-
 import {
   findPolicy,
   type Policies,
-  policyOnRecord,
   readPolicies,
+  readRecordedPolicy,
 } from '../../../../../src/proxy/session/state/policies.ts'
 import { TrajectoryBuilder } from '../../../../../src/proxy/session/trajectories/trajectories.ts'
 import { lastOfTexts } from '../../../../helpers/messages.ts'
@@ -75,8 +75,8 @@ t.test('rows carry the policy of their turns; of several policies none', async (
     shownOf(talk()).map(({ policy }) => policy),
     ['critic', 'actor', null],
   )
-  t.equal(policyOnRecord({ annotations: '{}' }), null)
-  t.equal(policyOnRecord({ annotations: '{"policy":7}' }), null)
+  t.equal(readRecordedPolicy({ annotations: '{}' }), null)
+  t.equal(readRecordedPolicy({ annotations: '{"policy":7}' }), null)
 })
 
 t.test('rows of one policy train its turns alone, each once', async (t) => {

@@ -11,7 +11,7 @@ import {
 } from '../../../../../src/proxy/session/state/sessions.ts'
 import type { SweepBacklog } from '../../../../../src/proxy/session/state/sweeper.ts'
 import type { NewSession, OpenTurn } from '../../../../../src/proxy/store/port/turn-store.ts'
-import { beginCall } from '../../../../helpers/begin-turn.ts'
+import { allocateTurn } from '../../../../helpers/begin-turn.ts'
 import { MemoryTurnStore } from '../../../../helpers/memory-store.ts'
 
 /** A store that counts and can be made to fail or wait. */
@@ -46,7 +46,7 @@ function setUp(t: Test, { store = new ObservedStore(), ...options }: Setup = {})
   const hooks = {
     onEnded: (sessionId: string) => void ended.push(sessionId),
     onSweepFailed: (error: ProxyError) => void sweepFailures.push(error),
-    onSweepHeld: (held: SweepBacklog) => void heldSweeps.push(held),
+    onSweepDeferred: (held: SweepBacklog) => void heldSweeps.push(held),
   }
   const clock = () => nowMs
   const sessions = new Sessions(store, hooks, {
@@ -104,21 +104,21 @@ t.test('a session without an id gets one, and may live for ever', async (t) => {
 t.test('an id that cannot be one creates nothing', async (t) => {
   const { sessions, store } = setUp(t)
   await t.rejects(async () => sessions.create({ sessionId: 'x'.repeat(513) }), { code: 'invalid_request' })
-  await t.rejects(beginCall(sessions, 'health'), { code: 'invalid_request', param: 'session_id' })
+  await t.rejects(allocateTurn(sessions, 'health'), { code: 'invalid_request', param: 'session_id' })
   t.equal(store.creations, 0)
 })
 
 t.test('a call for an unknown session creates it, unless sessions are strict', async (t) => {
   const { sessions, store } = setUp(t)
-  const call = await beginCall(sessions, 's')
+  const call = await allocateTurn(sessions, 's')
   t.equal(call.index, 0)
   t.ok(await store.getSession('s'))
   const strict = setUp(t, { strict: true })
-  await t.rejects(beginCall(strict.sessions, 's'), { code: 'session_not_found', status: 404 })
+  await t.rejects(allocateTurn(strict.sessions, 's'), { code: 'session_not_found', status: 404 })
   await strict.sessions.create({ sessionId: 's', samplingParams: { temperature: 0.5 } })
-  t.match(await beginCall(strict.sessions, 's'), {
+  t.match(await allocateTurn(strict.sessions, 's'), {
     index: 0,
-    rules: { samplingParams: { temperature: 0.5 } },
+    config: { samplingParams: { temperature: 0.5 } },
   })
 })
 
@@ -126,7 +126,7 @@ t.test('calls at once get gapless indexes in order of arrival, and create the se
   const { sessions, store } = setUp(t)
   const gate = Promise.withResolvers<void>()
   store.gate = gate.promise
-  const calls = Array.from({ length: 20 }, () => beginCall(sessions, 's'))
+  const calls = Array.from({ length: 20 }, () => allocateTurn(sessions, 's'))
   gate.resolve()
   t.strictSame(
     (await Promise.all(calls)).map((call) => call.index),
@@ -138,64 +138,64 @@ t.test('calls at once get gapless indexes in order of arrival, and create the se
 t.test('indexes go on where the record ends after a restart', async (t) => {
   const before = setUp(t)
   for (let index = 0; index < 3; index += 1) {
-    const call = await beginCall(before.sessions, 's')
+    const call = await allocateTurn(before.sessions, 's')
     await record(before.store, call)
     call.done()
   }
   const { sessions } = setUp(t, { store: before.store })
-  t.equal((await beginCall(sessions, 's')).index, 3)
+  t.equal((await allocateTurn(sessions, 's')).index, 3)
 })
 
 t.test('an index whose turn could not be put on record goes to the next call', async (t) => {
   const { sessions, store } = setUp(t)
-  const first = await beginCall(sessions, 's')
+  const first = await allocateTurn(sessions, 's')
   await record(store, first)
-  const [lost, alsoLost] = [await beginCall(sessions, 's'), await beginCall(sessions, 's')]
+  const [lost, alsoLost] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
   lost.unrecorded()
   alsoLost.unrecorded()
-  t.equal((await beginCall(sessions, 's')).index, 1)
+  t.equal((await allocateTurn(sessions, 's')).index, 1)
 })
 
 t.test(
   'an index that a later turn on record has passed is given to nobody, after a restart neither',
   async (t) => {
     const { sessions, store } = setUp(t)
-    const [lost, kept] = [await beginCall(sessions, 's'), await beginCall(sessions, 's')]
+    const [lost, kept] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
     lost.unrecorded()
     await record(store, kept)
-    t.equal((await beginCall(sessions, 's')).index, 2)
+    t.equal((await allocateTurn(sessions, 's')).index, 2)
     const later = setUp(t, { store })
-    t.equal((await beginCall(later.sessions, 's')).index, 2, 'the turn count is 1')
+    t.equal((await allocateTurn(later.sessions, 's')).index, 2, 'the turn count is 1')
   },
 )
 
 t.test('an index of before a reset is given back to nobody', async (t) => {
   const { sessions } = setUp(t)
-  const before = await beginCall(sessions, 's')
+  const before = await allocateTurn(sessions, 's')
   before.done()
   await sessions.reset('s')
-  const after = await beginCall(sessions, 's')
+  const after = await allocateTurn(sessions, 's')
   before.unrecorded()
   t.equal(after.index, 0)
-  t.equal((await beginCall(sessions, 's')).index, 1)
+  t.equal((await allocateTurn(sessions, 's')).index, 1)
 })
 
 t.test('indexes go on where the record ends when an idle session has left the memory', async (t) => {
   const { sessions, store } = setUp(t, { memoryBytes: 0 })
-  const [lost, kept] = [await beginCall(sessions, 's'), await beginCall(sessions, 's')]
+  const [lost, kept] = [await allocateTurn(sessions, 's'), await allocateTurn(sessions, 's')]
   await record(store, kept)
   lost.unrecorded()
   lost.done()
   kept.done()
-  t.equal((await beginCall(sessions, 's')).index, 2)
+  t.equal((await allocateTurn(sessions, 's')).index, 2)
 })
 
 t.test('a store that fails a call does not fail the next one', async (t) => {
   const { sessions, store } = setUp(t)
   store.creationFails = true
-  await t.rejects(beginCall(sessions, 's'), { code: 'store_failed' })
+  await t.rejects(allocateTurn(sessions, 's'), { code: 'store_failed' })
   store.creationFails = false
-  t.equal((await beginCall(sessions, 's')).index, 0)
+  t.equal((await allocateTurn(sessions, 's')).index, 0)
 })
 
 t.test('a clock that is set forward deletes nothing; time that has passed does', async (t) => {
@@ -231,19 +231,19 @@ t.test(
     steadyMs = HOUR_MS - 60_000
     t.same(await sessions.sweep(), [])
     t.same(heldSweeps, [{ sessions: 50, expired: 50, restMs: HOUR_MS }])
-    t.same(sessions.heldSweep, { sessions: 50, expired: 50, restMs: 60_000 })
+    t.same(sessions.deferredSweep, { sessions: 50, expired: 50, restMs: 60_000 })
     setForwardMs = 0
     t.same(await sessions.sweep(), [])
-    t.equal(sessions.heldSweep, undefined, 'the clock was set right')
+    t.equal(sessions.deferredSweep, undefined, 'the clock was set right')
     setForwardMs = 31 * 24 * HOUR_MS
     t.same(await sessions.sweep(), [])
-    t.match(sessions.heldSweep, { restMs: HOUR_MS }, 'an hour begins anew')
+    t.match(sessions.deferredSweep, { restMs: HOUR_MS }, 'an hour begins anew')
     steadyMs += HOUR_MS
     store.sweepFails = true
     await t.rejects(sessions.sweep(), { code: 'store_failed' })
     store.sweepFails = false
     t.same((await sessions.sweep()).toSorted(), names.toSorted(), 'nobody objected')
-    t.equal(sessions.heldSweep, undefined)
+    t.equal(sessions.deferredSweep, undefined)
   },
 )
 
@@ -290,7 +290,7 @@ t.test('what runs out while a proxy runs is swept, however many, also beside wha
   t.equal((await sessions.sweep()).length, 200)
   for (let made = 0; made < 400; made += 1) await sessions.create({ ttlMs: HOUR_MS })
   t.same(await sessions.sweep(), [], 'that they are a small share now changes nothing')
-  t.match(sessions.heldSweep, { sessions: 500, expired: 60, restMs: HOUR_MS - MINUTE_MS })
+  t.match(sessions.deferredSweep, { sessions: 500, expired: 60, restMs: HOUR_MS - MINUTE_MS })
   advance(HOUR_MS - MINUTE_MS)
   t.equal((await sessions.sweep()).length, 60 + 40, 'an hour later all go')
   t.equal(heldSweeps.length, 1)
@@ -309,7 +309,7 @@ for (const how of ['complete', 'abort'] as const) {
     await sessions.create({ sessionId: 's' })
     const status = how === 'complete' ? 'completed' : 'aborted'
     t.match(await sessions[how]('s'), { status, endedAtMs: 1_000 })
-    await t.rejects(beginCall(sessions, 's'), { code: 'session_ended', status: 409 })
+    await t.rejects(allocateTurn(sessions, 's'), { code: 'session_ended', status: 409 })
     t.match(await sessions.complete('s'), { status })
     t.match(await sessions.abort('s'), { status })
     t.equal(ended[0], 's')
@@ -334,7 +334,7 @@ t.test('changes of a session that is not there say so', async (t) => {
 for (const how of ['complete', 'abort', 'reset', 'delete'] as const) {
   t.test(`${how} cancels calls in flight and waits until their turns are closed`, async (t) => {
     const { sessions, store } = setUp(t, { settleMs: 60_000 })
-    const [one, two] = await Promise.all([beginCall(sessions, 's'), beginCall(sessions, 's')])
+    const [one, two] = await Promise.all([allocateTurn(sessions, 's'), allocateTurn(sessions, 's')])
     let isChanged = false
     const change = sessions[how]('s').then(() => {
       isChanged = true
@@ -354,25 +354,25 @@ for (const how of ['complete', 'abort', 'reset', 'delete'] as const) {
 
 t.test('a change waits only so long for calls that never end', async (t) => {
   const { sessions } = setUp(t, { settleMs: 1 })
-  await beginCall(sessions, 's')
+  await allocateTurn(sessions, 's')
   t.match(await sessions.complete('s'), { status: 'completed' })
 })
 
 t.test('a call that comes while the session is completed finds it ended', async (t) => {
   const { sessions } = setUp(t)
-  const before = await beginCall(sessions, 's')
+  const before = await allocateTurn(sessions, 's')
   const completion = sessions.complete('s')
-  const after = t.rejects(beginCall(sessions, 's'), { code: 'session_ended' })
+  const after = t.rejects(allocateTurn(sessions, 's'), { code: 'session_ended' })
   before.done()
   await Promise.all([completion, after])
 })
 
 t.test('a call that comes during a reset is the first call after it', async (t) => {
   const { sessions, store } = setUp(t)
-  const before = await beginCall(sessions, 's')
+  const before = await allocateTurn(sessions, 's')
   await record(store, before)
   const reset = sessions.reset('s')
-  const after = beginCall(sessions, 's')
+  const after = allocateTurn(sessions, 's')
   before.done()
   t.match(await reset, { status: 'active', turnCount: 0 })
   t.match(await after, { index: 0, signal: { aborted: false } })
@@ -384,15 +384,15 @@ t.test('a reset opens an ended session again', async (t) => {
   await sessions.setReward('s', { reward: 1, components: {} })
   await sessions.abort('s')
   t.match(await sessions.reset('s'), { status: 'active', reward: null, endedAtMs: null })
-  t.equal((await beginCall(sessions, 's')).index, 0)
+  t.equal((await allocateTurn(sessions, 's')).index, 0)
 })
 
 t.test('a call that comes while the session is deleted creates it anew', async (t) => {
   const { sessions, store, ended } = setUp(t)
-  const before = await beginCall(sessions, 's')
+  const before = await allocateTurn(sessions, 's')
   await record(store, before)
   const deletion = sessions.delete('s')
-  const after = beginCall(sessions, 's')
+  const after = allocateTurn(sessions, 's')
   before.done()
   t.equal(await deletion, true)
   t.equal((await after).index, 0)
@@ -446,17 +446,17 @@ t.test('a session that is deleted or swept ends the wait for it', async (t) => {
 
 t.test('a sweep takes an idle session out of memory as well', async (t) => {
   const { sessions, store, advance } = setUp(t, { defaultTtlMs: 100 })
-  const call = await beginCall(sessions, 's')
+  const call = await allocateTurn(sessions, 's')
   call.done()
   advance(101)
   await sessions.sweep()
-  t.equal((await beginCall(sessions, 's')).index, 0)
+  t.equal((await allocateTurn(sessions, 's')).index, 0)
   t.equal(store.creations, 2)
 })
 
 t.test('a call whose session is swept before its turn was opened is cancelled', async (t) => {
   const { sessions, advance } = setUp(t, { defaultTtlMs: 100 })
-  const call = await beginCall(sessions, 's')
+  const call = await allocateTurn(sessions, 's')
   advance(101)
   await sessions.sweep()
   t.match(call.signal.reason, { code: 'turn_cancelled' })
@@ -481,7 +481,7 @@ t.test('sweeps run by themselves, and one that fails is told and tried again', a
 t.test('of idle sessions the least recently used leaves memory; its next call asks the store', async (t) => {
   const { sessions, store } = setUp(t, { memoryBytes: 2 * 7_000 })
   const use = async (sessionId: string) => {
-    const call = await beginCall(sessions, sessionId)
+    const call = await allocateTurn(sessions, sessionId)
     await record(store, call)
     call.done()
     return call.index
@@ -496,9 +496,9 @@ t.test('of idle sessions the least recently used leaves memory; its next call as
 
 t.test('a session with a call in flight or a waiter never leaves memory', async (t) => {
   const { sessions } = setUp(t, { memoryBytes: 0 })
-  const call = await beginCall(sessions, 's')
+  const call = await allocateTurn(sessions, 's')
   const wait = sessions.wait('s', 60_000, never)
-  for (const other of ['a', 'b', 'c']) (await beginCall(sessions, other)).done()
+  for (const other of ['a', 'b', 'c']) (await allocateTurn(sessions, other)).done()
   const completion = sessions.complete('s')
   await once(call.signal, 'abort')
   call.done()
@@ -508,14 +508,14 @@ t.test('a session with a call in flight or a waiter never leaves memory', async 
 
 t.test('closing cancels calls, ends waits and refuses what comes after', async (t) => {
   const { sessions } = setUp(t)
-  const call = await beginCall(sessions, 's')
+  const call = await allocateTurn(sessions, 's')
   const wait = t.rejects(sessions.wait('s', 60_000, never), { code: 'shutting_down' })
   await nextTick()
   const closed = sessions.close()
   t.match(call.signal.reason, { code: 'shutting_down', status: 503 })
   call.done()
   await Promise.all([closed, wait])
-  await t.rejects(beginCall(sessions, 's'), { code: 'shutting_down' })
+  await t.rejects(allocateTurn(sessions, 's'), { code: 'shutting_down' })
   await t.rejects(sessions.wait('s', 60_000, never), { code: 'shutting_down' })
 })
 
@@ -553,7 +553,7 @@ t.test('whatever happens at once, the turns on record are numbered from 0 withou
 
 /** What a turn does with its call: open at once, end some time later or when it is cancelled. */
 async function playCall(sessions: Sessions, store: MemoryTurnStore, callTicks: number, sessionId = 's') {
-  const call = await beginCall(sessions, sessionId)
+  const call = await allocateTurn(sessions, sessionId)
   await record(store, call, randomUUID())
   for (let left = callTicks; left > 0 && !call.signal.aborted; left -= 1) await nextTick()
   call.done()
@@ -586,6 +586,6 @@ t.test("metadata of the proxy's own stands in every session, below what its crea
   const { sessions } = setUp(t, { metadata: () => ({ note: 'embedded', kind: 'proxy' }) })
   await sessions.create({ sessionId: 'made', metadata: { kind: 'trainer' } })
   t.same((await sessions.get('made')).metadata, { note: 'embedded', kind: 'trainer' })
-  ;(await beginCall(sessions, 'called')).done()
+  ;(await allocateTurn(sessions, 'called')).done()
   t.same((await sessions.get('called')).metadata, { note: 'embedded', kind: 'proxy' })
 })

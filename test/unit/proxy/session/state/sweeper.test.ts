@@ -17,7 +17,7 @@ t.test('a sweep asks the store for whole milliseconds, whichever clock is behind
   const swept: string[] = []
   const hooks = {
     onSwept: (sessionId: string) => void swept.push(sessionId),
-    onSweepHeld: () => t.fail('one session is not too many'),
+    onSweepDeferred: () => t.fail('one session is not too many'),
     onSweepFailed: () => t.fail(),
   }
   const options = { clock: () => wallMs, steadyClock: () => steadyMs, sweepIntervalMs: 60_000 }

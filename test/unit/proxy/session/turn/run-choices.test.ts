@@ -23,7 +23,7 @@ const never = new AbortController().signal
 
 function setUp(t: Test, script?: Script, store = new MemoryTurnStore()) {
   const backend = new ScriptedBackend(script)
-  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} }
+  const hooks = { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs: 1_000 })
   t.teardown(() => sessions.close())
   const runner = new NamedTurnRunner(
@@ -35,13 +35,13 @@ function setUp(t: Test, script?: Script, store = new MemoryTurnStore()) {
 
 function call(n: number, more: object = {}, retryCount = 0): SessionRequest {
   const body = { model: 'm', messages: [{ role: 'user', content: 'hello' }], n, ...more }
-  const word = { retryCount, hasAgentKey: false }
+  const metadata = { retryCount, hasAgentKey: false }
   return {
     sessionId: 's',
     dialect: 'chat',
     request: { kind: 'chat', body },
     stream: true,
-    word,
+    metadata,
   } as SessionRequest
 }
 
@@ -142,7 +142,7 @@ t.test('what comes of the choices is handed on as it comes', async (t) => {
   })
   t.same(order.slice(0, 2).sort(), [0, 1])
   t.same(order.slice(2), [1, 1, 1, 0, 0, 0])
-  t.ok(choices.isWhole)
+  t.ok(choices.isComplete)
 })
 
 t.test('when one choice fails, the call fails, and nothing of the others is trained', async (t) => {
@@ -212,7 +212,7 @@ t.test('when the store refuses one turn, none is left open and no engine is aske
     return runner.turnRunner.begin(agentCall, signal)
   }
   const { sessionId, ...request } = call(3)
-  const session = sessions.use(sessionId)
+  const session = sessions.acquire(sessionId)
   await t.rejects(beginChoices({ begin }, { ...request, session }, 3, never), { code: 'store_failed' })
   t.same(
     (await turnsOf(store)).map(({ status, error }) => [status, error?.code]),

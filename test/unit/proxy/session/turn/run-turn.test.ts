@@ -28,7 +28,11 @@ function setUp(
   settleMs = 1_000,
 ) {
   const backend = new ScriptedBackend(script)
-  const hooks = { onEnded: (id: string) => backend.releaseSession(id), onSweepFailed() {}, onSweepHeld() {} }
+  const hooks = {
+    onEnded: (id: string) => backend.releaseSession(id),
+    onSweepFailed() {},
+    onSweepDeferred() {},
+  }
   const sessions = new Sessions(store, hooks, { strict: false, defaultTtlMs: null, settleMs })
   t.teardown(() => sessions.close())
   const runner = new NamedTurnRunner(
@@ -43,8 +47,15 @@ function call(overrides: Partial<SessionRequest> = {}): SessionRequest {
     kind: 'chat',
     body: { model: 'm', messages: [{ role: 'user', content: 'hello' }] },
   } as const
-  const word = { retryCount: 0, hasAgentKey: false }
-  return { sessionId: 's', dialect: 'chat', request, stream: true, word, ...overrides } as SessionRequest
+  const metadata = { retryCount: 0, hasAgentKey: false }
+  return {
+    sessionId: 's',
+    dialect: 'chat',
+    request,
+    stream: true,
+    metadata,
+    ...overrides,
+  } as SessionRequest
 }
 
 /** Notes the types of each batch. */
@@ -58,7 +69,7 @@ async function turnsOf(store: MemoryTurnStore): Promise<TurnRecord[]> {
 
 t.test('a call becomes a completed turn that holds what the agent saw', async (t) => {
   const { runner, store, backend } = setUp(t)
-  const turn = await runner.begin(call({ word: { retryCount: 2, hasAgentKey: false } }), never)
+  const turn = await runner.begin(call({ metadata: { retryCount: 2, hasAgentKey: false } }), never)
   t.same(await read(turn), wholeAnswer())
   const [record, ...others] = await turnsOf(store)
   t.same(others, [])
@@ -97,7 +108,7 @@ t.test('weights that are announced while an engine is at it are none that it beg
   const script: Script = async function* (request) {
     // The call has waited for an engine meanwhile.
     weights.announced = 'v1'
-    request.onAsked?.()
+    request.onDispatched?.()
     weights.announced = 'v2'
     yield bare
   }
@@ -368,7 +379,7 @@ t.test('the first token came with the first piece, and not with a later one', as
   const store = new MemoryTurnStore()
   const sessions = new Sessions(
     store,
-    { onEnded() {}, onSweepFailed() {}, onSweepHeld() {} },
+    { onEnded() {}, onSweepFailed() {}, onSweepDeferred() {} },
     { strict: false, defaultTtlMs: null },
   )
   t.teardown(() => sessions.close())

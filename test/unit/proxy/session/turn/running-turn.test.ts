@@ -27,7 +27,7 @@ function startTurn(events: readonly GenerationEvent[], failure?: Error) {
     }
     if (failure) throw failure
   }
-  const call = {
+  const allocation = {
     memory: { callIds: new ToolCallIds() },
     signal: never,
     over: new Promise(() => {}),
@@ -35,8 +35,8 @@ function startTurn(events: readonly GenerationEvent[], failure?: Error) {
   } as unknown as TurnAllocation
   const open = { turnId: 't', startedAtMs: 0 } as OpenTurn
   const generation = {} as GenerationRequest
-  const word = { retryCount: 0 }
-  const prepared = { call, open, word, log: undefined, annotations: {}, generation }
+  const retryInfo = { retryCount: 0 }
+  const prepared = { allocation, open, retryInfo, log: undefined, annotations: {}, generation }
   const hooks = { run, graceMs: () => 0, undelivered: async () => {} }
   const turn = new RunningTurn(prepared, Promise.resolve(), hooks)
   return { turn, gates }

@@ -1,16 +1,16 @@
 import t from 'tap'
 import { CompletionBuilder } from '../../../../../src/protocol/canonical/completion.ts'
 import type { GenerationEvent } from '../../../../../src/protocol/canonical/events.ts'
-import { stamped, withUsage } from '../../../../../src/proxy/session/turn/stamped-events.ts'
+import { addStamps, withUsage } from '../../../../../src/proxy/session/turn/stamped-events.ts'
 
 const start: GenerationEvent = { type: 'start', engine: 'e' }
-const stamps = { weightsAsked: undefined, weightsNow: undefined, logprobsMode: undefined }
+const stamps = { weightsAtDispatch: undefined, weightsNow: undefined, logprobsMode: undefined }
 
 t.test('what logprobs are of goes on record with the answer, where it is known', async (t) => {
-  t.match(stamped(start, { ...stamps, logprobsMode: 'raw_logprobs' }), {
+  t.match(addStamps(start, { ...stamps, logprobsMode: 'raw_logprobs' }), {
     sampling: { logprobsMode: 'raw_logprobs' },
   })
-  t.strictSame(stamped(start, stamps), start)
+  t.strictSame(addStamps(start, stamps), start)
 })
 
 t.test(

@@ -6,13 +6,13 @@ import {
 } from '../../../../../../src/proxy/session/turn/retries/first-attempt.ts'
 
 function tried(turnId: string, overrides: Partial<EarlierAttempt> = {}): EarlierAttempt {
-  return { turnId, retryCount: 0, answer: 'whole', isLost: false, wasRead: false, ...overrides }
+  return { turnId, retryCount: 0, response: 'complete', isDisconnected: false, wasRead: false, ...overrides }
 }
 
-const running = (turnId: string) => tried(turnId, { answer: 'running' })
-const lost = (turnId: string) => tried(turnId, { isLost: true })
-const interrupted = (turnId: string) => tried(turnId, { answer: 'none', isLost: true })
-const failed = (turnId: string) => tried(turnId, { answer: 'none' })
+const running = (turnId: string) => tried(turnId, { response: 'running' })
+const lost = (turnId: string) => tried(turnId, { isDisconnected: true })
+const interrupted = (turnId: string) => tried(turnId, { response: 'none', isDisconnected: true })
+const failed = (turnId: string) => tried(turnId, { response: 'none' })
 
 const found = (retryCount: number, ...tries: EarlierAttempt[]) =>
   locateFirstAttempt({ retryCount }, tries)?.turnId
@@ -69,7 +69,7 @@ t.test('a key tells the call, among siblings and whatever the count', async (t) 
   const tries = [
     tried('a', { idempotencyKey: 'x' }),
     tried('b', { idempotencyKey: 'y' }),
-    tried('c', { idempotencyKey: 'z', answer: 'none' }),
+    tried('c', { idempotencyKey: 'z', response: 'none' }),
   ]
   t.equal(locateFirstAttempt({ retryCount: 0, idempotencyKey: 'x' }, tries)?.turnId, 'a')
   t.equal(locateFirstAttempt({ retryCount: 2, idempotencyKey: 'y' }, tries)?.turnId, 'b')
@@ -81,8 +81,8 @@ t.test('a key tells the call, among siblings and whatever the count', async (t) 
 t.test(
   'only what may be a retry is looked up: a count above 0, or a key that was there or may have been',
   async (t) => {
-    t.notOk(mayBeRetry({ retryCount: 0, tellsTries: true, idempotencyKey: 'x' }, new Set(['x'])))
-    t.ok(mayBeRetry({ retryCount: 1, tellsTries: true }, new Set()))
+    t.notOk(mayBeRetry({ retryCount: 0, sendsRetryCount: true, idempotencyKey: 'x' }, new Set(['x'])))
+    t.ok(mayBeRetry({ retryCount: 1, sendsRetryCount: true }, new Set()))
     t.notOk(mayBeRetry({ retryCount: 0 }, undefined))
     t.ok(mayBeRetry({ retryCount: 0, idempotencyKey: 'x' }, undefined))
     t.ok(mayBeRetry({ retryCount: 0, idempotencyKey: 'x' }, new Set(['x'])))

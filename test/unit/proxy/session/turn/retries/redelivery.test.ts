@@ -1,5 +1,5 @@
 import t from 'tap'
-import { giveAgain } from '../../../../../../src/proxy/session/turn/retries/redelivery.ts'
+import { redeliver } from '../../../../../../src/proxy/session/turn/retries/redelivery.ts'
 import type { TurnRecord } from '../../../../../../src/proxy/store/port/turn-store.ts'
 import { MemoryTurnStore } from '../../../../../helpers/memory-store.ts'
 
@@ -40,7 +40,7 @@ t.test('an answer that is given again has all that the record has of it', async 
     stopReason: '"x"',
     usage: '{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}',
   })
-  const given = await giveAgain(store, { sessionId: 's', turnId: 't' }, 1)
+  const given = await redeliver(store, { sessionId: 's', turnId: 't' }, 1)
   const { completion } = given!
   t.match(completion, {
     content: 'a',
@@ -62,8 +62,8 @@ t.test('an answer that is given again has all that the record has of it', async 
 
 t.test('an answer that is gone, or went while it was read, is given to nobody', async (t) => {
   const name = { sessionId: 's', turnId: 't' }
-  t.equal(await giveAgain(new MemoryTurnStore(), name, 1), undefined)
+  t.equal(await redeliver(new MemoryTurnStore(), name, 1), undefined)
   const store = new OneTurnStore({})
   store.answerRetry = async () => undefined as unknown as number
-  t.equal(await giveAgain(store, name, 1), undefined)
+  t.equal(await redeliver(store, name, 1), undefined)
 })
