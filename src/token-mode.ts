@@ -11,7 +11,7 @@ import {
   type ExpectedTokenizer,
   TOKENIZER_TEXT,
 } from './proxy/engines/port/expected-tokenizer.ts'
-import { wholePrompt } from './proxy/session/prompts/prompt-planner.ts'
+import { renderFullPrompt } from './proxy/session/prompts/prompt-planner.ts'
 import {
   openTokenModel,
   type StartingModel,
@@ -67,7 +67,7 @@ export async function getExpectedTokenizer(name: string, model: TokenModel): Pro
 async function renderComparedChats(model: TokenModel): Promise<ExpectedTokenizer['chatIds']> {
   const prompts = await Promise.all(
     Object.entries(COMPARED_CHATS).map(async ([name, chat]) => {
-      const prompt = await wholePrompt(model, chat).catch(() => undefined)
+      const prompt = await renderFullPrompt(model, chat).catch(() => undefined)
       return prompt && [name, [...prompt.ids]]
     }),
   )

@@ -19,12 +19,12 @@ export async function* generatePrompted(
   const lastMessage = request.kind === 'chat' ? memory.messages.addMessages(request.body.messages) : undefined
   const prompt = await prompts.begin({ ...request, lastMessage }, memory)
   const fold = new CompletionBuilder()
-  const batches = prompt.answer ? [prompt.answer] : pull(backend, prompt.request, signal)
+  const batches = prompt.response ? [prompt.response] : pull(backend, prompt.request, signal)
   for await (const batch of batches) {
     await prompt.prepareToRead()
     const events = await prompt.read(batch)
     for (const event of events) fold.add(event)
-    if (fold.end) prompt.answered(fold)
+    if (fold.end) prompt.onCommitted(fold)
     yield events
   }
 }

@@ -1,6 +1,6 @@
 import t from 'tap'
 import * as schemas from '../../src/proxy/http/trainer/sessions/schemas.ts'
-import { promptPieces } from '../../src/proxy/session/prompts/prompt-pieces.ts'
+import { toPromptChunks } from '../../src/proxy/session/prompts/prompt-chunks.ts'
 import { recordTurn, STORES, schemaErrors, startSessionsApi } from '../helpers/sessions-api.ts'
 
 interface Shown {
@@ -258,7 +258,7 @@ t.test('messages=new shows the part of a prompt that no earlier turn of the sess
     await recordTurn(store, 's', index, {
       dialect: 'completions',
       requestMessages: [],
-      promptPieces: promptPieces(prompt),
+      promptPieces: toPromptChunks(prompt),
     })
   const shown = async (query: string) => {
     const { body } = await call('GET', `/sessions/s${query}`)
@@ -285,7 +285,7 @@ t.test(
     await call('POST', '/sessions/s')
     const tools = '[{"type":"function","function":{"name":"f"}}]'
     await recordTurn(store, 's', 0, { requestMessages: [user('a')], tools })
-    await recordTurn(store, 's', 1, { requestMessages: [], promptPieces: promptPieces('Once upon') })
+    await recordTurn(store, 's', 1, { requestMessages: [], promptPieces: toPromptChunks('Once upon') })
     const { body } = await call('GET', '/sessions/s?messages=none')
     t.same(schemaErrors(schemas.SessionWithTurns, body), [])
     const params = { model: 'm' }

@@ -1,7 +1,7 @@
 import { statSync } from 'node:fs'
 import { join } from 'node:path'
 import t from 'tap'
-import { promptPieces } from '../../src/proxy/session/prompts/prompt-pieces.ts'
+import { toPromptChunks } from '../../src/proxy/session/prompts/prompt-chunks.ts'
 import { openSqliteStore } from '../../src/proxy/store/sqlite/open.ts'
 import { aSession, aTurn, record } from '../conformance/turn-store.ts'
 import { inProcess } from '../helpers/store-in-process.ts'
@@ -86,7 +86,7 @@ for (const [sent, lines] of [
         index,
         dialect: 'completions',
         requestMessages: [],
-        promptPieces: promptPieces(prompt),
+        promptPieces: toPromptChunks(prompt),
       })
       await record(store, turn, {
         completionText: textOf(index + 1000, ANSWER_CHARS),

@@ -273,7 +273,7 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/session/prompts/restore-sampled.ts',
-        find: '  if (!isWhole) return\n',
+        find: '  if (!isComplete) return\n',
         put: '  return\n',
       },
     ],

@@ -54,7 +54,7 @@ interface CanonicalChat {
    * Token mode: rejects a prompt that leaves no room for a completion with an error that makes agents of this dialect
    * shorten their conversation. Otherwise the completion is empty and ends with `length`.
    */
-  refuseOverlong?: boolean
+  rejectOverlong?: boolean
 }
 
 /** A request of an agent, independent of its dialect. */

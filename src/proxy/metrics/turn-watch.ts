@@ -8,7 +8,7 @@ import { type Interceptor, intercept } from '../../base/interceptor.ts'
 import type { EventSink } from '../../protocol/canonical/events.ts'
 import { readEffortChange } from '../../protocol/canonical/reasoning-effort.ts'
 import type { Backend } from '../engines/port/backend.ts'
-import { readEchoNote } from '../session/prompts/echo-note.ts'
+import { readEchoAnnotation } from '../session/prompts/echo-annotation.ts'
 import { inexactCode } from '../session/prompts/exactness.ts'
 import { readAnsweredRetries } from '../store/port/answered-retries.ts'
 import type { OpenTurn, SessionRecord, TurnOutcome, TurnStore } from '../store/port/turn-store.ts'
@@ -102,7 +102,7 @@ export class TurnWatch {
     const joined = readAnsweredRetries({ annotations }).length
     if (joined > 0) answeredRetries.add(joined, 'running')
     lines.add(1, readAgentRole(annotations))
-    for (const kind of readEchoNote({ annotations })?.kinds ?? []) echoes.add(1, kind)
+    for (const kind of readEchoAnnotation({ annotations })?.kinds ?? []) echoes.add(1, kind)
     const effort = readEffortChange({ annotations })
     if (effort) adaptedEfforts.add(1, effort.requested, effort.sent ?? 'omitted')
     if (error) turnErrors.add(1, error.code)

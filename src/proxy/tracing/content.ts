@@ -6,7 +6,7 @@
 import type { Attributes } from '@opentelemetry/api'
 import type { ChatMessage, Tool, ToolCall } from '../../protocol/canonical/messages.ts'
 import type { TurnStart } from '../../protocol/canonical/spans.ts'
-import { promptJson } from '../session/prompts/prompt-pieces.ts'
+import { promptJson } from '../session/prompts/prompt-chunks.ts'
 import type { TurnOutcome } from '../store/port/turn-store.ts'
 
 type SpanPart =

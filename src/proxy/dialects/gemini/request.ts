@@ -57,7 +57,7 @@ export function lowerGeminiRequest(
   return {
     kind: 'chat',
     body,
-    refuseOverlong: true,
+    rejectOverlong: true,
     stream,
     answerOptions: { logprobs: false, tokenIds: false, streamUsage: true, reasoning, sealedReasoning: true },
     ...(annotations && { annotations }),

@@ -39,7 +39,7 @@ export function lowerMessagesRequest(
   return {
     kind: 'chat',
     body,
-    refuseOverlong: true,
+    rejectOverlong: true,
     stream: request.stream === true,
     answerOptions: { logprobs: false, tokenIds: false, streamUsage: true, ...thinkingOptions(request) },
     ...(annotations && { annotations }),

@@ -79,7 +79,7 @@ export function lowerResponsesRequest(
     lowered: {
       kind: 'chat',
       body,
-      refuseOverlong: true,
+      rejectOverlong: true,
       stream: request.stream === true,
       answerOptions,
       annotations,

@@ -13,7 +13,7 @@ export interface SessionTurn {
   /** Whether the experts of all its tokens but the last are recorded, in this turn and the turns that it continues. */
   readonly hasExperts?: boolean
   /** The completion if its tool calls have proxy-generated ids: agents rewrite such tool calls. */
-  readonly said?: CompletionMessage
+  readonly completionMessage?: CompletionMessage
 }
 
 /** Measured size of a turn besides its tokens: its nodes in the prefix index. */
@@ -38,20 +38,32 @@ export class SessionTurns {
     return this.#index.match(conversation)
   }
 
-  add(call: PrefixMatch<SessionTurn>, completion: CompletionMessage, turn: Omit<SessionTurn, 'said'>): void {
+  add(
+    call: PrefixMatch<SessionTurn>,
+    completion: CompletionMessage,
+    turn: Omit<SessionTurn, 'completionMessage'>,
+  ): void {
     const known = { ...turn, ...getCompletionPart(completion) }
     this.#index.add(call, completion, known)
     this.#bytes += getByteSize(known)
   }
 }
 
-function getCompletionPart({ content, reasoning, toolCalls }: CompletionMessage): Pick<SessionTurn, 'said'> {
+function getCompletionPart({
+  content,
+  reasoning,
+  toolCalls,
+}: CompletionMessage): Pick<SessionTurn, 'completionMessage'> {
   const isDrawnFor = toolCalls.length > 0 && toolCalls.every(({ id }) => isProxyToolCallId(id))
-  return isDrawnFor ? { said: { content, reasoning, toolCalls } } : {}
+  return isDrawnFor ? { completionMessage: { content, reasoning, toolCalls } } : {}
 }
 
-function getByteSize({ prompt, said }: SessionTurn): number {
-  return TURN_BYTES + prompt.bytes + (said === undefined ? 0 : 2 * JSON.stringify(said).length)
+function getByteSize({ prompt, completionMessage }: SessionTurn): number {
+  return (
+    TURN_BYTES +
+    prompt.bytes +
+    (completionMessage === undefined ? 0 : 2 * JSON.stringify(completionMessage).length)
+  )
 }
 
 /**

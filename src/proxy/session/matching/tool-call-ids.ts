@@ -65,7 +65,7 @@ export class ToolCallIds {
   readonly #own = new Map<string, string | null>()
   #bytes = 0
   /** Whether the ids of the session's recorded turns are included. */
-  isWhole = false
+  isComplete = false
 
   #hasOwn = false
 

@@ -16,7 +16,7 @@ import { PrefixIndex, type PrefixMatch } from '../matching/prefix-index.ts'
 import { type SessionTurn, SessionTurns } from '../matching/session-turns.ts'
 import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
-import { echoNote, unknownIdsIn } from './echo-note.ts'
+import { createEchoAnnotation, findUnknownIds } from './echo-annotation.ts'
 import { inexactReason } from './exactness.ts'
 import type { ChatGeneration } from './prompt-planner.ts'
 import { PromptCounts, type PromptSession, type Prompts, plainPrompt, type RequestPrompt } from './prompts.ts'
@@ -54,17 +54,21 @@ export class ChatPrompts implements Prompts {
       throw new ProxyError('unsupported', message, { param: 'limits' })
     }
     const unknownIds = await this.#unknownIds(request, memory)
-    return new ChatRequestPrompt(underOwnIds(request, memory), { memory, unknownIds, counts: this.#counts })
+    return new ChatRequestPrompt(withOriginalIds(request, memory), {
+      memory,
+      unknownIds,
+      counts: this.#counts,
+    })
   }
 
   async #unknownIds(
     { sessionId, lastMessage }: ChatGeneration,
     { callIds }: SessionMemory,
   ): Promise<readonly string[]> {
-    const unknown = unknownIdsIn(lastMessage, callIds)
-    if (unknown.length === 0 || callIds.isWhole || this.#store === undefined) return unknown
+    const unknown = findUnknownIds(lastMessage, callIds)
+    if (unknown.length === 0 || callIds.isComplete || this.#store === undefined) return unknown
     for await (const turn of this.#store.readOutlines(sessionId)) callIds.learnFrom(turn)
-    callIds.isWhole = true
+    callIds.isComplete = true
     return unknown.filter((id) => callIds.isStray(id))
   }
 
@@ -87,16 +91,16 @@ interface ChatPromptParts {
  * Returns the request with its messages as the agent sent them, except that tool calls have the ids that the model
  * itself gave them: its template shows them.
  */
-function underOwnIds(request: ChatGeneration, { callIds }: SessionMemory): ChatGeneration {
+function withOriginalIds(request: ChatGeneration, { callIds }: SessionMemory): ChatGeneration {
   if (!callIds.hasOwn) return request
   const sent = getMessagesBetween(undefined, request.lastMessage)
   const named = restoreSampled(sent, undefined, callIds)
   if (named === sent) return request
   const { messagesJson: _, ...rest } = request
-  const pieces = named.map((message, at) => Buffer.from(`${at === 0 ? '' : ','}${message.json}`))
+  const chunks = named.map((message, at) => Buffer.from(`${at === 0 ? '' : ','}${message.json}`))
   return {
     ...rest,
-    messagesJson: pieces,
+    messagesJson: chunks,
     body: { ...request.body, messages: named.map(({ value }) => value) },
   }
 }
@@ -105,7 +109,7 @@ class ChatRequestPrompt implements RequestPrompt {
   readonly request: ChatGeneration
   readonly #parts: ChatPromptParts
   readonly #turns: SessionTurns
-  #call: PrefixMatch<SessionTurn> | undefined
+  #match: PrefixMatch<SessionTurn> | undefined
 
   constructor(request: ChatGeneration, parts: ChatPromptParts) {
     const { memory } = parts
@@ -118,34 +122,34 @@ class ChatRequestPrompt implements RequestPrompt {
   async prepareToRead(): Promise<void> {
     const { body, lastMessage } = this.request
     const read = await readInSlices(lastMessage, body.tools, this.#parts.memory.requests)
-    this.#call = this.#turns.match(read)
+    this.#match = this.#turns.match(read)
   }
 
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
     const [first] = events
-    return first?.type === 'start' ? [this.#judge(first), ...events.slice(1)] : events
+    return first?.type === 'start' ? [this.#annotate(first), ...events.slice(1)] : events
   }
 
-  answered(completion: Completion): void {
+  onCommitted(completion: Completion): void {
     const { content, reasoning, toolCalls, start, tokenIds } = completion
-    if (this.#call === undefined || !start?.promptTokenIds || inexactReason(completion) !== null) {
+    if (this.#match === undefined || !start?.promptTokenIds || inexactReason(completion) !== null) {
       this.#parts.memory.isComplete = false
       return
     }
     const { promptTokenIds: prompt } = start
     prompt.completion = Int32Array.from(tokenIds)
     const { requestId: turnId } = this.request
-    this.#turns.add(this.#call, { content, reasoning, toolCalls }, { turnId, prompt })
+    this.#turns.add(this.#match, { content, reasoning, toolCalls }, { turnId, prompt })
   }
 
-  #judge(start: GenerationStart): GenerationStart {
+  #annotate(start: GenerationStart): GenerationStart {
     const { counts, unknownIds } = this.#parts
     const reason = this.#getReason(start)
     counts.add(reason)
-    const parent = this.#call?.parent
+    const parent = this.#match?.parent
     this.#logMatch(reason, parent?.turn)
     const from = parent && { from: parent.turn.turnId }
-    const note = this.#call && echoNote(this.#call, this.request.lastMessage, unknownIds)
+    const note = this.#match && createEchoAnnotation(this.#match, this.request.lastMessage, unknownIds)
     return { ...start, annotations: { ...start.annotations, ...note, prompt: { reason, ...from } } }
   }
 
@@ -155,19 +159,19 @@ class ChatRequestPrompt implements RequestPrompt {
       reason,
       parent: parent?.turnId,
       reusedTokens: isReused ? parent!.prompt.tokenCount : 0,
-      knownMessages: this.#call?.knownMessages ?? 0,
+      knownMessages: this.#match?.knownMessages ?? 0,
     })
   }
 
   #getReason({ promptTokenIds }: GenerationStart): ChatPromptReason {
-    if (!promptTokenIds || this.#call === undefined) return 'unknown'
-    const { parent, isFork, conversation } = this.#call
+    if (!promptTokenIds || this.#match === undefined) return 'unknown'
+    const { parent, isFork, conversation } = this.#match
     if (parent && !promptTokenIds.goesOnFrom(parent.turn.prompt)) return 'broken'
     if (parent) return isFork ? 'forked' : 'extended'
     // If every turn that it could be a completion of is cached, an assistant message is an example, or was edited.
     if (this.#parts.memory.isComplete) return this.#turns.bytes > 0 ? 'branched' : 'first'
     const messages = getMessagesBetween(undefined, conversation.last)
-    const mayGoOn = messages.some((message) => getMessageKey(message).assistant !== undefined)
-    return mayGoOn ? 'unknown' : 'branched'
+    const mayContinue = messages.some((message) => getMessageKey(message).assistant !== undefined)
+    return mayContinue ? 'unknown' : 'branched'
   }
 }

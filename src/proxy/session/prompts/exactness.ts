@@ -8,7 +8,7 @@ const MAX_LOGPROB = 1e-3
  * vLLM writes -9999 for minus infinity, which JSON lacks (`vllm/entrypoints/openai/chat_completion/serving.py`): a
  * token of that probability is never sampled.
  */
-const UNTOLD_LOGPROB = -9_999
+const MISSING_LOGPROB = -9_999
 
 /**
  * Returns why a completion cannot be trained on, or null if it can: the prompt's ids are known, each sampled token has
@@ -72,5 +72,5 @@ function wrongId(ids: readonly number[], vocabularySize = MAX_TOKEN_ID + 1): str
 }
 
 function isLogprob(logprob: number): boolean {
-  return Number.isFinite(logprob) && logprob <= MAX_LOGPROB && logprob > UNTOLD_LOGPROB
+  return Number.isFinite(logprob) && logprob <= MAX_LOGPROB && logprob > MISSING_LOGPROB
 }

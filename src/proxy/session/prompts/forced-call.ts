@@ -19,15 +19,15 @@ export function forcedCallSchema(body: ChatBody): object | undefined {
   if (choice === undefined || choice === null || choice === 'auto' || choice === 'none') return undefined
   const tools = (body.tools ?? []).filter(isFunction)
   if (tools.length === 0) throw invalid("'tool_choice' forces a tool call, and 'tools' has no function")
-  refuseSecondConstraint(body)
-  if (choice === 'required') return schemaOfCalls(tools, body.parallel_tool_calls === false)
-  const name = nameIn(choice)
+  rejectSecondConstraint(body)
+  if (choice === 'required') return toCallsSchema(tools, body.parallel_tool_calls === false)
+  const name = getFunctionName(choice)
   if (name === undefined) {
-    throw refused("in token mode 'tool_choice' must be auto, none, required or a function", 'tool_choice')
+    throw unsupported("in token mode 'tool_choice' must be auto, none, required or a function", 'tool_choice')
   }
   const tool = tools.find(({ function: { name: offered } }) => offered === name)
   if (tool === undefined) throw invalid(`'tool_choice' names ${name}, which is not one of the tools`)
-  return schemaOfCalls([tool], true)
+  return toCallsSchema([tool], true)
 }
 
 /** Returns the body with the constraint in place of the tool choice, which the engine does not receive. */
@@ -40,11 +40,11 @@ export function constrainedBody(body: ChatBody, schema: object): ChatBody {
  * Rejects a second constraint: the engine accepts one, and omitting the other would allow a completion that violates
  * it.
  */
-function refuseSecondConstraint(body: ChatBody): void {
+function rejectSecondConstraint(body: ChatBody): void {
   const format = body.response_format as { type?: unknown } | null | undefined
   const second = CONSTRAINTS.find((field) => body[field] !== undefined && body[field] !== null)
   const field = format && format.type !== 'text' ? 'response_format' : second
-  if (field !== undefined) throw refused(`'${field}' cannot be combined with a forced tool call`, field)
+  if (field !== undefined) throw unsupported(`'${field}' cannot be combined with a forced tool call`, field)
 }
 
 const CONSTRAINTS = [
@@ -57,7 +57,7 @@ const CONSTRAINTS = [
   'ebnf',
 ]
 
-function nameIn(choice: unknown): string | undefined {
+function getFunctionName(choice: unknown): string | undefined {
   const { type, function: named } = choice as { type?: unknown; function?: { name?: unknown } | null }
   return type === 'function' && typeof named?.name === 'string' ? named.name : undefined
 }
@@ -66,14 +66,14 @@ function nameIn(choice: unknown): string | undefined {
  * Returns the schema of one or more calls of these tools. Their definitions move to the root, where references look for
  * them.
  */
-function schemaOfCalls(tools: readonly FunctionTool[], onlyOne: boolean): object {
+function toCallsSchema(tools: readonly FunctionTool[], onlyOne: boolean): object {
   const definitions: Record<string, unknown> = {}
   const items = tools.map((tool) => {
     const { $defs, ...parameters } = getParameters(tool)
     for (const [name, definition] of Object.entries($defs ?? {})) {
-      const known = Object.hasOwn(definitions, name) ? JSON.stringify(definitions[name]) : undefined
-      if (known !== undefined && known !== JSON.stringify(definition)) {
-        throw refused(`two tools have different definitions of ${name}: force one by its name`, 'tools')
+      const existing = Object.hasOwn(definitions, name) ? JSON.stringify(definitions[name]) : undefined
+      if (existing !== undefined && existing !== JSON.stringify(definition)) {
+        throw unsupported(`two tools have different definitions of ${name}: force one by its name`, 'tools')
       }
       definitions[name] = definition
     }
@@ -104,6 +104,6 @@ function invalid(message: string): ProxyError {
   return new ProxyError('invalid_request', message, { param: 'tool_choice' })
 }
 
-function refused(message: string, param: string): ProxyError {
+function unsupported(message: string, param: string): ProxyError {
   return new ProxyError('unsupported', message, { param })
 }

@@ -30,7 +30,7 @@ import type { ToolCallIds } from '../matching/tool-call-ids.ts'
 import type { PromptPlan, PromptReason } from '../state/prompt-plan.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 import { readText, restoreSampled } from './restore-sampled.ts'
-import { refuseTooLong } from './too-long.ts'
+import { rejectTooLong } from './too-long.ts'
 
 export type ChatGeneration = Extract<GenerationRequest, { kind: 'chat' }>
 
@@ -64,51 +64,51 @@ export async function planPrompt(
 ): Promise<PromptPlan> {
   const { renderer } = model
   const { body } = request
-  refuseWhatTokenModeCannotDo(body)
-  refuseTooLong(model, request.lastMessage)
+  rejectUnsupportedFields(body)
+  rejectTooLong(model, request.lastMessage)
   const options = toPromptOptions(body, session.memory.requests)
   const read = await readInSlices(request.lastMessage, body.tools, session.memory.requests)
   const conversation = await withVariables(renderer, options, read)
-  const call = session.turns.match(conversation)
-  const parent = call.parent?.turn
-  const input = toInput(request, call, session.memory.callIds, model)
-  const asked = { model, session, conversation, call, input, options }
+  const match = session.turns.match(conversation)
+  const parent = match.parent?.turn
+  const input = toInput(request, match, session.memory.callIds, model)
+  const planning = { model, session, conversation, match, input, options }
   const ending = getEnding(body)
-  if (ending !== undefined) return await planEnding(asked, ending)
-  const extended = parent && (await extend(model, input, call, parent, options))
+  if (ending !== undefined) return await planEnding(planning, ending)
+  const extended = parent && (await extend(model, input, match, parent, options))
   if (parent && extended && 'ids' in extended) {
-    const reason = call.isFork ? 'forked' : 'extended'
+    const reason = match.isFork ? 'forked' : 'extended'
     const { ids, text, replacedTokens } = extended
     const reusedTokens = parent.prompt.tokenCount - replacedTokens
     const origin = { reason, from: parent.turnId, reusedTokens, replacedTokens } as const
-    return { ids, text, origin, match: call, parent, images: placedImages(ids, input) }
+    return { ids, text, origin, match, parent, images: getImagePositions(ids, input) }
   }
-  const refused = extended && 'refused' in extended ? extended.refused : undefined
-  return await planWhole(asked, refused)
+  const rejection = extended && 'refused' in extended ? extended.refused : undefined
+  return await planFullPrompt(planning, rejection)
 }
 
-/** @param refused why the request does not extend the turn that it continues */
-async function planWhole(
-  { model, session, call, input, options }: PromptRequest,
-  refused?: PromptReason,
+/** @param rejection why the request does not extend the turn that it continues */
+async function planFullPrompt(
+  { model, session, match, input, options }: PromptRequest,
+  rejection?: PromptReason,
 ): Promise<PromptPlan> {
-  const { text, ids: rendered } = await renderWhole(model.renderer, input, options)
+  const { text, ids: rendered } = await renderFull(model.renderer, input, options)
   const ids = new PromptIds(concatIds(rendered))
-  const reason = refused ?? (session.turns.bytes === 0 ? 'first' : 'branched')
+  const reason = rejection ?? (session.turns.bytes === 0 ? 'first' : 'branched')
   const origin = { reason, reusedTokens: 0 }
-  return { ids, text, origin, match: call, parent: undefined, images: placedImages(ids, input) }
+  return { ids, text, origin, match, parent: undefined, images: getImagePositions(ids, input) }
 }
 
 /**
  * Builds the prompt of a request without a session.
  * @throws ProxyError as {@link planPrompt}
  */
-export async function wholePrompt(model: PlanningModel, body: ChatBody): Promise<RenderedPrompt> {
+export async function renderFullPrompt(model: PlanningModel, body: ChatBody): Promise<RenderedPrompt> {
   const { renderer, imageRule } = model
-  refuseWhatTokenModeCannotDo(body)
-  refuseTooLong(model, new MessageTree().addMessages(body.messages))
+  rejectUnsupportedFields(body)
+  rejectTooLong(model, new MessageTree().addMessages(body.messages))
   const input = inputAsSent(body, imageRule)
-  return await renderWhole(renderer, input, { ...toPromptOptions(body), ...getEnding(body) })
+  return await renderFull(renderer, input, { ...toPromptOptions(body), ...getEnding(body) })
 }
 
 /** The end of a prompt that does not end with the head of the assistant's turn. */
@@ -125,7 +125,7 @@ interface PromptRequest {
   readonly model: PlanningModel
   readonly session: PlanningSession
   readonly conversation: ConversationKeys
-  readonly call: PrefixMatch<SessionTurn>
+  readonly match: PrefixMatch<SessionTurn>
   readonly input: PromptInput
   readonly options: RenderOptions
 }
@@ -134,26 +134,37 @@ interface PromptRequest {
  * Builds a prompt with another end. A final message that was sampled and truncated is continued from its tokens. Any
  * other is rendered: it is prompt, and the completion after it is recorded as the end of the message that both form.
  */
-async function planEnding(asked: PromptRequest, ending: Ending): Promise<PromptPlan> {
-  const { model, session, conversation, call, input, options } = asked
+async function planEnding(planning: PromptRequest, ending: Ending): Promise<PromptPlan> {
+  const { model, session, conversation, match, input, options } = planning
   const { messages } = input
   const continues = ending.continueFinalMessage
-  const place = continues ? session.turns.match({ ...conversation, last: conversation.last?.parent }) : call
-  const said = continues ? { textBefore: readText(messages.at(-1)) } : undefined
-  const cut = call.parent?.turn
-  if (continues && cut && call.sharedMessages === messages.length && isCut(cut, model.renderer)) {
+  const recordedMatch = continues
+    ? session.turns.match({ ...conversation, last: conversation.last?.parent })
+    : match
+  const continued = continues ? { textBefore: readText(messages.at(-1)) } : undefined
+  const cut = match.parent?.turn
+  if (continues && cut && match.sharedMessages === messages.length && isCut(cut, model.renderer)) {
     const ids = cut.prompt.continuedBy([])
     const origin = { reason: 'extended', from: cut.turnId, reusedTokens: ids.length } as const
     const text = unfinishedIn(cut, model).reasoningClose !== undefined ? model.parser.reasoning!.open : ''
     const prefix = model.tokenizer.decode(ids.slice(Math.max(0, cut.prompt.length - HEAD_TOKENS), ids.length))
-    return { ids, text, prefix, origin, match: place, parent: cut, images: placedImages(ids, input), ...said }
+    return {
+      ids,
+      text,
+      prefix,
+      origin,
+      match: recordedMatch,
+      parent: cut,
+      images: getImagePositions(ids, input),
+      ...continued,
+    }
   }
   if (continues && isNoText(messages.at(-1)?.content)) {
     const message = 'the final message has no text to continue'
     throw new ProxyError('invalid_request', message, { param: 'continue_final_message' })
   }
-  const whole = await planWhole({ ...asked, call: place, options: { ...options, ...ending } })
-  return { ...whole, ...said }
+  const plan = await planFullPrompt({ ...planning, match: recordedMatch, options: { ...options, ...ending } })
+  return { ...plan, ...continued }
 }
 
 function isCut({ prompt }: SessionTurn, renderer: PromptRenderer): boolean {
@@ -165,10 +176,10 @@ const HEAD_TOKENS = 16
 
 /** Returns the block that was open when the completion was truncated. */
 function unfinishedIn({ prompt }: SessionTurn, { tokenizer, parser }: PlanningModel): CutOffState {
-  const said = tokenizer.decode(prompt.completion)
+  const completion = tokenizer.decode(prompt.completion)
   // More tokens than the head of a turn with an open reasoning block has.
   const head = tokenizer.decode(prompt.slice(Math.max(0, prompt.length - HEAD_TOKENS), prompt.length))
-  return findCutOffState(parser, said, head)
+  return findCutOffState(parser, completion, head)
 }
 
 function isNoText(content: unknown): boolean {
@@ -186,7 +197,7 @@ interface PromptInput {
   readonly known: readonly Message[] | undefined
 }
 
-async function renderWhole(
+async function renderFull(
   renderer: PromptRenderer,
   { messages, shown, images, imageRule }: PromptInput,
   options: RenderOptions,
@@ -198,20 +209,20 @@ async function renderWhole(
 
 function toInput(
   { body, lastMessage }: Pick<ChatGeneration, 'body' | 'lastMessage'>,
-  call: PrefixMatch<SessionTurn>,
+  match: PrefixMatch<SessionTurn>,
   ids: ToolCallIds,
   { imageRule, seesToolImages }: Pick<PlanningModel, 'imageRule' | 'seesToolImages'>,
 ): PromptInput {
   if (lastMessage === undefined) return inputAsSent(body, imageRule)
   const sent = getMessagesBetween(undefined, lastMessage)
-  const sampled = restoreSampled(sent, call.parent, ids)
-  const said = seesToolImages ? sampled : replaceToolImages(sampled)
-  const messages = said.map(({ value }) => value)
-  return { ...promptInput(messages, toTemplateMessages(said, imageRule), imageRule), known: said }
+  const sampled = restoreSampled(sent, match.parent, ids)
+  const restored = seesToolImages ? sampled : replaceToolImages(sampled)
+  const messages = restored.map(({ value }) => value)
+  return { ...promptInput(messages, toTemplateMessages(restored, imageRule), imageRule), known: restored }
 }
 
 function inputAsSent({ messages }: ChatBody, imageRule: ImageRule | undefined): PromptInput {
-  const shown = messages.map((message, place) => toTemplateMessage(message, imageRule, place))
+  const shown = messages.map((message, index) => toTemplateMessage(message, imageRule, index))
   return promptInput(messages, shown, imageRule)
 }
 
@@ -224,10 +235,10 @@ function promptInput(
 }
 
 /** @throws ProxyError `unsupported` if recorded tokens have a placeholder without an image */
-function placedImages(ids: PromptIds, { images, imageRule }: PromptInput): ImagePosition[] {
+function getImagePositions(ids: PromptIds, { images, imageRule }: PromptInput): ImagePosition[] {
   if (imageRule === undefined || images.length === 0) return []
-  const places = locateImages(ids.whole(), images, imageRule.tokenId)
-  if (places !== undefined) return places
+  const positions = locateImages(ids.whole(), images, imageRule.tokenId)
+  if (positions !== undefined) return positions
   const message = 'the model has sampled an image placeholder, so the positions of the images are ambiguous'
   throw new ProxyError('unsupported', message, { param: 'messages' })
 }
@@ -254,14 +265,14 @@ async function extend(
   const lastCompletionId = parent.prompt.completion.at(-1)
   const texts = shown.map(({ json }) => json)
   const unfinished = isCut(parent, model.renderer) ? unfinishedIn(parent, model) : undefined
-  const asked = { history, newMessages, texts, known, lastCompletionId, unfinished }
-  const continuation = await model.renderer.renderContinuation(asked, options)
+  const continuationInput = { history, newMessages, texts, known, lastCompletionId, unfinished }
+  const continuation = await model.renderer.renderContinuation(continuationInput, options)
   if ('refused' in continuation) return continuation
   const newImages = shown.slice(sharedMessages).flatMap((message) => message.images)
   const newIds = withImages(continuation.newIds, newImages, imageRule)
-  const { glueIds, text, replacedTokens } = continuation
+  const { bridgeIds, text, replacedTokens } = continuation
   const shared = parent.prompt.tokenCount - replacedTokens
-  const ids = new PromptIds(concatIds(glueIds, newIds), parent.prompt, shared)
+  const ids = new PromptIds(concatIds(bridgeIds, newIds), parent.prompt, shared)
   return { ids, text, replacedTokens }
 }
 
@@ -272,7 +283,7 @@ async function extend(
 export function toPromptOptions(body: ChatBody, repeats: PartMemo = NO_MEMO): PromptOptions {
   const { tools, documents } = body
   return {
-    // As text: the notation of a number is lost on the way to another thread.
+    // Converted to text, because the notation of a number is lost between threads.
     tools: tools && tools.length > 0 ? repeats.once(formatTools, tools) : null,
     kwargs: templateVariables(body),
     documents: Array.isArray(documents) ? documents : undefined,
@@ -283,21 +294,21 @@ function isSet(value: unknown): boolean {
   return value !== undefined && value !== null
 }
 
-function refuseWhatTokenModeCannotDo(body: ChatBody): void {
-  const refuse = (param: string, why: string) => {
+function rejectUnsupportedFields(body: ChatBody): void {
+  const reject = (param: string, why: string) => {
     throw new ProxyError('unsupported', `'${param}' is not supported in token mode: ${why}`, { param })
   }
   if (body.continue_final_message === true && body.add_generation_prompt === true) {
     const message = "'continue_final_message' and 'add_generation_prompt' cannot both be true"
     throw new ProxyError('invalid_request', message, { param: 'continue_final_message' })
   }
-  refuseLongStops(body.stop)
-  if (body.chat_template) refuse('chat_template', "prompts are rendered with the model's own template")
-  if (body.echo === true) refuse('echo', 'a turn records what was sampled, not its prompt')
+  rejectLongStops(body.stop)
+  if (body.chat_template) reject('chat_template', "prompts are rendered with the model's own template")
+  if (body.echo === true) reject('echo', 'a turn records what was sampled, not its prompt')
   // If the engine truncated the prompt, it would differ from the recorded one.
-  if (isSet(body.truncate_prompt_tokens)) refuse('truncate_prompt_tokens', 'prompts are never cut')
+  if (isSet(body.truncate_prompt_tokens)) reject('truncate_prompt_tokens', 'prompts are never cut')
   for (const field of ['functions', 'function_call'])
-    if (isSet(body[field])) refuse(field, 'use tools instead')
+    if (isSet(body[field])) reject(field, 'use tools instead')
 }
 
 /**
@@ -307,7 +318,7 @@ function refuseWhatTokenModeCannotDo(body: ChatBody): void {
 const MAX_STOPS = 64
 const MAX_STOP_CHARS = 4_096
 
-function refuseLongStops(stop: ChatBody['stop']): void {
+function rejectLongStops(stop: ChatBody['stop']): void {
   if (stop === undefined || stop === null) return
   const stops = typeof stop === 'string' ? [stop] : stop
   const chars = stops.reduce((sum, { length }) => sum + length, 0)

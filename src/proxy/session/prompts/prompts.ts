@@ -52,7 +52,7 @@ export interface RequestPrompt {
   /** The request for the engine. */
   readonly request: GenerationRequest
   /** The response, if no engine is needed. */
-  readonly answer?: readonly GenerationEvent[]
+  readonly response?: readonly GenerationEvent[]
   /**
    * Does the work that `read` requires and that can overlap with the engine's, and therefore costs no latency. To be
    * called once the request has been sent, and to be awaited before `read` is called.
@@ -64,7 +64,7 @@ export interface RequestPrompt {
   /** Releases resources at the end of the events, whether or not the response is complete. */
   close?(): void
   /** Called when the response is complete and committed, before the agent can have read its end and continue it. */
-  answered(completion: Completion): void
+  onCommitted(completion: Completion): void
 }
 
 /**
@@ -76,7 +76,7 @@ export function plainPrompt(request: GenerationRequest): RequestPrompt {
     request,
     prepareToRead() {},
     read: (events) => events,
-    answered() {},
+    onCommitted() {},
   }
 }
 
@@ -85,11 +85,11 @@ export function plainPrompt(request: GenerationRequest): RequestPrompt {
  * @param limit the limit's name, to be recorded
  */
 export function endAtLimit(request: GenerationRequest, limit: string): RequestPrompt {
-  return { ...plainPrompt(request), answer: emptyAnswer({ annotations: { limit } }, 'stop') }
+  return { ...plainPrompt(request), response: createEmptyResponse({ annotations: { limit } }, 'stop') }
 }
 
 /** Returns the events of an empty completion without an engine. */
-export function emptyAnswer(
+export function createEmptyResponse(
   start: Pick<GenerationStart, 'promptTokenIds' | 'annotations'>,
   finishReason: string,
 ): GenerationEvent[] {

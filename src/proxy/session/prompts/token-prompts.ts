@@ -24,19 +24,19 @@ import type { ToolCallIds } from '../matching/tool-call-ids.ts'
 import { type RequestBudget, UNLIMITED } from '../state/limits.ts'
 import type { PromptPlan } from '../state/prompt-plan.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
-import { type AnswerDecoder, decoderFor } from './answer-decoder.ts'
-import { echoNote, unknownIdsIn } from './echo-note.ts'
+import { type CompletionDecoder, createDecoder } from './completion-decoder.ts'
+import { createEchoAnnotation, findUnknownIds } from './echo-annotation.ts'
 import { inexactReason } from './exactness.ts'
 import { constrainedBody, forcedCallSchema } from './forced-call.ts'
 import {
   type ChatGeneration,
   planPrompt,
+  renderFullPrompt,
   toPromptOptions,
-  wholePrompt,
   withVariables,
 } from './prompt-planner.ts'
 import {
-  emptyAnswer,
+  createEmptyResponse,
   type MaybePromise,
   PromptCounts,
   type PromptSession,
@@ -72,39 +72,42 @@ export class TokenPrompts implements Prompts {
     const request = body === incoming.body ? incoming : { ...incoming, body }
     const forcedCall = this.#getForcedCall(request.body)
     const turns = await this.#getTurns(request.sessionId, memory)
-    const unknownIds = unknownIdsIn(request.lastMessage, memory.callIds)
+    const unknownIds = findUnknownIds(request.lastMessage, memory.callIds)
     const prompt = await this.#planOnce(request, memory, turns)
     this.#counts.add(prompt.origin.reason)
     logMatch(request, prompt)
     const reported = prompt.origin.from === undefined ? 0 : prompt.match.sharedMessages
     const specialTokens = this.#specialTokens.find(request.lastMessage, reported)
-    const note = {
-      ...echoNote(prompt.match, request.lastMessage, unknownIds),
+    const annotations = {
+      ...createEchoAnnotation(prompt.match, request.lastMessage, unknownIds),
       ...(change && { reasoning_effort: change }),
       ...(specialTokens.length > 0 && { special_tokens_in_text: specialTokens }),
     }
-    return this.#callWith({ request, turns, prompt, note, forcedCall, counts: this.#counts }, budget)
+    return this.#createPrompt(
+      { request, turns, prompt, annotations, forcedCall, counts: this.#counts },
+      budget,
+    )
   }
 
   /** Plans the prompt once for all completions of one request, which begin at the same time with the same prompt. */
   async #planOnce(request: ChatGeneration, memory: SessionMemory, turns: SessionTurns): Promise<PromptPlan> {
     const plan = () => planPrompt(this.#model, { memory, turns }, request)
-    const { choiceOf: call } = request
-    if (call === undefined) return plan()
-    const known = memory.choicesPrompt
-    if (known?.requestId !== call) {
+    const { choiceOf: requestId } = request
+    if (requestId === undefined) return plan()
+    const cached = memory.choicesPrompt
+    if (cached?.requestId !== requestId) {
       const planned = plan()
-      memory.choicesPrompt = { requestId: call, planned }
+      memory.choicesPrompt = { requestId, planned }
       return planned
     }
-    const planned = await known.planned
+    const planned = await cached.planned
     return { ...planned, ids: planned.ids.again() }
   }
 
   /** Returns the ids of the prompt of a body; with a session it may extend recorded ids. Caches nothing of it. */
   async #getIds(incoming: ChatBody, session?: PromptSession): Promise<TokenIds | PromptIds> {
     const { body } = adaptEffort(incoming, this.#model.efforts)
-    if (session === undefined) return (await wholePrompt(this.#model, body)).ids
+    if (session === undefined) return (await renderFullPrompt(this.#model, body)).ids
     const { sessionId, memory } = session
     const turns = await this.#getTurns(sessionId, memory)
     const lastMessage = memory.messages.addMessages(body.messages)
@@ -117,7 +120,7 @@ export class TokenPrompts implements Prompts {
 
   get tokens(): PromptTokens {
     const { tokenizer, contextLength } = this.#model
-    const idsOf: PromptTokens['idsOf'] = async (...asked) => [...(await this.#getIds(...asked))]
+    const idsOf: PromptTokens['idsOf'] = async (...args) => [...(await this.#getIds(...args))]
     return { tokenizer, contextLength, idsOf }
   }
 
@@ -142,16 +145,16 @@ export class TokenPrompts implements Prompts {
     // Templates read all of them for each request.
     messages.keepJson()
     const read = createConversationReader(requests)
-    const store = { readSteps: (id: string) => asCalled(this.#store.readSteps(id, messages), callIds) }
+    const store = { readSteps: (id: string) => joinCompletions(this.#store.readSteps(id, messages), callIds) }
     const conversationOf = (turn: TurnStep) =>
-      withVariables(this.#model.renderer, this.#optionsOnRecord(turn), read(turn))
+      withVariables(this.#model.renderer, this.#getRecordedOptions(turn), read(turn))
     const turns = await readSessionTurns(store, sessionId, conversationOf, editedCalls)
-    callIds.isWhole = true
+    callIds.isComplete = true
     return turns
   }
 
   /** Returns the prompt options of a recorded turn, with the effort adapted as it was for the turn. */
-  #optionsOnRecord({ tools, params }: TurnStep): PromptOptions {
+  #getRecordedOptions({ tools, params }: TurnStep): PromptOptions {
     const { body } = adaptEffort(JSON.parse(params) as ChatBody, this.#model.efforts)
     return { ...toPromptOptions(body), tools: tools === '[]' ? null : tools }
   }
@@ -168,19 +171,22 @@ export class TokenPrompts implements Prompts {
     )
   }
 
-  #callWith(parts: CallParts, { tokensLeft, contextTokens, rejectsOverlong }: RequestBudget): RequestPrompt {
+  #createPrompt(
+    parts: PromptParts,
+    { tokensLeft, contextTokens, rejectsOverlong }: RequestBudget,
+  ): RequestPrompt {
     const { request, prompt } = parts
     const contextLength = Math.min(this.#model.contextLength ?? Number.POSITIVE_INFINITY, contextTokens)
     const room = contextLength - prompt.ids.length
     // If the room is unknown, an engine would reject a number that is too large.
     const budget = Number.isFinite(room) ? Math.min(room, tokensLeft) : room
-    if (room > 0) return new TokenCall(parts, this.#model, budget)
-    if (request.refuseOverlong || rejectsOverlong) throw tooLong(contextLength, prompt.ids.length)
-    return new FullCall(parts)
+    if (room > 0) return new TokenIdsPrompt(parts, this.#model, budget)
+    if (request.rejectOverlong || rejectsOverlong) throw tooLong(contextLength, prompt.ids.length)
+    return new FullContextPrompt(parts)
   }
 }
 
-interface CallParts {
+interface PromptParts {
   readonly request: ChatGeneration
   readonly turns: SessionTurns
   readonly prompt: PromptPlan
@@ -188,17 +194,17 @@ interface CallParts {
    * The annotations of the turn: changes that the agent made to its tool calls, the adapted reasoning effort, and
    * special tokens in texts.
    */
-  readonly note: object
+  readonly annotations: object
   /** The schema that constrains decoding, if the agent forces a tool call. */
   readonly forcedCall: object | undefined
   readonly counts: PromptCounts
 }
 
 abstract class TokenRequestPrompt implements RequestPrompt {
-  protected readonly parts: CallParts
+  protected readonly parts: PromptParts
   abstract readonly request: GenerationRequest
 
-  constructor(parts: CallParts) {
+  constructor(parts: PromptParts) {
     this.parts = parts
   }
 
@@ -206,7 +212,7 @@ abstract class TokenRequestPrompt implements RequestPrompt {
 
   abstract read(events: readonly GenerationEvent[]): MaybePromise<readonly GenerationEvent[]>
 
-  answered(completion: Completion): void {
+  onCommitted(completion: Completion): void {
     // A prompt that is built on wrong or missing ids would be wrong, too.
     if (inexactReason(completion) !== null) return
     const { request, turns, prompt } = this.parts
@@ -215,18 +221,18 @@ abstract class TokenRequestPrompt implements RequestPrompt {
     seen.completion = Int32Array.from(tokenIds)
     const hasExperts = completion.details?.hasExperts ?? false
     const turn = { turnId: request.requestId, prompt: seen, hasExperts }
-    const said = joinedText(prompt.textBefore, content)
-    turns.add(prompt.match, { content: said, reasoning, toolCalls }, turn)
+    const text = joinedText(prompt.textBefore, content)
+    turns.add(prompt.match, { content: text, reasoning, toolCalls }, turn)
   }
 }
 
 /** A request that reaches the engine as ids, and whose sampled tokens are decoded. */
-class TokenCall extends TokenRequestPrompt {
+class TokenIdsPrompt extends TokenRequestPrompt {
   readonly request: GenerationRequest
-  readonly #decoder: AnswerDecoder
+  readonly #decoder: CompletionDecoder
   readonly #vocabularySize: number
 
-  constructor(parts: CallParts, model: TokenModel, room: number) {
+  constructor(parts: PromptParts, model: TokenModel, room: number) {
     super(parts)
     const { request, prompt, forcedCall } = parts
     const body = withBudget(request.body, room)
@@ -236,7 +242,7 @@ class TokenCall extends TokenRequestPrompt {
     const mayReason = leavesRoomToReason(model.parser, prompt.text) && { mayReason: true }
     this.request = { ...request, ...expertsPart(parts), ...tokenIds, ...format, ...mayReason, body: sent }
     this.#vocabularySize = model.vocabularySize
-    this.#decoder = decoderFor(model, request.body, {
+    this.#decoder = createDecoder(model, request.body, {
       promptText: prompt.text,
       prefix: prompt.prefix,
       forcesCall: forcedCall !== undefined,
@@ -254,7 +260,7 @@ class TokenCall extends TokenRequestPrompt {
 
   /** Returns the start with the prompt's ids that the engine reports; a difference from the sent ones is recorded. */
   #getStart(start: GenerationStart): GenerationStart {
-    const { prompt, note, counts } = this.parts
+    const { prompt, annotations, counts } = this.parts
     const { promptTokenIds: reported = prompt.ids } = start
     const mismatched = !reported.equals(prompt.ids)
     if (mismatched) counts.add('mismatched')
@@ -264,7 +270,11 @@ class TokenCall extends TokenRequestPrompt {
       // Of two equal lists, the one that is in use, so that the other's memory is released.
       promptTokenIds: mismatched ? reported : prompt.ids,
       vocabularySize: this.#vocabularySize,
-      annotations: { ...start.annotations, ...note, prompt: originToWire({ ...prompt, images }, mismatched) },
+      annotations: {
+        ...start.annotations,
+        ...annotations,
+        prompt: originToWire({ ...prompt, images }, mismatched),
+      },
     }
   }
 
@@ -275,8 +285,8 @@ class TokenCall extends TokenRequestPrompt {
   #imagesIn(prompt: PromptIds, engine: string): readonly ImagePosition[] {
     const { images } = this.parts.prompt
     if (images.length === 0) return images
-    const placed = locateImages(prompt.whole(), images, this.request.images!.tokenId)
-    if (placed !== undefined) return placed
+    const positions = locateImages(prompt.whole(), images, this.request.images!.tokenId)
+    if (positions !== undefined) return positions
     throw new ProxyError(
       'engine_failed',
       `the engine at ${engine} used other image tokens than the model's files specify: it must run with the ` +
@@ -289,23 +299,23 @@ class TokenCall extends TokenRequestPrompt {
  * Returns the first token whose experts are requested: those of the tokens that the prompt shares with an earlier turn
  * are recorded with it, except the last token's.
  */
-function expertsPart({ request, prompt }: CallParts): { expertsStart?: number } {
+function expertsPart({ request, prompt }: PromptParts): { expertsStart?: number } {
   const { parent, origin } = prompt
   if (!request.record?.routedExperts || !parent?.hasExperts || origin.reusedTokens === 0) return {}
   return { expertsStart: origin.reusedTokens - 1 }
 }
 
 /** A request whose prompt fills the context: the completion is empty, and no engine is used. */
-class FullCall extends TokenRequestPrompt {
+class FullContextPrompt extends TokenRequestPrompt {
   readonly request: GenerationRequest
-  readonly answer: readonly GenerationEvent[]
+  readonly response: readonly GenerationEvent[]
 
-  constructor(parts: CallParts) {
+  constructor(parts: PromptParts) {
     super(parts)
     this.request = parts.request
-    const { prompt, note } = parts
+    const { prompt, annotations: note } = parts
     const annotations = { ...note, prompt: originToWire(prompt, false) }
-    this.answer = emptyAnswer({ promptTokenIds: prompt.ids, annotations }, 'length')
+    this.response = createEmptyResponse({ promptTokenIds: prompt.ids, annotations }, 'length')
   }
 
   read(events: readonly GenerationEvent[]): readonly GenerationEvent[] {
@@ -314,7 +324,7 @@ class FullCall extends TokenRequestPrompt {
 }
 
 /** Joins a message that the completion continued with it, and learns the ids of tool calls. */
-async function* asCalled(turns: AsyncIterable<TurnStep>, ids: ToolCallIds): AsyncGenerator<TurnStep> {
+async function* joinCompletions(turns: AsyncIterable<TurnStep>, ids: ToolCallIds): AsyncGenerator<TurnStep> {
   for await (const turn of turns) {
     // For every turn, exact or not: agents send back what they received.
     ids.learnFrom(turn)
@@ -343,9 +353,9 @@ function logMatch({ log }: ChatGeneration, { origin, match }: PromptPlan): void 
 /** Limits the requested number of tokens to the room; if that is unknown, it is unchanged. */
 function withBudget(body: ChatBody, room: number): ChatBody {
   const { max_completion_tokens: newer, max_tokens: older, ...rest } = body
-  const asked = newer ?? older
-  if (!Number.isFinite(room)) return asked === undefined ? rest : { ...rest, max_tokens: asked }
-  return { ...rest, max_tokens: Math.min(asked ?? room, room) }
+  const requested = newer ?? older
+  if (!Number.isFinite(room)) return requested === undefined ? rest : { ...rest, max_tokens: requested }
+  return { ...rest, max_tokens: Math.min(requested ?? room, room) }
 }
 
 function imagesPart({ images }: PromptPlan, { imageRule }: TokenModel): { images?: PromptImages } {

@@ -26,7 +26,7 @@ export function tooLong(contextLength: number | undefined, tokens: number, atLea
 }
 
 /** @throws ProxyError `context_length_exceeded` */
-export function refuseTooLong(model: ContextLimits, last: Message | undefined): void {
+export function rejectTooLong(model: ContextLimits, last: Message | undefined): void {
   const contextLength = model.contextLength ?? model.servedLength
   if (contextLength === undefined || last === undefined) return
   const chars = charsIn(last)

@@ -2,7 +2,7 @@
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { ToolCall } from '../../../protocol/canonical/messages.ts'
 import type { TurnRecord } from '../../store/port/turn-store.ts'
-import type { EchoNote } from '../prompts/echo-note.ts'
+import type { EchoAnnotation } from '../prompts/echo-annotation.ts'
 
 /** One change. The texts are excerpts that begin one line before the first difference; null: the text did not exist. */
 export interface MessageChange {
@@ -109,7 +109,7 @@ export function getNext(message: Message, last: Message | undefined): Message | 
 
 /** Returns how an agent changed the tool calls of a turn. Values of arguments are JSON, or text. */
 export function findToolCallChanges(
-  { changes: noted = [] }: EchoNote,
+  { changes: noted = [] }: EchoAnnotation,
   { index, toolCalls }: Pick<TurnRecord, 'index' | 'toolCalls'>,
 ): { text: string; changes: MessageChange[] } {
   const names = new Map((JSON.parse(toolCalls) as ToolCall[]).map(({ id, function: of }) => [id, of.name]))

@@ -2,7 +2,7 @@
 import type { Message } from '../../../protocol/canonical/conversation.ts'
 import type { TurnStep } from '../../store/port/turn-store.ts'
 import { getPromptReason, getRecordedParent } from '../matching/recorded-parent.ts'
-import { readEchoNote } from '../prompts/echo-note.ts'
+import { readEchoAnnotation } from '../prompts/echo-annotation.ts'
 import { type AgentRole, isMainWork } from '../roles/agent-role.ts'
 import type { AgentRoleMatch } from '../roles/agent-role-finder.ts'
 import {
@@ -207,7 +207,7 @@ export class NewRows {
   }
 
   #editedCall(step: TurnStep): NewRow | undefined {
-    const note = readEchoNote(step)
+    const note = readEchoAnnotation(step)
     const before = note?.kinds.includes('edited') ? this.#turns.get(note.from ?? '') : undefined
     if (note === undefined || before === undefined) return undefined
     const { text, changes } = findToolCallChanges(note, before)

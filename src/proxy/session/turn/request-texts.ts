@@ -4,7 +4,7 @@ import { formatTools } from '../../../protocol/canonical/number-texts.ts'
 import type { CanonicalRequest, GenerationRequest } from '../../../protocol/canonical/request.ts'
 import { encodeElements } from '../../../protocol/json/json-member.ts'
 import type { OpenTurn } from '../../store/port/turn-store.ts'
-import { promptPieces } from '../prompts/prompt-pieces.ts'
+import { toPromptChunks } from '../prompts/prompt-chunks.ts'
 import type { SessionMemory } from '../state/session-memory.ts'
 
 export type RequestTexts = Pick<OpenTurn, 'lastMessage' | 'tools' | 'params' | 'promptPieces'>
@@ -20,7 +20,7 @@ export function writeRequest(
   try {
     const params = toParamsText(request)
     if (request.kind === 'completion') {
-      const chunks = promptPieces(request.body.prompt)
+      const chunks = toPromptChunks(request.body.prompt)
       return { lastMessage: undefined, tools: null, params, promptPieces: chunks }
     }
     const { tools } = request.body

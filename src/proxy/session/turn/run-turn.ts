@@ -119,7 +119,7 @@ export class TurnRunner {
       // The session has no turns yet, so the cache is complete.
       if (allocation.index === 0) {
         memory.isComplete = true
-        memory.callIds.isWhole = true
+        memory.callIds.isComplete = true
         memory.idempotencyKeys ??= new Set()
       }
       memory.editedCalls = allocation.config.editedCalls ?? this.#options.editedCalls ?? 'auto'
@@ -287,7 +287,7 @@ export class TurnRunner {
       await this.#close(turn, 'completed', null)
       // The turn is durable but not yet received: a later request can neither continue the completion earlier nor miss
       // it.
-      prompt.answered(turn.completion)
+      prompt.onCommitted(turn.completion)
       void turn.write([last])
     } catch (thrown) {
       failure = toProxyError(signal.aborted ? signal.reason : thrown)
@@ -328,8 +328,8 @@ export class TurnRunner {
     const onDispatched = () => {
       turn.weightsAtDispatch = weights?.version
     }
-    const generated = prompt.answer
-      ? sink.write(prompt.answer)
+    const generated = prompt.response
+      ? sink.write(prompt.response)
       : backend.generate({ ...prompt.request, onDispatched }, sink, allocation.signal)
     generated?.catch(() => {})
     try {

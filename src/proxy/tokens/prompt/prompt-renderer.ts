@@ -49,7 +49,7 @@ export interface ContinuationRequest {
 }
 
 /**
- * The continuation of a turn: its prompt and completion without the replaced end, then `glueIds`, then `newIds`, form
+ * The continuation of a turn: its prompt and completion without the replaced end, then `bridgeIds`, then `newIds`, form
  * the new prompt.
  */
 export interface Continuation extends JoinPoint {
@@ -133,7 +133,7 @@ export class PromptRenderer {
     )
     if ('refused' in joined) return joined
     const finished = await this.#finish(request.unfinished, short)
-    return { ...joined, glueIds: [...finished, ...joined.glueIds], text: part.text }
+    return { ...joined, bridgeIds: [...finished, ...joined.bridgeIds], text: part.text }
   }
 
   /** Returns the tokens that end a truncated completion's open block, as the template ends it. */
@@ -209,7 +209,7 @@ interface JoinPoint {
   /** The number of sampled tokens at the completion's end that the new part replaces. */
   replacedTokens: number
   /** The ids that the completion lacks: the end of a truncated block, and the end of turn. */
-  glueIds: number[]
+  bridgeIds: number[]
   /** The ids of the template's separator, the new messages and the generation prompt. */
   newIds: TokenIds
 }
@@ -235,9 +235,9 @@ export function joinIds(
   const first = ids[0]
   if (first === undefined || !tokenizer.isAdded(first)) return { refused: 'no_token_boundary' }
   if (endId === undefined) return joinAtOpening(ids, completion)
-  const glueIds = findMissingIds(closingIds, completion)
+  const bridgeIds = findMissingIds(closingIds, completion)
   if (first !== endId) return { refused: 'no_token_boundary' }
-  return { replacedTokens: 0, glueIds, newIds: ids.slice(1) }
+  return { replacedTokens: 0, bridgeIds, newIds: ids.slice(1) }
 }
 
 /**
@@ -255,6 +255,6 @@ function findMissingIds(closingIds: readonly number[], { lastId, endedItself }: 
  * result of a tool call), the one that opens the next message replaces that token, as the template renders it.
  */
 function joinAtOpening(ids: TokenIds, { lastId, endedItself }: CompletionEnd): JoinPoint {
-  if (lastId === ids[0]) return { replacedTokens: 0, glueIds: [], newIds: ids.slice(1) }
-  return { replacedTokens: Number(endedItself), glueIds: [], newIds: ids }
+  if (lastId === ids[0]) return { replacedTokens: 0, bridgeIds: [], newIds: ids.slice(1) }
+  return { replacedTokens: Number(endedItself), bridgeIds: [], newIds: ids }
 }

@@ -2,7 +2,7 @@
 import t, { type Test } from 'tap'
 import { ProxyError } from '../../../../src/base/errors.ts'
 import type { ChatMessage } from '../../../../src/protocol/canonical/messages.ts'
-import { decoderFor } from '../../../../src/proxy/session/prompts/answer-decoder.ts'
+import { createDecoder } from '../../../../src/proxy/session/prompts/completion-decoder.ts'
 import type { TurnOutcome, TurnRecord } from '../../../../src/proxy/store/port/turn-store.ts'
 import type { TokenModel } from '../../../../src/proxy/tokens/model/token-model.ts'
 import { MemoryTurnStore } from '../../../helpers/memory-store.ts'
@@ -119,7 +119,7 @@ t.test('tokens that an engine writes as ids are texts to the agent, their altern
   const delta = { type: 'delta', tokenIds: [idOf('Hi')], logprobs: [-1], logprobsContent } as const
   const read = async (events: readonly object[], body = {}) => {
     const followed = { promptText: 'x', forcesCall: false }
-    const decoder = decoderFor(model as TokenModel, { messages: [], ...body }, followed)
+    const decoder = createDecoder(model as TokenModel, { messages: [], ...body }, followed)
     return (await decoder.read(events as never)) as { logprobsContent?: object[] }[]
   }
   const [shown] = await read([delta])

@@ -12,7 +12,7 @@ function glueBehind(lastId: number | undefined, endedItself = false) {
 }
 
 /** As in {@link glueBehind}, of which the completion loses no token. */
-const glue = (glueIds: number[]) => ({ replacedTokens: 0, glueIds, newIds: [NEXT] })
+const glue = (bridgeIds: number[]) => ({ replacedTokens: 0, bridgeIds, newIds: [NEXT] })
 
 t.test('a completion that was cut off gets what it lacks of its end, and nothing twice', async (t) => {
   t.same(glueBehind(7), glue([CALL_END, TURN_END]))
@@ -25,8 +25,8 @@ t.test('a completion that was cut off gets what it lacks of its end, and nothing
 t.test('the token that opens the next message replaces another end of turn', async (t) => {
   const behind = (lastId: number | undefined, endedItself: boolean) =>
     joinIds([TURN_END, NEXT], { endId: undefined, closingIds: [] }, { lastId, endedItself }, tokenizer)
-  const whole = { glueIds: [], newIds: [TURN_END, NEXT] }
-  t.same(behind(TURN_END, true), { replacedTokens: 0, glueIds: [], newIds: [NEXT] }, 'the same token')
+  const whole = { bridgeIds: [], newIds: [TURN_END, NEXT] }
+  t.same(behind(TURN_END, true), { replacedTokens: 0, bridgeIds: [], newIds: [NEXT] }, 'the same token')
   t.same(behind(CALL_END, true), { replacedTokens: 1, ...whole }, 'another one')
   t.same(behind(7, false), { replacedTokens: 0, ...whole }, 'a completion that was cut off')
   t.same(behind(undefined, false), { replacedTokens: 0, ...whole }, 'an empty completion')

@@ -88,9 +88,9 @@ export class Rollout {
     const request = { history: [...this.#messages, completion], newMessages: next, lastCompletionId }
     const added = await renderer.renderContinuation(request, this.#options)
     if ('refused' in added) throw new Error(added.refused)
-    assert.deepEqual(added.glueIds, ended ? [] : [this.#end.id])
+    assert.deepEqual(added.bridgeIds, ended ? [] : [this.#end.id])
     this.#messages = [...request.history, ...next]
-    this.#ids = [...this.#ids, ...added.glueIds, ...added.newIds]
+    this.#ids = [...this.#ids, ...added.bridgeIds, ...added.newIds]
     this.#text += (ended ? '' : this.#end.text) + added.text
     return [...added.newIds]
   }

@@ -54,10 +54,10 @@ async function continued(
 }
 
 t.test('the new part is the separator, the new messages and the generation prompt', async (t) => {
-  const { glueIds, newIds, text } = await continued(rendererOf(chatMl(MESSAGE)), NEXT_QUESTION)
+  const { bridgeIds, newIds, text } = await continued(rendererOf(chatMl(MESSAGE)), NEXT_QUESTION)
   t.equal(text, '\n<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\n')
   t.equal(tokenizer.decode(newIds), text)
-  t.same(glueIds, [])
+  t.same(bridgeIds, [])
 })
 
 t.test(
@@ -103,7 +103,7 @@ t.test('a template that refuses text beside reasoning and calls goes on from a p
 t.test('a completion that did not end its turn is ended, whatever it ended with', async (t) => {
   const renderer = rendererOf(chatMl(MESSAGE), { eosTokenIds: [7] })
   const glueBehind = async (lastCompletionId: number | undefined) =>
-    (await continued(renderer, { ...NEXT_QUESTION, lastCompletionId })).glueIds
+    (await continued(renderer, { ...NEXT_QUESTION, lastCompletionId })).bridgeIds
   t.same(await glueBehind(42), [END])
   t.same(await glueBehind(undefined), [END], 'nothing was sampled')
   t.same(await glueBehind(END), [])
@@ -377,8 +377,8 @@ t.test('a template whose next message ends the last one goes on from the token t
   const start = tokenizer.tokenToId('<|im_start|>')!
   const renderer = rendererOf(ENDS_NOTHING, { eosTokenIds: [start] })
   const decodedBehind = async (lastCompletionId: number) => {
-    const { glueIds, newIds } = await continued(renderer, { ...NEXT_QUESTION, lastCompletionId })
-    t.same(glueIds, [])
+    const { bridgeIds, newIds } = await continued(renderer, { ...NEXT_QUESTION, lastCompletionId })
+    t.same(bridgeIds, [])
     return tokenizer.decode(newIds)
   }
   t.equal(await decodedBehind(start), 'user\nWhat?<|im_start|>assistant\n')

@@ -2,7 +2,7 @@
 import { isRecord } from '../../../../base/json.ts'
 import { getMessagesBetween, type Message } from '../../../../protocol/canonical/conversation.ts'
 import type { ChatMessage, ToolCall, Usage } from '../../../../protocol/canonical/messages.ts'
-import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
+import { promptJson } from '../../../session/prompts/prompt-chunks.ts'
 import { NewPrompts } from '../sessions/new-prompts.ts'
 import { type AtifPart, atifContent } from './atif-content.ts'
 import type { TurnText } from './read-session.ts'

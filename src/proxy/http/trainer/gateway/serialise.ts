@@ -1,6 +1,6 @@
 /** Turns as the traces of the second model-gateway contract, in chunks of JSON text. */
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
-import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
+import { promptJson } from '../../../session/prompts/prompt-chunks.ts'
 import type { TurnTrace } from '../../../session/trajectories/traces.ts'
 import type { SessionRecord, TurnRecord } from '../../../store/port/turn-store.ts'
 import { member, numberArray, openObject, textArray } from '../sessions/json-stream.ts'

@@ -1,7 +1,7 @@
 /** A session's turns without texts and ids: their parents, their durations, and where a shared prefix broke. */
 import type { Static } from 'typebox'
 import { getPromptReason, getRecordedParent } from '../../../session/matching/recorded-parent.ts'
-import { readEchoNote } from '../../../session/prompts/echo-note.ts'
+import { readEchoAnnotation } from '../../../session/prompts/echo-annotation.ts'
 import { readSpecialTokens } from '../../../session/prompts/special-tokens.ts'
 import { isSplit, type NewRow, NewRows } from '../../../session/trajectories/new-rows.ts'
 import { TrajectoryBuilder } from '../../../session/trajectories/trajectories.ts'
@@ -81,7 +81,7 @@ function toTreeTurn(turn: TurnStep, line: string): TurnLinks['shown'] {
     prompt_tokens: (base === null ? 0 : shared) + rest.length,
     sampled_tokens: turn.completionTokenIds.length,
     prompt_reason: getPromptReason(turn),
-    changed_calls: readEchoNote(turn)?.kinds ?? [],
+    changed_calls: readEchoAnnotation(turn)?.kinds ?? [],
     special_tokens: readSpecialTokens(turn),
     started_at: turn.startedAtMs / 1000,
     first_token_ms: after(turn.firstTokenAtMs),

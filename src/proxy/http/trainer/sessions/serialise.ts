@@ -1,8 +1,8 @@
 /** Rows of the store in the form of the sessions API. */
 import type { Static } from 'typebox'
 import { getTextsUpTo } from '../../../../protocol/canonical/conversation.ts'
-import { readEchoNote } from '../../../session/prompts/echo-note.ts'
-import { promptJson } from '../../../session/prompts/prompt-pieces.ts'
+import { readEchoAnnotation } from '../../../session/prompts/echo-annotation.ts'
+import { promptJson } from '../../../session/prompts/prompt-chunks.ts'
 import { AgentRoleFinder, type AgentRoleMatch } from '../../../session/roles/agent-role-finder.ts'
 import { readSamplingParams } from '../../../session/state/turn-allocation.ts'
 import { isTrace } from '../../../session/trajectories/traces.ts'
@@ -70,7 +70,7 @@ export async function* sessionWithTurns(
     if (isTrace(turn)) traceCount += 1
     if (turn.status === 'aborted') abortedTurns += 1
     for (const word of toPromptMembers(turn)) prompts[word] = (prompts[word] ?? 0) + 1
-    for (const kind of readEchoNote(turn)?.kinds ?? []) changed[kind] = (changed[kind] ?? 0) + 1
+    for (const kind of readEchoAnnotation(turn)?.kinds ?? []) changed[kind] = (changed[kind] ?? 0) + 1
   }
   const counts = `"prompts":${JSON.stringify(prompts)},"changed_calls":${JSON.stringify(changed)}`
   yield `],"trace_count":${traceCount},${counts},"aborted_turns":${abortedTurns}}`

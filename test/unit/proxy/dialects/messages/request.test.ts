@@ -33,7 +33,7 @@ t.test('the smallest request', async (t) => {
   t.same(lowerMessagesRequest({ ...ask, messages: hi }), {
     kind: 'chat',
     body: { model: 'm', max_tokens: 10, messages: hi },
-    refuseOverlong: true,
+    rejectOverlong: true,
     stream: false,
     answerOptions: { logprobs: false, tokenIds: false, reasoning: true, streamUsage: true },
   })

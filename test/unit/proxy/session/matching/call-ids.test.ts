@@ -82,7 +82,7 @@ t.test('a stray id is one that was drawn, and for no turn that is known', async 
   t.notOk(ids.isStray(known))
   t.ok(ids.isStray(other), 'another session may have it')
   t.notOk(ids.isStray('call_1'), 'nobody has drawn this one')
-  t.notOk(ids.isWhole)
+  t.notOk(ids.isComplete)
 })
 
 t.test('an id that lost its underscore is the one that was drawn, and no other id changes', async (t) => {

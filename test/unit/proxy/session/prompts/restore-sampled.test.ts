@@ -29,7 +29,11 @@ function conversation(...messages: object[]) {
 /** The turn whose answer is the second message. */
 function turnSaying(...calls: object[]): IndexTurn<SessionTurn> {
   const said = { content: 'Go', reasoning: null, toolCalls: calls } as unknown as CompletionMessage
-  return { turn: { said }, depth: 2, parent: undefined } as unknown as IndexTurn<SessionTurn>
+  return {
+    turn: { completionMessage: said },
+    depth: 2,
+    parent: undefined,
+  } as unknown as IndexTurn<SessionTurn>
 }
 
 const valuesOf = (messages: readonly { value: unknown }[]) => messages.map(({ value }) => value)

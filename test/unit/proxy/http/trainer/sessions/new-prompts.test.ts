@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { NewPrompts } from '../../../../../../src/proxy/http/trainer/sessions/new-prompts.ts'
-import { promptJson, promptPieces } from '../../../../../../src/proxy/session/prompts/prompt-pieces.ts'
+import { promptJson, toPromptChunks } from '../../../../../../src/proxy/session/prompts/prompt-chunks.ts'
 
 type Prompt = string | number[]
 
@@ -9,7 +9,7 @@ type Prompt = string | number[]
 function shown(prompts: Prompt[]): { of: number | null; rest: Prompt }[] {
   const known = new NewPrompts()
   return prompts.map((prompt, index) => {
-    const { turnId, pieces } = known.add({ turnId: String(index), promptPieces: promptPieces(prompt) })
+    const { turnId, pieces } = known.add({ turnId: String(index), promptPieces: toPromptChunks(prompt) })
     return { of: turnId === null ? null : Number(turnId), rest: JSON.parse([...promptJson(pieces)].join('')) }
   })
 }

@@ -29,7 +29,7 @@ interface EchoChange {
   echoed: string | null
 }
 
-export interface EchoNote {
+export interface EchoAnnotation {
   kinds: EchoKind[]
   /** The turn of the sampled completion. */
   from?: string
@@ -42,11 +42,11 @@ const MAX_CHANGES = 32
 const MAX_CHARS = 200
 
 /** @returns undefined: the agent sent back what it received */
-export function echoNote(
+export function createEchoAnnotation(
   { parent, edited }: PrefixMatch<SessionTurn>,
   last: Message | undefined,
   unknownIds: readonly string[],
-): { echo: EchoNote } | undefined {
+): { echo: EchoAnnotation } | undefined {
   const turn = edited ?? parent
   const changes = turn === undefined ? [] : findChanges(turn, last)
   const kinds = new Set<EchoKind>(edited === undefined ? [] : ['edited'])
@@ -60,24 +60,24 @@ export function echoNote(
 function findChanges({ turn, depth }: IndexTurn<SessionTurn>, last: Message | undefined): EchoChange[] {
   let echo = last
   while (echo !== undefined && echo.depth > depth) echo = echo.parent
-  if (turn.said === undefined || echo?.value.role !== 'assistant') return []
-  const sampled = sampledMessage(turn.said)
+  if (turn.completionMessage === undefined || echo?.value.role !== 'assistant') return []
+  const sampled = sampledMessage(turn.completionMessage)
   const calls = (echo.value.tool_calls ?? []) as ToolCallEcho[]
   const echoed = calls.map((call) => ({ ...call, id: restoreId(call.id) }))
-  const inOrder = turn.said.toolCalls.every(({ id }, at) => echoed[at]?.id === id)
-  if (inOrder && messageKey(sampled).digest === getMessageKey(echo).digest) return []
+  const isInOrder = turn.completionMessage.toolCalls.every(({ id }, at) => echoed[at]?.id === id)
+  if (isInOrder && messageKey(sampled).digest === getMessageKey(echo).digest) return []
   const byId = new Map(echoed.map((call) => [call.id, call]))
-  const changes = turn.said.toolCalls.flatMap((call) => changesOfCall(call, byId.get(call.id)))
-  if (!inOrder) {
+  const changes = turn.completionMessage.toolCalls.flatMap((call) => findCallChanges(call, byId.get(call.id)))
+  if (!isInOrder) {
     const idsOf = (calls: readonly { id: string }[]) => calls.map(({ id }) => id).join(' ')
-    changes.push(changed('order', {}, idsOf(turn.said.toolCalls), idsOf(echoed)))
+    changes.push(changed('order', {}, idsOf(turn.completionMessage.toolCalls), idsOf(echoed)))
   }
-  const [said, says] = [readText(sampled).trim(), readText(echo.value).trim()]
-  if (said !== says) changes.push(changed('text', {}, said, says))
+  const [sampledText, echoedText] = [readText(sampled).trim(), readText(echo.value).trim()]
+  if (sampledText !== echoedText) changes.push(changed('text', {}, sampledText, echoedText))
   return changes
 }
 
-function changesOfCall(
+function findCallChanges(
   { id: call, function: sampled }: ToolCallEcho,
   echo: ToolCallEcho | undefined,
 ): EchoChange[] {
@@ -88,10 +88,12 @@ function changesOfCall(
   if (before!.text === after!.text) return renamed
   if (before!.malformed || after!.malformed)
     return [...renamed, changed('arguments', { call }, before!.text, after!.text)]
-  const [own, others] = [before!, after!].map(({ text }) => JSON.parse(text) as Record<string, unknown>)
-  const paths = new Set([...Object.keys(own!), ...Object.keys(others!)])
+  const [sampledArgs, echoedArgs] = [before!, after!].map(
+    ({ text }) => JSON.parse(text) as Record<string, unknown>,
+  )
+  const paths = new Set([...Object.keys(sampledArgs!), ...Object.keys(echoedArgs!)])
   const members = [...paths].flatMap((path) => {
-    const [was, is] = [own!, others!].map((args) =>
+    const [was, is] = [sampledArgs!, echoedArgs!].map((args) =>
       Object.hasOwn(args, path) ? canonicalJson(args[path]) : null,
     )
     return was === is ? [] : [changed('arguments', { call, path }, was!, is!)]
@@ -113,18 +115,18 @@ function shortened(text: string | null): string | null {
 }
 
 /** Returns the annotation of a stored turn; undefined: nothing was changed. */
-export function readEchoNote({ annotations }: { annotations: string }): EchoNote | undefined {
+export function readEchoAnnotation({ annotations }: { annotations: string }): EchoAnnotation | undefined {
   // Most turns have none, so they are not parsed.
   if (!annotations.includes('"echo"')) return undefined
-  return (JSON.parse(annotations) as { echo?: EchoNote }).echo
+  return (JSON.parse(annotations) as { echo?: EchoAnnotation }).echo
 }
 
-const looked = new SideTable<Message, true>()
+const searched = new SideTable<Message, true>()
 
 /** Returns the ids in new messages that a proxy generated, but for no turn that is known here. */
-export function unknownIdsIn(last: Message | undefined, ids: ToolCallIds): string[] {
-  const added = getMessagesBetween(undefined, last, (message) => looked.of(message) === true)
-  for (const message of added) looked.put(message, true)
+export function findUnknownIds(last: Message | undefined, ids: ToolCallIds): string[] {
+  const added = getMessagesBetween(undefined, last, (message) => searched.of(message) === true)
+  for (const message of added) searched.put(message, true)
   return added.flatMap(({ value }) => callIdsIn(value)).filter((id) => ids.isStray(id))
 }
 

@@ -15,11 +15,11 @@ import { StreamingDecoder } from '../../tokens/tokenizer/streaming-decoder.ts'
  * @param followed `promptText`: the text before the completion; `prefix`: the same, with the part of a truncated turn
  *   that was already sampled, default: promptText; `forcesCall`: decoding is constrained to tool calls as JSON
  */
-export function decoderFor(
+export function createDecoder(
   { tokenizer, parser, responses, eosTokenIds }: TokenModel,
   body: ChatBody,
   followed: { promptText: string; prefix?: string | undefined; forcesCall: boolean },
-): AnswerDecoder {
+): CompletionDecoder {
   const { promptText, prefix = promptText, forcesCall } = followed
   const stops = typeof body.stop === 'string' ? [body.stop] : (body.stop ?? [])
   const startsInReasoning = opensReasoning(parser, promptText)
@@ -29,7 +29,7 @@ export function decoderFor(
   const byTemplate = forcesCall ? undefined : responses
   const parserOf = () =>
     forcesCall ? createForcedCallParser(parser, parserOptions) : parser.create(parserOptions)
-  return new AnswerDecoder({
+  return new CompletionDecoder({
     decoder: new StreamingDecoder(tokenizer, {
       // A response template may refer to any special token.
       skipSpecialTokens: body.skip_special_tokens !== false && byTemplate === undefined,
@@ -53,9 +53,9 @@ function toNumbers(value: unknown): number[] {
 const TOKEN_AS_ID = 'token_id:'
 
 /** The events of an engine after the start. */
-type AnswerEvent = GenerationDelta | GenerationEnd
+type CompletionEvent = GenerationDelta | GenerationEnd
 
-interface AnswerDecoderParts {
+interface CompletionDecoderParts {
   decoder: StreamingDecoder
   stops: StopStrings
   /** Tokens that end a completion if they are its last. */
@@ -79,8 +79,8 @@ interface AnswerDecoderParts {
  * Converts an engine's tokens into output for the agent. Every token is forwarded as it arrived, with the text that it
  * completed: none while a character, a stop string or markup is incomplete.
  */
-export class AnswerDecoder {
-  readonly #parts: AnswerDecoderParts
+export class CompletionDecoder {
+  readonly #parts: CompletionDecoderParts
   #tokenCount = 0
   /** The last token, if it may have ended the completion, in which case it has no text. */
   #undecided: number | undefined
@@ -89,7 +89,7 @@ export class AnswerDecoder {
   /** Whether the engine sent text, which is never forwarded. */
   #hasText = false
 
-  constructor(parts: AnswerDecoderParts) {
+  constructor(parts: CompletionDecoderParts) {
     this.#parts = parts
   }
 
@@ -99,15 +99,15 @@ export class AnswerDecoder {
    * @throws ProxyError `engine_failed` if the engine sampled without reporting ids: the agent would receive an empty
    *   completion
    */
-  async read(events: readonly AnswerEvent[]): Promise<AnswerEvent[]> {
+  async read(events: readonly CompletionEvent[]): Promise<CompletionEvent[]> {
     const decoded = events.map((event) => (event.type === 'delta' ? this.#decodeDelta(event) : event))
     const end = events.findLast((event) => event.type === 'end')
     const texts = decoded.flatMap((event) => ('text' in event ? [event.text] : []))
     if (end !== undefined) texts.push(this.#lastText(end))
     const parsed = await this.#parts.reader.read(texts, end !== undefined)
     let next = 0
-    return decoded.flatMap((event): AnswerEvent[] => {
-      if ('text' in event) return [{ ...event.tokens, ...this.#note(parsed[next++]!) }]
+    return decoded.flatMap((event): CompletionEvent[] => {
+      if ('text' in event) return [{ ...event.tokens, ...this.#selectToolCalls(parsed[next++]!) }]
       return event.type === 'end' ? this.#finish(event, parsed.slice(next)) : [event]
     })
   }
@@ -141,8 +141,8 @@ export class AnswerDecoder {
     return last + stops.push(decoder.flush()) + stops.flush()
   }
 
-  #finish(end: GenerationEnd, parsed: readonly OutputDelta[]): AnswerEvent[] {
-    const deltas = parsed.map((delta) => this.#note(delta)).filter(isNotEmpty)
+  #finish(end: GenerationEnd, parsed: readonly OutputDelta[]): CompletionEvent[] {
+    const deltas = parsed.map((delta) => this.#selectToolCalls(delta)).filter(isNotEmpty)
     const finishReason = this.#calledTools && end.finishReason === 'stop' ? 'tool_calls' : end.finishReason
     // null means that an engine's completion ended by itself.
     const stopReason = end.stopReason === undefined ? this.#parts.stops.matched : end.stopReason
@@ -202,7 +202,7 @@ export class AnswerDecoder {
     return { ...delta, logprobsContent }
   }
 
-  #note(parsed: OutputDelta): OutputDelta {
+  #selectToolCalls(parsed: OutputDelta): OutputDelta {
     if (parsed.reasoning !== undefined) this.#parts.reasoningCount?.addReasoning(parsed.reasoning)
     if (parsed.toolCalls === undefined) return parsed
     this.#calledTools ||= parsed.toolCalls.length > 0

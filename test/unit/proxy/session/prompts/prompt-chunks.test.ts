@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { promptJson, promptPieces } from '../../../../../src/proxy/session/prompts/prompt-pieces.ts'
+import { promptJson, toPromptChunks } from '../../../../../src/proxy/session/prompts/prompt-chunks.ts'
 
 const ids = fc.array(fc.nat(150_000), { minLength: 1, maxLength: 1500 })
 const text = fc.string({ unit: 'binary', maxLength: 4000, size: 'max' })
@@ -8,7 +8,7 @@ const text = fc.string({ unit: 'binary', maxLength: 4000, size: 'max' })
 t.test('the pieces of a prompt are its JSON text, whatever is in it', (t) => {
   const property = fc.property(
     fc.oneof(ids, text),
-    (prompt) => [...promptJson(promptPieces(prompt))].join('') === JSON.stringify(prompt),
+    (prompt) => [...promptJson(toPromptChunks(prompt))].join('') === JSON.stringify(prompt),
   )
   fc.assert(property, { numRuns: 100 })
   t.end()
@@ -19,14 +19,16 @@ t.test('a prompt that extends another one begins with its pieces, but for the la
     earlier.slice(0, -1).every((piece, place) => piece === later[place]) &&
     later[earlier.length - 1]!.startsWith(earlier.at(-1)!)
   fc.assert(
-    fc.property(ids, ids, (first, more) => extends_(promptPieces(first), promptPieces([...first, ...more]))),
+    fc.property(ids, ids, (first, more) =>
+      extends_(toPromptChunks(first), toPromptChunks([...first, ...more])),
+    ),
     { numRuns: 50 },
   )
   fc.assert(
     fc.property(
       fc.string({ unit: 'grapheme', maxLength: 4000, size: 'max' }),
       fc.string({ unit: 'grapheme', maxLength: 4000, size: 'max' }),
-      (first, more) => extends_(promptPieces(first), promptPieces(first + more)),
+      (first, more) => extends_(toPromptChunks(first), toPromptChunks(first + more)),
     ),
     { numRuns: 50 },
   )
@@ -35,7 +37,7 @@ t.test('a prompt that extends another one begins with its pieces, but for the la
 
 t.test('no piece begins or ends within a character', (t) => {
   for (const shift of ['', 'x']) {
-    const pieces = promptPieces(shift + '\u{1f600}'.repeat(3000))
+    const pieces = toPromptChunks(shift + '\u{1f600}'.repeat(3000))
     t.ok(pieces.length > 5)
     t.ok(pieces.every((piece) => piece.isWellFormed()))
   }

@@ -8,32 +8,32 @@ import type { CompletionBody } from '../../../protocol/canonical/request.ts'
  * The length of each chunk but the last. Long, so that there are few chunks; short, because the last one is stored with
  * each request.
  */
-const PIECE_CHARS = 1024
+const CHUNK_CHARS = 1024
 
 /**
  * Splits the prompt's JSON text without its last character, in whose position a longer prompt has another one: a prompt
  * that extends another begins with its chunks, and with the text of its last chunk.
  */
-export function promptPieces(prompt: CompletionBody['prompt']): string[] {
+export function toPromptChunks(prompt: CompletionBody['prompt']): string[] {
   const text = JSON.stringify(prompt).slice(0, -1)
-  const pieces: string[] = []
+  const chunks: string[] = []
   for (let start = 0; start < text.length; ) {
-    const end = endOfPiece(text, start)
-    pieces.push(text.slice(start, end))
+    const end = findChunkEnd(text, start)
+    chunks.push(text.slice(start, end))
     start = end
   }
-  return pieces
+  return chunks
 }
 
-/** @param pieces those of one prompt, or the rest of them: `[` or `"` and the text after it */
-export function* promptJson(pieces: readonly string[]): Generator<string> {
-  yield* pieces
-  yield pieces[0]!.startsWith('[') ? ']' : '"'
+/** @param chunks those of one prompt, or the rest of them: `[` or `"` and the text after it */
+export function* promptJson(chunks: readonly string[]): Generator<string> {
+  yield* chunks
+  yield chunks[0]!.startsWith('[') ? ']' : '"'
 }
 
 /** Returns the end of a chunk, never between the halves of a surrogate pair, which has no UTF-8. */
-function endOfPiece(text: string, start: number): number {
-  const end = start + PIECE_CHARS
+function findChunkEnd(text: string, start: number): number {
+  const end = start + CHUNK_CHARS
   return isHighSurrogate(text.charCodeAt(end - 1)) ? end - 1 : end
 }
 

@@ -1,7 +1,7 @@
 import t from 'tap'
 import type { GenerationDelta, GenerationEnd } from '../../../../../src/protocol/canonical/events.ts'
 import type { ChatBody } from '../../../../../src/protocol/canonical/request.ts'
-import { decoderFor } from '../../../../../src/proxy/session/prompts/answer-decoder.ts'
+import { createDecoder } from '../../../../../src/proxy/session/prompts/completion-decoder.ts'
 import type { TokenModel } from '../../../../../src/proxy/tokens/model/token-model.ts'
 import { loadTokenModel } from '../token-mode-talk.ts'
 
@@ -29,7 +29,7 @@ async function readAnswer(
     promptText = '',
   }: { body?: object; ends?: Partial<GenerationEnd>; promptText?: string } = {},
 ) {
-  const decoder = decoderFor(model, body as ChatBody, { promptText, forcesCall: false })
+  const decoder = createDecoder(model, body as ChatBody, { promptText, forcesCall: false })
   const events = await decoder.read([...ids.map((id) => delta([id])), end(ends)])
   decoder.close()
   const deltas = events.filter((event) => event.type === 'delta') as GenerationDelta[]
@@ -143,7 +143,7 @@ t.test('an answer that calls tools ends for that reason, if it ended by itself',
 
 t.test('an answer without ids is an error of the engine, unless nothing was sampled', async (t) => {
   const read = (events: (GenerationDelta | GenerationEnd)[]) =>
-    decoderFor(model, {} as ChatBody, { promptText: '', forcesCall: false }).read(events)
+    createDecoder(model, {} as ChatBody, { promptText: '', forcesCall: false }).read(events)
   const error = { code: 'engine_failed', message: /reported no token ids/ }
   await t.rejects(read([{ type: 'delta', content: 'Hello' }, end()]), error)
   const usage = { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 }
@@ -158,7 +158,7 @@ t.test('tokens that an engine writes as ids are texts to the agent', async (t) =
   const entry = (token: string) => ({ token, logprob: -1, bytes: null })
   const content = [{ ...entry(`token_id:${id}`), top_logprobs: [entry(`token_id:${id}`), entry('written')] }]
   const read = async (body: object) => {
-    const decoder = decoderFor(model, body as ChatBody, { promptText: '', forcesCall: false })
+    const decoder = createDecoder(model, body as ChatBody, { promptText: '', forcesCall: false })
     const events = await decoder.read([delta([id!], { logprobsContent: content }), end()])
     return (events[0] as GenerationDelta).logprobsContent![0]!
   }
@@ -173,7 +173,7 @@ t.test('tokens that an engine writes as ids are texts to the agent', async (t) =
 })
 
 t.test('an answer that arrives in several batches is the answer of one batch', async (t) => {
-  const decoder = decoderFor(model, {} as ChatBody, { promptText: '', forcesCall: false })
+  const decoder = createDecoder(model, {} as ChatBody, { promptText: '', forcesCall: false })
   t.teardown(() => decoder.close())
   const contents: (string | undefined)[] = []
   for (const id of encode('Hello there')) {
@@ -189,7 +189,7 @@ t.test('an answer that arrives in several batches is the answer of one batch', a
 
 t.test('the usage counts the tokens of the reasoning, without the markers', async (t) => {
   const read = async (ids: readonly number[], usage?: GenerationEnd['usage']) => {
-    const decoder = decoderFor(model, {} as ChatBody, { promptText: '', forcesCall: false })
+    const decoder = createDecoder(model, {} as ChatBody, { promptText: '', forcesCall: false })
     const events = await decoder.read([...ids.map((id) => delta([id])), end({ usage })])
     decoder.close()
     return (events.at(-1) as GenerationEnd).usage
