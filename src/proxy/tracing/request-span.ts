@@ -106,10 +106,10 @@ export class OtlpRequestSpan implements RequestSpan {
     this.#span.setAttribute('error.type', code)
   }
 
-  over({ status, isWhole }: { status: number; isWhole: boolean }): void {
+  over({ status, isComplete }: { status: number; isComplete: boolean }): void {
     this.#overAtMs ??= this.#parts.nowMs()
     this.#span.setAttribute('http.response.status_code', status)
-    if (!isWhole) this.#span.setAttribute('error.type', 'agent_gone')
+    if (!isComplete) this.#span.setAttribute('error.type', 'agent_gone')
     if (status >= 500) this.#span.setStatus({ code: SpanStatusCode.ERROR })
     this.#end()
   }

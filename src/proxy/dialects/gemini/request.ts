@@ -18,7 +18,7 @@ import { Content, GeminiRequest, type GenerationConfig } from './schema.ts'
 const check = createListChecker(GeminiRequest, 'contents', Content)
 
 /** The parameters in a request's path. */
-export interface GeminiPath {
+export interface GeminiPathParams {
   model: string
   stream: boolean
 }
@@ -31,7 +31,7 @@ export interface GeminiPath {
  */
 export function lowerGeminiRequest(
   raw: unknown,
-  { model, stream }: GeminiPath,
+  { model, stream }: GeminiPathParams,
   volatileRules: readonly VolatileRule[] = VOLATILE_RULES,
   repeats: PartMemo = NO_MEMO,
 ): DialectRequest {

@@ -15,7 +15,7 @@ export interface AgentDialect {
   name: string
   lower(body: unknown, repeats: PartMemo): DialectRequest
   /** @param completions one, or as many as the request asked for */
-  whole(
+  complete(
     identity: ResponseIdentity,
     answerOptions: ResponseOptions,
     ...completions: readonly [Completion, ...Completion[]]

@@ -181,7 +181,7 @@ export function agentPolicy({ agentFields = [], agentMedia = 'data' }: AgentPoli
   const allowed = new Set<string>([...OPENAI_FIELDS, ...ENGINE_FIELDS, ...agentFields])
   const anyField = allowed.has('*')
   return <Body extends CanonicalRequest['body']>(body: Body): PolicyResult<Body> => {
-    if (agentMedia === 'data' && Array.isArray(body.messages)) refuseMedia(body.messages)
+    if (agentMedia === 'data' && Array.isArray(body.messages)) rejectMedia(body.messages)
     return anyField ? { body, dropped: {} } : restrictFields(body, allowed)
   }
 }
@@ -215,14 +215,14 @@ function checkTemplateSwitches(body: Record<string, unknown>, allowed: ReadonlyS
   }
 }
 
-function refuseMedia(messages: readonly { content?: unknown }[]): void {
+function rejectMedia(messages: readonly { content?: unknown }[]): void {
   for (const [index, { content }] of messages.entries()) {
     if (!Array.isArray(content)) continue
-    for (const [at, part] of content.entries()) refusePart(part, `messages.${index}.content.${at}`)
+    for (const [at, part] of content.entries()) rejectPart(part, `messages.${index}.content.${at}`)
   }
 }
 
-function refusePart(part: Record<string, unknown>, at: string): void {
+function rejectPart(part: Record<string, unknown>, at: string): void {
   const { type, file } = part
   if (typeof type !== 'string' || ![...PLAIN_PARTS, ...MEDIA_PARTS].includes(type)) {
     throw forbidden(`${at}.type`, `An agent may not send content of type '${type}'`)
@@ -233,13 +233,13 @@ function refusePart(part: Record<string, unknown>, at: string): void {
   }
   // The part is checked under each of the names, regardless of its type, because it is undefined which of the two an
   // engine uses.
-  for (const name of MEDIA_PARTS) if (part[name] !== undefined) refuseAddress(part[name], `${at}.${name}`)
+  for (const name of MEDIA_PARTS) if (part[name] !== undefined) rejectUrl(part[name], `${at}.${name}`)
   if (type === 'file' && !isInline(file)) {
     throw forbidden(`${at}.file`, "An agent's files must be in the body, as 'file_data'")
   }
 }
 
-function refuseAddress(media: unknown, at: string): void {
+function rejectUrl(media: unknown, at: string): void {
   const url = typeof media === 'object' && media !== null ? (media as { url?: unknown }).url : media
   if (typeof url === 'string' && /^data:/i.test(url)) return
   throw forbidden(at, "An agent's images, sounds and videos must be in the body, as data: URLs")
@@ -247,11 +247,11 @@ function refuseAddress(media: unknown, at: string): void {
 
 function isInline(file: unknown): boolean {
   if (typeof file !== 'object' || file === null) return false
-  const { file_data: data, ...others } = file as Record<string, unknown>
+  const { file_data: data, ...rest } = file as Record<string, unknown>
   return (
     typeof data === 'string' &&
     !/^(?!data:)[a-z][a-z0-9+.-]*:/i.test(data) &&
-    !('file_id' in others || 'file_url' in others)
+    !('file_id' in rest || 'file_url' in rest)
   )
 }
 

@@ -4,7 +4,7 @@ import type { PartMemo } from '../../../protocol/canonical/request-reader.ts'
 import { createDisconnectSignal } from '../transport/disconnect-signal.ts'
 import { agentPolicy } from './agent-policy.ts'
 import type { RequestHandlerOptions } from './request-handler.ts'
-import { namedSession, sessionOfCall } from './request-session.ts'
+import { getSessionId, namedSession } from './request-session.ts'
 import { getSessionBody } from './session-body.ts'
 
 /** Returns a handler that counts the tokens of a prompt. It records no turn and creates no session. */
@@ -16,7 +16,7 @@ export function countTokens({ sessions, runner, ...policy }: RequestHandlerOptio
     lower: (body: unknown, repeats: PartMemo) => ChatBody,
   ): Promise<number> => {
     const { caller } = request
-    const sessionOf = caller.is === 'anyone' && !sessions.strict ? namedSession : sessionOfCall
+    const sessionOf = caller.is === 'anyone' && !sessions.strict ? namedSession : getSessionId
     const sessionId = await sessionOf(request, sessions)
     const { read, repeats, nextStep } = getSessionBody(request)
     await nextStep()

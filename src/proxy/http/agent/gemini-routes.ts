@@ -2,7 +2,7 @@
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify'
 import { ProxyError } from '../../../base/errors.ts'
 import { googleError } from '../../dialects/gemini/error.ts'
-import { type GeminiPath, lowerGeminiCount, lowerGeminiRequest } from '../../dialects/gemini/request.ts'
+import { type GeminiPathParams, lowerGeminiCount, lowerGeminiRequest } from '../../dialects/gemini/request.ts'
 import {
   ArrayFrame,
   EVENT_FRAME,
@@ -19,17 +19,24 @@ import { errorHandler } from './error-handler.ts'
 import type { MessagesRoutesOptions } from './messages-routes.ts'
 import { createRequestHandler } from './request-handler.ts'
 import { BASE_PATHS } from './request-session.ts'
-import { docs, docsOfRead, GeminiAnswer, GeminiModel, GeminiModels, GoogleErrorReply } from './route-docs.ts'
+import {
+  createReadDocs,
+  createRouteDocs,
+  GeminiModel,
+  GeminiModels,
+  GeminiResponse,
+  GoogleErrorReply,
+} from './route-docs.ts'
 
 type GeminiRoutesOptions = MessagesRoutesOptions & { backend: Backend }
 
 /** Returns the dialect of one request: the URL declares the model, streaming and its framing. */
-function geminiDialect(call: GeminiPath, isSse: boolean, options: GeminiRoutesOptions): AgentDialect {
+function geminiDialect(path: GeminiPathParams, isSse: boolean, options: GeminiRoutesOptions): AgentDialect {
   const frame = isSse ? EVENT_FRAME : new ArrayFrame()
   return {
     name: 'gemini',
-    lower: (body, repeats) => lowerGeminiRequest(body, call, options.volatileRules, repeats),
-    whole: geminiAnswer,
+    lower: (body, repeats) => lowerGeminiRequest(body, path, options.volatileRules, repeats),
+    complete: geminiAnswer,
     streamWriter: (identity, answerOptions) => new GeminiStreamWriter(identity, answerOptions, frame),
     streamError: (error) => streamError(error, frame, isSse),
     errorBody: googleError,
@@ -54,27 +61,27 @@ export const geminiRoutes: FastifyPluginCallback<GeminiRoutesOptions> = (app, op
   app.setErrorHandler(errorHandler(options.logger, { idHeader: 'x-request-id', body: googleError }))
   const handle = createRequestHandler(options)
   const count = countTokens(options)
-  const answer = (request: FastifyRequest, reply: FastifyReply) => {
+  const handleMethod = (request: FastifyRequest, reply: FastifyReply) => {
     const { model, method } = parseTarget(request)
-    if (method === 'countTokens') return counted(request, reply, model)
+    if (method === 'countTokens') return countPrompt(request, reply, model)
     const isSse = (request.query as { alt?: unknown }).alt === 'sse'
-    const call = { model, stream: method === 'streamGenerateContent' }
-    return handle(geminiDialect(call, isSse, options))(request, reply)
+    const path = { model, stream: method === 'streamGenerateContent' }
+    return handle(geminiDialect(path, isSse, options))(request, reply)
   }
-  const counted = async (request: FastifyRequest, reply: FastifyReply, model: string) => ({
+  const countPrompt = async (request: FastifyRequest, reply: FastifyReply, model: string) => ({
     totalTokens: await count(request, reply, (body, repeats) =>
       lowerGeminiCount(body, model, options.volatileRules, repeats),
     ),
   })
-  const calling = docs(
+  const routeDocs = createRouteDocs(
     'Gemini: {model}:generateContent, :streamGenerateContent (with ?alt=sse as events) and :countTokens',
     GeminiRequest,
-    GeminiAnswer,
+    GeminiResponse,
     GoogleErrorReply,
   )
   for (const base of BASE_PATHS) {
-    app.post(`${base}/models/*`, calling, answer)
-    app.post(`${base}beta/models/*`, calling, answer)
+    app.post(`${base}/models/*`, routeDocs, handleMethod)
+    app.post(`${base}beta/models/*`, routeDocs, handleMethod)
     modelRoutes(app, `${base}beta`, options.backend)
   }
   done()
@@ -97,14 +104,14 @@ function parseTarget({ params, url }: FastifyRequest): { model: string; method: 
 function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void {
   app.get(
     `${base}/models`,
-    docsOfRead('Models that the engines serve, as Gemini lists them', GeminiModels, GoogleErrorReply),
+    createReadDocs('Models that the engines serve, as Gemini lists them', GeminiModels, GoogleErrorReply),
     async () => ({
       models: (await backend.models()).map(modelObject),
     }),
   )
   app.get(
     `${base}/models/*`,
-    docsOfRead('A model, as Gemini shows it', GeminiModel, GoogleErrorReply),
+    createReadDocs('A model, as Gemini shows it', GeminiModel, GoogleErrorReply),
     async ({ params }) => {
       const id = (params as { '*': string })['*']
       const model = (await backend.models()).find((candidate) => candidate.id === id)

@@ -10,7 +10,7 @@ import { countTokens } from './count-tokens.ts'
 import { errorHandler } from './error-handler.ts'
 import { createRequestHandler, type RequestHandlerOptions } from './request-handler.ts'
 import { BASE_PATHS } from './request-session.ts'
-import { AnthropicErrorReply, CountAnswer, docs, MessageAnswer } from './route-docs.ts'
+import { AnthropicErrorReply, CountResponse, createRouteDocs, MessagesResponse } from './route-docs.ts'
 
 export type MessagesRoutesOptions = RequestHandlerOptions
 
@@ -18,7 +18,7 @@ function messagesDialect({ volatileRules }: MessagesRoutesOptions): AgentDialect
   return {
     name: 'messages',
     lower: (body, repeats) => lowerMessagesRequest(body, volatileRules, repeats),
-    whole: message,
+    complete: message,
     streamWriter: (identity, answerOptions) => new MessagesStreamWriter(identity, answerOptions),
     streamError: anthropicErrorEvent,
     errorBody: (error) => anthropicError(error),
@@ -31,12 +31,21 @@ export const messagesRoutes: FastifyPluginCallback<MessagesRoutesOptions> = (app
   app.setErrorHandler(
     errorHandler(options.logger, { idHeader: 'request-id', status: anthropicStatus, body: anthropicError }),
   )
-  const call = createRequestHandler(options)(messagesDialect(options))
+  const create = createRequestHandler(options)(messagesDialect(options))
   const count = countHandler(options)
   for (const base of BASE_PATHS) {
-    app.post(`${base}/messages`, docs('Messages', MessagesRequest, MessageAnswer, AnthropicErrorReply), call)
-    const counting = docs('Tokens of a Messages prompt', CountTokensRequest, CountAnswer, AnthropicErrorReply)
-    app.post(`${base}/messages/count_tokens`, counting, count)
+    app.post(
+      `${base}/messages`,
+      createRouteDocs('Messages', MessagesRequest, MessagesResponse, AnthropicErrorReply),
+      create,
+    )
+    const countDocs = createRouteDocs(
+      'Tokens of a Messages prompt',
+      CountTokensRequest,
+      CountResponse,
+      AnthropicErrorReply,
+    )
+    app.post(`${base}/messages/count_tokens`, countDocs, count)
   }
   done()
 }

@@ -16,7 +16,7 @@ import type { ResponseHandle, TurnRunner } from '../../session/turn/run-turn.ts'
 import { onClose } from '../transport/on-close.ts'
 import type { AgentDialect } from './agent-dialect.ts'
 import { type AgentPolicy, agentPolicy } from './agent-policy.ts'
-import { readRetryInfo, sessionForCall } from './request-session.ts'
+import { getOrCreateSessionId, readRetryInfo } from './request-session.ts'
 import { type DeliveryOptions, ResponseDelivery } from './response-delivery.ts'
 import { acquireSession, getSessionBody } from './session-body.ts'
 
@@ -50,9 +50,9 @@ export function createRequestHandler(options: RequestHandlerOptions) {
   return (of: AgentDialect | DialectReader, continuedTurnOf: FindContinuation = () => undefined) =>
     async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
       // 1. The body has been parsed with the cache of its session, which is acquired once.
-      const { read, repeats, session: known, nextStep } = getSessionBody(request)
-      const sessionId = await sessionForCall(request, reply, sessions, continuedTurnOf(read.value))
-      const session = known ?? acquireSession(sessionId, sessions, reply.raw)
+      const { read, repeats, session: acquired, nextStep } = getSessionBody(request)
+      const sessionId = await getOrCreateSessionId(request, reply, sessions, continuedTurnOf(read.value))
+      const session = acquired ?? acquireSession(sessionId, sessions, reply.raw)
       await nextStep()
       const dialect = typeof of === 'function' ? await of(read.value, sessionId, repeats) : of
       const log = requestLogs?.accepted({ session_id: sessionId, request_id: request.id }, dialect.name)
@@ -93,14 +93,14 @@ export function createRequestHandler(options: RequestHandlerOptions) {
           return stream
             ? await delivery.stream(turns, dialect.choicesWriter(identity, answerOptions, count))
             : await delivery.complete(turns, () =>
-                dialect.whole(identity, answerOptions, ...turns.completions),
+                dialect.complete(identity, answerOptions, ...turns.completions),
               )
         }
         const turn = await runner.begin(agentRequest, delivery.gone.signal)
         const identity = identify(turn)
         return stream
           ? await delivery.stream(turn, dialect.streamWriter(identity, answerOptions))
-          : await delivery.complete(turn, () => dialect.whole(identity, answerOptions, turn.completion))
+          : await delivery.complete(turn, () => dialect.complete(identity, answerOptions, turn.completion))
       } catch (thrown) {
         span?.failed(toProxyError(thrown).code)
         throw thrown
@@ -111,14 +111,14 @@ export function createRequestHandler(options: RequestHandlerOptions) {
 /** Begins the span of a request, which lasts from its arrival to the last byte of its response. */
 function beginSpan(
   tracer: RequestTracer,
-  call: { sessionId: string; dialect: string },
+  attributes: { sessionId: string; dialect: string },
   request: FastifyRequest,
   reply: FastifyReply,
 ): RequestSpan {
   const { traceparent, tracestate } = request.headers
   const [path = ''] = request.url.split('?')
   const span = tracer.begin({
-    ...call,
+    ...attributes,
     method: request.method,
     route: request.routeOptions.url ?? path,
     path,
@@ -128,7 +128,7 @@ function beginSpan(
     ageMs: reply.elapsedTime,
   })
   const { raw } = reply
-  onClose(raw, () => span.over({ status: raw.statusCode, isWhole: raw.writableFinished }))
+  onClose(raw, () => span.over({ status: raw.statusCode, isComplete: raw.writableFinished }))
   return span
 }
 

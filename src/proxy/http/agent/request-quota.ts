@@ -21,7 +21,7 @@ export class RequestQuota {
    * Returns when a body may be read. It must be called right before reading, and again after the wait. @returns
    * undefined: it may be read now
    */
-  getTurn(caller: string): Promise<void> | undefined {
+  wait(caller: string): Promise<void> | undefined {
     const waiting = this.#waiting.get(caller)
     return waiting && new Promise((resolve) => waiting.push(resolve))
   }
@@ -30,7 +30,7 @@ export class RequestQuota {
    * Marks a request as heavy if its body brought many new nodes.
    * @param newNodes the number of new nodes
    */
-  note(caller: string, newNodes: number, response: ServerResponse): void {
+  addHeavy(caller: string, newNodes: number, response: ServerResponse): void {
     if (newNodes < HEAVY_NODES || this.#waiting.has(caller)) return
     const waiting: (() => void)[] = []
     this.#waiting.set(caller, waiting)
@@ -38,7 +38,7 @@ export class RequestQuota {
       clearTimeout(timer)
       if (this.#waiting.get(caller) !== waiting) return
       this.#waiting.delete(caller)
-      for (const goOn of waiting) goOn()
+      for (const resume of waiting) resume()
     }
     const timer = setTimeout(end, HEAVY_MS)
     onClose(response, end)

@@ -17,7 +17,7 @@ import { getKeys } from '../access/keyring.ts'
  */
 export const BASE_PATHS = ['/:sessionId/v1', '/sessions/:sessionId/v1', '/v1'] as const
 
-interface CallParams {
+interface RouteParams {
   sessionId?: string
   responseId?: string
 }
@@ -30,25 +30,25 @@ const NO_SESSION =
  * Returns the session of a request, which its path or its key identifies.
  * @throws ProxyError `unauthorized` or `invalid_request` without a session, `invalid_request` for an invalid id
  */
-export async function sessionOfCall(request: FastifyRequest, sessions: Sessions): Promise<string> {
+export async function getSessionId(request: FastifyRequest, sessions: Sessions): Promise<string> {
   const sessionId = await namedSession(request, sessions)
   if (sessionId !== undefined) return sessionId
   throw new ProxyError(request.caller.is === 'anyone' ? 'unauthorized' : 'invalid_request', NO_SESSION)
 }
 
 /**
- * Returns the session of a request as {@link sessionOfCall} does. On an open proxy, a request without a session gets
+ * Returns the session of a request as {@link getSessionId} does. On an open proxy, a request without a session gets
  * one that is created for it alone and is returned in `x-session-id`. A common session would mix up the rollouts that
  * are configured incorrectly. A request that continues an earlier one without a session belongs to that one's session.
  * @param continuedTurn id of the turn that the request continues, according to its body
  */
-export async function sessionForCall(
+export async function getOrCreateSessionId(
   request: FastifyRequest,
   reply: FastifyReply,
   sessions: Sessions,
   continuedTurn?: string,
 ): Promise<string> {
-  if (request.caller.is !== 'anyone' || sessions.strict) return sessionOfCall(request, sessions)
+  if (request.caller.is !== 'anyone' || sessions.strict) return getSessionId(request, sessions)
   const named = await namedSession(request, sessions)
   if (named !== undefined) return named
   const sessionId = (await bareSession(continuedTurn, sessions)) ?? (await createBareSession(sessions))
@@ -72,7 +72,7 @@ async function bareSession(turnId: string | undefined, sessions: Sessions): Prom
 }
 
 /** Rejects the key of an ended session before the request reads or writes any of the session. */
-export function refuseEndedKeys(sessions: Sessions): preHandlerAsyncHookHandler {
+export function rejectEndedKeys(sessions: Sessions): preHandlerAsyncHookHandler {
   return async ({ caller }) => {
     if (caller.is === 'agent') await sessions.rejectEndedKey(caller.sessionId, caller.keyTag)
   }
@@ -92,7 +92,7 @@ export function namedSession(request: FastifyRequest, sessions: Sessions): Promi
 }
 
 async function findNamedSession(request: FastifyRequest, sessions: Sessions): Promise<string | undefined> {
-  const { sessionId, responseId } = request.params as CallParams
+  const { sessionId, responseId } = request.params as RouteParams
   if (sessionId !== undefined) return rejectApiPath(parseSessionId(sessionId))
   const { caller, headers } = request
   if (caller.is === 'agent') return parseSessionId(caller.sessionId)

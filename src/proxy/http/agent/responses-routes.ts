@@ -18,8 +18,8 @@ import type { TurnStore } from '../../store/port/turn-store.ts'
 import type { AgentDialect } from './agent-dialect.ts'
 import { OPENAI } from './openai-common.ts'
 import { createRequestHandler, type RequestHandlerOptions } from './request-handler.ts'
-import { BASE_PATHS, namedSession, sessionOfCall } from './request-session.ts'
-import { docs, docsOfRead, ResponseAnswer } from './route-docs.ts'
+import { BASE_PATHS, getSessionId, namedSession } from './request-session.ts'
+import { createReadDocs, createRouteDocs, ResponsesResponse } from './route-docs.ts'
 
 export interface ResponsesRoutesOptions extends RequestHandlerOptions {
   store: Pick<TurnStore, 'getTurn'>
@@ -32,17 +32,17 @@ export const responsesRoutes: FastifyPluginCallback<ResponsesRoutesOptions> = (a
     (turnId) =>
       store.getTurn(sessionId, turnId)
   const create = createRequestHandler(options)(
-    (body, sessionId, repeats) => responsesCall(body, finder(sessionId), repeats),
+    (body, sessionId, repeats) => createResponsesDialect(body, finder(sessionId), repeats),
     findContinuedTurn,
   )
-  const read = docsOfRead('A response of this session', ResponseAnswer)
+  const read = createReadDocs('A response of this session', ResponsesResponse)
   for (const base of BASE_PATHS) {
-    app.post(`${base}/responses`, docs('Responses', ResponsesRequest, ResponseAnswer), create)
+    app.post(`${base}/responses`, createRouteDocs('Responses', ResponsesRequest, ResponsesResponse), create)
     app.get(`${base}/responses/:responseId`, read, async (request) => {
-      refuseReplay(request.query as { stream?: string })
+      rejectReplay(request.query as { stream?: string })
       const { responseId } = request.params as { responseId: string }
       const mayBeBare = request.caller.is === 'anyone' && !sessions.strict
-      const sessionId = await (mayBeBare ? namedSession : sessionOfCall)(request, sessions)
+      const sessionId = await (mayBeBare ? namedSession : getSessionId)(request, sessions)
       const find = sessionId === undefined ? async () => undefined : finder(sessionId)
       return recordedResponse(await findResponse(responseId, find, 'response_id'))
     })
@@ -55,7 +55,7 @@ function findContinuedTurn(body: unknown): string | undefined {
   return typeof id === 'string' ? parseTurnId(id) : undefined
 }
 
-function refuseReplay({ stream }: { stream?: string }): void {
+function rejectReplay({ stream }: { stream?: string }): void {
   if (stream !== 'true') return
   throw new ProxyError('unsupported', 'A response that has ended is not streamed again', { param: 'stream' })
 }
@@ -65,7 +65,11 @@ function refuseReplay({ stream }: { stream?: string }): void {
  * the request's parameters.
  * @throws ProxyError `invalid_request`, `unsupported`, `response_not_found`
  */
-async function responsesCall(body: unknown, find: FindTurn, repeats: PartMemo): Promise<AgentDialect> {
+async function createResponsesDialect(
+  body: unknown,
+  find: FindTurn,
+  repeats: PartMemo,
+): Promise<AgentDialect> {
   const request = checkResponsesRequest(body, repeats)
   const history = await readHistory(request, find)
   const { lowered, annotation, wireTools } = lowerResponsesRequest(
@@ -89,7 +93,7 @@ async function responsesCall(body: unknown, find: FindTurn, repeats: PartMemo): 
     ...OPENAI,
     name: 'responses',
     lower: () => lowered,
-    whole: (identity, answerOptions, completion) =>
+    complete: (identity, answerOptions, completion) =>
       createResponse(frame(identity, answerOptions), completion),
     streamWriter: (identity, answerOptions) => {
       writer = new ResponsesStreamWriter(frame(identity, answerOptions))

@@ -22,7 +22,7 @@ export const AnthropicErrorReply = Type.Object({
   error: Type.Object({ type: Type.String(), message: Type.String() }),
 })
 
-const answerOf = <K extends string>(object: K) =>
+const createResponseSchema = <K extends string>(object: K) =>
   Type.Object({
     id: Type.String(),
     object: Type.Literal(object),
@@ -32,10 +32,10 @@ const answerOf = <K extends string>(object: K) =>
     usage: usage(),
   })
 
-export const ChatAnswer = answerOf('chat.completion')
-export const CompletionAnswer = answerOf('text_completion')
+export const ChatResponse = createResponseSchema('chat.completion')
+export const CompletionResponse = createResponseSchema('text_completion')
 
-export const ResponseAnswer = Type.Object({
+export const ResponsesResponse = Type.Object({
   id: Type.String(),
   object: Type.Literal('response'),
   created_at: Type.Integer(),
@@ -43,7 +43,7 @@ export const ResponseAnswer = Type.Object({
   output: Type.Array(anything()),
 })
 
-export const MessageAnswer = Type.Object({
+export const MessagesResponse = Type.Object({
   id: Type.String(),
   type: Type.Literal('message'),
   role: Type.Literal('assistant'),
@@ -52,7 +52,7 @@ export const MessageAnswer = Type.Object({
   usage: anything(),
 })
 
-export const GeminiAnswer = Type.Object({
+export const GeminiResponse = Type.Object({
   candidates: Type.Optional(Type.Array(anything())),
   usageMetadata: Type.Optional(anything()),
   modelVersion: Type.Optional(Type.String()),
@@ -72,7 +72,7 @@ export const GeminiModel = Type.Object({
 
 export const GeminiModels = Type.Object({ models: Type.Array(GeminiModel) })
 
-export const CountAnswer = Type.Object({ input_tokens: Type.Integer() })
+export const CountResponse = Type.Object({ input_tokens: Type.Integer() })
 
 export const Model = Type.Object({
   id: Type.String(),
@@ -85,25 +85,30 @@ export const Model = Type.Object({
 export const ModelList = Type.Object({ object: Type.Literal('list'), data: Type.Array(Model) })
 
 /** Route options without validation and serialization by schema: the schemas only document. */
-const AS_THEY_ARE = { validatorCompiler: () => () => true, serializerCompiler: () => JSON.stringify }
+const UNVALIDATED = { validatorCompiler: () => () => true, serializerCompiler: () => JSON.stringify }
 
 /** Returns the options of a read-only route. */
-export function docsOfRead(summary: string, answer: TSchema, error: TSchema = OpenAiErrorReply) {
+export function createReadDocs(summary: string, answer: TSchema, error: TSchema = OpenAiErrorReply) {
   const response = { 200: answer, '4xx': error, '5xx': error }
-  return { schema: { tags: ['agent'], summary, response }, ...AS_THEY_ARE }
+  return { schema: { tags: ['agent'], summary, response }, ...UNVALIDATED }
 }
 
 /**
  * Returns the options of a route with this request body. If the body requests a stream, the response consists of
  * server-sent events of the dialect.
  */
-export function docs(summary: string, body: object, answer: TSchema, error: TSchema = OpenAiErrorReply) {
+export function createRouteDocs(
+  summary: string,
+  body: object,
+  answer: TSchema,
+  error: TSchema = OpenAiErrorReply,
+) {
   const content = {
     'application/json': { schema: answer },
     // Validators apply a schema to each event, and each dialect has its own events, which this document does not
     // describe.
     'text/event-stream': { schema: Type.Unknown({ description: 'Server-sent events of the dialect' }) },
   }
-  const response = { 200: { description: 'The answer', content }, '4xx': error, '5xx': error }
-  return { schema: { tags: ['agent'], summary, body, response }, ...AS_THEY_ARE }
+  const response = { 200: { description: 'The response', content }, '4xx': error, '5xx': error }
+  return { schema: { tags: ['agent'], summary, body, response }, ...UNVALIDATED }
 }

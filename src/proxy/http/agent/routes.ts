@@ -16,9 +16,16 @@ import { geminiRoutes } from './gemini-routes.ts'
 import { type MessagesRoutesOptions, messagesRoutes } from './messages-routes.ts'
 import { OPENAI } from './openai-common.ts'
 import { createRequestHandler } from './request-handler.ts'
-import { BASE_PATHS, refuseEndedKeys } from './request-session.ts'
+import { BASE_PATHS, rejectEndedKeys } from './request-session.ts'
 import { type ResponsesRoutesOptions, responsesRoutes } from './responses-routes.ts'
-import { ChatAnswer, CompletionAnswer, docs, docsOfRead, Model, ModelList } from './route-docs.ts'
+import {
+  ChatResponse,
+  CompletionResponse,
+  createReadDocs,
+  createRouteDocs,
+  Model,
+  ModelList,
+} from './route-docs.ts'
 import { readBodiesOfSessions } from './session-body.ts'
 import { tokenizerRoutes } from './tokenizer-routes.ts'
 
@@ -29,7 +36,7 @@ export interface AgentRoutesOptions extends ResponsesRoutesOptions, MessagesRout
 const CHAT: AgentDialect = {
   name: 'chat',
   lower: lowerChatRequest,
-  whole: chatCompletion,
+  complete: chatCompletion,
   streamWriter: (identity, answerOptions) => new ChatStreamWriter(identity, answerOptions),
   choicesWriter: (identity, answerOptions, count) =>
     new ChoicesWriter(count, (choice) => new ChatStreamWriter({ ...identity, choice }, answerOptions)),
@@ -39,7 +46,7 @@ const CHAT: AgentDialect = {
 const COMPLETIONS: AgentDialect = {
   name: 'completions',
   lower: lowerCompletionRequest,
-  whole: textCompletion,
+  complete: textCompletion,
   streamWriter: (identity, answerOptions) => new CompletionStreamWriter(identity, answerOptions),
   choicesWriter: (identity, answerOptions, count) =>
     new ChoicesWriter(count, (choice) => new CompletionStreamWriter({ ...identity, choice }, answerOptions)),
@@ -48,24 +55,24 @@ const COMPLETIONS: AgentDialect = {
 
 export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, options, done) => {
   app.setErrorHandler(errorHandler(options.logger, { idHeader: 'x-request-id', body: openAiError }))
-  app.addHook('preHandler', refuseEndedKeys(options.sessions))
+  app.addHook('preHandler', rejectEndedKeys(options.sessions))
   readBodiesOfSessions(app, options.sessions)
   app.addHook('onRequest', async ({ charge }) => charge.addCalls(1))
-  const call = createRequestHandler(options)
+  const handle = createRequestHandler(options)
   const chat = {
-    ...docs('Chat Completions', ChatCompletionRequest, ChatAnswer),
-    config: { sendsMessagesOn: true },
+    ...createRouteDocs('Chat Completions', ChatCompletionRequest, ChatResponse),
+    config: { forwardsMessages: true },
   }
   for (const base of BASE_PATHS) {
-    app.post(`${base}/chat/completions`, chat, call(CHAT))
+    app.post(`${base}/chat/completions`, chat, handle(CHAT))
     app.post(
       `${base}/completions`,
-      docs('Completions', CompletionRequest, CompletionAnswer),
-      call(COMPLETIONS),
+      createRouteDocs('Completions', CompletionRequest, CompletionResponse),
+      handle(COMPLETIONS),
     )
     modelRoutes(app, base, options.backend)
   }
-  app.post('/v1/chat/completions/:sessionId', chat, call(CHAT))
+  app.post('/v1/chat/completions/:sessionId', chat, handle(CHAT))
   app.register(messagesRoutes, options)
   app.register(responsesRoutes, options)
   app.register(geminiRoutes, options)
@@ -74,11 +81,11 @@ export const agentRoutes: FastifyPluginCallback<AgentRoutesOptions> = (app, opti
 }
 
 function modelRoutes(app: FastifyInstance, base: string, backend: Backend): void {
-  app.get(`${base}/models`, docsOfRead('Models that the engines serve', ModelList), async () => ({
+  app.get(`${base}/models`, createReadDocs('Models that the engines serve', ModelList), async () => ({
     object: 'list',
     data: (await backend.models()).map(modelObject),
   }))
-  app.get(`${base}/models/*`, docsOfRead('A model that the engines serve', Model), async (request) => {
+  app.get(`${base}/models/*`, createReadDocs('A model that the engines serve', Model), async (request) => {
     const id = (request.params as { '*': string })['*']
     const model = (await backend.models()).find((candidate) => candidate.id === id)
     if (!model)

@@ -32,7 +32,7 @@ interface SessionBody {
 }
 
 /** Chunks of longer bodies are left to garbage collection, because they are rare. */
-const MAX_GIVEN_BACK = 4 * 1024 * 1024
+const MAX_DETACHED = 4 * 1024 * 1024
 
 const AT_ONCE = () => undefined
 const NO_BODY: SessionBody = {
@@ -48,13 +48,13 @@ const LARGE_BYTES = 16 * 1024
 declare module 'fastify' {
   interface FastifyContextConfig {
     /** Whether bodies have canonical messages, which are sent to engines unchanged. */
-    sendsMessagesOn?: boolean
+    forwardsMessages?: boolean
   }
   interface FastifyRequest {
     /** The parsed body; null: the request has none. */
     sessionBody: SessionBody | null
     /** The chunks of the body from the socket, to be detached; null: none are. */
-    bodyPieces: Buffer[] | null
+    bodyChunks: Buffer[] | null
   }
 }
 
@@ -71,17 +71,17 @@ export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions): 
   takeAnyBodyAsBytes(app)
   app.decorateRequest('sessionBody', null)
   app.decorateRequest('bodyPieces', null)
-  app.addHook('preParsing', keepPieces)
+  app.addHook('preParsing', keepChunks)
   app.addHook('preHandler', readWith(sessions))
 }
 
-const keepPieces: preParsingHookHandler = (request, _reply, payload, done) => {
+const keepChunks: preParsingHookHandler = (request, _reply, payload, done) => {
   const { headers, routeOptions } = request
   // A body that exceeds the limit is not kept.
-  if (Number(headers['content-length']) <= Math.min(MAX_GIVEN_BACK, routeOptions.bodyLimit ?? 0)) {
-    const pieces: Buffer[] = []
-    request.bodyPieces = pieces
-    payload.on('data', (piece: Buffer) => pieces.push(piece))
+  if (Number(headers['content-length']) <= Math.min(MAX_DETACHED, routeOptions.bodyLimit ?? 0)) {
+    const chunks: Buffer[] = []
+    request.bodyChunks = chunks
+    payload.on('data', (chunk: Buffer) => chunks.push(chunk))
   }
   done(null, payload)
 }
@@ -95,18 +95,18 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
     const isLarge = body.length >= LARGE_BYTES
     charge.setMemory(body.length)
     const { account } = charge
-    const turn = isLarge ? slices.first(account) : undefined
-    if (turn) {
-      giveBackPieces(request)
-      await turn
+    const slice = isLarge ? slices.first(account) : undefined
+    if (slice) {
+      detachChunks(request)
+      await slice
     }
     const sessionId = await namedSession(request, sessions)
     const session = sessionId === undefined ? undefined : acquireSession(sessionId, sessions, raw)
     const requests = session?.memory.requests ?? new RequestReader()
-    if (isLarge) for (let wait = heavy.getTurn(account); wait; wait = heavy.getTurn(account)) await wait
-    const listJson = request.routeOptions.config.sendsMessagesOn === true
+    if (isLarge) for (let wait = heavy.wait(account); wait; wait = heavy.wait(account)) await wait
+    const listJson = request.routeOptions.config.forwardsMessages === true
     const read = readBody(request, body, requests, { listJson })
-    heavy.note(account, read.newNodes, raw)
+    heavy.addHeavy(account, read.newNodes, raw)
     request.sessionBody = {
       read,
       repeats: requests,
@@ -116,15 +116,15 @@ function readWith(sessions: Sessions): preHandlerAsyncHookHandler {
     // The body has been parsed, and the request may take minutes.
     request.body = undefined
     detachBuffer(body)
-    giveBackPieces(request)
+    detachChunks(request)
     charge.setMemory(request.bodyMemoryBytes)
   }
 }
 
 /** Detaches the chunks, of which the body is a copy. */
-function giveBackPieces(request: FastifyRequest): void {
-  for (const piece of request.bodyPieces ?? []) detachBuffer(piece)
-  request.bodyPieces = null
+function detachChunks(request: FastifyRequest): void {
+  for (const chunk of request.bodyChunks ?? []) detachBuffer(chunk)
+  request.bodyChunks = null
 }
 
 /** Acquires a session until a response is complete. */

@@ -10,8 +10,8 @@ import { lowerChatRequest } from '../../dialects/chat/request.ts'
 import { createChecker, nullable } from '../../dialects/common/check.ts'
 import { agentPolicy } from './agent-policy.ts'
 import type { RequestHandlerOptions } from './request-handler.ts'
-import { sessionOfCall } from './request-session.ts'
-import { docs } from './route-docs.ts'
+import { getSessionId } from './request-session.ts'
+import { createRouteDocs } from './route-docs.ts'
 import { getSessionBody } from './session-body.ts'
 
 const TokenizeRequest = Type.Object(
@@ -32,7 +32,7 @@ const TokenizeRequest = Type.Object(
     description: 'The request of vLLM; unknown fields are passed to the chat template.',
   },
 )
-const TokenizeAnswer = Type.Object({
+const TokenizeResponse = Type.Object({
   count: Type.Integer(),
   max_model_len: Type.Union([Type.Integer(), Type.Null()]),
   tokens: Type.Array(Type.Integer()),
@@ -42,7 +42,7 @@ const DetokenizeRequest = Type.Object(
   { tokens: Type.Array(Type.Integer({ minimum: 0, maximum: 2 ** 31 - 1 })) },
   { $id: 'DetokenizeRequest' },
 )
-const DetokenizeAnswer = Type.Object({ prompt: Type.String() })
+const DetokenizeResponse = Type.Object({ prompt: Type.String() })
 
 const checkTokenize = createChecker(TokenizeRequest)
 const checkDetokenize = createChecker(DetokenizeRequest)
@@ -54,8 +54,16 @@ export const tokenizerRoutes: FastifyPluginCallback<RequestHandlerOptions> = (ap
     return { prompt: toTokens(options).tokenizer.decode(tokens) }
   }
   for (const base of ['/:sessionId', '/sessions/:sessionId']) {
-    app.post(`${base}/tokenize`, docs('Tokens of a prompt', TokenizeRequest, TokenizeAnswer), tokenize)
-    app.post(`${base}/detokenize`, docs('Text of tokens', DetokenizeRequest, DetokenizeAnswer), detokenize)
+    app.post(
+      `${base}/tokenize`,
+      createRouteDocs('Tokens of a prompt', TokenizeRequest, TokenizeResponse),
+      tokenize,
+    )
+    app.post(
+      `${base}/detokenize`,
+      createRouteDocs('Text of tokens', DetokenizeRequest, DetokenizeResponse),
+      detokenize,
+    )
   }
   done()
 }
@@ -64,20 +72,20 @@ function tokenizeHandler({ sessions, runner, ...policy }: RequestHandlerOptions)
   const restrict = agentPolicy(policy)
   return async (request: FastifyRequest) => {
     const { tokenizer, contextLength } = toTokens({ runner })
-    const sessionId = await sessionOfCall(request, sessions)
+    const sessionId = await getSessionId(request, sessions)
     const { read, repeats, nextStep } = getSessionBody(request)
     await nextStep()
-    const asked = checkTokenize(read.value)
-    const addSpecialTokens = asked.add_special_tokens !== false
+    const tokenizeBody = checkTokenize(read.value)
+    const addSpecialTokens = tokenizeBody.add_special_tokens !== false
     const tokens =
-      asked.prompt === undefined
+      tokenizeBody.prompt === undefined
         ? await runner.promptIds(sessionId, toChat(read.value, repeats))
-        : tokenizer.encode(asked.prompt, { addSpecialTokens })
+        : tokenizer.encode(tokenizeBody.prompt, { addSpecialTokens })
     return {
       count: tokens.length,
       max_model_len: contextLength ?? null,
       tokens,
-      token_strs: asked.return_token_strs ? tokens.map((id) => tokenizer.idToToken(id) ?? '') : null,
+      token_strs: tokenizeBody.return_token_strs ? tokens.map((id) => tokenizer.idToToken(id) ?? '') : null,
     }
 
     function toChat(...body: Parameters<typeof lowerChatRequest>): ChatBody {
