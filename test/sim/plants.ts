@@ -185,7 +185,7 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/answer-reader.ts',
-        find: 'const weightVersion = first ?? (isWhole ? undefined : this.#weightVersion)',
+        find: 'const weightVersion = first ?? (isComplete ? undefined : this.#weightVersion)',
         put: 'const weightVersion = first ?? this.#weightVersion',
       },
     ],
@@ -196,7 +196,7 @@ export const PLANTS: readonly Plant[] = [
     edits: [
       {
         file: 'src/proxy/engines/clients/wire/weight-version.ts',
-        find: '(isWhole ? undefined : readWeightVersion(said.weight_version))',
+        find: '(isComplete ? undefined : readWeightVersion(said.weight_version))',
         put: 'readWeightVersion(said.weight_version)',
       },
     ],

@@ -145,7 +145,7 @@ async function fetchText(
   signal: AbortSignal,
 ): Promise<string | undefined> {
   try {
-    return await connection.ask(path, signal)
+    return await connection.query(path, signal)
   } catch (thrown) {
     if (thrown instanceof ProxyError && thrown.code !== 'engine_unreachable') return undefined
     throw thrown

@@ -39,7 +39,7 @@ function parseSessionHeaders(names: string): string[] {
     if (/^[\w-]+$/.test(name) && !isTaken) return name
     throw new ProxyError(
       'config_invalid',
-      `engine-session-header: ${name || 'nothing'} cannot be a header's name here`,
+      `engine-session-header: ${name || 'nothing'} is not a valid name of a session header`,
     )
   })
 }

@@ -15,7 +15,7 @@ interface EngineWithModels {
 }
 
 /** The time limit for a busy engine; after it, ids are displayed instead of text. */
-const ANSWER_MS = 10_000
+const TIMEOUT_MS = 10_000
 
 /**
  * Returns a function that reads the texts of tokens: with this tokenizer or, without one, with the embedded model's
@@ -32,16 +32,16 @@ export function createTokenTextReader(
   return async (model: string | null, ids: Int32Array) => {
     if (named !== undefined) return { source: named.name, texts: await tokenTexts(named.tokenizer, ids) }
     if (model === null) return undefined
-    if (model !== 'embedded') return askEngines(engines(), model, ids)
+    if (model !== 'embedded') return queryEngines(engines(), model, ids)
     embedded ??= loadEmbedded()
     return { source: model, texts: await tokenTexts(embedded, ids) }
   }
 }
 
-async function askEngines(engines: readonly EngineWithModels[], model: string, ids: Int32Array) {
+async function queryEngines(engines: readonly EngineWithModels[], model: string, ids: Int32Array) {
   for (const { client, watch } of engines) {
     if (!watch.healthy || !watch.models.some(({ id }) => id === model)) continue
-    const signal = AbortSignal.timeout(ANSWER_MS)
+    const signal = AbortSignal.timeout(TIMEOUT_MS)
     // An error is ignored: no request depends on these texts.
     const texts = await client.tokenTexts?.(model, ids, signal).catch(() => undefined)
     if (texts !== undefined) return { source: client.name, texts }
@@ -50,7 +50,7 @@ async function askEngines(engines: readonly EngineWithModels[], model: string, i
 }
 
 /** The number of tokens per time slice: some milliseconds. */
-const STRETCH = 10_000
+const SLICE_TOKENS = 10_000
 
 /**
  * Returns the text that each token adds. A character that spans several tokens belongs to the last of them, and the
@@ -59,9 +59,9 @@ const STRETCH = 10_000
 export async function tokenTexts(tokenizer: Tokenizer, ids: Int32Array): Promise<string[]> {
   const decoder = new StreamingDecoder(tokenizer)
   const texts: string[] = []
-  for (const [place, id] of ids.entries()) {
+  for (const [index, id] of ids.entries()) {
     texts.push(decoder.push([id]))
-    if (place % STRETCH === STRETCH - 1) await yieldToEventLoop()
+    if (index % SLICE_TOKENS === SLICE_TOKENS - 1) await yieldToEventLoop()
   }
   if (texts.length > 0) texts[texts.length - 1] += decoder.flush()
   return texts

@@ -14,61 +14,69 @@ const REMEMBERED_LIMIT = 1_000
 
 export interface RequestPlan {
   /** The levels to try, in this order, until one is accepted. */
-  readonly asks: readonly RequestLevel[]
+  readonly levels: readonly RequestLevel[]
   /** The number of rejections of the full level when this request began. */
-  readonly refusals: number
+  readonly rejections: number
 }
 
 interface Capability {
-  ask: RequestLevel
-  refusals: number
+  level: RequestLevel
+  rejections: number
   /** The number of requests since the full level was tried last. */
-  calls: number
+  requests: number
 }
 
 export class CapabilityNegotiation {
   /** The capability by route, model and streaming: servers differ in each. */
-  readonly #learnt = new Map<string, Capability>()
+  readonly #capabilities = new Map<string, Capability>()
 
-  /** Returns the plan of a request. @param asks levels, from full to plain */
-  planFor(key: string, asks: readonly RequestLevel[]): RequestPlan {
-    const learnt = this.#learnt.get(key)
-    if (learnt === undefined || learnt.refusals < CONFIRMATIONS) {
-      return { asks, refusals: learnt?.refusals ?? 0 }
+  /** Returns the plan of a request. @param levels levels, from full to plain */
+  planFor(key: string, levels: readonly RequestLevel[]): RequestPlan {
+    const capability = this.#capabilities.get(key)
+    if (capability === undefined || capability.rejections < CONFIRMATIONS) {
+      return { levels, rejections: capability?.rejections ?? 0 }
     }
-    learnt.calls += 1
-    return { asks: learnt.calls < RETRY_EVERY ? [learnt.ask] : asks, refusals: learnt.refusals }
+    capability.requests += 1
+    return {
+      levels: capability.requests < RETRY_EVERY ? [capability.level] : levels,
+      rejections: capability.rejections,
+    }
   }
 
   /** Reports that one of the plan's levels was accepted. */
-  accepted(key: string, { asks, refusals }: RequestPlan, ask: RequestLevel): void {
-    if (ask === 'ids') this.#learnt.delete(key)
+  accepted(key: string, { levels, rejections }: RequestPlan, level: RequestLevel): void {
+    if (level === 'ids') this.#capabilities.delete(key)
     // Requests that started at a lower level do not count; concurrent requests count once, since one cause may have
     // rejected all of them.
-    if (asks[0] !== 'ids' || ask === 'ids' || (this.#learnt.get(key)?.refusals ?? 0) !== refusals) return
+    if (
+      levels[0] !== 'ids' ||
+      level === 'ids' ||
+      (this.#capabilities.get(key)?.rejections ?? 0) !== rejections
+    )
+      return
     // Some servers accept any model name: names that agents invent must not exhaust the memory.
-    if (this.#learnt.size >= REMEMBERED_LIMIT) this.#learnt.clear()
-    this.#learnt.set(key, { ask, refusals: refusals + 1, calls: 0 })
+    if (this.#capabilities.size >= REMEMBERED_LIMIT) this.#capabilities.clear()
+    this.#capabilities.set(key, { level, rejections: rejections + 1, requests: 0 })
   }
 
   /** Reports that no level was accepted. What was learned may be obsolete, so the next request tries the full level. */
-  refused(key: string): void {
-    const learnt = this.#learnt.get(key)
-    if (learnt) learnt.calls = RETRY_EVERY
+  rejected(key: string): void {
+    const capability = this.#capabilities.get(key)
+    if (capability) capability.requests = RETRY_EVERY
   }
 
   /** Discards what was learned after the server was unreachable: another one may have replaced it. */
   forget(): void {
-    this.#learnt.clear()
+    this.#capabilities.clear()
   }
 
   /** The data that turns lack at the current levels; undefined if none. */
   get shortage(): string | undefined {
-    const lesser = [...this.#learnt.values()].filter(({ refusals }) => refusals >= CONFIRMATIONS)
-    const asks = lesser.map(({ ask }) => ask)
-    if (asks.includes('plain'))
+    const lesser = [...this.#capabilities.values()].filter(({ rejections }) => rejections >= CONFIRMATIONS)
+    const levels = lesser.map(({ level }) => level)
+    if (levels.includes('plain'))
       return 'it rejects requests for token ids and logprobs: its turns are not exact'
-    if (asks.includes('logprobs')) return 'it rejects requests for token ids: its turns are not exact'
+    if (levels.includes('logprobs')) return 'it rejects requests for token ids: its turns are not exact'
     return undefined
   }
 }

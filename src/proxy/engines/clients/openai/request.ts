@@ -1,5 +1,5 @@
 import type { GenerationRequest } from '../../../../protocol/canonical/request.ts'
-import { askedAlternatives, isMaskBounded, wantsLogprobs, withoutEmptyTools } from '../wire/request.ts'
+import { getRequestedAlternatives, isMaskBounded, wantsLogprobs, withoutEmptyTools } from '../wire/request.ts'
 
 /**
  * The level of a request to an engine of unknown kind, from full to plain: `ids` adds the fields of vLLM, SGLang and
@@ -19,7 +19,7 @@ export function getRequestLevels({ stream }: GenerationRequest): RequestLevel[] 
  */
 export function detailsBody(request: GenerationRequest): Record<string, unknown> {
   const { record = {}, body } = request
-  const top = record.topLogprobs === undefined ? undefined : askedAlternatives(request)
+  const top = record.topLogprobs === undefined ? undefined : getRequestedAlternatives(request)
   return {
     ...openaiBody(request, 'ids_whole'),
     ...(top !== undefined && (request.kind === 'chat' ? { top_logprobs: top } : { logprobs: top })),
@@ -36,15 +36,15 @@ export function detailsBody(request: GenerationRequest): Record<string, unknown>
  * Returns the body for an OpenAI-compatible engine: a shallow copy; fields that are `undefined` are omitted from the
  * JSON.
  */
-export function openaiBody(request: GenerationRequest, ask: RequestLevel): Record<string, unknown> {
+export function openaiBody(request: GenerationRequest, level: RequestLevel): Record<string, unknown> {
   const { body } = request
-  const stream = request.stream && ask !== 'ids_whole'
-  const wantsIds = ask === 'ids' || ask === 'ids_whole'
+  const stream = request.stream && level !== 'ids_whole'
+  const wantsIds = level === 'ids' || level === 'ids_whole'
   const agentOptions = (body.stream_options ?? undefined) as object | undefined
-  const streamOptions = ask === 'plain' ? agentOptions : { ...agentOptions, include_usage: true }
+  const streamOptions = level === 'plain' ? agentOptions : { ...agentOptions, include_usage: true }
   return {
     ...withoutEmptyTools(body),
-    ...(ask !== 'plain' && logprobsFields(request)),
+    ...(level !== 'plain' && logprobsFields(request)),
     ...(wantsIds ? idFields(request) : { return_token_ids: undefined }),
     include_reasoning: undefined,
     stream,

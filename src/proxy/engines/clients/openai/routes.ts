@@ -12,8 +12,8 @@ import { detailsBody, getRequestLevels, openaiBody } from './request.ts'
 interface RouteResponse {
   response: EngineResponse
   /** Either is to be called once: after the first event, or if the first event is a rejection. */
-  served?(): void
-  refused?(): void
+  onAccepted?(): void
+  onRejected?(): void
 }
 
 /**
@@ -21,8 +21,8 @@ interface RouteResponse {
  */
 export class OpenaiRoutes {
   readonly #connection: EngineConnection
-  readonly #learnt = new CapabilityNegotiation()
-  #wasAway = false
+  readonly #negotiation = new CapabilityNegotiation()
+  #wasUnreachable = false
 
   constructor(connection: EngineConnection) {
     this.#connection = connection
@@ -30,11 +30,13 @@ export class OpenaiRoutes {
 
   /** Serves a request as `EngineClient.generate` does, except in token mode. */
   async generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
-    const detailed = request.record && (await this.#askForDetails(request, signal))
-    const { response, served, refused } = detailed ? { response: detailed } : await this.#ask(request, signal)
+    const detailed = request.record && (await this.#sendForDetails(request, signal))
+    const { response, onAccepted, onRejected } = detailed
+      ? { response: detailed }
+      : await this.#send(request, signal)
     let isServed = false
     const write = (batch: readonly GenerationEvent[]) => {
-      if (!isServed) served?.()
+      if (!isServed) onAccepted?.()
       isServed = true
       return sink.write(batch)
     }
@@ -42,7 +44,7 @@ export class OpenaiRoutes {
       await readAnswer(this.#connection, request, response, { write })
     } catch (thrown) {
       // Engines validate some fields only after a stream has begun: its first event is then the rejection.
-      if (!isServed && isMalformed(thrown) && !rejectsEffort(thrown, request)) refused?.()
+      if (!isServed && isMalformed(thrown) && !rejectsEffort(thrown, request)) onRejected?.()
       throw thrown
     }
   }
@@ -52,7 +54,10 @@ export class OpenaiRoutes {
    * nevertheless.
    * @returns undefined if the server rejected the request
    */
-  async #askForDetails(request: GenerationRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
+  async #sendForDetails(
+    request: GenerationRequest,
+    signal: AbortSignal,
+  ): Promise<EngineResponse | undefined> {
     try {
       const json = bodyJson(detailsBody(request), request)
       return await this.#connection.request(getRoute(request), signal, json, request)
@@ -64,18 +69,18 @@ export class OpenaiRoutes {
 
   /** The reason why turns of this server are inexact. */
   get warning(): string | undefined {
-    return this.#learnt.shortage ?? this.#connection.promptReports.warning
+    return this.#negotiation.shortage ?? this.#connection.promptReports.warning
   }
 
   /** Makes a health check. After a failed one, discards what was learned before. @throws as `check` */
   async watch<T>(check: () => Promise<T>): Promise<T> {
     try {
       const health = await check()
-      if (this.#wasAway) this.#learnt.forget()
-      this.#wasAway = false
+      if (this.#wasUnreachable) this.#negotiation.forget()
+      this.#wasUnreachable = false
       return health
     } catch (thrown) {
-      this.#wasAway = true
+      this.#wasUnreachable = true
       throw thrown
     }
   }
@@ -84,26 +89,26 @@ export class OpenaiRoutes {
    * Tries the full level first, and lower levels if it is rejected as malformed (400, 422). An error of the agent is
    * rejected at every level, from which nothing is learned.
    */
-  async #ask(request: GenerationRequest, signal: AbortSignal): Promise<RouteResponse> {
+  async #send(request: GenerationRequest, signal: AbortSignal): Promise<RouteResponse> {
     const key = JSON.stringify([request.kind, request.body.model, request.stream])
-    const plan = this.#learnt.planFor(key, getRequestLevels(request))
-    let refusal: unknown
-    for (const ask of plan.asks) {
+    const plan = this.#negotiation.planFor(key, getRequestLevels(request))
+    let rejection: unknown
+    for (const level of plan.levels) {
       try {
-        const json = bodyJson(openaiBody(request, ask), request)
+        const json = bodyJson(openaiBody(request, level), request)
         const response = await this.#connection.request(getRoute(request), signal, json, request)
         return {
           response,
-          served: () => this.#learnt.accepted(key, plan, ask),
-          refused: () => this.#learnt.refused(key),
+          onAccepted: () => this.#negotiation.accepted(key, plan, level),
+          onRejected: () => this.#negotiation.rejected(key),
         }
       } catch (thrown) {
         if (!isMalformed(thrown) || rejectsEffort(thrown, request)) throw thrown
-        refusal = thrown
+        rejection = thrown
       }
     }
-    this.#learnt.refused(key)
-    throw refusal
+    this.#negotiation.rejected(key)
+    throw rejection
   }
 }
 

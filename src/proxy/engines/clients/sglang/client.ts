@@ -46,7 +46,7 @@ class SglangClient extends ServerClient implements EngineClient {
   readonly #openai: OpenaiRoutes
   readonly #tokenizer: TokenizerAnswers
   readonly #version: ServerVersion
-  readonly #heldCalls: ToolCallConstraints
+  readonly #toolCallConstraints: ToolCallConstraints
   readonly #sessions: SglangSessions
   /**
    * The first name of its weights. `/update_weights_from_disk` renames them to their folder (`served_model_name` in
@@ -70,7 +70,7 @@ class SglangClient extends ServerClient implements EngineClient {
     this.#tokenizer = new TokenizerAnswers(this.connection, SGLANG_READING)
     this.#version = new ServerVersion(this.connection, ['/server_info', '/get_server_info'])
     this.#sessions = new SglangSessions(this.connection)
-    this.#heldCalls = new ToolCallConstraints(this.#version, {
+    this.#toolCallConstraints = new ToolCallConstraints(this.#version, {
       since: TAGS_SINCE,
       // Its other grammar backends support fewer kinds of tags.
       allows: ({ grammar_backend: backend }) => (backend ?? 'xgrammar') === 'xgrammar',
@@ -78,9 +78,9 @@ class SglangClient extends ServerClient implements EngineClient {
   }
 
   async generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
-    const asked = this.#inSession(this.#withAdapter(withoutZero(request)))
-    if (isTokenRequest(asked)) await this.#generateTokens(asked, sink, signal)
-    else await this.#openai.generate(asked, sink, signal)
+    const prepared = this.#inSession(this.#withAdapter(withoutZero(request)))
+    if (isTokenRequest(prepared)) await this.#generateTokens(prepared, sink, signal)
+    else await this.#openai.generate(prepared, sink, signal)
   }
 
   /**
@@ -105,9 +105,13 @@ class SglangClient extends ServerClient implements EngineClient {
    * because that route aborts all requests whose id starts with the given one. The server aborts requests whose
    * connection is closed.
    */
-  async #generateTokens(asked: TokenRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
-    const held = await this.#heldCalls.hold(asked, sglangCallTag(asked), signal)
-    const request = withinLength(held, this.#contextLength)
+  async #generateTokens(tokenRequest: TokenRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
+    const constrained = await this.#toolCallConstraints.constrain(
+      tokenRequest,
+      sglangCallTag(tokenRequest),
+      signal,
+    )
+    const request = withinLength(constrained, this.#contextLength)
     const json =
       request.images === undefined
         ? bodyWithIds(generateBody(request), 'input_ids', request)
@@ -127,20 +131,20 @@ class SglangClient extends ServerClient implements EngineClient {
   }
 
   async score(request: ScoreRequest, signal: AbortSignal): Promise<ScoreResult> {
-    const text = await this.connection.ask('/generate', signal, sglangScoreBody(request))
+    const text = await this.connection.query('/generate', signal, sglangScoreBody(request))
     return { tokens: readSglangScores(this.name, text, request) }
   }
 
   get warning(): string | undefined {
-    const said = [this.#openai.warning, this.#heldCalls.warning, this.#isOld]
-    return said.filter((each) => each !== undefined).join('; ') || undefined
+    const warnings = [this.#openai.warning, this.#toolCallConstraints.warning, this.#isOld]
+    return warnings.filter((each) => each !== undefined).join('; ') || undefined
   }
 
   checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     return this.#openai.watch(() =>
       this.#checkHealth(signal, question).catch((thrown) => {
         this.#version.forget()
-        this.#heldCalls.forget()
+        this.#toolCallConstraints.forget()
         this.#tokenizer.forget()
         this.#servedName = undefined
         this.#wasReady = false
@@ -152,7 +156,7 @@ class SglangClient extends ServerClient implements EngineClient {
   async #checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     const isPaused = await this.#isPaused(signal)
     // Most versions generate a token for it: a dead engine behind its server fails, and so does a paused one.
-    if (!isPaused) await this.connection.askOptional('/health', signal)
+    if (!isPaused) await this.connection.queryOptional('/health', signal)
     const models = await getModels(this.connection, signal)
     this.#sessions.note(await this.#version.said(signal))
     this.#isOld = await this.#version.warningBefore(TESTED, signal)
@@ -163,8 +167,8 @@ class SglangClient extends ServerClient implements EngineClient {
     if (weights && !models.some(({ id }) => id === this.#servedName))
       models.push({ ...weights, id: this.#servedName! })
     const info =
-      (await this.connection.askOptional('/model_info', signal)) ??
-      (await this.connection.askOptional('/get_model_info', signal))
+      (await this.connection.queryOptional('/model_info', signal)) ??
+      (await this.connection.queryOptional('/get_model_info', signal))
     // A paused engine does not respond to queries of its tokenizer.
     const tokenizer = isPaused ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
     return {
@@ -181,13 +185,13 @@ class SglangClient extends ServerClient implements EngineClient {
    */
   async #isPaused(signal: AbortSignal): Promise<boolean> {
     try {
-      this.#wasReady = (await this.connection.askOptional('/ready', signal)) !== undefined
+      this.#wasReady = (await this.connection.queryOptional('/ready', signal)) !== undefined
       return false
     } catch (thrown) {
       const isRefused = thrown instanceof ProxyError && thrown.code === 'engine_failed'
       if (!isRefused || !this.#wasReady) return false
       // Queries the engine behind the server, which responds to this while it is paused.
-      return (await this.connection.askOptional('/server_info', signal)) !== undefined
+      return (await this.connection.queryOptional('/server_info', signal)) !== undefined
     }
   }
 

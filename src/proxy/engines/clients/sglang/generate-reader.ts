@@ -65,12 +65,12 @@ export class GenerateReader implements JsonReader {
    * @throws ProxyError `engine_failed` if it is the engine's error, an abort, or has inconsistent tokens;
    *   `engine_rejected` if the engine aborted the request because of an error in it
    */
-  read(json: string | Buffer, events: GenerationEvent[], isWhole = false): void {
-    const answer = this.#parse(json.toString(), isWhole)
+  read(json: string | Buffer, events: GenerationEvent[], isComplete = false): void {
+    const answer = this.#parse(json.toString(), isComplete)
     if (answer === undefined) return
     this.#meta = answer.meta_info
     this.#failIfAborted()
-    if (!this.#started) events.push(this.#start(answer, isWhole))
+    if (!this.#started) events.push(this.#start(answer, isComplete))
     const delta = this.#delta(answer)
     if (delta !== undefined) events.push(delta)
   }
@@ -97,13 +97,13 @@ export class GenerateReader implements JsonReader {
   /** Parses an event. @returns undefined for an event that is not part of the response, such as a gateway's warning */
   #parse(
     json: string,
-    isWhole: boolean,
+    isComplete: boolean,
   ): (Record<string, unknown> & { meta_info: Record<string, unknown> }) | undefined {
     const answer = parseJson(json)
     const isObject = isRecord(answer) && !isError(answer)
     this.#skipped = undefined
     if (isObject && isRecord(answer.meta_info)) return { ...answer, meta_info: answer.meta_info }
-    const mayBeSkipped = isObject && answer.output_ids === undefined && !isWhole
+    const mayBeSkipped = isObject && answer.output_ids === undefined && !isComplete
     if (!mayBeSkipped) throw answerError(this.#options.engine, json, this.#options.redact)
     this.#skipped = json
     return undefined
@@ -125,11 +125,16 @@ export class GenerateReader implements JsonReader {
     throw this.#failure('aborted the request', `: ${said}`)
   }
 
-  #start({ prompt_token_ids: told }: Record<string, unknown>, isWhole: boolean): GenerationEvent {
+  #start({ prompt_token_ids: told }: Record<string, unknown>, isComplete: boolean): GenerationEvent {
     this.#started = true
     const { engine, promptTokenIds: sent, hasImages } = this.#options
     const promptTokenIds = hasImages ? parseIds(told) : sent
-    return { type: 'start', engine, promptTokenIds, weightVersion: firstWeightVersion(this.#meta, isWhole) }
+    return {
+      type: 'start',
+      engine,
+      promptTokenIds,
+      weightVersion: firstWeightVersion(this.#meta, isComplete),
+    }
   }
 
   /** Converts the new tokens. @returns undefined if there are none */

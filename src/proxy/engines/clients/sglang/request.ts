@@ -8,8 +8,8 @@ import { isRecord } from '../../../../base/json.ts'
 import { collapseImages, getImageUrls, type PromptImages } from '../../../../protocol/canonical/images.ts'
 import type { ChatBody } from '../../../../protocol/canonical/request.ts'
 import {
-  askedAlternatives,
   getMaxTokens,
+  getRequestedAlternatives,
   isMaskBounded,
   type TokenRequest,
   wantsLogprobs,
@@ -72,7 +72,7 @@ export function generateBody(request: TokenRequest): Record<string, unknown> {
     return_logprob: true,
     // Logprobs of the completion only.
     logprob_start_len: -1,
-    top_logprobs_num: askedAlternatives(request),
+    top_logprobs_num: getRequestedAlternatives(request),
     ...detailFields(request),
     return_text_in_logprobs: wantsLogprobs(request),
     stream,

@@ -43,7 +43,7 @@ export class SglangSessions {
   async #close(session_id: string): Promise<void> {
     const signal = AbortSignal.timeout(CLOSING_MS)
     try {
-      await this.#connection.ask('/close_session', signal, JSON.stringify({ session_id }))
+      await this.#connection.query('/close_session', signal, JSON.stringify({ session_id }))
     } catch {}
   }
 }

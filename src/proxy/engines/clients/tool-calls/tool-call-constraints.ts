@@ -33,7 +33,11 @@ export class ToolCallConstraints {
    * Adds `fields` to the body of the request if the server supports them.
    * @param fields the constraint; undefined: none
    */
-  async hold(request: TokenRequest, fields: object | undefined, signal: AbortSignal): Promise<TokenRequest> {
+  async constrain(
+    request: TokenRequest,
+    fields: object | undefined,
+    signal: AbortSignal,
+  ): Promise<TokenRequest> {
     if (fields === undefined) return request
     const { since, allows } = this.#options
     const isNew = await this.#version.isSince(since, signal)

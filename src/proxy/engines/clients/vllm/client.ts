@@ -54,7 +54,7 @@ const NO_MASKS = 'sampling masks are not recorded: it reports none (vllm serve -
  * The first version that streams ids for which a parser does not emit text yet (vllm-project/vllm#29074); 0.12.0 does
  * not.
  */
-const WHOLE_STREAMS_SINCE = '0.13'
+const COMPLETE_STREAMS_SINCE = '0.13'
 /** The first version that reports ids at all; a lower number is a build without a version. */
 const IDS_SINCE = '0.10'
 /** The older of the versions that `npm run test:vllm` runs. */
@@ -75,7 +75,7 @@ class VllmClient extends ServerClient implements EngineClient {
   readonly #contextLength: ContextLength
   readonly #tokenizer: TokenizerAnswers
   readonly #version: ServerVersion
-  readonly #heldCalls: ToolCallConstraints
+  readonly #toolCallConstraints: ToolCallConstraints
   readonly #promptChecks = new PromptChecks()
   // Warnings for operators about missing features. Cleared when a health check fails, since another server may replace
   // this one.
@@ -93,21 +93,21 @@ class VllmClient extends ServerClient implements EngineClient {
     this.#contextLength = new ContextLength(this.connection)
     this.#tokenizer = new TokenizerAnswers(this.connection, VLLM_READING)
     this.#version = new ServerVersion(this.connection, ['/version'])
-    this.#heldCalls = new ToolCallConstraints(this.#version, { since: TAGS_SINCE })
+    this.#toolCallConstraints = new ToolCallConstraints(this.#version, { since: TAGS_SINCE })
   }
 
-  generate(asked: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
-    if (!isTokenRequest(asked)) return this.#generateText(asked, sink, signal)
-    const { images } = asked
+  generate(agentRequest: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
+    if (!isTokenRequest(agentRequest)) return this.#generateText(agentRequest, sink, signal)
+    const { images } = agentRequest
     return images
-      ? this.#generateWithImages(asked, images, sink, signal)
-      : this.#generateTokens(asked, sink, signal)
+      ? this.#generateWithImages(agentRequest, images, sink, signal)
+      : this.#generateTokens(agentRequest, sink, signal)
   }
 
-  async #generateTokens(asked: TokenRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
-    const request = await this.#heldCalls.hold(asked, vllmCallTag(asked), signal)
+  async #generateTokens(agentRequest: TokenRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
+    const request = await this.#toolCallConstraints.constrain(agentRequest, vllmCallTag(agentRequest), signal)
     const details = detailsByIds(request, await this.#idsRoute(request, signal))
-    const byIds = details && (await this.#askByIds(request, signal))
+    const byIds = details && (await this.#sendByIds(request, signal))
     if (byIds !== undefined) {
       if (details !== 'masks') return await readAnswer(this.connection, request, byIds, sink)
       const watch = new MaskWatch(sink)
@@ -125,22 +125,23 @@ class VllmClient extends ServerClient implements EngineClient {
     await readAnswer(this.connection, request, response, this.#promptChecks.watch(this.name, request, sink))
   }
 
-  async #generateText(asked: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
-    const isWhole = asked.kind === 'chat' && asked.stream && (await this.#noteLostIds(signal))
-    const request = isWhole ? { ...asked, stream: false } : asked
+  async #generateText(agentRequest: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
+    const isComplete =
+      agentRequest.kind === 'chat' && agentRequest.stream && (await this.#detectLostIds(signal))
+    const request = isComplete ? { ...agentRequest, stream: false } : agentRequest
     const json = bodyJson(vllmBody(request), request)
     const response = await this.connection.request(getRoute(request), signal, json, request)
     await readAnswer(this.connection, request, response, sink)
   }
 
   /** Returns whether this version loses ids of streamed chats, and notes a warning. */
-  async #noteLostIds(signal: AbortSignal): Promise<boolean> {
+  async #detectLostIds(signal: AbortSignal): Promise<boolean> {
     const isKnown = await this.#version.isSince(IDS_SINCE, signal)
-    if (!isKnown || (await this.#version.isSince(WHOLE_STREAMS_SINCE, signal))) return false
+    if (!isKnown || (await this.#version.isSince(COMPLETE_STREAMS_SINCE, signal))) return false
     const { version } = await this.#version.said(signal)
     this.#losesIds =
       `it is vLLM ${version}, whose streams lose token ids if a tool or reasoning parser is on, so chats are not ` +
-      `streamed: upgrade it to ${WHOLE_STREAMS_SINCE}, or use token mode (--tokenizer)`
+      `streamed: upgrade it to ${COMPLETE_STREAMS_SINCE}, or use token mode (--tokenizer)`
     return true
   }
 
@@ -156,7 +157,7 @@ class VllmClient extends ServerClient implements EngineClient {
    * Sends a request to the ids route.
    * @returns undefined if the server lacks it; `/v1/completions` supports everything but masks and versions
    */
-  async #askByIds(request: TokenRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
+  async #sendByIds(request: TokenRequest, signal: AbortSignal): Promise<EngineResponse | undefined> {
     const body = vllmIdsBody(request, await this.#sentByIds(request, signal))
     try {
       const json = bodyWithIds(body, 'token_ids', request)
@@ -177,7 +178,7 @@ class VllmClient extends ServerClient implements EngineClient {
   /** Returns what the server makes of a request without sampling parameters; undefined if it does not report it. */
   async #rendered({ body: { model } }: TokenRequest, signal: AbortSignal): Promise<unknown> {
     const json = JSON.stringify({ model, prompt: '.', max_tokens: 1 })
-    return await this.connection.askIfTold('/v1/completions/render', signal, json)
+    return await this.connection.queryIfSupported('/v1/completions/render', signal, json)
   }
 
   /**
@@ -204,20 +205,20 @@ class VllmClient extends ServerClient implements EngineClient {
 
   async countTokens(body: ChatBody, signal: AbortSignal): Promise<number> {
     const json = JSON.stringify(vllmTokenizeBody(body))
-    const said = parseJson(await this.connection.ask('/tokenize', signal, json))
-    if (isRecord(said) && typeof said.count === 'number') return said.count
+    const counted = parseJson(await this.connection.query('/tokenize', signal, json))
+    if (isRecord(counted) && typeof counted.count === 'number') return counted.count
     throw new ProxyError('engine_failed', `the engine at ${this.name} counted no tokens`)
   }
 
   async score(request: ScoreRequest, signal: AbortSignal): Promise<ScoreResult> {
-    const text = await this.connection.ask('/v1/completions', signal, vllmScoreBody(request))
+    const text = await this.connection.query('/v1/completions', signal, vllmScoreBody(request))
     return { tokens: readVllmScores(this.name, text, request) }
   }
 
   tokenTexts(model: string, ids: Int32Array, signal: AbortSignal): Promise<string[] | undefined> {
-    const ask = (path: string, json: string) => this.connection.ask(path, signal, json)
+    const post = (path: string, json: string) => this.connection.query(path, signal, json)
     if (this.#texts?.model !== model) this.#texts = { model, of: new TokenTextCache(model) }
-    return this.#texts.of.getTexts(ids, ask)
+    return this.#texts.of.getTexts(ids, post)
   }
 
   get warning(): string | undefined {
@@ -225,12 +226,12 @@ class VllmClient extends ServerClient implements EngineClient {
     const lacks = [
       this.#isOld,
       this.#losesIds,
-      this.#heldCalls.warning,
+      this.#toolCallConstraints.warning,
       this.#noRoute,
       this.#noMasks,
       warning,
     ]
-    return lacks.filter((said) => said !== undefined).join('; ') || undefined
+    return lacks.filter((lack) => lack !== undefined).join('; ') || undefined
   }
 
   async checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
@@ -238,7 +239,7 @@ class VllmClient extends ServerClient implements EngineClient {
       return await this.#checkHealth(signal, question)
     } catch (thrown) {
       this.#version.forget()
-      this.#heldCalls.forget()
+      this.#toolCallConstraints.forget()
       this.#tokenizer.forget()
       this.#promptChecks.restart()
       this.#noRoute = this.#noMasks = this.#losesIds = this.#isOld = this.#defaults = undefined
@@ -248,15 +249,15 @@ class VllmClient extends ServerClient implements EngineClient {
 
   async #checkHealth(signal: AbortSignal, question?: TokenizerQuestion): Promise<EngineHealth> {
     // The list of models is available even if the engine behind the server is dead; /health is not.
-    await this.connection.askOptional('/health', signal)
+    await this.connection.queryOptional('/health', signal)
     const models = await getModels(this.connection, signal)
     this.#contextLength.note(models)
     // Served in vLLM's development mode: `{"weight_version": "v7"}`.
-    const weightVersion = weightVersionIn(await this.connection.askOptional('/weight_info', signal))
+    const weightVersion = weightVersionIn(await this.connection.queryOptional('/weight_info', signal))
     const unavailable = await this.#unavailable(signal)
     this.#isOld = await this.#version.warningBefore(TESTED, signal)
     // Without a tokenizer question the proxy is in chat mode.
-    if (question === undefined) await this.#noteLostIds(signal)
+    if (question === undefined) await this.#detectLostIds(signal)
     // An engine that is asleep or paused does not respond to queries of its tokenizer.
     const tokenizer = unavailable ? {} : await this.#tokenizer.of(question, models[0]?.id, signal)
     return { models, weightVersion, unavailable, ...tokenizer }
@@ -268,7 +269,7 @@ class VllmClient extends ServerClient implements EngineClient {
    */
   async #unavailable(signal: AbortSignal): Promise<Unavailable | undefined> {
     const says = async (name: string) => {
-      const said = parseJson((await this.connection.askOptional(`/${name}`, signal)) ?? '')
+      const said = parseJson((await this.connection.queryOptional(`/${name}`, signal)) ?? '')
       return isRecord(said) && said[name] === true
     }
     if (await says('is_paused')) return 'paused'

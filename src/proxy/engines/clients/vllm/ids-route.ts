@@ -8,7 +8,7 @@ import { ProxyError } from '../../../../base/errors.ts'
 import { isRecord } from '../../../../base/json.ts'
 import { getImageUrls } from '../../../../protocol/canonical/images.ts'
 import {
-  askedAlternatives,
+  getRequestedAlternatives,
   isMaskBounded,
   type TokenRequest,
   wantsLogprobs,
@@ -146,7 +146,7 @@ export function vllmIdsBody(
       ...Object.fromEntries(given.map((field) => [field, body[field]])),
       max_tokens: maxTokens,
       // 0: the sampled token's logprob and no alternatives.
-      logprobs: askedAlternatives(request),
+      logprobs: getRequestedAlternatives(request),
       ...(prompt !== undefined && { prompt_logprobs: prompt }),
     },
     stream,

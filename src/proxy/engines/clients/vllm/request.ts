@@ -1,7 +1,7 @@
 import { templateVariables } from '../../../../protocol/canonical/reasoning-effort.ts'
 import type { ChatBody, GenerationRequest } from '../../../../protocol/canonical/request.ts'
 import {
-  askedAlternatives,
+  getRequestedAlternatives,
   getRoute,
   type TokenRequest,
   wantsLogprobs,
@@ -45,7 +45,7 @@ export function vllmTokenBody(
     max_tokens: maxTokens,
     max_completion_tokens: undefined,
     // 0: the sampled token's logprob and no alternatives.
-    logprobs: askedAlternatives(request),
+    logprobs: getRequestedAlternatives(request),
     top_logprobs: undefined,
     ...recordingFields(request),
     ...detailFields(request),
@@ -107,15 +107,18 @@ function recordsAlternatives(request: GenerationRequest): boolean {
 
 function chatLogprobs(request: GenerationRequest): Record<string, unknown> {
   const { body, record } = request
-  const asked = record?.topLogprobs === undefined ? undefined : askedAlternatives(request)
-  return { logprobs: true, top_logprobs: asked ?? (wantsLogprobs(request) ? body.top_logprobs : undefined) }
+  const requested = record?.topLogprobs === undefined ? undefined : getRequestedAlternatives(request)
+  return {
+    logprobs: true,
+    top_logprobs: requested ?? (wantsLogprobs(request) ? body.top_logprobs : undefined),
+  }
 }
 
 function completionFields(request: GenerationRequest): Record<string, unknown> {
   const { max_tokens, max_completion_tokens } = request.body
   return {
     // The sampled token's logprob is always reported.
-    logprobs: askedAlternatives(request),
+    logprobs: getRequestedAlternatives(request),
     // This route does not know the newer name, and would stop after 16 tokens.
     max_tokens: max_tokens ?? max_completion_tokens,
     max_completion_tokens: undefined,

@@ -13,7 +13,7 @@ const PER_REQUEST = 4_000
 /**
  * The maximum number of different tokens, or groups that form a character, to request: about the size of a vocabulary.
  */
-const MAX_ASKED = 40_000
+const MAX_REQUESTED = 40_000
 /** The replacement for bytes that do not form a character. */
 const PARTIAL = '\ufffd'
 const MAX_KNOWN = 400_000
@@ -35,9 +35,9 @@ export class TokenTextCache {
    * @throws ProxyError
    */
   async getTexts(ids: Int32Array, post: Post): Promise<string[] | undefined> {
-    if (!(await this.#learn([...new Set(ids)].map(String), post))) return undefined
+    if (!(await this.#requestUnknown([...new Set(ids)].map(String), post))) return undefined
     const runs = partialRuns(ids, (id) => this.#known.get(String(id))!)
-    if (!(await this.#learn([...new Set(runs.map(({ key }) => key))], post))) return undefined
+    if (!(await this.#requestUnknown([...new Set(runs.map(({ key }) => key))], post))) return undefined
     const texts = Array.from(ids, (id) => this.#known.get(String(id))!)
     for (const { start, end, key } of runs) {
       texts.fill('', start, end)
@@ -47,20 +47,20 @@ export class TokenTextCache {
   }
 
   /** Requests unknown texts. @returns whether all of them are known then */
-  async #learn(keys: readonly string[], post: Post): Promise<boolean> {
+  async #requestUnknown(keys: readonly string[], post: Post): Promise<boolean> {
     if (this.#known.size > MAX_KNOWN) this.#known.clear()
     const unknown = keys.filter((key) => !this.#known.has(key))
-    if (unknown.length > MAX_ASKED) return false
+    if (unknown.length > MAX_REQUESTED) return false
     for (let start = 0; start < unknown.length; start += PER_REQUEST) {
-      const piece = unknown.slice(start, start + PER_REQUEST)
-      const texts = await this.#ask(piece, post)
+      const chunk = unknown.slice(start, start + PER_REQUEST)
+      const texts = await this.#requestTexts(chunk, post)
       if (texts === undefined) return false
-      for (const [place, key] of piece.entries()) this.#known.set(key, texts[place]!)
+      for (const [index, key] of chunk.entries()) this.#known.set(key, texts[index]!)
     }
     return keys.every((key) => this.#known.has(key))
   }
 
-  async #ask(keys: readonly string[], post: Post): Promise<string[] | undefined> {
+  async #requestTexts(keys: readonly string[], post: Post): Promise<string[] | undefined> {
     this.#separator ??= await this.#tokenize(SEPARATOR, post)
     const separator = this.#separator
     if (separator === undefined || separator.length === 0) return undefined
@@ -73,13 +73,13 @@ export class TokenTextCache {
 
   async #tokenize(prompt: string, post: Post): Promise<number[] | undefined> {
     const json = JSON.stringify({ model: this.#model, prompt, add_special_tokens: false })
-    const said = parseJson(await post('/tokenize', json))
-    return isRecord(said) && Array.isArray(said.tokens) ? (said.tokens as number[]) : undefined
+    const response = parseJson(await post('/tokenize', json))
+    return isRecord(response) && Array.isArray(response.tokens) ? (response.tokens as number[]) : undefined
   }
 
   async #detokenize(tokens: readonly number[], post: Post): Promise<string | undefined> {
-    const said = parseJson(await post('/detokenize', JSON.stringify({ model: this.#model, tokens })))
-    return isRecord(said) && typeof said.prompt === 'string' ? said.prompt : undefined
+    const response = parseJson(await post('/detokenize', JSON.stringify({ model: this.#model, tokens })))
+    return isRecord(response) && typeof response.prompt === 'string' ? response.prompt : undefined
   }
 }
 

@@ -80,22 +80,22 @@ export class AnswerReader {
   /**
    * Reads one chunk, or the complete response, and appends its events to `events`.
    * @param json text, or its UTF-8, which is faster for a complete response
-   * @param isWhole whether it is the complete response
+   * @param isComplete whether it is the complete response
    * @throws ProxyError `engine_failed` if it is the engine's error or is malformed; `engine_rejected` if it is an error
    *   of the client
    */
-  read(json: string | Buffer, events: GenerationEvent[], isWhole = false): void {
+  read(json: string | Buffer, events: GenerationEvent[], isComplete = false): void {
     const answer = this.#parse(json)
     this.#noteRoot(answer)
     if (!Array.isArray(answer.choices)) {
-      this.#skip(json, isWhole)
+      this.#skip(json, isComplete)
       return
     }
     this.#skipped = undefined
     const choice = firstChoice(answer.choices)
     // vLLM: at the root in chat, in the choice in completions; SGLang: in the choice in both.
     const reported = answer.prompt_token_ids ?? choice?.prompt_token_ids
-    if (!this.#started) this.#start(answer, choice, events, isWhole, reported)
+    if (!this.#started) this.#start(answer, choice, events, isComplete, reported)
     else this.#notePrompt(reported)
     if (choice === undefined) return
     this.#weightVersion = lastWeightVersion(choice) ?? this.#weightVersion
@@ -147,9 +147,9 @@ export class AnswerReader {
    * Skips an event of a stream without choices: gateways add warnings and costs, even after the finish reason. Keeps
    * its text, because engines differ in the form of their errors.
    */
-  #skip(json: string | Buffer, isWhole: boolean): void {
+  #skip(json: string | Buffer, isComplete: boolean): void {
     const { engine, redact } = this.#options
-    if (isWhole) throw answerError(engine, json.toString(), redact)
+    if (isComplete) throw answerError(engine, json.toString(), redact)
     this.#skipped = json.toString()
   }
 
@@ -165,13 +165,13 @@ export class AnswerReader {
     answer: Record<string, unknown>,
     choice: Record<string, unknown> | undefined,
     events: GenerationEvent[],
-    isWhole: boolean,
+    isComplete: boolean,
     reported: unknown,
   ): void {
     this.#started = true
     const places = [answer.metadata, choice].filter(isRecord)
-    const first = places.map((place) => firstWeightVersion(place, isWhole)).find(Boolean)
-    const weightVersion = first ?? (isWhole ? undefined : this.#weightVersion)
+    const first = places.map((place) => firstWeightVersion(place, isComplete)).find(Boolean)
+    const weightVersion = first ?? (isComplete ? undefined : this.#weightVersion)
     const promptTokenIds = readIds(reported ?? this.#options.sentPromptTokenIds)
     this.#prompt = promptTokenIds
     events.push({

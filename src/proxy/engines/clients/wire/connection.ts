@@ -140,7 +140,7 @@ export class EngineConnection {
   }
 
   /** Returns the response body of a GET, or of a POST of `json`. @throws as {@link request} */
-  async ask(path: string, signal: AbortSignal, json?: string): Promise<string> {
+  async query(path: string, signal: AbortSignal, json?: string): Promise<string> {
     return await this.text(await this.request(path, signal, json))
   }
 
@@ -148,9 +148,9 @@ export class EngineConnection {
    * Returns the response of a POST, parsed as JSON.
    * @returns undefined for an error response: a gateway may block a route, a server may have no tokenizer
    */
-  async askIfTold(path: string, signal: AbortSignal, json: string): Promise<unknown> {
+  async queryIfSupported(path: string, signal: AbortSignal, json: string): Promise<unknown> {
     try {
-      return parseJson(await this.ask(path, signal, json))
+      return parseJson(await this.query(path, signal, json))
     } catch (thrown) {
       const refuses = ['engine_rejected', 'engine_failed']
       if (thrown instanceof ProxyError && refuses.includes(thrown.code)) return undefined
@@ -163,10 +163,10 @@ export class EngineConnection {
    * @returns undefined if the server lacks the route, or denies access
    * @throws ProxyError `engine_unreachable` or `engine_failed`
    */
-  async askOptional(path: string, signal: AbortSignal): Promise<string | undefined> {
+  async queryOptional(path: string, signal: AbortSignal): Promise<string | undefined> {
     if (this.#missing.has(path)) return undefined
     try {
-      return await this.ask(path, signal)
+      return await this.query(path, signal)
     } catch (thrown) {
       if (!(thrown instanceof ProxyError && thrown.code === 'engine_rejected')) throw healthFailure(thrown)
       if (thrown.status === 404 || thrown.status === 405) this.#missing.add(path)

@@ -55,9 +55,9 @@ export interface JsonReader {
   /**
    * Reads one event of a stream, or the complete response, as text or UTF-8, and appends its events to `events`. Must
    * not keep references to the bytes.
-   * @param isWhole whether it is the complete response; default: no
+   * @param isComplete whether it is the complete response; default: no
    */
-  read(json: string | Buffer, events: GenerationEvent[], isWhole?: boolean): void
+  read(json: string | Buffer, events: GenerationEvent[], isComplete?: boolean): void
   /** Returns the event that ends the response, after the last chunk. */
   end(): GenerationEnd
 }
@@ -65,9 +65,9 @@ export interface JsonReader {
 /** Wraps a reader: its exceptions are failures of the engine, since a response may contain any value at any depth. */
 function guarded(reader: JsonReader, engine: string): JsonReader {
   return {
-    read(json, events, isWhole) {
+    read(json, events, isComplete) {
       try {
-        reader.read(json, events, isWhole)
+        reader.read(json, events, isComplete)
       } catch (cause) {
         if (cause instanceof ProxyError) throw cause
         const message = `the response of the engine at ${engine} is malformed`

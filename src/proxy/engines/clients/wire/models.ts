@@ -6,7 +6,7 @@ import { excerpt, healthFailure } from './failures.ts'
 
 /** Requests `GET /v1/models`. @throws ProxyError `engine_unreachable` or `engine_failed` */
 export async function getModels(connection: EngineConnection, signal: AbortSignal): Promise<ModelInfo[]> {
-  const text = await connection.ask('/v1/models', signal).catch((thrown) => {
+  const text = await connection.query('/v1/models', signal).catch((thrown) => {
     throw healthFailure(thrown)
   })
   const answer = parseJson(text)

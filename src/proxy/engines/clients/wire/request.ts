@@ -55,7 +55,7 @@ export function shownAlternatives(request: GenerationRequest): number | undefine
 }
 
 /** Returns the number of alternatives per token to request: enough for the recorded data and for the agent. */
-export function askedAlternatives(request: GenerationRequest): number {
+export function getRequestedAlternatives(request: GenerationRequest): number {
   const { body, record } = request
   const legacy = typeof body.logprobs === 'number' ? body.logprobs : 0
   const shown = wantsLogprobs(request) ? Math.max(legacy, Number(body.top_logprobs ?? 0)) : 0
@@ -76,7 +76,7 @@ export function getMaxTokens({ max_completion_tokens, max_tokens }: ChatBody): n
   return max_completion_tokens ?? max_tokens ?? undefined
 }
 
-/** Removes an empty list of tools and its choice: engines reject them, and clients send both. */
+/** Removes an empty list of tools and the tool choice: engines reject them, and clients send both. */
 export function withoutEmptyTools<Body extends GenerationRequest['body']>(body: Body): Body {
   const isEmpty = Array.isArray(body.tools) && body.tools.length === 0
   return isEmpty ? { ...body, tools: undefined, tool_choice: undefined } : body

@@ -20,7 +20,7 @@ export class ServerVersion {
 
   /** Returns the version with the other fields of the same response; empty if the server does not report it. */
   async said(signal: AbortSignal): Promise<Record<string, unknown>> {
-    this.#said ??= this.#ask(signal).catch((thrown) => {
+    this.#said ??= this.#query(signal).catch((thrown) => {
       this.#said = undefined
       throw thrown
     })
@@ -46,9 +46,9 @@ export class ServerVersion {
     return `it is ${program} ${version}, older than ${tested}, the oldest with which llm-proxy is tested: upgrade it`
   }
 
-  async #ask(signal: AbortSignal): Promise<Record<string, unknown>> {
+  async #query(signal: AbortSignal): Promise<Record<string, unknown>> {
     for (const path of this.#paths) {
-      const said = await this.#connection.ask(path, signal).then(parseJson, () => {
+      const said = await this.#connection.query(path, signal).then(parseJson, () => {
         signal.throwIfAborted()
         return undefined
       })

@@ -56,7 +56,7 @@ export class TokenizerAnswers {
 
   /** Returns the ids; undefined if the server does not report them. */
   async #tokenize(body: object, signal: AbortSignal): Promise<number[] | undefined> {
-    const said = await this.#connection.askIfTold('/tokenize', signal, JSON.stringify(body))
+    const said = await this.#connection.queryIfSupported('/tokenize', signal, JSON.stringify(body))
     const tokens = isRecord(said) ? said.tokens : undefined
     return Array.isArray(tokens) && tokens.every(Number.isInteger) ? (tokens as number[]) : undefined
   }
@@ -74,7 +74,7 @@ export class TokenizerAnswers {
     try {
       const { path, body, textsIn } = this.#reading
       const either = AbortSignal.any([signal, limit])
-      const said = await this.#connection.askIfTold(path, either, body(ids, model))
+      const said = await this.#connection.queryIfSupported(path, either, body(ids, model))
       const idTexts = textsIn(said, ids)
       this.#known = idTexts === undefined ? {} : { idTexts }
       return this.#known

@@ -14,10 +14,12 @@ export function weightVersionIn(text: string | undefined): string | undefined {
 /**
  * Returns the version of the weights that sampled the first token. `weight_versions` in the newest engines are spans of
  * tokens; `weight_version` is the server's version when it wrote the response.
- * @param isWhole whether the response arrived at once: the version at its end does not apply to its beginning
+ * @param isComplete whether the response arrived at once: the version at its end does not apply to its beginning
  */
-export function firstWeightVersion(said: Record<string, unknown>, isWhole: boolean): string | undefined {
-  return versionAt(said.weight_versions, 0) ?? (isWhole ? undefined : readWeightVersion(said.weight_version))
+export function firstWeightVersion(said: Record<string, unknown>, isComplete: boolean): string | undefined {
+  return (
+    versionAt(said.weight_versions, 0) ?? (isComplete ? undefined : readWeightVersion(said.weight_version))
+  )
 }
 
 /** Returns the version of the weights that sampled the last token, by the same spans. */
