@@ -53,7 +53,7 @@ async function openLocal(
     clients,
     known: await checkEngines(clients, tokenizer && createTokenizerQuestion(tokenizer)),
     tokenizer,
-    standIns: fallsBack(config),
+    areFallbacks: fallsBack(config),
     measuresLogprobs: true,
     adaptsEfforts: true,
     maxConcurrencyPerEngine: config.maxConcurrency,

@@ -138,7 +138,7 @@ export async function startServer(
   const { backend, registry, engines, acceptWorker } = await openBackend(config, backendParts)
   stack.defer(() => backend.close())
   stack.defer(metrics.logThroughput(logger, backend))
-  const isFallback = () => engines().some(({ standIn }) => standIn)
+  const isFallback = () => engines().some((engine) => engine.isFallback)
 
   // 5. Prompts, which the engines render in chat mode and the proxy in token mode.
   if (model) checkTokenEngines(backend.status().members)
@@ -368,7 +368,7 @@ export function startWorker(config: WorkerConfig, { logger, platform = {} }: Sta
   const backend = createLocalBackend({
     clients: openEngines({ ...config, connect: platform.connect }),
     maxConcurrencyPerEngine: maxConcurrency,
-    tellsTextIds: true,
+    reportsTextIds: true,
     measuresLogprobs: true,
     logger,
   })

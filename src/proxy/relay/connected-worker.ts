@@ -98,7 +98,7 @@ interface WorkerRequest {
   /** Kept for a worker that never received it, or that needs the complete prompt. */
   request: GenerationRequest
   /** The socket on which the complete prompt was sent. */
-  wholeOn: RelaySocket | undefined
+  fullRequestSocket: RelaySocket | undefined
 }
 
 export class ConnectedWorker {
@@ -196,7 +196,7 @@ export class ConnectedWorker {
     for (const [, { call }] of kept) call.acknowledgeAgain()
     for (const [requestId, sent] of [...this.#calls]) {
       if (held.has(requestId)) continue
-      if (sent.call.received === 0) this.#sendWhole(socket, requestId, sent)
+      if (sent.call.received === 0) this.#sendFullRequest(socket, requestId, sent)
       else sent.call.fail(lost(this.identity.workerId, 'reconnected without this request'))
     }
   }
@@ -228,14 +228,14 @@ export class ConnectedWorker {
    * @throws ProxyError `unsupported`, `body_too_large` for a request that exceeds a frame, or `worker_lost` without a
    *   connection
    */
-  begin(asked: GenerationRequest, requestId: string): RelayRequest {
+  begin(agentRequest: GenerationRequest, requestId: string): RelayRequest {
     // Such a worker would ignore the images and sample after another prompt.
-    if (asked.images !== undefined && !this.#can(CAPABILITIES.images)) {
+    if (agentRequest.images !== undefined && !this.#can(CAPABILITIES.images)) {
       throw new ProxyError('unsupported', 'no worker accepts images with token ids', {
         param: 'messages',
       })
     }
-    const request = this.#can(CAPABILITIES.details) ? asked : withoutCapture(asked)
+    const request = this.#can(CAPABILITIES.details) ? agentRequest : withoutCapture(agentRequest)
     const socket = this.#socket
     if (!socket) throw lost(this.identity.workerId, 'has no connection')
     const { version } = this.identity
@@ -257,9 +257,9 @@ export class ConnectedWorker {
       clock,
       prompt: (ids) => attachReportedPrompt(request, { requestId, ids, reportedBy: this }),
       acknowledge: (seq) => this.#acknowledge(requestId, seq),
-      leave: (answered) => this.#leave(requestId, answered),
+      leave: (isComplete) => this.#leave(requestId, isComplete),
     })
-    this.#calls.set(requestId, { call, request, wholeOn: undefined })
+    this.#calls.set(requestId, { call, request, fullRequestSocket: undefined })
     this.#sessions.set(request.sessionId, true)
     sendRequest(socket, json)
     return call
@@ -283,7 +283,7 @@ export class ConnectedWorker {
   async refresh(): Promise<void> {
     if (!this.isConnected || !this.#can(CAPABILITIES.status)) return
     this.weightVersion = undefined
-    await this.#statusRequests.ask((seq) =>
+    await this.#statusRequests.send((seq) =>
       this.#send({ type: 'worker_status_request', seq } satisfies WorkerStatusRequest),
     )
   }
@@ -293,7 +293,7 @@ export class ConnectedWorker {
     switch (frame.type) {
       case 'completion_chunk':
       case 'completion_response':
-        this.#receiveAnswer(frame, bytes)
+        this.#receiveResponse(frame, bytes)
         break
       case 'worker_status':
         this.#receiveStatus(frame)
@@ -324,8 +324,8 @@ export class ConnectedWorker {
     logEvent(this.#context.logger, 'worker_state', fields)
   }
 
-  #sendWhole(socket: RelaySocket, requestId: string, sent: WorkerRequest): void {
-    sent.wholeOn = socket
+  #sendFullRequest(socket: RelaySocket, requestId: string, sent: WorkerRequest): void {
+    sent.fullRequestSocket = socket
     const takesShared = this.#can(CAPABILITIES.promptShared)
     sendRequest(socket, requestJson(sent.request, requestId, 2, { takesShared }))
   }
@@ -333,10 +333,10 @@ export class ConnectedWorker {
   /** Sends the complete prompt if the response requests it. @returns whether it does */
   #sendsForgotten(sent: WorkerRequest, { request_id: requestId, seq, error }: CompletionResponseV2): boolean {
     const socket = this.#socket
-    if (error?.code !== PROMPT_FORGOTTEN || !socket || sent.wholeOn === socket) return false
+    if (error?.code !== PROMPT_FORGOTTEN || !socket || sent.fullRequestSocket === socket) return false
     // The worker has ended this request and starts it again.
     this.#acknowledge(requestId, seq)
-    this.#sendWhole(socket, requestId, sent)
+    this.#sendFullRequest(socket, requestId, sent)
     return true
   }
 
@@ -345,7 +345,7 @@ export class ConnectedWorker {
   }
 
   /** Handles a response frame. A late or duplicate one belongs to no running request and is ignored. */
-  #receiveAnswer(frame: Frame, bytes: number): void {
+  #receiveResponse(frame: Frame, bytes: number): void {
     const sent = typeof frame.request_id === 'string' ? this.#calls.get(frame.request_id) : undefined
     const v1 = this.identity.version === 1
     if (!sent) this.#ignore(frame, 'belongs to no call that runs')
@@ -355,7 +355,7 @@ export class ConnectedWorker {
       if (!this.#sendsForgotten(sent, frame)) sent.call.receiveResponse(frame, bytes)
     } else if (v1 && frames.responseV1.passes(frame)) {
       this.#noteIds(frame)
-      sent.call.receiveWhole(frame, bytes)
+      sent.call.receiveComplete(frame, bytes)
     } else
       sent.call.fail(
         new ProxyError('engine_failed', `the worker violated its protocol: ${this.#describeFault(frame)}`),
@@ -388,7 +388,7 @@ export class ConnectedWorker {
     if (this.#state !== this.#connectedState) this.#transition(this.#connectedState)
     this.weightVersion = frame.weight_version ?? undefined
     this.#setModels(frame.models)
-    if (frame.answers !== undefined) this.#statusRequests.answered(frame.answers)
+    if (frame.answers !== undefined) this.#statusRequests.settle(frame.answers)
   }
 
   #receiveAlive(frame: Frame): void {
@@ -425,8 +425,8 @@ export class ConnectedWorker {
     this.#send({ type: 'completion_ack', request_id: requestId, seq } satisfies CompletionAck)
   }
 
-  #leave(requestId: string, answered: boolean): void {
-    if (!this.#calls.delete(requestId) || answered || !this.#can(CAPABILITIES.cancel)) return
+  #leave(requestId: string, isComplete: boolean): void {
+    if (!this.#calls.delete(requestId) || isComplete || !this.#can(CAPABILITIES.cancel)) return
     this.#send({ type: 'completion_cancel', request_id: requestId } satisfies CompletionCancel)
   }
 

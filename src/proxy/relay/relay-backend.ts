@@ -52,7 +52,7 @@ const MAX_LOSSES = 3
 /** The worker, or its engine, ended while it had the request. */
 const LOST: readonly ErrorCode[] = ['worker_lost', 'engine_lost']
 /** Every engine behind the worker is unreachable, or the worker shuts down. */
-const AWAY: readonly ErrorCode[] = ['engine_unreachable', 'shutting_down']
+const UNAVAILABLE: readonly ErrorCode[] = ['engine_unreachable', 'shutting_down']
 
 const NO_ENGINE_SERVES = 'none of its engines serves'
 
@@ -113,14 +113,14 @@ export class RelayBackend implements Backend, Registry {
     return generateWithFailover(
       {
         dispatcher: this.#dispatcher,
-        serve: async (workerId, asked, to, failedAttempts) => {
+        serve: async (workerId, adapted, to, failedAttempts) => {
           const worker = this.#getWorker(workerId)
-          await worker.begin(asked, wireId(asked.requestId, failedAttempts)).pushTo(to, signal)
+          await worker.begin(adapted, wireId(adapted.requestId, failedAttempts)).pushTo(to, signal)
         },
         kindOf: () => 'worker',
         judge: (thrown, workerId) => {
           const verdict = judge(thrown)
-          if (verdict === 'lost' || verdict === 'away') this.#efforts.forget(workerId)
+          if (verdict === 'lost' || verdict === 'unavailable') this.#efforts.forget(workerId)
           return verdict
         },
         efforts: this.#efforts,
@@ -335,8 +335,8 @@ function toBackendMember(
 ): BackendMember {
   const { identity, weightVersion } = worker
   const tokenizers = judgeTokenizers(worker, expected)
-  const away = worker.isConnected ? NO_ENGINE_SERVES : 'its connection is lost'
-  const error = tokenizers?.error ?? away
+  const reason = worker.isConnected ? NO_ENGINE_SERVES : 'its connection is lost'
+  const error = tokenizers?.error ?? reason
   const healthy = worker.isConnected && worker.healthy && tokenizers?.error === undefined
   return {
     name: identity.workerId,
@@ -359,5 +359,5 @@ function toBackendMember(
 function judge(thrown: unknown): FailureVerdict {
   if (!(thrown instanceof ProxyError)) return 'final'
   if (LOST.includes(thrown.code)) return 'lost'
-  return AWAY.includes(thrown.code) ? 'away' : judgeResponse(thrown)
+  return UNAVAILABLE.includes(thrown.code) ? 'unavailable' : judgeResponse(thrown)
 }

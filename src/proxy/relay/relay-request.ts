@@ -28,8 +28,8 @@ interface RelayRequestOptions {
   prompt(ids: PromptIds): void
   /** Tells the worker that frames up to `seq` need not be kept. */
   acknowledge(seq: number): void
-  /** Called when the request has ended on this side. @param answered false: the worker may still be serving it */
-  leave(answered: boolean): void
+  /** Called when the request has ended on this side. @param isComplete false: the worker may still be serving it */
+  leave(isComplete: boolean): void
 }
 
 export class RelayRequest {
@@ -37,7 +37,7 @@ export class RelayRequest {
   readonly #incoming: FrameReceiver
   #failure: { reason: unknown } | undefined
   /** Whether the worker's last frame has arrived. */
-  #answered = false
+  #isComplete = false
   #left = false
   /** Whether the agent's side has received events, after which no other worker can take over. */
   #handedOn = false
@@ -96,16 +96,16 @@ export class RelayRequest {
 
   receiveResponse(response: CompletionResponseV2, bytes: number): void {
     this.#receive(response.seq, bytes, () => {
-      this.#answered = true
+      this.#isComplete = true
       this.#options.acknowledge(response.seq)
       return [parseResponseEnd(response)]
     })
-    if (this.#answered) this.#leave()
+    if (this.#isComplete) this.#leave()
   }
 
-  receiveWhole(response: CompletionResponseV1, bytes: number): void {
+  receiveComplete(response: CompletionResponseV1, bytes: number): void {
     this.#receive(1, bytes, () => {
-      this.#answered = true
+      this.#isComplete = true
       return toEvents(response, this.#options.workerId)
     })
     this.#leave()
@@ -121,7 +121,7 @@ export class RelayRequest {
 
   /** Fails the request; buffered events are still delivered if the agent has received earlier ones. */
   fail(reason: unknown): void {
-    if (this.#answered || this.#failure) return
+    if (this.#isComplete || this.#failure) return
     this.#failure = { reason }
     this.#leave()
     this.#schedule()
@@ -171,12 +171,12 @@ export class RelayRequest {
     }
     if (accepted !== undefined) this.#block(accepted)
     else if (this.#failure) this.#close(this.#failure)
-    else if (this.#answered) this.#close()
+    else if (this.#isComplete) this.#close()
   }
 
   #pushEvents(): Promise<void> | undefined {
     const { events, acknowledge } = this.#incoming.take()
-    if (acknowledge !== undefined && !this.#answered) this.#options.acknowledge(acknowledge)
+    if (acknowledge !== undefined && !this.#isComplete) this.#options.acknowledge(acknowledge)
     if (events.length === 0) return undefined
     this.#handedOn = true
     // A worker whose window was full can send from now on.
@@ -208,7 +208,7 @@ export class RelayRequest {
     if (this.#left) return
     this.#left = true
     this.#cancelTimeout?.()
-    this.#options.leave(this.#answered)
+    this.#options.leave(this.#isComplete)
   }
 
   /**

@@ -17,11 +17,11 @@ export class StatusRequests {
    * Sends a status request. Resolves when it is answered, or will not be.
    * @param send receives the number of the request
    */
-  ask(send: (seq: number) => void): Promise<void> {
+  send(send: (seq: number) => void): Promise<void> {
     this.#lastSeq += 1
     const seq = this.#lastSeq
     return new Promise((resolve) => {
-      const cancel = this.#clock.after(ANSWER_TIMEOUT_MS, () => this.answered(seq))
+      const cancel = this.#clock.after(ANSWER_TIMEOUT_MS, () => this.settle(seq))
       this.#waiting.set(seq, () => {
         cancel()
         resolve()
@@ -30,7 +30,7 @@ export class StatusRequests {
     })
   }
 
-  answered(seq: number): void {
+  settle(seq: number): void {
     const resolve = this.#waiting.get(seq)
     this.#waiting.delete(seq)
     resolve?.()
@@ -38,6 +38,6 @@ export class StatusRequests {
 
   /** Resolves all pending requests of a worker that is lost. */
   giveUp(): void {
-    for (const seq of [...this.#waiting.keys()]) this.answered(seq)
+    for (const seq of [...this.#waiting.keys()]) this.settle(seq)
   }
 }

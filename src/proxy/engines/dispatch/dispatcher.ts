@@ -139,8 +139,8 @@ export class Dispatcher {
     const failedAt = this.#failedAt.get(requested.sessionId)
     const call =
       failedAt === undefined ? requested : { ...requested, avoid: [...(requested.avoid ?? []), failedAt] }
-    const askedAtMs = this.#clock.nowMs()
-    const submission = this.#scheduler.submit(call, askedAtMs)
+    const submittedAtMs = this.#clock.nowMs()
+    const submission = this.#scheduler.submit(call, submittedAtMs)
     if (submission.outcome === 'queue_full') {
       throw new ProxyError('queue_full', 'too many requests are waiting for an engine; try again later', {
         retryAfterS: 1,
@@ -152,7 +152,7 @@ export class Dispatcher {
     }
     this.#watchExpiry()
     return this.#waitForSlot(call, signal).then((memberId) => {
-      this.#watch?.waited(this.#clock.nowMs() - askedAtMs)
+      this.#watch?.waited(this.#clock.nowMs() - submittedAtMs)
       return this.#lease(call, memberId)
     })
   }

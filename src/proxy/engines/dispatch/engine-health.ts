@@ -22,7 +22,7 @@ export interface EngineHealthWatchOptions {
   /** Token mode: the expected tokenizer. An engine with another one receives no requests. */
   tokenizer?: ExpectedTokenizer | undefined
   /** Whether to request the ids of the text by which tokenizers are compared, for a comparison elsewhere. */
-  tellsTextIds?: boolean | undefined
+  reportsTextIds?: boolean | undefined
   /** Called after each check, and when a request finds the engine unreachable. */
   onHealth(report: EngineHealthReport): void
   logger?: Logger | undefined
@@ -161,10 +161,10 @@ export class EngineHealthWatch {
     const cancelTimeout = afterLooking(this.#clock, CHECK_TIMEOUT_MS, () => timeout.abort())
     try {
       const signal = AbortSignal.any([timeout.signal, this.#stopping.signal])
-      const { client, tokenizer, tellsTextIds } = this.#options
+      const { client, tokenizer, reportsTextIds } = this.#options
       const question = tokenizer
         ? createTokenizerQuestion(tokenizer)
-        : tellsTextIds
+        : reportsTextIds
           ? { text: TOKENIZER_TEXT, chats: true }
           : undefined
       const { weightVersion, ...health } = await client.checkHealth(signal, question)
@@ -252,7 +252,7 @@ export class EngineHealthWatch {
   }
 }
 
-const LOOK_MS = 500
+const POLL_MS = 500
 
 /**
  * Runs `task` after `delayMs` in which this process could receive a response. After a process has been blocked for
@@ -262,7 +262,7 @@ function afterLooking(clock: Clock, delayMs: number, task: () => void): () => vo
   let cancel = () => {}
   const look = (leftMs: number) => {
     if (leftMs <= 0) return task()
-    cancel = clock.after(Math.min(leftMs, LOOK_MS), () => look(leftMs - LOOK_MS))
+    cancel = clock.after(Math.min(leftMs, POLL_MS), () => look(leftMs - POLL_MS))
   }
   look(delayMs)
   return () => cancel()

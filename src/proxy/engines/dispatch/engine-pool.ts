@@ -10,7 +10,7 @@ import { LogprobsProbe } from './logprobs-probe.ts'
 import type { Ability } from './placement.ts'
 
 export interface EnginePoolOptions
-  extends Pick<EngineHealthWatchOptions, 'tokenizer' | 'tellsTextIds' | 'logger' | 'clock'> {
+  extends Pick<EngineHealthWatchOptions, 'tokenizer' | 'reportsTextIds' | 'logger' | 'clock'> {
   dispatcher: Dispatcher
   /** The number of concurrent requests of an engine of weight 1. */
   maxConcurrency: number
@@ -24,7 +24,7 @@ export interface EngineFacts {
   weight: number
   modelName: string | null
   /** Whether the engine is a fallback that serves only until another engine is added. */
-  standIn: boolean
+  isFallback: boolean
 }
 
 /** `draining`: it finishes its running requests and gets no new ones. */
@@ -78,7 +78,7 @@ export class EnginePool {
   add(client: EngineClient, facts: Partial<EngineFacts> = {}, known?: EngineHealth): EngineEntry {
     const { dispatcher, healthIntervalMs: intervalMs, logger, tokenizer } = this.#options
     const { name } = client
-    const { weight = 1, modelName = null, standIn = false } = facts
+    const { weight = 1, modelName = null, isFallback = false } = facts
     // It counts as healthy until a check or a request shows otherwise, so that the first request need not wait, unless
     // its tokenizer must be compared first.
     const healthy = tokenizer === undefined
@@ -97,7 +97,13 @@ export class EnginePool {
         dispatcher.updateMember(name, memberChange(client, health))
       },
     })
-    const standing = { weight, modelName, standIn, state: 'serving', sinceMs: Date.now() } as const
+    const standing = {
+      weight,
+      modelName,
+      isFallback,
+      state: 'serving',
+      sinceMs: Date.now(),
+    } as const
     const engine: EngineEntry = { id: createEngineId(name), client, watch, logprobs, ...standing }
     this.#engines.set(name, engine)
     return engine
@@ -107,11 +113,11 @@ export class EnginePool {
    * Updates an engine that is registered again; cancels its removal if it was draining.
    * @throws AssertionError if it was removed
    */
-  renew(engine: EngineEntry, { weight, modelName }: Omit<EngineFacts, 'standIn'>): void {
+  renew(engine: EngineEntry, { weight, modelName }: Omit<EngineFacts, 'isFallback'>): void {
     const { dispatcher } = this.#options
     const { name } = engine.client
     if (engine.state !== 'serving') this.#transition(engine, 'serving')
-    Object.assign(engine, { weight, modelName, standIn: false })
+    Object.assign(engine, { weight, modelName, isFallback: false })
     engine.logprobs?.forget()
     this.#options.efforts?.forget(name)
     dispatcher.updateMember(name, this.#limit(weight))

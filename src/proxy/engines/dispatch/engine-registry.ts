@@ -63,7 +63,7 @@ export class EngineRegistry implements Registry {
   /** Retires fallback engines immediately, even if the new engine is not up: their samples might be trained on. */
   #retireStandIns(): void {
     for (const engine of this.#options.backend.engines.all()) {
-      if (!engine.standIn || engine.state !== 'serving') continue
+      if (!engine.isFallback || engine.state !== 'serving') continue
       logEvent(this.#options.logger, 'embedded_engine_retired', {})
       this.#options.backend.engines.retire(engine)
     }

@@ -12,11 +12,11 @@ import { getRequiredAbility } from './placement.ts'
 import type { QueuedRequest } from './scheduler.ts'
 
 /**
- * The meaning of a failure. `lost`: the member failed while it had the request, perhaps because of it. `away`: the
+ * The meaning of a failure. `lost`: the member failed while it had the request, perhaps because of it. `unavailable`: the
  * member is unreachable, and nothing was sampled. `failed`: the member could not serve the request, and another one
  * may. `final`: no other member would succeed.
  */
-export type FailureVerdict = 'lost' | 'away' | 'failed' | 'final'
+export type FailureVerdict = 'lost' | 'unavailable' | 'failed' | 'final'
 
 export interface FailoverPolicy {
   dispatcher: Dispatcher
@@ -58,25 +58,25 @@ const MAX_FAILURES = 3
  *   members (but at least three). After an abort: `signal.reason`.
  */
 export async function generateWithFailover(
-  rules: FailoverPolicy,
+  policy: FailoverPolicy,
   request: GenerationRequest,
   sink: EventSink,
   signal: AbortSignal,
 ): Promise<void> {
-  const { requestId: callId, sessionId, body, mustServe } = request
+  const { requestId, sessionId, body, mustServe } = request
   const failed: string[] = []
-  const negotiation = rules.efforts && new EffortNegotiation(rules.efforts, renderedBody(request))
+  const negotiation = policy.efforts && new EffortNegotiation(policy.efforts, renderedBody(request))
   let attempts = 0
   let failures = 0
   for (let losses = 0; ; ) {
     const requirements = { model: body.model, mustServe, needs: getRequiredAbility(request), avoid: failed }
-    const call = { callId, sessionId, ...requirements }
-    const acquired = acquireLease(call, rules, request, signal)
+    const leaseRequest = { callId: requestId, sessionId, ...requirements }
+    const acquired = acquireLease(leaseRequest, policy, request, signal)
     if (acquired instanceof Promise) request.log?.queued()
     const lease = acquired instanceof Promise ? await acquired : acquired
     const { memberId } = lease
     const adapted = withBody(request, negotiation?.bodyFor(memberId))
-    const span = request.spans?.asked({ ...adapted, member: memberId, memberKind: rules.kindOf(memberId) })
+    const span = request.spans?.asked({ ...adapted, member: memberId, memberKind: policy.kindOf(memberId) })
     const sent = span ? { ...adapted, traceparent: span.traceparent } : adapted
     let begun = false
     const write = (batch: readonly GenerationEvent[]) => {
@@ -88,7 +88,7 @@ export async function generateWithFailover(
     request.onDispatched?.()
     request.log?.dispatched(memberId)
     try {
-      await rules.serve(memberId, sent, { write }, attempts)
+      await policy.serve(memberId, sent, { write }, attempts)
       lease.succeeded()
       return
     } catch (thrown) {
@@ -97,18 +97,18 @@ export async function generateWithFailover(
       attempts += 1
       if (!begun && negotiation?.rejected(memberId, thrown)) continue
       if (thrown instanceof ProxyError) lease.failed(thrown)
-      const verdict = rules.judge(thrown, memberId)
+      const verdict = policy.judge(thrown, memberId)
       if (verdict === 'lost') losses += 1
       if (verdict === 'failed') failures += 1
       const hasNext =
         verdict !== 'failed' ||
         (failures < MAX_FAILURES &&
-          rules.dispatcher.hasUntried({ ...requirements, avoid: [...failed, memberId] }))
-      if (begun || verdict === 'final' || losses === rules.maxLosses || !hasNext)
+          policy.dispatcher.hasUntried({ ...requirements, avoid: [...failed, memberId] }))
+      if (begun || verdict === 'final' || losses === policy.maxLosses || !hasNext)
         throw begun ? thrown : (negotiation?.toAgentError(thrown) ?? thrown)
-      if (failed.length + 1 >= Math.max(MIN_ATTEMPTS, rules.memberCount())) throw thrown
+      if (failed.length + 1 >= Math.max(MIN_ATTEMPTS, policy.memberCount())) throw thrown
       failed.push(memberId)
-      rules.dispatcher.failedOver()
+      policy.dispatcher.failedOver()
       request.log?.failedOver(memberId, thrown)
     } finally {
       span?.end()
@@ -130,13 +130,13 @@ function withBody(request: GenerationRequest, body: ChatBody | undefined): Gener
 }
 
 function acquireLease(
-  call: QueuedRequest,
+  leaseRequest: QueuedRequest,
   { dispatcher }: FailoverPolicy,
   { spans }: GenerationRequest,
   signal: AbortSignal,
 ): Lease | Promise<Lease> {
   const span = spans?.queued()
-  const lease = dispatcher.acquire(call, signal)
+  const lease = dispatcher.acquire(leaseRequest, signal)
   if (span === undefined) return lease
   Promise.resolve(lease).then(
     () => span.end(),

@@ -21,14 +21,14 @@ export interface LocalBackendOptions extends Partial<Omit<DispatcherOptions, 'ab
   /** Results of checks that have just been made, by client name; the other engines are checked. */
   known?: ReadonlyMap<string, EngineHealth>
   /** Whether `clients` are fallbacks that serve only until another engine is added. */
-  standIns?: boolean
+  areFallbacks?: boolean
   /** The number of concurrent requests per engine. Engines batch, and queue what exceeds a batch. */
   maxConcurrencyPerEngine?: number
   healthIntervalMs?: number
   /** Token mode: the expected tokenizer. An engine with another one receives no requests. */
   tokenizer?: ExpectedTokenizer | undefined
   /** Whether members report the ids by which the proxy compares tokenizers. */
-  tellsTextIds?: boolean
+  reportsTextIds?: boolean
   /**
    * Whether to replace reasoning efforts that an engine rejects. A worker's backend does not: its proxy does, and
    * records it.
@@ -66,7 +66,7 @@ class EngineBackend implements LocalBackend {
   readonly #efforts: EffortRegistry | undefined
 
   constructor(options: LocalBackendOptions) {
-    const { clients, standIns = false, maxConcurrencyPerEngine, healthIntervalMs } = options
+    const { clients, areFallbacks = false, maxConcurrencyPerEngine, healthIntervalMs } = options
     if (new Set(clients.map(({ name }) => name)).size < clients.length)
       throw new ProxyError('config_invalid', 'an engine is named twice')
     this.#dispatcher = new Dispatcher({
@@ -88,14 +88,14 @@ class EngineBackend implements LocalBackend {
       healthIntervalMs: healthIntervalMs ?? HEALTH_INTERVAL_MS,
     })
     for (const client of clients)
-      this.engines.add(client, { standIn: standIns }, options.known?.get(client.name))
+      this.engines.add(client, { isFallback: areFallbacks }, options.known?.get(client.name))
   }
 
   generate(request: GenerationRequest, sink: EventSink, signal: AbortSignal): Promise<void> {
     return generateWithFailover(
       {
         dispatcher: this.#dispatcher,
-        serve: (engine, asked, to) => this.#generateAt(engine, asked, to, signal),
+        serve: (engine, adapted, to) => this.#generateAt(engine, adapted, to, signal),
         kindOf: (engine) => this.#engine(engine).client.kind,
         judge: (thrown, engine) => this.#judge(thrown, engine),
         efforts: this.#efforts,
@@ -135,7 +135,7 @@ class EngineBackend implements LocalBackend {
     if (thrown.code === 'engine_unreachable') {
       // The health check finds out when it can serve again.
       this.#engine(engine).watch.markUnhealthy(thrown)
-      return 'away'
+      return 'unavailable'
     }
     if (thrown.code !== 'engine_lost') return judgeResponse(thrown)
     this.#engine(engine).logprobs?.forget()

@@ -118,7 +118,7 @@ export class LogprobsProbe {
 
   async #measure(model: string | undefined, signal: AbortSignal): Promise<void> {
     const forgotten = this.#timesForgotten
-    const known = await this.#ask(model, signal)
+    const known = await this.#sendProbe(model, signal)
     // The next waiting request starts another measurement.
     if (signal.aborted || forgotten !== this.#timesForgotten) return
     if (known === undefined) {
@@ -131,7 +131,7 @@ export class LogprobsProbe {
   }
 
   /** Queries the engine. @returns undefined if it responded with an error */
-  async #ask(
+  async #sendProbe(
     model: string | undefined,
     signal: AbortSignal,
   ): Promise<{ mode: LogprobsMode | undefined } | undefined> {

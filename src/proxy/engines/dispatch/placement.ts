@@ -111,8 +111,8 @@ function isLessLoaded(member: MemberLoad, than: MemberLoad): boolean {
 export function candidatesFor(members: Iterable<MemberLoad>, requirements: Requirements): MemberLoad[] {
   const all = [...members]
   const serving = all.filter((member) => serves(member, requirements))
-  const asked = serving.length > 0 || requirements.mustServe ? serving : all
-  const able = asked.filter((member) => member.healthy && !member.draining)
+  const candidates = serving.length > 0 || requirements.mustServe ? serving : all
+  const able = candidates.filter((member) => member.healthy && !member.draining)
   const awake = able.filter((member) => member.unavailable === undefined)
   const left = awake.length > 0 ? awake : able
   const untried = left.filter((member) => !requirements.avoid?.includes(member.id))

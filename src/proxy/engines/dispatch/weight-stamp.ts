@@ -13,15 +13,15 @@ type WeightSource = Pick<EngineHealthWatch, 'weightVersion' | 'timesForgotten'>
  */
 export class WeightStamp {
   readonly #engine: WeightSource
-  readonly #asked: string | undefined
+  readonly #versionAtDispatch: string | undefined
   readonly #timesForgotten: number
-  #isTold = false
+  #isReported = false
   #isStamped = false
 
   /** To be constructed just before dispatch. @param engine the live state of the engine */
   constructor(engine: WeightSource) {
     this.#engine = engine
-    this.#asked = engine.weightVersion
+    this.#versionAtDispatch = engine.weightVersion
     this.#timesForgotten = engine.timesForgotten
   }
 
@@ -29,11 +29,11 @@ export class WeightStamp {
     const [first] = batch
     const last = batch.at(-1)
     if (first?.type === 'start' && last?.type === 'end') {
-      const { start, end } = this.#whole(first, last)
+      const { start, end } = this.#stampComplete(first, last)
       return [start, ...batch.slice(1, -1), end]
     }
-    this.#isTold ||= batch.some((event) => event.type !== 'delta' && event.weightVersion !== undefined)
-    if (this.#isTold) return batch
+    this.#isReported ||= batch.some((event) => event.type !== 'delta' && event.weightVersion !== undefined)
+    if (this.#isReported) return batch
     const version = this.#versionAtEnd(this.#isStamped)
     if (version === undefined) return batch
     this.#isStamped = true
@@ -45,11 +45,12 @@ export class WeightStamp {
     })
   }
 
-  #whole(start: GenerationStart, end: GenerationEnd): { start: GenerationStart; end: GenerationEnd } {
-    const atEnd = end.weightVersion ?? start.weightVersion ?? this.#versionAtEnd(this.#asked !== undefined)
+  #stampComplete(start: GenerationStart, end: GenerationEnd): { start: GenerationStart; end: GenerationEnd } {
+    const atEnd =
+      end.weightVersion ?? start.weightVersion ?? this.#versionAtEnd(this.#versionAtDispatch !== undefined)
     // The weights have not changed since dispatch: the version at the end applies to the start too.
     const unchanged = this.#engine.timesForgotten === this.#timesForgotten ? (atEnd ?? undefined) : undefined
-    const atStart = start.weightVersion ?? this.#asked ?? unchanged
+    const atStart = start.weightVersion ?? this.#versionAtDispatch ?? unchanged
     return {
       start: atStart === undefined ? start : { ...start, weightVersion: atStart },
       end: atEnd === undefined ? end : { ...end, weightVersion: atEnd },
