@@ -70,7 +70,7 @@ export function getSessionBody({ sessionBody }: FastifyRequest): SessionBody {
 export function readBodiesOfSessions(app: FastifyInstance, sessions: Sessions): void {
   takeAnyBodyAsBytes(app)
   app.decorateRequest('sessionBody', null)
-  app.decorateRequest('bodyPieces', null)
+  app.decorateRequest('bodyChunks', null)
   app.addHook('preParsing', keepChunks)
   app.addHook('preHandler', readWith(sessions))
 }

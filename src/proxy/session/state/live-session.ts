@@ -111,7 +111,7 @@ export class LiveSession {
 
   /**
    * Replaces the cached state by the stored one; undefined: the session does not exist, or must be read again.
-   * @param more `spending` of the stored turns, if there are limits; `epoch` if several nodes share the database;
+   * @param more `usage` of the stored turns, if there are limits; `epoch` if several nodes share the database;
    *   `resumedAt` if the node that owned it before has crashed
    */
   replaceState(
