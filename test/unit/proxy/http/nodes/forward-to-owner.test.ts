@@ -43,7 +43,7 @@ async function startNode(t: Test, scripts: Script[]) {
   const sessions = {
     isOwned: () => session.isOwned,
     ownerElsewhere: async () => (session.isOwned || session.isMoved ? owner() : undefined),
-    acquire: async () => true,
+    acquireOwnership: async () => true,
     markDeliveryUnknown: (sessionId: string) => void unknown.push(sessionId),
   } as unknown as Sessions
   const shared = fakeSharedRecord({ lease: 1 })
