@@ -34,7 +34,7 @@ const READERS = [
 const WALK_THROUGH_NOTHING = [
   'src/protocol/json/detach-buffer.ts',
   // Types, and folds of events that add each one once.
-  'src/protocol/canonical/{completion,spans,events,finish-reason,messages,request}.ts',
+  'src/protocol/canonical/{completion,events,finish-reason,generation-log,messages,request,spans}.ts',
   'src/protocol/token-ids/{prompt-ids,prompt-lists,token-ids}.ts',
   'src/protocol/json/{json-member,growable-json}.ts',
   // Puts together what the store has read and checked.
@@ -43,7 +43,8 @@ const WALK_THROUGH_NOTHING = [
   'src/proxy/dialects/common/{openai-error,context-overflow,request-errors}.ts',
   // Connections to engines, what they are asked, and words of one line.
   'src/proxy/engines/clients/{auto-client,client-of-kind,endpoint,open-servers,token-text-reader}.ts',
-  'src/proxy/engines/clients/wire/{connection,failures,generation,prompt-reports,server-version}.ts',
+  'src/proxy/engines/clients/wire/{connection,engine-response,failures,generation}.ts',
+  'src/proxy/engines/clients/wire/{prompt-reports,server-version}.ts',
   'src/proxy/engines/clients/wire/{server-client,session-words,tokenizer-answers}.ts',
   'src/proxy/engines/clients/wire/{models,sampled-ids,request,score,weight-version}.ts',
   // Written by the proxy, and read with the frames' own schemas.
