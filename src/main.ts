@@ -3,7 +3,6 @@
  * the order of their dependencies: a part receives only parts that precede it. The stack owns what has to be closed,
  * and closes it in the reverse order.
  */
-import { readFileSync } from 'node:fs'
 import { hostname } from 'node:os'
 import { AsyncDisposableStack } from '@whatwg-node/disposablestack'
 import { openBackend } from './backend.ts'
@@ -31,6 +30,7 @@ import { openHealthPort } from './proxy/http/operator/health/health-port.ts'
 import { getHealth } from './proxy/http/operator/health/health-route.ts'
 import { type HttpServer, listen, type ServerOptions } from './proxy/http/server.ts'
 import { reachableUrl } from './proxy/http/transport/base-url.ts'
+import { readCertificate } from './proxy/http/transport/certificate.ts'
 import { ProxyMetrics } from './proxy/metrics/proxy-metrics.ts'
 import { ChatPrompts } from './proxy/session/prompts/chat-prompts.ts'
 import { TokenPrompts } from './proxy/session/prompts/token-prompts.ts'
@@ -187,7 +187,8 @@ export async function startServer(
   })
 
   // 9. The other nodes, and what admins control: of this node, or of all nodes of the database.
-  const authority = config.tlsCert && readFileSync(config.tlsCert, 'utf8')
+  const httpOptions = toHttpOptions(config)
+  const authority = httpOptions.certificateFiles && readCertificate(httpOptions.certificateFiles).cert
   const nodes = shared && createNodes(shared, { basePath, authority })
   stack.defer(() => nodes?.forwarder.close())
   const controlled = { backend, weights, activity, logger }
@@ -205,7 +206,7 @@ export async function startServer(
 
   // 11. The HTTP server of agents, trainers, operators and workers; beside it the port for probes.
   const http = await (platform.listen ?? listen)({
-    ...toHttpOptions(config),
+    ...httpOptions,
     ...{ sessions, store, runner, backend, logger, weights, activity, nodes, tracer: tracing, acceptWorker },
     requestLogs: openRequestLogs(logger, config.logRequests),
     registry: mode === 'local' && cluster ? cluster : registry,
