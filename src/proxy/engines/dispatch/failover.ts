@@ -71,9 +71,11 @@ export async function generateWithFailover(
   for (let losses = 0; ; ) {
     const requirements = { model: body.model, mustServe, needs: getRequiredAbility(request), avoid: failed }
     const leaseRequest = { callId: requestId, sessionId, ...requirements }
-    const acquired = acquireLease(leaseRequest, policy, request, signal)
-    if (acquired instanceof Promise) request.log?.queued()
-    const lease = acquired instanceof Promise ? await acquired : acquired
+    let lease = acquireLease(leaseRequest, policy, request, signal)
+    if (lease instanceof Promise) {
+      request.log?.queued()
+      lease = await lease
+    }
     const { memberId } = lease
     const adapted = withBody(request, negotiation?.bodyFor(memberId))
     const span = request.spans?.asked({ ...adapted, member: memberId, memberKind: policy.kindOf(memberId) })

@@ -125,10 +125,10 @@ export class GenerateReader implements JsonReader {
     throw this.#failure('aborted the request', `: ${said}`)
   }
 
-  #start({ prompt_token_ids: told }: Record<string, unknown>, isComplete: boolean): GenerationEvent {
+  #start({ prompt_token_ids: reported }: Record<string, unknown>, isComplete: boolean): GenerationEvent {
     this.#started = true
     const { engine, promptTokenIds: sent, hasImages } = this.#options
-    const promptTokenIds = hasImages ? parseIds(told) : sent
+    const promptTokenIds = hasImages ? parseIds(reported) : sent
     return {
       type: 'start',
       engine,
