@@ -41,6 +41,7 @@ import { describeBacklog, type SweepBacklog } from './proxy/session/state/sweepe
 import { openRequestLogs } from './proxy/session/turn/request-log.ts'
 import { TurnRunner } from './proxy/session/turn/run-turn.ts'
 import { WeightAnnouncement } from './proxy/session/turn/weight-announcement.ts'
+import type { SpawnThread } from './proxy/store/common/store-thread.ts'
 import type { TurnRecord, TurnStore } from './proxy/store/port/turn-store.ts'
 import {
   databaseName,
@@ -48,7 +49,6 @@ import {
   lookAtPostgres,
   openPostgresStore,
 } from './proxy/store/postgres/open.ts'
-import type { SpawnThread } from './proxy/store/record/store-thread.ts'
 import { openSqliteStore } from './proxy/store/sqlite/open.ts'
 import { openPassingStore } from './proxy/store/sqlite/passing.ts'
 import type { openTokenModel } from './proxy/tokens/model/token-model.ts'

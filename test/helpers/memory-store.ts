@@ -7,6 +7,7 @@ import { getTextsUpTo, type Message, MessageTree } from '../../src/protocol/cano
 import type { TokenDataKind } from '../../src/protocol/token-data/kinds.ts'
 import type { TokenDataBlob } from '../../src/protocol/token-data/token-data.ts'
 import { getSharedLength } from '../../src/protocol/token-ids/token-ids.ts'
+import { MAX_PAGE_TURNS } from '../../src/proxy/store/common/tables.ts'
 import { type Annotations, answerFor } from '../../src/proxy/store/port/answered-retries.ts'
 import type {
   AvailableQuery,
@@ -58,7 +59,6 @@ import {
   type TurnStep,
   type TurnStore,
 } from '../../src/proxy/store/port/turn-store.ts'
-import { MAX_PAGE_TURNS } from '../../src/proxy/store/record/tables.ts'
 import { MemoryConsumers } from './memory-consumers.ts'
 
 interface Entry {

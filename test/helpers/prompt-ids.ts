@@ -1,6 +1,6 @@
 import { PromptIds } from '../../src/protocol/token-ids/prompt-ids.ts'
+import type { OutcomeMessage } from '../../src/proxy/store/common/turn-message.ts'
 import type { TurnOutcome } from '../../src/proxy/store/port/turn-store.ts'
-import type { OutcomeMessage } from '../../src/proxy/store/record/turn-message.ts'
 
 /** Fields of an outcome; the prompt's ids may be a plain list. */
 export type OutcomeFields = Partial<Omit<TurnOutcome, 'promptTokenIds'>> & {

@@ -4,9 +4,9 @@
  */
 import { EventEmitter } from 'node:events'
 import type { Transferable } from 'node:worker_threads'
-import { type OpeningReport, toWireError } from '../../src/proxy/store/record/calls.ts'
-import { ReaderLoop, type ReaderMessage } from '../../src/proxy/store/record/reader-loop.ts'
-import type { SpawnThread, ThreadPort } from '../../src/proxy/store/record/store-thread.ts'
+import { type OpeningReport, toWireError } from '../../src/proxy/store/common/calls.ts'
+import { ReaderLoop, type ReaderMessage } from '../../src/proxy/store/common/reader-loop.ts'
+import type { SpawnThread, ThreadPort } from '../../src/proxy/store/common/store-thread.ts'
 import { openForReading, openForWriting } from '../../src/proxy/store/sqlite/database.ts'
 import { SqliteReader } from '../../src/proxy/store/sqlite/reader.ts'
 import type { ReaderData } from '../../src/proxy/store/sqlite/reader-thread.ts'

@@ -120,7 +120,7 @@ export const PLANTS: readonly Plant[] = [
     seed: 26,
     edits: [
       {
-        file: 'src/proxy/store/record/thread-store.ts',
+        file: 'src/proxy/store/common/thread-store.ts',
         find: "    await this.#call('tryCommit', [])\n",
         put: '',
       },

@@ -1,6 +1,6 @@
 /** The columns that the writer writes, with their types: a group of rows is sent as an array per column. */
-import type { TextColumn } from '../record/packing.ts'
-import { OUTCOME_COLUMNS, REQUEST_COLUMNS } from '../record/turns.ts'
+import type { TextColumn } from '../common/packing.ts'
+import { OUTCOME_COLUMNS, REQUEST_COLUMNS } from '../common/turns.ts'
 import { fromColumn, toColumn } from './text-columns.ts'
 
 type ColumnType = 'bigint' | 'double precision' | 'text' | 'bytea'

@@ -5,6 +5,18 @@
  */
 import type { Client } from 'pg'
 import {
+  type AvailableRow,
+  type ConsumerRow,
+  type ConsumerSessionRow,
+  type MemberRow,
+  NO_LEASE,
+  toAvailable,
+  toConsumer,
+  toConsumerRow,
+  toGiven,
+  toUnits,
+} from '../common/consumer-rows.ts'
+import {
   type AvailableQuery,
   type AvailableSession,
   type Consumer,
@@ -18,18 +30,6 @@ import {
   noConsumer,
 } from '../port/consumers.ts'
 import type { ImportEntry } from '../port/imports.ts'
-import {
-  type AvailableRow,
-  type ConsumerRow,
-  type ConsumerSessionRow,
-  type MemberRow,
-  NO_LEASE,
-  toAvailable,
-  toConsumer,
-  toConsumerRow,
-  toGiven,
-  toUnits,
-} from '../record/consumer-rows.ts'
 import { fromDriver } from './columns.ts'
 import { inTransaction } from './connection.ts'
 import { setImported } from './imports.ts'

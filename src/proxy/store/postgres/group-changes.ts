@@ -1,6 +1,6 @@
 /** The changes of a group of operations: collected while the group is computed, and written by one statement. */
-import type { Row } from '../record/tables.ts'
-import { OUTCOME_COLUMNS } from '../record/turns.ts'
+import type { Row } from '../common/tables.ts'
+import { OUTCOME_COLUMNS } from '../common/turns.ts'
 import { COLUMNS } from './columns.ts'
 import type { GroupStatement } from './group-statement.ts'
 import { Attempt } from './layers.ts'

@@ -3,7 +3,7 @@
  * trip. The statement first locks the rows that the group depends on (sessions in order of their ids, to avoid
  * deadlocks between groups). It changes nothing if one of them differs from the writer's cache.
  */
-import type { Row } from '../record/tables.ts'
+import type { Row } from '../common/tables.ts'
 import { COLUMNS, getColumnType, type Table, toDriver } from './columns.ts'
 
 /** The preconditions of a group. */

@@ -6,7 +6,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
-import type { SchemaChange } from '../record/calls.ts'
+import type { SchemaChange } from '../common/calls.ts'
 import { LEASES_LOCK } from './lease.ts'
 import { MIGRATIONS, type Migration, SCHEMA_VERSION } from './schema.ts'
 

@@ -1,7 +1,7 @@
 /** Fetches the rows that the writer requested and that its cache lacks. */
 import type { Client } from 'pg'
-import type { OpenRow, SequenceRow, TurnEndRow } from '../record/tables.ts'
-import { REQUEST_COLUMNS } from '../record/turns.ts'
+import type { OpenRow, SequenceRow, TurnEndRow } from '../common/tables.ts'
+import { REQUEST_COLUMNS } from '../common/turns.ts'
 import { fromDriver } from './columns.ts'
 import type { Layer } from './layers.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'

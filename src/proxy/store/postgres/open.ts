@@ -4,11 +4,11 @@ import { hostname } from 'node:os'
 import { ProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
+import type { ReaderMethods } from '../common/reader.ts'
+import { type SpawnThread, StoreThread, spawnFrom } from '../common/store-thread.ts'
+import { ThreadReader } from '../common/thread-reader.ts'
+import { ThreadStore } from '../common/thread-store.ts'
 import type { Durability, TurnStore } from '../port/turn-store.ts'
-import type { ReaderMethods } from '../record/reader.ts'
-import { type SpawnThread, StoreThread, spawnFrom } from '../record/store-thread.ts'
-import { ThreadReader } from '../record/thread-reader.ts'
-import { ThreadStore } from '../record/thread-store.ts'
 import {
   askForDurability,
   connect,

@@ -2,8 +2,8 @@
 import type { Client } from 'pg'
 import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
-import { unpackIds } from '../record/packing.ts'
-import type { Reader } from '../record/reader.ts'
+import { unpackIds } from '../common/packing.ts'
+import type { Reader } from '../common/reader.ts'
 import {
   MAX_PAGE_TURNS,
   type NodeRow,
@@ -11,8 +11,8 @@ import {
   type ReadingPosition,
   type SequenceRow,
   type TextRow,
-} from '../record/tables.ts'
-import { type CompletionRow, STEP_COLUMNS, type StepRow, type TurnRow } from '../record/turn-rows.ts'
+} from '../common/tables.ts'
+import { type CompletionRow, STEP_COLUMNS, type StepRow, type TurnRow } from '../common/turn-rows.ts'
 import { fromDriver } from './columns.ts'
 import { SEQUENCE_CHAIN } from './missing-rows.ts'
 import { selectTree } from './select-sessions.ts'

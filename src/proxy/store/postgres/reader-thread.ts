@@ -1,7 +1,7 @@
 /** The reader thread: serves reads on separate connections. */
 import { parentPort, workerData } from 'node:worker_threads'
-import { type OpeningReport, toWireError } from '../record/calls.ts'
-import { ReaderLoop, type ReaderMessage } from '../record/reader-loop.ts'
+import { type OpeningReport, toWireError } from '../common/calls.ts'
+import { ReaderLoop, type ReaderMessage } from '../common/reader-loop.ts'
 import { openForReading } from './database.ts'
 
 export interface ReaderData {

@@ -2,6 +2,10 @@
 import type { Client } from 'pg'
 import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
+import { Reader as Pages, type TurnPage } from '../common/reader.ts'
+import type { Reads } from '../common/reader-loop.ts'
+import { type SearchPart, type SearchRequest, searchPart } from '../common/search.ts'
+import type { AggregatePart, ListPart } from '../common/session-rows.ts'
 import type {
   AvailableQuery,
   AvailableSession,
@@ -20,10 +24,6 @@ import type {
   TurnOutline,
   TurnStep,
 } from '../port/turn-store.ts'
-import { Reader as Pages, type TurnPage } from '../record/reader.ts'
-import type { Reads } from '../record/reader-loop.ts'
-import { type SearchPart, type SearchRequest, searchPart } from '../record/search.ts'
-import type { AggregatePart, ListPart } from '../record/session-rows.ts'
 import { isConnectionLoss } from './connection.ts'
 import {
   availableSessions,

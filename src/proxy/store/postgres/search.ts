@@ -1,7 +1,5 @@
 /** Finds turns by their text, and maintains the search index. Commits only note which turns are to be indexed. */
 import type { Client } from 'pg'
-import { spokenText } from '../port/turn-search.ts'
-import type { SessionRecord } from '../port/turn-store.ts'
 import {
   FOUND_COLUMNS,
   type SearchCandidate,
@@ -9,9 +7,11 @@ import {
   type SearchSource,
   textIds,
   toFoundTurn,
-} from '../record/search.ts'
-import { type SessionRow, toRecord } from '../record/session-rows.ts'
-import type { TextRow } from '../record/tables.ts'
+} from '../common/search.ts'
+import { type SessionRow, toRecord } from '../common/session-rows.ts'
+import type { TextRow } from '../common/tables.ts'
+import { spokenText } from '../port/turn-search.ts'
+import type { SessionRecord } from '../port/turn-store.ts'
 import { fromDriver } from './columns.ts'
 import { inTransaction } from './connection.ts'
 import { SELECT_SESSIONS } from './select-sessions.ts'

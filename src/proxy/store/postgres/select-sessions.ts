@@ -1,13 +1,5 @@
 /** Reads sessions: one, lists, counts. */
 import type { Client } from 'pg'
-import { getOrder } from '../port/session-list.ts'
-import type {
-  SessionCount,
-  SessionFilter,
-  SessionQuery,
-  SessionRecord,
-  SessionSort,
-} from '../port/turn-store.ts'
 import {
   type AggregatePart,
   type AggregateRow,
@@ -20,7 +12,15 @@ import {
   TALLIED_COLUMNS,
   tallyPart,
   toRecord,
-} from '../record/session-rows.ts'
+} from '../common/session-rows.ts'
+import { getOrder } from '../port/session-list.ts'
+import type {
+  SessionCount,
+  SessionFilter,
+  SessionQuery,
+  SessionRecord,
+  SessionSort,
+} from '../port/turn-store.ts'
 import { COLUMNS, fromDriver } from './columns.ts'
 
 /**

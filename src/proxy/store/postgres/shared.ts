@@ -5,6 +5,7 @@ import { ProxyError } from '../../../base/errors.ts'
 import { logEvent } from '../../../base/log-events.ts'
 import type { Logger } from '../../../base/logger.ts'
 import { assertTransition, type Transitions } from '../../../base/transitions.ts'
+import type { StoreThread } from '../common/store-thread.ts'
 import type {
   ControlSetting,
   LeaseRenewal,
@@ -13,7 +14,6 @@ import type {
   OwnState,
   SessionOwnership,
 } from '../port/node-coordination.ts'
-import type { StoreThread } from '../record/store-thread.ts'
 import type { NodeWriteMethods } from './writer-loop.ts'
 
 const BEAT_MS = 1_000

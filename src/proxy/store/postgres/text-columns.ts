@@ -2,7 +2,7 @@
  * Text as PostgreSQL's `text` can store it: the type rejects U+0000, and lone surrogates have no UTF-8. Such texts, and
  * those that begin like an escaped one, are stored after an escape; all others unchanged, so that SQL can read them.
  */
-import type { TextColumn } from '../record/packing.ts'
+import type { TextColumn } from '../common/packing.ts'
 
 /** U+001A, SUBSTITUTE. */
 const ESCAPE = '\u001a'

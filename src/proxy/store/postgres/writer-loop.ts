@@ -5,10 +5,10 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { ProxyError } from '../../../base/errors.ts'
+import { invoke, type Reply, type ThreadCommand, toWireError } from '../common/calls.ts'
+import { PendingCommands } from '../common/pending-commands.ts'
+import type { WriteMethods } from '../common/write-methods.ts'
 import type { LeaseRenewal, OwnState, SessionOwnership } from '../port/node-coordination.ts'
-import { invoke, type Reply, type ThreadCommand, toWireError } from '../record/calls.ts'
-import { PendingCommands } from '../record/pending-commands.ts'
-import type { WriteMethods } from '../record/write-methods.ts'
 import type { LeaseConnection } from './lease-connection.ts'
 import { PATIENCE_MS, type Writer } from './writer.ts'
 

@@ -1,8 +1,5 @@
 /** Rows of sessions as the writer sees them while it computes a group of operations. Sends no queries. */
 import { LruCache } from '../../../base/lru-cache.ts'
-import { changedMarks, type MarksChange } from '../port/marks.ts'
-import { sessionMoved } from '../port/node-coordination.ts'
-import type { Reward, SessionCreation, SessionRecord, SessionStatus } from '../port/turn-store.ts'
 import {
   marksColumn,
   type NewSessionRow,
@@ -12,8 +9,11 @@ import {
   type SessionRow,
   type TurnChange,
   toRecord,
-} from '../record/session-rows.ts'
-import type { Row, SessionTables } from '../record/tables.ts'
+} from '../common/session-rows.ts'
+import type { Row, SessionTables } from '../common/tables.ts'
+import { changedMarks, type MarksChange } from '../port/marks.ts'
+import { sessionMoved } from '../port/node-coordination.ts'
+import type { Reward, SessionCreation, SessionRecord, SessionStatus } from '../port/turn-store.ts'
 import type { GroupChanges } from './group-changes.ts'
 import { Layer } from './layers.ts'
 

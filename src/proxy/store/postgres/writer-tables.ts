@@ -1,7 +1,7 @@
 /** The tables as the writer sees them while it computes a group of operations. Sends no queries. */
 import { hash as digest } from 'node:crypto'
 import { LruCache } from '../../../base/lru-cache.ts'
-import type { TextColumn } from '../record/packing.ts'
+import type { TextColumn } from '../common/packing.ts'
 import {
   MAX_ANSWERS,
   type NewNode,
@@ -11,8 +11,8 @@ import {
   type SequenceRow,
   type TurnEndRow,
   type TurnTables,
-} from '../record/tables.ts'
-import type { CompletionRow, StepRow } from '../record/turn-rows.ts'
+} from '../common/tables.ts'
+import type { CompletionRow, StepRow } from '../common/turn-rows.ts'
 import { GroupChanges, type NextIds } from './group-changes.ts'
 import type { GroupStatement } from './group-statement.ts'
 import { Attempt, Layer } from './layers.ts'

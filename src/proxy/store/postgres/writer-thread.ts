@@ -1,7 +1,7 @@
 /** The writer thread: the only one that changes the database, so that packing rows blocks no request. */
 import { parentPort, workerData } from 'node:worker_threads'
+import { type OpeningReport, toWireError } from '../common/calls.ts'
 import type { Durability } from '../port/turn-store.ts'
-import { type OpeningReport, toWireError } from '../record/calls.ts'
 import { connect } from './connection.ts'
 import { openForWriting } from './database.ts'
 import { LeaseConnection } from './lease-connection.ts'

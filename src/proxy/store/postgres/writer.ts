@@ -9,10 +9,10 @@
  */
 import type { Client } from 'pg'
 import { ProxyError } from '../../../base/errors.ts'
+import { fromWireError, invoke, type Reply, type ThreadCommand, toWireError } from '../common/calls.ts'
+import { TurnWriter } from '../common/turns.ts'
+import { OpenFailures, type WriteMethods, writeMethods } from '../common/write-methods.ts'
 import type { SessionOwnership } from '../port/node-coordination.ts'
-import { fromWireError, invoke, type Reply, type ThreadCommand, toWireError } from '../record/calls.ts'
-import { TurnWriter } from '../record/turns.ts'
-import { OpenFailures, type WriteMethods, writeMethods } from '../record/write-methods.ts'
 import { inTransaction, isConnectionLoss } from './connection.ts'
 import { consumerMethods } from './consumers.ts'
 import { type GroupAnswer, GroupStatement } from './group-statement.ts'

@@ -1,15 +1,6 @@
 /** Reads (reader) and changes (writer) rows of `consumers` and `consumer_sessions`. */
 import type Database from 'better-sqlite3'
 import {
-  type AvailableQuery,
-  type ConsumerCounts,
-  type ConsumerSession,
-  type GroupQuery,
-  type GroupsPage,
-  noConsumer,
-  type SessionKey,
-} from '../port/consumers.ts'
-import {
   type AvailableRow,
   type ConsumerRow,
   type ConsumerSessionRow,
@@ -20,9 +11,18 @@ import {
   toConsumerRow,
   toGiven,
   toUnits,
-} from '../record/consumer-rows.ts'
-import type { ConsumerReads } from '../record/reader.ts'
-import type { ConsumerMethods } from '../record/write-methods.ts'
+} from '../common/consumer-rows.ts'
+import type { ConsumerReads } from '../common/reader.ts'
+import type { ConsumerMethods } from '../common/write-methods.ts'
+import {
+  type AvailableQuery,
+  type ConsumerCounts,
+  type ConsumerSession,
+  type GroupQuery,
+  type GroupsPage,
+  noConsumer,
+  type SessionKey,
+} from '../port/consumers.ts'
 import { SELECT_SESSIONS } from './sessions.ts'
 
 /** The condition that a session is neither acknowledged by the consumer nor leased at `@nowMs` by another lease. */

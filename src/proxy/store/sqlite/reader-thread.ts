@@ -2,8 +2,8 @@
  * The reader thread serves reads on its own connection, so that they neither block the main thread nor delay commits.
  */
 import { parentPort, workerData } from 'node:worker_threads'
-import { type OpeningReport, toWireError } from '../record/calls.ts'
-import { ReaderLoop, type ReaderMessage } from '../record/reader-loop.ts'
+import { type OpeningReport, toWireError } from '../common/calls.ts'
+import { ReaderLoop, type ReaderMessage } from '../common/reader-loop.ts'
 import { openForReading } from './database.ts'
 import { SqliteReader } from './reader.ts'
 

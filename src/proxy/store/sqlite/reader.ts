@@ -1,5 +1,9 @@
 /** Reads from the database. It runs on the reader thread and contains no thread code. */
 import type Database from 'better-sqlite3'
+import { type ConsumerReads, Reader } from '../common/reader.ts'
+import type { Reads } from '../common/reader-loop.ts'
+import type { SearchPart, SearchRequest } from '../common/search.ts'
+import type { AggregatePart, ListPart } from '../common/session-rows.ts'
 import type {
   AvailableQuery,
   AvailableSession,
@@ -11,10 +15,6 @@ import type {
 } from '../port/consumers.ts'
 import type { ImportEntry } from '../port/imports.ts'
 import type { SessionCount, SessionFilter, SessionQuery, SessionRecord } from '../port/turn-store.ts'
-import { type ConsumerReads, Reader } from '../record/reader.ts'
-import type { Reads } from '../record/reader-loop.ts'
-import type { SearchPart, SearchRequest } from '../record/search.ts'
-import type { AggregatePart, ListPart } from '../record/session-rows.ts'
 import { consumerReads } from './consumers.ts'
 import { importReads } from './imports.ts'
 import { type IndexLocation, SqliteSearch } from './search.ts'

@@ -5,8 +5,8 @@
  */
 import type Database from 'better-sqlite3'
 import { ProxyError } from '../../../base/errors.ts'
-import type { SchemaChange } from '../record/calls.ts'
-import { countIds } from '../record/packing.ts'
+import type { SchemaChange } from '../common/calls.ts'
+import { countIds } from '../common/packing.ts'
 
 /** Identifies a file as ours, `llmp` in ASCII; `PRAGMA application_id`. */
 const APPLICATION_ID = 0x6c6c6d70

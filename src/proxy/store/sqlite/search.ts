@@ -1,8 +1,6 @@
 /** Finds turns by their text, and updates the index if it is the one that may. It runs on the reader thread. */
 import { existsSync } from 'node:fs'
 import type Database from 'better-sqlite3'
-import { spokenText } from '../port/turn-search.ts'
-import type { SessionRecord } from '../port/turn-store.ts'
 import {
   FOUND_COLUMNS,
   type SearchCandidate,
@@ -13,8 +11,10 @@ import {
   searchPart,
   textIds,
   toFoundTurn,
-} from '../record/search.ts'
-import type { TextRow } from '../record/tables.ts'
+} from '../common/search.ts'
+import type { TextRow } from '../common/tables.ts'
+import { spokenText } from '../port/turn-search.ts'
+import type { SessionRecord } from '../port/turn-store.ts'
 import { SearchIndex } from './search-index.ts'
 import type { SessionReader } from './sessions.ts'
 

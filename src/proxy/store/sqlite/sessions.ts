@@ -1,14 +1,5 @@
 /** Reads (reader) and changes (writer) rows of `sessions`. */
 import type Database from 'better-sqlite3'
-import { changedMarks } from '../port/marks.ts'
-import { getOrder, type ListOrder } from '../port/session-list.ts'
-import type {
-  SessionCount,
-  SessionFilter,
-  SessionQuery,
-  SessionRecord,
-  SessionSort,
-} from '../port/turn-store.ts'
 import {
   type AggregatePart,
   type AggregateRow,
@@ -27,8 +18,17 @@ import {
   type TurnChange,
   tallyPart,
   toRecord,
-} from '../record/session-rows.ts'
-import type { SessionTables } from '../record/tables.ts'
+} from '../common/session-rows.ts'
+import type { SessionTables } from '../common/tables.ts'
+import { changedMarks } from '../port/marks.ts'
+import { getOrder, type ListOrder } from '../port/session-list.ts'
+import type {
+  SessionCount,
+  SessionFilter,
+  SessionQuery,
+  SessionRecord,
+  SessionSort,
+} from '../port/turn-store.ts'
 
 /** A session counts its turns, but only the turns determine the next index. */
 export const SELECT_SESSIONS = `

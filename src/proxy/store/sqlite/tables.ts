@@ -17,15 +17,15 @@ import {
   type TextRow,
   type TurnEndRow,
   type TurnTables,
-} from '../record/tables.ts'
+} from '../common/tables.ts'
 import {
   type CompletionRow,
   STEP_COLUMNS,
   type StepRow,
   TURN_COLUMNS,
   type TurnRow,
-} from '../record/turn-rows.ts'
-import { OUTCOME_COLUMNS, REQUEST_COLUMNS } from '../record/turns.ts'
+} from '../common/turn-rows.ts'
+import { OUTCOME_COLUMNS, REQUEST_COLUMNS } from '../common/turns.ts'
 
 const OPENED_COLUMNS = [...REQUEST_COLUMNS, 'status']
 const RECORDED_COLUMNS = [...REQUEST_COLUMNS, ...OUTCOME_COLUMNS]

@@ -3,9 +3,9 @@
  * is synced form the next group, so that throughput grows with load while a single command does not wait. Sessions
  * alternate, and a large command forms a group alone: others wait for at most one such group.
  */
-import type { Reply, ThreadCommand } from '../record/calls.ts'
-import { MAX_GROUP, PendingCommands } from '../record/pending-commands.ts'
-import type { WriteMethods } from '../record/write-methods.ts'
+import type { Reply, ThreadCommand } from '../common/calls.ts'
+import { MAX_GROUP, PendingCommands } from '../common/pending-commands.ts'
+import type { WriteMethods } from '../common/write-methods.ts'
 import type { Writer } from './writer.ts'
 
 export type WriterMessage = ThreadCommand<WriteMethods>[] | 'close'

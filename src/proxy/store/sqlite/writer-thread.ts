@@ -1,7 +1,7 @@
 /** The writer thread, the only one that changes the database, so that no commit blocks the main thread. */
 import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads'
+import { type OpeningReport, toWireError } from '../common/calls.ts'
 import type { Durability } from '../port/turn-store.ts'
-import { type OpeningReport, toWireError } from '../record/calls.ts'
 import { openForWriting } from './database.ts'
 import { Writer } from './writer.ts'
 import { WriterLoop, type WriterMessage } from './writer-loop.ts'

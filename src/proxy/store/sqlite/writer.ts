@@ -3,9 +3,9 @@
  * threads.
  */
 import type Database from 'better-sqlite3'
-import { invoke, type Reply, type ThreadCommand, toWireError } from '../record/calls.ts'
-import { TurnWriter } from '../record/turns.ts'
-import { OpenFailures, type WriteMethods, writeMethods } from '../record/write-methods.ts'
+import { invoke, type Reply, type ThreadCommand, toWireError } from '../common/calls.ts'
+import { TurnWriter } from '../common/turns.ts'
+import { OpenFailures, type WriteMethods, writeMethods } from '../common/write-methods.ts'
 import { consumerMethods } from './consumers.ts'
 import { importMethods } from './imports.ts'
 import { sessionWrites } from './sessions.ts'

@@ -15,7 +15,7 @@ import { getMessageKey } from '../../../../src/proxy/session/matching/conversati
 import { ChatPrompts } from '../../../../src/proxy/session/prompts/chat-prompts.ts'
 import { SessionMemory } from '../../../../src/proxy/session/state/session-memory.ts'
 import { writeRequest } from '../../../../src/proxy/session/turn/request-texts.ts'
-import { TurnSender } from '../../../../src/proxy/store/record/turn-sender.ts'
+import { TurnSender } from '../../../../src/proxy/store/common/turn-sender.ts'
 import { aTurn } from '../../../conformance/turn-store.ts'
 
 interface Talk {

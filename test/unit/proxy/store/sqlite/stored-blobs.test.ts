@@ -1,8 +1,8 @@
 /** What the writer does to the bytes of images: they are there once, as long as any session has them. */
 import t, { type Test } from 'tap'
-import type { ThreadCommand } from '../../../../../src/proxy/store/record/calls.ts'
-import { TurnSender } from '../../../../../src/proxy/store/record/turn-sender.ts'
-import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
+import type { ThreadCommand } from '../../../../../src/proxy/store/common/calls.ts'
+import { TurnSender } from '../../../../../src/proxy/store/common/turn-sender.ts'
+import type { WriteMethods } from '../../../../../src/proxy/store/common/write-methods.ts'
 import { anOutcome, aTurn } from '../../../../conformance/turn-store.ts'
 import { sentWhole } from '../../../../helpers/prompt-ids.ts'
 import { openStoreWriter, sessionRow } from '../../../../helpers/store-writer.ts'

@@ -1,9 +1,9 @@
 /** Which operations of the store share a commit, and who waits for whom. */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import type { Reply, ThreadCommand } from '../../../../../src/proxy/store/record/calls.ts'
-import { NO_TEXTS, type TextBatch } from '../../../../../src/proxy/store/record/turn-message.ts'
-import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
+import type { Reply, ThreadCommand } from '../../../../../src/proxy/store/common/calls.ts'
+import { NO_TEXTS, type TextBatch } from '../../../../../src/proxy/store/common/turn-message.ts'
+import type { WriteMethods } from '../../../../../src/proxy/store/common/write-methods.ts'
 import type { Writer } from '../../../../../src/proxy/store/sqlite/writer.ts'
 import { WriterLoop, type WriterMessage } from '../../../../../src/proxy/store/sqlite/writer-loop.ts'
 

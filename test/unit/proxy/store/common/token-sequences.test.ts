@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { packIds } from '../../../../../src/proxy/store/record/packing.ts'
-import { TokenSequences } from '../../../../../src/proxy/store/record/token-sequences.ts'
+import { packIds } from '../../../../../src/proxy/store/common/packing.ts'
+import { TokenSequences } from '../../../../../src/proxy/store/common/token-sequences.ts'
 import { openForWriting } from '../../../../../src/proxy/store/sqlite/database.ts'
 import { readerTables } from '../../../../../src/proxy/store/sqlite/tables.ts'
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { echoTemplate, expandEcho } from '../../../../../src/proxy/store/record/echo.ts'
+import { echoTemplate, expandEcho } from '../../../../../src/proxy/store/common/echo.ts'
 
 const completion = {
   completionText: ` I will look at "the file" ${'and think '.repeat(10)}\n`,

@@ -1,8 +1,8 @@
 import t from 'tap'
 import { ProxyError } from '../../../../../src/base/errors.ts'
-import type { SessionTables, TurnTables } from '../../../../../src/proxy/store/record/tables.ts'
-import { NO_TEXTS, type TextBatch } from '../../../../../src/proxy/store/record/turn-message.ts'
-import { TurnWriter } from '../../../../../src/proxy/store/record/turns.ts'
+import type { SessionTables, TurnTables } from '../../../../../src/proxy/store/common/tables.ts'
+import { NO_TEXTS, type TextBatch } from '../../../../../src/proxy/store/common/turn-message.ts'
+import { TurnWriter } from '../../../../../src/proxy/store/common/turns.ts'
 
 /** Of a session in its second epoch. Every write fails: there are no tables to write to. */
 function openTurns(tree?: number) {

@@ -1,8 +1,8 @@
 import t from 'tap'
-import type { ThreadCommand } from '../../../../../src/proxy/store/record/calls.ts'
-import { PendingCommands } from '../../../../../src/proxy/store/record/pending-commands.ts'
-import { TurnSender } from '../../../../../src/proxy/store/record/turn-sender.ts'
-import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
+import type { ThreadCommand } from '../../../../../src/proxy/store/common/calls.ts'
+import { PendingCommands } from '../../../../../src/proxy/store/common/pending-commands.ts'
+import { TurnSender } from '../../../../../src/proxy/store/common/turn-sender.ts'
+import type { WriteMethods } from '../../../../../src/proxy/store/common/write-methods.ts'
 import { aTurn } from '../../../../conformance/turn-store.ts'
 
 type Call = ThreadCommand<WriteMethods>

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { WriteCoalescer } from '../../../../../src/proxy/store/record/write-coalescer.ts'
+import { WriteCoalescer } from '../../../../../src/proxy/store/common/write-coalescer.ts'
 import { aTurn } from '../../../../conformance/turn-store.ts'
 
 function holder() {

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import t from 'tap'
-import { cutBlobs, joinBlobs } from '../../../../../src/proxy/store/record/blobs.ts'
+import { cutBlobs, joinBlobs } from '../../../../../src/proxy/store/common/blobs.ts'
 
 const PICTURE = Buffer.from(Uint8Array.from({ length: 3_001 }, (_, at) => (at * 7919) % 251))
 

@@ -7,7 +7,7 @@ import {
   unpackIds,
   unpackLogprobs,
   unpackText,
-} from '../../../../../src/proxy/store/record/packing.ts'
+} from '../../../../../src/proxy/store/common/packing.ts'
 
 t.test('token ids come back as they were', async () => {
   const ids = fc.array(fc.oneof(fc.nat(300_000), fc.integer())).map((values) => Int32Array.from(values))

@@ -1,14 +1,14 @@
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
-import type { Reply } from '../../../../../src/proxy/store/record/calls.ts'
-import type { PageList } from '../../../../../src/proxy/store/record/reader.ts'
+import type { Reply } from '../../../../../src/proxy/store/common/calls.ts'
+import type { PageList } from '../../../../../src/proxy/store/common/reader.ts'
 import type {
   RequestReply,
   TurnMessage,
   TurnReply,
-} from '../../../../../src/proxy/store/record/turn-message.ts'
-import { TurnSender } from '../../../../../src/proxy/store/record/turn-sender.ts'
-import type { WriteMethods } from '../../../../../src/proxy/store/record/write-methods.ts'
+} from '../../../../../src/proxy/store/common/turn-message.ts'
+import { TurnSender } from '../../../../../src/proxy/store/common/turn-sender.ts'
+import type { WriteMethods } from '../../../../../src/proxy/store/common/write-methods.ts'
 import { anOutcome, aTurn } from '../../../../conformance/turn-store.ts'
 import type { TurnOfTexts } from '../../../../helpers/messages.ts'
 import { sentWhole } from '../../../../helpers/prompt-ids.ts'
