@@ -6,7 +6,7 @@ import t, { type Test } from 'tap'
 import type { TurnStore } from '../../src/proxy/store/port/turn-store.ts'
 import { connect as connectNode } from '../../src/proxy/store/postgres/connection.ts'
 import { openPostgresStore } from '../../src/proxy/store/postgres/open.ts'
-import { anOutcome, aSession, aTurn } from '../conformance/turn-store.ts'
+import { anOutcome, aSession, aTurn, HI, record as recordTurn, turnsOf } from '../conformance/turn-store.ts'
 import { startChild } from '../helpers/children.ts'
 import { DatabaseLink } from '../helpers/database-link.ts'
 import { freePort } from '../helpers/free-port.ts'
@@ -103,6 +103,30 @@ if (noPostgres !== false) {
     const { rows: shown } = await limited.query('SHOW statement_timeout')
     t.strictSame(shown, [{ statement_timeout: '2s' }], 'a limit of its own applies')
   })
+
+  for (const [title, count] of [
+    ['four million', 2 ** 22],
+    ['two million', 2 ** 21],
+  ] as const) {
+    t.test(`messages and images can be read after ${title} rows of a node`, async (t) => {
+      const url = await server.newDatabase()
+      await (await openPostgresStore({ url, durability: 'power' })).close()
+      const ids = { trees: 1, sessions: 1, texts: count, nodes: count, turns: count, others: count }
+      await server.query(
+        `UPDATE llm_proxy.proxies SET next_ids = '${JSON.stringify(ids)}'`,
+        new URL(url).pathname.slice(1),
+      )
+      const store = await open(t, url)
+      await store.createSession(aSession('s'))
+      const image = `data:image/png;base64,${Buffer.alloc(1_500, 'x').toString('base64')}`
+      const requestMessages = [JSON.stringify({ role: 'user', content: image }), ...HI]
+      await recordTurn(store, aTurn('t', { requestMessages }))
+      t.strictSame(
+        (await turnsOf(store)).map((turn) => turn.requestMessages),
+        [requestMessages],
+      )
+    })
+  }
 
   t.test('requests continue after the server has ended all connections of a node', async (t) => {
     const url = await server.newDatabase()

@@ -22,9 +22,10 @@ export function unpackOptionalText(stored: TextColumn | null): string | null {
   return stored === null ? null : unpackText(stored)
 }
 
-const ids = { varint: 1, int32: 2 } as const
+const ids = { varint: 1, int32: 2, float64: 3 } as const
 const logprobs = { float32: 1, float64: 2 } as const
 const MAX_VARINT_BYTES = 5
+const MAX_UINT32 = 0xffff_ffff
 
 /** Packs ids as LEB128, with two or three bytes for a token of current vocabularies, or as int32 if that is shorter. */
 export function packIds(tokenIds: Int32Array): Buffer {
@@ -68,6 +69,20 @@ export function unpackIds(packed: Buffer): Int32Array {
     tokenIds[count++] = tokenId
   }
   return tokenIds.slice(0, count)
+}
+
+/**
+ * Packs row ids. In PostgreSQL, a node assigns every 1,024th id, so they soon exceed 32 bits; only then do they take
+ * eight bytes each, in a layout that releases up to 0.1 reject.
+ */
+export function packRowIds(rows: readonly number[]): Buffer {
+  if (rows.every((row) => row <= MAX_UINT32)) return packIds(Int32Array.from(rows))
+  return tagged(ids.float64, Float64Array.from(rows))
+}
+
+export function unpackRowIds(packed: Buffer): number[] {
+  if (packed[0] === ids.float64) return [...new Float64Array(untagged(packed))]
+  return Array.from(unpackIds(packed), (row) => row >>> 0)
 }
 
 /** Packs logprobs as float32 if that is lossless for all of them (engines sample in float32), otherwise as float64. */

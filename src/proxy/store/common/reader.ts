@@ -16,7 +16,7 @@ import type {
 import { joinBlobs } from './blobs.ts'
 import { checkSum, DETAIL_SUMMED, damaged, IDS_SUMMED, NODE_SUMMED, TURN_SUMMED } from './check-sums.ts'
 import { expandEcho } from './echo.ts'
-import { unpackIds, unpackText } from './packing.ts'
+import { unpackRowIds, unpackText } from './packing.ts'
 import { computeHash, ROOT } from './requests.ts'
 import type { SearchPart, SearchRequest } from './search.ts'
 import type { AggregatePart, ListPart } from './session-rows.ts'
@@ -294,7 +294,7 @@ export class Reader implements TurnPages {
   /** Moves `path` to `node`. @returns the difference */
   #walkTo(node: number, path: PathNode[]): PageList {
     const added: PathNode[] = []
-    const runs: Int32Array[] = []
+    const runs: number[][] = []
     let at = node
     while (at !== ROOT) {
       const row = this.#tables.node(at)!
@@ -304,13 +304,13 @@ export class Reader implements TurnPages {
       while ((path.at(-1)?.depth ?? 0) > depth) path.pop()
       if (path.at(-1)?.id === at) break
       added.push({ id: at, depth })
-      runs.push(unpackIds(texts))
+      runs.push(unpackRowIds(texts))
       at = parent
     }
     if (at === ROOT) path.length = 0
     const shared = path.at(-1)?.depth ?? 0
     for (const step of added.reverse()) path.push(step)
-    return { shared, added: runs.reverse().flatMap((run) => [...run]) }
+    return { shared, added: runs.reverse().flat() }
   }
 
   #giveText(id: number, reading: ReadingProgress, page: Pick<TurnPage, 'texts'>): void {
@@ -326,7 +326,7 @@ export class Reader implements TurnPages {
     const text = unpackText(body)
     if (echoOf !== null) return expandEcho(text, toCompletion(this.#tables.completion(echoOf)!))
     if (blobs === null) return text
-    const rows = Array.from(unpackIds(blobs), (blob) => this.#tables.blob(blob)!)
+    const rows = unpackRowIds(blobs).map((blob) => this.#tables.blob(blob)!)
     return joinBlobs({ literals: JSON.parse(text), blobs: rows })
   }
 }

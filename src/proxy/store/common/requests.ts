@@ -9,7 +9,7 @@ import { hash as digest } from 'node:crypto'
 import { cutBlobs } from './blobs.ts'
 import { computeSum, NODE_SUMMED } from './check-sums.ts'
 import { echoTemplate } from './echo.ts'
-import { packIds, packText } from './packing.ts'
+import { packRowIds, packText } from './packing.ts'
 import type { NewText, RequestTables } from './tables.ts'
 import {
   LINK_LENGTH,
@@ -74,7 +74,7 @@ export class RequestWriter {
     const added = hashed.slice(known.depth - base.depth)
     if (added.length === 0) return known
     const rows = added.map((text) => put(text, known.node))
-    const packed = packIds(Int32Array.from(rows))
+    const packed = packRowIds(rows)
     const [depth, link] = [base.depth + texts.length, links.at(-1)!]
     const row = { tree, parent: known.node, depth, texts: packed }
     const hash = Buffer.from(link, 'latin1')
@@ -137,9 +137,9 @@ export class RequestWriter {
     const cut = cutBlobs(text)
     if (cut === undefined)
       return this.#tables.addText({ tree, hash, echoOf: null, blobs: null, body: packText(text) })
-    const rows = Int32Array.from(cut.blobs, (blob) => this.#tables.putBlob(tree, blob))
+    const rows = cut.blobs.map((blob) => this.#tables.putBlob(tree, blob))
     const body = JSON.stringify(cut.literals)
-    return this.#tables.addText({ tree, hash, echoOf: null, blobs: packIds(rows), body })
+    return this.#tables.addText({ tree, hash, echoOf: null, blobs: packRowIds(rows), body })
   }
 }
 

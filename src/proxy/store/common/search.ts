@@ -2,7 +2,7 @@
 import { matchesFilter } from '../port/session-list.ts'
 import { encodeSearchCursor, findIn, spokenText, type TurnContent } from '../port/turn-search.ts'
 import type { SearchPage, SessionRecord, TurnSearch } from '../port/turn-store.ts'
-import { unpackIds, unpackOptionalText, unpackText } from './packing.ts'
+import { unpackOptionalText, unpackRowIds, unpackText } from './packing.ts'
 import type { TextRow } from './tables.ts'
 import type { CompletionRow } from './turn-rows.ts'
 
@@ -138,5 +138,5 @@ function literalText({ echo_of: echo, blobs, body }: TextWithoutHash): string[] 
 
 /** Unpacks text ids. @param packed `nodes.texts` */
 export function textIds(packed: readonly Buffer[]): number[] {
-  return packed.flatMap((texts) => [...unpackIds(texts)])
+  return packed.flatMap((texts) => unpackRowIds(texts))
 }

@@ -2,7 +2,7 @@
 import type { Client } from 'pg'
 import type { TokenDataKind } from '../../../protocol/token-data/kinds.ts'
 import type { TokenDataBlob } from '../../../protocol/token-data/token-data.ts'
-import { unpackIds } from '../common/packing.ts'
+import { unpackRowIds } from '../common/packing.ts'
 import type { Reader } from '../common/reader.ts'
 import {
   MAX_PAGE_TURNS,
@@ -170,7 +170,7 @@ export class PageFetch {
   }
 
   async #texts(reading: PageReading | undefined): Promise<void> {
-    const inNodes = [...this.#rows.nodes.values()].flatMap(({ texts }) => [...unpackIds(texts)])
+    const inNodes = [...this.#rows.nodes.values()].flatMap(({ texts }) => unpackRowIds(texts))
     const ofTurns = this.#rows.turns.flatMap(({ tools, params }) =>
       tools === null ? [params] : [tools, params],
     )
@@ -181,7 +181,7 @@ export class PageFetch {
     )
     for (const row of rows) this.#rows.texts.set(row.id, row)
     await this.#completions(rows.flatMap(({ echo_of: turn }) => (turn === null ? [] : [turn])))
-    await this.#blobs(rows.flatMap(({ blobs }) => (blobs === null ? [] : [...unpackIds(blobs)])))
+    await this.#blobs(rows.flatMap(({ blobs }) => (blobs === null ? [] : unpackRowIds(blobs))))
   }
 
   async #completions(ids: readonly number[]): Promise<void> {

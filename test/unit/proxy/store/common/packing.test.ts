@@ -1,11 +1,14 @@
+import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import t from 'tap'
 import {
   packIds,
   packLogprobs,
+  packRowIds,
   packText,
   unpackIds,
   unpackLogprobs,
+  unpackRowIds,
   unpackText,
 } from '../../../../../src/proxy/store/common/packing.ts'
 
@@ -23,6 +26,19 @@ t.test('token ids take two or three bytes each, and never more than four', async
   t.equal(packIds(new Int32Array(1000).fill(150_000)).length, 1 + 3000)
   t.equal(packIds(new Int32Array(1000).fill(-1)).length, 1 + 4000)
   t.equal(packIds(new Int32Array(0)).length, 1)
+})
+
+t.test('row ids of up to 53 bits come back as they were', async () => {
+  const rows = fc.array(fc.oneof(fc.nat(5_000_000), fc.nat(2 ** 32), fc.maxSafeNat()))
+  fc.assert(fc.property(rows, (each) => isDeepStrictEqual(unpackRowIds(packRowIds(each)), each)))
+})
+
+t.test('row ids below 2^32 are packed as earlier releases pack and unpack them', async (t) => {
+  t.strictSame(packRowIds([1, 300]), packIds(Int32Array.of(1, 300)))
+  const [above31, below32] = [2 ** 31 + 5, 2 ** 32 - 1]
+  const packed = packRowIds([above31, below32])
+  t.strictSame(packed, packIds(Int32Array.of(above31 | 0, below32 | 0)))
+  t.strictSame(unpackRowIds(packed), [above31, below32], 'earlier releases lost their sign')
 })
 
 t.test('logprobs come back bit for bit', async () => {
