@@ -97,14 +97,15 @@ export async function openPostgresStore({
     spawn,
   })
   if (writer.migrated) logEvent(logger, 'schema_migrated', writer.migrated)
+  const shared = new PostgresShared(writer, logger)
   try {
-    const shared = new PostgresShared(writer, logger)
     await shared.start()
     const reader = await startReader(url, spawn)
     const store = new ThreadStore(writer, reader, { shared, onClosing: () => shared.close() })
     if (searchIndex) store.keepIndex((err) => logEvent(logger, 'search_index_failed', { err }))
     return store
   } catch (error) {
+    shared.close()
     await writer.close()
     throw error
   }
